@@ -1,0 +1,1 @@
+"""THE LOOP: events to messages, tools, turns, attempts."""

@@ -1,0 +1,1 @@
+"""THE COMMAND: one file per command."""

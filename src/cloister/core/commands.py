@@ -1,0 +1,142 @@
+"""A command to run in a sandbox and what comes of it, and the computer that runs it."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Literal, Protocol
+
+import msgspec
+
+from cloister.core import limits
+
+Stream = Literal["out", "err"]
+Killed = Literal["time", "output", "cancelled", "signal"]
+User = Literal["agent", "root"]
+WORK_DIR = "/work"
+
+
+class Pty(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Size of a terminal, in characters."""
+
+    rows: int = 24
+    columns: int = 80
+
+
+class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One program to run, as an argument list; there is no shell unless you name one."""
+
+    argv: tuple[str, ...]
+    cwd: str = WORK_DIR
+    env: dict[str, str] = {}
+    """Added to the sandbox's own environment."""
+    user: User = "agent"
+    seconds: float = limits.COMMAND_SECONDS
+    """Wall-clock limit; then SIGTERM to the whole group, `grace_seconds`, SIGKILL to the whole tree."""
+    grace_seconds: float = limits.GRACE_SECONDS
+    limit_bytes: int = limits.OUTPUT_BYTES
+    """Output, both streams together, after which the command is killed."""
+    pty: Pty | None = None
+    """With a terminal, everything arrives on `out`."""
+
+
+class Output(msgspec.Struct, frozen=True, tag="output"):
+    """Bytes as they arrived. Untrusted."""
+
+    stream: Stream
+    data: bytes
+
+
+class Exited(msgspec.Struct, frozen=True, tag="exited"):
+    """The command is over; nothing follows. A fact reported by the kernel inside, never invented."""
+
+    code: int | None
+    """Exit status; None when a signal ended it."""
+    signal: int | None = None
+    killed: Killed | None = None
+    """Why we ended it; None when it ended by itself."""
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        return self.code == 0 and self.killed is None
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """A command that was run to its end with its output collected."""
+
+    exited: Exited
+    out: bytes
+    err: bytes
+
+    @property
+    def ok(self) -> bool:
+        return self.exited.ok
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One name in a directory."""
+
+    name: str
+    kind: Literal["file", "dir", "link", "other"]
+    size: int
+    mode: int
+    modified: float
+    """Unix seconds."""
+
+
+class Process(Protocol):
+    """A running command. Iterating yields output in order, then exactly one `Exited`."""
+
+    def __aiter__(self) -> AsyncIterator[Output | Exited]: ...
+
+    async def send(self, data: bytes) -> None:
+        """Write to stdin; waits while the command does not read. After its end it is a no-op."""
+        ...
+
+    async def send_eof(self) -> None: ...
+
+    async def signal(self, number: int) -> None:
+        """Signal the command's process group."""
+        ...
+
+    async def resize(self, size: Pty) -> None: ...
+
+
+class Computer(Protocol):
+    """What the loop and git may ask of the place their commands run in.
+
+    Every method may raise `SandboxLost`. Paths are the guest's: absolute, or relative to `/work`.
+    File operations run inside, as the same user as commands; a name can never reach the host.
+    """
+
+    def start(self, command: Command) -> AbstractAsyncContextManager[Process]:
+        """Run `command`; leaving the block before `Exited` was seen kills its whole tree.
+
+        A failing command is a result. Raises `UserError` (`too_many_commands`) over the cap.
+        """
+        ...
+
+    async def run(self, command: Command, stdin: bytes = b"") -> Finished:
+        """Run `command` to its end and collect its output."""
+        ...
+
+    async def read(self, path: str, *, offset: int = 0, limit_bytes: int = limits.FILE_BYTES) -> bytes:
+        """At most `limit_bytes` of a regular file.
+
+        Raises `UserError` with code `not_found`, `denied`, `not_a_file` or `file_failed`.
+        """
+        ...
+
+    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        """Create or replace a file, making parent directories; whole or not at all. Raises as `read`."""
+        ...
+
+    async def list(self, path: str) -> tuple[Entry, ...]:
+        """The names in a directory, sorted. Raises as `read`, and `not_a_directory`."""
+        ...
+
+
+def shell(line: str, env: Mapping[str, str] | None = None, **more: object) -> Command:
+    """`line` run by bash, as a person would type it."""
+    return msgspec.convert(
+        {"argv": ("/bin/bash", "-c", line), "env": dict(env or {}), **more}, Command, strict=False
+    )

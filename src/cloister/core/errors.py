@@ -1,0 +1,67 @@
+"""Everything that can go wrong, by whose problem it is.
+
+    CloisterError
+    ├── UserError      fix your input                          exit 2
+    ├── HostError      this machine cannot do that             exit 3
+    ├── OutsideError   a model, a forge or the network failed  exit 4
+    ├── SandboxLost    the sandbox is gone                     exit 5
+    └── Bug            ours: please report it                  exit 70
+
+A failing command, a refused action and a model that stopped early are results, not errors.
+"""
+
+
+class CloisterError(Exception):
+    """Base of all our errors. `code` is stable; the message is one sentence with what to do."""
+
+    exit_code = 70
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class UserError(CloisterError):
+    """The caller asked for something that cannot be; a different request would work."""
+
+    exit_code = 2
+
+
+class HostError(CloisterError):
+    """This machine lacks something: a runtime, a privilege, disk."""
+
+    exit_code = 3
+
+
+class OutsideError(CloisterError):
+    """Something outside this machine failed. `retryable` says whether the same call may work later."""
+
+    exit_code = 4
+
+    def __init__(self, code: str, message: str, *, retryable: bool = False) -> None:
+        super().__init__(code, message)
+        self.retryable = retryable
+
+
+class SandboxLost(CloisterError):
+    """The sandbox died, was killed, or broke the protocol. Whatever was waiting on it fails with this."""
+
+    exit_code = 5
+
+    def __init__(self, message: str) -> None:
+        super().__init__("sandbox_lost", message)
+
+
+class Fenced(CloisterError):
+    """Another owner has claimed the run: this one may no longer append to its log."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("fenced", message)
+
+
+class Bug(CloisterError):
+    """A state we believed impossible."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("bug", message)

@@ -1,0 +1,42 @@
+"""Every limit that is not a setting, with its unit, in one place."""
+
+PROMPT_BYTES = 262_144
+"""Longest prompt or message a run takes."""
+
+EVENT_BYTES = 2_097_152
+"""Largest encoded event; whoever builds one bounds its texts first."""
+
+OBSERVATION_CHARS = 12_000
+"""What a model sees of one tool result; head and tail are kept."""
+
+OUTPUT_BYTES = 8_388_608
+"""What one command may print before it is killed with `killed="output"`."""
+
+COMMAND_SECONDS = 120.0
+CHECK_SECONDS = 600.0
+GRACE_SECONDS = 2.0
+"""Between SIGTERM and SIGKILL."""
+
+FILE_BYTES = 268_435_456
+"""Largest file read into memory by the host."""
+
+FRAME_BYTES = 65_536
+"""Largest payload of one guest frame, either way."""
+
+WINDOW_BYTES = 262_144
+"""Unacknowledged output per command; a command that is not read stops here."""
+
+CONCURRENT_COMMANDS = 64
+"""Live commands, file operations and relayed connections per sandbox."""
+
+ATTEMPTS = 8
+"""Largest `--n`."""
+
+TTL_SECONDS = 3_600.0
+"""How long a sandbox lives when nobody says otherwise."""
+
+TTL_SECONDS_MAX = 86_400.0
+
+TESTS_KEPT = 5_000
+DIAGNOSTICS_KEPT = 200
+"""What one diagnosis stores; counts are always exact."""

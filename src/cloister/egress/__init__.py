@@ -1,0 +1,1 @@
+"""THE DOOR: the only way out of a sandbox."""

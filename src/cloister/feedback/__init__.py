@@ -1,0 +1,1 @@
+"""UNDERSTAND what tools print: text to diagnosis, diagnosis against baseline. Pure."""

@@ -1,0 +1,1 @@
+"""GIT and its hosts: clone, branch, bundle."""

@@ -1,0 +1,33 @@
+"""Where repositories come from and where changes go. Kinds of forge implement `Forge`; nothing else does."""
+
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+
+class Base(msgspec.Struct, frozen=True):
+    """What a run starts from."""
+
+    commit: str
+    branch: str | None
+    note: str | None = None
+
+
+class Forge(Protocol):
+    """One kind of place that holds repositories."""
+
+    async def fetch(self, repo: str, ref: str | None, into: Path) -> Base:
+        """Bring `ref` (None: HEAD) of `repo` into the bare repository `into`, made if missing.
+
+        Never runs anything that the repository's content names. Raises `UserError` with code
+        `no_repository`, `empty_repository` or `unknown_ref`, and `OutsideError` for the network.
+        """
+        ...
+
+    async def deliver(self, bare: Path, commit: str, branch: str, repo: str) -> str | None:
+        """Put `commit` into `repo` as a new branch, touching nothing else.
+
+        Returns what a person calls that place, or None when this kind of place is not written to.
+        """
+        ...

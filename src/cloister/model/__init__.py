@@ -1,0 +1,1 @@
+"""TALK to language models."""

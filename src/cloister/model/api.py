@@ -1,0 +1,104 @@
+"""What the loop asks of a language model. Providers implement `Model`; nothing else does."""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import Literal, Protocol
+
+import msgspec
+
+from cloister.core.records import ToolCall, Usage
+
+FailureCode = Literal[
+    "auth",
+    "quota",
+    "rate_limit",
+    "context_too_long",
+    "refused",
+    "overloaded",
+    "network",
+    "bad_request",
+    "bad_reply",
+    "off_script",
+]
+
+
+class ToolSpec(msgspec.Struct, frozen=True):
+    """A tool as the model sees it."""
+
+    name: str
+    description: str
+    parameters: dict[str, object]
+    """JSON schema of the arguments object."""
+
+
+class UserMessage(msgspec.Struct, frozen=True, tag="user"):
+    text: str
+
+
+class AssistantMessage(msgspec.Struct, frozen=True, tag="assistant"):
+    text: str
+    calls: tuple[ToolCall, ...] = ()
+    opaque: str | None = None
+    """The provider's own encoding of this reply, given back unchanged."""
+
+
+class ToolMessage(msgspec.Struct, frozen=True, tag="tool"):
+    """The observation for one call."""
+
+    call: str
+    tool: str
+    text: str
+
+
+Message = UserMessage | AssistantMessage | ToolMessage
+
+
+class Request(msgspec.Struct, frozen=True):
+    system: str
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...]
+    max_tokens: int = 8_192
+    temperature: float | None = None
+    """None leaves it to the provider."""
+
+
+class TextDelta(msgspec.Struct, frozen=True, tag="text"):
+    text: str
+
+
+class Reply(msgspec.Struct, frozen=True, tag="reply"):
+    """The whole reply; nothing follows."""
+
+    text: str
+    calls: tuple[ToolCall, ...]
+    usage: Usage
+    stop: Literal["end", "tools", "length"] = "end"
+    opaque: str | None = None
+
+
+class Failure(msgspec.Struct, frozen=True, tag="failure"):
+    """The call failed; nothing follows. The message holds no secret."""
+
+    code: FailureCode
+    message: str
+    retryable: bool = False
+    retry_seconds: float | None = None
+    """What the provider asked us to wait."""
+
+
+class Model(Protocol):
+    """One language model behind one name."""
+
+    @property
+    def name(self) -> str:
+        """`provider:model`, as it appears in events."""
+        ...
+
+    def stream(
+        self, request: Request
+    ) -> AbstractAsyncContextManager[AsyncIterator[TextDelta | Reply | Failure]]:
+        """Ask once. Yields text as it arrives, then exactly one `Reply` or `Failure`.
+
+        Provider errors are items of the stream, never exceptions. Leaving the block early cancels the call.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""DURABLE RUNS: log, queue, supervisor, live hub."""

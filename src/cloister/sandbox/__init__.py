@@ -1,0 +1,1 @@
+"""RUN things where they can do no harm."""

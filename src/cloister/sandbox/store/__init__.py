@@ -1,0 +1,1 @@
+"""Where the roots of sandboxes come from and how they are copied."""

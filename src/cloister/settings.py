@@ -1,0 +1,106 @@
+"""The only reader of the environment and of the configuration file: one frozen `Settings`."""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from cloister.core.errors import UserError
+from cloister.core.records import Budget, Quota
+
+Secret = str
+
+PROVIDER_KEYS = {
+    "anthropic": "ANTHROPIC_API_KEY",
+    "openai": "OPENAI_API_KEY",
+    "google": "GEMINI_API_KEY",
+}
+
+
+class RuleEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One `[[policy]]` table of the configuration file."""
+
+    action: str
+    effect: str
+
+
+class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`config.toml` in the data directory, or the file that `CLOISTER_CONFIG` names."""
+
+    model: str | None = None
+    """Default model, `provider:name` or `script:FILE`."""
+    model_url: str | None = None
+    """Base URL of an OpenAI-compatible server, used by `compatible:NAME`."""
+    port: int = 7717
+    concurrent_runs: int = 2
+    runtime: str | None = None
+    """Path or name of the OCI runtime; None takes the first of crun and runc that passes its self-test."""
+    budget: Budget = Budget()
+    quota: Quota = Quota()
+    ask_seconds: float = 300.0
+    """How long an `ask` waits for a person before it is denied."""
+    policy: tuple[RuleEntry, ...] = ()
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """Everything that was read, once."""
+
+    data_dir: Path
+    config_path: Path
+    file: FileSettings
+    keys: dict[str, Secret]
+    """Provider → API key. Never leaves the host process."""
+    path: str
+    """`PATH` for the programs we start on the host."""
+    home: str
+    user: str
+
+
+def default_data_dir(env: Mapping[str, str]) -> Path:
+    if chosen := env.get("CLOISTER_DATA_DIR"):
+        return Path(chosen).expanduser().absolute()
+    if os.geteuid() == 0:
+        return Path("/var/lib/cloister")
+    base = env.get("XDG_DATA_HOME") or str(Path(env.get("HOME", "/")) / ".local" / "share")
+    return Path(base) / "cloister"
+
+
+def _read_file(path: Path, *, required: bool) -> FileSettings:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        if required:
+            raise UserError("bad_config", f"There is no configuration file {path}.") from None
+        return FileSettings()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError("bad_config", f"{path} cannot be read: {error}.") from None
+    try:
+        return msgspec.convert(tomllib.loads(text), FileSettings)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError("bad_config", f"{path} is not valid TOML: {error}.") from None
+    except msgspec.ValidationError as error:
+        raise UserError("bad_config", f"{path} has a wrong setting: {error}.") from None
+
+
+def read_settings(env: Mapping[str, str] | None = None, data_dir: Path | None = None) -> Settings:
+    """Read the environment and the file. Raises `UserError` (`bad_config`)."""
+    env = os.environ if env is None else env
+    data = (data_dir or default_data_dir(env)).expanduser().absolute()
+    named = env.get("CLOISTER_CONFIG")
+    config = Path(named).expanduser() if named else data / "config.toml"
+    settings = _read_file(config, required=named is not None)
+    url = env.get("CLOISTER_MODEL_URL") or env.get("OPENAI_BASE_URL") or settings.model_url
+    model = env.get("CLOISTER_MODEL") or settings.model
+    settings = msgspec.structs.replace(settings, model=model, model_url=url)
+    keys = {name: env[var] for name, var in PROVIDER_KEYS.items() if env.get(var)}
+    return Settings(
+        data_dir=data,
+        config_path=config,
+        file=settings,
+        keys=keys,
+        path=env.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
+        home=env.get("HOME", "/root"),
+        user=env.get("SUDO_USER") or env.get("USER") or "root",
+    )
