@@ -1,0 +1,129 @@
+"""Sandboxes that outlive the request that made them: each is a block held open by a task of ours."""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+
+from cloister.core import limits
+from cloister.core.errors import CloisterError, UserError
+from cloister.core.ids import SandboxId
+from cloister.sandbox.api import Door, Host, Sandbox, SandboxInfo, SandboxSpec
+
+
+@dataclass(slots=True)
+class _Live:
+    sandbox: Sandbox
+    task_id: str | None
+    closing: anyio.Event = field(default_factory=anyio.Event)
+    gone: anyio.Event = field(default_factory=anyio.Event)
+
+
+class Sandboxes:
+    """The sandboxes of this process that people made by hand, each with a TTL."""
+
+    def __init__(self, host: Host, door: Door | None, tasks: TaskGroup) -> None:
+        self._host = host
+        self._door = door
+        self._tasks = tasks
+        self._live: dict[SandboxId, _Live] = {}
+        self._by_task: dict[str, tuple[SandboxSpec, SandboxId]] = {}
+        self._creating = anyio.Lock()
+
+    async def create(self, spec: SandboxSpec, task_id: str | None = None) -> tuple[SandboxInfo, bool]:
+        """Open a sandbox; the flag says whether it was made now.
+
+        The same `task_id` gives the same sandbox while it lives; with another spec it is a `UserError`.
+        """
+        _check_ttl(spec)
+        if task_id is None:
+            return await self._tasks.start(self._hold, spec, None), True
+        async with self._creating:
+            known = self._by_task.get(task_id)
+            if known is not None and (live := self._live.get(known[1])):
+                if known[0] != spec:
+                    raise UserError(
+                        "task_id_taken", f"Task id {task_id} already names a sandbox with other settings."
+                    )
+                return live.sandbox.info, False
+            info: SandboxInfo = await self._tasks.start(self._hold, spec, task_id)
+            self._by_task[task_id] = (spec, info.id)
+            return info, True
+
+    def get(self, sandbox: str) -> Sandbox:
+        """Raises `UserError` (`no_such_sandbox`)."""
+        return self._find(sandbox).sandbox
+
+    def list(self) -> tuple[SandboxInfo, ...]:
+        """Oldest first."""
+        return tuple(live.sandbox.info for live in self._live.values())
+
+    async def close(self, sandbox: str) -> None:
+        """Destroy it; everything of it is gone when this returns."""
+        live = self._find(sandbox)
+        live.closing.set()
+        with anyio.fail_after(30):
+            await live.gone.wait()
+
+    def _find(self, sandbox: str) -> _Live:
+        live = self._live.get(SandboxId(sandbox))
+        if live is None:
+            raise UserError("no_such_sandbox", f"There is no sandbox {sandbox}: it ended or never was.")
+        return live
+
+    async def _hold(
+        self, spec: SandboxSpec, task_id: str | None, *, task_status: TaskStatus[SandboxInfo]
+    ) -> None:
+        started = False
+        try:
+            async with self._host.open(spec, self._door) as sandbox:
+                live = _Live(sandbox, task_id)
+                self._live[sandbox.info.id] = live
+                try:
+                    started = True
+                    task_status.started(sandbox.info)
+                    await _until_over(live, sandbox.info.expires_at)
+                finally:
+                    del self._live[sandbox.info.id]
+                    if task_id is not None:
+                        self._by_task.pop(task_id, None)
+            live.gone.set()
+        except CloisterError:
+            # Before it started the error belongs to the caller of `create`; afterwards the sandbox is gone.
+            if not started:
+                raise
+
+
+def _check_ttl(spec: SandboxSpec) -> None:
+    if not 1 <= spec.ttl_seconds <= limits.TTL_SECONDS_MAX:
+        raise UserError(
+            "bad_ttl",
+            f"ttl_seconds must be between 1 and {limits.TTL_SECONDS_MAX:.0f}, not {spec.ttl_seconds}.",
+        )
+
+
+async def _until_over(live: _Live, expires_at: float) -> None:
+    """Until someone closes it, it is lost, or its time is up."""
+    with anyio.move_on_after(max(0.0, expires_at - time.time())):
+        async with anyio.create_task_group() as waits:
+
+            async def lost() -> None:
+                await live.sandbox.wait_lost()
+                waits.cancel_scope.cancel()
+
+            waits.start_soon(lost)
+            await live.closing.wait()
+            waits.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def open_sandboxes(host: Host, door: Door | None) -> AsyncIterator[Sandboxes]:
+    """The registry; leaving the block destroys every sandbox in it."""
+    async with anyio.create_task_group() as tasks:
+        try:
+            yield Sandboxes(host, door, tasks)
+        finally:
+            tasks.cancel_scope.cancel()
