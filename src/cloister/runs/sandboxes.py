@@ -1,7 +1,7 @@
 """Sandboxes that outlive the request that made them: each is a block held open by a task of ours."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -120,7 +120,7 @@ async def _until_over(live: _Live, expires_at: float) -> None:
 
 
 @asynccontextmanager
-async def open_sandboxes(host: Host, door: Door | None) -> AsyncIterator[Sandboxes]:
+async def open_sandboxes(host: Host, door: Door | None) -> AsyncGenerator[Sandboxes]:
     """The registry; leaving the block destroys every sandbox in it."""
     async with anyio.create_task_group() as tasks:
         try:
