@@ -1,0 +1,113 @@
+"""The only file of this package that starts processes on the host."""
+
+import os
+import signal
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from subprocess import PIPE
+
+import anyio
+import msgspec
+from anyio.abc import ByteReceiveStream, ByteSendStream, Process
+
+from cloister.core.errors import Bug, HostError
+
+CAPTURE_BYTES = 16_777_216
+"""Largest output, per stream, that `capture` keeps; a program that prints more is killed."""
+
+
+class Captured(msgspec.Struct, frozen=True):
+    """A host program that ended by itself. `code` is negative when a signal ended it."""
+
+    code: int
+    out: bytes
+    err: bytes
+
+    @property
+    def ok(self) -> bool:
+        return self.code == 0
+
+
+@asynccontextmanager
+async def spawn(
+    argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> AsyncGenerator[Process]:
+    """Run `argv` with three pipes, in a session of its own; leaving the block kills its group and reaps it.
+
+    `env` replaces the environment. Raises `HostError` (`no_program`) when it cannot be started.
+    """
+    try:
+        process = await anyio.open_process(
+            list(argv), stdin=PIPE, stdout=PIPE, stderr=PIPE, env=env, cwd=cwd, start_new_session=True
+        )
+    except OSError as error:
+        raise HostError(
+            "no_program",
+            f"{argv[0]} cannot be started: {error.strerror or error}; install it or fix its path.",
+        ) from error
+    try:
+        yield process
+    finally:
+        with anyio.CancelScope(shield=True):
+            # The group outlives its leader when the program left children behind; a group id is not
+            # given to anyone else while it has members.
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.aclose()
+
+
+def pipes(process: Process) -> tuple[ByteSendStream, ByteReceiveStream, ByteReceiveStream]:
+    """The stdin, stdout and stderr of a process that `spawn` started."""
+    if process.stdin is None or process.stdout is None or process.stderr is None:
+        raise Bug("A spawned process lacks a pipe.")
+    return process.stdin, process.stdout, process.stderr
+
+
+async def capture(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    seconds: float,
+    stdin: bytes = b"",
+) -> Captured:
+    """Run `argv` to its end and collect what it prints; its group is killed on timeout and cancellation.
+
+    A failing program is a result. Raises `HostError` with code `no_program`, `program_timeout` or
+    `program_output`.
+    """
+    out, err = bytearray(), bytearray()
+    code: int | None = None
+    with anyio.move_on_after(seconds) as deadline:
+        async with spawn(argv, env=env, cwd=cwd) as process, anyio.create_task_group() as tasks:
+            into, from_out, from_err = pipes(process)
+            tasks.start_soon(_feed, into, stdin)
+            tasks.start_soon(_collect, from_out, out, tasks.cancel_scope)
+            tasks.start_soon(_collect, from_err, err, tasks.cancel_scope)
+            code = await process.wait()
+    if max(len(out), len(err)) > CAPTURE_BYTES:
+        raise HostError(
+            "program_output", f"{argv[0]} printed more than {CAPTURE_BYTES:,} bytes and was killed."
+        )
+    if code is None or deadline.cancelled_caught:
+        raise HostError(
+            "program_timeout", f"{argv[0]} did not finish within {seconds:g} seconds and was killed."
+        )
+    return Captured(code, bytes(out), bytes(err))
+
+
+async def _feed(stream: ByteSendStream, data: bytes) -> None:
+    # A program need not read its input: that it closed the pipe is not an error.
+    with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, ConnectionError):
+        if data:
+            await stream.send(data)
+    await stream.aclose()
+
+
+async def _collect(stream: ByteReceiveStream, into: bytearray, whole: anyio.CancelScope) -> None:
+    async for data in stream:
+        into += data
+        if len(into) > CAPTURE_BYTES:
+            whole.cancel()
+            return

@@ -1,0 +1,99 @@
+"""Build the small C programs that run inside a sandbox, once per version of their sources."""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import anyio
+
+from cloister.core.errors import HostError
+from cloister.sandbox._spawn import Captured, capture
+
+Program = Literal["guest", "launch"]
+
+FLAGS = ("-O2", "-static", "-std=c11", "-Wall", "-Wextra")
+"""`-Werror` is for us, not for whoever builds with a compiler that has learned new warnings."""
+
+COMPILE_SECONDS = 120.0
+NO_COMPILER = "install a C compiler with static libraries, e.g. `apt-get install gcc libc6-dev`"
+
+
+def source_dir() -> Path:
+    """Where the sources are: package data of an installed wheel, or `guest/` of a checkout."""
+    here = Path(__file__).resolve()
+    packaged = here.parents[1] / "_guest"
+    return packaged if packaged.is_dir() else here.parents[3] / "guest"
+
+
+async def guest_binary(cache_dir: Path) -> Path:
+    """The program that is PID 1 inside, built if it is not in `cache_dir` yet."""
+    return await build("guest", cache_dir)
+
+
+async def build(program: Program, cache_dir: Path) -> Path:
+    """Compile `program` into `cache_dir/PROGRAM-HASH` unless it is there. Safe to interrupt and to run twice.
+
+    Raises `HostError` with code `no_compiler` or `no_guest_sources`.
+    """
+    return await _build_from(source_dir(), program, cache_dir)
+
+
+async def _build_from(sources_dir: Path, program: Program, cache_dir: Path) -> Path:
+    sources, target = await anyio.to_thread.run_sync(partial(_plan, sources_dir, program, cache_dir))
+    if await anyio.Path(target).is_file():
+        return target
+    compiler = await anyio.to_thread.run_sync(shutil.which, "cc")
+    if compiler is None:
+        raise HostError("no_compiler", f"There is no C compiler (cc) on this machine: {NO_COMPILER}.")
+    await anyio.Path(cache_dir).mkdir(parents=True, exist_ok=True)
+    # A directory of its own: nobody ever sees a half-written program under its final name.
+    scratch = await anyio.to_thread.run_sync(partial(tempfile.mkdtemp, prefix=".build-", dir=cache_dir))
+    try:
+        made = Path(scratch) / program
+        argv = (compiler, *FLAGS, "-o", str(made), *(str(s) for s in sources if s.suffix == ".c"))
+        done = await capture(argv, seconds=COMPILE_SECONDS)
+        if not done.ok:
+            raise HostError(
+                "no_compiler", f"{compiler} could not build {program} ({_why(done)}): {NO_COMPILER}."
+            )
+        await anyio.to_thread.run_sync(partial(_install, made, target))
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(partial(shutil.rmtree, scratch, ignore_errors=True))
+    return target
+
+
+def _plan(sources_dir: Path, program: Program, cache_dir: Path) -> tuple[list[Path], Path]:
+    """The files that make `program`, and where it belongs by their content."""
+    match program:
+        case "launch":
+            sources = [sources_dir / "launch.c"]
+        case "guest":
+            sources = sorted([*sources_dir.glob("*.c"), *sources_dir.glob("*.h")])
+            sources = [source for source in sources if source.name != "launch.c"]
+    digest = hashlib.sha256(repr(FLAGS).encode())
+    if not sources or not all(source.is_file() for source in sources):
+        raise HostError(
+            "no_guest_sources",
+            f"{sources_dir} lacks the sources of {program}: this installation is incomplete.",
+        )
+    for source in sources:
+        data = source.read_bytes()
+        digest.update(f"{source.name} {len(data)}\n".encode() + data)
+    return sources, cache_dir / f"{program}-{digest.hexdigest()[:16]}"
+
+
+def _install(made: Path, target: Path) -> None:
+    made.chmod(0o755)
+    with made.open("rb") as file:
+        os.fsync(file.fileno())
+    made.replace(target)
+
+
+def _why(done: Captured) -> str:
+    lines = done.err.decode("utf-8", errors="replace").strip().splitlines()
+    return lines[0][:200] if lines else f"status {done.code}"
