@@ -40,6 +40,8 @@ class RunResumed(Body, frozen=True):
 
     after_seq: int
     """The last event that still counts for each attempt's conversation is the last `TurnEnded` up to here."""
+    attempt: int | None = None
+    """The attempt whose sandbox was lost; None when all of them were."""
 
 
 class PhaseStarted(Body, frozen=True):
