@@ -1,0 +1,86 @@
+"""`bash`: run a command line in the sandbox."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from cloister.agent.tools.api import Observation, Show, Tool, observe
+from cloister.core import limits
+from cloister.core.commands import Computer, Exited, Output, shell
+from cloister.core.text import decode
+
+_KEPT_BYTES = 1_048_576
+"""Of the output, from each end, kept until it is bounded for the model."""
+
+
+class BashArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    command: Annotated[str, Meta(description="The command line, run by bash in /work.")]
+    seconds: Annotated[float, Meta(description="Time limit.")] = limits.COMMAND_SECONDS
+
+
+class _Ends:
+    """Head and tail of a stream of bytes, in bounded memory."""
+
+    def __init__(self) -> None:
+        self.head = bytearray()
+        self.tail = bytearray()
+        self.lost = 0
+
+    def add(self, data: bytes) -> None:
+        room = _KEPT_BYTES - len(self.head)
+        self.head += data[:room]
+        self.tail += data[room:]
+        if (extra := len(self.tail) - _KEPT_BYTES) > 0:
+            del self.tail[:extra]
+            self.lost += extra
+
+    def text(self) -> str:
+        middle = f"\n[… {self.lost} bytes left out …]\n" if self.lost else ""
+        return decode(bytes(self.head)) + middle + decode(bytes(self.tail))
+
+
+def _ending(exited: Exited, command_seconds: float) -> str:
+    match exited.killed:
+        case "time":
+            return f"[killed: still running after {command_seconds:g} s]"
+        case "output":
+            return "[killed: too much output]"
+        case "cancelled" | "signal":
+            return "[killed]"
+        case None if exited.signal is not None:
+            return f"[ended by signal {exited.signal}]"
+        case None:
+            return f"[exit status {exited.code}]"
+
+
+async def _run(computer: Computer, args: BashArgs, show: Show) -> Observation:
+    seconds = min(max(args.seconds, 1.0), limits.CHECK_SECONDS)
+    ends = _Ends()
+    exited = Exited(None)
+    async with computer.start(shell(args.command, seconds=seconds)) as process:
+        await process.send_eof()
+        async for item in process:
+            match item:
+                case Output(stream, data):
+                    ends.add(data)
+                    show(stream, data)
+                case Exited():
+                    exited = item
+    text = ends.text()
+    if text and not text.endswith("\n"):
+        text += "\n"
+    return observe(exited.ok, text + _ending(exited, seconds), exited.code)
+
+
+BASH = Tool(
+    name="bash",
+    description=(
+        "Run a command line with bash in /work, where the repository is. Returns its output and exit status. "
+        "Each call is a new shell; nothing can be typed into it."
+    ),
+    args=BashArgs,
+    target=lambda args: args.command,
+    run=_run,
+    changes_files=True,
+)

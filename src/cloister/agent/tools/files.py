@@ -1,0 +1,120 @@
+"""`read`, `write`, `edit`: files in the sandbox."""
+
+import posixpath
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from cloister.agent.tools.api import Observation, Show, Tool, observe
+from cloister.core.commands import Computer
+from cloister.core.errors import UserError
+from cloister.core.text import decode
+
+_READ_BYTES = 4_194_304
+_LINES = 400
+_NEW_FILE_MODE = 0o644
+
+
+class ReadArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    path: Annotated[str, Meta(description="Absolute, or relative to /work.")]
+    offset: Annotated[int, Meta(description="First line.")] = 1
+    limit: Annotated[int, Meta(description="Number of lines.")] = _LINES
+
+
+class WriteArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    path: str
+    content: Annotated[str, Meta(description="The whole new content.")]
+
+
+class EditArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    path: str
+    old: Annotated[str, Meta(description="Text to replace, exactly as it is in the file; must occur once.")]
+    new: str
+
+
+async def _read(computer: Computer, args: ReadArgs, show: Show) -> Observation:
+    try:
+        data = await computer.read(args.path, limit_bytes=_READ_BYTES)
+    except UserError as error:
+        return observe(False, error.message)
+    if b"\0" in data[:8192]:
+        return observe(False, f"{args.path} is a binary file of {len(data)} bytes.")
+    lines = decode(data).splitlines()
+    first = max(1, args.offset)
+    chosen = lines[first - 1 : first - 1 + max(1, args.limit)]
+    text = "\n".join(f"{number:6d}\t{line}" for number, line in enumerate(chosen, first))
+    left = len(lines) - (first - 1 + len(chosen))
+    if left > 0:
+        text += f"\n[{left} more lines]"
+    return observe(True, text or "[empty]")
+
+
+async def _mode(computer: Computer, path: str) -> int:
+    """The mode to write with: a file that is there keeps its own."""
+    folder = posixpath.dirname(path) or "."
+    try:
+        entries = await computer.list(folder)
+    except UserError:
+        return _NEW_FILE_MODE
+    name = posixpath.basename(path)
+    return next((e.mode & 0o777 for e in entries if e.name == name and e.kind == "file"), _NEW_FILE_MODE)
+
+
+async def _write(computer: Computer, args: WriteArgs, show: Show) -> Observation:
+    try:
+        data = args.content.encode("utf-8", errors="surrogateescape")
+        await computer.write(args.path, data, mode=await _mode(computer, args.path))
+    except UserError as error:
+        return observe(False, error.message)
+    return observe(True, f"Wrote {args.path}: {len(args.content.splitlines())} lines.")
+
+
+async def _edit(computer: Computer, args: EditArgs, show: Show) -> Observation:
+    try:
+        data = await computer.read(args.path, limit_bytes=_READ_BYTES + 1)
+        if len(data) > _READ_BYTES:
+            return observe(False, f"{args.path} is larger than {_READ_BYTES} bytes: edit it with bash.")
+        old = args.old.encode("utf-8", errors="surrogateescape")
+        count = data.count(old) if old else 0
+        if count != 1:
+            return observe(False, _not_once(args, count))
+        new = args.new.encode("utf-8", errors="surrogateescape")
+        await computer.write(args.path, data.replace(old, new), mode=await _mode(computer, args.path))
+    except UserError as error:
+        return observe(False, error.message)
+    line = data[: data.index(old)].count(b"\n") + 1
+    return observe(True, f"Edited {args.path} at line {line}.")
+
+
+def _not_once(args: EditArgs, count: int) -> str:
+    if not args.old:
+        return "`old` is empty: give the text to replace, or use write."
+    if count == 0:
+        return f"`old` does not occur in {args.path}: read the file and copy the text exactly."
+    return f"`old` occurs {count} times in {args.path}: give more of the text around it."
+
+
+READ = Tool(
+    name="read",
+    description="Read a text file, with line numbers.",
+    args=ReadArgs,
+    target=lambda args: args.path,
+    run=_read,
+)
+WRITE = Tool(
+    name="write",
+    description="Create a file, or replace its whole content. Directories are made as needed.",
+    args=WriteArgs,
+    target=lambda args: args.path,
+    run=_write,
+    changes_files=True,
+)
+EDIT = Tool(
+    name="edit",
+    description="Replace one exact occurrence of a text in a file.",
+    args=EditArgs,
+    target=lambda args: args.path,
+    run=_edit,
+    changes_files=True,
+)
