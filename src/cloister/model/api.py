@@ -21,6 +21,12 @@ FailureCode = Literal[
     "off_script",
 ]
 
+INVALID_ARGUMENTS = "_invalid"
+"""The only key of a call's arguments when the model did not send a JSON object: its value is what came, bounded.
+
+Such a call is still a call: the loop answers it with an error observation, so that the model can correct itself.
+"""
+
 
 class ToolSpec(msgspec.Struct, frozen=True):
     """A tool as the model sees it."""
