@@ -1,0 +1,77 @@
+"""How far an attempt is: a fold of the log, so that a resumed attempt knows what the first one knew."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from cloister.core.diagnosis import Comparison
+from cloister.core.events import (
+    AttemptEnded,
+    AttemptStarted,
+    ChecksRan,
+    Event,
+    ModelReplied,
+    RunClaimed,
+    TurnEnded,
+)
+from cloister.core.records import Budget, Usage
+
+
+@dataclass(slots=True)
+class Progress:
+    """What one attempt has done and spent."""
+
+    steps: int = 0
+    usage: Usage = field(default_factory=Usage)
+    seconds: float = 0.0
+    """Time in which an owner worked on it; the time between a crash and the resume is nobody's."""
+    silent: int = 0
+    """Replies in a row without any call."""
+    pending: ModelReplied | None = None
+    """A reply whose turn has not ended."""
+    commit: str | None = None
+    """The last save point."""
+    comparison: Comparison | None = None
+    """The last evidence."""
+    ended: AttemptEnded | None = None
+
+
+def progress(events: Sequence[Event], attempt: int, now: float | None = None) -> Progress:
+    """Fold the effective events of one attempt. `now` counts the time since the last event too."""
+    so_far = Progress()
+    clock: float | None = None
+    for event in events:
+        if clock is not None:
+            if not isinstance(event.body, RunClaimed):
+                so_far.seconds += max(0.0, event.at - clock)
+            clock = event.at
+        match event.body:
+            case AttemptStarted() as body if body.attempt == attempt:
+                clock = event.at if clock is None else clock
+            case ModelReplied() as body if body.attempt == attempt:
+                so_far.steps += 1
+                so_far.usage += body.usage
+                so_far.silent = 0 if body.calls else so_far.silent + 1
+                so_far.pending = body
+            case ChecksRan() as body if body.attempt == attempt:
+                so_far.comparison = body.comparison
+            case TurnEnded() as body if body.attempt == attempt:
+                so_far.pending = None
+                so_far.commit = body.commit
+            case AttemptEnded() as body if body.attempt == attempt:
+                so_far.ended = body
+            case _:
+                pass
+    if clock is not None and now is not None:
+        so_far.seconds += max(0.0, now - clock)
+    return so_far
+
+
+def spent(budget: Budget, so_far: Progress) -> str | None:
+    """Why no further step may be taken, as one sentence; None while one may."""
+    if so_far.steps >= budget.steps:
+        return f"The budget of {budget.steps} steps is spent."
+    if so_far.usage.total >= budget.tokens:
+        return f"The budget of {budget.tokens:,} tokens is spent."
+    if so_far.seconds >= budget.seconds:
+        return f"The budget of {budget.seconds:g} seconds is spent."
+    return None
