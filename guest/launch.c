@@ -1,0 +1,224 @@
+/* launch: makes the private mounts of one sandbox and then becomes the OCI runtime. Runs on the host, as root.
+ *
+ *   launch -b BASE -l LOWER -f FILES -x GUEST -m DIR [-g CGROUP.PROCS]... [-d TREE] -- RUNTIME ARGUMENT...
+ *
+ * Everything it mounts lives in a mount namespace of its own, below a tmpfs on DIR:
+ *
+ *   DIR/guest   the guest program, read-only
+ *   DIR/lower   LOWER, read-only      \ on disk the ids are the guest's own, from 0;
+ *   DIR/files   FILES                 / seen through these mounts they start at BASE
+ *   DIR/root    an overlay of FILES/upper on LOWER: the root of the sandbox
+ *
+ * so that nothing has to be unmounted by anyone: it is all gone with the last process of the sandbox, however that
+ * one or the server ended. A failure is one line on stderr and exit status 125.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/capability.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/fsuid.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define FAILED 125
+#define IDS 65536
+#define CGROUPS 16
+
+/* Own names for what older C libraries lack; the numbers are the kernel's and never change. */
+#define TREE_CLONE 1u
+#define TREE_CLOEXEC O_CLOEXEC
+#define MOVE_FROM_EMPTY_PATH 0x4u
+#define ATTR_RDONLY 0x1ull
+#define ATTR_NOSUID 0x2ull
+#define ATTR_NODEV 0x4ull
+#define ATTR_IDMAP 0x100000ull
+#ifndef AT_EMPTY_PATH
+#define AT_EMPTY_PATH 0x1000
+#endif
+#ifndef SYS_open_tree
+#define SYS_open_tree 428
+#define SYS_move_mount 429
+#endif
+#ifndef SYS_close_range
+#define SYS_close_range 436
+#endif
+#ifndef SYS_mount_setattr
+#define SYS_mount_setattr 442
+#endif
+
+struct attributes {
+    uint64_t set, clear, propagation, userns;
+};
+
+static void fail(const char *format, ...) {
+    int error = errno;
+    va_list arguments;
+    va_start(arguments, format);
+    fputs("launch: ", stderr);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    if (error)
+        fprintf(stderr, ": %s", strerror(error));
+    fputc('\n', stderr);
+    exit(FAILED);
+}
+
+static void write_file(const char *path, const char *text) {
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    ssize_t length = (ssize_t)strlen(text);
+    if (fd < 0 || write(fd, text, (size_t)length) != length)
+        fail("cannot write %s", path);
+    close(fd);
+}
+
+/* A user namespace that maps 0..IDS-1 to base..; it is never entered, only used as a translation table. */
+static int open_id_map(unsigned long base) {
+    int gate[2];
+    if (pipe2(gate, O_CLOEXEC))
+        fail("cannot make a pipe");
+    pid_t child = (pid_t)syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, 0, 0, 0, 0);
+    if (child < 0)
+        fail("cannot make a user namespace");
+    if (child == 0) {
+        char byte;
+        close(gate[1]);
+        _exit(read(gate[0], &byte, 1) == 0 ? 0 : 1);
+    }
+    close(gate[0]);
+    char path[64], map[64];
+    snprintf(map, sizeof map, "0 %lu %d\n", base, IDS);
+    snprintf(path, sizeof path, "/proc/%d/uid_map", (int)child);
+    write_file(path, map);
+    snprintf(path, sizeof path, "/proc/%d/gid_map", (int)child);
+    write_file(path, map);
+    snprintf(path, sizeof path, "/proc/%d/ns/user", (int)child);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        fail("cannot open %s", path);
+    close(gate[1]);
+    while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
+        ;
+    return fd;
+}
+
+/* A detached copy of one mounted directory or file. */
+static int clone_tree(const char *path, uint64_t set, int userns) {
+    int tree = (int)syscall(SYS_open_tree, AT_FDCWD, path, TREE_CLONE | TREE_CLOEXEC);
+    if (tree < 0)
+        fail("cannot open %s", path);
+    struct attributes attributes = {.set = set | ATTR_NOSUID | ATTR_NODEV, .propagation = MS_PRIVATE};
+    if (userns >= 0) {
+        attributes.set |= ATTR_IDMAP;
+        attributes.userns = (uint64_t)userns;
+    }
+    if (syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH, &attributes, sizeof attributes))
+        fail(userns >= 0 ? "the filesystem of %s cannot be mounted with mapped ids" : "cannot protect %s", path);
+    return tree;
+}
+
+static void attach(int tree, const char *directory, const char *name, int is_file) {
+    char target[PATH_MAX];
+    snprintf(target, sizeof target, "%s/%s", directory, name);
+    int made = is_file ? mknod(target, S_IFREG | 0555, 0) : mkdir(target, 0755);
+    if (made || syscall(SYS_move_mount, tree, "", AT_FDCWD, target, MOVE_FROM_EMPTY_PATH))
+        fail("cannot mount %s", target);
+    close(tree);
+}
+
+/* The overlay acts with the credentials of its mounter. What it makes by itself (the work directory, whiteouts)
+ * must belong to an id that FILES can store, so the mounter is the sandbox's own root, with our capabilities. */
+static void act_as(unsigned long id) {
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct caps[2];
+    setfsgid((gid_t)id);
+    setfsuid((uid_t)id);
+    if (setfsuid((uid_t)-1) != (int)id)
+        fail("cannot act as id %lu", id);
+    if (syscall(SYS_capget, &header, caps))
+        fail("cannot read the capabilities");
+    caps[0].effective = caps[0].permitted;
+    caps[1].effective = caps[1].permitted;
+    if (syscall(SYS_capset, &header, caps))
+        fail("cannot keep the capabilities");
+}
+
+static void mount_root(const char *directory, unsigned long base) {
+    char root[PATH_MAX], options[4 * PATH_MAX];
+    snprintf(root, sizeof root, "%s/root", directory);
+    /* volatile: no fsync reaches the disk; a sandbox does not outlive a crash of the machine.
+     * The rest keeps the upper directory self-contained, so that a copy of it is a fork. */
+    snprintf(options, sizeof options,
+             "lowerdir=%s/lower,upperdir=%s/files/upper,workdir=%s/files/work,"
+             "volatile,redirect_dir=off,index=off,metacopy=off,xino=off",
+             directory, directory, directory);
+    if (mkdir(root, 0755))
+        fail("cannot make %s", root);
+    act_as(base);
+    if (mount("overlay", root, "overlay", MS_NOSUID | MS_NODEV, options))
+        fail("cannot mount the overlay");
+    act_as(0);
+}
+
+int main(int argc, char **argv) {
+    const char *lower = NULL, *files = NULL, *guest = NULL, *directory = NULL, *detach = NULL;
+    const char *cgroups[CGROUPS];
+    unsigned long base = 0;
+    int joined = 0, option;
+    while ((option = getopt(argc, argv, "+b:l:f:x:m:d:g:")) != -1) {
+        switch (option) {
+        case 'b': base = strtoul(optarg, NULL, 10); break;
+        case 'l': lower = optarg; break;
+        case 'f': files = optarg; break;
+        case 'x': guest = optarg; break;
+        case 'm': directory = optarg; break;
+        case 'd': detach = optarg; break;
+        case 'g':
+            if (joined == CGROUPS)
+                errno = 0, fail("more than %d cgroups", CGROUPS);
+            cgroups[joined++] = optarg;
+            break;
+        default: return FAILED;
+        }
+    }
+    errno = 0;
+    /* SAFETY: no id of the sandbox may be one of the host's own; 65,536 keeps all of those out. */
+    if (base < IDS || base > UINT32_MAX - IDS || !lower || !files || !guest || !directory || optind >= argc)
+        fail("usage: launch -b BASE -l LOWER -f FILES -x GUEST -m DIR [-g PROCS]... [-d TREE] -- RUNTIME ARGUMENT...");
+
+    /* First of all: from here on, killing the cgroup kills us. "0" is whoever writes it. */
+    for (int i = 0; i < joined; i++)
+        write_file(cgroups[i], "0");
+    if (syscall(SYS_close_range, 3u, ~0u, 0u))
+        fail("cannot close inherited files");
+    umask(022);
+
+    if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
+        fail("cannot make a mount namespace");
+    int ids = open_id_map(base);
+    int lower_tree = clone_tree(lower, ATTR_RDONLY, ids);
+    int files_tree = clone_tree(files, 0, ids);
+    int guest_tree = clone_tree(guest, ATTR_RDONLY, -1);
+    close(ids);
+    if (mount("cloister", directory, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=64k,nr_inodes=16"))
+        fail("cannot mount a tmpfs on %s", directory);
+    attach(lower_tree, directory, "lower", 0);
+    attach(files_tree, directory, "files", 0);
+    attach(guest_tree, directory, "guest", 1);
+    mount_root(directory, base);
+    if (detach && umount2(detach, MNT_DETACH))
+        fail("cannot detach %s", detach);
+
+    execv(argv[optind], argv + optind);
+    fail("cannot run %s", argv[optind]);
+}
