@@ -41,6 +41,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
     killed: str | None = None
     """`time`, `output`, … when the check did not end by itself."""
     tests: tuple[TestResult, ...] = ()
+    unlisted: int = 0
+    """Tests that passed and are known by their number only: the tool named no names, or there were too many."""
     diagnostics: tuple[Diagnostic, ...] = ()
     tail: str = ""
     """The last lines of its output, harmless and bounded: what remains when nothing was understood."""

@@ -40,3 +40,22 @@ TTL_SECONDS_MAX = 86_400.0
 TESTS_KEPT = 5_000
 DIAGNOSTICS_KEPT = 200
 """What one diagnosis stores; counts are always exact."""
+
+DIAGNOSIS_BYTES = 655_360
+"""The encoded tests and diagnostics of one diagnosis; a passing test over it is counted, not named."""
+
+JUNIT_BYTES = 33_554_432
+"""Largest JUnit file that is read."""
+
+DOOR_CONNECTIONS = 64
+"""Live connections through the door per sandbox."""
+
+DOOR_HEAD_BYTES = 16_384
+"""Longest request head, and longest TLS ClientHello, the door reads."""
+
+DOOR_HEAD_SECONDS = 10.0
+DOOR_DIAL_SECONDS = 15.0
+"""Resolving and connecting, each."""
+
+DOOR_IDLE_SECONDS = 300.0
+"""A connection through the door on which nothing moves either way ends after this."""

@@ -26,6 +26,8 @@ class Found(msgspec.Struct, frozen=True):
 
     tests: tuple[TestResult, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
+    unlisted: int = 0
+    """Tests that passed and were counted but not named."""
 
 
 class Parser(Protocol):

@@ -1,7 +1,5 @@
 """Actions, rules and decisions: the words in which a policy is written."""
 
-from typing import Literal
-
 import msgspec
 
 from cloister.core.events import Effect
@@ -28,7 +26,11 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`effect` for the actions that `action` matches."""
 
     action: str
-    """`tool:NAME`, `tool:NAME:GLOB` or `connect:HOST[:PORT]`; HOST may be `*.suffix`, NAME may be `*`."""
+    """`tool:NAME`, `tool:NAME:GLOB` or `connect:HOST[:PORT]`; HOST may be `*.suffix`, NAME may be `*`.
+
+    In a GLOB `*` stands for any characters, in paths without `/`, and `**` for any directories. Without a PORT
+    an `allow` is for 80 and 443, a `deny` or `ask` for every port.
+    """
     effect: Effect
     source: str = ""
     """Where it is written: layer, file and line. Filled in by the reader."""
@@ -48,9 +50,9 @@ class Decision(msgspec.Struct, frozen=True):
 
     effect: Effect
     rule: str
+    exact: bool = False
+    """Allowed by a rule that names this very host and port: the only way to an address that is not public."""
 
 
 Policy = tuple[Layer, ...]
 """From the strongest author to the weakest."""
-
-Reason = Literal["no rule allows it"]
