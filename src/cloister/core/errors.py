@@ -65,3 +65,10 @@ class Bug(CloisterError):
 
     def __init__(self, message: str) -> None:
         super().__init__("bug", message)
+
+
+def sole(error: BaseException) -> BaseException:
+    """The one error inside nested exception groups, or the error itself when there is no single one."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

@@ -14,7 +14,7 @@ from cloister.core.ids import RunId
 from cloister.core.records import FileChange, Isolation, NewRun, Outcome, ToolCall, Usage
 
 Effect = Literal["allow", "deny", "ask"]
-Phase = Literal["template", "create", "clone", "baseline", "fork", "work", "change"]
+Phase = Literal["fetch", "template", "create", "clone", "baseline", "fork", "work", "change"]
 
 
 class Body(msgspec.Struct, frozen=True, tag_field="type", tag=True):

@@ -59,3 +59,21 @@ DOOR_DIAL_SECONDS = 15.0
 
 DOOR_IDLE_SECONDS = 300.0
 """A connection through the door on which nothing moves either way ends after this."""
+
+GIT_SECONDS = 120.0
+"""One git command on this machine."""
+
+FETCH_SECONDS = 1_800.0
+"""Bringing a whole repository in."""
+
+GIT_MEMORY_BYTES = 2_147_483_648
+"""What git on this machine may take while it reads a guest's objects."""
+
+HISTORY_BYTES = 209_715_200
+"""Packed history that goes into a sandbox; a longer one is cut off at an older commit."""
+
+CHANGE_BYTES = 134_217_728
+"""Packed size of what one save may bring out of a sandbox."""
+
+DIFF_CHARS = 4_194_304
+"""What is shown of one diff."""
