@@ -1,0 +1,196 @@
+"""One run from its first event to its last: fetch, open, clone, baseline, work, change.
+
+Everything it needs to know to go on after a crash is in the log; what is there is not done again.
+"""
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import anyio
+
+from cloister.agent.checks import find_checks, run_checks
+from cloister.agent.tournament import best
+from cloister.core.commands import Computer, Stream
+from cloister.core.diagnosis import Diagnosis
+from cloister.core.errors import CloisterError, Fenced, sole
+from cloister.core.events import (
+    AttemptEnded,
+    BaseFixed,
+    BaselineTaken,
+    ChecksChosen,
+    CommandOutput,
+    Phase,
+    PhaseEnded,
+    PhaseStarted,
+    Progress,
+    RunAdmitted,
+    RunClaimed,
+    RunFinished,
+    RunResumed,
+    SandboxClosed,
+    SandboxOpened,
+    StopRequested,
+)
+from cloister.core.ids import RunId
+from cloister.core.journal import Journal
+from cloister.core.text import decode
+from cloister.forge import workspace
+from cloister.model.api import Model
+from cloister.runs.attempts import Attempts, Course
+from cloister.runs.means import Means
+from cloister.runs.result import bare_repository, make_result
+from cloister.sandbox.api import Sandbox
+
+logger = logging.getLogger(__name__)
+
+
+async def conduct(means: Means, journal: Journal, run: RunId) -> None:
+    """Drive the run to `RunFinished`. Cancelled from outside it appends nothing: another owner goes on.
+
+    Raises `Fenced` when the run has another owner by now; nothing else.
+    """
+    with anyio.CancelScope() as scope:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_stop_when_asked, journal, scope)
+            ending = await _Conductor(means, journal, run).guarded()
+            tasks.cancel_scope.cancel()
+        if isinstance(ending, Fenced):
+            raise ending
+        await journal.append(ending)
+        return
+    # Only a person's stop ends the scope; the work up to the last save point is kept.
+    await journal.append(await _stopped(means, journal, run))
+
+
+async def _stop_when_asked(journal: Journal, scope: anyio.CancelScope) -> None:
+    seen = 0
+    while True:
+        events = journal.events
+        if any(isinstance(event.body, StopRequested) for event in events[seen:]):
+            scope.cancel()
+            return
+        seen = len(events)
+        await journal.changed(seen)
+
+
+async def _stopped(means: Means, journal: Journal, run: RunId) -> RunFinished:
+    who = next(e.body.who for e in journal.events if isinstance(e.body, StopRequested))
+    reason = f"Stopped by {who}."
+    try:
+        await make_result(means, journal, run, None)
+    except CloisterError as error:
+        reason += f" What it had done could not be kept: {error.message}"
+    return RunFinished("stopped", reason)
+
+
+class _Conductor:
+    def __init__(self, means: Means, journal: Journal, run: RunId) -> None:
+        self._means = means
+        self._journal = journal
+        self._run = run
+        self._bare = bare_repository(means.data_dir, run)
+
+    async def guarded(self) -> RunFinished | Fenced:
+        """Run it; whatever goes wrong becomes the reason of the run's end."""
+        try:
+            return await self._conduct()
+        except Exception as error:
+            cause = sole(error)
+            if isinstance(cause, Fenced):
+                return cause
+            if isinstance(cause, CloisterError):
+                return RunFinished("failed", cause.message)
+            logger.exception("run %s failed", self._run)
+            return RunFinished("failed", f"An internal error ended the run: {type(cause).__name__}.")
+
+    async def _conduct(self) -> RunFinished:
+        events = self._journal.events
+        admitted = events[0].body
+        assert isinstance(admitted, RunAdmitted)  # noqa: S101  (event 1 by the backbone's contract)
+        if sum(isinstance(event.body, RunClaimed) for event in events) > 1:
+            await self._journal.append(RunResumed(events[-1].seq))
+        async with self._means.models(admitted.request.model) as model:
+            base = await self._fetch(admitted)
+            async with self._sandbox(admitted) as sandbox:
+                winner = await self._work(admitted, base, model, sandbox)
+                async with self._phase("change"):
+                    await make_result(self._means, self._journal, self._run, winner)
+        return RunFinished(winner.outcome, winner.reason, winner.attempt)
+
+    async def _fetch(self, admitted: RunAdmitted) -> BaseFixed:
+        for event in self._journal.events:
+            if isinstance(event.body, BaseFixed):
+                return event.body
+        request = admitted.request
+        async with self._phase("fetch"):
+            found = await self._means.forge.fetch(request.repo, request.ref, self._bare)
+        base = BaseFixed(found.commit, found.branch, found.note)
+        await self._journal.append(base)
+        return base
+
+    @asynccontextmanager
+    async def _sandbox(self, admitted: RunAdmitted) -> AsyncGenerator[Sandbox]:
+        def report(fraction: float | None, note: str) -> None:
+            self._journal.show(Progress("template", fraction, note))
+
+        async with self._phase("template"):
+            await self._means.host.prepare("default", report)
+        await self._journal.append(PhaseStarted("create"))
+        started = anyio.current_time()
+        spec = self._means.sandbox_spec(admitted.request)
+        door = self._means.door(admitted.request, self._journal)
+        async with self._means.host.open(spec, door) as sandbox:
+            opened = SandboxOpened(sandbox.info.id, sandbox.info.isolation)
+            await self._journal.append(PhaseEnded("create", anyio.current_time() - started), opened)
+            yield sandbox
+        await self._journal.append(SandboxClosed(sandbox.info.id, "the run has what it needs"))
+
+    async def _work(
+        self, admitted: RunAdmitted, base: BaseFixed, model: Model, sandbox: Sandbox
+    ) -> AttemptEnded:
+        async with self._phase("clone"):
+            await workspace.put(sandbox, self._bare, base.commit, "work")
+        checks, baseline = await self._baseline(admitted, sandbox)
+        course = Course(
+            run=self._run,
+            request=admitted.request,
+            base=base.commit,
+            bare=self._bare,
+            model=model,
+            checks=checks,
+            baseline=baseline,
+        )
+        async with self._phase("work"):
+            ended = await Attempts(self._means, self._journal, course).run(sandbox)
+        return best(ended)
+
+    async def _baseline(
+        self, admitted: RunAdmitted, computer: Computer
+    ) -> tuple[tuple[str, ...], tuple[Diagnosis, ...]]:
+        checks: tuple[str, ...] | None = None
+        for event in self._journal.events:
+            match event.body:
+                case ChecksChosen() as body:
+                    checks = body.checks
+                case BaselineTaken() as body:
+                    return checks or (), body.diagnoses
+                case _:
+                    pass
+        async with self._phase("baseline"):
+            named = admitted.request.checks
+            checks = named or await find_checks(computer)
+            await self._journal.append(ChecksChosen(checks, found=not named))
+            found = await run_checks(computer, checks, "baseline", self._show)
+            await self._journal.append(BaselineTaken(found))
+        return checks, found
+
+    def _show(self, check: str, stream: Stream, data: bytes) -> None:
+        self._journal.show(CommandOutput(0, check, stream, decode(data)))
+
+    @asynccontextmanager
+    async def _phase(self, phase: Phase) -> AsyncGenerator[None]:
+        await self._journal.append(PhaseStarted(phase))
+        started = anyio.current_time()
+        yield
+        await self._journal.append(PhaseEnded(phase, anyio.current_time() - started))

@@ -1,0 +1,62 @@
+"""What conducting a run takes, wired once by the composition root."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from anyio.abc import ByteStream
+
+from cloister.core import limits
+from cloister.core.events import ConnectionClosed, ConnectionDecided
+from cloister.core.ids import SandboxId
+from cloister.core.journal import Journal
+from cloister.core.records import NewRun, Quota
+from cloister.egress.door import Door
+from cloister.forge.api import Forge
+from cloister.model.api import Model
+from cloister.policy.api import Policy
+from cloister.policy.decide import decide
+from cloister.policy.read import layer
+from cloister.sandbox.api import Door as DoorCall
+from cloister.sandbox.api import Host, SandboxSpec
+
+_TTL_MARGIN_SECONDS = 900.0
+"""For the template, the clone and the baseline, which no budget counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """The machine, the models, the rules."""
+
+    data_dir: Path
+    host: Host
+    forge: Forge
+    models: Callable[[str | None], AbstractAsyncContextManager[Model]]
+    policy: Policy
+    """Without the run's own layer."""
+    quota: Quota
+    ask_seconds: float
+
+    def sandbox_spec(self, request: NewRun) -> SandboxSpec:
+        ttl = min(request.budget.seconds + _TTL_MARGIN_SECONDS, limits.TTL_SECONDS_MAX)
+        return SandboxSpec(tier=request.tier, quota=self.quota, ttl_seconds=ttl)
+
+    def run_policy(self, request: NewRun) -> Policy:
+        """All layers: the run may name hosts to reach, and a deny above it still wins."""
+        rules = [(f"connect:{host}", "allow") for host in request.allow_hosts]
+        return (*self.policy, layer("run", rules, "the run's request", may_widen=True))
+
+    def door(self, request: NewRun, journal: Journal) -> DoorCall:
+        """The door of one run; what it decides is in the run's log."""
+        policy = self.run_policy(request)
+
+        async def record(sandbox: SandboxId, body: ConnectionDecided | ConnectionClosed) -> None:
+            await journal.append(body)
+
+        door = Door(lambda action: decide(policy, action), record)
+
+        async def serve(sandbox: SandboxId, client: ByteStream) -> None:
+            await door.serve(sandbox, client)
+
+        return serve
