@@ -1,0 +1,142 @@
+"""The embedded backbone: one SQLite file, one writer thread per process, an in-process hub."""
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+from anyio import to_thread
+
+from cloister.core import limits
+from cloister.core.errors import UserError
+from cloister.core.events import (
+    AnyBody,
+    Delta,
+    Event,
+    FromOutside,
+    PromptReceived,
+    RunAdmitted,
+    encode_body,
+)
+from cloister.core.ids import OwnerId, RunId
+from cloister.core.records import NewRun, check_new_run
+from cloister.runs import transactions
+from cloister.runs.api import Fence, RunRow
+from cloister.runs.follow import PAGE, Follower
+from cloister.runs.hub import Hub
+from cloister.runs.reader import LogReader, Page
+from cloister.runs.transactions import Entry, encoded
+from cloister.runs.writer import Writer, open_writer
+
+T = TypeVar("T")
+
+
+class SqliteBackbone:
+    """`Backbone` over one file that several processes may use at the same time."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        reader: LogReader,
+        hub: Hub,
+        owner_lives: Callable[[OwnerId], bool],
+        now: Callable[[], float],
+    ) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._hub = hub
+        self._owner_lives = owner_lives
+        self._now = now
+        self._reading = anyio.CapacityLimiter(1)
+        """One connection, one reader at a time."""
+
+    async def admit(self, new: NewRun, who: str) -> tuple[RunId, bool]:
+        if problem := check_new_run(new):
+            raise UserError("bad_request", problem)
+        entry = _from_a_person(RunAdmitted(new, who))
+        return await self._writer.write(lambda db: transactions.admit(db, entry, self._now()))
+
+    async def claim(self, owner: OwnerId, run: RunId | None = None) -> Fence | None:
+        return await self._writer.write(
+            lambda db: transactions.claim(db, owner, run, self._owner_lives, self._now())
+        )
+
+    async def append(self, fence: Fence, bodies: Sequence[AnyBody]) -> tuple[Event, ...]:
+        entries = tuple(encoded(body) for body in bodies)
+        return await self._writer.write(lambda db: transactions.append(db, fence, entries, self._now()))
+
+    async def append_outside(self, run: RunId, body: FromOutside) -> Event:
+        entry = _from_a_person(body)
+        return await self._writer.write(lambda db: transactions.append_outside(db, run, entry, self._now()))
+
+    async def read(self, run: RunId, after: int = 0, limit: int = 10_000) -> tuple[Event, ...]:
+        return await self._read(partial(self._reader.events, run, after, limit))
+
+    @asynccontextmanager
+    async def follow(self, run: RunId, after: int = 0) -> AsyncGenerator[AsyncIterator[Event | Delta]]:
+        await self.row(run)
+
+        async def read(cursor: int) -> Page:
+            return await self._read(partial(self._reader.page, run, cursor, PAGE))
+
+        try:
+            # Subscribed before the log is read: what is appended meanwhile is in one of the two, or in both.
+            with self._hub.subscribe(run) as live:
+                self._writer.watch(True)
+                async with aclosing(Follower(read, live, max(after, 0)).items()) as items:
+                    yield items
+        finally:
+            self._writer.watch(not self._hub.idle)
+
+    def publish(self, run: RunId, delta: Delta) -> None:
+        self._hub.publish(run, delta)
+
+    async def runs(self, limit: int = 100) -> tuple[RunRow, ...]:
+        return await self._read(partial(self._reader.rows, limit))
+
+    async def row(self, run: RunId) -> RunRow:
+        return await self._read(partial(self._reader.row, run))
+
+    async def resolve(self, prefix: str) -> RunId:
+        """The run that `prefix` names, as `LogReader.resolve`."""
+        return await self._read(partial(self._reader.resolve, prefix))
+
+    async def _read(self, work: Callable[[], T]) -> T:
+        return await to_thread.run_sync(work, limiter=self._reading)
+
+
+def _from_a_person(body: AnyBody) -> Entry:
+    """As `encoded`, for a body whose size and text somebody outside chose."""
+    try:
+        size = len(body.text.encode()) if isinstance(body, PromptReceived) else 0
+        limit = limits.PROMPT_BYTES if size > limits.PROMPT_BYTES else limits.EVENT_BYTES
+        size = max(size, len(encode_body(body)))
+    except UnicodeEncodeError:
+        raise UserError("bad_text", "The text is not valid Unicode: send UTF-8.") from None
+    if size > limit:
+        raise UserError(
+            "too_long",
+            f"That is {size:,} bytes and the limit is {limit:,}: put long text into a file of the repository.",
+        )
+    return encoded(body)
+
+
+@asynccontextmanager
+async def open_backbone(
+    path: Path,
+    *,
+    owner_lives: Callable[[OwnerId], bool],
+    now: Callable[[], float] = time.time,
+) -> AsyncGenerator[SqliteBackbone]:
+    """The backbone over the file at `path`, made if missing. Leaving the block finishes what was begun.
+
+    `owner_lives` is called in threads. Raises `HostError` with code `newer_data`, `corrupt_data`,
+    `no_disk`, `no_access`, `no_wal`, `log_busy` or `disk_failed`; so may every method.
+    """
+    hub = Hub()
+    async with open_writer(path, hub) as writer:
+        with await to_thread.run_sync(LogReader, path, owner_lives) as reader:
+            yield SqliteBackbone(writer, reader, hub, owner_lives, now)
