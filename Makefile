@@ -1,0 +1,44 @@
+# The whole interface of this repository: `make demo` and `make test`; the rest are parts of them.
+PY := .venv/bin/python
+.DEFAULT_GOAL := help
+.PHONY: help demo test check fix bench lock clean
+
+help:
+	@echo "make demo    watch a run fix a real bug in a sandbox (Debian, root)"
+	@echo "make test    all checks and all tests"
+	@echo "make check   format, lint, types, import direction"
+	@echo "make fix     format and mend what the linter can mend"
+	@echo "make bench   measurements, as ratios"
+	@echo "make lock    resolve and pin the dependencies anew"
+	@echo "make clean   remove the virtual environment and the demo's files"
+
+.venv/run.done: requirements/run.txt requirements/uv.txt pyproject.toml scripts/install
+	@scripts/install run
+
+.venv/dev.done: requirements/dev.txt requirements/uv.txt pyproject.toml scripts/install
+	@scripts/install dev
+
+demo: .venv/run.done
+	@scripts/demo
+
+check: .venv/dev.done
+	.venv/bin/ruff format --check
+	.venv/bin/ruff check
+	.venv/bin/pyright
+	.venv/bin/lint-imports --no-logo
+
+fix: .venv/dev.done
+	.venv/bin/ruff format
+	.venv/bin/ruff check --fix
+
+test: .venv/dev.done check
+	.venv/bin/pytest
+
+bench: .venv/dev.done
+	@for bench in bench/bench_*.py; do $(PY) $$bench; done
+
+lock: .venv/dev.done
+	@scripts/lock
+
+clean:
+	rm -rf .venv .demo
