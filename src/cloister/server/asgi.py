@@ -1,0 +1,42 @@
+"""The web application: every route, one way to report errors, and the guard in front."""
+
+from typing import TYPE_CHECKING
+
+from litestar import Litestar
+from litestar.di import Provide
+from litestar.types import ASGIApp
+
+from cloister.server import shell, stream
+from cloister.server.auth import guarded
+from cloister.server.errors import respond
+from cloister.server.openapi import HTTP_ROUTES, openapi_json, signature_names
+from cloister.server.requests import JSON_BYTES, StrictRequest
+from cloister.server.wire import Sockets
+
+if TYPE_CHECKING:
+    from cloister.app import App
+
+
+def asgi_app(app: "App", token: str, sockets: Sockets) -> ASGIApp:
+    """`app` over HTTP and WebSocket, for callers with `token`."""
+
+    def the_app() -> "App":
+        return app
+
+    def the_sockets() -> Sockets:
+        return sockets
+
+    web = Litestar(
+        (*HTTP_ROUTES, openapi_json, *stream.ROUTES, *shell.ROUTES),
+        dependencies={
+            "app": Provide(the_app, sync_to_thread=False),
+            "sockets": Provide(the_sockets, sync_to_thread=False),
+        },
+        exception_handlers={Exception: respond},
+        request_class=StrictRequest,
+        request_max_body_size=JSON_BYTES,
+        signature_namespace=signature_names(),
+        openapi_config=None,
+        logging_config=None,
+    )
+    return guarded(web, token)

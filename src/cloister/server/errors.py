@@ -1,0 +1,109 @@
+"""Errors as clients see them: a status, a stable code and one sentence, never a traceback or an input value."""
+
+import logging
+from typing import Any
+
+import msgspec
+from litestar import Request, Response
+from litestar.exceptions import HTTPException
+from litestar.exceptions.http_exceptions import RequestEntityTooLarge
+
+from cloister.core.errors import CloisterError, Fenced, HostError, OutsideError, SandboxLost, UserError, sole
+
+logger = logging.getLogger(__name__)
+
+_NOT_FOUND = {"not_found", "not_a_file", "not_a_directory"}
+_CONFLICT = {"run_finished", "task_id_taken", "key_taken", "ask_answered"}
+_HTTP_CODES = {
+    400: ("bad_request", "The request is not valid."),
+    404: ("no_such_route", "There is nothing at this address: see /v1/openapi.json."),
+    405: ("bad_method", "This address does not take that method: see /v1/openapi.json."),
+    413: ("too_large", "The request body is too large."),
+}
+_NO_BODY = "Object missing required field `data`"
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """What went wrong."""
+
+    code: str
+    """Stable; see the list of error codes."""
+    message: str
+    """One sentence with what to do."""
+
+
+def problem(error: BaseException) -> tuple[int, Problem]:
+    """The status and the body for `error`; what we did not expect is logged here and hidden from the client."""
+    error = sole(error)
+    match error:
+        case CloisterError():
+            return _own_status(error), Problem(error.code, error.message)
+        case msgspec.MsgspecError():
+            return 400, Problem("bad_request", describe(error))
+        case HTTPException() if error.status_code in _HTTP_CODES:
+            return _from_framework(error)
+        case TimeoutError():
+            return 504, Problem("timeout", "It took too long and was given up: try again.")
+        case _:
+            logger.error("A request failed unexpectedly.", exc_info=error)
+            return 500, Problem("bug", "Something unexpected happened: the server's log has the details.")
+
+
+def respond(_request: Request[Any, Any, Any], error: Exception) -> Response[Problem]:
+    """Litestar's way to ask for `problem`."""
+    status, body = problem(error)
+    return Response(body, status_code=status, media_type="application/json")
+
+
+def describe(error: msgspec.MsgspecError) -> str:
+    """Where a record is wrong and what was expected there. Values that the client sent are not repeated."""
+    message, _, path = str(error).partition(" - at ")
+    if not isinstance(error, msgspec.ValidationError):
+        return f"The request is not JSON: {message}."
+    where = path.strip("`") or "$"
+    if message.startswith(("Expected", "Object missing required field")):
+        return f"At {where}: {message}."
+    if message.startswith("Object contains unknown field"):
+        return f"At {where}: there is a field that is not known here."
+    if message.startswith("Invalid enum value"):
+        return f"At {where}: the value is not one of those allowed."
+    return f"At {where}: the value is not valid."
+
+
+def _own_status(error: CloisterError) -> int:
+    match error:
+        case UserError():
+            return _user_status(error.code)
+        case HostError():
+            return 503
+        case OutsideError():
+            return 502
+        case SandboxLost():
+            return 410
+        case Fenced():
+            return 409
+        case _:
+            logger.error("A request failed: %s", error.message, exc_info=error)
+            return 500
+
+
+def _user_status(code: str) -> int:
+    if code in _NOT_FOUND or code.startswith("no_such_"):
+        return 404
+    if code in _CONFLICT:
+        return 409
+    if code.endswith(("too_large", "too_long")):
+        return 413
+    if code.startswith("too_many_"):
+        return 429
+    return 403 if code == "denied" else 400
+
+
+def _from_framework(error: HTTPException) -> tuple[int, Problem]:
+    code, message = _HTTP_CODES[error.status_code]
+    cause = error.__cause__
+    if isinstance(cause, msgspec.ValidationError):
+        message = "The request needs a JSON body." if str(cause) == _NO_BODY else describe(cause)
+    if isinstance(error, RequestEntityTooLarge):
+        code = "too_large"
+    return error.status_code, Problem(code, message)

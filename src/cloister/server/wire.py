@@ -1,0 +1,184 @@
+"""WebSockets: sends with a deadline, one way to end a conversation, and a goodbye to all at shutdown."""
+
+import logging
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import anyio
+import msgspec
+from litestar.connection import WebSocket
+from litestar.datastructures import State
+from litestar.exceptions import WebSocketDisconnect
+
+from cloister.core.errors import CloisterError
+from cloister.server.auth import SUBPROTOCOL
+from cloister.server.errors import problem
+
+logger = logging.getLogger(__name__)
+
+Socket = WebSocket[Any, Any, State]
+
+MESSAGE_BYTES = 2_097_152
+"""Largest message a client may send."""
+
+_REASON_BYTES = 123
+"""What fits into a close frame."""
+
+NORMAL, GOING_AWAY, UNEXPECTED, TRY_LATER = 1000, 1001, 1011, 1013
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """How a conversation ends. `code` is None when the client is already gone."""
+
+    code: int | None
+    reason: str = ""
+
+
+GONE = Ending(None)
+
+
+class TooSlow(Exception):
+    """The client did not take a message in time."""
+
+
+class ClientGone(Exception):
+    """The client hung up."""
+
+
+class Sockets:
+    """The WebSockets that are open now, so that all can be told when the server goes."""
+
+    def __init__(self, send_seconds: float = 10.0) -> None:
+        self.send_seconds = send_seconds
+        """How long one message may wait for a client that does not read."""
+        self.leaving = anyio.Event()
+        self._open = 0
+        self._none_left = anyio.Event()
+
+    @contextmanager
+    def held(self) -> Generator[None]:
+        self._open += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
+            if self._open == 0 and self.leaving.is_set():
+                self._none_left.set()
+
+    async def leave(self, seconds: float) -> None:
+        """Tell every conversation to end and wait for that, at most `seconds`."""
+        self.leaving.set()
+        if self._open:
+            with anyio.move_on_after(seconds):
+                await self._none_left.wait()
+
+
+class Wire:
+    """One accepted WebSocket."""
+
+    def __init__(self, socket: Socket, send_seconds: float) -> None:
+        self._socket = socket
+        self._seconds = send_seconds
+
+    async def accept(self) -> None:
+        offered = [str(name) for name in self._socket.scope["subprotocols"]]
+        await self._socket.accept(subprotocols=SUBPROTOCOL if SUBPROTOCOL in offered else None)
+
+    async def send(self, message: bytes | str) -> None:
+        """Raises `TooSlow` when it could not be handed over in time, and `ClientGone`."""
+        try:
+            with anyio.fail_after(self._seconds):
+                if isinstance(message, str):
+                    await self._socket.send_text(message)
+                else:
+                    await self._socket.send_bytes(message)
+        except TimeoutError:
+            raise TooSlow from None
+        except (WebSocketDisconnect, OSError):
+            raise ClientGone from None
+
+    async def send_record(self, **members: object) -> None:
+        """One JSON object as a text message."""
+        await self.send(msgspec.json.encode(members).decode())
+
+    async def receive(self) -> bytes | str:
+        """The next message. Raises `ClientGone`."""
+        try:
+            event: dict[str, Any] = dict(await self._socket.receive())
+        except WebSocketDisconnect:
+            raise ClientGone from None
+        if event["type"] == "websocket.disconnect":
+            raise ClientGone
+        text: str | None = event.get("text")
+        return text if text is not None else event.get("bytes") or b""
+
+    async def close(self, ending: Ending) -> None:
+        """Never raises: a client that does not listen any more is no error."""
+        if ending.code is None:
+            return
+        reason = ending.reason.encode()[:_REASON_BYTES].decode(errors="ignore")
+        with anyio.move_on_after(self._seconds, shield=True):
+            try:
+                await self._socket.close(ending.code, reason)
+            except (WebSocketDisconnect, OSError, RuntimeError):
+                return
+
+
+Part = Callable[[], Awaitable[Ending]]
+
+
+async def converse(
+    socket: Socket, sockets: Sockets, parts: Callable[[Wire], Awaitable[tuple[Part, ...]]]
+) -> None:
+    """Accept, let `parts` check the request and say what runs, and close as the first of them to end says."""
+    wire = Wire(socket, sockets.send_seconds)
+    await wire.accept()
+    with sockets.held():
+        try:
+            ending = await _first(sockets.leaving, await parts(wire))
+        except Exception as error:  # the conversation ends here, whatever it was
+            ending = _ending(error)
+        await wire.close(ending)
+
+
+async def _first(leaving: anyio.Event, parts: tuple[Part, ...]) -> Ending:
+    endings: list[Ending] = []
+    async with anyio.create_task_group() as tasks:
+
+        async def run(part: Part) -> None:
+            endings.append(await part())
+            tasks.cancel_scope.cancel()
+
+        async def server_going() -> Ending:
+            await leaving.wait()
+            return Ending(GOING_AWAY, "The server is stopping: come back with after=SEQ.")
+
+        for part in (*parts, server_going):
+            tasks.start_soon(run, part)
+    return endings[0]
+
+
+def _first_error(error: BaseException) -> BaseException:
+    """Several parts may fail over the same lost client: the first says enough."""
+    if isinstance(error, BaseExceptionGroup):
+        return _first_error(cast("BaseExceptionGroup[BaseException]", error).exceptions[0])
+    return error
+
+
+def _ending(error: BaseException) -> Ending:
+    error = _first_error(error)
+    match error:
+        case ClientGone():
+            return GONE
+        case TooSlow():
+            logger.info("A client was too slow and is cut off.")
+            return Ending(
+                TRY_LATER, "You read too slowly: come back with after=SEQ of the last event you saw."
+            )
+        case CloisterError():
+            status, body = problem(error)
+            return Ending(UNEXPECTED if status == 500 else 4000 + status, body.message)
+        case _:
+            _, body = problem(error)
+            return Ending(UNEXPECTED, body.message)
