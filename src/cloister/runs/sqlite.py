@@ -55,7 +55,7 @@ class SqliteBackbone:
 
     async def admit(self, new: NewRun, who: str) -> tuple[RunId, bool]:
         if problem := check_new_run(new):
-            raise UserError("bad_request", problem)
+            raise UserError("bad_run", problem)
         entry = _from_a_person(RunAdmitted(new, who))
         return await self._writer.write(lambda db: transactions.admit(db, entry, self._now()))
 
@@ -118,7 +118,7 @@ def _from_a_person(body: AnyBody) -> Entry:
         raise UserError("bad_text", "The text is not valid Unicode: send UTF-8.") from None
     if size > limit:
         raise UserError(
-            "too_long",
+            "too_large",
             f"That is {size:,} bytes and the limit is {limit:,}: put long text into a file of the repository.",
         )
     return encoded(body)

@@ -1,0 +1,367 @@
+"""A run as people see it: what `ps`, the server and the final summary show. A pure fold of the log."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import assert_never
+
+import msgspec
+
+from cloister.core.diagnosis import Comparison, Diagnosis
+from cloister.core.errors import Bug
+from cloister.core.events import (
+    ActionDecided,
+    AskAnswered,
+    AskRaised,
+    AttemptEnded,
+    AttemptStarted,
+    BaseFixed,
+    BaselineTaken,
+    ChangeMade,
+    ChecksChosen,
+    ChecksRan,
+    ConnectionClosed,
+    ConnectionDecided,
+    Event,
+    FinishRefused,
+    ModelFailed,
+    ModelReplied,
+    Phase,
+    PhaseEnded,
+    PhaseStarted,
+    PromptReceived,
+    RunAdmitted,
+    RunClaimed,
+    RunFinished,
+    RunResumed,
+    SandboxClosed,
+    SandboxOpened,
+    StopRequested,
+    ToolReturned,
+    TurnEnded,
+)
+from cloister.core.history import effective
+from cloister.core.ids import RunId
+from cloister.core.records import FileChange, Isolation, NewRun, Outcome, State, Usage
+
+_OfTheRun = RunAdmitted | RunClaimed | RunResumed | PhaseStarted | PhaseEnded | StopRequested | RunFinished
+_OfThePlace = (
+    BaseFixed
+    | SandboxOpened
+    | SandboxClosed
+    | ChecksChosen
+    | BaselineTaken
+    | ConnectionDecided
+    | ConnectionClosed
+    | ChangeMade
+)
+_OfAnAttempt = (
+    AttemptStarted
+    | ModelReplied
+    | ModelFailed
+    | ActionDecided
+    | ToolReturned
+    | ChecksRan
+    | FinishRefused
+    | TurnEnded
+    | AttemptEnded
+)
+_OfPeople = PromptReceived | AskRaised | AskAnswered
+
+
+class Message(msgspec.Struct, frozen=True):
+    """What somebody said to the run while it worked."""
+
+    text: str
+    who: str
+    at: float
+    """Unix seconds."""
+
+
+class AttemptView(msgspec.Struct, frozen=True):
+    """One attempt as it stands."""
+
+    attempt: int
+    model: str | None
+    steps: int
+    """Replies of the model, also those of turns that were lost."""
+    usage: Usage
+    commit: str | None
+    """Its last save point."""
+    comparison: Comparison | None
+    """The newest checks against the baseline; None before the first."""
+    outcome: Outcome | None
+    """None while it works."""
+    reason: str | None
+
+
+class RunView(msgspec.Struct, frozen=True):
+    """One run as it stands."""
+
+    id: RunId
+    state: State
+    prompt: str
+    repo: str
+    who: str
+    created_at: float
+    """Unix seconds."""
+    last_seq: int
+    phase: Phase | None
+    """What it is busy with; None between phases and after the end."""
+    base_commit: str | None
+    base_branch: str | None
+    note: str | None
+    """What the caller should know about the base."""
+    models: tuple[str, ...]
+    checks: tuple[str, ...]
+    red_before: int | None
+    """Failing tests, or whole checks where no test is known, on the untouched base; None before the baseline."""
+    red_now: int | None
+    """The same for the attempt that won; until then for the one that is furthest."""
+    fixed: tuple[str, ...]
+    """Red before and green now, in that same attempt."""
+    steps: int
+    usage: Usage
+    seconds: float
+    """Wall time from the first claim to the end, or to now."""
+    files: tuple[FileChange, ...]
+    branch: str | None
+    """Of the result."""
+    commit: str | None
+    """Of the result."""
+    delivered_to: str | None
+    summary: str | None
+    """What the change says of itself."""
+    outcome: Outcome | None
+    reason: str | None
+    winner: int | None
+    """The attempt that won."""
+    isolation: Isolation | None
+    attempts: tuple[AttemptView, ...]
+    asks: tuple[AskRaised, ...]
+    """Questions that wait for a person."""
+    messages: tuple[Message, ...]
+    stopping: bool
+    """Somebody asked it to stop and it has not ended yet."""
+
+
+@dataclass(slots=True)
+class _Attempt:
+    model: str | None = None
+    steps: int = 0
+    usage: Usage = field(default_factory=Usage)
+    commit: str | None = None
+    comparison: Comparison | None = None
+    ended: AttemptEnded | None = None
+
+
+@dataclass(slots=True)
+class _Draft:
+    """What was gathered so far."""
+
+    admitted: RunAdmitted
+    claimed_at: float | None = None
+    finished_at: float | None = None
+    finished: RunFinished | None = None
+    phases: list[Phase] = field(default_factory=list[Phase])
+    """Those that are open, the innermost last."""
+    stop_asked: bool = False
+    base: BaseFixed | None = None
+    isolation: Isolation | None = None
+    checks: tuple[str, ...] = ()
+    baseline: tuple[Diagnosis, ...] | None = None
+    change: ChangeMade | None = None
+    attempts: dict[int, _Attempt] = field(default_factory=dict[int, _Attempt])
+    asks: dict[str, AskRaised] = field(default_factory=dict[str, AskRaised])
+    messages: list[Message] = field(default_factory=list[Message])
+
+
+def fold(events: Sequence[Event], now: float | None = None) -> RunView:
+    """The run that the whole log `events` tells of; `now` (None: when its last event happened) is Unix seconds."""
+    if not events or not isinstance(events[0].body, RunAdmitted):
+        raise Bug("A run's log starts with its admission.")
+    draft = _Draft(admitted=events[0].body)
+    for event in effective(events):
+        body = event.body
+        match body:
+            case (
+                RunAdmitted()
+                | RunClaimed()
+                | RunResumed()
+                | PhaseStarted()
+                | PhaseEnded()
+                | StopRequested()
+                | RunFinished()
+            ):
+                _of_the_run(draft, body, event.at)
+            case (
+                BaseFixed()
+                | SandboxOpened()
+                | SandboxClosed()
+                | ChecksChosen()
+                | BaselineTaken()
+                | ConnectionDecided()
+                | ConnectionClosed()
+                | ChangeMade()
+            ):
+                _of_the_place(draft, body)
+            case PromptReceived() | AskRaised() | AskAnswered():
+                _of_people(draft, body, event.at)
+            case _:
+                _of_an_attempt(draft.attempts.setdefault(body.attempt, _Attempt()), body)
+    return _view(draft, events, events[-1].at if now is None else now)
+
+
+def _of_the_run(draft: _Draft, body: _OfTheRun, at: float) -> None:
+    match body:
+        case RunAdmitted():
+            draft.admitted = body
+        case RunClaimed():
+            draft.claimed_at = at if draft.claimed_at is None else draft.claimed_at
+            draft.phases.clear()  # what a dead owner had begun is over
+        case PhaseStarted():
+            draft.phases.append(body.phase)
+        case PhaseEnded():
+            if body.phase in draft.phases:
+                draft.phases.remove(body.phase)
+        case StopRequested():
+            draft.stop_asked = True
+        case RunFinished():
+            draft.finished, draft.finished_at = body, at
+        case RunResumed():
+            pass
+        case _:
+            assert_never(body)
+
+
+def _of_the_place(draft: _Draft, body: _OfThePlace) -> None:
+    match body:
+        case BaseFixed():
+            draft.base = body
+        case SandboxOpened():
+            draft.isolation = body.isolation
+        case ChecksChosen():
+            draft.checks = body.checks
+        case BaselineTaken():
+            draft.baseline = body.diagnoses
+        case ChangeMade():
+            draft.change = body
+        case SandboxClosed() | ConnectionDecided() | ConnectionClosed():
+            pass
+        case _:
+            assert_never(body)
+
+
+def _of_an_attempt(attempt: _Attempt, body: _OfAnAttempt) -> None:
+    match body:
+        case AttemptStarted():
+            attempt.model = body.model
+        case ModelReplied():
+            attempt.steps += 1
+            attempt.usage += body.usage
+        case ChecksRan():
+            attempt.comparison = body.comparison
+        case TurnEnded():
+            attempt.commit = body.commit
+        case AttemptEnded():
+            attempt.ended, attempt.comparison, attempt.commit = body, body.comparison, body.commit
+        case ModelFailed() | ActionDecided() | ToolReturned() | FinishRefused():
+            pass
+        case _:
+            assert_never(body)
+
+
+def _of_people(draft: _Draft, body: _OfPeople, at: float) -> None:
+    match body:
+        case PromptReceived():
+            draft.messages.append(Message(body.text, body.who, at))
+        case AskRaised():
+            draft.asks[body.ask] = body
+        case AskAnswered():
+            draft.asks.pop(body.ask, None)
+        case _:
+            assert_never(body)
+
+
+def red(diagnoses: Sequence[Diagnosis]) -> int:
+    """How many are red: failing tests, and each red check that names none."""
+    return sum(len(found.failing) or (0 if found.green else 1) for found in diagnoses)
+
+
+def _leading(draft: _Draft) -> Comparison | None:
+    """The comparison that stands for the run: the winner's, or the one with the least red."""
+    winner = draft.finished.attempt if draft.finished else None
+    if winner is not None and winner in draft.attempts:
+        return draft.attempts[winner].comparison
+    found = [attempt.comparison for attempt in draft.attempts.values() if attempt.comparison is not None]
+    return min(found, key=lambda comparison: comparison.red, default=None)
+
+
+def _state(draft: _Draft) -> State:
+    if draft.finished is not None:
+        return "finished"
+    return "queued" if draft.claimed_at is None else "running"
+
+
+def _seconds(draft: _Draft, now: float) -> float:
+    if draft.claimed_at is None:
+        return 0.0
+    end = now if draft.finished_at is None else draft.finished_at
+    return max(0.0, end - draft.claimed_at)  # the clock of the machine may be set back
+
+
+def _attempt_views(draft: _Draft) -> tuple[AttemptView, ...]:
+    return tuple(
+        AttemptView(
+            attempt=number,
+            model=attempt.model,
+            steps=attempt.steps,
+            usage=attempt.usage,
+            commit=attempt.commit,
+            comparison=attempt.comparison,
+            outcome=attempt.ended.outcome if attempt.ended else None,
+            reason=attempt.ended.reason if attempt.ended else None,
+        )
+        for number, attempt in sorted(draft.attempts.items())
+    )
+
+
+def _view(draft: _Draft, events: Sequence[Event], now: float) -> RunView:
+    request: NewRun = draft.admitted.request
+    attempts = _attempt_views(draft)
+    base, change, finished = draft.base, draft.change, draft.finished
+    before = None if draft.baseline is None else red(draft.baseline)
+    leading = _leading(draft)
+    return RunView(
+        id=events[0].run,
+        state=_state(draft),
+        prompt=request.prompt,
+        repo=request.repo,
+        who=draft.admitted.who,
+        created_at=events[0].at,
+        last_seq=events[-1].seq,
+        phase=draft.phases[-1] if draft.phases and finished is None else None,
+        base_commit=base and base.commit,
+        base_branch=base and base.branch,
+        note=base and base.note,
+        models=tuple(dict.fromkeys(view.model for view in attempts if view.model is not None)),
+        checks=draft.checks,
+        red_before=before,
+        red_now=before if leading is None else leading.red,
+        fixed=leading.fixed if leading else (),
+        steps=sum(view.steps for view in attempts),
+        usage=sum((view.usage for view in attempts), Usage()),
+        seconds=_seconds(draft, now),
+        files=change.files if change else (),
+        branch=change and change.branch,
+        commit=change and change.commit,
+        delivered_to=change and change.delivered_to,
+        summary=change and change.summary,
+        outcome=finished and finished.outcome,
+        reason=finished and finished.reason,
+        winner=finished and finished.attempt,
+        isolation=draft.isolation,
+        attempts=attempts,
+        asks=() if finished else tuple(ask for ask in draft.asks.values() if ask.deadline > now),
+        messages=tuple(draft.messages),
+        stopping=draft.stop_asked and finished is None,
+    )
