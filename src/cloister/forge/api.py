@@ -14,6 +14,15 @@ class Base(msgspec.Struct, frozen=True):
     note: str | None = None
 
 
+class Delivered(msgspec.Struct, frozen=True):
+    """Where a change went."""
+
+    where: str
+    """What a person calls that place."""
+    branch: str
+    """The branch's name there; it differs from the one asked for when that one was taken."""
+
+
 class Forge(Protocol):
     """One kind of place that holds repositories."""
 
@@ -25,9 +34,10 @@ class Forge(Protocol):
         """
         ...
 
-    async def deliver(self, bare: Path, commit: str, branch: str, repo: str) -> str | None:
+    async def deliver(self, bare: Path, commit: str, branch: str, repo: str) -> Delivered | None:
         """Put `commit` into `repo` as a new branch, touching nothing else.
 
-        Returns what a person calls that place, or None when this kind of place is not written to.
+        A branch that exists is never moved: the next free name is taken, and a branch that already
+        holds `commit` is the answer. None when this kind of place is not written to.
         """
         ...

@@ -1,0 +1,205 @@
+"""Starts host processes for git: bounded in time, output and memory, and gone with their group afterwards."""
+
+import os
+import resource
+import shutil
+import signal
+import socket
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from subprocess import DEVNULL, PIPE
+
+import anyio
+import anyio.abc
+import msgspec
+
+from cloister.core.errors import HostError, OutsideError
+
+_READ_BYTES = 65_536
+_ERROR_BYTES = 65_536
+
+
+class Who(msgspec.Struct, frozen=True):
+    """The person a process runs as, when we are root and act on that person's files."""
+
+    uid: int
+    gid: int
+
+
+class Spec(msgspec.Struct, frozen=True):
+    """One process to run."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    """The whole environment; nothing is inherited."""
+    seconds: float
+    limit_bytes: int
+    """Standard output after which the process is killed and the result is `cut`."""
+    who: Who | None = None
+    memory_bytes: int | None = None
+    """Limit of its data segment: what a decompression bomb may take of this machine."""
+
+
+class Result(msgspec.Struct, frozen=True):
+    """A process that ended."""
+
+    code: int
+    """Exit status; negative for a signal."""
+    out: bytes
+    err: bytes
+    cut: bool = False
+    """It printed more than allowed and was killed; `out` holds the beginning."""
+
+    @property
+    def ok(self) -> bool:
+        return self.code == 0 and not self.cut
+
+
+def inherited() -> Mapping[str, str]:
+    """Our own environment, from which a child's is chosen. It is passed on, never read for settings."""
+    return os.environ
+
+
+def _check_program(spec: Spec) -> None:
+    if shutil.which(spec.argv[0], path=spec.env.get("PATH", "")) is None:
+        raise HostError("no_git", "git is not installed on this machine: install it (apt install git).")
+
+
+@asynccontextmanager
+async def _started(
+    spec: Spec, stdin: int | socket.socket, stdout: int | socket.socket, fds: Sequence[int]
+) -> AsyncGenerator[anyio.abc.Process]:
+    """The process of `spec`; whatever happens in the block, its group is gone afterwards."""
+    _check_program(spec)
+    who = spec.who
+    try:
+        process = await anyio.open_process(
+            spec.argv,
+            stdin=stdin if isinstance(stdin, int) else stdin.fileno(),
+            stdout=stdout if isinstance(stdout, int) else stdout.fileno(),
+            stderr=PIPE,
+            cwd="/",
+            env=spec.env,
+            start_new_session=True,  # also: no terminal that ssh could ask on
+            pass_fds=fds,
+            user=who.uid if who else None,
+            group=who.gid if who else None,
+            extra_groups=() if who else None,
+        )
+    except OSError as error:
+        raise HostError("git_failed", f"git cannot be started on this machine: {error.strerror}.") from None
+    try:
+        _limit_memory(process, spec.memory_bytes)
+        yield process
+    finally:
+        _kill(process)
+        with anyio.CancelScope(shield=True):
+            await process.wait()
+            await process.aclose()
+
+
+def _limit_memory(process: anyio.abc.Process, limit: int | None) -> None:
+    """Set the limit of a started process: no later than its input, which is what could make it grow."""
+    try:
+        if limit is not None:
+            resource.prlimit(process.pid, resource.RLIMIT_DATA, (limit, limit))
+    except ProcessLookupError:
+        return
+
+
+def _kill(process: anyio.abc.Process) -> None:
+    """Kill what is left of the group, also after the leader's own end."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+async def _feed(process: anyio.abc.Process, data: bytes) -> None:
+    assert process.stdin is not None  # noqa: S101 - we asked for a pipe
+    try:
+        for start in range(0, len(data), _READ_BYTES):
+            await process.stdin.send(data[start : start + _READ_BYTES])
+        await process.stdin.aclose()
+    except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+        return  # it ended before it read everything; its exit status tells
+
+
+async def _collect(stream: anyio.abc.ByteReceiveStream, limit: int) -> tuple[bytes, bool]:
+    """Up to `limit` bytes of `stream`, and whether there were more."""
+    parts: list[bytes] = []
+    size = 0
+    try:
+        while size <= limit:
+            part = await stream.receive(_READ_BYTES)
+            parts.append(part)
+            size += len(part)
+    except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+        pass
+    return b"".join(parts)[:limit], size > limit
+
+
+async def _drain(stream: anyio.abc.ByteReceiveStream, into: list[bytes]) -> None:
+    """Keep the last bytes of `stream`: a complaint ends with its reason."""
+    try:
+        while True:
+            part = await stream.receive(_READ_BYTES)
+            into[:] = [(b"".join([*into, part]))[-_ERROR_BYTES:]]
+    except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+        return
+
+
+def _deadline(spec: Spec) -> OutsideError:
+    verb = next((word for word in spec.argv[1:] if word[0] not in "-/"), spec.argv[0])
+    return OutsideError(
+        "git_timeout",
+        f"git {verb} took longer than {spec.seconds:.0f} seconds and was ended.",
+        retryable=True,
+    )
+
+
+async def run(spec: Spec, stdin: bytes | None = None, fds: Sequence[int] = ()) -> Result:
+    """Run to the end. Raises `HostError` (`no_git`) and `OutsideError` (`git_timeout`)."""
+    try:
+        with anyio.fail_after(spec.seconds):
+            async with _started(spec, DEVNULL if stdin is None else PIPE, PIPE, fds) as process:
+                return await _to_end(process, stdin, spec.limit_bytes)
+    except TimeoutError:
+        raise _deadline(spec) from None
+
+
+async def _to_end(process: anyio.abc.Process, stdin: bytes | None, limit_bytes: int) -> Result:
+    assert process.stdout is not None and process.stderr is not None  # noqa: S101 - we asked for pipes
+    err: list[bytes] = []
+    out, cut, code = b"", False, 0
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_drain, process.stderr, err)
+        if stdin is not None:
+            tasks.start_soon(_feed, process, stdin)
+        out, cut = await _collect(process.stdout, limit_bytes)
+        if cut:
+            _kill(process)
+        code = await process.wait()
+        _kill(process)  # a descendant that holds a pipe open would keep us here
+    return Result(code, out, b"".join(err), cut)
+
+
+async def converse(server: Spec, client: Spec, url_at: int) -> Result:
+    """Run `client` while it talks to `server`, each with its own rights, over a socket of their own.
+
+    `client.argv[url_at]` becomes the address of that socket in git's spelling. Returns the client's
+    result, with what the server complained about before it.
+    """
+    ours, theirs = socket.socketpair()
+    err: list[bytes] = []
+    with ours, theirs:
+        url = f"fd::{ours.fileno()}"
+        argv = (*client.argv[:url_at], url, *client.argv[url_at + 1 :])
+        async with _started(server, theirs, theirs, ()) as process:
+            theirs.close()  # so that the client sees the server's end
+            result = await run(msgspec.structs.replace(client, argv=argv), fds=(ours.fileno(),))
+            ours.close()
+            _kill(process)
+            assert process.stderr is not None  # noqa: S101 - we asked for a pipe
+            await _drain(process.stderr, err)
+    return msgspec.structs.replace(result, err=b"".join(err) + result.err)

@@ -1,0 +1,128 @@
+"""The change: what a run hands over, made and described on the host from the run's own repository."""
+
+import re
+import time
+from pathlib import Path
+from typing import Literal
+
+from cloister.core import limits
+from cloister.core.errors import UserError
+from cloister.core.ids import RunId
+from cloister.core.records import FileChange
+from cloister.core.text import decode, harmless
+from cloister.forge.host_git import in_bare, must, oid
+
+AUTHOR = "Cloister <cloister@localhost>"
+
+_SLUG_CHARS = 40
+_STATUS: dict[str, Literal["added", "modified", "deleted", "renamed"]] = {
+    "A": "added",
+    "C": "added",
+    "D": "deleted",
+    "R": "renamed",
+}
+_DIFF = ("diff-tree", "-r", "--find-renames", "--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty")
+
+
+def branch_name(prompt: str, run: RunId) -> str:
+    """A branch for the change: a few words of the prompt, and enough of the run's id to be its own."""
+    words = re.findall(r"[a-z0-9]+", prompt.lower())
+    slug = ""
+    for word in words[:12]:
+        longer = f"{slug}-{word}" if slug else word[:_SLUG_CHARS]
+        if len(longer) > _SLUG_CHARS:
+            break
+        slug = longer
+    tail = re.sub(r"[^a-z0-9]", "", run.lower())[-6:] or "run"
+    return f"cloister/{slug or 'change'}-{tail}"
+
+
+async def make_change(
+    bare: Path, base: str, saved: str, branch: str, message: str, author: str = AUTHOR
+) -> str:
+    """One commit on `base` with the files of `saved`, as `branch` of the run's repository; returns it.
+
+    Made twice, it is the same commit: its date is the save's.
+    """
+    must(await in_bare(bare, "check-ref-format", f"refs/heads/{branch}"), f"name a branch {branch!r}")
+    shown = await in_bare(bare, "show", "--no-patch", "--format=%T %ct", "--end-of-options", saved)
+    tree, _, saved_at = decode(must(shown, f"find the save {saved[:12]}")).strip().partition(" ")
+    commit = await commit_tree(bare, tree, base, message, author, at=int(saved_at))
+    must(await in_bare(bare, "update-ref", f"refs/heads/{branch}", commit), f"make the branch {branch}")
+    return commit
+
+
+async def commit_tree(
+    bare: Path, tree: str, base: str, message: str, author: str, at: int | None = None
+) -> str:
+    """A commit of `tree` whose only parent is `base`; no ref is moved."""
+    date = f"{int(time.time()) if at is None else at} +0000"
+    name, email = _person(author)
+    env = {
+        "GIT_AUTHOR_NAME": name,
+        "GIT_AUTHOR_EMAIL": email,
+        "GIT_AUTHOR_DATE": date,
+        "GIT_COMMITTER_NAME": "Cloister",
+        "GIT_COMMITTER_EMAIL": "cloister@localhost",
+        "GIT_COMMITTER_DATE": date,
+    }
+    text = harmless(message).strip() or "Change"
+    stdin = f"{text}\n".encode(errors="replace")
+    made = await in_bare(bare, "commit-tree", tree, "-p", base, stdin=stdin, env=env)
+    return oid(must(made, "make a commit"))
+
+
+def _person(author: str) -> tuple[str, str]:
+    found = re.fullmatch(r"\s*([^<>\x00-\x1f]*[^<>\x00-\x1f\s])\s*<([^<>\s]+)>\s*", author)
+    if found is None:
+        raise UserError("bad_author", "An author is written as `Name <address>`.")
+    return found[1], found[2]
+
+
+async def files(bare: Path, base: str, commit: str) -> tuple[FileChange, ...]:
+    """The files in which `commit` differs from `base`, sorted by path."""
+    raw = await in_bare(bare, *_DIFF, "--raw", "--numstat", "-z", "--end-of-options", base, commit)
+    fields = must(raw, "compare the change with its base").split(b"\0")
+    return tuple(sorted(_parse(fields), key=lambda change: change.path))
+
+
+def _parse(fields: list[bytes]) -> list[FileChange]:
+    """`--raw --numstat -z`: first every file's status, then every file's counts, in the same order."""
+    statuses: list[str] = []
+    counts: list[tuple[int, int, bytes]] = []
+    position = 0
+    while position < len(fields) and fields[position]:
+        field = fields[position]
+        if field.startswith(b":"):
+            letter = chr(field.rsplit(b" ", 1)[1][0])
+            statuses.append(letter)
+            position += 3 if letter in "RC" else 2
+            continue
+        added, removed, path = field.split(b"\t", 2)
+        if not path:  # a rename: the old and the new name follow
+            path = fields[position + 2]
+            position += 2
+        counts.append((_lines(added), _lines(removed), path))
+        position += 1
+    return [
+        FileChange(_shown(path), added, removed, _STATUS.get(status, "modified"))
+        for status, (added, removed, path) in zip(statuses, counts, strict=True)
+    ]
+
+
+def _lines(count: bytes) -> int:
+    return 0 if count == b"-" else int(count)
+
+
+def _shown(path: bytes) -> str:
+    return harmless(decode(path)).replace("\n", "\\n").replace("\t", "\\t")
+
+
+async def diff(bare: Path, base: str, commit: str) -> str:
+    """The change as a unified diff. Untrusted text; a very long one is cut off with a line that says so."""
+    made = await in_bare(
+        bare, *_DIFF, "--patch", "--end-of-options", base, commit, limit_bytes=limits.DIFF_CHARS
+    )
+    if made.cut:
+        return decode(made.out) + "\n[… the diff goes on …]\n"
+    return decode(must(made, "compare the change with its base"))

@@ -1,0 +1,152 @@
+"""Objects in and out of the run's own repository, as packs: never references, configuration or hooks.
+
+What comes from a guest is unpacked into a quarantine, checked there, and only then moved over.
+"""
+
+import shutil
+import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+from anyio import to_thread
+
+from cloister.core import limits
+from cloister.core.errors import SandboxLost
+from cloister.core.text import decode
+from cloister.forge.host_git import complaint, in_bare, is_oid, must, oid
+
+DEPTHS = (100, 1)
+"""How many commits are kept of a history that is too large, tried in this order."""
+
+_MOVE_ORDER = (".pack", ".rev", ".idx")
+"""git finds a pack by its index, which therefore comes last."""
+
+
+class Pack(msgspec.Struct, frozen=True):
+    """Packed objects, and the commits at which their history is cut off."""
+
+    data: bytes
+    shallow: tuple[str, ...] = ()
+
+
+async def tree_of(bare: Path, commit: str) -> str:
+    """The tree of `commit`."""
+    found = await in_bare(bare, "rev-parse", "--verify", "--end-of-options", f"{commit}^{{tree}}")
+    return oid(must(found, f"find commit {commit[:12]}"))
+
+
+async def pack(bare: Path, commit: str, tree: str | None = None) -> Pack:
+    """`commit` with its history, and `tree`. A history that is too large is cut off."""
+    shallow = await to_thread.run_sync(_shallow_of, bare)
+    if shallow:
+        shallow = tuple(set(shallow) & {name for name, *_ in await _parents(bare, commit)})
+    data = await _packed(bare, (commit, tree), shallow)
+    for depth in DEPTHS:
+        if data is not None:
+            break
+        shallow = await _cut(bare, commit, depth)
+        data = await _packed(bare, (commit, tree), shallow, last=depth == DEPTHS[-1])
+    return Pack(data or b"", shallow)
+
+
+async def _packed(
+    bare: Path, wants: tuple[str | None, ...], shallow: tuple[str, ...], *, last: bool = False
+) -> bytes | None:
+    """The pack, or None when it is larger than a sandbox gets; the `last` try may be as large as a file."""
+    limit = limits.FILE_BYTES if last else limits.HISTORY_BYTES
+    lines = "".join(f"{want}\n" for want in wants if want is not None)
+    async with _shallow_file(bare, shallow) as path:
+        made = await in_bare(
+            bare,
+            "--shallow-file",
+            str(path),
+            *("pack-objects", "--revs", "--stdout", "--delta-base-offset", "--quiet"),
+            stdin=lines.encode(),
+            limit_bytes=limit,
+            memory_bytes=None,
+        )
+    if made.cut and not last:
+        return None
+    return must(made, "pack the repository for the sandbox")
+
+
+@asynccontextmanager
+async def _shallow_file(bare: Path, shallow: tuple[str, ...]) -> AsyncGenerator[Path]:
+    async with _scratch(bare) as folder:
+        path = folder / "shallow"
+        await to_thread.run_sync(path.write_text, "".join(f"{name}\n" for name in shallow))
+        yield path
+
+
+@asynccontextmanager
+async def _scratch(bare: Path) -> AsyncGenerator[Path]:
+    """A directory of our own inside the repository, on the same filesystem; gone after the block."""
+    with tempfile.TemporaryDirectory(prefix="cloister-", dir=bare, ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+def _shallow_of(bare: Path) -> tuple[str, ...]:
+    try:
+        return tuple((bare / "shallow").read_text().split())
+    except FileNotFoundError:
+        return ()
+
+
+async def _parents(bare: Path, commit: str, count: int = -1) -> list[list[str]]:
+    """Each commit of the history, newest first, followed by its parents."""
+    listed = await in_bare(
+        bare,
+        *("rev-list", "--parents", f"--max-count={count}", "--end-of-options", commit),
+        limit_bytes=limits.FILE_BYTES,
+    )
+    return [line.split() for line in decode(must(listed, "list the history")).splitlines()]
+
+
+async def _cut(bare: Path, commit: str, depth: int) -> tuple[str, ...]:
+    """The commits whose parents are left out when `depth` commits are kept."""
+    lines = await _parents(bare, commit, depth)
+    kept = {name for name, *_ in lines}
+    return tuple(name for name, *parents in lines if not kept.issuperset(parents))
+
+
+async def take_in(bare: Path, data: bytes, tree: str, base_tree: str) -> None:
+    """Take a guest's objects for `tree` into the repository, all or none.
+
+    Raises `SandboxLost` when they are not what an honest sandbox sends: damaged, malformed, with links
+    that lead nowhere or with names that would be dangerous to check out.
+    """
+    if not is_oid(tree):
+        raise SandboxLost("The sandbox named a tree that cannot exist.")
+    async with _scratch(bare) as quarantine:
+        (quarantine / "pack").mkdir()
+        env = {
+            "GIT_OBJECT_DIRECTORY": str(quarantine),
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(bare / "objects"),
+        }
+        await _check(bare, data, (tree, base_tree), env)
+        await to_thread.run_sync(_move, quarantine / "pack", bare / "objects" / "pack")
+
+
+async def _check(bare: Path, data: bytes, trees: tuple[str, str], env: dict[str, str]) -> None:
+    tree, base_tree = trees
+    size = f"--max-input-size={limits.CHANGE_BYTES}"
+    indexed = await in_bare(
+        bare, "index-pack", "--stdin", "--fix-thin", "--strict", size, stdin=data, env=env
+    )
+    if not indexed.ok:
+        raise SandboxLost(f"The sandbox sent objects that git refuses: {complaint(indexed)}.")
+    found = await in_bare(bare, "rev-parse", "--verify", "--quiet", f"{tree}^{{tree}}", env=env)
+    if decode(found.out).strip() != tree:
+        raise SandboxLost("The sandbox did not send the tree that it named.")
+    whole = await in_bare(bare, "rev-list", "--objects", "--quiet", tree, f"^{base_tree}", env=env)
+    if not whole.ok:
+        raise SandboxLost(f"The sandbox sent a tree with parts missing: {complaint(whole)}.")
+
+
+def _move(source: Path, target: Path) -> None:
+    target.mkdir(exist_ok=True)
+    for suffix in _MOVE_ORDER:
+        for path in source.glob(f"*{suffix}"):
+            shutil.move(path, target / path.name)

@@ -1,0 +1,258 @@
+"""Plain git: a repository on this machine, which gets the result as a branch, or a URL to fetch from."""
+
+import os
+import re
+from pathlib import Path
+
+from anyio import to_thread
+
+from cloister.core.errors import OutsideError, UserError
+from cloister.core.text import decode, one_line
+from cloister.forge import host_git
+from cloister.forge._spawn import Result, Who
+from cloister.forge.api import Base, Delivered
+from cloister.forge.host_git import Checkout, complaint, in_checkout, must, without_userinfo
+
+BASE_REF = "refs/cloister/base"
+"""The commit a run starts from, in the run's own repository."""
+
+_SCHEMES = ("https", "http", "ssh", "git")
+_SCP_LIKE = re.compile(r"[^/\s:]+:(?!:)[^\s]*")
+_NO_COMMIT = "0" * 40
+_NAMES_TRIED = 99
+
+
+class PlainGit:
+    """Implements `Forge` for paths and for URLs without any forge's API."""
+
+    async def fetch(self, repo: str, ref: str | None, into: Path) -> Base:
+        _check_text(repo, ref)
+        if is_url(repo):
+            return await _fetch_url(repo, ref, into)
+        checkout = await to_thread.run_sync(find_checkout, repo)
+        return await _fetch_checkout(checkout, ref, into)
+
+    async def deliver(self, bare: Path, commit: str, branch: str, repo: str) -> Delivered | None:
+        _check_text(repo, branch)
+        if is_url(repo):
+            return None
+        checkout = await to_thread.run_sync(find_checkout, repo)
+        copied = await host_git.copy_out(bare, commit, checkout)
+        if not copied.ok:
+            raise _not_written(checkout, copied)
+        return Delivered(str(checkout.top), await _create_branch(checkout, branch, commit))
+
+
+def is_url(repo: str) -> bool:
+    """Whether `repo` is somewhere else than on this machine. Raises `UserError` for odd kinds of URL."""
+    scheme, separator, _ = repo.partition("://")
+    if separator and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
+        if scheme.lower() == "file":
+            return False
+        if scheme.lower() not in _SCHEMES:
+            raise UserError(
+                "no_repository",
+                f"{without_userinfo(one_line(repo))} is not a URL that can be fetched: "
+                "use https, http, ssh, git or a path.",
+            )
+        return True
+    return _SCP_LIKE.fullmatch(repo) is not None and not _exists(Path(repo))
+
+
+def find_checkout(repo: str) -> Checkout:
+    """The repository that `repo`, a directory in or under it, belongs to. Blocks a little."""
+    given = Path(repo.removeprefix("file://")).expanduser()
+    try:
+        here = given.resolve(strict=True)
+        if not here.is_dir():
+            raise UserError("no_repository", f"{given} is a file: give the directory of a git repository.")
+        for folder in (here, *here.parents):
+            if (folder / ".git").exists():
+                return Checkout(folder, bare=False, who=_owner(folder / ".git"))
+            if _is_bare(folder):
+                return Checkout(folder, bare=True, who=_owner(folder))
+    except FileNotFoundError:
+        raise UserError(
+            "no_repository", f"There is no directory {given}: give the path of a git repository or a git URL."
+        ) from None
+    except (OSError, RuntimeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "its links go in a circle"
+        raise UserError("no_repository", f"{one_line(str(given))} cannot be read: {reason}.") from None
+    raise UserError(
+        "no_repository",
+        f"{given} is not a git repository: run `git init` and commit first, or give a git URL.",
+    )
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def _is_bare(folder: Path) -> bool:
+    return (folder / "HEAD").is_file() and (folder / "objects").is_dir() and (folder / "refs").is_dir()
+
+
+def _owner(git_dir: Path) -> Who | None:
+    """Whose rights to take. What a repository's configuration names must never run as root for its owner."""
+    status = git_dir.stat()
+    if os.geteuid() != 0 or status.st_uid == 0:
+        return None
+    return Who(status.st_uid, status.st_gid)
+
+
+def _check_text(*texts: str | None) -> None:
+    for text in texts:
+        if text is not None and re.search(r"[\x00-\x1f]", text):
+            raise UserError("bad_name", "A repository or a ref cannot have control characters in its name.")
+
+
+async def _fetch_checkout(checkout: Checkout, ref: str | None, into: Path) -> Base:
+    commit = await _commit_in(checkout, ref)
+    await host_git.ensure_bare(into)
+    copied = await host_git.copy_in(checkout, commit, into, BASE_REF)
+    if not copied.ok:
+        reason = complaint(copied)
+        raise UserError(
+            "broken_repository", f"{checkout.top} cannot be copied: {reason}; try `git fsck` there."
+        )
+    branch = await _branch_in(checkout, ref)
+    return Base(commit, branch, await _dirty_note(checkout, commit))
+
+
+async def _commit_in(checkout: Checkout, ref: str | None) -> str:
+    name = f"{ref or 'HEAD'}^{{commit}}"
+    found = await in_checkout(checkout, "rev-parse", "--verify", "--quiet", "--end-of-options", name)
+    text = decode(found.out).strip()
+    if found.ok and host_git.is_oid(text):
+        return text
+    if found.ok:
+        raise UserError(
+            "broken_repository", f"{checkout.top} has object names of a kind that is not supported."
+        )
+    if b"dubious ownership" in found.err:
+        raise UserError(
+            "foreign_repository", f"{checkout.top} belongs to another user: clone it and give your copy."
+        )
+    if b"not a git repository" in found.err or b"invalid gitfile" in found.err or b"ermission" in found.err:
+        raise UserError("no_repository", f"{checkout.top} cannot be used: {complaint(found)}.")
+    if ref is None:
+        raise UserError("empty_repository", f"{checkout.top} has no commits yet: commit something first.")
+    raise _unknown(str(checkout.top), ref)
+
+
+def _unknown(where: str, ref: str) -> UserError:
+    return UserError("unknown_ref", f"{where} has no branch, tag or commit called {one_line(ref, 80)}.")
+
+
+async def _branch_in(checkout: Checkout, ref: str | None) -> str | None:
+    if ref is None:
+        head = await in_checkout(checkout, "symbolic-ref", "--quiet", "--short", "HEAD")
+        return decode(head.out).strip() or None
+    name = ref.removeprefix("refs/heads/")
+    found = await in_checkout(checkout, "show-ref", "--verify", "--quiet", f"refs/heads/{name}")
+    return name if found.ok else None
+
+
+async def _dirty_note(checkout: Checkout, commit: str) -> str | None:
+    """What a person whose tree is dirty should know. A tree that cannot be looked at gives no note."""
+    if checkout.bare:
+        return None
+    status = await in_checkout(
+        checkout, "status", "--porcelain", "-z", "--untracked-files=all", "--ignore-submodules=dirty"
+    )
+    if status.code != 0 and not status.cut:
+        return None
+    count = _count_entries(status.out)
+    if count == 0:
+        return None
+    many = "More than " if status.cut else ""
+    files = "1 uncommitted file is" if count == 1 else f"{many}{count} uncommitted files are"
+    return f"{files} not part of this run; it starts from commit {commit[:7]}."
+
+
+def _count_entries(listing: bytes) -> int:
+    """Files in `git status -z`; a rename has its old name as a second field."""
+    count, skip = 0, False
+    for field in listing.split(b"\0"):
+        if skip or not field:
+            skip = False
+            continue
+        count += 1
+        skip = b"R" in field[:2] or b"C" in field[:2]
+    return count
+
+
+async def _fetch_url(url: str, ref: str | None, into: Path) -> Base:
+    shown = without_userinfo(url)
+    await host_git.ensure_bare(into)
+    source, branch = await _name_at(url, ref, into)
+    fetched = await host_git.to_remote(into, *host_git.FETCH, "--", url, f"+{source}:{BASE_REF}")
+    if not fetched.ok and host_git.is_oid(source):
+        raise _unknown(shown, source)
+    if not fetched.ok:
+        raise _fetch_failed(shown, fetched)
+    commit = await host_git.in_bare(into, "rev-parse", "--verify", f"{BASE_REF}^{{commit}}")
+    if not commit.ok:
+        raise _unknown(shown, ref or "HEAD")
+    return Base(host_git.oid(commit.out), branch)
+
+
+async def _name_at(url: str, ref: str | None, into: Path) -> tuple[str, str | None]:
+    """The full name of `ref` at `url`, and the branch that it is."""
+    if ref is not None and host_git.is_oid(ref):
+        return ref, None
+    wanted = ("HEAD",) if ref is None else (f"refs/heads/{ref}", f"refs/tags/{ref}", ref)
+    listed = await host_git.to_remote(into, "ls-remote", "--symref", "--", url, *wanted)
+    shown = without_userinfo(url)
+    if not listed.ok:
+        raise _fetch_failed(shown, listed)
+    lines = [line.split("\t") for line in decode(listed.out).splitlines()]
+    names = {
+        fields[1]: fields[0] for fields in lines if len(fields) == 2 and not fields[0].startswith("ref: ")
+    }
+    heads = [fields[0].removeprefix("ref: ") for fields in lines if fields[0].startswith("ref: ")]
+    name = next((name for name in wanted if name in names), None)
+    if name is None and ref is None:
+        raise UserError("empty_repository", f"{shown} has no commits yet: push something first.")
+    if name is None:
+        raise _unknown(shown, ref or "HEAD")
+    full = heads[0] if ref is None and heads else name
+    branch = full.removeprefix("refs/heads/") if full.startswith("refs/heads/") else None
+    return name, branch
+
+
+def _fetch_failed(shown: str, result: Result) -> OutsideError:
+    refused = any(
+        word in result.err for word in (b"uthentication", b"denied", b"ot found", b"could not read")
+    )
+    return OutsideError(
+        "fetch_failed", f"{shown} cannot be fetched: {complaint(result)}.", retryable=not refused
+    )
+
+
+def _not_written(checkout: Checkout, result: Result) -> UserError:
+    return UserError("not_delivered", f"{checkout.top} cannot be written to: {complaint(result)}.")
+
+
+async def _create_branch(checkout: Checkout, branch: str, commit: str) -> str:
+    """Make `branch`, or the next free name like it, at `commit`; one that is there already is taken as is."""
+    must(await in_checkout(checkout, "check-ref-format", f"refs/heads/{branch}"), f"name a branch {branch!r}")
+    wanted = branch
+    for number in range(2, _NAMES_TRIED):
+        ref = f"refs/heads/{wanted}"
+        made = await in_checkout(checkout, "update-ref", "-m", "cloister: deliver", ref, commit, _NO_COMMIT)
+        if made.ok:
+            return wanted
+        there = await in_checkout(checkout, "rev-parse", "--verify", "--quiet", ref)
+        if decode(there.out).strip() == commit:
+            return wanted
+        if not there.ok and "/" not in branch:
+            raise _not_written(checkout, made)
+        if not there.ok:  # a branch called like a directory of this name is in the way
+            branch = wanted = branch.replace("/", "-")
+            continue
+        wanted = f"{branch}-{number}"
+    raise UserError("not_delivered", f"{checkout.top} already has too many branches called {branch}.")

@@ -1,0 +1,183 @@
+"""git inside the sandbox: putting the repository in, naming its state, and saving that outside.
+
+Everything a guest answers is a claim. A saved state is a tree whose objects the host has checked;
+the commit that holds it is made by the host.
+"""
+
+import logging
+from pathlib import Path
+
+from cloister.core import limits
+from cloister.core.commands import Command, Computer, Finished
+from cloister.core.errors import Bug, SandboxLost, UserError
+from cloister.core.text import decode, one_line
+from cloister.forge import packs
+from cloister.forge.change import AUTHOR, commit_tree
+from cloister.forge.host_git import in_bare, is_oid, must
+
+log = logging.getLogger(__name__)
+
+WORK_BRANCH = "work"
+SAVE_REFS = "refs/cloister/"
+
+_SETTINGS = {
+    "safe.directory": "*",
+    "core.hooksPath": "/dev/null",
+    "core.fsmonitor": "false",
+    "core.untrackedCache": "false",
+    "core.splitIndex": "false",
+    "core.sparseCheckout": "false",
+    "core.autocrlf": "false",
+    "core.safecrlf": "false",
+    "core.fileMode": "true",
+    "core.symlinks": "true",
+    "core.excludesFile": "/dev/null",
+    "core.attributesFile": "/dev/null",
+    "advice.addEmbeddedRepo": "false",
+    "gc.auto": "0",
+}
+"""So that what the agent configures for itself does not change what is saved. No defence: it is inside."""
+
+_ENV = {
+    "LC_ALL": "C",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_CONFIG_COUNT": str(len(_SETTINGS)),
+    **{f"GIT_CONFIG_KEY_{n}": key for n, key in enumerate(_SETTINGS)},
+    **{f"GIT_CONFIG_VALUE_{n}": value for n, value in enumerate(_SETTINGS.values())},
+}
+
+_PUT = """
+set -e
+git init --quiet --template= --initial-branch="$1" .
+printf '[user]\\n\\tname = Cloister\\n\\temail = cloister@localhost\\n[gc]\\n\\tauto = 0\\n' >> .git/config
+git index-pack --stdin > /dev/null
+git update-ref refs/cloister/base "$2"
+git update-ref "refs/heads/$1" "$2"
+git reset --quiet --hard
+cp .git/index .git/cloister-index
+[ -z "$3" ] || GIT_INDEX_FILE=.git/cloister-index git read-tree --reset -u "$3"
+"""
+
+_HEAL = """
+set -e
+git init --quiet --template= .
+git index-pack --stdin > /dev/null
+git update-ref refs/cloister/base "$1"
+rm -f .git/cloister-index
+"""
+
+# The index is ours, beside the agent's, and stays between calls: unchanged files are not read again.
+# Without it we start from the base, so that tracked files that an ignore rule names are kept.
+_SNAP = """
+i=.git/cloister-index
+export GIT_INDEX_FILE=$i
+if [ -e $i.lock ]; then rm -f $i.lock; fi
+snap() {
+  [ -f $i ] || git read-tree refs/cloister/base 2>/dev/null || $1
+  git add --all --ignore-errors . >&2
+  git write-tree
+}
+"""
+_TREE = _SNAP + "snap true || { rm -f $i; snap true; }"
+_SAVE = (
+    _SNAP
+    + """
+t=$(snap "exit 3") || exit 3
+echo "$t"
+[ "$t" = "$1" ] || printf '%s\\n^%s\\n' "$t" "$1" \
+  | git pack-objects --revs --thin --stdout --delta-base-offset --quiet
+"""
+)
+
+
+async def put(computer: Computer, bare: Path, commit: str, branch: str = WORK_BRANCH) -> None:
+    """Make `/work` a fresh checkout of `commit` on `branch`, with as much history as is reasonable.
+
+    Raises `UserError` (`put_failed`).
+    """
+    await _put(computer, await packs.pack(bare, commit), (branch, commit, ""))
+
+
+async def restore(computer: Computer, bare: Path, base: str, commit: str, branch: str = WORK_BRANCH) -> None:
+    """Make `/work` what it was when `commit` was saved: HEAD at `base`, the files as they were then."""
+    tree = await packs.tree_of(bare, commit)
+    await _put(computer, await packs.pack(bare, base, tree), (branch, base, tree))
+
+
+async def _put(computer: Computer, pack: packs.Pack, args: tuple[str, str, str]) -> None:
+    done = await computer.run(_script(_PUT, *args), pack.data)
+    if not done.ok:
+        raise UserError("put_failed", f"The repository could not be put into the sandbox: {_why(done)}.")
+    if pack.shallow:
+        await computer.write(".git/shallow", "".join(f"{name}\n" for name in pack.shallow).encode())
+
+
+async def tree(computer: Computer) -> str:
+    """A name for the working tree as it is: tracked and untracked files, ignored ones left out.
+
+    Equal names mean equal files. Raises `UserError` (`save_failed`) when git inside cannot say.
+    """
+    done = await computer.run(_script(_TREE))
+    name = decode(done.out[-41:]).strip()
+    if not done.ok or not is_oid(name):
+        raise UserError("save_failed", f"git in the sandbox cannot read the working tree: {_why(done)}.")
+    return name
+
+
+async def save(computer: Computer, bare: Path, base: str, ref: str) -> str:
+    """Save the working tree outside the sandbox as a commit on `base`, under `ref`; returns that commit.
+
+    Returns `base` when nothing differs from it. Raises `UserError` (`save_failed`, `change_too_large`)
+    and `SandboxLost` when the sandbox sends what an honest one would not.
+    """
+    if not ref.startswith(SAVE_REFS):
+        raise Bug(f"A save point must be under {SAVE_REFS}, not {ref}.")
+    base_tree = await packs.tree_of(bare, base)
+    done = await _ask(computer, bare, base, base_tree)
+    name, data = decode(done.out[:40]), done.out[41:]
+    if not is_oid(name):
+        raise SandboxLost("The sandbox named a tree that cannot exist.")
+    commit = base
+    if name != base_tree:
+        await packs.take_in(bare, data, name, base_tree)
+        commit = await commit_tree(bare, name, base, "Save point\n", AUTHOR)
+    must(await in_bare(bare, "update-ref", ref, commit), f"store {ref}")
+    return commit
+
+
+async def _ask(computer: Computer, bare: Path, base: str, base_tree: str) -> Finished:
+    """Let the guest pack its tree; when its repository is damaged, mend that and ask once more."""
+    command = _script(_SAVE, base_tree)
+    done = await computer.run(command)
+    if not done.ok and done.exited.killed is None:
+        pack = await packs.pack(bare, base)
+        await computer.run(_script(_HEAL, base), pack.data)
+        done = await computer.run(command)
+    if done.exited.killed == "output":
+        raise UserError(
+            "change_too_large",
+            f"The change is larger than {limits.CHANGE_BYTES >> 20} MiB: "
+            "remove what is generated, or name it in .gitignore.",
+        )
+    if not done.ok or b"No space left" in done.err or b"quota exceeded" in done.err:
+        raise UserError("save_failed", f"git in the sandbox cannot save the working tree: {_why(done)}.")
+    if done.err:
+        log.warning("Some files were not saved", extra={"reason": _why(done)})
+    return done
+
+
+def _script(text: str, *args: str) -> Command:
+    return Command(
+        ("/bin/sh", "-c", text, "git", *args),
+        env=_ENV,
+        seconds=limits.CHECK_SECONDS,
+        limit_bytes=limits.CHANGE_BYTES,
+    )
+
+
+def _why(done: Finished) -> str:
+    if done.exited.killed is not None:
+        return f"it was ended ({done.exited.killed})"
+    lines = [line for line in decode(done.err[-4_000:]).splitlines() if line.strip()]
+    return one_line(lines[-1], 200).rstrip(".") if lines else f"it ended with status {done.exited.code}"

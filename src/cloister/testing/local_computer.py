@@ -1,0 +1,226 @@
+"""A `Computer` made of plain host processes in a directory. No isolation: for tests only.
+
+`/work` is a directory under the given root and other absolute paths of file operations are mapped in
+the same way; the arguments of commands are not mapped, so scripts use paths relative to `/work`.
+"""
+
+import os
+import signal as signals
+import stat
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path, PurePosixPath
+
+import anyio
+import anyio.abc
+from anyio import to_thread
+
+from cloister.core import limits
+from cloister.core.commands import WORK_DIR, Command, Entry, Exited, Finished, Killed, Output, Pty, Stream
+from cloister.core.errors import UserError
+from cloister.testing import _spawn
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_READ_BYTES = 65_536
+
+
+class LocalComputer:
+    """Runs what it is given on this machine, as this user. Both `User`s are this user; there is no pty."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.work = self._host_path(WORK_DIR)
+        """Where `/work` really is."""
+        self.work.mkdir(parents=True, exist_ok=True)
+
+    @asynccontextmanager
+    async def start(self, command: Command) -> AsyncGenerator["LocalProcess"]:
+        if command.pty is not None:
+            raise UserError("no_pty", "A local computer has no terminals: leave `pty` out.")
+        env = {"PATH": _PATH, "HOME": str(self._root), "LANG": "C.UTF-8", **command.env}
+        began = time.monotonic()
+        try:
+            process = await _spawn.start(command.argv, self._host_path(command.cwd), env)
+        except (FileNotFoundError, NotADirectoryError):
+            raise UserError("not_found", f"There is no program {command.argv[0]}.") from None
+        except PermissionError:
+            raise UserError("denied", f"{command.argv[0]} is not executable.") from None
+        send, receive = anyio.create_memory_object_stream[Output](16)
+        local = LocalProcess(process, command, began, receive)
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_pump, "out", process.stdout, send.clone())
+                tasks.start_soon(_pump, "err", process.stderr, send.clone())
+                tasks.start_soon(local.end_after, command.seconds)
+                send.close()
+                yield local
+                tasks.cancel_scope.cancel()
+        finally:
+            receive.close()
+            _signal_group(process, signals.SIGKILL)
+            with anyio.CancelScope(shield=True):
+                await process.wait()
+                await process.aclose()
+
+    async def run(self, command: Command, stdin: bytes = b"") -> Finished:
+        parts: dict[Stream, list[bytes]] = {"out": [], "err": []}
+        exited = Exited(None)
+        async with self.start(command) as process, anyio.create_task_group() as tasks:
+            tasks.start_soon(_feed, process, stdin)
+            async for item in process:
+                match item:
+                    case Output():
+                        parts[item.stream].append(item.data)
+                    case Exited():
+                        exited = item
+            tasks.cancel_scope.cancel()  # a command need not read all of its input
+        return Finished(exited, b"".join(parts["out"]), b"".join(parts["err"]))
+
+    async def read(self, path: str, *, offset: int = 0, limit_bytes: int = limits.FILE_BYTES) -> bytes:
+        return await to_thread.run_sync(_read, self._host_path(path), path, offset, limit_bytes)
+
+    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        await to_thread.run_sync(_write, self._host_path(path), path, data, mode)
+
+    async def list(self, path: str) -> tuple[Entry, ...]:
+        return await to_thread.run_sync(_list, self._host_path(path), path)
+
+    def _host_path(self, path: str) -> Path:
+        absolute = PurePosixPath(WORK_DIR) / path
+        return self._root.joinpath(*absolute.parts[1:])
+
+
+class LocalProcess:
+    """Implements `Process` over a host process."""
+
+    def __init__(
+        self,
+        process: anyio.abc.Process,
+        command: Command,
+        began: float,
+        output: anyio.abc.ObjectReceiveStream[Output],
+    ) -> None:
+        self._process = process
+        self._limit_bytes = command.limit_bytes
+        self._began = began
+        self._output = output
+        self._killed: Killed | None = None
+
+    async def __aiter__(self) -> AsyncIterator[Output | Exited]:
+        size = 0
+        async for item in self._output:
+            size += len(item.data)
+            if size > self._limit_bytes:
+                self._end("output")
+                break
+            yield item
+        code = await self._process.wait()
+        seconds = time.monotonic() - self._began
+        yield Exited(code if code >= 0 else None, -code if code < 0 else None, self._killed, seconds)
+
+    async def send(self, data: bytes) -> None:
+        try:
+            if self._process.stdin is not None:
+                await self._process.stdin.send(data)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            return
+
+    async def send_eof(self) -> None:
+        if self._process.stdin is not None:
+            await self._process.stdin.aclose()
+
+    async def signal(self, number: int) -> None:
+        _signal_group(self._process, number)
+
+    async def resize(self, size: Pty) -> None:
+        """There is no terminal whose size could change."""
+
+    async def end_after(self, seconds: float) -> None:
+        await anyio.sleep(seconds)
+        self._end("time")
+
+    def _end(self, why: Killed) -> None:
+        self._killed = why
+        _signal_group(self._process, signals.SIGKILL)
+
+
+async def _pump(
+    stream: Stream,
+    source: anyio.abc.ByteReceiveStream | None,
+    target: anyio.abc.ObjectSendStream[Output],
+) -> None:
+    async with target:
+        try:
+            while source is not None:
+                await target.send(Output(stream, await source.receive(_READ_BYTES)))
+        except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
+            return
+
+
+def _signal_group(process: anyio.abc.Process, number: int) -> None:
+    try:
+        os.killpg(process.pid, number)
+    except ProcessLookupError:
+        return
+
+
+async def _feed(process: LocalProcess, data: bytes) -> None:
+    for start in range(0, len(data), _READ_BYTES):
+        await process.send(data[start : start + _READ_BYTES])
+    await process.send_eof()
+
+
+def _file_error(path: str, error: OSError) -> UserError:
+    match error:
+        case FileNotFoundError():
+            return UserError("not_found", f"There is no {path}.")
+        case PermissionError():
+            return UserError("denied", f"{path} may not be opened.")
+        case IsADirectoryError():
+            return UserError("not_a_file", f"{path} is a directory.")
+        case NotADirectoryError():
+            return UserError("not_a_directory", f"{path} is not a directory.")
+        case _:
+            return UserError("file_failed", f"{path}: {error.strerror}.")
+
+
+def _read(real: Path, path: str, offset: int, limit_bytes: int) -> bytes:
+    try:
+        if real.exists() and not real.is_file():
+            raise UserError("not_a_file", f"{path} is not a regular file.")
+        with real.open("rb") as file:
+            file.seek(offset)
+            return file.read(limit_bytes)
+    except OSError as error:
+        raise _file_error(path, error) from None
+
+
+def _write(real: Path, path: str, data: bytes, mode: int) -> None:
+    try:
+        real.parent.mkdir(parents=True, exist_ok=True)
+        half = real.with_name(f".{real.name}.half")
+        half.write_bytes(data)
+        half.chmod(mode)
+        half.replace(real)
+    except OSError as error:
+        raise _file_error(path, error) from None
+
+
+def _list(real: Path, path: str) -> tuple[Entry, ...]:
+    try:
+        return tuple(_entry(child) for child in sorted(real.iterdir()))
+    except OSError as error:
+        raise _file_error(path, error) from None
+
+
+def _entry(path: Path) -> Entry:
+    status = path.lstat()
+    kind = "other"
+    if stat.S_ISREG(status.st_mode):
+        kind = "file"
+    elif stat.S_ISDIR(status.st_mode):
+        kind = "dir"
+    elif stat.S_ISLNK(status.st_mode):
+        kind = "link"
+    return Entry(path.name, kind, status.st_size, stat.S_IMODE(status.st_mode), status.st_mtime)
