@@ -1,0 +1,96 @@
+"""Whatever a provider, its SDK or the network can throw, as one `Failure` with no secret in it."""
+
+import logging
+from dataclasses import dataclass
+from typing import cast
+
+import httpx2
+from pydantic_ai import exceptions as wire
+
+from cloister.core.text import one_line
+from cloister.model.api import Failure, FailureCode
+from cloister.model.retry import RETRYABLE
+
+logger = logging.getLogger(__name__)
+
+DETAIL_CHARS = 300
+
+_MAPPED: tuple[tuple[type[Exception], FailureCode, str], ...] = (
+    (wire.ModelQuotaExceededError, "quota", "says that the account's quota or credit is used up"),
+    (wire.ModelRateLimitError, "rate_limit", "asks to slow down"),
+    (wire.ModelUnavailableError, "overloaded", "is overloaded or unavailable"),
+    (wire.ModelServerError, "overloaded", "had an error of its own"),
+    (wire.ModelContextWindowExceededError, "context_too_long", "says that the conversation is too long"),
+    (wire.ModelNotFoundError, "bad_request", "does not know this model, or its URL is wrong"),
+    (wire.ModelRequestRejectedError, "bad_request", "rejected the request"),
+    (wire.ModelTimeoutError, "network", "did not answer in time"),
+    (wire.ModelConnectionError, "network", "cannot be reached, or the connection broke"),
+    (wire.ContentFilterError, "refused", "refused to answer"),
+    (wire.ModelAPIError, "bad_reply", "sent a reply that breaks off or cannot be read"),
+    (wire.UnexpectedModelBehavior, "bad_reply", "sent a reply that cannot be used"),
+    (wire.UserError, "bad_request", "cannot be asked this"),
+    (httpx2.HTTPError, "network", "cannot be reached, or the connection broke"),
+    (OSError, "network", "cannot be reached, or the connection broke"),
+)
+"""The first class that fits decides, so subclasses stand before their bases."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Whose failure it is, and the secret that must not be in its message."""
+
+    name: str
+    key_variable: str
+    secret: str | None
+
+
+def failure_from(error: Exception, origin: Origin) -> Failure:
+    """Never raises. An error we do not know is logged, without its text, and called a bad reply."""
+    if isinstance(error, wire.ModelAuthenticationError):
+        return Failure("auth", f"{origin.name} refused the key: check {origin.key_variable}.")
+    if isinstance(error, wire.ModelHTTPError) and type(error) is wire.ModelHTTPError:
+        return _by_status(error, origin)
+    for kind, code, what in _MAPPED:
+        if isinstance(error, kind):
+            return _failure(error, origin, code, what)
+    logger.warning("%s: unexpected %s from the provider's SDK", origin.name, type(error).__qualname__)
+    return _failure(error, origin, "bad_reply", "sent a reply that cannot be read")
+
+
+def _by_status(error: wire.ModelHTTPError, origin: Origin) -> Failure:
+    """A status that pydantic-ai puts into no category."""
+    if error.status_code == 413:
+        return _failure(error, origin, "context_too_long", "says that the conversation is too long")
+    if error.status_code in (408, 409, 425) or error.status_code >= 500:
+        return _failure(error, origin, "overloaded", f"answered with status {error.status_code}")
+    return _failure(error, origin, "bad_request", f"answered with status {error.status_code}")
+
+
+def _failure(error: Exception, origin: Origin, code: FailureCode, what: str) -> Failure:
+    detail = _detail(error, origin)
+    wait = error.retry_after if isinstance(error, wire.ModelAPIError) else None
+    message = f"{origin.name} {what}" + (f": {detail}" if detail else ".")
+    return Failure(code, message, code in RETRYABLE, wait if code in RETRYABLE else None)
+
+
+def _detail(error: Exception, origin: Origin) -> str:
+    body = error.body if isinstance(error, wire.ModelAPIError) else None
+    text = _said(body) or (str(error) if isinstance(error, wire.AgentRunError) else type(error).__name__)
+    if origin.secret:
+        text = text.replace(origin.secret, "[key]")
+    return one_line(text, DETAIL_CHARS)
+
+
+def _said(body: object) -> str | None:
+    """The sentence in a provider's error body: `message`, or `error.message`, or the text itself."""
+    match body:
+        case str():
+            return body
+        case dict():
+            table = cast("dict[str, object]", body)
+            return _said(table.get("message")) or _said(table.get("error"))
+        case list():
+            items = cast("list[object]", body)
+            return _said(items[0]) if items else None
+        case _:
+            return None

@@ -1,0 +1,146 @@
+"""Our messages in pydantic-ai's words, and its response in ours."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+from pydantic import ValidationError
+from pydantic_ai.messages import (
+    InstructionPart,
+    ModelMessage,
+    ModelMessagesTypeAdapter,
+    ModelRequest,
+    ModelRequestPart,
+    ModelResponse,
+    ModelResponsePart,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.tools import ToolDefinition
+
+from cloister.core.records import ToolCall, Usage
+from cloister.core.text import bounded
+from cloister.model.api import (
+    INVALID_ARGUMENTS,
+    AssistantMessage,
+    Message,
+    Request,
+    ToolMessage,
+    ToolSpec,
+    UserMessage,
+)
+
+INVALID_CHARS = 2_000
+"""How much is kept of arguments that are not a JSON object."""
+
+LOST_RESULT = "This call has no result: the run was interrupted before it ended."
+
+
+class _Opaque(msgspec.Struct, frozen=True):
+    """A provider's reply as pydantic-ai writes it, with the provider it may go back to."""
+
+    provider: str
+    response: msgspec.Raw
+
+
+def parameters(request: Request) -> ModelRequestParameters:
+    """The system prompt and the tools."""
+    return ModelRequestParameters(
+        function_tools=[_tool(spec) for spec in request.tools],
+        instruction_parts=[InstructionPart(content=request.system)] if request.system else None,
+    )
+
+
+def _tool(spec: ToolSpec) -> ToolDefinition:
+    # strict=False: providers' strict modes rewrite schemas, and our tools check their own arguments.
+    return ToolDefinition(
+        name=spec.name, parameters_json_schema=spec.parameters, description=spec.description, strict=False
+    )
+
+
+def to_wire(messages: Sequence[Message], provider: str) -> list[ModelMessage]:
+    """The conversation, alternating requests and responses.
+
+    Providers refuse a conversation in which a call has no result, so a missing one is filled in; and they
+    want results before anything else that is said.
+    """
+    wire: list[ModelMessage] = []
+    said: list[UserMessage | ToolMessage] = []
+    calls: tuple[ToolCall, ...] = ()
+    for message in messages:
+        if isinstance(message, AssistantMessage):
+            _add_request(wire, said, calls)
+            wire.append(_response(message, provider))
+            said, calls = [], message.calls
+        else:
+            said.append(message)
+    _add_request(wire, said, calls)
+    return wire
+
+
+def _add_request(
+    wire: list[ModelMessage], said: Iterable[UserMessage | ToolMessage], calls: Iterable[ToolCall]
+) -> None:
+    results = {message.call: message for message in said if isinstance(message, ToolMessage)}
+    parts: list[ModelRequestPart] = []
+    for call in calls:
+        result = results.get(call.id)
+        text = LOST_RESULT if result is None else result.text
+        parts.append(ToolReturnPart(tool_name=call.name, content=text, tool_call_id=call.id))
+    parts.extend(UserPromptPart(message.text) for message in said if isinstance(message, UserMessage))
+    if parts:
+        wire.append(ModelRequest(parts))
+
+
+def _response(message: AssistantMessage, provider: str) -> ModelResponse:
+    kept = None if message.opaque is None else _from_opaque(message.opaque, provider)
+    if kept is not None:
+        return kept
+    parts: list[ModelResponsePart] = [TextPart(message.text)] if message.text else []
+    parts.extend(ToolCallPart(call.name, call.arguments, tool_call_id=call.id) for call in message.calls)
+    return ModelResponse(parts or [TextPart("(no reply)")])
+
+
+def to_opaque(response: ModelResponse, provider: str) -> str:
+    """The reply with everything the provider wants to see again, thinking and signatures included."""
+    [encoded] = msgspec.json.decode(ModelMessagesTypeAdapter.dump_json([response]), type=list[msgspec.Raw])
+    return msgspec.json.encode(_Opaque(provider, encoded)).decode()
+
+
+def _from_opaque(opaque: str, provider: str) -> ModelResponse | None:
+    """None when it is another provider's, or from a time when it was written differently."""
+    try:
+        kept = msgspec.json.decode(opaque, type=_Opaque)
+        if kept.provider != provider:
+            return None
+        [message] = ModelMessagesTypeAdapter.validate_json(b"[" + bytes(kept.response) + b"]")
+    except (msgspec.MsgspecError, ValidationError):
+        return None
+    return message if isinstance(message, ModelResponse) else None
+
+
+def calls_of(response: ModelResponse) -> tuple[ToolCall, ...]:
+    return tuple(
+        ToolCall(part.tool_call_id, part.tool_name, _arguments(part.args))
+        for part in response.parts
+        if isinstance(part, ToolCallPart)
+    )
+
+
+def _arguments(sent: str | Mapping[str, object] | None) -> dict[str, object]:
+    """What the model sent, as an object; `INVALID_ARGUMENTS` when it is not one."""
+    if not isinstance(sent, str):
+        return dict(sent or {})
+    if not sent.strip():
+        return {}
+    try:
+        return msgspec.json.decode(sent, type=dict[str, object])
+    except (msgspec.MsgspecError, RecursionError):
+        return {INVALID_ARGUMENTS: bounded(sent, INVALID_CHARS)}
+
+
+def usage_of(response: ModelResponse) -> Usage:
+    usage = response.usage
+    return Usage(usage.input_tokens, usage.output_tokens, usage.cache_read_tokens)
