@@ -1,0 +1,106 @@
+/* The last steps before a program runs: its session, its user, its limits. Nothing here returns. */
+#include "guest.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/capability.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <termios.h>
+#include <unistd.h>
+
+enum { AGENT = 1000 };
+
+extern char **environ;
+
+uint8_t code_of(int error)
+{
+    switch (error) {
+    case ENOENT: case ENOTDIR: case ENAMETOOLONG: return NOT_FOUND;
+    case EACCES: case EPERM: case EROFS: return DENIED;
+    case ENOSPC: case EDQUOT: return NO_SPACE;
+    default: return FAILED;
+    }
+}
+
+/* Say why it did not work, and end. */
+_Noreturn void child_fail(int note, uint8_t code, const char *what, int error)
+{
+    char text[1 + MAX_TEXT + 1];
+    text[0] = (char)code;
+    int n = snprintf(text + 1, MAX_TEXT + 1, "%.120s: %s", what, strerror(error));
+    size_t size = 1 + (size_t)(n < MAX_TEXT ? n : MAX_TEXT);
+    _exit(write(note, text, size) == (ssize_t)size ? 127 : 126);
+}
+
+static bool drop_capabilities(void)
+{
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct none[2] = {0};
+    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+    return syscall(SYS_capset, &header, none) == 0;
+}
+
+static void become_agent(int note)
+{
+    /* Without the right to do it the bounding set stays; no_new_privs already keeps it from mattering. */
+    for (int cap = 0; prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) == 0; cap++)
+        ;
+    if (setgroups(0, NULL) != 0 || setresgid(AGENT, AGENT, AGENT) != 0 || setresuid(AGENT, AGENT, AGENT) != 0 ||
+        !drop_capabilities())
+        child_fail(note, DENIED, "switching to the agent's user", errno);
+}
+
+static void set_limits(void)
+{
+    struct rlimit none = {0, 0};
+    setrlimit(RLIMIT_CORE, &none);
+    umask(022);
+    /* When memory runs out, a command goes before the guest does. */
+    int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+    if (fd >= 0) {
+        ssize_t ignored = write(fd, "500", 3);
+        (void)ignored;
+        close(fd);
+    }
+}
+
+static void reset_signals(void)
+{
+    sigset_t none;
+    for (int number = 1; number < NSIG; number++)
+        signal(number, SIG_DFL);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+_Noreturn void child_run(const struct start *s, int note)
+{
+    bool switches = options.user_switch && geteuid() == 0 && !(s->flags & FLAG_ROOT);
+    setsid();
+    close_from(3, true);
+    if (s->flags & FLAG_PTY) {
+        if (switches && fchown(STDIN_FILENO, AGENT, (gid_t)-1) != 0) {
+            /* Only who opens the terminal again by its name will notice. */
+        }
+        ioctl(STDIN_FILENO, TIOCSCTTY, 0);
+    }
+    set_limits();
+    if (switches)
+        become_agent(note);
+    if (chdir(s->cwd) != 0)
+        child_fail(note, errno == ENOTDIR ? NOT_A_DIRECTORY : code_of(errno), s->cwd, errno);
+    reset_signals();
+    if (s->kind != KIND_PROGRAM)
+        files_run(s, note);
+    environ = s->env;
+    execvp(s->argv[0], s->argv);
+    child_fail(note, code_of(errno), s->argv[0], errno);
+}

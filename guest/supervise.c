@@ -1,0 +1,204 @@
+/* The small process above each command. Everything the command starts stays below it, however often it forks
+ * or calls setsid, so that ending the command ends all of it. */
+#include "guest.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { CONTROL = 3, SWEEP_AGAIN_MS = 2, CLOSE_ON_EXEC = 4 /* CLOSE_RANGE_CLOEXEC */ };
+
+struct process {
+    pid_t pid, parent;
+    bool ours;
+};
+
+void close_from(unsigned first, bool on_exec)
+{
+    if (syscall(SYS_close_range, first, ~0U, on_exec ? CLOSE_ON_EXEC : 0) == 0)
+        return;
+    for (int fd = (int)first, most = (int)sysconf(_SC_OPEN_MAX); fd < most; fd++) {
+        if (on_exec)
+            fcntl(fd, F_SETFD, FD_CLOEXEC);
+        else
+            close(fd);
+    }
+}
+
+static pid_t parent_of(int proc, const char *name)
+{
+    char path[32], text[512];
+    snprintf(path, sizeof path, "%.20s/stat", name);
+    int fd = openat(proc, path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[n > 0 ? n : 0] = 0;
+    char *after = strrchr(text, ')'); /* the name before it may hold anything */
+    int parent = -1;
+    return after != NULL && sscanf(after + 1, " %*c %d", &parent) == 1 ? parent : -1;
+}
+
+static size_t list_processes(struct process **all)
+{
+    size_t count = 0, room = 0;
+    DIR *proc = opendir("/proc");
+    *all = NULL;
+    for (struct dirent *entry; proc != NULL && (entry = readdir(proc)) != NULL;) {
+        if (!isdigit((unsigned char)entry->d_name[0]))
+            continue;
+        if (count == room) {
+            struct process *more = realloc(*all, (room = room * 2 + 256) * sizeof **all);
+            if (more == NULL)
+                break;
+            *all = more;
+        }
+        (*all)[count++] = (struct process){atoi(entry->d_name), parent_of(dirfd(proc), entry->d_name), false};
+    }
+    if (proc != NULL)
+        closedir(proc);
+    return count;
+}
+
+/* Kill every process below this one that exists now; the number of them. */
+unsigned sweep(void)
+{
+    struct process *all;
+    size_t count = list_processes(&all);
+    unsigned killed = 0;
+    pid_t self = getpid();
+    for (bool more = true; more;) {
+        more = false;
+        for (size_t i = 0; i < count; i++) {
+            bool below = all[i].parent == self;
+            for (size_t k = 0; k < count && !below && !all[i].ours; k++)
+                below = all[k].ours && all[k].pid == all[i].parent;
+            if (below && !all[i].ours)
+                all[i].ours = more = true;
+        }
+    }
+    for (size_t i = 0; i < count; i++)
+        if (all[i].ours && kill(all[i].pid, SIGKILL) == 0)
+            killed++;
+    free(all);
+    return killed;
+}
+
+struct watch {
+    pid_t program;
+    int note;
+    bool program_ended, nobody_left, ending, sweeping;
+    struct report report;
+};
+
+static void reap(struct watch *w)
+{
+    int status;
+    pid_t pid;
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+        if (pid != w->program)
+            continue;
+        w->program_ended = true;
+        w->report.how = WIFSIGNALED(status);
+        w->report.value = (uint8_t)(WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+        w->report.ended = w->ending;
+        /* The note is written before the end, by what could not be started or by a file operation. */
+        uint8_t note[1 + MAX_TEXT];
+        ssize_t n = read(w->note, note, sizeof note);
+        if (n > 0) {
+            w->report.fail = note[0];
+            w->report.length = (uint8_t)(n - 1);
+            memcpy(w->report.text, note + 1, (size_t)(n - 1));
+        }
+    }
+    w->nobody_left = pid < 0 && errno == ECHILD;
+}
+
+static void signal_program(const struct watch *w, int number)
+{
+    /* Not yet reaped, so the number is still its own. Right after the fork there is no group yet. */
+    if (!w->program_ended && kill(-w->program, number) != 0)
+        kill(w->program, number);
+}
+
+static void obey(struct watch *w)
+{
+    uint8_t message[2];
+    ssize_t n = recv(CONTROL, message, sizeof message, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (n != sizeof message || message[0] == ASK_KILL) { /* the guest is gone, or patience is */
+        w->ending = w->sweeping = true;
+    } else if (message[0] == ASK_TERM) {
+        w->ending = true;
+        signal_program(w, SIGTERM);
+        signal_program(w, SIGCONT); /* a stopped program cannot end itself */
+    } else {
+        signal_program(w, message[1]);
+    }
+}
+
+static _Noreturn void watch(struct watch *w)
+{
+    sigset_t child;
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &child, NULL);
+    int signals = signalfd(-1, &child, SFD_NONBLOCK | SFD_CLOEXEC);
+    struct pollfd fds[2] = {{.fd = CONTROL, .events = POLLIN}, {.fd = signals, .events = POLLIN}};
+    for (;;) {
+        reap(w);
+        if (w->program_ended && (!w->ending || w->nobody_left))
+            break;
+        if (w->sweeping)
+            sweep();
+        else if (fds[0].revents)
+            obey(w);
+        if (w->sweeping)
+            fds[0].fd = -1;
+        poll(fds, 2, w->sweeping ? SWEEP_AGAIN_MS : -1);
+        struct signalfd_siginfo info;
+        while (read(signals, &info, sizeof info) > 0)
+            ;
+    }
+    send(CONTROL, &w->report, sizeof w->report, MSG_NOSIGNAL);
+    _exit(0);
+}
+
+_Noreturn void supervise(const struct start *s, const int stdio[3], int control)
+{
+    struct watch w = {0};
+    int note[2];
+    for (int i = 0; i < 3; i++)
+        dup2(stdio[i], i);
+    dup2(control, CONTROL);
+    close_from(CONTROL + 1, false);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    prctl(PR_SET_NAME, "supervisor");
+    if (pipe2(note, O_CLOEXEC | O_NONBLOCK) != 0 || (w.program = fork()) < 0) {
+        w.report = (struct report){.fail = FAILED};
+        w.report.length = (uint8_t)snprintf(w.report.text, MAX_TEXT, "%s", strerror(errno));
+        send(CONTROL, &w.report, sizeof w.report, MSG_NOSIGNAL);
+        _exit(1);
+    }
+    if (w.program == 0)
+        child_run(s, note[1]);
+    for (int fd = 0; fd < 3; fd++)
+        close(fd); /* only the command holds its pipes */
+    close(note[1]);
+    w.note = note[0];
+    watch(&w);
+}
