@@ -13,7 +13,7 @@ from cloister.core.events import Event, decode_body
 from cloister.core.ids import OwnerId, RunId, is_id
 from cloister.core.records import Outcome, State
 from cloister.runs.api import RunRow
-from cloister.runs.schema import check_ours, connect, corrupt, mapped
+from cloister.runs.schema import check_ours, connect, corrupt, is_new, mapped
 
 COLUMNS = (
     "num, id, state, outcome, reason, prompt, repo, model, created_at, updated_at, last_seq, owner, epoch"
@@ -43,6 +43,22 @@ def _nobody(_: OwnerId) -> bool:
     return False
 
 
+def _open(path: Path) -> sqlite3.Connection | None:
+    with mapped(path):
+        # Not opened read-only: then SQLite could not put right what a killed writer left half-done.
+        db = connect(path)
+        try:
+            db.execute("PRAGMA query_only = ON")
+            if not is_new(db):
+                check_ours(db, path)
+                return db
+        except BaseException:
+            db.close()
+            raise
+        db.close()
+        return None
+
+
 class Page(msgspec.Struct, frozen=True):
     """Some events, and whether the log goes on after them."""
 
@@ -61,15 +77,7 @@ class LogReader:
     def __init__(self, path: Path, owner_lives: Callable[[OwnerId], bool] = _nobody) -> None:
         self._path = path
         self._owner_lives = owner_lives
-        self._db: sqlite3.Connection | None = None
-        if path.exists():
-            with mapped(path):
-                self._db = connect(path, mode="ro")
-                try:
-                    check_ours(self._db, path)
-                except BaseException:
-                    self._db.close()
-                    raise
+        self._db = _open(path) if path.exists() else None
 
     def __enter__(self) -> Self:
         return self

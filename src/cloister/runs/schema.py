@@ -98,10 +98,10 @@ def mapped(path: Path) -> Generator[None]:
         raise meaning(error, path) from error
 
 
-def connect(path: Path, *, mode: str) -> sqlite3.Connection:
+def connect(path: Path) -> sqlite3.Connection:
     """A connection without implicit transactions; its users take turns, in whatever thread they are."""
     db = sqlite3.connect(
-        f"file:{quote(str(path))}?mode={mode}",
+        f"file:{quote(str(path))}?mode=rw",
         uri=True,
         timeout=BUSY_SECONDS,
         isolation_level=None,
@@ -109,6 +109,11 @@ def connect(path: Path, *, mode: str) -> sqlite3.Connection:
     )
     db.execute("PRAGMA trusted_schema = OFF")
     return db
+
+
+def is_new(db: sqlite3.Connection) -> bool:
+    """Whether nothing was ever stored: just made, or whoever made it was stopped before it was ready."""
+    return db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0
 
 
 def check_ours(db: sqlite3.Connection, path: Path) -> None:
@@ -155,11 +160,11 @@ def _make_private(path: Path) -> None:
 
 
 def _open_once(path: Path) -> sqlite3.Connection:
-    db = connect(path, mode="rw")
+    db = connect(path)
     try:
         # Before anything is written: a foreign database stays as it is.
-        empty = db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0
-        if not empty:
+        new = is_new(db)
+        if not new:
             check_ours(db, path)
         if db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
             raise HostError(
@@ -169,7 +174,7 @@ def _open_once(path: Path) -> sqlite3.Connection:
         db.execute("PRAGMA synchronous = FULL")
         db.execute("PRAGMA journal_size_limit = 67108864")
         db.execute("PRAGMA foreign_keys = ON")
-        if empty:
+        if new:
             _create(db, path)
     except BaseException:
         db.close()
@@ -180,7 +185,7 @@ def _open_once(path: Path) -> sqlite3.Connection:
 def _create(db: sqlite3.Connection, path: Path) -> None:
     db.execute("BEGIN IMMEDIATE")
     try:
-        if db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0:
+        if is_new(db):
             for statement in _TABLES:
                 db.execute(statement)
         check_ours(db, path)
