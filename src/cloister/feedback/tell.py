@@ -1,0 +1,124 @@
+"""A comparison in words for a model: counts first, then what to fix, within a bound."""
+
+from collections.abc import Iterator, Sequence
+
+from cloister.core.diagnosis import Comparison, Diagnosis, Diagnostic, TestResult
+from cloister.core.text import bounded, one_line
+
+_NAMES = 20
+_MESSAGE_CHARS = 700
+
+
+def tell(comparison: Comparison, diagnoses: Sequence[Diagnosis], limit_chars: int = 6_000) -> str:
+    """What the checks say now, against the base, in at most `limit_chars` characters."""
+    if not diagnoses:
+        return "There are no checks."[:limit_chars]
+    head = "\n".join(_headlines(comparison, diagnoses))
+    room = limit_chars - len(head)
+    parts: list[str] = []
+    details = list(_details(comparison, diagnoses))
+    for index, detail in enumerate(details):
+        left = len(details) - index
+        # Every detail may use its share and what those before it left over.
+        note = f"\n[… {left} more left out …]"
+        share = max(room // left, 400)
+        text = "\n" + (detail if len(detail) <= share else _shortened(detail, share - 1))
+        if len(text) + (len(note) if left > 1 else 0) > room:
+            parts.append(note)
+            break
+        parts.append(text)
+        room -= len(text)
+    return _shortened(head + "".join(parts), limit_chars)
+
+
+def _headlines(comparison: Comparison, diagnoses: Sequence[Diagnosis]) -> Iterator[str]:
+    failing = sum(len(diagnosis.failing) for diagnosis in diagnoses)
+    total = sum(
+        diagnosis.unlisted + sum(test.status != "skipped" for test in diagnosis.tests)
+        for diagnosis in diagnoses
+    )
+    red_before = len(comparison.fixed) + len(comparison.still)
+    red_now = len(comparison.new) + len(comparison.still)
+    was = f" (was {red_before})" if red_before != red_now else ""
+    if comparison.green:
+        tests = f" {total} test{_s(total)} pass{'es' if total == 1 else ''}." if total else ""
+        yield f"All checks are green{was}.{tests}"
+    elif failing:
+        yield f"{failing} of {total} test{_s(total)} fail{was}{_changes(comparison)}"
+    elif red := sum(not diagnosis.green for diagnosis in diagnoses):
+        tests = f", though no test fails ({total} ran)" if total else ""
+        yield f"{red} of {len(diagnoses)} check{_s(len(diagnoses))} failed{tests}{was}."
+    if comparison.missing:
+        count = len(comparison.missing)
+        yield (
+            f"{count} that ran on the base do{'es' if count == 1 else ''} not run now; "
+            f"deleting or skipping a test is not a fix, put back: {_names(comparison.missing)}"
+        )
+    if comparison.fixed:
+        yield f"Fixed: {_names(comparison.fixed)}"
+
+
+def _changes(comparison: Comparison) -> str:
+    if not comparison.new or not comparison.still:
+        return ", none of them on the base." if comparison.new and comparison.fixed else "."
+    return f": {len(comparison.new)} new, {len(comparison.still)} as on the base."
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = ", ".join(one_line(name, 160) for name in names[:_NAMES])
+    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    return bounded(shown, 1_200) + more
+
+
+def _details(comparison: Comparison, diagnoses: Sequence[Diagnosis]) -> Iterator[str]:
+    new = set(comparison.new)
+    for diagnosis in diagnoses:
+        if not diagnosis.green:
+            yield f"`{one_line(diagnosis.check, 300)}` {_ended(diagnosis)}"
+        for test in sorted(diagnosis.failing, key=lambda test: test.name not in new):
+            yield _test(test, is_new=test.name in new and bool(comparison.still or comparison.fixed))
+        if not diagnosis.green:
+            yield from map(_diagnostic, diagnosis.diagnostics)
+            if not diagnosis.failing and not diagnosis.diagnostics and diagnosis.tail:
+                yield "Its output ends with:\n" + diagnosis.tail
+
+
+def _ended(diagnosis: Diagnosis) -> str:
+    if diagnosis.killed == "time":
+        return f"did not end and was stopped after {diagnosis.seconds:.0f} s:"
+    if diagnosis.killed is not None:
+        return f"was stopped ({one_line(diagnosis.killed)}):"
+    return (
+        f"exited with {diagnosis.exit_code}:" if diagnosis.exit_code is not None else "was ended by a signal:"
+    )
+
+
+def _test(test: TestResult, *, is_new: bool) -> str:
+    place = _place(test.file, test.line, None)
+    first = f"{'ERROR' if test.status == 'error' else 'FAIL'} {test.name}"
+    first += f" at {place}" if place and place != test.name else ""
+    first += " (new)" if is_new else ""
+    message = bounded(test.message or "", _MESSAGE_CHARS).strip("\n")
+    return first + "".join(f"\n    {line}" for line in message.split("\n") if message)
+
+
+def _diagnostic(diagnostic: Diagnostic) -> str:
+    place = _place(diagnostic.file, diagnostic.line, diagnostic.column)
+    code = f" [{one_line(diagnostic.code, 60)}]" if diagnostic.code else ""
+    message = bounded(diagnostic.message, _MESSAGE_CHARS)
+    return f"{place + ': ' if place else ''}{diagnostic.severity}: {message}{code}"
+
+
+def _place(file: str | None, line: int | None, column: int | None) -> str:
+    if not file:
+        return ""
+    return ":".join(str(part) for part in (file, line, column) if part is not None)
+
+
+def _shortened(text: str, limit: int) -> str:
+    """`text` in at most `limit` characters, its end replaced."""
+    return text if len(text) <= limit else text[: max(0, limit - 1)].rstrip() + "…"[: max(0, limit)]

@@ -1,0 +1,110 @@
+"""A whole check, understood, merged and bounded."""
+
+from pathlib import Path
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloister.core import limits
+from cloister.core.diagnosis import Diagnosis
+from cloister.feedback.api import CheckOutput
+from cloister.feedback.diagnose import diagnose
+
+CAPTURED = Path(__file__).parent / "captured"
+
+
+def check(out: bytes = b"", err: bytes = b"", junit: bytes | None = None, exit_code: int = 1) -> Diagnosis:
+    return diagnose(CheckOutput("check", exit_code, None, 1.0, out, err, junit))
+
+
+def captured(name: str) -> bytes:
+    return (CAPTURED / name).read_bytes()
+
+
+def test_the_junit_file_is_believed_before_the_text() -> None:
+    found = check(out=captured("pytest_quiet.txt"), junit=captured("pytest_xunit1.xml"))
+
+    assert len(found.tests) == 11
+    assert found.unlisted == 0
+
+
+def test_the_text_is_read_when_the_junit_file_is_broken() -> None:
+    found = check(out=captured("pytest_quiet.txt"), junit=b"<testsuite>")
+
+    assert len(found.failing) == 6
+    assert found.unlisted == 3
+
+
+def test_failing_tests_come_first_and_their_places_are_not_told_twice() -> None:
+    found = check(out=captured("pytest_verbose.txt"))
+
+    assert [test.status for test in found.tests[:6]] == ["error"] + ["failed"] * 5
+    assert found.diagnostics == ()
+
+
+def test_the_tracebacks_of_failing_unittests_are_not_told_twice() -> None:
+    assert check(err=captured("unittest.txt")).diagnostics == ()
+
+
+def test_a_crash_beside_passing_tests_is_told() -> None:
+    found = check(out=captured("pytest_green.txt"), err=captured("chain.txt"))
+
+    assert [diagnostic.file for diagnostic in found.diagnostics] == ["chain.py", "chain.py"]
+
+
+def test_the_same_complaint_is_told_once_and_errors_come_first() -> None:
+    text = b"a.c:2:1: warning: w\na.c:1:1: error: e\na.c:1:1: error: e\n"
+
+    assert [d.message for d in check(out=text, err=text).diagnostics] == ["e", "w"]
+
+
+def test_what_nobody_understands_leaves_a_harmless_tail() -> None:
+    found = check(out=b"".join(b"line %d\n" % n for n in range(100)) + b"\x1b[31mred\x07\xff")
+
+    assert (found.tests, found.diagnostics) == ((), ())
+    assert found.tail.splitlines()[0] == "line 61"
+    assert found.tail.splitlines()[-1] == "red\\x07\ufffd"
+
+
+def test_both_streams_are_in_the_tail() -> None:
+    assert check(out=b"out\n", err=b"err\n").tail == "out\nerr"
+
+
+def test_too_many_tests_are_kept_failing_first_and_counted_exactly() -> None:
+    cases = "".join(f'<testcase classname="c" name="t{n}"/>' for n in range(limits.TESTS_KEPT + 500))
+    xml = f'<testsuite>{cases}<testcase classname="c" name="bad"><failure/></testcase></testsuite>'
+
+    found = check(junit=xml.encode())
+
+    assert found.tests[0].name == "c::bad"
+    assert len(found.tests) <= limits.TESTS_KEPT
+    assert len(found.tests) + found.unlisted == limits.TESTS_KEPT + 501
+
+
+def test_a_diagnosis_of_thousands_of_long_failures_fits_into_an_event() -> None:
+    case = '<testcase classname="c" name="{}"><failure message="{}"/></testcase>'
+    cases = "".join(case.format(f"t{n}" * 50, "\u20ac" * 5_000) for n in range(2_000))
+
+    found = check(out=b"a.c:1:1: error: e" * 50_000, junit=f"<testsuite>{cases}</testsuite>".encode())
+
+    assert len(msgspec.json.encode(found)) < limits.EVENT_BYTES // 2
+
+
+def test_a_test_reported_twice_counts_with_its_worst_verdict() -> None:
+    xml = (
+        b'<testsuite><testcase classname="c" name="t"/>'
+        b'<testcase classname="c" name="t"><error message="teardown"/></testcase></testsuite>'
+    )
+
+    assert [(t.name, t.status) for t in check(junit=xml).tests] == [("c::t", "error")]
+
+
+def test_a_line_of_five_megabytes_is_survived() -> None:
+    for data in (b"x", b"a.py:1: error: ", b"\x1b[", b"a::b PASSED ", b"_ _", b"[[", b"9 ", b"E  "):
+        check(out=data * (5_000_000 // len(data)))
+
+
+@given(st.binary(max_size=300), st.binary(max_size=300), st.none() | st.binary(max_size=300))
+def test_diagnosing_never_raises(out: bytes, err: bytes, junit: bytes | None) -> None:
+    check(out=out, err=err, junit=junit)
