@@ -16,6 +16,7 @@ PROVIDER_KEYS = {
     "anthropic": "ANTHROPIC_API_KEY",
     "openai": "OPENAI_API_KEY",
     "google": "GEMINI_API_KEY",
+    "compatible": "CLOISTER_MODEL_KEY",
 }
 
 
@@ -104,3 +105,13 @@ def read_settings(env: Mapping[str, str] | None = None, data_dir: Path | None = 
         home=env.get("HOME", "/root"),
         user=env.get("SUDO_USER") or env.get("USER") or "root",
     )
+
+
+def environment() -> Mapping[str, str]:
+    """The environment, for the few who must look before there are settings."""
+    return os.environ
+
+
+def debug_wanted(env: Mapping[str, str] | None = None) -> bool:
+    """Whether a person asked for tracebacks with `CLOISTER_DEBUG=1`."""
+    return (os.environ if env is None else env).get("CLOISTER_DEBUG", "") not in ("", "0")

@@ -1,0 +1,70 @@
+"""Watching one run to its end: the screen is fed, the clock ticks, and Ctrl-C is heard."""
+
+import signal
+from collections.abc import Awaitable, Callable
+
+import anyio
+
+from cloister.cli.shows import Show
+from cloister.core.events import Delta, Event, RunFinished
+from cloister.core.records import Outcome
+
+TICK_SECONDS = 0.2
+STOP_SECONDS = 20.0
+"""How long a run that was told to stop may take before it is cut off."""
+
+Source = Callable[[], Awaitable[None]]
+"""Feeds a watch with everything a run emits until it has finished."""
+
+
+class Watch:
+    """What was seen of a run so far."""
+
+    def __init__(self, show: Show, after: int = 0) -> None:
+        self._show = show
+        self.outcome: Outcome | None = None
+        self.last_seq = after
+        self.interrupts = 0
+
+    def feed(self, item: Event | Delta) -> None:
+        if isinstance(item, Event):
+            self.last_seq = item.seq
+            if isinstance(item.body, RunFinished):
+                self.outcome = item.body.outcome
+        self._show.feed(item)
+
+    async def until_end(self, source: Source, stop: Callable[[], Awaitable[bool]] | None = None) -> None:
+        """Feed from `source` until it ends or a person interrupts.
+
+        The first Ctrl-C calls `stop` and leaves the run a moment to end. Without a `stop`, when it says that
+        there is nothing to wait for, and at the second Ctrl-C, it ends here and now.
+        """
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async with anyio.create_task_group() as tasks:
+
+                async def hear() -> None:
+                    async for _ in signals:
+                        self.interrupts += 1
+                        tasks.cancel_scope.deadline = anyio.current_time() + STOP_SECONDS
+                        if stop is None or self.interrupts > 1 or not await stop():
+                            tasks.cancel_scope.cancel()
+
+                tasks.start_soon(hear)
+                tasks.start_soon(self._tick)
+                try:
+                    await source()
+                finally:
+                    self._show.close()
+                tasks.cancel_scope.cancel()
+
+    @property
+    def exit_code(self) -> int:
+        """What the command ends with."""
+        if self.interrupts:
+            return 130
+        return 0 if self.outcome == "green" else 1
+
+    async def _tick(self) -> None:
+        while True:
+            await anyio.sleep(TICK_SECONDS)
+            self._show.tick()

@@ -1,0 +1,178 @@
+"""What `doctor` looks at. Each finding says what is there, why it matters, and the command that would fix it."""
+
+import os
+import platform
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from cloister.cli.living import living, lock_held
+from cloister.core.errors import CloisterError, HostError, UserError
+from cloister.core.text import one_line
+from cloister.settings import PROVIDER_KEYS, Settings
+
+_GIB = 1 << 30
+_RUN_BYTES = _GIB
+"""Free disk that a run should find when the template is there."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that was looked at."""
+
+    name: str
+    ok: bool
+    found: str
+    fix: str | None = None
+    """The exact command, or what to change."""
+    needed: bool = True
+    """Whether no run can start without it."""
+
+
+async def checkup(settings: Settings) -> tuple[Finding, ...]:
+    """Everything, in the order in which a person would fix it. Never raises for what is missing."""
+    built = _template_built(settings)
+    return (
+        _system(),
+        _root(),
+        _program(settings, "git", "fetches repositories and makes branches", "git"),
+        _program(settings, "cc", "compiles the small program inside each sandbox", "gcc libc6-dev"),
+        _mmdebstrap(settings, built),
+        *await _runtimes(settings),
+        _cgroups(),
+        _data_dir(settings.data_dir),
+        _disk(settings.data_dir, built),
+        _template(built),
+        _server(settings.data_dir),
+        _model(settings),
+    )
+
+
+def _system() -> Finding:
+    found = f"{platform.system()} {platform.release()} on {platform.machine()}"
+    ok = platform.system() == "Linux" and platform.machine() in ("x86_64", "AMD64")
+    return Finding("system", ok, found, None if ok else "use a Linux machine with an x86-64 processor")
+
+
+def _root() -> Finding:
+    if os.geteuid() == 0:
+        return Finding("root", ok=True, found="running as root")
+    return Finding(
+        "root", ok=False, found="not root: sandboxes need it on this host", fix="sudo cloister doctor"
+    )
+
+
+def _program(settings: Settings, name: str, why: str, package: str, *, needed: bool = True) -> Finding:
+    path = shutil.which(name, path=settings.path)
+    if path is None:
+        return Finding(name, False, f"not installed; it {why}", f"apt-get install {package}", needed)
+    return Finding(name, True, path, needed=needed)
+
+
+def _mmdebstrap(settings: Settings, built: bool | None) -> Finding:
+    return _program(settings, "mmdebstrap", "builds the template", "mmdebstrap", needed=not built)
+
+
+async def _runtimes(settings: Settings) -> tuple[Finding, ...]:
+    from cloister.core.ids import new_owner_id
+    from cloister.sandbox.container import ContainerHost
+
+    host = ContainerHost(settings.data_dir, new_owner_id(), settings.file.runtime, settings.path)
+    try:
+        reports = await host.probe()
+    except (CloisterError, OSError) as error:
+        return (Finding("runtime", False, f"the self-test could not run: {error}", "sudo cloister doctor"),)
+    one_works = any(report.works for report in reports)
+    return tuple(
+        Finding(
+            one_line(report.name, 40),
+            report.works,
+            f"{report.version or 'installed'}, self-test passed"
+            if report.works
+            else one_line(report.why or "self-test failed", 300),
+            report.fix,
+            needed=not one_works,
+        )
+        for report in reports
+    )
+
+
+def _cgroups() -> Finding:
+    from cloister.sandbox.cgroup import read_layout
+
+    try:
+        layout = read_layout()
+    except (CloisterError, OSError) as error:
+        return Finding("cgroups", False, f"cannot be read: {error}", "mount the cgroup file system")
+    if missing := layout.missing():
+        why = f"no controller for {', '.join(missing)}: limits cannot be enforced"
+        return Finding("cgroups", False, why, "mount these cgroup controllers")
+    kind = "v1 controllers with a v2 tree" if layout.hybrid else "one tree with every controller"
+    return Finding("cgroups", ok=True, found=kind)
+
+
+def _data_dir(data_dir: Path) -> Finding:
+    there = data_dir.exists()
+    place = data_dir if there else _existing(data_dir)
+    if os.access(place, os.W_OK | os.X_OK):
+        return Finding("data", True, f"{data_dir}{'' if there else ' (made at the first run)'}")
+    return Finding("data", False, f"{data_dir} cannot be written", "cloister --data-dir DIR …, or use sudo")
+
+
+def _disk(data_dir: Path, built: bool | None) -> Finding:
+    from cloister.sandbox.template import NEEDED_BYTES
+
+    wanted = _RUN_BYTES if built else NEEDED_BYTES
+    free = shutil.disk_usage(_existing(data_dir)).free
+    found = f"{free / _GIB:.1f} GiB free, {wanted / _GIB:.0f} GiB wanted"
+    return Finding("disk", free >= wanted, found, "free some space, or choose another --data-dir")
+
+
+def _template_built(settings: Settings) -> bool | None:
+    """None when it cannot be known."""
+    from cloister.sandbox.template import Templates
+
+    try:
+        return Templates(settings.data_dir / "templates", settings.path).find("default") is not None
+    except (CloisterError, OSError):
+        return None
+
+
+def _template(built: bool | None) -> Finding:
+    if built:
+        return Finding("template", ok=True, found="default is built")
+    found = "default is not built yet: the first run builds it, once"
+    return Finding("template", False, found, 'cloister run "…" --repo PATH', needed=False)
+
+
+def _server(data_dir: Path) -> Finding:
+    fix = "cloister serve --background"
+    try:
+        if place := living(data_dir):
+            return Finding("server", True, f"{place.url}, process {place.pid}", needed=False)
+        found = "starting or ending just now" if lock_held(data_dir) else "none runs; `run` works without one"
+    except HostError as error:
+        found = error.message
+    return Finding("server", False, found, fix, needed=False)
+
+
+def _model(settings: Settings) -> Finding:
+    """Which model a run would use. Names of key variables, never their values."""
+    from cloister.model.registry import choose
+
+    given = [variable for provider, variable in PROVIDER_KEYS.items() if settings.keys.get(provider)]
+    keys = f"keys: {', '.join(given)}" if given else "no key variable is set"
+    try:
+        chosen = choose(None, default=settings.file.model, keys=settings.keys, url=settings.file.model_url)
+    except UserError as error:
+        # A scripted model needs no key, so this alone stops nobody.
+        fix = f"export {next(iter(PROVIDER_KEYS.values()))}=…, or --model script:FILE"
+        return Finding("model", False, f"{one_line(error.message, 200)} ({keys})", fix, needed=False)
+    return Finding("model", True, f"{one_line(chosen, 120)} ({keys})", needed=False)
+
+
+def _existing(path: Path) -> Path:
+    """The nearest directory above `path` that is there."""
+    while not path.exists():
+        path = path.parent
+    return path

@@ -1,0 +1,50 @@
+"""A run driven by this very process: no server needed, and Ctrl-C stops it cleanly."""
+
+import sys
+from typing import TYPE_CHECKING
+
+from cloister.cli.attend import Watch
+from cloister.core.errors import UserError
+
+if TYPE_CHECKING:
+    from cloister.cli.shows import Show
+    from cloister.core.ids import RunId
+    from cloister.core.records import NewRun
+    from cloister.settings import Settings
+
+
+async def run_here(settings: "Settings", new: "NewRun", show: "Show") -> int:
+    """Drive the run to its end; returns the exit code. The second Ctrl-C leaves it interrupted."""
+    from cloister.app import App, open_app
+
+    watch = Watch(show)
+    submitted: list[tuple[App, RunId]] = []
+
+    async def drive() -> None:
+        async with open_app(settings, role="embedded") as app:
+            run, _ = await app.submit(new, settings.user)
+            submitted.append((app, run))
+            async with app.backbone.follow(run) as items:
+                async for item in items:
+                    watch.feed(item)
+
+    async def stop() -> bool:
+        if not submitted:
+            return False
+        app, run = submitted[0]
+        try:
+            await app.stop(run, settings.user)
+        except UserError:
+            pass  # it finished in this very moment
+        else:
+            print("\nStopping … (Ctrl-C again: at once)", file=sys.stderr)
+        return True
+
+    await watch.until_end(drive, stop)
+    if watch.outcome is None and submitted:
+        run = submitted[0][1]
+        print(
+            f"Interrupted. The run is kept as it is: `cloister serve --background` goes on with {run}.",
+            file=sys.stderr,
+        )
+    return watch.exit_code

@@ -1,0 +1,81 @@
+"""Where the command starts and ends: the list of commands, and one sentence and exit code for every error."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from cloister import __version__
+from cloister.cli import (
+    answer,
+    apply,
+    diff,
+    doctor,
+    log,
+    ps,
+    run,
+    sandbox,
+    say,
+    serve,
+    stop,
+    watch,
+)
+
+app = typer.Typer(
+    name="cloister",
+    help="A self-hosted background coding agent: a prompt and a repository in, a proven change out.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"cloister {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(  # pyright: ignore[reportUnusedFunction]
+    data_dir: Annotated[
+        str | None,
+        typer.Option(
+            "--data-dir",
+            metavar="DIR",
+            help="Where runs, templates and the log live. Default: CLOISTER_DATA_DIR, else "
+            "/var/lib/cloister for root and ~/.local/share/cloister for others.",
+        ),
+    ] = None,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    pass
+
+
+app.command("run")(run.run)
+app.command("ps")(ps.ps)
+app.command("watch")(watch.watch)
+app.command("say")(say.say)
+app.command("stop")(stop.stop)
+app.command("answer")(answer.answer)
+app.command("log")(log.log)
+app.command("diff")(diff.diff)
+app.command("apply")(apply.apply)
+app.add_typer(sandbox.app, name="sandbox")
+app.command("serve")(serve.serve)
+app.command("doctor")(doctor.doctor)
+
+
+def enter() -> None:
+    """Run the command and end the process."""
+    try:
+        # Typer itself answers usage errors (2), Ctrl-C (130) and a closed pipe (1, quietly).
+        app(prog_name="cloister")
+    except Exception as error:
+        from cloister.cli.failures import explain
+
+        sys.exit(explain(error, sys.argv[1:]))

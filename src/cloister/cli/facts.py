@@ -1,0 +1,97 @@
+"""Single facts of a run as words: a tool call, a check, a sandbox. Pure; everything comes out harmless."""
+
+import json
+from collections.abc import Sequence
+
+from cloister.cli.pieces import Line, seconds
+from cloister.core.diagnosis import Comparison, Diagnosis
+from cloister.core.records import Isolation, ToolCall
+from cloister.core.text import harmless, one_line
+from cloister.runs.view import red
+
+_TELLING = ("command", "path", "pattern", "query", "summary")
+"""Arguments that say best what a call does, in this order."""
+
+NAMES_SHOWN = 4
+
+
+def call_target(call: ToolCall) -> str:
+    """What a tool call is about."""
+    for name in _TELLING:
+        value = call.arguments.get(name)
+        if isinstance(value, str):
+            return value
+    return json.dumps(call.arguments, ensure_ascii=False) if call.arguments else ""
+
+
+def call_line(call: ToolCall, width: int) -> str:
+    name = one_line(call.name, 20)
+    return f"▸ {name}  {one_line(call_target(call), max(20, width - len(name) - 4))}".rstrip()
+
+
+def isolation(value: Isolation) -> str:
+    kernel = "shares this machine's kernel" if value.shares_kernel else "own kernel"
+    return one_line(f"{value.tier} · {value.runtime} · {kernel} · {value.store} store", 200)
+
+
+def base(commit: str, branch: str | None, note: str | None) -> list[Line]:
+    """What everything starts from."""
+    where = f"on {one_line(branch, 80)}" if branch else "with a detached HEAD"
+    line = Line(f"· base {one_line(commit, 40)[:10]} {where}", "dim")
+    return [line, Line(f"! {one_line(note, 300)}", "warn")] if note else [line]
+
+
+def passed_count(diagnoses: Sequence[Diagnosis]) -> int:
+    return sum(d.unlisted + sum(test.status == "passed" for test in d.tests) for d in diagnoses)
+
+
+def baseline(diagnoses: Sequence[Diagnosis]) -> Line:
+    """The checks on the untouched base, in one line."""
+    if not diagnoses:
+        return Line("· no checks: nothing can be proven", "warn")
+    failing, passed = red(diagnoses), passed_count(diagnoses)
+    ok = f"{passed:,} passing" if passed else "green" if not failing else ""
+    if not failing:
+        return Line(f"✓ {ok} before any change", "good")
+    return Line(f"✗ {failing:,} failing{', ' + ok if ok else ''} before any change", "bad")
+
+
+def checks(before: int, now: Comparison) -> Line:
+    """The falling count: the base against this moment."""
+    if now.green:
+        passed = f"{now.passed:,} passing" if now.passed else "all checks are green"
+        fixed = f"  ({len(now.fixed):,} fixed)" if now.fixed else ""
+        return Line(f"✓ {passed}{fixed}", "good")
+    parts = (
+        (len(now.fixed), "fixed"),
+        (len(now.new), "new"),
+        (len(now.missing), "missing"),
+    )
+    detail = ", ".join(f"{count:,} {word}" for count, word in parts if count)
+    return Line(f"✗ {before:,} failing → {now.red:,} failing{f' ({detail})' if detail else ''}", "bad")
+
+
+def red_names(now: Comparison, width: int) -> list[Line]:
+    """The names behind a red count: the new ones first, then what is missing, then what stays."""
+    named = [
+        *(f"new      {name}" for name in now.new),
+        *(f"missing  {name}" for name in now.missing),
+        *(f"still    {name}" for name in now.still),
+    ]
+    lines = [Line(f"    {one_line(name, width - 4)}", "dim") for name in named[:NAMES_SHOWN]]
+    more = len(named) - len(lines)
+    return [*lines, Line(f"    … and {more:,} more", "dim")] if more > 0 else lines
+
+
+def unfinished(diagnoses: Sequence[Diagnosis]) -> list[Line]:
+    """Checks that did not end by themselves."""
+    return [
+        Line(f"! {one_line(d.check, 80)} was ended by us ({d.killed}) after {seconds(d.seconds)}", "warn")
+        for d in diagnoses
+        if d.killed
+    ]
+
+
+def said(text: str, indent: str = "") -> list[Line]:
+    """Text of a model or a person, line by line."""
+    return [Line((indent + line).rstrip(), "said") for line in harmless(text).strip("\n").split("\n")]

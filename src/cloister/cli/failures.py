@@ -1,0 +1,88 @@
+"""Every failure as one sentence on stderr and one exit code."""
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from cloister.core.errors import CloisterError
+from cloister.core.text import harmless
+
+INTERRUPTED = 130
+BUG = 70
+QUIET = 1
+"""What a closed pipe ends with."""
+
+
+def explain(error: BaseException, argv: Sequence[str]) -> int:
+    """Say what went wrong; returns the exit code."""
+    leaves = list(_leaves(error))
+    ours = [leaf for leaf in leaves if isinstance(leaf, CloisterError)]
+    if ours and len(ours) == len(leaves) and ours[0].exit_code != BUG:
+        _say(ours[0].message)
+        return ours[0].exit_code
+    if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
+        return INTERRUPTED
+    if all(isinstance(leaf, BrokenPipeError) for leaf in leaves):
+        # Nobody reads any more; what the interpreter flushes at its end must not complain either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return QUIET
+    _bug(error, leaves, argv)
+    return BUG
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """What really happened, without the groups that task groups wrap around it."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:  # pyright: ignore[reportUnknownVariableType,reportUnknownMemberType]
+            yield from _leaves(inner)  # pyright: ignore[reportUnknownArgumentType]
+    else:
+        yield error
+
+
+def _say(sentence: str) -> None:
+    print(f"cloister: {harmless(sentence)}", file=sys.stderr)
+
+
+def _bug(error: BaseException, leaves: Sequence[BaseException], argv: Sequence[str]) -> None:
+    from cloister.settings import debug_wanted
+
+    text = "".join(traceback.format_exception(error))
+    first = leaves[0]
+    what = f"{type(first).__name__}: {first}" if str(first) else type(first).__name__
+    if debug_wanted():
+        print(text, file=sys.stderr)
+        _say(f"this is a bug of ours ({what}).")
+        return
+    kept = _keep(text, argv)
+    where = f"the details are in {kept}" if kept else "run it again with CLOISTER_DEBUG=1 for the details"
+    _say(f"this is a bug of ours ({what}); {where}.")
+
+
+def _keep(text: str, argv: Sequence[str]) -> Path | None:
+    """Append the traceback to the data directory's log, where there is one we may write."""
+    from cloister.settings import default_data_dir, environment
+
+    data_dir = _named_data_dir(argv) or default_data_dir(environment())
+    path = data_dir / "server.log"
+    if not data_dir.is_dir():
+        return None
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "a", encoding="utf-8") as file:
+            stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            file.write(f"{stamp} cloister {argv[0] if argv else ''} failed\n{text}")
+    except OSError:
+        return None
+    return path
+
+
+def _named_data_dir(argv: Sequence[str]) -> Path | None:
+    for index, word in enumerate(argv):
+        if word == "--data-dir" and index + 1 < len(argv):
+            return Path(argv[index + 1])
+        if word.startswith("--data-dir="):
+            return Path(word.partition("=")[2])
+    return None

@@ -1,0 +1,65 @@
+"""Whether a living server holds a data directory, and where it listens. The kernel answers: a lock dies with its holder."""
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import NamedTuple, cast
+
+from cloister.core.errors import HostError
+
+
+class Place(NamedTuple):
+    """A server that listens."""
+
+    pid: int
+    port: int
+    url: str
+    since: float
+    """Unix seconds."""
+    token_path: Path
+
+    def token(self) -> str:
+        try:
+            return self.token_path.read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError):
+            raise HostError(
+                "no_access", f"{self.token_path} cannot be read: use the account that started the server."
+            ) from None
+
+
+def lock_held(data_dir: Path) -> bool:
+    """Whether some process is the server of this data directory, listening already or not."""
+    try:
+        descriptor = os.open(data_dir / "server.lock", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        raise HostError("no_access", f"{data_dir} cannot be read: check its permissions.") from None
+    try:
+        # Shared, so that two who ask at the same time do not take each other for the server.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def living(data_dir: Path) -> Place | None:
+    """The server of this data directory, when it listens."""
+    if not lock_held(data_dir):
+        return None
+    path = data_dir / "server.json"
+    try:
+        text, since = path.read_text(encoding="utf-8"), path.stat().st_mtime
+        found = cast(object, json.loads(text))
+    except (FileNotFoundError, ValueError):
+        return None
+    except OSError:
+        raise HostError("no_access", f"{path} cannot be read: check its permissions.") from None
+    match found:
+        case {"pid": int(pid), "port": int(port), "url": str(url)}:
+            return Place(pid, port, url, since, data_dir / "token")
+        case _:
+            return None

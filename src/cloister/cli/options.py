@@ -1,0 +1,83 @@
+"""What several commands share: where the data is, how a run is named, and completion. Imports nothing slow."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from cloister.core.ids import RunId
+    from cloister.runs.reader import LogReader
+    from cloister.settings import Settings
+
+
+def settings_of(ctx: typer.Context) -> "Settings":
+    """The settings for the chosen data directory. Raises `UserError` (`bad_config`)."""
+    from cloister.settings import read_settings
+
+    chosen = ctx.find_root().params.get("data_dir")
+    return read_settings(data_dir=Path(chosen) if chosen else None)
+
+
+def open_log(settings: "Settings") -> "LogReader":
+    """The log of the data directory, read-only."""
+    from cloister.runs.reader import LogReader
+    from cloister.sandbox.owners import Owners
+
+    return LogReader(settings.data_dir / "cloister.db", Owners(settings.data_dir / "owners").lives)
+
+
+def resolve_run(settings: "Settings", name: str) -> "RunId":
+    """The run that `name` means: its id, a unique beginning of it, or `last`."""
+    with open_log(settings) as log:
+        return log.resolve(name)
+
+
+def _quietly(find: Callable[[], list[str]]) -> list[str]:
+    # A shell that completes has no place for an error; it just completes nothing.
+    try:
+        return find()
+    except Exception:
+        return []
+
+
+def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
+    def find() -> list[str]:
+        with open_log(settings_of(ctx)) as log:
+            names = ["last", *(row.id for row in log.rows(50))]
+        return [name for name in names if name.startswith(incomplete)]
+
+    return _quietly(find)
+
+
+def complete_sandbox(ctx: typer.Context, incomplete: str) -> list[str]:
+    def find() -> list[str]:
+        from cloister.cli.client import Client
+        from cloister.cli.living import living
+
+        place = living(settings_of(ctx).data_dir)
+        names = [info.id for info in Client(place).sandboxes()] if place else []
+        return [name for name in names if name.startswith(incomplete)]
+
+    return _quietly(find)
+
+
+RunName = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run: its id, a unique beginning of it, or 'last'.",
+        autocompletion=complete_run,
+    ),
+]
+SandboxName = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="A sandbox: its id or a unique beginning of it.",
+        autocompletion=complete_sandbox,
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+After = Annotated[int, typer.Option("--after", metavar="SEQ", min=0, help="Only events after this number.")]

@@ -1,0 +1,119 @@
+"""`cloister run`: hand over a prompt and a repository, and watch."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from cloister.cli.options import AsJson, settings_of
+
+if TYPE_CHECKING:
+    from cloister.core.ids import RunId
+    from cloister.core.records import NewRun
+    from cloister.settings import Settings
+
+
+def run(  # noqa: PLR0913  (each parameter is an option of the command)
+    ctx: typer.Context,
+    prompt: Annotated[
+        str, typer.Argument(metavar="PROMPT", help="What should be done. '-' reads it from stdin.")
+    ],
+    repo: Annotated[str, typer.Option("--repo", metavar="PATH|URL", help="The repository to work on.")],
+    ref: Annotated[str | None, typer.Option("--ref", help="Branch, tag or commit to start from.")] = None,
+    check: Annotated[
+        list[str] | None,
+        typer.Option("--check", metavar="CMD", help="A command that must be green; repeat for several."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", help="provider:name, or script:FILE for a scripted model.")
+    ] = None,
+    n: Annotated[int, typer.Option("--n", help="Attempts, each in its own fork; the best one counts.")] = 1,
+    tier: Annotated[
+        Literal["auto", "container"], typer.Option("--tier", help="How strongly to isolate.")
+    ] = "auto",
+    steps: Annotated[int | None, typer.Option("--steps", help="Budget: replies of the model.")] = None,
+    tokens: Annotated[int | None, typer.Option("--tokens", help="Budget: tokens, in and out.")] = None,
+    seconds: Annotated[float | None, typer.Option("--seconds", help="Budget: wall time.")] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-host", metavar="HOST", help="A host the run asks to reach; repeat for several."
+        ),
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Let a server do it and return at once.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Start a run and watch it; exit 0 when its checks are green."""
+    from cloister.cli.request import Asked, new_run
+
+    settings = settings_of(ctx)
+    new = new_run(
+        Asked(
+            prompt=prompt,
+            repo=repo,
+            ref=ref,
+            checks=tuple(check or ()),
+            model=model,
+            n=n,
+            tier=tier,
+            steps=steps,
+            tokens=tokens,
+            seconds=seconds,
+            allow_hosts=tuple(allow_host or ()),
+        ),
+        settings,
+    )
+    if detach:
+        _detach(settings, new, as_json)
+        return
+    raise typer.Exit(_attended(settings, new, as_json))
+
+
+def going_on(run: "RunId") -> None:
+    """What a person who let go of a run should know."""
+    print(
+        f"The run goes on. Watch it: cloister watch {run}  Stop it: cloister stop {run}",
+        file=sys.stderr,
+    )
+
+
+def _detach(settings: "Settings", new: "NewRun", as_json: bool) -> None:
+    from cloister.cli.background import ensure
+    from cloister.cli.client import Client
+
+    place, _ = ensure(settings)
+    found = Client(place).submit(new)
+    if as_json:
+        from cloister.cli.jsonl import put_json
+
+        put_json({"run": found})
+    else:
+        print(found)
+        print(f"Watch it: cloister watch {found}", file=sys.stderr)
+
+
+def _attended(settings: "Settings", new: "NewRun", as_json: bool) -> int:
+    import anyio
+
+    from cloister.cli.attend import Watch
+    from cloister.cli.living import living
+    from cloister.cli.shows import open_show
+
+    place = living(settings.data_dir)
+    if place is None:
+        from cloister.cli.embedded import run_here
+
+        return anyio.run(run_here, settings, new, open_show(as_json))
+    from cloister.cli.client import Client
+    from cloister.cli.remote import RemoteRun
+
+    found = Client(place).submit(new)
+    watch = Watch(open_show(as_json))
+
+    async def follow() -> None:
+        await watch.until_end(RemoteRun(settings.data_dir, found, watch).follow)
+
+    anyio.run(follow)
+    if watch.interrupts and watch.outcome is None:
+        going_on(found)
+    return watch.exit_code

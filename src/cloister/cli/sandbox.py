@@ -1,0 +1,141 @@
+"""`cloister sandbox`: sandboxes made by hand."""
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from cloister.cli.options import AsJson, SandboxName, settings_of
+
+if TYPE_CHECKING:
+    from cloister.cli.client import Client
+    from cloister.cli.living import Place
+    from cloister.sandbox.api import SandboxInfo
+
+app = typer.Typer(
+    help="Sandboxes made by hand: create, exec, shell, ls, rm.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@app.command("create")
+def create(
+    ctx: typer.Context,
+    template: Annotated[str, typer.Option("--template", help="What it starts from.")] = "default",
+    tier: Annotated[
+        Literal["auto", "container"], typer.Option("--tier", help="How strongly to isolate.")
+    ] = "auto",
+    ttl: Annotated[
+        float, typer.Option("--ttl", metavar="SECONDS", help="It ends by itself after this.")
+    ] = 3600.0,
+    task_id: Annotated[
+        str | None, typer.Option("--task-id", help="Your name for it: the same one gives the same sandbox.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Open a sandbox and print its id. Starts a background server if none runs."""
+    from cloister.cli.background import ensure
+    from cloister.cli.client import Client
+
+    place, _ = ensure(settings_of(ctx))
+    wanted: dict[str, object] = {"template": template, "tier": tier, "ttl_seconds": ttl, "task_id": task_id}
+    info = Client(place).create_sandbox(wanted)
+    if as_json:
+        from cloister.cli.jsonl import put_json
+
+        put_json(info)
+    else:
+        print(info.id)
+        print(f"Look inside: cloister sandbox shell {info.id}", file=sys.stderr)
+
+
+@app.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def exec_command(
+    ctx: typer.Context,
+    sandbox: SandboxName,
+    argv: Annotated[list[str], typer.Argument(metavar="-- ARGV...", help="The program and its arguments.")],
+    cwd: Annotated[str, typer.Option("--cwd", help="Directory inside.")] = "/work",
+    user: Annotated[Literal["agent", "root"], typer.Option("--user", help="Who runs it inside.")] = "agent",
+    seconds: Annotated[float, typer.Option("--seconds", help="Wall-clock limit.")] = 120.0,
+) -> None:
+    """Run a program in a sandbox: stdin goes in, stdout and stderr come out, its exit status is ours."""
+    from cloister.cli.piped import Wanted, run_piped
+
+    place, info = _find(ctx, sandbox)
+    words = argv[1:] if argv and argv[0] == "--" else argv
+    raise typer.Exit(run_piped(place, info.id, Wanted(tuple(words), cwd, user, seconds)))
+
+
+@app.command("shell")
+def shell(ctx: typer.Context, sandbox: SandboxName) -> None:
+    """Open a terminal in a sandbox; `exit` leaves it, the sandbox stays."""
+    import anyio
+
+    from cloister.cli.terminal import run_shell
+    from cloister.core.errors import UserError
+
+    if not sys.stdin.isatty() or not sys.stdout.isatty():
+        raise UserError(
+            "no_terminal", "`shell` needs a terminal: without one use `cloister sandbox exec ID -- bash`."
+        )
+    place, info = _find(ctx, sandbox)
+    raise typer.Exit(anyio.run(run_shell, place, info.id))
+
+
+@app.command("ls")
+def ls(ctx: typer.Context, as_json: AsJson = False) -> None:
+    """List the sandboxes that live."""
+    client = _client(ctx)
+    found = client.sandboxes() if client else ()
+    if as_json:
+        from cloister.cli.jsonl import put_json
+
+        for info in found:
+            put_json(info)
+        return
+    if not found:
+        print("No sandboxes. Open one: cloister sandbox create")
+        return
+    print(f"{'SANDBOX':<15} {'TEMPLATE':<10} {'TIER':<10} {'RUNTIME':<16} ENDS IN")
+    now = time.time()
+    for info in found:
+        print(_line(info, now))
+
+
+@app.command("rm")
+def rm(ctx: typer.Context, sandbox: SandboxName) -> None:
+    """Destroy a sandbox and everything in it."""
+    from cloister.cli.client import Client
+
+    place, info = _find(ctx, sandbox)
+    Client(place).remove_sandbox(info.id)
+    print(f"Removed {info.id}.")
+
+
+def _client(ctx: typer.Context) -> "Client | None":
+    from cloister.cli.client import Client
+    from cloister.cli.living import living
+
+    place = living(settings_of(ctx).data_dir)
+    return Client(place) if place else None
+
+
+def _find(ctx: typer.Context, name: str) -> "tuple[Place, SandboxInfo]":
+    from cloister.cli.client import no_such_sandbox
+
+    client = _client(ctx)
+    if client is None:
+        # Sandboxes made by hand live in the server: without it there are none.
+        raise no_such_sandbox(name)
+    return client.place, client.find_sandbox(name)
+
+
+def _line(info: "SandboxInfo", now: float) -> str:
+    from cloister.cli.pieces import seconds
+    from cloister.core.text import one_line
+
+    left = seconds(max(0.0, info.expires_at - now))
+    tier, runtime = info.isolation.tier, one_line(info.isolation.runtime, 16)
+    return f"{info.id:<15} {one_line(info.template, 10):<10} {tier:<10} {runtime:<16} {left}"

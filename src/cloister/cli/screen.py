@@ -1,0 +1,105 @@
+"""Pieces on a terminal or in a pipe. No alternate screen; in a pipe no colours and no cursor moves."""
+
+import sys
+import time
+from collections.abc import Iterable
+from typing import TextIO, assert_never
+
+from rich.console import Console
+from rich.text import Text
+
+from cloister.cli.pieces import IDLE, Fragment, Line, Piece, Status, Style, bar, seconds
+
+_STYLES: dict[Style, str] = {
+    "plain": "",
+    "head": "bold",
+    "dim": "dim",
+    "good": "green",
+    "bad": "red",
+    "warn": "yellow",
+    "said": "",
+}
+_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_BAR_WIDTH = 30
+_CLEAR = "\r\x1b[2K"
+
+
+class Screen:
+    """Writes pieces in order; on a terminal the last status stays below them and moves."""
+
+    def __init__(self, file: TextIO | None = None) -> None:
+        self._file = file or sys.stdout
+        self._console = Console(
+            file=self._file, highlight=False, markup=False, emoji=False, soft_wrap=True, legacy_windows=False
+        )
+        self._moves = self._console.is_terminal and not self._console.is_dumb_terminal
+        self._status = IDLE
+        self._since = time.monotonic()
+        self._drawn = False
+        self._mid_line = False
+
+    @property
+    def width(self) -> int:
+        return self._console.width if self._console.is_terminal else 120
+
+    def put(self, pieces: Iterable[Piece]) -> None:
+        for piece in pieces:
+            match piece:
+                case Line():
+                    self._line(piece)
+                case Fragment():
+                    self._fragment(piece)
+                case Status():
+                    if piece != self._status:
+                        self._status = piece
+                        self._since = time.monotonic()
+                case _:
+                    assert_never(piece)
+        self.tick()
+        self._file.flush()
+
+    def tick(self) -> None:
+        """Draw the status again: its spinner and its seconds move."""
+        if not self._moves or self._mid_line:
+            return
+        self._clear()
+        if self._status.text:
+            text = Text(self._status_text(), style="dim", no_wrap=True)
+            text.truncate(max(10, self._console.width - 1), overflow="ellipsis")
+            self._console.print(text, end="")
+            self._drawn = True
+        self._file.flush()
+
+    def close(self) -> None:
+        """Leave the cursor on a fresh line with no status."""
+        self._status = IDLE
+        self._clear()
+        self._end_line()
+        self._file.flush()
+
+    def _line(self, line: Line) -> None:
+        self._clear()
+        self._end_line()
+        self._console.print(Text(line.text, style=_STYLES[line.style]))
+
+    def _fragment(self, fragment: Fragment) -> None:
+        self._clear()
+        self._console.print(Text(fragment.text, style=_STYLES[fragment.style]), end="")
+        self._mid_line = not fragment.text.endswith("\n")
+
+    def _end_line(self) -> None:
+        if self._mid_line:
+            self._file.write("\n")
+            self._mid_line = False
+
+    def _clear(self) -> None:
+        if self._drawn:
+            self._file.write(_CLEAR)
+            self._drawn = False
+
+    def _status_text(self) -> str:
+        elapsed = time.monotonic() - self._since
+        if self._status.fraction is not None:
+            return f"{bar(self._status.fraction, _BAR_WIDTH)}  {self._status.text}"
+        frame = _SPINNER[int(elapsed * 10) % len(_SPINNER)]
+        return f"{frame} {self._status.text}  {seconds(elapsed)}"
