@@ -24,8 +24,7 @@ RUNTIME_TASKS = 24
 
 CONTROLLERS = ("memory", "cpu", "pids")
 _V1_CONTROLLERS = frozenset(
-    (*CONTROLLERS, "cpuacct", "cpuset", "devices", "freezer", "blkio", "hugetlb")
-    + ("net_cls", "net_prio", "perf_event", "rdma", "misc")
+    f"{' '.join(CONTROLLERS)} cpuacct cpuset devices freezer blkio hugetlb net_cls net_prio perf_event rdma misc".split()
 )
 _PERIOD_MICROSECONDS = 100_000
 _PATIENCE_SECONDS = 10.0
@@ -133,21 +132,22 @@ class Cgroup:
     @staticmethod
     def create(layout: Layout, name: str, quota: Quota) -> "Cgroup":
         """Make the groups and set the limits. Raises `HostError` (`no_limits`); then nothing is left behind."""
-        groups = groups_for(layout, name, quota)
-        cgroup = Cgroup(layout, name)
+        made: list[Path] = []
         try:
-            for group in groups:
+            for group in groups_for(layout, name, quota):
                 _make_parent(group.path.parent, layout)
                 group.path.mkdir()
+                made.append(group.path)
                 for file, value in group.limits:
                     _write_limit(group.path / file, value, optional=file in group.optional)
         except OSError as error:
-            cgroup._rmdir()
+            for path in made:
+                path.rmdir()
             raise HostError(
                 "no_limits",
                 f"The limits of a sandbox cannot be set: {error}; is this machine's root restricted?",
             ) from error
-        return cgroup
+        return Cgroup(layout, name)
 
     @property
     def exists(self) -> bool:
