@@ -1,0 +1,58 @@
+"""Rules as people write them, checked when they are read and not when they would have been needed."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from cloister.core.errors import UserError
+from cloister.core.events import Effect
+from cloister.core.text import one_line
+from cloister.policy.api import Layer, Rule
+from cloister.policy.pattern import HostPattern, read_pattern
+
+
+class Entry(Protocol):
+    """One rule, not yet checked."""
+
+    @property
+    def action(self) -> str: ...
+
+    @property
+    def effect(self) -> str: ...
+
+
+def layer(name: str, entries: Sequence[Entry], source: str, *, may_widen: bool) -> Layer:
+    """The rules of one author. Raises `UserError` (`bad_policy`) that names the entry, counted from 1."""
+    rules = [_rule(entry, number, source) for number, entry in enumerate(entries, start=1)]
+    return Layer(name, tuple(rules), may_widen)
+
+
+def _rule(entry: Entry, number: int, source: str) -> Rule:
+    where = f"{source}, rule {number}"
+    effect = _effect(entry.effect)
+    if effect is None:
+        raise UserError(
+            "bad_policy", f"{where}: the effect is allow, deny or ask, not {one_line(entry.effect, 40)!r}."
+        )
+    try:
+        action = _spelled(entry.action)
+    except ValueError as error:
+        raise UserError("bad_policy", f"{where}: {one_line(entry.action, 80)!r}: {error}.") from None
+    return Rule(action, effect, where)
+
+
+def _effect(text: str) -> Effect | None:
+    match text:
+        case "allow" | "deny" | "ask":
+            return text
+        case _:
+            return None
+
+
+def _spelled(action: str) -> str:
+    """The action with its host in the normal spelling. Raises `ValueError`."""
+    pattern = read_pattern(action)
+    if not isinstance(pattern, HostPattern):
+        return action
+    host = f"[{pattern.host}]" if ":" in pattern.host else pattern.host
+    port = "" if pattern.port is None else f":{pattern.port}"
+    return f"connect:{'*.' if pattern.any_below else ''}{host}{port}"
