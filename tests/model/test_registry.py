@@ -1,0 +1,154 @@
+"""Which model a name means, and what is said when it means none."""
+
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from cloister.core.errors import OutsideError, UserError
+from cloister.model.catalog import CATALOG, COMPATIBLE, COMPATIBLE_KEY_VARIABLE
+from cloister.model.registry import choose, open_model
+from cloister.settings import PROVIDER_KEYS
+from cloister.testing.model_conformance import check_reply
+from cloister.testing.model_server import Answer, open_model_server
+from cloister.testing.model_wires import JSON, WIRES, Sent
+
+pytestmark = pytest.mark.anyio
+
+ALL = {"anthropic": "a", "openai": "o", "google": "g"}
+URL = "http://localhost:8080/v1"
+
+
+def chosen(
+    name: str | None, default: str | None = None, keys: dict[str, str] | None = None, url: str | None = None
+) -> str:
+    return choose(name, default=default, keys=keys or {}, url=url)
+
+
+def refused(*args: object, **kwargs: object) -> UserError:
+    with pytest.raises(UserError) as caught:
+        chosen(*args, **kwargs)  # pyright: ignore[reportArgumentType]
+    return caught.value
+
+
+def test_the_caller_decides_before_the_setting_before_the_keys_before_the_url() -> None:
+    assert chosen("google:gemini-x", "openai", ALL, URL) == "google:gemini-x"
+    assert chosen(None, "openai:gpt-x", ALL, URL) == "openai:gpt-x"
+    assert chosen(None, None, ALL, URL) == f"anthropic:{CATALOG['anthropic'].model}"
+    assert chosen(None, None, {"google": "g", "openai": "o"}, URL) == f"openai:{CATALOG['openai'].model}"
+    assert chosen(None, None, {}, URL) == "compatible:default"
+
+
+def test_a_provider_alone_means_its_usual_model() -> None:
+    for kind, provider in CATALOG.items():
+        assert chosen(kind, keys=ALL) == f"{kind}:{provider.model}"
+
+
+def test_names_may_hold_colons_of_their_own() -> None:
+    assert chosen("compatible:qwen2.5-coder:1.5b", url=URL) == "compatible:qwen2.5-coder:1.5b"
+    assert chosen("script:C:/odd.toml") == "script:C:/odd.toml"
+
+
+def test_with_nothing_configured_it_says_what_to_set() -> None:
+    error = refused(None)
+    assert error.code == "no_model"
+    assert error.message == (
+        "No model is configured: set ANTHROPIC_API_KEY, OPENAI_API_KEY, GEMINI_API_KEY or CLOISTER_MODEL_URL, "
+        "or use --model script:FILE."
+    )
+
+
+def test_a_provider_without_its_key_names_the_variable() -> None:
+    error = refused("openai:gpt-x", keys={"anthropic": "a", "openai": ""})
+    assert error.code == "no_key"
+    assert "OPENAI_API_KEY" in error.message
+
+
+@pytest.mark.parametrize("name", ["gpt-x", "mistral:large", ":", "script:", "script", "anthropic-x:y"])
+def test_a_name_that_means_nothing_is_refused(name: str) -> None:
+    assert refused(name, keys=ALL, url=URL).code == "unknown_model"
+
+
+@pytest.mark.parametrize("url", [None, "", "localhost:8080", "file:///etc/passwd"])
+def test_a_compatible_model_needs_the_url_of_a_server(url: str | None) -> None:
+    assert refused("compatible:x", url=url).code == "no_model_url"
+
+
+def test_the_catalog_and_the_settings_agree_on_the_variables() -> None:
+    variables = {kind: provider.key_variable for kind, provider in CATALOG.items()}
+    assert {**variables, COMPATIBLE: COMPATIBLE_KEY_VARIABLE} == PROVIDER_KEYS
+
+
+async def test_the_usual_models_are_ones_the_library_knows() -> None:
+    from pydantic_ai.models import known_model_names
+
+    known = set(known_model_names())
+    assert {f"{kind}:{provider.model}" for kind, provider in CATALOG.items()} <= known
+
+
+async def test_a_script_is_opened_by_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "a.script.toml"
+    path.write_text('[[reply]]\nsay = "Hi."\n', encoding="utf-8")
+    async with open_model(f"script:{path}", default=None, keys={}, url=None) as model:
+        assert model.name == f"script:{path}"
+        assert (await check_reply(model)).text == "Hi."
+
+
+async def test_a_bad_script_is_refused_when_it_is_opened(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        async with open_model(f"script:{tmp_path}/none.toml", default=None, keys={}, url=None):
+            pass
+    assert caught.value.code == "bad_script"
+
+
+async def test_every_provider_opens_and_closes_without_a_word_on_the_network() -> None:
+    for kind, provider in CATALOG.items():
+        async with open_model(kind, default=None, keys=ALL, url=None) as model:
+            assert model.name == f"{kind}:{provider.model}"
+
+
+async def test_a_compatible_server_is_asked_for_its_model_and_gets_no_other_key() -> None:
+    async with open_model_server() as server:
+        server.say(
+            Answer(200, JSON, (b'{"object": "list", "data": [{"id": "qwen"}, {"id": "llama"}]}',)),
+            WIRES["compatible"].reply(Sent(text=("Hi.",))),
+        )
+        async with open_model(None, default="compatible", keys={"openai": "secret"}, url=server.url) as model:
+            assert model.name == "compatible:qwen"
+            await check_reply(model)
+        assert [asked.path for asked in server.asked] == ["/models", "/chat/completions"]
+        assert server.asked[1].json()["model"] == "qwen"
+        assert not any("secret" in value for asked in server.asked for value in asked.headers.values())
+
+
+@pytest.mark.parametrize(
+    "answer", [Answer(404), Answer(200, JSON, (b"[]",)), Answer(200, JSON, (b'{"data": []}',))]
+)
+async def test_a_compatible_server_without_a_list_gets_a_stand_in_name(answer: Answer) -> None:
+    async with open_model_server() as server:
+        server.say(answer)
+        async with open_model("compatible", default=None, keys={"compatible": "k"}, url=server.url) as model:
+            assert model.name == "compatible:default"
+        assert server.asked[0].headers["authorization"] == "Bearer k"
+
+
+async def test_a_compatible_server_that_is_not_there_is_named() -> None:
+    async with open_model_server() as server:
+        url = server.url
+    with pytest.raises(OutsideError) as caught:
+        async with open_model("compatible", default=None, keys={}, url=url):
+            pass
+    assert caught.value.code == "model_unreachable"
+    assert url in caught.value.message
+
+
+async def test_importing_the_seam_the_script_and_the_registry_loads_no_sdk() -> None:
+    program = (
+        "import sys, cloister.model.api, cloister.model.scripted, cloister.model.registry, cloister.model.retry\n"
+        "heavy = {'pydantic_ai', 'pydantic', 'openai', 'anthropic', 'google', 'httpx', 'httpx2'}\n"
+        "print(sorted(heavy & {name.partition('.')[0] for name in sys.modules}))"
+    )
+    with anyio.fail_after(60):
+        done = await anyio.run_process([sys.executable, "-c", program])
+    assert done.stdout.decode().strip() == "[]"
