@@ -1,0 +1,250 @@
+"""The fold: what people are shown of a run."""
+
+from typing import get_args
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloister.core import diagnosis
+from cloister.core.diagnosis import Comparison, Diagnosis
+from cloister.core.errors import Bug
+from cloister.core.events import (
+    ActionDecided,
+    AnyBody,
+    AskAnswered,
+    AskRaised,
+    AttemptEnded,
+    AttemptStarted,
+    BaseFixed,
+    BaselineTaken,
+    ChangeMade,
+    ChecksChosen,
+    ChecksRan,
+    ConnectionClosed,
+    ConnectionDecided,
+    Event,
+    FinishRefused,
+    ModelFailed,
+    ModelReplied,
+    PhaseEnded,
+    PhaseStarted,
+    PromptReceived,
+    RunAdmitted,
+    RunClaimed,
+    RunFinished,
+    RunResumed,
+    SandboxClosed,
+    SandboxOpened,
+    StopRequested,
+    ToolReturned,
+    TurnEnded,
+)
+from cloister.core.ids import RunId
+from cloister.core.records import FileChange, Isolation, NewRun, ToolCall, Usage
+from cloister.runs.view import AttemptView, Message, RunView, fold
+
+RUN = RunId("r-0000")
+ADMITTED = RunAdmitted(NewRun(prompt="fix it", repo="/repo"), "ann")
+CLAIMED = RunClaimed("o-0000", 1)
+ISOLATION = Isolation("container", "crun 1", True, "overlay")
+FAILING = Diagnosis(
+    "pytest",
+    1,
+    1.0,
+    tests=(
+        diagnosis.TestResult("a", "failed"),
+        diagnosis.TestResult("b", "error"),
+        diagnosis.TestResult("c", "passed"),
+    ),
+)
+UNREAD = Diagnosis("make", 2, 1.0)
+GREEN = Comparison(fixed=("a", "b"), passed=3, green=True)
+HALF = Comparison(fixed=("a",), still=("b",), passed=2)
+FILES = (FileChange("x.py", 1, 2),)
+
+
+def log(*bodies: AnyBody) -> list[Event]:
+    """One event per second, the first at 100."""
+    return [Event(RUN, seq, 99.0 + seq, body) for seq, body in enumerate(bodies, start=1)]
+
+
+def replied(attempt: int, step: int, tokens: int = 10) -> ModelReplied:
+    return ModelReplied(attempt, step, "p:m", "t", (), Usage(tokens, 1, 2), 0.5)
+
+
+def ran(attempt: int, comparison: Comparison) -> ChecksRan:
+    return ChecksRan(attempt, 1, (), comparison)
+
+
+def ended(attempt: int, comparison: Comparison) -> AttemptEnded:
+    return AttemptEnded(attempt, "green", "done", f"c{attempt}", comparison)
+
+
+EVERY: tuple[AnyBody, ...] = (
+    ADMITTED,
+    CLAIMED,
+    PhaseStarted("fetch"),
+    BaseFixed("base", "main", "two files are not committed"),
+    PhaseEnded("fetch", 1.0),
+    SandboxOpened("s-0000", ISOLATION),
+    ChecksChosen(("pytest",), True),
+    BaselineTaken((FAILING, UNREAD)),
+    AttemptStarted(0, "p:m"),
+    PromptReceived("mind the lock", "bob"),
+    ModelFailed(0, "overloaded", "busy", 1.0),
+    replied(0, 1),
+    ActionDecided(0, "call", "tool:bash", "ask", "host:3"),
+    AskRaised("q", 0, "tool:bash", "rm -r build", 1_000.0),
+    AskAnswered("q", "allow", "bob"),
+    ConnectionDecided("s-0000", "example.org", 443, "deny", "built-in"),
+    ConnectionClosed("s-0000", "example.org", 443, 1, 2, 0.1),
+    ToolReturned(0, "call", "bash", True, "ok", 0.1, 0),
+    ran(0, HALF),
+    FinishRefused(0, "b is red"),
+    TurnEnded(0, 1, "c1", True),
+    RunClaimed("o-1111", 2),
+    RunResumed(21),
+    replied(0, 2, 20),
+    ran(0, GREEN),
+    TurnEnded(0, 2, "c2", True),
+    ended(0, GREEN),
+    ChangeMade("cloister/fix-it", "c3", FILES, "Fixed it.", "/repo"),
+    SandboxClosed("s-0000", "done"),
+    StopRequested("bob"),
+    RunFinished("green", "all green", 0),
+)
+
+
+def test_a_whole_run_is_shown_as_it_was() -> None:
+    assert {type(body) for body in EVERY} == set(get_args(AnyBody))
+    assert fold(log(*EVERY), now=9_999.0) == RunView(
+        id=RUN,
+        state="finished",
+        prompt="fix it",
+        repo="/repo",
+        who="ann",
+        created_at=100.0,
+        last_seq=31,
+        phase=None,
+        base_commit="base",
+        base_branch="main",
+        note="two files are not committed",
+        models=("p:m",),
+        checks=("pytest",),
+        red_before=3,
+        red_now=0,
+        fixed=("a", "b"),
+        steps=2,
+        usage=Usage(30, 2, 4),
+        seconds=29.0,
+        files=FILES,
+        branch="cloister/fix-it",
+        commit="c3",
+        delivered_to="/repo",
+        summary="Fixed it.",
+        outcome="green",
+        reason="all green",
+        winner=0,
+        isolation=ISOLATION,
+        attempts=(AttemptView(0, "p:m", 2, Usage(30, 2, 4), "c0", GREEN, "green", "done"),),
+        asks=(),
+        messages=(Message("mind the lock", "bob", 109.0),),
+        stopping=False,
+    )
+
+
+def test_a_run_nobody_took_yet_is_queued_and_took_no_time() -> None:
+    view = fold(log(ADMITTED), now=500.0)
+    assert (view.state, view.seconds, view.red_before, view.red_now) == ("queued", 0.0, None, None)
+
+
+def test_time_runs_from_the_first_claim_to_now_and_never_backwards() -> None:
+    events = log(ADMITTED, CLAIMED, PhaseStarted("create"))
+    assert fold(events, now=161.0).seconds == 60.0
+    assert fold(events).seconds == 1.0
+    assert fold(events, now=50.0).seconds == 0.0
+    again = log(ADMITTED, CLAIMED, PhaseStarted("create"), RunClaimed("o-1111", 2))
+    assert fold(again, now=161.0).seconds == 60.0
+
+
+def test_the_innermost_open_phase_is_shown_and_a_new_owner_starts_without_one() -> None:
+    begun = (ADMITTED, CLAIMED, PhaseStarted("work"), PhaseStarted("fork"))
+    assert fold(log(*begun)).phase == "fork"
+    assert fold(log(*begun, PhaseEnded("fork", 1.0))).phase == "work"
+    assert fold(log(*begun, RunClaimed("o-1111", 2))).phase is None
+    assert fold(log(*begun, RunFinished("failed", "no"))).phase is None
+
+
+def test_before_the_first_checks_what_is_red_is_the_baseline() -> None:
+    view = fold(log(ADMITTED, CLAIMED, BaselineTaken((FAILING,))))
+    assert (view.red_before, view.red_now, view.fixed) == (2, 2, ())
+
+
+def test_of_several_attempts_the_furthest_counts_until_one_has_won() -> None:
+    worse = Comparison(new=("z",), still=("a", "b"))
+    both = (ADMITTED, CLAIMED, ran(0, worse), ran(1, HALF))
+    view = fold(log(*both))
+    assert (view.red_now, view.fixed) == (1, ("a",))
+    assert [attempt.comparison for attempt in view.attempts] == [worse, HALF]
+    assert fold(log(*both, RunFinished("red", "budget", 0))).red_now == 3
+    assert fold(log(*both, RunFinished("red", "budget"))).red_now == 1
+
+
+def test_checks_of_a_turn_that_was_cut_off_do_not_count_and_its_tokens_do() -> None:
+    view = fold(
+        log(
+            ADMITTED,
+            CLAIMED,
+            BaselineTaken((FAILING,)),
+            replied(0, 1),
+            ran(0, GREEN),
+            RunClaimed("o-1111", 2),
+            RunResumed(5),
+        )
+    )
+    assert (view.red_now, view.steps, view.usage.total) == (2, 1, 11)
+
+
+def test_a_question_is_open_until_it_is_answered_or_too_late_or_the_run_is_over() -> None:
+    ask = AskRaised("q", 0, "tool:bash", "rm -r build", 200.0)
+    asked = (ADMITTED, CLAIMED, ask)
+    assert fold(log(*asked)).asks == (ask,)
+    assert fold(log(*asked), now=200.0).asks == ()
+    assert fold(log(*asked, AskAnswered("other", "deny", "bob"))).asks == (ask,)
+    assert fold(log(*asked, AskAnswered("q", "deny", "bob"))).asks == ()
+    assert fold(log(*asked, RunFinished("stopped", "stop"))).asks == ()
+
+
+def test_a_run_that_was_asked_to_stop_is_stopping_until_it_ends() -> None:
+    assert fold(log(ADMITTED, StopRequested("bob"))).stopping
+    assert not fold(log(ADMITTED, StopRequested("bob"), RunFinished("stopped", "bob"))).stopping
+
+
+def test_what_is_no_log_of_a_run_is_a_bug() -> None:
+    for events in ([], log(CLAIMED)):
+        with pytest.raises(Bug):
+            fold(events)
+
+
+def test_a_view_goes_over_the_wire_and_back() -> None:
+    view = fold(log(*EVERY))
+    assert msgspec.json.decode(msgspec.json.encode(view), type=RunView) == view
+
+
+def test_a_tool_call_of_a_reply_is_no_step_of_its_own() -> None:
+    reply = msgspec.structs.replace(
+        replied(0, 1), calls=(ToolCall("c", "bash", {}), ToolCall("d", "bash", {}))
+    )
+    assert fold(log(ADMITTED, CLAIMED, reply)).steps == 1
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(EVERY[1:]), max_size=40))
+def test_any_log_can_be_shown_and_counts_every_reply(bodies: list[AnyBody]) -> None:
+    view = fold(log(ADMITTED, *bodies))
+    assert view.steps == sum(isinstance(body, ModelReplied) for body in bodies)
+    assert view.last_seq == len(bodies) + 1
+    assert view.seconds >= 0
+    assert (view.outcome is not None) == (view.state == "finished")
