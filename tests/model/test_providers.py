@@ -18,11 +18,12 @@ from cloister.model.api import (
     ToolSpec,
     UserMessage,
 )
+from cloister.model.catalog import CATALOG
 from cloister.model.messages import LOST_RESULT
 from cloister.model.providers import open_compatible, open_provider
 from cloister.testing.model_conformance import check_failure, check_reply
 from cloister.testing.model_server import Answer, ModelServer, open_model_server
-from cloister.testing.model_wires import EVENT_STREAM, WIRES, Sent
+from cloister.testing.model_wires import EVENT_STREAM, WIRES, Sent, SentCall
 
 pytestmark = pytest.mark.anyio
 
@@ -246,3 +247,30 @@ async def test_the_key_travels_in_one_header_and_nowhere_else(remote: Remote) ->
     assert [value.removeprefix("Bearer ") for value in asked.headers.values() if KEY in value] == [KEY]
     assert KEY not in asked.path
     assert KEY not in body
+
+
+@pytest.mark.parametrize("kind", CATALOG)
+async def test_the_usual_model_of_each_provider_can_be_asked(kind: str) -> None:
+    async with open_model_server() as server:
+        server.say(
+            WIRES[kind].reply(Sent(text=("Ok.",), calls=(SentCall("c", "bash", ('{"command": "ls"}',)),)))
+        )
+        async with open_provider(kind, CATALOG[kind].model, key=KEY, url=server.url) as model:
+            reply = await check_reply(model)
+    assert (reply.text, reply.stop) == ("Ok.", "tools")
+
+
+async def test_claude_is_told_what_to_cache() -> None:
+    async with connected("anthropic") as remote:
+        assert "cache_control" in await sent_body(remote, UserMessage("Go."))
+
+
+async def test_two_replies_can_be_under_way_at_once(remote: Remote) -> None:
+    reply = WIRES[remote.kind].reply(Sent(text=("One ", "two.")))
+    remote.server.say(reply, reply)
+    request = Request("Be careful.", (UserMessage("Go."),), ())
+    async with remote.model.stream(request) as first, remote.model.stream(request) as second:
+        for items in (second, first):
+            ended = [item async for item in items][-1]
+            assert isinstance(ended, Reply)
+            assert ended.text == "One two."
