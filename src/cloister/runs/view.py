@@ -42,6 +42,7 @@ from cloister.core.events import (
 from cloister.core.history import effective
 from cloister.core.ids import RunId
 from cloister.core.records import FileChange, Isolation, NewRun, Outcome, State, Usage
+from cloister.feedback.compare import compare
 
 _OfTheRun = RunAdmitted | RunClaimed | RunResumed | PhaseStarted | PhaseEnded | StopRequested | RunFinished
 _OfThePlace = (
@@ -114,7 +115,7 @@ class RunView(msgspec.Struct, frozen=True):
     models: tuple[str, ...]
     checks: tuple[str, ...]
     red_before: int | None
-    """Failing tests, or whole checks where no test is known, on the untouched base; None before the baseline."""
+    """Failing tests, or whole checks where no test explains it, on the untouched base; None before the baseline."""
     red_now: int | None
     """The same for the attempt that won; until then for the one that is furthest."""
     fixed: tuple[str, ...]
@@ -283,8 +284,8 @@ def _of_people(draft: _Draft, body: _OfPeople, at: float) -> None:
 
 
 def red(diagnoses: Sequence[Diagnosis]) -> int:
-    """How many are red: failing tests, and each red check that names none."""
-    return sum(len(found.failing) or (0 if found.green else 1) for found in diagnoses)
+    """How many are red, counted as a comparison counts: failing tests, and checks that tests do not explain."""
+    return compare(diagnoses, diagnoses).red
 
 
 def _leading(draft: _Draft) -> Comparison | None:
