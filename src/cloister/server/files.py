@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from litestar import Request, Response, get, put
 from litestar.datastructures import State
-from litestar.params import Parameter
+from litestar.di import NamedDependency
+from litestar.params import QueryParameter
 
 from cloister.core import limits
 from cloister.core.commands import Entry
@@ -17,11 +18,14 @@ if TYPE_CHECKING:
 OFFSET_MAX = 2**53
 
 Path = Annotated[
-    str, Parameter(min_length=1, max_length=4_096, description="Absolute, or relative to the work directory.")
+    str,
+    QueryParameter(
+        min_length=1, max_length=4_096, description="Absolute, or relative to the work directory."
+    ),
 ]
-Offset = Annotated[int, Parameter(ge=0, le=OFFSET_MAX, description="Where to start, in bytes.")]
-Limit = Annotated[int, Parameter(ge=1, le=limits.FILE_BYTES, description="How many bytes; without it, all.")]
-Mode = Annotated[str, Parameter(pattern="^[0-7]{3,4}$", description="Permission bits in octal.")]
+Offset = Annotated[int, QueryParameter(ge=0, le=OFFSET_MAX, description="Where to start, in bytes.")]
+Limit = Annotated[int, QueryParameter(ge=0, le=limits.FILE_BYTES, description="How many bytes; 0 is all.")]
+Mode = Annotated[str, QueryParameter(pattern="^[0-7]{3,4}$", description="Permission bits in octal.")]
 
 
 @get(
@@ -31,12 +35,12 @@ Mode = Annotated[str, Parameter(pattern="^[0-7]{3,4}$", description="Permission 
     media_type="application/octet-stream",
 )
 async def read_file(
-    sandbox: SandboxName, path: Path, app: "App", offset: Offset = 0, limit: Limit | None = None
+    sandbox: SandboxName, path: Path, app: NamedDependency["App"], offset: Offset = 0, limit: Limit = 0
 ) -> Response[bytes]:
     target = app.sandboxes.get(sandbox)
     name = _name(path)
     data = await target.read(name, offset=offset, limit_bytes=limit or limits.FILE_BYTES)
-    if limit is None and len(data) == limits.FILE_BYTES:
+    if not limit and len(data) == limits.FILE_BYTES:
         # A file of exactly the limit is whole; anything behind it would be missing silently.
         rest = await target.read(name, offset=offset + len(data), limit_bytes=1)
         if rest:
@@ -57,7 +61,11 @@ async def read_file(
     request_max_body_size=limits.FILE_BYTES,
 )
 async def write_file(
-    sandbox: SandboxName, path: Path, app: "App", request: Request[Any, Any, State], mode: Mode = "644"
+    sandbox: SandboxName,
+    path: Path,
+    app: NamedDependency["App"],
+    request: Request[Any, Any, State],
+    mode: Mode = "644",
 ) -> None:
     target = app.sandboxes.get(sandbox)
     name = _name(path)
@@ -68,7 +76,9 @@ async def write_file(
 
 
 @get("/v1/sandboxes/{sandbox:str}/files/list", summary="List a directory", operation_id="listFiles")
-async def list_files(sandbox: SandboxName, app: "App", path: Path = ".") -> tuple[Entry, ...]:
+async def list_files(
+    sandbox: SandboxName, app: NamedDependency["App"], path: Path = "."
+) -> tuple[Entry, ...]:
     return await app.sandboxes.get(sandbox).list(_name(path))
 
 

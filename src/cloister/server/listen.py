@@ -80,6 +80,7 @@ async def listening(app: ASGIApp, listener: socket.socket, sockets: Sockets) -> 
             ws_max_size=MESSAGE_BYTES,
             # Slow readers are cut off by the deadline of each send; a full pipe must not look like a dead peer.
             ws_ping_timeout=None,
+            ws_per_message_deflate=False,
             lifespan="off",
             log_config=None,
             access_log=False,

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from litestar import MediaType, Response, get, post
+from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import Parameter
+from litestar.params import JSONBody, PathParameter, QueryParameter
 
 from cloister.core.events import Event
 from cloister.core.ids import RunId
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 SEQ_MAX = 2**53
 """Beyond this JSON numbers are not exact everywhere."""
 
-Run = Annotated[str, Parameter(description="A run's id, or the start of one.")]
-After = Annotated[int, Parameter(ge=0, le=SEQ_MAX, description="Only events with a greater `seq`.")]
+Run = Annotated[str, PathParameter(description="A run's id, or the start of one.")]
+After = Annotated[int, QueryParameter(ge=0, le=SEQ_MAX, description="Only events with a greater `seq`.")]
 
 
 class Admitted(msgspec.Struct, frozen=True):
@@ -53,24 +54,29 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         200: ResponseSpec(Admitted, description="The same key: the run exists.", generate_examples=False)
     },
 )
-async def new_run(data: NewRun, app: "App") -> Response[Admitted]:
+async def new_run(data: JSONBody[NewRun], app: NamedDependency["App"]) -> Response[Admitted]:
     run, made = await app.submit(data, app.settings.user)
     return Response(Admitted(run, made), status_code=201 if made else 200)
 
 
 @get("/v1/runs", summary="The newest runs", operation_id="listRuns")
-async def list_runs(app: "App", limit: Annotated[int, Parameter(ge=1, le=1_000)] = 100) -> tuple[RunRow, ...]:
+async def list_runs(
+    app: NamedDependency["App"], limit: Annotated[int, QueryParameter(ge=1, le=1_000)] = 100
+) -> tuple[RunRow, ...]:
     return await app.backbone.runs(limit)
 
 
 @get("/v1/runs/{run:str}", summary="One run as it stands", operation_id="getRun")
-async def get_run(run: Run, app: "App") -> RunView:
+async def get_run(run: Run, app: NamedDependency["App"]) -> RunView:
     return await app.view(await app.backbone.resolve(run))
 
 
 @get("/v1/runs/{run:str}/events", summary="The log of a run", operation_id="listEvents")
 async def list_events(
-    run: Run, app: "App", after: After = 0, limit: Annotated[int, Parameter(ge=1, le=10_000)] = 1_000
+    run: Run,
+    app: NamedDependency["App"],
+    after: After = 0,
+    limit: Annotated[int, QueryParameter(ge=1, le=10_000)] = 1_000,
 ) -> tuple[Event, ...]:
     return await app.backbone.read(await app.backbone.resolve(run), after, limit)
 
@@ -81,17 +87,17 @@ async def list_events(
     operation_id="getDiff",
     media_type=MediaType.TEXT,
 )
-async def get_diff(run: Run, app: "App") -> str:
+async def get_diff(run: Run, app: NamedDependency["App"]) -> str:
     return await app.diff(await app.backbone.resolve(run))
 
 
 @post("/v1/runs/{run:str}/say", summary="Tell the run something", operation_id="say", status_code=200)
-async def say(run: Run, data: Say, app: "App") -> Event:
+async def say(run: Run, data: JSONBody[Say], app: NamedDependency["App"]) -> Event:
     return await app.say(await app.backbone.resolve(run), data.text, app.settings.user)
 
 
 @post("/v1/runs/{run:str}/stop", summary="Ask the run to stop", operation_id="stop", status_code=200)
-async def stop(run: Run, app: "App") -> Event:
+async def stop(run: Run, app: NamedDependency["App"]) -> Event:
     return await app.stop(await app.backbone.resolve(run), app.settings.user)
 
 
@@ -101,7 +107,7 @@ async def stop(run: Run, app: "App") -> Event:
     operation_id="answer",
     status_code=200,
 )
-async def answer(run: Run, data: Answer, app: "App") -> Event:
+async def answer(run: Run, data: JSONBody[Answer], app: NamedDependency["App"]) -> Event:
     return await app.answer(await app.backbone.resolve(run), data.ask, data.answer, app.settings.user)
 
 

@@ -7,8 +7,9 @@ import anyio
 import msgspec
 from litestar import Request, Response, delete, get, post
 from litestar.datastructures import State
+from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import Parameter
+from litestar.params import JSONBody, PathParameter
 from msgspec import Meta
 
 from cloister.core import limits
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 SECONDS_MAX = 3_600.0
 """Longest command that a request waits for."""
 
-SandboxName = Annotated[str, Parameter(description="A sandbox's id.")]
+SandboxName = Annotated[str, PathParameter(description="A sandbox's id.")]
 Seconds = Annotated[float, Meta(gt=0, le=SECONDS_MAX)]
 
 INTERPRETERS: dict[str, tuple[str, str]] = {
@@ -99,7 +100,7 @@ class Executed(msgspec.Struct, frozen=True):
         200: ResponseSpec(SandboxInfo, description="The same task_id: it lives.", generate_examples=False)
     },
 )
-async def new_sandbox(data: NewSandbox, app: "App") -> Response[SandboxInfo]:
+async def new_sandbox(data: JSONBody[NewSandbox], app: NamedDependency["App"]) -> Response[SandboxInfo]:
     spec = SandboxSpec(
         template=data.template,
         tier=data.tier,
@@ -112,17 +113,17 @@ async def new_sandbox(data: NewSandbox, app: "App") -> Response[SandboxInfo]:
 
 
 @get("/v1/sandboxes", summary="The sandboxes that live, oldest first", operation_id="listSandboxes")
-async def list_sandboxes(app: "App") -> tuple[SandboxInfo, ...]:
+async def list_sandboxes(app: NamedDependency["App"]) -> tuple[SandboxInfo, ...]:
     return app.sandboxes.list()
 
 
 @get("/v1/sandboxes/{sandbox:str}", summary="One sandbox", operation_id="getSandbox")
-async def get_sandbox(sandbox: SandboxName, app: "App") -> SandboxInfo:
+async def get_sandbox(sandbox: SandboxName, app: NamedDependency["App"]) -> SandboxInfo:
     return app.sandboxes.get(sandbox).info
 
 
 @delete("/v1/sandboxes/{sandbox:str}", summary="Destroy a sandbox", operation_id="deleteSandbox")
-async def delete_sandbox(sandbox: SandboxName, app: "App") -> None:
+async def delete_sandbox(sandbox: SandboxName, app: NamedDependency["App"]) -> None:
     await app.sandboxes.close(sandbox)
 
 
@@ -133,7 +134,11 @@ async def delete_sandbox(sandbox: SandboxName, app: "App") -> None:
     status_code=200,
 )
 async def exec_command(
-    sandbox: SandboxName, data: Exec, app: "App", sockets: Sockets, request: Request[Any, Any, State]
+    sandbox: SandboxName,
+    data: JSONBody[Exec],
+    app: NamedDependency["App"],
+    sockets: NamedDependency[Sockets],
+    request: Request[Any, Any, State],
 ) -> Executed:
     target = app.sandboxes.get(sandbox)
     command = _command(_argv(data), data)
@@ -151,7 +156,11 @@ async def exec_command(
     status_code=200,
 )
 async def execute_code(
-    sandbox: SandboxName, data: Execute, app: "App", sockets: Sockets, request: Request[Any, Any, State]
+    sandbox: SandboxName,
+    data: JSONBody[Execute],
+    app: NamedDependency["App"],
+    sockets: NamedDependency[Sockets],
+    request: Request[Any, Any, State],
 ) -> Executed:
     target = app.sandboxes.get(sandbox)
 

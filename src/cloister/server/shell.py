@@ -7,12 +7,14 @@ import anyio
 import msgspec
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from litestar import websocket
+from litestar.di import NamedDependency
 from msgspec import Meta
 
 from cloister.core.commands import Command, Exited, Output, Process, Pty
 from cloister.core.errors import UserError
 from cloister.sandbox.api import Sandbox
 from cloister.server.errors import describe
+from cloister.server.sandboxes import SandboxName
 from cloister.server.wire import NORMAL, TRY_LATER, Ending, Part, Socket, Sockets, Wire, converse
 
 if TYPE_CHECKING:
@@ -47,7 +49,9 @@ _decode = msgspec.json.Decoder(ShellMessage).decode
 
 
 @websocket("/v1/sandboxes/{sandbox:str}/shell")
-async def shell(socket: Socket, app: "App", sockets: Sockets, sandbox: str) -> None:
+async def shell(
+    socket: Socket, app: NamedDependency["App"], sockets: NamedDependency[Sockets], sandbox: SandboxName
+) -> None:
     async def parts(wire: Wire) -> tuple[Part, ...]:
         target = app.sandboxes.get(sandbox)
         size = read_size(socket.query_params.get("rows", "24"), socket.query_params.get("columns", "80"))

@@ -4,12 +4,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from litestar import websocket
+from litestar.di import NamedDependency
 
 from cloister.core.errors import CloisterError, UserError
 from cloister.core.events import Event
 from cloister.core.ids import RunId
 from cloister.server.errors import describe, problem
-from cloister.server.runs import SEQ_MAX, Answer
+from cloister.server.runs import SEQ_MAX, Answer, Run
 from cloister.server.wire import NORMAL, Ending, Part, Socket, Sockets, Wire, converse
 
 if TYPE_CHECKING:
@@ -28,7 +29,9 @@ _decode = msgspec.json.Decoder(ClientMessage).decode
 
 
 @websocket("/v1/runs/{run:str}/stream")
-async def stream(socket: Socket, app: "App", sockets: Sockets, run: str) -> None:
+async def stream(
+    socket: Socket, app: NamedDependency["App"], sockets: NamedDependency[Sockets], run: Run
+) -> None:
     async def parts(wire: Wire) -> tuple[Part, ...]:
         found = await app.backbone.resolve(run)
         row = await app.backbone.row(found)

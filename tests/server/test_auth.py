@@ -1,0 +1,83 @@
+from itertools import product
+
+import httpx
+import pytest
+from tests.server.conftest import Served
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+from websockets.typing import Subprotocol
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_health_needs_no_token(served: Served) -> None:
+    async with httpx.AsyncClient(trust_env=False) as stranger:
+        reply = await stranger.get(f"http://127.0.0.1:{served.port}/v1/health")
+    assert reply.status_code == 200
+    assert reply.json()["ok"] is True
+    assert reply.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_every_other_route_wants_the_token(served: Served) -> None:
+    headers = ["", "Bearer", "Bearer wrong", "Basic {}", "{}", "Bearer {}x", "Bearer x {}"]
+    paths = ["/v1/runs", "/v1/sandboxes", "/v1/openapi.json", "/nowhere"]
+    for header, path in product(headers, paths):
+        reply = await served.client.get(path, headers={"Authorization": header.format(served.token)})
+        assert reply.status_code == 401
+        assert reply.json()["code"] == "unauthorized"
+        assert reply.headers["www-authenticate"] == "Bearer"
+
+
+async def test_the_token_in_the_address_is_worth_nothing(served: Served) -> None:
+    async with httpx.AsyncClient(trust_env=False) as stranger:
+        for name in ("token", "access_token", "authorization"):
+            url = f"http://127.0.0.1:{served.port}/v1/runs?{name}={served.token}"
+            assert (await stranger.get(url)).status_code == 401
+
+
+async def test_a_name_that_is_not_the_loopback_is_refused_even_with_the_token(served: Served) -> None:
+    hosts = ["evil.example", "evil.example:7717", "127.0.0.1.evil.example", "0.0.0.0", ""]
+    for host, path in product(hosts, ("/v1/health", "/v1/runs")):
+        reply = await served.client.get(path, headers={"Host": host})
+        assert reply.status_code == 421
+        assert reply.json()["code"] == "bad_host"
+
+
+async def test_every_name_of_the_loopback_is_served(served: Served) -> None:
+    for host in ("localhost", "LOCALHOST:1", "127.0.0.1", "[::1]:7717"):
+        assert (await served.client.get("/v1/runs", headers={"Host": host})).status_code == 200
+
+
+async def test_pages_of_other_origins_are_refused(served: Served) -> None:
+    for origin in ("http://evil.example", "null", f"http://localhost:{served.port}", "https://127.0.0.1", ""):
+        reply = await served.client.get("/v1/runs", headers={"Origin": origin})
+        assert (reply.status_code, reply.json()["code"]) == (403, "bad_origin")
+    own = {"Origin": f"http://127.0.0.1:{served.port}"}
+    assert (await served.client.get("/v1/runs", headers=own)).status_code == 200
+
+
+async def test_a_websocket_without_the_token_is_refused_before_it_opens(served: Served) -> None:
+    url = f"ws://127.0.0.1:{served.port}/v1/runs/x/stream"
+    offers = [None, [Subprotocol("cloister")], [Subprotocol("cloister"), Subprotocol("wrong")]]
+    for offer in [*offers, [Subprotocol(served.token)]]:
+        with pytest.raises(InvalidStatus) as caught:
+            async with connect(url, subprotocols=offer):
+                pass
+        assert caught.value.response.status_code == 401
+        assert b'"unauthorized"' in (caught.value.response.body or b"")
+
+
+async def test_a_websocket_from_another_origin_is_refused(served: Served) -> None:
+    with pytest.raises(InvalidStatus) as caught:
+        async with served.socket("/v1/runs/x/stream", origin="http://evil.example"):
+            pass
+    assert caught.value.response.status_code == 403
+
+
+async def test_a_browser_may_send_the_token_as_a_subprotocol(served: Served) -> None:
+    fence = await served.claimed_run()
+    url = f"ws://127.0.0.1:{served.port}/v1/runs/{fence.run}/stream"
+    offer = [Subprotocol("cloister"), Subprotocol(served.token)]
+    async with connect(url, subprotocols=offer) as socket:
+        assert socket.subprotocol == "cloister"
+        assert "RunAdmitted" in str(await socket.recv())

@@ -1,0 +1,132 @@
+import pytest
+from tests.server.conftest import Served
+
+from cloister.core import limits
+from cloister.core.events import AskRaised, PromptReceived, RunFinished
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_run_is_durable_when_its_id_is_returned(served: Served) -> None:
+    reply = await served.client.post("/v1/runs", json={"prompt": "fix it", "repo": "/nowhere"})
+    assert reply.status_code == 201
+    assert reply.json()["made"] is True
+    run = reply.json()["id"]
+    events = (await served.client.get(f"/v1/runs/{run}/events")).json()
+    assert events[0]["seq"] == 1
+    assert events[0]["body"]["type"] == "RunAdmitted"
+    assert events[0]["body"]["who"] == "tester"
+    assert events[0]["body"]["request"]["prompt"] == "fix it"
+
+
+async def test_the_same_key_is_the_same_run(served: Served) -> None:
+    body = {"prompt": "fix it", "repo": "/nowhere", "key": "once"}
+    first = await served.client.post("/v1/runs", json=body)
+    second = await served.client.post("/v1/runs", json=body)
+    assert (first.status_code, second.status_code) == (201, 200)
+    assert second.json() == {"id": first.json()["id"], "made": False}
+
+
+async def test_runs_are_listed_newest_first_and_bounded(served: Served) -> None:
+    ids = [(await served.claimed_run(f"number {n}")).run for n in range(3)]
+    rows = (await served.client.get("/v1/runs")).json()
+    assert [row["id"] for row in rows] == ids[::-1]
+    assert rows[0]["prompt"] == "number 2"
+    assert len((await served.client.get("/v1/runs?limit=2")).json()) == 2
+    for limit in ("0", "-1", "1001", "many", ""):
+        reply = await served.client.get("/v1/runs", params={"limit": limit})
+        assert (reply.status_code, reply.json()["code"]) == (400, "bad_request")
+
+
+async def test_a_run_is_found_by_the_start_of_its_id(served: Served) -> None:
+    fence = await served.claimed_run()
+    view = (await served.client.get(f"/v1/runs/{fence.run[:9]}")).json()
+    assert view["id"] == fence.run
+    for path in ("", "/events", "/diff"):
+        reply = await served.client.get(f"/v1/runs/r-nosuchrun{path}")
+        assert (reply.status_code, reply.json()["code"]) == (404, "no_such_run")
+
+
+async def test_a_start_that_fits_two_runs_is_refused(served: Served) -> None:
+    await served.claimed_run()
+    await served.claimed_run()
+    reply = await served.client.get("/v1/runs/r-")
+    assert (reply.status_code, reply.json()["code"]) == (400, "ambiguous_run")
+
+
+async def test_the_log_is_read_from_a_cursor(served: Served) -> None:
+    fence = await served.claimed_run()
+    await served.app.backbone.append(fence, [PromptReceived(str(n), "x") for n in range(5)])
+    reply = await served.client.get(f"/v1/runs/{fence.run}/events?after=3&limit=2")
+    assert [event["seq"] for event in reply.json()] == [4, 5]
+    for after in ("-1", "x", str(2**53 + 1), "1.5", "9" * 400):
+        reply = await served.client.get(f"/v1/runs/{fence.run}/events", params={"after": after})
+        assert reply.status_code == 400
+        assert "$.after" in reply.json()["message"]
+
+
+async def test_one_can_speak_to_a_run_until_it_is_finished(served: Served) -> None:
+    fence = await served.claimed_run()
+    said = await served.client.post(f"/v1/runs/{fence.run}/say", json={"text": "hello"})
+    assert said.status_code == 200
+    assert said.json()["body"] == {"type": "PromptReceived", "text": "hello", "who": "tester"}
+    stopped = await served.client.post(f"/v1/runs/{fence.run}/stop")
+    assert stopped.json()["body"] == {"type": "StopRequested", "who": "tester"}
+    await served.app.backbone.append(fence, [RunFinished("stopped", "asked")])
+    for path, body in (("say", {"text": "late"}), ("stop", {})):
+        late = await served.client.post(f"/v1/runs/{fence.run}/{path}", json=body)
+        assert (late.status_code, late.json()["code"]) == (409, "run_finished")
+
+
+async def test_a_question_is_answered_once_asked(served: Served) -> None:
+    fence = await served.claimed_run()
+    body = {"ask": "a1", "answer": "allow"}
+    early = await served.client.post(f"/v1/runs/{fence.run}/answer", json=body)
+    assert (early.status_code, early.json()["code"]) == (404, "no_such_ask")
+    await served.app.backbone.append(fence, [AskRaised("a1", 1, "tool:bash", "rm", deadline=2e9)])
+    reply = await served.client.post(f"/v1/runs/{fence.run}/answer", json=body)
+    assert reply.json()["body"] == {"type": "AskAnswered", "ask": "a1", "answer": "allow", "who": "tester"}
+    wrong = await served.client.post(f"/v1/runs/{fence.run}/answer", json={"ask": "a1", "answer": "hunter2"})
+    assert wrong.status_code == 400
+    assert "hunter2" not in wrong.text
+
+
+NOT_A_RUN = [
+    b"",
+    b"{",
+    b"null",
+    b"[]",
+    b"\xff\xfe",
+    b'{"prompt": "p"}',
+    b'{"prompt": "p", "repo": "r", "n": "3"}',
+    b'{"prompt": "p", "repo": "r", "n": 99}',
+    b'{"prompt": " ", "repo": "r"}',
+    b'{"prompt": "p", "repo": "r", "surprise": 1}',
+    b'{"prompt": "\\ud800", "repo": "r"}',
+    b"[" * 100_000,
+]
+
+
+async def test_a_request_that_is_not_one_is_refused_in_one_sentence(served: Served) -> None:
+    for body in NOT_A_RUN:
+        reply = await served.client.post(
+            "/v1/runs", content=body, headers={"Content-Type": "application/json"}
+        )
+        assert reply.status_code == 400, body[:80]
+        assert set(reply.json()) == {"code", "message"}
+    assert (await served.client.get("/v1/runs")).json() == []
+
+
+async def test_a_prompt_that_is_too_long_is_refused_and_makes_no_run(served: Served) -> None:
+    for size in (limits.PROMPT_BYTES + 1, 10_485_760):
+        reply = await served.client.post("/v1/runs", json={"prompt": "x" * size, "repo": "/nowhere"})
+        assert reply.status_code in (400, 413)
+    assert reply.json()["code"] == "too_large"
+    assert (await served.client.get("/v1/runs")).json() == []
+
+
+async def test_unknown_addresses_and_methods_answer_in_the_same_shape(served: Served) -> None:
+    nowhere = await served.client.get("/v1/nowhere")
+    assert (nowhere.status_code, nowhere.json()["code"]) == (404, "no_such_route")
+    wrong = await served.client.put("/v1/runs", json={})
+    assert (wrong.status_code, wrong.json()["code"]) == (405, "bad_method")
