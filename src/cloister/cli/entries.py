@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import msgspec
@@ -36,7 +36,7 @@ def _text(value: object) -> str:
         return f"{value:.3f}"
     if isinstance(value, str):
         return harmless(value).rstrip("\n")
-    if isinstance(value, dict | list):
+    if isinstance(value, dict | list | tuple):
         return "\n".join(_nested(cast(object, value), ""))
     return json.dumps(value)
 
@@ -46,15 +46,15 @@ def _nested(value: object, indent: str) -> Iterator[str]:
     if isinstance(value, dict):
         for name, inner in cast("dict[object, object]", value).items():
             yield from _named(f"{indent}{harmless(str(name))}", inner, indent)
-    elif isinstance(value, list):
-        for inner in cast("list[object]", value):
+    elif isinstance(value, list | tuple):
+        for inner in cast("Sequence[object]", value):
             yield from _named(f"{indent}-", inner, indent)
 
 
 def _named(label: str, inner: object, indent: str) -> Iterator[str]:
     if inner is None or inner in ((), [], {}, ""):
         return
-    if isinstance(inner, dict | list):
+    if isinstance(inner, dict | list | tuple):
         yield label
         yield from _nested(cast(object, inner), indent + "  ")
         return

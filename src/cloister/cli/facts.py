@@ -74,11 +74,11 @@ def checks(before: int, now: Comparison) -> Line:
 def red_names(now: Comparison, width: int) -> list[Line]:
     """The names behind a red count: the new ones first, then what is missing, then what stays."""
     named = [
-        *(f"new      {name}" for name in now.new),
-        *(f"missing  {name}" for name in now.missing),
-        *(f"still    {name}" for name in now.still),
+        *(("new", name) for name in now.new),
+        *(("missing", name) for name in now.missing),
+        *(("still", name) for name in now.still),
     ]
-    lines = [Line(f"    {one_line(name, width - 4)}", "dim") for name in named[:NAMES_SHOWN]]
+    lines = [Line(f"    {how:<8} {one_line(name, width - 13)}", "dim") for how, name in named[:NAMES_SHOWN]]
     more = len(named) - len(lines)
     return [*lines, Line(f"    … and {more:,} more", "dim")] if more > 0 else lines
 

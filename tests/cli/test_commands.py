@@ -1,0 +1,304 @@
+"""Commands that need no server, no root and no sandbox, as real processes."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from cloister.core.events import (
+    AskAnswered,
+    AskRaised,
+    Event,
+    PromptReceived,
+    RunFinished,
+    StopRequested,
+)
+from cloister.core.ids import OwnerId, RunId
+from cloister.core.records import NewRun
+from cloister.runs.reader import LogReader
+from cloister.runs.sqlite import open_backbone
+
+Cloister = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def seed(data_dir: Path, prompt: str = "fix it", *, finished: bool = False, ask: str | None = None) -> RunId:
+    """A run in the log, as its dead owner left it."""
+
+    async def make() -> RunId:
+        async with open_backbone(data_dir / "cloister.db", owner_lives=lambda _: False) as backbone:
+            run, _ = await backbone.admit(NewRun(prompt, "/repo"), "ann")
+            fence = await backbone.claim(OwnerId("o-aaaaaaaaaaaa"), run)
+            assert fence is not None
+            if ask:
+                await backbone.append(fence, [AskRaised(ask, 1, "bash: x", "x", 4e9)])
+            if finished:
+                await backbone.append(fence, [RunFinished("green", "Done.", 1)])
+            return run
+
+    return anyio.run(make)
+
+
+def last_event(data_dir: Path, run: RunId) -> Event:
+    with LogReader(data_dir / "cloister.db") as log:
+        return log.events(run)[-1]
+
+
+def refused(done: subprocess.CompletedProcess[str], code: int, sentence: str) -> None:
+    """One sentence on stderr, nothing on stdout, and the exit code of its kind."""
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", f"cloister: {sentence}\n")
+
+
+def test_the_version_is_printed(cloister: Cloister) -> None:
+    done = cloister("--version")
+    assert (done.returncode, done.stdout) == (0, "cloister 0.1.0\n")
+
+
+@pytest.mark.parametrize(
+    "argv", [["bogus"], ["ps", "--limit", "0"], ["ps", "--bogus"], ["run", "x"], ["serve", "--port", "x"]]
+)
+def test_usage_errors_end_with_two_and_no_traceback(cloister: Cloister, argv: list[str]) -> None:
+    done = cloister(*argv)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("Usage: cloister")
+    assert "Traceback" not in done.stderr
+
+
+def test_an_empty_data_directory_has_no_runs_and_stays_empty(cloister: Cloister, data_dir: Path) -> None:
+    done = cloister("ps")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("No runs yet.")
+    assert cloister("ps", "--json").stdout == ""
+    assert not data_dir.exists()
+
+
+def test_runs_are_listed_newest_first_with_what_became_of_them(cloister: Cloister, data_dir: Path) -> None:
+    first, second = seed(data_dir, "the first", finished=True), seed(data_dir, "the \x1b[2Jsecond")
+    done = cloister("ps")
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert rows[0] == ["RUN", "STATE", "AGE", "PROMPT"]
+    assert [row[:2] + row[-2:] for row in rows[1:]] == [
+        [second, "interrupted", "the", "second"],
+        [first, "green", "the", "first"],
+    ]
+    assert [json.loads(line)["id"] for line in cloister("ps", "--json").stdout.splitlines()] == [
+        second,
+        first,
+    ]
+    assert len(cloister("ps", "--json", "--limit", "1").stdout.splitlines()) == 1
+
+
+def test_the_global_option_chooses_the_data_directory(cloister: Cloister, tmp_path: Path) -> None:
+    run = seed(tmp_path / "other")
+    assert run in cloister("--data-dir", str(tmp_path / "other"), "ps").stdout
+
+
+def test_a_run_is_named_by_its_id_a_beginning_of_it_or_last(cloister: Cloister, data_dir: Path) -> None:
+    seed(data_dir)
+    run = seed(data_dir)
+    whole = cloister("log", run).stdout
+    assert [line.split()[3] for line in whole.splitlines() if line[:5].strip()] == [
+        "RunAdmitted",
+        "RunClaimed",
+    ]
+    assert [cloister("log", name).stdout for name in (run[:8], run[2:8], "last")] == [whole] * 3
+
+
+def test_the_log_is_json_lines_on_request_and_starts_where_one_says(
+    cloister: Cloister, data_dir: Path
+) -> None:
+    run = seed(data_dir, finished=True)
+    events = [json.loads(line) for line in cloister("log", run, "--json", "--after", "1").stdout.splitlines()]
+    assert [(event["seq"], event["body"]["type"]) for event in events] == [
+        (2, "RunClaimed"),
+        (3, "RunFinished"),
+    ]
+
+
+def test_unknown_and_ambiguous_runs_are_refused(cloister: Cloister, data_dir: Path) -> None:
+    refused(cloister("log", "r-nope"), 2, "There is no run 'r-nope': `cloister ps` lists them.")
+    seed(data_dir)
+    seed(data_dir)
+    done = cloister("log", "r-")
+    assert done.returncode == 2
+    assert "is the start of several runs" in done.stderr
+
+
+def test_say_stop_and_answer_go_into_the_log(cloister: Cloister, data_dir: Path) -> None:
+    run = seed(data_dir, ask="a-1")
+    assert cloister("say", run, "use integers", SUDO_USER="ann").returncode == 0
+    assert last_event(data_dir, run).body == PromptReceived("use integers", "ann")
+    assert cloister("answer", "last", "a-1", "allow", SUDO_USER="ann").returncode == 0
+    assert last_event(data_dir, run).body == AskAnswered("a-1", "allow", "ann")
+    assert cloister("stop", run, SUDO_USER="ann").returncode == 0
+    assert last_event(data_dir, run).body == StopRequested("ann")
+
+
+def test_bytes_that_are_no_text_are_replaced_in_what_is_said(
+    plain_env: dict[str, str], data_dir: Path
+) -> None:
+    run = seed(data_dir)
+    argv = [os.fsencode(sys.executable), b"-m", b"cloister", b"say", run.encode(), b"caf\xe9"]
+    subprocess.run(argv, env=plain_env, check=True, stdout=subprocess.DEVNULL, timeout=60)
+    body = last_event(data_dir, run).body
+    assert isinstance(body, PromptReceived)
+    assert body.text == "caf\N{REPLACEMENT CHARACTER}"
+
+
+def test_what_cannot_be_said_or_answered_is_refused(cloister: Cloister, data_dir: Path) -> None:
+    run = seed(data_dir, ask="a-1")
+    refused(cloister("say", run, "  "), 2, "There is nothing to say: give the text after the run.")
+    refused(cloister("answer", run, "a-2", "deny"), 2, "This run never asked 'a-2': it waits for a-1.")
+    cloister("answer", run, "a-1", "deny")
+    refused(cloister("answer", run, "a-1", "allow"), 2, "a-1 is answered already: deny.")
+    ended = seed(data_dir, finished=True)
+    for argv in (["say", ended, "hello"], ["stop", ended]):
+        done = cloister(*argv)
+        assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_watching_a_finished_run_shows_it_and_ends_with_its_outcome(
+    cloister: Cloister, data_dir: Path
+) -> None:
+    run = seed(data_dir, finished=True)
+    done = cloister("watch", run)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[:4] == [f"● {run}  fix it", "· repository /repo", "", "✓ green  Done."]
+    assert "\x1b" not in done.stdout
+    later = cloister("watch", run, "--after", "2", "--json")
+    assert [json.loads(line)["seq"] for line in later.stdout.splitlines()] == [3]
+    assert cloister("watch", run, "--after", "3").returncode == 0
+
+
+def test_watching_a_run_that_nobody_drives_says_so(cloister: Cloister, data_dir: Path) -> None:
+    run = seed(data_dir)
+    done = cloister("watch", run)
+    assert done.returncode == 3
+    assert done.stderr == (
+        f"cloister: Nobody drives {run} now. It is kept: `cloister serve --background` goes on with it.\n"
+    )
+
+
+def test_a_run_that_changed_nothing_has_an_empty_diff_and_nothing_to_apply(
+    cloister: Cloister, data_dir: Path, tmp_path: Path
+) -> None:
+    run = seed(data_dir, finished=True)
+    shown = cloister("diff", run)
+    assert (shown.returncode, shown.stdout, shown.stderr) == (0, "", f"{run} has changed nothing.\n")
+    refused(
+        cloister("apply", run, "--repo", str(tmp_path)),
+        2,
+        f"Run {run} has changed nothing yet: there is nothing to apply.",
+    )
+
+
+def test_checkout_is_refused_on_a_dirty_tree_before_anything_is_touched(
+    cloister: Cloister, data_dir: Path, tmp_path: Path
+) -> None:
+    run = seed(data_dir, finished=True)
+    repo = tmp_path / "repo"
+    subprocess.run(["git", "init", "-q", str(repo)], check=True)
+    (repo / "mine.txt").write_text("not committed")
+    refused(
+        cloister("apply", run, "--repo", str(repo), "--checkout"),
+        2,
+        f"{repo} has changes that are not committed: commit or stash them, or leave out --checkout.",
+    )
+    assert sorted(path.name for path in repo.iterdir()) == [".git", "mine.txt"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (["run", " ", "--repo", "."], "The prompt is empty: say what should be done."),
+        (["run", "x", "--repo", ""], "No repository: give a path or a git URL with --repo."),
+        (["run", "x", "--repo", "nowhere"], "There is no repository nowhere: the path does not exist."),
+        (["run", "x", "--repo", ".", "--n", "99"], "Attempts must be between 1 and 8, not 99."),
+        (["run", "x", "--repo", ".", "--check", ""], "A check is empty: give the command to run."),
+        (
+            ["run", "x", "--repo", ".", "--steps", "0"],
+            "A budget needs at least one step, one token and some time.",
+        ),
+        (
+            ["run", "x", "--repo", ".", "--model", "script:none.toml"],
+            "There is no script none.toml: give the file after script:.",
+        ),
+        (["serve", "--status", "--stop"], "Give one of --background, --status and --stop."),
+        (
+            ["sandbox", "exec", "s-1", "--", "ls", "-l"],
+            "There is no sandbox 's-1': `cloister sandbox ls` lists them.",
+        ),
+        (["sandbox", "rm", "s-1"], "There is no sandbox 's-1': `cloister sandbox ls` lists them."),
+        (
+            ["sandbox", "shell", "s-1"],
+            "`shell` needs a terminal: without one use `cloister sandbox exec ID -- bash`.",
+        ),
+    ],
+)
+def test_user_mistakes_are_one_sentence_and_exit_two(
+    cloister: Cloister, data_dir: Path, argv: list[str], sentence: str
+) -> None:
+    refused(cloister(*argv), 2, sentence)
+    assert not data_dir.exists()
+
+
+def test_a_prompt_beyond_the_limit_is_refused_whole(plain_env: dict[str, str], tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "cloister", "run", "-", "--repo", "."]
+    done = subprocess.run(
+        argv,
+        input="x" * 10_000_000,
+        text=True,
+        env=plain_env,
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "cloister: The prompt is 262,145 bytes and the limit is 262,144: "
+        "put the long text into a file of the repository and refer to it.\n"
+    )
+
+
+def test_a_corrupt_configuration_and_a_corrupt_log_are_named(cloister: Cloister, data_dir: Path) -> None:
+    data_dir.mkdir()
+    (data_dir / "config.toml").write_text("port = 'many'\n")
+    done = cloister("ps")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"cloister: {data_dir}/config.toml has a wrong setting:")
+    (data_dir / "config.toml").unlink()
+    (data_dir / "cloister.db").write_bytes(b"no database at all" * 100)
+    done = cloister("ps")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "is damaged or is not a log of Cloister" in done.stderr
+
+
+def test_a_closed_pipe_ends_a_command_quietly(plain_env: dict[str, str], data_dir: Path) -> None:
+    run = seed(data_dir, "x" * 200_000)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cloister", "log", run, "--json"],
+        env=plain_env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    with process.stderr as stderr:
+        assert stderr.read() == b""
+    assert process.wait(timeout=60) == 1
+
+
+def test_help_lists_every_command_without_colours(cloister: Cloister) -> None:
+    done = cloister("--help")
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout
+    listed = [line.split()[0] for line in done.stdout.partition("Commands:\n")[2].splitlines()]
+    assert sorted(listed) == sorted(
+        ["run", "ps", "watch", "say", "stop", "answer", "log", "diff", "apply", "serve", "doctor", "sandbox"]
+    )
