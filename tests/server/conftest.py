@@ -54,9 +54,9 @@ def serving(settings: Settings) -> Serve:
     """`async with serving() as served`: the App is embedded, so runs made by a test stay its own."""
 
     @asynccontextmanager
-    async def serve(send_seconds: float = 10.0) -> AsyncGenerator[Served]:
+    async def serve(send_seconds: float = 10.0, close_seconds: float = 10.0) -> AsyncGenerator[Served]:
         token = load_token(settings.data_dir / "token")
-        sockets = Sockets(send_seconds)
+        sockets = Sockets(send_seconds, close_seconds)
         async with open_app(settings, role="embedded") as app:
             with bound(0) as listener:
                 port: int = listener.getsockname()[1]

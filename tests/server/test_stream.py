@@ -176,7 +176,7 @@ class _Noticed(logging.Handler):
         self.event = anyio.Event()
 
     def emit(self, record: logging.LogRecord) -> None:
-        if "too slow" in record.message:
+        if "too slow" in record.getMessage():
             self.event.set()
 
 
@@ -194,7 +194,7 @@ def cut_off() -> Iterator[anyio.Event]:
 async def test_a_client_that_does_not_read_blocks_nobody_and_is_told_to_come_back(
     serving: Serve, cut_off: anyio.Event
 ) -> None:
-    async with serving(send_seconds=0.2) as served:
+    async with serving(send_seconds=0.2, close_seconds=60) as served:
         fence = await served.claimed_run()
         path = f"/v1/runs/{fence.run}/stream"
         # The idle one holds one message and stops taking bytes from the kernel.

@@ -49,9 +49,11 @@ class ClientGone(Exception):
 class Sockets:
     """The WebSockets that are open now, so that all can be told when the server goes."""
 
-    def __init__(self, send_seconds: float = 10.0) -> None:
+    def __init__(self, send_seconds: float = 10.0, close_seconds: float = 10.0) -> None:
         self.send_seconds = send_seconds
         """How long one message may wait for a client that does not read."""
+        self.close_seconds = close_seconds
+        """How long it then has to read on and find the goodbye."""
         self.leaving = anyio.Event()
         self._open = 0
         self._none_left = anyio.Event()
@@ -77,9 +79,9 @@ class Sockets:
 class Wire:
     """One accepted WebSocket."""
 
-    def __init__(self, socket: Socket, send_seconds: float) -> None:
+    def __init__(self, socket: Socket, sockets: Sockets) -> None:
         self._socket = socket
-        self._seconds = send_seconds
+        self._sockets = sockets
 
     async def accept(self) -> None:
         offered = [str(name) for name in self._socket.scope["subprotocols"]]
@@ -88,7 +90,7 @@ class Wire:
     async def send(self, message: bytes | str) -> None:
         """Raises `TooSlow` when it could not be handed over in time, and `ClientGone`."""
         try:
-            with anyio.fail_after(self._seconds):
+            with anyio.fail_after(self._sockets.send_seconds):
                 if isinstance(message, str):
                     await self._socket.send_text(message)
                 else:
@@ -118,7 +120,7 @@ class Wire:
         if ending.code is None:
             return
         reason = ending.reason.encode()[:_REASON_BYTES].decode(errors="ignore")
-        with anyio.move_on_after(self._seconds, shield=True):
+        with anyio.move_on_after(self._sockets.close_seconds):
             try:
                 await self._socket.close(ending.code, reason)
             except (WebSocketDisconnect, OSError, RuntimeError):
@@ -132,7 +134,7 @@ async def converse(
     socket: Socket, sockets: Sockets, parts: Callable[[Wire], Awaitable[tuple[Part, ...]]]
 ) -> None:
     """Accept, let `parts` check the request and say what runs, and close as the first of them to end says."""
-    wire = Wire(socket, sockets.send_seconds)
+    wire = Wire(socket, sockets)
     await wire.accept()
     with sockets.held():
         try:
