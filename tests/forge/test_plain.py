@@ -1,0 +1,204 @@
+"""Plain git on this machine: what is fetched, what is refused, and what a delivery leaves alone."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cloister.core.errors import CloisterError, HostError, OutsideError, UserError
+from cloister.forge.api import Base, Delivered
+from cloister.forge.plain import BASE_REF, PlainGit, is_url
+from cloister.testing.sample_repo import SampleRepo
+
+pytestmark = pytest.mark.anyio
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act on another user's repository")
+
+
+async def _refused(repo: str, ref: str | None, bare: Path) -> CloisterError:
+    with pytest.raises(CloisterError) as caught:
+        await PlainGit().fetch(repo, ref, bare)
+    return caught.value
+
+
+async def test_a_subdirectory_stands_for_its_repository(repo: SampleRepo, tmp_path: Path) -> None:
+    base = await PlainGit().fetch(str(repo.path / "src"), None, tmp_path / "bare")
+    assert base == Base(repo.head, "main", None)
+
+
+async def test_a_file_url_is_a_path(repo: SampleRepo, tmp_path: Path) -> None:
+    base = await PlainGit().fetch(f"file://{repo.path}", "HEAD~1", tmp_path / "bare")
+    assert base == Base(repo.git("rev-parse", "HEAD~1"), None, None)
+
+
+async def test_a_detached_head_has_no_branch(repo: SampleRepo, tmp_path: Path) -> None:
+    repo.git("checkout", "--quiet", "--detach", "HEAD~1")
+    assert await PlainGit().fetch(str(repo.path), None, tmp_path / "bare") == Base(repo.head, None, None)
+
+
+async def test_a_bare_repository_and_a_linked_worktree_are_repositories(
+    repo: SampleRepo, tmp_path: Path
+) -> None:
+    repo.git("clone", "--quiet", "--bare", ".", str(tmp_path / "other.git"))
+    repo.git("worktree", "add", "--quiet", "-b", "side", str(tmp_path / "side"), "HEAD~1")
+    bare = await PlainGit().fetch(str(tmp_path / "other.git"), None, tmp_path / "one")
+    side = await PlainGit().fetch(str(tmp_path / "side"), None, tmp_path / "two")
+    assert (bare, side) == (Base(repo.head, "main"), Base(repo.git("rev-parse", "side"), "side"))
+
+
+async def test_a_shallow_clone_is_fetched_and_delivered_to(repo: SampleRepo, tmp_path: Path) -> None:
+    repo.git("clone", "--quiet", "--depth=1", f"file://{repo.path}", str(tmp_path / "shallow"))
+    shallow = SampleRepo(tmp_path / "shallow")
+    base = await PlainGit().fetch(str(shallow.path), None, tmp_path / "bare")
+    delivered = await PlainGit().deliver(tmp_path / "bare", base.commit, "cloister/x", str(shallow.path))
+    assert base.commit == repo.head
+    assert delivered == Delivered(str(shallow.path), "cloister/x")
+
+
+async def test_uncommitted_files_are_counted_in_the_note(repo: SampleRepo, tmp_path: Path) -> None:
+    repo.write("README.md", "changed")
+    start = f"it starts from commit {repo.head[:7]}."
+    one = await PlainGit().fetch(str(repo.path), None, tmp_path / "bare")
+    assert one.note == f"1 uncommitted file is not part of this run; {start}"
+
+    repo.git("mv", "src/app.py", "src/main.py")
+    repo.write("new/a.txt")
+    repo.write("new/b.txt")
+    repo.write("ignored.log")
+    four = await PlainGit().fetch(str(repo.path), None, tmp_path / "bare")
+    assert four.note == f"4 uncommitted files are not part of this run; {start}"
+
+
+async def test_what_is_not_a_repository_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "file").write_text("")
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("missing", "plain", "file", "loop", "x" * 300, "-x"):
+        error = await _refused(str(tmp_path / name), None, tmp_path / "bare")
+        assert (type(error), error.code) == (UserError, "no_repository"), name
+    error = await _refused(str(tmp_path / "plain"), None, tmp_path / "bare")
+    assert error.message == (
+        f"{tmp_path / 'plain'} is not a git repository: run `git init` and commit first, or give a git URL."
+    )
+    assert (await _refused("a\0b", None, tmp_path / "bare")).code == "bad_name"
+
+
+async def test_a_damaged_repository_is_refused(repo: SampleRepo, tmp_path: Path) -> None:
+    shutil.rmtree(repo.path / ".git" / "objects")
+    error = await _refused(str(repo.path), None, tmp_path / "bare")
+    assert error.code in ("no_repository", "broken_repository")
+
+
+@pytest.mark.parametrize("url", ["ext::sh -c 'touch marker'", "fd::7", "gopher://host/x"])
+async def test_odd_kinds_of_url_are_refused(url: str, tmp_path: Path) -> None:
+    error = await _refused(url, None, tmp_path / "bare")
+    assert (type(error), error.code) == (UserError, "no_repository")
+
+
+def test_urls_and_paths_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "odd:name").mkdir()
+    monkeypatch.chdir(tmp_path)
+    urls = ["https://host/a.git", "ssh://git@host/a", "git@host:a/b.git", "host:a"]
+    paths = ["/a/b", ".", "a/b:c", "odd:name", "file:///a", "~/a"]
+    assert [is_url(url) for url in urls] == [True] * len(urls)
+    assert [is_url(path) for path in paths] == [False] * len(paths)
+
+
+async def test_an_unreachable_url_is_reported_without_its_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with pytest.raises(OutsideError) as caught:
+        await PlainGit().fetch("http://ada:p@ss@127.0.0.1:1/x.git", None, tmp_path / "bare")
+    assert caught.value.code == "fetch_failed"
+    assert caught.value.retryable
+    assert caught.value.message.startswith("http://127.0.0.1:1/x.git cannot be fetched: ")
+    assert "ss@" not in caught.value.message and "ada" not in caught.value.message
+
+
+async def test_without_git_the_host_is_to_blame(
+    repo: SampleRepo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(HostError) as caught:
+        await PlainGit().fetch(str(repo.path), None, tmp_path / "bare")
+    assert caught.value.code == "no_git"
+
+
+async def test_a_delivery_touches_neither_head_nor_index_nor_tree(repo: SampleRepo, tmp_path: Path) -> None:
+    base = await PlainGit().fetch(str(repo.path), None, tmp_path / "bare")
+    repo.write("README.md", "staged")
+    repo.git("add", "README.md")
+    repo.write("README.md", "and changed again")
+    repo.write("untracked.txt")
+    before = repo.state()
+    delivered = await PlainGit().deliver(
+        tmp_path / "bare", base.commit, "cloister/fix", str(repo.path / "src")
+    )
+    assert delivered == Delivered(str(repo.path), "cloister/fix")
+    assert repo.state() == before
+    assert repo.git("for-each-ref", "--format=%(refname)") == "refs/heads/cloister/fix\nrefs/heads/main"
+    assert not (repo.path / ".git" / "FETCH_HEAD").exists()
+
+
+async def test_a_branch_in_the_way_changes_the_name(repo: SampleRepo, tmp_path: Path) -> None:
+    base = await PlainGit().fetch(str(repo.path), None, tmp_path / "bare")
+    for taken in ("fix", "fix-2", "cloister"):
+        repo.git("branch", taken, "HEAD~1")
+    names: list[str] = []
+    for wanted in ("fix", "cloister/fix"):
+        delivered = await PlainGit().deliver(tmp_path / "bare", base.commit, wanted, str(repo.path))
+        assert delivered is not None
+        names.append(delivered.branch)
+    assert names == ["fix-3", "cloister-fix"]
+    assert repo.branches()["fix"] == repo.git("rev-parse", "HEAD~1")
+
+
+async def test_no_hook_of_the_repository_runs(repo: SampleRepo, tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    hooks = repo.path / ".git" / "hooks"
+    hooks.mkdir(exist_ok=True)
+    for name in ("reference-transaction", "post-index-change", "pre-auto-gc", "fsmonitor"):
+        (hooks / name).write_text(f"#!/bin/sh\necho {name} >> {marker}\n")
+        (hooks / name).chmod(0o755)
+    repo.git("config", "core.fsmonitor", ".git/hooks/fsmonitor")
+    base = await PlainGit().fetch(str(repo.path), None, tmp_path / "bare")
+    await PlainGit().deliver(tmp_path / "bare", base.commit, "cloister/fix", str(repo.path))
+    assert not marker.exists()
+
+
+@needs_root
+async def test_another_users_repository_is_used_with_that_users_rights(
+    repo: SampleRepo, tmp_path: Path
+) -> None:
+    _reachable(tmp_path)
+    marker = repo.path / "marker"
+    repo.git("config", "filter.evil.clean", f"sh -c 'id -u >> {marker}; cat'")
+    repo.write(".gitattributes", "*.md filter=evil\n")
+    commit = repo.commit("Hostile")
+    repo.write("README.md", "# Simple\n")  # of the same length, so that git must look inside
+    marker.unlink()
+    for folder, _, names in os.walk(repo.path):
+        for name in (".", *names):
+            os.lchown(Path(folder) / name, 12_345, 12_345)
+    base = await PlainGit().fetch(str(repo.path), None, tmp_path / "bare")
+    delivered = await PlainGit().deliver(tmp_path / "bare", commit, "cloister/fix", str(repo.path))
+    assert (base.commit, delivered) == (commit, Delivered(str(repo.path), "cloister/fix"))
+    owners = {path.lstat().st_uid for path in (repo.path / ".git").rglob("*")}
+    assert owners == {12_345}
+    # The repository's own configuration did run: as its owner, never as root.
+    assert set(marker.read_text().split()) == {"12345"}
+
+
+def _reachable(folder: Path) -> None:
+    """Let other users walk to `folder`."""
+    for parent in (folder, *folder.parents):
+        if parent.stat().st_uid == os.geteuid() and parent != Path("/"):
+            parent.chmod(parent.stat().st_mode | 0o011)
+
+
+async def test_the_base_is_kept_by_a_ref_of_its_own(repo: SampleRepo, tmp_path: Path) -> None:
+    base = await PlainGit().fetch(str(repo.path), None, tmp_path / "bare")
+    assert (tmp_path / "bare" / BASE_REF).read_text().strip() == base.commit
+    assert not (tmp_path / "bare" / "hooks").exists()

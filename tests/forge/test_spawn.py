@@ -1,0 +1,81 @@
+"""Host processes for git end in time, print no more than allowed, and leave nothing behind."""
+
+import os
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio import to_thread
+
+from cloister.core.errors import OutsideError
+from cloister.forge._spawn import Result, Spec, run
+from cloister.forge.host_git import own_env, person_env
+
+pytestmark = pytest.mark.anyio
+
+
+def _sh(line: str, *, seconds: float = 20.0, limit_bytes: int = 1_000) -> Spec:
+    return Spec(("sh", "-c", line), own_env(), seconds, limit_bytes)
+
+
+async def test_output_and_errors_are_collected() -> None:
+    assert await run(_sh("cat; echo bad >&2; exit 3"), b"in") == Result(3, b"in", b"bad\n")
+
+
+async def test_a_process_that_prints_too_much_is_cut_off() -> None:
+    result = await run(_sh("yes"))
+    assert (result.cut, result.ok, len(result.out)) == (True, False, 1_000)
+
+
+async def test_a_process_that_takes_too_long_is_ended() -> None:
+    with pytest.raises(OutsideError) as caught:
+        await run(_sh("sleep 1000", seconds=0.05))
+    assert (caught.value.code, caught.value.retryable) == ("git_timeout", True)
+
+
+async def test_input_that_nobody_reads_is_no_error() -> None:
+    assert (await run(_sh("exec <&-; exit 0"), b"x" * 1_000_000)).ok
+
+
+async def test_a_descendant_that_holds_the_pipe_does_not_hold_us() -> None:
+    with anyio.fail_after(10):
+        assert (await run(_sh("sleep 1000 >&2 & exit 0"))).ok
+
+
+async def test_cancelling_kills_the_whole_group(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    os.mkfifo(pids)
+    alive: list[int] = []
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run, _sh(f"sleep 1000 & echo $! $$ > {pids}; wait"))
+            text = await to_thread.run_sync(pids.read_text)
+            alive = [os.pidfd_open(int(pid)) for pid in text.split()]
+            tasks.cancel_scope.cancel()
+        for fd in alive:
+            await anyio.wait_readable(fd)  # that is: it has ended
+            os.close(fd)
+    assert len(alive) == 2
+
+
+def test_nothing_but_the_path_is_inherited_by_git_on_our_repositories(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GIT_DIR", "/elsewhere")
+    monkeypatch.setenv("SECRET", "x")
+    env = own_env()
+    assert env["PATH"] == os.environ["PATH"]
+    assert {"GIT_DIR", "SECRET"}.isdisjoint(env)
+    assert env["GIT_CONFIG_NOSYSTEM"] == "1" and env["GIT_CONFIG_GLOBAL"] == "/dev/null"
+
+
+def test_a_persons_environment_is_kept_but_for_what_names_another_repository(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GIT_DIR", "/elsewhere")
+    monkeypatch.setenv("GIT_SSH_COMMAND", "ssh -i key")
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/agent")
+    env = person_env(None)
+    assert "GIT_DIR" not in env
+    assert (env["GIT_SSH_COMMAND"], env["SSH_AUTH_SOCK"]) == ("ssh -i key", "/agent")
+    assert env["GIT_TERMINAL_PROMPT"] == "0"
