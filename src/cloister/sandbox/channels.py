@@ -1,0 +1,280 @@
+"""The host half of one channel: what arrived and was not taken yet, and what may still be sent.
+
+The reader puts things in and never waits; whoever uses the channel takes them out, and the guest's credit
+grows only then. So a channel never holds more than its window, whatever the guest does.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+import anyio
+from anyio.abc import ByteStream
+
+from cloister.core import limits
+from cloister.core.commands import Exited, Killed, Output, Stream
+from cloister.core.errors import SandboxLost
+from cloister.sandbox import frames
+from cloister.sandbox.frames import ProtocolBroken
+
+Post = Callable[[frames.FromHost], None]
+"""Queue a frame for the guest; never waits."""
+
+LATE_SECONDS = 10.0
+"""How long after it was due the guest may be silent before it is given up."""
+
+
+class Flow:
+    """Credit both ways on one channel."""
+
+    def __init__(self, channel: int, post: Post) -> None:
+        self._channel = channel
+        self._post = post
+        self._expected = limits.WINDOW_BYTES
+        self._owed = 0
+        self.may_send = limits.WINDOW_BYTES
+
+    def arrived(self, size: int) -> None:
+        self._expected -= size
+        if self._expected < 0:
+            raise ProtocolBroken("more data than the credit allowed")
+
+    def taken(self, size: int) -> None:
+        """Let the guest send as much again, in large steps."""
+        self._owed += size
+        if self._owed >= limits.WINDOW_BYTES // 4:
+            self._post(frames.Credit(self._channel, self._owed))
+            self._expected += self._owed
+            self._owed = 0
+
+    def granted(self, size: int) -> None:
+        self.may_send += size
+        if self.may_send > limits.WINDOW_BYTES:
+            raise ProtocolBroken("more credit than was ever used")
+
+
+class Signpost:
+    """An event that can happen again and again."""
+
+    def __init__(self) -> None:
+        self._event: anyio.Event | None = None
+
+    def happened(self) -> None:
+        if self._event is not None:
+            self._event.set()
+            self._event = None
+
+    async def wait(self) -> None:
+        if self._event is None:
+            self._event = anyio.Event()
+        await self._event.wait()
+
+
+class CommandChannel:
+    """A command or a file operation under way."""
+
+    def __init__(self, channel: int, post: Post, *, limit_bytes: int, deadline: float) -> None:
+        self.id = channel
+        self.end: frames.Exit | frames.Fail | None = None
+        self.lost: str | None = None
+        self.late = False
+        """The guest should have ended it by now."""
+        self._post = post
+        self._flow = Flow(channel, post)
+        self._deadline = deadline
+        self._room = limit_bytes
+        self._over = False
+        self._dropping = False
+        self._signals: set[int] = set()
+        self._data = bytearray()
+        self._runs: deque[int] = deque()
+        """Lengths of what is in `_data`, negative for `err`: a few bytes each, however small the pieces are."""
+        self._changed = Signpost()
+        self._input_ended = False
+
+    def output(self, stream: Stream, data: bytes) -> None:
+        self._flow.arrived(len(data))
+        keep = 0 if self._dropping else min(len(data), self._room)
+        self._room -= keep
+        if keep < len(data):
+            self._flow.taken(len(data) - keep)
+            if not self._dropping:
+                self._over = self._dropping = True
+                self._post(frames.Kill(self.id))
+        if keep == 0:
+            return
+        self._data += data[:keep]
+        sign = 1 if stream == "out" else -1
+        if self._runs and self._runs[-1] * sign > 0:
+            self._runs[-1] += sign * keep
+        else:
+            self._runs.append(sign * keep)
+        self._changed.happened()
+
+    def credit(self, size: int) -> None:
+        self._flow.granted(size)
+        self._changed.happened()
+
+    def ended(self, end: frames.Exit | frames.Fail) -> None:
+        self.end = end
+        self._changed.happened()
+
+    def lose(self, reason: str) -> None:
+        self.lost = reason
+        self._changed.happened()
+
+    async def next(self) -> Output | frames.Exit | frames.Fail:
+        """The next output, or the end. Raises `SandboxLost`."""
+        while True:
+            if self.end is None and self.lost is not None:
+                raise SandboxLost(self.lost)
+            if self._runs:
+                return self._take()
+            if self.end is not None:
+                return self.end
+            await self._wait()
+
+    def _take(self) -> Output:
+        run = self._runs.popleft()
+        data = bytes(self._data[: abs(run)])
+        del self._data[: abs(run)]
+        if self.end is None:
+            self._flow.taken(len(data))
+        return Output("out" if run > 0 else "err", data)
+
+    async def _wait(self) -> None:
+        """Wait for a change. When the guest is overdue, and not because nobody takes its output, say so."""
+        seconds = max(LATE_SECONDS, self._deadline + LATE_SECONDS - anyio.current_time())
+        with anyio.move_on_after(seconds) as patience:
+            await self._changed.wait()
+        if patience.cancelled_caught and not self._runs:
+            self.late = True
+            raise SandboxLost("The guest did not end a command in time.")
+
+    async def send(self, data: bytes) -> None:
+        """To the command's stdin; waits while it does not read."""
+        view = memoryview(data)
+        while view and self.end is None and not self._input_ended:
+            if self.lost is not None:
+                raise SandboxLost(self.lost)
+            size = min(len(view), self._flow.may_send, limits.FRAME_BYTES)
+            if size == 0:
+                await self._wait()
+                continue
+            self._flow.may_send -= size
+            self._post(frames.Bytes(self.id, bytes(view[:size])))
+            view = view[size:]
+
+    def send_eof(self) -> None:
+        if self.end is None and not self._input_ended:
+            self._input_ended = True
+            self._post(frames.End(self.id))
+
+    def signal(self, number: int) -> None:
+        if self.end is None:
+            self._signals.add(number)
+            self._post(frames.Signal(self.id, number))
+
+    def drop(self) -> None:
+        """Nobody wants the rest: end it, and let what it still prints pass by."""
+        self._dropping = True
+        self._flow.taken(len(self._data))
+        self._data.clear()
+        self._runs.clear()
+        self._post(frames.Kill(self.id))
+
+    async def wait_end(self, seconds: float) -> None:
+        """Wait for the end or the loss; `late` when neither comes in time."""
+        with anyio.move_on_after(seconds + LATE_SECONDS):
+            while self.end is None and self.lost is None:
+                await self._changed.wait()
+        self.late = self.end is None and self.lost is None
+
+    def exited(self, end: frames.Exit) -> Exited:
+        """The end in the words of the rest of the program."""
+        killed: Killed | None = None
+        if self._over:
+            killed = "output"
+        elif end.killed is not None:
+            killed = "time" if end.killed == "time" else "cancelled"
+        elif end.signalled and end.value in self._signals:
+            killed = "signal"
+        code, signal = (None, end.value) if end.signalled else (end.value, None)
+        return Exited(code, signal, killed, end.milliseconds / 1000)
+
+
+class RelayStream(ByteStream):
+    """A connection that a program inside made to the proxy port."""
+
+    def __init__(self, channel: int, post: Post, forget: Callable[[int], None]) -> None:
+        self.id = channel
+        self._post = post
+        self._forget = forget
+        self._flow = Flow(channel, post)
+        self._data = bytearray()
+        self._changed = Signpost()
+        self._peer_ended = self._peer_closed = self._eof_sent = self._closed = False
+
+    def arrived(self, data: bytes) -> None:
+        if self._peer_ended:
+            raise ProtocolBroken("data after the end")
+        self._flow.arrived(len(data))
+        self._data += data
+        self._changed.happened()
+
+    def credit(self, size: int) -> None:
+        self._flow.granted(size)
+        self._changed.happened()
+
+    def ended(self) -> None:
+        self._peer_ended = True
+        self._changed.happened()
+
+    def peer_closed(self) -> None:
+        self._peer_closed = True
+        self._changed.happened()
+
+    async def receive(self, max_bytes: int = 65_536) -> bytes:
+        await anyio.lowlevel.checkpoint()
+        while True:
+            if self._closed:
+                raise anyio.ClosedResourceError
+            if self._data:
+                data = bytes(self._data[:max_bytes])
+                del self._data[:max_bytes]
+                if not self._peer_closed:
+                    self._flow.taken(len(data))
+                return data
+            if self._peer_ended or self._peer_closed:
+                raise anyio.EndOfStream
+            await self._changed.wait()
+
+    async def send(self, item: bytes) -> None:
+        await anyio.lowlevel.checkpoint()
+        view = memoryview(item)
+        while view:
+            if self._closed or self._eof_sent:
+                raise anyio.ClosedResourceError
+            if self._peer_closed:
+                raise anyio.BrokenResourceError
+            size = min(len(view), self._flow.may_send, limits.FRAME_BYTES)
+            if size == 0:
+                await self._changed.wait()
+                continue
+            self._flow.may_send -= size
+            self._post(frames.Bytes(self.id, bytes(view[:size])))
+            view = view[size:]
+
+    async def send_eof(self) -> None:
+        if not (self._eof_sent or self._closed or self._peer_closed):
+            self._eof_sent = True
+            self._post(frames.End(self.id))
+        await anyio.lowlevel.checkpoint()
+
+    async def aclose(self) -> None:
+        if not self._closed:
+            self._closed = True
+            if not self._peer_closed:
+                self._post(frames.Close(self.id))
+            self._forget(self.id)
+            self._changed.happened()
+        await anyio.lowlevel.checkpoint()

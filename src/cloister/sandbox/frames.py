@@ -1,0 +1,374 @@
+"""The frames between host and guest: values to bytes and strictly back. Pure; see guest/README.md."""
+
+import struct
+from collections.abc import Callable
+from typing import Generic, Literal, TypeVar
+
+import msgspec
+
+from cloister.core import limits
+from cloister.core.commands import Entry, Stream
+from cloister.core.text import decode, one_line
+
+VERSION = 1
+FIRST_RELAY = 0x80000000
+FAIL_TEXT_BYTES = 200
+
+Kind = Literal["program", "read", "write", "list"]
+FailCode = Literal["not_found", "denied", "not_a_file", "not_a_directory", "too_many", "no_space", "failed"]
+
+_HEADER = struct.Struct("<IBI")
+_U16 = struct.Struct("<H")
+_U32 = struct.Struct("<I")
+_EXIT = struct.Struct("<BBBI")
+_START = struct.Struct("<BBIIHH")
+_SETUP = struct.Struct("<IH")
+_SIZE = struct.Struct("<HH")
+_ENTRY = struct.Struct("<BQIQI")
+_KINDS: tuple[Kind, ...] = ("program", "read", "write", "list")
+_FAILS: tuple[FailCode, ...] = (
+    "not_found",
+    "denied",
+    "not_a_file",
+    "not_a_directory",
+    "too_many",
+    "no_space",
+    "failed",
+)
+_ENTRY_KINDS: tuple[Literal["file", "dir", "link", "other"], ...] = ("file", "dir", "link", "other")
+_KILLED: tuple[Literal["time", "asked"] | None, ...] = (None, "time", "asked")
+
+
+class ProtocolBroken(Exception):
+    """The other side sent something that no correct peer sends. The message says what; never its content."""
+
+
+class Hello(msgspec.Struct, frozen=True):
+    version: int
+
+
+class Setup(msgspec.Struct, frozen=True):
+    ttl_seconds: int
+    proxy_port: int
+    hostname: str
+
+
+class Ready(msgspec.Struct, frozen=True):
+    pass
+
+
+class Start(msgspec.Struct, frozen=True):
+    channel: int
+    argv: tuple[str, ...]
+    kind: Kind = "program"
+    cwd: str = "/"
+    env: tuple[str, ...] = ()
+    pty: bool = False
+    root: bool = False
+    timeout_ms: int = 0
+    grace_ms: int = 0
+    rows: int = 0
+    columns: int = 0
+
+
+class Output(msgspec.Struct, frozen=True):
+    """What a command printed."""
+
+    channel: int
+    stream: Stream
+    data: bytes
+
+
+class Bytes(msgspec.Struct, frozen=True):
+    """Input of a command, or either way of a relay."""
+
+    channel: int
+    data: bytes
+
+
+class End(msgspec.Struct, frozen=True):
+    channel: int
+
+
+class Credit(msgspec.Struct, frozen=True):
+    channel: int
+    size: int
+
+
+class Signal(msgspec.Struct, frozen=True):
+    channel: int
+    number: int
+
+
+class Resize(msgspec.Struct, frozen=True):
+    channel: int
+    rows: int
+    columns: int
+
+
+class Kill(msgspec.Struct, frozen=True):
+    channel: int
+
+
+class Exit(msgspec.Struct, frozen=True):
+    channel: int
+    signalled: bool
+    value: int
+    killed: Literal["time", "asked"] | None
+    milliseconds: int
+
+
+class Fail(msgspec.Struct, frozen=True):
+    channel: int
+    code: FailCode
+    text: str
+
+
+class Open(msgspec.Struct, frozen=True):
+    channel: int
+
+
+class Close(msgspec.Struct, frozen=True):
+    channel: int
+
+
+FromGuest = Hello | Ready | Output | Bytes | End | Credit | Exit | Fail | Open | Close
+FromHost = Setup | Start | Bytes | End | Credit | Signal | Resize | Kill | Close
+Frame = FromGuest | FromHost
+
+
+def _string(text: str) -> bytes:
+    data = text.encode("utf-8")
+    return _U32.pack(len(data)) + data
+
+
+def _strings(texts: tuple[str, ...]) -> bytes:
+    return _U16.pack(len(texts)) + b"".join(map(_string, texts))
+
+
+def _start(start: Start) -> bytes:
+    head = _START.pack(
+        _KINDS.index(start.kind),
+        start.pty | start.root << 1,
+        start.timeout_ms,
+        start.grace_ms,
+        start.rows,
+        start.columns,
+    )
+    return head + _string(start.cwd) + _strings(start.env) + _strings(start.argv)
+
+
+def _parts(frame: Frame) -> tuple[int, int, bytes]:  # noqa: C901  one line per frame
+    match frame:
+        case Hello(version):
+            return 0x01, 0, _U16.pack(version)
+        case Setup(ttl, port, hostname):
+            return 0x02, 0, _SETUP.pack(ttl, port) + _string(hostname)
+        case Ready():
+            return 0x03, 0, b""
+        case Start(channel):
+            return 0x10, channel, _start(frame)
+        case Output(channel, stream, data):
+            return 0x11, channel, (b"\1" if stream == "out" else b"\2") + data
+        case Bytes(channel, data):
+            return 0x11, channel, data
+        case End(channel):
+            return 0x12, channel, b""
+        case Credit(channel, size):
+            return 0x13, channel, _U32.pack(size)
+        case Signal(channel, number):
+            return 0x14, channel, bytes((number,))
+        case Resize(channel, rows, columns):
+            return 0x15, channel, _SIZE.pack(rows, columns)
+        case Kill(channel):
+            return 0x16, channel, b""
+        case Exit(channel, signalled, value, killed, milliseconds):
+            return 0x17, channel, _EXIT.pack(signalled, value, _KILLED.index(killed), milliseconds)
+        case Fail(channel, code, text):
+            return 0x18, channel, bytes((1 + _FAILS.index(code),)) + text.encode("utf-8")
+        case Open(channel):
+            return 0x20, channel, b""
+        case Close(channel):
+            return 0x21, channel, b""
+
+
+def encode(frame: Frame) -> bytes:
+    """`frame` as bytes. Raises `ValueError` when its payload is over the limit of one frame."""
+    kind, channel, payload = _parts(frame)
+    if len(payload) > limits.FRAME_BYTES:
+        raise ValueError(f"A frame of {len(payload)} bytes is too large.")
+    return _HEADER.pack(len(payload), kind, channel) + payload
+
+
+def _exactly(payload: memoryview, size: int) -> memoryview:
+    if len(payload) != size:
+        raise ProtocolBroken(f"a payload of {len(payload)} bytes where {size} belong")
+    return payload
+
+
+def _is_command(channel: int) -> bool:
+    return 0 < channel < FIRST_RELAY
+
+
+def _decode_exit(channel: int, payload: memoryview) -> Exit:
+    how, value, killed, milliseconds = _Cursor(_exactly(payload, _EXIT.size)).take(_EXIT)
+    if how > 1 or killed > 2 or (how == 1 and not 1 <= value <= 64):
+        raise ProtocolBroken("an exit that cannot be")
+    return Exit(channel, how == 1, value, _KILLED[killed], milliseconds)
+
+
+def _decode_fail(channel: int, payload: memoryview) -> Fail:
+    if not 1 <= len(payload) <= 1 + FAIL_TEXT_BYTES or not 1 <= payload[0] <= len(_FAILS):
+        raise ProtocolBroken("a failure that cannot be")
+    text = one_line(decode(bytes(payload[1:])), FAIL_TEXT_BYTES)
+    return Fail(channel, _FAILS[payload[0] - 1], text)
+
+
+def _decode_output(channel: int, payload: memoryview) -> Output:
+    if not payload or payload[0] not in (1, 2):
+        raise ProtocolBroken("output of no stream")
+    return Output(channel, "out" if payload[0] == 1 else "err", bytes(payload[1:]))
+
+
+def decode_from_guest(kind: int, channel: int, payload: memoryview) -> FromGuest:
+    """One frame of the guest's. Raises `ProtocolBroken` for anything that is not exactly right."""
+    if kind == 0x11 and channel >= FIRST_RELAY:
+        return Bytes(channel, bytes(payload))
+    if kind == 0x13 and channel > 0:
+        return Credit(channel, _U32.unpack(_exactly(payload, 4))[0])
+    if _is_command(channel) and kind in (0x11, 0x17, 0x18):
+        return {0x11: _decode_output, 0x17: _decode_exit, 0x18: _decode_fail}[kind](channel, payload)
+    if channel >= FIRST_RELAY and kind in (0x12, 0x20, 0x21):
+        _exactly(payload, 0)
+        return {0x12: End, 0x20: Open, 0x21: Close}[kind](channel)
+    if channel == 0 and kind == 0x01:
+        return Hello(_U16.unpack(_exactly(payload, 2))[0])
+    if channel == 0 and kind == 0x03:
+        _exactly(payload, 0)
+        return Ready()
+    raise ProtocolBroken(f"a frame of type {kind:#04x} where none belongs")
+
+
+class _Cursor:
+    """Takes values off the front of a payload; never reads past its end."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self._at = 0
+
+    @property
+    def more(self) -> bool:
+        return self._at < len(self._data)
+
+    def take(self, shape: struct.Struct) -> tuple[int, ...]:
+        return shape.unpack(self.bytes(shape.size))
+
+    def bytes(self, size: int) -> bytes:
+        found = bytes(self._data[self._at : self._at + size])
+        if len(found) != size:
+            raise ProtocolBroken("a payload that is too short")
+        self._at += size
+        return found
+
+    def string(self) -> str:
+        try:
+            return self.bytes(self.take(_U32)[0]).decode("utf-8")
+        except UnicodeDecodeError:
+            raise ProtocolBroken("a string that is not UTF-8") from None
+
+    def strings(self) -> tuple[str, ...]:
+        return tuple(self.string() for _ in range(self.take(_U16)[0]))
+
+    def end(self) -> None:
+        if self.more:
+            raise ProtocolBroken("a payload that is too long")
+
+
+def _decode_start(channel: int, payload: memoryview) -> Start:
+    cursor = _Cursor(payload)
+    kind, flags, timeout_ms, grace_ms, rows, columns = cursor.take(_START)
+    cwd, env, argv = cursor.string(), cursor.strings(), cursor.strings()
+    cursor.end()
+    if kind >= len(_KINDS) or flags > 3:
+        raise ProtocolBroken("a start that cannot be")
+    pty, root = flags & 1 == 1, flags & 2 == 2
+    return Start(channel, argv, _KINDS[kind], cwd, env, pty, root, timeout_ms, grace_ms, rows, columns)
+
+
+def _decode_setup(payload: memoryview) -> Setup:
+    cursor = _Cursor(payload)
+    ttl, port = cursor.take(_SETUP)
+    hostname = cursor.string()
+    cursor.end()
+    return Setup(ttl, port, hostname)
+
+
+def decode_from_host(kind: int, channel: int, payload: memoryview) -> FromHost:
+    """One frame of the host's, for a guest written in Python, such as a test's."""
+    if channel == 0 and kind == 0x02:
+        return _decode_setup(payload)
+    if channel > 0 and kind == 0x11:
+        return Bytes(channel, bytes(payload))
+    if channel > 0 and kind == 0x13:
+        return Credit(channel, _U32.unpack(_exactly(payload, 4))[0])
+    if _is_command(channel) and kind == 0x10:
+        return _decode_start(channel, payload)
+    if _is_command(channel) and kind == 0x14:
+        return Signal(channel, _exactly(payload, 1)[0])
+    if _is_command(channel) and kind == 0x15:
+        return Resize(channel, *_SIZE.unpack(_exactly(payload, 4)))
+    plain = {0x12: End, 0x16: Kill} if _is_command(channel) else {0x12: End, 0x21: Close}
+    if channel > 0 and kind in plain:
+        _exactly(payload, 0)
+        return plain[kind](channel)
+    raise ProtocolBroken(f"a frame of type {kind:#04x} where none belongs")
+
+
+F = TypeVar("F")
+
+
+class Decoder(Generic[F]):
+    """Cuts a byte stream into frames. Holds at most one incomplete frame and what `feed` was given."""
+
+    def __init__(self, one: Callable[[int, int, memoryview], F]) -> None:
+        self._one = one
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[F]:
+        """The frames that `data` completes. Raises `ProtocolBroken`; the stream is of no use after that."""
+        data = self._rest + data if self._rest else data
+        view = memoryview(data)
+        frames: list[F] = []
+        at = 0
+        while len(data) - at >= _HEADER.size:
+            size, kind, channel = _HEADER.unpack_from(data, at)
+            if size > limits.FRAME_BYTES:
+                raise ProtocolBroken(f"a frame of {size} bytes")
+            if len(data) - at < _HEADER.size + size:
+                break
+            start = at + _HEADER.size
+            at = start + size
+            frames.append(self._one(kind, channel, view[start:at]))
+        self._rest = data[at:]
+        return frames
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """One record of a directory listing."""
+    name = entry.name.encode("utf-8")
+    kind = _ENTRY_KINDS.index(entry.kind)
+    modified = round(entry.modified * 1000)
+    return _ENTRY.pack(kind, entry.size, entry.mode, modified, len(name)) + name
+
+
+def decode_entries(data: bytes) -> tuple[Entry, ...]:
+    """A directory listing, sorted by name. Raises `ProtocolBroken`."""
+    cursor = _Cursor(memoryview(data))
+    entries: list[Entry] = []
+    while cursor.more:
+        kind, size, mode, modified, length = cursor.take(_ENTRY)
+        if kind >= len(_ENTRY_KINDS) or mode > 0o7777 or not 1 <= length <= 255:
+            raise ProtocolBroken("a directory entry that cannot be")
+        name = decode(cursor.bytes(length))
+        entries.append(Entry(name, _ENTRY_KINDS[kind], size, mode, modified / 1000))
+    return tuple(sorted(entries, key=lambda entry: entry.name))

@@ -1,0 +1,147 @@
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloister.core import limits
+from cloister.core.commands import Entry
+from cloister.sandbox import frames
+from cloister.sandbox.frames import Decoder, ProtocolBroken, decode_from_guest, decode_from_host, encode
+
+T = TypeVar("T")
+
+commands = st.integers(1, frames.FIRST_RELAY - 1)
+relays = st.integers(frames.FIRST_RELAY, 2**32 - 1)
+channels = commands | relays
+u8, u16, u32 = st.integers(0, 255), st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1)
+# What a FAIL says is made harmless and put on one line, so only plain words come back unchanged.
+plain = st.text("abcdefghij", max_size=60)
+words = st.text(max_size=40)
+data = st.binary(max_size=300)
+
+from_guest = st.one_of(
+    st.builds(frames.Hello, u16),
+    st.just(frames.Ready()),
+    st.builds(frames.Output, commands, st.sampled_from(["out", "err"]), data),
+    st.builds(frames.Bytes, relays, data),
+    st.builds(frames.End, relays),
+    st.builds(frames.Credit, channels, u32),
+    st.builds(frames.Exit, commands, st.just(False), u8, st.sampled_from([None, "time", "asked"]), u32),
+    st.builds(frames.Exit, commands, st.just(True), st.integers(1, 64), st.just(None), u32),
+    st.builds(frames.Fail, commands, st.sampled_from(["not_found", "too_many", "failed"]), plain),
+    st.builds(frames.Open, relays),
+    st.builds(frames.Close, relays),
+)
+starts = st.builds(
+    frames.Start,
+    commands,
+    st.lists(words, max_size=5).map(tuple),
+    st.sampled_from(["program", "read", "write", "list"]),
+    words,
+    st.lists(words, max_size=5).map(tuple),
+    st.booleans(),
+    st.booleans(),
+    u32,
+    u32,
+    u16,
+    u16,
+)
+from_host = st.one_of(
+    st.builds(frames.Setup, u32, u16, words),
+    starts,
+    st.builds(frames.Bytes, channels, data),
+    st.builds(frames.End, channels),
+    st.builds(frames.Credit, channels, u32),
+    st.builds(frames.Signal, commands, u8),
+    st.builds(frames.Resize, commands, u16, u16),
+    st.builds(frames.Kill, commands),
+    st.builds(frames.Close, relays),
+)
+
+
+def cut(one: Callable[[int, int, memoryview], T], stream: bytes, step: int) -> list[T]:
+    decoder = Decoder(one)
+    found: list[T] = []
+    for at in range(0, len(stream), step):
+        found += decoder.feed(stream[at : at + step])
+    return found
+
+
+@given(st.lists(from_guest, max_size=8), st.integers(1, 400))
+def test_what_a_guest_says_arrives_as_it_was_said_however_it_is_cut(
+    said: list[frames.FromGuest], step: int
+) -> None:
+    assert cut(decode_from_guest, b"".join(map(encode, said)), step) == said
+
+
+@given(st.lists(from_host, max_size=8), st.integers(1, 400))
+def test_what_the_host_says_arrives_as_it_was_said_however_it_is_cut(
+    said: list[frames.FromHost], step: int
+) -> None:
+    assert cut(decode_from_host, b"".join(map(encode, said)), step) == said
+
+
+@given(st.binary(max_size=600), st.sampled_from([decode_from_guest, decode_from_host]))
+def test_arbitrary_bytes_break_the_protocol_and_nothing_else(
+    stream: bytes, one: Callable[[int, int, memoryview], object]
+) -> None:
+    with suppress(ProtocolBroken):
+        cut(one, stream, 64)
+
+
+@given(u8, u32, st.binary(max_size=64), st.sampled_from([decode_from_guest, decode_from_host]))
+def test_an_arbitrary_frame_breaks_the_protocol_and_nothing_else(
+    kind: int, channel: int, payload: bytes, one: Callable[[int, int, memoryview], object]
+) -> None:
+    with suppress(ProtocolBroken):
+        one(kind, channel, memoryview(payload))
+
+
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes_are_a_listing_or_break_the_protocol(stream: bytes) -> None:
+    with suppress(ProtocolBroken):
+        frames.decode_entries(stream)
+
+
+def test_a_listing_arrives_sorted() -> None:
+    b = Entry("b", "file", 7, 0o644, 1234.5)
+    a = Entry("a", "link", 2**40, 0o777, 0.0)
+    assert frames.decode_entries(frames.encode_entry(b) + frames.encode_entry(a)) == (a, b)
+
+
+def test_a_name_that_is_not_utf8_is_shown_with_its_bytes_replaced() -> None:
+    record = frames.encode_entry(Entry("xy", "file", 0, 0o644, 0.0))
+    (entry,) = frames.decode_entries(record.replace(b"xy", b"x\xff"))
+    assert entry.name == "x\ufffd"
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        (limits.FRAME_BYTES + 1).to_bytes(4, "little") + b"\x11\1\0\0\0",
+        encode(frames.Start(1, ("true",))),
+        encode(frames.Hello(1)).replace(b"\1\0\0\0\0", b"\1\1\0\0\0"),
+        encode(frames.Exit(1, True, 65, None, 0)),
+        encode(frames.Fail(1, "failed", "x" * 201)),
+        encode(frames.Open(7)),
+        encode(frames.Bytes(3, b"\3no such stream")),
+        encode(frames.Bytes(3, b"")),
+    ],
+    ids=["oversize", "start", "hello", "signal 65", "long text", "open", "stream 3", "no stream"],
+)
+def test_frames_that_no_guest_may_send_break_the_protocol(stream: bytes) -> None:
+    with pytest.raises(ProtocolBroken):
+        Decoder(decode_from_guest).feed(stream)
+
+
+def test_a_frame_that_is_too_large_is_not_encoded() -> None:
+    with pytest.raises(ValueError, match="too large"):
+        encode(frames.Bytes(1, bytes(limits.FRAME_BYTES + 1)))
+
+
+def test_the_text_of_a_failure_is_harmless() -> None:
+    (fail,) = Decoder(decode_from_guest).feed(encode(frames.Fail(1, "failed", "a\x1b[31mb\nc")))
+    assert fail == frames.Fail(1, "failed", "ab c")
