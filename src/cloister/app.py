@@ -100,8 +100,7 @@ def choose_model(settings: Settings, name: str | None) -> str:
 
 def host_policy(settings: Settings) -> Policy:
     """The built-in rules and those of the configuration file."""
-    entries = [(rule.action, rule.effect) for rule in settings.file.policy]
-    return (BUILT_IN, layer("host", entries, str(settings.config_path), may_widen=True))
+    return (BUILT_IN, layer("host", settings.file.policy, str(settings.config_path), may_widen=True))
 
 
 def _hand_door(policy: Policy) -> DoorCall:

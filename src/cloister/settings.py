@@ -92,14 +92,17 @@ def read_settings(env: Mapping[str, str] | None = None, data_dir: Path | None = 
     named = env.get("CLOISTER_CONFIG")
     config = Path(named).expanduser() if named else data / "config.toml"
     settings = _read_file(config, required=named is not None)
-    url = env.get("CLOISTER_MODEL_URL") or env.get("OPENAI_BASE_URL") or settings.model_url
+    url = env.get("CLOISTER_MODEL_URL") or settings.model_url
     model = env.get("CLOISTER_MODEL") or settings.model
-    settings = msgspec.structs.replace(settings, model=model, model_url=url)
     keys = {name: env[var] for name, var in PROVIDER_KEYS.items() if env.get(var)}
+    if url is None and (other := env.get("OPENAI_BASE_URL")):
+        # The variables of OpenAI's own client, which people point at servers of their own.
+        url = other
+        keys.setdefault("compatible", env.get("OPENAI_API_KEY", ""))
     return Settings(
         data_dir=data,
         config_path=config,
-        file=settings,
+        file=msgspec.structs.replace(settings, model=model, model_url=url),
         keys=keys,
         path=env.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
         home=env.get("HOME", "/root"),

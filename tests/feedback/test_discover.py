@@ -85,5 +85,6 @@ def test_discovering_never_raises(files: set[str], contents: dict[str, str]) -> 
 
 def test_pytest_is_told_to_leave_a_report_and_no_cache() -> None:
     assert environment("/tmp/a b.xml") == {
-        "PYTEST_ADDOPTS": "'--junitxml=/tmp/a b.xml' -o junit_family=xunit1 -p no:cacheprovider"
+        "PYTEST_ADDOPTS": "'--junitxml=/tmp/a b.xml' -o junit_family=xunit1 -p no:cacheprovider",
+        "PYTHONDONTWRITEBYTECODE": "1",
     }

@@ -32,10 +32,11 @@ def refused(*args: object, **kwargs: object) -> UserError:
     return caught.value
 
 
-def test_the_caller_decides_before_the_setting_before_the_keys_before_the_url() -> None:
+def test_the_caller_decides_before_the_setting_before_the_url_before_the_keys() -> None:
     assert chosen("google:gemini-x", "openai", ALL, URL) == "google:gemini-x"
     assert chosen(None, "openai:gpt-x", ALL, URL) == "openai:gpt-x"
-    assert chosen(None, None, ALL, URL) == f"anthropic:{CATALOG['anthropic'].model}"
+    assert chosen(None, None, ALL, URL) == "compatible:default"
+    assert chosen(None, None, ALL) == f"anthropic:{CATALOG['anthropic'].model}"
     assert chosen(None, None, {"google": "g", "openai": "o"}, URL) == f"openai:{CATALOG['openai'].model}"
     assert chosen(None, None, {}, URL) == "compatible:default"
 

@@ -22,8 +22,8 @@ NO_MODEL = (
 def choose(name: str | None, *, default: str | None, keys: Mapping[str, str], url: str | None) -> str:
     """The full name of the model to use, without opening it. Pure.
 
-    `name` is what the caller asked for and `default` the setting; without both it is the first provider with
-    a key, then the server at `url`. A provider without a model name gets the catalog's.
+    `name` is what the caller asked for and `default` the setting; without both it is the server at `url`,
+    then the first provider with a key. A provider without a model name gets the catalog's.
     Raises `UserError` with code `no_model`, `unknown_model`, `no_key` or `no_model_url`.
     """
     wanted = name or default or _first_usable(keys, url)
@@ -77,11 +77,12 @@ def _import_providers() -> None:
 
 
 def _first_usable(keys: Mapping[str, str], url: str | None) -> str:
+    # Who names a server of their own means it, whatever keys lie around.
+    if url:
+        return COMPATIBLE
     for kind in CATALOG:
         if keys.get(kind):
             return kind
-    if url:
-        return COMPATIBLE
     raise UserError("no_model", NO_MODEL)
 
 

@@ -15,7 +15,7 @@ from cloister.core.records import NewRun, Quota
 from cloister.egress.door import Door
 from cloister.forge.api import Forge
 from cloister.model.api import Model
-from cloister.policy.api import Policy
+from cloister.policy.api import Policy, Rule
 from cloister.policy.decide import decide
 from cloister.policy.read import layer
 from cloister.sandbox.api import Door as DoorCall
@@ -44,7 +44,7 @@ class Means:
 
     def run_policy(self, request: NewRun) -> Policy:
         """All layers: the run may name hosts to reach, and a deny above it still wins."""
-        rules = [(f"connect:{host}", "allow") for host in request.allow_hosts]
+        rules = [Rule(f"connect:{host}", "allow") for host in request.allow_hosts]
         return (*self.policy, layer("run", rules, "the run's request", may_widen=True))
 
     def door(self, request: NewRun, journal: Journal) -> DoorCall:

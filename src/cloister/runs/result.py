@@ -71,7 +71,7 @@ async def make_result(means: Means, journal: Journal, run: RunId, winner: Attemp
     bare = bare_repository(means.data_dir, run)
     branch = change.branch_name(admitted.request.prompt, run)
     message = _message(events, run, winner)
-    commit = await change.make_change(bare, base, saved, branch, message, events[0].at)
+    commit = await change.make_change(bare, base, saved, branch, message)
     files = await change.files(bare, base, commit)
     delivered: Delivered | None = None
     if winner is not None and winner.outcome in _DELIVERED:

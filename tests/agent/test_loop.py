@@ -1,0 +1,406 @@
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import pytest
+
+from cloister.agent.checks import find_checks, run_checks
+from cloister.agent.context import request
+from cloister.agent.loop import Workplace, work
+from cloister.agent.tools import TOOLS
+from cloister.core.commands import Stream
+from cloister.core.events import (
+    ActionDecided,
+    AnyBody,
+    AskAnswered,
+    AskRaised,
+    AttemptEnded,
+    AttemptStarted,
+    BaselineTaken,
+    ChecksChosen,
+    ChecksRan,
+    CommandOutput,
+    FinishRefused,
+    ModelFailed,
+    ModelReplied,
+    ModelText,
+    PromptReceived,
+    RunAdmitted,
+    RunClaimed,
+    RunResumed,
+    ToolReturned,
+    TurnEnded,
+)
+from cloister.core.history import effective
+from cloister.core.records import Budget, NewRun
+from cloister.forge import workspace
+from cloister.model.api import AssistantMessage, ToolMessage, UserMessage
+from cloister.model.script import load_script
+from cloister.model.scripted import ScriptedModel
+from cloister.policy.api import Layer, Policy, Rule
+from cloister.policy.builtin import BUILT_IN
+from cloister.testing.local_computer import LocalComputer
+from cloister.testing.memory_journal import MemoryJournal
+from cloister.testing.sample_repo import SampleRepo
+
+pytestmark = pytest.mark.anyio
+
+BROKEN = "def add(a, b):\n    return a - b\n"
+TESTS = """\
+from calc import add
+
+
+def test_add():
+    assert add(1, 2) == 3
+
+
+def test_zero():
+    assert add(0, 0) == 0
+"""
+CHECK = "python3 check.py"
+CHECKER = """\
+import sys
+import calc
+tests = {"test_add": calc.add(1, 2) == 3, "test_zero": calc.add(0, 0) == 0}
+for name, ok in tests.items():
+    if not ok:
+        print(f"check.py:3: error: {name} failed")
+sys.exit(not all(tests.values()))
+"""
+
+
+@dataclass
+class Bench:
+    """A repository with one bug, a computer that holds it, and a journal."""
+
+    root: Path
+    bare: Path
+    base: str
+    computer: LocalComputer
+    journal: MemoryJournal
+
+    async def work(
+        self,
+        script: str,
+        *,
+        checks: tuple[str, ...] = (CHECK,),
+        budget: Budget | None = None,
+        policy: Policy = (BUILT_IN,),
+        ask_seconds: float = 5.0,
+    ) -> AttemptEnded:
+        path = self.root / "model.script.toml"
+        path.write_text(script)
+        baseline = await run_checks(self.computer, checks, "baseline", _quiet)
+        if not self.journal.events:
+            self.journal.add(
+                RunAdmitted(NewRun("Make add work.", "repo"), "me"),
+                ChecksChosen(checks, found=False),
+                BaselineTaken(baseline),
+                AttemptStarted(0, "script"),
+            )
+        with anyio.fail_after(60):
+            return await work(
+                Workplace(
+                    attempt=0,
+                    journal=self.journal,
+                    computer=self.computer,
+                    model=ScriptedModel(load_script(path)),
+                    policy=policy,
+                    budget=budget or Budget(),
+                    files=_Files(self),
+                    base=self.base,
+                    checks=checks,
+                    baseline=baseline,
+                    ask_seconds=ask_seconds,
+                )
+            )
+
+    def of(self, kind: type[AnyBody]) -> list[AnyBody]:
+        return [body for body in self.journal.bodies if isinstance(body, kind)]
+
+
+@dataclass
+class _Files:
+    bench: Bench
+
+    async def tree(self) -> str:
+        return await workspace.tree(self.bench.computer)
+
+    async def save(self) -> str:
+        return await workspace.save(
+            self.bench.computer, self.bench.bare, self.bench.base, "refs/cloister/attempt/0"
+        )
+
+
+def _quiet(check: str, stream: Stream, data: bytes) -> None:
+    pass
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> Bench:
+    repo = SampleRepo(tmp_path / "repo")
+    repo.write("calc.py", BROKEN)
+    repo.write("check.py", CHECKER)
+    repo.write(".gitignore", "__pycache__/\n")
+    repo.git("add", "--all")
+    repo.git("commit", "--quiet", "-m", "base")
+    bare = tmp_path / "bare.git"
+    shutil.copytree(repo.path / ".git", bare)
+    computer = LocalComputer(tmp_path / "computer")
+    base = repo.git("rev-parse", "HEAD")
+    await workspace.put(computer, bare, base)
+    return Bench(tmp_path, bare, base, computer, MemoryJournal())
+
+
+FIX = """
+[[reply]]
+say = "The sign is wrong."
+calls = [{ tool = "edit", path = "calc.py", old = "a - b", new = "a + b" }]
+
+[[reply]]
+expect = "green|passed|fixed"
+calls = [{ tool = "finish", summary = "Add adds." }]
+"""
+
+
+async def test_a_run_that_makes_the_checks_green_ends_green_with_its_summary(bench: Bench) -> None:
+    ended = await bench.work(FIX)
+    assert (ended.outcome, ended.reason) == ("green", "Add adds."), bench.journal.bodies
+    assert ended.comparison.green
+    assert ended.commit != bench.base
+    assert (bench.computer.work / "calc.py").read_text() == BROKEN.replace("-", "+")
+
+
+async def test_the_log_of_a_turn_is_reply_decision_result_checks_save_point(bench: Bench) -> None:
+    await bench.work(FIX)
+    kinds = [type(body) for body in bench.journal.bodies[4:]]
+    assert kinds == [
+        ModelReplied,
+        ActionDecided,
+        ToolReturned,
+        ChecksRan,
+        TurnEnded,
+        ModelReplied,
+        ToolReturned,
+        TurnEnded,
+        AttemptEnded,
+    ]
+
+
+async def test_finish_with_red_checks_is_answered_with_the_diagnosis(bench: Bench) -> None:
+    ended = await bench.work(
+        """
+[[reply]]
+calls = [{ tool = "finish", summary = "Done!" }]
+"""
+        + FIX.replace('expect = "green|passed|fixed"\n', "")
+    )
+    refusal = next(b for b in bench.journal.bodies if isinstance(b, ToolReturned))
+    assert refusal.tool == "finish"
+    assert not refusal.ok
+    assert "test_add failed" in refusal.text
+    assert bench.of(FinishRefused)
+    assert ended.outcome == "green"
+
+
+async def test_checks_run_only_after_turns_that_changed_files(bench: Bench) -> None:
+    await bench.work(
+        """
+[[reply]]
+calls = [{ tool = "bash", command = "ls" }, { tool = "read", path = "calc.py" }]
+"""
+        + FIX
+    )
+    assert [body.step for body in bench.journal.bodies if isinstance(body, ChecksRan)] == [2]
+    assert [body.changed for body in bench.journal.bodies if isinstance(body, TurnEnded)] == [
+        False,
+        True,
+        False,
+    ]
+
+
+async def test_without_checks_a_finished_run_is_unproven(bench: Bench) -> None:
+    ended = await bench.work('[[reply]]\ncalls = [{ tool = "finish", summary = "s" }]', checks=())
+    assert ended.outcome == "unproven"
+
+
+async def test_the_step_budget_ends_the_attempt_and_keeps_its_work(bench: Bench) -> None:
+    script = """
+[[reply]]
+name = "again"
+calls = [{ tool = "bash", command = "date +%N >> notes.txt" }]
+goto = "again"
+"""
+    ended = await bench.work(script, budget=Budget(steps=3))
+    assert ended.outcome == "budget"
+    assert "3 steps" in ended.reason
+    assert ended.commit != bench.base
+    assert len(bench.of(ModelReplied)) == 3
+
+
+async def test_the_token_budget_ends_the_attempt(bench: Bench) -> None:
+    script = """
+[[reply]]
+name = "again"
+calls = [{ tool = "bash", command = "true" }]
+input_tokens = 500
+goto = "again"
+"""
+    ended = await bench.work(script, budget=Budget(tokens=1_000))
+    assert ended.outcome == "budget"
+    assert "1,000 tokens" in ended.reason
+
+
+async def test_the_time_budget_ends_a_command_that_never_does(bench: Bench) -> None:
+    script = '[[reply]]\ncalls = [{ tool = "bash", command = "sleep 1000" }]'
+    ended = await bench.work(script, budget=Budget(seconds=1.0))
+    assert ended.outcome == "budget"
+    assert "1 seconds" in ended.reason
+
+
+async def test_a_run_that_leaves_the_script_fails_with_the_place(bench: Bench) -> None:
+    ended = await bench.work('[[reply]]\nexpect = "something else entirely"\nsay = "x"')
+    assert ended.outcome == "failed"
+    assert "reply 1" in ended.reason
+
+
+async def test_a_model_that_fails_for_a_while_is_asked_again(bench: Bench) -> None:
+    script = FIX.replace(
+        'say = "The sign is wrong."',
+        'say = "s"\nfail = { code = "overloaded", retry_seconds = 0.01, times = 2 }',
+    )
+    ended = await bench.work(script)
+    assert ended.outcome == "green"
+    failed = [body for body in bench.journal.bodies if isinstance(body, ModelFailed)]
+    assert [body.code for body in failed] == ["overloaded", "overloaded"]
+
+
+async def test_unknown_tools_and_wrong_arguments_are_answered_not_raised(bench: Bench) -> None:
+    await bench.work(
+        """
+[[reply]]
+calls = [{ tool = "teleport", to = "moon" }, { tool = "read" }, { tool = "bash", command = 7 }]
+"""
+        + FIX
+    )
+    texts = [body.text for body in bench.journal.bodies if isinstance(body, ToolReturned)][:3]
+    assert "There is no tool teleport" in texts[0]
+    assert "path" in texts[1]
+    assert "command" in texts[2]
+
+
+async def test_a_denied_action_is_not_done_and_names_its_rule(bench: Bench) -> None:
+    host = Layer("host", (Rule("tool:bash:*rm*", "deny", "policy, rule 1"),))
+    await bench.work(
+        '[[reply]]\ncalls = [{ tool = "bash", command = "rm calc.py" }]\n' + FIX, policy=(BUILT_IN, host)
+    )
+    decided = next(b for b in bench.journal.bodies if isinstance(b, ActionDecided))
+    assert (decided.effect, "policy, rule 1" in decided.rule) == ("deny", True)
+    result = next(b for b in bench.journal.bodies if isinstance(b, ToolReturned))
+    assert "Not allowed" in result.text
+    assert (bench.computer.work / "calc.py").exists()
+
+
+async def test_an_action_that_needs_a_person_waits_for_the_answer(bench: Bench) -> None:
+    host = Layer("host", (Rule("tool:bash", "ask", "policy, rule 1"),))
+    script = '[[reply]]\ncalls = [{ tool = "bash", command = "touch asked" }]\n' + FIX
+    async with anyio.create_task_group() as tasks:
+
+        async def answer() -> None:
+            seen = 0
+            while True:
+                await bench.journal.changed(seen)
+                seen = len(bench.journal.events)
+                for body in bench.journal.bodies:
+                    if isinstance(body, AskRaised):
+                        bench.journal.add(AskAnswered(body.ask, "allow", "ada"))
+                        return
+
+        tasks.start_soon(answer)
+        await bench.work(script, policy=(BUILT_IN, host), ask_seconds=30)
+    assert (bench.computer.work / "asked").exists()
+
+
+async def test_an_ask_that_nobody_answers_is_denied_and_that_is_recorded(bench: Bench) -> None:
+    host = Layer("host", (Rule("tool:bash", "ask", "policy, rule 1"),))
+    script = '[[reply]]\ncalls = [{ tool = "bash", command = "touch asked" }]\n' + FIX
+    await bench.work(script, policy=(BUILT_IN, host), ask_seconds=0.01)
+    assert not (bench.computer.work / "asked").exists()
+    assert [(b.answer, b.who) for b in bench.journal.bodies if isinstance(b, AskAnswered)] == [
+        ("deny", "deadline")
+    ]
+
+
+async def test_a_reply_without_calls_is_nudged_and_three_of_them_end_the_attempt(bench: Bench) -> None:
+    ended = await bench.work('[[reply]]\nname = "talk"\nsay = "Let me think."\ngoto = "talk"')
+    assert (ended.outcome, len(bench.of(ModelReplied))) == ("red", 3)
+
+
+async def test_what_a_person_says_reaches_the_model_after_the_results_it_waits_for(bench: Bench) -> None:
+    await bench.work(FIX)
+    said = PromptReceived("Use a plus.", "ada")
+    bodies = bench.journal.bodies
+    reply_at = next(n for n, body in enumerate(bodies) if isinstance(body, ModelReplied))
+    journal = MemoryJournal(*bodies[: reply_at + 1], said, *bodies[reply_at + 1 :])
+    messages = request(journal.events, 0, ()).messages
+    kinds = [type(message) for message in messages]
+    assert kinds == [
+        UserMessage,
+        AssistantMessage,
+        ToolMessage,
+        UserMessage,
+        UserMessage,
+        AssistantMessage,
+        ToolMessage,
+    ]
+    assert messages[3] == UserMessage("Message from ada:\nUse a plus.")
+
+
+async def test_output_and_text_are_streamed_as_they_come(bench: Bench) -> None:
+    await bench.work(
+        '[[reply]]\nsay = "Looking."\ncalls = [{ tool = "bash", command = "echo hello" }]\n' + FIX
+    )
+    said = "".join(d.text for d in bench.journal.deltas if isinstance(d, ModelText))
+    assert said.startswith("Looking.")
+    outputs = [d for d in bench.journal.deltas if isinstance(d, CommandOutput)]
+    assert any(d.text == "hello\n" and d.stream == "out" for d in outputs)
+
+
+def _cut_at(bodies: list[AnyBody], wanted: Callable[[AnyBody], bool]) -> list[AnyBody]:
+    at = next(n for n, body in enumerate(bodies) if wanted(body))
+    return bodies[: at + 1]
+
+
+@pytest.mark.parametrize("kind", [ModelReplied, ActionDecided, ToolReturned, ChecksRan, TurnEnded])
+async def test_an_attempt_cut_off_after_any_event_resumes_to_the_same_end(
+    bench: Bench, kind: type[AnyBody]
+) -> None:
+    whole = await bench.work(FIX)
+    kept = _cut_at(bench.journal.bodies, lambda body: isinstance(body, kind))
+    saved = next((b.commit for b in kept if isinstance(b, TurnEnded)), bench.base)
+    shutil.rmtree(bench.computer.work)
+    computer = LocalComputer(bench.root / "second")
+    await workspace.restore(computer, bench.bare, bench.base, saved)
+    resumed = MemoryJournal(*kept, RunClaimed("o-2", 2), RunResumed(len(kept)))
+    again = Bench(bench.root, bench.bare, bench.base, computer, resumed)
+    ended = await again.work(FIX)
+    assert (ended.outcome, ended.reason, ended.comparison) == (whole.outcome, whole.reason, whole.comparison)
+    replies = [b.step for b in resumed.bodies if isinstance(b, ModelReplied)]
+    assert replies == [1, 2], "a recorded reply is not asked for again"
+    turns = [b.step for b in resumed.bodies if isinstance(b, TurnEnded)]
+    assert turns == [1, 2]
+    assert effective(resumed.events)[-1].body == ended
+
+
+async def test_checks_are_found_by_looking(bench: Bench) -> None:
+    (bench.computer.work / "tests").mkdir()
+    (bench.computer.work / "tests" / "test_calc.py").write_text(TESTS)
+    assert await find_checks(bench.computer) == ("python3 -m pytest -q",)
+
+
+def test_every_tool_has_a_schema_that_stands_alone() -> None:
+    for tool in TOOLS.values():
+        assert tool.spec.parameters["type"] == "object"
+        assert "$ref" not in str(tool.spec.parameters)
