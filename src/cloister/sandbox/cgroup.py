@@ -118,6 +118,17 @@ def groups_for(layout: Layout, name: str, quota: Quota) -> tuple[Group, ...]:
     return tuple(Group(where / PARENT / name, limits, optional) for where, limits in wanted.items())
 
 
+def names(layout: Layout) -> tuple[str, ...]:
+    """The groups of ours that exist now, of every process and data directory on this machine."""
+    found: dict[str, None] = {}
+    for hierarchy in dict.fromkeys((*((layout.v2,) if layout.v2 else ()), *layout.v1.values())):
+        with suppress(OSError):
+            found.update(
+                dict.fromkeys(entry.name for entry in os.scandir(hierarchy / PARENT) if entry.is_dir())
+            )
+    return tuple(found)
+
+
 class Cgroup:
     """The groups of one sandbox, one per hierarchy, all with the same name."""
 
@@ -208,16 +219,17 @@ class Cgroup:
         """Kill what is in it and remove it. Raises `HostError` (`cgroup_stuck`) when the kernel does not let go."""
         with anyio.move_on_after(_PATIENCE_SECONDS):
             async for _ in _moments():
+                self.kill()
+                self.discard()
                 if not self.exists:
                     return
-                self.kill()
-                self._rmdir()
         if self.exists:
             raise HostError(
                 "cgroup_stuck", f"The processes of {self.name} cannot be ended: {sorted(self.pids())}."
             )
 
-    def _rmdir(self) -> None:
+    def discard(self) -> None:
+        """Remove the groups that have no process in them."""
         for path in self._directories:
             with suppress(OSError):
                 path.rmdir()

@@ -25,6 +25,9 @@ SLOTS = range(0x7000, 0xFFFE)
 GUEST = "/.cloister/guest"
 """Where the guest program is mounted inside."""
 
+PLACES = ("/srv", "/mnt", "/media", "/opt")
+"""Directories that exist nearly everywhere and that nobody needs while a runtime starts."""
+
 PROXY_PORT = 3128
 HOSTNAME = "sandbox"
 
@@ -147,7 +150,7 @@ def mount_point(avoid: Sequence[Path], present: Collection[str]) -> str:
     A data directory cannot be that place, because others may not pass it and the sandbox's root is an "other".
     Raises `HostError` (`no_mount_point`).
     """
-    for place in ("/srv", "/mnt", "/media", "/opt"):
+    for place in PLACES:
         if place in present and not any(path.is_relative_to(place) for path in avoid):
             return place
     raise HostError(

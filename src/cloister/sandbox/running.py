@@ -1,0 +1,117 @@
+"""A runtime's process for as long as its sandbox lives: its last words, its time, its end and the reason for it."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import anyio
+from anyio.abc import ByteReceiveStream, Process, TaskGroup
+
+from cloister.core.errors import SandboxLost
+from cloister.core.text import decode, one_line
+from cloister.sandbox._spawn import spawn
+from cloister.sandbox.cgroup import Cgroup
+from cloister.sandbox.store.api import Layers
+
+TTL_GRACE_SECONDS = 5.0
+"""How long after its time the host waits for the guest to end by itself."""
+
+_KILLED = 137
+"""What a runtime exits with when SIGKILL ended the guest."""
+
+_PARTING_SECONDS = 2.0
+_TAIL_BYTES = 4_096
+
+
+@dataclass(slots=True)
+class Running:
+    """One sandbox as the host sees it from outside."""
+
+    process: Process
+    cgroup: Cgroup
+    root: Layers
+    ttl_ends: float
+    """By `anyio.current_time()`."""
+    tasks: TaskGroup
+    reason: str = ""
+    """Why it is gone, in one sentence; empty while it lives and when nothing outside explains it."""
+    ended: anyio.Event = field(default_factory=anyio.Event)
+    _tail: bytearray = field(default_factory=bytearray)
+    _copying: anyio.Lock = field(default_factory=anyio.Lock)
+
+    @property
+    def last_words(self) -> str:
+        """What the runtime and the guest said on stderr, as one harmless line."""
+        return one_line(decode(bytes(self._tail)), 300)
+
+    @asynccontextmanager
+    async def standing_still(self) -> AsyncGenerator[None]:
+        """Nothing inside moves. One at a time, for the first to leave would set the others in motion."""
+        async with self._copying:
+            if self.ended.is_set():
+                raise SandboxLost(self.reason or "The sandbox is gone.")
+            async with self.cgroup.frozen():
+                yield
+
+    def ends_with(self, lost: anyio.Event) -> None:
+        """From now on it is killed when `lost` happens and it does not end by itself soon."""
+        self.tasks.start_soon(self._follow, lost)
+
+    async def _follow(self, lost: anyio.Event) -> None:
+        await lost.wait()
+        # A guest that went by itself ends its runtime too, and how that ended is the better explanation.
+        with anyio.move_on_after(_PARTING_SECONDS):
+            await self.ended.wait()
+        self.cgroup.kill()
+
+    def end(self, reason: str) -> None:
+        """Kill everything in it; `reason` is what those who wait are told."""
+        self.reason = self.reason or reason
+        self.cgroup.kill()
+
+    async def listen(self, stderr: ByteReceiveStream) -> None:
+        async for data in stderr:
+            self._tail += data
+            del self._tail[:-_TAIL_BYTES]
+
+    async def watch(self) -> None:
+        """Wait for the end, and bring it about when the time is up."""
+        with anyio.move_on_at(self.ttl_ends + TTL_GRACE_SECONDS):
+            await self.process.wait()
+        if self.process.returncode is None:
+            self.end("The sandbox reached the end of its time to live.")
+            await self.process.wait()
+        self.reason = self.reason or self._find_reason()
+        self.ended.set()
+
+    def _find_reason(self) -> str:
+        if anyio.current_time() >= self.ttl_ends:
+            return "The sandbox reached the end of its time to live."
+        kills = self.cgroup.oom_kills()
+        if kills and self.process.returncode == _KILLED:
+            return f"The sandbox ran out of memory: the kernel killed {kills} of its processes."
+        said = self.last_words
+        return f"The sandbox ended: {said}" if said else ""
+
+
+@asynccontextmanager
+async def launched(
+    argv: Sequence[str], path: str, cgroup: Cgroup, root: Layers, ttl_seconds: float
+) -> AsyncGenerator[Running]:
+    """Start a runtime; leaving the block kills everything in its cgroup and waits for the runtime's end."""
+    failure: Exception | None = None
+    async with spawn(argv, env={"PATH": path}) as process, anyio.create_task_group() as tasks:
+        running = Running(process, cgroup, root, anyio.current_time() + ttl_seconds, tasks)
+        if process.stderr is not None:
+            tasks.start_soon(running.listen, process.stderr)
+        tasks.start_soon(running.watch)
+        try:
+            yield running
+        except Exception as error:
+            # Carried around the task group, which would wrap it.
+            failure = error
+        finally:
+            running.end("The sandbox was closed.")
+            tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
