@@ -37,7 +37,7 @@ def test_the_caller_decides_before_the_setting_before_the_url_before_the_keys() 
     assert chosen(None, "openai:gpt-x", ALL, URL) == "openai:gpt-x"
     assert chosen(None, None, ALL, URL) == "compatible:default"
     assert chosen(None, None, ALL) == f"anthropic:{CATALOG['anthropic'].model}"
-    assert chosen(None, None, {"google": "g", "openai": "o"}, URL) == f"openai:{CATALOG['openai'].model}"
+    assert chosen(None, None, {"google": "g", "openai": "o"}) == f"openai:{CATALOG['openai'].model}"
     assert chosen(None, None, {}, URL) == "compatible:default"
 
 

@@ -50,17 +50,16 @@ async def conduct(means: Means, journal: Journal, run: RunId) -> None:
 
     Raises `Fenced` when the run has another owner by now; nothing else.
     """
+    ending: RunFinished | Fenced | None = None
     with anyio.CancelScope() as scope:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_stop_when_asked, journal, scope)
             ending = await _Conductor(means, journal, run).guarded()
             tasks.cancel_scope.cancel()
-        if isinstance(ending, Fenced):
-            raise ending
-        await journal.append(ending)
-        return
-    # Only a person's stop ends the scope; the work up to the last save point is kept.
-    await journal.append(await _stopped(means, journal, run))
+    if isinstance(ending, Fenced):
+        raise ending
+    # Without an ending a person's stop ended the scope; the work up to the last save point is kept.
+    await journal.append(ending or await _stopped(means, journal, run))
 
 
 async def _stop_when_asked(journal: Journal, scope: anyio.CancelScope) -> None:
