@@ -122,6 +122,7 @@ class _Conductor:
             if isinstance(event.body, BaseFixed):
                 return event.body
         request = admitted.request
+        self._bare.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         async with self._phase("fetch"):
             found = await self._means.forge.fetch(request.repo, request.ref, self._bare)
         base = BaseFixed(found.commit, found.branch, found.note)
