@@ -1,8 +1,89 @@
-"""What every test gets."""
+"""What every test gets. A test that needs sandboxes asks for `host` and is skipped, by reason, where there are none."""
 
+import os
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import anyio
 import pytest
+
+from cloister.core.errors import HostError
+from cloister.core.ids import new_owner_id
+from cloister.sandbox import cgroup, plan
+from cloister.sandbox.container import ContainerHost
+from cloister.sandbox.owners import Owners
+
+PATH = os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def warm_dir() -> Path:
+    """A data directory outside the repository that keeps the template and the programs between test sessions."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cloister-tests"
+    owner = new_owner_id()
+
+    async def warm() -> None:
+        warm_host = ContainerHost(cache, owner, None, PATH)
+        await warm_host.prepare("default", lambda fraction, note: None)
+        if not any(report.works for report in await warm_host.probe()):
+            raise HostError("no_runtime", "neither crun nor runc works here")
+
+    try:
+        with Owners(cache / "owners").hold(owner):
+            anyio.run(warm)
+    except HostError as error:
+        pytest.skip(f"no sandboxes on this machine ({error.code}): {error.message}")
+    return cache
+
+
+@pytest.fixture
+def data_dir(warm_dir: Path, tmp_path: Path) -> Path:
+    """A data directory of its own that borrows what is slow to make."""
+    directory = tmp_path / "data"
+    directory.mkdir(mode=0o700)
+    for name in ("templates", "programs", "runtimes.json"):
+        (directory / name).symlink_to(warm_dir / name)
+    return directory
+
+
+@pytest.fixture
+def host(data_dir: Path) -> Generator[ContainerHost]:
+    owner = new_owner_id()
+    with Owners(data_dir / "owners").hold(owner):
+        yield ContainerHost(data_dir, owner, None, PATH)
+
+
+def leftovers(directory: Path) -> Iterator[str]:
+    """What sandboxes whose data is below `directory` left on this machine."""
+    names = {
+        path.name
+        for at, below, _ in os.walk(directory)
+        if at.endswith("/sandboxes")
+        for path in map(Path, below)
+        if plan.parse_name(path.name)
+    }
+    yield from (f"directory {name}" for name in names)
+    yield from (f"cgroup {name}" for name in cgroup.names(cgroup.read_layout()) if name in names)
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    yield from (f"mount {line}" for line in mounts if str(directory) in line)
+    for path in Path("/sys/block").glob("loop*/loop/backing_file"):
+        if path.read_text().startswith(str(directory)):
+            yield f"loop device {path}"
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if any(word.startswith(f"{directory}/") and "/sandboxes/" in word for word in words):
+            yield f"process {path.parent.name}: {' '.join(words)}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_is_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    yield
+    assert list(leftovers(tmp_path_factory.getbasetemp())) == []
