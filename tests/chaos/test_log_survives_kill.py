@@ -124,3 +124,27 @@ async def test_killed_at_a_system_call_nothing_acknowledged_is_lost(call: str, t
         second = await live(path, 3)
         assert second.acked > life.acked
         assert check_log(path, second.acked) is not None
+
+
+async def test_an_append_is_acknowledged_only_after_the_disk_has_it(tmp_path: Path) -> None:
+    strace = shutil.which("strace")
+    if strace is None:
+        pytest.skip("strace is not installed: the order of syncing and acknowledging is not tested")
+    trace = tmp_path / "trace"
+    program = [sys.executable, str(PROGRAM), str(tmp_path / "log.db"), new_owner_id(), "40"]
+    with anyio.fail_after(FOR_ONE_LIFE):
+        await anyio.run_process(
+            [strace, "-f", "-qq", "-o", str(trace), "-e", "trace=fdatasync,write", *program], stderr=None
+        )
+    synced = acked = 0
+    lines = (await anyio.Path(trace).read_text(encoding="utf-8")).splitlines()
+    for line in lines:
+        if '"epoch ' in line:
+            synced = 0
+        elif "fdatasync" in line and line.endswith("= 0"):
+            synced += 1
+        elif '"ack ' in line:
+            acked += 1
+            # Two hands append, so one commit carries at most two of these.
+            assert acked <= 2 * synced
+    assert acked == 80

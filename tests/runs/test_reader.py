@@ -7,12 +7,12 @@ import anyio
 import pytest
 
 from cloister.core.errors import HostError, UserError
-from cloister.core.events import PhaseStarted
+from cloister.core.events import Event, PhaseStarted, RunFinished, StopRequested
 from cloister.core.ids import RunId, new_run_id
 from cloister.core.records import NewRun
-from cloister.runs.reader import LogReader
+from cloister.runs.reader import PAGE_BYTES, LogReader
 from cloister.runs.sqlite import open_backbone
-from cloister.testing.backbone_conformance import claimed
+from cloister.testing.backbone_conformance import claimed, collect
 
 pytestmark = pytest.mark.anyio
 
@@ -53,6 +53,22 @@ async def test_it_reads_what_the_backbone_wrote_while_that_is_open_and_after(tmp
     with LogReader(path) as log:
         assert log.events(fence.run)[-3:] == added
         assert not log.row(fence.run).owner_lives
+
+
+async def test_large_events_are_read_in_pages_that_fit_in_memory(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    async with open_backbone(path, owner_lives=lambda owner: True) as backbone:
+        fence = await claimed(backbone)
+        large = StopRequested("x" * (PAGE_BYTES // 5))
+        for _ in range(12):
+            await backbone.append(fence, [large])
+        await backbone.append(fence, [RunFinished("green", "done")])
+        with LogReader(path) as log:
+            page = log.page(fence.run, 0)
+            assert ([event.seq for event in page.events], page.more) == ([1, 2, 3, 4, 5, 6, 7], True)
+            assert [event.seq for event in log.page(fence.run, 12).events] == [13, 14, 15]
+        followed = await collect(backbone, fence.run)
+        assert [event.seq for event in followed if isinstance(event, Event)] == list(range(1, 16))
 
 
 async def test_a_run_is_named_by_any_beginning_that_is_its_alone(tmp_path: Path) -> None:

@@ -219,6 +219,28 @@ async def test_an_append_that_was_begun_is_seen_through_when_its_caller_is_cance
         assert [event.seq for event in await backbone.read(fence.run)] == [1, 2, 3]
 
 
+async def test_cancelling_everything_ends_at_once_and_keeps_what_was_begun(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    acked: list[int] = []
+    with anyio.fail_after(20), anyio.CancelScope() as scope:
+        async with open_backbone(path, owner_lives=lambda owner: True) as backbone:
+            fence = await claimed(backbone)
+
+            async def work() -> None:
+                while True:
+                    acked.extend(event.seq for event in await backbone.append(fence, [PhaseStarted("work")]))
+                    if len(acked) == 50:
+                        scope.cancel()
+
+            async with anyio.create_task_group() as tasks:
+                for _ in range(5):
+                    tasks.start_soon(work)
+    assert scope.cancelled_caught
+    async with opened(path) as backbone:
+        (row,) = await backbone.runs()
+        assert row.last_seq == max(acked)
+
+
 async def test_more_appends_than_may_wait_all_arrive(tmp_path: Path) -> None:
     async with opened(tmp_path / "log.db") as backbone:
         fence = await claimed(backbone)

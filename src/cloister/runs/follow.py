@@ -7,16 +7,13 @@ from cloister.core.events import Delta, Event, RunFinished
 from cloister.runs.hub import Subscription
 from cloister.runs.reader import Page
 
-PAGE = 256
-"""Events that are read from the log at once."""
-
 
 class Follower:
     """One reader's place in one run."""
 
     def __init__(self, read: Callable[[int], Awaitable[Page]], live: Subscription, after: int) -> None:
         self._read = read
-        """At most `PAGE` events after a sequence number."""
+        """The page after a sequence number."""
         self._live = live
         self._cursor = after
         self._ended = False
@@ -45,7 +42,7 @@ class Follower:
                 self._pass(event)
                 yield event
             self._ended = self._ended or (page.finished and self._cursor >= page.last_seq)
-            more = len(page.events) == PAGE
+            more = page.more
         self._live.caught_up(self._cursor)
 
     def _pass(self, event: Event) -> None:

@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Self, cast
@@ -9,7 +10,7 @@ from typing import Self, cast
 import msgspec
 
 from cloister.core.errors import UserError
-from cloister.core.events import Event, decode_body
+from cloister.core.events import AnyBody, Event, decode_body
 from cloister.core.ids import OwnerId, RunId, is_id
 from cloister.core.records import Outcome, State
 from cloister.runs.api import RunRow
@@ -59,10 +60,17 @@ def _open(path: Path) -> sqlite3.Connection | None:
         return None
 
 
+PAGE_EVENTS = 256
+PAGE_BYTES = 8_388_608
+"""A page ends after the event that reaches either."""
+
+
 class Page(msgspec.Struct, frozen=True):
-    """Some events, and whether the log goes on after them."""
+    """Some events, and how the log stood when they were read."""
 
     events: tuple[Event, ...]
+    more: bool
+    """Whether the page was full: the log may go on."""
     last_seq: int
     finished: bool
     """Whether nothing will ever follow `last_seq`."""
@@ -110,24 +118,38 @@ class LogReader:
 
     def events(self, run: RunId, after: int = 0, limit: int = 1_000_000) -> tuple[Event, ...]:
         """Events with `seq > after`, in order. Raises `UserError` (`no_such_run`)."""
-        return self.page(run, after, limit).events
+        return self._page(run, after, limit, None).events
 
-    def page(self, run: RunId, after: int, limit: int) -> Page:
-        """At most `limit` events after `after`, and how the log stood when they were read."""
+    def page(self, run: RunId, after: int) -> Page:
+        """The next page of events after `after`. Raises `UserError` (`no_such_run`)."""
+        return self._page(run, after, PAGE_EVENTS, PAGE_BYTES)
+
+    def _page(self, run: RunId, after: int, limit: int, limit_bytes: int | None) -> Page:
         if self._db is None:
             raise no_such_run(run)
+        events: list[Event] = []
+        size = 0
         with mapped(self._path):
             # The row first: whatever it counts is in the log already, so the events are never short of it.
             record = find(self._db, run)
             found = self._db.execute(
                 "SELECT seq, at, body FROM events WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?",
                 (record[0], after, limit),
-            ).fetchall()
+            )
+            with closing(found):  # an open cursor would keep the log from being tidied up
+                for seq, at, body in found:
+                    events.append(Event(run, seq, at, self._decode(body)))
+                    size += len(body)
+                    if limit_bytes is not None and size >= limit_bytes:
+                        break
+        full = len(events) == limit or (limit_bytes is not None and size >= limit_bytes)
+        return Page(tuple(events), full, record[10], record[2] == "finished")
+
+    def _decode(self, body: bytes) -> AnyBody:
         try:
-            events = tuple(Event(run, seq, at, decode_body(body)) for seq, at, body in found)
+            return decode_body(body)
         except msgspec.DecodeError as error:
             raise corrupt(self._path) from error
-        return Page(events, record[10], record[2] == "finished")
 
     def resolve(self, prefix: str) -> RunId:
         """The run whose id starts with `prefix` (the leading `r-` may be left out); `last` is the newest.

@@ -25,7 +25,7 @@ from cloister.core.ids import OwnerId, RunId
 from cloister.core.records import NewRun, check_new_run
 from cloister.runs import transactions
 from cloister.runs.api import Fence, RunRow
-from cloister.runs.follow import PAGE, Follower
+from cloister.runs.follow import Follower
 from cloister.runs.hub import Hub
 from cloister.runs.reader import LogReader, Page
 from cloister.runs.transactions import Entry, encoded
@@ -80,7 +80,7 @@ class SqliteBackbone:
         await self.row(run)
 
         async def read(cursor: int) -> Page:
-            return await self._read(partial(self._reader.page, run, cursor, PAGE))
+            return await self._read(partial(self._reader.page, run, cursor))
 
         try:
             # Subscribed before the log is read: what is appended meanwhile is in one of the two, or in both.

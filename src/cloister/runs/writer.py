@@ -56,6 +56,8 @@ class Writer:
         self._bell, ring = socket.socketpair()
         self._bell.setblocking(False)
         self._thread = _Thread(db, path, ring)
+        # Whoever waits for a write is shielded, so what answers them must outlive a cancellation too.
+        self._serving = anyio.CancelScope(shield=True)
 
     async def write(self, work: Work[T]) -> T:
         """Do `work` in a transaction; durable when this returns. Raises what `work` raised, or `HostError`.
@@ -83,14 +85,16 @@ class Writer:
         self._thread.watch(on)
 
     async def serve(self) -> None:
-        while True:
-            await anyio.wait_readable(self._bell)
-            with suppress(BlockingIOError):
-                self._bell.recv(4_096)
-            self._hand_back()
-            if self._thread.changed_outside:
-                self._thread.changed_outside = False
-                self._hub.look()
+        """Show what is durable and let callers go on, until `close`."""
+        with self._serving:
+            while True:
+                await anyio.wait_readable(self._bell)
+                with suppress(BlockingIOError):
+                    self._bell.recv(4_096)
+                self._hand_back()
+                if self._thread.changed_outside:
+                    self._thread.changed_outside = False
+                    self._hub.look()
 
     def _hand_back(self) -> None:
         settled = self._thread.settled
@@ -103,6 +107,7 @@ class Writer:
         with anyio.CancelScope(shield=True):  # bounded by the join inside
             await to_thread.run_sync(self._thread.close)
         self._hand_back()
+        self._serving.cancel()
 
     def release(self) -> None:
         self._bell.close()
@@ -243,7 +248,6 @@ async def open_writer(path: Path, hub: Hub) -> AsyncGenerator[Writer]:
                 failure = error  # raised below as it is: a task group would wrap it
             finally:
                 await writer.close()
-                tasks.cancel_scope.cancel()
     finally:
         writer.release()
     if failure is not None:
