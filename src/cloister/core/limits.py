@@ -75,5 +75,5 @@ HISTORY_BYTES = 209_715_200
 CHANGE_BYTES = 134_217_728
 """Packed size of what one save may bring out of a sandbox."""
 
-DIFF_CHARS = 4_194_304
+DIFF_BYTES = 4_194_304
 """What is shown of one diff."""

@@ -1,6 +1,7 @@
 """The change: what a run hands over, made and described on the host from the run's own repository."""
 
 import re
+import tempfile
 import time
 from pathlib import Path
 from typing import Literal
@@ -42,14 +43,37 @@ async def make_change(
 ) -> str:
     """One commit on `base` with the files of `saved`, as `branch` of the run's repository; returns it.
 
-    Made twice, it is the same commit: its date is the save's.
+    Made twice, it is the same commit: its date is the save's. Repositories that lay in the working tree
+    and are no submodules are left out.
     """
     must(await in_bare(bare, "check-ref-format", f"refs/heads/{branch}"), f"name a branch {branch!r}")
     shown = await in_bare(bare, "show", "--no-patch", "--format=%T %ct", "--end-of-options", saved)
     tree, _, saved_at = decode(must(shown, f"find the save {saved[:12]}")).strip().partition(" ")
+    tree = await _without_strays(bare, base, tree)
     commit = await commit_tree(bare, tree, base, message, author, at=int(saved_at))
     must(await in_bare(bare, "update-ref", f"refs/heads/{branch}", commit), f"make the branch {branch}")
     return commit
+
+
+async def _without_strays(bare: Path, base: str, tree: str) -> str:
+    """`tree` without links to repositories that nobody could clone: new ones that no submodule names."""
+    listed = await in_bare(bare, "diff-tree", "-r", "--no-renames", "-z", "--end-of-options", base, tree)
+    fields = must(listed, "compare the change with its base").split(b"\0")
+    pairs = zip(fields[::2], fields[1::2], strict=False)
+    links = {path for entry, path in pairs if entry.startswith(b":000000 160000 ")}
+    if not links:
+        return tree
+    named = await in_bare(
+        bare, "config", "--null", f"--blob={tree}:.gitmodules", "--get-regexp", r"^submodule\..*\.path$"
+    )
+    strays = links - {entry.partition(b"\n")[2] for entry in named.out.split(b"\0")}
+    with tempfile.TemporaryDirectory(prefix="cloister-", dir=bare) as folder:
+        env = {"GIT_INDEX_FILE": f"{folder}/index"}
+        must(await in_bare(bare, "read-tree", tree, env=env), "read the change")
+        removed = b"".join(b"0 " + b"0" * 40 + b"\t" + path + b"\0" for path in sorted(strays))
+        update = ("update-index", "-z", "--index-info")
+        must(await in_bare(bare, *update, stdin=removed, env=env), "leave stray repositories out")
+        return oid(must(await in_bare(bare, "write-tree", env=env), "write the change"))
 
 
 async def commit_tree(
@@ -118,11 +142,9 @@ def _shown(path: bytes) -> str:
     return harmless(decode(path)).replace("\n", "\\n").replace("\t", "\\t")
 
 
-async def diff(bare: Path, base: str, commit: str) -> str:
+async def diff(bare: Path, base: str, commit: str, *, limit_bytes: int = limits.DIFF_BYTES) -> str:
     """The change as a unified diff. Untrusted text; a very long one is cut off with a line that says so."""
-    made = await in_bare(
-        bare, *_DIFF, "--patch", "--end-of-options", base, commit, limit_bytes=limits.DIFF_CHARS
-    )
+    made = await in_bare(bare, *_DIFF, "--patch", "--end-of-options", base, commit, limit_bytes=limit_bytes)
     if made.cut:
         return decode(made.out) + "\n[… the diff goes on …]\n"
     return decode(must(made, "compare the change with its base"))

@@ -13,7 +13,7 @@ import msgspec
 from anyio import to_thread
 
 from cloister.core import limits
-from cloister.core.errors import SandboxLost
+from cloister.core.errors import SandboxLost, UserError
 from cloister.core.text import decode
 from cloister.forge.host_git import complaint, in_bare, is_oid, must, oid
 
@@ -37,25 +37,34 @@ async def tree_of(bare: Path, commit: str) -> str:
     return oid(must(found, f"find commit {commit[:12]}"))
 
 
-async def pack(bare: Path, commit: str, tree: str | None = None) -> Pack:
-    """`commit` with its history, and `tree`. A history that is too large is cut off."""
+async def pack(
+    bare: Path, commit: str, tree: str | None = None, *, limit_bytes: int = limits.HISTORY_BYTES
+) -> Pack:
+    """`commit` with its history, and `tree`. A history that is larger than `limit_bytes` is cut off."""
     shallow = await to_thread.run_sync(_shallow_of, bare)
     if shallow:
         shallow = tuple(set(shallow) & {name for name, *_ in await _parents(bare, commit)})
-    data = await _packed(bare, (commit, tree), shallow)
+    data = await _packed(bare, (commit, tree), shallow, limit_bytes)
     for depth in DEPTHS:
         if data is not None:
-            break
+            return Pack(data, shallow)
         shallow = await _cut(bare, commit, depth)
-        data = await _packed(bare, (commit, tree), shallow, last=depth == DEPTHS[-1])
-    return Pack(data or b"", shallow)
+        data = await _packed(bare, (commit, tree), shallow, limit_bytes)
+    if data is None:  # one commit has to fit, if it fits into a file
+        data = await _packed(bare, (commit, tree), shallow, limits.FILE_BYTES)
+    if data is None:
+        raise UserError(
+            "repository_too_large",
+            f"The files of commit {commit[:7]} take more than {limits.FILE_BYTES >> 20} MiB packed, "
+            "which is more than a sandbox is given.",
+        )
+    return Pack(data, shallow)
 
 
 async def _packed(
-    bare: Path, wants: tuple[str | None, ...], shallow: tuple[str, ...], *, last: bool = False
+    bare: Path, wants: tuple[str | None, ...], shallow: tuple[str, ...], limit_bytes: int
 ) -> bytes | None:
-    """The pack, or None when it is larger than a sandbox gets; the `last` try may be as large as a file."""
-    limit = limits.FILE_BYTES if last else limits.HISTORY_BYTES
+    """The pack, or None when it is larger than `limit_bytes`."""
     lines = "".join(f"{want}\n" for want in wants if want is not None)
     async with _shallow_file(bare, shallow) as path:
         made = await in_bare(
@@ -64,12 +73,10 @@ async def _packed(
             str(path),
             *("pack-objects", "--revs", "--stdout", "--delta-base-offset", "--quiet"),
             stdin=lines.encode(),
-            limit_bytes=limit,
+            limit_bytes=limit_bytes,
             memory_bytes=None,
         )
-    if made.cut and not last:
-        return None
-    return must(made, "pack the repository for the sandbox")
+    return None if made.cut else must(made, "pack the repository for the sandbox")
 
 
 @asynccontextmanager

@@ -7,6 +7,8 @@ the commit that holds it is made by the host.
 import logging
 from pathlib import Path
 
+import msgspec
+
 from cloister.core import limits
 from cloister.core.commands import Command, Computer, Finished
 from cloister.core.errors import Bug, SandboxLost, UserError
@@ -91,12 +93,20 @@ echo "$t"
 )
 
 
-async def put(computer: Computer, bare: Path, commit: str, branch: str = WORK_BRANCH) -> None:
-    """Make `/work` a fresh checkout of `commit` on `branch`, with as much history as is reasonable.
+async def put(
+    computer: Computer,
+    bare: Path,
+    commit: str,
+    branch: str = WORK_BRANCH,
+    *,
+    history_bytes: int = limits.HISTORY_BYTES,
+) -> None:
+    """Make `/work` a fresh checkout of `commit` on `branch`, its history cut off where it gets too large.
 
-    Raises `UserError` (`put_failed`).
+    Raises `UserError` (`put_failed`, `repository_too_large`).
     """
-    await _put(computer, await packs.pack(bare, commit), (branch, commit, ""))
+    pack = await packs.pack(bare, commit, limit_bytes=history_bytes)
+    await _put(computer, pack, (branch, commit, ""))
 
 
 async def restore(computer: Computer, bare: Path, base: str, commit: str, branch: str = WORK_BRANCH) -> None:
@@ -125,7 +135,9 @@ async def tree(computer: Computer) -> str:
     return name
 
 
-async def save(computer: Computer, bare: Path, base: str, ref: str) -> str:
+async def save(
+    computer: Computer, bare: Path, base: str, ref: str, *, limit_bytes: int = limits.CHANGE_BYTES
+) -> str:
     """Save the working tree outside the sandbox as a commit on `base`, under `ref`; returns that commit.
 
     Returns `base` when nothing differs from it. Raises `UserError` (`save_failed`, `change_too_large`)
@@ -134,7 +146,13 @@ async def save(computer: Computer, bare: Path, base: str, ref: str) -> str:
     if not ref.startswith(SAVE_REFS):
         raise Bug(f"A save point must be under {SAVE_REFS}, not {ref}.")
     base_tree = await packs.tree_of(bare, base)
-    done = await _ask(computer, bare, base, base_tree)
+    command = msgspec.structs.replace(_script(_SAVE, base_tree), limit_bytes=limit_bytes)
+    done = await computer.run(command)
+    if not done.ok and done.exited.killed is None:  # the repository inside is damaged: mend it, ask again
+        pack = await packs.pack(bare, base)
+        await computer.run(_script(_HEAL, base), pack.data)
+        done = await computer.run(command)
+    _check_saved(done, limit_bytes)
     name, data = decode(done.out[:40]), done.out[41:]
     if not is_oid(name):
         raise SandboxLost("The sandbox named a tree that cannot exist.")
@@ -146,25 +164,17 @@ async def save(computer: Computer, bare: Path, base: str, ref: str) -> str:
     return commit
 
 
-async def _ask(computer: Computer, bare: Path, base: str, base_tree: str) -> Finished:
-    """Let the guest pack its tree; when its repository is damaged, mend that and ask once more."""
-    command = _script(_SAVE, base_tree)
-    done = await computer.run(command)
-    if not done.ok and done.exited.killed is None:
-        pack = await packs.pack(bare, base)
-        await computer.run(_script(_HEAL, base), pack.data)
-        done = await computer.run(command)
+def _check_saved(done: Finished, limit_bytes: int) -> None:
     if done.exited.killed == "output":
         raise UserError(
             "change_too_large",
-            f"The change is larger than {limits.CHANGE_BYTES >> 20} MiB: "
+            f"The change is larger than {limit_bytes >> 20} MiB: "
             "remove what is generated, or name it in .gitignore.",
         )
     if not done.ok or b"No space left" in done.err or b"quota exceeded" in done.err:
         raise UserError("save_failed", f"git in the sandbox cannot save the working tree: {_why(done)}.")
     if done.err:
-        log.warning("Some files were not saved", extra={"reason": _why(done)})
-    return done
+        log.warning("git in the sandbox complained while it saved: %s", _why(done))
 
 
 def _script(text: str, *args: str) -> Command:
