@@ -186,6 +186,7 @@ _Noreturn void supervise(const struct start *s, const int stdio[3], int control)
         dup2(stdio[i], i);
     dup2(control, CONTROL);
     close_from(CONTROL + 1, false);
+    setpgid(0, 0); /* outside a sandbox, who kills the guest's group must leave us to sweep */
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     prctl(PR_SET_NAME, "supervisor");
     if (pipe2(note, O_CLOEXEC | O_NONBLOCK) != 0 || (w.program = fork()) < 0) {
