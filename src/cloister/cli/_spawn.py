@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,8 +19,11 @@ class Said(NamedTuple):
     err: str
 
 
-def start_server(data_dir: Path, port: int | None, config: Path | None) -> subprocess.Popen[bytes]:
-    """A server of its own session that outlives us; what it prints goes to `server.log`."""
+def start_server(data_dir: Path, port: int | None, config: Path | None) -> Callable[[], bool]:
+    """A server of its own session that outlives us; what it prints goes to `server.log`.
+
+    Returns a function that says whether it has ended.
+    """
     argv = [sys.executable, "-m", "cloister", "--data-dir", str(data_dir), "serve"]
     if port is not None:
         argv += ["--port", str(port)]
@@ -31,7 +35,7 @@ def start_server(data_dir: Path, port: int | None, config: Path | None) -> subpr
         data_dir / "server.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
     )
     try:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
             stdout=descriptor,
@@ -42,6 +46,16 @@ def start_server(data_dir: Path, port: int | None, config: Path | None) -> subpr
         )
     finally:
         os.close(descriptor)
+    # It outlives us on purpose: Popen must not complain that nobody waits for it.
+    process.returncode = 0
+
+    def ended() -> bool:
+        try:
+            return os.waitpid(process.pid, os.WNOHANG)[0] != 0
+        except ChildProcessError:
+            return True
+
+    return ended
 
 
 def git(repo: Path, *args: str) -> Said:

@@ -32,24 +32,24 @@ def ensure(settings: "Settings", port: int | None = None, *, quiet: bool = False
     started = not lock_held(settings.data_dir)
     log = settings.data_dir / "server.log"
     offset = log.stat().st_size if log.exists() else 0
-    ended: Callable[[], object] = lambda: None  # noqa: E731  (the same shape as Popen.poll)
+    ended: Callable[[], bool] | None = None
     if started:
         from cloister.cli._spawn import start_server
 
         config = settings.config_path if settings.config_path.exists() else None
-        ended = start_server(settings.data_dir, port, config).poll
+        ended = start_server(settings.data_dir, port, config)
     if not quiet:
         print("Starting a server in the background …", file=sys.stderr)
     return _until_ready(settings.data_dir, ended, offset), started
 
 
-def _until_ready(data_dir: Path, ended: Callable[[], object], offset: int) -> Place:
+def _until_ready(data_dir: Path, ended: Callable[[], bool] | None, offset: int) -> Place:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         place = living(data_dir)
         if place is not None and Client(place).healthy():
             return place
-        if ended() is not None and not lock_held(data_dir):
+        if ended is not None and ended() and not lock_held(data_dir):
             raise HostError("server_failed", f"The server did not start: {_last_words(data_dir, offset)}")
         time.sleep(_LOOK_SECONDS)
     raise HostError(

@@ -76,12 +76,20 @@ def _mmdebstrap(settings: Settings, built: bool | None) -> Finding:
 async def _runtimes(settings: Settings) -> tuple[Finding, ...]:
     from cloister.core.ids import new_owner_id
     from cloister.sandbox.container import ContainerHost
+    from cloister.sandbox.owners import Owners
 
-    host = ContainerHost(settings.data_dir, new_owner_id(), settings.file.runtime, settings.path)
+    owner = new_owner_id()
     try:
-        reports = await host.probe()
-    except (CloisterError, OSError) as error:
-        return (Finding("runtime", False, f"the self-test could not run: {error}", "sudo cloister doctor"),)
+        # The self-test opens a sandbox, and a sandbox belongs to somebody who lives.
+        with Owners(settings.data_dir / "owners").hold(owner):
+            reports = await ContainerHost(
+                settings.data_dir, owner, settings.file.runtime, settings.path
+            ).probe()
+    except OSError as error:
+        found = f"not tried: {settings.data_dir} cannot be used ({error.strerror})"
+        return (Finding("runtime", False, found, "sudo cloister doctor"),)
+    except CloisterError as error:
+        return (Finding("runtime", False, f"the self-test could not run: {error.message}"),)
     one_works = any(report.works for report in reports)
     return tuple(
         Finding(

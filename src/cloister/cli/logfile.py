@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from cloister.runs.reader import LogReader
 
 _LOOK_SECONDS = 0.2
-_PAGE = 256
 _UNCLAIMED_SECONDS = 5.0
 """How long nobody may drive a run before we say so: between two owners there is a gap."""
 
@@ -22,7 +21,7 @@ async def follow_log(log: "LogReader", run: "RunId", watch: "Watch") -> None:
     driven_at = anyio.current_time()
     while True:
         row = log.row(run)
-        page = log.page(run, watch.last_seq, _PAGE)
+        page = log.page(run, watch.last_seq)
         for event in page.events:
             watch.feed(event)
         if page.finished and watch.last_seq >= page.last_seq:
@@ -37,5 +36,5 @@ async def follow_log(log: "LogReader", run: "RunId", watch: "Watch") -> None:
                 "not_driven",
                 f"Nobody drives {run} now. It is kept: `cloister serve --background` goes on with it.",
             )
-        if len(page.events) < _PAGE:
+        if not page.more:
             await anyio.sleep(_LOOK_SECONDS)
