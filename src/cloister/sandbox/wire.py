@@ -283,7 +283,10 @@ class Link:
                 both.start_soon(self._read, stdout)
                 await self.lost.wait()
                 both.cancel_scope.cancel()
-        finally:  # the end of its input is the end of the guest
+        finally:
+            # Nobody reads any more, so nobody may go on waiting for an answer; cancelled from outside, too.
+            self._lose("The sandbox was closed.")
+            # The end of its input is the end of the guest.
             with anyio.CancelScope(shield=True), suppress(*_GONE):
                 await stdin.aclose()
 
