@@ -1,0 +1,237 @@
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+PROMPT = "The test suite fails. Find the cause and fix it."
+
+SLOW = """
+[[reply]]
+say = "Waiting."
+calls = [{ tool = "bash", command = "touch started; sleep 600", seconds = 600 }]
+"""
+
+
+def test_a_prompt_becomes_a_green_branch_with_proof(cloister: Any) -> None:
+    ledger = cloister.ledger()
+    done = cloister("run", PROMPT, "--repo", str(ledger), "--model", cloister.fix)
+    assert "✗ 5 failing → 2 failing (3 fixed)" in done.stdout
+    assert "✓ green" in done.stdout
+    assert "scripted model: replies come from" in done.stdout
+    (run,) = [json.loads(line) for line in cloister("ps", "--json").stdout.splitlines()]
+    assert run["outcome"] == "green"
+    branch = cloister.git(ledger, "branch", "--list", "cloister/*").strip()
+    assert cloister.git(ledger, "status", "--porcelain") == ""
+    assert cloister.git(ledger, "branch", "--show-current") == "main"
+    message = cloister.git(ledger, "log", "-1", "--format=%B", branch)
+    assert "Before: 5 red" in message
+    assert "Now: 0 red, 40 passed" in message
+    changed = cloister.git(ledger, "diff", "--name-only", "main", branch).splitlines()
+    assert changed == ["src/ledger/settle.py", "src/ledger/split.py"]
+    assert cloister.sandbox_processes() == []
+
+
+def test_the_log_is_numbered_without_gaps_and_diff_shows_the_change(cloister: Any) -> None:
+    ledger = cloister.ledger()
+    cloister("run", PROMPT, "--repo", str(ledger), "--model", cloister.fix)
+    events = cloister.events()
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    assert (events[0]["body"]["type"], events[-1]["body"]["type"]) == ("RunAdmitted", "RunFinished")
+    assert "+    shares = {name: total * weight // whole" in cloister("diff", "last").stdout
+
+
+def test_json_output_is_one_event_per_line(cloister: Any) -> None:
+    ledger = cloister.ledger()
+    done = cloister("run", PROMPT, "--repo", str(ledger), "--model", cloister.fix, "--json")
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+
+
+def test_three_attempts_run_in_forks_and_one_of_them_is_the_change(cloister: Any) -> None:
+    ledger = cloister.ledger()
+    cloister("run", PROMPT, "--repo", str(ledger), "--model", cloister.fix, "--n", "3")
+    events = cloister.events()
+    ended = [e["body"] for e in events if e["body"]["type"] == "AttemptEnded"]
+    assert sorted((body["attempt"], body["outcome"]) for body in ended) == [(n, "green") for n in range(3)]
+    assert events[-1]["body"]["attempt"] == 0
+    assert len(cloister.git(ledger, "branch", "--list", "cloister/*").splitlines()) == 1
+
+
+def test_a_named_check_decides(cloister: Any) -> None:
+    ledger = cloister.ledger()
+    script = cloister.script('[[reply]]\ncalls = [{ tool = "finish", summary = "Nothing to do." }]')
+    cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true")
+    assert cloister.events()[-1]["body"]["outcome"] == "green"
+    script = cloister.script(
+        '[[reply]]\nname = "a"\ncalls = [{ tool = "finish", summary = "s" }]\ngoto = "a"'
+    )
+    done = cloister(
+        "run", "p", "--repo", str(ledger), "--model", script, "--check", "false", "--steps", "2", code=1
+    )
+    assert "2 steps" in done.stdout
+
+
+def test_a_check_that_deletes_tests_is_not_green(cloister: Any) -> None:
+    ledger = cloister.ledger()
+    script = cloister.script(
+        """
+[[reply]]
+calls = [{ tool = "bash", command = "rm tests/test_settle.py tests/test_split.py tests/test_book.py" }]
+[[reply]]
+name = "claim"
+calls = [{ tool = "finish", summary = "All green!" }]
+goto = "claim"
+"""
+    )
+    done = cloister("run", PROMPT, "--repo", str(ledger), "--model", script, "--steps", "3", code=1)
+    assert "missing" in done.stdout
+    assert cloister.git(ledger, "branch", "--list", "cloister/*") == ""
+
+
+def test_ctrl_c_stops_an_in_process_run_cleanly_and_keeps_its_work(cloister: Any) -> None:
+    ledger = cloister.ledger()
+    process = cloister.start("run", "p", "--repo", str(ledger), "--model", cloister.script(SLOW))
+    cloister.until(lambda: cloister.has("ActionDecided"))
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert cloister.events()[-1]["body"]["outcome"] == "stopped"
+    assert cloister.sandbox_processes() == []
+
+
+def test_stop_and_say_reach_a_run_that_another_process_drives(cloister: Any) -> None:
+    ledger = cloister.ledger()
+    process = cloister.start("run", "p", "--repo", str(ledger), "--model", cloister.script(SLOW))
+    cloister.until(lambda: cloister.has("ActionDecided"))
+    cloister("say", "last", "Hurry up.")
+    cloister("stop", "last")
+    process.communicate(timeout=60)
+    events = cloister.events()
+    assert events[-1]["body"]["outcome"] == "stopped"
+    assert [e["body"]["text"] for e in events if e["body"]["type"] == "PromptReceived"] == ["Hurry up."]
+    late = cloister("say", "last", "Too late.", code=2)
+    assert "finished" in late.stderr
+
+
+def test_apply_makes_a_branch_in_another_checkout_and_never_touches_a_dirty_tree(cloister: Any) -> None:
+    ledger = cloister.ledger()
+    cloister("run", PROMPT, "--repo", str(ledger), "--model", cloister.fix)
+    other = cloister.cwd / "other"
+    cloister.git(cloister.cwd, "clone", "-q", str(ledger), str(other))
+    (other / "README.md").write_text("mine")
+    refused = cloister("apply", "last", "--repo", str(other), "--checkout", code=2)
+    assert "not committed" in refused.stderr
+    cloister("apply", "last", "--repo", str(other))
+    assert (other / "README.md").read_text() == "mine"
+    assert cloister.git(other, "branch", "--list", "cloister/*") != ""
+    cloister.git(other, "checkout", "-q", "README.md")
+    cloister("apply", "last", "--repo", str(other), "--checkout")
+    assert cloister.git(other, "branch", "--show-current").startswith("cloister/")
+
+
+def test_a_dirty_tree_is_said_and_its_files_are_not_part_of_the_run(cloister: Any) -> None:
+    ledger = cloister.ledger()
+    (ledger / "notes.txt").write_text("mine")
+    script = cloister.script(
+        '[[reply]]\ncalls = [{ tool = "bash", command = "ls notes.txt" }, { tool = "finish", summary = "s" }]'
+    )
+    done = cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true")
+    assert "1 uncommitted file is not part of this run" in done.stdout.replace("\n", " ")
+    assert "No such file" in json.dumps(cloister.events())
+    assert (ledger / "notes.txt").read_text() == "mine"
+
+
+def test_a_detached_head_is_a_fine_place_to_start(cloister: Any) -> None:
+    ledger = cloister.ledger()
+    cloister.git(ledger, "checkout", "-q", "--detach")
+    script = cloister.script('[[reply]]\ncalls = [{ tool = "finish", summary = "s" }]')
+    cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true")
+
+
+def test_bad_input_is_one_sentence_and_leaves_no_run_behind(cloister: Any, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    cloister.git(empty, "init", "-q")
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    said = {
+        "no model": cloister("run", "p", "--repo", str(plain), code=2).stderr,
+        "prompt": cloister("run", " ", "--repo", str(plain), "--model", cloister.fix, code=2).stderr,
+        "script": cloister("run", "p", "--repo", ".", "--model", "script:none.toml", code=None).stdout,
+    }
+    assert "No model is configured" in said["no model"]
+    assert "The prompt is empty" in said["prompt"]
+    for where, text in (
+        (plain, "is not a git repository"),
+        (empty, "no commits"),
+        (tmp_path / "nowhere", "does not exist"),
+    ):
+        done = cloister("run", "p", "--repo", str(where), "--model", cloister.fix, code=None)
+        assert done.returncode != 0
+        assert text in (done.stdout + done.stderr), (where, done.stdout, done.stderr)
+
+
+def test_a_prompt_of_ten_megabytes_is_refused(cloister: Any) -> None:
+    done = cloister("run", "-", "--repo", ".", "--model", cloister.fix, stdin="x" * 10_000_000, code=2)
+    assert "262,144" in done.stderr
+
+
+def test_a_check_that_never_ends_is_killed_when_the_budget_is_spent(cloister: Any) -> None:
+    ledger = cloister.ledger()
+    script = cloister.script('[[reply]]\ncalls = [{ tool = "bash", command = "touch changed" }]')
+    done = cloister(
+        "run",
+        "p",
+        "--repo",
+        str(ledger),
+        "--model",
+        script,
+        "--check",
+        "test ! -e changed || sleep 1000",
+        "--seconds",
+        "3",
+        code=1,
+    )
+    assert "3 seconds" in done.stdout
+    assert cloister.sandbox_processes() == []
+
+
+def test_output_that_floods_and_is_no_text_is_bounded_and_the_run_goes_on(cloister: Any) -> None:
+    ledger = cloister.ledger()
+    script = cloister.script(
+        """
+[[reply]]
+calls = [{ tool = "bash", command = "head -c 3000 /dev/urandom; yes" }]
+[[reply]]
+expect = "too much output"
+calls = [{ tool = "finish", summary = "s" }]
+"""
+    )
+    cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true")
+    returned = next(e["body"] for e in cloister.events() if e["body"]["type"] == "ToolReturned")
+    assert len(returned["text"]) < 14_000
+
+
+def test_a_guest_that_dies_is_rebuilt_from_the_last_save_point(cloister: Any) -> None:
+    ledger = cloister.ledger()
+    script = cloister.script(
+        """
+[[reply]]
+calls = [{ tool = "bash", command = "echo kept > kept.txt" }]
+[[reply]]
+calls = [{ tool = "bash", command = "touch ready; [ -e /tmp/second ] || sleep 600; cat kept.txt", seconds = 600 }]
+[[reply]]
+expect = "kept"
+calls = [{ tool = "finish", summary = "s" }]
+"""
+    )
+    process = cloister.start("run", "p", "--repo", str(ledger), "--model", script, "--check", "true")
+    cloister.until(
+        lambda: cloister.kinds().count("ActionDecided") == 2 if cloister.has("RunAdmitted") else False
+    )
+    for pid in cloister.sandbox_processes():
+        cloister.kill(pid)
+    cloister.until(lambda: cloister.has("RunResumed"))
+    assert "SandboxOpened" in cloister.kinds()[cloister.kinds().index("RunResumed") :]
+    cloister("stop", "last")
+    process.communicate(timeout=60)
+    assert "kept.txt" in cloister("diff", "last").stdout

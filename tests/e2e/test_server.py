@@ -1,0 +1,84 @@
+import json
+from typing import Any
+
+PROMPT = "The test suite fails. Find the cause and fix it."
+
+
+def test_a_detached_run_starts_a_server_and_can_be_watched_to_its_end(cloister: Any) -> None:
+    ledger = cloister.ledger()
+    done = cloister("run", PROMPT, "--repo", str(ledger), "--model", cloister.fix, "--detach")
+    assert "cloister watch r-" in done.stdout + done.stderr
+    watched = cloister("watch", "last")
+    assert "✓ green" in watched.stdout
+    assert "running" in cloister("serve", "--status").stdout or cloister.server_pid()
+    cloister("serve", "--stop")
+    assert cloister("serve", "--status", code=1)
+
+
+def test_a_run_with_a_server_is_driven_by_it(cloister: Any) -> None:
+    ledger = cloister.ledger()
+    cloister("serve", "--background", "--port", "0")
+    done = cloister("run", PROMPT, "--repo", str(ledger), "--model", cloister.fix)
+    assert "✓ green" in done.stdout
+
+
+def test_the_token_is_readable_by_its_owner_only(cloister: Any) -> None:
+    cloister("serve", "--background", "--port", "0")
+    assert (cloister.data_dir / "token").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_second_server_on_one_data_directory_is_refused(cloister: Any) -> None:
+    cloister("serve", "--background", "--port", "0")
+    refused = cloister("serve", "--port", "0", code=3)
+    assert "already runs" in refused.stderr
+
+
+def test_a_run_survives_kill_9_of_its_server_and_ends_with_the_same_result(cloister: Any) -> None:
+    ledger = cloister.ledger()
+    once = cloister("run", PROMPT, "--repo", str(ledger), "--model", cloister.fix, "--json").stdout
+    straight = [json.loads(line)["body"] for line in once.splitlines()]
+    cloister("serve", "--background", "--port", "0")
+    cloister("run", PROMPT, "--repo", str(ledger), "--model", cloister.fix, "--detach")
+    cloister.until(lambda: "ChecksRan" in cloister.kinds())
+    cloister.kill(cloister.server_pid())
+    cloister.until(lambda: cloister.sandbox_processes() == [])
+    assert "RunFinished" not in cloister.kinds()
+    assert "interrupted" in cloister("ps").stdout
+    cloister("serve", "--background", "--port", "0")
+    cloister("watch", "last")
+    resumed = [event["body"] for event in cloister.events()]
+    assert "RunResumed" in [body["type"] for body in resumed]
+    assert _result(resumed) == _result(straight)
+    steps = [body["step"] for body in resumed if body["type"] == "ModelReplied"]
+    assert steps == sorted(set(steps)), "no reply was asked for twice"
+    cloister("serve", "--stop")
+    assert list((cloister.data_dir / "sandboxes").iterdir()) == []
+
+
+def _result(bodies: list[dict[str, Any]]) -> Any:
+    change = next(body for body in bodies if body["type"] == "ChangeMade")
+    end = bodies[-1]
+    return end["outcome"], end["reason"], change["files"]
+
+
+def test_sandboxes_are_made_used_and_removed_from_the_command_line(cloister: Any) -> None:
+    made = cloister("sandbox", "create", "--json")
+    sandbox = json.loads(made.stdout)["id"]
+    ran = cloister("sandbox", "exec", sandbox, "--", "sh", "-c", "echo out; echo err >&2; exit 7", code=7)
+    assert (ran.stdout, ran.stderr) == ("out\n", "err\n")
+    piped = cloister("sandbox", "exec", sandbox, "--", "cat", stdin="through\n")
+    assert piped.stdout == "through\n"
+    assert sandbox in cloister("sandbox", "ls").stdout
+    cloister("sandbox", "rm", sandbox)
+    assert sandbox not in cloister("sandbox", "ls").stdout
+    assert cloister.sandbox_processes() == []
+    gone = cloister("sandbox", "exec", sandbox, "--", "true", code=2)
+    assert "no sandbox" in gone.stderr
+
+
+def test_stopping_the_server_ends_its_sandboxes(cloister: Any) -> None:
+    cloister("sandbox", "create")
+    assert cloister.sandbox_processes() != []
+    cloister("serve", "--stop")
+    cloister.until(lambda: cloister.sandbox_processes() == [])
+    assert list((cloister.data_dir / "sandboxes").iterdir()) == []
