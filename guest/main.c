@@ -133,7 +133,7 @@ static int patience(void)
 static _Noreturn void loop(int signals)
 {
     static struct pollfd fds[3 + 4 * MAX_COMMANDS + 1 + MAX_RELAYS + 64];
-    bool reading = true;
+    bool reading = true, again = false;
     for (;;) {
         unsigned n = 3;
         fds[0] = (struct pollfd){.fd = reading ? STDIN_FILENO : -1, .events = POLLIN};
@@ -142,19 +142,23 @@ static _Noreturn void loop(int signals)
         command_poll(fds, &n);
         relay_poll(fds, &n);
         linger_poll(fds, &n);
-        if (poll(fds, n, patience()) < 0 && errno != EINTR)
+        if (poll(fds, n, again ? 0 : patience()) < 0 && errno != EINTR)
             die("poll failed");
         if (fds[2].revents)
             handle_signals(signals);
         if (now_ms() >= end_at)
             finish(0);
-        linger_handle(fds);
-        command_handle(fds);
-        relay_handle(fds);
+        /* Frames first: what they change is acted upon below, before we sleep again. */
         if (fds[0].revents && !in_read())
             finish(0);
         reading = handle_frames();
+        linger_handle(fds);
+        command_handle(fds);
+        relay_handle(fds);
+        /* Whoever had no room to speak is heard as soon as there is, not when something else happens. */
+        bool tight = out_room() <= FRAME_ROOM + 1;
         out_flush();
+        again = tight && out_room() > FRAME_ROOM + 1;
     }
 }
 

@@ -94,6 +94,12 @@ async def test_megabytes_go_in_and_come_out_unchanged(open_guest: OpenGuest) -> 
     assert done.out == data
 
 
+async def test_no_input_is_an_end_of_input(open_guest: OpenGuest) -> None:
+    async with open_guest(SELF) as (link, _):
+        with anyio.fail_after(10):
+            assert (await link.run(Command(("cat",), cwd="/"))).ok
+
+
 async def test_input_that_nobody_reads_is_no_error(open_guest: OpenGuest) -> None:
     async with open_guest(SELF) as (link, _):
         done = await link.run(sh("exec <&-; echo ok"), b"x" * 2_000_000)
