@@ -12,8 +12,7 @@ from cloister.core.errors import CloisterError, Fenced, HostError, OutsideError,
 
 logger = logging.getLogger(__name__)
 
-_NOT_FOUND = {"not_found", "not_a_file", "not_a_directory"}
-_CONFLICT = {"run_finished", "task_id_taken", "key_taken", "ask_answered"}
+_CONFLICT = {"run_finished", "task_id_taken", "ask_answered", "no_change"}
 _HTTP_CODES = {
     400: ("bad_request", "The request is not valid."),
     404: ("no_such_route", "There is nothing at this address: see /v1/openapi.json."),
@@ -88,7 +87,7 @@ def _own_status(error: CloisterError) -> int:
 
 
 def _user_status(code: str) -> int:
-    if code in _NOT_FOUND or code.startswith("no_such_"):
+    if code == "not_found" or code.startswith("no_such_"):
         return 404
     if code in _CONFLICT:
         return 409

@@ -38,11 +38,10 @@ async def read_file(
     sandbox: SandboxName, path: Path, app: NamedDependency["App"], offset: Offset = 0, limit: Limit = 0
 ) -> Response[bytes]:
     target = app.sandboxes.get(sandbox)
-    name = _name(path)
-    data = await target.read(name, offset=offset, limit_bytes=limit or limits.FILE_BYTES)
+    data = await target.read(path, offset=offset, limit_bytes=limit or limits.FILE_BYTES)
     if not limit and len(data) == limits.FILE_BYTES:
         # A file of exactly the limit is whole; anything behind it would be missing silently.
-        rest = await target.read(name, offset=offset + len(data), limit_bytes=1)
+        rest = await target.read(path, offset=offset + len(data), limit_bytes=1)
         if rest:
             raise UserError(
                 "file_too_large",
@@ -68,24 +67,17 @@ async def write_file(
     mode: Mode = "644",
 ) -> None:
     target = app.sandboxes.get(sandbox)
-    name = _name(path)
     bits = int(mode, 8)
     if bits > 0o777:
         raise UserError("bad_mode", "mode is three octal digits, like 644: special bits are not set here.")
-    await target.write(name, await request.body(), mode=bits)
+    await target.write(path, await request.body(), mode=bits)
 
 
 @get("/v1/sandboxes/{sandbox:str}/files/list", summary="List a directory", operation_id="listFiles")
 async def list_files(
     sandbox: SandboxName, app: NamedDependency["App"], path: Path = "."
 ) -> tuple[Entry, ...]:
-    return await app.sandboxes.get(sandbox).list(_name(path))
-
-
-def _name(path: str) -> str:
-    if "\0" in path:
-        raise UserError("bad_path", "A path holds no NUL.")
-    return path
+    return await app.sandboxes.get(sandbox).list(path)
 
 
 ROUTES = (read_file, write_file, list_files)
