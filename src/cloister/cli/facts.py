@@ -3,8 +3,10 @@
 import json
 from collections.abc import Sequence
 
-from cloister.cli.pieces import Line, seconds
+from cloister.cli.excerpt import excerpt
+from cloister.cli.pieces import Line, counted, seconds
 from cloister.core.diagnosis import Comparison, Diagnosis
+from cloister.core.events import ToolReturned
 from cloister.core.records import Isolation, ToolCall
 from cloister.core.text import harmless, one_line
 from cloister.runs.view import red
@@ -27,6 +29,13 @@ def call_target(call: ToolCall) -> str:
 def call_line(call: ToolCall, width: int) -> str:
     name = one_line(call.name, 20)
     return f"▸ {name}  {one_line(call_target(call), max(20, width - len(name) - 4))}".rstrip()
+
+
+def observation(returned: ToolReturned) -> list[str]:
+    """What is shown of a result that did not stream: files are only counted, they are in the repository."""
+    if returned.ok and returned.tool == "read":
+        return [counted(returned.text.count("\n") + 1, "line")]
+    return [] if returned.ok and returned.tool == "finish" else excerpt(returned.text)
 
 
 def isolation(value: Isolation) -> str:

@@ -135,6 +135,9 @@ class Renderer:
                 if body.epoch > 1:
                     yield Line("↻ taken over: the process that drove this run is gone", "warn")
             case e.RunResumed():
+                # The calls of a turn that was cut off are made again.
+                self._announced.clear()
+                self._outputs.clear()
                 yield Line(f"↻ going on after event {body.after_seq}", "warn")
             case e.BaseFixed():
                 yield from facts.base(body.commit, body.branch, body.note)
@@ -166,9 +169,9 @@ class Renderer:
             case e.PromptReceived():
                 yield Line(f"» {one_line(body.who, 40)}: {one_line(body.text, self._width)}", "head")
             case e.ModelReplied():
+                self._forget(body.attempt)
                 for call in body.calls:
                     self._calls[body.attempt, call.id] = call
-                    self._announced.discard((body.attempt, call.id))
                 yield from self._reply(body)
             case e.ModelFailed():
                 again = body.retry_seconds
@@ -177,6 +180,7 @@ class Renderer:
                 what = f"{self._mark(body.attempt)}the model failed: {one_line(body.message, 300)}"
                 yield Line(f"! {what} ({then})", "warn")
             case e.FinishRefused():
+                yield from self._announce_finish(body.attempt)
                 first = one_line(body.text, self._width)
                 yield Line(f"✗ {self._mark(body.attempt)}not done yet: {first}", "warn")
             case e.AttemptEnded():
@@ -186,6 +190,11 @@ class Renderer:
                     yield Line(f"{'✓' if good else '✗'} {text}", "good" if good else "bad")
             case _:
                 assert_never(body)
+
+    def _forget(self, attempt: int) -> None:
+        """A reply ends the turn before it; ids of its calls may come again."""
+        self._calls = {key: call for key, call in self._calls.items() if key[0] != attempt}
+        self._announced = {key for key in self._announced if key[0] != attempt}
 
     def _reply(self, body: e.ModelReplied) -> Iterator[Piece]:
         streamed = self._streamed.pop(body.attempt, "")
@@ -230,6 +239,12 @@ class Renderer:
             yield Line(self._mark(attempt) + facts.call_line(known, self._width), "head")
             yield Status(f"{one_line(known.name, 20)} runs")
 
+    def _announce_finish(self, attempt: int) -> Iterator[Piece]:
+        """The refusal comes before the call's result, and reads better after the call."""
+        for (of, call), known in list(self._calls.items()):
+            if of == attempt and known.name == "finish":
+                yield from self._announce(attempt, call)
+
     def _ask(self, event: e.Event, body: e.AskRaised) -> Iterator[Piece]:
         left = seconds(max(0.0, body.deadline - event.at))
         yield Line(f"? {self._mark(body.attempt)}may it? {one_line(body.action, 200)}", "warn")
@@ -242,7 +257,7 @@ class Renderer:
 
     def _returned(self, body: e.ToolReturned) -> Iterator[Piece]:
         live = self._outputs.pop((body.attempt, body.call), None)
-        yield from self._dimmed(body.attempt, live.end() if live else excerpt(body.text))
+        yield from self._dimmed(body.attempt, live.end() if live else facts.observation(body))
         mark = self._mark(body.attempt)
         if not body.ok:
             code = f"exit {body.exit_code}" if body.exit_code is not None else "failed"
@@ -269,7 +284,7 @@ class Renderer:
                     yield Line(f"  → connection to {where}", "dim")
             case e.RunFinished():
                 yield IDLE
-                yield from summary(fold(self._events))
+                yield from summary(fold(self._events), self._width)
             case e.TurnEnded() | e.ConnectionClosed() | e.ChangeMade():
                 yield IDLE
             case _:

@@ -8,6 +8,7 @@ from typing import TextIO, assert_never
 from rich.console import Console
 from rich.text import Text
 
+from cloister.cli.flow import Flow
 from cloister.cli.pieces import IDLE, Fragment, Line, Piece, Status, Style, bar, seconds
 
 _STYLES: dict[Style, str] = {
@@ -36,7 +37,7 @@ class Screen:
         self._status = IDLE
         self._since = time.monotonic()
         self._drawn = False
-        self._mid_line = False
+        self._flow = Flow(self._console.width if self._moves else 1_000_000)
 
     @property
     def width(self) -> int:
@@ -60,9 +61,10 @@ class Screen:
 
     def tick(self) -> None:
         """Draw the status again: its spinner and its seconds move."""
-        if not self._moves or self._mid_line:
+        if not self._moves or self._flow.mid_line:
             return
         self._clear()
+        self._flow.width = self._console.width
         if self._status.text:
             text = Text(self._status_text(), style="dim", no_wrap=True)
             text.truncate(max(10, self._console.width - 1), overflow="ellipsis")
@@ -80,17 +82,20 @@ class Screen:
     def _line(self, line: Line) -> None:
         self._clear()
         self._end_line()
-        self._console.print(Text(line.text, style=_STYLES[line.style]))
+        text = line.text
+        if line.style == "said" and self._moves:
+            text = self._flow.feed(text) + self._flow.flush()
+            self._flow.restart()
+        self._console.print(Text(text, style=_STYLES[line.style]))
 
     def _fragment(self, fragment: Fragment) -> None:
         self._clear()
-        self._console.print(Text(fragment.text, style=_STYLES[fragment.style]), end="")
-        self._mid_line = not fragment.text.endswith("\n")
+        self._console.print(Text(self._flow.feed(fragment.text), style=_STYLES[fragment.style]), end="")
 
     def _end_line(self) -> None:
-        if self._mid_line:
-            self._file.write("\n")
-            self._mid_line = False
+        if self._flow.mid_line:
+            self._file.write(self._flow.flush() + "\n")
+        self._flow.restart()
 
     def _clear(self) -> None:
         if self._drawn:

@@ -1,6 +1,7 @@
 """The end of a run on one screen: what came out, and the proof. Pure."""
 
 import shlex
+import textwrap
 from collections.abc import Iterator
 
 from cloister.cli import facts
@@ -11,6 +12,7 @@ from cloister.core.text import one_line
 from cloister.runs.view import RunView
 
 FILES_SHOWN = 8
+REASON_CHARS = 400
 _HEADS: dict[str, tuple[str, Style]] = {
     "green": ("✓ green", "good"),
     "red": ("✗ red", "bad"),
@@ -21,11 +23,13 @@ _HEADS: dict[str, tuple[str, Style]] = {
 }
 
 
-def summary(view: RunView) -> Iterator[Line]:
+def summary(view: RunView, width: int) -> Iterator[Line]:
     """At most a screen of lines; the first says how it ended."""
     word, style = _HEADS.get(view.outcome or "", (view.state, "plain"))
     yield Line("")
-    yield Line(f"{word}  {one_line(view.reason or '', 300)}".rstrip(), style)
+    head = f"{word}  {one_line(view.reason or '', REASON_CHARS)}".rstrip()
+    for line in textwrap.wrap(head, width, subsequent_indent="  ", break_on_hyphens=False):
+        yield Line(line, style)
     yield from _proof(view)
     yield from _change(view)
     yield from _cost(view)
