@@ -164,14 +164,20 @@ static _Noreturn void list_files(const struct start *s, int note)
     DIR *directory = fdopendir(fd);
     if (directory == NULL)
         child_fail(note, FAILED, path, errno);
+    static uint8_t records[MAX_PAYLOAD];
+    size_t used = 0;
     for (struct dirent *entry; (entry = readdir(directory)) != NULL;) {
-        uint8_t record[25 + NAME_MAX + 1];
         struct stat about;
         size_t n = strlen(entry->d_name);
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
             continue;
         if (n > NAME_MAX || fstatat(fd, entry->d_name, &about, AT_SYMLINK_NOFOLLOW) != 0)
             continue; /* gone since */
+        if (used + 25 + n > sizeof records) {
+            write_all(note, path, STDOUT_FILENO, records, used);
+            used = 0;
+        }
+        uint8_t *record = records + used;
         int64_t modified = (int64_t)about.st_mtim.tv_sec * 1000 + about.st_mtim.tv_nsec / 1000000;
         record[0] = kind_of(about.st_mode);
         put_u64(record + 1, (uint64_t)about.st_size);
@@ -179,8 +185,9 @@ static _Noreturn void list_files(const struct start *s, int note)
         put_u64(record + 13, modified > 0 ? (uint64_t)modified : 0);
         put_u32(record + 21, (uint32_t)n);
         memcpy(record + 25, entry->d_name, n);
-        write_all(note, path, STDOUT_FILENO, record, 25 + n);
+        used += 25 + n;
     }
+    write_all(note, path, STDOUT_FILENO, records, used);
     _exit(0);
 }
 

@@ -15,7 +15,7 @@ from cloister.sandbox.guest import guest_binary
 from cloister.sandbox.wire import Link, link_over
 
 OpenGuest = Callable[..., AbstractAsyncContextManager[tuple[Link, Process]]]
-PATH = "/usr/local/bin:/usr/bin:/bin"
+PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 
 @pytest.fixture(scope="session")
@@ -51,6 +51,7 @@ def open_guest(guest_program: Path) -> OpenGuest:
     @asynccontextmanager
     async def opened(
         *options: str,
+        within: tuple[str, ...] = (),
         door: Callable[[ByteStream], Awaitable[None]] | None = None,
         ttl_seconds: int = 120,
         proxy_port: int = 0,
@@ -59,7 +60,7 @@ def open_guest(guest_program: Path) -> OpenGuest:
         name, _, value = mark.partition("=")
         env = {"PATH": PATH, "LANG": "C.UTF-8", name: value}
         setup = frames.Setup(ttl_seconds, proxy_port, "test")
-        async with spawn([str(guest_program), *options], env={}) as process:
+        async with spawn([*within, str(guest_program), *options], env={"PATH": PATH}) as process:
             stdin, stdout, _ = pipes(process)
             async with link_over(stdin, stdout, setup, env=env, door=door) as link:
                 yield link, process
