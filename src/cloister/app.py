@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -84,13 +85,20 @@ class App:
         return await self.backbone.append_outside(run, AskAnswered(ask, answer, who))
 
     async def view(self, run: RunId) -> RunView:
-        return fold(await self.backbone.read(run))
+        return fold(await self._events(run), time.time())
 
     async def diff(self, run: RunId) -> str:
-        return await run_diff(self.settings.data_dir, run, await self.backbone.read(run))
+        return await run_diff(self.settings.data_dir, run, await self._events(run))
 
     async def apply(self, run: RunId, repo: str) -> Delivered:
-        return await run_apply(self.settings.data_dir, run, await self.backbone.read(run), repo)
+        return await run_apply(self.settings.data_dir, run, await self._events(run), repo)
+
+    async def _events(self, run: RunId) -> tuple[Event, ...]:
+        """The whole log of a run, page by page."""
+        events: tuple[Event, ...] = ()
+        while page := await self.backbone.read(run, after=len(events)):
+            events += page
+        return events
 
 
 def choose_model(settings: Settings, name: str | None) -> str:

@@ -15,7 +15,6 @@ from cloister.model.api import Failure, Model, Reply, Request, TextDelta
 from cloister.model.retry import next_wait
 
 _SPECS = tuple(tool.spec for tool in TOOLS.values())
-_REPLY_BYTES = limits.EVENT_BYTES // 2
 _REPLY_SECONDS = 900.0
 
 
@@ -63,6 +62,6 @@ async def _ask_once(model: Model, journal: Journal, attempt: int, asking: Reques
 
 def _bounded(reply: Reply) -> Reply | Failure:
     size = len(msgspec.json.encode(reply))
-    if size > _REPLY_BYTES:
-        return Failure("bad_reply", f"The model's reply has {size:,} bytes; the limit is {_REPLY_BYTES:,}.")
+    if size > limits.REPLY_BYTES:
+        return Failure("bad_reply", f"The model's reply has {size:,} bytes; the limit is {limits.REPLY_BYTES:,}.")
     return reply

@@ -11,8 +11,6 @@ from cloister.feedback.diagnose import diagnose
 from cloister.feedback.discover import WANTED, discover
 from cloister.feedback.flags import environment
 
-_JUNIT_BYTES = 33_554_432
-
 ShowCheck = Callable[[str, Stream, bytes], None]
 """The check's command line, the stream and what arrived."""
 
@@ -31,7 +29,7 @@ async def find_checks(computer: Computer) -> tuple[str, ...]:
             except UserError:
                 continue
             contents[name] = data.decode("utf-8", errors="replace")
-    return discover(names, contents)
+    return discover(names, contents)[: limits.CHECKS]
 
 
 async def run_checks(
@@ -60,7 +58,7 @@ async def _run_check(computer: Computer, check: str, junit_path: str, show: Show
                 case Exited():
                     exited = item
     try:
-        junit = await computer.read(junit_path, limit_bytes=_JUNIT_BYTES)
+        junit = await computer.read(junit_path, limit_bytes=limits.JUNIT_BYTES)
     except UserError:
         junit = None
     return diagnose(

@@ -3,8 +3,14 @@
 PROMPT_BYTES = 262_144
 """Longest prompt or message a run takes."""
 
-EVENT_BYTES = 2_097_152
+EVENT_BYTES = 8_388_608
 """Largest encoded event; whoever builds one bounds its texts first."""
+
+REPLY_BYTES = 1_048_576
+"""Largest reply of a model, with the arguments of its calls."""
+
+CHECKS = 8
+"""Checks of one run; that many diagnoses fit into one event."""
 
 OBSERVATION_CHARS = 12_000
 """What a model sees of one tool result; head and tail are kept."""

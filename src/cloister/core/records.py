@@ -1,5 +1,6 @@
 """What people ask for and what things are: requests, budgets, tiers, tool calls."""
 
+import re
 from typing import Literal
 
 import msgspec
@@ -10,6 +11,8 @@ Tier = Literal["auto", "container"]
 Outcome = Literal["green", "red", "unproven", "budget", "stopped", "failed"]
 """How a run ended. `unproven`: the model finished and there was no check to prove it."""
 State = Literal["queued", "running", "finished"]
+
+_CREDENTIALS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^/@]*:[^/@]*@")
 
 
 class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -118,6 +121,13 @@ def check_new_run(new: NewRun) -> str | None:
         return f"Attempts must be between 1 and {limits.ATTEMPTS}, not {new.n}."
     if new.budget.steps < 1 or new.budget.tokens < 1 or new.budget.seconds <= 0:
         return "A budget needs at least one step, one token and some time."
+    if _CREDENTIALS.match(new.repo):
+        return (
+            "The repository's URL holds a password or token, which would be stored with the run: "
+            "leave it out and let git's credential helper supply it."
+        )
+    if len(new.checks) > limits.CHECKS:
+        return f"A run takes at most {limits.CHECKS} checks: join some with &&."
     if any(not check.strip() for check in new.checks):
         return "A check is empty: give the command to run."
     return None

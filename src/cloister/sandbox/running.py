@@ -82,6 +82,8 @@ class Running:
             self.end("The sandbox reached the end of its time to live.")
             await self.process.wait()
         self.reason = self.reason or self._find_reason()
+        # A runtime that was killed leaves its guest behind, still on our pipes.
+        self.cgroup.kill()
         self.ended.set()
 
     def _find_reason(self) -> str:
