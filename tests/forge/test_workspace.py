@@ -237,3 +237,18 @@ async def test_one_command_names_a_tree(repo: SampleRepo, tmp_path: Path) -> Non
 
     await workspace.tree(Counting(tmp_path / "guest"))
     assert len(seen) == 1
+
+
+async def test_what_checks_leave_behind_is_no_part_of_a_change(tmp_path: Path) -> None:
+    repo = SampleRepo(tmp_path / "repo")
+    repo.write("a.py", "x = 1\n")
+    repo.git("add", "--all")
+    repo.git("commit", "--quiet", "-m", "base")
+    bare = tmp_path / "bare.git"
+    base = (await PlainGit().fetch(str(repo.path), None, bare)).commit
+    computer = LocalComputer(tmp_path / "computer")
+    await workspace.put(computer, bare, base)
+    before = await workspace.tree(computer)
+    for litter in ("__pycache__/a.pyc", ".pytest_cache/x", "sub/node_modules/y"):
+        await computer.write(litter, b"z")
+    assert await workspace.tree(computer) == before

@@ -10,6 +10,8 @@
 A failing command, a refused action and a model that stopped early are results, not errors.
 """
 
+from typing import cast
+
 
 class CloisterError(Exception):
     """Base of all our errors. `code` is stable; the message is one sentence with what to do."""
@@ -69,6 +71,5 @@ class Bug(CloisterError):
 
 def sole(error: BaseException) -> BaseException:
     """The one error inside nested exception groups, or the error itself when there is no single one."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
+    inner = cast("tuple[BaseException, ...]", getattr(error, "exceptions", ()))
+    return sole(inner[0]) if len(inner) == 1 else error

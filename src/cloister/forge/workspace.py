@@ -5,6 +5,7 @@ the commit that holds it is made by the host.
 """
 
 import logging
+import shlex
 from pathlib import Path
 
 import msgspec
@@ -49,9 +50,15 @@ _ENV = {
     **{f"GIT_CONFIG_VALUE_{n}": value for n, value in enumerate(_SETTINGS.values())},
 }
 
-_PUT = """
+_LITTER = ("__pycache__/", "*.pyc", ".pytest_cache/", ".mypy_cache/", ".ruff_cache/", "node_modules/")
+"""What running checks leaves behind. It is no part of a change, also where a repository forgot to ignore it."""
+
+_EXCLUDE = f"mkdir -p .git/info; printf '%s\\n' {' '.join(map(shlex.quote, _LITTER))} > .git/info/exclude"
+
+_PUT = f"""
 set -e
 git init --quiet --template= --initial-branch="$1" .
+{_EXCLUDE}
 printf '[user]\\n\\tname = Cloister\\n\\temail = cloister@localhost\\n[gc]\\n\\tauto = 0\\n' >> .git/config
 git index-pack --stdin > /dev/null
 git update-ref refs/cloister/base "$2"
@@ -61,9 +68,10 @@ cp .git/index .git/cloister-index
 [ -z "$3" ] || GIT_INDEX_FILE=.git/cloister-index git read-tree --reset -u "$3"
 """
 
-_HEAL = """
+_HEAL = f"""
 set -e
 git init --quiet --template= .
+{_EXCLUDE}
 git index-pack --stdin > /dev/null
 git update-ref refs/cloister/base "$1"
 rm -f .git/cloister-index

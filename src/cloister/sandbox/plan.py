@@ -137,6 +137,8 @@ def environment(spec: SandboxSpec) -> dict[str, str]:
         "HOME": "/home/agent",
         "USER": "agent",
         "LANG": "C.UTF-8",
+        # Bytecode is matched to its source by whole seconds: an edit within the second would not count.
+        "PYTHONDONTWRITEBYTECODE": "1",
         **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy"), proxy),
         "NO_PROXY": "localhost,127.0.0.1",
         "no_proxy": "localhost,127.0.0.1",
