@@ -19,7 +19,7 @@ TTL_GRACE_SECONDS = 5.0
 _KILLED = 137
 """What a runtime exits with when SIGKILL ended the guest."""
 
-_PARTING_SECONDS = 2.0
+_PARTING_SECONDS = 1.0
 _TAIL_BYTES = 4_096
 
 
@@ -64,9 +64,14 @@ class Running:
             await self.ended.wait()
         self.cgroup.kill()
 
-    def end(self, reason: str) -> None:
-        """Kill everything in it; `reason` is what those who wait are told."""
-        self.reason = self.reason or reason
+    async def close(self) -> None:
+        """End it from our side."""
+        self.reason = self.reason or "The sandbox was closed."
+        if self.process.stdin is not None:
+            await self.process.stdin.aclose()
+        # The guest ends with its stream and the runtime reaps it; a kill of both would leave that to others.
+        with anyio.move_on_after(_PARTING_SECONDS):
+            await self.process.wait()
         self.cgroup.kill()
 
     async def listen(self, stderr: ByteReceiveStream) -> None:
@@ -79,7 +84,7 @@ class Running:
         with anyio.move_on_at(self.ttl_ends + TTL_GRACE_SECONDS):
             await self.process.wait()
         if self.process.returncode is None:
-            self.end("The sandbox reached the end of its time to live.")
+            self.cgroup.kill()
             await self.process.wait()
         self.reason = self.reason or self._find_reason()
         # A runtime that was killed leaves its guest behind, still on our pipes.
@@ -113,7 +118,8 @@ async def launched(
             # Carried around the task group, which would wrap it.
             failure = error
         finally:
-            running.end("The sandbox was closed.")
+            with anyio.CancelScope(shield=True):
+                await running.close()
             tasks.cancel_scope.cancel()
     if failure is not None:
         raise failure

@@ -1,0 +1,78 @@
+"""A sandbox that takes all it can get takes nothing from others, and what happened to it is told."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from cloister.core.commands import Command, shell
+from cloister.core.errors import SandboxLost
+from cloister.core.records import Quota
+from cloister.sandbox.api import Sandbox, SandboxSpec
+from cloister.sandbox.container import ContainerHost
+
+pytestmark = pytest.mark.anyio
+
+SMALL = SandboxSpec(quota=Quota(cpus=1.0, memory_bytes=128 << 20, processes=64))
+HOG = "x = []\nwhile True: x.append(bytearray(1 << 20))"
+
+
+async def test_a_fork_bomb_hurts_only_itself(host: ContainerHost) -> None:
+    bomb = "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass"
+    with anyio.fail_after(120):
+        async with host.open(SMALL) as sandbox, host.open(SMALL) as neighbour:
+            finished = await sandbox.run(Command(("python3", "-c", bomb), seconds=2, grace_seconds=0.2))
+            assert finished.exited.killed == "time"
+            assert (await neighbour.run(Command(("true",)))).ok
+            assert (await sandbox.run(Command(("true",)))).ok, "the sandbox itself is usable again"
+
+
+async def test_a_memory_bomb_kills_the_bomb_and_the_sandbox_goes_on(host: ContainerHost) -> None:
+    with anyio.fail_after(120):
+        async with host.open(SMALL) as sandbox:
+            finished = await sandbox.run(Command(("python3", "-c", HOG)))
+            assert (finished.exited.code, finished.exited.signal) == (None, 9)
+            assert finished.exited.killed is None, "we did not kill it"
+            assert (await sandbox.run(Command(("true",)))).ok
+
+
+async def test_shared_memory_counts_as_memory(host: ContainerHost) -> None:
+    with anyio.fail_after(120):
+        async with host.open(SMALL) as sandbox:
+            finished = await sandbox.run(shell("head -c 1G /dev/zero > /dev/shm/x"))
+            assert not finished.ok
+            assert (await sandbox.run(shell("rm /dev/shm/x; echo ok"))).out == b"ok\n"
+
+
+async def test_a_sandbox_that_dies_of_memory_says_so(
+    host: ContainerHost, pids_of: Callable[[Sandbox], list[int]]
+) -> None:
+    with anyio.fail_after(120):
+        async with host.open(SMALL) as sandbox:
+            _kill_first_when_short(pids_of(sandbox)[0])
+            with pytest.raises(SandboxLost):
+                await sandbox.run(Command(("python3", "-c", HOG)))
+            assert "ran out of memory" in await sandbox.wait_lost()
+
+
+def _kill_first_when_short(pid: int) -> None:
+    Path(f"/proc/{pid}/oom_score_adj").write_text("1000")
+
+
+async def test_a_busy_sandbox_gets_its_share_of_the_processor_and_no_more(host: ContainerHost) -> None:
+    spin = "import os, time\nend = time.monotonic() + 2\nwhile time.monotonic() < end: pass\nprint(sum(os.times()[:2]))"
+    async with host.open(SandboxSpec(quota=Quota(cpus=0.25))) as sandbox:
+        finished = await sandbox.run(Command(("python3", "-c", spin)))
+        assert 0 < float(finished.out) < 1.2
+
+
+async def test_a_full_disk_of_names_and_deep_directories_is_removed_with_the_sandbox(
+    host: ContainerHost, data_dir: Path
+) -> None:
+    deep = "import os\nfor _ in range(3000):\n  os.mkdir('d' * 200); os.chdir('d' * 200)"
+    wide = "import os\nfor i in range(20000): open(f'/work/f{i}', 'w').close()"
+    async with host.open(SandboxSpec()) as sandbox:
+        for script in (deep, wide):
+            assert (await sandbox.run(Command(("python3", "-c", script)))).ok
+    assert list((data_dir / "sandboxes").iterdir()) == []
