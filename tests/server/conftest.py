@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -49,29 +50,31 @@ def settings(tmp_path: Path) -> Settings:
     return read_settings({"CLOISTER_MODEL": "script:/nowhere.toml", "USER": "tester"}, tmp_path / "data")
 
 
+@asynccontextmanager
+async def serve_app(
+    settings: Settings, send_seconds: float = 10.0, close_seconds: float = 10.0
+) -> AsyncGenerator[Served]:
+    token = load_token(settings.data_dir / "token")
+    sockets = Sockets(send_seconds, close_seconds)
+    async with open_app(settings, role="embedded") as app:
+        with bound(0) as listener:
+            port: int = listener.getsockname()[1]
+            async with (
+                listening(asgi_app(app, token, sockets), listener, sockets),
+                httpx.AsyncClient(
+                    base_url=f"http://127.0.0.1:{port}",
+                    headers={"Authorization": f"Bearer {token}"},
+                    timeout=30,
+                    trust_env=False,
+                ) as client,
+            ):
+                yield Served(app, port, token, client, sockets)
+
+
 @pytest.fixture
 def serving(settings: Settings) -> Serve:
     """`async with serving() as served`: the App is embedded, so runs made by a test stay its own."""
-
-    @asynccontextmanager
-    async def serve(send_seconds: float = 10.0, close_seconds: float = 10.0) -> AsyncGenerator[Served]:
-        token = load_token(settings.data_dir / "token")
-        sockets = Sockets(send_seconds, close_seconds)
-        async with open_app(settings, role="embedded") as app:
-            with bound(0) as listener:
-                port: int = listener.getsockname()[1]
-                async with (
-                    listening(asgi_app(app, token, sockets), listener, sockets),
-                    httpx.AsyncClient(
-                        base_url=f"http://127.0.0.1:{port}",
-                        headers={"Authorization": f"Bearer {token}"},
-                        timeout=30,
-                        trust_env=False,
-                    ) as client,
-                ):
-                    yield Served(app, port, token, client, sockets)
-
-    return serve
+    return partial(serve_app, settings)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import anyio
 import pytest
 from tests.server.conftest import Served
 from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
 
 from cloister.core.errors import UserError
 from cloister.server.shell import Resize, read_size
@@ -99,13 +100,23 @@ async def test_a_program_that_does_not_read_does_not_hide_that_the_client_left(
     async with served.socket(f"{sandbox}/shell") as socket:
         await socket.send(b"stty raw -echo; echo re''ady; sleep 600\n")
         await until(socket, b"ready\n")
-        for _ in range(40):
+        for _ in range(20):
             await socket.send(b"x" * 32_768)
     with anyio.fail_after(20):
         while True:
             reply = await served.client.post(f"{sandbox}/exec", json={"command": "cat /proc/*/comm"})
             if "sleep" not in reply.json()["stdout"]:
                 break
+
+
+async def test_more_than_a_program_will_ever_read_ends_the_conversation(served: Served, sandbox: str) -> None:
+    async with served.socket(f"{sandbox}/shell") as socket:
+        await socket.send(b"stty raw -echo; echo re''ady; sleep 600\n")
+        await until(socket, b"ready\n")
+        with pytest.raises(ConnectionClosed), anyio.fail_after(20):
+            while True:
+                await socket.send(b"x" * 262_144)
+        assert socket.close_code == 1013
 
 
 async def test_a_shell_whose_sandbox_is_destroyed_is_told(served: Served, sandbox: str) -> None:

@@ -98,7 +98,7 @@ def openapi_document() -> Document:
         signature_namespace=signature_names(),
         logging_config=None,
     )
-    document = cast(Document, msgspec.to_builtins(app.openapi_schema.to_schema()))
+    document = app.openapi_schema.to_schema()
     _, schemas = msgspec.json.schema_components(
         (*RECORDS, Health), schema_hook=_any, ref_template="#/components/schemas/{name}"
     )
@@ -106,7 +106,8 @@ def openapi_document() -> Document:
     for path, methods in document["paths"].items():
         for operation in methods.values():
             _complete(path, operation)
-    return document
+    # Through JSON, so that what a caller holds is what a client reads.
+    return msgspec.json.decode(msgspec.json.encode(document), type=Document)
 
 
 def _any(kind: type) -> Document:

@@ -1,11 +1,11 @@
 """A terminal in a sandbox: `WS /v1/sandboxes/{sandbox}/shell`, bytes both ways, JSON for what is not bytes."""
 
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Annotated
 
 import anyio
 import msgspec
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from litestar import websocket
 from litestar.di import NamedDependency
 from msgspec import Meta
@@ -26,8 +26,10 @@ SIZE_MAX = 1_000
 SHELL_BYTES = 1 << 40
 """A terminal may print for as long as its sandbox lives; the client's reading is what slows it down."""
 
-INPUT_WAITING = 64
-"""Messages for a program that does not read; one more ends the conversation."""
+INPUT_BYTES = 1_048_576
+"""What may wait for a program that does not read; more ends the conversation."""
+_MESSAGE_BYTES = 64
+"""What a waiting message costs beside its content."""
 
 Size = Annotated[int, Meta(ge=1, le=SIZE_MAX)]
 
@@ -64,6 +66,33 @@ async def shell(
     await converse(socket, sockets, parts)
 
 
+class _Keys:
+    """What was typed and not yet read by the program."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._waiting: deque[bytes] = deque()
+        self._bytes = 0
+        self._news = anyio.Event()
+
+    def put(self, data: bytes) -> bool:
+        """False when too much waits already."""
+        if self._waiting and self._bytes + len(data) > INPUT_BYTES:
+            return False
+        self._waiting.append(data)
+        self._bytes += len(data) + _MESSAGE_BYTES
+        self._news.set()
+        return True
+
+    async def feed(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news = anyio.Event()
+            while self._waiting:
+                await self._process.send(self._waiting[0])
+                self._bytes -= len(self._waiting.popleft()) + _MESSAGE_BYTES
+
+
 async def _talk(wire: Wire, sandbox: Sandbox, size: Resize) -> Ending:
     command = Command(
         ("/bin/bash", "-l"),
@@ -74,10 +103,10 @@ async def _talk(wire: Wire, sandbox: Sandbox, size: Resize) -> Ending:
     )
     endings: list[Ending] = []
     async with sandbox.start(command) as process, anyio.create_task_group() as tasks:
-        typed, keys = anyio.create_memory_object_stream[bytes](INPUT_WAITING)
+        keys = _Keys(process)
 
         async def listen() -> None:
-            endings.append(await _listen(wire, process, typed))
+            endings.append(await _listen(wire, process, keys))
             tasks.cancel_scope.cancel()
 
         async def show() -> None:
@@ -86,28 +115,18 @@ async def _talk(wire: Wire, sandbox: Sandbox, size: Resize) -> Ending:
 
         tasks.start_soon(listen)
         tasks.start_soon(show)
-        tasks.start_soon(_type, process, keys)
+        tasks.start_soon(keys.feed)
     return endings[0]
 
 
-async def _listen(wire: Wire, process: Process, typed: MemoryObjectSendStream[bytes]) -> Ending:
-    with typed:
-        while True:
-            message = await wire.receive()
-            if isinstance(message, str):
-                await _control(wire, process, message)
-                continue
-            try:
-                typed.send_nowait(message)
-            except anyio.WouldBlock:
-                # Waiting here would also be waiting to notice that the client hung up.
-                return Ending(TRY_LATER, "The program does not read what you type.")
-
-
-async def _type(process: Process, keys: MemoryObjectReceiveStream[bytes]) -> None:
-    with keys:
-        async for data in keys:
-            await process.send(data)
+async def _listen(wire: Wire, process: Process, keys: _Keys) -> Ending:
+    while True:
+        message = await wire.receive()
+        if isinstance(message, str):
+            await _control(wire, process, message)
+        # Waiting for the program here would also be waiting to notice that the client hung up.
+        elif not keys.put(message):
+            return Ending(TRY_LATER, "The program does not read what you type.")
 
 
 async def _control(wire: Wire, process: Process, message: str) -> None:
