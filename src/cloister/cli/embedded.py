@@ -37,14 +37,14 @@ async def run_here(settings: "Settings", new: "NewRun", show: "Show") -> int:
         except UserError:
             pass  # it finished in this very moment
         else:
-            print("\nStopping … (Ctrl-C again: at once)", file=sys.stderr)
+            show.note("Stopping … (Ctrl-C again: at once)")
         return True
 
     await watch.until_end(drive, stop)
     if watch.outcome is None and submitted:
         run = submitted[0][1]
         print(
-            f"Interrupted. The run is kept as it is: `cloister serve --background` goes on with {run}.",
+            f"Interrupted. What was saved is kept; a server (`cloister serve --background`) ends {run} properly.",
             file=sys.stderr,
         )
     return watch.exit_code

@@ -276,6 +276,7 @@ class Renderer:
                 yield IDLE
             case e.StopRequested():
                 yield Line(f"■ {one_line(body.who, 40)} asked the run to stop", "warn")
+                yield Status("stopping")
             case e.ConnectionDecided():
                 where = one_line(f"{body.host}:{body.port}", 200)
                 if body.effect == "deny":

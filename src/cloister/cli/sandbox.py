@@ -51,7 +51,7 @@ def create(
         print(f"Look inside: cloister sandbox shell {info.id}", file=sys.stderr)
 
 
-@app.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@app.command("exec")
 def exec_command(
     ctx: typer.Context,
     sandbox: SandboxName,
@@ -64,8 +64,7 @@ def exec_command(
     from cloister.cli.piped import Wanted, run_piped
 
     place, info = _find(ctx, sandbox)
-    words = argv[1:] if argv and argv[0] == "--" else argv
-    raise typer.Exit(run_piped(place, info.id, Wanted(tuple(words), cwd, user, seconds)))
+    raise typer.Exit(run_piped(place, info.id, Wanted(tuple(argv), cwd, user, seconds)))
 
 
 @app.command("shell")

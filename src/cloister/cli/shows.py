@@ -1,9 +1,11 @@
 """The two ways to show a run: the live screen, and JSON lines."""
 
+import sys
 from collections.abc import Iterable
 from typing import Protocol
 
 from cloister.cli.jsonl import put_json
+from cloister.cli.pieces import Line
 from cloister.cli.render import Renderer
 from cloister.cli.screen import Screen
 from cloister.core.events import Delta, Event
@@ -13,6 +15,10 @@ class Show(Protocol):
     """Is given everything a run emits, in order."""
 
     def feed(self, item: Event | Delta) -> None: ...
+
+    def note(self, text: str) -> None:
+        """Something about the watching, not about the run."""
+        ...
 
     def tick(self) -> None: ...
 
@@ -31,6 +37,9 @@ class LiveShow:
     def feed(self, item: Event | Delta) -> None:
         self._screen.put(self._renderer.feed(item))
 
+    def note(self, text: str) -> None:
+        self._screen.put([Line(text, "warn")])
+
     def tick(self) -> None:
         self._screen.tick()
 
@@ -44,6 +53,9 @@ class JsonShow:
     def feed(self, item: Event | Delta) -> None:
         if isinstance(item, Event):
             put_json(item)
+
+    def note(self, text: str) -> None:
+        print(text, file=sys.stderr)
 
     def tick(self) -> None:
         pass
