@@ -72,7 +72,9 @@ class Signpost:
 class CommandChannel:
     """A command or a file operation under way."""
 
-    def __init__(self, channel: int, post: Post, *, limit_bytes: int, deadline: float) -> None:
+    def __init__(
+        self, channel: int, post: Post, *, limit_bytes: int, deadline: float, late_seconds: float
+    ) -> None:
         self.id = channel
         self.end: frames.Exit | frames.Fail | None = None
         self.lost: str | None = None
@@ -81,6 +83,7 @@ class CommandChannel:
         self._post = post
         self._flow = Flow(channel, post)
         self._deadline = deadline
+        self._late_seconds = late_seconds
         self._room = limit_bytes
         self._over = False
         self._dropping = False
@@ -143,7 +146,7 @@ class CommandChannel:
 
     async def _wait(self) -> None:
         """Wait for a change. When the guest is overdue, and not because nobody takes its output, say so."""
-        seconds = max(LATE_SECONDS, self._deadline + LATE_SECONDS - anyio.current_time())
+        seconds = self._late_seconds + max(0.0, self._deadline - anyio.current_time())
         with anyio.move_on_after(seconds) as patience:
             await self._changed.wait()
         if patience.cancelled_caught and not self._runs:
@@ -184,7 +187,7 @@ class CommandChannel:
 
     async def wait_end(self, seconds: float) -> None:
         """Wait for the end or the loss; `late` when neither comes in time."""
-        with anyio.move_on_after(seconds + LATE_SECONDS):
+        with anyio.move_on_after(seconds + self._late_seconds):
             while self.end is None and self.lost is None:
                 await self._changed.wait()
         self.late = self.end is None and self.lost is None

@@ -2,8 +2,8 @@
 
 import hashlib
 import os
+import secrets
 import shutil
-import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -51,9 +51,10 @@ async def _build_from(sources_dir: Path, program: Program, cache_dir: Path) -> P
         raise HostError("no_compiler", f"There is no C compiler (cc) on this machine: {NO_COMPILER}.")
     await anyio.Path(cache_dir).mkdir(parents=True, exist_ok=True)
     # A directory of its own: nobody ever sees a half-written program under its final name.
-    scratch = await anyio.to_thread.run_sync(partial(tempfile.mkdtemp, prefix=".build-", dir=cache_dir))
+    scratch = cache_dir / f".build-{secrets.token_hex(8)}"
     try:
-        made = Path(scratch) / program
+        await anyio.Path(scratch).mkdir()
+        made = scratch / program
         argv = (compiler, *FLAGS, "-o", str(made), *(str(s) for s in sources if s.suffix == ".c"))
         done = await capture(argv, seconds=COMPILE_SECONDS)
         if not done.ok:

@@ -15,7 +15,7 @@ from cloister.core import limits
 from cloister.core.commands import Command, Entry, Exited, Finished, Output, Pty
 from cloister.core.errors import SandboxLost, UserError
 from cloister.sandbox import frames
-from cloister.sandbox.channels import CommandChannel, RelayStream, Signpost
+from cloister.sandbox.channels import LATE_SECONDS, CommandChannel, RelayStream, Signpost
 from cloister.sandbox.frames import Decoder, ProtocolBroken, decode_from_guest, encode
 from cloister.sandbox.plan import PROXY_PORT
 from cloister.sandbox.starts import (
@@ -132,13 +132,16 @@ class RunningCommand:
 class Link:
     """A `Computer` behind a guest. Made by `open_link`."""
 
-    def __init__(self, env: Mapping[str, str], door: LinkDoor | None, tasks: TaskGroup) -> None:
+    def __init__(
+        self, env: Mapping[str, str], door: LinkDoor | None, tasks: TaskGroup, late_seconds: float
+    ) -> None:
         self.lost = anyio.Event()
         self.reason = ""
         self.ready = anyio.Event()
         self._env = dict(env)
         self._door = door
         self._tasks = tasks
+        self._late_seconds = late_seconds
         self._outbox = Outbox()
         self._greeted = False
         self._commands: dict[int, CommandChannel] = {}
@@ -243,8 +246,13 @@ class Link:
                 f"The command and its environment are over {limits.FRAME_BYTES:,} bytes: "
                 "put the long text into a file or send it on stdin.",
             ) from None
-        deadline = anyio.current_time() + seconds
-        channel = CommandChannel(start.channel, self._outbox.post, limit_bytes=limit_bytes, deadline=deadline)
+        channel = CommandChannel(
+            start.channel,
+            self._outbox.post,
+            limit_bytes=limit_bytes,
+            deadline=anyio.current_time() + seconds,
+            late_seconds=self._late_seconds,
+        )
         self._last_command = channel.id
         self._commands[channel.id] = channel
         return channel
@@ -416,11 +424,15 @@ async def link_over(
     *,
     env: Mapping[str, str],
     door: LinkDoor | None = None,
+    late_seconds: float = LATE_SECONDS,
 ) -> AsyncGenerator[Link]:
-    """As `open_link`, with every choice in `setup`; a proxy port of 0 is none."""
+    """As `open_link`, with every choice in `setup`; a proxy port of 0 is none.
+
+    `late_seconds` after a command should have ended, a guest that has not said so is given up.
+    """
     caught: Exception | None = None
     async with anyio.create_task_group() as tasks:
-        link = Link(env, door, tasks)
+        link = Link(env, door, tasks, late_seconds)
         tasks.start_soon(link.talk, stdin, stdout, setup)
         try:
             with anyio.move_on_after(HELLO_SECONDS):
