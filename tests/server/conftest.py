@@ -32,7 +32,7 @@ class Served:
 
     def socket(self, path: str, **more: object) -> AbstractAsyncContextManager[ClientConnection]:
         headers = {"Authorization": f"Bearer {self.token}"}
-        return connect(f"ws://127.0.0.1:{self.port}{path}", additional_headers=headers, **more)  # type: ignore[arg-type]
+        return connect(f"ws://127.0.0.1:{self.port}{path}", additional_headers=headers, proxy=None, **more)  # type: ignore[arg-type]
 
     async def claimed_run(self, prompt: str = "do it") -> Fence:
         """A run that belongs to the test: nothing else drives it."""

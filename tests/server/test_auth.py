@@ -61,7 +61,7 @@ async def test_a_websocket_without_the_token_is_refused_before_it_opens(served: 
     offers = [None, [Subprotocol("cloister")], [Subprotocol("cloister"), Subprotocol("wrong")]]
     for offer in [*offers, [Subprotocol(served.token)]]:
         with pytest.raises(InvalidStatus) as caught:
-            async with connect(url, subprotocols=offer):
+            async with connect(url, subprotocols=offer, proxy=None):
                 pass
         assert caught.value.response.status_code == 401
         assert b'"unauthorized"' in (caught.value.response.body or b"")
@@ -78,6 +78,6 @@ async def test_a_browser_may_send_the_token_as_a_subprotocol(served: Served) -> 
     fence = await served.claimed_run()
     url = f"ws://127.0.0.1:{served.port}/v1/runs/{fence.run}/stream"
     offer = [Subprotocol("cloister"), Subprotocol(served.token)]
-    async with connect(url, subprotocols=offer) as socket:
+    async with connect(url, subprotocols=offer, proxy=None) as socket:
         assert socket.subprotocol == "cloister"
         assert "RunAdmitted" in str(await socket.recv())

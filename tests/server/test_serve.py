@@ -88,7 +88,9 @@ async def test_a_signal_says_goodbye_to_clients_and_leaves_runs_as_they_are(
 async def _watch_and_signal(settings: Settings, run: RunId, number: signal.Signals) -> None:
     async with started(settings) as running:
         url = running.url.replace("http", "ws") + f"/v1/runs/{run}/stream"
-        async with connect(url, additional_headers={"Authorization": f"Bearer {running.token}"}) as client:
+        async with connect(
+            url, additional_headers={"Authorization": f"Bearer {running.token}"}, proxy=None
+        ) as client:
             await client.recv()
             await client.recv()
             os.kill(os.getpid(), number)
@@ -104,7 +106,7 @@ async def test_a_run_is_driven_to_its_end_and_watched_there(settings: Settings) 
             body = {"prompt": "p", "repo": str(settings.data_dir / "nowhere")}
             run = (await client.post("/v1/runs", json=body)).json()["id"]
             url = running.url.replace("http", "ws") + f"/v1/runs/{run}/stream"
-            async with connect(url, additional_headers=headers) as stream:
+            async with connect(url, additional_headers=headers, proxy=None) as stream:
                 seen = [json.loads(message) async for message in stream]
             last = [message["event"]["body"] for message in seen if "event" in message][-1]
             assert (last["type"], last["outcome"]) == ("RunFinished", "failed")

@@ -1,0 +1,42 @@
+"""The page about the server names every route, close code and error status there is."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from cloister.server import shell, stream, wire
+from cloister.server.openapi import openapi_document
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "http.md").read_text(encoding="utf-8")
+
+
+def test_every_http_route_is_on_the_page() -> None:
+    paths = openapi_document()["paths"]
+    routes = [f"`{method.upper()} {path}" for path, item in paths.items() for method in item]
+    assert [route for route in routes if route not in PAGE] == []
+
+
+def test_every_websocket_route_is_on_the_page() -> None:
+    routes = [path.replace(":str", "") for route in (*stream.ROUTES, *shell.ROUTES) for path in route.paths]
+    assert len(routes) == 2
+    assert [route for route in routes if f"`WS {route}?" not in PAGE] == []
+
+
+def test_every_close_code_and_error_status_is_on_the_page() -> None:
+    codes = [wire.NORMAL, wire.GOING_AWAY, wire.UNEXPECTED, wire.TRY_LATER]
+    assert [code for code in codes if f"| {code} |" not in PAGE] == []
+    operations = [each for item in openapi_document()["paths"].values() for each in item.values()]
+    statuses = {status for operation in operations for status in operation["responses"]}
+    assert [status for status in statuses if status not in PAGE] == []
+
+
+def test_every_field_of_a_request_is_on_the_page() -> None:
+    schemas = openapi_document()["components"]["schemas"]
+    for name in ("NewRun", "NewSandbox", "Exec", "Execute", "Executed"):
+        assert [field for field in schemas[name]["properties"] if f"`{field}`" not in PAGE] == []
+
+
+def test_the_command_does_not_pay_for_the_server_it_does_not_start() -> None:
+    program = "import sys, cloister.cli; print([m for m in ('litestar', 'uvicorn') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
