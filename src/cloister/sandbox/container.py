@@ -114,8 +114,8 @@ class ContainerHost:
     async def open(self, spec: SandboxSpec, door: Door | None = None) -> AsyncGenerator[Sandbox]:
         """See `Host.open`. Raises `HostError` with code `no_root`, `no_template`, `no_runtime` or `start_failed`."""
         plan.check_spec(spec)
-        template = self._templates.find(spec.template)
         _check_root()
+        template = self._templates.find(spec.template)
         if template is None:
             raise HostError(
                 "no_template", f"The template {spec.template} is not built yet: prepare it first."
