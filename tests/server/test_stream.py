@@ -220,6 +220,16 @@ async def test_when_the_server_goes_clients_are_told_with_1001(serving: Serve) -
         assert (await closed(socket))[0] == 1001
 
 
+async def test_a_client_that_never_reads_cannot_keep_the_server_from_ending(serving: Serve) -> None:
+    with anyio.fail_after(60):
+        async with serving(send_seconds=600, close_seconds=600) as served:
+            fence = await served.claimed_run()
+            path = f"/v1/runs/{fence.run}/stream"
+            idle = await served.socket(path, max_queue=1, close_timeout=0).__aenter__()
+            await _write_much(served, fence)
+        await idle.close()
+
+
 def test_the_largest_cursor_is_the_end_of_the_log() -> None:
     assert read_after("7", 7) == 7
     with pytest.raises(UserError):

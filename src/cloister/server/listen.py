@@ -15,7 +15,7 @@ from cloister.server.wire import MESSAGE_BYTES, Sockets
 HOST = "127.0.0.1"
 CONNECTIONS = 512
 GOODBYE_SECONDS = 2.0
-REQUESTS_SECONDS = 5
+REQUESTS_SECONDS = 3
 """How long requests that are being answered may hold up the end."""
 
 _HEADERS = [("x-content-type-options", "nosniff"), ("cache-control", "no-store")]
