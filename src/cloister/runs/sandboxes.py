@@ -1,5 +1,6 @@
 """Sandboxes that outlive the request that made them: each is a block held open by a task of ours."""
 
+import logging
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -12,6 +13,8 @@ from cloister.core import limits
 from cloister.core.errors import CloisterError, UserError
 from cloister.core.ids import SandboxId
 from cloister.sandbox.api import Door, Host, Sandbox, SandboxInfo, SandboxSpec
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -77,24 +80,26 @@ class Sandboxes:
     async def _hold(
         self, spec: SandboxSpec, task_id: str | None, *, task_status: TaskStatus[SandboxInfo]
     ) -> None:
-        started = False
+        live: _Live | None = None
         try:
             async with self._host.open(spec, self._door) as sandbox:
                 live = _Live(sandbox, task_id)
                 self._live[sandbox.info.id] = live
                 try:
-                    started = True
                     task_status.started(sandbox.info)
                     await _until_over(live, sandbox.info.expires_at)
                 finally:
                     del self._live[sandbox.info.id]
                     if task_id is not None:
                         self._by_task.pop(task_id, None)
-            live.gone.set()
         except CloisterError:
             # Before it started the error belongs to the caller of `create`; afterwards the sandbox is gone.
-            if not started:
+            if live is None:
                 raise
+            logger.exception("a sandbox did not end cleanly")
+        finally:
+            if live is not None:
+                live.gone.set()
 
 
 def _check_ttl(spec: SandboxSpec) -> None:
