@@ -1,4 +1,5 @@
 import os
+import secrets
 import signal
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -132,27 +133,26 @@ async def test_sending_waits_while_the_command_does_not_read(open_guest: OpenGue
 async def test_a_command_over_its_time_is_ended(open_guest: OpenGuest) -> None:
     async with open_guest(SELF) as (link, _):
         with anyio.fail_after(20):
-            done = await link.run(sh("echo begun; exec sleep 1000", seconds=0.2))
-    assert done.out == b"begun\n"
+            done = await link.run(sh("exec sleep 1000", seconds=0.2))
     assert (done.exited.code, done.exited.signal, done.exited.killed) == (None, signal.SIGTERM, "time")
     assert done.exited.seconds >= 0.2
 
 
-async def test_a_command_may_use_its_grace(open_guest: OpenGuest) -> None:
-    line = "trap 'echo saved; exit 3' TERM; echo begun; while :; do sleep 0.05; done"
+async def test_a_command_may_use_its_grace(open_guest: OpenGuest, tmp_path: Path) -> None:
+    line = "trap 'echo saved > proof; exit 3' TERM; echo begun; while :; do sleep 0.05; done"
     async with open_guest(SELF) as (link, _):
         with anyio.fail_after(20):
-            done = await link.run(sh(line, seconds=0.3, grace_seconds=15))
-    assert done.out == b"begun\nsaved\n"
-    assert (done.exited.code, done.exited.killed) == (3, "time")
+            async with link.start(sh(line, cwd=str(tmp_path), grace_seconds=15)) as process:
+                await read_until(process, b"begun\n")
+            assert await link.read(f"{tmp_path}/proof") == b"saved\n"
 
 
 async def test_a_command_that_ignores_the_request_to_end_is_killed(open_guest: OpenGuest) -> None:
+    line = "trap '' TERM; echo deaf; while :; do sleep 0.05; done"
     async with open_guest(SELF) as (link, _):
-        with anyio.fail_after(20):
-            done = await link.run(
-                sh("trap '' TERM; while :; do sleep 0.05; done", seconds=0.2, grace_seconds=0.2)
-            )
+        with anyio.fail_after(30):
+            done = await link.run(sh(line, seconds=2, grace_seconds=0.1))
+    assert done.out == b"deaf\n"
     assert (done.exited.signal, done.exited.killed) == (signal.SIGKILL, "time")
 
 
@@ -165,18 +165,19 @@ async def test_a_stopped_command_can_still_be_ended(open_guest: OpenGuest) -> No
 
 async def test_ending_a_command_ends_daemons_that_left_its_session(open_guest: OpenGuest) -> None:
     # Two forks and two sessions away, deaf to signals, and no pipe in common with us.
+    mine = f"{1_000_000 + secrets.randbelow(1_000_000)}"
     line = (
-        '(setsid sh -c \'trap "" TERM; (setsid sleep 1001 </dev/null >/dev/null 2>&1 &) ; echo $$; '
-        "exec sleep 1002' </dev/null 2>/dev/null &) ; exec sleep 1003"
+        f'(setsid sh -c \'trap "" TERM; (setsid sleep {mine}1 </dev/null >/dev/null 2>&1 &) ; echo $$; '
+        f"exec sleep {mine}2' </dev/null 2>/dev/null &) ; exec sleep {mine}3"
     )
+    count = sh(f"ps -e -o args | grep -c '^[s]leep {mine}'")
     async with open_guest(SELF) as (link, _):
         with anyio.fail_after(20):
             async with link.start(sh(line, grace_seconds=0.2)) as process:
                 daemon = int(await read_until(process, b"\n"))
                 assert alive(daemon)
             assert not alive(daemon)
-            found = await link.run(sh("ps -e -o args | grep -c '[s]leep 100[123]'"))
-            assert found.out == b"0\n"
+            assert (await link.run(count)).out == b"0\n"
 
 
 async def test_a_background_child_that_holds_the_pipe_does_not_delay_the_end(open_guest: OpenGuest) -> None:
