@@ -120,13 +120,14 @@ def groups_for(layout: Layout, name: str, quota: Quota) -> tuple[Group, ...]:
 
 def names(layout: Layout) -> tuple[str, ...]:
     """The groups of ours that exist now, of every process and data directory on this machine."""
-    found: dict[str, None] = {}
-    for hierarchy in dict.fromkeys((*((layout.v2,) if layout.v2 else ()), *layout.v1.values())):
-        with suppress(OSError):
-            found.update(
-                dict.fromkeys(entry.name for entry in os.scandir(hierarchy / PARENT) if entry.is_dir())
-            )
-    return tuple(found)
+    hierarchy = layout.v2 or layout.v1.get("memory")
+    if hierarchy is None:
+        return ()
+    try:
+        with os.scandir(hierarchy / PARENT) as entries:
+            return tuple(entry.name for entry in entries if entry.is_dir())
+    except FileNotFoundError:
+        return ()
 
 
 class Cgroup:

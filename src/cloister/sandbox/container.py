@@ -145,9 +145,14 @@ class ContainerHost:
         """See `Host.sweep`."""
         removed = 0
         for name in _names_in(self._sandboxes):
-            if not self._owners.lives(name.owner):
+            if self._owners.lives(name.owner):
+                continue
+            try:
                 await self._remove(name)
                 removed += 1
+            except HostError as error:
+                # One that cannot be removed now must not keep anyone from starting; it is tried again next time.
+                logger.warning("%s was not removed: %s", name, error)
         self._owners.remove_dead()
         return removed
 

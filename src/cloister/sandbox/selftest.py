@@ -87,6 +87,8 @@ def _fix(error: CloisterError, name: str) -> str:
             return "mount the memory, cpu and pids cgroup controllers"
         case "no_compiler":
             return "apt-get install gcc libc6-dev"
+        case _ if "launch: " in error.message:
+            return "use Linux 5.19 or newer, with the data directory on ext4, xfs or btrfs"
         case _:
             others = [other for other in CANDIDATES if other != name]
             return f"install another runtime: apt-get install {others[0]}"
