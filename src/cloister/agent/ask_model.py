@@ -63,5 +63,7 @@ async def _ask_once(model: Model, journal: Journal, attempt: int, asking: Reques
 def _bounded(reply: Reply) -> Reply | Failure:
     size = len(msgspec.json.encode(reply))
     if size > limits.REPLY_BYTES:
-        return Failure("bad_reply", f"The model's reply has {size:,} bytes; the limit is {limits.REPLY_BYTES:,}.")
+        return Failure(
+            "bad_reply", f"The model's reply has {size:,} bytes; the limit is {limits.REPLY_BYTES:,}."
+        )
     return reply
