@@ -1,7 +1,8 @@
 """Sandbox: create to first exec against the raw runtime, and exec in a live sandbox against `crun exec`.
 
 Both sides run interleaved in one process on the same template, so that noise hits them alike.
-The raw side is handed what we hand the runtime: the same config.json, on an overlay that is already mounted.
+The raw side is handed what we hand the runtime: the same config.json, on an overlay that is already mounted,
+with the same limits on memory, cpu and processes, which the runtime then enforces by cgroups of its own.
 """
 
 import json
@@ -42,14 +43,20 @@ class Raw:
         for name in ("up", "work", "root"):
             (at / name).mkdir()
         config["root"] = {"path": str(at / "root")}
-        config["process"]["args"] = ["/bin/true"]
+        config["process"]["args"] = ["/bin/echo", "started"]
+        config["linux"]["cgroupsPath"] = "/cloister-bench"
+        config["linux"]["resources"] = {
+            "memory": {"limit": 2 << 30, "swap": 2 << 30},
+            "cpu": {"quota": 200_000, "period": 100_000},
+            "pids": {"limit": 512},
+        }
         config["mounts"] = [m for m in config["mounts"] if "/.cloister" not in m["destination"]]
         (at / "bundle" / "config.json").write_text(json.dumps(config))
         script = f"""
 mount -t overlay overlay -o lowerdir={rootfs},upperdir={at}/up,workdir={at}/work {at}/root
 umount -l /sys/fs/cgroup/unified 2>/dev/null
 echo ready
-while read -r line; do eval "$line" </dev/null >/dev/null 2>{at}/err; echo $?; done
+while read -r line; do eval "$line" </dev/null 2>{at}/err; echo $?; done
 """
         self.shell = subprocess.Popen(
             ["unshare", "-m", "--propagation", "private", "sh", "-c", script],
@@ -60,19 +67,21 @@ while read -r line; do eval "$line" </dev/null >/dev/null 2>{at}/err; echo $?; d
         assert self.shell.stdout is not None
         assert self.shell.stdout.readline() == "ready\n"
 
-    def do(self, line: str) -> float:
+    def do(self, line: str, *, says: str | None = None) -> float:
+        """Seconds until it is over, or until it has said something: the end of a container is not its start."""
         assert self.shell.stdin is not None
         assert self.shell.stdout is not None
         started = time.perf_counter()
         self.shell.stdin.write(line + "\n")
         self.shell.stdin.flush()
-        code = self.shell.stdout.readline().strip()
+        first = self.shell.stdout.readline().strip()
         took = time.perf_counter() - started
-        assert code == "0", (line, (self.at / "err").read_text())
+        code = first if says is None else self.shell.stdout.readline().strip()
+        assert (code, says or code) == ("0", first), (line, first, (self.at / "err").read_text())
         return took
 
     def crun(self, *args: str) -> str:
-        return f"crun --cgroup-manager=disabled --root {self.at}/state {' '.join(args)}"
+        return f"crun --cgroup-manager=cgroupfs --root {self.at}/state {' '.join(args)}"
 
     def close(self) -> None:
         assert self.shell.stdin is not None
@@ -100,13 +109,13 @@ async def measure(host: ContainerHost, raw: Raw) -> None:
         started = time.perf_counter()
         await create_and_exec()
         ours.append(first - started)
-        theirs.append(raw.do(raw.crun("run", "--bundle", f"{raw.at}/bundle", f"b{n}")))
+        theirs.append(raw.do(raw.crun("run", "--bundle", f"{raw.at}/bundle", f"b{n}"), says="started"))
     show("create → first exec", ours, theirs, 1.5)
 
     config = json.loads((raw.at / "bundle" / "config.json").read_text())
     config["process"]["args"] = ["/bin/sleep", "600"]
     (raw.at / "bundle" / "config.json").write_text(json.dumps(config))
-    raw.do(raw.crun("run", "--detach", "--bundle", f"{raw.at}/bundle", "live"))
+    raw.do(raw.crun("run", "--detach", "--bundle", f"{raw.at}/bundle", "live", ">/dev/null"))
     try:
         async with host.open(SandboxSpec()) as sandbox:
             ours, theirs = [], []
