@@ -292,8 +292,12 @@ class Renderer:
                 assert_never(body)
 
     def _dimmed(self, attempt: int, lines: list[str]) -> Iterator[Piece]:
-        mark = self._mark(attempt)
-        yield from (Line(f"{mark}  │ {line}".rstrip(), "dim") for line in lines)
+        mark = f"{self._mark(attempt)}  │ "
+        room = self._width - len(mark)
+        for line in lines:
+            # Cut rather than wrapped: the rest of a wrapped line would look like a line of ours.
+            cut = line if len(line) <= room else line[: room - 1] + "…"
+            yield Line((mark + cut).rstrip(), "dim")
 
     @property
     def _many(self) -> bool:
