@@ -169,14 +169,18 @@ class ContainerHost:
         async with self._choosing:
             if self._means is not None:
                 return self._means
-            reports = [await self._report(name, again=False) for name in selftest.candidates(self._runtime)]
+            names = selftest.candidates(self._runtime)
+            reports = [await self._report(name, again=False) for name in names]
+            if not any(report.works for report in reports):
+                # What failed before may have been mended since; only a success is worth remembering for long.
+                reports = [await self._report(name, again=True) for name in names]
             for report in reports:
                 if report.works and report.path is not None:
                     self._means = await self._means_with(
                         report.path, f"{report.name} {report.version or '?'}"
                     )
                     return self._means
-            why = " ".join(report.why or "" for report in reports)
+            why = " ".join(dict.fromkeys(report.why or "" for report in reports))
             raise HostError("no_runtime", f"No OCI runtime works on this machine: {why}")
 
     async def _means_with(self, runtime: Path, shown: str) -> Means:
