@@ -1,4 +1,5 @@
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -112,25 +113,45 @@ async def test_a_runtime_that_is_not_installed_is_named_with_what_to_do(data_dir
         assert (crun.fix, runc.fix) == ("apt-get install crun", "apt-get install runc")
 
 
-async def test_a_trial_is_remembered_until_the_runtime_changes(data_dir: Path, tmp_path: Path) -> None:
+@pytest.mark.skipif(shutil.which("crun") is None, reason="crun is not installed")
+async def test_a_trial_that_went_well_is_remembered_until_the_runtime_changes(
+    data_dir: Path, tmp_path: Path
+) -> None:
     counted = tmp_path / "counted"
-    fake = tmp_path / "fake"
-    fake.write_text(f"#!/bin/sh\necho tried >> {counted}\nexit 1\n")
-    fake.chmod(0o755)
+    wrapper = tmp_path / "crun"
+    wrapper.write_text(f'#!/bin/sh\necho tried >> {counted}\nexec {shutil.which("crun")} "$@"\n')
+    wrapper.chmod(0o755)
     (data_dir / "runtimes.json").unlink()
     owner = new_owner_id()
 
-    async def tries() -> int:
-        with pytest.raises(HostError):
-            async with ContainerHost(data_dir, owner, str(fake), PATH).open(SandboxSpec()):
-                pass
-        return counted.read_text().count("tried")
+    async def starts() -> int:
+        before = counted.read_text().count("tried") if counted.exists() else 0
+        async with ContainerHost(data_dir, owner, str(wrapper), PATH).open(SandboxSpec()):
+            return counted.read_text().count("tried") - before
 
     with Owners(data_dir / "owners").hold(owner):
-        first = await tries()
-        assert await tries() == first
-        os.utime(fake, (1, 1))
-        assert await tries() > first
+        with_trial = await starts()
+        assert (await starts(), with_trial > 1) == (1, True)
+        os.utime(wrapper, (1, 1))
+        assert await starts() == with_trial
+
+
+@pytest.mark.skipif(shutil.which("crun") is None, reason="crun is not installed")
+async def test_a_runtime_that_failed_its_trial_is_tried_again(data_dir: Path, tmp_path: Path) -> None:
+    wrapper = tmp_path / "crun"
+    switch = tmp_path / "mended"
+    wrapper.write_text(f'#!/bin/sh\n[ -e {switch} ] || exit 1\nexec {shutil.which("crun")} "$@"\n')
+    wrapper.chmod(0o755)
+    (data_dir / "runtimes.json").unlink()
+    owner = new_owner_id()
+    with Owners(data_dir / "owners").hold(owner):
+        with pytest.raises(HostError) as refused:
+            async with ContainerHost(data_dir, owner, str(wrapper), PATH).open(SandboxSpec()):
+                pass
+        assert refused.value.code == "no_runtime"
+        switch.touch()
+        async with ContainerHost(data_dir, owner, str(wrapper), PATH).open(SandboxSpec()) as sandbox:
+            assert (await sandbox.run(Command(("true",)))).ok
 
 
 async def test_without_a_template_or_an_owner_nothing_is_opened(tmp_path: Path, data_dir: Path) -> None:
