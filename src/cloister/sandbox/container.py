@@ -99,7 +99,7 @@ class ContainerHost:
     def __init__(self, data_dir: Path, owner: OwnerId, runtime: str | None, path: str) -> None:
         """`owner` must be held by this process; `runtime` is a name or path, None tries all; `path` is `PATH`."""
         self._data_dir = data_dir
-        self._owner = owner
+        self.owner = owner
         self._owners = Owners(data_dir / "owners")
         self._sandboxes = data_dir / "sandboxes"
         self._runtime = runtime
@@ -275,14 +275,14 @@ class ContainerHost:
 
     def _claim(self, quota: Quota) -> tuple[plan.Name, Cgroup]:
         """A name with ids that no other sandbox on this machine has, its directory and its cgroups."""
-        if not self._owners.lives(self._owner):
-            raise Bug(f"sandboxes are opened for {self._owner}, which nobody holds")
+        if not self._owners.lives(self.owner):
+            raise Bug(f"sandboxes are opened for {self.owner}, which nobody holds")
         self._sandboxes.mkdir(parents=True, exist_ok=True, mode=0o700)
         while True:
             slot = secrets.choice(plan.SLOTS)
             if slot in self._slots():
                 continue
-            name = plan.Name(new_sandbox_id(), self._owner, slot)
+            name = plan.Name(new_sandbox_id(), self.owner, slot)
             home = self._sandboxes / str(name)
             # The directory first: a sweep finds cgroups by it.
             home.mkdir(mode=0o700)
