@@ -1,5 +1,6 @@
 """The composition root: Settings to wired objects, as one async context manager."""
 
+import errno
 import fcntl
 import os
 import time
@@ -33,7 +34,7 @@ from cloister.policy.builtin import BUILT_IN
 from cloister.policy.decide import decide
 from cloister.policy.read import layer
 from cloister.runs.conduct import conduct
-from cloister.runs.means import Means
+from cloister.runs.means import Means, run_layer
 from cloister.runs.result import run_apply, run_diff
 from cloister.runs.sandboxes import Sandboxes, open_sandboxes
 from cloister.runs.sqlite import SqliteBackbone, open_backbone
@@ -63,6 +64,7 @@ class App:
         if problem := check_new_run(new):
             raise UserError("bad_run", problem)
         choose_model(self.settings, new.model)
+        run_layer(new)
         run, made = await self.backbone.admit(new, who)
         if made:
             self.supervisor.drive(run)
@@ -136,19 +138,26 @@ def _server_lock(data_dir: Path) -> Generator[None]:
             "server_running",
             f"A server already runs on {data_dir}: use it, or stop it with `cloister serve --stop`.",
         ) from None
+    # Who reads an announcement can tell by this whether it is ours or a dead server's.
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
     try:
         yield
     finally:
         os.close(descriptor)
 
 
-def _make_data_dir(data_dir: Path) -> None:
+def make_data_dir(data_dir: Path) -> None:
+    """Make the directory, for its owner only. Raises `HostError` (`no_data_dir`) when it cannot be used."""
     try:
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (data_dir / "owners").mkdir(exist_ok=True, mode=0o700)
+        if not os.access(data_dir / "owners", os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise HostError(
             "no_data_dir",
-            f"The data directory {data_dir} cannot be made ({error.strerror}): choose another with --data-dir.",
+            f"The data directory {data_dir} cannot be used ({error.strerror}): choose another with --data-dir.",
         ) from None
 
 
@@ -159,7 +168,7 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
     A server drives every queued or interrupted run and refuses a data directory that has a server
     (`HostError` `server_running`). Embedded, only the runs submitted here are driven.
     """
-    _make_data_dir(settings.data_dir)
+    make_data_dir(settings.data_dir)
     owner = new_owner_id()
     owners = Owners(settings.data_dir / "owners")
     policy = host_policy(settings)

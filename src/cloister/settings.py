@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from cloister.core.errors import UserError
-from cloister.core.records import Budget, Quota
+from cloister.core.records import Budget, Quota, check_budget
 
 Secret = str
 
@@ -78,11 +78,24 @@ def _read_file(path: Path, *, required: bool) -> FileSettings:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError("bad_config", f"{path} cannot be read: {error}.") from None
     try:
-        return msgspec.convert(tomllib.loads(text), FileSettings)
+        found = msgspec.convert(tomllib.loads(text), FileSettings)
     except tomllib.TOMLDecodeError as error:
         raise UserError("bad_config", f"{path} is not valid TOML: {error}.") from None
     except msgspec.ValidationError as error:
         raise UserError("bad_config", f"{path} has a wrong setting: {error}.") from None
+    if problem := _out_of_range(found):
+        raise UserError("bad_config", f"{path} has a wrong setting: {problem}")
+    return found
+
+
+def _out_of_range(found: FileSettings) -> str | None:
+    if not 0 <= found.port <= 65_535:
+        return f"port is from 0 to 65535, not {found.port}."
+    if not 1 <= found.concurrent_runs <= 64:
+        return f"concurrent_runs is from 1 to 64, not {found.concurrent_runs}."
+    if not 0 <= found.ask_seconds <= 86_400:
+        return f"ask_seconds is from 0 to 86400, not {found.ask_seconds}."
+    return check_budget(found.budget)
 
 
 def read_settings(env: Mapping[str, str] | None = None, data_dir: Path | None = None) -> Settings:

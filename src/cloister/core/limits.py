@@ -35,6 +35,9 @@ WINDOW_BYTES = 262_144
 CONCURRENT_COMMANDS = 64
 """Live commands, file operations and relayed connections per sandbox."""
 
+RUN_SECONDS_MAX = 604_800.0
+"""Largest time budget."""
+
 ATTEMPTS = 8
 """Largest `--n`."""
 

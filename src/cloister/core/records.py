@@ -105,6 +105,16 @@ class FileChange(msgspec.Struct, frozen=True):
     status: Literal["added", "modified", "deleted", "renamed"] = "modified"
 
 
+def check_budget(budget: Budget) -> str | None:
+    """Why `budget` cannot be used, as one sentence; None when it can. No number is no budget."""
+    if not (budget.steps >= 1 and budget.tokens >= 1 and 0 < budget.seconds <= limits.RUN_SECONDS_MAX):
+        return (
+            "A budget needs at least one step, one token and some time, "
+            f"at most {limits.RUN_SECONDS_MAX:,.0f} seconds."
+        )
+    return None
+
+
 def check_new_run(new: NewRun) -> str | None:
     """Why `new` cannot be admitted, as one sentence; None when it can."""
     if not new.prompt.strip():
@@ -119,8 +129,8 @@ def check_new_run(new: NewRun) -> str | None:
         return "No repository: give a path or a git URL."
     if not 1 <= new.n <= limits.ATTEMPTS:
         return f"Attempts must be between 1 and {limits.ATTEMPTS}, not {new.n}."
-    if new.budget.steps < 1 or new.budget.tokens < 1 or new.budget.seconds <= 0:
-        return "A budget needs at least one step, one token and some time."
+    if problem := check_budget(new.budget):
+        return problem
     if _CREDENTIALS.match(new.repo):
         return (
             "The repository's URL holds a password or token, which would be stored with the run: "
