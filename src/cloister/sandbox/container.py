@@ -124,6 +124,7 @@ class ContainerHost:
         self._means: Means | None = None
         self._choosing = anyio.Lock()
         self._choosing_store = anyio.Lock()
+        self._stuck: set[plan.Name] = set()
 
     async def close(self) -> None:
         """Let go of the store's mounts. Whatever is opened later takes them again."""
@@ -196,10 +197,11 @@ class ContainerHost:
         """See `Host.sweep`."""
         removed = 0
         for name in _names_in(self._sandboxes):
-            if self._owners.lives(name.owner):
+            if self._owners.lives(name.owner) and name not in self._stuck:
                 continue
             try:
                 await self._remove(name)
+                self._stuck.discard(name)
                 removed += 1
             except HostError as error:
                 # One that cannot be removed now must not keep anyone from starting; it is tried again next time.
@@ -339,6 +341,8 @@ class ContainerHost:
 
     @asynccontextmanager
     async def _named(self, quota: Quota) -> AsyncGenerator[tuple[plan.Name, Cgroup]]:
+        if self._stuck:
+            await self.sweep()
         name, group = self._claim(quota)
         try:
             yield name, group
@@ -347,7 +351,8 @@ class ContainerHost:
                 try:
                     await self._remove(name)
                 except CloisterError as error:
-                    # The next sweep after our end tries again; the caller's own error is the one that matters.
+                    # The next sweep tries again; the caller's own error is the one that matters.
+                    self._stuck.add(name)
                     logger.error("%s was not removed: %s", name, error)
 
     def _claim(self, quota: Quota) -> tuple[plan.Name, Cgroup]:

@@ -71,7 +71,7 @@ class Snapshots:
             info = msgspec.structs.replace(info, size_bytes=size)
             async with locked(directory / ".lock"):
                 self._check_free(directory, name)
-                _publish(scratch, info)
+                await anyio.to_thread.run_sync(_publish, scratch, info)
         await self.collect()
         return info
 
@@ -155,6 +155,12 @@ def _publish(scratch: Path, info: SnapshotInfo) -> None:
     with _disk_errors(scratch.parent):
         _write(scratch / "info.json", msgspec.json.encode(info))
         scratch.rename(scratch.with_name(info.id))
+        # On disk before anyone is told of it.
+        descriptor = os.open(scratch.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _take_away(home: Path) -> Path:

@@ -31,6 +31,7 @@ T = TypeVar("T")
 
 _COPY_SECONDS = 900.0
 _SETTLE_SECONDS = 4.0
+_PATIENCE_SECONDS = 3.0
 _FORGET = 64
 """Quota groups of removed subvolumes that are remembered until the kernel lets go of them."""
 
@@ -73,7 +74,7 @@ class BtrfsStore:
     async def remove(self, name: str) -> None:
         if self._image is not None and self._opened is None and not self._image.path.exists():
             return
-        await self._remove(await self._mounted(), "roots", _hidden(name))
+        await self._remove(await self._mounted_again(), "roots", _hidden(name))
 
     async def snapshots(self) -> Path:
         return (await self._mounted()).top / "snapshots"
@@ -127,6 +128,17 @@ class BtrfsStore:
         """Newer kernels do it themselves; groups of what was removed are small, and in nobody's way but many."""
         with suppress(OSError):
             self._gone = [number for number in self._gone if not ioctls.forget_limit(store.top, number)]
+
+    async def _mounted_again(self) -> Mounted:
+        """Mounted, even if that takes until the sandbox that just ended has let go of a store that stood still."""
+        deadline = anyio.current_time() + _PATIENCE_SECONDS
+        while True:
+            try:
+                return await self._mounted()
+            except HostError as error:
+                if error.code != "no_disk" or anyio.current_time() > deadline:
+                    raise
+            await anyio.sleep(0.05)
 
     async def _mounted(self) -> Mounted:
         async with self._opening:

@@ -92,14 +92,15 @@ class Image:
             scratch.unlink(missing_ok=True)
 
     def _mount(self) -> Mounted:
+        shared = False
         try:
-            descriptor, device = mounts.attach(self.path)
+            descriptor, device, shared = mounts.attach(self.path)
             try:
                 mount = mounts.mount_btrfs(device)
             finally:
                 os.close(descriptor)
         except OSError as error:
-            raise self._unmountable(error) from error
+            raise _stands_still() if shared else self._unmountable(error) from error
         mounted = Mounted(Path(f"/proc/{os.getpid()}/fd/{mount}") / TOP, device, mount)
         try:
             mounted.top.mkdir(mode=0o700, exist_ok=True)
@@ -114,6 +115,7 @@ class Image:
     def _unmountable(self, error: OSError) -> HostError:
         if error.errno in (errno.EPERM, errno.EACCES, errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.ENOSYS):
             return HostError("no_btrfs", f"This machine cannot mount a btrfs from a file ({error.strerror}).")
+        disk.check_floor(self.path.parent, self.floor)
         return HostError(
             "store_damaged",
             f"The store {self.path} cannot be mounted ({error.strerror}): check it with `btrfs check`, "
@@ -124,7 +126,7 @@ class Image:
         """Raises `HostError` (`no_disk`) when nothing new may be made."""
         disk.check_floor(self.path.parent, self.floor)
         if os.statvfs(mounted.top).f_flag & os.ST_RDONLY:
-            raise disk.no_disk("the disk ran full and the store stands still until its sandboxes have ended")
+            raise _stands_still()
 
     def needs_growth(self, mounted: Mounted) -> bool:
         return disk.free(mounted.top) < LOW_BYTES and self._next_size() > 0
@@ -152,7 +154,7 @@ class Image:
     def _next_size(self) -> int:
         """The size to grow to, or 0."""
         size = self.path.stat().st_size
-        wanted = min(self._bound(), 2 * size)
+        wanted = min(self._bound(), max(2 * size, size + LOW_BYTES))
         return wanted if wanted - size >= STEP_BYTES else 0
 
     def _bound(self) -> int:
@@ -160,6 +162,10 @@ class Image:
         taken = self.path.stat().st_blocks * 512 if self.path.exists() else 0
         room = taken + disk.free(self.path.parent) - self.floor
         return max(0, room) // STEP_BYTES * STEP_BYTES
+
+
+def _stands_still() -> HostError:
+    return disk.no_disk("the disk ran full, and the store stands still until its sandboxes have ended")
 
 
 @asynccontextmanager

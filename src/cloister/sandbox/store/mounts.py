@@ -34,14 +34,16 @@ def _call(number: int, *arguments: int | bytes | None) -> int:
     return result
 
 
-def attach(image: Path) -> tuple[int, Path]:
-    """A loop device over `image`: an open descriptor, which keeps it, and its path. Callers hold a lock on the image.
+def attach(image: Path) -> tuple[int, Path, bool]:
+    """A loop device over `image`: an open descriptor, which keeps it, its path, and whether others have it too.
 
-    A device that somebody else has attached is taken again, for two devices on one file destroy it.
+    Callers hold a lock on the image. A device that somebody else has attached is taken again, for two devices on one file destroy it.
     """
     file = os.open(image, os.O_RDWR | os.O_CLOEXEC)
     try:
-        return _attached(file) or _attach_new(file)
+        if (found := _attached(file)) is not None:
+            return *found, True
+        return *_attach_new(file), False
     finally:
         os.close(file)
 
