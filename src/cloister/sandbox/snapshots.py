@@ -126,8 +126,8 @@ class Snapshots:
             yield path
         finally:
             os.close(descriptor)
-            if await anyio.Path(path).exists():
-                with anyio.CancelScope(shield=True):
+            with anyio.CancelScope(shield=True):
+                if await anyio.Path(path).exists():
                     await self._store.discard(path)
 
 
