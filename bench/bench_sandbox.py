@@ -145,6 +145,7 @@ async def main() -> None:
             await measure(host, raw)
         finally:
             raw.close()
+            await host.close()
     shutil.rmtree(directory)
 
 

@@ -30,7 +30,9 @@ def warm_dir() -> Path:
     async def warm() -> None:
         warm_host = ContainerHost(cache, owner, None, PATH)
         await warm_host.prepare("default", lambda fraction, note: None)
-        if not any(report.works for report in await warm_host.probe()):
+        works = any(report.works for report in await warm_host.probe())
+        await warm_host.close()
+        if not works:
             raise HostError("no_runtime", "neither crun nor runc works here")
 
     try:
@@ -46,7 +48,7 @@ def data_dir(warm_dir: Path, tmp_path: Path) -> Path:
     """A data directory of its own that borrows what is slow to make."""
     directory = tmp_path / "data"
     directory.mkdir(mode=0o700)
-    for name in ("templates", "programs", "runtimes.json"):
+    for name in ("templates", "programs", "runtimes.json", "store.btrfs"):
         (directory / name).symlink_to(warm_dir / name)
     return directory
 
@@ -55,7 +57,9 @@ def data_dir(warm_dir: Path, tmp_path: Path) -> Path:
 def host(data_dir: Path) -> Generator[ContainerHost]:
     owner = new_owner_id()
     with Owners(data_dir / "owners").hold(owner):
-        yield ContainerHost(data_dir, owner, None, PATH)
+        opened = ContainerHost(data_dir, owner, None, PATH)
+        yield opened
+        anyio.run(opened.close)
 
 
 def leftovers(directory: Path) -> Iterator[str]:

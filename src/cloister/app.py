@@ -179,7 +179,10 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         backbone = await stack.enter_async_context(
             open_backbone(settings.data_dir / "cloister.db", owner_lives=owners.lives)
         )
-        host = ContainerHost(settings.data_dir, owner, settings.file.runtime, settings.path)
+        host = ContainerHost(
+            settings.data_dir, owner, settings.file.runtime, settings.path, store=settings.file.store
+        )
+        stack.push_async_callback(host.close)
         await host.sweep()
         sandboxes = await stack.enter_async_context(open_sandboxes(host, _hand_door(policy)))
         means = Means(

@@ -4,6 +4,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -38,6 +39,8 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     concurrent_runs: int = 2
     runtime: str | None = None
     """Path or name of the OCI runtime; None takes the first of crun and runc that passes its self-test."""
+    store: Literal["auto", "btrfs", "btrfs-loop", "reflink", "overlay"] = "auto"
+    """Where sandboxes' files are kept; `auto` takes the best that this machine can have."""
     budget: Budget = Budget()
     quota: Quota = Quota()
     ask_seconds: float = 300.0

@@ -27,4 +27,17 @@ async def test_the_container_tier_keeps_the_promise(runtime: str, promise: Promi
             pytest.skip(f"{runtime} does not work here: {report.why}")
         with anyio.fail_after(PROMISE_SECONDS):
             await promise(host)
+        await host.close()
+    assert list((data_dir / "sandboxes").glob("*")) == []
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+async def test_the_container_tier_keeps_the_promise_on_the_plain_store(
+    promise: Promise, data_dir: Path
+) -> None:
+    owner = new_owner_id()
+    with Owners(data_dir / "owners").hold(owner):
+        host = ContainerHost(data_dir, owner, None, os.environ["PATH"], store="overlay")
+        with anyio.fail_after(PROMISE_SECONDS):
+            await promise(host)
     assert list((data_dir / "sandboxes").glob("*")) == []

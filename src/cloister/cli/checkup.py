@@ -82,9 +82,11 @@ async def _runtimes(settings: Settings) -> tuple[Finding, ...]:
     try:
         # The self-test opens a sandbox, and a sandbox belongs to somebody who lives.
         with Owners(settings.data_dir / "owners").hold(owner):
-            reports = await ContainerHost(
-                settings.data_dir, owner, settings.file.runtime, settings.path
-            ).probe()
+            host = ContainerHost(
+                settings.data_dir, owner, settings.file.runtime, settings.path, store=settings.file.store
+            )
+            reports = await host.probe()
+            await host.close()
     except OSError as error:
         found = f"not tried: {settings.data_dir} cannot be used ({error.strerror})"
         return (Finding("runtime", False, found, "sudo cloister doctor"),)

@@ -46,6 +46,12 @@ TTL_SECONDS = 3_600.0
 
 TTL_SECONDS_MAX = 86_400.0
 
+SNAPSHOT_SECONDS = 1_209_600.0
+"""How long a snapshot without a name is kept."""
+
+SNAPSHOTS_BYTES = 107_374_182_400
+"""All snapshots of a machine together; beyond it the oldest go, those without a name first."""
+
 TESTS_KEPT = 5_000
 DIAGNOSTICS_KEPT = 200
 """What one diagnosis stores; counts are always exact."""

@@ -32,6 +32,8 @@ class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_bytes: int = 2_147_483_648
     processes: int = 512
     open_files: int = 4_096
+    disk_bytes: int = 10_737_418_240
+    """What it may write; enforced where the store says so."""
 
 
 class NewRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

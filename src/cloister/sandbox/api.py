@@ -9,7 +9,7 @@ from anyio.abc import ByteStream
 
 from cloister.core import limits
 from cloister.core.commands import Computer
-from cloister.core.ids import SandboxId
+from cloister.core.ids import SandboxId, SnapshotId
 from cloister.core.records import Isolation, Quota, Tier
 
 Door = Callable[[SandboxId, ByteStream], Awaitable[None]]
@@ -19,10 +19,14 @@ Report = Callable[[float | None, str], None]
 """Progress of something slow: a fraction (None when unknown) and what is being done."""
 
 
+SNAPSHOT_PREFIX = "snapshot:"
+
+
 class SandboxSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What to open."""
 
     template: str = "default"
+    """The name of a template, or `snapshot:` and the name or id of a snapshot."""
     tier: Tier = "auto"
     quota: Quota = Quota()
     ttl_seconds: float = limits.TTL_SECONDS
@@ -43,6 +47,23 @@ class SandboxInfo(msgspec.Struct, frozen=True):
     """The sandbox it was forked from."""
 
 
+class SnapshotInfo(msgspec.Struct, frozen=True):
+    """A snapshot as others see it."""
+
+    id: SnapshotId
+    name: str | None
+    """Unique on this machine; a snapshot without one is removed when it is old."""
+    parent: SnapshotId | None
+    """The snapshot that came before it in its line."""
+    sandbox: SandboxId
+    """Which it was taken of; it need not live any more."""
+    template: str
+    """Where the line began."""
+    created_at: float
+    size_bytes: int
+    """What the sandbox had written since it was made, and deleting the snapshot may therefore free."""
+
+
 class Sandbox(Computer, Protocol):
     """A running sandbox. Once it is lost, every method raises `SandboxLost` at once; nothing hangs."""
 
@@ -54,6 +75,13 @@ class Sandbox(Computer, Protocol):
 
         This sandbox's processes stand still while its files are copied. Processes are not copied.
         Leaving the block destroys the fork.
+        """
+        ...
+
+    async def snapshot(self, name: str | None = None) -> SnapshotInfo:
+        """Keep the files as they are at this moment; they outlive the sandbox.
+
+        This sandbox's processes stand still meanwhile. Raises `UserError` (`bad_name`, `name_taken`).
         """
         ...
 
@@ -69,8 +97,16 @@ class Host(Protocol):
         """Open a sandbox; leaving the block destroys it: processes, mounts, cgroups and files.
 
         Without a `door` every connection to the proxy port is closed at once.
-        Raises `HostError` when the tier cannot be enforced here, `UserError` for an unknown template.
+        Raises `HostError` when the tier cannot be enforced here, `UserError` for an unknown template or snapshot.
         """
+        ...
+
+    async def snapshots(self) -> tuple[SnapshotInfo, ...]:
+        """What can be opened as `snapshot:NAME-OR-ID`, the oldest first."""
+        ...
+
+    async def delete_snapshot(self, reference: str) -> None:
+        """By name or id; what was made from it stays. Raises `UserError` (`unknown_snapshot`)."""
         ...
 
     async def prepare(self, template: str, report: Report) -> None:

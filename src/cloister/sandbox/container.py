@@ -24,11 +24,13 @@ from cloister.core.errors import Bug, CloisterError, HostError, SandboxLost
 from cloister.core.ids import OwnerId, SandboxId, new_sandbox_id
 from cloister.core.records import Isolation, Quota
 from cloister.sandbox import cgroup, guest, plan, selftest
-from cloister.sandbox.api import Door, Report, Sandbox, SandboxInfo, SandboxSpec
+from cloister.sandbox.api import Door, Report, Sandbox, SandboxInfo, SandboxSpec, SnapshotInfo
 from cloister.sandbox.cgroup import Cgroup
 from cloister.sandbox.owners import Owners
 from cloister.sandbox.running import Running, launched
-from cloister.sandbox.store.api import Layers
+from cloister.sandbox.snapshots import Origin, Snapshots, Subject, reference_in
+from cloister.sandbox.store.api import Root, Store, writable
+from cloister.sandbox.store.choose import StoreChoice, stores
 from cloister.sandbox.store.overlay import OverlayStore
 from cloister.sandbox.template import Templates
 from cloister.sandbox.wire import Link, open_link
@@ -37,6 +39,7 @@ logger = logging.getLogger(__name__)
 
 _START_SECONDS = 60.0
 _END_SECONDS = 120.0
+_SETTLE_SECONDS = 5.0
 _TRIAL = SandboxSpec(quota=Quota(cpus=1.0, memory_bytes=134_217_728, processes=32), ttl_seconds=60.0)
 
 
@@ -46,7 +49,9 @@ class Wish:
 
     spec: SandboxSpec
     door: Door | None
-    make_root: Callable[[Path], Awaitable[Layers]]
+    make_root: Callable[[str], Awaitable[Root]]
+    """Makes the root of the sandbox with this name."""
+    origin: Origin
     parent: SandboxId | None = None
 
 
@@ -56,6 +61,7 @@ class Means:
 
     programs: plan.Programs
     isolation: Isolation
+    store: Store
 
 
 class ContainerSandbox:
@@ -67,6 +73,7 @@ class ContainerSandbox:
         self.info = info
         self.wish = wish
         self.running = running
+        self.origin = wish.origin
         self._host = host
         self._link = link
 
@@ -88,6 +95,9 @@ class ContainerSandbox:
     def fork(self) -> AbstractAsyncContextManager[Sandbox]:
         return self._host.fork(self)
 
+    async def snapshot(self, name: str | None = None) -> SnapshotInfo:
+        return await self._host.take_snapshot(self, name)
+
     async def wait_lost(self) -> str:
         await self.running.ended.wait()
         return self.running.reason or self._link.reason or "The sandbox was killed or ended by itself."
@@ -96,7 +106,9 @@ class ContainerSandbox:
 class ContainerHost:
     """This machine as a place for containers. Implements `sandbox.api.Host`."""
 
-    def __init__(self, data_dir: Path, owner: OwnerId, runtime: str | None, path: str) -> None:
+    def __init__(
+        self, data_dir: Path, owner: OwnerId, runtime: str | None, path: str, *, store: StoreChoice = "auto"
+    ) -> None:
         """`owner` must be held by this process; `runtime` is a name or path, None tries all; `path` is `PATH`."""
         self._data_dir = data_dir
         self.owner = owner
@@ -104,24 +116,41 @@ class ContainerHost:
         self._sandboxes = data_dir / "sandboxes"
         self._runtime = runtime
         self._path = path
-        self._store = OverlayStore(path)
+        self._store_choice: StoreChoice = store
+        self._plain = OverlayStore(data_dir, path)
+        self._stores: tuple[Store, ...] = ()
         self._templates = Templates(data_dir / "templates", path)
         self._layout = cgroup.read_layout()
         self._means: Means | None = None
         self._choosing = anyio.Lock()
+        self._choosing_store = anyio.Lock()
+        self._stuck: set[plan.Name] = set()
+
+    async def close(self) -> None:
+        """Let go of the store's mounts. Whatever is opened later takes them again."""
+        for store in self._stores:
+            await store.close()
 
     @asynccontextmanager
     async def open(self, spec: SandboxSpec, door: Door | None = None) -> AsyncGenerator[Sandbox]:
         """See `Host.open`. Raises `HostError` with code `no_root`, `no_template`, `no_runtime` or `start_failed`."""
         plan.check_spec(spec)
         _check_root()
-        template = self._templates.find(spec.template)
-        if template is None:
-            raise HostError(
-                "no_template", f"The template {spec.template} is not built yet: prepare it first."
-            )
-        means = await self._choose()
-        async with self._opened(means, Wish(spec, door, partial(self._store.create, template))) as sandbox:
+        if (reference := reference_in(spec.template)) is not None:
+            means = await self._choose()
+            found, kept = await Snapshots(means.store).find(reference)
+            make_root = partial(means.store.restore, kept, limit_bytes=spec.quota.disk_bytes)
+            origin = Origin(found.template, found.id)
+        else:
+            template = self._templates.find(spec.template)
+            if template is None:
+                raise HostError(
+                    "no_template", f"The template {spec.template} is not built yet: prepare it first."
+                )
+            means = await self._choose()
+            make_root = partial(means.store.create, template, limit_bytes=spec.quota.disk_bytes)
+            origin = Origin(spec.template)
+        async with self._opened(means, Wish(spec, door, make_root, origin)) as sandbox:
             yield sandbox
 
     @asynccontextmanager
@@ -130,25 +159,49 @@ class ContainerHost:
         means = await self._choose()
         wish = parent.wish
 
-        async def copy(at: Path) -> Layers:
+        async def copy(name: str) -> Root:
             async with parent.running.standing_still():
-                return await self._store.fork(parent.running.root, at)
+                return await means.store.fork(parent.running.root, name, wish.spec.quota.disk_bytes)
 
-        async with self._opened(means, Wish(wish.spec, wish.door, copy, parent.info.id)) as sandbox:
+        child = Wish(wish.spec, wish.door, copy, parent.origin, parent.info.id)
+        async with self._opened(means, child) as sandbox:
             yield sandbox
 
+    async def take_snapshot(self, sandbox: ContainerSandbox, name: str | None) -> SnapshotInfo:
+        """See `Sandbox.snapshot`."""
+        means = await self._choose()
+        running = sandbox.running
+        subject = Subject(sandbox.info.id, running.root, sandbox.origin, running.standing_still)
+        taken = await Snapshots(means.store).take(subject, name)
+        sandbox.origin = Origin(taken.template, taken.id)
+        return taken
+
+    async def snapshots(self) -> tuple[SnapshotInfo, ...]:
+        """See `Host.snapshots`."""
+        _check_root()
+        return await Snapshots((await self._choose()).store).list()
+
+    async def delete_snapshot(self, reference: str) -> None:
+        """See `Host.delete_snapshot`."""
+        _check_root()
+        await Snapshots((await self._choose()).store).delete(reference)
+
     async def prepare(self, template: str, report: Report) -> None:
-        """See `Host.prepare`; raises as `Templates.prepare`."""
+        """See `Host.prepare`; raises as `Templates.prepare`, and `HostError` of the store."""
         await self._templates.prepare(template, report)
+        if (built := self._templates.find(template)) is not None and os.geteuid() == 0:
+            report(None, "putting the template into the store")
+            await (await self._choose_stores())[0].adopt(built)
 
     async def sweep(self) -> int:
         """See `Host.sweep`."""
         removed = 0
         for name in _names_in(self._sandboxes):
-            if self._owners.lives(name.owner):
+            if self._owners.lives(name.owner) and name not in self._stuck:
                 continue
             try:
                 await self._remove(name)
+                self._stuck.discard(name)
                 removed += 1
             except HostError as error:
                 # One that cannot be removed now must not keep anyone from starting; it is tried again next time.
@@ -158,49 +211,74 @@ class ContainerHost:
 
     async def probe(self) -> tuple[selftest.RuntimeReport, ...]:
         """How each runtime fares on this machine; those that failed before are tried again."""
-        names = selftest.candidates(self._runtime)
-        return tuple([await self._report(name, again=True) for name in names])
+        reports: tuple[selftest.RuntimeReport, ...] = ()
+        for store in await self._choose_stores():
+            reports = await self._reports(store, again=True)
+            if any(report.works for report in reports):
+                break
+        return reports
 
-    async def _report(self, name: str, *, again: bool) -> selftest.RuntimeReport:
+    async def _reports(self, store: Store, *, again: bool) -> tuple[selftest.RuntimeReport, ...]:
         memory = self._data_dir / "runtimes.json"
-        return await selftest.report(name, self._path, memory, self._try, again=again)
+        trial = partial(self._try, store)
+        return tuple(
+            [
+                await selftest.report(name, self._path, memory, trial, store=store.kind, again=again)
+                for name in selftest.candidates(self._runtime)
+            ]
+        )
 
     async def _choose(self) -> Means:
         async with self._choosing:
             if self._means is not None:
                 return self._means
-            names = selftest.candidates(self._runtime)
-            reports = [await self._report(name, again=False) for name in names]
-            if not any(report.works for report in reports):
-                # What failed before may have been mended since; only a success is worth remembering for long.
-                reports = [await self._report(name, again=True) for name in names]
-            for report in reports:
-                if report.works and report.path is not None:
-                    self._means = await self._means_with(
-                        report.path, f"{report.name} {report.version or '?'}"
-                    )
-                    return self._means
-            why = " ".join(dict.fromkeys(report.why or "" for report in reports))
+            why = ""
+            for store in await self._choose_stores():
+                reports = await self._reports(store, again=False)
+                if not any(report.works for report in reports):
+                    # What failed before may have been mended since; only a success is worth remembering for long.
+                    reports = await self._reports(store, again=True)
+                for report in reports:
+                    if report.works and report.path is not None:
+                        shown = f"{report.name} {report.version or '?'}"
+                        self._means = await self._means_with(report.path, shown, store)
+                        return self._means
+                why = " ".join(dict.fromkeys(report.why or "" for report in reports))
             raise HostError("no_runtime", f"No OCI runtime works on this machine: {why}")
 
-    async def _means_with(self, runtime: Path, shown: str) -> Means:
+    async def _choose_stores(self) -> tuple[Store, ...]:
+        """The stores of this machine, the best first."""
+        async with self._choosing_store:
+            if not self._stores:
+                self._data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+                self._stores = (
+                    await stores(self._store_choice, self._data_dir, self._path)
+                    if os.geteuid() == 0
+                    else (self._plain,)
+                )
+            return self._stores
+
+    async def _means_with(self, runtime: Path, shown: str, store: Store) -> Means:
         cache = self._data_dir / "programs"
         programs = plan.Programs(
             await guest.build("launch", cache), await guest.build("guest", cache), runtime
         )
-        return Means(programs, Isolation("container", shown, shares_kernel=True, store=self._store.kind))
+        isolation = Isolation("container", shown, shares_kernel=True, store=store.kind)
+        return Means(programs, isolation, store)
 
-    async def _try(self, runtime: Path) -> None:
+    async def _try(self, store: Store, runtime: Path) -> None:
         """The self-test: a sandbox with nothing in it but the guest, which has to write and read a file."""
         _check_root()
 
-        async def make_root(at: Path) -> Layers:
-            return await self._store.create(_bare_root(at.parent / "rootfs"), at)
+        async def make_root(name: str) -> Root:
+            root = await store.create(None, name, _TRIAL.quota.disk_bytes)
+            _furnish(writable(root))
+            return root
 
         try:
             with anyio.fail_after(_START_SECONDS):
-                means = await self._means_with(runtime, runtime.name)
-                async with self._opened(means, Wish(_TRIAL, None, make_root)) as sandbox:
+                means = await self._means_with(runtime, runtime.name, store)
+                async with self._opened(means, Wish(_TRIAL, None, make_root, Origin("trial"))) as sandbox:
                     await sandbox.write("/work/trial", b"it works")
                     if await sandbox.read("/work/trial") != b"it works":
                         raise HostError("trial_failed", "A file was not read as it was written.")
@@ -213,7 +291,7 @@ class ContainerHost:
     async def _opened(self, means: Means, wish: Wish) -> AsyncGenerator[ContainerSandbox]:
         async with self._named(wish.spec.quota) as (name, group):
             home = self._sandboxes / str(name)
-            root = await wish.make_root(home / "files")
+            root = await wish.make_root(str(name))
             machine = self._machine(means.programs)
             _write_bundle(home, plan.oci_config(machine, name, wish.spec.quota))
             join = () if means.programs.manages_cgroups else group.procs_files()
@@ -233,6 +311,7 @@ class ContainerHost:
                 self._linked(running, name.sandbox, wish) as link,
             ):
                 running.ends_with(link.lost)
+                running.tasks.start_soon(_settle, means.store)
                 yield ContainerSandbox(self, wish, info, running, link)
 
     @asynccontextmanager
@@ -262,6 +341,8 @@ class ContainerHost:
 
     @asynccontextmanager
     async def _named(self, quota: Quota) -> AsyncGenerator[tuple[plan.Name, Cgroup]]:
+        if self._stuck:
+            await self.sweep()
         name, group = self._claim(quota)
         try:
             yield name, group
@@ -270,7 +351,8 @@ class ContainerHost:
                 try:
                     await self._remove(name)
                 except CloisterError as error:
-                    # The next sweep after our end tries again; the caller's own error is the one that matters.
+                    # The next sweep tries again; the caller's own error is the one that matters.
+                    self._stuck.add(name)
                     logger.error("%s was not removed: %s", name, error)
 
     def _claim(self, quota: Quota) -> tuple[plan.Name, Cgroup]:
@@ -302,7 +384,8 @@ class ContainerHost:
     async def _remove(self, name: plan.Name) -> None:
         home = self._sandboxes / str(name)
         await Cgroup(self._layout, str(name)).remove()
-        await self._store.remove(home / "files")
+        for store in (*await self._choose_stores(), self._plain):
+            await store.remove(str(name))
         shutil.rmtree(home, ignore_errors=True)
 
     def _machine(self, programs: plan.Programs) -> plan.Machine:
@@ -330,10 +413,19 @@ def _write_bundle(home: Path, config: bytes) -> None:
     (home / "config.json").write_bytes(config)
 
 
-def _bare_root(at: Path) -> Path:
-    """The smallest root filesystem a runtime accepts: mount points, and a directory to write in."""
+async def _settle(store: Store) -> None:
+    """For as long as a sandbox lives: a copy of it shall not have to wait for all that it wrote."""
+    while True:
+        await anyio.sleep(_SETTLE_SECONDS)
+        try:
+            await store.settle()
+        except HostError as error:
+            logger.warning("The store could not be brought to the disk: %s", error)
+
+
+def _furnish(at: Path) -> None:
+    """The least that a runtime accepts as a root filesystem: mount points, and a directory to write in."""
     for name in ("proc", "dev", ".cloister", "work"):
-        (at / name).mkdir(parents=True)
+        (at / name).mkdir()
     (at / ".cloister" / "guest").touch()
     os.chown(at / "work", 1000, 1000)
-    return at

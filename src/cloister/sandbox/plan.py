@@ -14,7 +14,7 @@ from cloister.core.errors import HostError, UserError
 from cloister.core.ids import OwnerId, SandboxId, is_id
 from cloister.core.records import Quota
 from cloister.sandbox.api import SandboxSpec
-from cloister.sandbox.store.api import Layers
+from cloister.sandbox.store.api import Layers, Root, Tree
 
 IDS = 65_536
 """User and group ids per sandbox."""
@@ -44,6 +44,7 @@ MASKED = (
 READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 NAMESPACES = ("user", "pid", "mount", "network", "ipc", "uts", "cgroup")
 
+_DISK_BYTES_MIN = 1024**2
 _MEMORY_BYTES_MIN = 32 * 1024**2
 _OPEN_FILES_MIN = 64
 _ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
@@ -114,6 +115,7 @@ def check_spec(spec: SandboxSpec) -> None:
             quota.memory_bytes < _MEMORY_BYTES_MIN,
             f"A sandbox needs at least {_MEMORY_BYTES_MIN:,} bytes of memory.",
         ),
+        (quota.disk_bytes < _DISK_BYTES_MIN, f"A sandbox needs at least {_DISK_BYTES_MIN:,} bytes of disk."),
         (quota.processes < 4, "A sandbox needs at least 4 processes."),
         (quota.open_files < _OPEN_FILES_MIN, f"A sandbox needs at least {_OPEN_FILES_MIN} open files."),
         (
@@ -220,7 +222,7 @@ def _mounts(quota: Quota, place: str) -> list[Mapping[str, object]]:
 
 
 def launch_argv(
-    programs: Programs, machine: Machine, name: Name, home: Path, layers: Layers, join: Sequence[Path]
+    programs: Programs, machine: Machine, name: Name, home: Path, root: Root, join: Sequence[Path]
 ) -> list[str]:
     """The command line that becomes the sandbox called `name`, whose bundle is in `home`."""
     runtime = [str(programs.runtime), "--root", str(home / "state")]
@@ -231,11 +233,20 @@ def launch_argv(
     return [
         str(programs.launch),
         *("-b", str(name.first_id)),
-        *("-l", str(layers.lower)),
-        *("-f", str(layers.upper.parent)),
+        *_root_arguments(root),
         *("-x", str(programs.guest)),
         *("-m", machine.place),
         *(argument for path in join for argument in ("-g", str(path))),
         *detach,
         *("--", *runtime, "run", "--bundle", str(home), str(name.sandbox)),
     ]
+
+
+def _root_arguments(root: Root) -> tuple[str, ...]:
+    match root:
+        case Layers():
+            return ("-l", str(root.lower), "-f", str(root.upper.parent))
+        case Tree(device=None):
+            return ("-r", str(root.path))
+        case Tree():
+            return ("-v", str(root.device), "-r", root.subvolume)

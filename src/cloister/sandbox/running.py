@@ -11,7 +11,7 @@ from cloister.core.errors import SandboxLost
 from cloister.core.text import decode, one_line
 from cloister.sandbox._spawn import spawn
 from cloister.sandbox.cgroup import Cgroup
-from cloister.sandbox.store.api import Layers
+from cloister.sandbox.store.api import Root
 
 TTL_GRACE_SECONDS = 5.0
 """How long after its time the host waits for the guest to end by itself."""
@@ -29,7 +29,7 @@ class Running:
 
     process: Process
     cgroup: Cgroup
-    root: Layers
+    root: Root
     ttl_ends: float
     """By `anyio.current_time()`."""
     tasks: TaskGroup
@@ -103,7 +103,7 @@ class Running:
 
 @asynccontextmanager
 async def launched(
-    argv: Sequence[str], path: str, cgroup: Cgroup, root: Layers, ttl_seconds: float
+    argv: Sequence[str], path: str, cgroup: Cgroup, root: Root, ttl_seconds: float
 ) -> AsyncGenerator[Running]:
     """Start a runtime; leaving the block kills everything in its cgroup and waits for the runtime's end."""
     failure: Exception | None = None

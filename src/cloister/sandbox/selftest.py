@@ -50,15 +50,18 @@ def candidates(chosen: str | None) -> tuple[str, ...]:
 
 
 async def report(
-    name: str, search_path: str, memory: Path, trial: Trial, *, again: bool = False
+    name: str, search_path: str, memory: Path, trial: Trial, *, store: str, again: bool = False
 ) -> RuntimeReport:
-    """Try the runtime `name` (a name or a path), or remember how it went. `again` does not remember failures."""
+    """Try the runtime `name` (a name or a path) on this kind of `store`, or remember how it went.
+
+    `again` does not remember failures. Raises `HostError` (`no_disk`).
+    """
     found = shutil.which(name, path=search_path)
     if found is None:
         fix = f"apt-get install {name}" if name in CANDIDATES else "fix `runtime` in the configuration file"
         return RuntimeReport(name, None, None, works=False, why=f"{name} is not installed.", fix=fix)
     path = Path(found)
-    key = _key(path)
+    key = f"{_key(path)} {store}"
     known = _read(memory).get(key)
     if known is not None and (known.works or not again):
         return known
@@ -66,6 +69,8 @@ async def report(
     try:
         await trial(path)
     except CloisterError as error:
+        if error.code == "no_disk":
+            raise  # No runtime would fare better.
         made = RuntimeReport(name, path, version, works=False, why=error.message, fix=_fix(error, name))
         if isinstance(error, HostError) and error.code in ("no_root", "no_compiler"):
             return made  # This says nothing about the runtime.
