@@ -1,6 +1,6 @@
 /* launch: makes the private mounts of one sandbox and then becomes the OCI runtime. Runs on the host, as root.
  *
- *   launch -b BASE ROOT -x GUEST -m DIR [-g CGROUP.PROCS]... [-d TREE] -- RUNTIME ARGUMENT...
+ *   launch -b BASE ROOT -x GUEST [-p LIBRARY] [-t] -m DIR [-g CGROUP.PROCS]... [-d TREE] -- RUNTIME ARGUMENT...
  *
  * where ROOT is one of
  *
@@ -11,6 +11,7 @@
  * Everything it mounts lives in a mount namespace of its own, below a tmpfs on DIR:
  *
  *   DIR/guest   the guest program, read-only
+ *   DIR/preload LIBRARY, read-only
  *   DIR/lower   LOWER, read-only      \ on disk the ids are the guest's own, from 0;
  *   DIR/files   FILES                 / seen through these mounts they start at BASE
  *   DIR/root    the root of the sandbox, whose ids start at BASE too
@@ -69,6 +70,10 @@
 #ifndef SYS_close_range
 #define SYS_close_range 436
 #endif
+#ifndef SYS_openat2
+#define SYS_openat2 437
+#endif
+#define RESOLVE_PLAINLY 0xdull /* RESOLVE_NO_XDEV | RESOLVE_NO_SYMLINKS | RESOLVE_BENEATH */
 #ifndef SYS_mount_setattr
 #define SYS_mount_setattr 442
 #endif
@@ -190,6 +195,22 @@ static void act_as(unsigned long id) {
         fail("cannot keep the capabilities");
 }
 
+/* gVisor lays a /tmp of its own, in memory, over an empty one, and no fork would see what is in there. The guest
+ * removes this again. SAFETY: in a fork, /tmp is whatever the parent made of it, a link to anywhere too. */
+static void occupy_tmp(const char *directory, unsigned long base) {
+    struct { uint64_t flags, mode, resolve; } plainly = {O_PATH | O_DIRECTORY | O_CLOEXEC, 0, RESOLVE_PLAINLY};
+    char root[PATH_MAX];
+    snprintf(root, sizeof root, "%s/root", directory);
+    int top = open(root, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    int tmp = top < 0 ? -1 : (int)syscall(SYS_openat2, top, "tmp", &plainly, sizeof plainly);
+    act_as(base);
+    if (tmp >= 0 && mkdirat(tmp, ".cloister", 0700) && errno != EEXIST)
+        fail("cannot write into /tmp of the sandbox");
+    act_as(0);
+    close(tmp);
+    close(top);
+}
+
 static void mount_overlay(const char *directory, unsigned long base) {
     char root[PATH_MAX], options[4 * PATH_MAX];
     snprintf(root, sizeof root, "%s/root", directory);
@@ -209,11 +230,11 @@ static void mount_overlay(const char *directory, unsigned long base) {
 
 int main(int argc, char **argv) {
     const char *lower = NULL, *files = NULL, *guest = NULL, *directory = NULL, *detach = NULL;
-    const char *root = NULL, *device = NULL;
+    const char *root = NULL, *device = NULL, *preload = NULL;
     const char *cgroups[CGROUPS];
     unsigned long base = 0;
-    int joined = 0, option;
-    while ((option = getopt(argc, argv, "+b:l:f:r:v:x:m:d:g:")) != -1) {
+    int joined = 0, occupies_tmp = 0, option;
+    while ((option = getopt(argc, argv, "+b:l:f:r:v:x:p:tm:d:g:")) != -1) {
         switch (option) {
         case 'b': base = strtoul(optarg, NULL, 10); break;
         case 'l': lower = optarg; break;
@@ -221,6 +242,8 @@ int main(int argc, char **argv) {
         case 'r': root = optarg; break;
         case 'v': device = optarg; break;
         case 'x': guest = optarg; break;
+        case 'p': preload = optarg; break;
+        case 't': occupies_tmp = 1; break;
         case 'm': directory = optarg; break;
         case 'd': detach = optarg; break;
         case 'g':
@@ -235,7 +258,7 @@ int main(int argc, char **argv) {
     /* SAFETY: no id of the sandbox may be one of the host's own; 65,536 keeps all of those out. */
     if (base < IDS || base > UINT32_MAX - IDS || !(root || (lower && files)) || !guest || !directory ||
         optind >= argc)
-        fail("usage: launch -b BASE (-l LOWER -f FILES | [-v DEVICE] -r ROOT) -x GUEST -m DIR [-g PROCS]... [-d TREE] -- RUNTIME ARGUMENT...");
+        fail("usage: launch -b BASE (-l LOWER -f FILES | [-v DEVICE] -r ROOT) -x GUEST [-p LIBRARY] [-t] -m DIR [-g PROCS]... [-d TREE] -- RUNTIME ARGUMENT...");
 
     /* First of all: from here on, killing the cgroup kills us. "0" is whoever writes it. */
     for (int i = 0; i < joined; i++)
@@ -253,15 +276,20 @@ int main(int argc, char **argv) {
                         : clone_tree(root, ATTR_NOATIME, ids);
     int files_tree = root ? -1 : clone_tree(files, 0, ids);
     int guest_tree = clone_tree(guest, ATTR_RDONLY, -1);
+    int preload_tree = preload ? clone_tree(preload, ATTR_RDONLY, -1) : -1;
     close(ids);
     if (mount("cloister", directory, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=64k,nr_inodes=16"))
         fail("cannot mount a tmpfs on %s", directory);
     attach(guest_tree, directory, "guest", 1);
+    if (preload)
+        attach(preload_tree, directory, "preload", 1);
     attach(tree, directory, root ? "root" : "lower", 0);
     if (!root) {
         attach(files_tree, directory, "files", 0);
         mount_overlay(directory, base);
     }
+    if (occupies_tmp)
+        occupy_tmp(directory, base);
     if (detach && umount2(detach, MNT_DETACH))
         fail("cannot detach %s", detach);
 

@@ -41,8 +41,8 @@ from cloister.runs.sqlite import SqliteBackbone, open_backbone
 from cloister.runs.supervisor import Supervisor, open_supervisor
 from cloister.runs.view import RunView, fold
 from cloister.sandbox.api import Door as DoorCall
-from cloister.sandbox.container import ContainerHost
 from cloister.sandbox.owners import Owners
+from cloister.sandbox.tiers import Choices, Tiers, local_tiers
 from cloister.settings import Settings
 
 Role = Literal["server", "embedded"]
@@ -55,7 +55,7 @@ class App:
     settings: Settings
     owner: OwnerId
     backbone: SqliteBackbone
-    host: ContainerHost
+    host: Tiers
     sandboxes: Sandboxes
     supervisor: Supervisor
 
@@ -179,9 +179,8 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         backbone = await stack.enter_async_context(
             open_backbone(settings.data_dir / "cloister.db", owner_lives=owners.lives)
         )
-        host = ContainerHost(
-            settings.data_dir, owner, settings.file.runtime, settings.path, store=settings.file.store
-        )
+        choices = Choices(settings.file.runtime, settings.file.runsc, settings.file.store)
+        host = local_tiers(settings.data_dir, owner, settings.path, choices)
         stack.push_async_callback(host.close)
         await host.sweep()
         sandboxes = await stack.enter_async_context(open_sandboxes(host, _hand_door(policy)))

@@ -38,7 +38,9 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     port: int = 7717
     concurrent_runs: int = 2
     runtime: str | None = None
-    """Path or name of the OCI runtime; None takes the first of crun and runc that passes its self-test."""
+    """Path or name of the OCI runtime of the `container` tier; None takes the first of crun and runc that works."""
+    runsc: str | None = None
+    """Path or name of gVisor's runtime, for the `gvisor` tier; None is `runsc`."""
     store: Literal["auto", "btrfs", "btrfs-loop", "reflink", "overlay"] = "auto"
     """Where sandboxes' files are kept; `auto` takes the best that this machine can have."""
     budget: Budget = Budget()

@@ -7,7 +7,11 @@ import msgspec
 
 from cloister.core import limits
 
-Tier = Literal["auto", "container"]
+TierName = Literal["container", "gvisor"]
+"""How strongly a sandbox is isolated, weakest first."""
+
+Tier = Literal["auto", "container", "gvisor"]
+"""What may be asked for."""
 Outcome = Literal["green", "red", "unproven", "budget", "stopped", "failed"]
 """How a run ended. `unproven`: the model finished and there was no check to prove it."""
 State = Literal["queued", "running", "finished"]
@@ -89,12 +93,16 @@ class Usage(msgspec.Struct, frozen=True):
 class Isolation(msgspec.Struct, frozen=True):
     """What really stands between a sandbox and this machine."""
 
-    tier: Literal["container"]
+    tier: TierName
     runtime: str
     """Name and version of the OCI runtime."""
     shares_kernel: bool
     store: str
     """Kind of copy-on-write store under its root."""
+    platform: str | None = None
+    """How system calls are served where not by this machine's kernel: gVisor's `systrap` or `ptrace`."""
+    seccomp: bool = True
+    """Whether the list of allowed system calls is in force inside."""
 
 
 class FileChange(msgspec.Struct, frozen=True):

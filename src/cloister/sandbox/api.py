@@ -10,7 +10,7 @@ from anyio.abc import ByteStream
 from cloister.core import limits
 from cloister.core.commands import Computer
 from cloister.core.ids import SandboxId, SnapshotId
-from cloister.core.records import Isolation, Quota, Tier
+from cloister.core.records import Isolation, Quota, Tier, TierName
 
 Door = Callable[[SandboxId, ByteStream], Awaitable[None]]
 """Serves one connection that a program inside made to the proxy port, to its end; then it is closed."""
@@ -115,4 +115,29 @@ class Host(Protocol):
 
     async def sweep(self) -> int:
         """Remove what owners that no longer live left behind; returns how many sandboxes that was."""
+        ...
+
+
+class TierReport(msgspec.Struct, frozen=True):
+    """How one tier fares on this machine, by a self-test that really ran something."""
+
+    tier: TierName
+    works: bool
+    native: bool
+    """Whether it runs programs at, or near, the speed of the machine; `auto` takes no other."""
+    found: str
+    """What makes it; or why it does not work."""
+    fix: str | None = None
+    """What would make it work, or make it native."""
+
+
+class TierHost(Host, Protocol):
+    """A place for the sandboxes of one tier."""
+
+    async def report(self, *, again: bool = False) -> TierReport:
+        """Try the tier or remember how it went; `again` does not remember failures. Bounded in time."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of what it holds beyond its sandboxes, e.g. mounts of its store."""
         ...

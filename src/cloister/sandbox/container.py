@@ -1,4 +1,4 @@
-"""The container tier: an OCI bundle, an OCI runtime in the foreground, and the guest as its first process.
+"""The tiers made by an OCI runtime, `container` and `gvisor`: a bundle, a runtime in the foreground, the guest in it.
 
 A sandbox is nested lifetimes, each a block: its name (a directory and cgroups), its runtime's process, the
 link to its guest. However they are left, by an error or a cancellation too, nothing remains.
@@ -20,14 +20,15 @@ import anyio
 
 from cloister.core import limits
 from cloister.core.commands import Command, Entry, Finished, Process
-from cloister.core.errors import Bug, CloisterError, HostError, SandboxLost
+from cloister.core.errors import Bug, CloisterError, HostError, SandboxLost, UserError
 from cloister.core.ids import OwnerId, SandboxId, new_sandbox_id
-from cloister.core.records import Isolation, Quota
+from cloister.core.records import Isolation, Quota, TierName
 from cloister.sandbox import cgroup, guest, plan, selftest
-from cloister.sandbox.api import Door, Report, Sandbox, SandboxInfo, SandboxSpec, SnapshotInfo
+from cloister.sandbox.api import Door, Report, Sandbox, SandboxInfo, SandboxSpec, SnapshotInfo, TierReport
 from cloister.sandbox.cgroup import Cgroup
 from cloister.sandbox.owners import Owners
 from cloister.sandbox.running import Running, launched
+from cloister.sandbox.runtimes import Way, ways
 from cloister.sandbox.snapshots import Origin, Snapshots, Subject, reference_in
 from cloister.sandbox.store.api import Root, Store, writable
 from cloister.sandbox.store.choose import StoreChoice, stores
@@ -37,9 +38,10 @@ from cloister.sandbox.wire import Link, open_link
 
 logger = logging.getLogger(__name__)
 
-_START_SECONDS = 60.0
 _END_SECONDS = 120.0
 _SETTLE_SECONDS = 5.0
+_TRIAL_SECONDS = 30.0
+_TRIAL_AT_ONCE = 10
 _TRIAL = SandboxSpec(quota=Quota(cpus=1.0, memory_bytes=134_217_728, processes=32), ttl_seconds=60.0)
 
 
@@ -104,12 +106,20 @@ class ContainerSandbox:
 
 
 class ContainerHost:
-    """This machine as a place for containers. Implements `sandbox.api.Host`."""
+    """This machine as a place for the sandboxes of one tier. Implements `sandbox.api.TierHost`."""
 
     def __init__(
-        self, data_dir: Path, owner: OwnerId, runtime: str | None, path: str, *, store: StoreChoice = "auto"
+        self,
+        data_dir: Path,
+        owner: OwnerId,
+        runtime: str | None,
+        path: str,
+        *,
+        tier: TierName = "container",
+        store: StoreChoice = "auto",
     ) -> None:
         """`owner` must be held by this process; `runtime` is a name or path, None tries all; `path` is `PATH`."""
+        self._tier: TierName = tier
         self._data_dir = data_dir
         self.owner = owner
         self._owners = Owners(data_dir / "owners")
@@ -218,15 +228,20 @@ class ContainerHost:
                 break
         return reports
 
+    async def report(self, *, again: bool = False) -> TierReport:
+        """See `TierHost.report`."""
+        made = TierReport(self._tier, works=False, native=False, found="There is no store for its files.")
+        for store in await self._choose_stores():
+            made = selftest.summed_up(self._tier, await self._reports(store, again=again))
+            if made.works:
+                break
+        return made
+
     async def _reports(self, store: Store, *, again: bool) -> tuple[selftest.RuntimeReport, ...]:
-        memory = self._data_dir / "runtimes.json"
+        bench = selftest.Bench(self._tier, store.kind, self._path, self._data_dir / "runtimes.json")
+        names = selftest.candidates(self._tier, self._runtime)
         trial = partial(self._try, store)
-        return tuple(
-            [
-                await selftest.report(name, self._path, memory, trial, store=store.kind, again=again)
-                for name in selftest.candidates(self._runtime)
-            ]
-        )
+        return tuple([await selftest.report(name, bench, trial, again=again) for name in names])
 
     async def _choose(self) -> Means:
         async with self._choosing:
@@ -239,9 +254,9 @@ class ContainerHost:
                     # What failed before may have been mended since; only a success is worth remembering for long.
                     reports = await self._reports(store, again=True)
                 for report in reports:
-                    if report.works and report.path is not None:
-                        shown = f"{report.name} {report.version or '?'}"
-                        self._means = await self._means_with(report.path, shown, store)
+                    if report.proof is not None and report.path is not None:
+                        shown = f"{report.path.name} {report.version or '?'}"
+                        self._means = await self._means_with(report.path, report.proof.way, shown, store)
                         return self._means
                 why = " ".join(dict.fromkeys(report.why or "" for report in reports))
             raise HostError("no_runtime", f"No OCI runtime works on this machine: {why}")
@@ -258,17 +273,46 @@ class ContainerHost:
                 )
             return self._stores
 
-    async def _means_with(self, runtime: Path, shown: str, store: Store) -> Means:
+    async def _means_with(self, runtime: Path, way: Way, shown: str, store: Store) -> Means:
         cache = self._data_dir / "programs"
         programs = plan.Programs(
-            await guest.build("launch", cache), await guest.build("guest", cache), runtime
+            await guest.build("launch", cache),
+            await guest.build("guest", cache),
+            runtime,
+            way,
+            await guest.build("automount", cache) if way.preload else None,
         )
-        isolation = Isolation("container", shown, shares_kernel=True, store=store.kind)
+        isolation = Isolation(
+            self._tier,
+            shown,
+            shares_kernel=self._tier == "container",
+            store=store.kind,
+            platform=way.platform,
+            seccomp=way.seccomp,
+        )
         return Means(programs, isolation, store)
 
-    async def _try(self, store: Store, runtime: Path) -> None:
-        """The self-test: a sandbox with nothing in it but the guest, which has to write and read a file."""
+    async def _try(self, store: Store, runtime: Path) -> selftest.Proof:
+        """The self-test: the first way of `runtime` that works. Raises `HostError`."""
         _check_root()
+        described = await selftest.described(runtime, self._path) if self._tier == "gvisor" else ""
+        failures: list[HostError] = []
+        for way in ways(self._tier, described):
+            # Without its filter a guest is weaker: only where the filter itself is what was refused.
+            if not way.seccomp and not any("seccomp" in failure.message for failure in failures):
+                continue
+            try:
+                return await self._try_way(store, runtime, way)
+            except HostError as error:
+                failures.append(error)
+        raise (
+            failures[0]
+            if failures
+            else HostError("trial_failed", f"{runtime.name} offers no platform that we know.")
+        )
+
+    async def _try_way(self, store: Store, runtime: Path, way: Way) -> selftest.Proof:
+        """A sandbox with nothing in it but the guest, which has to keep a file and to start many programs."""
 
         async def make_root(name: str) -> Root:
             root = await store.create(None, name, _TRIAL.quota.disk_bytes)
@@ -276,24 +320,28 @@ class ContainerHost:
             return root
 
         try:
-            with anyio.fail_after(_START_SECONDS):
-                means = await self._means_with(runtime, runtime.name, store)
+            with anyio.fail_after(_TRIAL_SECONDS):
+                means = await self._means_with(runtime, way, runtime.name, store)
                 async with self._opened(means, Wish(_TRIAL, None, make_root, Origin("trial"))) as sandbox:
                     await sandbox.write("/work/trial", b"it works")
                     if await sandbox.read("/work/trial") != b"it works":
                         raise HostError("trial_failed", "A file was not read as it was written.")
+                    return selftest.Proof(way, await _start_many(sandbox))
+        except (SandboxLost, UserError) as error:
+            said = f"{runtime.name} failed its self-test: {error.message}"
+            raise HostError("trial_failed", said) from error
         except TimeoutError as error:
             raise HostError(
-                "trial_failed", f"{runtime.name} did not start within {_START_SECONDS:g} s."
+                "trial_failed", f"{runtime.name} did not pass within {_TRIAL_SECONDS:g} s."
             ) from error
 
     @asynccontextmanager
     async def _opened(self, means: Means, wish: Wish) -> AsyncGenerator[ContainerSandbox]:
-        async with self._named(wish.spec.quota) as (name, group):
+        async with self._named(plan.host_quota(wish.spec.quota, means.programs.way)) as (name, group):
             home = self._sandboxes / str(name)
             root = await wish.make_root(str(name))
             machine = self._machine(means.programs)
-            _write_bundle(home, plan.oci_config(machine, name, wish.spec.quota))
+            _write_bundle(home, plan.oci_config(machine, name, wish.spec.quota, means.programs.way))
             join = () if means.programs.manages_cgroups else group.procs_files()
             argv = plan.launch_argv(means.programs, machine, name, home, root, join)
             now = time.time()
@@ -308,14 +356,16 @@ class ContainerHost:
             )
             async with (
                 launched(argv, self._path, group, root, wish.spec.ttl_seconds) as running,
-                self._linked(running, name.sandbox, wish) as link,
+                self._linked(running, name.sandbox, wish, means.programs.way) as link,
             ):
                 running.ends_with(link.lost)
                 running.tasks.start_soon(_settle, means.store)
                 yield ContainerSandbox(self, wish, info, running, link)
 
     @asynccontextmanager
-    async def _linked(self, running: Running, sandbox: SandboxId, wish: Wish) -> AsyncGenerator[Link]:
+    async def _linked(
+        self, running: Running, sandbox: SandboxId, wish: Wish, way: Way
+    ) -> AsyncGenerator[Link]:
         if running.process.stdin is None or running.process.stdout is None:
             raise Bug("a runtime was started without pipes")
         async with AsyncExitStack() as stack:
@@ -326,7 +376,7 @@ class ContainerHost:
                         running.process.stdout,
                         ttl_seconds=wish.spec.ttl_seconds,
                         hostname=plan.HOSTNAME,
-                        env=plan.environment(wish.spec),
+                        env=plan.environment(wish.spec, way),
                         door=None if wish.door is None else partial(wish.door, sandbox),
                     )
                 )
@@ -421,6 +471,25 @@ async def _settle(store: Store) -> None:
             await store.settle()
         except HostError as error:
             logger.warning("The store could not be brought to the disk: %s", error)
+
+
+async def _start_many(sandbox: Sandbox) -> float:
+    """How many seconds it takes to start many programs. The only one in a bare root is the guest, which refuses."""
+    started = anyio.current_time()
+
+    async def some() -> None:
+        for _ in range(selftest.STARTS // _TRIAL_AT_ONCE):
+            finished = await sandbox.run(Command((plan.GUEST, "--help"), cwd="/"))
+            if b"usage" not in finished.err:
+                raise HostError("trial_failed", "A program inside did not run as it should.")
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(_TRIAL_AT_ONCE):
+                tasks.start_soon(some)
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return anyio.current_time() - started
 
 
 def _furnish(at: Path) -> None:

@@ -19,6 +19,9 @@ TTL_GRACE_SECONDS = 5.0
 _KILLED = 137
 """What a runtime exits with when SIGKILL ended the guest."""
 
+_PANICKED = 2
+"""What gVisor's command exits with when its kernel cannot go on."""
+
 _PARTING_SECONDS = 1.0
 _TAIL_BYTES = 4_096
 
@@ -97,6 +100,8 @@ class Running:
         kills = self.cgroup.oom_kills()
         if kills and self.process.returncode == _KILLED:
             return f"The sandbox ran out of memory: the kernel killed {kills} of its processes."
+        if self.process.returncode == _PANICKED and self.cgroup.refused_tasks():
+            return "The sandbox needed more processes than its quota allows."
         said = self.last_words
         return f"The sandbox ended: {said}" if said else ""
 

@@ -257,14 +257,17 @@ async def a_fork_has_the_files_and_not_the_processes_and_both_go_on(host: Host) 
         await parent.write("kept", b"before")
         await text(
             parent,
-            "rm ~/.bashrc; mkdir deep && touch deep/x; echo hi > ~/note",
+            "rm ~/.bashrc; mkdir deep && touch deep/x; echo hi > ~/note; echo ho > /tmp/note",
         )
         async with parent.start(shell("echo up; sleep 984")) as process:
             await first_output(process)
             async with parent.fork() as child:
                 expect((child.info.parent, child.info.id == parent.info.id), (parent.info.id, False))
                 expect(await child.read("kept"), b"before")
-                expect(await text(child, "ls deep; cat ~/note; echo $A"), "x\nhi\nb")
+                expect(
+                    await text(child, "ls deep; cat ~/note /tmp/note; ls -A /tmp; echo $A"),
+                    "x\nhi\nho\nnote\nb",
+                )
                 expect(await text(child, "ls ~/.bashrc 2>/dev/null || echo gone"), "gone")
                 expect(await text(child, "pgrep -c -f 'sleep 98[4]' || true"), "0")
                 expect(await text(parent, "pgrep -c -f 'sleep 98[4]' || true"), "1")
