@@ -10,6 +10,7 @@ struct command {
     uint32_t id;
     int control, in, out[2];
     bool pty, in_ended, terminated, swept, done;
+    bool orphan; /* the host it belonged to is another machine's: it goes on, and nobody listens */
     uint8_t why;
     struct queue queue;
     int64_t in_credit, out_credit;

@@ -71,13 +71,27 @@ bool command_launch(struct command *c, const struct start *s)
 
 bool command_wants_read(const struct command *c, int i)
 {
+    if (c->orphan)
+        return c->out[i] >= 0 && !c->done;
     return c->out[i] >= 0 && c->out_credit > 0 && out_room() > FRAME_ROOM + 1 && (!c->done || c->left[i] > 0);
+}
+
+static void discard(struct command *c, int i)
+{
+    static uint8_t scratch[READ_AT_ONCE];
+    ssize_t n = read(c->out[i], scratch, sizeof scratch);
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+        shut(&c->out[i]);
 }
 
 void command_read(struct command *c, int i)
 {
     if (!command_wants_read(c, i))
         return;
+    if (c->orphan) {
+        discard(c, i);
+        return;
+    }
     size_t most = out_room() - 1;
     if (most > READ_AT_ONCE)
         most = READ_AT_ONCE;
@@ -123,7 +137,7 @@ void command_write(struct command *c)
         else if (write(c->in, "\004", 1) == 1)
             c->in_ended = false; /* a terminal has no end of input, only a key for it */
     }
-    if (c->grant >= WINDOW / 4 && out_room() > FRAME_ROOM) {
+    if (c->grant >= WINDOW / 4 && !c->orphan && out_room() > FRAME_ROOM) {
         out_u32(CREDIT, c->id, c->grant);
         c->in_credit += c->grant;
         c->grant = 0;

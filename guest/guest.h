@@ -14,6 +14,8 @@ enum {
     MAX_PAYLOAD = 65536,
     WINDOW = 262144,      /* unacknowledged bytes per direction of a channel */
     MAX_COMMANDS = 64,
+    MAX_ORPHANS = 64,     /* commands of the machine that this one was forked from */
+    SLOTS = MAX_COMMANDS + MAX_ORPHANS,
     MAX_RELAYS = 32,
     MAX_TEXT = 200,       /* of a FAIL */
     READ_AT_ONCE = 32768, /* from one command before the next has its turn */
@@ -21,7 +23,7 @@ enum {
 };
 
 enum frame_type {
-    HELLO = 0x01, SETUP, READY,
+    HELLO = 0x01, SETUP, READY, WAKE, HOLD, HELD,
     START = 0x10, DATA, END, CREDIT, SIGNAL, RESIZE, KILL, EXIT, FAIL,
     OPEN = 0x20, CLOSE,
 };
@@ -55,6 +57,7 @@ struct report {
 
 struct options {
     bool seccomp, user_switch;
+    bool vm; /* nobody is below us but a kernel of our own */
 };
 extern struct options options;
 
@@ -100,6 +103,7 @@ void command_frame(uint8_t type, uint32_t id, struct cursor *payload);
 void command_poll(struct pollfd *fds, unsigned *n);
 void command_handle(const struct pollfd *fds);
 int64_t command_deadline(void);
+void command_orphan(void);
 
 /* linger.c */
 void linger(int fd);
@@ -108,6 +112,7 @@ void linger_handle(const struct pollfd *fds);
 
 /* relay.c */
 void relay_listen(uint16_t port);
+void relay_reset(void);
 void relay_frame(uint8_t type, uint32_t id, struct cursor *payload);
 void relay_poll(struct pollfd *fds, unsigned *n);
 void relay_handle(const struct pollfd *fds);
@@ -127,6 +132,13 @@ uint8_t code_of(int error);
 _Noreturn void files_run(const struct start *s, int note);
 
 /* seccomp.c */
-void seccomp_load(void);
+void seccomp_build(void);
+bool seccomp_load(void);
+
+/* vm.c */
+void vm_boot(void);
+void vm_wake(struct cursor *payload);
+bool vm_confine(void);
+_Noreturn void vm_off(void);
 
 #endif

@@ -18,6 +18,7 @@ enum { SETUP_MS = 60000, LAST_SWEEPS = 500 };
 
 struct options options = {.seccomp = true, .user_switch = true};
 static bool ready;
+static bool held; /* nothing is said or taken until the host goes on, so that the machine can be copied */
 static int64_t end_at;
 
 int64_t now_ms(void)
@@ -39,6 +40,8 @@ _Noreturn void finish(int code)
             break;
         nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
     }
+    if (options.vm)
+        vm_off();
     _exit(code);
 }
 
@@ -63,17 +66,53 @@ static void setup(struct cursor *payload)
     relay_listen(port);
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
         die("no_new_privs cannot be set");
-    if (options.seccomp)
-        seccomp_load();
+    if (options.seccomp) {
+        seccomp_build();
+        /* In a machine of our own we still have to set its clock; there each command loads the filter. */
+        if (!options.vm && !seccomp_load())
+            die("the seccomp filter cannot be loaded");
+    }
     end_at = now_ms() + (int64_t)ttl_seconds * 1000;
     ready = true;
     out_frame(READY, 0, NULL, 0);
+}
+
+static void greet(void)
+{
+    end_at = now_ms() + SETUP_MS;
+    out_frame(HELLO, 0, (const uint8_t[]){VERSION, 0}, 2);
+}
+
+/* This machine was saved, or forked, and goes on as another one with another host to talk to. */
+static void wake(struct cursor *payload)
+{
+    if (!options.vm || !held)
+        die("a WAKE frame out of turn");
+    vm_wake(payload);
+    command_orphan();
+    relay_reset();
+    held = ready = false;
+    greet();
+}
+
+static void hold(struct cursor *payload)
+{
+    held = take_u8(payload);
+    take_nothing(payload);
+    if (held)
+        out_frame(HELD, 0, NULL, 0);
 }
 
 static void frame(uint8_t type, uint32_t channel, struct cursor *payload)
 {
     if (type == SETUP && channel == 0)
         setup(payload);
+    else if (type == WAKE && channel == 0)
+        wake(payload);
+    else if (type == HOLD && channel == 0)
+        hold(payload);
+    else if (held)
+        die("a frame while held");
     else if (!ready || channel == 0)
         die("a frame before SETUP, or of no channel");
     else if (channel >= 0x80000000u)
@@ -123,7 +162,7 @@ static void handle_signals(int fd)
 
 static int patience(void)
 {
-    int64_t due = command_deadline();
+    int64_t due = held ? 0 : command_deadline();
     if (due == 0 || due > end_at)
         due = end_at;
     int64_t ms = due - now_ms();
@@ -132,16 +171,19 @@ static int patience(void)
 
 static _Noreturn void loop(int signals)
 {
-    static struct pollfd fds[3 + 4 * MAX_COMMANDS + 1 + MAX_RELAYS + 64];
+    static struct pollfd fds[3 + 4 * SLOTS + 1 + MAX_RELAYS + 64];
     bool reading = true, again = false;
     for (;;) {
         unsigned n = 3;
         fds[0] = (struct pollfd){.fd = reading ? STDIN_FILENO : -1, .events = POLLIN};
         fds[1] = (struct pollfd){.fd = out_pending() ? STDOUT_FILENO : -1, .events = POLLOUT};
         fds[2] = (struct pollfd){.fd = signals, .events = POLLIN};
-        command_poll(fds, &n);
-        relay_poll(fds, &n);
-        linger_poll(fds, &n);
+        bool asked = !held;
+        if (asked) {
+            command_poll(fds, &n);
+            relay_poll(fds, &n);
+            linger_poll(fds, &n);
+        }
         if (poll(fds, n, again ? 0 : patience()) < 0 && errno != EINTR)
             die("poll failed");
         if (fds[2].revents)
@@ -152,9 +194,11 @@ static _Noreturn void loop(int signals)
         if (fds[0].revents && !in_read())
             finish(0);
         reading = handle_frames();
-        linger_handle(fds);
-        command_handle(fds);
-        relay_handle(fds);
+        if (asked && !held) {
+            linger_handle(fds);
+            command_handle(fds);
+            relay_handle(fds);
+        }
         /* Whoever had no room to speak is heard as soon as there is, not when something else happens. */
         bool tight = out_room() <= FRAME_ROOM + 1;
         out_flush();
@@ -175,7 +219,8 @@ static void open_stdio(void)
 
 int main(int argc, char **argv)
 {
-    for (int i = 1; i < argc; i++) {
+    options.vm = getpid() == 1 && strcmp(argv[0], "/init") == 0;
+    for (int i = 1; i < argc && !options.vm; i++) {
         if (strcmp(argv[i], "--no-seccomp") == 0)
             options.seccomp = false;
         else if (strcmp(argv[i], "--no-user-switch") == 0)
@@ -183,14 +228,16 @@ int main(int argc, char **argv)
         else
             die("usage: guest [--no-seccomp] [--no-user-switch]");
     }
+    if (options.vm)
+        vm_boot();
+    else
+        close_from(3, false);
     open_stdio();
-    close_from(3, false);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     int signals = open_signals();
     if (signals < 0)
         die("no signalfd");
-    end_at = now_ms() + SETUP_MS;
-    out_frame(HELLO, 0, (const uint8_t[]){VERSION, 0}, 2);
+    greet();
     out_flush();
     loop(signals);
 }

@@ -7,7 +7,7 @@ import msgspec
 
 from cloister.core import limits
 
-Tier = Literal["auto", "container"]
+Tier = Literal["auto", "container", "microvm"]
 Outcome = Literal["green", "red", "unproven", "budget", "stopped", "failed"]
 """How a run ended. `unproven`: the model finished and there was no check to prove it."""
 State = Literal["queued", "running", "finished"]
@@ -87,12 +87,14 @@ class Usage(msgspec.Struct, frozen=True):
 class Isolation(msgspec.Struct, frozen=True):
     """What really stands between a sandbox and this machine."""
 
-    tier: Literal["container"]
+    tier: Literal["container", "microvm"]
     runtime: str
-    """Name and version of the OCI runtime."""
+    """Name and version of the OCI runtime or the emulator."""
     shares_kernel: bool
     store: str
     """Kind of copy-on-write store under its root."""
+    accelerator: Literal["kvm", "tcg"] | None = None
+    """What runs the instructions of a virtual machine; `tcg` is software emulation. None where there is none."""
 
 
 class FileChange(msgspec.Struct, frozen=True):

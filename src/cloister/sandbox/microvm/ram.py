@@ -1,0 +1,133 @@
+"""The memory of a machine, as files: made, copied sparsely, sealed, and taken out of a machine that stands still.
+
+Memory that others start from is in a file that the kernel lets nobody change again. A machine maps it privately, so
+what it writes is its own and what it only reads is shared by all.
+"""
+
+import fcntl
+import mmap
+import os
+import re
+import struct
+from collections.abc import Iterator
+
+PAGE = mmap.PAGESIZE
+_PIECE = 1 << 20
+_ENTRY = struct.calcsize("Q")
+# From Linux's fcntl.h; Python has no names for them.
+_ADD_SEALS, _GET_SEALS = 1033, 1034
+_SEAL_SEAL, _SEAL_SHRINK, _SEAL_GROW, _SEAL_WRITE = 1, 2, 4, 8
+_SEALED = _SEAL_SEAL | _SEAL_SHRINK | _SEAL_GROW | _SEAL_WRITE
+
+_PRESENT, _SWAPPED, _FILE = 0x80, 0x40, 0x20
+"""Bits in the highest byte of an entry of the kernel's `pagemap`."""
+
+_PRIVATE = re.compile(
+    b"["
+    + b"".join(
+        b"\\x%02x" % flags
+        for flags in range(256)
+        if flags & _SWAPPED or flags & (_PRESENT | _FILE) == _PRESENT
+    )
+    + b"]+"
+)
+
+
+def new_ram(size: int) -> int:
+    """An empty memory that goes with its last descriptor; returns one."""
+    descriptor = os.memfd_create("ram", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, size)
+    return descriptor
+
+
+def seal(ram: int) -> None:
+    """From now on nobody changes it, whoever has it open."""
+    fcntl.fcntl(ram, _ADD_SEALS, _SEALED)
+
+
+def is_sealed(ram: int) -> bool:
+    return fcntl.fcntl(ram, _GET_SEALS) & _SEAL_WRITE != 0
+
+
+def extents(descriptor: int) -> Iterator[tuple[int, int]]:
+    """Where a sparse file has data: begin and end."""
+    at, size = 0, os.fstat(descriptor).st_size
+    while at < size:
+        try:
+            begin = os.lseek(descriptor, at, os.SEEK_DATA)
+        except OSError:
+            return
+        at = os.lseek(descriptor, begin, os.SEEK_HOLE)
+        yield begin, at
+
+
+def copy_sparse(source: int, target: int) -> int:
+    """Copy what is not a hole; pages of zeros become holes. Returns the bytes written."""
+    buffer, written = memoryview(bytearray(_PIECE)), 0
+    zeros = bytes(_PIECE)
+    for begin, end in extents(source):
+        for at in range(begin, end, _PIECE):
+            size = os.preadv(source, [buffer[: min(_PIECE, end - at)]], at)
+            if bytes(buffer[:size]) != zeros[:size]:
+                written += _write_pages(target, buffer[:size], at)
+    return written
+
+
+def copy_dense(source: int, target: mmap.mmap) -> None:
+    """As `copy_sparse`, into a mapping and without a look at the pages: they were looked at when `source` was made."""
+    view = memoryview(target)
+    for begin, end in extents(source):
+        for at in range(begin, end, _PIECE):
+            os.preadv(source, [view[at : min(at + _PIECE, end)]], at)
+
+
+def _write_pages(target: int, data: memoryview, at: int) -> int:
+    written, zeros = 0, bytes(PAGE)
+    run = 0
+    for offset in range(0, len(data), PAGE):
+        if bytes(data[offset : offset + PAGE]) == zeros:
+            if run < offset:
+                written += os.pwrite(target, data[run:offset], at + run)
+            run = offset + PAGE
+    if run < len(data):
+        written += os.pwrite(target, data[run:], at + run)
+    return written
+
+
+def private_runs(flags: bytes) -> Iterator[tuple[int, int]]:
+    """From the highest bytes of `pagemap` entries: runs of pages that are the process's own, as page numbers."""
+    for found in _PRIVATE.finditer(flags):
+        yield found.start(), found.end()
+
+
+def copy_private(pid: int, address: int, size: int, target: mmap.mmap) -> int:
+    """Copy into `target` the pages that process `pid` has written in its private mapping. It must stand still.
+
+    Returns the bytes copied.
+    """
+    copied = 0
+    view = memoryview(target)
+    with open(f"/proc/{pid}/pagemap", "rb", buffering=0) as pagemap:  # noqa: PTH123 - unbuffered, at an offset
+        entries = os.pread(pagemap.fileno(), size // PAGE * _ENTRY, address // PAGE * _ENTRY)
+    memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for first, last in private_runs(entries[_ENTRY - 1 :: _ENTRY]):
+            begin, end = first * PAGE, last * PAGE
+            for at in range(begin, end, _PIECE):
+                copied += os.preadv(memory, [view[at : min(at + _PIECE, end)]], address + at)
+    finally:
+        os.close(memory)
+    return copied
+
+
+def find_mapping(pid: int, ram: int) -> tuple[int, int]:
+    """Where process `pid` has `ram` mapped: address and size. Raises `LookupError`."""
+    about = os.fstat(ram)
+    device = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}"
+    with open(f"/proc/{pid}/maps") as maps:  # noqa: PTH123 - a path object costs more than the read
+        for line in maps:
+            fields = line.split(maxsplit=5)
+            if fields[3] == device and fields[4] == str(about.st_ino):
+                begin, end = (int(part, 16) for part in fields[0].split("-"))
+                return begin, end - begin
+    raise LookupError(f"process {pid} has not mapped the memory")
