@@ -57,7 +57,7 @@ struct report {
 
 struct options {
     bool seccomp, user_switch;
-    bool vm; /* nobody is below us but a kernel of our own */
+    bool vm; /* below us is a kernel of our own, see vm.c */
 };
 extern struct options options;
 
@@ -111,6 +111,7 @@ void linger_poll(struct pollfd *fds, unsigned *n);
 void linger_handle(const struct pollfd *fds);
 
 /* relay.c */
+void loopback_up(void);
 void relay_listen(uint16_t port);
 void relay_reset(void);
 void relay_frame(uint8_t type, uint32_t id, struct cursor *payload);
@@ -132,13 +133,11 @@ uint8_t code_of(int error);
 _Noreturn void files_run(const struct start *s, int note);
 
 /* seccomp.c */
-void seccomp_build(void);
-bool seccomp_load(void);
+void seccomp_load(void);
 
 /* vm.c */
 void vm_boot(void);
 void vm_wake(struct cursor *payload);
-bool vm_confine(void);
-_Noreturn void vm_off(void);
+void vm_rename(const uint8_t *name, uint32_t length);
 
 #endif

@@ -18,6 +18,7 @@ enum { SETUP_MS = 60000, LAST_SWEEPS = 500 };
 
 struct options options = {.seccomp = true, .user_switch = true};
 static bool ready;
+static bool shut; /* the filter is loaded; it stays so when this machine becomes another one */
 static bool held; /* nothing is said or taken until the host goes on, so that the machine can be copied */
 static int64_t end_at;
 
@@ -31,7 +32,7 @@ int64_t now_ms(void)
 /* As PID 1 our end is everybody's; elsewhere it has to be brought about. */
 _Noreturn void finish(int code)
 {
-    for (int i = 0; getpid() != 1 && i < LAST_SWEEPS; i++) {
+    for (int i = 0; getpid() != 1 && !options.vm && i < LAST_SWEEPS; i++) {
         sweep();
         pid_t pid;
         while ((pid = waitpid(-1, NULL, WNOHANG)) > 0)
@@ -40,8 +41,6 @@ _Noreturn void finish(int code)
             break;
         nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
     }
-    if (options.vm)
-        vm_off();
     _exit(code);
 }
 
@@ -61,17 +60,16 @@ static void setup(struct cursor *payload)
     if (ready || ttl_seconds == 0)
         die("a SETUP frame is wrong");
     /* Outside a sandbox the name belongs to the machine. Inside, a runtime may have set it already. */
-    if (getpid() == 1 && length > 0 && sethostname((const char *)hostname, length) != 0 && errno != EPERM)
+    if (options.vm)
+        vm_rename(hostname, length);
+    else if (getpid() == 1 && length > 0 && sethostname((const char *)hostname, length) != 0 && errno != EPERM)
         die("the host name is wrong");
     relay_listen(port);
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
         die("no_new_privs cannot be set");
-    if (options.seccomp) {
-        seccomp_build();
-        /* In a machine of our own we still have to set its clock; there each command loads the filter. */
-        if (!options.vm && !seccomp_load())
-            die("the seccomp filter cannot be loaded");
-    }
+    if (options.seccomp && !shut)
+        seccomp_load();
+    shut = true;
     end_at = now_ms() + (int64_t)ttl_seconds * 1000;
     ready = true;
     out_frame(READY, 0, NULL, 0);

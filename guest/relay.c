@@ -28,7 +28,7 @@ static uint32_t next_id = 0x80000000u;
 static int listener = -1;
 static int listener_polled = -1;
 
-static void loopback_up(void)
+void loopback_up(void)
 {
     struct ifreq request = {.ifr_name = "lo"};
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);

@@ -1,5 +1,6 @@
-/* The guest as the first process of a virtual machine: devices, the root disk, the line to the host, and what has
- * to be made new when a saved machine wakes up as somebody else. Not used where a container runtime did all this. */
+/* The first process of a virtual machine, where there is no container runtime to prepare anything: it makes the devices,
+ * mounts the root disk, opens the line to the host and starts the guest proper. Then it does the few things that the
+ * guest must not be able to, such as setting the clock of a saved machine that wakes up as somebody else. */
 #include "guest.h"
 
 #include <errno.h>
@@ -7,6 +8,7 @@
 #include <linux/capability.h>
 #include <linux/random.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +17,7 @@
 #include <sys/prctl.h>
 #include <sys/reboot.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysinfo.h>
@@ -32,9 +35,14 @@ enum {
     KEPT_BYTES = 24 << 20,  /* of memory, that commands never get */
     MAX_SEED = 512,
     MACHINE_ID = 32,
+    IDENTITY = 8 + 4 + 4 + MACHINE_ID, /* clock, processes, open files, machine id; as they are in a WAKE frame */
+    ASK_IDENTITY = 1,
+    ASK_NAME = 2,
 };
 
-static int procs = -1, pids_max = -1; /* files of the cgroup that all commands are in */
+static int procs = -1, pids_max = -1; /* files of the cgroup that the guest and all commands are in */
+static int machine_id = -1;           /* mounted over the one on the disk, so that nothing on the disk can be in its way */
+static int keeper = -1;               /* the guest's line to the first process */
 
 static void must(bool well, const char *what)
 {
@@ -161,31 +169,7 @@ static void make_limits(void)
     must(procs >= 0 && pids_max >= 0, COMMANDS);
 }
 
-void vm_boot(void)
-{
-    static const char *const modules[] = {"virtio", "virtio_ring", "virtio_mmio", "virtio_console", "virtio_blk"};
-    mkdir("/dev", 0755);
-    mount("devtmpfs", "/dev", "devtmpfs", MS_NOSUID, NULL);
-    int console = open("/dev/console", O_RDWR);
-    for (int fd = 0; console >= 0 && fd <= STDERR_FILENO; fd++)
-        dup2(console, fd);
-    close_from(3, false);
-    for (unsigned i = 0; i < sizeof modules / sizeof *modules; i++)
-        load_module(modules[i]);
-    close(open_device(DISK, O_RDONLY));
-    mkdir(ROOT, 0755);
-    /* The tables of free inodes are left as they are: a background thread would write them in every sandbox. */
-    must(mount(DISK, ROOT, "ext4", MS_NOSUID | MS_NODEV | MS_NOATIME, "noinit_itable") == 0, "the root disk");
-    make_limits();
-    mount_new("proc", ROOT "/proc", MS_NOEXEC | MS_NODEV, NULL);
-    make_devices();
-    shut_proc();
-    open_port();
-    must(chdir(ROOT) == 0 && mount(".", "/", NULL, MS_MOVE, NULL) == 0 && chroot(".") == 0 && chdir("/") == 0,
-         "changing the root");
-}
-
-_Noreturn void vm_off(void)
+static _Noreturn void power_off(void)
 {
     for (;;)
         reboot(RB_AUTOBOOT); /* the machine is run such that it does not come back */
@@ -205,7 +189,7 @@ static void add_entropy(const uint8_t *seed, uint32_t length)
         uint8_t seed[MAX_SEED];
     } pool = {.info = {.entropy_count = (int)length * 8, .buf_size = (int)length}};
     if (length < 32 || length > MAX_SEED)
-        die("a WAKE frame is wrong");
+        power_off();
     memcpy(pool.info.buf, seed, length);
     int fd = open("/dev/urandom", O_RDWR | O_CLOEXEC);
     must(fd >= 0 && ioctl(fd, RNDADDENTROPY, &pool) == 0 && ioctl(fd, RNDRESEEDCRNG) == 0, "the entropy");
@@ -213,57 +197,158 @@ static void add_entropy(const uint8_t *seed, uint32_t length)
     explicit_bzero(&pool, sizeof pool);
 }
 
-/* Whoever had this disk before may have put anything under the name, so the name is replaced, not opened. */
 static void set_machine_id(const uint8_t *id)
 {
-    static const char scratch[] = "/etc/.machine-id.cloister";
     char text[MACHINE_ID + 1];
     memcpy(text, id, MACHINE_ID);
     text[MACHINE_ID] = '\n';
-    unlink(scratch);
-    int fd = open(scratch, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0444);
-    if (fd < 0)
-        return; /* no /etc to speak of: no machine id to speak of */
-    if (write(fd, text, sizeof text) != sizeof text || rename(scratch, "/etc/machine-id") != 0)
-        unlink(scratch);
-    close(fd);
+    must(pwrite(machine_id, text, sizeof text, 0) == sizeof text, "the machine id");
 }
 
-static uint64_t take_u64(struct cursor *c)
+static void make_machine_id(void)
 {
-    uint64_t low = take_u32(c);
-    return low | (uint64_t)take_u32(c) << 32;
+    static const char file[] = "/machine-id", over[] = ROOT "/etc/machine-id";
+    machine_id = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0444);
+    int target = open(over, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0444);
+    must(machine_id >= 0 && target >= 0 && mount(file, over, NULL, MS_BIND, NULL) == 0 &&
+             mount(NULL, over, NULL, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) == 0,
+         over);
+    close(target);
+}
+
+static uint64_t get_u64(const uint8_t *at)
+{
+    uint64_t value;
+    memcpy(&value, at, sizeof value);
+    return value;
+}
+
+/* What only the first process may do. The guest has checked nothing but the size, and that is checked here again. */
+static void become(const uint8_t *at, size_t size, pid_t guest)
+{
+    char most[16];
+    uint32_t limits[2];
+    if (size < IDENTITY || size > IDENTITY + MAX_SEED)
+        power_off();
+    memcpy(limits, at + 8, sizeof limits);
+    set_clock(get_u64(at));
+    add_entropy(at + IDENTITY, (uint32_t)(size - IDENTITY));
+    set_machine_id(at + 16);
+    struct rlimit open_files = {limits[1], limits[1]};
+    must(prlimit(guest, RLIMIT_NOFILE, &open_files, NULL) == 0, "the limit of open files");
+    int n = snprintf(most, sizeof most, "%u", limits[0]);
+    must(pwrite(pids_max, most, (size_t)n, 0) == n, "the limit of processes");
+}
+
+/* The first process: it does what the guest is not allowed to, and when the guest ends it ends the machine. */
+static _Noreturn void keep(pid_t guest, int requests)
+{
+    uint8_t request[1 + IDENTITY + MAX_SEED];
+    for (;;) {
+        ssize_t n = recv(requests, request, sizeof request, 0);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            power_off();
+        if (request[0] == ASK_IDENTITY)
+            become(request + 1, (size_t)n - 1, guest);
+        else
+            must(sethostname((const char *)request + 1, (size_t)n - 1) == 0, "the host name");
+        if (send(requests, request, 1, MSG_NOSIGNAL) != 1)
+            power_off();
+    }
+}
+
+static void end(int number)
+{
+    (void)number;
+    power_off();
+}
+
+static void ask(uint8_t what, const void *about, size_t size)
+{
+    uint8_t request[1 + IDENTITY + MAX_SEED] = {what};
+    if (size > sizeof request - 1)
+        die("a WAKE frame is wrong");
+    memcpy(request + 1, about, size);
+    if (send(keeper, request, 1 + size, MSG_NOSIGNAL) != (ssize_t)(1 + size) || recv(keeper, request, 1, 0) != 1)
+        die("the first process is gone");
 }
 
 void vm_wake(struct cursor *payload)
 {
-    char most[16];
-    uint64_t clock = take_u64(payload);
-    uint32_t processes = take_u32(payload), files = take_u32(payload);
-    const uint8_t *id = take_bytes(payload, MACHINE_ID);
+    uint8_t about[IDENTITY + MAX_SEED];
+    memcpy(about, take_bytes(payload, IDENTITY), IDENTITY);
     uint32_t length = take_u32(payload);
-    const uint8_t *seed = take_bytes(payload, length);
+    if (length > MAX_SEED)
+        die("a WAKE frame is wrong");
+    memcpy(about + IDENTITY, take_bytes(payload, length), length);
     take_nothing(payload);
-    set_clock(clock);
-    add_entropy(seed, length);
-    set_machine_id(id);
-    struct rlimit open_files = {files, files};
-    must(setrlimit(RLIMIT_NOFILE, &open_files) == 0, "the limit of open files");
-    int n = snprintf(most, sizeof most, "%u", processes);
-    must(pwrite(pids_max, most, (size_t)n, 0) == n, "the limit of processes");
+    ask(ASK_IDENTITY, about, IDENTITY + length);
 }
 
-/* In a process that will become a command: what root inside may do is what it may do in a container. */
-bool vm_confine(void)
+void vm_rename(const uint8_t *name, uint32_t length)
+{
+    if (length > 0)
+        ask(ASK_NAME, name, length);
+}
+
+/* The guest is in the same position here as in a container: within the limits, and with no more rights. */
+static void confine(void)
 {
     const uint32_t kept = 1u << CAP_CHOWN | 1u << CAP_DAC_OVERRIDE | 1u << CAP_FOWNER | 1u << CAP_FSETID |
                           1u << CAP_SETUID | 1u << CAP_SETGID | 1u << CAP_KILL | 1u << CAP_SETPCAP;
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
     struct __user_cap_data_struct caps[2] = {{.effective = kept, .permitted = kept}};
-    if (write(procs, "0", 1) != 1)
-        return false;
+    write_text("/proc/self/oom_score_adj", "-1000");
+    must(write(procs, "0", 1) == 1, COMMANDS);
+    close(procs);
+    close(pids_max);
+    close(machine_id);
     for (int cap = 0; prctl(PR_CAPBSET_READ, cap, 0, 0, 0) >= 0; cap++)
         if (cap >= 32 || !(kept & 1u << cap))
             prctl(PR_CAPBSET_DROP, cap, 0, 0, 0);
-    return syscall(SYS_capset, &header, caps) == 0;
+    must(syscall(SYS_capset, &header, caps) == 0, "the capabilities");
+}
+
+void vm_boot(void)
+{
+    static const char *const modules[] = {"virtio", "virtio_ring", "virtio_mmio", "virtio_console", "virtio_blk"};
+    mkdir("/dev", 0755);
+    mount("devtmpfs", "/dev", "devtmpfs", MS_NOSUID, NULL);
+    int console = open("/dev/console", O_RDWR);
+    for (int fd = 0; console >= 0 && fd <= STDERR_FILENO; fd++)
+        dup2(console, fd);
+    close_from(3, false);
+    for (unsigned i = 0; i < sizeof modules / sizeof *modules; i++)
+        load_module(modules[i]);
+    close(open_device(DISK, O_RDONLY));
+    mkdir(ROOT, 0755);
+    /* The tables of free inodes are left as they are: a background thread would write them in every sandbox. */
+    must(mount(DISK, ROOT, "ext4", MS_NOSUID | MS_NODEV | MS_NOATIME, "noinit_itable") == 0, "the root disk");
+    make_limits();
+    mount_new("proc", ROOT "/proc", MS_NOEXEC | MS_NODEV, NULL);
+    make_devices();
+    shut_proc();
+    make_machine_id();
+    open_port();
+    must(chdir(ROOT) == 0 && mount(".", "/", NULL, MS_MOVE, NULL) == 0 && chroot(".") == 0 && chdir("/") == 0,
+         "changing the root");
+    loopback_up();
+    int ends[2];
+    must(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0, "a socket");
+    pid_t guest = fork();
+    must(guest >= 0, "the guest");
+    if (guest > 0) {
+        close(ends[1]);
+        close(STDIN_FILENO);
+        close(STDOUT_FILENO);
+        signal(SIGTERM, end);
+        signal(SIGINT, end);
+        signal(SIGCHLD, SIG_IGN); /* the guest reaps its own; who is left over is nobody's */
+        keep(guest, ends[0]);
+    }
+    close(ends[0]);
+    keeper = ends[1];
+    confine();
 }

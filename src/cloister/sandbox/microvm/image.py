@@ -50,6 +50,7 @@ class _Key(msgspec.Struct, frozen=True):
     emulator: str
     accelerator: str
     cmdline: str
+    processor: str
     memory_bytes: int
     disk_bytes: int = DISK_BYTES
     version: int = _VERSION
@@ -146,6 +147,7 @@ def _key(means: Means, rootfs: Path, memory_bytes: int) -> _Key:
         emulator=means.version,
         accelerator=means.accelerator,
         cmdline=qemu.cmdline(means.accelerator),
+        processor=qemu.processor(means.accelerator),
         memory_bytes=memory_bytes,
     )
 

@@ -19,6 +19,8 @@ from cloister.sandbox.running import TTL_GRACE_SECONDS
 _PARTING_SECONDS = 1.0
 _TAIL_BYTES = 4_096
 _KILLED = (-9, 137)
+_ALLOCATOR = {"MALLOC_ARENA_MAX": "1", "MALLOC_TOP_PAD_": "4194304"}
+"""The emulator's memory grows in large steps; in a thread of its own it would ask the kernel for each page."""
 
 
 @dataclass(slots=True)
@@ -105,7 +107,7 @@ async def started(plan: Plan, path: str, cgroup: Cgroup, ttl_seconds: float) -> 
     try:
         argv, given = plan(theirs[0].detach(), theirs[1].detach())
         async with (
-            spawn(argv, env={"PATH": path}, pass_fds=given) as process,
+            spawn(argv, env={"PATH": path, **_ALLOCATOR}, pass_fds=given) as process,
             anyio.create_task_group() as tasks,
         ):
             for descriptor in given:

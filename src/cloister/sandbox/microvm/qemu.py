@@ -27,7 +27,13 @@ _CMDLINE: dict[Accelerator, str] = {
     "kvm": _COMMON,
     # Without the first four the kernel hangs measuring its clock on a busy host. The last two would only cost time:
     # what they guard against does not get through an emulator.
-    "tcg": f"{_COMMON} no_timer_check lpj=4000000 tsc=nowatchdog tsc_early_khz=1000000 mitigations=off init_on_alloc=0",
+    "tcg": f"{_COMMON} no_timer_check lpj=4000000 tsc=nowatchdog tsc_early_khz=1000000 mitigations=off init_on_alloc=0 norandmaps",
+}
+
+
+_CPU: dict[Accelerator, str] = {
+    "kvm": "host",
+    "tcg": "max,-erms,-fsrm,-avx2,-avx",
 }
 
 
@@ -69,6 +75,10 @@ def cmdline(accelerator: Accelerator) -> str:
     return _CMDLINE[accelerator]
 
 
+def processor(accelerator: Accelerator) -> str:
+    return _CPU[accelerator]
+
+
 def emulator_argv(emulator: Path, plan: MachinePlan) -> list[str]:
     """The command line that becomes the machine."""
     accelerator = {"kvm": "kvm", "tcg": f"tcg,thread=single,tb-size={_TRANSLATED_MEGABYTES}"}[
@@ -80,7 +90,7 @@ def emulator_argv(emulator: Path, plan: MachinePlan) -> list[str]:
         *("-name", "sandbox", "-nodefaults", "-no-user-config", "-nographic", "-no-reboot"),
         *("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"),
         *("-M", "microvm,x-option-roms=off,pit=on,pic=on,isa-serial=on,rtc=on,memory-backend=ram"),
-        *("-accel", accelerator, "-cpu", "host" if plan.accelerator == "kvm" else "max"),
+        *("-accel", accelerator, "-cpu", _CPU[plan.accelerator]),
         *("-smp", "1", "-m", f"{plan.memory_bytes // 1024**2}M"),
         *(
             "-object",
