@@ -46,6 +46,8 @@ class Means:
     path: str
     place: str
     """Where a jail is mounted, in a namespace of its own."""
+    counter_khz: int
+    """How fast this machine's time stamp counter runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ async def booted(
 
         def argv(link: int, monitor: int) -> tuple[Sequence[str], Sequence[int]]:
             kernel = os.open(means.kernel.image, os.O_RDONLY | os.O_CLOEXEC)
-            start = qemu.Boot(kernel, archive)
+            start = qemu.Boot(kernel, archive, qemu.cmdline(means.accelerator, means.counter_khz))
             shared = os.dup(memory.descriptor)
             return _argv(means, name, group, _plan(means, size, (shared, True), (link, monitor), disk, start))
 

@@ -146,7 +146,7 @@ def _key(means: Means, rootfs: Path, memory_bytes: int) -> _Key:
         guest=means.guest.name,
         emulator=means.version,
         accelerator=means.accelerator,
-        cmdline=qemu.cmdline(means.accelerator),
+        cmdline=qemu.cmdline(means.accelerator, means.counter_khz),
         processor=qemu.processor(means.accelerator),
         memory_bytes=memory_bytes,
     )

@@ -25,6 +25,7 @@ from cloister.sandbox.api import Door, Report, Sandbox, SandboxInfo, SandboxSpec
 from cloister.sandbox.claims import Claims
 from cloister.sandbox.microvm import boot, qemu, ram
 from cloister.sandbox.microvm.boot import Awake, Means, Moment, Wish
+from cloister.sandbox.microvm.counter import counter_khz
 from cloister.sandbox.microvm.disks import Disk, OpenFile, new_layer
 from cloister.sandbox.microvm.image import Images
 from cloister.sandbox.microvm.kernel import Kernels
@@ -230,14 +231,16 @@ class MicrovmHost:
 
     async def _means_with(self, emulator: Path, version: str, accelerator: qemu.Accelerator) -> Means:
         programs = self._data_dir / "programs"
+        jail = await guest.build("jail", programs)
         return Means(
             emulator=emulator,
             version=version,
-            jail=await guest.build("jail", programs),
+            jail=jail,
             guest=await guest.build("guest", programs),
             kernel=await self._kernels.prepare(_silent),
             accelerator=accelerator,
             path=self._path,
+            counter_khz=await counter_khz(jail, self._directory / "counter_khz"),
             place=_place([self._data_dir, emulator]),
         )
 
