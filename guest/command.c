@@ -51,6 +51,7 @@ void command_start(uint32_t id, struct cursor *payload)
         die("a channel was used twice");
     last_id = id;
     struct start s;
+    struct bytes frame = {payload->at, (size_t)(payload->end - payload->at)};
     start_decode(&s, payload);
     unsigned slot = 0;
     while (slot < SLOTS && commands[slot] != NULL)
@@ -67,7 +68,7 @@ void command_start(uint32_t id, struct cursor *payload)
         c->started = now_ms();
         c->deadline = s.timeout_ms ? c->started + s.timeout_ms : 0;
         c->grace_ms = s.grace_ms;
-        if (!command_launch(c, &s)) {
+        if (!command_launch(c, &s, frame)) {
             fail_start(id, FAILED, strerror(errno));
             forget(slot);
         }
@@ -263,6 +264,11 @@ void command_handle(const struct pollfd *fds)
         if (c->done)
             end_channel(c, slot);
     }
+}
+
+bool command_idle(void)
+{
+    return count(false) == 0;
 }
 
 /* When something is next due; 0 when nothing is. */

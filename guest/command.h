@@ -23,10 +23,18 @@ struct command {
 };
 
 /* command_io.c */
-bool command_launch(struct command *c, const struct start *s);
+struct bytes {
+    const uint8_t *at;
+    size_t size;
+};
+bool command_launch(struct command *c, const struct start *s, struct bytes frame);
 bool command_wants_read(const struct command *c, int i);
 void command_read(struct command *c, int i);
 void command_write(struct command *c);
 void shut(int *fd);
+bool open_pipes(struct command *c, int stdio[3]);
+
+/* spare.c */
+bool take_spare(struct command *c, const struct start *s, struct bytes frame);
 
 #endif

@@ -41,14 +41,16 @@ static bool open_pipe(int *ours, int *theirs, int our_side)
     return fcntl(*ours, F_SETFL, O_NONBLOCK) == 0;
 }
 
-static bool open_pipes(struct command *c, int stdio[3])
+bool open_pipes(struct command *c, int stdio[3])
 {
     return open_pipe(&c->in, &stdio[0], 1) && open_pipe(&c->out[0], &stdio[1], 0) &&
            open_pipe(&c->out[1], &stdio[2], 0);
 }
 
-bool command_launch(struct command *c, const struct start *s)
+bool command_launch(struct command *c, const struct start *s, struct bytes frame)
 {
+    if (take_spare(c, s, frame))
+        return true;
     int stdio[3] = {-1, -1, -1}, control[2] = {-1, -1};
     c->pty = s->flags & FLAG_PTY;
     bool made = (c->pty ? open_pty(c, s, stdio) : open_pipes(c, stdio)) &&
@@ -57,7 +59,7 @@ bool command_launch(struct command *c, const struct start *s)
         c->control = control[0];
         pid_t supervisor = fork();
         if (supervisor == 0)
-            supervise(s, stdio, control[1]);
+            supervise(s, stdio, control[1], -1);
         made = supervisor > 0;
     }
     shut(&stdio[0]);

@@ -104,6 +104,10 @@ void command_poll(struct pollfd *fds, unsigned *n);
 void command_handle(const struct pollfd *fds);
 int64_t command_deadline(void);
 void command_orphan(void);
+bool command_idle(void);
+
+/* spare.c */
+void command_spare(void);
 
 /* linger.c */
 void linger(int fd);
@@ -120,12 +124,13 @@ void relay_handle(const struct pollfd *fds);
 
 /* supervise.c */
 enum { ASK_SIGNAL = 's', ASK_TERM = 't', ASK_KILL = 'k' };
-_Noreturn void supervise(const struct start *s, const int stdio[3], int control);
+_Noreturn void supervise(const struct start *s, const int stdio[3], int control, int order);
 unsigned sweep(void);
 void close_from(unsigned first, bool on_exec);
 
 /* child.c */
 _Noreturn void child_run(const struct start *s, int note);
+_Noreturn void child_wait(int order, int note);
 _Noreturn void child_fail(int note, uint8_t code, const char *what, int error);
 uint8_t code_of(int error);
 
@@ -138,6 +143,7 @@ void seccomp_load(void);
 /* vm.c */
 void vm_boot(void);
 void vm_wake(struct cursor *payload);
+uint32_t vm_open_files(void);
 void vm_rename(const uint8_t *name, uint32_t length);
 
 #endif

@@ -1,23 +1,17 @@
 /* The first process of a virtual machine, where there is no container runtime to prepare anything: it makes the devices,
  * mounts the root disk, opens the line to the host and starts the guest proper. Then it does the few things that the
  * guest must not be able to, such as setting the clock of a saved machine that wakes up as somebody else. */
-#include "guest.h"
+#include "vm.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
-#include <linux/random.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
-#include <sys/reboot.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysinfo.h>
@@ -31,26 +25,12 @@
 #define COMMANDS "/limits/commands"
 
 enum {
-    DEVICE_SECONDS = 120,   /* software emulation on a busy machine is slow */
-    KEPT_BYTES = 24 << 20,  /* of memory, that commands never get */
-    MAX_SEED = 512,
-    MACHINE_ID = 32,
-    IDENTITY = 8 + 4 + 4 + MACHINE_ID, /* clock, processes, open files, machine id; as they are in a WAKE frame */
-    ASK_IDENTITY = 1,
-    ASK_NAME = 2,
+    DEVICE_SECONDS = 120,  /* software emulation on a busy machine is slow */
+    KEPT_BYTES = 24 << 20, /* of memory, that commands never get */
+    FILES_MAX = 1 << 20,
 };
 
-static int procs = -1, pids_max = -1; /* files of the cgroup that the guest and all commands are in */
-static int machine_id = -1;           /* mounted over the one on the disk, so that nothing on the disk can be in its way */
-static int keeper = -1;               /* the guest's line to the first process */
-
-static void must(bool well, const char *what)
-{
-    if (!well) {
-        dprintf(STDERR_FILENO, "guest: %s: %s\n", what, strerror(errno));
-        finish(1);
-    }
-}
+static int procs = -1; /* of the cgroup that the guest and all commands are in */
 
 static void mount_new(const char *kind, const char *at, unsigned long flags, const char *with)
 {
@@ -169,42 +149,6 @@ static void make_limits(void)
     must(procs >= 0 && pids_max >= 0, COMMANDS);
 }
 
-static _Noreturn void power_off(void)
-{
-    for (;;)
-        reboot(RB_AUTOBOOT); /* the machine is run such that it does not come back */
-}
-
-static void set_clock(uint64_t nanoseconds)
-{
-    struct timespec now = {(time_t)(nanoseconds / 1000000000), (long)(nanoseconds % 1000000000)};
-    must(clock_settime(CLOCK_REALTIME, &now) == 0, "the clock");
-}
-
-/* Every machine that was saved once holds the same secrets; from here on they differ. */
-static void add_entropy(const uint8_t *seed, uint32_t length)
-{
-    struct {
-        struct rand_pool_info info;
-        uint8_t seed[MAX_SEED];
-    } pool = {.info = {.entropy_count = (int)length * 8, .buf_size = (int)length}};
-    if (length < 32 || length > MAX_SEED)
-        power_off();
-    memcpy(pool.info.buf, seed, length);
-    int fd = open("/dev/urandom", O_RDWR | O_CLOEXEC);
-    must(fd >= 0 && ioctl(fd, RNDADDENTROPY, &pool) == 0 && ioctl(fd, RNDRESEEDCRNG) == 0, "the entropy");
-    close(fd);
-    explicit_bzero(&pool, sizeof pool);
-}
-
-static void set_machine_id(const uint8_t *id)
-{
-    char text[MACHINE_ID + 1];
-    memcpy(text, id, MACHINE_ID);
-    text[MACHINE_ID] = '\n';
-    must(pwrite(machine_id, text, sizeof text, 0) == sizeof text, "the machine id");
-}
-
 static void make_machine_id(void)
 {
     static const char file[] = "/machine-id", over[] = ROOT "/etc/machine-id";
@@ -214,83 +158,6 @@ static void make_machine_id(void)
              mount(NULL, over, NULL, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) == 0,
          over);
     close(target);
-}
-
-static uint64_t get_u64(const uint8_t *at)
-{
-    uint64_t value;
-    memcpy(&value, at, sizeof value);
-    return value;
-}
-
-/* What only the first process may do. The guest has checked nothing but the size, and that is checked here again. */
-static void become(const uint8_t *at, size_t size, pid_t guest)
-{
-    char most[16];
-    uint32_t limits[2];
-    if (size < IDENTITY || size > IDENTITY + MAX_SEED)
-        power_off();
-    memcpy(limits, at + 8, sizeof limits);
-    set_clock(get_u64(at));
-    add_entropy(at + IDENTITY, (uint32_t)(size - IDENTITY));
-    set_machine_id(at + 16);
-    struct rlimit open_files = {limits[1], limits[1]};
-    must(prlimit(guest, RLIMIT_NOFILE, &open_files, NULL) == 0, "the limit of open files");
-    int n = snprintf(most, sizeof most, "%u", limits[0]);
-    must(pwrite(pids_max, most, (size_t)n, 0) == n, "the limit of processes");
-}
-
-/* The first process: it does what the guest is not allowed to, and when the guest ends it ends the machine. */
-static _Noreturn void keep(pid_t guest, int requests)
-{
-    uint8_t request[1 + IDENTITY + MAX_SEED];
-    for (;;) {
-        ssize_t n = recv(requests, request, sizeof request, 0);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            power_off();
-        if (request[0] == ASK_IDENTITY)
-            become(request + 1, (size_t)n - 1, guest);
-        else
-            must(sethostname((const char *)request + 1, (size_t)n - 1) == 0, "the host name");
-        if (send(requests, request, 1, MSG_NOSIGNAL) != 1)
-            power_off();
-    }
-}
-
-static void end(int number)
-{
-    (void)number;
-    power_off();
-}
-
-static void ask(uint8_t what, const void *about, size_t size)
-{
-    uint8_t request[1 + IDENTITY + MAX_SEED] = {what};
-    if (size > sizeof request - 1)
-        die("a WAKE frame is wrong");
-    memcpy(request + 1, about, size);
-    if (send(keeper, request, 1 + size, MSG_NOSIGNAL) != (ssize_t)(1 + size) || recv(keeper, request, 1, 0) != 1)
-        die("the first process is gone");
-}
-
-void vm_wake(struct cursor *payload)
-{
-    uint8_t about[IDENTITY + MAX_SEED];
-    memcpy(about, take_bytes(payload, IDENTITY), IDENTITY);
-    uint32_t length = take_u32(payload);
-    if (length > MAX_SEED)
-        die("a WAKE frame is wrong");
-    memcpy(about + IDENTITY, take_bytes(payload, length), length);
-    take_nothing(payload);
-    ask(ASK_IDENTITY, about, IDENTITY + length);
-}
-
-void vm_rename(const uint8_t *name, uint32_t length)
-{
-    if (length > 0)
-        ask(ASK_NAME, name, length);
 }
 
 /* The guest is in the same position here as in a container: within the limits, and with no more rights. */
@@ -303,8 +170,6 @@ static void confine(void)
     write_text("/proc/self/oom_score_adj", "-1000");
     must(write(procs, "0", 1) == 1, COMMANDS);
     close(procs);
-    close(pids_max);
-    close(machine_id);
     for (int cap = 0; prctl(PR_CAPBSET_READ, cap, 0, 0, 0) >= 0; cap++)
         if (cap >= 32 || !(kept & 1u << cap))
             prctl(PR_CAPBSET_DROP, cap, 0, 0, 0);
@@ -335,20 +200,8 @@ void vm_boot(void)
     must(chdir(ROOT) == 0 && mount(".", "/", NULL, MS_MOVE, NULL) == 0 && chroot(".") == 0 && chdir("/") == 0,
          "changing the root");
     loopback_up();
-    int ends[2];
-    must(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0, "a socket");
-    pid_t guest = fork();
-    must(guest >= 0, "the guest");
-    if (guest > 0) {
-        close(ends[1]);
-        close(STDIN_FILENO);
-        close(STDOUT_FILENO);
-        signal(SIGTERM, end);
-        signal(SIGINT, end);
-        signal(SIGCHLD, SIG_IGN); /* the guest reaps its own; who is left over is nobody's */
-        keep(guest, ends[0]);
-    }
-    close(ends[0]);
-    keeper = ends[1];
+    struct rlimit most = {FILES_MAX, FILES_MAX}; /* lowered for each sandbox, and only root could raise it again */
+    must(setrlimit(RLIMIT_NOFILE, &most) == 0, "the limit of open files");
+    keep_and_go_on();
     confine();
 }

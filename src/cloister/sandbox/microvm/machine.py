@@ -19,6 +19,9 @@ from cloister.sandbox.running import TTL_GRACE_SECONDS
 _PARTING_SECONDS = 1.0
 _TAIL_BYTES = 4_096
 _KILLED = (-9, 137)
+_OFF = "reboot: Restarting system"
+"""What every machine's console says at its end."""
+
 _ALLOCATOR = {"MALLOC_ARENA_MAX": "1", "MALLOC_TOP_PAD_": "4194304"}
 """The emulator's memory grows in large steps; in a thread of its own it would ask the kernel for each page."""
 
@@ -42,7 +45,8 @@ class Machine:
     @property
     def last_words(self) -> str:
         """What the emulator and the machine's console said, as one harmless line."""
-        return one_line(decode(bytes(self._tail)), 300)
+        lines = decode(bytes(self._tail)).splitlines()
+        return one_line(" ".join(line for line in lines if not line.rstrip().endswith(_OFF)), 300)
 
     def pid(self) -> int:
         """The emulator's process; the one we started only waits for it. Raises `HostError` when it is gone."""
@@ -88,7 +92,7 @@ class Machine:
         if self.cgroup.oom_kills() and self.process.returncode in _KILLED:
             return "The sandbox ran out of memory: the kernel killed its virtual machine."
         said = self.last_words
-        return f"The sandbox ended: {said}" if said else ""
+        return f"The sandbox ended: {said.rstrip('.')}." if said else ""
 
 
 Plan = Callable[[int, int], tuple[Sequence[str], Sequence[int]]]
