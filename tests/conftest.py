@@ -11,6 +11,7 @@ from cloister.core.errors import HostError
 from cloister.core.ids import new_owner_id
 from cloister.sandbox import cgroup, plan
 from cloister.sandbox.container import ContainerHost
+from cloister.sandbox.microvm.vm import MicrovmHost
 from cloister.sandbox.owners import Owners
 
 PATH = os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
@@ -56,6 +57,26 @@ def host(data_dir: Path) -> Generator[ContainerHost]:
     owner = new_owner_id()
     with Owners(data_dir / "owners").hold(owner):
         yield ContainerHost(data_dir, owner, None, PATH)
+
+
+@pytest.fixture(scope="session")
+def machine_dir(warm_dir: Path) -> Path:
+    """What virtual machines need and is slow to make, kept between test sessions; skips where no machine boots."""
+    owner = new_owner_id()
+
+    async def warm() -> None:
+        warm_host = MicrovmHost(warm_dir, owner, None, PATH)
+        reports = await warm_host.probe()
+        if not any(report.works for report in reports):
+            raise HostError("no_runtime", " ".join(report.why or "" for report in reports))
+        await warm_host.prepare("default", lambda fraction, note: None)
+
+    try:
+        with Owners(warm_dir / "owners").hold(owner):
+            anyio.run(warm)
+    except HostError as error:
+        pytest.skip(f"no virtual machines here ({error.code}): {error.message}")
+    return warm_dir / "microvm"
 
 
 def leftovers(directory: Path) -> Iterator[str]:

@@ -1,17 +1,45 @@
 """Hostile programs run as hostile programs do: with a compiler, a script language and root inside."""
 
-from collections.abc import AsyncGenerator, Callable
+import os
+from collections.abc import AsyncGenerator, Callable, Generator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from cloister.core.commands import shell
-from cloister.sandbox.api import Sandbox, SandboxSpec
+from cloister.core.ids import new_owner_id
+from cloister.sandbox.api import Host, Sandbox, SandboxSpec
 from cloister.sandbox.container import ContainerHost
+from cloister.sandbox.microvm.vm import MicrovmHost
+from cloister.sandbox.owners import Owners
+
+
+@pytest.fixture(params=["container", "microvm"])
+def tier(request: pytest.FixtureRequest) -> Literal["container", "microvm"]:
+    return request.param
 
 
 @pytest.fixture
-async def sandbox(host: ContainerHost) -> AsyncGenerator[Sandbox]:
+def host(tier: str, data_dir: Path, request: pytest.FixtureRequest) -> Generator[ContainerHost | MicrovmHost]:
+    """A place for sandboxes, of each tier in turn."""
+    owner, path = new_owner_id(), os.environ["PATH"]
+    with Owners(data_dir / "owners").hold(owner):
+        if tier == "container":
+            yield ContainerHost(data_dir, owner, None, path)
+        else:
+            (data_dir / "microvm").symlink_to(request.getfixturevalue("machine_dir"))
+            yield MicrovmHost(data_dir, owner, None, path)
+
+
+@pytest.fixture
+def containers_only(tier: str) -> None:
+    if tier != "container":
+        pytest.skip("about what a container shares with this machine; a virtual machine does not")
+
+
+@pytest.fixture
+async def sandbox(host: Host) -> AsyncGenerator[Sandbox]:
     async with host.open(SandboxSpec()) as opened:
         yield opened
 

@@ -9,8 +9,7 @@ import pytest
 from cloister.core.commands import Command, Output, shell
 from cloister.core.errors import SandboxLost
 from cloister.core.records import Quota
-from cloister.sandbox.api import Sandbox, SandboxSpec
-from cloister.sandbox.container import ContainerHost
+from cloister.sandbox.api import Host, Sandbox, SandboxSpec
 
 pytestmark = pytest.mark.anyio
 
@@ -18,7 +17,7 @@ SMALL = SandboxSpec(quota=Quota(cpus=1.0, memory_bytes=128 << 20, processes=64))
 HOG = "x = []\nwhile True: x.append(bytearray(1 << 20))"
 
 
-async def test_a_fork_bomb_hurts_only_itself(host: ContainerHost) -> None:
+async def test_a_fork_bomb_hurts_only_itself(host: Host) -> None:
     bomb = "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass"
     with anyio.fail_after(120):
         async with host.open(SMALL) as sandbox, host.open(SMALL) as neighbour:
@@ -28,7 +27,7 @@ async def test_a_fork_bomb_hurts_only_itself(host: ContainerHost) -> None:
             assert (await sandbox.run(Command(("true",)))).ok, "the sandbox itself is usable again"
 
 
-async def test_a_memory_bomb_kills_the_bomb_and_the_sandbox_goes_on(host: ContainerHost) -> None:
+async def test_a_memory_bomb_kills_the_bomb_and_the_sandbox_goes_on(host: Host) -> None:
     with anyio.fail_after(120):
         async with host.open(SMALL) as sandbox:
             finished = await sandbox.run(Command(("python3", "-c", HOG)))
@@ -37,7 +36,7 @@ async def test_a_memory_bomb_kills_the_bomb_and_the_sandbox_goes_on(host: Contai
             assert (await sandbox.run(Command(("true",)))).ok
 
 
-async def test_shared_memory_counts_as_memory(host: ContainerHost) -> None:
+async def test_shared_memory_counts_as_memory(host: Host) -> None:
     with anyio.fail_after(120):
         async with host.open(SMALL) as sandbox:
             finished = await sandbox.run(shell("head -c 1G /dev/zero > /dev/shm/x"))
@@ -45,8 +44,9 @@ async def test_shared_memory_counts_as_memory(host: ContainerHost) -> None:
             assert (await sandbox.run(shell("rm /dev/shm/x; echo ok"))).out == b"ok\n"
 
 
+@pytest.mark.usefixtures("containers_only")
 async def test_a_sandbox_that_dies_of_memory_says_so(
-    host: ContainerHost, pids_of: Callable[[Sandbox], list[int]]
+    host: Host, pids_of: Callable[[Sandbox], list[int]]
 ) -> None:
     # No hog is large enough to be blamed alone, and the host points at the first process: the kernel takes that.
     gate = "import os, time\nwhile not os.path.exists('/work/go'): time.sleep(0.01)"
@@ -70,7 +70,8 @@ def _blame(pid: int) -> None:
     Path(f"/proc/{pid}/oom_score_adj").write_text("1000")
 
 
-async def test_a_busy_sandbox_gets_its_share_of_the_processor_and_no_more(host: ContainerHost) -> None:
+@pytest.mark.usefixtures("containers_only")
+async def test_a_busy_sandbox_gets_its_share_of_the_processor_and_no_more(host: Host) -> None:
     spin = "import os, time\nend = time.monotonic() + 2\nwhile time.monotonic() < end: pass\nprint(sum(os.times()[:2]))"
     async with host.open(SandboxSpec(quota=Quota(cpus=0.25))) as sandbox:
         finished = await sandbox.run(Command(("python3", "-c", spin)))
@@ -78,7 +79,7 @@ async def test_a_busy_sandbox_gets_its_share_of_the_processor_and_no_more(host: 
 
 
 async def test_a_full_disk_of_names_and_deep_directories_is_removed_with_the_sandbox(
-    host: ContainerHost, data_dir: Path
+    host: Host, data_dir: Path
 ) -> None:
     deep = "import os\nfor _ in range(3000):\n  os.mkdir('d' * 200); os.chdir('d' * 200)"
     wide = "import os\nfor i in range(20000): open(f'/work/f{i}', 'w').close()"

@@ -152,6 +152,7 @@ async def test_kernel_settings_can_be_neither_written_nor_triggered(sandbox: San
     assert masked.out.strip() == b"0"
 
 
+@pytest.mark.usefixtures("containers_only")
 async def test_nothing_is_mounted_that_was_not_meant_to_be(sandbox: Sandbox) -> None:
     finished = await sandbox.run(shell("cut -d' ' -f2,3,4 /proc/mounts"))
     mounts = {line.split()[0]: line.split()[1:] for line in finished.out.decode().splitlines()}

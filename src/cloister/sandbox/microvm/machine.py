@@ -1,6 +1,7 @@
 """One emulator for as long as its machine lives: its line, its last words, its time, its end and the reason for it."""
 
 import os
+import signal
 import socket
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -65,10 +66,16 @@ class Machine:
             await self.ended.wait()
         self.cgroup.kill()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End it from our side. Nothing in it is worth waiting for."""
         self.reason = self.reason or "The sandbox was closed."
+        # The emulator first: who waits for it then reaps it, which a kill of both would leave to others.
+        with suppress(HostError, ProcessLookupError):
+            os.kill(self.pid(), signal.SIGKILL)
+        with anyio.move_on_after(_PARTING_SECONDS):
+            await self.ended.wait()
         self.cgroup.kill()
+        await self.ended.wait()
 
     async def listen(self, stream: ByteReceiveStream) -> None:
         async for data in stream:
@@ -130,8 +137,7 @@ async def started(plan: Plan, path: str, cgroup: Cgroup, ttl_seconds: float) -> 
                 failure = error
             finally:
                 with anyio.CancelScope(shield=True):
-                    machine.close()
-                    await machine.ended.wait()
+                    await machine.close()
                     await link.aclose()
                     await monitor.aclose()
                 tasks.cancel_scope.cancel()

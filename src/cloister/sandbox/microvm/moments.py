@@ -1,12 +1,12 @@
 """Taking a moment of a running machine: it stands still, its devices, memory and disk are kept, it goes on.
 
-The long part, what the machine began with, is copied before it stands still; what it wrote since, while it does.
+Only what the machine has written since it began is copied while it stands still.
 """
 
 import mmap
 import os
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
@@ -15,6 +15,11 @@ from cloister.sandbox.microvm import qemu, ram
 from cloister.sandbox.microvm.boot import Awake, Moment
 from cloister.sandbox.microvm.disks import Disk, OpenFile
 from cloister.sandbox.microvm.qmp import Qmp
+from cloister.sandbox.microvm.stream import with_pages
+
+CARRIED_BYTES = 16 * 1024**2
+"""Pages that each child gets as its own copy, so that all go on sharing what the machine began with. When a machine
+has written more than this, its whole memory is kept anew and shared by the children of that moment."""
 
 _STATE_SET = 1_000
 """Number of the emulator's descriptor set for the state; above every layer's."""
@@ -40,16 +45,32 @@ class Fork:
 
 async def fork_moment(awake: Awake, disk: Disk, base: OpenFile, top: OpenFile) -> Fork:
     """Of a machine that began with the memory `base`; its disk goes on in `top`."""
-    copy = OpenFile(ram.new_ram(os.fstat(base.descriptor).st_size))
-    with mmap.mmap(copy.descriptor, 0) as target:
-        await anyio.to_thread.run_sync(ram.copy_dense, base.descriptor, target)
+    written = OpenFile(ram.new_ram(os.fstat(base.descriptor).st_size))
+    with mmap.mmap(written.descriptor, 0) as target:
         async with awake.link.held(), _stopped(awake) as began:
             await _grow(awake.machine.monitor, len(disk.layers) + 1, top)
             state = await _save_devices(awake.machine.monitor)
-            await anyio.to_thread.run_sync(_copy_written, awake, base, target)
+            runs = await anyio.to_thread.run_sync(_copy_written, awake, base, target)
         pause = time.monotonic() - began
-    ram.seal(copy.descriptor)
-    return Fork(Moment(copy, state, disk), disk.under(top), pause)
+        if sum(end - begin for begin, end in runs) <= CARRIED_BYTES:
+            state = await anyio.to_thread.run_sync(_carry, state, target, runs)
+        else:
+            await anyio.to_thread.run_sync(ram.fill_holes, base.descriptor, target, runs)
+            base = written
+    if base is written:
+        ram.seal(written.descriptor)
+    return Fork(Moment(base, state, disk), disk.under(top), pause)
+
+
+def _carry(state: OpenFile, target: mmap.mmap, runs: Sequence[ram.Run]) -> OpenFile:
+    """The state with the pages in it that the machine has written."""
+    with memoryview(target) as view:
+        pages = ((at, view[at : at + ram.PAGE]) for begin, end in runs for at in range(begin, end, ram.PAGE))
+        whole = os.pread(state.descriptor, os.fstat(state.descriptor).st_size, 0)
+        made = OpenFile(os.memfd_create("state", os.MFD_CLOEXEC))
+        with os.fdopen(os.dup(made.descriptor), "wb") as file:
+            file.writelines(with_pages(whole, pages))
+    return made
 
 
 @asynccontextmanager
@@ -64,10 +85,10 @@ async def _stopped(awake: Awake) -> AsyncGenerator[float]:
             await awake.machine.monitor.ask("cont")
 
 
-def _copy_written(awake: Awake, base: OpenFile, target: mmap.mmap) -> None:
+def _copy_written(awake: Awake, base: OpenFile, target: mmap.mmap) -> tuple[ram.Run, ...]:
     pid = awake.machine.pid()
     address, size = ram.find_mapping(pid, base.descriptor)
-    ram.copy_private(pid, address, size, target)
+    return ram.copy_private(pid, address, size, target)
 
 
 async def _save_devices(monitor: Qmp) -> OpenFile:

@@ -9,9 +9,12 @@ import mmap
 import os
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 PAGE = mmap.PAGESIZE
+Run = tuple[int, int]
+"""Begin and end of something in a memory, in bytes."""
+
 _PIECE = 1 << 20
 _ENTRY = struct.calcsize("Q")
 # From Linux's fcntl.h; Python has no names for them.
@@ -73,12 +76,17 @@ def copy_sparse(source: int, target: int) -> int:
     return written
 
 
-def copy_dense(source: int, target: mmap.mmap) -> None:
-    """As `copy_sparse`, into a mapping and without a look at the pages: they were looked at when `source` was made."""
+def fill_holes(source: int, target: mmap.mmap, written: Sequence[Run]) -> None:
+    """Copy what `source` has where nothing was `written` into `target`. `written` is in order."""
     view = memoryview(target)
-    for begin, end in extents(source):
-        for at in range(begin, end, _PIECE):
-            os.preadv(source, [view[at : min(at + _PIECE, end)]], at)
+    ends = (*written, (len(target), len(target)))
+    at = 0
+    kept = list(extents(source))
+    for begin, end in ends:
+        for first, last in kept:
+            for piece in range(max(first, at), min(last, begin), _PIECE):
+                os.preadv(source, [view[piece : min(piece + _PIECE, last, begin)]], piece)
+        at = end
 
 
 def _write_pages(target: int, data: memoryview, at: int) -> int:
@@ -100,24 +108,23 @@ def private_runs(flags: bytes) -> Iterator[tuple[int, int]]:
         yield found.start(), found.end()
 
 
-def copy_private(pid: int, address: int, size: int, target: mmap.mmap) -> int:
+def copy_private(pid: int, address: int, size: int, target: mmap.mmap) -> tuple[Run, ...]:
     """Copy into `target` the pages that process `pid` has written in its private mapping. It must stand still.
 
-    Returns the bytes copied.
+    Returns what was copied, in order.
     """
-    copied = 0
     view = memoryview(target)
     with open(f"/proc/{pid}/pagemap", "rb", buffering=0) as pagemap:  # noqa: PTH123 - unbuffered, at an offset
         entries = os.pread(pagemap.fileno(), size // PAGE * _ENTRY, address // PAGE * _ENTRY)
+    runs = tuple((first * PAGE, last * PAGE) for first, last in private_runs(entries[_ENTRY - 1 :: _ENTRY]))
     memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        for first, last in private_runs(entries[_ENTRY - 1 :: _ENTRY]):
-            begin, end = first * PAGE, last * PAGE
+        for begin, end in runs:
             for at in range(begin, end, _PIECE):
-                copied += os.preadv(memory, [view[at : min(at + _PIECE, end)]], address + at)
+                os.preadv(memory, [view[at : min(at + _PIECE, end)]], address + at)
     finally:
         os.close(memory)
-    return copied
+    return runs
 
 
 def find_mapping(pid: int, ram: int) -> tuple[int, int]:
