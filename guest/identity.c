@@ -24,6 +24,7 @@ enum {
 
 int pids_max = -1, machine_id = -1;
 static uint32_t open_files = 1024;
+static int entropy = -1;
 static int keeper = -1; /* the guest's line to the first process */
 
 void must(bool well, const char *what)
@@ -56,9 +57,7 @@ static void add_entropy(const uint8_t *seed, uint32_t length)
     if (length < 32 || length > MAX_SEED)
         power_off();
     memcpy(pool.info.buf, seed, length);
-    int fd = open("/dev/urandom", O_RDWR | O_CLOEXEC);
-    must(fd >= 0 && ioctl(fd, RNDADDENTROPY, &pool) == 0 && ioctl(fd, RNDRESEEDCRNG) == 0, "the entropy");
-    close(fd);
+    must(ioctl(entropy, RNDADDENTROPY, &pool) == 0 && ioctl(entropy, RNDRESEEDCRNG) == 0, "the entropy");
     explicit_bzero(&pool, sizeof pool);
 }
 
@@ -161,6 +160,7 @@ void keep_and_go_on(void)
     must(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0, "a socket");
     pid_t guest = fork();
     must(guest >= 0, "the guest");
+    entropy = open("/dev/urandom", O_RDWR | O_CLOEXEC);
     if (guest > 0) {
         close(ends[1]);
         close(STDIN_FILENO);
@@ -171,6 +171,7 @@ void keep_and_go_on(void)
         keep(guest, ends[0]);
     }
     close(ends[0]);
+    close(entropy);
     close(pids_max);
     close(machine_id);
     keeper = ends[1];

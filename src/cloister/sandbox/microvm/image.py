@@ -7,6 +7,7 @@ import hashlib
 import os
 import secrets
 import shutil
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,12 +33,17 @@ WARM_UP = (
     ("python3", "-c", "pass"),
     ("git", "--version"),
     ("ls", "/work"),
-    ("cat", "/etc/hostname"),
+    ("/bin/sh", "-c", "find /usr/bin -type f -size -96k -exec cat {} + > /dev/null"),
+    ("echo", "hi"),
 )
 """What is run once before a machine is kept, so that its files are in memory; what the template lacks is left out."""
 
 _BUILD_SECONDS = 600.0
-_VERSION = 1
+_LOADED = 3
+_UNUSED_SECONDS = 7 * 86_400.0
+"""After so long an image that nobody loaded is removed when another one is made."""
+
+_VERSION = 2
 """Raised when what is kept changes."""
 
 
@@ -67,6 +73,7 @@ class Images:
         self.directory = directory
         self._claims = claims
         self._loaded: dict[str, Moment] = {}
+        self._loading = anyio.Lock()
 
     async def moment(self, means: Means, rootfs: Path, memory_bytes: int, report: Report) -> Moment:
         """What a machine with the file system `rootfs` and so much memory starts from; made if it is missing.
@@ -76,16 +83,20 @@ class Images:
         key = _key(means, rootfs, memory_bytes)
         if (known := self._loaded.get(key.directory)) is not None:
             return known
-        home = self.directory / key.directory
-        if not home.is_dir():
-            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            async with locked(self.directory / f".lock-{key.directory}", report):
-                if not home.is_dir():
-                    await self._build(means, rootfs, key, report)
-        made = await anyio.to_thread.run_sync(_load, home, await self.disk(rootfs, means.path, report))
-        # Memory is all that an image costs while it is not used, so only the last one stays loaded.
-        self._loaded = {key.directory: made}
-        return made
+        async with self._loading:
+            if (known := self._loaded.get(key.directory)) is not None:
+                return known
+            home = self.directory / key.directory
+            if not home.is_dir():
+                self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+                async with locked(self.directory / f".lock-{key.directory}", report):
+                    if not home.is_dir():
+                        await self._build(means, rootfs, key, report)
+            made = await anyio.to_thread.run_sync(_load, home, await self.disk(rootfs, means.path, report))
+            # Each takes memory for as long as it is loaded, so only the last few stay.
+            kept = list(self._loaded.items())[-(_LOADED - 1) :]
+            self._loaded = {**dict(kept), key.directory: made}
+            return made
 
     async def disk(self, rootfs: Path, path: str, report: Report) -> OpenFile:
         """`rootfs` as a file system in a file; made if it is missing. Raises `HostError` (`no_disk_image`)."""
@@ -109,6 +120,7 @@ class Images:
                     await awake.link.run(Command(argv, cwd="/", seconds=60.0))
             moment = await last_moment(awake, memory)
         await anyio.to_thread.run_sync(_keep, moment, self.directory, key.directory)
+        await anyio.to_thread.run_sync(_remove_unused, self.directory)
 
 
 async def make_disk(rootfs: Path, target: Path, path: str) -> None:
@@ -167,7 +179,15 @@ def _keep(moment: Moment, directory: Path, name: str) -> None:
         raise
 
 
+def _remove_unused(directory: Path) -> None:
+    """Whoever still uses one has its files open, or will make it again."""
+    for ram_file in directory.glob("*/ram"):
+        if time.time() - ram_file.parent.stat().st_mtime > _UNUSED_SECONDS:
+            shutil.rmtree(ram_file.parent, ignore_errors=True)
+
+
 def _load(home: Path, base: OpenFile) -> Moment:
+    os.utime(home)
     kept = open_file(home / "ram")
     memory = OpenFile(ram.new_ram(os.fstat(kept.descriptor).st_size))
     ram.copy_sparse(kept.descriptor, memory.descriptor)

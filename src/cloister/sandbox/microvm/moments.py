@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 
+from cloister.core.errors import HostError
 from cloister.sandbox.microvm import qemu, ram
 from cloister.sandbox.microvm.boot import Awake, Moment
 from cloister.sandbox.microvm.disks import Disk, OpenFile
@@ -48,9 +49,10 @@ async def fork_moment(awake: Awake, disk: Disk, base: OpenFile, top: OpenFile) -
     written = OpenFile(ram.new_ram(os.fstat(base.descriptor).st_size))
     with mmap.mmap(written.descriptor, 0) as target:
         async with awake.link.held(), _stopped(awake) as began:
-            await _grow(awake.machine.monitor, len(disk.layers) + 1, top)
             state = await _save_devices(awake.machine.monitor)
             runs = await anyio.to_thread.run_sync(_copy_written, awake, base, target)
+            # Last, because it is the only thing that changes the machine: until here it can go on as it was.
+            await _grow(awake, len(disk.layers) + 1, top)
         pause = time.monotonic() - began
         if sum(end - begin for begin, end in runs) <= CARRIED_BYTES:
             state = await anyio.to_thread.run_sync(_carry, state, target, runs)
@@ -101,12 +103,20 @@ async def _save_devices(monitor: Qmp) -> OpenFile:
     return state
 
 
-async def _grow(monitor: Qmp, number: int, top: OpenFile) -> None:
+async def _grow(awake: Awake, number: int, top: OpenFile) -> None:
     """Put `top`, which is the layer of that number, on the disk; what was on top is not written any more."""
-    await _add(monitor, top.again(os.O_RDONLY), number)
-    await _add(monitor, top.again(os.O_RDWR), number)
-    await monitor.ask("blockdev-add", qemu.layer_node(number, None, write=True))
-    await monitor.ask("blockdev-snapshot", {"node": qemu.node(number - 1), "overlay": qemu.node(number)})
+    monitor = awake.machine.monitor
+    overlay = {"node": qemu.node(number - 1), "overlay": qemu.node(number)}
+    try:
+        with anyio.CancelScope(shield=True):
+            await _add(monitor, top.again(os.O_RDONLY), number)
+            await _add(monitor, top.again(os.O_RDWR), number)
+            await monitor.ask("blockdev-add", qemu.layer_node(number, None, write=True))
+            await monitor.ask("blockdev-snapshot", overlay)
+    except HostError:
+        # Half way to its new layer: nobody can say any more what its disk is.
+        await awake.link.fail("The disk of the sandbox could not be divided for a fork.")
+        raise
 
 
 async def _add(monitor: Qmp, descriptor: int, number: int) -> None:

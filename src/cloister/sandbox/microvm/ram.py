@@ -78,15 +78,16 @@ def copy_sparse(source: int, target: int) -> int:
 
 def fill_holes(source: int, target: mmap.mmap, written: Sequence[Run]) -> None:
     """Copy what `source` has where nothing was `written` into `target`. `written` is in order."""
-    view = memoryview(target)
-    ends = (*written, (len(target), len(target)))
+    holes: list[Run] = []
     at = 0
-    kept = list(extents(source))
-    for begin, end in ends:
-        for first, last in kept:
-            for piece in range(max(first, at), min(last, begin), _PIECE):
-                os.preadv(source, [view[piece : min(piece + _PIECE, last, begin)]], piece)
+    for begin, end in (*written, (len(target), len(target))):
+        holes.append((at, begin))
         at = end
+    with memoryview(target) as view:
+        for first, last in extents(source):
+            for begin, end in holes:
+                for piece in range(max(first, begin), min(last, end), _PIECE):
+                    os.preadv(source, [view[piece : min(piece + _PIECE, last, end)]], piece)
 
 
 def _write_pages(target: int, data: memoryview, at: int) -> int:
@@ -113,17 +114,13 @@ def copy_private(pid: int, address: int, size: int, target: mmap.mmap) -> tuple[
 
     Returns what was copied, in order.
     """
-    view = memoryview(target)
     with open(f"/proc/{pid}/pagemap", "rb", buffering=0) as pagemap:  # noqa: PTH123 - unbuffered, at an offset
         entries = os.pread(pagemap.fileno(), size // PAGE * _ENTRY, address // PAGE * _ENTRY)
     runs = tuple((first * PAGE, last * PAGE) for first, last in private_runs(entries[_ENTRY - 1 :: _ENTRY]))
-    memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory, memoryview(target) as view:  # noqa: PTH123
         for begin, end in runs:
             for at in range(begin, end, _PIECE):
-                os.preadv(memory, [view[at : min(at + _PIECE, end)]], address + at)
-    finally:
-        os.close(memory)
+                os.preadv(memory.fileno(), [view[at : min(at + _PIECE, end)]], address + at)
     return runs
 
 

@@ -110,14 +110,13 @@ class MicrovmSandbox:
                 self._shared = None
 
     async def _take_moment(self) -> Moment:
+        top = self._host.new_layer()
         try:
-            made = await fork_moment(self._awake, self._disk, self._base, self._host.new_layer())
+            made = await fork_moment(self._awake, self._disk, self._base, top)
         except (HostError, LookupError, OSError) as error:
             if self._awake.machine.ended.is_set() or self._link.lost.is_set():
                 raise SandboxLost(await self.wait_lost()) from error
-            # Its disk may be half way to its new layer: nobody can say any more what a copy of it would be.
-            await self._link.fail(f"The sandbox could not be copied: {error}")
-            raise
+            raise HostError("fork_failed", f"The sandbox could not be copied: {error}") from error
         self._disk = made.disk
         self.pause_seconds = made.pause_seconds
         return made.moment
@@ -162,9 +161,13 @@ class MicrovmHost:
             yield sandbox
 
     async def prepare(self, template: str, report: Report) -> None:
-        """See `Host.prepare`; raises as `Templates.prepare`, and `no_kernel`."""
+        """See `Host.prepare`; raises as `Templates.prepare` and `open`, and `no_kernel`."""
         await self._templates.prepare(template, report)
         await self._kernels.prepare(report)
+        rootfs = self._templates.find(template)
+        if rootfs is not None:
+            memory = qemu.memory_for(SandboxSpec().quota.memory_bytes)
+            await self._images.moment(await self._choose(), rootfs, memory, report)
 
     async def sweep(self) -> int:
         """See `Host.sweep`."""
