@@ -1,5 +1,8 @@
 """A fork of a machine takes everything along that runs in it, and both sides go on by themselves."""
 
+import random
+import zlib
+
 import anyio
 import pytest
 
@@ -151,3 +154,26 @@ async def test_many_forks_of_one_moment_share_their_memory(machines: MicrovmHost
                 for _ in range(3):
                     tasks.start_soon(one)
     assert len({child.info.id for child in ready}) == 3
+
+
+async def test_a_machine_that_has_written_much_is_forked_whole_too(
+    machines: MicrovmHost, small: SandboxSpec
+) -> None:
+    program = (
+        "import os, random, time, zlib\nx = random.Random(7).randbytes(40 << 20)\nprint('up', flush=True)\n"
+        "while not os.path.exists('/work/go'): time.sleep(0.05)\n"
+        "open('/work/sum', 'w').write(str(zlib.crc32(x)))"
+    )
+    wanted = str(zlib.crc32(random.Random(7).randbytes(40 << 20)))
+    with anyio.fail_after(WAIT_SECONDS):
+        async with (
+            machines.open(small) as parent,
+            parent.start(Command(("python3", "-c", program), seconds=100)) as running,
+        ):
+            await first_output(running)
+            async with parent.fork() as child, child.fork() as grandchild:
+                for sandbox in (child, grandchild, parent):
+                    ended = await sandbox.run(
+                        shell("touch go; until [ -s sum ]; do sleep 0.05; done; cat sum")
+                    )
+                    assert ended.out.decode() == wanted
