@@ -30,7 +30,6 @@ async def emulator(speak: Speak) -> AsyncGenerator[Qmp]:
             yield qmp
         finally:
             await qmp.aclose()
-            tasks.cancel_scope.cancel()
 
 
 async def test_answers_are_told_from_events_and_the_greeting() -> None:
