@@ -25,8 +25,7 @@
 #define COMMANDS "/limits/commands"
 
 enum {
-    DEVICE_SECONDS = 120,  /* software emulation on a busy machine is slow */
-    KEPT_BYTES = 24 << 20, /* of memory, that commands never get */
+    DEVICE_SECONDS = 120, /* software emulation on a busy machine is slow */
     FILES_MAX = 1 << 20,
 };
 
@@ -136,14 +135,9 @@ static void write_text(const char *path, const char *text)
 
 static void make_limits(void)
 {
-    char most[32];
-    struct sysinfo about;
     mount_new("cgroup2", "/limits", 0, NULL);
-    write_text("/limits/cgroup.subtree_control", "+pids +memory");
+    write_text("/limits/cgroup.subtree_control", "+pids");
     must(mkdir(COMMANDS, 0755) == 0, COMMANDS);
-    must(sysinfo(&about) == 0, "sysinfo");
-    snprintf(most, sizeof most, "%lu", about.totalram * about.mem_unit - KEPT_BYTES);
-    write_text(COMMANDS "/memory.max", most);
     procs = open(COMMANDS "/cgroup.procs", O_WRONLY | O_CLOEXEC);
     pids_max = open(COMMANDS "/pids.max", O_WRONLY | O_CLOEXEC);
     must(procs >= 0 && pids_max >= 0, COMMANDS);

@@ -22,7 +22,11 @@ MEMORY_STEP = 64 * 1024**2
 MEMORY_MIN = 128 * 1024**2
 
 _TRANSLATED_MEGABYTES = 64
-_COMMON = "console=ttyS0 reboot=t panic=-1 quiet loglevel=3 random.trust_cpu=on"
+# Memory is not counted per group, for the machine's own is the limit; huge pages would make copies of it larger.
+_COMMON = (
+    "console=ttyS0 reboot=t panic=-1 quiet loglevel=3 random.trust_cpu=on"
+    " cgroup_disable=memory transparent_hugepage=never"
+)
 _CMDLINE: dict[Accelerator, str] = {
     "kvm": _COMMON,
     # Without the first four the kernel hangs measuring its clock on a busy host. The next ones only save time: what
