@@ -81,3 +81,13 @@ def test_runs_are_the_pages_that_are_present_and_of_no_file(flags: bytes) -> Non
     runs = list(ram.private_runs(flags))
     assert {i for first, last in runs for i in range(first, last)} == own
     assert all(a[1] < b[0] for a, b in pairwise(runs))
+
+
+@given(st.sets(st.integers(0, PAGES - 1)), st.sets(st.integers(0, PAGES - 1)))
+def test_holes_are_filled_and_nothing_that_was_written_is_touched(began: set[int], wrote: set[int]) -> None:
+    with memory(dict.fromkeys(began, b"a")) as base, memory(dict.fromkeys(wrote, b"x")) as target:
+        flags = bytes(0x80 if number in wrote else 0 for number in range(PAGES))
+        runs = [(first * ram.PAGE, last * ram.PAGE) for first, last in ram.private_runs(flags)]
+        with mmap.mmap(target, 0) as copy:
+            ram.fill_holes(base, copy, runs)
+        assert content(target) == {**dict.fromkeys(began, b"a"), **dict.fromkeys(wrote, b"x")}

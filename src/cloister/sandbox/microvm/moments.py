@@ -1,6 +1,7 @@
 """Taking a moment of a running machine: it stands still, its devices, memory and disk are kept, it goes on.
 
-Only what the machine has written since it began is copied while it stands still.
+Only what the machine has written since it began is copied while it stands still, and most of the work even for that
+is done before.
 """
 
 import mmap
@@ -48,6 +49,8 @@ async def fork_moment(awake: Awake, disk: Disk, base: OpenFile, top: OpenFile) -
     """Of a machine that began with the memory `base`; its disk goes on in `top`."""
     written = OpenFile(ram.new_ram(os.fstat(base.descriptor).st_size))
     with mmap.mmap(written.descriptor, 0) as target:
+        # Once while it still runs: what is wrong by then is copied again, into pages that are there already.
+        await anyio.to_thread.run_sync(_copy_written, awake, base, target)
         async with awake.link.held(), _stopped(awake) as began:
             state = await _save_devices(awake.machine.monitor)
             runs = await anyio.to_thread.run_sync(_copy_written, awake, base, target)

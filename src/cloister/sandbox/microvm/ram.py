@@ -4,12 +4,13 @@ Memory that others start from is in a file that the kernel lets nobody change ag
 what it writes is its own and what it only reads is shared by all.
 """
 
+import ctypes
 import fcntl
 import mmap
 import os
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 PAGE = mmap.PAGESIZE
 Run = tuple[int, int]
@@ -21,6 +22,20 @@ _ENTRY = struct.calcsize("Q")
 _ADD_SEALS, _GET_SEALS = 1033, 1034
 _SEAL_SEAL, _SEAL_SHRINK, _SEAL_GROW, _SEAL_WRITE = 1, 2, 4, 8
 _SEALED = _SEAL_SEAL | _SEAL_SHRINK | _SEAL_GROW | _SEAL_WRITE
+
+_AT_ONCE = 512
+"""Runs per system call; the kernel takes at most 1,024."""
+
+
+class _Piece(ctypes.Structure):
+    """The C library's `struct iovec`."""
+
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+# Without a page in between, unlike a read of /proc/PID/mem, and so several times as fast. Python has no name for it.
+_process_vm_readv = ctypes.CDLL(None, use_errno=True).process_vm_readv
+_process_vm_readv.restype = ctypes.c_ssize_t
 
 _PRESENT, _SWAPPED, _FILE = 0x80, 0x40, 0x20
 """Bits in the highest byte of an entry of the kernel's `pagemap`."""
@@ -78,16 +93,27 @@ def copy_sparse(source: int, target: int) -> int:
 
 def fill_holes(source: int, target: mmap.mmap, written: Sequence[Run]) -> None:
     """Copy what `source` has where nothing was `written` into `target`. `written` is in order."""
-    holes: list[Run] = []
-    at = 0
-    for begin, end in (*written, (len(target), len(target))):
-        holes.append((at, begin))
-        at = end
     with memoryview(target) as view:
-        for first, last in extents(source):
-            for begin, end in holes:
-                for piece in range(max(first, begin), min(last, end), _PIECE):
-                    os.preadv(source, [view[piece : min(piece + _PIECE, last, end)]], piece)
+        for begin, end in _without(extents(source), written):
+            for at in range(begin, end, _PIECE):
+                os.preadv(source, [view[at : min(at + _PIECE, end)]], at)
+
+
+def _without(runs: Iterable[Run], others: Sequence[Run]) -> Iterator[Run]:
+    """What is in `runs` and not in `others`; both are in order, and so is the result."""
+    number = 0
+    for first, last in runs:
+        at = first
+        while number < len(others) and others[number][1] <= at:
+            number += 1
+        following = number
+        while following < len(others) and others[following][0] < last:
+            if at < others[following][0]:
+                yield at, others[following][0]
+            at = max(at, others[following][1])
+            following += 1
+        if at < last:
+            yield at, last
 
 
 def _write_pages(target: int, data: memoryview, at: int) -> int:
@@ -110,18 +136,29 @@ def private_runs(flags: bytes) -> Iterator[tuple[int, int]]:
 
 
 def copy_private(pid: int, address: int, size: int, target: mmap.mmap) -> tuple[Run, ...]:
-    """Copy into `target` the pages that process `pid` has written in its private mapping. It must stand still.
+    """Copy into `target` the pages that process `pid` has written in its private mapping.
 
-    Returns what was copied, in order.
+    Returns what was copied, in order. It is of one moment only if the process stands still.
     """
     with open(f"/proc/{pid}/pagemap", "rb", buffering=0) as pagemap:  # noqa: PTH123 - unbuffered, at an offset
         entries = os.pread(pagemap.fileno(), size // PAGE * _ENTRY, address // PAGE * _ENTRY)
     runs = tuple((first * PAGE, last * PAGE) for first, last in private_runs(entries[_ENTRY - 1 :: _ENTRY]))
-    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory, memoryview(target) as view:  # noqa: PTH123
-        for begin, end in runs:
-            for at in range(begin, end, _PIECE):
-                os.preadv(memory.fileno(), [view[at : min(at + _PIECE, end)]], address + at)
+    for first in range(0, len(runs), _AT_ONCE):
+        _copy_runs(pid, address, runs[first : first + _AT_ONCE], target)
     return runs
+
+
+def _copy_runs(pid: int, address: int, runs: Sequence[Run], target: mmap.mmap) -> None:
+    begin = ctypes.c_char.from_buffer(target)
+    try:
+        here, there = ctypes.addressof(begin), address
+        local = (_Piece * len(runs))(*((here + first, last - first) for first, last in runs))
+        remote = (_Piece * len(runs))(*((there + first, last - first) for first, last in runs))
+        copied = _process_vm_readv(pid, local, len(runs), remote, len(runs), 0)
+        if copied != sum(last - first for first, last in runs):
+            raise OSError(ctypes.get_errno(), "the memory of a machine cannot be read")
+    finally:
+        del begin  # or the mapping could not be closed
 
 
 def find_mapping(pid: int, ram: int) -> tuple[int, int]:
