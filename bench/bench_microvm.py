@@ -67,11 +67,11 @@ async def forks(parent: MicrovmSandbox) -> tuple[list[float], list[float], list[
     for _ in range(FORKS):
         began = time.perf_counter()
         async with parent.fork() as child:
-            idle = own_megabytes(child)
             await child.run(ECHO)
             first.append(time.perf_counter() - began)
             pauses.append(parent.pause_seconds)
-            own.append(idle)
+        async with parent.fork() as child:
+            own.append(own_megabytes(child))
     return first, pauses, own
 
 
