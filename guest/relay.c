@@ -28,7 +28,7 @@ static uint32_t next_id = 0x80000000u;
 static int listener = -1;
 static int listener_polled = -1;
 
-static void loopback_up(void)
+void loopback_up(void)
 {
     struct ifreq request = {.ifr_name = "lo"};
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -48,7 +48,7 @@ void relay_listen(uint16_t port)
     here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     if (getpid() == 1)
         loopback_up();
-    if (port == 0)
+    if (port == 0 || listener >= 0)
         return;
     listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (listener < 0)
@@ -72,6 +72,15 @@ static void forget(int slot)
     queue_free(&relays[slot]->queue);
     free(relays[slot]);
     relays[slot] = NULL;
+}
+
+/* A machine that became another one has no connections. */
+void relay_reset(void)
+{
+    for (int i = 0; i < MAX_RELAYS; i++)
+        if (relays[i] != NULL)
+            forget(i);
+    next_id = 0x80000000u;
 }
 
 static void accept_one(void)

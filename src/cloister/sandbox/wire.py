@@ -5,7 +5,7 @@ then every waiter raises `SandboxLost` at once.
 """
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import anyio
@@ -15,8 +15,9 @@ from cloister.core import limits
 from cloister.core.commands import Command, Entry, Exited, Finished, Output, Pty
 from cloister.core.errors import SandboxLost, UserError
 from cloister.sandbox import frames
-from cloister.sandbox.channels import LATE_SECONDS, CommandChannel, RelayStream, Signpost
-from cloister.sandbox.frames import Decoder, ProtocolBroken, decode_from_guest, encode
+from cloister.sandbox.channels import LATE_SECONDS, CommandChannel, RelayStream
+from cloister.sandbox.frames import Decoder, ProtocolBroken, decode_from_guest
+from cloister.sandbox.outbox import Outbox
 from cloister.sandbox.plan import PROXY_PORT
 from cloister.sandbox.starts import (
     FILE_SECONDS,
@@ -30,57 +31,15 @@ from cloister.sandbox.starts import (
 )
 
 HELLO_SECONDS = 30.0
+HOLD_SECONDS = 15.0
 LISTING_BYTES = 16_777_216
 """Longest directory listing that is taken."""
 
-_OUTBOX_BYTES = 4_194_304
 _GONE = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 
 logger = logging.getLogger(__name__)
 
 LinkDoor = Callable[[ByteStream], Awaitable[None]]
-
-
-class Outbox:
-    """Frames on their way to the guest. What may be in it is bounded by the credit of the channels."""
-
-    def __init__(self) -> None:
-        self._frames: list[bytes] = []
-        self._size = 0
-        self._filled = Signpost()
-        self._emptied = Signpost()
-        self._closed = False
-
-    def post(self, frame: frames.FromHost) -> None:
-        self.post_bytes(encode(frame))
-
-    def post_bytes(self, data: bytes) -> None:
-        if self._closed:
-            return
-        self._frames.append(data)
-        self._size += len(data)
-        self._filled.happened()
-
-    def close(self) -> None:
-        self._closed = True
-        self._frames.clear()
-        self._size = 0
-        self._emptied.happened()
-
-    async def room(self) -> None:
-        """Wait until there is room for frames that no credit bounds."""
-        while self._size > _OUTBOX_BYTES:
-            await self._emptied.wait()
-
-    async def send_all(self, stream: ByteSendStream) -> None:
-        while True:
-            while not self._frames:
-                await self._filled.wait()
-            data = b"".join(self._frames)
-            self._frames.clear()
-            self._size = 0
-            await stream.send(data)
-            self._emptied.happened()
 
 
 class RunningCommand:
@@ -143,6 +102,8 @@ class Link:
         self._tasks = tasks
         self._late_seconds = late_seconds
         self._outbox = Outbox()
+        self._holding = anyio.Lock()
+        self._held: anyio.Event | None = None
         self._greeted = False
         self._commands: dict[int, CommandChannel] = {}
         self._relays: dict[int, RelayStream] = {}
@@ -277,14 +238,42 @@ class Link:
         self.lost.set()
         self.ready.set()
         self._outbox.close()
+        if self._held is not None:
+            self._held.set()
         for channel in self._commands.values():
             channel.lose(reason)
         for relay in list(self._relays.values()):
             relay.peer_closed()
 
-    async def talk(self, stdin: ByteSendStream, stdout: ByteReceiveStream, setup: frames.Setup) -> None:
-        """Move frames both ways until the link is lost."""
-        self._outbox.post(setup)
+    @asynccontextmanager
+    async def held(self) -> AsyncGenerator[None]:
+        """Inside the block nothing is under way between host and guest, so that the guest can be copied.
+
+        What is asked meanwhile waits. A guest that cannot be held in time is lost.
+        """
+        async with self._holding:
+            if self.lost.is_set():
+                raise SandboxLost(self.reason)
+            self._held = anyio.Event()
+            self._outbox.hold()
+            try:
+                with anyio.move_on_after(HOLD_SECONDS):
+                    await self._held.wait()
+                if not self._held.is_set():
+                    self._lose(f"The guest could not be held within {HOLD_SECONDS:g} seconds.")
+                if self.lost.is_set():
+                    raise SandboxLost(self.reason)
+                yield
+            finally:
+                self._held = None
+                self._outbox.go_on()
+
+    async def talk(
+        self, stdin: ByteSendStream, stdout: ByteReceiveStream, first: Sequence[frames.FromHost]
+    ) -> None:
+        """Send what comes first, then move frames both ways until the link is lost."""
+        for frame in first:
+            self._outbox.post(frame)
         try:
             async with anyio.create_task_group() as both:
                 both.start_soon(self._write, stdin)
@@ -330,6 +319,10 @@ class Link:
                     receiver.credit(size)
             case frames.Hello() | frames.Ready():
                 self._greet(frame)
+            case frames.Held():
+                if self._held is None or self._held.is_set():
+                    raise ProtocolBroken("an answer to a hold that nobody asked for")
+                self._held.set()
             case _:
                 self._handle_relay(frame)
 
@@ -420,20 +413,20 @@ async def open_link(
 async def link_over(
     stdin: ByteSendStream,
     stdout: ByteReceiveStream,
-    setup: frames.Setup,
+    setup: frames.Setup | tuple[frames.Wake, frames.Setup],
     *,
     env: Mapping[str, str],
     door: LinkDoor | None = None,
     late_seconds: float = LATE_SECONDS,
 ) -> AsyncGenerator[Link]:
-    """As `open_link`, with every choice in `setup`; a proxy port of 0 is none.
+    """As `open_link`, with every choice in `setup`; a proxy port of 0 is none. A saved machine is woken first.
 
     `late_seconds` after a command should have ended, a guest that has not said so is given up.
     """
     caught: Exception | None = None
     async with anyio.create_task_group() as tasks:
         link = Link(env, door, tasks, late_seconds)
-        tasks.start_soon(link.talk, stdin, stdout, setup)
+        tasks.start_soon(link.talk, stdin, stdout, setup if isinstance(setup, tuple) else (setup,))
         try:
             with anyio.move_on_after(HELLO_SECONDS):
                 await link.ready.wait()
