@@ -128,7 +128,7 @@ def _data_dir(data_dir: Path) -> Finding:
 
 
 def _disk(data_dir: Path, built: bool | None) -> Finding:
-    from cloister.sandbox.template import NEEDED_BYTES
+    from cloister.sandbox.templates.building import NEEDED_BYTES
 
     wanted = _RUN_BYTES if built else NEEDED_BYTES
     free = shutil.disk_usage(_existing(data_dir)).free
@@ -138,7 +138,7 @@ def _disk(data_dir: Path, built: bool | None) -> Finding:
 
 def _template_built(settings: Settings) -> bool | None:
     """None when it cannot be known."""
-    from cloister.sandbox.template import Templates
+    from cloister.sandbox.templates.catalog import Templates
 
     try:
         return Templates(settings.data_dir / "templates", settings.path).find("default") is not None

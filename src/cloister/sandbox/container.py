@@ -30,7 +30,8 @@ from cloister.sandbox.owners import Owners
 from cloister.sandbox.running import Running, launched
 from cloister.sandbox.store.api import Layers
 from cloister.sandbox.store.overlay import OverlayStore
-from cloister.sandbox.template import Templates
+from cloister.sandbox.templates.about import About, Built
+from cloister.sandbox.templates.catalog import Templates
 from cloister.sandbox.wire import Link, open_link
 
 logger = logging.getLogger(__name__)
@@ -47,6 +48,8 @@ class Wish:
     spec: SandboxSpec
     door: Door | None
     make_root: Callable[[Path], Awaitable[Layers]]
+    template: Built | None = None
+    """None for the self-test, which needs none."""
     parent: SandboxId | None = None
 
 
@@ -105,7 +108,7 @@ class ContainerHost:
         self._runtime = runtime
         self._path = path
         self._store = OverlayStore(path)
-        self._templates = Templates(data_dir / "templates", path)
+        self.templates = Templates(data_dir / "templates", path)
         self._layout = cgroup.read_layout()
         self._means: Means | None = None
         self._choosing = anyio.Lock()
@@ -115,13 +118,14 @@ class ContainerHost:
         """See `Host.open`. Raises `HostError` with code `no_root`, `no_template`, `no_runtime` or `start_failed`."""
         plan.check_spec(spec)
         _check_root()
-        template = self._templates.find(spec.template)
+        template = self.templates.built(spec.template)
         if template is None:
             raise HostError(
                 "no_template", f"The template {spec.template} is not built yet: prepare it first."
             )
         means = await self._choose()
-        async with self._opened(means, Wish(spec, door, partial(self._store.create, template))) as sandbox:
+        make_root = partial(self._store.create, template.rootfs)
+        async with self._opened(means, Wish(spec, door, make_root, template)) as sandbox:
             yield sandbox
 
     @asynccontextmanager
@@ -134,12 +138,13 @@ class ContainerHost:
             async with parent.running.standing_still():
                 return await self._store.fork(parent.running.root, at)
 
-        async with self._opened(means, Wish(wish.spec, wish.door, copy, parent.info.id)) as sandbox:
+        child = Wish(wish.spec, wish.door, copy, wish.template, parent.info.id)
+        async with self._opened(means, child) as sandbox:
             yield sandbox
 
     async def prepare(self, template: str, report: Report) -> None:
         """See `Host.prepare`; raises as `Templates.prepare`."""
-        await self._templates.prepare(template, report)
+        await self.templates.prepare(template, report)
 
     async def sweep(self) -> int:
         """See `Host.sweep`."""
@@ -211,7 +216,7 @@ class ContainerHost:
 
     @asynccontextmanager
     async def _opened(self, means: Means, wish: Wish) -> AsyncGenerator[ContainerSandbox]:
-        async with self._named(wish.spec.quota) as (name, group):
+        async with self._used(wish.template), self._named(wish.spec.quota) as (name, group):
             home = self._sandboxes / str(name)
             root = await wish.make_root(home / "files")
             machine = self._machine(means.programs)
@@ -236,9 +241,18 @@ class ContainerHost:
                 yield ContainerSandbox(self, wish, info, running, link)
 
     @asynccontextmanager
+    async def _used(self, template: Built | None) -> AsyncGenerator[None]:
+        if template is None:
+            yield
+            return
+        with self.templates.using(template):
+            yield
+
+    @asynccontextmanager
     async def _linked(self, running: Running, sandbox: SandboxId, wish: Wish) -> AsyncGenerator[Link]:
         if running.process.stdin is None or running.process.stdout is None:
             raise Bug("a runtime was started without pipes")
+        about = wish.template.about if wish.template else About()
         async with AsyncExitStack() as stack:
             try:
                 link = await stack.enter_async_context(
@@ -247,7 +261,7 @@ class ContainerHost:
                         running.process.stdout,
                         ttl_seconds=wish.spec.ttl_seconds,
                         hostname=plan.HOSTNAME,
-                        env=plan.environment(wish.spec),
+                        env=plan.environment(wish.spec, about.env, about.home),
                         door=None if wish.door is None else partial(wish.door, sandbox),
                     )
                 )
