@@ -22,7 +22,8 @@ def member(name: str, data: bytes = b"", **more: Any) -> tuple[tarfile.TarInfo, 
 
 
 def folder(name: str, **more: Any) -> tuple[tarfile.TarInfo, bytes]:
-    return member(name, type=tarfile.DIRTYPE, **{"mode": 0o755, **more})
+    more.setdefault("mode", 0o755)
+    return member(name, b"", type=tarfile.DIRTYPE, **more)
 
 
 def link(name: str, to: str, kind: bytes = tarfile.SYMTYPE) -> tuple[tarfile.TarInfo, bytes]:
