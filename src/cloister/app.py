@@ -3,12 +3,13 @@
 import fcntl
 import os
 import time
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import anyio
 from anyio.abc import ByteStream
 
 from cloister.core import limits
@@ -39,6 +40,8 @@ from cloister.runs.sandboxes import Sandboxes, open_sandboxes
 from cloister.runs.sqlite import SqliteBackbone, open_backbone
 from cloister.runs.supervisor import Supervisor, open_supervisor
 from cloister.runs.view import RunView, fold
+from cloister.runs.warming import Warming, repositories
+from cloister.runs.workshop import Workshop
 from cloister.sandbox.api import Door as DoorCall
 from cloister.sandbox.container import ContainerHost
 from cloister.sandbox.owners import Owners
@@ -57,12 +60,14 @@ class App:
     host: ContainerHost
     sandboxes: Sandboxes
     supervisor: Supervisor
+    workshop: Workshop
 
     async def submit(self, new: NewRun, who: str) -> tuple[RunId, bool]:
         """Admit a run; it is durable and on its way when this returns. The flag: made now or known by key."""
         if problem := check_new_run(new):
             raise UserError("bad_run", problem)
         choose_model(self.settings, new.model)
+        self.workshop.templates.recipe(new.template)
         run, made = await self.backbone.admit(new, who)
         if made:
             self.supervisor.drive(run)
@@ -153,6 +158,17 @@ def _make_data_dir(data_dir: Path) -> None:
 
 
 @asynccontextmanager
+async def _background(work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncGenerator[None]:
+    """`work` goes on while the block lasts."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(work)
+        try:
+            yield
+        finally:
+            tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
 async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
     """Wire everything; leaving the block closes it and leaves unfinished runs resumable.
 
@@ -172,11 +188,19 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         )
         host = ContainerHost(settings.data_dir, owner, settings.file.runtime, settings.path)
         await host.sweep()
-        sandboxes = await stack.enter_async_context(open_sandboxes(host, _hand_door(policy)))
+        await host.templates.sweep()
+        door = _hand_door(policy)
+        forge = PlainGit()
+        workshop = Workshop(
+            host.templates, host, forge, door, settings.file.quota, repositories(settings.data_dir)
+        )
+        sandboxes = await stack.enter_async_context(open_sandboxes(host, door))
+        warming = Warming(workshop)
         means = Means(
             data_dir=settings.data_dir,
             host=host,
-            forge=PlainGit(),
+            warming=warming,
+            forge=forge,
             models=lambda name: open_model(
                 name, default=settings.file.model, keys=settings.keys, url=settings.file.model_url
             ),
@@ -196,4 +220,6 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
             claims_all=role == "server",
         )
         await stack.enter_async_context(open_supervisor(supervisor))
-        yield App(settings, owner, backbone, host, sandboxes, supervisor)
+        if role == "server":
+            await stack.enter_async_context(_background(warming.keep_warm))
+        yield App(settings, owner, backbone, host, sandboxes, supervisor, workshop)

@@ -49,6 +49,8 @@ class NewRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     n: int = 1
     """Attempts, each in its own fork."""
     tier: Tier = "auto"
+    template: str = "default"
+    """What its sandboxes start from; a warmed template made from it is taken where there is one."""
     budget: Budget = Budget()
     allow_hosts: tuple[str, ...] = ()
     """Hosts this run asks to reach; the policy decides."""

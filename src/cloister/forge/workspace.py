@@ -53,7 +53,13 @@ _ENV = {
 _LITTER = ("__pycache__/", "*.pyc", ".pytest_cache/", ".mypy_cache/", ".ruff_cache/", "node_modules/")
 """What running checks leaves behind. It is no part of a change, also where a repository forgot to ignore it."""
 
-_EXCLUDE = f"mkdir -p .git/info; printf '%s\\n' {' '.join(map(shlex.quote, _LITTER))} > .git/info/exclude"
+_LEFT = ".git/cloister-left"
+"""Patterns of what a template's own setup left in the working tree: no part of a change either."""
+
+_EXCLUDE = f"""mkdir -p .git/info
+printf '%s\\n' {" ".join(map(shlex.quote, _LITTER))} > .git/info/exclude
+if [ -f {_LEFT} ]; then cat {_LEFT} >> .git/info/exclude; fi
+"""
 
 _PUT = f"""
 set -e
@@ -101,6 +107,13 @@ echo "$t"
 )
 
 
+_DISOWN = f"""
+git -c core.quotePath=false ls-files --others --exclude-standard --directory \\
+  | sed 's/[][*?\\\\!#]/\\\\&/g; s|^|/|' > {_LEFT}
+cat {_LEFT} >> .git/info/exclude
+"""
+
+
 async def put(
     computer: Computer,
     bare: Path,
@@ -129,6 +142,13 @@ async def _put(computer: Computer, pack: packs.Pack, args: tuple[str, str, str])
         raise UserError("put_failed", f"The repository could not be put into the sandbox: {_why(done)}.")
     if pack.shallow:
         await computer.write(".git/shallow", "".join(f"{name}\n" for name in pack.shallow).encode())
+
+
+async def disown(computer: Computer) -> None:
+    """What is in the working tree now and not in git is no part of any later change, unless git is told to."""
+    done = await computer.run(_script(_DISOWN))
+    if not done.ok:
+        raise UserError("save_failed", f"git in the sandbox cannot read the working tree: {_why(done)}.")
 
 
 async def tree(computer: Computer) -> str:

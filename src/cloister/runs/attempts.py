@@ -43,6 +43,7 @@ class Course:
     model: Model
     checks: tuple[str, ...]
     baseline: tuple[Diagnosis, ...]
+    template: str = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +120,10 @@ class Attempts:
             return
         request = self._course.request
         door = self._means.door(request, self._journal)
-        async with self._means.host.open(self._means.sandbox_spec(request), door) as sandbox:
-            await self._journal.append(SandboxOpened(sandbox.info.id, sandbox.info.isolation, number))
+        spec = self._means.sandbox_spec(request, self._course.template)
+        async with self._means.host.open(spec, door) as sandbox:
+            info = sandbox.info
+            await self._journal.append(SandboxOpened(info.id, info.isolation, number, info.template))
             await self._restore(sandbox, commit or self._course.base)
             yield sandbox
         await self._journal.append(SandboxClosed(sandbox.info.id, f"attempt {number} ended"))

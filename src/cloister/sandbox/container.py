@@ -142,6 +142,13 @@ class ContainerHost:
         async with self._opened(means, child) as sandbox:
             yield sandbox
 
+    async def keep(self, sandbox: Sandbox, at: Path) -> None:
+        """The sandbox's whole root filesystem, as it is now, as the new directory `at`."""
+        if not isinstance(sandbox, ContainerSandbox):
+            raise Bug("only a sandbox of this host can be kept")
+        async with sandbox.running.standing_still():
+            await self._store.flatten(sandbox.running.root, at)
+
     async def prepare(self, template: str, report: Report) -> None:
         """See `Host.prepare`; raises as `Templates.prepare`."""
         await self.templates.prepare(template, report)

@@ -7,8 +7,25 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+from cloister.testing._spawn import output_of
+
 BUSYBOX = Path("/bin/busybox")
-APPLETS = ("sh", "ls", "cat", "id", "echo", "env", "stat", "test", "touch", "mkdir", "rm")
+APPLETS = (
+    "sh",
+    "ls",
+    "cat",
+    "id",
+    "echo",
+    "env",
+    "stat",
+    "test",
+    "touch",
+    "mkdir",
+    "rm",
+    "cp",
+    "sed",
+    "printf",
+)
 
 
 def member(name: str, data: bytes = b"", **more: Any) -> tuple[tarfile.TarInfo, bytes]:
@@ -38,6 +55,15 @@ def busybox() -> list[tuple[tarfile.TarInfo, bytes]]:
         member("bin/busybox", BUSYBOX.resolve().read_bytes(), mode=0o755),
         *(link(f"bin/{name}", "busybox") for name in APPLETS),
     ]
+
+
+def programs(*paths: Path) -> list[tuple[tarfile.TarInfo, bytes]]:
+    """Programs of this machine at the same place, with the libraries they load."""
+    wanted = dict.fromkeys(paths)
+    for path in paths:
+        for line in output_of(("ldd", str(path)), Path("/"), {"PATH": "/usr/bin:/bin"}).decode().splitlines():
+            wanted.update(dict.fromkeys(Path(word) for word in line.split() if word.startswith("/")))
+    return [member(str(path)[1:], path.read_bytes(), mode=0o755) for path in wanted]
 
 
 def layer(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:

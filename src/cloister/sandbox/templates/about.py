@@ -30,6 +30,8 @@ class About(msgspec.Struct, frozen=True):
     """Of the image it was made from."""
     commit: str | None = None
     """Of the repository that is cloned in it."""
+    base: str | None = None
+    """The build that it was made from."""
     checks: tuple[str, ...] = ()
     baseline: tuple[Diagnosis, ...] = ()
     """What `checks` said on `commit` in it."""

@@ -76,7 +76,7 @@ async def build_dockerfile(work: Build, recipe: Dockerfile) -> About:
     work.need("buildah", "buildah")
     work.need("umoci", "umoci")
     context = Path(recipe.context)
-    if not await anyio.Path(context / recipe.dockerfile).is_file():
+    if not await anyio.to_thread.run_sync(_is_inside, context, recipe.dockerfile):
         raise UserError("no_dockerfile", f"There is no {recipe.dockerfile} in {context}: give its directory.")
     # As much of the machine as it needs and no more; all of it below the build's own directory.
     place = ["buildah", "--root=storage", "--runroot=run", "--storage-driver=vfs"]
@@ -104,6 +104,12 @@ async def build_dockerfile(work: Build, recipe: Dockerfile) -> About:
     for name in ("storage", "run"):
         await work.remove(work.home / name)
     return await _unpack(work, recipe, "dockerfile")
+
+
+def _is_inside(context: Path, name: str) -> bool:
+    """Whether it is a file of the context's own; a stranger's link would show us a file of this machine."""
+    real = (context / name).resolve()
+    return real.is_file() and real.is_relative_to(context.resolve())
 
 
 def _runtime(work: Build) -> str:

@@ -45,7 +45,7 @@ class Dockerfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
 
     context: str
     dockerfile: str = "Dockerfile"
-    """Relative to `context`."""
+    """Relative to `context`; never a link that leads elsewhere."""
     target: str | None = None
     args: dict[str, str] = {}
     network: bool = False
