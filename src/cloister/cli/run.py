@@ -31,6 +31,7 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
     tier: Annotated[
         Literal["auto", "container"], typer.Option("--tier", help="How strongly to isolate.")
     ] = "auto",
+    template: Annotated[str, typer.Option("--template", help="What its sandboxes start from.")] = "default",
     steps: Annotated[int | None, typer.Option("--steps", help="Budget: replies of the model.")] = None,
     tokens: Annotated[int | None, typer.Option("--tokens", help="Budget: tokens, in and out.")] = None,
     seconds: Annotated[float | None, typer.Option("--seconds", help="Budget: wall time.")] = None,
@@ -56,6 +57,7 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
             model=model,
             n=n,
             tier=tier,
+            template=template,
             steps=steps,
             tokens=tokens,
             seconds=seconds,

@@ -1,6 +1,5 @@
 """Routes of sandboxes made by hand: create, look, run commands and code, destroy."""
 
-import logging
 import secrets
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,12 +19,11 @@ from cloister.core.records import Quota, Tier
 from cloister.core.text import decode
 from cloister.sandbox.api import Sandbox, SandboxInfo, SandboxSpec
 from cloister.server.requests import while_wanted
+from cloister.server.templates import log_progress
 from cloister.server.wire import Sockets
 
 if TYPE_CHECKING:
     from cloister.app import App
-
-logger = logging.getLogger(__name__)
 
 SECONDS_MAX = 3_600.0
 """Longest command that a request waits for."""
@@ -118,15 +116,11 @@ async def new_sandbox(
     )
 
     async def work() -> tuple[SandboxInfo, bool]:
-        await app.host.prepare(spec.template, _log_progress)
+        await app.workshop.prepare(spec.template, log_progress)
         return await app.sandboxes.create(spec, data.task_id)
 
     info, made = await while_wanted(request, sockets.leaving, work)
     return Response(info, status_code=201 if made else 200)
-
-
-def _log_progress(fraction: float | None, note: str) -> None:
-    logger.info("Preparing a template: %s %s", note, "" if fraction is None else f"{fraction:.0%}")
 
 
 @get("/v1/sandboxes", summary="The sandboxes that live, oldest first", operation_id="listSandboxes")
