@@ -45,6 +45,7 @@ from cloister.runs.workshop import Workshop
 from cloister.sandbox.api import Door as DoorCall
 from cloister.sandbox.container import ContainerHost
 from cloister.sandbox.owners import Owners
+from cloister.sandbox.pool import Pool, open_pool
 from cloister.settings import Settings
 
 Role = Literal["server", "embedded"]
@@ -58,6 +59,7 @@ class App:
     owner: OwnerId
     backbone: SqliteBackbone
     host: ContainerHost
+    pool: Pool
     sandboxes: Sandboxes
     supervisor: Supervisor
     workshop: Workshop
@@ -194,11 +196,13 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         workshop = Workshop(
             host.templates, host, forge, door, settings.file.quota, repositories(settings.data_dir)
         )
-        sandboxes = await stack.enter_async_context(open_sandboxes(host, door))
+        pooled = settings.file.pool if role == "server" else ()
+        pool = await stack.enter_async_context(open_pool(host, pooled, settings.file.quota))
+        sandboxes = await stack.enter_async_context(open_sandboxes(pool, door))
         warming = Warming(workshop)
         means = Means(
             data_dir=settings.data_dir,
-            host=host,
+            host=pool,
             warming=warming,
             forge=forge,
             models=lambda name: open_model(
@@ -222,4 +226,4 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         await stack.enter_async_context(open_supervisor(supervisor))
         if role == "server":
             await stack.enter_async_context(_background(warming.keep_warm))
-        yield App(settings, owner, backbone, host, sandboxes, supervisor, workshop)
+        yield App(settings, owner, backbone, host, pool, sandboxes, supervisor, workshop)

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from cloister.core.errors import UserError
-from cloister.core.records import Budget, Quota
+from cloister.core.records import Budget, PoolWish, Quota
 
 Secret = str
 
@@ -43,6 +43,8 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ask_seconds: float = 300.0
     """How long an `ask` waits for a person before it is denied."""
     policy: tuple[RuleEntry, ...] = ()
+    pool: tuple[PoolWish, ...] = ()
+    """Sandboxes that a server keeps ready, one `[[pool]]` table per template."""
 
 
 class Settings(msgspec.Struct, frozen=True):

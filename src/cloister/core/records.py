@@ -1,7 +1,7 @@
 """What people ask for and what things are: requests, budgets, tiers, tool calls."""
 
 import re
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -32,6 +32,16 @@ class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_bytes: int = 2_147_483_648
     processes: int = 512
     open_files: int = 4_096
+
+
+class PoolWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Sandboxes to keep warm while a server runs."""
+
+    template: str = "default"
+    tier: Tier = "auto"
+    size: Annotated[int, msgspec.Meta(ge=1, le=500)] = 2
+    memory_bytes: Annotated[int, msgspec.Meta(ge=8_388_608)] = 268_435_456
+    """What those that wait may use together; none is added beyond it."""
 
 
 class NewRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

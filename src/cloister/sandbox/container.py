@@ -12,11 +12,12 @@ import shutil
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import anyio
+import msgspec
 
 from cloister.core import limits
 from cloister.core.commands import Command, Entry, Finished, Process
@@ -91,6 +92,14 @@ class ContainerSandbox:
     def fork(self) -> AbstractAsyncContextManager[Sandbox]:
         return self._host.fork(self)
 
+    def adopt(self, wish: Wish, env: dict[str, str]) -> None:
+        """See `Poolable.adopt`."""
+        now = time.time()
+        self.wish = wish
+        self.info = msgspec.structs.replace(self.info, created_at=now, expires_at=now + wish.spec.ttl_seconds)
+        self._link.env = env
+        self.running.restart_clock(wish.spec.ttl_seconds)
+
     async def wait_lost(self) -> str:
         await self.running.ended.wait()
         return self.running.reason or self._link.reason or "The sandbox was killed or ended by itself."
@@ -142,12 +151,35 @@ class ContainerHost:
         async with self._opened(means, child) as sandbox:
             yield sandbox
 
+    def adopt(self, sandbox: Sandbox, spec: SandboxSpec, door: Door | None) -> None:
+        """See `Poolable.adopt`. Raises `UserError` (`bad_sandbox`)."""
+        plan.check_spec(spec)
+        ours = self._ours(sandbox)
+        wish = replace(ours.wish, spec=spec, door=door)
+        ours.adopt(wish, _environment(wish))
+
+    def memory_of(self, sandbox: Sandbox) -> int:
+        """See `Poolable.memory_of`."""
+        return self._ours(sandbox).running.cgroup.memory_bytes()
+
+    def version_of(self, template: str) -> str | None:
+        """See `Poolable.version_of`."""
+        try:
+            built = self.templates.built(template)
+        except CloisterError:
+            return None
+        return None if built is None else built.home.name
+
+    def _ours(self, sandbox: Sandbox) -> ContainerSandbox:
+        if not isinstance(sandbox, ContainerSandbox):
+            raise Bug("a sandbox of another host")
+        return sandbox
+
     async def keep(self, sandbox: Sandbox, at: Path) -> None:
         """The sandbox's whole root filesystem, as it is now, as the new directory `at`."""
-        if not isinstance(sandbox, ContainerSandbox):
-            raise Bug("only a sandbox of this host can be kept")
-        async with sandbox.running.standing_still():
-            await self._store.flatten(sandbox.running.root, at)
+        running = self._ours(sandbox).running
+        async with running.standing_still():
+            await self._store.flatten(running.root, at)
 
     async def prepare(self, template: str, report: Report) -> None:
         """See `Host.prepare`; raises as `Templates.prepare`."""
@@ -259,7 +291,6 @@ class ContainerHost:
     async def _linked(self, running: Running, sandbox: SandboxId, wish: Wish) -> AsyncGenerator[Link]:
         if running.process.stdin is None or running.process.stdout is None:
             raise Bug("a runtime was started without pipes")
-        about = wish.template.about if wish.template else About()
         async with AsyncExitStack() as stack:
             try:
                 link = await stack.enter_async_context(
@@ -268,7 +299,7 @@ class ContainerHost:
                         running.process.stdout,
                         ttl_seconds=wish.spec.ttl_seconds,
                         hostname=plan.HOSTNAME,
-                        env=plan.environment(wish.spec, about.env, about.home),
+                        env=_environment(wish),
                         door=None if wish.door is None else partial(wish.door, sandbox),
                     )
                 )
@@ -334,6 +365,11 @@ class ContainerHost:
             open_files_max=1_048_576 if hard == resource.RLIM_INFINITY else hard,
             refused_tree=self._layout.v2 if self._layout.hybrid else None,
         )
+
+
+def _environment(wish: Wish) -> dict[str, str]:
+    about = wish.template.about if wish.template else About()
+    return plan.environment(wish.spec, about.env, about.home)
 
 
 def _check_root() -> None:

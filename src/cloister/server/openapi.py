@@ -17,6 +17,7 @@ from cloister.core.records import NewRun
 from cloister.runs.api import RunRow
 from cloister.runs.view import RunView
 from cloister.sandbox.api import SandboxInfo
+from cloister.sandbox.pool import PoolInfo
 from cloister.sandbox.templates.catalog import TemplateInfo
 from cloister.server import files, runs, sandboxes, templates
 from cloister.server.auth import OPEN_PATH
@@ -28,6 +29,7 @@ RECORDS = (
     Entry,
     Event,
     NewRun,
+    PoolInfo,
     Problem,
     RunRow,
     RunView,

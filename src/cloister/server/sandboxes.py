@@ -18,6 +18,7 @@ from cloister.core.errors import UserError
 from cloister.core.records import Quota, Tier
 from cloister.core.text import decode
 from cloister.sandbox.api import Sandbox, SandboxInfo, SandboxSpec
+from cloister.sandbox.pool import PoolInfo
 from cloister.server.requests import while_wanted
 from cloister.server.templates import log_progress
 from cloister.server.wire import Sockets
@@ -123,6 +124,11 @@ async def new_sandbox(
     return Response(info, status_code=201 if made else 200)
 
 
+@get("/v1/pool", summary="The sandboxes that are kept warm", operation_id="getPool")
+async def get_pool(app: NamedDependency["App"]) -> tuple[PoolInfo, ...]:
+    return app.pool.info()
+
+
 @get("/v1/sandboxes", summary="The sandboxes that live, oldest first", operation_id="listSandboxes")
 async def list_sandboxes(app: NamedDependency["App"]) -> tuple[SandboxInfo, ...]:
     return app.sandboxes.list()
@@ -221,6 +227,7 @@ def _executed(finished: Finished) -> Executed:
 
 
 ROUTES = (
+    get_pool,
     new_sandbox,
     list_sandboxes,
     get_sandbox,
