@@ -81,3 +81,28 @@ def test_a_server_warms_what_has_a_recipe(cloister: Any) -> None:
     about = cloister.json("template", "show", "warm")["about"]
     assert about["commit"] == cloister.git(ledger, "rev-parse", "HEAD")
     assert about["checks"] == ["python3 -m pytest -q"]
+
+
+def test_a_server_hands_out_warm_sandboxes_and_doctor_shows_them(cloister: Any) -> None:
+    (cloister.data_dir / "config.toml").write_text("[[pool]]\nsize = 2\n")
+    pool = {finding["name"]: finding for finding in cloister.json("doctor")["findings"]}["pool"]
+    assert not pool["ok"] and "while a server runs" in pool["found"]
+    cloister("serve", "--background", "--port", "0")
+    cloister.until(lambda: len(cloister.sandbox_processes()) >= 2)
+    cloister.until(lambda: "default: 2 of 2 ready" in cloister("doctor").stdout)
+    made = cloister.json("sandbox", "create")
+    said = cloister("sandbox", "exec", made["id"], "--", "sh", "-c", "echo warm")
+    assert said.stdout == "warm\n"
+    assert [json.loads(line)["id"] for line in cloister("sandbox", "ls", "--json").stdout.splitlines()] == [
+        made["id"]
+    ]
+    cloister.kill(cloister.server_pid())
+    cloister("serve", "--background", "--port", "0")
+    cloister("serve", "--stop")
+    assert cloister.sandbox_processes() == []
+    assert list((cloister.data_dir / "sandboxes").iterdir()) == []
+
+
+def test_a_pool_that_cannot_be_is_refused_by_name(cloister: Any) -> None:
+    (cloister.data_dir / "config.toml").write_text("[[pool]]\nsize = 0\n")
+    assert "$.pool[0].size" in cloister("doctor", code=2).stderr

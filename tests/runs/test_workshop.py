@@ -14,7 +14,7 @@ from cloister.core.records import NewRun, Quota
 from cloister.forge import workspace
 from cloister.forge.plain import PlainGit
 from cloister.runs.warming import Warming, known_baseline, same_repository
-from cloister.runs.workshop import Workshop
+from cloister.runs.workshop import Workshop, forget
 from cloister.sandbox.api import SandboxSpec
 from cloister.sandbox.container import ContainerHost
 from cloister.sandbox.owners import Owners
@@ -238,6 +238,9 @@ async def test_a_devcontainer_becomes_a_template_with_its_commands_run_inside(
         assert await sandbox.read("/tool") == b"0\n3 agent\n"
         assert await sandbox.read("/home/dev/kept") == b"kept\n"
     assert isinstance(shop.templates.recipe("dev-image"), Oci)
+    assert await forget(shop.templates, shop.repositories, "dev") == 2
+    assert shop.templates.names() == ("default",)
+    assert list(shop.repositories.iterdir()) == []
 
 
 async def test_a_devcontainers_dockerfile_is_built_from_the_commit(shop: Workshop, tmp_path: Path) -> None:

@@ -141,7 +141,10 @@ def rm(ctx: typer.Context, name: Name) -> None:
     """Remove a template and forget its recipe; refused while a sandbox uses it."""
     import anyio
 
-    count = anyio.run(_templates(ctx).remove, name)
+    from cloister.runs.warming import repositories
+    from cloister.runs.workshop import forget
+
+    count = anyio.run(forget, _templates(ctx), repositories(settings_of(ctx).data_dir), name)
     print(f"Removed {name} ({count} built).")
 
 

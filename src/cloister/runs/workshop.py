@@ -184,6 +184,17 @@ class Workshop:
         return self.host.open(spec, self.door)
 
 
+async def forget(templates: Templates, repositories: Path, name: str) -> int:
+    """Remove a template with everything that was fetched for it; returns how many builds. Raises as `remove`."""
+    recipe = templates.recipe(name)
+    count = await templates.remove(name)
+    if isinstance(recipe, Devcontainer) and f"{name}{IMAGE}" in templates.names():
+        count += await templates.remove(f"{name}{IMAGE}")
+    bare = repositories / f"{name}.git"
+    await anyio.to_thread.run_sync(lambda: shutil.rmtree(bare, ignore_errors=True))
+    return count
+
+
 def _image_recipe(recipe: Devcontainer, wanted: Wanted, context: Path) -> Oci | Dockerfile:
     if wanted.dockerfile is None:
         return Oci(wanted.image or "", user=wanted.user, tls=recipe.tls)

@@ -26,6 +26,9 @@ IDLE_SECONDS = 3_600.0
 """How long one waits to be claimed before a fresh one takes its place."""
 
 _LOOK_SECONDS = 5.0
+_SETTLE_SECONDS = 0.1
+"""After a claim: opening the next one must not slow down the first commands of whoever claimed."""
+
 _END_SECONDS = 130.0
 _GUESS_BYTES = 8_388_608
 """What a sandbox is taken to use before the first one was measured."""
@@ -161,6 +164,7 @@ class Pool:
                 await self._tend(shelf)
             with anyio.move_on_after(_LOOK_SECONDS):
                 await self._wanted.wait()
+            await anyio.sleep(_SETTLE_SECONDS)
 
     def _claim(self, spec: SandboxSpec) -> _Member | None:
         """A warm sandbox that is what `spec` asks for; it is the caller's alone from here on."""

@@ -12,6 +12,7 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter
 
 from cloister.core.errors import UserError
+from cloister.runs.workshop import forget
 from cloister.sandbox.templates.catalog import TemplateInfo
 from cloister.sandbox.templates.recipes import Recipe
 from cloister.server.requests import while_wanted
@@ -110,7 +111,7 @@ async def get_template_log(template: TemplateName, app: NamedDependency["App"]) 
 @delete("/v1/templates/{template:str}", summary="Remove a template", operation_id="deleteTemplate")
 async def delete_template(template: TemplateName, app: NamedDependency["App"]) -> None:
     with _named():
-        await app.workshop.templates.remove(template)
+        await forget(app.workshop.templates, app.workshop.repositories, template)
 
 
 def log_progress(fraction: float | None, note: str) -> None:
