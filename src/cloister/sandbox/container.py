@@ -30,6 +30,7 @@ from cloister.sandbox.cgroup import Cgroup
 from cloister.sandbox.owners import Owners
 from cloister.sandbox.running import Running, launched
 from cloister.sandbox.store.api import Layers
+from cloister.sandbox.store.flatten import flatten
 from cloister.sandbox.store.overlay import OverlayStore
 from cloister.sandbox.templates.about import About, Built
 from cloister.sandbox.templates.catalog import Templates
@@ -179,7 +180,7 @@ class ContainerHost:
         """The sandbox's whole root filesystem, as it is now, as the new directory `at`."""
         running = self._ours(sandbox).running
         async with running.standing_still():
-            await self._store.flatten(running.root, at)
+            await flatten(running.root, at, self._path)
 
     async def prepare(self, template: str, report: Report) -> None:
         """See `Host.prepare`; raises as `Templates.prepare`."""

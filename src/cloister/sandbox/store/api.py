@@ -30,13 +30,6 @@ class Store(Protocol):
         """A copy of `parent` as it is now. The caller has made sure that nobody writes to it meanwhile."""
         ...
 
-    async def flatten(self, parent: Layers, at: Path) -> None:
-        """The whole root filesystem of `parent` as it is now, as the new directory `at`: no layers, no sharing.
-
-        The caller has made sure that nobody writes to it meanwhile. What is half made may be left at `at`.
-        """
-        ...
-
     async def remove(self, at: Path) -> None:
         """Remove a root that is not mounted; one that is half made or already gone is fine."""
         ...

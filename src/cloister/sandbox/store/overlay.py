@@ -8,7 +8,6 @@ from cloister.core.errors import HostError
 from cloister.core.text import decode, one_line
 from cloister.sandbox._spawn import capture
 from cloister.sandbox.store.api import Layers
-from cloister.sandbox.store.merge import merge
 
 _COPY_SECONDS = 600.0
 _REMOVE_SECONDS = 600.0
@@ -41,25 +40,6 @@ class OverlayStore:
         if not copied.ok:
             raise HostError("fork_failed", f"The files could not be copied: {one_line(decode(copied.err))}")
         return layers
-
-    async def flatten(self, parent: Layers, at: Path) -> None:
-        copy = at.with_name(f"{at.name}-upper")
-        layers = await self.fork(parent, copy)
-        # Templates are never written, so that files which did not change are the same files on disk.
-        for how in ("--link", "--reflink=auto"):
-            made = await capture(
-                ["cp", "-a", how, "--", str(parent.lower), str(at)], env=self._env, seconds=_COPY_SECONDS
-            )
-            if made.ok:
-                break
-            await self.remove(at)
-        else:
-            raise HostError("fork_failed", f"The template could not be copied: {one_line(decode(made.err))}")
-        try:
-            await anyio.to_thread.run_sync(merge, str(layers.upper), str(at))
-        except OSError as error:
-            raise HostError("fork_failed", f"The files could not be kept: {error.strerror}.") from error
-        await self.remove(copy)
 
     async def remove(self, at: Path) -> None:
         if not await anyio.Path(at).exists():
