@@ -11,7 +11,7 @@ from cloister.core.commands import shell
 from cloister.core.errors import UserError
 from cloister.core.ids import new_owner_id
 from cloister.core.records import NewRun, Quota
-from cloister.forge import workspace
+from cloister.forge import packs, workspace
 from cloister.forge.plain import PlainGit
 from cloister.runs.warming import Warming, known_baseline, same_repository
 from cloister.runs.workshop import Workshop, forget
@@ -100,7 +100,7 @@ async def test_a_run_that_starts_from_it_is_brought_to_the_newest_commit(
     bare = tmp_path / "bare.git"
     base = await PlainGit().fetch(str(repo.path), None, bare)
     async with shop.host.open(SandboxSpec(template="warm")) as sandbox:
-        await workspace.put(sandbox, bare, base.commit)
+        await workspace.sync(sandbox, bare, old, base.commit)
         listed = await sandbox.run(shell("ls -A; git rev-parse HEAD"))
         assert set(listed.out.decode().split("\n")[:-2]) == {
             *(".git", ".gitignore", ".cloister.toml", "new.py", "venv", "left [1]!")
@@ -110,6 +110,34 @@ async def test_a_run_that_starts_from_it_is_brought_to_the_newest_commit(
         assert saved == base.commit, "what the setup left is no change"
         await sandbox.write("mine.py", b"y = 2\n")
         assert await workspace.save(sandbox, bare, base.commit, "refs/cloister/attempt/0") != base.commit
+
+
+async def test_only_what_is_missing_goes_in_and_a_damaged_repository_is_mended(
+    shop: Workshop, tmp_path: Path
+) -> None:
+    repo = project(tmp_path / "repo")
+    repo.write("large", "".join(f"{number * number} " for number in range(200_000)))
+    old = repo.commit("large")
+    shop.templates.keep_recipe("warm", Repository(str(repo.path)))
+    await shop.prepare("warm", quiet)
+    repo.write("small", "x")
+    repo.commit("moved")
+    bare = tmp_path / "bare.git"
+    base = await PlainGit().fetch(str(repo.path), None, bare)
+    since, whole = await packs.pack_since(bare, old, base.commit), await packs.pack(bare, base.commit)
+    assert since is not None and len(since.data) * 100 < len(whole.data)
+    assert await packs.pack_since(bare, "0" * 40, base.commit) is None
+    for damage in ("true", "rm -rf .git/objects", "rm -rf .git/refs .git/HEAD", "rm -f .git/index"):
+        async with shop.host.open(SandboxSpec(template="warm")) as sandbox:
+            await sandbox.run(shell(damage))
+            await workspace.sync(sandbox, bare, old, base.commit)
+            said = await sandbox.run(shell("git fsck --no-dangling && git rev-parse HEAD && ls small venv/*"))
+            assert said.out.decode().split() == [base.commit, "small", "venv/stamp"], said.err
+            assert await workspace.save(sandbox, bare, base.commit, "refs/cloister/attempt/0") == base.commit
+    async with shop.host.open(SandboxSpec(template="warm")) as sandbox:
+        same = await PlainGit().fetch(str(repo.path), old, bare)
+        await workspace.sync(sandbox, bare, old, same.commit)
+        assert (await sandbox.run(shell("git rev-parse HEAD"))).out.decode().strip() == old
 
 
 async def test_a_setup_that_fails_is_named_and_leaves_no_template(shop: Workshop, tmp_path: Path) -> None:

@@ -202,3 +202,13 @@ async def test_a_sweep_removes_what_dead_builders_left_and_nothing_of_living_one
     built = await templates.build("mine", while_another_sweeps, quiet)
     assert [name.startswith(".building-mine-") for (name,) in seen] == [True]
     assert built.rootfs.is_dir()
+
+
+async def test_one_that_is_being_built_is_not_removed(templates: Templates, tmp_path: Path) -> None:
+    async def while_another_removes(work: Build) -> About:
+        with pytest.raises(UserError) as refused:
+            await Templates(tmp_path / "templates", "/usr/bin:/bin").remove("mine")
+        assert refused.value.code == "template_in_use"
+        return await make(work)
+
+    assert (await templates.build("mine", while_another_removes, quiet)).rootfs.is_dir()

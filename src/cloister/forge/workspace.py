@@ -130,6 +130,18 @@ async def put(
     await _put(computer, pack, (branch, commit, ""))
 
 
+async def sync(computer: Computer, bare: Path, have: str | None, commit: str) -> None:
+    """As `put`, where a template holds the repository at `have`: only what is missing goes in.
+
+    What is in the working tree beside the repository's files stays. Raises as `put`.
+    """
+    since = await packs.pack_since(bare, have, commit) if have is not None and is_oid(have) else None
+    if since is not None and (await computer.run(_script(_PUT, WORK_BRANCH, commit, ""), since.data)).ok:
+        return
+    # Nothing of it is there, or what is there is damaged: whatever ran in the template may have done that.
+    await put(computer, bare, commit)
+
+
 async def restore(computer: Computer, bare: Path, base: str, commit: str, branch: str = WORK_BRANCH) -> None:
     """Make `/work` what it was when `commit` was saved: HEAD at `base`, the files as they were then."""
     tree = await packs.tree_of(bare, commit)

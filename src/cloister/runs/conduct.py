@@ -167,7 +167,7 @@ class _Conductor:
         self, admitted: RunAdmitted, base: BaseFixed, model: Model, sandbox: Sandbox, template: Built
     ) -> AttemptEnded:
         async with self._phase("clone"):
-            await workspace.put(sandbox, self._bare, base.commit, "work")
+            await workspace.sync(sandbox, self._bare, template.about.commit, base.commit)
         checks, baseline = await self._baseline(
             admitted, sandbox, known_baseline(template, base.commit, admitted.request.checks)
         )

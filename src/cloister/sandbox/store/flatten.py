@@ -28,8 +28,8 @@ async def flatten(root: Layers, at: Path, path: str) -> None:
         await _copy(root.lower, at, path)
     try:
         await anyio.to_thread.run_sync(merge, str(upper), str(at))
-    except OSError as error:
-        raise HostError("keep_failed", f"The files could not be kept: {error.strerror}.") from error
+    except (OSError, RecursionError) as error:
+        raise HostError("keep_failed", f"The files could not be kept: {one_line(str(error))}.") from error
     await _remove(upper, path)
 
 

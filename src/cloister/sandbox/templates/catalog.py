@@ -203,7 +203,12 @@ class Templates:
 
         Raises `UserError` (`unknown_template`, `template_in_use`).
         """
-        self.recipe(name)
+        with self._idle(self._stem(name)) as idle:
+            if not idle:
+                raise UserError("template_in_use", f"The template {name} is being built: wait for it.")
+            return await self._remove_all(name)
+
+    async def _remove_all(self, name: str) -> int:
         homes = [home for home in self._all_builds() if _name_of(home) == name]
         busy = [home for home in homes if not await self._remove_unused(home)]
         if busy:
@@ -224,17 +229,9 @@ class Templates:
     async def sweep(self) -> None:
         """Remove what builders that no longer live left behind, and old builds that nobody uses."""
         for left in self._directory.glob(".building-*"):
-            stem = left.name.removeprefix(".building-").rpartition("-")[0]
-            descriptor = os.open(
-                self._directory / f".lock-{stem}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-            )
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                await building.remove(left, self._path)
-            except BlockingIOError:
-                continue
-            finally:
-                os.close(descriptor)
+            with self._idle(left.name.removeprefix(".building-").rpartition("-")[0]) as idle:
+                if idle:
+                    await building.remove(left, self._path)
         for info in self.all():
             await self.collect(info.name)
 
@@ -254,6 +251,20 @@ class Templates:
             else:
                 del self._used[built.home]
                 os.close(descriptor)
+
+    @contextmanager
+    def _idle(self, stem: str) -> Generator[bool]:
+        """Whether nobody builds it; then nobody begins to while the block lasts."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        lock = self._directory / f".lock-{stem}"
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield True
+        except BlockingIOError:
+            yield False
+        finally:
+            os.close(descriptor)
 
     async def _remove_unused(self, home: Path) -> bool:
         """Whether it is gone: out of sight by one rename, so that nobody can begin to use it, then removed."""
@@ -276,7 +287,10 @@ class Templates:
 
     def _stem(self, name: str) -> str:
         recipe = self.recipe(name)
-        release = debian.host_release() if isinstance(recipe, Packages) else None
+        release = None
+        if isinstance(recipe, Packages):
+            with suppress(HostError):  # without a release there is no such template; building it says why
+                release = debian.host_release()
         return directory_of(name, recipe, release)
 
     def _builds(self, stem: str) -> list[Path]:

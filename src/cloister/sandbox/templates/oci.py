@@ -136,8 +136,8 @@ async def _unpack(work: Build, recipe: Oci | Dockerfile, kind: str) -> About:
 
     try:
         settled = await anyio.to_thread.run_sync(finish)
-    except OSError as error:
-        raise UserError("bad_image", f"The image cannot be a template: {error.strerror or error}.") from error
+    except (OSError, RecursionError) as error:
+        raise UserError("bad_image", f"The image cannot be a template: {one_line(str(error))}.") from error
     for name, there in (("git", settled.git), ("bash", settled.bash)):
         if not there:
             work.tell(None, f"the image has no {name}: {_LACKS[name]}")
