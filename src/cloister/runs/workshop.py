@@ -43,6 +43,8 @@ class Keeper(Protocol):
 
     def open(self, spec: SandboxSpec, door: Door | None = None) -> AbstractAsyncContextManager[Sandbox]: ...
 
+    async def prepare(self, template: str, report: Report) -> None: ...
+
     async def keep(self, sandbox: Sandbox, at: Path) -> None: ...
 
 
@@ -67,18 +69,15 @@ class Workshop:
     async def prepare(self, name: str, report: Report, *, again: bool = False) -> Built:
         """Build `name` if it is missing, or `again`. Raises as `Templates.prepare` and as the forge."""
         recipe = self.templates.recipe(name)
-        if not again and (ready := self.templates.built(name)):
-            return ready
-        match recipe:
-            case Repository():
-                if isinstance(self.templates.recipe(recipe.base), Repository):
-                    raise UserError("bad_template", f"{recipe.base} holds a repository: choose another base.")
-                await self.prepare(recipe.base, report)
-                return await self._kept(name, recipe, report, again=again)
-            case Devcontainer():
-                return await self._devcontainer(name, recipe, report, again=again)
-            case _:
-                await self.templates.prepare(name, report, again=again)
+        if again or self.templates.built(name) is None:
+            match recipe:
+                case Repository():
+                    await self._repository(name, recipe, report, again=again)
+                case Devcontainer():
+                    await self._devcontainer(name, recipe, report, again=again)
+                case _:
+                    await self.templates.prepare(name, report, again=again)
+        await self.host.prepare(name, report)  # whatever else it wants to do before the first sandbox
         built = self.templates.built(name)
         if built is None:
             raise UserError("unknown_template", f"The template {name} was removed just now.")
@@ -92,7 +91,11 @@ class Workshop:
     def bare(self, name: str) -> Path:
         return self.repositories / f"{name}.git"
 
-    async def _kept(self, name: str, recipe: Repository, report: Report, *, again: bool) -> Built:
+    async def _repository(self, name: str, recipe: Repository, report: Report, *, again: bool) -> None:
+        if isinstance(self.templates.recipe(recipe.base), Repository):
+            raise UserError("bad_template", f"{recipe.base} holds a repository: choose another base.")
+        await self.prepare(recipe.base, report)
+
         async def make(work: Build) -> About:
             base = await self.fetch(name, recipe)
             below = self.templates.built(recipe.base)
@@ -124,9 +127,9 @@ class Workshop:
                 baseline=baseline,
             )
 
-        return await self.templates.build(name, make, report, again=again)
+        await self.templates.build(name, make, report, again=again)
 
-    async def _devcontainer(self, name: str, recipe: Devcontainer, report: Report, *, again: bool) -> Built:
+    async def _devcontainer(self, name: str, recipe: Devcontainer, report: Report, *, again: bool) -> None:
         base = await self.fetch(name, recipe)
         wanted = await self._wanted(name, base)
         image = f"{name}{IMAGE}"
@@ -168,7 +171,7 @@ class Workshop:
                 below.about, kind="devcontainer", env=env, commit=base.commit, base=below.home.name
             )
 
-        return await self.templates.build(name, make, report, again=again)
+        await self.templates.build(name, make, report, again=again)
 
     async def _wanted(self, name: str, base: Base) -> Wanted:
         for place in devcontainer.PLACES:
