@@ -13,16 +13,8 @@ PROMPT = "The test suite fails. Find the cause and fix it."
 
 
 @pytest.fixture
-def data_dir(warm_dir: Path, tmp_path: Path) -> Path:
-    """A data directory with templates of its own beside the usual one."""
-    data = tmp_path / "data"
-    (data / "templates").mkdir(parents=True)
-    data.chmod(0o700)
-    for name in ("programs", "runtimes.json"):
-        (data / name).symlink_to(warm_dir / name)
-    for home in (warm_dir / "templates").glob("default-*"):
-        (data / "templates" / home.name).symlink_to(home)
-    return data
+def data_dir(own_dir: Path) -> Path:
+    return own_dir
 
 
 def test_an_image_is_built_listed_used_and_removed(cloister: Any, tmp_path: Path) -> None:

@@ -2,14 +2,12 @@
 
 import os
 import shutil
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 from cloister.core.commands import shell
 from cloister.core.errors import UserError
-from cloister.core.ids import new_owner_id
 from cloister.core.records import NewRun, Quota
 from cloister.forge import packs, workspace
 from cloister.forge.plain import PlainGit
@@ -17,7 +15,6 @@ from cloister.runs.warming import Warming, known_baseline, same_repository
 from cloister.runs.workshop import Workshop, forget
 from cloister.sandbox.api import SandboxSpec
 from cloister.sandbox.container import ContainerHost
-from cloister.sandbox.owners import Owners
 from cloister.sandbox.templates.recipes import Devcontainer, Oci, Repository
 from cloister.testing.image import busybox, folder, layer, layout, member, programs
 from cloister.testing.sample_repo import SampleRepo
@@ -38,19 +35,8 @@ def quiet(fraction: float | None, note: str) -> None:
 
 
 @pytest.fixture
-def shop(warm_dir: Path, tmp_path: Path) -> Generator[Workshop]:
-    """A workshop with templates of its own beside the usual one."""
-    data = tmp_path / "data"
-    (data / "templates").mkdir(parents=True)
-    data.chmod(0o700)
-    for name in ("programs", "runtimes.json"):
-        (data / name).symlink_to(warm_dir / name)
-    for home in (warm_dir / "templates").glob("default-*"):
-        (data / "templates" / home.name).symlink_to(home)
-    owner = new_owner_id()
-    with Owners(data / "owners").hold(owner):
-        host = ContainerHost(data, owner, None, PATH)
-        yield Workshop(host.templates, host, PlainGit(), None, Quota(), data / "repositories")
+def shop(own_host: ContainerHost, own_dir: Path) -> Workshop:
+    return Workshop(own_host.templates, own_host, PlainGit(), None, Quota(), own_dir / "repositories")
 
 
 def project(at: Path) -> SampleRepo:

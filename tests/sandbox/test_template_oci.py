@@ -15,10 +15,8 @@ import pytest
 
 from cloister.core.commands import Command
 from cloister.core.errors import HostError, UserError
-from cloister.core.ids import new_owner_id
 from cloister.sandbox.api import SandboxSpec
 from cloister.sandbox.container import ContainerHost
-from cloister.sandbox.owners import Owners
 from cloister.sandbox.templates import building
 from cloister.sandbox.templates.catalog import Templates
 from cloister.sandbox.templates.oci import source_of
@@ -49,22 +47,6 @@ def templates(tmp_path: Path) -> Templates:
     return Templates(tmp_path / "templates", PATH)
 
 
-@pytest.fixture
-def own_host(warm_dir: Path, tmp_path: Path) -> Generator[ContainerHost]:
-    """A host with templates of its own beside the usual one."""
-    needs("skopeo", "umoci", "busybox")
-    data = tmp_path / "data"
-    (data / "templates").mkdir(parents=True)
-    data.chmod(0o700)
-    for name in ("programs", "runtimes.json"):
-        (data / name).symlink_to(warm_dir / name)
-    for home in (warm_dir / "templates").glob("default-*"):
-        (data / "templates" / home.name).symlink_to(home)
-    owner = new_owner_id()
-    with Owners(data / "owners").hold(owner):
-        yield ContainerHost(data, owner, None, PATH)
-
-
 async def unpacked(templates: Templates, image: Path, user: str | None = None) -> Path:
     templates.keep_recipe("image", Oci(str(image), user=user))
     await templates.prepare("image", quiet)
@@ -76,6 +58,7 @@ async def unpacked(templates: Templates, image: Path, user: str | None = None) -
 async def test_a_sandbox_made_from_an_image_has_its_environment_and_its_files(
     own_host: ContainerHost, tmp_path: Path
 ) -> None:
+    needs("skopeo", "umoci", "busybox")
     base = layer(*busybox(), member("etc/passwd", b"root:x:0:0::/root:/bin/sh\n"), member("gone", b"old"))
     top = layer(member(".wh.gone"), member("opt", b"new"))
     image = layout(

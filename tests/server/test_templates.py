@@ -14,18 +14,12 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def settings(warm_dir: Path, tmp_path: Path) -> Settings:
-    """A data directory with templates of its own."""
+def settings(own_dir: Path) -> Settings:
     missing = [tool for tool in ("skopeo", "umoci", "busybox") if shutil.which(tool) is None]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)} (scripts/install dev)")
-    data = tmp_path / "data"
-    data.mkdir(mode=0o700)
-    for name in ("programs", "runtimes.json"):
-        (data / name).symlink_to(warm_dir / name)
-    return read_settings(
-        {"USER": "tester", "PATH": os.environ["PATH"], "CLOISTER_MODEL": "script:/nowhere.toml"}, data
-    )
+    env = {"USER": "tester", "PATH": os.environ["PATH"], "CLOISTER_MODEL": "script:/nowhere.toml"}
+    return read_settings(env, own_dir)
 
 
 async def test_a_template_lives_from_put_to_delete(served: Served, tmp_path: Path) -> None:
