@@ -86,7 +86,7 @@ async def test_its_environment_its_door_and_its_time_are_those_of_the_claim(host
         await full(pool)
         async with pool.open(SandboxSpec()) as sandbox:
             said = await sandbox.run(Command(("python3", "-c", CONNECT)))
-            assert said.out == b"\n", "without a door it is shut"
+            assert said.out.strip() == b"", "without a door it is shut"
 
 
 async def test_its_time_begins_when_it_is_claimed_and_ends(host: ContainerHost) -> None:
@@ -146,7 +146,7 @@ async def test_the_pool_stays_within_its_memory(host: ContainerHost) -> None:
     async with open_pool(host, (PoolWish(size=100, memory_bytes=bound),), QUOTA) as pool:
         await full(pool)
         (info,) = pool.info()
-        assert 1 <= info.ready < 100
+        assert 2 <= info.ready < 100
         assert info.memory_bytes <= bound
 
 

@@ -3,6 +3,7 @@
 import os
 import pwd
 import shutil
+import socket
 import stat
 import subprocess
 import tarfile
@@ -227,7 +228,8 @@ async def test_an_image_that_would_fill_the_disk_is_given_up(
 def registry(tmp_path: Path) -> Generator[str]:
     """A registry of our own on loopback; its `host:port`."""
     needs("docker-registry", "skopeo")
-    port = 5000 + os.getpid() % 20_000 + 10_000
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
     config = tmp_path / "registry.yml"
     config.write_text(
         f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {tmp_path}/registry}}}}\n"

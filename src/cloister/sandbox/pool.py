@@ -189,6 +189,8 @@ class Pool:
         for member in shelf.ready:
             if member.version != version:
                 member.unwanted.set()
+        if self._memory(shelf) > shelf.wish.memory_bytes:
+            shelf.ready[-1].unwanted.set()
         while (lacking := self._lacks(shelf)) is not None:
             try:
                 await self._tasks.start(self._hold, shelf, lacking)
@@ -205,9 +207,10 @@ class Pool:
         fresh = [member for member in shelf.ready if member.version == version]
         if version is None or len(fresh) >= shelf.wish.size:
             return None
-        used = self._memory(shelf)
-        each = used // len(shelf.ready) if shelf.ready else _GUESS_BYTES
-        return version if used + each <= shelf.wish.memory_bytes else None
+        each = [self._host.memory_of(member.sandbox) for member in shelf.ready]
+        # Room for two more: none is opened that would have to go again because another one grew a little.
+        more = 2 * max(each) if each else _GUESS_BYTES
+        return version if sum(each) + more <= shelf.wish.memory_bytes else None
 
     def _memory(self, shelf: _Shelf) -> int:
         return sum(self._host.memory_of(member.sandbox) for member in shelf.ready)
