@@ -43,12 +43,13 @@ async def main() -> None:
         await host.prepare("default", lambda fraction, note: None)
         pooled: list[float] = []
         fresh: list[float] = []
-        async with open_pool(host, (PoolWish(size=4),), Quota()) as pool:
+        async with open_pool(host, (PoolWish(size=4),), Quota(), host.templates.version) as pool:
             for _ in range(ROUNDS):
                 await pool.filled()
                 pooled.append(await first_exec(pool))
                 await pool.filled()
                 fresh.append(await first_exec(host))
+        await host.close()
     shutil.rmtree(directory)
     a, b = statistics.median(pooled) * 1000, statistics.median(fresh) * 1000
     p99 = statistics.quantiles(pooled, n=100)[98] * 1000

@@ -1,4 +1,4 @@
-"""Sandbox: create to first exec against the raw runtime, and exec in a live sandbox against `crun exec`.
+"""Sandbox: create to first exec against the raw runtime, and exec in a live sandbox against the runtime's own, per tier.
 
 Both sides run interleaved in one process on the same template, so that noise hits them alike.
 The raw side is handed what we hand the runtime: the same config.json, on an overlay that is already mounted,
@@ -20,6 +20,7 @@ import anyio
 
 from cloister.core.commands import Command
 from cloister.core.ids import new_owner_id
+from cloister.core.records import TierName
 from cloister.sandbox.api import SandboxSpec
 from cloister.sandbox.container import ContainerHost
 from cloister.sandbox.owners import Owners
@@ -35,10 +36,11 @@ def show(name: str, ours: list[float], raw: list[float], goal: float) -> None:
 
 
 class Raw:
-    """`crun run` and `crun exec` of an equivalent bundle, in a mount namespace of their own."""
+    """`run` and `exec` of a runtime with an equivalent bundle, in a mount namespace of their own."""
 
-    def __init__(self, at: Path, rootfs: Path, config: dict[str, Any]) -> None:
+    def __init__(self, at: Path, rootfs: Path, config: dict[str, Any], runtime: str) -> None:
         self.at = at
+        self.runtime = runtime
         (at / "bundle").mkdir(parents=True)
         for name in ("up", "work", "root"):
             (at / name).mkdir()
@@ -80,8 +82,8 @@ while read -r line; do eval "$line" </dev/null 2>{at}/err; echo $?; done
         assert (code, says or code) == ("0", first), (line, first, (self.at / "err").read_text())
         return took
 
-    def crun(self, *args: str) -> str:
-        return f"crun --cgroup-manager=cgroupfs --root {self.at}/state {' '.join(args)}"
+    def call(self, *args: str) -> str:
+        return f"{self.runtime} --root {self.at}/state {' '.join(args)}"
 
     def close(self) -> None:
         assert self.shell.stdin is not None
@@ -95,7 +97,7 @@ async def timed(job: Callable[[], Coroutine[Any, Any, Any]]) -> float:
     return time.perf_counter() - started
 
 
-async def measure(host: ContainerHost, raw: Raw) -> None:
+async def measure(tier: TierName, host: ContainerHost, raw: Raw) -> None:
     async def create_and_exec() -> None:
         nonlocal first
         async with host.open(SandboxSpec()) as sandbox:
@@ -109,22 +111,23 @@ async def measure(host: ContainerHost, raw: Raw) -> None:
         started = time.perf_counter()
         await create_and_exec()
         ours.append(first - started)
-        theirs.append(raw.do(raw.crun("run", "--bundle", f"{raw.at}/bundle", f"b{n}"), says="started"))
-    show("create → first exec", ours, theirs, 1.5)
+        theirs.append(raw.do(raw.call("run", "--bundle", f"{raw.at}/bundle", f"b{n}"), says="started"))
+    goals = {"container": (1.5, 0.5), "gvisor": (1.2, 0.5)}[tier]
+    show(f"{tier}: create → first exec", ours, theirs, goals[0])
 
     config = json.loads((raw.at / "bundle" / "config.json").read_text())
     config["process"]["args"] = ["/bin/sleep", "600"]
     (raw.at / "bundle" / "config.json").write_text(json.dumps(config))
-    raw.do(raw.crun("run", "--detach", "--bundle", f"{raw.at}/bundle", "live", ">/dev/null"))
+    raw.do(raw.call("run", "--detach", "--bundle", f"{raw.at}/bundle", "live", ">/dev/null"))
     try:
         async with host.open(SandboxSpec()) as sandbox:
             ours, theirs = [], []
             for _ in range(ROUNDS * 4):
                 ours.append(await timed(lambda: sandbox.run(TRUE)))
-                theirs.append(raw.do(raw.crun("exec", "live", "/bin/true")))
-        show("exec in a live sandbox", ours, theirs, 0.5)
+                theirs.append(raw.do(raw.call("exec", "live", "/bin/true")))
+        show(f"{tier}: exec in a live sandbox", ours, theirs, goals[1])
     finally:
-        raw.do(raw.crun("delete", "--force", "live"))
+        raw.do(raw.call("delete", "--force", "live"))
 
 
 async def main() -> None:
@@ -136,16 +139,31 @@ async def main() -> None:
         for name in ("templates", "programs"):
             (WARM / name).mkdir(exist_ok=True)
             (directory / name).symlink_to(WARM / name)
-        host = ContainerHost(directory, owner, "crun", os.environ["PATH"])
-        await host.prepare("default", lambda fraction, note: None)
-        captured = await _config_of_a_real_sandbox(host, directory)
-        (rootfs,) = (directory / "templates").glob("default-*/rootfs")
-        raw = Raw(directory / "raw", rootfs, captured)
-        try:
-            await measure(host, raw)
-        finally:
-            raw.close()
+        path = os.environ["PATH"]
+        await compare("container", directory, ContainerHost(directory, owner, "crun", path))
+        gvisor = ContainerHost(directory, owner, None, path, tier="gvisor")
+        if (report := await gvisor.report(again=True)).works:
+            await compare("gvisor", directory, gvisor)
+        else:
+            print(f"gvisor: not measured: {report.found}")
     shutil.rmtree(directory)
+
+
+async def compare(tier: TierName, directory: Path, host: ContainerHost) -> None:
+    await host.prepare("default", lambda fraction, note: None)
+    captured = await _config_of_a_real_sandbox(host, directory)
+    (rootfs,) = (directory / "templates").glob("default-*/rootfs")
+    (report,) = await host.probe()
+    assert report.proof is not None
+    flags = [flag for flag in report.proof.way.flags if flag != "--ignore-cgroups"] or [
+        "--cgroup-manager=cgroupfs"
+    ]
+    raw = Raw(directory / f"raw-{tier}", rootfs, captured, " ".join((str(report.path), *flags)))
+    try:
+        await measure(tier, host, raw)
+    finally:
+        raw.close()
+        await host.close()
 
 
 async def _config_of_a_real_sandbox(host: ContainerHost, directory: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <termios.h>
@@ -26,7 +27,16 @@ static bool open_pty(struct command *c, const struct start *s, int stdio[3])
     c->out[0] = fcntl(master, F_DUPFD_CLOEXEC, 3);
     if (ioctl(master, TIOCSPTLCK, &zero) != 0)
         return false;
-    stdio[0] = stdio[1] = stdio[2] = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
+    int other = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (other < 0) { /* gVisor: only by name */
+        unsigned number = 0;
+        char path[32];
+        if (ioctl(master, TIOCGPTN, &number) != 0)
+            return false;
+        snprintf(path, sizeof path, "/dev/pts/%u", number);
+        other = open(path, O_RDWR | O_NOCTTY | O_CLOEXEC);
+    }
+    stdio[0] = stdio[1] = stdio[2] = other;
     ioctl(master, TIOCSWINSZ, &size);
     return c->out[0] >= 0 && stdio[0] >= 0;
 }

@@ -116,9 +116,11 @@ void relay_handle(const struct pollfd *fds);
 enum { ASK_SIGNAL = 's', ASK_TERM = 't', ASK_KILL = 'k' };
 _Noreturn void supervise(const struct start *s, const int stdio[3], int control);
 unsigned sweep(void);
+extern int oom_score;
 void close_from(unsigned first, bool on_exec);
 
 /* child.c */
+void child_prepare(void);
 _Noreturn void child_run(const struct start *s, int note);
 _Noreturn void child_fail(int note, uint8_t code, const char *what, int error);
 uint8_t code_of(int error);

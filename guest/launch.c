@@ -1,13 +1,20 @@
 /* launch: makes the private mounts of one sandbox and then becomes the OCI runtime. Runs on the host, as root.
  *
- *   launch -b BASE -l LOWER -f FILES -x GUEST -m DIR [-g CGROUP.PROCS]... [-d TREE] -- RUNTIME ARGUMENT...
+ *   launch -b BASE ROOT -x GUEST [-p LIBRARY] [-t] -m DIR [-g CGROUP.PROCS]... [-d TREE] -- RUNTIME ARGUMENT...
+ *
+ * where ROOT is one of
+ *
+ *   -l LOWER -f FILES        an overlay of FILES/upper on LOWER
+ *   -r DIRECTORY             a directory
+ *   -v DEVICE -r SUBVOLUME   a subvolume of the btrfs on DEVICE, which need not be mounted anywhere
  *
  * Everything it mounts lives in a mount namespace of its own, below a tmpfs on DIR:
  *
  *   DIR/guest   the guest program, read-only
+ *   DIR/preload LIBRARY, read-only
  *   DIR/lower   LOWER, read-only      \ on disk the ids are the guest's own, from 0;
  *   DIR/files   FILES                 / seen through these mounts they start at BASE
- *   DIR/root    an overlay of FILES/upper on LOWER: the root of the sandbox
+ *   DIR/root    the root of the sandbox, whose ids start at BASE too
  *
  * so that nothing has to be unmounted by anyone: it is all gone with the last process of the sandbox, however that
  * one or the server ended. A failure is one line on stderr and exit status 125.
@@ -42,7 +49,12 @@
 #define ATTR_RDONLY 0x1ull
 #define ATTR_NOSUID 0x2ull
 #define ATTR_NODEV 0x4ull
+#define ATTR_NOATIME 0x10ull
+#define ATTR_ANY_ATIME 0x70ull
 #define ATTR_IDMAP 0x100000ull
+#define FS_CLOEXEC 1u
+#define FS_STRING 1u
+#define FS_CREATE 6u
 #ifndef AT_EMPTY_PATH
 #define AT_EMPTY_PATH 0x1000
 #endif
@@ -50,9 +62,18 @@
 #define SYS_open_tree 428
 #define SYS_move_mount 429
 #endif
+#ifndef SYS_fsopen
+#define SYS_fsopen 430
+#define SYS_fsconfig 431
+#define SYS_fsmount 432
+#endif
 #ifndef SYS_close_range
 #define SYS_close_range 436
 #endif
+#ifndef SYS_openat2
+#define SYS_openat2 437
+#endif
+#define RESOLVE_PLAINLY 0xdull /* RESOLVE_NO_XDEV | RESOLVE_NO_SYMLINKS | RESOLVE_BENEATH */
 #ifndef SYS_mount_setattr
 #define SYS_mount_setattr 442
 #endif
@@ -112,18 +133,39 @@ static int open_id_map(unsigned long base) {
     return fd;
 }
 
-/* A detached copy of one mounted directory or file. */
-static int clone_tree(const char *path, uint64_t set, int userns) {
-    int tree = (int)syscall(SYS_open_tree, AT_FDCWD, path, TREE_CLONE | TREE_CLOEXEC);
-    if (tree < 0)
-        fail("cannot open %s", path);
+static void set_attributes(int tree, const char *path, uint64_t set, int userns) {
     struct attributes attributes = {.set = set | ATTR_NOSUID | ATTR_NODEV, .propagation = MS_PRIVATE};
+    if (set & ATTR_NOATIME)
+        attributes.clear = ATTR_ANY_ATIME;
     if (userns >= 0) {
         attributes.set |= ATTR_IDMAP;
         attributes.userns = (uint64_t)userns;
     }
     if (syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH, &attributes, sizeof attributes))
         fail(userns >= 0 ? "the filesystem of %s cannot be mounted with mapped ids" : "cannot protect %s", path);
+}
+
+/* A detached copy of one mounted directory or file. */
+static int clone_tree(const char *path, uint64_t set, int userns) {
+    int tree = (int)syscall(SYS_open_tree, AT_FDCWD, path, TREE_CLONE | TREE_CLOEXEC);
+    if (tree < 0)
+        fail("cannot open %s", path);
+    set_attributes(tree, path, set, userns);
+    return tree;
+}
+
+/* A subvolume as a mount of its own. The store that made it is mounted in another process and nowhere else. */
+static int open_subvolume(const char *device, const char *subvolume, uint64_t set, int userns) {
+    int context = (int)syscall(SYS_fsopen, "btrfs", FS_CLOEXEC);
+    if (context < 0 || syscall(SYS_fsconfig, context, FS_STRING, "source", device, 0) ||
+        syscall(SYS_fsconfig, context, FS_STRING, "subvol", subvolume, 0) ||
+        syscall(SYS_fsconfig, context, FS_CREATE, NULL, NULL, 0))
+        fail("cannot open %s on %s", subvolume, device);
+    int tree = (int)syscall(SYS_fsmount, context, FS_CLOEXEC, 0);
+    if (tree < 0)
+        fail("cannot mount %s on %s", subvolume, device);
+    close(context);
+    set_attributes(tree, subvolume, set, userns);
     return tree;
 }
 
@@ -153,7 +195,23 @@ static void act_as(unsigned long id) {
         fail("cannot keep the capabilities");
 }
 
-static void mount_root(const char *directory, unsigned long base) {
+/* gVisor lays a /tmp of its own, in memory, over an empty one, and no fork would see what is in there. The guest
+ * removes this again. SAFETY: in a fork, /tmp is whatever the parent made of it, a link to anywhere too. */
+static void occupy_tmp(const char *directory, unsigned long base) {
+    struct { uint64_t flags, mode, resolve; } plainly = {O_PATH | O_DIRECTORY | O_CLOEXEC, 0, RESOLVE_PLAINLY};
+    char root[PATH_MAX];
+    snprintf(root, sizeof root, "%s/root", directory);
+    int top = open(root, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    int tmp = top < 0 ? -1 : (int)syscall(SYS_openat2, top, "tmp", &plainly, sizeof plainly);
+    act_as(base);
+    if (tmp >= 0 && mkdirat(tmp, ".cloister", 0700) && errno != EEXIST)
+        fail("cannot write into /tmp of the sandbox");
+    act_as(0);
+    close(tmp);
+    close(top);
+}
+
+static void mount_overlay(const char *directory, unsigned long base) {
     char root[PATH_MAX], options[4 * PATH_MAX];
     snprintf(root, sizeof root, "%s/root", directory);
     /* volatile: no fsync reaches the disk; a sandbox does not outlive a crash of the machine.
@@ -172,15 +230,20 @@ static void mount_root(const char *directory, unsigned long base) {
 
 int main(int argc, char **argv) {
     const char *lower = NULL, *files = NULL, *guest = NULL, *directory = NULL, *detach = NULL;
+    const char *root = NULL, *device = NULL, *preload = NULL;
     const char *cgroups[CGROUPS];
     unsigned long base = 0;
-    int joined = 0, option;
-    while ((option = getopt(argc, argv, "+b:l:f:x:m:d:g:")) != -1) {
+    int joined = 0, occupies_tmp = 0, option;
+    while ((option = getopt(argc, argv, "+b:l:f:r:v:x:p:tm:d:g:")) != -1) {
         switch (option) {
         case 'b': base = strtoul(optarg, NULL, 10); break;
         case 'l': lower = optarg; break;
         case 'f': files = optarg; break;
+        case 'r': root = optarg; break;
+        case 'v': device = optarg; break;
         case 'x': guest = optarg; break;
+        case 'p': preload = optarg; break;
+        case 't': occupies_tmp = 1; break;
         case 'm': directory = optarg; break;
         case 'd': detach = optarg; break;
         case 'g':
@@ -193,8 +256,9 @@ int main(int argc, char **argv) {
     }
     errno = 0;
     /* SAFETY: no id of the sandbox may be one of the host's own; 65,536 keeps all of those out. */
-    if (base < IDS || base > UINT32_MAX - IDS || !lower || !files || !guest || !directory || optind >= argc)
-        fail("usage: launch -b BASE -l LOWER -f FILES -x GUEST -m DIR [-g PROCS]... [-d TREE] -- RUNTIME ARGUMENT...");
+    if (base < IDS || base > UINT32_MAX - IDS || !(root || (lower && files)) || !guest || !directory ||
+        optind >= argc)
+        fail("usage: launch -b BASE (-l LOWER -f FILES | [-v DEVICE] -r ROOT) -x GUEST [-p LIBRARY] [-t] -m DIR [-g PROCS]... [-d TREE] -- RUNTIME ARGUMENT...");
 
     /* First of all: from here on, killing the cgroup kills us. "0" is whoever writes it. */
     for (int i = 0; i < joined; i++)
@@ -206,16 +270,26 @@ int main(int argc, char **argv) {
     if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
         fail("cannot make a mount namespace");
     int ids = open_id_map(base);
-    int lower_tree = clone_tree(lower, ATTR_RDONLY, ids);
-    int files_tree = clone_tree(files, 0, ids);
+    /* Without times of access, so that reading does not write. */
+    int tree = !root ? clone_tree(lower, ATTR_RDONLY, ids)
+               : device ? open_subvolume(device, root, ATTR_NOATIME, ids)
+                        : clone_tree(root, ATTR_NOATIME, ids);
+    int files_tree = root ? -1 : clone_tree(files, 0, ids);
     int guest_tree = clone_tree(guest, ATTR_RDONLY, -1);
+    int preload_tree = preload ? clone_tree(preload, ATTR_RDONLY, -1) : -1;
     close(ids);
     if (mount("cloister", directory, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=64k,nr_inodes=16"))
         fail("cannot mount a tmpfs on %s", directory);
-    attach(lower_tree, directory, "lower", 0);
-    attach(files_tree, directory, "files", 0);
     attach(guest_tree, directory, "guest", 1);
-    mount_root(directory, base);
+    if (preload)
+        attach(preload_tree, directory, "preload", 1);
+    attach(tree, directory, root ? "root" : "lower", 0);
+    if (!root) {
+        attach(files_tree, directory, "files", 0);
+        mount_overlay(directory, base);
+    }
+    if (occupies_tmp)
+        occupy_tmp(directory, base);
     if (detach && umount2(detach, MNT_DETACH))
         fail("cannot detach %s", detach);
 

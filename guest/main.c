@@ -186,6 +186,9 @@ int main(int argc, char **argv)
     open_stdio();
     close_from(3, false);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
+    child_prepare();
+    if (getpid() == 1)
+        rmdir("/tmp/.cloister"); /* see occupy_tmp in launch.c */
     int signals = open_signals();
     if (signals < 0)
         die("no signalfd");

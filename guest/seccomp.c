@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
+#include <linux/fs.h>
 #include <linux/netlink.h>
 #include <linux/seccomp.h>
 #include <sched.h>
@@ -20,6 +21,8 @@ enum {
     ANY_NAMESPACE = 0x7e020000, /* CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET} */
     TERMINAL_INPUT = 0x5412,    /* TIOCSTI: type into somebody's terminal */
     TERMINAL_LINUX = 0x541c,    /* TIOCLINUX: paste into it */
+    IOCTL_GROUP = 0xff00,
+    BTRFS_GROUP = 0x9400,
     NEW_LISTENER = 8,           /* SECCOMP_FILTER_FLAG_NEW_LISTENER */
     SOCKET_TYPE = 0xf,
     FILTER_LENGTH = 1024,
@@ -114,6 +117,13 @@ static void by_argument(void)
     load(ARGUMENT(1));
     answer_if(BPF_JEQ, TERMINAL_INPUT, REFUSE(EPERM));
     answer_if(BPF_JEQ, TERMINAL_LINUX, REFUSE(EPERM));
+    /* Copies that share blocks are everybody's; the rest of btrfs's calls is not: a subvolume made inside would
+     * escape the limit of the one around it. */
+    answer_if(BPF_JEQ, FICLONE, SECCOMP_RET_ALLOW);
+    answer_if(BPF_JEQ, FICLONERANGE, SECCOMP_RET_ALLOW);
+    answer_if(BPF_JEQ, FIDEDUPERANGE, SECCOMP_RET_ALLOW);
+    emit(BPF_ALU | BPF_AND | BPF_K, 0, 0, IOCTL_GROUP);
+    answer_if(BPF_JEQ, BTRFS_GROUP, REFUSE(ENOTTY));
     end_call(begin, SECCOMP_RET_ALLOW);
     begin = begin_call(SYS_personality);
     load(ARGUMENT(0));

@@ -18,38 +18,74 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { CONTROL = 3, SWEEP_AGAIN_MS = 2, CLOSE_ON_EXEC = 4 /* CLOSE_RANGE_CLOEXEC */ };
+enum { CONTROL = 3, SWEEP_AGAIN_MS = 2, LOOK_AGAIN_MS = 20, CLOSE_ON_EXEC = 4 /* CLOSE_RANGE_CLOEXEC */ };
 
 struct process {
     pid_t pid, parent;
+    unsigned long long since;
     bool ours;
 };
+
+/* Not every kernel lets us adopt the orphans of our command (gVisor before 2023). There they go to the guest, and we
+ * know them by the score that the command got from us and that they inherited, and by their age. */
+static bool adopting = true;
+int oom_score = 500;
+
+static void close_one(int fd, bool on_exec)
+{
+    if (on_exec)
+        fcntl(fd, F_SETFD, FD_CLOEXEC);
+    else
+        close(fd);
+}
 
 void close_from(unsigned first, bool on_exec)
 {
     if (syscall(SYS_close_range, first, ~0U, on_exec ? CLOSE_ON_EXEC : 0) == 0)
         return;
-    for (int fd = (int)first, most = (int)sysconf(_SC_OPEN_MAX); fd < most; fd++) {
-        if (on_exec)
-            fcntl(fd, F_SETFD, FD_CLOEXEC);
-        else
-            close(fd);
+    /* Older kernels, and gVisor's. Only what is open: to ask about every number takes a tenth of a second there. */
+    DIR *files = opendir("/proc/self/fd");
+    if (files == NULL) {
+        for (int fd = (int)first, most = (int)sysconf(_SC_OPEN_MAX); fd < most; fd++)
+            close_one(fd, on_exec);
+        return;
     }
+    for (struct dirent *entry; (entry = readdir(files)) != NULL;) {
+        int fd = atoi(entry->d_name);
+        if (isdigit((unsigned char)entry->d_name[0]) && fd >= (int)first && fd != dirfd(files))
+            close_one(fd, on_exec);
+    }
+    closedir(files);
 }
 
-static pid_t parent_of(int proc, const char *name)
+static struct process look_at(int proc, const char *name)
 {
+    struct process found = {.pid = atoi(name), .parent = -1};
     char path[32], text[512];
     snprintf(path, sizeof path, "%.20s/stat", name);
     int fd = openat(proc, path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return -1;
+        return found;
     ssize_t n = read(fd, text, sizeof text - 1);
     close(fd);
     text[n > 0 ? n : 0] = 0;
     char *after = strrchr(text, ')'); /* the name before it may hold anything */
-    int parent = -1;
-    return after != NULL && sscanf(after + 1, " %*c %d", &parent) == 1 ? parent : -1;
+    const char *fields = " %*c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu";
+    if (after == NULL || sscanf(after + 1, fields, &found.parent, &found.since) < 1)
+        found.parent = -1;
+    return found;
+}
+
+static bool scored_by_us(pid_t pid)
+{
+    char path[48], text[16] = "";
+    snprintf(path, sizeof path, "/proc/%d/oom_score_adj", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    return n > 0 && atoi(text) == oom_score;
 }
 
 static size_t list_processes(struct process **all)
@@ -66,24 +102,29 @@ static size_t list_processes(struct process **all)
                 break;
             *all = more;
         }
-        (*all)[count++] = (struct process){atoi(entry->d_name), parent_of(dirfd(proc), entry->d_name), false};
+        (*all)[count++] = look_at(dirfd(proc), entry->d_name);
     }
     if (proc != NULL)
         closedir(proc);
     return count;
 }
 
-/* Kill every process below this one that exists now; the number of them. */
-unsigned sweep(void)
+/* Send a signal to every process below this one that exists now; the number of them. */
+static unsigned signal_below(int number)
 {
     struct process *all;
     size_t count = list_processes(&all);
-    unsigned killed = 0;
+    unsigned reached = 0;
+    unsigned long long since = 0;
     pid_t self = getpid();
+    for (size_t i = 0; i < count; i++)
+        if (all[i].pid == self)
+            since = all[i].since;
     for (bool more = true; more;) {
         more = false;
         for (size_t i = 0; i < count; i++) {
-            bool below = all[i].parent == self;
+            bool below = all[i].parent == self || (!adopting && all[i].parent == 1 && all[i].pid != self &&
+                                                   all[i].since >= since && scored_by_us(all[i].pid));
             for (size_t k = 0; k < count && !below && !all[i].ours; k++)
                 below = all[k].ours && all[k].pid == all[i].parent;
             if (below && !all[i].ours)
@@ -91,10 +132,15 @@ unsigned sweep(void)
         }
     }
     for (size_t i = 0; i < count; i++)
-        if (all[i].ours && kill(all[i].pid, SIGKILL) == 0)
-            killed++;
+        if (all[i].ours && kill(all[i].pid, number) == 0)
+            reached++;
     free(all);
-    return killed;
+    return reached;
+}
+
+unsigned sweep(void)
+{
+    return signal_below(SIGKILL);
 }
 
 struct watch {
@@ -124,7 +170,7 @@ static void reap(struct watch *w)
             memcpy(w->report.text, note + 1, (size_t)(n - 1));
         }
     }
-    w->nobody_left = pid < 0 && errno == ECHILD;
+    w->nobody_left = pid < 0 && errno == ECHILD && (adopting || !w->ending || signal_below(0) == 0);
 }
 
 static void signal_program(const struct watch *w, int number)
@@ -169,7 +215,8 @@ static _Noreturn void watch(struct watch *w)
             obey(w);
         if (w->sweeping)
             fds[0].fd = -1;
-        poll(fds, 2, w->sweeping ? SWEEP_AGAIN_MS : -1);
+        /* Nobody tells us of the end of orphans that are not ours. */
+        poll(fds, 2, w->sweeping ? SWEEP_AGAIN_MS : w->ending && !adopting ? LOOK_AGAIN_MS : -1);
         struct signalfd_siginfo info;
         while (read(signals, &info, sizeof info) > 0)
             ;
@@ -187,9 +234,13 @@ _Noreturn void supervise(const struct start *s, const int stdio[3], int control)
     dup2(control, CONTROL);
     close_from(CONTROL + 1, false);
     setpgid(0, 0); /* outside a sandbox, who kills the guest's group must leave us to sweep */
-    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    adopting = prctl(PR_SET_CHILD_SUBREAPER, 1) == 0;
+    if (!adopting)
+        oom_score += 1 + getpid() % 499;
     prctl(PR_SET_NAME, "supervisor");
-    if (pipe2(note, O_CLOEXEC | O_NONBLOCK) != 0 || (w.program = fork()) < 0) {
+    /* A program replaces itself at once, so it may borrow our memory until then: a third of its start in gVisor. */
+    bool borrows = s->kind == KIND_PROGRAM;
+    if (pipe2(note, O_CLOEXEC | O_NONBLOCK) != 0 || (w.program = borrows ? vfork() : fork()) < 0) {
         w.report = (struct report){.fail = FAILED};
         w.report.length = (uint8_t)snprintf(w.report.text, MAX_TEXT, "%s", strerror(errno));
         send(CONTROL, &w.report, sizeof w.report, MSG_NOSIGNAL);

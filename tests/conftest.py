@@ -1,7 +1,8 @@
 """What every test gets. A test that needs sandboxes asks for `host` and is skipped, by reason, where there are none."""
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -9,6 +10,7 @@ import pytest
 
 from cloister.core.errors import HostError
 from cloister.core.ids import new_owner_id
+from cloister.core.records import TierName
 from cloister.sandbox import cgroup, plan
 from cloister.sandbox.container import ContainerHost
 from cloister.sandbox.owners import Owners
@@ -30,8 +32,14 @@ def warm_dir() -> Path:
     async def warm() -> None:
         warm_host = ContainerHost(cache, owner, None, PATH)
         await warm_host.prepare("default", lambda fraction, note: None)
-        if not any(report.works for report in await warm_host.probe()):
+        works = (await warm_host.report(again=True)).works
+        await warm_host.close()
+        if not works:
             raise HostError("no_runtime", "neither crun nor runc works here")
+        # Tried here once, so that no test has to.
+        gvisor = ContainerHost(cache, owner, None, PATH, tier="gvisor")
+        await gvisor.report(again=True)
+        await gvisor.close()
 
     try:
         with Owners(cache / "owners").hold(owner):
@@ -46,7 +54,7 @@ def data_dir(warm_dir: Path, tmp_path: Path) -> Path:
     """A data directory of its own that borrows what is slow to make."""
     directory = tmp_path / "data"
     directory.mkdir(mode=0o700)
-    for name in ("templates", "programs", "runtimes.json"):
+    for name in ("templates", "programs", "runtimes.json", "store.btrfs"):
         (directory / name).symlink_to(warm_dir / name)
     return directory
 
@@ -55,7 +63,29 @@ def data_dir(warm_dir: Path, tmp_path: Path) -> Path:
 def host(data_dir: Path) -> Generator[ContainerHost]:
     owner = new_owner_id()
     with Owners(data_dir / "owners").hold(owner):
-        yield ContainerHost(data_dir, owner, None, PATH)
+        opened = ContainerHost(data_dir, owner, None, PATH)
+        yield opened
+        anyio.run(opened.close)
+
+
+@pytest.fixture
+def host_of(data_dir: Path) -> Callable[[TierName, str | None], AbstractAsyncContextManager[ContainerHost]]:
+    """Gives the host of a tier, with any or a certain runtime; skips, and says why, where that does not work."""
+
+    @asynccontextmanager
+    async def found(tier: TierName, runtime: str | None) -> AsyncGenerator[ContainerHost]:
+        owner = new_owner_id()
+        with Owners(data_dir / "owners").hold(owner):
+            host = ContainerHost(data_dir, owner, runtime, PATH, tier=tier)
+            try:
+                report = await host.report()
+                if not report.works:
+                    pytest.skip(f"the tier {tier} does not work here: {report.found} {report.fix or ''}")
+                yield host
+            finally:
+                await host.close()
+
+    return found
 
 
 @pytest.fixture
@@ -76,7 +106,9 @@ def own_dir(warm_dir: Path, tmp_path: Path) -> Path:
 def own_host(own_dir: Path) -> Generator[ContainerHost]:
     owner = new_owner_id()
     with Owners(own_dir / "owners").hold(owner):
-        yield ContainerHost(own_dir, owner, None, PATH)
+        opened = ContainerHost(own_dir, owner, None, PATH)
+        yield opened
+        anyio.run(opened.close)
 
 
 def leftovers(directory: Path) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """The composition root: Settings to wired objects, as one async context manager."""
 
+import errno
 import fcntl
 import os
 import time
@@ -34,7 +35,7 @@ from cloister.policy.builtin import BUILT_IN
 from cloister.policy.decide import decide
 from cloister.policy.read import layer
 from cloister.runs.conduct import conduct
-from cloister.runs.means import Means
+from cloister.runs.means import Means, run_layer
 from cloister.runs.result import run_apply, run_diff
 from cloister.runs.sandboxes import Sandboxes, open_sandboxes
 from cloister.runs.sqlite import SqliteBackbone, open_backbone
@@ -43,9 +44,11 @@ from cloister.runs.view import RunView, fold
 from cloister.runs.warming import Warming, repositories
 from cloister.runs.workshop import Workshop
 from cloister.sandbox.api import Door as DoorCall
-from cloister.sandbox.container import ContainerHost
+from cloister.sandbox.api import Host
 from cloister.sandbox.owners import Owners
 from cloister.sandbox.pool import Pool, open_pool
+from cloister.sandbox.templates.catalog import Templates
+from cloister.sandbox.tiers import Choices, Tiers, local_tiers
 from cloister.settings import Settings
 
 Role = Literal["server", "embedded"]
@@ -58,7 +61,7 @@ class App:
     settings: Settings
     owner: OwnerId
     backbone: SqliteBackbone
-    host: ContainerHost
+    host: Tiers
     pool: Pool
     sandboxes: Sandboxes
     supervisor: Supervisor
@@ -70,6 +73,7 @@ class App:
             raise UserError("bad_run", problem)
         choose_model(self.settings, new.model)
         self.workshop.templates.recipe(new.template)
+        run_layer(new)
         run, made = await self.backbone.admit(new, who)
         if made:
             self.supervisor.drive(run)
@@ -143,19 +147,26 @@ def _server_lock(data_dir: Path) -> Generator[None]:
             "server_running",
             f"A server already runs on {data_dir}: use it, or stop it with `cloister serve --stop`.",
         ) from None
+    # Who reads an announcement can tell by this whether it is ours or a dead server's.
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
     try:
         yield
     finally:
         os.close(descriptor)
 
 
-def _make_data_dir(data_dir: Path) -> None:
+def make_data_dir(data_dir: Path) -> None:
+    """Make the directory, for its owner only. Raises `HostError` (`no_data_dir`) when it cannot be used."""
     try:
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (data_dir / "owners").mkdir(exist_ok=True, mode=0o700)
+        if not os.access(data_dir / "owners", os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise HostError(
             "no_data_dir",
-            f"The data directory {data_dir} cannot be made ({error.strerror}): choose another with --data-dir.",
+            f"The data directory {data_dir} cannot be used ({error.strerror}): choose another with --data-dir.",
         ) from None
 
 
@@ -170,6 +181,22 @@ async def _background(work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncGen
             tasks.cancel_scope.cancel()
 
 
+def _means(settings: Settings, host: Host, warming: Warming, policy: Policy) -> Means:
+    """What conducting runs takes."""
+    return Means(
+        data_dir=settings.data_dir,
+        host=host,
+        warming=warming,
+        forge=warming.workshop.forge,
+        models=lambda name: open_model(
+            name, default=settings.file.model, keys=settings.keys, url=settings.file.model_url
+        ),
+        policy=policy,
+        quota=settings.file.quota,
+        ask_seconds=settings.file.ask_seconds,
+    )
+
+
 @asynccontextmanager
 async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
     """Wire everything; leaving the block closes it and leaves unfinished runs resumable.
@@ -177,7 +204,7 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
     A server drives every queued or interrupted run and refuses a data directory that has a server
     (`HostError` `server_running`). Embedded, only the runs submitted here are driven.
     """
-    _make_data_dir(settings.data_dir)
+    make_data_dir(settings.data_dir)
     owner = new_owner_id()
     owners = Owners(settings.data_dir / "owners")
     policy = host_policy(settings)
@@ -188,30 +215,19 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         backbone = await stack.enter_async_context(
             open_backbone(settings.data_dir / "cloister.db", owner_lives=owners.lives)
         )
-        host = ContainerHost(settings.data_dir, owner, settings.file.runtime, settings.path)
+        choices = Choices(settings.file.runtime, settings.file.runsc, settings.file.store)
+        host = local_tiers(settings.data_dir, owner, settings.path, choices)
+        stack.push_async_callback(host.close)
         await host.sweep()
-        await host.templates.sweep()
-        door = _hand_door(policy)
-        forge = PlainGit()
-        workshop = Workshop(
-            host.templates, host, forge, door, settings.file.quota, repositories(settings.data_dir)
-        )
-        pooled = settings.file.pool if role == "server" else ()
-        pool = await stack.enter_async_context(open_pool(host, pooled, settings.file.quota))
-        sandboxes = await stack.enter_async_context(open_sandboxes(pool, door))
+        templates = Templates(settings.data_dir / "templates", settings.path)
+        await templates.sweep()
+        door, quota = _hand_door(policy), settings.file.quota
+        workshop = Workshop(templates, host, PlainGit(), door, quota, repositories(settings.data_dir))
         warming = Warming(workshop)
-        means = Means(
-            data_dir=settings.data_dir,
-            host=pool,
-            warming=warming,
-            forge=forge,
-            models=lambda name: open_model(
-                name, default=settings.file.model, keys=settings.keys, url=settings.file.model_url
-            ),
-            policy=policy,
-            quota=settings.file.quota,
-            ask_seconds=settings.file.ask_seconds,
-        )
+        pooled = settings.file.pool if role == "server" else ()
+        pool = await stack.enter_async_context(open_pool(host, pooled, quota, templates.version))
+        sandboxes = await stack.enter_async_context(open_sandboxes(pool, door))
+        means = _means(settings, pool, warming, policy)
 
         async def drive(journal: Journal, run: RunId) -> None:
             await conduct(means, journal, run)

@@ -4,11 +4,12 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from cloister.core.errors import UserError
-from cloister.core.records import Budget, PoolWish, Quota
+from cloister.core.records import Budget, PoolWish, Quota, check_budget
 
 Secret = str
 
@@ -37,7 +38,11 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     port: int = 7717
     concurrent_runs: int = 2
     runtime: str | None = None
-    """Path or name of the OCI runtime; None takes the first of crun and runc that passes its self-test."""
+    """Path or name of the OCI runtime of the `container` tier; None takes the first of crun and runc that works."""
+    runsc: str | None = None
+    """Path or name of gVisor's runtime, for the `gvisor` tier; None is `runsc`."""
+    store: Literal["auto", "btrfs", "btrfs-loop", "reflink", "overlay"] = "auto"
+    """Where sandboxes' files are kept; `auto` takes the best that this machine can have."""
     budget: Budget = Budget()
     quota: Quota = Quota()
     ask_seconds: float = 300.0
@@ -80,11 +85,24 @@ def _read_file(path: Path, *, required: bool) -> FileSettings:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError("bad_config", f"{path} cannot be read: {error}.") from None
     try:
-        return msgspec.convert(tomllib.loads(text), FileSettings)
+        found = msgspec.convert(tomllib.loads(text), FileSettings)
     except tomllib.TOMLDecodeError as error:
         raise UserError("bad_config", f"{path} is not valid TOML: {error}.") from None
     except msgspec.ValidationError as error:
         raise UserError("bad_config", f"{path} has a wrong setting: {error}.") from None
+    if problem := _out_of_range(found):
+        raise UserError("bad_config", f"{path} has a wrong setting: {problem}")
+    return found
+
+
+def _out_of_range(found: FileSettings) -> str | None:
+    if not 0 <= found.port <= 65_535:
+        return f"port is from 0 to 65535, not {found.port}."
+    if not 1 <= found.concurrent_runs <= 64:
+        return f"concurrent_runs is from 1 to 64, not {found.concurrent_runs}."
+    if not 0 <= found.ask_seconds <= 86_400:
+        return f"ask_seconds is from 0 to 86400, not {found.ask_seconds}."
+    return check_budget(found.budget)
 
 
 def read_settings(env: Mapping[str, str] | None = None, data_dir: Path | None = None) -> Settings:

@@ -11,6 +11,7 @@ from cloister.agent.context import request
 from cloister.agent.loop import Workplace, work
 from cloister.agent.tools import TOOLS
 from cloister.core.commands import Stream
+from cloister.core.diagnosis import Diagnosis
 from cloister.core.events import (
     ActionDecided,
     AnyBody,
@@ -27,9 +28,11 @@ from cloister.core.events import (
     ModelReplied,
     ModelText,
     PromptReceived,
+    ProofTaken,
     RunAdmitted,
     RunClaimed,
     RunResumed,
+    SaveRefused,
     ToolReturned,
     TurnEnded,
 )
@@ -92,8 +95,9 @@ class Bench:
     ) -> AttemptEnded:
         path = self.root / "model.script.toml"
         path.write_text(script)
-        baseline = await run_checks(self.computer, checks, "baseline", _quiet)
-        if not self.journal.events:
+        known = [body.diagnoses for body in self.journal.bodies if isinstance(body, BaselineTaken)]
+        baseline = known[0] if known else await run_checks(self.computer, checks, "baseline", _quiet)
+        if not known:
             self.journal.add(
                 RunAdmitted(NewRun("Make add work.", "repo"), "me"),
                 ChecksChosen(checks, found=False),
@@ -110,12 +114,18 @@ class Bench:
                     policy=policy,
                     budget=budget or Budget(),
                     files=_Files(self),
+                    prove=self.prove,
                     base=self.base,
                     checks=checks,
                     baseline=baseline,
                     ask_seconds=ask_seconds,
                 )
             )
+
+    async def prove(self, commit: str) -> tuple[Diagnosis, ...]:
+        fresh = LocalComputer(self.root / f"proof-{len(self.journal.events)}")
+        await workspace.restore(fresh, self.bare, self.base, commit)
+        return await run_checks(fresh, (CHECK,), "proof", _quiet)
 
     def of(self, kind: type[AnyBody]) -> list[AnyBody]:
         return [body for body in self.journal.bodies if isinstance(body, kind)]
@@ -126,11 +136,15 @@ class _Files:
     bench: Bench
 
     async def tree(self) -> str:
-        return await workspace.tree(self.bench.computer)
+        return await workspace.tree(self.bench.computer, self.bench.bare, self.bench.base)
 
     async def save(self) -> str:
         return await workspace.save(
-            self.bench.computer, self.bench.bare, self.bench.base, "refs/cloister/attempt/0"
+            self.bench.computer,
+            self.bench.bare,
+            self.bench.base,
+            "refs/cloister/attempt/0",
+            limit_bytes=2_000_000,
         )
 
 
@@ -183,6 +197,7 @@ async def test_the_log_of_a_turn_is_reply_decision_result_checks_save_point(benc
         ChecksRan,
         TurnEnded,
         ModelReplied,
+        ProofTaken,
         ToolReturned,
         TurnEnded,
         AttemptEnded,
@@ -219,6 +234,77 @@ calls = [{ tool = "bash", command = "ls" }, { tool = "read", path = "calc.py" }]
         True,
         False,
     ]
+
+
+HIDDEN = """
+[[reply]]
+calls = [
+    { tool = "bash", command = "%s" },
+    { tool = "write", path = "NOTES.md", content = "notes" },
+]
+
+[[reply]]
+name = "claim"
+calls = [{ tool = "finish", summary = "Done." }]
+goto = "claim"
+"""
+
+
+@pytest.mark.parametrize(
+    "hide",
+    [
+        "echo calc.py >> .gitignore; git rm -q --cached calc.py; sed -i s/-/+/ calc.py",
+        "echo calc.py > .git/info/exclude; git rm -q --cached calc.py; sed -i s/-/+/ calc.py",
+        "sed -i s/-/+/ calc.py; GIT_INDEX_FILE=.git/cloister-index git update-index --assume-unchanged calc.py",
+    ],
+)
+async def test_green_is_what_is_handed_over_and_not_what_lies_around(bench: Bench, hide: str) -> None:
+    script = HIDDEN % hide
+    ended = await bench.work(script, budget=Budget(steps=3))
+    if ended.outcome == "green":  # what was hidden was handed over after all
+        assert [b.comparison.green for b in bench.journal.bodies if isinstance(b, ProofTaken)] == [True]
+        fresh = await bench.prove(ended.commit)
+        assert fresh[0].green
+    else:
+        assert ended.outcome == "budget"
+
+
+async def test_a_check_that_repairs_files_only_where_it_runs_is_not_green(bench: Bench) -> None:
+    """The check is green in the sandbox because a file that is not part of the change makes it so."""
+    script = (
+        HIDDEN % "echo fixed > /tmp/none; echo secret.py >> .git/info/exclude; sed s/-/+/ calc.py > secret.py"
+    )
+    (bench.computer.work / "check.py").write_text(
+        "import os, sys\nsys.exit(0 if os.path.exists('secret.py') else 1)\n"
+    )
+    ended = await bench.work(script, budget=Budget(steps=3))
+    assert ended.outcome == "budget"
+    refused = [b.text for b in bench.journal.bodies if isinstance(b, ToolReturned) and b.tool == "finish"]
+    assert "in a fresh sandbox with exactly what would be handed over" in refused[0]
+    assert not any(b.comparison.green for b in bench.journal.bodies if isinstance(b, ProofTaken))
+
+
+async def test_a_repository_that_the_agent_removed_is_mended_and_the_work_goes_on(bench: Bench) -> None:
+    ended = await bench.work(
+        '[[reply]]\ncalls = [{ tool = "bash", command = "echo one > one; rm -rf .git" }]\n' + FIX
+    )
+    assert ended.outcome == "green"
+
+
+async def test_files_that_cannot_be_saved_are_told_to_the_model_which_can_remove_them(bench: Bench) -> None:
+    ended = await bench.work(
+        """
+[[reply]]
+calls = [{ tool = "bash", command = "head -c 4000000 /dev/urandom > big" }, { tool = "finish", summary = "s" }]
+
+[[reply]]
+expect = "larger than"
+calls = [{ tool = "bash", command = "rm big" }]
+"""
+        + FIX
+    )
+    assert ended.outcome == "green"
+    assert len([b for b in bench.journal.bodies if isinstance(b, SaveRefused)]) == 1
 
 
 async def test_without_checks_a_finished_run_is_unproven(bench: Bench) -> None:

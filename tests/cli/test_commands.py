@@ -221,7 +221,7 @@ def test_checkout_is_refused_on_a_dirty_tree_before_anything_is_touched(
         (["run", "x", "--repo", ".", "--check", ""], "A check is empty: give the command to run."),
         (
             ["run", "x", "--repo", ".", "--steps", "0"],
-            "A budget needs at least one step, one token and some time.",
+            "A budget needs at least one step, one token and some time, at most 604,800 seconds.",
         ),
         (
             ["run", "x", "--repo", ".", "--model", "script:none.toml"],

@@ -37,6 +37,9 @@ def test_a_server_lives_while_it_holds_the_lock_and_listens_once_it_says_so(tmp_
         announce(tmp_path, torn)
         assert living(tmp_path) is None
     announce(tmp_path, json.dumps({"pid": 12, "port": 7717, "url": "http://127.0.0.1:7717"}))
+    os.pwrite(descriptor, b"13", 0)
+    assert living(tmp_path) is None, "what a dead server announced is not trusted"
+    os.pwrite(descriptor, b"12", 0)
     place = living(tmp_path)
     assert place is not None
     assert (place.pid, place.port, place.url) == (12, 7717, "http://127.0.0.1:7717")

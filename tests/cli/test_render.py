@@ -96,9 +96,8 @@ def whole_run() -> Sequence[e.Event]:
         e.ChecksRan(1, 3, (diagnosis(0, 17),), compared(5, 0, 17)),
         e.AttemptEnded(1, "green", "Fixed the sign.", "abc", compared(5, 0, 17)),
         e.PhaseEnded("work", 4.0),
-        e.ChangeMade(
-            "cloister/fix-1", "def", (FileChange("shop/cart.py", 2, 1),), "Fixed.", "/home/ann/shop"
-        ),
+        e.ChangeMade("cloister/fix-1", "def", (FileChange("shop/cart.py", 2, 1),), "Fixed."),
+        e.ChangeDelivered("/home/ann/shop", "cloister/fix-1"),
         e.SandboxClosed("s-1", "the run has what it needs"),
         e.RunFinished("green", "Fixed the sign.", 1),
     )
@@ -137,7 +136,7 @@ def test_a_whole_run_reads_from_top_to_bottom() -> None:
         "  change    1 file, +2 −1",
         "            shop/cart.py  +2 −1",
         "  branch    cloister/fix-1, in /home/ann/shop",
-        "  spent     2 steps · 240 tokens (200 in, 40 out) · 27.0 s",
+        "  spent     2 steps · 240 tokens (200 in, 40 out) · 28.0 s",
         "  model     scripted model: replies come from /s.toml",
         "  isolation container · crun 1.8.1 · shares this machine's kernel · overlay store",
         "  next      cloister diff r-0123456789ab",
@@ -150,7 +149,7 @@ def test_a_run_that_was_not_delivered_says_how_to_apply_it() -> None:
         told(
             admitted(),
             e.RunClaimed("o-1", 1),
-            e.ChangeMade("cloister/x", "def", (FileChange("a", 1, 0, "added"),), "", None),
+            e.ChangeMade("cloister/x", "def", (FileChange("a", 1, 0, "added"),), ""),
             e.RunFinished("stopped", "Stopped by ann."),
         )
     )
@@ -357,7 +356,8 @@ def test_nothing_a_guest_or_a_model_says_reaches_the_terminal_as_a_control() -> 
         e.CommandOutput(1, "c1", "out", evil),
         *told(
             e.ChecksRan(1, 1, (Diagnosis(evil, 1, 1.0, killed="time"),), Comparison(new=(evil,))),
-            e.ChangeMade(evil, evil, (FileChange(evil, 1, 1),), evil, evil),
+            e.ChangeMade(evil, evil, (FileChange(evil, 1, 1),), evil),
+            e.ChangeDelivered(evil, evil),
             e.RunFinished("red", evil),
         ),
     ]

@@ -80,12 +80,12 @@ def test_without_a_server_the_command_drives_the_run_itself(
     cloister: Cloister, data_dir: Path, broken_script: str
 ) -> None:
     done = cloister("run", "fix it", "--repo", ".", "--model", broken_script)
-    assert (done.returncode, done.stderr) == (1, "")
+    assert (done.returncode, done.stderr) == (2, "")
     assert done.stdout.splitlines()[0].endswith("  fix it")
     assert "✗ failed  " in done.stdout
     assert "\x1b" not in done.stdout
     again = cloister("run", "fix it", "--repo", ".", "--model", broken_script, "--json")
-    assert (again.returncode, events(again)) == (1, ["RunAdmitted", "RunClaimed", "RunFinished"])
+    assert (again.returncode, events(again)) == (2, ["RunAdmitted", "RunClaimed", "RunFinished"])
     assert not lock_held(data_dir)
 
 
@@ -93,12 +93,12 @@ def test_with_a_server_the_run_is_the_servers_and_reads_the_same(
     cloister: Cloister, server: None, broken_script: str
 ) -> None:
     done = cloister("run", "fix it", "--repo", ".", "--model", broken_script, "--json")
-    assert (done.returncode, events(done)) == (1, ["RunAdmitted", "RunClaimed", "RunFinished"])
+    assert (done.returncode, events(done)) == (2, ["RunAdmitted", "RunClaimed", "RunFinished"])
     shown = cloister("run", "fix it", "--repo", ".", "--model", broken_script)
-    assert (shown.returncode, shown.stderr) == (1, "")
+    assert (shown.returncode, shown.stderr) == (2, "")
     assert cloister("watch", "last").stdout == shown.stdout
     resumed = cloister("watch", "last", "--after", "2", "--json")
-    assert (resumed.returncode, events(resumed)) == (1, ["RunFinished"])
+    assert (resumed.returncode, events(resumed)) == (2, ["RunFinished"])
 
 
 def test_a_detached_run_starts_a_server_and_prints_its_id(
@@ -114,7 +114,7 @@ def test_a_detached_run_starts_a_server_and_prints_its_id(
             "Starting a server in the background …",
             f"Watch it: cloister watch {run}",
         ]
-        assert cloister("watch", run).returncode == 1
+        assert cloister("watch", run).returncode == 2
     finally:
         assert cloister("serve", "--stop").returncode == 0
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 async def test_a_pooled_sandbox_keeps_the_promise(host: ContainerHost, promise: Promise) -> None:
-    async with open_pool(host, (PoolWish(size=1),), Quota()) as pool:
+    async with open_pool(host, (PoolWish(size=1),), Quota(), host.templates.version) as pool:
         with anyio.fail_after(60):
             await pool.filled()
         await promise(pool)

@@ -6,9 +6,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +123,10 @@ class Cloister:
                 found.append(int(path.parent.name))
         return found
 
+    def let_go(self) -> None:
+        """What waits for the world outside may go on now."""
+        (self.cwd / "go").touch()
+
     def server_pid(self) -> int:
         return int(json.loads((self.data_dir / "server.json").read_text())["pid"])
 
@@ -131,6 +137,27 @@ def cloister(data_dir: Path, tmp_path: Path) -> Iterator[Cloister]:
     yield command
     if (data_dir / "server.json").exists():
         command("serve", "--stop", code=None)
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Iterator[int]:
+    """A web server on this machine that answers from the moment the test lets go; returns its port."""
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if (tmp_path / "go").exists() else 503)
+            self.end_headers()
+            self.wfile.write(b"a page from outside\n")
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
 
 
 def _gone(pid: int) -> bool:

@@ -1,30 +1,4 @@
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-
-import pytest
-
-
-class _Page(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"a page from outside\n")
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-@pytest.fixture
-def outside() -> Iterator[int]:
-    """A web server on this machine; returns its port."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Page) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server.server_port
-        server.shutdown()
-        thread.join()
 
 
 def _connections(events: list[dict[str, Any]]) -> list[tuple[str, int, str]]:
@@ -49,6 +23,7 @@ calls = [
 ]
 """
     )
+    cloister.let_go()
     cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true")
     events = cloister.events()
     texts = [e["body"]["text"] for e in events if e["body"]["type"] == "ToolReturned"]

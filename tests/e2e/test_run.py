@@ -1,5 +1,7 @@
 import json
+import shlex
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -90,11 +92,16 @@ goto = "claim"
 
 def test_ctrl_c_stops_an_in_process_run_cleanly_and_keeps_its_work(cloister: Any) -> None:
     ledger = cloister.ledger()
-    process = cloister.start("run", "p", "--repo", str(ledger), "--model", cloister.script(SLOW))
-    cloister.until(lambda: cloister.has("ActionDecided"))
+    script = cloister.script(
+        '[[reply]]\ncalls = [{ tool = "bash", command = "echo kept > kept.txt" }]\n' + SLOW
+    )
+    process = cloister.start("run", "p", "--repo", str(ledger), "--model", script)
+    cloister.until(lambda: cloister.has("RunAdmitted") and cloister.kinds().count("ActionDecided") == 2)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
+    assert process.returncode == 130
     assert cloister.events()[-1]["body"]["outcome"] == "stopped"
+    assert "kept.txt" in cloister("diff", "last").stdout
     assert cloister.sandbox_processes() == []
 
 
@@ -147,27 +154,34 @@ def test_a_detached_head_is_a_fine_place_to_start(cloister: Any) -> None:
     cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true")
 
 
-def test_bad_input_is_one_sentence_and_leaves_no_run_behind(cloister: Any, tmp_path: Path) -> None:
+def test_bad_input_is_one_sentence_with_its_exit_code_and_leaves_no_run_behind(
+    cloister: Any, tmp_path: Path
+) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     cloister.git(empty, "init", "-q")
     plain = tmp_path / "plain"
     plain.mkdir()
-    said = {
-        "no model": cloister("run", "p", "--repo", str(plain), code=2).stderr,
-        "prompt": cloister("run", " ", "--repo", str(plain), "--model", cloister.fix, code=2).stderr,
-        "script": cloister("run", "p", "--repo", ".", "--model", "script:none.toml", code=None).stdout,
-    }
-    assert "No model is configured" in said["no model"]
-    assert "The prompt is empty" in said["prompt"]
-    for where, text in (
-        (plain, "is not a git repository"),
-        (empty, "no commits"),
-        (tmp_path / "nowhere", "does not exist"),
+    ledger = cloister.ledger()
+    model = ("--model", cloister.fix)
+    for args, text in (
+        (("p", "--repo", str(ledger)), "No model is configured"),
+        ((" ", "--repo", str(ledger), *model), "The prompt is empty"),
+        (("p", "--repo", str(tmp_path / "nowhere"), *model), "does not exist"),
+        (("p", "--repo", str(ledger), *model, "--seconds", "inf"), "A budget needs"),
+        (("p", "--repo", str(ledger), *model, "--seconds", "nan"), "A budget needs"),
+        (("p", "--repo", str(ledger), *model, "--allow-host", "*"), "connect:*"),
+        (("p", "--repo", "https://me:secret@localhost/x.git", *model), "password or token"),
     ):
-        done = cloister("run", "p", "--repo", str(where), "--model", cloister.fix, code=None)
-        assert done.returncode != 0
-        assert text in (done.stdout + done.stderr), (where, done.stdout, done.stderr)
+        done = cloister("run", *args, code=2)
+        assert text in done.stderr, (args, done.stdout, done.stderr)
+        assert done.stderr.count("\n") == 1
+    assert cloister("ps", "--json").stdout == ""
+    for where, text in ((plain, "is not a git repository"), (empty, "no commits")):
+        done = cloister("run", "p", "--repo", str(where), *model, code=2)
+        assert text in done.stdout + done.stderr, (where, done.stdout, done.stderr)
+    done = cloister("run", "p", "--repo", str(ledger), "--model", "script:none.toml", code=2)
+    assert "none.toml" in done.stderr
 
 
 def test_a_prompt_of_ten_megabytes_is_refused(cloister: Any) -> None:
@@ -211,27 +225,85 @@ calls = [{ tool = "finish", summary = "s" }]
     assert len(returned["text"]) < 14_000
 
 
-def test_a_guest_that_dies_is_rebuilt_from_the_last_save_point(cloister: Any) -> None:
+def test_a_guest_that_dies_is_rebuilt_from_the_last_save_point(cloister: Any, outside: int) -> None:
+    """The second turn waits until the world outside lets it: the first time in a sandbox that is killed."""
     ledger = cloister.ledger()
     script = cloister.script(
-        """
+        f"""
 [[reply]]
-calls = [{ tool = "bash", command = "echo kept > kept.txt" }]
+calls = [{{ tool = "bash", command = "echo kept > kept.txt" }}]
 [[reply]]
-calls = [{ tool = "bash", command = "touch ready; [ -e /tmp/second ] || sleep 600; cat kept.txt", seconds = 600 }]
+calls = [{{ tool = "bash", command = "until curl -sf --noproxy '' http://localhost:{outside}/; do sleep 0.1; done; cat kept.txt", seconds = 600 }}]
 [[reply]]
 expect = "kept"
-calls = [{ tool = "finish", summary = "s" }]
+calls = [{{ tool = "finish", summary = "s" }}]
 """
     )
-    process = cloister.start("run", "p", "--repo", str(ledger), "--model", script, "--check", "true")
-    cloister.until(
-        lambda: cloister.kinds().count("ActionDecided") == 2 if cloister.has("RunAdmitted") else False
+    process = cloister.start(
+        *("run", "p", "--repo", str(ledger), "--model", script, "--check", "true"),
+        *("--allow-host", f"localhost:{outside}"),
     )
+    cloister.until(lambda: cloister.has("RunAdmitted") and cloister.kinds().count("ActionDecided") == 2)
     for pid in cloister.sandbox_processes():
         cloister.kill(pid)
     cloister.until(lambda: cloister.has("RunResumed"))
-    assert "SandboxOpened" in cloister.kinds()[cloister.kinds().index("RunResumed") :]
-    cloister("stop", "last")
+    cloister.let_go()
     process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "SandboxOpened" in cloister.kinds()[cloister.kinds().index("RunResumed") :]
+    assert cloister.events()[-1]["body"]["outcome"] == "green"
     assert "kept.txt" in cloister("diff", "last").stdout
+
+
+def test_a_sandbox_that_dies_during_the_baseline_is_opened_again(cloister: Any, outside: int) -> None:
+    ledger = cloister.ledger()
+    check = f"until curl -sf --noproxy '' http://localhost:{outside}/; do sleep 0.1; done"
+    process = cloister.start(
+        *("run", "p", "--repo", str(ledger), "--check", check, "--allow-host", f"localhost:{outside}"),
+        *("--model", cloister.script('[[reply]]\ncalls = [{ tool = "finish", summary = "s" }]')),
+    )
+    cloister.until(lambda: cloister.has("ChecksChosen"))
+    for pid in cloister.sandbox_processes():
+        cloister.kill(pid)
+    cloister.until(lambda: cloister.has("RunResumed"))
+    cloister.let_go()
+    process.communicate(timeout=60)
+    assert cloister.events()[-1]["body"]["outcome"] == "green"
+
+
+def test_a_branch_that_cannot_be_delivered_is_kept_and_can_be_applied(cloister: Any) -> None:
+    ledger = cloister.ledger()
+    elsewhere = cloister.cwd / "elsewhere"
+    check = "python3 -m pytest -q; code=$?; exit $code"
+    process = cloister.start("run", PROMPT, "--repo", str(ledger), "--model", cloister.fix, "--check", check)
+    cloister.until(lambda: cloister.has("BaselineTaken"))
+    ledger.rename(elsewhere)
+    process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert "ChangeMade" in cloister.kinds()
+    assert "ChangeDelivered" not in cloister.kinds()
+    cloister("apply", "last", "--repo", str(elsewhere))
+    branch = cloister.git(elsewhere, "branch", "--list", "cloister/*").strip()
+    assert "Now: 0 red, 40 passed" in cloister.git(elsewhere, "log", "-1", "--format=%B", branch)
+
+
+def test_a_reader_that_leaves_is_no_error_of_ours(cloister: Any) -> None:
+    ledger = cloister.ledger()
+    command = " ".join(
+        map(shlex.quote, cloister.argv("run", PROMPT, "--repo", str(ledger), "--model", cloister.fix))
+    )
+    done = subprocess.run(
+        ["sh", "-c", f"{command} | head -1"], env=cloister.env, capture_output=True, text=True
+    )
+    assert done.stdout.count("\n") == 1
+    assert done.stderr == ""
+
+
+def test_json_cannot_act_on_a_terminal(cloister: Any) -> None:
+    ledger = cloister.ledger()
+    script = cloister.script(
+        '[[reply]]\nsay = "a\\u009b31mb\\u202ec"\ncalls = [{ tool = "finish", summary = "s" }]'
+    )
+    done = cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true", "--json")
+    assert "\\u009b31m" in done.stdout
+    assert not set(done.stdout) & {"\x9b", "\u202e"}

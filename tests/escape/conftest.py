@@ -1,13 +1,31 @@
 """Hostile programs run as hostile programs do: with a compiler, a script language and root inside."""
 
 from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 
 from cloister.core.commands import shell
+from cloister.core.records import TierName
 from cloister.sandbox.api import Sandbox, SandboxSpec
 from cloister.sandbox.container import ContainerHost
+
+TIERS: tuple[TierName, ...] = ("container", "gvisor")
+
+
+@pytest.fixture(params=TIERS)
+def tier(request: pytest.FixtureRequest) -> TierName:
+    """Each hostile program is tried on each tier."""
+    return request.param
+
+
+@pytest.fixture
+async def host(
+    tier: TierName, host_of: Callable[[TierName, str | None], AbstractAsyncContextManager[ContainerHost]]
+) -> AsyncGenerator[ContainerHost]:
+    async with host_of(tier, None) as found:
+        yield found
 
 
 @pytest.fixture
@@ -27,7 +45,7 @@ async def prober(sandbox: Sandbox) -> Sandbox:
 
 @pytest.fixture
 def pids_of() -> Callable[[Sandbox], list[int]]:
-    """Finds the host's ids of the living processes in a sandbox's user namespace, its first process first."""
+    """Finds the host's ids of the living processes in a sandbox's user namespaces, its first process first."""
     return _pids_of
 
 
@@ -37,11 +55,15 @@ def _pids_of(sandbox: Sandbox) -> list[int]:
     for directory in Path("/proc").glob("[0-9]*"):
         try:
             belongs = f"/cloister/{sandbox.info.id}." in (directory / "cgroup").read_text()
-            if belongs and (directory / "ns/user").readlink() != own:
+            if belongs and (directory / "ns/user").readlink() != own and not _is_zombie(directory):
                 found.append(int(directory.name))
         except OSError:
-            continue  # It ended while we looked; a zombie has no namespaces any more.
+            continue  # It ended while we looked.
     return sorted(found)
+
+
+def _is_zombie(process: Path) -> bool:
+    return (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 PROBE = r"""

@@ -1,6 +1,8 @@
 """A sandbox that takes all it can get takes nothing from others, and what happened to it is told."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import anyio
@@ -8,7 +10,7 @@ import pytest
 
 from cloister.core.commands import Command, Output, shell
 from cloister.core.errors import SandboxLost
-from cloister.core.records import Quota
+from cloister.core.records import Quota, TierName
 from cloister.sandbox.api import Sandbox, SandboxSpec
 from cloister.sandbox.container import ContainerHost
 
@@ -18,23 +20,36 @@ SMALL = SandboxSpec(quota=Quota(cpus=1.0, memory_bytes=128 << 20, processes=64))
 HOG = "x = []\nwhile True: x.append(bytearray(1 << 20))"
 
 
-async def test_a_fork_bomb_hurts_only_itself(host: ContainerHost) -> None:
+async def test_a_fork_bomb_hurts_only_itself(host: ContainerHost, tier: TierName) -> None:
     bomb = "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass"
     with anyio.fail_after(120):
         async with host.open(SMALL) as sandbox, host.open(SMALL) as neighbour:
-            finished = await sandbox.run(Command(("python3", "-c", bomb), seconds=2, grace_seconds=0.2))
-            assert finished.exited.killed == "time"
+            with _own_sandbox_may_go(tier):
+                finished = await sandbox.run(Command(("python3", "-c", bomb), seconds=2, grace_seconds=0.2))
+                assert finished.exited.killed == "time"
+                assert (await sandbox.run(Command(("true",)))).ok, "the sandbox itself is usable again"
             assert (await neighbour.run(Command(("true",)))).ok
-            assert (await sandbox.run(Command(("true",)))).ok, "the sandbox itself is usable again"
 
 
-async def test_a_memory_bomb_kills_the_bomb_and_the_sandbox_goes_on(host: ContainerHost) -> None:
+@contextmanager
+def _own_sandbox_may_go(tier: TierName) -> Generator[None]:
+    """With gVisor, what is inside lives in the memory and the threads of one kernel of its own: they go together."""
+    with suppress(SandboxLost) if tier == "gvisor" else nullcontext():
+        yield
+
+
+async def test_a_memory_bomb_kills_the_bomb_and_the_sandbox_goes_on(
+    host: ContainerHost, tier: TierName
+) -> None:
     with anyio.fail_after(120):
-        async with host.open(SMALL) as sandbox:
-            finished = await sandbox.run(Command(("python3", "-c", HOG)))
-            assert (finished.exited.code, finished.exited.signal) == (None, 9)
-            assert finished.exited.killed is None, "we did not kill it"
-            assert (await sandbox.run(Command(("true",)))).ok
+        async with host.open(SMALL) as sandbox, host.open(SMALL) as neighbour:
+            with _own_sandbox_may_go(tier):
+                finished = await sandbox.run(Command(("python3", "-c", HOG)))
+                assert not finished.ok
+                assert finished.exited.killed is None, "we did not kill it"
+                assert tier == "gvisor" or finished.exited.signal == 9
+                assert (await sandbox.run(Command(("true",)))).ok
+            assert (await neighbour.run(Command(("true",)))).ok
 
 
 async def test_shared_memory_counts_as_memory(host: ContainerHost) -> None:
@@ -70,18 +85,33 @@ def _blame(pid: int) -> None:
     Path(f"/proc/{pid}/oom_score_adj").write_text("1000")
 
 
-async def test_a_busy_sandbox_gets_its_share_of_the_processor_and_no_more(host: ContainerHost) -> None:
-    spin = "import os, time\nend = time.monotonic() + 2\nwhile time.monotonic() < end: pass\nprint(sum(os.times()[:2]))"
+async def test_a_busy_sandbox_gets_its_share_of_the_processor_and_no_more(
+    host: ContainerHost, pids_of: Callable[[Sandbox], list[int]]
+) -> None:
+    spin = "import time\nend = time.monotonic() + 2\nwhile time.monotonic() < end: pass\nprint(flush=True); time.sleep(950)"
     async with host.open(SandboxSpec(quota=Quota(cpus=0.25))) as sandbox:
-        finished = await sandbox.run(Command(("python3", "-c", spin)))
-        assert 0 < float(finished.out) < 1.2
+        before = _seconds_used(pids_of(sandbox))
+        async with sandbox.start(Command(("python3", "-c", spin), grace_seconds=0.1)) as process:
+            async for item in process:
+                assert isinstance(item, Output)
+                break
+            assert 0 < _seconds_used(pids_of(sandbox)) - before < 1.2
+
+
+def _seconds_used(pids: list[int]) -> float:
+    """What the host spent on these processes; what a sandbox believes may be wrong."""
+    fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
+    return sum(int(used) for field in fields for used in field[11:13]) / os.sysconf("SC_CLK_TCK")
 
 
 async def test_a_full_disk_of_names_and_deep_directories_is_removed_with_the_sandbox(
-    host: ContainerHost, data_dir: Path
+    host: ContainerHost, data_dir: Path, tier: TierName
 ) -> None:
+    many = (
+        20_000 if tier == "container" else 3_000
+    )  # gVisor is slower at this, and what is tried is the removal
     deep = "import os\nfor _ in range(3000):\n  os.mkdir('d' * 200); os.chdir('d' * 200)"
-    wide = "import os\nfor i in range(20000): open(f'/work/f{i}', 'w').close()"
+    wide = f"import os\nfor i in range({many}): open('/work/f%d' % i, 'w').close()"
     async with host.open(SandboxSpec()) as sandbox:
         for script in (deep, wide):
             assert (await sandbox.run(Command(("python3", "-c", script)))).ok

@@ -250,10 +250,12 @@ async def test_a_guest_that_fails_to_save_is_an_error_with_a_reason(
     assert caught.value.code == code
 
 
-async def test_a_tree_name_from_a_guest_is_checked(tmp_path: Path) -> None:
+async def test_a_tree_name_from_a_guest_is_checked(repo: SampleRepo, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    base = (await PlainGit().fetch(str(repo.path), None, bare)).commit
     for answer in (b"", b"; rm -rf /", b"\xff" * 41, b"A" * 40 + b"\n"):
         with pytest.raises(CloisterError):
-            await workspace.tree(Liar(tmp_path / "guest", answer))
+            await workspace.tree(Liar(tmp_path / "guest", answer), bare, base)
 
 
 async def test_a_save_outside_our_refs_is_a_bug(repo: SampleRepo, tmp_path: Path) -> None:

@@ -187,8 +187,29 @@ async def test_another_users_repository_is_used_with_that_users_rights(
     assert (base.commit, delivered) == (commit, Delivered(str(repo.path), "cloister/fix"))
     owners = {path.lstat().st_uid for path in (repo.path / ".git").rglob("*")}
     assert owners == {12_345}
-    # The repository's own configuration did run: as its owner, never as root.
-    assert set(marker.read_text().split()) == {"12345"}
+    assert not marker.exists(), "the repository's own configuration ran"
+
+
+async def test_nothing_that_a_repository_configures_runs_on_the_host(
+    repo: SampleRepo, tmp_path: Path
+) -> None:
+    marker = tmp_path / "marker"
+    other = SampleRepo(tmp_path / "other")
+    other.write("file")
+    other.commit("Elsewhere")
+    (repo.path / ".git/objects/info").mkdir(exist_ok=True)
+    (repo.path / ".git/objects/info/alternates").write_text(f"{other.path / '.git/objects'}\n")
+    repo.write(".gitattributes", "*.md filter=evil diff=evil\n")
+    commit = repo.commit("Hostile")
+    repo.write("README.md", "# Simple\n")
+    trap = f"sh -c 'echo ran >> {marker}; cat'"
+    for name in ("filter.evil.clean", "filter.evil.process", "core.alternateRefsCommand", "diff.external"):
+        repo.git("config", name, trap)
+    repo.git("config", "filter.evil.required", "true")
+    base = await PlainGit().fetch(str(repo.path), None, tmp_path / "bare")
+    assert base.note is not None
+    await PlainGit().deliver(tmp_path / "bare", commit, "cloister/fix", str(repo.path))
+    assert not marker.exists()
 
 
 def _reachable(folder: Path) -> None:

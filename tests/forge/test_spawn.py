@@ -75,7 +75,7 @@ def test_a_persons_environment_is_kept_but_for_what_names_another_repository(
     monkeypatch.setenv("GIT_DIR", "/elsewhere")
     monkeypatch.setenv("GIT_SSH_COMMAND", "ssh -i key")
     monkeypatch.setenv("SSH_AUTH_SOCK", "/agent")
-    env = person_env(None)
+    env = person_env()
     assert "GIT_DIR" not in env
     assert (env["GIT_SSH_COMMAND"], env["SSH_AUTH_SOCK"]) == ("ssh -i key", "/agent")
     assert env["GIT_TERMINAL_PROMPT"] == "0"

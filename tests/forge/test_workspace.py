@@ -62,18 +62,18 @@ async def test_put_makes_a_clean_checkout_with_history_and_an_identity(
 
 async def test_a_tree_is_named_by_its_files_alone(repo: SampleRepo, tmp_path: Path) -> None:
     room = await _room(repo, tmp_path)
-    untouched = await workspace.tree(room.computer)
+    untouched = await workspace.tree(room.computer, room.bare, room.base)
     assert untouched == repo.git("rev-parse", "HEAD^{tree}")
     index = room.inside.git("ls-files", "--stage")
 
     room.inside.write("new.txt", "untracked")
-    changed = await workspace.tree(room.computer)
+    changed = await workspace.tree(room.computer, room.bare, room.base)
     room.inside.write("ignored.log", "ignored")
-    assert changed == await workspace.tree(room.computer) != untouched
+    assert changed == await workspace.tree(room.computer, room.bare, room.base) != untouched
     assert room.inside.git("ls-files", "--stage") == index
 
     (room.inside.path / "new.txt").unlink()
-    assert await workspace.tree(room.computer) == untouched
+    assert await workspace.tree(room.computer, room.bare, room.base) == untouched
 
 
 async def test_nothing_changed_saves_the_base(repo: SampleRepo, tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ async def test_what_the_agent_commits_stages_or_configures_does_not_matter(
 async def test_a_damaged_repository_inside_still_saves(damage: str, repo: SampleRepo, tmp_path: Path) -> None:
     room = await _room(repo, tmp_path)
     room.inside.write("new.txt", "before")
-    await workspace.tree(room.computer)
+    await workspace.tree(room.computer, room.bare, room.base)
     assert (await room.computer.run(shell(damage))).ok
     assert await room.paths() == ["new.txt"]
     room.inside.write("README.md", "after")
@@ -189,7 +189,9 @@ async def test_restore_makes_the_files_what_they_were_and_leaves_head_at_the_bas
     assert again.head == room.base
     assert again.git("status", "--porcelain") == " D kept.log\n M src/app.py\n?? new/"
     assert stat.S_IMODE((other.work / "new" / "run.sh").stat().st_mode) & 0o111
-    assert await workspace.tree(other) == await workspace.tree(room.computer)
+    assert await workspace.tree(other, room.bare, room.base) == await workspace.tree(
+        room.computer, room.bare, room.base
+    )
     again_saved = await workspace.save(other, room.bare, room.base, "refs/cloister/r-1/2")
     assert await packs.tree_of(room.bare, again_saved) == await packs.tree_of(room.bare, saved)
 
@@ -223,11 +225,11 @@ async def test_a_place_without_git_says_so(repo: SampleRepo, tmp_path: Path) -> 
     with pytest.raises(UserError):
         await workspace.put(room.computer, room.bare, room.base)
     with pytest.raises(UserError):
-        await workspace.tree(room.computer)
+        await workspace.tree(room.computer, room.bare, room.base)
 
 
 async def test_one_command_names_a_tree(repo: SampleRepo, tmp_path: Path) -> None:
-    await _room(repo, tmp_path)
+    room = await _room(repo, tmp_path)
     seen: list[Command] = []
 
     class Counting(LocalComputer):
@@ -235,7 +237,7 @@ async def test_one_command_names_a_tree(repo: SampleRepo, tmp_path: Path) -> Non
             seen.append(command)
             return await super().run(command, stdin)
 
-    await workspace.tree(Counting(tmp_path / "guest"))
+    await workspace.tree(Counting(tmp_path / "guest"), room.bare, room.base)
     assert len(seen) == 1
 
 
@@ -248,7 +250,7 @@ async def test_what_checks_leave_behind_is_no_part_of_a_change(tmp_path: Path) -
     base = (await PlainGit().fetch(str(repo.path), None, bare)).commit
     computer = LocalComputer(tmp_path / "computer")
     await workspace.put(computer, bare, base)
-    before = await workspace.tree(computer)
+    before = await workspace.tree(computer, bare, base)
     for litter in ("__pycache__/a.pyc", ".pytest_cache/x", "sub/node_modules/y"):
         await computer.write(litter, b"z")
-    assert await workspace.tree(computer) == before
+    assert await workspace.tree(computer, bare, base) == before

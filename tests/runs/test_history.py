@@ -14,8 +14,10 @@ from cloister.core.events import (
     FinishRefused,
     ModelReplied,
     PromptReceived,
+    ProofTaken,
     RunClaimed,
     RunResumed,
+    SaveRefused,
     ToolReturned,
     TurnEnded,
 )
@@ -24,7 +26,7 @@ from cloister.core.ids import RunId
 from cloister.core.records import Usage
 
 RUN = RunId("r-0000")
-RESULTS = (ActionDecided, AskRaised, ToolReturned, ChecksRan, FinishRefused)
+RESULTS = (ActionDecided, AskRaised, ToolReturned, ChecksRan, ProofTaken, SaveRefused, FinishRefused)
 
 
 def log(*bodies: AnyBody) -> list[Event]:
@@ -45,6 +47,8 @@ def results(attempt: int) -> tuple[AnyBody, ...]:
         AskRaised("q", attempt, "tool:bash", "d", 1.0),
         returned(attempt),
         ChecksRan(attempt, 1, (), Comparison()),
+        ProofTaken(attempt, 1, "c", (), Comparison()),
+        SaveRefused(attempt, 1, "too large"),
         FinishRefused(attempt, "red"),
     )
 
@@ -121,7 +125,7 @@ BODIES = st.lists(
     st.one_of(
         st.builds(replied, ATTEMPTS),
         st.builds(returned, ATTEMPTS, st.text(max_size=2)),
-        st.builds(result, ATTEMPTS, st.integers(0, 4)),
+        st.builds(result, ATTEMPTS, st.integers(0, 6)),
         st.builds(turn_ended, ATTEMPTS),
         st.builds(RunResumed, st.just(0), st.one_of(st.none(), ATTEMPTS)),
         st.just(PromptReceived("x", "me")),

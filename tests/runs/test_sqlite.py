@@ -84,7 +84,7 @@ async def test_a_log_cut_short_is_refused_or_read_never_repaired(tmp_path: Path)
     assert path.read_bytes() == cut
 
 
-async def test_an_event_nobody_can_decode_is_corrupt_data(tmp_path: Path) -> None:
+async def test_an_event_nobody_can_decode_is_said_of_its_run_and_not_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     async with opened(path) as backbone:
         fence = await claimed(backbone)
@@ -93,7 +93,9 @@ async def test_an_event_nobody_can_decode_is_corrupt_data(tmp_path: Path) -> Non
         db.close()
         with pytest.raises(HostError) as caught:
             await backbone.read(fence.run)
-    assert caught.value.code == "corrupt_data"
+        other, _ = await backbone.admit(NEW, "me")
+        assert len(await backbone.read(other)) == 1
+    assert caught.value.code == "unreadable_event"
 
 
 async def test_data_of_a_newer_version_is_refused(tmp_path: Path) -> None:

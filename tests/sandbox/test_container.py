@@ -32,10 +32,8 @@ def names_in(data_dir: Path) -> list[plan.Name]:
 async def test_a_sandbox_says_what_stands_between_it_and_this_machine(host: ContainerHost) -> None:
     async with host.open(SandboxSpec(quota=Quota(cpus=1.0), ttl_seconds=600)) as sandbox:
         info = sandbox.info
-        assert (info.isolation.tier, info.isolation.shares_kernel, info.isolation.store) == (
-            *("container", True),
-            "overlay+copy",
-        )
+        assert (info.isolation.tier, info.isolation.shares_kernel) == ("container", True)
+        assert info.isolation.store.split()[0] in ("btrfs", "btrfs-loop", "reflink+copy", "overlay+copy")
         assert info.isolation.runtime.split()[0] in ("crun", "runc")
         assert (info.template, info.quota.cpus, info.parent) == ("default", 1.0, None)
         assert info.expires_at == info.created_at + 600

@@ -75,3 +75,13 @@ async def test_the_sources_have_no_warning_and_stay_small(tmp_path: Path) -> Non
     assert "-Werror" not in FLAGS
     long = [p.name for p in source_dir().glob("*.[ch]") if p.read_text().count("\n") > 300]
     assert long == []
+
+
+async def test_the_library_for_old_gvisors_leaves_out_the_flag_and_changes_nothing_else(
+    tmp_path: Path,
+) -> None:
+    library = await build("automount", tmp_path)
+    for line in (["ls", "-la", "/"], ["stat", "/etc/passwd"], ["stat", "/no/such/file"]):
+        plain = await capture(line, env={"PATH": "/usr/bin:/bin"}, seconds=20)
+        loaded = await capture(line, env={"PATH": "/usr/bin:/bin", "LD_PRELOAD": str(library)}, seconds=20)
+        assert loaded == plain

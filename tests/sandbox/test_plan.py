@@ -11,6 +11,7 @@ from cloister.core.ids import OwnerId, SandboxId, new_owner_id, new_sandbox_id
 from cloister.core.records import Quota
 from cloister.sandbox import plan
 from cloister.sandbox.api import SandboxSpec
+from cloister.sandbox.runtimes import Way
 from cloister.sandbox.store.api import Layers
 
 NAME = plan.Name(SandboxId("s-0123456789ab"), OwnerId("o-0123456789ab"), 0x8000)
@@ -19,8 +20,8 @@ HOME = Path("/data/sandboxes") / str(NAME)
 LAYERS = Layers(Path("/t/rootfs"), HOME / "files/upper", HOME / "files/work")
 
 
-def config(quota: Quota | None = None) -> Any:
-    return msgspec.json.decode(plan.oci_config(MACHINE, NAME, quota or Quota()))
+def config(quota: Quota | None = None, way: Way | None = None) -> Any:
+    return msgspec.json.decode(plan.oci_config(MACHINE, NAME, quota or Quota(), way or Way()))
 
 
 def test_root_inside_is_never_an_id_of_the_host() -> None:
@@ -100,6 +101,44 @@ def test_other_runtimes_join_the_cgroups_that_the_bundle_names() -> None:
     assert config()["linux"]["cgroupsPath"] == f"/cloister/{NAME}"
 
 
+def test_gvisor_is_told_to_leave_cgroups_alone_and_sees_every_tree() -> None:
+    way = Way(("--platform=systrap", "--ignore-cgroups"), "systrap")
+    programs = plan.Programs(Path("/p/launch"), Path("/p/guest"), Path("/usr/bin/runsc"), way)
+    assert not programs.manages_cgroups
+    argv = plan.launch_argv(programs, MACHINE, NAME, HOME, LAYERS, [Path("/a/cgroup.procs")])
+    assert "-d" not in argv
+    assert argv[argv.index("-g") + 1] == "/a/cgroup.procs"
+    assert argv[argv.index("--") + 1 :] == [
+        *("/usr/bin/runsc", "--platform=systrap", "--ignore-cgroups", "--root", str(HOME / "state")),
+        *("run", "--bundle", str(HOME), "s-0123456789ab"),
+    ]
+
+
+def test_the_guest_loads_its_filter_unless_the_plan_says_that_it_cannot() -> None:
+    assert config()["process"]["args"] == ["/.cloister/guest"]
+    assert config(way=Way(seccomp=False))["process"]["args"] == ["/.cloister/guest", "--no-seccomp"]
+
+
+def test_an_old_gvisor_gets_the_library_that_its_programs_need_and_nobody_else_does() -> None:
+    way = Way((), "ptrace", preload=True)
+    programs = plan.Programs(Path("/p/launch"), Path("/p/guest"), Path("/r"), way, Path("/p/library"))
+    argv = plan.launch_argv(programs, MACHINE, NAME, HOME, LAYERS, ())
+    assert argv[argv.index("-p") + 1] == "/p/library"
+    (mounted,) = [m for m in config(way=way)["mounts"] if m["destination"] == plan.PRELOAD]
+    assert (mounted["source"], "ro" in mounted["options"]) == ("/srv/preload", True)
+    assert plan.environment(SandboxSpec(), way)["LD_PRELOAD"] == plan.PRELOAD
+    assert "LD_PRELOAD" not in plan.environment(SandboxSpec(), Way())
+
+
+def test_a_process_inside_gvisor_may_cost_the_host_more_than_one() -> None:
+    asked = Quota(processes=100)
+    assert plan.host_quota(asked, Way()) == asked
+    for platform in ("systrap", "ptrace"):
+        granted = plan.host_quota(asked, Way((), platform))
+        assert granted.processes > 2 * asked.processes
+        assert granted.memory_bytes == asked.memory_bytes
+
+
 @given(st.sampled_from(plan.SLOTS))
 def test_a_name_says_whose_it_is(slot: int) -> None:
     name = plan.Name(new_sandbox_id(), new_owner_id(), slot)
@@ -136,7 +175,7 @@ def test_what_cannot_be_opened_anywhere_is_refused_with_one_sentence(spec: Sandb
 
 def test_the_environment_points_at_the_only_way_out() -> None:
     plan.check_spec(SandboxSpec(env={"LANG": "de_DE.UTF-8"}))
-    env = plan.environment(SandboxSpec(env={"LANG": "de_DE.UTF-8"}))
+    env = plan.environment(SandboxSpec(env={"LANG": "de_DE.UTF-8"}), Way())
     proxies = {env[name] for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy")}
     assert proxies == {"http://127.0.0.1:3128"}
     assert env["NO_PROXY"] == env["no_proxy"] == "localhost,127.0.0.1"

@@ -42,7 +42,7 @@ async def hello(sandbox: Sandbox) -> bytes:
 async def test_what_is_claimed_was_there_before_is_used_once_and_is_replaced(
     host: ContainerHost, data_dir: Path
 ) -> None:
-    async with open_pool(host, (PoolWish(size=2),), QUOTA) as pool:
+    async with open_pool(host, (PoolWish(size=2),), QUOTA, host.templates.version) as pool:
         await full(pool)
         warm = living(data_dir)
         assert len(warm) == 2
@@ -69,7 +69,7 @@ async def test_its_environment_its_door_and_its_time_are_those_of_the_claim(host
         knocked.append((sandbox, await stream.receive()))
         await stream.send(b"who is there")
 
-    async with open_pool(host, (PoolWish(size=1),), QUOTA) as pool:
+    async with open_pool(host, (PoolWish(size=1),), QUOTA, host.templates.version) as pool:
         await full(pool)
         before = time.time()
         async with pool.open(SandboxSpec(env={"COLOUR": "red"}, ttl_seconds=300), door) as sandbox:
@@ -90,7 +90,7 @@ async def test_its_environment_its_door_and_its_time_are_those_of_the_claim(host
 
 
 async def test_its_time_begins_when_it_is_claimed_and_ends(host: ContainerHost) -> None:
-    async with open_pool(host, (PoolWish(size=1),), QUOTA) as pool:
+    async with open_pool(host, (PoolWish(size=1),), QUOTA, host.templates.version) as pool:
         await full(pool)
         async with pool.open(SandboxSpec(ttl_seconds=1)) as sandbox:
             with anyio.fail_after(30):
@@ -103,7 +103,7 @@ async def test_its_time_begins_when_it_is_claimed_and_ends(host: ContainerHost) 
 
 async def test_who_asks_for_something_else_gets_that(host: ContainerHost, data_dir: Path) -> None:
     other = Quota(memory_bytes=268_435_456)
-    async with open_pool(host, (PoolWish(size=1),), QUOTA) as pool:
+    async with open_pool(host, (PoolWish(size=1),), QUOTA, host.templates.version) as pool:
         await full(pool)
         warm = living(data_dir)
         for spec in (SandboxSpec(quota=other), SandboxSpec(ttl_seconds=86_400)):
@@ -118,7 +118,7 @@ async def test_who_asks_for_something_else_gets_that(host: ContainerHost, data_d
 
 
 async def test_a_pool_that_is_empty_keeps_nobody_waiting(host: ContainerHost) -> None:
-    async with open_pool(host, (PoolWish(size=1),), QUOTA) as pool:
+    async with open_pool(host, (PoolWish(size=1),), QUOTA, host.templates.version) as pool:
         await full(pool)
         async with pool.open(SandboxSpec()) as one, pool.open(SandboxSpec()) as two:
             assert one.info.id != two.info.id
@@ -127,7 +127,7 @@ async def test_a_pool_that_is_empty_keeps_nobody_waiting(host: ContainerHost) ->
 
 async def test_many_who_claim_at_once_get_one_each(host: ContainerHost) -> None:
     got: list[SandboxId] = []
-    async with open_pool(host, (PoolWish(size=3),), QUOTA) as pool:
+    async with open_pool(host, (PoolWish(size=3),), QUOTA, host.templates.version) as pool:
         await full(pool)
 
         async def claim() -> None:
@@ -143,7 +143,9 @@ async def test_many_who_claim_at_once_get_one_each(host: ContainerHost) -> None:
 
 async def test_the_pool_stays_within_its_memory(host: ContainerHost) -> None:
     bound = 8_388_608
-    async with open_pool(host, (PoolWish(size=100, memory_bytes=bound),), QUOTA) as pool:
+    async with open_pool(
+        host, (PoolWish(size=100, memory_bytes=bound),), QUOTA, host.templates.version
+    ) as pool:
         await full(pool)
         (info,) = pool.info()
         assert 2 <= info.ready < 100
@@ -151,7 +153,7 @@ async def test_the_pool_stays_within_its_memory(host: ContainerHost) -> None:
 
 
 async def test_one_that_dies_while_it_waits_is_replaced(host: ContainerHost, data_dir: Path) -> None:
-    async with open_pool(host, (PoolWish(size=1),), QUOTA) as pool:
+    async with open_pool(host, (PoolWish(size=1),), QUOTA, host.templates.version) as pool:
         await full(pool)
         (victim,) = living(data_dir)
         (home,) = (data_dir / "sandboxes").glob(f"{victim}.*")
@@ -168,6 +170,6 @@ async def test_one_that_dies_while_it_waits_is_replaced(host: ContainerHost, dat
 
 
 async def test_a_pool_without_its_template_waits_for_it(host: ContainerHost) -> None:
-    async with open_pool(host, (PoolWish(template="not-there"),), QUOTA) as pool:
+    async with open_pool(host, (PoolWish(template="not-there"),), QUOTA, host.templates.version) as pool:
         await full(pool)
         assert pool.info()[0].ready == 0

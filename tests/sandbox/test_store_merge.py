@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cloister.core.commands import Command, shell
-from cloister.sandbox.api import SandboxSpec
+from cloister.sandbox.api import Keepable, SandboxSpec
 from cloister.sandbox.container import ContainerHost
 
 pytestmark = pytest.mark.anyio
@@ -28,7 +28,8 @@ async def test_the_kept_files_are_what_the_sandbox_saw(host: ContainerHost, tmp_
         done = await sandbox.run(Command(("/bin/sh", "-c", CHANGES), user="root"))
         assert done.ok, done.err
         seen = (await sandbox.run(shell(LIST, user="root"))).out
-        await host.keep(sandbox, tmp_path / "root")
+        assert isinstance(sandbox, Keepable)
+        await sandbox.keep(tmp_path / "root")
     kept = tmp_path / "root"
     assert (kept / "work/new/deep/file").read_text() == "one\n"
     assert (kept / "work/new/hard").stat().st_nlink == 2

@@ -2,6 +2,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import anyio
@@ -9,7 +11,7 @@ import pytest
 
 from cloister.core.commands import Command
 from cloister.core.ids import new_owner_id, new_sandbox_id
-from cloister.core.records import Quota
+from cloister.core.records import Quota, TierName
 from cloister.sandbox import cgroup, plan
 from cloister.sandbox.api import SandboxSpec
 from cloister.sandbox.cgroup import Cgroup
@@ -30,7 +32,8 @@ from cloister.sandbox.owners import Owners
 async def main(data_dir, path, runtime):
     owner = new_owner_id()
     with Owners(data_dir / "owners").hold(owner):
-        host = ContainerHost(data_dir, owner, runtime, path)
+        tier = "gvisor" if runtime == "runsc" else "container"
+        host = ContainerHost(data_dir, owner, runtime, path, tier=tier)
         async with host.open(SandboxSpec()) as sandbox, sandbox.fork() as fork:
             line = "trap '' TERM HUP; (setsid sleep 960 &); echo up; sleep 960"
             async with sandbox.start(shell(line)) as one, fork.start(shell(line)) as two:
@@ -75,7 +78,17 @@ def sandbox_names(data_dir: Path) -> list[str]:
     return [path.name for path in (data_dir / "sandboxes").iterdir()]
 
 
-@pytest.mark.parametrize("runtime", ["crun", "runc"])
+@pytest.fixture(params=["crun", "runc", "runsc"])
+async def runtime(
+    request: pytest.FixtureRequest,
+    host_of: Callable[[TierName, str | None], AbstractAsyncContextManager[ContainerHost]],
+) -> str:
+    """Each runtime that works here."""
+    name = str(request.param)
+    async with host_of("gvisor" if name == "runsc" else "container", name):
+        return name
+
+
 async def test_killing_the_server_leaves_nothing_after_the_next_sweep(
     runtime: str, host: ContainerHost, data_dir: Path
 ) -> None:
@@ -92,9 +105,9 @@ async def test_killing_the_server_leaves_nothing_after_the_next_sweep(
 
 
 async def test_even_without_a_sweep_no_process_and_no_mount_outlives_the_server(
-    host: ContainerHost, data_dir: Path
+    runtime: str, host: ContainerHost, data_dir: Path
 ) -> None:
-    server = await anyio.to_thread.run_sync(start_server, data_dir, "crun")
+    server = await anyio.to_thread.run_sync(start_server, data_dir, runtime)
     names = sandbox_names(data_dir)
     with server:
         os.kill(server.pid, signal.SIGKILL)

@@ -58,3 +58,16 @@ async def test_what_is_no_recipe_is_refused(served: Served) -> None:
     assert (reply.status_code, reply.json()["code"]) == (400, "bad_template")
     reply = await served.client.post("/v1/runs", json={"prompt": "p", "repo": "/r", "template": "no"})
     assert (reply.status_code, reply.json()["code"]) == (400, "unknown_template")
+
+
+async def test_a_sandbox_starts_from_a_snapshot_by_its_name(served: Served) -> None:
+    made = (await served.client.post("/v1/sandboxes", json={})).json()
+    sandbox = served.app.sandboxes.get(made["id"])
+    await sandbox.write("mine", b"kept")
+    taken = await sandbox.snapshot("state")
+    try:
+        again = await served.client.post("/v1/sandboxes", json={"template": "snapshot:state"})
+        assert again.status_code == 201, again.text
+        assert await served.app.sandboxes.get(again.json()["id"]).read("mine") == b"kept"
+    finally:
+        await served.app.host.delete_snapshot(taken.id)

@@ -29,7 +29,7 @@ async def find_checks(computer: Computer) -> tuple[str, ...]:
             except UserError:
                 continue
             contents[name] = data.decode("utf-8", errors="replace")
-    return discover(names, contents)[: limits.CHECKS]
+    return discover(names, contents)
 
 
 async def run_checks(

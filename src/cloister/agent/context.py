@@ -12,6 +12,7 @@ from cloister.core.events import (
     ModelReplied,
     PromptReceived,
     RunAdmitted,
+    SaveRefused,
     ToolReturned,
     TurnEnded,
 )
@@ -86,6 +87,8 @@ def request(events: Sequence[Event], attempt: int, tools: Sequence[ToolSpec]) ->
                 conversation.result(body)
             case ChecksRan() as body if body.attempt == attempt:
                 conversation.say(tell(body.comparison, body.diagnoses))
+            case SaveRefused() as body if body.attempt == attempt:
+                conversation.say(body.text)
             case TurnEnded() as body if body.attempt == attempt and silent:
                 conversation.say(NUDGE)
             case PromptReceived() as body:

@@ -3,9 +3,9 @@
 Knows a computer, a model, a journal and the rules as arguments; not what any of them is made of.
 """
 
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Protocol
 
 import anyio
@@ -19,19 +19,22 @@ from cloister.agent.tools import TOOLS
 from cloister.agent.tools.finish import FinishArgs
 from cloister.core.commands import Computer, Stream
 from cloister.core.diagnosis import Comparison, Diagnosis
+from cloister.core.errors import UserError
 from cloister.core.events import (
     AttemptEnded,
     ChecksRan,
     CommandOutput,
     FinishRefused,
     ModelReplied,
+    ProofTaken,
+    SaveRefused,
     ToolReturned,
     TurnEnded,
 )
 from cloister.core.history import effective
 from cloister.core.journal import Journal
 from cloister.core.records import Budget, Outcome, ToolCall
-from cloister.core.text import decode
+from cloister.core.text import decode, one_line
 from cloister.feedback.compare import compare
 from cloister.feedback.tell import tell
 from cloister.model.api import Model
@@ -40,17 +43,29 @@ from cloister.policy.api import Policy
 _SILENT_REPLIES = 3
 """Replies in a row without any call before the attempt is given up."""
 
+_ONLY_HERE = (
+    "in a fresh sandbox with exactly what would be handed over the checks are not green. Files that git ignores, "
+    "and what was installed by hand, are not part of the change."
+)
+
 
 class Files(Protocol):
     """The repository in the sandbox, as the loop sees it."""
 
     async def tree(self) -> str:
-        """A name for the content of all files, cheap to take after each turn."""
+        """A name for the content of all files, cheap to take after each turn. Raises as `save`."""
         ...
 
     async def save(self) -> str:
-        """Bring the files out of the sandbox as a commit of the run's own repository; returns it."""
+        """Bring the files out of the sandbox as a commit of the run's own repository; returns it.
+
+        Raises `UserError` when they cannot be saved as they are; the message is for the model.
+        """
         ...
+
+
+Prove = Callable[[str], Awaitable[tuple[Diagnosis, ...]]]
+"""Runs the checks on a saved commit in a fresh sandbox that holds nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +79,12 @@ class Workplace:
     policy: Policy
     budget: Budget
     files: Files
+    prove: Prove
     base: str
     """The commit it starts from."""
     checks: tuple[str, ...]
     baseline: tuple[Diagnosis, ...]
     ask_seconds: float
-    now: Callable[[], float] = field(default=time.time)
 
 
 async def work(place: Workplace) -> AttemptEnded:
@@ -87,13 +102,21 @@ class _Attempt:
         self._actor = Actor(place.attempt, place.journal, place.computer, place.policy, place.ask_seconds)
         self._tree = ""
         """The tree that was last checked and saved."""
+        # Time is measured here and not between events: the clock on the wall may jump.
+        self._earlier = self._fold().seconds
+        self._started = anyio.current_time()
+
+    def _fold(self) -> Progress:
+        return progress(effective(self._journal.events), self._place.attempt)
 
     def _progress(self) -> Progress:
-        place = self._place
-        return progress(effective(self._journal.events), place.attempt, place.now())
+        so_far = self._fold()
+        so_far.seconds = self._earlier + anyio.current_time() - self._started
+        return so_far
 
     async def work(self) -> AttemptEnded:
-        self._tree = await self._place.files.tree()
+        with suppress(UserError):  # said again, to the model, when it matters
+            self._tree = await self._place.files.tree()
         while True:
             so_far = self._progress()
             if reason := spent(self._place.budget, so_far):
@@ -122,8 +145,16 @@ class _Attempt:
             else:
                 await self._actor.act(call)
                 may_change = may_change or (call.name in TOOLS and TOOLS[call.name].changes_files)
-        changed = may_change and await self._look(reply.step)
-        return await self._close_turn(reply, finish, changed)
+        saved: str | None = None
+        try:
+            if may_change and await self._look(reply.step):
+                saved = await self._place.files.save()
+        except UserError as error:
+            self._tree = ""
+            await self._journal.append(SaveRefused(self._place.attempt, reply.step, error.message))
+            await self._refuse(finish, error.message)
+            finish = None
+        return await self._close_turn(reply, finish, saved)
 
     async def _look(self, step: int) -> bool:
         """Whether files changed; if so, the checks have run on them when this returns."""
@@ -140,18 +171,17 @@ class _Attempt:
         return True
 
     async def _close_turn(
-        self, reply: ModelReplied, finish: ToolCall | None, changed: bool
+        self, reply: ModelReplied, finish: ToolCall | None, saved: str | None
     ) -> AttemptEnded | None:
-        """Answer `finish`, make the save point, and end the attempt if the evidence allows."""
+        """Answer `finish`, record the save point, and end the attempt if the evidence allows."""
         attempt = self._place.attempt
         before = self._progress()
-        commit = await self._place.files.save() if changed else (before.commit or self._place.base)
-        found = self._evidence(before)
-        accepted = await self._judge(reply, finish, found, commit != self._place.base)
-        ended = TurnEnded(attempt, reply.step, commit, changed)
-        if accepted:
+        commit = saved or before.commit or self._place.base
+        summary = await self._judge(reply, finish, commit)
+        ended = TurnEnded(attempt, reply.step, commit, saved is not None)
+        if summary is not None:
             outcome: Outcome = "green" if self._place.checks else "unproven"
-            end = AttemptEnded(attempt, outcome, accepted, commit, found)
+            end = AttemptEnded(attempt, outcome, summary, commit, self._evidence())
             await self._journal.append(ended, end)
             return end
         await self._journal.append(ended)
@@ -159,47 +189,63 @@ class _Attempt:
             return await self._end("red", "The model stopped acting before the checks were green.")
         return None
 
-    async def _judge(
-        self, reply: ModelReplied, finish: ToolCall | None, found: Comparison, any_change: bool
-    ) -> str | None:
+    async def _judge(self, reply: ModelReplied, finish: ToolCall | None, commit: str) -> str | None:
         """The summary with which the attempt ends, or None when it goes on."""
-        green = found.green or not self._place.checks
         if finish is None:
             # A model that only talks has finished if there is something to show for it.
-            done = not reply.calls and green and any_change
-            return reply.text if done else None
+            done = not reply.calls and commit != self._place.base and self._green()
+            return reply.text if done and await self._proven(reply.step, commit) else None
         try:
             summary = msgspec.convert(finish.arguments, FinishArgs).summary
         except msgspec.ValidationError as error:
             await self._return(finish, False, f"finish was not understood: {error}.")
             return None
-        if green:
-            await self._return(finish, True, "Accepted.")
-            return summary
-        text = "Not accepted: the checks are not green.\n" + tell(found, self._diagnoses())
-        await self._journal.append(FinishRefused(self._place.attempt, f"{found.red} not green"))
-        await self._return(finish, False, text)
-        return None
+        if not self._green():
+            await self._refuse(finish, f"the checks are not green.\n{self._told()}")
+            return None
+        if not await self._proven(reply.step, commit):
+            await self._refuse(finish, f"{_ONLY_HERE}\n{self._told()}")
+            return None
+        await self._return(finish, True, "Accepted.")
+        return summary
 
-    def _evidence(self, so_far: Progress) -> Comparison:
-        if so_far.comparison is not None:
-            return so_far.comparison
-        return compare(self._place.baseline, self._place.baseline)
+    def _green(self) -> bool:
+        return self._evidence().green or not self._place.checks
 
-    def _diagnoses(self) -> Sequence[Diagnosis]:
+    async def _proven(self, step: int, commit: str) -> bool:
+        """Whether the checks are green on exactly what would be handed over."""
+        if not self._place.checks or commit == self._place.base:
+            return True  # without a change, the baseline is the proof
+        found = await self._place.prove(commit)
+        comparison = compare(self._place.baseline, found)
+        await self._journal.append(ProofTaken(self._place.attempt, step, commit, found, comparison))
+        return comparison.green
+
+    async def _refuse(self, finish: ToolCall | None, why: str) -> None:
+        if finish is not None:
+            await self._journal.append(FinishRefused(self._place.attempt, one_line(why)))
+            await self._return(finish, False, f"Not accepted: {why}")
+
+    def _evidence(self) -> Comparison:
+        return self._fold().comparison or compare(self._place.baseline, self._place.baseline)
+
+    def _told(self) -> str:
+        """The newest evidence, in words for the model."""
         for event in reversed(effective(self._journal.events)):
-            if isinstance(event.body, ChecksRan) and event.body.attempt == self._place.attempt:
-                return event.body.diagnoses
-        return self._place.baseline
+            match event.body:
+                case (ChecksRan() | ProofTaken()) as body if body.attempt == self._place.attempt:
+                    return tell(body.comparison, body.diagnoses)
+                case _:
+                    pass
+        return tell(self._evidence(), self._place.baseline)
 
     async def _return(self, call: ToolCall, ok: bool, text: str) -> None:
         await self._journal.append(ToolReturned(self._place.attempt, call.id, "finish", ok, text, 0.0))
 
     async def _end(self, outcome: Outcome, reason: str) -> AttemptEnded:
         """End without acceptance; what the last save point holds is kept."""
-        so_far = self._progress()
-        commit = so_far.commit or self._place.base
-        end = AttemptEnded(self._place.attempt, outcome, reason, commit, self._evidence(so_far))
+        commit = self._fold().commit or self._place.base
+        end = AttemptEnded(self._place.attempt, outcome, reason, commit, self._evidence())
         await self._journal.append(end)
         return end
 

@@ -10,6 +10,8 @@ from cloister.core.events import (
     ChecksRan,
     Event,
     ModelReplied,
+    PhaseStarted,
+    ProofTaken,
     RunClaimed,
     TurnEnded,
 )
@@ -23,7 +25,7 @@ class Progress:
     steps: int = 0
     usage: Usage = field(default_factory=Usage)
     seconds: float = 0.0
-    """Time in which an owner worked on it; the time between a crash and the resume is nobody's."""
+    """Time in which an owner worked on it, the baseline included; between a crash and the resume it stands."""
     silent: int = 0
     """Replies in a row without any call."""
     pending: ModelReplied | None = None
@@ -35,8 +37,8 @@ class Progress:
     ended: AttemptEnded | None = None
 
 
-def progress(events: Sequence[Event], attempt: int, now: float | None = None) -> Progress:
-    """Fold the effective events of one attempt. `now` counts the time since the last event too."""
+def progress(events: Sequence[Event], attempt: int) -> Progress:
+    """Fold the effective events of one attempt."""
     so_far = Progress()
     clock: float | None = None
     for event in events:
@@ -45,14 +47,14 @@ def progress(events: Sequence[Event], attempt: int, now: float | None = None) ->
                 so_far.seconds += max(0.0, event.at - clock)
             clock = event.at
         match event.body:
-            case AttemptStarted() as body if body.attempt == attempt:
-                clock = event.at if clock is None else clock
+            case PhaseStarted(phase="baseline") | AttemptStarted() if clock is None:
+                clock = event.at
             case ModelReplied() as body if body.attempt == attempt:
                 so_far.steps += 1
                 so_far.usage += body.usage
                 so_far.silent = 0 if body.calls else so_far.silent + 1
                 so_far.pending = body
-            case ChecksRan() as body if body.attempt == attempt:
+            case (ChecksRan() | ProofTaken()) as body if body.attempt == attempt:
                 so_far.comparison = body.comparison
             case TurnEnded() as body if body.attempt == attempt:
                 so_far.pending = None
@@ -61,8 +63,6 @@ def progress(events: Sequence[Event], attempt: int, now: float | None = None) ->
                 so_far.ended = body
             case _:
                 pass
-    if clock is not None and now is not None:
-        so_far.seconds += max(0.0, now - clock)
     return so_far
 
 

@@ -1,8 +1,13 @@
 """THE COMMAND: one file per command."""
 
+import sys
+
 
 def main() -> None:
     """The `cloister` command; ends the process with one of the documented exit codes."""
-    from cloister.cli.entry import enter
+    try:
+        from cloister.cli.entry import enter
 
-    enter()
+        enter()
+    except KeyboardInterrupt:  # also while modules are still being loaded
+        sys.exit(130)

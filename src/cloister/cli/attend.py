@@ -6,12 +6,14 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 from cloister.cli.shows import Show
-from cloister.core.events import Delta, Event, RunFinished
+from cloister.core.events import Blame, Delta, Event, RunFinished
 from cloister.core.records import Outcome
 
 TICK_SECONDS = 0.2
 STOP_SECONDS = 20.0
 """How long a run that was told to stop may take before it is cut off."""
+
+_EXIT_CODES: dict[Blame, int] = {"user": 2, "host": 3, "outside": 4, "sandbox": 5, "bug": 70}
 
 Source = Callable[[], Awaitable[None]]
 """Feeds a watch with everything a run emits until it has finished."""
@@ -23,6 +25,7 @@ class Watch:
     def __init__(self, show: Show, after: int = 0) -> None:
         self._show = show
         self.outcome: Outcome | None = None
+        self.blame: Blame | None = None
         self.last_seq = after
         self.interrupts = 0
 
@@ -30,7 +33,7 @@ class Watch:
         if isinstance(item, Event):
             self.last_seq = item.seq
             if isinstance(item.body, RunFinished):
-                self.outcome = item.body.outcome
+                self.outcome, self.blame = item.body.outcome, item.body.blame
         self._show.feed(item)
 
     async def until_end(self, source: Source, stop: Callable[[], Awaitable[bool]] | None = None) -> None:
@@ -62,6 +65,8 @@ class Watch:
         """What the command ends with."""
         if self.interrupts:
             return 130
+        if self.blame is not None:
+            return _EXIT_CODES[self.blame]
         return 0 if self.outcome == "green" else 1
 
     async def _tick(self) -> None:

@@ -4,6 +4,7 @@ import os
 import platform
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -11,6 +12,9 @@ from cloister.cli.living import living, lock_held
 from cloister.core.errors import CloisterError, HostError, UserError
 from cloister.core.text import one_line
 from cloister.settings import PROVIDER_KEYS, Settings
+
+if TYPE_CHECKING:
+    from cloister.sandbox.api import TierReport
 
 _GIB = 1 << 30
 _RUN_BYTES = _GIB
@@ -38,7 +42,7 @@ async def checkup(settings: Settings) -> tuple[Finding, ...]:
         _program(settings, "git", "fetches repositories and makes branches", "git"),
         _program(settings, "cc", "compiles the small program inside each sandbox", "gcc libc6-dev"),
         _mmdebstrap(settings, built),
-        *await _runtimes(settings),
+        *await _tiers(settings),
         _cgroups(),
         _data_dir(settings.data_dir),
         _disk(settings.data_dir, built),
@@ -75,36 +79,47 @@ def _mmdebstrap(settings: Settings, built: bool | None) -> Finding:
     return _program(settings, "mmdebstrap", "builds the template", "mmdebstrap", needed=not built)
 
 
-async def _runtimes(settings: Settings) -> tuple[Finding, ...]:
+async def _tiers(settings: Settings) -> tuple[Finding, ...]:
     from cloister.core.ids import new_owner_id
-    from cloister.sandbox.container import ContainerHost
     from cloister.sandbox.owners import Owners
+    from cloister.sandbox.tiers import Choices, choose, local_tiers
 
     owner = new_owner_id()
     try:
         # The self-test opens a sandbox, and a sandbox belongs to somebody who lives.
         with Owners(settings.data_dir / "owners").hold(owner):
-            reports = await ContainerHost(
-                settings.data_dir, owner, settings.file.runtime, settings.path
-            ).probe()
+            choices = Choices(settings.file.runtime, settings.file.runsc, settings.file.store)
+            tiers = local_tiers(settings.data_dir, owner, settings.path, choices)
+            reports = await tiers.reports(again=True)
+            await tiers.close()
     except OSError as error:
         found = f"not tried: {settings.data_dir} cannot be used ({error.strerror})"
-        return (Finding("runtime", False, found, "sudo cloister doctor"),)
+        return (Finding("tiers", False, found, "sudo cloister doctor"),)
     except CloisterError as error:
-        return (Finding("runtime", False, f"the self-test could not run: {error.message}"),)
-    one_works = any(report.works for report in reports)
+        return (Finding("tiers", False, f"the self-test could not run: {error.message}"),)
+    try:
+        auto = choose("auto", reports)
+    except HostError:
+        auto = None
     return tuple(
         Finding(
-            one_line(report.name, 40),
+            report.tier,
             report.works,
-            f"{report.version or 'installed'}, self-test passed"
-            if report.works
-            else one_line(report.why or "self-test failed", 300),
+            _about_tier(report, auto),
             report.fix,
-            needed=not one_works,
+            needed=auto is None,
         )
         for report in reports
     )
+
+
+def _about_tier(report: "TierReport", auto: str | None) -> str:
+    said = [report.found]
+    if report.tier == auto:
+        said.append("`auto` takes it")
+    if report.works and report.fix:
+        said.append(f"for more speed {report.fix}")
+    return one_line("; ".join(said), 400)
 
 
 def _cgroups() -> Finding:

@@ -77,7 +77,7 @@ def enter() -> None:
     try:
         # Typer itself answers usage errors (2), Ctrl-C (130) and a closed pipe (1, quietly).
         app(prog_name="cloister")
-    except Exception as error:
+    except (Exception, BaseExceptionGroup) as error:
         from cloister.cli.failures import explain
 
         sys.exit(explain(error, sys.argv[1:]))

@@ -45,8 +45,10 @@ def opened(body: SandboxOpened) -> Line:
 
 
 def isolation(value: Isolation) -> str:
+    runtime = f"{value.runtime} on {value.platform}" if value.platform else value.runtime
     kernel = "shares this machine's kernel" if value.shares_kernel else "own kernel"
-    return one_line(f"{value.tier} · {value.runtime} · {kernel} · {value.store} store", 200)
+    filtered = "" if value.seccomp else " · no seccomp filter"
+    return one_line(f"{value.tier} · {runtime} · {kernel}{filtered} · {value.store} store", 200)
 
 
 def base(commit: str, branch: str | None, note: str | None) -> list[Line]:

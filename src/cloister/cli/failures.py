@@ -25,7 +25,7 @@ def explain(error: BaseException, argv: Sequence[str]) -> int:
         return ours[0].exit_code
     if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
         return INTERRUPTED
-    if all(isinstance(leaf, BrokenPipeError) for leaf in leaves):
+    if all(isinstance(leaf, BrokenPipeError | SystemExit) for leaf in leaves):  # rich ends with the latter
         # Nobody reads any more; what the interpreter flushes at its end must not complain either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return QUIET

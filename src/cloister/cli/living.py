@@ -46,6 +46,14 @@ def lock_held(data_dir: Path) -> bool:
     return False
 
 
+def _holder(data_dir: Path) -> int | None:
+    """Who holds the lock, by its own word. What a dead server announced is not this one's announcement."""
+    try:
+        return int((data_dir / "server.lock").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+
+
 def living(data_dir: Path) -> Place | None:
     """The server of this data directory, when it listens."""
     if not lock_held(data_dir):
@@ -59,7 +67,7 @@ def living(data_dir: Path) -> Place | None:
     except OSError:
         raise HostError("no_access", f"{path} cannot be read: check its permissions.") from None
     match found:
-        case {"pid": int(pid), "port": int(port), "url": str(url)}:
+        case {"pid": int(pid), "port": int(port), "url": str(url)} if pid == _holder(data_dir):
             return Place(pid, port, url, since, data_dir / "token")
         case _:
             return None

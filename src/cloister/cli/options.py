@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -78,6 +78,9 @@ SandboxName = Annotated[
         help="A sandbox: its id or a unique beginning of it.",
         autocompletion=complete_sandbox,
     ),
+]
+TierWish = Annotated[
+    Literal["auto", "container", "gvisor"], typer.Option("--tier", help="How strongly to isolate.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 After = Annotated[int, typer.Option("--after", metavar="SEQ", min=0, help="Only events after this number.")]

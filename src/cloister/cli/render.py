@@ -36,7 +36,15 @@ _Beginning = (
 _Talk = (
     e.AttemptStarted | e.PromptReceived | e.ModelReplied | e.ModelFailed | e.FinishRefused | e.AttemptEnded
 )
-_Action = e.ActionDecided | e.AskRaised | e.AskAnswered | e.ToolReturned | e.ChecksRan
+_Action = (
+    e.ActionDecided
+    | e.AskRaised
+    | e.AskAnswered
+    | e.ToolReturned
+    | e.ChecksRan
+    | e.ProofTaken
+    | e.SaveRefused
+)
 _Rest = (
     e.PhaseStarted
     | e.PhaseEnded
@@ -45,6 +53,7 @@ _Rest = (
     | e.ConnectionDecided
     | e.ConnectionClosed
     | e.ChangeMade
+    | e.ChangeDelivered
     | e.RunFinished
 )
 
@@ -234,6 +243,13 @@ class Renderer:
                 yield Line(self._mark(body.attempt) + line.text, line.style)
                 if not body.comparison.green:
                     yield from facts.red_names(body.comparison, self._width)
+            case e.ProofTaken():
+                yield from facts.unfinished(body.diagnoses)
+                line = facts.checks(self._red_before, body.comparison)
+                text = f"{self._mark(body.attempt)}{line.text}  in a fresh sandbox, commit {body.commit[:10]}"
+                yield Line(text, line.style)
+            case e.SaveRefused():
+                yield Line(f"! {self._mark(body.attempt)}{one_line(body.text, 300)}", "warn")
             case _:
                 assert_never(body)
 
@@ -291,7 +307,7 @@ class Renderer:
             case e.RunFinished():
                 yield IDLE
                 yield from summary(fold(self._events), self._width)
-            case e.TurnEnded() | e.ConnectionClosed() | e.ChangeMade():
+            case e.TurnEnded() | e.ConnectionClosed() | e.ChangeMade() | e.ChangeDelivered():
                 yield IDLE
             case _:
                 assert_never(body)

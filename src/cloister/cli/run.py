@@ -1,11 +1,11 @@
 """`cloister run`: hand over a prompt and a repository, and watch."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.cli.options import AsJson, settings_of
+from cloister.cli.options import AsJson, TierWish, settings_of
 
 if TYPE_CHECKING:
     from cloister.core.ids import RunId
@@ -28,9 +28,7 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
         str | None, typer.Option("--model", help="provider:name, or script:FILE for a scripted model.")
     ] = None,
     n: Annotated[int, typer.Option("--n", help="Attempts, each in its own fork; the best one counts.")] = 1,
-    tier: Annotated[
-        Literal["auto", "container"], typer.Option("--tier", help="How strongly to isolate.")
-    ] = "auto",
+    tier: TierWish = "auto",
     template: Annotated[str, typer.Option("--template", help="What its sandboxes start from.")] = "default",
     steps: Annotated[int | None, typer.Option("--steps", help="Budget: replies of the model.")] = None,
     tokens: Annotated[int | None, typer.Option("--tokens", help="Budget: tokens, in and out.")] = None,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from cloister.cli.options import AsJson, SandboxName, settings_of
+from cloister.cli.options import AsJson, SandboxName, TierWish, settings_of
 
 if TYPE_CHECKING:
     from cloister.cli.client import Client
@@ -24,9 +24,7 @@ app = typer.Typer(
 def create(
     ctx: typer.Context,
     template: Annotated[str, typer.Option("--template", help="What it starts from.")] = "default",
-    tier: Annotated[
-        Literal["auto", "container"], typer.Option("--tier", help="How strongly to isolate.")
-    ] = "auto",
+    tier: TierWish = "auto",
     ttl: Annotated[
         float, typer.Option("--ttl", metavar="SECONDS", help="It ends by itself after this.")
     ] = 3600.0,

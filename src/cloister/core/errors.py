@@ -10,13 +10,14 @@
 A failing command, a refused action and a model that stopped early are results, not errors.
 """
 
-from typing import cast
+from typing import Literal, cast
 
 
 class CloisterError(Exception):
     """Base of all our errors. `code` is stable; the message is one sentence with what to do."""
 
     exit_code = 70
+    blame: Literal["user", "host", "outside", "sandbox", "bug"] = "bug"
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -28,18 +29,21 @@ class UserError(CloisterError):
     """The caller asked for something that cannot be; a different request would work."""
 
     exit_code = 2
+    blame = "user"
 
 
 class HostError(CloisterError):
     """This machine lacks something: a runtime, a privilege, disk."""
 
     exit_code = 3
+    blame = "host"
 
 
 class OutsideError(CloisterError):
     """Something outside this machine failed. `retryable` says whether the same call may work later."""
 
     exit_code = 4
+    blame = "outside"
 
     def __init__(self, code: str, message: str, *, retryable: bool = False) -> None:
         super().__init__(code, message)
@@ -50,6 +54,7 @@ class SandboxLost(CloisterError):
     """The sandbox died, was killed, or broke the protocol. Whatever was waiting on it fails with this."""
 
     exit_code = 5
+    blame = "sandbox"
 
     def __init__(self, message: str) -> None:
         super().__init__("sandbox_lost", message)

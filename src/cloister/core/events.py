@@ -14,6 +14,7 @@ from cloister.core.ids import RunId
 from cloister.core.records import FileChange, Isolation, NewRun, Outcome, ToolCall, Usage
 
 Effect = Literal["allow", "deny", "ask"]
+Blame = Literal["user", "host", "outside", "sandbox", "bug"]
 Phase = Literal["fetch", "template", "create", "clone", "baseline", "fork", "work", "change"]
 
 
@@ -169,6 +170,24 @@ class ChecksRan(Body, frozen=True):
     comparison: Comparison
 
 
+class ProofTaken(Body, frozen=True):
+    """The checks on the saved commit, in a fresh sandbox that holds nothing else: what a green end rests on."""
+
+    attempt: int
+    step: int
+    commit: str
+    diagnoses: tuple[Diagnosis, ...]
+    comparison: Comparison
+
+
+class SaveRefused(Body, frozen=True):
+    """The files of this turn could not be saved; the model is told why, and the save point before it stands."""
+
+    attempt: int
+    step: int
+    text: str
+
+
 class FinishRefused(Body, frozen=True):
     """The model said it was done and the evidence disagrees. `text` is what it is told."""
 
@@ -219,14 +238,19 @@ class ConnectionClosed(Body, frozen=True):
 
 
 class ChangeMade(Body, frozen=True):
-    """The result: one commit on a branch of the run's own repository, and perhaps delivered."""
+    """The result: one commit on a branch of the run's own repository."""
 
     branch: str
     commit: str
     files: tuple[FileChange, ...]
     summary: str
-    delivered_to: str | None = None
-    """The repository that got the branch; None while only the run has it (`apply` brings it over)."""
+
+
+class ChangeDelivered(Body, frozen=True):
+    """The repository that the run started from has the change, as a branch. Without it, `apply` brings it over."""
+
+    where: str
+    branch: str
 
 
 class RunFinished(Body, frozen=True):
@@ -234,6 +258,8 @@ class RunFinished(Body, frozen=True):
     reason: str
     attempt: int | None = None
     """The attempt that won; None when none got that far."""
+    blame: Blame | None = None
+    """Whose problem a failure is."""
 
 
 AnyBody = (
@@ -256,6 +282,8 @@ AnyBody = (
     | AskAnswered
     | ToolReturned
     | ChecksRan
+    | ProofTaken
+    | SaveRefused
     | FinishRefused
     | TurnEnded
     | AttemptEnded
@@ -263,6 +291,7 @@ AnyBody = (
     | ConnectionDecided
     | ConnectionClosed
     | ChangeMade
+    | ChangeDelivered
     | RunFinished
 )
 

@@ -9,12 +9,14 @@ from cloister.core.events import (
     Event,
     FinishRefused,
     ModelReplied,
+    ProofTaken,
     RunResumed,
+    SaveRefused,
     ToolReturned,
     TurnEnded,
 )
 
-_OF_A_TURN = (ActionDecided, AskRaised, ToolReturned, ChecksRan, FinishRefused)
+_OF_A_TURN = (ActionDecided, AskRaised, ToolReturned, ChecksRan, ProofTaken, SaveRefused, FinishRefused)
 
 
 def effective(events: Sequence[Event]) -> tuple[Event, ...]:

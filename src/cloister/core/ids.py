@@ -6,6 +6,7 @@ from typing import NewType
 
 RunId = NewType("RunId", str)
 SandboxId = NewType("SandboxId", str)
+SnapshotId = NewType("SnapshotId", str)
 OwnerId = NewType("OwnerId", str)
 """One living process that drives runs and holds sandboxes."""
 
@@ -23,6 +24,10 @@ def new_run_id() -> RunId:
 
 def new_sandbox_id() -> SandboxId:
     return SandboxId(_mint("s"))
+
+
+def new_snapshot_id() -> SnapshotId:
+    return SnapshotId(_mint("sn"))
 
 
 def new_owner_id() -> OwnerId:

@@ -35,6 +35,9 @@ WINDOW_BYTES = 262_144
 CONCURRENT_COMMANDS = 64
 """Live commands, file operations and relayed connections per sandbox."""
 
+RUN_SECONDS_MAX = 604_800.0
+"""Largest time budget."""
+
 ATTEMPTS = 8
 """Largest `--n`."""
 
@@ -42,6 +45,12 @@ TTL_SECONDS = 3_600.0
 """How long a sandbox lives when nobody says otherwise."""
 
 TTL_SECONDS_MAX = 86_400.0
+
+SNAPSHOT_SECONDS = 1_209_600.0
+"""How long a snapshot without a name is kept."""
+
+SNAPSHOTS_BYTES = 107_374_182_400
+"""All snapshots of a machine together; beyond it the oldest go, those without a name first."""
 
 TESTS_KEPT = 5_000
 DIAGNOSTICS_KEPT = 200

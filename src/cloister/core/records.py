@@ -7,7 +7,11 @@ import msgspec
 
 from cloister.core import limits
 
-Tier = Literal["auto", "container"]
+TierName = Literal["container", "gvisor"]
+"""How strongly a sandbox is isolated, weakest first."""
+
+Tier = Literal["auto", "container", "gvisor"]
+"""What may be asked for."""
 Outcome = Literal["green", "red", "unproven", "budget", "stopped", "failed"]
 """How a run ended. `unproven`: the model finished and there was no check to prove it."""
 State = Literal["queued", "running", "finished"]
@@ -32,6 +36,8 @@ class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_bytes: int = 2_147_483_648
     processes: int = 512
     open_files: int = 4_096
+    disk_bytes: int = 10_737_418_240
+    """What it may write; enforced where the store says so."""
 
 
 class PoolWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,12 +105,16 @@ class Usage(msgspec.Struct, frozen=True):
 class Isolation(msgspec.Struct, frozen=True):
     """What really stands between a sandbox and this machine."""
 
-    tier: Literal["container"]
+    tier: TierName
     runtime: str
     """Name and version of the OCI runtime."""
     shares_kernel: bool
     store: str
     """Kind of copy-on-write store under its root."""
+    platform: str | None = None
+    """How system calls are served where not by this machine's kernel: gVisor's `systrap` or `ptrace`."""
+    seccomp: bool = True
+    """Whether the list of allowed system calls is in force inside."""
 
 
 class FileChange(msgspec.Struct, frozen=True):
@@ -115,6 +125,16 @@ class FileChange(msgspec.Struct, frozen=True):
     """Lines; 0 for binary files."""
     removed: int
     status: Literal["added", "modified", "deleted", "renamed"] = "modified"
+
+
+def check_budget(budget: Budget) -> str | None:
+    """Why `budget` cannot be used, as one sentence; None when it can. No number is no budget."""
+    if not (budget.steps >= 1 and budget.tokens >= 1 and 0 < budget.seconds <= limits.RUN_SECONDS_MAX):
+        return (
+            "A budget needs at least one step, one token and some time, "
+            f"at most {limits.RUN_SECONDS_MAX:,.0f} seconds."
+        )
+    return None
 
 
 def check_new_run(new: NewRun) -> str | None:
@@ -131,8 +151,8 @@ def check_new_run(new: NewRun) -> str | None:
         return "No repository: give a path or a git URL."
     if not 1 <= new.n <= limits.ATTEMPTS:
         return f"Attempts must be between 1 and {limits.ATTEMPTS}, not {new.n}."
-    if new.budget.steps < 1 or new.budget.tokens < 1 or new.budget.seconds <= 0:
-        return "A budget needs at least one step, one token and some time."
+    if problem := check_budget(new.budget):
+        return problem
     if _CREDENTIALS.match(new.repo):
         return (
             "The repository's URL holds a password or token, which would be stored with the run: "

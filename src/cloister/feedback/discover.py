@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from cloister.core import limits
+
 WANTED: tuple[str, ...] = (
     ".cloister.toml",
     "pyproject.toml",
@@ -21,7 +23,6 @@ WANTED: tuple[str, ...] = (
 """The files whose contents are looked at."""
 
 _DEPTH = 3
-_CHECKS_KEPT = 16
 _TEST_FILE = re.compile(r"(?:^|/)(?:test_[^/]+|[^/]+_test)\.py$")
 _TEST_TARGET = re.compile(r"^test[ \t]*::?(?!=)", re.MULTILINE)
 _PLACEHOLDER = "no test specified"
@@ -66,7 +67,7 @@ def _own(text: str) -> tuple[str, ...]:
         own = msgspec.convert(tomllib.loads(text), _Own)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, RecursionError):
         return ()
-    return tuple(check.strip() for check in own.checks if check.strip())[:_CHECKS_KEPT]
+    return tuple(check.strip() for check in own.checks if check.strip())[: limits.CHECKS]
 
 
 def _python(files: Collection[str], contents: Mapping[str, str]) -> Literal["python3 -m pytest -q"] | None:

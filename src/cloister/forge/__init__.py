@@ -1,1 +1,1 @@
-"""GIT and its hosts: clone, branch, bundle."""
+"""GIT and its hosts: fetch, branch, deliver."""

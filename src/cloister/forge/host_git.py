@@ -7,6 +7,7 @@ reaches the host, only packed objects do (`workspace.py`).
 import os
 import pwd
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -32,6 +33,7 @@ FETCH = (
 _SETTINGS = {
     "core.hooksPath": "/dev/null",
     "core.fsmonitor": "false",
+    "core.alternateRefsCommand": "true",
     "core.bigFileThreshold": "32m",
     "core.quotePath": "false",
     "protocol.ext.allow": "never",
@@ -47,6 +49,7 @@ _SETTINGS = {
     "http.lowSpeedLimit": "1000",
     "http.lowSpeedTime": "60",
 }
+_FILTERS = r"^filter\..*\.(clean|smudge|process|required)$"
 _OWN = {
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_CONFIG_GLOBAL": "/dev/null",
@@ -97,14 +100,22 @@ def own_env() -> dict[str, str]:
     return {"PATH": _path(), **_OWN, **_ALWAYS, **_configured(_SETTINGS)}
 
 
-def person_env(who: Who | None) -> dict[str, str]:
-    """The environment where a person's own configuration and credentials are needed."""
+def person_env() -> dict[str, str]:
+    """The environment for talking to a URL, where a person's own configuration and credentials are needed."""
+    kept = _spawn.inherited().items()
+    env = {key: value for key, value in kept if key in _KEPT_GIT or not key.startswith("GIT_")}
+    return {**env, **_ALWAYS, **_configured(_SETTINGS)}
+
+
+def checkout_env(who: Who | None, filters: Sequence[str] = ()) -> dict[str, str]:
+    """The environment in a person's own repository, whose configuration may be anybody's: no keys, no filters."""
+    settings = {**_SETTINGS, **dict.fromkeys(filters, "")}
     if who is None:
-        kept = _spawn.inherited().items()
-        env = {key: value for key, value in kept if key in _KEPT_GIT or not key.startswith("GIT_")}
-        return {**env, **_ALWAYS, **_configured(_SETTINGS)}
+        known = _spawn.inherited()
+        kept = {name: known[name] for name in ("HOME", "XDG_CONFIG_HOME", *_KEPT_GIT) if name in known}
+        return {"PATH": _path(), **kept, **_ALWAYS, **_configured(settings)}
     # With the owner's rights nothing is gained by a repository that lies about its owner.
-    settings = {**_SETTINGS, "safe.directory": "*"}
+    settings["safe.directory"] = "*"
     return {"PATH": _path(), "HOME": _home(who), **_ALWAYS, **_configured(settings)}
 
 
@@ -143,10 +154,18 @@ async def in_checkout(checkout: Checkout, *args: str) -> Result:
     return await _spawn.run(_checkout_spec(checkout, args, limits.GIT_SECONDS))
 
 
+async def without_filters(checkout: Checkout, *args: str) -> Result:
+    """As `in_checkout`, for commands that look into files: no filter program of its configuration is run."""
+    listed = await in_checkout(checkout, "config", "--name-only", "-z", "--get-regexp", _FILTERS)
+    names = sorted(set(decode(listed.out).split("\0")) - {""})
+    spec = _checkout_spec(checkout, args, limits.GIT_SECONDS)
+    return await _spawn.run(msgspec.structs.replace(spec, env=checkout_env(checkout.who, names)))
+
+
 async def to_remote(bare: Path, *args: str) -> Result:
     """git on a bare repository of ours that talks to a URL with the person's own credentials."""
     spec = _bare_spec(bare, args, limits.FETCH_SECONDS)
-    return await _spawn.run(msgspec.structs.replace(spec, env=person_env(None)))
+    return await _spawn.run(msgspec.structs.replace(spec, env=person_env()))
 
 
 async def copy_in(checkout: Checkout, commit: str, bare: Path, ref: str) -> Result:
@@ -175,7 +194,7 @@ def _bare_spec(bare: Path, args: tuple[str, ...], seconds: float) -> Spec:
 def _checkout_spec(checkout: Checkout, args: tuple[str, ...], seconds: float) -> Spec:
     return Spec(
         argv=("git", "-C", str(checkout.top), *args),
-        env=person_env(checkout.who),
+        env=checkout_env(checkout.who),
         seconds=seconds,
         limit_bytes=limits.OUTPUT_BYTES,
         who=checkout.who,

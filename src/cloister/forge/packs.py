@@ -141,10 +141,15 @@ async def take_in(bare: Path, data: bytes, tree: str, base_tree: str) -> None:
         (quarantine / "pack").mkdir()
         env = {
             "GIT_OBJECT_DIRECTORY": str(quarantine),
-            "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(bare / "objects"),
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": _in_a_list(bare / "objects"),
         }
         await _check(bare, data, (tree, base_tree), env)
         await to_thread.run_sync(_move, quarantine / "pack", bare / "objects" / "pack")
+
+
+def _in_a_list(path: Path) -> str:
+    """A path as git reads it from a list that is separated by colons."""
+    return '"' + str(path).replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 async def _check(bare: Path, data: bytes, trees: tuple[str, str], env: dict[str, str]) -> None:

@@ -160,7 +160,7 @@ async def _dirty_note(checkout: Checkout, commit: str) -> str | None:
     """What a person whose tree is dirty should know. A tree that cannot be looked at gives no note."""
     if checkout.bare:
         return None
-    status = await in_checkout(
+    status = await host_git.without_filters(
         checkout, "status", "--porcelain", "-z", "--untracked-files=all", "--ignore-submodules=dirty"
     )
     if status.code != 0 and not status.cut:

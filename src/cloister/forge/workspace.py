@@ -163,12 +163,13 @@ async def disown(computer: Computer) -> None:
         raise UserError("save_failed", f"git in the sandbox cannot read the working tree: {_why(done)}.")
 
 
-async def tree(computer: Computer) -> str:
+async def tree(computer: Computer, bare: Path, base: str) -> str:
     """A name for the working tree as it is: tracked and untracked files, ignored ones left out.
 
-    Equal names mean equal files. Raises `UserError` (`save_failed`) when git inside cannot say.
+    Equal names mean equal files. A repository that the agent damaged is mended from `base`.
+    Raises `UserError` (`save_failed`) when git inside cannot say.
     """
-    done = await computer.run(_script(_TREE))
+    done = await _mending(computer, bare, base, _script(_TREE))
     name = decode(done.out[-41:]).strip()
     if not done.ok or not is_oid(name):
         raise UserError("save_failed", f"git in the sandbox cannot read the working tree: {_why(done)}.")
@@ -187,11 +188,7 @@ async def save(
         raise Bug(f"A save point must be under {SAVE_REFS}, not {ref}.")
     base_tree = await packs.tree_of(bare, base)
     command = msgspec.structs.replace(_script(_SAVE, base_tree), limit_bytes=limit_bytes)
-    done = await computer.run(command)
-    if not done.ok and done.exited.killed is None:  # the repository inside is damaged: mend it, ask again
-        pack = await packs.pack(bare, base)
-        await computer.run(_script(_HEAL, base), pack.data)
-        done = await computer.run(command)
+    done = await _mending(computer, bare, base, command)
     _check_saved(done, limit_bytes)
     name, data = decode(done.out[:40]), done.out[41:]
     if not is_oid(name):
@@ -202,6 +199,16 @@ async def save(
         commit = await commit_tree(bare, name, base, "Save point\n", AUTHOR)
     must(await in_bare(bare, "update-ref", ref, commit), f"store {ref}")
     return commit
+
+
+async def _mending(computer: Computer, bare: Path, base: str, command: Command) -> Finished:
+    """Run a git script; when the repository inside is damaged, mend that and run it once more."""
+    done = await computer.run(command)
+    if done.ok or done.exited.killed is not None:
+        return done
+    pack = await packs.pack(bare, base)
+    await computer.run(_script(_HEAL, base), pack.data)
+    return await computer.run(command)
 
 
 def _check_saved(done: Finished, limit_bytes: int) -> None:

@@ -3,18 +3,21 @@
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import anyio
 
+from cloister.agent.checks import run_checks
 from cloister.agent.loop import Workplace, work
 from cloister.agent.progress import progress
-from cloister.core.commands import Computer
+from cloister.core.commands import Computer, Stream
 from cloister.core.diagnosis import Diagnosis
 from cloister.core.errors import Bug, SandboxLost, sole
 from cloister.core.events import (
     AttemptEnded,
     AttemptStarted,
+    CommandOutput,
     RunResumed,
     SandboxClosed,
     SandboxOpened,
@@ -23,6 +26,7 @@ from cloister.core.history import effective
 from cloister.core.ids import RunId
 from cloister.core.journal import Journal
 from cloister.core.records import NewRun
+from cloister.core.text import decode
 from cloister.forge import workspace
 from cloister.model.api import Model
 from cloister.runs.means import Means
@@ -55,7 +59,7 @@ class _SavedFiles:
     attempt: int
 
     async def tree(self) -> str:
-        return await workspace.tree(self.computer)
+        return await workspace.tree(self.computer, self.course.bare, self.course.base)
 
     async def save(self) -> str:
         ref = f"refs/cloister/attempt/{self.attempt}"
@@ -128,6 +132,19 @@ class Attempts:
             yield sandbox
         await self._journal.append(SandboxClosed(sandbox.info.id, f"attempt {number} ended"))
 
+    async def _prove(self, number: int, commit: str) -> tuple[Diagnosis, ...]:
+        """The checks on `commit` in a sandbox like the one in which the baseline was taken."""
+        request = self._course.request
+
+        def show(check: str, stream: Stream, data: bytes) -> None:
+            self._journal.show(CommandOutput(number, check, stream, decode(data)))
+
+        door = self._means.door(request, self._journal)
+        spec = self._means.sandbox_spec(request, self._course.template)
+        async with self._means.host.open(spec, door) as sandbox:
+            await self._restore(sandbox, commit)
+            return await run_checks(sandbox, self._course.checks, "proof", show)
+
     async def _restore(self, sandbox: Sandbox, commit: str) -> None:
         await workspace.restore(sandbox, self._course.bare, self._course.base, commit)
 
@@ -142,6 +159,7 @@ class Attempts:
                 policy=self._means.run_policy(course.request),
                 budget=course.request.budget,
                 files=_SavedFiles(sandbox, course, number),
+                prove=partial(self._prove, number),
                 base=course.base,
                 checks=course.checks,
                 baseline=course.baseline,

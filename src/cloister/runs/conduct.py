@@ -8,14 +8,16 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import anyio
+import msgspec
 
 from cloister.agent.checks import find_checks, run_checks
 from cloister.agent.tournament import best
 from cloister.core.commands import Computer, Stream
 from cloister.core.diagnosis import Diagnosis
-from cloister.core.errors import CloisterError, Fenced, UserError, sole
+from cloister.core.errors import Bug, CloisterError, Fenced, SandboxLost, UserError, sole
 from cloister.core.events import (
     AttemptEnded,
+    AttemptStarted,
     BaseFixed,
     BaselineTaken,
     ChecksChosen,
@@ -50,6 +52,13 @@ Known = tuple[tuple[str, ...], tuple[Diagnosis, ...]]
 
 logger = logging.getLogger(__name__)
 
+_LIVES = 3
+"""Sandboxes that may be lost before the first attempt begins."""
+
+
+class _Spent(Exception):
+    """The time is over before the work could begin."""
+
 
 async def conduct(means: Means, journal: Journal, run: RunId) -> None:
     """Drive the run to `RunFinished`. Cancelled from outside it appends nothing: another owner goes on.
@@ -81,12 +90,19 @@ async def _stop_when_asked(journal: Journal, scope: anyio.CancelScope) -> None:
 
 async def _stopped(means: Means, journal: Journal, run: RunId) -> RunFinished:
     who = next(e.body.who for e in journal.events if isinstance(e.body, StopRequested))
-    reason = f"Stopped by {who}."
+    return await _cut_short(means, journal, run, RunFinished("stopped", f"Stopped by {who}."))
+
+
+async def _cut_short(means: Means, journal: Journal, run: RunId, ending: RunFinished) -> RunFinished:
+    """The end of a run that did not get to its own: what it had saved becomes its change, undelivered."""
     try:
         await make_result(means, journal, run, None)
+    except Fenced:
+        raise
     except CloisterError as error:
-        reason += f" What it had done could not be kept: {error.message}"
-    return RunFinished("stopped", reason)
+        why = f"{ending.reason} What it had done could not be kept: {error.message}"
+        return msgspec.structs.replace(ending, reason=why)
+    return ending
 
 
 class _Conductor:
@@ -104,10 +120,15 @@ class _Conductor:
             cause = sole(error)
             if isinstance(cause, Fenced):
                 return cause
-            if isinstance(cause, CloisterError):
-                return RunFinished("failed", cause.message)
-            logger.exception("run %s failed", self._run)
-            return RunFinished("failed", f"An internal error ended the run: {type(cause).__name__}.")
+            if isinstance(cause, _Spent):
+                ending = RunFinished("budget", str(cause))
+            elif isinstance(cause, CloisterError):
+                ending = RunFinished("failed", cause.message, blame=cause.blame)
+            else:
+                logger.exception("run %s failed", self._run)
+                why = f"An internal error ended the run: {type(cause).__name__}."
+                ending = RunFinished("failed", why, blame="bug")
+            return await _cut_short(self._means, self._journal, self._run, ending)
 
     async def _conduct(self) -> RunFinished:
         events = self._journal.events
@@ -117,11 +138,24 @@ class _Conductor:
             await self._journal.append(RunResumed(events[-1].seq))
         async with self._means.models(admitted.request.model) as model:
             base = await self._fetch(admitted)
-            async with self._sandbox(admitted) as (sandbox, template):
-                winner = await self._work(admitted, base, model, sandbox, template)
-                async with self._phase("change"):
-                    await make_result(self._means, self._journal, self._run, winner)
+            winner = await self._attempts(admitted, base, model)
+            async with self._phase("change"):
+                await make_result(self._means, self._journal, self._run, winner)
         return RunFinished(winner.outcome, winner.reason, winner.attempt)
+
+    async def _attempts(self, admitted: RunAdmitted, base: BaseFixed, model: Model) -> AttemptEnded:
+        """Open the sandbox and work in it; one that is lost before any attempt began is opened again."""
+        for life in range(_LIVES):
+            try:
+                async with self._sandbox(admitted) as (sandbox, template):
+                    return await self._work(admitted, base, model, sandbox, template)
+            except Exception as error:
+                cause = sole(error)
+                begun = any(isinstance(event.body, AttemptStarted) for event in self._journal.events)
+                if not isinstance(cause, SandboxLost) or begun or life == _LIVES - 1:
+                    raise
+                await self._journal.append(RunResumed(self._journal.events[-1].seq))
+        raise Bug("a run without a life")
 
     async def _fetch(self, admitted: RunAdmitted) -> BaseFixed:
         for event in self._journal.events:
@@ -197,6 +231,7 @@ class _Conductor:
                     return checks or (), body.diagnoses
                 case _:
                     pass
+        seconds = admitted.request.budget.seconds
         async with self._phase("baseline"):
             named = admitted.request.checks
             if known is not None:
@@ -206,9 +241,12 @@ class _Conductor:
                 return known
             checks = named or await find_checks(computer)
             await self._journal.append(ChecksChosen(checks, found=not named))
-            found = await run_checks(computer, checks, "baseline", self._show)
-            await self._journal.append(BaselineTaken(found))
-        return checks, found
+            with anyio.move_on_after(seconds) as patience:
+                found = await run_checks(computer, checks, "baseline", self._show)
+                await self._journal.append(BaselineTaken(found))
+                return checks, found
+        assert patience.cancelled_caught  # noqa: S101  (the block above returns)
+        raise _Spent(f"The budget of {seconds:g} seconds was spent before the checks had run once.")
 
     def _show(self, check: str, stream: Stream, data: bytes) -> None:
         self._journal.show(CommandOutput(0, check, stream, decode(data)))

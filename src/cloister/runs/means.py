@@ -15,7 +15,7 @@ from cloister.core.records import NewRun, Quota
 from cloister.egress.door import Door
 from cloister.forge.api import Forge
 from cloister.model.api import Model
-from cloister.policy.api import Policy, Rule
+from cloister.policy.api import Layer, Policy, Rule
 from cloister.policy.decide import decide
 from cloister.policy.read import layer
 from cloister.runs.warming import Warming
@@ -23,7 +23,13 @@ from cloister.sandbox.api import Door as DoorCall
 from cloister.sandbox.api import Host, SandboxSpec
 
 _TTL_MARGIN_SECONDS = 900.0
-"""For the template, the clone and the baseline, which no budget counts."""
+"""For the clone and what follows the work, which no budget counts."""
+
+
+def run_layer(request: NewRun) -> Layer:
+    """The rules that a request brings along. Raises `UserError` (`bad_policy`)."""
+    rules = [Rule(f"connect:{host}", "allow") for host in request.allow_hosts]
+    return layer("run", rules, "the run's request", may_widen=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +52,7 @@ class Means:
 
     def run_policy(self, request: NewRun) -> Policy:
         """All layers: the run may name hosts to reach, and a deny above it still wins."""
-        rules = [Rule(f"connect:{host}", "allow") for host in request.allow_hosts]
-        return (*self.policy, layer("run", rules, "the run's request", may_widen=True))
+        return (*self.policy, run_layer(request))
 
     def door(self, request: NewRun, journal: Journal) -> DoorCall:
         """The door of one run; what it decides is in the run's log."""

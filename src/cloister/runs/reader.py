@@ -9,12 +9,12 @@ from typing import Self, cast
 
 import msgspec
 
-from cloister.core.errors import UserError
+from cloister.core.errors import HostError, UserError
 from cloister.core.events import AnyBody, Event, decode_body
 from cloister.core.ids import OwnerId, RunId, is_id
 from cloister.core.records import Outcome, State
 from cloister.runs.api import RunRow
-from cloister.runs.schema import check_ours, connect, corrupt, is_new, mapped
+from cloister.runs.schema import check_ours, connect, is_new, mapped
 
 COLUMNS = (
     "num, id, state, outcome, reason, prompt, repo, model, created_at, updated_at, last_seq, owner, epoch"
@@ -149,7 +149,10 @@ class LogReader:
         try:
             return decode_body(body)
         except msgspec.DecodeError as error:
-            raise corrupt(self._path) from error
+            # One unreadable entry says nothing about the file: the other runs are as they were.
+            raise HostError(
+                "unreadable_event", f"An event of this run in {self._path} cannot be read by this version."
+            ) from error
 
     def resolve(self, prefix: str) -> RunId:
         """The run whose id starts with `prefix` (the leading `r-` may be left out); `last` is the newest.

@@ -3,18 +3,23 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import anyio
+
+from cloister.agent.progress import progress
 from cloister.core.diagnosis import Comparison
 from cloister.core.errors import UserError
 from cloister.core.events import (
     AttemptEnded,
     BaseFixed,
     BaselineTaken,
+    ChangeDelivered,
     ChangeMade,
     ChecksChosen,
     Event,
     RunAdmitted,
     TurnEnded,
 )
+from cloister.core.history import effective
 from cloister.core.ids import RunId
 from cloister.core.journal import Journal
 from cloister.core.text import one_line
@@ -27,6 +32,9 @@ from cloister.runs.means import Means
 _DELIVERED = ("green", "unproven")
 """Outcomes whose branch goes to the repository by itself; any other waits for `apply`."""
 
+_UNKNOWN = 1_000_000
+"""More red than any attempt whose checks have run."""
+
 
 def bare_repository(data_dir: Path, run: RunId) -> Path:
     """The run's own repository, which only we write to."""
@@ -37,13 +45,13 @@ def _base(events: Sequence[Event]) -> str | None:
     return next((e.body.commit for e in events if isinstance(e.body, BaseFixed)), None)
 
 
-def _last_saved(events: Sequence[Event], attempt: int | None) -> str | None:
-    """The newest save point of `attempt`, or of any."""
-    for event in reversed(events):
-        body = event.body
-        if isinstance(body, TurnEnded) and attempt in (None, body.attempt):
-            return body.commit
-    return None
+def _furthest(events: Sequence[Event]) -> str | None:
+    """The newest save point of the attempt that is furthest: the fewest red, then the earliest."""
+    counting = effective(events)
+    attempts = sorted({e.body.attempt for e in counting if isinstance(e.body, TurnEnded)})
+    found = [progress(counting, attempt) for attempt in attempts]
+    furthest = min(found, key=lambda one: one.comparison.red if one.comparison else _UNKNOWN, default=None)
+    return furthest.commit if furthest else None
 
 
 def _result_commit(events: Sequence[Event]) -> str | None:
@@ -51,40 +59,39 @@ def _result_commit(events: Sequence[Event]) -> str | None:
     for event in reversed(events):
         if isinstance(event.body, ChangeMade):
             return event.body.commit
-    return _last_saved(events, None)
+    return _furthest(events)
 
 
 async def make_result(means: Means, journal: Journal, run: RunId, winner: AttemptEnded | None) -> None:
-    """Make the branch from the winner's files (without one, from the last save point) and deliver it.
+    """Make the branch from the winner's files (without one, from the furthest save point) and deliver it.
 
-    A run that changed nothing has no change. Doing it again after a crash gives the same commit.
+    A run that changed nothing has no change. What is in the log is not done again: the change is recorded
+    before it is delivered, so a delivery that fails loses nothing.
     """
-    events = journal.events
-    base = _base(events)
-    saved = winner.commit if winner is not None else _last_saved(events, None)
+    base = _base(journal.events)
+    saved = winner.commit if winner is not None else _furthest(journal.events)
     if base is None or saved is None or saved == base:
         return
-    if any(isinstance(event.body, ChangeMade) for event in events):
-        return
-    admitted = events[0].body
+    admitted = journal.events[0].body
     assert isinstance(admitted, RunAdmitted)  # noqa: S101  (event 1 by the backbone's contract)
     bare = bare_repository(means.data_dir, run)
     branch = change.branch_name(admitted.request.prompt, run)
-    message = _message(events, run, winner)
-    commit = await change.make_change(bare, base, saved, branch, message)
-    files = await change.files(bare, base, commit)
-    delivered: Delivered | None = None
-    if winner is not None and winner.outcome in _DELIVERED:
-        delivered = await means.forge.deliver(bare, commit, branch, admitted.request.repo)
-    await journal.append(
-        ChangeMade(
-            branch=delivered.branch if delivered else branch,
-            commit=commit,
-            files=files,
-            summary=winner.reason if winner else "",
-            delivered_to=delivered.where if delivered else None,
-        )
-    )
+    made = next((e.body for e in journal.events if isinstance(e.body, ChangeMade)), None)
+    if made is None:
+        message = _message(journal.events, run, winner)
+        commit = await change.make_change(bare, base, saved, branch, message)
+        files = await change.files(bare, base, commit)
+        made = ChangeMade(branch, commit, files, winner.reason if winner else "")
+        await journal.append(made)
+    if winner is None or winner.outcome not in _DELIVERED:
+        return
+    if any(isinstance(event.body, ChangeDelivered) for event in journal.events):
+        return
+    # A stop that comes now must not leave a branch that the log knows nothing of.
+    with anyio.CancelScope(shield=True):
+        delivered = await means.forge.deliver(bare, made.commit, branch, admitted.request.repo)
+        if delivered is not None:
+            await journal.append(ChangeDelivered(delivered.where, delivered.branch))
 
 
 def _message(events: Sequence[Event], run: RunId, winner: AttemptEnded | None) -> str:

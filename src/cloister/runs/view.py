@@ -16,6 +16,7 @@ from cloister.core.events import (
     AttemptStarted,
     BaseFixed,
     BaselineTaken,
+    ChangeDelivered,
     ChangeMade,
     ChecksChosen,
     ChecksRan,
@@ -29,12 +30,14 @@ from cloister.core.events import (
     PhaseEnded,
     PhaseStarted,
     PromptReceived,
+    ProofTaken,
     RunAdmitted,
     RunClaimed,
     RunFinished,
     RunResumed,
     SandboxClosed,
     SandboxOpened,
+    SaveRefused,
     StopRequested,
     ToolReturned,
     TurnEnded,
@@ -54,6 +57,7 @@ _OfThePlace = (
     | ConnectionDecided
     | ConnectionClosed
     | ChangeMade
+    | ChangeDelivered
 )
 _OfAnAttempt = (
     AttemptStarted
@@ -62,6 +66,8 @@ _OfAnAttempt = (
     | ActionDecided
     | ToolReturned
     | ChecksRan
+    | ProofTaken
+    | SaveRefused
     | FinishRefused
     | TurnEnded
     | AttemptEnded
@@ -171,6 +177,7 @@ class _Draft:
     checks: tuple[str, ...] = ()
     baseline: tuple[Diagnosis, ...] | None = None
     change: ChangeMade | None = None
+    delivered: ChangeDelivered | None = None
     attempts: dict[int, _Attempt] = field(default_factory=dict[int, _Attempt])
     asks: dict[str, AskRaised] = field(default_factory=dict[str, AskRaised])
     messages: list[Message] = field(default_factory=list[Message])
@@ -203,6 +210,7 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
                 | ConnectionDecided()
                 | ConnectionClosed()
                 | ChangeMade()
+                | ChangeDelivered()
             ):
                 _of_the_place(draft, body)
             case PromptReceived() | AskRaised() | AskAnswered():
@@ -246,6 +254,8 @@ def _of_the_place(draft: _Draft, body: _OfThePlace) -> None:
             draft.baseline = body.diagnoses
         case ChangeMade():
             draft.change = body
+        case ChangeDelivered():
+            draft.delivered = body
         case SandboxClosed() | ConnectionDecided() | ConnectionClosed():
             pass
         case _:
@@ -259,13 +269,13 @@ def _of_an_attempt(attempt: _Attempt, body: _OfAnAttempt) -> None:
         case ModelReplied():
             attempt.steps += 1
             attempt.usage += body.usage
-        case ChecksRan():
+        case ChecksRan() | ProofTaken():
             attempt.comparison = body.comparison
         case TurnEnded():
             attempt.commit = body.commit
         case AttemptEnded():
             attempt.ended, attempt.comparison, attempt.commit = body, body.comparison, body.commit
-        case ModelFailed() | ActionDecided() | ToolReturned() | FinishRefused():
+        case ModelFailed() | ActionDecided() | ToolReturned() | SaveRefused() | FinishRefused():
             pass
         case _:
             assert_never(body)
@@ -330,6 +340,7 @@ def _view(draft: _Draft, events: Sequence[Event], now: float) -> RunView:
     request: NewRun = draft.admitted.request
     attempts = _attempt_views(draft)
     base, change, finished = draft.base, draft.change, draft.finished
+    delivered = draft.delivered
     before = None if draft.baseline is None else red(draft.baseline)
     leading = _leading(draft)
     return RunView(
@@ -353,9 +364,9 @@ def _view(draft: _Draft, events: Sequence[Event], now: float) -> RunView:
         usage=sum((view.usage for view in attempts), Usage()),
         seconds=_seconds(draft, now),
         files=change.files if change else (),
-        branch=change and change.branch,
+        branch=delivered.branch if delivered else change and change.branch,
         commit=change and change.commit,
-        delivered_to=change and change.delivered_to,
+        delivered_to=delivered and delivered.where,
         summary=change and change.summary,
         outcome=finished and finished.outcome,
         reason=finished and finished.reason,

@@ -10,7 +10,6 @@ import tomllib
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import anyio
 import msgspec
@@ -18,12 +17,12 @@ import msgspec
 from cloister.agent.checks import find_checks, run_checks
 from cloister.core import limits
 from cloister.core.commands import Command, Computer, Output, Stream, shell
-from cloister.core.errors import UserError
+from cloister.core.errors import HostError, UserError
 from cloister.core.records import Quota
 from cloister.core.text import decode, one_line
 from cloister.forge import tree, workspace
 from cloister.forge.api import Base, Forge
-from cloister.sandbox.api import Door, Report, Sandbox, SandboxSpec
+from cloister.sandbox.api import Door, Host, Keepable, Report, Sandbox, SandboxSpec
 from cloister.sandbox.templates import devcontainer
 from cloister.sandbox.templates.about import About, Built
 from cloister.sandbox.templates.building import Build
@@ -38,16 +37,6 @@ IMAGE = "-image"
 """Ending of the name of the template that a devcontainer's image becomes."""
 
 
-class Keeper(Protocol):
-    """A host whose sandboxes' files can be kept."""
-
-    def open(self, spec: SandboxSpec, door: Door | None = None) -> AbstractAsyncContextManager[Sandbox]: ...
-
-    async def prepare(self, template: str, report: Report) -> None: ...
-
-    async def keep(self, sandbox: Sandbox, at: Path) -> None: ...
-
-
 class _Own(msgspec.Struct):
     """The part of `.cloister.toml` that matters here."""
 
@@ -59,7 +48,7 @@ class Workshop:
     """Everything a build needs."""
 
     templates: Templates
-    host: Keeper
+    host: Host
     forge: Forge
     door: Door | None
     quota: Quota
@@ -117,7 +106,7 @@ class Workshop:
                 baseline = await run_checks(sandbox, checks, "warm", show)
                 await workspace.disown(sandbox)
                 work.tell(0.9, "keeping the files")
-                await self.host.keep(sandbox, work.rootfs)
+                await _keep(sandbox, work.rootfs)
             return msgspec.structs.replace(
                 below.about,
                 kind="repository",
@@ -166,7 +155,7 @@ class Workshop:
                 if below.about.git:
                     await workspace.disown(sandbox)
                 work.tell(0.9, "keeping the files")
-                await self.host.keep(sandbox, work.rootfs)
+                await _keep(sandbox, work.rootfs)
             return msgspec.structs.replace(
                 below.about, kind="devcontainer", env=env, commit=base.commit, base=below.home.name
             )
@@ -185,6 +174,13 @@ class Workshop:
     ) -> AbstractAsyncContextManager[Sandbox]:
         spec = SandboxSpec(template=template, quota=self.quota, ttl_seconds=_TTL_SECONDS, env=env or {})
         return self.host.open(spec, self.door)
+
+
+async def _keep(sandbox: Sandbox, at: Path) -> None:
+    if not isinstance(sandbox, Keepable):
+        tier = sandbox.info.isolation.tier
+        raise HostError("cannot_keep", f"The files of a sandbox of the tier {tier} cannot become a template.")
+    await sandbox.keep(at)
 
 
 async def forget(templates: Templates, repositories: Path, name: str) -> int:

@@ -2,15 +2,16 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import msgspec
 from anyio.abc import ByteStream
 
 from cloister.core import limits
 from cloister.core.commands import Computer
-from cloister.core.ids import SandboxId
-from cloister.core.records import Isolation, Quota, Tier
+from cloister.core.ids import SandboxId, SnapshotId
+from cloister.core.records import Isolation, Quota, Tier, TierName
 
 Door = Callable[[SandboxId, ByteStream], Awaitable[None]]
 """Serves one connection that a program inside made to the proxy port, to its end; then it is closed."""
@@ -19,10 +20,14 @@ Report = Callable[[float | None, str], None]
 """Progress of something slow: a fraction (None when unknown) and what is being done."""
 
 
+SNAPSHOT_PREFIX = "snapshot:"
+
+
 class SandboxSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What to open."""
 
     template: str = "default"
+    """The name of a template, or `snapshot:` and the name or id of a snapshot."""
     tier: Tier = "auto"
     quota: Quota = Quota()
     ttl_seconds: float = limits.TTL_SECONDS
@@ -43,6 +48,23 @@ class SandboxInfo(msgspec.Struct, frozen=True):
     """The sandbox it was forked from."""
 
 
+class SnapshotInfo(msgspec.Struct, frozen=True):
+    """A snapshot as others see it."""
+
+    id: SnapshotId
+    name: str | None
+    """Unique on this machine; a snapshot without one is removed when it is old."""
+    parent: SnapshotId | None
+    """The snapshot that came before it in its line."""
+    sandbox: SandboxId
+    """Which it was taken of; it need not live any more."""
+    template: str
+    """Where the line began."""
+    created_at: float
+    size_bytes: int
+    """What the sandbox had written since it was made, and deleting the snapshot may therefore free."""
+
+
 class Sandbox(Computer, Protocol):
     """A running sandbox. Once it is lost, every method raises `SandboxLost` at once; nothing hangs."""
 
@@ -57,8 +79,37 @@ class Sandbox(Computer, Protocol):
         """
         ...
 
+    async def snapshot(self, name: str | None = None) -> SnapshotInfo:
+        """Keep the files as they are at this moment; they outlive the sandbox.
+
+        This sandbox's processes stand still meanwhile. Raises `UserError` (`bad_name`, `name_taken`).
+        """
+        ...
+
     async def wait_lost(self) -> str:
         """Wait until the sandbox is gone; returns why, in one sentence."""
+        ...
+
+
+@runtime_checkable
+class Keepable(Sandbox, Protocol):
+    """A sandbox whose files can become a template."""
+
+    async def keep(self, at: Path) -> None:
+        """Its whole root filesystem, as it is now, as the new directory `at`. Raises `HostError` (`keep_failed`)."""
+        ...
+
+
+@runtime_checkable
+class Poolable(Sandbox, Protocol):
+    """A sandbox that can be handed on."""
+
+    def adopt(self, spec: "SandboxSpec", door: Door | None) -> None:
+        """From now on it is as if it, which nobody has used, had just been opened with these."""
+        ...
+
+    def memory_bytes(self) -> int:
+        """What it uses of this machine's memory now."""
         ...
 
 
@@ -69,8 +120,16 @@ class Host(Protocol):
         """Open a sandbox; leaving the block destroys it: processes, mounts, cgroups and files.
 
         Without a `door` every connection to the proxy port is closed at once.
-        Raises `HostError` when the tier cannot be enforced here, `UserError` for an unknown template.
+        Raises `HostError` when the tier cannot be enforced here, `UserError` for an unknown template or snapshot.
         """
+        ...
+
+    async def snapshots(self) -> tuple[SnapshotInfo, ...]:
+        """What can be opened as `snapshot:NAME-OR-ID`, the oldest first."""
+        ...
+
+    async def delete_snapshot(self, reference: str) -> None:
+        """By name or id; what was made from it stays. Raises `UserError` (`unknown_snapshot`)."""
         ...
 
     async def prepare(self, template: str, report: Report) -> None:
@@ -79,4 +138,29 @@ class Host(Protocol):
 
     async def sweep(self) -> int:
         """Remove what owners that no longer live left behind; returns how many sandboxes that was."""
+        ...
+
+
+class TierReport(msgspec.Struct, frozen=True):
+    """How one tier fares on this machine, by a self-test that really ran something."""
+
+    tier: TierName
+    works: bool
+    native: bool
+    """Whether it runs programs at, or near, the speed of the machine; `auto` takes no other."""
+    found: str
+    """What makes it; or why it does not work."""
+    fix: str | None = None
+    """What would make it work, or make it native."""
+
+
+class TierHost(Host, Protocol):
+    """A place for the sandboxes of one tier."""
+
+    async def report(self, *, again: bool = False) -> TierReport:
+        """Try the tier or remember how it went; `again` does not remember failures. Bounded in time."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of what it holds beyond its sandboxes, e.g. mounts of its store."""
         ...

@@ -193,6 +193,13 @@ class Cgroup:
                     return int((path / file).read_text())
         return 0
 
+    def refused_tasks(self) -> int:
+        """How often it was refused one more process or thread."""
+        for path in self._directories:
+            with suppress(OSError):
+                return _flag((path / "pids.events").read_text(), "max")
+        return 0
+
     @asynccontextmanager
     async def frozen(self) -> AsyncGenerator[None]:
         """Every process stands still inside the block. Raises `HostError` (`freeze_failed`)."""

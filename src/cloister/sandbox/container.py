@@ -1,4 +1,4 @@
-"""The container tier: an OCI bundle, an OCI runtime in the foreground, and the guest as its first process.
+"""The tiers made by an OCI runtime, `container` and `gvisor`: a bundle, a runtime in the foreground, the guest in it.
 
 A sandbox is nested lifetimes, each a block: its name (a directory and cgroups), its runtime's process, the
 link to its guest. However they are left, by an error or a cancellation too, nothing remains.
@@ -10,49 +10,40 @@ import resource
 import secrets
 import shutil
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import anyio
-import msgspec
 
-from cloister.core import limits
-from cloister.core.commands import Command, Entry, Finished, Process
-from cloister.core.errors import Bug, CloisterError, HostError, SandboxLost
+from cloister.core.errors import Bug, CloisterError, HostError, SandboxLost, UserError
 from cloister.core.ids import OwnerId, SandboxId, new_sandbox_id
-from cloister.core.records import Isolation, Quota
+from cloister.core.records import Isolation, Quota, TierName
 from cloister.sandbox import cgroup, guest, plan, selftest
-from cloister.sandbox.api import Door, Report, Sandbox, SandboxInfo, SandboxSpec
+from cloister.sandbox.api import Door, Report, Sandbox, SandboxInfo, SandboxSpec, SnapshotInfo, TierReport
 from cloister.sandbox.cgroup import Cgroup
+from cloister.sandbox.contained import ContainerSandbox, Wish, environment
 from cloister.sandbox.owners import Owners
 from cloister.sandbox.running import Running, launched
-from cloister.sandbox.store.api import Layers
+from cloister.sandbox.runtimes import Way, ways
+from cloister.sandbox.snapshots import Origin, Snapshots, Subject, reference_in
+from cloister.sandbox.store.api import Root, Store, writable
+from cloister.sandbox.store.choose import StoreChoice, stores
 from cloister.sandbox.store.flatten import flatten
 from cloister.sandbox.store.overlay import OverlayStore
-from cloister.sandbox.templates.about import About, Built
+from cloister.sandbox.templates.about import Built
 from cloister.sandbox.templates.catalog import Templates
+from cloister.sandbox.trial import furnish, start_many
 from cloister.sandbox.wire import Link, open_link
 
 logger = logging.getLogger(__name__)
 
-_START_SECONDS = 60.0
 _END_SECONDS = 120.0
+_SETTLE_SECONDS = 5.0
+_TRIAL_SECONDS = 30.0
 _TRIAL = SandboxSpec(quota=Quota(cpus=1.0, memory_bytes=134_217_728, processes=32), ttl_seconds=60.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What one sandbox shall be."""
-
-    spec: SandboxSpec
-    door: Door | None
-    make_root: Callable[[Path], Awaitable[Layers]]
-    template: Built | None = None
-    """None for the self-test, which needs none."""
-    parent: SandboxId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,81 +52,66 @@ class Means:
 
     programs: plan.Programs
     isolation: Isolation
-
-
-class ContainerSandbox:
-    """One running container, as the rest of the house sees it."""
-
-    def __init__(
-        self, host: "ContainerHost", wish: Wish, info: SandboxInfo, running: Running, link: Link
-    ) -> None:
-        self.info = info
-        self.wish = wish
-        self.running = running
-        self._host = host
-        self._link = link
-
-    def start(self, command: Command) -> AbstractAsyncContextManager[Process]:
-        return self._link.start(command)
-
-    async def run(self, command: Command, stdin: bytes = b"") -> Finished:
-        return await self._link.run(command, stdin)
-
-    async def read(self, path: str, *, offset: int = 0, limit_bytes: int = limits.FILE_BYTES) -> bytes:
-        return await self._link.read(path, offset=offset, limit_bytes=limit_bytes)
-
-    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
-        await self._link.write(path, data, mode=mode)
-
-    async def list(self, path: str) -> tuple[Entry, ...]:
-        return await self._link.list(path)
-
-    def fork(self) -> AbstractAsyncContextManager[Sandbox]:
-        return self._host.fork(self)
-
-    def adopt(self, wish: Wish, env: dict[str, str]) -> None:
-        """See `Poolable.adopt`."""
-        now = time.time()
-        self.wish = wish
-        self.info = msgspec.structs.replace(self.info, created_at=now, expires_at=now + wish.spec.ttl_seconds)
-        self._link.env = env
-        self.running.restart_clock(wish.spec.ttl_seconds)
-
-    async def wait_lost(self) -> str:
-        await self.running.ended.wait()
-        return self.running.reason or self._link.reason or "The sandbox was killed or ended by itself."
+    store: Store
 
 
 class ContainerHost:
-    """This machine as a place for containers. Implements `sandbox.api.Host`."""
+    """This machine as a place for the sandboxes of one tier. Implements `sandbox.api.TierHost`."""
 
-    def __init__(self, data_dir: Path, owner: OwnerId, runtime: str | None, path: str) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        owner: OwnerId,
+        runtime: str | None,
+        path: str,
+        *,
+        tier: TierName = "container",
+        store: StoreChoice = "auto",
+    ) -> None:
         """`owner` must be held by this process; `runtime` is a name or path, None tries all; `path` is `PATH`."""
+        self._tier: TierName = tier
         self._data_dir = data_dir
         self.owner = owner
         self._owners = Owners(data_dir / "owners")
         self._sandboxes = data_dir / "sandboxes"
         self._runtime = runtime
         self._path = path
-        self._store = OverlayStore(path)
+        self._store_choice: StoreChoice = store
+        self._plain = OverlayStore(data_dir, path)
+        self._stores: tuple[Store, ...] = ()
         self.templates = Templates(data_dir / "templates", path)
         self._layout = cgroup.read_layout()
         self._means: Means | None = None
         self._choosing = anyio.Lock()
+        self._choosing_store = anyio.Lock()
+        self._stuck: set[plan.Name] = set()
+
+    async def close(self) -> None:
+        """Let go of the store's mounts. Whatever is opened later takes them again."""
+        for store in self._stores:
+            await store.close()
 
     @asynccontextmanager
     async def open(self, spec: SandboxSpec, door: Door | None = None) -> AsyncGenerator[Sandbox]:
         """See `Host.open`. Raises `HostError` with code `no_root`, `no_template`, `no_runtime` or `start_failed`."""
         plan.check_spec(spec)
         _check_root()
-        template = self.templates.built(spec.template)
-        if template is None:
-            raise HostError(
-                "no_template", f"The template {spec.template} is not built yet: prepare it first."
-            )
-        means = await self._choose()
-        make_root = partial(self._store.create, template.rootfs)
-        async with self._opened(means, Wish(spec, door, make_root, template)) as sandbox:
+        if (reference := reference_in(spec.template)) is not None:
+            means = await self._choose()
+            found, kept = await Snapshots(means.store).find(reference)
+            make_root = partial(means.store.restore, kept, limit_bytes=spec.quota.disk_bytes)
+            origin = Origin(found.template, found.id)
+            template = self._known(found.template)
+        else:
+            template = self.templates.built(spec.template)
+            if template is None:
+                raise HostError(
+                    "no_template", f"The template {spec.template} is not built yet: prepare it first."
+                )
+            means = await self._choose()
+            make_root = partial(means.store.create, template.rootfs, limit_bytes=spec.quota.disk_bytes)
+            origin = Origin(spec.template)
+        async with self._opened(means, Wish(spec, door, make_root, origin, template)) as sandbox:
             yield sandbox
 
     @asynccontextmanager
@@ -144,56 +120,60 @@ class ContainerHost:
         means = await self._choose()
         wish = parent.wish
 
-        async def copy(at: Path) -> Layers:
+        async def copy(name: str) -> Root:
             async with parent.running.standing_still():
-                return await self._store.fork(parent.running.root, at)
+                return await means.store.fork(parent.running.root, name, wish.spec.quota.disk_bytes)
 
-        child = Wish(wish.spec, wish.door, copy, wish.template, parent.info.id)
+        child = Wish(wish.spec, wish.door, copy, parent.origin, wish.template, parent.info.id)
         async with self._opened(means, child) as sandbox:
             yield sandbox
 
-    def adopt(self, sandbox: Sandbox, spec: SandboxSpec, door: Door | None) -> None:
-        """See `Poolable.adopt`. Raises `UserError` (`bad_sandbox`)."""
-        plan.check_spec(spec)
-        ours = self._ours(sandbox)
-        wish = replace(ours.wish, spec=spec, door=door)
-        ours.adopt(wish, _environment(wish))
+    async def keep(self, sandbox: ContainerSandbox, at: Path) -> None:
+        """See `Keepable.keep`."""
+        async with sandbox.running.standing_still():
+            await flatten(sandbox.running.root, at, self._path)
 
-    def memory_of(self, sandbox: Sandbox) -> int:
-        """See `Poolable.memory_of`."""
-        return self._ours(sandbox).running.cgroup.memory_bytes()
-
-    def version_of(self, template: str) -> str | None:
-        """See `Poolable.version_of`."""
+    def _known(self, template: str) -> Built | None:
         try:
-            built = self.templates.built(template)
+            return self.templates.built(template)
         except CloisterError:
             return None
-        return None if built is None else built.home.name
 
-    def _ours(self, sandbox: Sandbox) -> ContainerSandbox:
-        if not isinstance(sandbox, ContainerSandbox):
-            raise Bug("a sandbox of another host")
-        return sandbox
+    async def take_snapshot(self, sandbox: ContainerSandbox, name: str | None) -> SnapshotInfo:
+        """See `Sandbox.snapshot`."""
+        means = await self._choose()
+        running = sandbox.running
+        subject = Subject(sandbox.info.id, running.root, sandbox.origin, running.standing_still)
+        taken = await Snapshots(means.store).take(subject, name)
+        sandbox.origin = Origin(taken.template, taken.id)
+        return taken
 
-    async def keep(self, sandbox: Sandbox, at: Path) -> None:
-        """The sandbox's whole root filesystem, as it is now, as the new directory `at`."""
-        running = self._ours(sandbox).running
-        async with running.standing_still():
-            await flatten(running.root, at, self._path)
+    async def snapshots(self) -> tuple[SnapshotInfo, ...]:
+        """See `Host.snapshots`."""
+        _check_root()
+        return await Snapshots((await self._choose()).store).list()
+
+    async def delete_snapshot(self, reference: str) -> None:
+        """See `Host.delete_snapshot`."""
+        _check_root()
+        await Snapshots((await self._choose()).store).delete(reference)
 
     async def prepare(self, template: str, report: Report) -> None:
-        """See `Host.prepare`; raises as `Templates.prepare`."""
+        """See `Host.prepare`; raises as `Templates.prepare`, and `HostError` of the store."""
         await self.templates.prepare(template, report)
+        if (built := self.templates.find(template)) is not None and os.geteuid() == 0:
+            report(None, "putting the template into the store")
+            await (await self._choose_stores())[0].adopt(built)
 
     async def sweep(self) -> int:
         """See `Host.sweep`."""
         removed = 0
         for name in _names_in(self._sandboxes):
-            if self._owners.lives(name.owner):
+            if self._owners.lives(name.owner) and name not in self._stuck:
                 continue
             try:
                 await self._remove(name)
+                self._stuck.discard(name)
                 removed += 1
             except HostError as error:
                 # One that cannot be removed now must not keep anyone from starting; it is tried again next time.
@@ -203,64 +183,131 @@ class ContainerHost:
 
     async def probe(self) -> tuple[selftest.RuntimeReport, ...]:
         """How each runtime fares on this machine; those that failed before are tried again."""
-        names = selftest.candidates(self._runtime)
-        return tuple([await self._report(name, again=True) for name in names])
+        reports: tuple[selftest.RuntimeReport, ...] = ()
+        for store in await self._choose_stores():
+            reports = await self._reports(store, again=True)
+            if any(report.works for report in reports):
+                break
+        return reports
 
-    async def _report(self, name: str, *, again: bool) -> selftest.RuntimeReport:
-        memory = self._data_dir / "runtimes.json"
-        return await selftest.report(name, self._path, memory, self._try, again=again)
+    async def report(self, *, again: bool = False) -> TierReport:
+        """See `TierHost.report`."""
+        made = TierReport(self._tier, works=False, native=False, found="There is no store for its files.")
+        for store in await self._choose_stores():
+            made = selftest.summed_up(self._tier, await self._reports(store, again=again))
+            if made.works:
+                break
+        return made
+
+    async def _reports(self, store: Store, *, again: bool) -> tuple[selftest.RuntimeReport, ...]:
+        bench = selftest.Bench(self._tier, store.kind, self._path, self._data_dir / "runtimes.json")
+        names = selftest.candidates(self._tier, self._runtime)
+        trial = partial(self._try, store)
+        return tuple([await selftest.report(name, bench, trial, again=again) for name in names])
 
     async def _choose(self) -> Means:
         async with self._choosing:
             if self._means is not None:
                 return self._means
-            names = selftest.candidates(self._runtime)
-            reports = [await self._report(name, again=False) for name in names]
-            if not any(report.works for report in reports):
-                # What failed before may have been mended since; only a success is worth remembering for long.
-                reports = [await self._report(name, again=True) for name in names]
-            for report in reports:
-                if report.works and report.path is not None:
-                    self._means = await self._means_with(
-                        report.path, f"{report.name} {report.version or '?'}"
-                    )
-                    return self._means
-            why = " ".join(dict.fromkeys(report.why or "" for report in reports))
+            why = ""
+            for store in await self._choose_stores():
+                reports = await self._reports(store, again=False)
+                if not any(report.works for report in reports):
+                    # What failed before may have been mended since; only a success is worth remembering for long.
+                    reports = await self._reports(store, again=True)
+                for report in reports:
+                    if report.proof is not None and report.path is not None:
+                        shown = f"{report.path.name} {report.version or '?'}"
+                        self._means = await self._means_with(report.path, report.proof.way, shown, store)
+                        return self._means
+                why = " ".join(dict.fromkeys(report.why or "" for report in reports))
             raise HostError("no_runtime", f"No OCI runtime works on this machine: {why}")
 
-    async def _means_with(self, runtime: Path, shown: str) -> Means:
+    async def _choose_stores(self) -> tuple[Store, ...]:
+        """The stores of this machine, the best first."""
+        async with self._choosing_store:
+            if not self._stores:
+                self._data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+                self._stores = (
+                    await stores(self._store_choice, self._data_dir, self._path)
+                    if os.geteuid() == 0
+                    else (self._plain,)
+                )
+            return self._stores
+
+    async def _means_with(self, runtime: Path, way: Way, shown: str, store: Store) -> Means:
         cache = self._data_dir / "programs"
         programs = plan.Programs(
-            await guest.build("launch", cache), await guest.build("guest", cache), runtime
+            await guest.build("launch", cache),
+            await guest.build("guest", cache),
+            runtime,
+            way,
+            await guest.build("automount", cache) if way.preload else None,
         )
-        return Means(programs, Isolation("container", shown, shares_kernel=True, store=self._store.kind))
+        isolation = Isolation(
+            self._tier,
+            shown,
+            shares_kernel=self._tier == "container",
+            store=store.kind,
+            platform=way.platform,
+            seccomp=way.seccomp,
+        )
+        return Means(programs, isolation, store)
 
-    async def _try(self, runtime: Path) -> None:
-        """The self-test: a sandbox with nothing in it but the guest, which has to write and read a file."""
+    async def _try(self, store: Store, runtime: Path) -> selftest.Proof:
+        """The self-test: the first way of `runtime` that works. Raises `HostError`."""
         _check_root()
+        described = await selftest.described(runtime, self._path) if self._tier == "gvisor" else ""
+        failures: list[HostError] = []
+        for way in ways(self._tier, described):
+            # Without its filter a guest is weaker: only where the filter itself is what was refused.
+            if not way.seccomp and not any("seccomp" in failure.message for failure in failures):
+                continue
+            try:
+                return await self._try_way(store, runtime, way)
+            except HostError as error:
+                failures.append(error)
+        raise (
+            failures[0]
+            if failures
+            else HostError("trial_failed", f"{runtime.name} offers no platform that we know.")
+        )
 
-        async def make_root(at: Path) -> Layers:
-            return await self._store.create(_bare_root(at.parent / "rootfs"), at)
+    async def _try_way(self, store: Store, runtime: Path, way: Way) -> selftest.Proof:
+        """A sandbox with nothing in it but the guest, which has to keep a file and to start many programs."""
+
+        async def make_root(name: str) -> Root:
+            root = await store.create(None, name, _TRIAL.quota.disk_bytes)
+            furnish(writable(root))
+            return root
 
         try:
-            with anyio.fail_after(_START_SECONDS):
-                means = await self._means_with(runtime, runtime.name)
-                async with self._opened(means, Wish(_TRIAL, None, make_root)) as sandbox:
+            with anyio.fail_after(_TRIAL_SECONDS):
+                means = await self._means_with(runtime, way, runtime.name, store)
+                async with self._opened(means, Wish(_TRIAL, None, make_root, Origin("trial"))) as sandbox:
                     await sandbox.write("/work/trial", b"it works")
                     if await sandbox.read("/work/trial") != b"it works":
                         raise HostError("trial_failed", "A file was not read as it was written.")
+                    return selftest.Proof(way, await start_many(sandbox))
+        except (SandboxLost, UserError) as error:
+            said = f"{runtime.name} failed its self-test: {error.message}"
+            raise HostError("trial_failed", said) from error
         except TimeoutError as error:
             raise HostError(
-                "trial_failed", f"{runtime.name} did not start within {_START_SECONDS:g} s."
+                "trial_failed", f"{runtime.name} did not pass within {_TRIAL_SECONDS:g} s."
             ) from error
 
     @asynccontextmanager
     async def _opened(self, means: Means, wish: Wish) -> AsyncGenerator[ContainerSandbox]:
-        async with self._used(wish.template), self._named(wish.spec.quota) as (name, group):
+        way = means.programs.way
+        async with (
+            self._used(wish.template),
+            self._named(plan.host_quota(wish.spec.quota, way)) as (name, group),
+        ):
             home = self._sandboxes / str(name)
-            root = await wish.make_root(home / "files")
+            root = await wish.make_root(str(name))
             machine = self._machine(means.programs)
-            _write_bundle(home, plan.oci_config(machine, name, wish.spec.quota))
+            _write_bundle(home, plan.oci_config(machine, name, wish.spec.quota, way))
             join = () if means.programs.manages_cgroups else group.procs_files()
             argv = plan.launch_argv(means.programs, machine, name, home, root, join)
             now = time.time()
@@ -275,10 +322,11 @@ class ContainerHost:
             )
             async with (
                 launched(argv, self._path, group, root, wish.spec.ttl_seconds) as running,
-                self._linked(running, name.sandbox, wish) as link,
+                self._linked(running, name.sandbox, wish, way) as link,
             ):
                 running.ends_with(link.lost)
-                yield ContainerSandbox(self, wish, info, running, link)
+                running.tasks.start_soon(_settle, means.store)
+                yield ContainerSandbox(self, wish, info, running, link, way)
 
     @asynccontextmanager
     async def _used(self, template: Built | None) -> AsyncGenerator[None]:
@@ -289,7 +337,9 @@ class ContainerHost:
             yield
 
     @asynccontextmanager
-    async def _linked(self, running: Running, sandbox: SandboxId, wish: Wish) -> AsyncGenerator[Link]:
+    async def _linked(
+        self, running: Running, sandbox: SandboxId, wish: Wish, way: Way
+    ) -> AsyncGenerator[Link]:
         if running.process.stdin is None or running.process.stdout is None:
             raise Bug("a runtime was started without pipes")
         async with AsyncExitStack() as stack:
@@ -300,7 +350,7 @@ class ContainerHost:
                         running.process.stdout,
                         ttl_seconds=wish.spec.ttl_seconds,
                         hostname=plan.HOSTNAME,
-                        env=_environment(wish),
+                        env=environment(wish, way),
                         door=None if wish.door is None else partial(wish.door, sandbox),
                     )
                 )
@@ -315,6 +365,8 @@ class ContainerHost:
 
     @asynccontextmanager
     async def _named(self, quota: Quota) -> AsyncGenerator[tuple[plan.Name, Cgroup]]:
+        if self._stuck:
+            await self.sweep()
         name, group = self._claim(quota)
         try:
             yield name, group
@@ -323,7 +375,8 @@ class ContainerHost:
                 try:
                     await self._remove(name)
                 except CloisterError as error:
-                    # The next sweep after our end tries again; the caller's own error is the one that matters.
+                    # The next sweep tries again; the caller's own error is the one that matters.
+                    self._stuck.add(name)
                     logger.error("%s was not removed: %s", name, error)
 
     def _claim(self, quota: Quota) -> tuple[plan.Name, Cgroup]:
@@ -355,7 +408,8 @@ class ContainerHost:
     async def _remove(self, name: plan.Name) -> None:
         home = self._sandboxes / str(name)
         await Cgroup(self._layout, str(name)).remove()
-        await self._store.remove(home / "files")
+        for store in (*await self._choose_stores(), self._plain):
+            await store.remove(str(name))
         shutil.rmtree(home, ignore_errors=True)
 
     def _machine(self, programs: plan.Programs) -> plan.Machine:
@@ -366,11 +420,6 @@ class ContainerHost:
             open_files_max=1_048_576 if hard == resource.RLIM_INFINITY else hard,
             refused_tree=self._layout.v2 if self._layout.hybrid else None,
         )
-
-
-def _environment(wish: Wish) -> dict[str, str]:
-    about = wish.template.about if wish.template else About()
-    return plan.environment(wish.spec, about.env, about.home)
 
 
 def _check_root() -> None:
@@ -388,10 +437,11 @@ def _write_bundle(home: Path, config: bytes) -> None:
     (home / "config.json").write_bytes(config)
 
 
-def _bare_root(at: Path) -> Path:
-    """The smallest root filesystem a runtime accepts: mount points, and a directory to write in."""
-    for name in ("proc", "dev", ".cloister", "work"):
-        (at / name).mkdir(parents=True)
-    (at / ".cloister" / "guest").touch()
-    os.chown(at / "work", 1000, 1000)
-    return at
+async def _settle(store: Store) -> None:
+    """For as long as a sandbox lives: a copy of it shall not have to wait for all that it wrote."""
+    while True:
+        await anyio.sleep(_SETTLE_SECONDS)
+        try:
+            await store.settle()
+        except HostError as error:
+            logger.warning("The store could not be brought to the disk: %s", error)

@@ -13,10 +13,12 @@ import anyio
 from cloister.core.errors import HostError
 from cloister.sandbox._spawn import Captured, capture
 
-Program = Literal["guest", "launch"]
+Program = Literal["guest", "launch", "automount"]
 
 FLAGS = ("-O2", "-static", "-std=c11", "-Wall", "-Wextra")
 """`-Werror` is for us, not for whoever builds with a compiler that has learned new warnings."""
+
+LIBRARY_FLAGS = ("-O2", "-shared", "-fPIC", "-nostdlib", "-std=c11", "-Wall", "-Wextra")
 
 COMPILE_SECONDS = 120.0
 NO_COMPILER = "install a C compiler with static libraries, e.g. `apt-get install gcc libc6-dev`"
@@ -55,7 +57,7 @@ async def _build_from(sources_dir: Path, program: Program, cache_dir: Path) -> P
     try:
         await anyio.Path(scratch).mkdir()
         made = scratch / program
-        argv = (compiler, *FLAGS, "-o", str(made), *(str(s) for s in sources if s.suffix == ".c"))
+        argv = (compiler, *_flags(program), "-o", str(made), *(str(s) for s in sources if s.suffix == ".c"))
         done = await capture(argv, seconds=COMPILE_SECONDS)
         if not done.ok:
             raise HostError(
@@ -76,7 +78,9 @@ def _plan(sources_dir: Path, program: Program, cache_dir: Path) -> tuple[list[Pa
         case "guest":
             sources = sorted([*sources_dir.glob("*.c"), *sources_dir.glob("*.h")])
             sources = [source for source in sources if source.name != "launch.c"]
-    digest = hashlib.sha256(repr(FLAGS).encode())
+        case "automount":
+            sources = [sources_dir / "compat" / "automount.c"]
+    digest = hashlib.sha256(repr(_flags(program)).encode())
     if not sources or not all(source.is_file() for source in sources):
         raise HostError(
             "no_guest_sources",
@@ -86,6 +90,10 @@ def _plan(sources_dir: Path, program: Program, cache_dir: Path) -> tuple[list[Pa
         data = source.read_bytes()
         digest.update(f"{source.name} {len(data)}\n".encode() + data)
     return sources, cache_dir / f"{program}-{digest.hexdigest()[:16]}"
+
+
+def _flags(program: Program) -> tuple[str, ...]:
+    return LIBRARY_FLAGS if program == "automount" else FLAGS
 
 
 def _install(made: Path, target: Path) -> None:

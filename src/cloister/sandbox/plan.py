@@ -14,7 +14,8 @@ from cloister.core.errors import HostError, UserError
 from cloister.core.ids import OwnerId, SandboxId, is_id
 from cloister.core.records import Quota
 from cloister.sandbox.api import SandboxSpec
-from cloister.sandbox.store.api import Layers
+from cloister.sandbox.runtimes import Way
+from cloister.sandbox.store.api import Layers, Root, Tree
 
 IDS = 65_536
 """User and group ids per sandbox."""
@@ -24,6 +25,9 @@ SLOTS = range(0x7000, 0xFFFE)
 
 GUEST = "/.cloister/guest"
 """Where the guest program is mounted inside."""
+
+PRELOAD = "/.cloister/preload"
+"""Where the library is mounted that every program inside loads, if a way needs one."""
 
 PLACES = ("/srv", "/mnt", "/media", "/opt")
 """Directories that exist nearly everywhere and that nobody needs while a runtime starts."""
@@ -44,6 +48,7 @@ MASKED = (
 READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 NAMESPACES = ("user", "pid", "mount", "network", "ipc", "uts", "cgroup")
 
+_DISK_BYTES_MIN = 1024**2
 _MEMORY_BYTES_MIN = 32 * 1024**2
 _OPEN_FILES_MIN = 64
 _ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
@@ -85,11 +90,18 @@ class Programs(msgspec.Struct, frozen=True):
     launch: Path
     guest: Path
     runtime: Path
+    way: Way = Way()
+    preload: Path | None = None
+    """The library, if `way` needs one."""
+
+    @property
+    def is_crun(self) -> bool:
+        return self.way.platform is None and self.runtime.name == "crun"
 
     @property
     def manages_cgroups(self) -> bool:
-        """Whether the runtime insists on joining cgroups itself; crun can be told not to."""
-        return self.runtime.name != "crun"
+        """Whether the runtime insists on joining cgroups itself; crun and runsc can be told not to."""
+        return self.way.platform is None and not self.is_crun
 
 
 def parse_name(text: str) -> Name | None:
@@ -114,6 +126,7 @@ def check_spec(spec: SandboxSpec) -> None:
             quota.memory_bytes < _MEMORY_BYTES_MIN,
             f"A sandbox needs at least {_MEMORY_BYTES_MIN:,} bytes of memory.",
         ),
+        (quota.disk_bytes < _DISK_BYTES_MIN, f"A sandbox needs at least {_DISK_BYTES_MIN:,} bytes of disk."),
         (quota.processes < 4, "A sandbox needs at least 4 processes."),
         (quota.open_files < _OPEN_FILES_MIN, f"A sandbox needs at least {_OPEN_FILES_MIN} open files."),
         (
@@ -129,8 +142,13 @@ def check_spec(spec: SandboxSpec) -> None:
             raise UserError("bad_sandbox", message)
 
 
+def host_quota(quota: Quota, way: Way) -> Quota:
+    """What the host has to grant so that a sandbox gets its `quota`."""
+    return msgspec.structs.replace(quota, processes=way.tasks(quota.processes))
+
+
 def environment(
-    spec: SandboxSpec, image: Mapping[str, str] | None = None, home: str = "/home/agent"
+    spec: SandboxSpec, way: Way, image: Mapping[str, str] | None = None, home: str = "/home/agent"
 ) -> dict[str, str]:
     """What commands inside find in their environment; `image` is the template's own."""
     proxy = f"http://127.0.0.1:{PROXY_PORT}"
@@ -145,6 +163,7 @@ def environment(
         **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy"), proxy),
         "NO_PROXY": "localhost,127.0.0.1",
         "no_proxy": "localhost,127.0.0.1",
+        **({"LD_PRELOAD": PRELOAD} if way.preload else {}),
         **spec.env,
     }
 
@@ -163,7 +182,7 @@ def mount_point(avoid: Sequence[Path], present: Collection[str]) -> str:
     )
 
 
-def oci_config(machine: Machine, name: Name, quota: Quota) -> bytes:
+def oci_config(machine: Machine, name: Name, quota: Quota, way: Way) -> bytes:
     """The `config.json` of one sandbox."""
     ids = [{"containerID": 0, "hostID": name.first_id, "size": IDS}]
     open_files = min(quota.open_files, machine.open_files_max)
@@ -176,7 +195,7 @@ def oci_config(machine: Machine, name: Name, quota: Quota) -> bytes:
                 "terminal": False,
                 "user": {"uid": 0, "gid": 0},
                 "cwd": "/",
-                "args": [GUEST],
+                "args": [GUEST] if way.seccomp else [GUEST, "--no-seccomp"],
                 "env": [f"PATH={_SEARCH_PATH}"],
                 "capabilities": {
                     "bounding": CAPABILITIES,
@@ -193,7 +212,7 @@ def oci_config(machine: Machine, name: Name, quota: Quota) -> bytes:
                     {"type": "RLIMIT_CORE", "soft": 0, "hard": 0},
                 ],
             },
-            "mounts": _mounts(quota, machine.place),
+            "mounts": _mounts(quota, machine.place, way),
             "linux": {
                 "namespaces": [{"type": kind} for kind in NAMESPACES],
                 "uidMappings": ids,
@@ -207,7 +226,7 @@ def oci_config(machine: Machine, name: Name, quota: Quota) -> bytes:
     )
 
 
-def _mounts(quota: Quota, place: str) -> list[Mapping[str, object]]:
+def _mounts(quota: Quota, place: str, way: Way) -> list[Mapping[str, object]]:
     def mount(destination: str, kind: str, source: str, *options: str) -> Mapping[str, object]:
         options = ("nosuid", *options)
         return {"destination": destination, "type": kind, "source": source, "options": options}
@@ -219,26 +238,38 @@ def _mounts(quota: Quota, place: str) -> list[Mapping[str, object]]:
         mount("/dev/pts", "devpts", "devpts", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"),
         mount("/dev/shm", "tmpfs", "shm", "noexec", "nodev", "mode=1777", shared),  # noqa: S108 - inside
         mount(GUEST, "bind", f"{place}/guest", "bind", "ro", "nodev"),
+        *([mount(PRELOAD, "bind", f"{place}/preload", "bind", "ro", "nodev")] if way.preload else []),
     ]
 
 
 def launch_argv(
-    programs: Programs, machine: Machine, name: Name, home: Path, layers: Layers, join: Sequence[Path]
+    programs: Programs, machine: Machine, name: Name, home: Path, root: Root, join: Sequence[Path]
 ) -> list[str]:
     """The command line that becomes the sandbox called `name`, whose bundle is in `home`."""
-    runtime = [str(programs.runtime), "--root", str(home / "state")]
+    runtime = [str(programs.runtime), *programs.way.flags, "--root", str(home / "state")]
     detach: tuple[str, ...] = ()
-    if not programs.manages_cgroups:
+    if programs.is_crun:
         runtime.insert(1, "--cgroup-manager=disabled")
         detach = ("-d", str(machine.refused_tree)) if machine.refused_tree else ()
     return [
         str(programs.launch),
         *("-b", str(name.first_id)),
-        *("-l", str(layers.lower)),
-        *("-f", str(layers.upper.parent)),
+        *_root_arguments(root),
         *("-x", str(programs.guest)),
+        *(("-p", str(programs.preload)) if programs.preload else ()),
+        *(("-t",) if programs.way.platform else ()),
         *("-m", machine.place),
         *(argument for path in join for argument in ("-g", str(path))),
         *detach,
         *("--", *runtime, "run", "--bundle", str(home), str(name.sandbox)),
     ]
+
+
+def _root_arguments(root: Root) -> tuple[str, ...]:
+    match root:
+        case Layers():
+            return ("-l", str(root.lower), "-f", str(root.upper.parent))
+        case Tree(device=None):
+            return ("-r", str(root.path))
+        case Tree():
+            return ("-v", str(root.device), "-r", root.subvolume)

@@ -5,20 +5,19 @@ goes. What a caller may choose for itself (environment, door, time to live) is s
 """
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import anyio
 import msgspec
 from anyio.abc import ByteStream, TaskGroup, TaskStatus
 
 from cloister.core import limits
-from cloister.core.errors import CloisterError
+from cloister.core.errors import CloisterError, HostError
 from cloister.core.ids import SandboxId
 from cloister.core.records import PoolWish, Quota, Tier
-from cloister.sandbox.api import Door, Host, Report, Sandbox, SandboxSpec
+from cloister.sandbox.api import Door, Host, Poolable, Report, Sandbox, SandboxSpec, SnapshotInfo
 
 logger = logging.getLogger(__name__)
 
@@ -34,20 +33,8 @@ _GUESS_BYTES = 8_388_608
 """What a sandbox is taken to use before the first one was measured."""
 
 
-class Poolable(Host, Protocol):
-    """A host whose sandboxes can be handed on."""
-
-    def adopt(self, sandbox: Sandbox, spec: SandboxSpec, door: Door | None) -> None:
-        """From now on it is as if `sandbox`, which nobody has used, had just been opened with these."""
-        ...
-
-    def memory_of(self, sandbox: Sandbox) -> int:
-        """Bytes of this machine's memory that it uses now."""
-        ...
-
-    def version_of(self, template: str) -> str | None:
-        """What a sandbox of `template` would start from; None when that is not ready."""
-        ...
+Version = Callable[[str], str | None]
+"""What a sandbox of a template would start from; None when that is not ready."""
 
 
 class PoolInfo(msgspec.Struct, frozen=True):
@@ -79,7 +66,7 @@ class _Doorway:
 
 @dataclass(slots=True, eq=False)
 class _Member:
-    sandbox: Sandbox
+    sandbox: Poolable
     version: str
     doorway: _Doorway
     expires: float
@@ -102,8 +89,11 @@ class _Shelf:
 class Pool:
     """A host that hands out warm sandboxes where it can. Implements `sandbox.api.Host`."""
 
-    def __init__(self, host: Poolable, wishes: tuple[PoolWish, ...], quota: Quota, tasks: TaskGroup) -> None:
+    def __init__(
+        self, host: Host, wishes: tuple[PoolWish, ...], quota: Quota, version: Version, tasks: TaskGroup
+    ) -> None:
         self._host = host
+        self._version = version
         self._quota = quota
         self._tasks = tasks
         self._shelves = [_Shelf(wish) for wish in wishes]
@@ -120,7 +110,7 @@ class Pool:
             return
         try:
             member.doorway.to = door
-            self._host.adopt(member.sandbox, spec, door)
+            member.sandbox.adopt(spec, door)
             yield member.sandbox
         finally:
             member.unwanted.set()
@@ -134,6 +124,14 @@ class Pool:
     async def sweep(self) -> int:
         """See `Host.sweep`."""
         return await self._host.sweep()
+
+    async def snapshots(self) -> tuple[SnapshotInfo, ...]:
+        """See `Host.snapshots`."""
+        return await self._host.snapshots()
+
+    async def delete_snapshot(self, reference: str) -> None:
+        """See `Host.delete_snapshot`."""
+        await self._host.delete_snapshot(reference)
 
     def info(self) -> tuple[PoolInfo, ...]:
         """The kinds of sandbox in the pool, in the order of the configuration."""
@@ -173,7 +171,7 @@ class Pool:
             wish = shelf.wish
             if (spec.template, spec.tier, spec.quota) != (wish.template, wish.tier, self._quota):
                 continue
-            version = self._host.version_of(wish.template)
+            version = self._version(wish.template)
             for member in shelf.ready:
                 if member.version == version and now + spec.ttl_seconds <= member.expires:
                     shelf.ready.remove(member)
@@ -185,7 +183,7 @@ class Pool:
         return None
 
     async def _tend(self, shelf: _Shelf) -> None:
-        version = self._host.version_of(shelf.wish.template)
+        version = self._version(shelf.wish.template)
         for member in shelf.ready:
             if member.version != version:
                 member.unwanted.set()
@@ -203,17 +201,17 @@ class Pool:
 
     def _lacks(self, shelf: _Shelf) -> str | None:
         """The version to open one more of; None when there are enough, or there is no memory or no template."""
-        version = self._host.version_of(shelf.wish.template)
+        version = self._version(shelf.wish.template)
         fresh = [member for member in shelf.ready if member.version == version]
         if version is None or len(fresh) >= shelf.wish.size:
             return None
-        each = [self._host.memory_of(member.sandbox) for member in shelf.ready]
+        each = [member.sandbox.memory_bytes() for member in shelf.ready]
         # Room for two more: none is opened that would have to go again because another one grew a little.
         more = 2 * max(each) if each else _GUESS_BYTES
         return version if sum(each) + more <= shelf.wish.memory_bytes else None
 
     def _memory(self, shelf: _Shelf) -> int:
-        return sum(self._host.memory_of(member.sandbox) for member in shelf.ready)
+        return sum(member.sandbox.memory_bytes() for member in shelf.ready)
 
     async def _hold(self, shelf: _Shelf, version: str, *, task_status: TaskStatus[None]) -> None:
         """One sandbox from its opening to its end."""
@@ -223,6 +221,9 @@ class Pool:
         expires = anyio.current_time() + limits.TTL_SECONDS_MAX
         try:
             async with self._host.open(spec, doorway) as sandbox:
+                if not isinstance(sandbox, Poolable):
+                    tier = sandbox.info.isolation.tier
+                    raise HostError("cannot_pool", f"Sandboxes of the tier {tier} cannot be kept warm.")
                 member = _Member(sandbox, version, doorway, expires)
                 shelf.ready.append(member)
                 task_status.started()
@@ -267,10 +268,12 @@ class Pool:
 
 
 @asynccontextmanager
-async def open_pool(host: Poolable, wishes: tuple[PoolWish, ...], quota: Quota) -> AsyncGenerator[Pool]:
+async def open_pool(
+    host: Host, wishes: tuple[PoolWish, ...], quota: Quota, version: Version
+) -> AsyncGenerator[Pool]:
     """The pool, filled in the background; leaving the block ends every sandbox of it."""
     async with anyio.create_task_group() as tasks:
-        pool = Pool(host, wishes, quota, tasks)
+        pool = Pool(host, wishes, quota, version, tasks)
         if wishes:
             tasks.start_soon(pool.keep_full)
         try:

@@ -11,13 +11,16 @@ from cloister.core.errors import SandboxLost
 from cloister.core.text import decode, one_line
 from cloister.sandbox._spawn import spawn
 from cloister.sandbox.cgroup import Cgroup
-from cloister.sandbox.store.api import Layers
+from cloister.sandbox.store.api import Root
 
 TTL_GRACE_SECONDS = 5.0
 """How long after its time the host waits for the guest to end by itself."""
 
 _KILLED = 137
 """What a runtime exits with when SIGKILL ended the guest."""
+
+_PANICKED = 2
+"""What gVisor's command exits with when its kernel cannot go on."""
 
 _PARTING_SECONDS = 1.0
 _TAIL_BYTES = 4_096
@@ -29,7 +32,7 @@ class Running:
 
     process: Process
     cgroup: Cgroup
-    root: Layers
+    root: Root
     ttl_ends: float
     """By `anyio.current_time()`."""
     tasks: TaskGroup
@@ -104,13 +107,15 @@ class Running:
         kills = self.cgroup.oom_kills()
         if kills and self.process.returncode == _KILLED:
             return f"The sandbox ran out of memory: the kernel killed {kills} of its processes."
+        if self.process.returncode == _PANICKED and self.cgroup.refused_tasks():
+            return "The sandbox needed more processes than its quota allows."
         said = self.last_words
         return f"The sandbox ended: {said}" if said else ""
 
 
 @asynccontextmanager
 async def launched(
-    argv: Sequence[str], path: str, cgroup: Cgroup, root: Layers, ttl_seconds: float
+    argv: Sequence[str], path: str, cgroup: Cgroup, root: Root, ttl_seconds: float
 ) -> AsyncGenerator[Running]:
     """Start a runtime; leaving the block kills everything in its cgroup and waits for the runtime's end."""
     failure: Exception | None = None

@@ -6,22 +6,39 @@ the kernel changes.
 
 import os
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from cloister.core.errors import CloisterError, HostError
+from cloister.core.records import TierName
 from cloister.core.text import decode, one_line
 from cloister.sandbox._spawn import capture
+from cloister.sandbox.api import TierReport
+from cloister.sandbox.runtimes import CANDIDATES, Way
 
-CANDIDATES = ("crun", "runc")
-"""In the order of preference: crun starts in a third of the time."""
+STARTS = 50
+"""Programs that a trial starts inside: a packaged gVisor is known that runs well until it has to fork often."""
+
+_REVISION = 2
+"""Counts the changes of what a trial does: what an older one found is not believed."""
+
+NEWER_RUNSC = "install a runsc with systrap (Debian 12: apt-get install -t bookworm-backports runsc)"
 
 _VERSION_SECONDS = 10.0
 
-Trial = Callable[[Path], Awaitable[None]]
+
+class Proof(msgspec.Struct, frozen=True):
+    """What a trial that went well has shown."""
+
+    way: Way = Way()
+    starts_seconds: float = 0.0
+    """How long `STARTS` programs took, a few at a time."""
+
+
+Trial = Callable[[Path], Awaitable[Proof]]
 """Tries one runtime; raises `CloisterError` with the reason when it does not work."""
 
 
@@ -37,6 +54,8 @@ class RuntimeReport(msgspec.Struct, frozen=True):
     """Why it does not work."""
     fix: str | None = None
     """What a person can do about it."""
+    proof: Proof | None = None
+    """There when it works."""
 
 
 class _Remembered(msgspec.Struct, frozen=True):
@@ -44,42 +63,81 @@ class _Remembered(msgspec.Struct, frozen=True):
     report: RuntimeReport
 
 
-def candidates(chosen: str | None) -> tuple[str, ...]:
+class Bench(msgspec.Struct, frozen=True):
+    """Where trials are made and remembered."""
+
+    tier: TierName
+    store: str
+    """The kind of store that the trial's files are in."""
+    search_path: str
+    memory: Path
+
+
+def candidates(tier: TierName, chosen: str | None) -> tuple[str, ...]:
     """The runtimes to consider: the one that was asked for, or all that we know."""
-    return (chosen,) if chosen else CANDIDATES
+    return (chosen,) if chosen else CANDIDATES[tier]
 
 
-async def report(
-    name: str, search_path: str, memory: Path, trial: Trial, *, again: bool = False
-) -> RuntimeReport:
-    """Try the runtime `name` (a name or a path), or remember how it went. `again` does not remember failures."""
+async def report(name: str, bench: Bench, trial: Trial, *, again: bool = False) -> RuntimeReport:
+    """Try the runtime `name` (a name or a path), or remember how it went.
+
+    `again` does not remember failures. Raises `HostError` (`no_disk`).
+    """
+    search_path, memory = bench.search_path, bench.memory
     found = shutil.which(name, path=search_path)
     if found is None:
-        fix = f"apt-get install {name}" if name in CANDIDATES else "fix `runtime` in the configuration file"
+        fix = (
+            f"apt-get install {name}"
+            if name in CANDIDATES[bench.tier]
+            else "fix `runtime` in the configuration file"
+        )
         return RuntimeReport(name, None, None, works=False, why=f"{name} is not installed.", fix=fix)
     path = Path(found)
-    key = _key(path)
+    key = _key(bench, path)
     known = _read(memory).get(key)
-    if known is not None and (known.works or not again):
+    if known is not None and (known.proof is not None or not (known.works or again)):
         return known
     version = await _version(path, search_path)
     try:
-        await trial(path)
+        proof = await trial(path)
     except CloisterError as error:
-        made = RuntimeReport(name, path, version, works=False, why=error.message, fix=_fix(error, name))
+        if error.code == "no_disk":
+            raise  # No runtime would fare better.
+        made = RuntimeReport(
+            name, path, version, works=False, why=error.message, fix=_fix(error, name, bench.tier)
+        )
         if isinstance(error, HostError) and error.code in ("no_root", "no_compiler"):
             return made  # This says nothing about the runtime.
     else:
-        made = RuntimeReport(name, path, version, works=True)
+        made = RuntimeReport(name, path, version, works=True, proof=proof)
     _write(memory, key, made)
     return made
 
 
-def _key(path: Path) -> str:
-    return f"{path} {path.stat().st_mtime_ns} {os.uname().release}"
+def _key(bench: Bench, path: Path) -> str:
+    return f"{bench.tier} {_REVISION} {path} {path.stat().st_mtime_ns} {os.uname().release} {bench.store}"
 
 
-def _fix(error: CloisterError, name: str) -> str:
+def summed_up(tier: TierName, reports: Sequence[RuntimeReport]) -> TierReport:
+    """How the tier fares whose runtimes fare so: the first that works is the one that is used."""
+    for report in reports:
+        if report.proof is None:
+            continue
+        way = report.proof.way
+        on = f" on {way.platform}" if way.platform else ""
+        found = f"{report.name} {report.version or '?'}{on}, self-test passed: {STARTS} programs in {report.proof.starts_seconds:.2f} s"
+        if not way.seccomp:
+            found += "; without the guest's own list of system calls, which this version refuses"
+        if way.native:
+            return TierReport(tier, works=True, native=True, found=found)
+        found += "; not native speed, so only when asked for by name"
+        return TierReport(tier, works=True, native=False, found=found, fix=NEWER_RUNSC)
+    why = " ".join(dict.fromkeys(report.why or "The self-test failed." for report in reports))
+    fix = next((report.fix for report in reports if report.fix), None)
+    return TierReport(tier, works=False, native=False, found=why, fix=fix)
+
+
+def _fix(error: CloisterError, name: str, tier: TierName) -> str:
     match error.code:
         case "no_root":
             return "run with sudo"
@@ -89,9 +147,17 @@ def _fix(error: CloisterError, name: str) -> str:
             return "apt-get install gcc libc6-dev"
         case _ if "launch: " in error.message:
             return "use Linux 5.19 or newer, with the data directory on ext4, xfs or btrfs"
+        case _ if tier == "gvisor":
+            return NEWER_RUNSC
         case _:
-            others = [other for other in CANDIDATES if other != name]
+            others = [other for other in CANDIDATES[tier] if other != name]
             return f"install another runtime: apt-get install {others[0]}"
+
+
+async def described(path: Path, search_path: str) -> str:
+    """What `runsc flags` says about the flags of this version. Raises `HostError`."""
+    shown = await capture([str(path), "flags"], env={"PATH": search_path}, seconds=_VERSION_SECONDS)
+    return decode(shown.out + shown.err)
 
 
 async def _version(path: Path, search_path: str) -> str | None:

@@ -17,7 +17,7 @@ from cloister.core.commands import WORK_DIR, Command, Finished, Killed, User
 from cloister.core.errors import UserError
 from cloister.core.records import Quota, Tier
 from cloister.core.text import decode
-from cloister.sandbox.api import Sandbox, SandboxInfo, SandboxSpec
+from cloister.sandbox.api import SNAPSHOT_PREFIX, Sandbox, SandboxInfo, SandboxSpec
 from cloister.sandbox.pool import PoolInfo
 from cloister.server.requests import while_wanted
 from cloister.server.templates import log_progress
@@ -117,7 +117,8 @@ async def new_sandbox(
     )
 
     async def work() -> tuple[SandboxInfo, bool]:
-        await app.workshop.prepare(spec.template, log_progress)
+        if not spec.template.startswith(SNAPSHOT_PREFIX):
+            await app.workshop.prepare(spec.template, log_progress)
         return await app.sandboxes.create(spec, data.task_id)
 
     info, made = await while_wanted(request, sockets.leaving, work)

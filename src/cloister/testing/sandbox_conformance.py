@@ -12,7 +12,7 @@ from anyio.abc import ByteStream
 from cloister.core import limits
 from cloister.core.commands import Command, Exited, Finished, Output, Process, Pty, shell
 from cloister.core.errors import CloisterError
-from cloister.core.ids import SandboxId
+from cloister.core.ids import SandboxId, new_snapshot_id
 from cloister.core.records import Quota
 from cloister.sandbox.api import Host, Sandbox, SandboxSpec
 
@@ -257,14 +257,17 @@ async def a_fork_has_the_files_and_not_the_processes_and_both_go_on(host: Host) 
         await parent.write("kept", b"before")
         await text(
             parent,
-            "rm ~/.bashrc; mkdir deep && touch deep/x; echo hi > ~/note",
+            "rm ~/.bashrc; mkdir deep && touch deep/x; echo hi > ~/note; echo ho > /tmp/note",
         )
         async with parent.start(shell("echo up; sleep 984")) as process:
             await first_output(process)
             async with parent.fork() as child:
                 expect((child.info.parent, child.info.id == parent.info.id), (parent.info.id, False))
                 expect(await child.read("kept"), b"before")
-                expect(await text(child, "ls deep; cat ~/note; echo $A"), "x\nhi\nb")
+                expect(
+                    await text(child, "ls deep; cat ~/note /tmp/note; ls -A /tmp; echo $A"),
+                    "x\nhi\nho\nnote\nb",
+                )
                 expect(await text(child, "ls ~/.bashrc 2>/dev/null || echo gone"), "gone")
                 expect(await text(child, "pgrep -c -f 'sleep 98[4]' || true"), "0")
                 expect(await text(parent, "pgrep -c -f 'sleep 98[4]' || true"), "1")
@@ -290,6 +293,86 @@ async def many_forks_at_once_are_all_whole(host: Host) -> None:
                 tasks.start_soon(one)
         expect(found, [b"0"] * 4)
         expect(await text(parent, "echo it moves"), "it moves")
+
+
+COUNTER = """
+import os
+a, b = (os.open(name, os.O_CREAT | os.O_RDWR) for name in ("/work/a", "/work/b"))
+number = 0
+while True:
+    number += 1
+    os.pwrite(a, b"%20d" % number, 0)
+    os.pwrite(b, b"%20d" % number, 0)
+    if number == 1000: print("up", flush=True)
+"""
+
+
+async def a_copy_under_write_load_is_of_one_moment(host: Host) -> None:
+    async with (
+        host.open(SandboxSpec()) as parent,
+        parent.start(Command(("python3", "-c", COUNTER))) as writer,
+    ):
+        await first_output(writer)
+        for _ in range(3):
+            async with parent.fork() as child:
+                first, second = int(await child.read("a")), int(await child.read("b"))
+                hold(first - second in (0, 1), f"the first file says {first} and the second {second}")
+        taken = await parent.snapshot()
+        async with host.open(SandboxSpec(template=f"snapshot:{taken.id}")) as restored:
+            first, second = int(await restored.read("a")), int(await restored.read("b"))
+            hold(first - second in (0, 1), f"the first file says {first} and the second {second}")
+        await host.delete_snapshot(taken.id)
+        before = int(await parent.read("a"))
+        with anyio.fail_after(WAIT_SECONDS):
+            while int(await parent.read("a")) == before:  # noqa: ASYNC110  a file signals nothing
+                await anyio.sleep(0.01)
+
+
+async def a_snapshot_outlives_its_sandbox_and_opens_as_often_as_wanted(host: Host) -> None:
+    name = f"kept-{new_snapshot_id()}"
+    async with host.open(SandboxSpec()) as parent:
+        await parent.write("file", b"then")
+        await text(parent, "rm ~/.bashrc; head -c 2000000 /dev/urandom > large")
+        first = await parent.snapshot(name)
+        await parent.write("file", b"later")
+        second = await parent.snapshot()
+    expect((first.name, first.parent, first.template, first.sandbox), (name, None, "default", parent.info.id))
+    expect((second.name, second.parent), (None, first.id))
+    hold(2_000_000 <= first.size_bytes < 40_000_000, f"{first.size_bytes} bytes were written")
+    expect([info for info in await host.snapshots() if info.sandbox == parent.info.id], [first, second])
+    for reference in (name, first.id):
+        async with host.open(SandboxSpec(template=f"snapshot:{reference}")) as restored:
+            expect(await restored.read("file"), b"then")
+            expect(await text(restored, "ls ~/.bashrc 2>/dev/null || echo gone"), "gone")
+            await restored.write("file", b"changed")
+            third = await restored.snapshot()
+            expect((third.parent, third.template), (first.id, "default"))
+            await host.delete_snapshot(third.id)
+    await host.delete_snapshot(name)
+    async with host.open(SandboxSpec(template=f"snapshot:{second.id}")) as restored:
+        expect(await restored.read("file"), b"later")
+    await host.delete_snapshot(second.id)
+    expect([info for info in await host.snapshots() if info.sandbox == parent.info.id], [])
+
+
+async def snapshots_that_cannot_be_are_refused(host: Host) -> None:
+    name = f"taken-{new_snapshot_id()}"
+    async with host.open(SandboxSpec()) as sandbox:
+        taken = await sandbox.snapshot(name)
+        with refused("name_taken"):
+            await sandbox.snapshot(name)
+        for bad in ("", "../x", "a b", "-x", "x" * 65, taken.id):
+            with refused("bad_name"):
+                await sandbox.snapshot(bad)
+    await host.delete_snapshot(name)
+    with refused("unknown_snapshot"):
+        await host.delete_snapshot(name)
+    for reference in (name, taken.id, "", "../../etc"):
+        with refused("unknown_snapshot"):
+            async with host.open(SandboxSpec(template=f"snapshot:{reference}")):
+                pass
+    with refused("sandbox_lost"):
+        await sandbox.snapshot()
 
 
 async def sandboxes_do_not_see_each_other(host: Host) -> None:
@@ -365,6 +448,7 @@ async def what_cannot_be_opened_is_refused(host: Host) -> None:
         ("unknown_template", SandboxSpec(template="no-such-template")),
         ("bad_sandbox", SandboxSpec(quota=Quota(memory_bytes=1))),
         ("bad_sandbox", SandboxSpec(ttl_seconds=0.0)),
+        ("bad_sandbox", SandboxSpec(quota=Quota(disk_bytes=1))),
     ):
         with refused(code):
             async with host.open(spec):
@@ -388,6 +472,9 @@ PROMISES: tuple[Promise, ...] = (
     file_operations_that_cannot_be_say_why,
     a_fork_has_the_files_and_not_the_processes_and_both_go_on,
     many_forks_at_once_are_all_whole,
+    a_copy_under_write_load_is_of_one_moment,
+    a_snapshot_outlives_its_sandbox_and_opens_as_often_as_wanted,
+    snapshots_that_cannot_be_are_refused,
     sandboxes_do_not_see_each_other,
     connections_to_the_proxy_port_reach_the_door,
     a_sandbox_that_dies_is_lost_at_once_for_everyone,

@@ -7,29 +7,87 @@ import msgspec
 
 
 class Layers(msgspec.Struct, frozen=True):
-    """How to mount one root: an overlay of `upper` on `lower`. On disk, ids are the guest's own (0-based)."""
+    """A root that is an overlay of `upper` on `lower`. On disk, ids are the guest's own (0-based)."""
 
     lower: Path
     upper: Path
     work: Path
 
 
+class Tree(msgspec.Struct, frozen=True):
+    """A root that is one whole directory. On disk, ids are the guest's own (0-based)."""
+
+    path: Path
+    """Where this process finds it."""
+    device: Path | None = None
+    """What the launcher mounts, when `path` is in no mount namespace."""
+    subvolume: str = ""
+    """Where the root is on `device`."""
+
+
+Root = Layers | Tree
+
+
 class Store(Protocol):
-    """Makes, copies and removes writable roots, each in a directory that the caller names."""
+    """Makes, copies and removes roots. Several processes may use the store of one data directory at once.
+
+    A root carries the name of its sandbox; `limit_bytes` is what may be written to it. All methods raise
+    `HostError`: `no_disk` when there is no room, `store_failed` otherwise; then nothing half made is left.
+    """
 
     @property
     def kind(self) -> str:
-        """What a person is shown, e.g. `overlay+copy`."""
+        """What a person is shown, e.g. `btrfs-loop`. It says so when there is no limit on a sandbox's disk."""
         ...
 
-    async def create(self, template: Path, at: Path) -> Layers:
-        """A fresh copy-on-write root over the root filesystem `template`, with its files under `at`."""
+    async def adopt(self, template: Path) -> None:
+        """Make the root filesystem `template` ready to be used many times; what was adopted stays."""
         ...
 
-    async def fork(self, parent: Layers, at: Path) -> Layers:
+    async def create(self, template: Path | None, name: str, limit_bytes: int) -> Root:
+        """A fresh copy-on-write root over `template`, or an empty one."""
+        ...
+
+    async def fork(self, parent: Root, name: str, limit_bytes: int) -> Root:
         """A copy of `parent` as it is now. The caller has made sure that nobody writes to it meanwhile."""
         ...
 
-    async def remove(self, at: Path) -> None:
-        """Remove a root that is not mounted; one that is half made or already gone is fine."""
+    async def remove(self, name: str) -> None:
+        """Remove a root that nobody uses; one that is half made or already gone is fine."""
         ...
+
+    async def snapshots(self) -> Path:
+        """The directory for snapshots, each with a directory of its own in it."""
+        ...
+
+    async def save(self, parent: Root, at: Path) -> int:
+        """A copy of `parent` that nobody writes to, in `at`, below the directory for snapshots; returns its size.
+
+        The size is what the sandbox wrote since it was made. The caller holds the sandbox still.
+        """
+        ...
+
+    async def restore(self, at: Path, name: str, limit_bytes: int) -> Root:
+        """A fresh root that starts as what `save` kept in `at`."""
+        ...
+
+    async def discard(self, at: Path) -> None:
+        """Remove what `save` kept in `at`, whole or half."""
+        ...
+
+    async def settle(self) -> None:
+        """Called now and then: bring to the disk what was written, so that nobody pays for it at once later."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of mounts. The next call of any other method takes them again."""
+        ...
+
+
+def writable(root: Root) -> Path:
+    """Where this process can put files into a root that is not running yet."""
+    match root:
+        case Layers():
+            return root.upper
+        case Tree():
+            return root.path

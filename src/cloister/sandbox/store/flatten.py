@@ -7,17 +7,27 @@ import anyio
 from cloister.core.errors import HostError
 from cloister.core.text import decode, one_line
 from cloister.sandbox._spawn import capture
-from cloister.sandbox.store.api import Layers
+from cloister.sandbox.store.api import Layers, Root, Tree
 from cloister.sandbox.store.merge import merge
+from cloister.sandbox.templates.root import scrub
 
 _COPY_SECONDS = 900.0
 
 
-async def flatten(root: Layers, at: Path, path: str) -> None:
+async def flatten(root: Root, at: Path, path: str) -> None:
     """Make the new directory `at` all that `root` holds. The caller has made sure that nobody writes to it.
 
     Raises `HostError` (`keep_failed`); then `at` and what is beside it with the same beginning may be half made.
     """
+    match root:
+        case Tree():
+            await _copy(root.path, at, path)
+            await anyio.to_thread.run_sync(scrub, at)
+        case Layers():
+            await _merged(root, at, path)
+
+
+async def _merged(root: Layers, at: Path, path: str) -> None:
     upper = at.with_name(f"{at.name}-upper")
     await _copy(root.upper, upper, path)
     try:

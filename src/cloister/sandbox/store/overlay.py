@@ -1,5 +1,11 @@
-"""The plain store: an overlay whose upper directory is copied on fork. Works on every filesystem."""
+"""The plain stores: an overlay whose upper directory is copied on fork. They work on every filesystem.
 
+Where files can share blocks (reflink), a copy costs as much as there are files; else as there are bytes.
+"""
+
+import errno
+import os
+import shutil
 from pathlib import Path
 
 import anyio
@@ -7,41 +13,101 @@ import anyio
 from cloister.core.errors import HostError
 from cloister.core.text import decode, one_line
 from cloister.sandbox._spawn import capture
-from cloister.sandbox.store.api import Layers
+from cloister.sandbox.store import disk
+from cloister.sandbox.store.api import Layers, Root
 
 _COPY_SECONDS = 600.0
 _REMOVE_SECONDS = 600.0
 
 
 class OverlayStore:
-    """Create is two empty directories; fork costs as much as what was written since; both share the template."""
+    """Create is two empty directories; fork and snapshot copy what was written since; all share the template."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, data_dir: Path, path: str, *, reflink: bool = False, floor: int | None = None) -> None:
+        self._data_dir = data_dir
+        self._reflink = reflink
+        self._floor = floor
         self._env = {"PATH": path, "LC_ALL": "C"}
 
     @property
     def kind(self) -> str:
-        return "overlay+copy"
+        return f"{'reflink' if self._reflink else 'overlay'}+copy (no disk quota)"
 
-    async def create(self, template: Path, at: Path) -> Layers:
-        layers = Layers(lower=template, upper=at / "upper", work=at / "work")
-        _make(at, layers.upper, layers.work)
+    async def adopt(self, template: Path) -> None:
+        """Nothing: the template is used where it is."""
+
+    async def create(self, template: Path | None, name: str, limit_bytes: int) -> Root:
+        self._check_room()
+        at = self._at(name)
+        layers = Layers(lower=template or at / "lower", upper=at / "upper", work=at / "work")
+        empty = () if template else (layers.lower,)
+        _make(at, layers.upper, layers.work, *empty)
         return layers
 
-    async def fork(self, parent: Layers, at: Path) -> Layers:
-        layers = Layers(lower=parent.lower, upper=at / "upper", work=at / "work")
+    async def fork(self, parent: Root, name: str, limit_bytes: int) -> Root:
+        self._check_room()
+        here = _layers(parent)
+        at = self._at(name)
+        layers = Layers(lower=here.lower, upper=at / "upper", work=at / "work")
         _make(at, layers.work)
+        await self._copy(here.upper, layers.upper)
+        return layers
+
+    async def remove(self, name: str) -> None:
+        await self._remove(self._at(name))
+
+    async def snapshots(self) -> Path:
+        directory = self._data_dir / "store" / "snapshots"
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return directory
+
+    async def save(self, parent: Root, at: Path) -> int:
+        self._check_room()
+        here = _layers(parent)
+        (at / "lower").symlink_to(here.lower.resolve())
+        await self._copy(here.upper, at / "upper")
+        return await anyio.to_thread.run_sync(_size, at / "upper")
+
+    async def restore(self, at: Path, name: str, limit_bytes: int) -> Root:
+        lower = at / "lower"
+        if not lower.is_dir():
+            raise HostError("store_failed", f"The snapshot {at.name} or its template is gone.")
+        lower = lower.resolve()
+        return await self.fork(Layers(lower, at / "upper", at / "work"), name, limit_bytes)
+
+    async def discard(self, at: Path) -> None:
+        await self._remove(at)
+
+    async def settle(self) -> None:
+        """Nothing: a copy reads what is in memory."""
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    def _at(self, name: str) -> Path:
+        return self._data_dir / "sandboxes" / name / "files"
+
+    def _check_room(self) -> None:
+        floor = disk.floor_of(self._data_dir) if self._floor is None else self._floor
+        disk.check_floor(self._data_dir, floor)
+
+    async def _copy(self, source: Path, target: Path) -> None:
         # `-a` keeps owners, links, times, whiteouts (character devices 0:0) and the overlay's own attributes.
         copied = await capture(
-            ["cp", "-a", "--reflink=auto", "--", str(parent.upper), str(layers.upper)],
+            ["cp", "-a", "--reflink=auto", "--", str(source), str(target)],
             env=self._env,
             seconds=_COPY_SECONDS,
         )
-        if not copied.ok:
-            raise HostError("fork_failed", f"The files could not be copied: {one_line(decode(copied.err))}")
-        return layers
+        if copied.ok:
+            return
+        why = one_line(decode(copied.err), 300)
+        if os.strerror(errno.ENOSPC) in why:
+            # What was copied so far is of no use and in everybody's way.
+            await self._remove(target)
+            raise disk.no_disk(os.strerror(errno.ENOSPC))
+        raise HostError("store_failed", f"The files could not be copied: {why}")
 
-    async def remove(self, at: Path) -> None:
+    async def _remove(self, at: Path) -> None:
         if not await anyio.Path(at).exists():
             return
         # SAFETY: the guest chose every name and depth below; `rm` neither follows links nor recurses in memory.
@@ -55,9 +121,35 @@ class OverlayStore:
             )
 
 
+def _layers(root: Root) -> Layers:
+    match root:
+        case Layers():
+            return root
+        case _:
+            raise HostError("store_failed", "This sandbox was made by another kind of store.")
+
+
 def _make(*directories: Path) -> None:
-    for directory in directories:
-        directory.mkdir()
-        # The upper directory is the guest's `/`, which everybody inside must be able to pass; what keeps
-        # others of this machine out is the data directory around it.
-        directory.chmod(0o755)
+    try:
+        for directory in directories:
+            directory.mkdir(parents=True)
+            # The upper directory is the guest's `/`, which everybody inside must be able to pass; what keeps
+            # others of this machine out is the data directory around it.
+            directory.chmod(0o755)
+    except OSError as error:
+        shutil.rmtree(directories[0], ignore_errors=True)
+        if error.errno == errno.ENOSPC:
+            raise disk.no_disk(os.strerror(errno.ENOSPC)) from error
+        raise HostError("store_failed", f"{directories[0]} cannot be made: {error.strerror}.") from error
+
+
+def _size(directory: Path) -> int:
+    """What the files below take on disk."""
+    total, left = 0, [directory]
+    while left:
+        with os.scandir(left.pop()) as entries:
+            for entry in entries:
+                total += entry.stat(follow_symlinks=False).st_blocks * 512
+                if entry.is_dir(follow_symlinks=False):
+                    left.append(Path(entry.path))
+    return total

@@ -107,6 +107,14 @@ class Templates:
         built = self.built(name)
         return None if built is None else built.rootfs
 
+    def version(self, name: str) -> str | None:
+        """What a sandbox of `name` would start from; None when that is not ready."""
+        try:
+            built = self.built(name)
+        except UserError:
+            return None
+        return None if built is None else built.home.name
+
     def keep_recipe(self, name: str, recipe: Recipe) -> None:
         """Store a recipe. Raises `UserError` (`bad_template`)."""
         check_name(name)

@@ -1,0 +1,230 @@
+"""Snapshots: frozen copies of a sandbox's files that outlive it. They have names, parents and sizes.
+
+Each is a directory in the store with its files and, beside them, what is known about it. It appears by one
+rename and disappears by one, so whatever has an id is whole.
+"""
+
+import fcntl
+import os
+import re
+import time
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import anyio
+import msgspec
+
+from cloister.core import limits
+from cloister.core.errors import UserError
+from cloister.core.ids import SandboxId, SnapshotId, is_id, new_snapshot_id
+from cloister.core.text import one_line
+from cloister.sandbox.api import SNAPSHOT_PREFIX, SnapshotInfo
+from cloister.sandbox.store import disk
+from cloister.sandbox.store.api import Root, Store
+from cloister.sandbox.store.image import locked
+
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+_NEW, _OLD = ".new-", ".old-"
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where the files of a sandbox came from."""
+
+    template: str
+    snapshot: SnapshotId | None = None
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """What a snapshot is taken of."""
+
+    sandbox: SandboxId
+    root: Root
+    origin: Origin
+    still: Callable[[], AbstractAsyncContextManager[None]]
+    """Nothing in the sandbox moves inside this block."""
+
+
+class Snapshots:
+    """The snapshots in one store, which several processes may share."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def take(self, subject: Subject, name: str | None) -> SnapshotInfo:
+        """Keep the files as they are at one moment. Raises `UserError` (`bad_name`, `name_taken`) and `HostError`."""
+        check_name(name)
+        directory = await self._store.snapshots()
+        self._check_free(directory, name)
+        info = SnapshotInfo(
+            id=new_snapshot_id(),
+            name=name,
+            parent=subject.origin.snapshot,
+            sandbox=subject.sandbox,
+            template=subject.origin.template,
+            created_at=time.time(),
+            size_bytes=0,
+        )
+        async with self._scratch(directory / f"{_NEW}{info.id}") as scratch:
+            async with subject.still():
+                size = await self._store.save(subject.root, scratch)
+            info = msgspec.structs.replace(info, size_bytes=size)
+            async with locked(directory / ".lock"):
+                self._check_free(directory, name)
+                await anyio.to_thread.run_sync(_publish, scratch, info)
+        await self.collect()
+        return info
+
+    async def list(self) -> tuple[SnapshotInfo, ...]:
+        """All of them, the oldest first."""
+        return _read_all(await self._store.snapshots())
+
+    async def find(self, reference: str) -> tuple[SnapshotInfo, Path]:
+        """The snapshot with this name or id, and its directory. Raises `UserError` (`unknown_snapshot`)."""
+        directory = await self._store.snapshots()
+        for info in _read_all(directory):
+            if reference in (info.id, info.name):
+                return info, directory / info.id
+        raise UserError("unknown_snapshot", f"There is no snapshot {one_line(reference, 80)!r}.")
+
+    async def delete(self, reference: str) -> None:
+        """Remove one; sandboxes and snapshots that came from it are not touched. Raises as `find`."""
+        _, home = await self.find(reference)
+        await self._delete(home)
+
+    async def collect(
+        self, seconds: float = limits.SNAPSHOT_SECONDS, total_bytes: int = limits.SNAPSHOTS_BYTES
+    ) -> int:
+        """Remove what is too old or too much, and what the dead left half made; returns how many that was."""
+        directory = await self._store.snapshots()
+        removed = 0
+        for info in outgrown(_read_all(directory), time.time(), seconds, total_bytes):
+            await self._delete(directory / info.id)
+            removed += 1
+        for path in sorted(directory.iterdir()):
+            if path.name.startswith((_NEW, _OLD)) and _nobody_holds(path):
+                await self._store.discard(path)
+                removed += 1
+        return removed
+
+    async def _delete(self, home: Path) -> None:
+        # Somebody else may delete it in this moment.
+        with suppress(FileNotFoundError):
+            await self._store.discard(_take_away(home))
+
+    def _check_free(self, directory: Path, name: str | None) -> None:
+        if name is not None and any(info.name == name for info in _read_all(directory)):
+            raise UserError(
+                "name_taken", f"There is a snapshot {name} already: delete it or take another name."
+            )
+
+    @asynccontextmanager
+    async def _scratch(self, path: Path) -> AsyncGenerator[Path]:
+        """A directory that is ours as long as we live, and gone if it was not renamed."""
+        descriptor = _begin(path)
+        try:
+            yield path
+        finally:
+            os.close(descriptor)
+            with anyio.CancelScope(shield=True):
+                if await anyio.Path(path).exists():
+                    await self._store.discard(path)
+
+
+@contextmanager
+def _disk_errors(directory: Path) -> Generator[None]:
+    """What goes wrong with the store's own small files, as our errors."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise disk.explained(error, "A snapshot", directory, 0) from error
+
+
+def _begin(path: Path) -> int:
+    """Make a directory that is held, for as long as the descriptor is open, by us."""
+    with _disk_errors(path.parent):
+        path.mkdir(mode=0o700)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor
+
+
+def _publish(scratch: Path, info: SnapshotInfo) -> None:
+    with _disk_errors(scratch.parent):
+        _write(scratch / "info.json", msgspec.json.encode(info))
+        scratch.rename(scratch.with_name(info.id))
+        # On disk before anyone is told of it.
+        descriptor = os.open(scratch.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _take_away(home: Path) -> Path:
+    with _disk_errors(home.parent):
+        return home.rename(home.with_name(f"{_OLD}{home.name}"))
+
+
+def check_name(name: str | None) -> None:
+    """Raises `UserError` (`bad_name`)."""
+    if name is not None and (not _NAME.match(name) or is_id(name)):
+        raise UserError(
+            "bad_name",
+            "The name of a snapshot has up to 64 letters, digits, dots, dashes and underscores, "
+            "and does not look like an id.",
+        )
+
+
+def reference_in(template: str) -> str | None:
+    """The snapshot that `snapshot:NAME-OR-ID` asks for; None for the name of a template."""
+    return template.removeprefix(SNAPSHOT_PREFIX) if template.startswith(SNAPSHOT_PREFIX) else None
+
+
+def outgrown(
+    infos: Iterable[SnapshotInfo], now: float, seconds: float, total_bytes: int
+) -> tuple[SnapshotInfo, ...]:
+    """Which snapshots must go. Age takes only those without a name; for the total, they go first. Pure."""
+    gone: list[SnapshotInfo] = []
+    kept: list[SnapshotInfo] = []
+    for info in infos:
+        (gone if info.name is None and now - info.created_at > seconds else kept).append(info)
+    total = sum(info.size_bytes for info in kept)
+    for info in sorted(kept, key=lambda info: (info.name is not None, info.created_at)):
+        if total <= total_bytes:
+            break
+        gone.append(info)
+        total -= info.size_bytes
+    return tuple(gone)
+
+
+def _read_all(directory: Path) -> tuple[SnapshotInfo, ...]:
+    found: list[SnapshotInfo] = []
+    for path in directory.iterdir():
+        if is_id(path.name):
+            with suppress(OSError, msgspec.MsgspecError):
+                found.append(msgspec.json.decode((path / "info.json").read_bytes(), type=SnapshotInfo))
+    return tuple(sorted(found, key=lambda info: (info.created_at, info.id)))
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _nobody_holds(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,311 @@
+"""The store in which a copy costs the same whatever its size: every root is a btrfs subvolume.
+
+    templates/KEY/root    a template, read-only     KEY says which directory, as it was
+    roots/HASH            the root of a sandbox     a writable snapshot of a template, a sandbox or a snapshot
+    snapshots/ID/root     a snapshot, read-only
+
+A sandbox's directory outside the store exists before its subvolume and after it, so that a sweep finds it.
+"""
+
+import errno
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+
+from cloister.core.errors import HostError
+from cloister.core.text import decode, one_line
+from cloister.sandbox._spawn import capture
+from cloister.sandbox.store import disk, ioctls, mounts
+from cloister.sandbox.store.api import Root, Tree
+from cloister.sandbox.store.image import TOP, Image, Mounted, locked
+
+T = TypeVar("T")
+
+_COPY_SECONDS = 900.0
+_SETTLE_SECONDS = 4.0
+_PATIENCE_SECONDS = 3.0
+_FORGET = 64
+"""Quota groups of removed subvolumes that are remembered until the kernel lets go of them."""
+
+
+class BtrfsStore:
+    """On a btrfs that is there (`native`), or in a file that is mounted for us alone."""
+
+    def __init__(self, data_dir: Path, path: str, *, native: bool, floor: int | None = None) -> None:
+        self._data_dir = data_dir
+        self._env = {"PATH": path, "LC_ALL": "C"}
+        self._image = None if native else Image(data_dir / "store.btrfs", path, floor)
+        self._native_floor = floor
+        self._opened: Mounted | None = None
+        self._opening = anyio.Lock()
+        self._limits = True
+        self._settled = 0.0
+        self._gone: list[int] = []
+
+    @property
+    def kind(self) -> str:
+        if self._image is not None:
+            return "btrfs-loop"
+        return "btrfs" if self._limits else "btrfs (no disk quota)"
+
+    async def adopt(self, template: Path) -> None:
+        await self._adopted(await self._ready(), template)
+
+    async def create(self, template: Path | None, name: str, limit_bytes: int) -> Root:
+        store = await self._ready()
+        if template is None:
+            return await self._make(store, name, limit_bytes, ioctls.create)
+        source = await self._adopted(store, template)
+        return await self._make(store, name, limit_bytes, partial(ioctls.snapshot, source))
+
+    async def fork(self, parent: Root, name: str, limit_bytes: int) -> Root:
+        store = await self._ready()
+        copy = partial(ioctls.snapshot, _within(store, parent))
+        return await self._make(store, name, limit_bytes, copy)
+
+    async def remove(self, name: str) -> None:
+        if self._image is not None and self._opened is None and not self._image.path.exists():
+            return
+        await self._remove(await self._mounted_again(), "roots", _hidden(name))
+
+    async def snapshots(self) -> Path:
+        return (await self._mounted()).top / "snapshots"
+
+    async def save(self, parent: Root, at: Path) -> int:
+        store = await self._ready()
+        source = _within(store, parent)
+
+        def copy() -> int:
+            if ioctls.counts_by_writer(store.top):
+                ioctls.snapshot(source, at / "root", read_only=True)
+                return ioctls.held(source)
+            # A moment later nothing of it is the sandbox's alone any more.
+            mounts.flush(store.top)
+            size = ioctls.held(source)
+            ioctls.snapshot(source, at / "root", read_only=True)
+            return size
+
+        return await self._do(store, "A snapshot", copy)
+
+    async def restore(self, at: Path, name: str, limit_bytes: int) -> Root:
+        store = await self._ready()
+        return await self._make(store, name, limit_bytes, partial(ioctls.snapshot, at / "root"))
+
+    async def discard(self, at: Path) -> None:
+        store = await self._mounted()
+        await self._remove(store, "snapshots", at.name, "root")
+        await self._do(store, "Removing", partial(shutil.rmtree, at, ignore_errors=True))
+
+    async def settle(self) -> None:
+        store = self._opened
+        now = anyio.current_time()
+        if store is None or now - self._settled < _SETTLE_SECONDS:
+            return
+        self._settled = now
+        await self._do(store, "Writing", partial(ioctls.sync, store.top))
+        self._settled = anyio.current_time()
+        if self._image is not None and self._image.needs_growth(store):
+            await self._image.grow(store)
+        self._forget(store)
+
+    async def close(self) -> None:
+        async with self._opening:
+            store, self._opened = self._opened, None
+            if store is not None:
+                self._forget(store)
+                # The last one to close waits for what was written.
+                await anyio.to_thread.run_sync(store.close)
+
+    def _forget(self, store: Mounted) -> None:
+        """Newer kernels do it themselves; groups of what was removed are small, and in nobody's way but many."""
+        with suppress(OSError):
+            self._gone = [number for number in self._gone if not ioctls.forget_limit(store.top, number)]
+
+    async def _mounted_again(self) -> Mounted:
+        """Mounted, even if that takes until the sandbox that just ended has let go of a store that stood still."""
+        deadline = anyio.current_time() + _PATIENCE_SECONDS
+        while True:
+            try:
+                return await self._mounted()
+            except HostError as error:
+                if error.code != "no_disk" or anyio.current_time() > deadline:
+                    raise
+            await anyio.sleep(0.05)
+
+    async def _mounted(self) -> Mounted:
+        async with self._opening:
+            if self._opened is not None and self._image is not None and _stands_still(self._opened):
+                # After an error of the disk; if no sandbox holds it, it comes back as it last was.
+                self._opened.close()
+                self._opened = None
+            if self._opened is None:
+                self._opened = await self._open()
+            return self._opened
+
+    async def _open(self) -> Mounted:
+        if self._image is not None:
+            store = await self._image.open()
+        else:
+            store = Mounted(self._data_dir / "store")
+        try:
+            for name in ("templates", "roots", "snapshots"):
+                (store.top / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._limits = ioctls.has_quota(store.top)
+        except OSError as error:
+            store.close()
+            raise self._explained(error, "Opening") from error
+        return store
+
+    async def _ready(self) -> Mounted:
+        """Mounted, with room for something new."""
+        store = await self._mounted()
+        if self._image is None:
+            disk.check_floor(self._data_dir, self._floor)
+            return store
+        self._image.check_room(store)
+        if self._image.needs_growth(store):
+            await self._image.grow(store)
+        return store
+
+    async def _make(self, store: Mounted, name: str, limit: int, make: Callable[[Path], None]) -> Tree:
+        path = store.top / "roots" / _hidden(name)
+
+        def made() -> None:
+            make(path)
+            if self._limits:
+                ioctls.limit(path, limit)
+
+        try:
+            await self._do(store, "A new root", made)
+        except BaseException:
+            with anyio.CancelScope(shield=True), suppress(HostError):
+                await self._remove(store, "roots", _hidden(name))
+            raise
+        return Tree(path, store.device, f"{TOP}/roots/{path.name}")
+
+    async def _adopted(self, store: Mounted, template: Path) -> Path:
+        where, identity = _identity(template)
+        home = store.top / "templates" / hashlib.sha256(identity.encode()).hexdigest()[:16]
+        if not home.exists():
+            async with locked(store.top / "templates" / ".lock"):
+                if not home.exists():
+                    await self._import(store, where, home, identity)
+        return home / "root"
+
+    async def _import(self, store: Mounted, template: Path, home: Path, identity: str) -> None:
+        # We hold the lock: whoever began these is dead, and what was imported from something gone is of no use.
+        for other in sorted(home.parent.iterdir()):
+            if other.name.startswith(".new-") or (other.name != ".lock" and _outdated(other)):
+                await self._remove(store, "templates", other.name, "root")
+                shutil.rmtree(other, ignore_errors=True)
+        scratch = home.with_name(f".new-{secrets.token_hex(4)}")
+        try:
+            await self._do(store, "A template", partial(_begin, scratch, identity))
+            await self._copy(template, scratch / "root")
+            await self._do(store, "A template", partial(_finish, scratch, home))
+        except BaseException:
+            with anyio.CancelScope(shield=True), suppress(HostError):
+                await self._remove(store, "templates", scratch.name, "root")
+                shutil.rmtree(scratch, ignore_errors=True)
+            raise
+
+    async def _copy(self, template: Path, into: Path) -> None:
+        argv = ["cp", "-a", "--reflink=auto", "--", f"{template}/.", f"{into}/"]
+        copied = await capture(argv, env=self._env, seconds=_COPY_SECONDS)
+        if copied.ok:
+            return
+        why = one_line(decode(copied.err), 300)
+        if os.strerror(errno.ENOSPC) in why:
+            raise disk.no_disk(os.strerror(errno.ENOSPC))
+        raise HostError("store_failed", f"The template could not be copied into the store: {why}")
+
+    async def _remove(self, store: Mounted, *parts: str) -> None:
+        path = store.top.joinpath(*parts)
+        try:
+            self._gone = [*self._gone, ioctls.tree_of(path)][-_FORGET:]
+            await anyio.to_thread.run_sync(ioctls.destroy, path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.ENOTTY, errno.EINVAL):
+                raise self._explained(error, "Removing") from error
+            # Subvolumes within it, or no subvolume at all: `rm` neither follows links nor recurses in memory.
+            removed = await capture(["rm", "-rf", "--", str(path)], env=self._env, seconds=_COPY_SECONDS)
+            if not removed.ok:
+                why = one_line(decode(removed.err), 300)
+                raise HostError("remove_failed", f"{path.name} could not be removed: {why}") from error
+
+    async def _do(self, store: Mounted, what: str, action: Callable[[], T]) -> T:
+        """`action` in a thread; once more when the store was full and could grow."""
+        try:
+            return await anyio.to_thread.run_sync(action)
+        except OSError as error:
+            if error.errno != errno.ENOSPC or self._image is None or not await self._image.grow(store):
+                raise self._explained(error, what) from error
+        try:
+            return await anyio.to_thread.run_sync(action)
+        except OSError as error:
+            raise self._explained(error, what) from error
+
+    @property
+    def _floor(self) -> int:
+        if self._image is not None:
+            return self._image.floor
+        return disk.floor_of(self._data_dir) if self._native_floor is None else self._native_floor
+
+    def _explained(self, error: OSError, what: str) -> HostError:
+        return disk.explained(error, what, self._data_dir, self._floor)
+
+
+def _within(store: Mounted, root: Root) -> Path:
+    """Where `root` is by now: the store may have been mounted anew since it was made."""
+    match root:
+        case Tree(path=path):
+            return store.top / "roots" / path.name
+        case _:
+            raise HostError("store_failed", "This sandbox was made by another kind of store.")
+
+
+def _stands_still(store: Mounted) -> bool:
+    return bool(os.statvfs(store.top).f_flag & os.ST_RDONLY)
+
+
+def _hidden(name: str) -> str:
+    """The guest sees what its root is called, and shall not learn what it is called."""
+    return hashlib.sha256(name.encode()).hexdigest()[:24]
+
+
+def _identity(template: Path) -> tuple[Path, str]:
+    where = template.resolve()
+    found = where.stat()
+    return where, f"{where} {found.st_ino} {found.st_mtime_ns}"
+
+
+def _outdated(home: Path) -> bool:
+    """Whether the directory that was imported here is gone or another one."""
+    try:
+        where, inode, changed = (home / "source").read_text().rsplit(" ", 2)
+        found = Path(where).stat()
+    except (OSError, ValueError):
+        return True
+    return (str(found.st_ino), str(found.st_mtime_ns)) != (inode, changed)
+
+
+def _begin(scratch: Path, identity: str) -> None:
+    scratch.mkdir(mode=0o700)
+    (scratch / "source").write_text(identity)
+    ioctls.create(scratch / "root")
+
+
+def _finish(scratch: Path, home: Path) -> None:
+    ioctls.protect(scratch / "root")
+    mounts.flush(scratch)
+    scratch.rename(home)

@@ -1,0 +1,108 @@
+"""Which tier a sandbox gets: the one that was asked for or none at all; `auto` is the strongest at native speed."""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import msgspec
+
+from cloister.core.errors import HostError
+from cloister.core.ids import OwnerId
+from cloister.core.records import Tier, TierName
+from cloister.sandbox import plan
+from cloister.sandbox.api import Door, Report, Sandbox, SandboxSpec, SnapshotInfo, TierHost, TierReport
+from cloister.sandbox.container import ContainerHost
+from cloister.sandbox.store.choose import StoreChoice
+
+STRENGTH: tuple[TierName, ...] = ("container", "gvisor")
+"""Weakest first."""
+
+
+class Choices(msgspec.Struct, frozen=True):
+    """What the settings of these names say."""
+
+    runtime: str | None = None
+    runsc: str | None = None
+    store: StoreChoice = "auto"
+
+
+def local_tiers(data_dir: Path, owner: OwnerId, path: str, choices: Choices) -> "Tiers":
+    """Every tier that this machine might have."""
+    return Tiers(
+        {
+            "container": ContainerHost(data_dir, owner, choices.runtime, path, store=choices.store),
+            "gvisor": ContainerHost(data_dir, owner, choices.runsc, path, tier="gvisor", store=choices.store),
+        }
+    )
+
+
+class Tiers:
+    """The tiers of this machine as one place for sandboxes. Implements `sandbox.api.Host`."""
+
+    def __init__(self, hosts: Mapping[TierName, TierHost]) -> None:
+        """At least one host; what one of them prepares or keeps, all can use."""
+        self._hosts = {tier: hosts[tier] for tier in STRENGTH if tier in hosts}
+        self._first = next(iter(self._hosts.values()))
+        self._chosen: dict[Tier, TierName] = {}
+        self._choosing = anyio.Lock()
+
+    async def close(self) -> None:
+        """Let go of what the hosts hold beyond their sandboxes."""
+        for host in self._hosts.values():
+            await host.close()
+
+    @asynccontextmanager
+    async def open(self, spec: SandboxSpec, door: Door | None = None) -> AsyncGenerator[Sandbox]:
+        """See `Host.open`. Raises `HostError` (`no_tier`) when the tier that was asked for does not work here."""
+        plan.check_spec(spec)
+        tier = await self._choose(spec.tier)
+        async with self._hosts[tier].open(spec, door) as sandbox:
+            yield sandbox
+
+    async def prepare(self, template: str, report: Report) -> None:
+        """See `Host.prepare`."""
+        await self._first.prepare(template, report)
+
+    async def snapshots(self) -> tuple[SnapshotInfo, ...]:
+        """See `Host.snapshots`."""
+        return await self._first.snapshots()
+
+    async def delete_snapshot(self, reference: str) -> None:
+        """See `Host.delete_snapshot`."""
+        await self._first.delete_snapshot(reference)
+
+    async def sweep(self) -> int:
+        """See `Host.sweep`."""
+        return sum([await host.sweep() for host in self._hosts.values()])
+
+    async def reports(self, *, again: bool = False) -> tuple[TierReport, ...]:
+        """Every tier, weakest first."""
+        return tuple([await host.report(again=again) for host in self._hosts.values()])
+
+    async def _choose(self, tier: Tier) -> TierName:
+        async with self._choosing:
+            if tier not in self._chosen:
+                wanted = [host for name, host in self._hosts.items() if tier in ("auto", name)]
+                try:
+                    self._chosen[tier] = choose(tier, [await host.report() for host in wanted])
+                except HostError:
+                    # What failed before may have been mended since; only a success is worth remembering for long.
+                    self._chosen[tier] = choose(tier, [await host.report(again=True) for host in wanted])
+            return self._chosen[tier]
+
+
+def choose(tier: Tier, reports: Sequence[TierReport]) -> TierName:
+    """The tier to use, given how those in question fare. Raises `HostError` (`no_tier`)."""
+    if tier == "auto":
+        able = [report.tier for report in reports if report.works and report.native]
+        for strongest in reversed(STRENGTH):
+            if strongest in able:
+                return strongest
+        why = " ".join(f"{report.tier}: {report.found}" for report in reports)
+        raise HostError("no_tier", f"No tier can be enforced at native speed on this machine. {why}")
+    for report in reports:
+        if report.works:
+            return report.tier
+    why = " ".join(f"{report.found}{f' Try: {report.fix}.' if report.fix else ''}" for report in reports)
+    raise HostError("no_tier", f"The tier {tier} cannot be enforced on this machine: {why}".rstrip(": "))

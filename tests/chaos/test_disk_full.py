@@ -1,0 +1,125 @@
+"""The machine's disk is full: one clear error, nothing half made, and all goes on when there is room again."""
+
+import os
+import subprocess
+from collections.abc import AsyncGenerator, Generator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from cloister.core.commands import shell
+from cloister.core.errors import HostError
+from cloister.core.ids import new_owner_id
+from cloister.sandbox.api import SandboxSpec
+from cloister.sandbox.container import ContainerHost
+from cloister.sandbox.owners import Owners
+from cloister.sandbox.store import disk
+
+pytestmark = pytest.mark.anyio
+
+PATH = os.environ["PATH"]
+MIB = 1024**2
+
+
+@pytest.fixture
+def small_disk(warm_dir: Path, tmp_path: Path) -> Generator[Path]:
+    """A data directory on a disk of its own, which has room for a template and a little more."""
+    at = tmp_path / "disk"
+    at.mkdir()
+    options = f"size={2048 * MIB},mode=0700"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(at)], check=True)
+    try:
+        for name in ("templates", "programs", "runtimes.json"):
+            (at / name).symlink_to(warm_dir / name)
+        yield at
+    finally:
+        subprocess.run(["umount", str(at)], check=True)
+
+
+@pytest.fixture(params=["btrfs-loop", "overlay"])
+async def host(request: pytest.FixtureRequest, small_disk: Path) -> AsyncGenerator[ContainerHost]:
+    owner = new_owner_id()
+    with Owners(small_disk / "owners").hold(owner):
+        opened = ContainerHost(small_disk, owner, None, PATH, store=request.param)
+        yield opened
+        await opened.close()
+    # A device is let go of in the kernel's own time, and a disk with a device on it cannot be unmounted.
+    with anyio.fail_after(30):
+        while has_device(small_disk):  # noqa: ASYNC110
+            await anyio.sleep(0.01)
+
+
+def has_device(directory: Path) -> bool:
+    files = Path("/sys/block").glob("loop*/loop/backing_file")
+    return any(path.read_text().startswith(str(directory)) for path in files)
+
+
+def fill_disk(directory: Path, leave: int) -> Path:
+    """Take everything but `leave` bytes."""
+    ballast = directory / "ballast"
+    with ballast.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, max(1, disk.free(directory) - leave))
+    return ballast
+
+
+async def refuses(host: ContainerHost, what: str) -> None:
+    with pytest.raises(HostError) as refused:
+        async with host.open(SandboxSpec()):
+            pass
+    assert refused.value.code == "no_disk", what
+    assert "free some disk" in refused.value.message
+
+
+async def test_with_the_disk_full_nothing_new_is_made_and_what_lives_goes_on(
+    host: ContainerHost, small_disk: Path
+) -> None:
+    async with host.open(SandboxSpec()) as sandbox:
+        await sandbox.write("file", b"before")
+        kept = await sandbox.snapshot("kept")
+        ballast = fill_disk(small_disk, disk.floor_of(small_disk) // 2)
+        await refuses(host, "create")
+        with pytest.raises(HostError) as forked:
+            async with sandbox.fork():
+                pass
+        with pytest.raises(HostError) as taken:
+            await sandbox.snapshot("more")
+        assert (forked.value.code, taken.value.code) == ("no_disk", "no_disk")
+        assert [path.name.split(".")[0] for path in (small_disk / "sandboxes").iterdir()] == [sandbox.info.id]
+        assert await host.snapshots() == (kept,)
+        await sandbox.write("file", b"small things still fit")
+        ballast.unlink()
+        async with sandbox.fork() as child:
+            assert await child.read("file") == b"small things still fit"
+        await sandbox.snapshot("more")
+    async with host.open(SandboxSpec(template="snapshot:kept")) as restored:
+        assert await restored.read("file") == b"before"
+
+
+async def test_a_sandbox_that_writes_onto_a_full_disk_breaks_nothing_but_itself(
+    host: ContainerHost, small_disk: Path
+) -> None:
+    async with host.open(SandboxSpec()) as sandbox:
+        await sandbox.write("file", b"before")
+        await sandbox.snapshot("kept")
+        ballast = fill_disk(small_disk, 0)
+        await sandbox.run(shell("head -c 300000000 /dev/urandom > big; sync"))
+        await refuses(host, "create")
+    ballast.unlink()
+    with anyio.fail_after(60):
+        assert [info.name for info in await host.snapshots()] == ["kept"]
+        async with host.open(SandboxSpec(template="snapshot:kept")) as restored, restored.fork() as child:
+            assert await child.read("file") == b"before"
+            assert (await child.run(shell("head -c 10000000 /dev/urandom > some && sync"))).ok
+    assert list((small_disk / "sandboxes").iterdir()) == []
+
+
+@pytest.mark.parametrize("host", ["btrfs-loop"], indirect=True)
+async def test_an_import_that_does_not_fit_leaves_nothing(host: ContainerHost, small_disk: Path) -> None:
+    ballast = fill_disk(small_disk, 400 * MIB)
+    await refuses(host, "create")
+    assert list((small_disk / "sandboxes").glob("*")) == []
+    ballast.unlink()
+    with anyio.fail_after(120):
+        async with host.open(SandboxSpec()) as sandbox:
+            assert (await sandbox.run(shell("true"))).ok
