@@ -142,7 +142,7 @@ async def test_many_who_claim_at_once_get_one_each(host: ContainerHost) -> None:
 
 
 async def test_the_pool_stays_within_its_memory(host: ContainerHost) -> None:
-    bound = 8_388_608
+    bound = 33_554_432
     async with open_pool(
         host, (PoolWish(size=100, memory_bytes=bound),), QUOTA, host.templates.version
     ) as pool:

@@ -6,7 +6,7 @@ goes. What a caller may choose for itself (environment, door, time to live) is s
 
 import logging
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import anyio
@@ -14,7 +14,8 @@ import msgspec
 from anyio.abc import ByteStream, TaskGroup, TaskStatus
 
 from cloister.core import limits
-from cloister.core.errors import CloisterError, HostError
+from cloister.core.commands import Command
+from cloister.core.errors import CloisterError, HostError, UserError
 from cloister.core.ids import SandboxId
 from cloister.core.records import PoolWish, Quota, Tier
 from cloister.sandbox.api import Door, Host, Poolable, Report, Sandbox, SandboxSpec, SnapshotInfo
@@ -29,6 +30,7 @@ _SETTLE_SECONDS = 0.1
 """After a claim: opening the next one must not slow down the first commands of whoever claimed."""
 
 _END_SECONDS = 130.0
+_NOTHING = Command(("/bin/sh", "-c", "exec true"), cwd="/", seconds=10.0)
 _GUESS_BYTES = 8_388_608
 """What a sandbox is taken to use before the first one was measured."""
 
@@ -224,6 +226,7 @@ class Pool:
                 if not isinstance(sandbox, Poolable):
                     tier = sandbox.info.isolation.tier
                     raise HostError("cannot_pool", f"Sandboxes of the tier {tier} cannot be kept warm.")
+                await _stretch(sandbox)
                 member = _Member(sandbox, version, doorway, expires)
                 shelf.ready.append(member)
                 task_status.started()
@@ -265,6 +268,12 @@ class Pool:
     def _change(self) -> None:
         self._changed.set()
         self._changed = anyio.Event()
+
+
+async def _stretch(sandbox: Sandbox) -> None:
+    """Run what leaves no trace: a first command has to bring the shell and its libraries into memory."""
+    with suppress(UserError):  # a template without a shell has nothing to bring
+        await sandbox.run(_NOTHING)
 
 
 @asynccontextmanager
