@@ -45,6 +45,7 @@ async def checkup(settings: Settings) -> tuple[Finding, ...]:
         *await _tiers(settings),
         _cgroups(),
         _data_dir(settings.data_dir),
+        _log(settings.data_dir),
         _disk(settings.data_dir, built),
         _template(built),
         _image_tools(settings),
@@ -80,6 +81,7 @@ def _mmdebstrap(settings: Settings, built: bool | None) -> Finding:
 
 
 async def _tiers(settings: Settings) -> tuple[Finding, ...]:
+    from cloister.app import make_data_dir
     from cloister.core.ids import new_owner_id
     from cloister.sandbox.owners import Owners
     from cloister.sandbox.tiers import Choices, choose, local_tiers
@@ -87,6 +89,7 @@ async def _tiers(settings: Settings) -> tuple[Finding, ...]:
     owner = new_owner_id()
     try:
         # The self-test opens a sandbox, and a sandbox belongs to somebody who lives.
+        make_data_dir(settings.data_dir)
         with Owners(settings.data_dir / "owners").hold(owner):
             choices = Choices(settings.file.runtime, settings.file.runsc, settings.file.store)
             tiers = local_tiers(settings.data_dir, owner, settings.path, choices)
@@ -142,6 +145,21 @@ def _data_dir(data_dir: Path) -> Finding:
     if os.access(place, os.W_OK | os.X_OK):
         return Finding("data", True, f"{data_dir}{'' if there else ' (made at the first run)'}")
     return Finding("data", False, f"{data_dir} cannot be written", "cloister --data-dir DIR …, or use sudo")
+
+
+def _log(data_dir: Path) -> Finding:
+    from cloister.core.errors import HostError
+    from cloister.runs.reader import LogReader
+
+    path = data_dir / "cloister.db"
+    if not path.exists():
+        return Finding("log", True, "made at the first run")
+    try:
+        with LogReader(path) as reader:
+            reader.rows(1)
+    except HostError as error:
+        return Finding("log", False, error.message, f"move {path} away, or restore a copy")
+    return Finding("log", True, str(path))
 
 
 def _disk(data_dir: Path, built: bool | None) -> Finding:

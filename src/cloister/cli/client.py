@@ -126,6 +126,8 @@ def failure(status: int, reply: bytes) -> CloisterError:
                 pass
     except ValueError:
         pass
+    if code in ("no_model", "no_key", "no_model_url"):
+        message += " The server does the work, with the environment it was started in: restart it with these set."
     match status:
         case 410:
             return SandboxLost(message)
