@@ -110,6 +110,29 @@ def machine_dir(warm_dir: Path) -> Path:
     return warm_dir / "microvm"
 
 
+@pytest.fixture
+def own_dir(warm_dir: Path, tmp_path: Path) -> Path:
+    """As `data_dir`, with templates of its own beside the usual one."""
+    directory = tmp_path / "data"
+    (directory / "templates").mkdir(parents=True)
+    directory.chmod(0o700)
+    for name in ("programs", "runtimes.json", "store.btrfs"):
+        if (warm_dir / name).exists():
+            (directory / name).symlink_to(warm_dir / name)
+    for home in (warm_dir / "templates").glob("default-*"):
+        (directory / "templates" / home.name).symlink_to(home)
+    return directory
+
+
+@pytest.fixture
+def own_host(own_dir: Path) -> Generator[ContainerHost]:
+    owner = new_owner_id()
+    with Owners(own_dir / "owners").hold(owner):
+        opened = ContainerHost(own_dir, owner, None, PATH)
+        yield opened
+        anyio.run(opened.close)
+
+
 def leftovers(directory: Path) -> Iterator[str]:
     """What sandboxes whose data is below `directory` left on this machine."""
     names = {

@@ -4,12 +4,13 @@ import errno
 import fcntl
 import os
 import time
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import anyio
 from anyio.abc import ByteStream
 
 from cloister.core import limits
@@ -40,8 +41,13 @@ from cloister.runs.sandboxes import Sandboxes, open_sandboxes
 from cloister.runs.sqlite import SqliteBackbone, open_backbone
 from cloister.runs.supervisor import Supervisor, open_supervisor
 from cloister.runs.view import RunView, fold
+from cloister.runs.warming import Warming, repositories
+from cloister.runs.workshop import Workshop
 from cloister.sandbox.api import Door as DoorCall
+from cloister.sandbox.api import Host
 from cloister.sandbox.owners import Owners
+from cloister.sandbox.pool import Pool, open_pool
+from cloister.sandbox.templates.catalog import Templates
 from cloister.sandbox.tiers import Choices, Tiers, local_tiers
 from cloister.settings import Settings
 
@@ -56,14 +62,17 @@ class App:
     owner: OwnerId
     backbone: SqliteBackbone
     host: Tiers
+    pool: Pool
     sandboxes: Sandboxes
     supervisor: Supervisor
+    workshop: Workshop
 
     async def submit(self, new: NewRun, who: str) -> tuple[RunId, bool]:
         """Admit a run; it is durable and on its way when this returns. The flag: made now or known by key."""
         if problem := check_new_run(new):
             raise UserError("bad_run", problem)
         choose_model(self.settings, new.model)
+        self.workshop.templates.recipe(new.template)
         run_layer(new)
         run, made = await self.backbone.admit(new, who)
         if made:
@@ -162,6 +171,33 @@ def make_data_dir(data_dir: Path) -> None:
 
 
 @asynccontextmanager
+async def _background(work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncGenerator[None]:
+    """`work` goes on while the block lasts."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(work)
+        try:
+            yield
+        finally:
+            tasks.cancel_scope.cancel()
+
+
+def _means(settings: Settings, host: Host, warming: Warming, policy: Policy) -> Means:
+    """What conducting runs takes."""
+    return Means(
+        data_dir=settings.data_dir,
+        host=host,
+        warming=warming,
+        forge=warming.workshop.forge,
+        models=lambda name: open_model(
+            name, default=settings.file.model, keys=settings.keys, url=settings.file.model_url
+        ),
+        policy=policy,
+        quota=settings.file.quota,
+        ask_seconds=settings.file.ask_seconds,
+    )
+
+
+@asynccontextmanager
 async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
     """Wire everything; leaving the block closes it and leaves unfinished runs resumable.
 
@@ -183,18 +219,15 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         host = local_tiers(settings.data_dir, owner, settings.path, choices)
         stack.push_async_callback(host.close)
         await host.sweep()
-        sandboxes = await stack.enter_async_context(open_sandboxes(host, _hand_door(policy)))
-        means = Means(
-            data_dir=settings.data_dir,
-            host=host,
-            forge=PlainGit(),
-            models=lambda name: open_model(
-                name, default=settings.file.model, keys=settings.keys, url=settings.file.model_url
-            ),
-            policy=policy,
-            quota=settings.file.quota,
-            ask_seconds=settings.file.ask_seconds,
-        )
+        templates = Templates(settings.data_dir / "templates", settings.path)
+        await templates.sweep()
+        door, quota = _hand_door(policy), settings.file.quota
+        workshop = Workshop(templates, host, PlainGit(), door, quota, repositories(settings.data_dir))
+        warming = Warming(workshop)
+        pooled = settings.file.pool if role == "server" else ()
+        pool = await stack.enter_async_context(open_pool(host, pooled, quota, templates.version))
+        sandboxes = await stack.enter_async_context(open_sandboxes(pool, door))
+        means = _means(settings, pool, warming, policy)
 
         async def drive(journal: Journal, run: RunId) -> None:
             await conduct(means, journal, run)
@@ -207,4 +240,6 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
             claims_all=role == "server",
         )
         await stack.enter_async_context(open_supervisor(supervisor))
-        yield App(settings, owner, backbone, host, sandboxes, supervisor)
+        if role == "server":
+            await stack.enter_async_context(_background(warming.keep_warm))
+        yield App(settings, owner, backbone, host, pool, sandboxes, supervisor, workshop)

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from cloister.core.errors import UserError
-from cloister.core.records import Budget, Quota, check_budget
+from cloister.core.records import Budget, PoolWish, Quota, check_budget
 
 Secret = str
 
@@ -48,6 +48,8 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ask_seconds: float = 300.0
     """How long an `ask` waits for a person before it is denied."""
     policy: tuple[RuleEntry, ...] = ()
+    pool: tuple[PoolWish, ...] = ()
+    """Sandboxes that a server keeps ready, one `[[pool]]` table per template."""
 
 
 class Settings(msgspec.Struct, frozen=True):

@@ -300,5 +300,19 @@ def test_help_lists_every_command_without_colours(cloister: Cloister) -> None:
     assert "\x1b" not in done.stdout
     listed = [line.split()[0] for line in done.stdout.partition("Commands:\n")[2].splitlines()]
     assert sorted(listed) == sorted(
-        ["run", "ps", "watch", "say", "stop", "answer", "log", "diff", "apply", "serve", "doctor", "sandbox"]
+        [
+            "run",
+            "ps",
+            "watch",
+            "say",
+            "stop",
+            "answer",
+            "log",
+            "diff",
+            "apply",
+            "serve",
+            "doctor",
+            "sandbox",
+            "template",
+        ]
     )

@@ -12,8 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.core.errors import HostError, UserError
-from cloister.sandbox import apt, template
-from cloister.sandbox.template import MARKER, BuildProgress, Templates, read_sources, useful_lines
+from cloister.sandbox import apt
+from cloister.sandbox.templates import building
+from cloister.sandbox.templates.about import MARKER
+from cloister.sandbox.templates.catalog import Templates
+from cloister.sandbox.templates.debian import BuildProgress, read_sources, useful_lines
 
 pytestmark = pytest.mark.anyio
 
@@ -201,14 +204,16 @@ async def test_a_build_that_was_cancelled_leaves_nothing(tmp_path: Path) -> None
                     tasks.cancel_scope.cancel()
 
             tasks.start_soon(templates.prepare, "default", cancel_when_it_works)
-    assert [p.name for p in (tmp_path / "templates").iterdir() if not p.name.startswith(".lock-")] == []
+    assert [p.name for p in (tmp_path / "templates").iterdir() if not p.name.startswith(".lock-")] == [
+        "default.log"
+    ], "only what it said is kept"
 
 
 BUILDER = """
 import sys
 from pathlib import Path
 import anyio
-from cloister.sandbox.template import Templates
+from cloister.sandbox.templates.catalog import Templates
 
 def show(fraction, note):
     print(note, flush=True)
@@ -258,7 +263,7 @@ async def test_what_the_host_lacks_is_named(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(HostError) as refused:
         await Templates(tmp_path / "templates", str(tmp_path / "empty")).prepare("default", quiet)
     assert refused.value.code == "no_mmdebstrap"
-    monkeypatch.setattr(template, "NEEDED_BYTES", shutil.disk_usage(tmp_path).total * 2)
+    monkeypatch.setattr(building, "NEEDED_BYTES", shutil.disk_usage(tmp_path).total * 2)
     with pytest.raises(HostError) as refused:
         await Templates(tmp_path / "templates", fake_tool(tmp_path / "bin", "make")).prepare("default", quiet)
     assert refused.value.code == "no_disk"

@@ -48,7 +48,9 @@ async def checkup(settings: Settings) -> tuple[Finding, ...]:
         _log(settings.data_dir),
         _disk(settings.data_dir, built),
         _template(built),
+        _image_tools(settings),
         _server(settings.data_dir),
+        *_pool(settings),
         _model(settings),
     )
 
@@ -161,7 +163,7 @@ def _log(data_dir: Path) -> Finding:
 
 
 def _disk(data_dir: Path, built: bool | None) -> Finding:
-    from cloister.sandbox.template import NEEDED_BYTES
+    from cloister.sandbox.templates.building import NEEDED_BYTES
 
     wanted = _RUN_BYTES if built else NEEDED_BYTES
     free = shutil.disk_usage(_existing(data_dir)).free
@@ -171,7 +173,7 @@ def _disk(data_dir: Path, built: bool | None) -> Finding:
 
 def _template_built(settings: Settings) -> bool | None:
     """None when it cannot be known."""
-    from cloister.sandbox.template import Templates
+    from cloister.sandbox.templates.catalog import Templates
 
     try:
         return Templates(settings.data_dir / "templates", settings.path).find("default") is not None
@@ -184,6 +186,38 @@ def _template(built: bool | None) -> Finding:
         return Finding("template", ok=True, found="default is built")
     found = "default is not built yet: the first run builds it, once"
     return Finding("template", False, found, 'cloister run "…" --repo PATH', needed=False)
+
+
+def _image_tools(settings: Settings) -> Finding:
+    """What templates from images need; nothing else does."""
+    tools = ("skopeo", "umoci", "buildah")
+    missing = [tool for tool in tools if shutil.which(tool, path=settings.path) is None]
+    if not missing:
+        return Finding("images", True, f"{', '.join(tools)}: templates from images work", needed=False)
+    found = f"no {', '.join(missing)}: templates from images need it"
+    return Finding("images", False, found, f"apt-get install {' '.join(missing)}", needed=False)
+
+
+def _pool(settings: Settings) -> tuple[Finding, ...]:
+    """What is kept warm, where the configuration asks for it."""
+    if not settings.file.pool:
+        return ()
+    from cloister.cli.client import Client
+
+    try:
+        place = living(settings.data_dir)
+        shelves = Client(place).pool() if place else ()
+    except CloisterError:
+        shelves = ()
+    if not shelves:
+        found = "no warm sandboxes: they are kept while a server runs"
+        return (Finding("pool", False, found, "cloister serve --background", needed=False),)
+    words = [
+        f"{one_line(s.template, 48)}: {s.ready} of {s.size} ready, {s.memory_bytes / 2**20:.1f} MiB"
+        for s in shelves
+    ]
+    full = all(shelf.ready for shelf in shelves)
+    return (Finding("pool", full, "; ".join(words), needed=False),)
 
 
 def _server(data_dir: Path) -> Finding:

@@ -13,6 +13,7 @@ from cloister.core.ids import RunId
 if TYPE_CHECKING:
     from cloister.core.records import NewRun
     from cloister.sandbox.api import SandboxInfo
+    from cloister.sandbox.pool import PoolInfo
 
 T = TypeVar("T")
 
@@ -41,6 +42,11 @@ class Client:
 
     def submit(self, new: "NewRun") -> RunId:
         return self.decoded(_Admitted, self._ask("POST", "/v1/runs", new)).id
+
+    def pool(self) -> tuple["PoolInfo", ...]:
+        from cloister.sandbox.pool import PoolInfo
+
+        return self.decoded(tuple[PoolInfo, ...], self._ask("GET", "/v1/pool", seconds=5))
 
     def sandboxes(self) -> tuple["SandboxInfo", ...]:
         from cloister.sandbox.api import SandboxInfo

@@ -18,6 +18,7 @@ from cloister.cli import (
     say,
     serve,
     stop,
+    template,
     watch,
 )
 
@@ -66,6 +67,7 @@ app.command("log")(log.log)
 app.command("diff")(diff.diff)
 app.command("apply")(apply.apply)
 app.add_typer(sandbox.app, name="sandbox")
+app.add_typer(template.app, name="template")
 app.command("serve")(serve.serve)
 app.command("doctor")(doctor.doctor)
 

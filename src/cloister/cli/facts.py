@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from cloister.cli.excerpt import excerpt
 from cloister.cli.pieces import Line, counted, seconds
 from cloister.core.diagnosis import Comparison, Diagnosis
-from cloister.core.events import ToolReturned
+from cloister.core.events import SandboxOpened, ToolReturned
 from cloister.core.records import Isolation, ToolCall
 from cloister.core.text import harmless, one_line
 from cloister.runs.view import red
@@ -36,6 +36,12 @@ def observation(returned: ToolReturned) -> list[str]:
     if returned.ok and returned.tool == "read":
         return [counted(returned.text.count("\n") + 1, "line")]
     return [] if returned.ok and returned.tool == "finish" else excerpt(returned.text)
+
+
+def opened(body: SandboxOpened) -> Line:
+    """A sandbox, how it is isolated, and what it started from when that is not the usual."""
+    start = "" if body.template == "default" else f" · from {one_line(body.template, 48)}"
+    return Line(f"· sandbox {body.sandbox} · {isolation(body.isolation)}{start}", "dim")
 
 
 def isolation(value: Isolation) -> str:

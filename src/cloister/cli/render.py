@@ -151,7 +151,7 @@ class Renderer:
             case e.BaseFixed():
                 yield from facts.base(body.commit, body.branch, body.note)
             case e.SandboxOpened():
-                yield Line(f"· sandbox {body.sandbox} · {facts.isolation(body.isolation)}", "dim")
+                yield facts.opened(body)
             case e.SandboxClosed():
                 yield Line(f"· sandbox {body.sandbox} closed: {one_line(body.reason, 200)}", "dim")
             case e.ChecksChosen():
@@ -159,11 +159,16 @@ class Renderer:
                 how = "found" if body.found else "asked for"
                 yield from (Line(f"· check ({how}): {one_line(c, self._width)}", "dim") for c in body.checks)
             case e.BaselineTaken():
-                self._red_before = red(body.diagnoses)
-                yield from facts.unfinished(body.diagnoses)
-                yield facts.baseline(body.diagnoses)
+                yield from self._baseline(body)
             case _:
                 assert_never(body)
+
+    def _baseline(self, body: e.BaselineTaken) -> Iterator[Piece]:
+        self._red_before = red(body.diagnoses)
+        if body.known:
+            yield Line("· this commit was checked when its template was warmed", "dim")
+        yield from facts.unfinished(body.diagnoses)
+        yield facts.baseline(body.diagnoses)
 
     def _admitted(self, event: e.Event, request: NewRun) -> Iterator[Piece]:
         self._request = request

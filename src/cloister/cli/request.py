@@ -32,6 +32,7 @@ class Asked(NamedTuple):
     tokens: int | None
     seconds: float | None
     allow_hosts: tuple[str, ...]
+    template: str = "default"
 
 
 def new_run(asked: Asked, settings: "Settings") -> NewRun:
@@ -45,6 +46,7 @@ def new_run(asked: Asked, settings: "Settings") -> NewRun:
         model=_model(asked.model),
         n=asked.n,
         tier=asked.tier,
+        template=asked.template,
         budget=Budget(
             steps=usual.steps if asked.steps is None else asked.steps,
             tokens=usual.tokens if asked.tokens is None else asked.tokens,

@@ -68,6 +68,8 @@ class SandboxOpened(Body, frozen=True):
     sandbox: str
     isolation: Isolation
     attempt: int | None = None
+    template: str = "default"
+    """What it started from."""
 
 
 class SandboxClosed(Body, frozen=True):
@@ -85,6 +87,8 @@ class BaselineTaken(Body, frozen=True):
     """The checks on the untouched base."""
 
     diagnoses: tuple[Diagnosis, ...]
+    known: bool = False
+    """True when the template had seen this very commit and nothing was run again."""
 
 
 class AttemptStarted(Body, frozen=True):

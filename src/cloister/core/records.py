@@ -1,7 +1,7 @@
 """What people ask for and what things are: requests, budgets, tiers, tool calls."""
 
 import re
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -40,6 +40,16 @@ class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What it may write; enforced where the store says so."""
 
 
+class PoolWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Sandboxes to keep warm while a server runs."""
+
+    template: str = "default"
+    tier: Tier = "auto"
+    size: Annotated[int, msgspec.Meta(ge=1, le=500)] = 2
+    memory_bytes: Annotated[int, msgspec.Meta(ge=8_388_608)] = 268_435_456
+    """What those that wait may use together; none is added beyond it."""
+
+
 class NewRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A request for a run."""
 
@@ -55,6 +65,8 @@ class NewRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     n: int = 1
     """Attempts, each in its own fork."""
     tier: Tier = "auto"
+    template: str = "default"
+    """What its sandboxes start from; a warmed template made from it is taken where there is one."""
     budget: Budget = Budget()
     allow_hosts: tuple[str, ...] = ()
     """Hosts this run asks to reach; the policy decides."""

@@ -61,6 +61,17 @@ async def pack(
     return Pack(data, shallow)
 
 
+async def pack_since(bare: Path, have: str, commit: str) -> Pack | None:
+    """What `commit` has and `have` has not; None when that cannot be said here or is no less than all of it."""
+    if await to_thread.run_sync(_shallow_of, bare):
+        return None
+    known = await in_bare(bare, "cat-file", "-e", f"{have}^{{commit}}")
+    if not known.ok:
+        return None
+    data = await _packed(bare, (commit, f"^{have}"), (), limits.HISTORY_BYTES)
+    return None if data is None else Pack(data)
+
+
 async def _packed(
     bare: Path, wants: tuple[str | None, ...], shallow: tuple[str, ...], limit_bytes: int
 ) -> bytes | None:

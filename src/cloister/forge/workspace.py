@@ -53,7 +53,13 @@ _ENV = {
 _LITTER = ("__pycache__/", "*.pyc", ".pytest_cache/", ".mypy_cache/", ".ruff_cache/", "node_modules/")
 """What running checks leaves behind. It is no part of a change, also where a repository forgot to ignore it."""
 
-_EXCLUDE = f"mkdir -p .git/info; printf '%s\\n' {' '.join(map(shlex.quote, _LITTER))} > .git/info/exclude"
+_LEFT = ".git/cloister-left"
+"""Patterns of what a template's own setup left in the working tree: no part of a change either."""
+
+_EXCLUDE = f"""mkdir -p .git/info
+printf '%s\\n' {" ".join(map(shlex.quote, _LITTER))} > .git/info/exclude
+if [ -f {_LEFT} ]; then cat {_LEFT} >> .git/info/exclude; fi
+"""
 
 _PUT = f"""
 set -e
@@ -101,6 +107,13 @@ echo "$t"
 )
 
 
+_DISOWN = f"""
+git -c core.quotePath=false ls-files --others --exclude-standard --directory \\
+  | sed 's/[][*?\\\\!#]/\\\\&/g; s|^|/|' > {_LEFT}
+cat {_LEFT} >> .git/info/exclude
+"""
+
+
 async def put(
     computer: Computer,
     bare: Path,
@@ -117,6 +130,18 @@ async def put(
     await _put(computer, pack, (branch, commit, ""))
 
 
+async def sync(computer: Computer, bare: Path, have: str | None, commit: str) -> None:
+    """As `put`, where a template holds the repository at `have`: only what is missing goes in.
+
+    What is in the working tree beside the repository's files stays. Raises as `put`.
+    """
+    since = await packs.pack_since(bare, have, commit) if have is not None and is_oid(have) else None
+    if since is not None and (await computer.run(_script(_PUT, WORK_BRANCH, commit, ""), since.data)).ok:
+        return
+    # Nothing of it is there, or what is there is damaged: whatever ran in the template may have done that.
+    await put(computer, bare, commit)
+
+
 async def restore(computer: Computer, bare: Path, base: str, commit: str, branch: str = WORK_BRANCH) -> None:
     """Make `/work` what it was when `commit` was saved: HEAD at `base`, the files as they were then."""
     tree = await packs.tree_of(bare, commit)
@@ -129,6 +154,13 @@ async def _put(computer: Computer, pack: packs.Pack, args: tuple[str, str, str])
         raise UserError("put_failed", f"The repository could not be put into the sandbox: {_why(done)}.")
     if pack.shallow:
         await computer.write(".git/shallow", "".join(f"{name}\n" for name in pack.shallow).encode())
+
+
+async def disown(computer: Computer) -> None:
+    """What is in the working tree now and not in git is no part of any later change, unless git is told to."""
+    done = await computer.run(_script(_DISOWN))
+    if not done.ok:
+        raise UserError("save_failed", f"git in the sandbox cannot read the working tree: {_why(done)}.")
 
 
 async def tree(computer: Computer, bare: Path, base: str) -> str:

@@ -47,6 +47,7 @@ class Course:
     model: Model
     checks: tuple[str, ...]
     baseline: tuple[Diagnosis, ...]
+    template: str = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +124,10 @@ class Attempts:
             return
         request = self._course.request
         door = self._means.door(request, self._journal)
-        async with self._means.host.open(self._means.sandbox_spec(request), door) as sandbox:
-            await self._journal.append(SandboxOpened(sandbox.info.id, sandbox.info.isolation, number))
+        spec = self._means.sandbox_spec(request, self._course.template)
+        async with self._means.host.open(spec, door) as sandbox:
+            info = sandbox.info
+            await self._journal.append(SandboxOpened(info.id, info.isolation, number, info.template))
             await self._restore(sandbox, commit or self._course.base)
             yield sandbox
         await self._journal.append(SandboxClosed(sandbox.info.id, f"attempt {number} ended"))
@@ -137,7 +140,8 @@ class Attempts:
             self._journal.show(CommandOutput(number, check, stream, decode(data)))
 
         door = self._means.door(request, self._journal)
-        async with self._means.host.open(self._means.sandbox_spec(request), door) as sandbox:
+        spec = self._means.sandbox_spec(request, self._course.template)
+        async with self._means.host.open(spec, door) as sandbox:
             await self._restore(sandbox, commit)
             return await run_checks(sandbox, self._course.checks, "proof", show)
 

@@ -14,7 +14,7 @@ from cloister.agent.checks import find_checks, run_checks
 from cloister.agent.tournament import best
 from cloister.core.commands import Computer, Stream
 from cloister.core.diagnosis import Diagnosis
-from cloister.core.errors import Bug, CloisterError, Fenced, SandboxLost, sole
+from cloister.core.errors import Bug, CloisterError, Fenced, SandboxLost, UserError, sole
 from cloister.core.events import (
     AttemptEnded,
     AttemptStarted,
@@ -36,13 +36,19 @@ from cloister.core.events import (
 )
 from cloister.core.ids import RunId
 from cloister.core.journal import Journal
+from cloister.core.records import NewRun
 from cloister.core.text import decode
 from cloister.forge import workspace
 from cloister.model.api import Model
 from cloister.runs.attempts import Attempts, Course
 from cloister.runs.means import Means
 from cloister.runs.result import bare_repository, make_result
-from cloister.sandbox.api import Sandbox
+from cloister.runs.warming import known_baseline
+from cloister.sandbox.api import Report, Sandbox
+from cloister.sandbox.templates.about import Built
+
+Known = tuple[tuple[str, ...], tuple[Diagnosis, ...]]
+"""Checks, and what they said on the base."""
 
 logger = logging.getLogger(__name__)
 
@@ -141,8 +147,8 @@ class _Conductor:
         """Open the sandbox and work in it; one that is lost before any attempt began is opened again."""
         for life in range(_LIVES):
             try:
-                async with self._sandbox(admitted) as sandbox:
-                    return await self._work(admitted, base, model, sandbox)
+                async with self._sandbox(admitted) as (sandbox, template):
+                    return await self._work(admitted, base, model, sandbox, template)
             except Exception as error:
                 cause = sole(error)
                 begun = any(isinstance(event.body, AttemptStarted) for event in self._journal.events)
@@ -164,28 +170,41 @@ class _Conductor:
         return base
 
     @asynccontextmanager
-    async def _sandbox(self, admitted: RunAdmitted) -> AsyncGenerator[Sandbox]:
+    async def _sandbox(self, admitted: RunAdmitted) -> AsyncGenerator[tuple[Sandbox, Built]]:
         def report(fraction: float | None, note: str) -> None:
             self._journal.show(Progress("template", fraction, note))
 
         async with self._phase("template"):
-            await self._means.host.prepare("default", report)
+            template = await self._template(admitted.request, report)
         await self._journal.append(PhaseStarted("create"))
         started = anyio.current_time()
-        spec = self._means.sandbox_spec(admitted.request)
+        spec = self._means.sandbox_spec(admitted.request, template.name)
         door = self._means.door(admitted.request, self._journal)
         async with self._means.host.open(spec, door) as sandbox:
-            opened = SandboxOpened(sandbox.info.id, sandbox.info.isolation)
+            opened = SandboxOpened(sandbox.info.id, sandbox.info.isolation, template=template.name)
             await self._journal.append(PhaseEnded("create", anyio.current_time() - started), opened)
-            yield sandbox
+            yield sandbox, template
         await self._journal.append(SandboxClosed(sandbox.info.id, "the run has what it needs"))
 
+    async def _template(self, request: NewRun, report: Report) -> Built:
+        """What the run starts from, built if need be. Raises `UserError` (`no_git`, `unknown_template`)."""
+        warming = self._means.warming
+        template = await warming.workshop.prepare(await warming.choose(request), report)
+        if not template.about.git:
+            raise UserError(
+                "no_git",
+                f"The template {template.name} has no git, which a run needs: put it into its image.",
+            )
+        return template
+
     async def _work(
-        self, admitted: RunAdmitted, base: BaseFixed, model: Model, sandbox: Sandbox
+        self, admitted: RunAdmitted, base: BaseFixed, model: Model, sandbox: Sandbox, template: Built
     ) -> AttemptEnded:
         async with self._phase("clone"):
-            await workspace.put(sandbox, self._bare, base.commit, "work")
-        checks, baseline = await self._baseline(admitted, sandbox)
+            await workspace.sync(sandbox, self._bare, template.about.commit, base.commit)
+        checks, baseline = await self._baseline(
+            admitted, sandbox, known_baseline(template, base.commit, admitted.request.checks)
+        )
         course = Course(
             run=self._run,
             request=admitted.request,
@@ -194,13 +213,14 @@ class _Conductor:
             model=model,
             checks=checks,
             baseline=baseline,
+            template=template.name,
         )
         async with self._phase("work"):
             ended = await Attempts(self._means, self._journal, course).run(sandbox)
         return best(ended)
 
     async def _baseline(
-        self, admitted: RunAdmitted, computer: Computer
+        self, admitted: RunAdmitted, computer: Computer, known: Known | None
     ) -> tuple[tuple[str, ...], tuple[Diagnosis, ...]]:
         checks: tuple[str, ...] | None = None
         for event in self._journal.events:
@@ -214,6 +234,11 @@ class _Conductor:
         seconds = admitted.request.budget.seconds
         async with self._phase("baseline"):
             named = admitted.request.checks
+            if known is not None:
+                await self._journal.append(
+                    ChecksChosen(known[0], found=not named), BaselineTaken(known[1], known=True)
+                )
+                return known
             checks = named or await find_checks(computer)
             await self._journal.append(ChecksChosen(checks, found=not named))
             with anyio.move_on_after(seconds) as patience:

@@ -18,6 +18,7 @@ from cloister.model.api import Model
 from cloister.policy.api import Layer, Policy, Rule
 from cloister.policy.decide import decide
 from cloister.policy.read import layer
+from cloister.runs.warming import Warming
 from cloister.sandbox.api import Door as DoorCall
 from cloister.sandbox.api import Host, SandboxSpec
 
@@ -37,6 +38,7 @@ class Means:
 
     data_dir: Path
     host: Host
+    warming: Warming
     forge: Forge
     models: Callable[[str | None], AbstractAsyncContextManager[Model]]
     policy: Policy
@@ -44,9 +46,9 @@ class Means:
     quota: Quota
     ask_seconds: float
 
-    def sandbox_spec(self, request: NewRun) -> SandboxSpec:
+    def sandbox_spec(self, request: NewRun, template: str) -> SandboxSpec:
         ttl = min(request.budget.seconds + _TTL_MARGIN_SECONDS, limits.TTL_SECONDS_MAX)
-        return SandboxSpec(tier=request.tier, quota=self.quota, ttl_seconds=ttl)
+        return SandboxSpec(template, request.tier, quota=self.quota, ttl_seconds=ttl)
 
     def run_policy(self, request: NewRun) -> Policy:
         """All layers: the run may name hosts to reach, and a deny above it still wins."""

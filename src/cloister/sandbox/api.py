@@ -2,7 +2,8 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Literal, Protocol
+from pathlib import Path
+from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 from anyio.abc import ByteStream
@@ -90,6 +91,28 @@ class Sandbox(Computer, Protocol):
 
     async def wait_lost(self) -> str:
         """Wait until the sandbox is gone; returns why, in one sentence."""
+        ...
+
+
+@runtime_checkable
+class Keepable(Sandbox, Protocol):
+    """A sandbox whose files can become a template."""
+
+    async def keep(self, at: Path) -> None:
+        """Its whole root filesystem, as it is now, as the new directory `at`. Raises `HostError` (`keep_failed`)."""
+        ...
+
+
+@runtime_checkable
+class Poolable(Sandbox, Protocol):
+    """A sandbox that can be handed on."""
+
+    def adopt(self, spec: "SandboxSpec", door: Door | None) -> None:
+        """From now on it is as if it, which nobody has used, had just been opened with these."""
+        ...
+
+    def memory_bytes(self) -> int:
+        """What it uses of this machine's memory now."""
         ...
 
 

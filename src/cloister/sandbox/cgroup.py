@@ -185,6 +185,14 @@ class Cgroup:
                     return _flag((path / file).read_text(), "oom_kill")
         return 0
 
+    def memory_bytes(self) -> int:
+        """What it uses now; 0 when that cannot be known."""
+        for path in self._directories:
+            for file in ("memory.usage_in_bytes", "memory.current"):
+                with suppress(OSError, ValueError):
+                    return int((path / file).read_text())
+        return 0
+
     def refused_tasks(self) -> int:
         """How often it was refused one more process or thread."""
         for path in self._directories:

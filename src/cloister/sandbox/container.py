@@ -10,30 +10,32 @@ import resource
 import secrets
 import shutil
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import anyio
 
-from cloister.core import limits
-from cloister.core.commands import Command, Entry, Finished, Process
 from cloister.core.errors import Bug, CloisterError, HostError, SandboxLost, UserError
 from cloister.core.ids import OwnerId, SandboxId, new_sandbox_id
 from cloister.core.records import Isolation, Quota, TierName
 from cloister.sandbox import cgroup, guest, plan, selftest
 from cloister.sandbox.api import Door, Report, Sandbox, SandboxInfo, SandboxSpec, SnapshotInfo, TierReport
 from cloister.sandbox.cgroup import Cgroup
+from cloister.sandbox.contained import ContainerSandbox, Wish, environment
 from cloister.sandbox.owners import Owners
 from cloister.sandbox.running import Running, launched
 from cloister.sandbox.runtimes import Way, ways
 from cloister.sandbox.snapshots import Origin, Snapshots, Subject, reference_in
 from cloister.sandbox.store.api import Root, Store, writable
 from cloister.sandbox.store.choose import StoreChoice, stores
+from cloister.sandbox.store.flatten import flatten
 from cloister.sandbox.store.overlay import OverlayStore
-from cloister.sandbox.template import Templates
+from cloister.sandbox.templates.about import Built
+from cloister.sandbox.templates.catalog import Templates
+from cloister.sandbox.trial import furnish, start_many
 from cloister.sandbox.wire import Link, open_link
 
 logger = logging.getLogger(__name__)
@@ -41,20 +43,7 @@ logger = logging.getLogger(__name__)
 _END_SECONDS = 120.0
 _SETTLE_SECONDS = 5.0
 _TRIAL_SECONDS = 30.0
-_TRIAL_AT_ONCE = 10
 _TRIAL = SandboxSpec(quota=Quota(cpus=1.0, memory_bytes=134_217_728, processes=32), ttl_seconds=60.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What one sandbox shall be."""
-
-    spec: SandboxSpec
-    door: Door | None
-    make_root: Callable[[str], Awaitable[Root]]
-    """Makes the root of the sandbox with this name."""
-    origin: Origin
-    parent: SandboxId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,45 +53,6 @@ class Means:
     programs: plan.Programs
     isolation: Isolation
     store: Store
-
-
-class ContainerSandbox:
-    """One running container, as the rest of the house sees it."""
-
-    def __init__(
-        self, host: "ContainerHost", wish: Wish, info: SandboxInfo, running: Running, link: Link
-    ) -> None:
-        self.info = info
-        self.wish = wish
-        self.running = running
-        self.origin = wish.origin
-        self._host = host
-        self._link = link
-
-    def start(self, command: Command) -> AbstractAsyncContextManager[Process]:
-        return self._link.start(command)
-
-    async def run(self, command: Command, stdin: bytes = b"") -> Finished:
-        return await self._link.run(command, stdin)
-
-    async def read(self, path: str, *, offset: int = 0, limit_bytes: int = limits.FILE_BYTES) -> bytes:
-        return await self._link.read(path, offset=offset, limit_bytes=limit_bytes)
-
-    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
-        await self._link.write(path, data, mode=mode)
-
-    async def list(self, path: str) -> tuple[Entry, ...]:
-        return await self._link.list(path)
-
-    def fork(self) -> AbstractAsyncContextManager[Sandbox]:
-        return self._host.fork(self)
-
-    async def snapshot(self, name: str | None = None) -> SnapshotInfo:
-        return await self._host.take_snapshot(self, name)
-
-    async def wait_lost(self) -> str:
-        await self.running.ended.wait()
-        return self.running.reason or self._link.reason or "The sandbox was killed or ended by itself."
 
 
 class ContainerHost:
@@ -129,7 +79,7 @@ class ContainerHost:
         self._store_choice: StoreChoice = store
         self._plain = OverlayStore(data_dir, path)
         self._stores: tuple[Store, ...] = ()
-        self._templates = Templates(data_dir / "templates", path)
+        self.templates = Templates(data_dir / "templates", path)
         self._layout = cgroup.read_layout()
         self._means: Means | None = None
         self._choosing = anyio.Lock()
@@ -151,16 +101,17 @@ class ContainerHost:
             found, kept = await Snapshots(means.store).find(reference)
             make_root = partial(means.store.restore, kept, limit_bytes=spec.quota.disk_bytes)
             origin = Origin(found.template, found.id)
+            template = self._known(found.template)
         else:
-            template = self._templates.find(spec.template)
+            template = self.templates.built(spec.template)
             if template is None:
                 raise HostError(
                     "no_template", f"The template {spec.template} is not built yet: prepare it first."
                 )
             means = await self._choose()
-            make_root = partial(means.store.create, template, limit_bytes=spec.quota.disk_bytes)
+            make_root = partial(means.store.create, template.rootfs, limit_bytes=spec.quota.disk_bytes)
             origin = Origin(spec.template)
-        async with self._opened(means, Wish(spec, door, make_root, origin)) as sandbox:
+        async with self._opened(means, Wish(spec, door, make_root, origin, template)) as sandbox:
             yield sandbox
 
     @asynccontextmanager
@@ -173,9 +124,20 @@ class ContainerHost:
             async with parent.running.standing_still():
                 return await means.store.fork(parent.running.root, name, wish.spec.quota.disk_bytes)
 
-        child = Wish(wish.spec, wish.door, copy, parent.origin, parent.info.id)
+        child = Wish(wish.spec, wish.door, copy, parent.origin, wish.template, parent.info.id)
         async with self._opened(means, child) as sandbox:
             yield sandbox
+
+    async def keep(self, sandbox: ContainerSandbox, at: Path) -> None:
+        """See `Keepable.keep`."""
+        async with sandbox.running.standing_still():
+            await flatten(sandbox.running.root, at, self._path)
+
+    def _known(self, template: str) -> Built | None:
+        try:
+            return self.templates.built(template)
+        except CloisterError:
+            return None
 
     async def take_snapshot(self, sandbox: ContainerSandbox, name: str | None) -> SnapshotInfo:
         """See `Sandbox.snapshot`."""
@@ -198,8 +160,8 @@ class ContainerHost:
 
     async def prepare(self, template: str, report: Report) -> None:
         """See `Host.prepare`; raises as `Templates.prepare`, and `HostError` of the store."""
-        await self._templates.prepare(template, report)
-        if (built := self._templates.find(template)) is not None and os.geteuid() == 0:
+        await self.templates.prepare(template, report)
+        if (built := self.templates.find(template)) is not None and os.geteuid() == 0:
             report(None, "putting the template into the store")
             await (await self._choose_stores())[0].adopt(built)
 
@@ -316,7 +278,7 @@ class ContainerHost:
 
         async def make_root(name: str) -> Root:
             root = await store.create(None, name, _TRIAL.quota.disk_bytes)
-            _furnish(writable(root))
+            furnish(writable(root))
             return root
 
         try:
@@ -326,7 +288,7 @@ class ContainerHost:
                     await sandbox.write("/work/trial", b"it works")
                     if await sandbox.read("/work/trial") != b"it works":
                         raise HostError("trial_failed", "A file was not read as it was written.")
-                    return selftest.Proof(way, await _start_many(sandbox))
+                    return selftest.Proof(way, await start_many(sandbox))
         except (SandboxLost, UserError) as error:
             said = f"{runtime.name} failed its self-test: {error.message}"
             raise HostError("trial_failed", said) from error
@@ -337,11 +299,15 @@ class ContainerHost:
 
     @asynccontextmanager
     async def _opened(self, means: Means, wish: Wish) -> AsyncGenerator[ContainerSandbox]:
-        async with self._named(plan.host_quota(wish.spec.quota, means.programs.way)) as (name, group):
+        way = means.programs.way
+        async with (
+            self._used(wish.template),
+            self._named(plan.host_quota(wish.spec.quota, way)) as (name, group),
+        ):
             home = self._sandboxes / str(name)
             root = await wish.make_root(str(name))
             machine = self._machine(means.programs)
-            _write_bundle(home, plan.oci_config(machine, name, wish.spec.quota, means.programs.way))
+            _write_bundle(home, plan.oci_config(machine, name, wish.spec.quota, way))
             join = () if means.programs.manages_cgroups else group.procs_files()
             argv = plan.launch_argv(means.programs, machine, name, home, root, join)
             now = time.time()
@@ -356,11 +322,19 @@ class ContainerHost:
             )
             async with (
                 launched(argv, self._path, group, root, wish.spec.ttl_seconds) as running,
-                self._linked(running, name.sandbox, wish, means.programs.way) as link,
+                self._linked(running, name.sandbox, wish, way) as link,
             ):
                 running.ends_with(link.lost)
                 running.tasks.start_soon(_settle, means.store)
-                yield ContainerSandbox(self, wish, info, running, link)
+                yield ContainerSandbox(self, wish, info, running, link, way)
+
+    @asynccontextmanager
+    async def _used(self, template: Built | None) -> AsyncGenerator[None]:
+        if template is None:
+            yield
+            return
+        with self.templates.using(template):
+            yield
 
     @asynccontextmanager
     async def _linked(
@@ -376,7 +350,7 @@ class ContainerHost:
                         running.process.stdout,
                         ttl_seconds=wish.spec.ttl_seconds,
                         hostname=plan.HOSTNAME,
-                        env=plan.environment(wish.spec, way),
+                        env=environment(wish, way),
                         door=None if wish.door is None else partial(wish.door, sandbox),
                     )
                 )
@@ -471,30 +445,3 @@ async def _settle(store: Store) -> None:
             await store.settle()
         except HostError as error:
             logger.warning("The store could not be brought to the disk: %s", error)
-
-
-async def _start_many(sandbox: Sandbox) -> float:
-    """How many seconds it takes to start many programs. The only one in a bare root is the guest, which refuses."""
-    started = anyio.current_time()
-
-    async def some() -> None:
-        for _ in range(selftest.STARTS // _TRIAL_AT_ONCE):
-            finished = await sandbox.run(Command((plan.GUEST, "--help"), cwd="/"))
-            if b"usage" not in finished.err:
-                raise HostError("trial_failed", "A program inside did not run as it should.")
-
-    try:
-        async with anyio.create_task_group() as tasks:
-            for _ in range(_TRIAL_AT_ONCE):
-                tasks.start_soon(some)
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return anyio.current_time() - started
-
-
-def _furnish(at: Path) -> None:
-    """The least that a runtime accepts as a root filesystem: mount points, and a directory to write in."""
-    for name in ("proc", "dev", ".cloister", "work"):
-        (at / name).mkdir()
-    (at / ".cloister" / "guest").touch()
-    os.chown(at / "work", 1000, 1000)

@@ -147,16 +147,19 @@ def host_quota(quota: Quota, way: Way) -> Quota:
     return msgspec.structs.replace(quota, processes=way.tasks(quota.processes))
 
 
-def environment(spec: SandboxSpec, way: Way) -> dict[str, str]:
-    """What commands inside find in their environment."""
+def environment(
+    spec: SandboxSpec, way: Way, image: Mapping[str, str] | None = None, home: str = "/home/agent"
+) -> dict[str, str]:
+    """What commands inside find in their environment; `image` is the template's own."""
     proxy = f"http://127.0.0.1:{PROXY_PORT}"
     return {
         "PATH": _SEARCH_PATH,
-        "HOME": "/home/agent",
-        "USER": "agent",
         "LANG": "C.UTF-8",
         # Bytecode is matched to its source by whole seconds: an edit within the second would not count.
         "PYTHONDONTWRITEBYTECODE": "1",
+        **(image or {}),
+        "HOME": home,
+        "USER": "agent",
         **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy"), proxy),
         "NO_PROXY": "localhost,127.0.0.1",
         "no_proxy": "localhost,127.0.0.1",

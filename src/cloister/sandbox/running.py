@@ -41,6 +41,7 @@ class Running:
     ended: anyio.Event = field(default_factory=anyio.Event)
     _tail: bytearray = field(default_factory=bytearray)
     _copying: anyio.Lock = field(default_factory=anyio.Lock)
+    _clock: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
     @property
     def last_words(self) -> str:
@@ -59,6 +60,11 @@ class Running:
     def ends_with(self, lost: anyio.Event) -> None:
         """From now on it is killed when `lost` happens and it does not end by itself soon."""
         self.tasks.start_soon(self._follow, lost)
+
+    def restart_clock(self, ttl_seconds: float) -> None:
+        """Its time begins now. The guest's own clock still allows more, so there is nothing to wait for at its end."""
+        self.ttl_ends = anyio.current_time() + ttl_seconds
+        self._clock.deadline = self.ttl_ends
 
     async def _follow(self, lost: anyio.Event) -> None:
         await lost.wait()
@@ -84,7 +90,8 @@ class Running:
 
     async def watch(self) -> None:
         """Wait for the end, and bring it about when the time is up."""
-        with anyio.move_on_at(self.ttl_ends + TTL_GRACE_SECONDS):
+        self._clock.deadline = self.ttl_ends + TTL_GRACE_SECONDS
+        with self._clock:
             await self.process.wait()
         if self.process.returncode is None:
             self.cgroup.kill()

@@ -97,7 +97,7 @@ class Link:
         self.lost = anyio.Event()
         self.reason = ""
         self.ready = anyio.Event()
-        self._env = dict(env)
+        self.env = dict(env)
         self._door = door
         self._tasks = tasks
         self._late_seconds = late_seconds
@@ -122,7 +122,7 @@ class Link:
         A command that cannot be started raises `UserError` when it is first asked for output: `not_found`,
         `denied` (program or directory), `not_a_directory` (`cwd`) or `start_failed`.
         """
-        start = start_frame(self._last_command + 1, command, self._env)
+        start = start_frame(self._last_command + 1, command, self.env)
         channel = self._open(start, command.limit_bytes, command.seconds + command.grace_seconds)
         try:
             yield RunningCommand(channel, self._outbox, command)

@@ -17,7 +17,9 @@ from cloister.core.records import NewRun
 from cloister.runs.api import RunRow
 from cloister.runs.view import RunView
 from cloister.sandbox.api import SandboxInfo
-from cloister.server import files, runs, sandboxes
+from cloister.sandbox.pool import PoolInfo
+from cloister.sandbox.templates.catalog import TemplateInfo
+from cloister.server import files, runs, sandboxes, templates
 from cloister.server.auth import OPEN_PATH
 from cloister.server.errors import Problem
 
@@ -27,10 +29,12 @@ RECORDS = (
     Entry,
     Event,
     NewRun,
+    PoolInfo,
     Problem,
     RunRow,
     RunView,
     SandboxInfo,
+    TemplateInfo,
     runs.Admitted,
     runs.Answer,
     runs.Say,
@@ -38,6 +42,8 @@ RECORDS = (
     sandboxes.Execute,
     sandboxes.Executed,
     sandboxes.NewSandbox,
+    templates.BuildTemplate,
+    templates.NewTemplate,
 )
 _ERRORS = {
     "400": "The request is not valid.",
@@ -73,7 +79,13 @@ async def openapi_json() -> Response[bytes]:
     return Response(msgspec.json.encode(openapi_document()), media_type="application/json")
 
 
-HTTP_ROUTES: tuple[HTTPRouteHandler, ...] = (health, *runs.ROUTES, *sandboxes.ROUTES, *files.ROUTES)
+HTTP_ROUTES: tuple[HTTPRouteHandler, ...] = (
+    health,
+    *runs.ROUTES,
+    *sandboxes.ROUTES,
+    *files.ROUTES,
+    *templates.ROUTES,
+)
 
 
 @cache

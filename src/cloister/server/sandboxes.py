@@ -1,6 +1,5 @@
 """Routes of sandboxes made by hand: create, look, run commands and code, destroy."""
 
-import logging
 import secrets
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,14 +17,14 @@ from cloister.core.commands import WORK_DIR, Command, Finished, Killed, User
 from cloister.core.errors import UserError
 from cloister.core.records import Quota, Tier
 from cloister.core.text import decode
-from cloister.sandbox.api import Sandbox, SandboxInfo, SandboxSpec
+from cloister.sandbox.api import SNAPSHOT_PREFIX, Sandbox, SandboxInfo, SandboxSpec
+from cloister.sandbox.pool import PoolInfo
 from cloister.server.requests import while_wanted
+from cloister.server.templates import log_progress
 from cloister.server.wire import Sockets
 
 if TYPE_CHECKING:
     from cloister.app import App
-
-logger = logging.getLogger(__name__)
 
 SECONDS_MAX = 3_600.0
 """Longest command that a request waits for."""
@@ -118,15 +117,17 @@ async def new_sandbox(
     )
 
     async def work() -> tuple[SandboxInfo, bool]:
-        await app.host.prepare(spec.template, _log_progress)
+        if not spec.template.startswith(SNAPSHOT_PREFIX):
+            await app.workshop.prepare(spec.template, log_progress)
         return await app.sandboxes.create(spec, data.task_id)
 
     info, made = await while_wanted(request, sockets.leaving, work)
     return Response(info, status_code=201 if made else 200)
 
 
-def _log_progress(fraction: float | None, note: str) -> None:
-    logger.info("Preparing a template: %s %s", note, "" if fraction is None else f"{fraction:.0%}")
+@get("/v1/pool", summary="The sandboxes that are kept warm", operation_id="getPool")
+async def get_pool(app: NamedDependency["App"]) -> tuple[PoolInfo, ...]:
+    return app.pool.info()
 
 
 @get("/v1/sandboxes", summary="The sandboxes that live, oldest first", operation_id="listSandboxes")
@@ -227,6 +228,7 @@ def _executed(finished: Finished) -> Executed:
 
 
 ROUTES = (
+    get_pool,
     new_sandbox,
     list_sandboxes,
     get_sandbox,

@@ -25,7 +25,7 @@ from cloister.sandbox.microvm import qemu, ram
 from cloister.sandbox.microvm.boot import Means, Moment, Wish, booted
 from cloister.sandbox.microvm.disks import DISK_BYTES, Disk, OpenFile, new_layer, open_file
 from cloister.sandbox.microvm.moments import last_moment
-from cloister.sandbox.template import locked
+from cloister.sandbox.templates.building import locked
 
 WARM_UP = (
     ("/bin/sh", "-c", ":"),

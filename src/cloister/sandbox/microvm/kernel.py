@@ -14,7 +14,7 @@ from cloister.core.errors import HostError
 from cloister.core.text import decode, one_line
 from cloister.sandbox._spawn import capture
 from cloister.sandbox.api import Report
-from cloister.sandbox.template import locked
+from cloister.sandbox.templates.building import locked
 
 PACKAGE = "linux-image-cloud-amd64"
 MODULES = {

@@ -30,7 +30,7 @@ from cloister.sandbox.microvm.disks import Disk, OpenFile, new_layer
 from cloister.sandbox.microvm.image import Images
 from cloister.sandbox.microvm.kernel import Kernels
 from cloister.sandbox.microvm.moments import fork_moment
-from cloister.sandbox.template import Templates
+from cloister.sandbox.templates.catalog import Templates
 
 ACCELERATORS: tuple[qemu.Accelerator, ...] = ("kvm", "tcg")
 """In the order of preference."""

@@ -1,0 +1,206 @@
+"""One build at a time per template: its lock, its directory, its log, and the tools it runs.
+
+A build works in a directory whose name starts with a dot and gets its real name by one rename when everything
+is on disk. Builders that died leave only such directories, and the next builder removes them.
+"""
+
+import fcntl
+import os
+import secrets
+import shutil
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+from anyio.streams.text import TextReceiveStream
+
+from cloister.core.errors import HostError
+from cloister.core.text import harmless, one_line
+from cloister.sandbox._spawn import capture, pipes, spawn
+from cloister.sandbox.api import Report
+
+NEEDED_BYTES = 3 * 1024**3
+"""Free disk space a build asks for."""
+
+RESERVE_BYTES = 1024**3
+"""Free disk space at which a build is ended: an image says nothing true about its own size."""
+
+BUILD_SECONDS = 3_600.0
+REMOVE_SECONDS = 300.0
+_LOG_BYTES = 67_108_864
+_LINE_CHARS = 4_096
+_LOOK_SECONDS = 0.5
+
+Hear = Callable[[str], None]
+"""Is given each line that a tool prints."""
+
+
+@dataclass(slots=True)
+class Build:
+    """A build under way."""
+
+    name: str
+    home: Path
+    path: str
+    report: Report
+    log: Path
+    _written: int = 0
+
+    @property
+    def rootfs(self) -> Path:
+        return self.home / "rootfs"
+
+    @property
+    def env(self) -> dict[str, str]:
+        return tool_env(self.path)
+
+    def note(self, text: str) -> None:
+        """A line for the log."""
+        line = harmless(text).encode("utf-8", errors="replace") + b"\n"
+        self._written += len(line)
+        if self._written <= _LOG_BYTES:
+            with self.log.open("ab") as file:
+                file.write(line)
+
+    def tell(self, fraction: float | None, text: str) -> None:
+        """Progress for whoever waits, and for the log."""
+        self.note(f"== {text}")
+        self.report(fraction, text)
+
+    def need(self, program: str, package: str) -> str:
+        """The path of a tool. Raises `HostError` (`no_PROGRAM`)."""
+        found = shutil.which(program, path=self.path)
+        if found is None:
+            raise HostError(f"no_{program}", f"{program} is not installed: run `apt-get install {package}`.")
+        return found
+
+    async def run(
+        self, argv: Sequence[str], hear: Hear | None = None, explain: "Explain | None" = None
+    ) -> None:
+        """Run a tool to its end, in the build's directory. Raises `HostError` (`template_failed`, `no_disk`)."""
+        tail: deque[str] = deque(maxlen=60)
+
+        def take(line: str) -> None:
+            self.note(line)
+            tail.append(line[:500])
+            if hear is not None:
+                hear(line)
+
+        code: int | None = None
+        full = False
+        with anyio.move_on_after(BUILD_SECONDS):
+            async with (
+                spawn(argv, env=self.env, cwd=self.home) as process,
+                anyio.create_task_group() as tasks,
+            ):
+
+                async def watch_disk() -> None:
+                    nonlocal full
+                    while shutil.disk_usage(self.home).free > RESERVE_BYTES:  # noqa: ASYNC110  a disk signals nothing
+                        await anyio.sleep(_LOOK_SECONDS)
+                    full = True
+                    tasks.cancel_scope.cancel()
+
+                into, out, err = pipes(process)
+                await into.aclose()
+                tasks.start_soon(watch_disk)
+                async with anyio.create_task_group() as readers:
+                    readers.start_soon(_lines, out, take)
+                    readers.start_soon(_lines, err, take)
+                code = await process.wait()
+                tasks.cancel_scope.cancel()
+        if full:
+            raise HostError(
+                "no_disk", f"The template {self.name} filled the disk and was given up: free some space."
+            )
+        if code != 0:
+            why = f"it took more than {BUILD_SECONDS:g} s" if code is None else (explain or last_lines)(tail)
+            raise HostError(
+                "template_failed",
+                f"The template {self.name} could not be built: {why} (`cloister template log {self.name}`)",
+            )
+
+    async def remove(self, path: Path) -> None:
+        await remove(path, self.path)
+
+
+Explain = Callable[["deque[str]"], str]
+"""From the last lines of a tool that failed to a sentence."""
+
+
+def last_lines(tail: "deque[str]") -> str:
+    return one_line(" ".join(list(tail)[-3:]) or "its tool said nothing", 400)
+
+
+def tool_env(path: str) -> dict[str, str]:
+    """The environment of the tools that build."""
+    return {"PATH": path, "LC_ALL": "C.UTF-8", "HOME": "/root", "DEBIAN_FRONTEND": "noninteractive"}
+
+
+async def remove(path: Path, search: str) -> None:
+    """Remove a tree of foreign names. `rm` neither follows links nor recurses in memory."""
+    argv = ["rm", "-rf", "--one-file-system", "--", str(path)]
+    await capture(argv, env=tool_env(search), seconds=REMOVE_SECONDS)
+
+
+async def sync(path: Path, search: str) -> None:
+    """Bring it to the disk: a machine that crashes must not find an empty template with a real name."""
+    await capture(["sync", "-f", str(path)], env=tool_env(search), seconds=REMOVE_SECONDS)
+
+
+def check_host(directory: Path) -> None:
+    """Raises `HostError` (`no_root`, `no_disk`)."""
+    if os.geteuid() != 0:
+        raise HostError("no_root", "Building a template needs root on this machine: run with sudo.")
+    directory.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(directory).free
+    if free < NEEDED_BYTES:
+        raise HostError(
+            "no_disk",
+            f"A template needs {NEEDED_BYTES >> 30} GiB of free disk and {directory} has "
+            f"{free / 2**30:.1f} GiB: free some space or choose another data directory.",
+        )
+
+
+@asynccontextmanager
+async def locked(path: Path, report: Report) -> AsyncGenerator[None]:
+    """Alone with one template among all processes; waits for whoever builds it now."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        with anyio.fail_after(BUILD_SECONDS + REMOVE_SECONDS):
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    report(None, "another process is building the template")
+                    await anyio.sleep(0.2)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def building_name(stem: str) -> str:
+    """A directory for a build of `stem`, which nobody takes for a template."""
+    return f".building-{stem}-{secrets.token_hex(4)}"
+
+
+async def remove_leftovers(directory: Path, stem: str, search: str) -> None:
+    """What builders of `stem` that died left behind; the caller holds its lock."""
+    async for left in anyio.Path(directory).glob(f".building-{stem}-*"):
+        await remove(Path(left), search)
+
+
+async def _lines(stream: anyio.abc.ByteReceiveStream, take: Hear) -> None:
+    rest = ""
+    async for piece in TextReceiveStream(stream, errors="replace"):
+        *lines, rest = (rest + piece.replace("\r", "\n")).split("\n")
+        rest = rest[-_LINE_CHARS:]
+        for line in lines:
+            if line:
+                take(line[:_LINE_CHARS])
+    if rest:
+        take(rest)

@@ -1,0 +1,352 @@
+"""The templates of one data directory: which there could be, which are ready, who uses them, and building one.
+
+`NAME.toml` is a recipe and `NAME.log` what its last build said. `NAME-DIGEST`, or `NAME-DIGEST.N` when it was built
+again, is a template with `rootfs` and a marker; whatever has such a name is complete. The newest one counts, and
+older ones go when nobody uses them any more: whoever does holds a lock on the marker, which ends with its process.
+"""
+
+import fcntl
+import os
+import re
+import time
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import anyio
+import msgspec
+
+from cloister.core.errors import HostError, UserError
+from cloister.core.text import decode, one_line
+from cloister.sandbox.api import Report
+from cloister.sandbox.templates import building, debian, oci
+from cloister.sandbox.templates.about import MARKER, About, Built, complete, load
+from cloister.sandbox.templates.building import Build
+from cloister.sandbox.templates.recipes import (
+    BUILT_IN,
+    Devcontainer,
+    Dockerfile,
+    Oci,
+    Packages,
+    Recipe,
+    Repository,
+    check,
+    check_name,
+    directory_of,
+    read_recipe,
+    write_recipe,
+)
+
+_DIRECTORY = re.compile(r"(?P<stem>.+-[0-9a-f]{12})(?:\.(?P<serial>[0-9]{1,9}))?")
+_LOG_SHOWN_BYTES = 4_194_304
+
+Builder = Callable[[Build], Awaitable[About]]
+"""Makes `rootfs` in the build's directory."""
+
+
+class TemplateInfo(msgspec.Struct, frozen=True):
+    """A template as others see it."""
+
+    name: str
+    recipe: Recipe
+    ready: bool
+    about: About | None = None
+    """Of the newest build; None before the first."""
+
+
+class Templates:
+    """The templates below one directory, which several processes may share."""
+
+    def __init__(self, directory: Path, path: str) -> None:
+        self._directory = directory
+        self._path = path
+        self._used: dict[Path, tuple[int, int]] = {}
+
+    def recipe(self, name: str) -> Recipe:
+        """Raises `UserError` (`unknown_template`, `bad_template`)."""
+        if recipe := self._recipe(name):
+            return recipe
+        known = ", ".join(self.names())
+        raise UserError(
+            "unknown_template", f"There is no template {one_line(name, 60)!r}; there is: {known}."
+        )
+
+    def _recipe(self, name: str) -> Recipe | None:
+        try:
+            check_name(name)
+        except UserError:
+            return None
+        return read_recipe(self._directory / f"{name}.toml") or BUILT_IN.get(name)
+
+    def names(self) -> tuple[str, ...]:
+        """Every template that has a recipe, sorted."""
+        files = {path.stem for path in self._directory.glob("*.toml") if not path.name.startswith(".")}
+        return tuple(sorted(files | set(BUILT_IN)))
+
+    def all(self) -> tuple[TemplateInfo, ...]:
+        """All that can be used; files that are no recipes are left out."""
+        found: list[TemplateInfo] = []
+        for name in self.names():
+            with suppress(UserError):
+                found.append(self.info(name))
+        return tuple(found)
+
+    def info(self, name: str) -> TemplateInfo:
+        """Raises `UserError` (`unknown_template`, `bad_template`)."""
+        recipe = self.recipe(name)
+        built = self.built(name)
+        return TemplateInfo(name, recipe, built is not None, built.about if built else None)
+
+    def built(self, name: str) -> Built | None:
+        """The newest template of that name that is ready. Raises as `recipe`."""
+        builds = self._builds(self._stem(name))
+        return next((found for home in builds if (found := load(name, home))), None)
+
+    def find(self, name: str) -> Path | None:
+        """The root filesystem of a template that is ready. Raises as `recipe`."""
+        built = self.built(name)
+        return None if built is None else built.rootfs
+
+    def version(self, name: str) -> str | None:
+        """What a sandbox of `name` would start from; None when that is not ready."""
+        try:
+            built = self.built(name)
+        except UserError:
+            return None
+        return None if built is None else built.home.name
+
+    def keep_recipe(self, name: str, recipe: Recipe) -> None:
+        """Store a recipe. Raises `UserError` (`bad_template`)."""
+        check_name(name)
+        check(recipe)
+        self._directory.mkdir(parents=True, exist_ok=True)
+        if self._recipe(name) != recipe:
+            write_recipe(self._directory / f"{name}.toml", recipe)
+
+    def log(self, name: str) -> str:
+        """What the last build printed, its end. Raises `UserError` (`unknown_template`, `no_such_log`)."""
+        self.recipe(name)
+        try:
+            with self._log_path(name).open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - _LOG_SHOWN_BYTES))
+                return decode(file.read())
+        except FileNotFoundError:
+            raise UserError("no_such_log", f"The template {name} was never built here.") from None
+
+    async def prepare(self, name: str, report: Report, *, again: bool = False) -> None:
+        """Build `name` if it is missing, or `again`; waits for another process that is building it.
+
+        Raises as `recipe`, and `HostError` with code `no_root`, `no_disk`, `no_sources`, `template_failed`
+        or `no_TOOL` for a tool that is missing.
+        """
+        recipe = self.recipe(name)
+
+        async def base(work: Build) -> About:
+            match recipe:
+                case Packages():
+                    return await debian.build(work, recipe)
+                case Oci():
+                    return await oci.build_image(work, recipe)
+                case Dockerfile():
+                    return await oci.build_dockerfile(work, recipe)
+                case Devcontainer() | Repository():
+                    raise HostError(
+                        "no_template",
+                        f"The template {name} holds a repository: `cloister template build {name}`.",
+                    )
+
+        await self.build(name, base, report, again=again)
+
+    async def build(self, name: str, make: Builder, report: Report, *, again: bool = False) -> Built:
+        """Have `make` build `name`, unless it is ready and not wanted `again`. Raises as `make`.
+
+        One that became ready while another builder was waited for is good enough.
+        """
+        before = self.built(name)
+        if before is not None and not again:
+            return before
+        stem = self._stem(name)
+        building.check_host(self._directory)
+        async with building.locked(self._directory / f".lock-{stem}", report):
+            now = self.built(name)
+            if now is not None and now != before:
+                return now
+            await building.remove_leftovers(self._directory, stem, self._path)
+            built = await self._build(name, stem, make, report)
+            await self.collect(name)
+        report(1.0, "the template is ready")
+        return built
+
+    async def _build(self, name: str, stem: str, make: Builder, report: Report) -> Built:
+        home = self._directory / building.building_name(stem)
+        # What a stranger's image holds is nobody's business on this machine.
+        home.mkdir(mode=0o700)
+        log = self._log_path(name)
+        log.unlink(missing_ok=True)
+        log.touch(mode=0o600)
+        work = Build(name, home, self._path, report, log)
+        started = time.time()
+        try:
+            about = await make(work)
+            took = time.time() - started
+            complete(home, msgspec.structs.replace(about, built_at=time.time(), seconds=took))
+            await building.sync(home, self._path)
+            final = self._directory / self._free_name(stem)
+            home.rename(final)
+        except BaseException as error:
+            work.note(f"== given up: {error or type(error).__name__}")
+            # What cannot be removed now, the next builder removes.
+            with anyio.CancelScope(shield=True), suppress(HostError):
+                await building.remove_leftovers(self._directory, stem, self._path)
+            raise
+        work.note("== ready")
+        built = load(name, final)
+        if built is None:
+            raise HostError("template_failed", f"The template {name} vanished while it was built: try again.")
+        return built
+
+    async def remove(self, name: str) -> int:
+        """Forget the recipe and remove every build of it; returns how many.
+
+        Raises `UserError` (`unknown_template`, `template_in_use`).
+        """
+        with self._idle(self._stem(name)) as idle:
+            if not idle:
+                raise UserError("template_in_use", f"The template {name} is being built: wait for it.")
+            return await self._remove_all(name)
+
+    async def _remove_all(self, name: str) -> int:
+        homes = [home for home in self._all_builds() if _name_of(home) == name]
+        busy = [home for home in homes if not await self._remove_unused(home)]
+        if busy:
+            raise UserError("template_in_use", f"A sandbox uses the template {name}: end it first.")
+        for path in (self._directory / f"{name}.toml", self._log_path(name)):
+            path.unlink(missing_ok=True)
+        return len(homes)
+
+    async def collect(self, name: str) -> None:
+        """Remove builds of `name` that a newer one replaced and nobody uses."""
+        newest = self._builds(self._stem(name))[:1]
+        for home in self._all_builds():
+            # Other versions of this program may share the built-in ones and mean something else by them.
+            same = _stem_of(home) == self._stem(name) if name in BUILT_IN else _name_of(home) == name
+            if newest and same and home not in newest:
+                await self._remove_unused(home)
+
+    async def sweep(self) -> None:
+        """Remove what builders that no longer live left behind, and old builds that nobody uses."""
+        for left in self._directory.glob(".building-*"):
+            with self._idle(left.name.removeprefix(".building-").rpartition("-")[0]) as idle:
+                if idle:
+                    await building.remove(left, self._path)
+        for info in self.all():
+            await self.collect(info.name)
+
+    @contextmanager
+    def using(self, built: Built) -> Generator[None]:
+        """The template stays while the block lasts. Raises `HostError` (`no_template`) when it is gone already."""
+        descriptor, count = self._used.get(built.home, (-1, 0))
+        if count == 0:
+            descriptor = _hold(built)
+        self._used[built.home] = (descriptor, count + 1)
+        try:
+            yield
+        finally:
+            descriptor, count = self._used[built.home]
+            if count > 1:
+                self._used[built.home] = (descriptor, count - 1)
+            else:
+                del self._used[built.home]
+                os.close(descriptor)
+
+    @contextmanager
+    def _idle(self, stem: str) -> Generator[bool]:
+        """Whether nobody builds it; then nobody begins to while the block lasts."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        lock = self._directory / f".lock-{stem}"
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield True
+        except BlockingIOError:
+            yield False
+        finally:
+            os.close(descriptor)
+
+    async def _remove_unused(self, home: Path) -> bool:
+        """Whether it is gone: out of sight by one rename, so that nobody can begin to use it, then removed."""
+        if home in self._used:
+            return False
+        try:
+            descriptor = os.open(home / MARKER, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            gone = self._directory / building.building_name(_stem_of(home))
+            os.rename(home, gone)  # noqa: PTH104  one system call, not worth a thread
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(descriptor)
+        await building.remove(gone, self._path)
+        return True
+
+    def _stem(self, name: str) -> str:
+        recipe = self.recipe(name)
+        release = None
+        if isinstance(recipe, Packages):
+            with suppress(HostError):  # without a release there is no such template; building it says why
+                release = debian.host_release()
+        return directory_of(name, recipe, release)
+
+    def _builds(self, stem: str) -> list[Path]:
+        """Newest first."""
+        return [home for home in self._all_builds() if _stem_of(home) == stem]
+
+    def _all_builds(self) -> list[Path]:
+        found = [p for p in self._directory.glob("*-*") if not p.name.startswith(".") and _match(p)]
+        return sorted(found, key=_serial_of, reverse=True)
+
+    def _free_name(self, stem: str) -> str:
+        newest = max((_serial_of(home) for home in self._builds(stem)), default=-1)
+        return stem if newest < 0 else f"{stem}.{newest + 1}"
+
+    def _log_path(self, name: str) -> Path:
+        return self._directory / f"{name}.log"
+
+
+def _match(home: Path) -> "re.Match[str] | None":
+    return _DIRECTORY.fullmatch(home.name)
+
+
+def _stem_of(home: Path) -> str:
+    found = _match(home)
+    return found["stem"] if found else ""
+
+
+def _name_of(home: Path) -> str:
+    return _stem_of(home).rpartition("-")[0]
+
+
+def _serial_of(home: Path) -> int:
+    found = _match(home)
+    return int(found["serial"] or 0) if found else 0
+
+
+def _hold(built: Built) -> int:
+    try:
+        descriptor = os.open(built.home / MARKER, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise HostError(
+            "no_template", f"The template {built.name} was removed just now: try again."
+        ) from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        if not (built.home / MARKER).is_file():
+            raise BlockingIOError
+    except BlockingIOError:
+        os.close(descriptor)
+        raise HostError("no_template", f"The template {built.name} is being removed: try again.") from None
+    return descriptor

@@ -1,0 +1,202 @@
+"""Recipes: named descriptions of what a template is made of, each a small TOML file."""
+
+import hashlib
+import json
+import re
+import secrets
+import tomllib
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from cloister.core.errors import UserError
+from cloister.core.text import one_line
+
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
+_VERSION = 1
+"""Raised when the finishing touches change what a foreign image becomes."""
+
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9.+-]+(:[a-z0-9]+)?(/[a-z0-9.-]+|=[A-Za-z0-9.+:~-]+)?")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class Packages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="packages"):
+    """Debian packages of this host's release."""
+
+    packages: tuple[str, ...]
+    env: dict[str, str] = {}
+
+
+class Oci(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="oci"):
+    """An image from elsewhere."""
+
+    image: str
+    """`registry/name:tag`, the directory of an OCI layout, or a tar file (`docker save`, OCI archive)."""
+    user: str | None = None
+    """A user of the image whom the agent shall be."""
+    tls: bool = True
+    """False for a registry without TLS, e.g. one on loopback."""
+    env: dict[str, str] = {}
+
+
+class Dockerfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="dockerfile"):
+    """A Dockerfile and the directory around it."""
+
+    context: str
+    dockerfile: str = "Dockerfile"
+    """Relative to `context`; never a link that leads elsewhere."""
+    target: str | None = None
+    args: dict[str, str] = {}
+    network: bool = False
+    """Whether its RUN steps share this machine's network; without it they have none."""
+    user: str | None = None
+    tls: bool = True
+    env: dict[str, str] = {}
+
+
+class Devcontainer(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="devcontainer"
+):
+    """What a repository's devcontainer.json asks for."""
+
+    repo: str
+    ref: str | None = None
+    network: bool = False
+    """As for a Dockerfile."""
+    tls: bool = True
+
+
+class Repository(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="repository"):
+    """A warmed template: another one with a repository cloned, set up and checked once."""
+
+    repo: str
+    ref: str | None = None
+    base: str = "default"
+    minutes: float = 30.0
+    """How old it may get while a server runs."""
+
+
+Recipe = Packages | Oci | Dockerfile | Devcontainer | Repository
+
+BUILT_IN: dict[str, Recipe] = {
+    "default": Packages(
+        (
+            *("python3", "python3-pytest", "python3-venv", "python3-pip", "python-is-python3", "git"),
+            *("ripgrep", "build-essential", "ca-certificates", "curl", "less", "procps", "patch"),
+        )
+    )
+}
+
+
+class _Installed(msgspec.Struct, frozen=True):
+    """What the name of a template made of packages is derived from."""
+
+    name: str
+    release: str
+    packages: tuple[str, ...]
+    version: int = 1
+
+
+def directory_of(name: str, recipe: Recipe, release: str | None) -> str:
+    """The directory of a template: its name and a digest of all that decides what is in it."""
+    what: object = (name, recipe, _VERSION)
+    if isinstance(recipe, Packages):
+        what = _Installed(name, release or "", recipe.packages)
+        if recipe.env:
+            what = (what, recipe.env)
+    return f"{name}-{hashlib.sha256(msgspec.json.encode(what)).hexdigest()[:12]}"
+
+
+def check_name(name: str) -> None:
+    """Raises `UserError` (`bad_template`)."""
+    if not NAME.fullmatch(name):
+        raise UserError(
+            "bad_template",
+            f"{one_line(name, 60)!r} cannot name a template: use up to 48 of a-z, 0-9, - and _.",
+        )
+
+
+def check(recipe: Recipe) -> None:
+    """Raises `UserError` (`bad_template`) for what no build could use."""
+    match recipe:
+        case Packages(packages):
+            wrong = next((name for name in packages if not _PACKAGE.fullmatch(name)), None)
+            if wrong is not None or not packages:
+                raise _bad(f"{wrong!r} is not the name of a package." if packages else "It names no package.")
+        case Oci(image):
+            _check_word("image", image)
+        case Dockerfile():
+            _check_word("context", recipe.context)
+            if Path(recipe.dockerfile).is_absolute() or ".." in Path(recipe.dockerfile).parts:
+                raise _bad("`dockerfile` is a path inside `context`.")
+        case Devcontainer() | Repository():
+            _check_word("repo", recipe.repo)
+    if isinstance(recipe, Repository) and not 1 <= recipe.minutes <= 100_000:
+        raise _bad("`minutes` is between 1 and 100,000.")
+    if not isinstance(recipe, Devcontainer | Repository):
+        check_env(recipe.env)
+
+
+def check_env(env: dict[str, str]) -> None:
+    """Raises `UserError` (`bad_template`)."""
+    for name, value in env.items():
+        if not _ENV_NAME.fullmatch(name) or "\0" in value:
+            raise _bad(f"{one_line(name, 40)!r} cannot be the name of an environment variable.")
+
+
+def _check_word(what: str, text: str) -> None:
+    if not text.strip() or text.startswith("-") or re.search(r"[\x00-\x1f]", text):
+        raise _bad(f"`{what}` is empty or odd.")
+
+
+def _bad(why: str) -> UserError:
+    return UserError("bad_template", f"The recipe cannot be used: {why}")
+
+
+def read_recipe(path: Path) -> Recipe | None:
+    """The recipe in a TOML file; None when there is no file. Raises `UserError` (`bad_template`)."""
+    try:
+        recipe = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Recipe)
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise UserError("bad_template", f"{path} is not a recipe: {one_line(str(error), 200)}.") from None
+    check(recipe)
+    return recipe
+
+
+def write_recipe(path: Path, recipe: Recipe) -> None:
+    """Keep a recipe; whoever reads it meanwhile sees the old one or the new one."""
+    draft = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+    draft.write_text(to_toml(recipe), encoding="utf-8")
+    draft.replace(path)
+
+
+def to_toml(recipe: Recipe) -> str:
+    """The recipe as a person would write it; fields that are as usual are left out."""
+    usual = {field.name: field.default for field in msgspec.structs.fields(recipe)}
+    made = cast("dict[str, object]", msgspec.to_builtins(recipe))
+    return "".join(
+        f"{key} = {_value(value)}\n"
+        for key, value in made.items()
+        if value is not None and (key not in usual or value != usual[key]) and value != {}
+    )
+
+
+def _value(value: object) -> str:
+    match value:
+        case dict():
+            pairs = cast("dict[str, object]", value).items()
+            return "{ " + ", ".join(f"{_text(key)} = {_value(inner)}" for key, inner in pairs) + " }"
+        case list() | tuple():
+            return "[" + ", ".join(_value(inner) for inner in cast("list[object]", value)) + "]"
+        case str():
+            return _text(value)
+        case _:
+            return json.dumps(value)
+
+
+def _text(text: str) -> str:
+    # A JSON string is a TOML string, but for one character that TOML wants escaped.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

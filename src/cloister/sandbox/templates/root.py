@@ -1,0 +1,246 @@
+"""Makes any root filesystem one that a sandbox can start from: the agent's user, its places, no trace of a host.
+
+The tree may come from a stranger. Nothing in it is run, and no name in it is followed out of it: every directory on
+the way to what is written here is looked at first and is a real one. Nobody else writes to the tree meanwhile.
+"""
+
+import os
+import posixpath
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from cloister.core.errors import UserError
+from cloister.sandbox.templates.about import HOME
+
+AGENT = 1000
+"""The agent's user and group id, as the guest has it."""
+
+_SMALL_BYTES = 1_048_576
+_LINKS = 40
+_SEARCH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+_ODD_BITS = stat.S_ISUID | stat.S_ISGID
+
+
+class User(msgspec.Struct, frozen=True):
+    """A line of `/etc/passwd`."""
+
+    name: str
+    uid: int
+    gid: int
+    home: str
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """What the root filesystem turned out to have."""
+
+    home: str
+    git: bool
+    bash: bool
+
+
+def scrub(rootfs: Path) -> None:
+    """Take away what means nothing inside and could harm outside: devices, setuid bits, privileged attributes.
+
+    Roots are mounted `nosuid,nodev`, so nothing that works inside stops working.
+    """
+    if not _is_directory(rootfs):
+        raise UserError("bad_image", "The image's root is not a directory: it cannot be a template.")
+    for entry in _walk(rootfs):
+        status = entry.stat(follow_symlinks=False)
+        if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
+            os.unlink(entry.path)  # noqa: PTH108 - a name that need not be text
+            continue
+        for name in os.listxattr(entry.path, follow_symlinks=False):
+            if name.startswith(("trusted.", "security.")):
+                os.removexattr(entry.path, name, follow_symlinks=False)
+        if stat.S_ISREG(status.st_mode) and status.st_mode & _ODD_BITS:
+            os.chmod(entry.path, stat.S_IMODE(status.st_mode) & ~_ODD_BITS)  # noqa: PTH101 - as above
+
+
+def settle(rootfs: Path, user: str | None, path: str = "", *, must: bool = False) -> Settled:
+    """Everything a sandbox expects. `user` is whom the agent shall be; `path` the image's own search path.
+
+    Raises `UserError` (`bad_image`) for a tree that cannot be one, and for an unknown user that `must` be there.
+    """
+    rootfs.chmod(0o755)
+    etc = rootfs / "etc"
+    if os.path.lexists(etc) and not _is_directory(etc):
+        raise UserError("bad_image", "The image's /etc is not a directory: it cannot be a template.")
+    for name in ("etc", "home", "work", "proc", "dev", ".cloister"):
+        directory(rootfs / name)
+    if not _is_directory(rootfs / "tmp"):
+        directory(rootfs / "tmp")
+        (rootfs / "tmp").chmod(0o1777)
+    # Where the runtime mounts the guest: made here, so that it is not made in each sandbox.
+    put_file(rootfs / ".cloister" / "guest", "", 0o555)
+    found = [has(rootfs, program, path) for program in ("git", "bash")]
+    home = _settle_user(rootfs, user, "/bin/bash" if found[1] else "/bin/sh", must=must)
+    os.chown(rootfs / "work", AGENT, AGENT)
+    put_file(etc / "hostname", "sandbox\n")
+    put_file(etc / "hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n")
+    put_file(etc / "resolv.conf", "")
+    put_file(etc / "gitconfig", f"{read_file(etc / 'gitconfig')}\n[safe]\n\tdirectory = *\n".lstrip("\n"))
+    return Settled(home, *found)
+
+
+def has(rootfs: Path, program: str, path: str = "") -> bool:
+    """Whether a program of that name is where commands would look for it."""
+    places = [*(place for place in path.split(":") if place.startswith("/")), *_SEARCH]
+    return any(inside(rootfs, f"{place}/{program}") is not None for place in places)
+
+
+def inside(rootfs: Path, path: str) -> Path | None:
+    """Where `path`, with its links, leads within the tree; None when there is nothing."""
+    left, here = [part for part in path.split("/") if part not in ("", ".")], "/"
+    links = 0
+    while left:
+        part = left.pop(0)
+        if part == "..":
+            here = posixpath.dirname(here)
+            continue
+        at = posixpath.join(here, part)
+        real = rootfs / at.lstrip("/")
+        try:
+            status = real.lstat()
+        except OSError:
+            return None
+        if not stat.S_ISLNK(status.st_mode):
+            here = at
+            continue
+        links += 1
+        if links > _LINKS:
+            return None
+        goal = str(real.readlink())
+        here = "/" if goal.startswith("/") else here
+        left = [*(name for name in goal.split("/") if name not in ("", ".")), *left]
+    return rootfs / here.lstrip("/")
+
+
+def directory(path: Path) -> None:
+    """A real directory at `path`, whose parent is one."""
+    if _is_directory(path):
+        return
+    path.unlink(missing_ok=True)
+    path.mkdir(mode=0o755)
+    path.chmod(0o755)
+
+
+def put_file(path: Path, text: str, mode: int = 0o644) -> None:
+    """A fresh regular file at `path`, whose parent is a real directory; what was there is gone, not followed."""
+    if _is_directory(path):
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(text)
+    path.chmod(mode)
+
+
+def read_file(path: Path) -> str:
+    """A small regular file; empty when it is anything else."""
+    try:
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _SMALL_BYTES:
+            return ""
+        return path.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return ""
+
+
+def users(passwd: str) -> tuple[User, ...]:
+    """The well-formed lines of `/etc/passwd`."""
+    found: list[User] = []
+    for line in passwd.splitlines():
+        fields = line.split(":")
+        if len(fields) == 7 and fields[2].isascii() and fields[2].isdigit() and fields[3].isdigit():
+            found.append(User(fields[0], int(fields[2]), int(fields[3]), fields[5]))
+    return tuple(found)
+
+
+def choose_user(known: tuple[User, ...], wanted: str | None, *, must: bool) -> User | None:
+    """Whom the agent shall be: the one asked for, else whoever has its id; None for nobody of the image."""
+    name = (wanted or "").partition(":")[0]
+    if name and name not in ("root", "0"):
+        found = next((user for user in known if name in (user.name, str(user.uid))), None)
+        if found is not None:
+            return found
+        if must:
+            raise UserError("bad_image", f"The image has no user {name}: choose another, or none.")
+    return next((user for user in known if user.uid == AGENT), None)
+
+
+def _settle_user(rootfs: Path, wanted: str | None, shell: str, *, must: bool) -> str:
+    """The agent in the user and group lists, and its home directory; returns that."""
+    etc = rootfs / "etc"
+    passwd, group, shadow = (read_file(etc / name) for name in ("passwd", "group", "shadow"))
+    chosen = choose_user(users(passwd), wanted, must=must)
+    home = HOME
+    if chosen is not None and chosen.home.startswith("/") and len(chosen.home) > 1:
+        found = inside(rootfs, chosen.home)
+        if found is not None and _is_directory(found) and found != rootfs:
+            home = "/" + str(found.relative_to(rootfs))
+    lines = [f"agent:x:{AGENT}:{AGENT}::{home}:{shell}"]
+    for line in passwd.splitlines():
+        fields = line.split(":")
+        if fields[0] == "agent":
+            continue
+        if chosen is not None and fields[0] == chosen.name:
+            # The image's own name for it goes on working.
+            fields[2:4] = [str(AGENT), str(AGENT)]
+        lines.append(":".join(fields))
+    put_file(etc / "passwd", "\n".join(lines) + "\n")
+    put_file(etc / "group", _with_agent(group, f"agent:x:{AGENT}:"))
+    put_file(etc / "shadow", _with_agent(shadow, "agent:!:19000:0:99999:7:::"), 0o640)
+    _settle_home(rootfs, home, chosen)
+    return home
+
+
+def _with_agent(text: str, line: str) -> str:
+    return "\n".join([line, *(old for old in text.splitlines() if not old.startswith("agent:"))]) + "\n"
+
+
+def _settle_home(rootfs: Path, home: str, chosen: User | None) -> None:
+    at = rootfs / home.lstrip("/")
+    if home == HOME and not _is_directory(at):
+        at.unlink(missing_ok=True)
+        skeleton = rootfs / "etc" / "skel"
+        if _is_directory(skeleton):
+            shutil.copytree(skeleton, at, symlinks=True, copy_function=_copy_plain)
+        else:
+            at.mkdir(mode=0o755)
+        old = 0
+    else:
+        old = AGENT if chosen is None else chosen.uid
+    os.chown(at, AGENT, AGENT)
+    for entry in _walk(at) if old != AGENT else ():
+        if entry.stat(follow_symlinks=False).st_uid == old:
+            os.chown(entry.path, AGENT, AGENT, follow_symlinks=False)
+
+
+def _copy_plain(source: str, target: str) -> str:
+    """Copies what is a regular file; a skeleton of a stranger may hold a FIFO."""
+    if stat.S_ISREG(os.lstat(source).st_mode):
+        return shutil.copy2(source, target, follow_symlinks=False)
+    return target
+
+
+def _is_directory(path: Path) -> bool:
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def _walk(top: Path) -> Iterator["os.DirEntry[str]"]:
+    """Everything below `top`; links are not followed."""
+    left = [os.fspath(top)]
+    while left:
+        with os.scandir(left.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    left.append(entry.path)
+                yield entry

@@ -1,0 +1,109 @@
+"""What a devcontainer.json asks for, and what of it is refused, by name."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloister.core.errors import UserError
+from cloister.sandbox.templates.devcontainer import Feature, Step, parse, without_comments
+
+PLACE = ".devcontainer/devcontainer.json"
+
+
+def test_comments_and_trailing_commas_are_understood_and_strings_are_left_alone() -> None:
+    text = """
+    // a whole line
+    { /* in
+       between */ "image": "example.org/x:1", // after, with "quotes" and {brackets,}
+      "containerEnv": { "URL": "http://a//b/*c*/", "Q": "\\"//\\"", "E": ",}", },
+      "postCreateCommand": ["a", "b",], // the end
+    }  /* never closed"""
+    wanted = parse(text, PLACE)
+    assert wanted.image == "example.org/x:1"
+    assert wanted.env == {"URL": "http://a//b/*c*/", "Q": '"//"', "E": ",}"}
+    assert wanted.steps == (Step("postCreateCommand", ("a", "b")),)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(JSON)
+def test_json_without_comments_means_the_same(value: object) -> None:
+    assert json.loads(without_comments(json.dumps(value, indent=1))) == value
+    assert json.loads(without_comments(json.dumps(value, ensure_ascii=False))) == value
+
+
+@given(st.text(alphabet='"\\/*{}[],:\n a'))
+def test_no_text_breaks_the_reader(text: str) -> None:
+    without_comments(text)
+    with pytest.raises(UserError):
+        parse(text, PLACE)
+
+
+def test_a_dockerfile_is_found_beside_the_file() -> None:
+    wanted = parse(
+        '{"build": {"dockerfile": "Dockerfile", "context": "..", "target": "dev", "args": {"A": "1"}},'
+        ' "remoteUser": "node", "containerUser": "other"}',
+        PLACE,
+    )
+    assert (wanted.dockerfile, wanted.context, wanted.target) == (".devcontainer/Dockerfile", ".", "dev")
+    assert (wanted.args, wanted.user) == ({"A": "1"}, "node")
+    assert parse('{"dockerFile": "D"}', ".devcontainer.json").dockerfile == "D"
+
+
+def test_commands_run_in_their_order_in_every_form() -> None:
+    wanted = parse(
+        '{"image": "x", "postCreateCommand": {"one": "make", "two": ["npm", "ci"]}, "onCreateCommand": "first",'
+        ' "initializeCommand": "rm -rf /", "postStartCommand": "serve", "updateContentCommand": ""}',
+        PLACE,
+    )
+    assert wanted.steps == (
+        Step("onCreateCommand", "first"),
+        Step("postCreateCommand one", "make"),
+        Step("postCreateCommand two", ("npm", "ci")),
+    )
+
+
+def test_variables_tell_nothing_of_this_machine() -> None:
+    wanted = parse(
+        '{"image": "x", "containerEnv": {"P": "/x:${containerEnv:PATH}", "H": "${localEnv:HOME}",'
+        ' "D": "${localEnv:NO:usual}", "W": "${containerWorkspaceFolder}/bin"}, "remoteEnv": {"N": null},'
+        ' "postCreateCommand": "echo ${containerEnv:PATH} ${localWorkspaceFolder}"}',
+        PLACE,
+    )
+    assert wanted.env_over({"PATH": "/bin"}) == {"P": "/x:/bin", "H": "", "D": "usual", "W": "/work/bin"}
+    assert wanted.steps == (Step("postCreateCommand", "echo ${PATH} /work"),)
+
+
+def test_a_feature_that_is_a_plain_script_is_taken_and_any_other_refused_by_name() -> None:
+    wanted = parse('{"image": "x", "features": {"./tool": {"fast-mode": true, "version": 3}}}', PLACE)
+    assert wanted.features == (Feature(".devcontainer/tool", {"FAST_MODE": "true", "VERSION": "3"}),)
+    with pytest.raises(UserError, match=r"example.org/features/node:1 is not a plain script"):
+        parse('{"image": "x", "features": {"example.org/features/node:1": {}}}', PLACE)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{}", "either an image or a build.dockerfile"),
+        ('{"image": "x", "build": {"dockerfile": "D"}}', "either an image"),
+        ('{"dockerComposeFile": "c.yml", "image": "x"}', "dockerComposeFile"),
+        ('{"image": "x", "mounts": ["source=/"]}', "mounts"),
+        ('{"image": "x", "privileged": true}', "privileged"),
+        ('{"build": {"dockerfile": "../../etc/passwd"}}', "leads out"),
+        ('{"build": {"dockerfile": "/etc/passwd"}}', "leads out"),
+        ('{"image": "x", "features": {"./../../x": {}}}', "leads out"),
+        ('{"image": "x", "postCreateCommand": 3}', "postCreateCommand must be"),
+        ('{"image": 3}', "cannot be read"),
+        ("[]", "cannot be read"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_name(text: str, why: str) -> None:
+    with pytest.raises(UserError, match=why) as refused:
+        parse(text, PLACE)
+    assert refused.value.code == "bad_devcontainer"
