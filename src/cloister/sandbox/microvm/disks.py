@@ -12,8 +12,8 @@ import msgspec
 
 from cloister.sandbox.microvm.qcow2 import empty_disk
 
-DISK_BYTES = 8 * 1024**3
-"""Size of every machine's disk, and so the most it can fill."""
+DISK_STEP = 1024**2
+"""What a quota of disk is rounded down to."""
 
 
 class OpenFile:
@@ -22,6 +22,10 @@ class OpenFile:
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         weakref.finalize(self, os.close, descriptor)
+
+    @property
+    def size(self) -> int:
+        return os.fstat(self.descriptor).st_size
 
     def again(self, flags: int) -> int:
         """A new descriptor of the same file, with its own position and rights."""
@@ -45,11 +49,11 @@ class Disk(msgspec.Struct, frozen=True):
         return Disk(self.base, (*self.layers, top))
 
 
-def new_layer(directory: Path) -> OpenFile:
-    """An empty layer in the file system of `directory`."""
+def new_layer(directory: Path, size_bytes: int) -> OpenFile:
+    """An empty layer of a disk of that size, in the file system of `directory`."""
     descriptor = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     layer = OpenFile(descriptor)
-    os.pwrite(descriptor, empty_disk(DISK_BYTES), 0)
+    os.pwrite(descriptor, empty_disk(size_bytes), 0)
     return layer
 
 

@@ -23,7 +23,7 @@ from cloister.sandbox.api import Report, SandboxSpec
 from cloister.sandbox.claims import Claims
 from cloister.sandbox.microvm import qemu, ram
 from cloister.sandbox.microvm.boot import Means, Moment, Wish, booted
-from cloister.sandbox.microvm.disks import DISK_BYTES, Disk, OpenFile, new_layer, open_file
+from cloister.sandbox.microvm.disks import DISK_STEP, Disk, OpenFile, new_layer, open_file
 from cloister.sandbox.microvm.moments import last_moment
 from cloister.sandbox.templates.building import locked
 
@@ -34,17 +34,39 @@ WARM_UP = (
     ("git", "--version"),
     ("ls", "/work"),
     ("/bin/sh", "-c", "find /usr/bin -type f -size -96k -exec cat {} + > /dev/null"),
+    ("/bin/sync",),
     ("echo", "hi"),
 )
 """What is run once before a machine is kept, so that its files are in memory; what the template lacks is left out."""
 
 _BUILD_SECONDS = 600.0
+_SETTLE_SECONDS = 3.0
+"""What a kernel puts off until it has nothing else to do is done before it is saved, not in every sandbox."""
+
+_BLOCK = 4_096
+_INODE_BYTES = 256
+_OVERHEAD_BYTES = 64 * 1024**2
+_NOBODY = 65_534
+
 _LOADED = 3
-_UNUSED_SECONDS = 7 * 86_400.0
+_UNUSED_SECONDS = 2 * 86_400.0
 """After so long an image that nobody loaded is removed when another one is made."""
 
-_VERSION = 2
+_VERSION = 5
 """Raised when what is kept changes."""
+
+
+class Size(msgspec.Struct, frozen=True):
+    """How large a machine is."""
+
+    memory_bytes: int
+    disk_bytes: int
+    """What can be written beyond the template."""
+
+
+def size_for(quota: Quota) -> Size:
+    """The size of machine that a quota gets. Memory is given in steps, because each size has an image of its own."""
+    return Size(qemu.memory_for(quota.memory_bytes), quota.disk_bytes // DISK_STEP * DISK_STEP)
 
 
 class _Key(msgspec.Struct, frozen=True):
@@ -58,7 +80,7 @@ class _Key(msgspec.Struct, frozen=True):
     cmdline: str
     processor: str
     memory_bytes: int
-    disk_bytes: int = DISK_BYTES
+    disk_bytes: int
     version: int = _VERSION
 
     @property
@@ -75,12 +97,12 @@ class Images:
         self._loaded: dict[str, Moment] = {}
         self._loading = anyio.Lock()
 
-    async def moment(self, means: Means, rootfs: Path, memory_bytes: int, report: Report) -> Moment:
-        """What a machine with the file system `rootfs` and so much memory starts from; made if it is missing.
+    async def moment(self, means: Means, rootfs: Path, size: Size, report: Report) -> Moment:
+        """What a machine of that size with the file system `rootfs` starts from; made if it is missing.
 
         Raises `HostError` (`no_disk_image`, `start_failed`).
         """
-        key = _key(means, rootfs, memory_bytes)
+        key = _key(means, rootfs, size)
         if (known := self._loaded.get(key.directory)) is not None:
             return known
         async with self._loading:
@@ -92,25 +114,31 @@ class Images:
                 async with locked(self.directory / f".lock-{key.directory}", report):
                     if not home.is_dir():
                         await self._build(means, rootfs, key, report)
-            made = await anyio.to_thread.run_sync(_load, home, await self.disk(rootfs, means.path, report))
+            made = await anyio.to_thread.run_sync(
+                _load, home, await self.disk(rootfs, size.disk_bytes, means.path, report)
+            )
             # Each takes memory for as long as it is loaded, so only the last few stay.
             kept = list(self._loaded.items())[-(_LOADED - 1) :]
             self._loaded = {**dict(kept), key.directory: made}
             return made
 
-    async def disk(self, rootfs: Path, path: str, report: Report) -> OpenFile:
-        """`rootfs` as a file system in a file; made if it is missing. Raises `HostError` (`no_disk_image`)."""
-        target = self.directory / f"{rootfs.parent.name}-{DISK_BYTES >> 30}g.ext4"
+    def unload(self) -> None:
+        self._loaded = {}
+
+    async def disk(self, rootfs: Path, free_bytes: int, path: str, report: Report) -> OpenFile:
+        """`rootfs` as a file system with so much room; made if it is missing. Raises `HostError` (`no_disk_image`)."""
+        target = self.directory / f"{rootfs.parent.name}-{free_bytes >> 20}m-free.ext4"
         if not target.is_file():
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             async with locked(self.directory / f".lock-{target.name}", report):
                 if not target.is_file():
                     report(None, "making the disk of the template")
-                    await make_disk(rootfs, target, path)
+                    await make_disk(rootfs, target, free_bytes, path)
         return open_file(target)
 
     async def _build(self, means: Means, rootfs: Path, key: _Key, report: Report) -> None:
-        disk = Disk(await self.disk(rootfs, means.path, report), (new_layer(self.directory),))
+        base = await self.disk(rootfs, key.disk_bytes, means.path, report)
+        disk = Disk(base, (new_layer(self.directory, base.size),))
         report(None, "booting the template")
         memory = OpenFile(ram.new_ram(key.memory_bytes))
         spec = SandboxSpec(quota=Quota(memory_bytes=key.memory_bytes), ttl_seconds=_BUILD_SECONDS)
@@ -118,40 +146,66 @@ class Images:
             for argv in WARM_UP:
                 with suppress(UserError):
                     await awake.link.run(Command(argv, cwd="/", seconds=60.0))
+            await anyio.sleep(_SETTLE_SECONDS)
             moment = await last_moment(awake, memory)
         await anyio.to_thread.run_sync(_keep, moment, self.directory, key.directory)
         await anyio.to_thread.run_sync(_remove_unused, self.directory)
 
 
-async def make_disk(rootfs: Path, target: Path, path: str) -> None:
-    """A file system of `DISK_BYTES` with the files of `rootfs` in it, in a sparse file."""
+async def make_disk(rootfs: Path, target: Path, free_bytes: int, path: str) -> None:
+    """A file system with the files of `rootfs` in it and room for `free_bytes` more, in a sparse file."""
     scratch = target.with_name(f".making-{target.name}-{secrets.token_hex(4)}")
+    used = await anyio.to_thread.run_sync(_bytes_in, rootfs)
+    size = (used + used // 4 + free_bytes + free_bytes // 8 + _OVERHEAD_BYTES) // 1024
     # No journal: a crash ends the sandbox anyway. The tables of free inodes are left for the kernel to imagine.
     argv = [
-        *("mke2fs", "-q", "-F", "-t", "ext4", "-m", "0", "-O", "^has_journal,^metadata_csum"),
         *(
-            "-E",
-            "lazy_itable_init=1,root_owner=0:0",
-            "-d",
-            str(rootfs),
-            str(scratch),
-            f"{DISK_BYTES // 1024}k",
+            "mke2fs",
+            "-q",
+            "-F",
+            "-t",
+            "ext4",
+            "-b",
+            str(_BLOCK),
+            "-m",
+            "0",
+            "-O",
+            "^has_journal,^metadata_csum",
         ),
+        *("-E", "lazy_itable_init=1,root_owner=0:0", "-d", str(rootfs), str(scratch), f"{size}k"),
     ]
     try:
-        done = await capture(argv, env={"PATH": path}, seconds=_BUILD_SECONDS)
-        if not done.ok:
-            raise HostError(
-                "no_disk_image",
-                f"The disk of a template could not be made: {one_line(decode(done.err), 300)}",
-            )
+        await _run(argv, path)
+        shown = await _run(["dumpe2fs", "-h", str(scratch)], path)
+        free = int(next(line.split(":")[1] for line in shown.splitlines() if line.startswith("Free blocks:")))
+        # What is free beyond the quota is kept for an id that no command has. Root inside could take that id on, and
+        # would then be stopped by the end of the disk, a little later.
+        kept = max(0, free - free_bytes // _BLOCK)
+        await _run(["tune2fs", "-r", str(kept), "-u", str(_NOBODY), "-g", str(_NOBODY), str(scratch)], path)
         scratch.chmod(0o600)
         scratch.rename(target)
     finally:
         scratch.unlink(missing_ok=True)
 
 
-def _key(means: Means, rootfs: Path, memory_bytes: int) -> _Key:
+async def _run(argv: list[str], path: str) -> str:
+    done = await capture(argv, env={"PATH": path, "LC_ALL": "C.UTF-8"}, seconds=_BUILD_SECONDS)
+    if not done.ok:
+        said = one_line(decode(done.err), 300)
+        raise HostError("no_disk_image", f"The disk of a template could not be made: {said}")
+    return decode(done.out)
+
+
+def _bytes_in(rootfs: Path) -> int:
+    """What the files below take, counted in whole blocks and with an inode each."""
+    total = 0
+    for at, directories, files in os.walk(rootfs):
+        for name in (*directories, *files):
+            total += (os.lstat(f"{at}/{name}").st_size + _BLOCK - 1) // _BLOCK * _BLOCK + _INODE_BYTES
+    return total
+
+
+def _key(means: Means, rootfs: Path, size: Size) -> _Key:
     return _Key(
         template=rootfs.parent.name,
         kernel=means.kernel.version,
@@ -160,7 +214,8 @@ def _key(means: Means, rootfs: Path, memory_bytes: int) -> _Key:
         accelerator=means.accelerator,
         cmdline=qemu.cmdline(means.accelerator, means.counter_khz),
         processor=qemu.processor(means.accelerator),
-        memory_bytes=memory_bytes,
+        memory_bytes=size.memory_bytes,
+        disk_bytes=size.disk_bytes,
     )
 
 

@@ -27,7 +27,7 @@ from cloister.sandbox.microvm import boot, qemu, ram
 from cloister.sandbox.microvm.boot import Awake, Means, Moment, Wish
 from cloister.sandbox.microvm.counter import counter_khz
 from cloister.sandbox.microvm.disks import Disk, OpenFile, new_layer
-from cloister.sandbox.microvm.image import Images
+from cloister.sandbox.microvm.image import Images, size_for
 from cloister.sandbox.microvm.kernel import Kernels
 from cloister.sandbox.microvm.moments import fork_moment
 from cloister.sandbox.templates.catalog import Templates
@@ -43,7 +43,9 @@ _NOT_TRIED = TierReport(
     found="It was not tried yet whether KVM boots a machine here.",
     fix="cloister doctor",
 )
-_TRIAL = SandboxSpec(quota=Quota(cpus=1.0, memory_bytes=qemu.MEMORY_MIN), ttl_seconds=240.0)
+_TRIAL = SandboxSpec(
+    quota=Quota(cpus=1.0, memory_bytes=qemu.MEMORY_MIN, disk_bytes=16 * 1024**2), ttl_seconds=240.0
+)
 _INSTALL = "apt-get install --no-install-recommends qemu-system-x86"
 _FIX: dict[qemu.Accelerator, str] = {
     "kvm": "use a machine with hardware virtualization, or one whose host passes it on whole",
@@ -123,7 +125,7 @@ class MicrovmSandbox:
                 self._shared = None
 
     async def _take_moment(self) -> Moment:
-        top = self._host.new_layer()
+        top = self._host.new_layer(self._disk.base.size)
         try:
             made = await fork_moment(self._awake, self._disk, self._base, top)
         except (HostError, LookupError, OSError) as error:
@@ -162,7 +164,7 @@ class MicrovmHost:
                 "no_template", f"The template {spec.template} is not built yet: prepare it first."
             )
         means = await self._choose()
-        moment = await self._images.moment(means, rootfs, qemu.memory_for(spec.quota.memory_bytes), _silent)
+        moment = await self._images.moment(means, rootfs, size_for(spec.quota), _silent)
         async with self._opened(means, Wish(spec, door), moment, None) as sandbox:
             yield sandbox
 
@@ -179,8 +181,7 @@ class MicrovmHost:
         await self._kernels.prepare(report)
         rootfs = self._templates.find(template)
         if rootfs is not None:
-            memory = qemu.memory_for(SandboxSpec().quota.memory_bytes)
-            await self._images.moment(await self._choose(), rootfs, memory, report)
+            await self._images.moment(await self._choose(), rootfs, size_for(Quota()), report)
 
     async def sweep(self) -> int:
         """See `Host.sweep`."""
@@ -213,7 +214,8 @@ class MicrovmHost:
         return selftest.Bench("microvm", "qcow2", self._path, self._directory / f"{accelerator}.json")
 
     async def close(self) -> None:
-        """Nothing is held beyond sandboxes."""
+        """Let go of the memory of images. Whatever is opened later loads it again."""
+        self._images.unload()
 
     async def snapshots(self) -> tuple[SnapshotInfo, ...]:
         """None: a virtual machine is copied while it runs, by `fork`."""
@@ -223,11 +225,11 @@ class MicrovmHost:
         """See `Host.delete_snapshot`."""
         raise UserError("no_such_snapshot", f"There is no snapshot {reference} of a virtual machine.")
 
-    def new_layer(self) -> OpenFile:
+    def new_layer(self, size_bytes: int) -> OpenFile:
         """A place for what a machine writes to its disk. Raises `HostError` (`no_disk`)."""
         try:
             self._images.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return new_layer(self._images.directory)
+            return new_layer(self._images.directory, size_bytes)
         except OSError as error:
             raise HostError("no_disk", f"The disk of a sandbox cannot be made: {error.strerror}.") from error
 
@@ -235,7 +237,9 @@ class MicrovmHost:
     async def _opened(
         self, means: Means, wish: Wish, moment: Moment, parent: SandboxId | None
     ) -> AsyncGenerator[MicrovmSandbox]:
-        async with boot.woken(means, self._claims, wish, moment, self.new_layer()) as awake:
+        async with boot.woken(
+            means, self._claims, wish, moment, self.new_layer(moment.disk.base.size)
+        ) as awake:
             now = time.time()
             info = SandboxInfo(
                 id=awake.name.sandbox,
@@ -299,9 +303,9 @@ class MicrovmHost:
         means = await self._means_with(emulator, "trial", accelerator)
         rootfs = self._directory / "trial" / "rootfs"
         _bare_root(rootfs)
-        layer = self.new_layer()
         try:
-            disk = Disk(await self._images.disk(rootfs, self._path, _silent), (layer,))
+            base = await self._images.disk(rootfs, _TRIAL.quota.disk_bytes, self._path, _silent)
+            disk = Disk(base, (self.new_layer(base.size),))
             memory = OpenFile(ram.new_ram(qemu.MEMORY_MIN))
             async with boot.booted(means, self._claims, Wish(_TRIAL), disk, memory) as awake:
                 await awake.link.write("/work/trial", b"it works")
