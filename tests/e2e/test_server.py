@@ -68,6 +68,10 @@ def test_sandboxes_are_made_used_and_removed_from_the_command_line(cloister: Any
     assert (ran.stdout, ran.stderr) == ("out\n", "err\n")
     piped = cloister("sandbox", "exec", sandbox, "--", "cat", stdin="through\n")
     assert piped.stdout == "through\n"
+    killed = cloister("sandbox", "exec", sandbox, "--seconds", "0.2", "--", "sleep", "60", code=143)
+    assert killed.stderr == "cloister: the command was ended by us (time).\n"
+    missing = cloister("sandbox", "exec", sandbox, "--", "no-such-program", code=2)
+    assert "no-such-program" in missing.stderr
     assert sandbox in cloister("sandbox", "ls").stdout
     cloister("sandbox", "rm", sandbox)
     assert sandbox not in cloister("sandbox", "ls").stdout

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cloister.server import shell, stream, wire
+from cloister.server import process, stream, wire
 from cloister.server.openapi import openapi_document
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "http.md").read_text(encoding="utf-8")
@@ -17,9 +17,9 @@ def test_every_http_route_is_on_the_page() -> None:
 
 
 def test_every_websocket_route_is_on_the_page() -> None:
-    routes = [path.replace(":str", "") for route in (*stream.ROUTES, *shell.ROUTES) for path in route.paths]
+    routes = [path.replace(":str", "") for route in (*stream.ROUTES, *process.ROUTES) for path in route.paths]
     assert len(routes) == 2
-    assert [route for route in routes if f"`WS {route}?" not in PAGE] == []
+    assert [route for route in routes if f"`WS {route}" not in PAGE] == []
 
 
 def test_every_close_code_and_error_status_is_on_the_page() -> None:

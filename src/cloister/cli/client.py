@@ -56,10 +56,6 @@ class Client:
     def remove_sandbox(self, sandbox: str) -> None:
         self._ask("DELETE", f"/v1/sandboxes/{sandbox}", seconds=60)
 
-    def exec(self, sandbox: str, command: dict[str, object], seconds: float) -> bytes:
-        """Run a command to its end; the reply as it came. Hanging up ends the command."""
-        return self._ask("POST", f"/v1/sandboxes/{sandbox}/exec", command, seconds=seconds + QUICK_SECONDS)
-
     def find_sandbox(self, name: str) -> "SandboxInfo":
         """The sandbox whose id starts with `name`. Raises `UserError` (`no_such_sandbox`, `ambiguous_sandbox`)."""
         found = [i for i in self.sandboxes() if i.id.startswith((name, f"s-{name}"))] if name else []

@@ -11,6 +11,7 @@ from cloister.cli.options import AsJson, SandboxName, TierWish, settings_of
 if TYPE_CHECKING:
     from cloister.cli.client import Client
     from cloister.cli.living import Place
+    from cloister.cli.process import Wanted
     from cloister.sandbox.api import SandboxInfo
 
 app = typer.Typer(
@@ -50,35 +51,44 @@ def create(
 
 
 @app.command("exec")
-def exec_command(
+def exec_command(  # noqa: PLR0913  one parameter per option
     ctx: typer.Context,
     sandbox: SandboxName,
     argv: Annotated[list[str], typer.Argument(metavar="-- ARGV...", help="The program and its arguments.")],
     cwd: Annotated[str, typer.Option("--cwd", help="Directory inside.")] = "/work",
     user: Annotated[Literal["agent", "root"], typer.Option("--user", help="Who runs it inside.")] = "agent",
-    seconds: Annotated[float, typer.Option("--seconds", help="Wall-clock limit.")] = 120.0,
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", help="Wall-clock limit; else as long as the sandbox lives.")
+    ] = None,
+    tty: Annotated[bool, typer.Option("--tty", help="Give it this terminal.")] = False,
 ) -> None:
-    """Run a program in a sandbox: stdin goes in, stdout and stderr come out, its exit status is ours."""
-    from cloister.cli.piped import Wanted, run_piped
+    """Run a program in a sandbox: stdin goes in, stdout and stderr come out as they are, its status is ours."""
+    from cloister.cli.process import Wanted
 
-    place, info = _find(ctx, sandbox)
-    raise typer.Exit(run_piped(place, info.id, Wanted(tuple(argv), cwd, user, seconds)))
+    _run(ctx, sandbox, Wanted(tuple(argv), cwd, user, seconds, tty))
 
 
 @app.command("shell")
 def shell(ctx: typer.Context, sandbox: SandboxName) -> None:
     """Open a terminal in a sandbox; `exit` leaves it, the sandbox stays."""
+    from cloister.cli.process import Wanted
+
+    _run(ctx, sandbox, Wanted(("/bin/bash", "-l"), "/work", "agent", tty=True))
+
+
+def _run(ctx: typer.Context, sandbox: str, wanted: "Wanted") -> None:
     import anyio
 
-    from cloister.cli.terminal import run_shell
+    from cloister.cli.process import run_process
     from cloister.core.errors import UserError
 
-    if not sys.stdin.isatty() or not sys.stdout.isatty():
+    if wanted.tty and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UserError(
-            "no_terminal", "`shell` needs a terminal: without one use `cloister sandbox exec ID -- bash`."
+            "no_terminal",
+            "There is no terminal here: without one use `cloister sandbox exec ID -- PROGRAM`.",
         )
     place, info = _find(ctx, sandbox)
-    raise typer.Exit(anyio.run(run_shell, place, info.id))
+    raise typer.Exit(anyio.run(run_process, place, info.id, wanted))
 
 
 @app.command("ls")

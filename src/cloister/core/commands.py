@@ -100,6 +100,10 @@ class Process(Protocol):
 
     async def resize(self, size: Pty) -> None: ...
 
+    async def kill(self) -> None:
+        """End it as its time limit would, with its whole tree; `Exited` follows. After its end it is a no-op."""
+        ...
+
 
 class Computer(Protocol):
     """What the loop and git may ask of the place their commands run in.

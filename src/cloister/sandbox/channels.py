@@ -177,6 +177,13 @@ class CommandChannel:
             self._signals.add(number)
             self._post(frames.Signal(self.id, number))
 
+    def kill(self, grace_seconds: float) -> None:
+        """End it; what it still prints arrives."""
+        if self.end is None:
+            self._deadline = min(self._deadline, anyio.current_time() + grace_seconds)
+            self._post(frames.Kill(self.id))
+            self._changed.happened()
+
     def drop(self) -> None:
         """Nobody wants the rest: end it, and let what it still prints pass by."""
         self._dropping = True

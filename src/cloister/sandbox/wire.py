@@ -128,6 +128,10 @@ class RunningCommand:
         if self.channel.end is None:
             self._outbox.post(frames.Resize(self.channel.id, rows, columns))
 
+    async def kill(self) -> None:
+        await self._outbox.room()
+        self.channel.kill(self._command.grace_seconds)
+
 
 class Link:
     """A `Computer` behind a guest. Made by `open_link`."""

@@ -100,6 +100,16 @@ class Wire:
         except (WebSocketDisconnect, OSError):
             raise ClientGone from None
 
+    async def send_patiently(self, message: bytes) -> None:
+        """As `send`, for as long as the client is there: whoever pipes output into a pager may read it tomorrow.
+
+        Only where something else listens to the client, and so notices that it is gone.
+        """
+        try:
+            await self._socket.send_bytes(message)
+        except (WebSocketDisconnect, OSError):
+            raise ClientGone from None
+
     async def send_record(self, **members: object) -> None:
         """One JSON object as a text message."""
         await self.send(msgspec.json.encode(members).decode())

@@ -136,6 +136,9 @@ class LocalProcess:
     async def resize(self, size: Pty) -> None:
         """There is no terminal whose size could change."""
 
+    async def kill(self) -> None:
+        self._end("cancelled")
+
     async def end_after(self, seconds: float) -> None:
         await anyio.sleep(seconds)
         self._end("time")
