@@ -33,6 +33,7 @@ from cloister.policy.api import Policy
 from cloister.policy.builtin import BUILT_IN
 from cloister.policy.decide import decide
 from cloister.policy.read import layer
+from cloister.runs.commands import Commands, open_commands
 from cloister.runs.conduct import conduct
 from cloister.runs.means import Means, run_layer
 from cloister.runs.result import run_apply, run_diff
@@ -57,6 +58,7 @@ class App:
     backbone: SqliteBackbone
     host: Tiers
     sandboxes: Sandboxes
+    commands: Commands
     supervisor: Supervisor
 
     async def submit(self, new: NewRun, who: str) -> tuple[RunId, bool]:
@@ -184,6 +186,9 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         stack.push_async_callback(host.close)
         await host.sweep()
         sandboxes = await stack.enter_async_context(open_sandboxes(host, _hand_door(policy)))
+        commands = await stack.enter_async_context(
+            open_commands(settings.data_dir / "commands", owner, owners.lives)
+        )
         means = Means(
             data_dir=settings.data_dir,
             host=host,
@@ -207,4 +212,4 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
             claims_all=role == "server",
         )
         await stack.enter_async_context(open_supervisor(supervisor))
-        yield App(settings, owner, backbone, host, sandboxes, supervisor)
+        yield App(settings, owner, backbone, host, sandboxes, commands, supervisor)

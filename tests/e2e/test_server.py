@@ -72,10 +72,21 @@ def test_sandboxes_are_made_used_and_removed_from_the_command_line(cloister: Any
     assert killed.stderr == "cloister: the command was ended by us (time).\n"
     missing = cloister("sandbox", "exec", sandbox, "--", "no-such-program", code=2)
     assert "no-such-program" in missing.stderr
+    line = "echo begun; read word; echo $word; exit 4"
+    begun = cloister("sandbox", "exec", sandbox, "--background", "--", "sh", "-c", line).stdout.strip()
+    listed = cloister("sandbox", "commands", sandbox).stdout
+    assert begun in listed
+    assert "running" in listed
+    followed = cloister("sandbox", "attach", sandbox, begun[:8], "--stdin", stdin="typed\n", code=4)
+    assert followed.stdout == "begun\ntyped\n"
+    endless = cloister("sandbox", "exec", sandbox, "--background", "--", "sleep", "600").stdout.strip()
+    assert cloister("sandbox", "kill", sandbox, endless).stdout == f"{endless}: signal 15.\n"
     assert sandbox in cloister("sandbox", "ls").stdout
     cloister("sandbox", "rm", sandbox)
     assert sandbox not in cloister("sandbox", "ls").stdout
     assert cloister.sandbox_processes() == []
+    assert "exited 4" in cloister("sandbox", "commands", sandbox).stdout
+    assert cloister("sandbox", "attach", sandbox, begun, "--offset", "6", code=4).stdout == "typed\n"
     gone = cloister("sandbox", "exec", sandbox, "--", "true", code=2)
     assert "no sandbox" in gone.stderr
 

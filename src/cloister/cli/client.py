@@ -34,27 +34,27 @@ class Client:
     def healthy(self) -> bool:
         """Whether it answers."""
         try:
-            self._ask("GET", "/v1/health", seconds=5)
+            self.ask("GET", "/v1/health", seconds=5)
         except CloisterError:
             return False
         return True
 
     def submit(self, new: "NewRun") -> RunId:
-        return self.decoded(_Admitted, self._ask("POST", "/v1/runs", new)).id
+        return self.decoded(_Admitted, self.ask("POST", "/v1/runs", new)).id
 
     def sandboxes(self) -> tuple["SandboxInfo", ...]:
         from cloister.sandbox.api import SandboxInfo
 
-        return self.decoded(tuple[SandboxInfo, ...], self._ask("GET", "/v1/sandboxes"))
+        return self.decoded(tuple[SandboxInfo, ...], self.ask("GET", "/v1/sandboxes"))
 
     def create_sandbox(self, wanted: dict[str, object]) -> "SandboxInfo":
         from cloister.sandbox.api import SandboxInfo
 
-        reply = self._ask("POST", "/v1/sandboxes", wanted, seconds=OPEN_SECONDS)
+        reply = self.ask("POST", "/v1/sandboxes", wanted, seconds=OPEN_SECONDS)
         return self.decoded(SandboxInfo, reply)
 
     def remove_sandbox(self, sandbox: str) -> None:
-        self._ask("DELETE", f"/v1/sandboxes/{sandbox}", seconds=60)
+        self.ask("DELETE", f"/v1/sandboxes/{sandbox}", seconds=60)
 
     def find_sandbox(self, name: str) -> "SandboxInfo":
         """The sandbox whose id starts with `name`. Raises `UserError` (`no_such_sandbox`, `ambiguous_sandbox`)."""
@@ -73,7 +73,8 @@ class Client:
         except msgspec.DecodeError as error:
             raise Bug(f"The server's reply is not what this version expects: {error}") from error
 
-    def _ask(self, method: str, path: str, body: object = None, seconds: float = QUICK_SECONDS) -> bytes:
+    def ask(self, method: str, path: str, body: object = None, seconds: float = QUICK_SECONDS) -> bytes:
+        """The reply of the server. Raises what it refused with, or `HostError`."""
         headers = {"Authorization": f"Bearer {self.place.token()}"}
         data = None
         if body is not None:

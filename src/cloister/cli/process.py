@@ -30,6 +30,7 @@ class Exited(msgspec.Struct, frozen=True):
 class _Said(msgspec.Struct, frozen=True):
     exited: Exited | None = None
     taken: int = 0
+    skipped: int = 0
     error: dict[str, str] = {}
 
 
@@ -77,13 +78,20 @@ def start_of(wanted: Wanted) -> dict[str, object]:
     return start
 
 
-async def pass_on(socket: "ClientConnection", *, tty: bool) -> int:
+async def run_attached(place: Place, path: str, stdin: bool) -> int:
+    """Follow a background command to its end; returns its exit status. Leaving earlier does not end it."""
+    async with dial(place, path, patient=True) as socket:
+        return await pass_on(socket, stdin=stdin)
+
+
+async def pass_on(socket: "ClientConnection", *, tty: bool = False, stdin: bool = True) -> int:
     """Our input to the command and its output to us, until it ends; returns its exit status."""
     talk = _Talk(socket)
     failures: list[CloisterError] = []
     with raw(0, wanted=tty):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(talk.type)
+            if stdin:
+                tasks.start_soon(talk.type)
             if tty:
                 tasks.start_soon(talk.resize)
             try:
@@ -126,6 +134,8 @@ class _Talk:
         self.exited = said.exited
         self._may_send += said.taken
         self._room.set()
+        if said.skipped:
+            print(f"cloister: {said.skipped:,} bytes of output are no longer kept.", file=sys.stderr)
         if said.error:
             print(f"cloister: {said.error.get('message', '')}", file=sys.stderr)
 

@@ -2,10 +2,11 @@
 
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
+from cloister.cli import commands
 from cloister.cli.options import AsJson, SandboxName, TierWish, settings_of
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from cloister.sandbox.api import SandboxInfo
 
 app = typer.Typer(
-    help="Sandboxes made by hand: create, exec, shell, ls, rm.",
+    help="Sandboxes made by hand, the commands and the files in them.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -61,11 +62,22 @@ def exec_command(  # noqa: PLR0913  one parameter per option
         float | None, typer.Option("--seconds", help="Wall-clock limit; else as long as the sandbox lives.")
     ] = None,
     tty: Annotated[bool, typer.Option("--tty", help="Give it this terminal.")] = False,
+    background: Annotated[
+        bool, typer.Option("--background", help="Start it, print its id and return.")
+    ] = False,
 ) -> None:
     """Run a program in a sandbox: stdin goes in, stdout and stderr come out as they are, its status is ours."""
+    from cloister.cli.client import Client
     from cloister.cli.process import Wanted
+    from cloister.core.errors import UserError
 
-    _run(ctx, sandbox, Wanted(tuple(argv), cwd, user, seconds, tty))
+    wanted = Wanted(tuple(argv), cwd, user, seconds, tty)
+    if not background:
+        _run(ctx, sandbox, wanted)
+    if tty:
+        raise UserError("bad_usage", "Give one of --background and --tty.")
+    place, info = _find(ctx, sandbox)
+    commands.start(Client(place), info.id, wanted)
 
 
 @app.command("shell")
@@ -76,7 +88,7 @@ def shell(ctx: typer.Context, sandbox: SandboxName) -> None:
     _run(ctx, sandbox, Wanted(("/bin/bash", "-l"), "/work", "agent", tty=True))
 
 
-def _run(ctx: typer.Context, sandbox: str, wanted: "Wanted") -> None:
+def _run(ctx: typer.Context, sandbox: str, wanted: "Wanted") -> NoReturn:
     import anyio
 
     from cloister.cli.process import run_process
@@ -119,6 +131,11 @@ def rm(ctx: typer.Context, sandbox: SandboxName) -> None:
     place, info = _find(ctx, sandbox)
     Client(place).remove_sandbox(info.id)
     print(f"Removed {info.id}.")
+
+
+app.command("commands")(commands.commands)
+app.command("attach")(commands.attach)
+app.command("kill")(commands.kill)
 
 
 def _client(ctx: typer.Context) -> "Client | None":

@@ -17,7 +17,7 @@ from cloister.core.records import NewRun
 from cloister.runs.api import RunRow
 from cloister.runs.view import RunView
 from cloister.sandbox.api import SandboxInfo
-from cloister.server import files, runs, sandboxes
+from cloister.server import commands, files, process, runs, sandboxes
 from cloister.server.auth import OPEN_PATH
 from cloister.server.errors import Problem
 
@@ -31,6 +31,9 @@ RECORDS = (
     RunRow,
     RunView,
     SandboxInfo,
+    commands.BackgroundCommand,
+    commands.CommandOutput,
+    process.NewCommand,
     runs.Admitted,
     runs.Answer,
     runs.Say,
@@ -73,7 +76,13 @@ async def openapi_json() -> Response[bytes]:
     return Response(msgspec.json.encode(openapi_document()), media_type="application/json")
 
 
-HTTP_ROUTES: tuple[HTTPRouteHandler, ...] = (health, *runs.ROUTES, *sandboxes.ROUTES, *files.ROUTES)
+HTTP_ROUTES: tuple[HTTPRouteHandler, ...] = (
+    health,
+    *runs.ROUTES,
+    *sandboxes.ROUTES,
+    *commands.ROUTES,
+    *files.ROUTES,
+)
 
 
 @cache

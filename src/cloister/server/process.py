@@ -2,7 +2,8 @@
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import anyio
 import msgspec
@@ -10,6 +11,7 @@ from litestar import websocket
 from litestar.di import NamedDependency
 from msgspec import Meta
 
+from cloister.core import limits
 from cloister.core.commands import WORK_DIR, Command, Exited, Output, Process, Pty, User
 from cloister.core.errors import UserError
 from cloister.sandbox.api import Sandbox
@@ -22,9 +24,6 @@ if TYPE_CHECKING:
 
 SIZE_MAX = 1_000
 """Most rows or columns."""
-
-ENDLESS_BYTES = 1 << 50
-"""A command may print for as long as its sandbox lives; the client's reading is what slows it down."""
 
 STDIN_BYTES = 1_048_576
 """What a client may send before it was told that some of it was taken; more ends the conversation."""
@@ -89,7 +88,7 @@ async def process(
         async def run() -> Ending:
             command = command_of(await _wanted(wire), target)
             async with target.start(command) as started:
-                return await talk(wire, started)
+                return await talk(wire, started, partial(_show, wire, started))
 
         return (run,)
 
@@ -118,15 +117,25 @@ def command_of(wanted: NewCommand, sandbox: Sandbox) -> Command:
         env=wanted.env,
         user=wanted.user,
         seconds=left if wanted.seconds is None else wanted.seconds,
-        limit_bytes=ENDLESS_BYTES,
+        limit_bytes=limits.ENDLESS_BYTES,
         pty=None if wanted.pty is None else Pty(wanted.pty.rows, wanted.pty.columns),
     )
+
+
+class Steered(Protocol):
+    """What can be done to a command that runs; see `Process`."""
+
+    async def send(self, data: bytes) -> None: ...
+    async def send_eof(self) -> None: ...
+    async def signal(self, number: int) -> None: ...
+    async def resize(self, size: Pty) -> None: ...
+    async def kill(self) -> None: ...
 
 
 class _Input:
     """What the client sent and the program has not taken yet."""
 
-    def __init__(self, wire: Wire, process: Process) -> None:
+    def __init__(self, wire: Wire, process: Steered) -> None:
         self._wire = wire
         self._process = process
         self._waiting: deque[bytes | None] = deque()
@@ -160,8 +169,8 @@ class _Input:
                     taken = 0
 
 
-async def talk(wire: Wire, process: Process) -> Ending:
-    """Pass everything on, both ways, until the process ends or the client does something it may not."""
+async def talk(wire: Wire, process: Steered, show: Part) -> Ending:
+    """Pass on what the client says until `show` has shown all there is, or the client does what it may not."""
     endings: list[Ending] = []
     async with anyio.create_task_group() as tasks:
         keys = _Input(wire, process)
@@ -172,12 +181,12 @@ async def talk(wire: Wire, process: Process) -> Ending:
 
         tasks.start_soon(listen)
         tasks.start_soon(keys.feed)
-        endings.append(await _show(wire, process))
+        endings.append(await show())
         tasks.cancel_scope.cancel()
     return endings[0]
 
 
-async def _listen(wire: Wire, process: Process, keys: _Input) -> Ending:
+async def _listen(wire: Wire, process: Steered, keys: _Input) -> Ending:
     while True:
         message = await wire.receive()
         try:
@@ -190,7 +199,7 @@ async def _listen(wire: Wire, process: Process, keys: _Input) -> Ending:
                 return Ending(TRY_LATER, "The program does not read what you send: wait until it took some.")
 
 
-async def _obey(process: Process, keys: _Input, message: str) -> bool:
+async def _obey(process: Steered, keys: _Input, message: str) -> bool:
     """False when there is no room for what was said. Raises `UserError`."""
     said = read_said(message)
     if said.eof:
@@ -220,11 +229,15 @@ def read_said(message: str) -> Said:
     return said
 
 
+async def send_output(wire: Wire, output: Output) -> None:
+    await wire.send_patiently(_TAGS[output.stream] + output.data)
+
+
 async def _show(wire: Wire, process: Process) -> Ending:
     async for item in process:
         match item:
             case Output():
-                await wire.send_patiently(_TAGS[item.stream] + item.data)
+                await send_output(wire, item)
             case Exited():
                 await wire.send_record(exited=ended(item))
     return Ending(NORMAL, "The command ended.")
