@@ -76,7 +76,9 @@ static void frame(uint8_t type, uint32_t channel, struct cursor *payload)
         setup(payload);
     else if (!ready || channel == 0)
         die("a frame before SETUP, or of no channel");
-    else if (channel >= 0x80000000u)
+    else if (type == DIAL)
+        relay_dial(channel, payload);
+    else if (channel >= FIRST_DIAL)
         relay_frame(type, channel, payload);
     else if (type == START)
         command_start(channel, payload);
@@ -132,7 +134,7 @@ static int patience(void)
 
 static _Noreturn void loop(int signals)
 {
-    static struct pollfd fds[3 + 4 * MAX_COMMANDS + 1 + MAX_RELAYS + 64];
+    static struct pollfd fds[3 + 4 * MAX_COMMANDS + 1 + 2 * MAX_RELAYS + 64];
     bool reading = true, again = false;
     for (;;) {
         unsigned n = 3;

@@ -7,14 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.core import limits
-from cloister.core.commands import Entry
+from cloister.core.commands import Change, Entry
 from cloister.sandbox import frames
 from cloister.sandbox.frames import Decoder, ProtocolBroken, decode_from_guest, decode_from_host, encode
 
 T = TypeVar("T")
 
-commands = st.integers(1, frames.FIRST_RELAY - 1)
-relays = st.integers(frames.FIRST_RELAY, 2**32 - 1)
+commands = st.integers(1, frames.FIRST_DIAL - 1)
+dials = st.integers(frames.FIRST_DIAL, frames.FIRST_RELAY - 1)
+relays = st.integers(frames.FIRST_RELAY, 2**32 - 1) | dials
 channels = commands | relays
 u8, u16, u32 = st.integers(0, 255), st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1)
 # What a FAIL says is made harmless and put on one line, so only plain words come back unchanged.
@@ -31,7 +32,7 @@ from_guest = st.one_of(
     st.builds(frames.Credit, channels, u32),
     st.builds(frames.Exit, commands, st.just(False), u8, st.sampled_from([None, "time", "asked"]), u32),
     st.builds(frames.Exit, commands, st.just(True), st.integers(1, 64), st.just(None), u32),
-    st.builds(frames.Fail, commands, st.sampled_from(["not_found", "too_many", "failed"]), plain),
+    st.builds(frames.Fail, commands | dials, st.sampled_from(["not_found", "too_many", "failed"]), plain),
     st.builds(frames.Open, relays),
     st.builds(frames.Close, relays),
 )
@@ -39,7 +40,7 @@ starts = st.builds(
     frames.Start,
     commands,
     st.lists(words, max_size=5).map(tuple),
-    st.sampled_from(["program", "read", "write", "list"]),
+    st.sampled_from(["program", "read", "write", "list", "stat", "move", "remove", "mkdir", "watch"]),
     words,
     st.lists(words, max_size=5).map(tuple),
     st.booleans(),
@@ -59,7 +60,9 @@ from_host = st.one_of(
     st.builds(frames.Resize, commands, u16, u16),
     st.builds(frames.Kill, commands),
     st.builds(frames.Close, relays),
+    st.builds(frames.Dial, dials, u16),
 )
+changes = st.none() | st.builds(Change, st.sampled_from(["created", "changed", "removed", "overflow"]), words)
 
 
 def cut(one: Callable[[int, int, memoryview], T], stream: bytes, step: int) -> list[T]:
@@ -104,6 +107,21 @@ def test_an_arbitrary_frame_breaks_the_protocol_and_nothing_else(
 def test_arbitrary_bytes_are_a_listing_or_break_the_protocol(stream: bytes) -> None:
     with suppress(ProtocolBroken):
         frames.decode_entries(stream)
+
+
+@given(st.lists(changes, max_size=8), st.integers(1, 100))
+def test_changes_arrive_as_they_were_told_however_they_are_cut(told: list[Change | None], step: int) -> None:
+    stream, decoder = b"".join(map(frames.encode_change, told)), frames.Changes()
+    found: list[Change | None] = []
+    for at in range(0, len(stream), step):
+        found += decoder.feed(stream[at : at + step])
+    assert found == told
+
+
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes_are_changes_or_break_the_protocol(stream: bytes) -> None:
+    with suppress(ProtocolBroken):
+        frames.Changes().feed(stream)
 
 
 def test_a_listing_arrives_sorted() -> None:

@@ -138,8 +138,12 @@ class CommandChannel:
 
     def _take(self) -> Output:
         run = self._runs.popleft()
-        data = bytes(self._data[: abs(run)])
-        del self._data[: abs(run)]
+        if not self._runs:
+            data = bytes(self._data)
+            self._data.clear()
+        else:
+            data = bytes(self._data[: abs(run)])
+            del self._data[: abs(run)]
         if self.end is None:
             self._flow.taken(len(data))
         return Output("out" if run > 0 else "err", data)
@@ -213,7 +217,7 @@ class CommandChannel:
 
 
 class RelayStream(ByteStream):
-    """A connection that a program inside made to the proxy port."""
+    """A connection that a program inside made to the proxy port, or that we made to one."""
 
     def __init__(self, channel: int, post: Post, forget: Callable[[int], None]) -> None:
         self.id = channel
@@ -280,11 +284,15 @@ class RelayStream(ByteStream):
             self._post(frames.End(self.id))
         await anyio.lowlevel.checkpoint()
 
-    async def aclose(self) -> None:
+    def drop(self) -> None:
+        """Close it, at once."""
         if not self._closed:
             self._closed = True
             if not self._peer_closed:
                 self._post(frames.Close(self.id))
             self._forget(self.id)
             self._changed.happened()
+
+    async def aclose(self) -> None:
+        self.drop()
         await anyio.lowlevel.checkpoint()

@@ -10,16 +10,17 @@ import resource
 import secrets
 import shutil
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import anyio
+from anyio.abc import ByteStream
 
 from cloister.core import limits
-from cloister.core.commands import Command, Entry, Finished, Process
+from cloister.core.commands import Change, Command, Entry, Finished, Process, Sink
 from cloister.core.errors import Bug, CloisterError, HostError, SandboxLost, UserError
 from cloister.core.ids import OwnerId, SandboxId, new_sandbox_id
 from cloister.core.records import Isolation, Quota, TierName
@@ -93,6 +94,38 @@ class ContainerSandbox:
 
     async def list(self, path: str) -> tuple[Entry, ...]:
         return await self._link.list(path)
+
+    async def stat(self, path: str) -> Entry:
+        return await self._link.stat(path)
+
+    async def move(self, source: str, target: str) -> None:
+        await self._link.move(source, target)
+
+    async def remove(self, path: str, *, recursive: bool = False) -> None:
+        await self._link.remove(path, recursive=recursive)
+
+    async def mkdir(self, path: str, *, mode: int = 0o755) -> None:
+        await self._link.mkdir(path, mode=mode)
+
+    def read_stream(
+        self, path: str, *, offset: int = 0, limit_bytes: int | None = None
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        return self._link.read_stream(path, offset=offset, limit_bytes=limit_bytes)
+
+    def write_stream(self, path: str, *, mode: int = 0o644) -> AbstractAsyncContextManager[Sink]:
+        return self._link.write_stream(path, mode=mode)
+
+    def watch(self, path: str) -> AbstractAsyncContextManager[AsyncIterator[Change]]:
+        return self._link.watch(path)
+
+    def download(self, path: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        return self._link.download(path)
+
+    def upload(self, path: str) -> AbstractAsyncContextManager[Sink]:
+        return self._link.upload(path)
+
+    async def dial(self, port: int) -> ByteStream:
+        return await self._link.dial(port)
 
     def fork(self) -> AbstractAsyncContextManager[Sandbox]:
         return self._host.fork(self)
