@@ -137,7 +137,7 @@ def test_every_route_but_health_is_documented_as_wanting_the_token() -> None:
 
 def test_requests_with_unknown_fields_are_documented_as_refused() -> None:
     schemas = openapi_document()["components"]["schemas"]
-    for name in ("NewRun", "Say", "Answer", "NewSandbox", "NewCommand", "Exec", "Execute"):
+    for name in ("NewRun", "Say", "Answer", "NewSandbox", "NewCommand", "Move", "Remove", "Exec", "Execute"):
         assert schemas[name]["additionalProperties"] is False
 
 

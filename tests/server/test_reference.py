@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cloister.server import commands, process, stream, wire
+from cloister.server import commands, files, process, stream, wire
 from cloister.server.openapi import openapi_document
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "http.md").read_text(encoding="utf-8")
@@ -19,10 +19,10 @@ def test_every_http_route_is_on_the_page() -> None:
 def test_every_websocket_route_is_on_the_page() -> None:
     routes = [
         path.replace(":str", "")
-        for route in (*stream.ROUTES, *process.ROUTES, *commands.SOCKET_ROUTES)
+        for route in (*stream.ROUTES, *process.ROUTES, *commands.SOCKET_ROUTES, *files.SOCKET_ROUTES)
         for path in route.paths
     ]
-    assert len(routes) == 3
+    assert len(routes) == 4
     assert [route for route in routes if f"`WS {route}" not in PAGE] == []
 
 
@@ -36,7 +36,17 @@ def test_every_close_code_and_error_status_is_on_the_page() -> None:
 
 def test_every_field_of_a_request_is_on_the_page() -> None:
     schemas = openapi_document()["components"]["schemas"]
-    for name in ("NewRun", "NewSandbox", "NewCommand", "Exec", "Execute", "Executed"):
+    for name in (
+        "NewRun",
+        "NewSandbox",
+        "NewCommand",
+        "Move",
+        "Remove",
+        "MakeDirectory",
+        "Exec",
+        "Execute",
+        "Executed",
+    ):
         assert [field for field in schemas[name]["properties"] if f"`{field}`" not in PAGE] == []
 
 

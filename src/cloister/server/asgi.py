@@ -6,7 +6,7 @@ from litestar import Litestar
 from litestar.di import Provide
 from litestar.types import ASGIApp
 
-from cloister.server import commands, process, stream
+from cloister.server import commands, files, process, stream
 from cloister.server.auth import guarded
 from cloister.server.errors import respond
 from cloister.server.openapi import HTTP_ROUTES, openapi_json, signature_names
@@ -27,7 +27,14 @@ def asgi_app(app: "App", token: str, sockets: Sockets) -> ASGIApp:
         return sockets
 
     web = Litestar(
-        (*HTTP_ROUTES, openapi_json, *stream.ROUTES, *process.ROUTES, *commands.SOCKET_ROUTES),
+        (
+            *HTTP_ROUTES,
+            openapi_json,
+            *stream.ROUTES,
+            *process.ROUTES,
+            *commands.SOCKET_ROUTES,
+            *files.SOCKET_ROUTES,
+        ),
         dependencies={
             "app": Provide(the_app, sync_to_thread=False),
             "sockets": Provide(the_sockets, sync_to_thread=False),

@@ -33,6 +33,9 @@ RECORDS = (
     SandboxInfo,
     commands.BackgroundCommand,
     commands.CommandOutput,
+    files.MakeDirectory,
+    files.Move,
+    files.Remove,
     process.NewCommand,
     runs.Admitted,
     runs.Answer,
@@ -139,6 +142,6 @@ def _complete(path: str, operation: Document) -> None:
         responses[status] = {"description": meaning, "content": {"application/json": {"schema": schema}}}
     if path == OPEN_PATH:
         operation["security"] = []
-    if operation["operationId"] == "writeFile":
+    if operation["operationId"] in ("writeFile", "writeTree"):
         binary = {"schema": {"type": "string", "contentMediaType": "application/octet-stream"}}
         operation["requestBody"] = {"required": True, "content": {"application/octet-stream": binary}}
