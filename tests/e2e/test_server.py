@@ -97,3 +97,37 @@ def test_stopping_the_server_ends_its_sandboxes(cloister: Any) -> None:
     cloister("serve", "--stop")
     cloister.until(lambda: cloister.sandbox_processes() == [])
     assert list((cloister.data_dir / "sandboxes").iterdir()) == []
+
+
+def test_files_are_copied_into_and_out_of_a_sandbox(cloister: Any) -> None:
+    sandbox = cloister("sandbox", "create").stdout.strip()
+    here = cloister.cwd
+    (here / "tree" / "below").mkdir(parents=True)
+    data = bytes(range(256)) * 20_000
+    (here / "tree" / "below" / "file").write_bytes(data)
+    (here / "tree" / "link").symlink_to("below/file")
+    cloister("sandbox", "cp", "tree", f"{sandbox}:copied")
+    cloister("sandbox", "cp", "tree/below/file", f"{sandbox}:copied/")
+    assert [
+        line.split()[-1] for line in cloister("sandbox", "files", sandbox, "copied").stdout.splitlines()
+    ] == [
+        "below/",
+        "file",
+        "link",
+    ]
+    hostile = "ln -s /etc/passwd copied/out; mkfifo copied/pipe"
+    cloister("sandbox", "exec", sandbox, "--", "sh", "-c", hostile)
+    got = cloister("sandbox", "cp", f"{sandbox}:copied", "again")
+    assert got.stderr.count("left out") == 2
+    assert (here / "again" / "below" / "file").read_bytes() == data
+    assert sorted(path.name for path in (here / "again").iterdir()) == ["below", "file", "link"]
+    cloister("sandbox", "cp", f"{sandbox}:copied/file", "one")
+    assert (here / "one").read_bytes() == data
+    missing = cloister("sandbox", "cp", f"{sandbox}:none", "x", code=2)
+    assert missing.stderr == "cloister: There is no none in the sandbox.\n"
+    (here / "large").write_bytes(bytes(30_000_000))
+    denied = cloister("sandbox", "cp", "large", f"{sandbox}:/etc/passwd", code=2)
+    assert "may not write /etc/passwd" in denied.stderr
+    both = cloister("sandbox", "cp", "one", "two", code=2)
+    assert "ID:PATH" in both.stderr
+    cloister("sandbox", "rm", sandbox)

@@ -2,7 +2,10 @@
 
 import http.client
 import json
-from typing import TYPE_CHECKING, TypeVar, cast
+import select
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, TypeVar, cast
 
 import msgspec
 
@@ -17,6 +20,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 QUICK_SECONDS = 30.0
+STREAM_SECONDS = 120.0
+"""How long nothing may move while a file is copied."""
+
 OPEN_SECONDS = 1_800.0
 """Opening the first sandbox may build the template."""
 
@@ -73,9 +79,61 @@ class Client:
         except msgspec.DecodeError as error:
             raise Bug(f"The server's reply is not what this version expects: {error}") from error
 
+    @contextmanager
+    def receiving(self, path: str) -> Generator[IO[bytes]]:
+        """A body of any size, to be read as it comes; one that breaks off is an error when it is read."""
+        with self._connected() as connection:
+            connection.request("GET", path, headers=self._headers())
+            response = connection.getresponse()
+            if response.status >= 400:
+                raise failure(response.status, response.read())
+            yield response  # pyright: ignore[reportReturnType] (it has all that is needed of a file)
+
+    @contextmanager
+    def sending(self, method: str, path: str) -> Generator[IO[bytes]]:
+        """Something to write a body of any size to; it is complete when the block ends well."""
+        with self._connected() as connection:
+            connection.putrequest(method, path, skip_accept_encoding=True)
+            for name, value in self._headers().items():
+                connection.putheader(name, value)
+            connection.putheader("Transfer-Encoding", "chunked")
+            connection.endheaders()
+            body = _Body(connection)
+            early = False
+            try:
+                yield cast("IO[bytes]", body)
+                connection.send(b"0\r\n\r\n")
+            except (_Answered, ConnectionError):
+                early = True  # the server has said why, unless it is gone
+            response = connection.getresponse()
+            status, reply = response.status, response.read()
+            if status >= 400:
+                raise failure(status, reply)
+            if early:
+                raise HostError("server_gone", f"The server at {self.place.url} did not take all of it.")
+
+    @contextmanager
+    def _connected(self) -> "Generator[http.client.HTTPConnection]":
+        connection = http.client.HTTPConnection("127.0.0.1", self.place.port, timeout=STREAM_SECONDS)
+        try:
+            yield connection
+        except TimeoutError:
+            raise HostError(
+                "server_silent", f"The server at {self.place.url} did not move for {STREAM_SECONDS:g} s."
+            ) from None
+        except (ConnectionError, http.client.HTTPException):
+            raise HostError(
+                "server_gone", "The connection broke off: the sandbox or the server went away."
+            ) from None
+        finally:
+            connection.close()
+
+    def _headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.place.token()}"}
+
     def ask(self, method: str, path: str, body: object = None, seconds: float = QUICK_SECONDS) -> bytes:
         """The reply of the server. Raises what it refused with, or `HostError`."""
-        headers = {"Authorization": f"Bearer {self.place.token()}"}
+        headers = self._headers()
         data = None
         if body is not None:
             data = msgspec.json.encode(body)
@@ -98,6 +156,25 @@ class Client:
         if status >= 400:
             raise failure(status, reply)
         return reply
+
+
+class _Answered(Exception):
+    """The server answered before it had all of the body."""
+
+
+class _Body:
+    """A request's body: each write is a chunk of it."""
+
+    def __init__(self, connection: http.client.HTTPConnection) -> None:
+        self._connection = connection
+
+    def write(self, data: bytes) -> int:
+        # An answer now is a refusal; who goes on sending may never get to read it.
+        if select.select([self._connection.sock], [], [], 0)[0]:
+            raise _Answered
+        if data:
+            self._connection.send(b"%x\r\n" % len(data) + data + b"\r\n")
+        return len(data)
 
 
 def no_such_sandbox(name: str) -> UserError:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
-from cloister.cli import commands
+from cloister.cli import commands, copy
 from cloister.cli.options import AsJson, SandboxName, TierWish, settings_of
 
 if TYPE_CHECKING:
@@ -136,6 +136,8 @@ def rm(ctx: typer.Context, sandbox: SandboxName) -> None:
 app.command("commands")(commands.commands)
 app.command("attach")(commands.attach)
 app.command("kill")(commands.kill)
+app.command("cp")(copy.cp)
+app.command("files")(copy.files)
 
 
 def _client(ctx: typer.Context) -> "Client | None":

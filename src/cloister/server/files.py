@@ -12,7 +12,7 @@ from msgspec import Meta
 from cloister.core.commands import Entry
 from cloister.core.errors import UserError
 from cloister.server.sandboxes import SandboxName
-from cloister.server.streams import Streamed, body_of
+from cloister.server.streams import Streamed, body_of, read_on_after_errors
 from cloister.server.wire import NORMAL, Ending, Part, Socket, Sockets, Wire, converse
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ async def write_file(
     mode: Mode = "644",
 ) -> None:
     target = app.sandboxes.get(sandbox)
-    async with target.write_stream(path, mode=_bits(mode)) as sink:
+    async with read_on_after_errors(request), target.write_stream(path, mode=_bits(mode)) as sink:
         async for data in body_of(request):
             await sink.send(data)
 
@@ -158,7 +158,7 @@ async def write_tree(
     sandbox: SandboxName, path: Path, app: NamedDependency["App"], request: Request[Any, Any, State]
 ) -> None:
     target = app.sandboxes.get(sandbox)
-    async with target.upload(path) as sink:
+    async with read_on_after_errors(request), target.upload(path) as sink:
         async for data in body_of(request):
             await sink.send(data)
 

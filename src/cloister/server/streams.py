@@ -1,7 +1,7 @@
 """Bodies of any size, passed on piece by piece: what a client sends, and what it is sent."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -11,6 +11,8 @@ from litestar.response.base import ASGIResponse
 from litestar.types import Receive, Scope, Send
 
 from cloister.core.errors import UserError
+
+LINGER_SECONDS = 2.0
 
 Opened = Callable[[], AbstractAsyncContextManager[AsyncIterator[bytes]]]
 
@@ -28,6 +30,19 @@ async def body_of(request: Request[Any, Any, State]) -> AsyncGenerator[bytes]:
                 yield body
             if not event["more_body"]:
                 return
+
+
+@asynccontextmanager
+async def read_on_after_errors(request: Request[Any, Any, State]) -> AsyncGenerator[None]:
+    """Take what the client still sends, for a moment: who is cut off in the middle of it never reads the answer."""
+    try:
+        yield
+    except UserError as error:
+        if error.code != "cut_off":
+            with anyio.move_on_after(LINGER_SECONDS), suppress(UserError):
+                async for _ in body_of(request):
+                    pass
+        raise
 
 
 class Streamed(Response[bytes]):
