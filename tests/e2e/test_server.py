@@ -1,4 +1,7 @@
 import json
+import signal
+import subprocess
+import urllib.request
 from typing import Any
 
 PROMPT = "The test suite fails. Find the cause and fix it."
@@ -130,4 +133,26 @@ def test_files_are_copied_into_and_out_of_a_sandbox(cloister: Any) -> None:
     assert "may not write /etc/passwd" in denied.stderr
     both = cloister("sandbox", "cp", "one", "two", code=2)
     assert "ID:PATH" in both.stderr
+    cloister("sandbox", "rm", sandbox)
+
+
+def test_a_port_inside_is_a_port_here(cloister: Any) -> None:
+    sandbox = cloister("sandbox", "create").stdout.strip()
+    line = "echo it works > page; exec python3 -m http.server --bind 127.0.0.1 8080"
+    cloister("sandbox", "exec", sandbox, "--background", "--", "sh", "-c", line)
+    argv = cloister.argv("sandbox", "port", sandbox, "8080", "--listen", "0")
+    with subprocess.Popen(argv, env=cloister.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().decode().strip()
+
+        def works() -> bool:
+            try:
+                with urllib.request.urlopen(f"http://{address}/page", timeout=10) as reply:
+                    return reply.read() == b"it works\n"
+            except OSError:
+                return False
+
+        cloister.until(works)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
     cloister("sandbox", "rm", sandbox)

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cloister.server import commands, files, process, stream, wire
+from cloister.server import commands, dial, files, process, stream, wire
 from cloister.server.openapi import openapi_document
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "http.md").read_text(encoding="utf-8")
@@ -18,11 +18,17 @@ def test_every_http_route_is_on_the_page() -> None:
 
 def test_every_websocket_route_is_on_the_page() -> None:
     routes = [
-        path.replace(":str", "")
-        for route in (*stream.ROUTES, *process.ROUTES, *commands.SOCKET_ROUTES, *files.SOCKET_ROUTES)
+        path.replace(":str", "").replace(":int", "")
+        for route in (
+            *stream.ROUTES,
+            *process.ROUTES,
+            *commands.SOCKET_ROUTES,
+            *files.SOCKET_ROUTES,
+            *dial.ROUTES,
+        )
         for path in route.paths
     ]
-    assert len(routes) == 4
+    assert len(routes) == 5
     assert [route for route in routes if f"`WS {route}" not in PAGE] == []
 
 

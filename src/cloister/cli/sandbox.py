@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
-from cloister.cli import commands, copy
+from cloister.cli import commands, copy, port
 from cloister.cli.options import AsJson, SandboxName, TierWish, settings_of
 
 if TYPE_CHECKING:
@@ -138,6 +138,7 @@ app.command("attach")(commands.attach)
 app.command("kill")(commands.kill)
 app.command("cp")(copy.cp)
 app.command("files")(copy.files)
+app.command("port")(port.port)
 
 
 def _client(ctx: typer.Context) -> "Client | None":
