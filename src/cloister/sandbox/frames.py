@@ -355,25 +355,46 @@ class Decoder(Generic[F]):
 
     def __init__(self, one: Callable[[int, int, memoryview], F]) -> None:
         self._one = one
-        self._rest = b""
+        self._rest = bytearray()
 
     def feed(self, data: bytes) -> list[F]:
         """The frames that `data` completes. Raises `ProtocolBroken`; the stream is of no use after that."""
-        data = self._rest + data if self._rest else data
-        view = memoryview(data)
         frames: list[F] = []
+        view = memoryview(data)
+        if self._rest:
+            view = view[self._complete(view, frames) :]
         at = 0
-        while len(data) - at >= _HEADER.size:
-            size, kind, channel = _HEADER.unpack_from(data, at)
-            if size > limits.FRAME_BYTES:
-                raise ProtocolBroken(f"a frame of {size} bytes")
-            if len(data) - at < _HEADER.size + size:
-                break
+        while len(view) - at >= _HEADER.size:
+            size, kind, channel = _header(view[at : at + _HEADER.size])
             start = at + _HEADER.size
+            if len(view) < start + size:
+                break
             at = start + size
             frames.append(self._one(kind, channel, view[start:at]))
-        self._rest = data[at:]
+        # Only what begins a frame is copied, not what completes one: most bytes are looked at where they are.
+        self._rest += view[at:]
         return frames
+
+    def _complete(self, view: memoryview, frames: list[F]) -> int:
+        """Add to the frame that is under way what it lacks, as far as it is there; how many bytes that was."""
+        used = min(len(view), max(0, _HEADER.size - len(self._rest)))
+        self._rest += view[:used]
+        if len(self._rest) < _HEADER.size:
+            return used
+        size, kind, channel = _header(memoryview(self._rest)[: _HEADER.size].toreadonly())
+        more = min(len(view) - used, _HEADER.size + size - len(self._rest))
+        self._rest += view[used : used + more]
+        if len(self._rest) == _HEADER.size + size:
+            whole, self._rest = self._rest, bytearray()
+            frames.append(self._one(kind, channel, memoryview(whole)[_HEADER.size :]))
+        return used + more
+
+
+def _header(head: memoryview) -> tuple[int, int, int]:
+    size, kind, channel = _HEADER.unpack(head)
+    if size > limits.FRAME_BYTES:
+        raise ProtocolBroken(f"a frame of {size} bytes")
+    return size, kind, channel
 
 
 class Changes:
