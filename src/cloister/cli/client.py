@@ -195,7 +195,9 @@ def failure(status: int, reply: bytes) -> CloisterError:
     except ValueError:
         pass
     if code in ("no_model", "no_key", "no_model_url"):
-        message += " The server does the work, with the environment it was started in: restart it with these set."
+        message += (
+            " The server does the work, with the environment it was started in: restart it with these set."
+        )
     match status:
         case 410:
             return SandboxLost(message)

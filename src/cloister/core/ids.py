@@ -30,6 +30,7 @@ def new_sandbox_id() -> SandboxId:
 def new_snapshot_id() -> SnapshotId:
     return SnapshotId(_mint("sn"))
 
+
 def new_command_id() -> CommandId:
     return CommandId(_mint("c"))
 

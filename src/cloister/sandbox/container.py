@@ -10,23 +10,22 @@ import resource
 import secrets
 import shutil
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import anyio
-from anyio.abc import ByteStream
 
-from cloister.core import limits
-from cloister.core.commands import Change, Command, Entry, Finished, Process, Sink
+from cloister.core.commands import Command
 from cloister.core.errors import Bug, CloisterError, HostError, SandboxLost, UserError
 from cloister.core.ids import OwnerId, SandboxId, new_sandbox_id
 from cloister.core.records import Isolation, Quota, TierName
 from cloister.sandbox import cgroup, guest, plan, selftest
 from cloister.sandbox.api import Door, Report, Sandbox, SandboxInfo, SandboxSpec, SnapshotInfo, TierReport
 from cloister.sandbox.cgroup import Cgroup
+from cloister.sandbox.linked import Linked
 from cloister.sandbox.owners import Owners
 from cloister.sandbox.running import Running, launched
 from cloister.sandbox.runtimes import Way, ways
@@ -67,65 +66,18 @@ class Means:
     store: Store
 
 
-class ContainerSandbox:
+class ContainerSandbox(Linked):
     """One running container, as the rest of the house sees it."""
 
     def __init__(
         self, host: "ContainerHost", wish: Wish, info: SandboxInfo, running: Running, link: Link
     ) -> None:
+        super().__init__(link)
         self.info = info
         self.wish = wish
         self.running = running
         self.origin = wish.origin
         self._host = host
-        self._link = link
-
-    def start(self, command: Command) -> AbstractAsyncContextManager[Process]:
-        return self._link.start(command)
-
-    async def run(self, command: Command, stdin: bytes = b"") -> Finished:
-        return await self._link.run(command, stdin)
-
-    async def read(self, path: str, *, offset: int = 0, limit_bytes: int = limits.FILE_BYTES) -> bytes:
-        return await self._link.read(path, offset=offset, limit_bytes=limit_bytes)
-
-    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
-        await self._link.write(path, data, mode=mode)
-
-    async def list(self, path: str) -> tuple[Entry, ...]:
-        return await self._link.list(path)
-
-    async def stat(self, path: str) -> Entry:
-        return await self._link.stat(path)
-
-    async def move(self, source: str, target: str) -> None:
-        await self._link.move(source, target)
-
-    async def remove(self, path: str, *, recursive: bool = False) -> None:
-        await self._link.remove(path, recursive=recursive)
-
-    async def mkdir(self, path: str, *, mode: int = 0o755) -> None:
-        await self._link.mkdir(path, mode=mode)
-
-    def read_stream(
-        self, path: str, *, offset: int = 0, limit_bytes: int | None = None
-    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        return self._link.read_stream(path, offset=offset, limit_bytes=limit_bytes)
-
-    def write_stream(self, path: str, *, mode: int = 0o644) -> AbstractAsyncContextManager[Sink]:
-        return self._link.write_stream(path, mode=mode)
-
-    def watch(self, path: str) -> AbstractAsyncContextManager[AsyncIterator[Change]]:
-        return self._link.watch(path)
-
-    def download(self, path: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        return self._link.download(path)
-
-    def upload(self, path: str) -> AbstractAsyncContextManager[Sink]:
-        return self._link.upload(path)
-
-    async def dial(self, port: int) -> ByteStream:
-        return await self._link.dial(port)
 
     def fork(self) -> AbstractAsyncContextManager[Sandbox]:
         return self._host.fork(self)
