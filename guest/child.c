@@ -11,6 +11,7 @@
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <termios.h>
@@ -91,12 +92,11 @@ static void reset_signals(void)
     sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
-_Noreturn void child_run(const struct start *s, int note)
+static void prepare(bool pty, bool switches, int note)
 {
-    bool switches = options.user_switch && geteuid() == 0 && !(s->flags & FLAG_ROOT);
     setsid();
     close_from(3, true);
-    if (s->flags & FLAG_PTY) {
+    if (pty) {
         if (switches && fchown(STDIN_FILENO, AGENT, (gid_t)-1) != 0) {
             /* Only who opens the terminal again by its name will notice. */
         }
@@ -105,12 +105,41 @@ _Noreturn void child_run(const struct start *s, int note)
     set_limits();
     if (switches)
         become_agent(note);
+    reset_signals();
+}
+
+static _Noreturn void enter(const struct start *s, int note)
+{
     if (chdir(s->cwd) != 0)
         child_fail(note, errno == ENOTDIR ? NOT_A_DIRECTORY : code_of(errno), s->cwd, errno);
-    reset_signals();
     if (s->kind != KIND_PROGRAM)
         files_run(s, note);
     environ = s->env;
     execvp(s->argv[0], s->argv);
     child_fail(note, code_of(errno), s->argv[0], errno);
+}
+
+_Noreturn void child_run(const struct start *s, int note)
+{
+    prepare(s->flags & FLAG_PTY, options.user_switch && geteuid() == 0 && !(s->flags & FLAG_ROOT), note);
+    enter(s, note);
+}
+
+/* Be ready to run whatever comes as the agent, and wait for it: a START frame after the limit of open files. */
+_Noreturn void child_wait(int order, int note)
+{
+    static uint8_t message[sizeof(uint32_t) + MAX_PAYLOAD];
+    uint32_t files;
+    struct start s;
+    prepare(false, true, note);
+    ssize_t n = recv(order, message, sizeof message, 0);
+    if (n < (ssize_t)sizeof files)
+        _exit(0); /* nobody needs us any more */
+    memcpy(&files, message, sizeof files);
+    struct rlimit open_files = {files, files};
+    if (setrlimit(RLIMIT_NOFILE, &open_files) != 0)
+        child_fail(note, FAILED, "the limit of open files", errno);
+    struct cursor payload = {message + sizeof files, message + n};
+    start_decode(&s, &payload);
+    enter(&s, note);
 }

@@ -12,7 +12,7 @@
 enum { NOT_KILLED, BY_TIME, BY_REQUEST };
 enum { OVERDUE_MS = 5000 }; /* a supervisor that has not swept by then was tampered with */
 
-static struct command *commands[MAX_COMMANDS];
+static struct command *commands[SLOTS];
 static uint32_t last_id;
 static unsigned turn; /* who is read first; changes so that nobody starves */
 
@@ -23,6 +23,14 @@ static void fail_start(uint32_t id, uint8_t code, const char *text)
     payload[0] = code;
     memcpy(payload + 1, text, n);
     out_frame(FAIL, id, payload, 1 + (uint32_t)n);
+}
+
+static unsigned count(bool orphans)
+{
+    unsigned n = 0;
+    for (unsigned slot = 0; slot < SLOTS; slot++)
+        n += commands[slot] != NULL && commands[slot]->orphan == orphans;
+    return n;
 }
 
 static void forget(unsigned slot)
@@ -43,11 +51,12 @@ void command_start(uint32_t id, struct cursor *payload)
         die("a channel was used twice");
     last_id = id;
     struct start s;
+    struct bytes frame = {payload->at, (size_t)(payload->end - payload->at)};
     start_decode(&s, payload);
     unsigned slot = 0;
-    while (slot < MAX_COMMANDS && commands[slot] != NULL)
+    while (slot < SLOTS && commands[slot] != NULL)
         slot++;
-    struct command *c = slot < MAX_COMMANDS ? calloc(1, sizeof *c) : NULL;
+    struct command *c = slot < SLOTS && count(false) < MAX_COMMANDS ? calloc(1, sizeof *c) : NULL;
     if (c == NULL) {
         fail_start(id, TOO_MANY, "too many commands at once");
     } else {
@@ -59,7 +68,7 @@ void command_start(uint32_t id, struct cursor *payload)
         c->started = now_ms();
         c->deadline = s.timeout_ms ? c->started + s.timeout_ms : 0;
         c->grace_ms = s.grace_ms;
-        if (!command_launch(c, &s)) {
+        if (!command_launch(c, &s, frame)) {
             fail_start(id, FAILED, strerror(errno));
             forget(slot);
         }
@@ -110,8 +119,8 @@ static void input(struct command *c, struct cursor *payload)
 void command_frame(uint8_t type, uint32_t id, struct cursor *payload)
 {
     struct command *c = NULL;
-    for (unsigned i = 0; i < MAX_COMMANDS && c == NULL; i++)
-        if (commands[i] != NULL && commands[i]->id == id)
+    for (unsigned i = 0; i < SLOTS && c == NULL; i++)
+        if (commands[i] != NULL && !commands[i]->orphan && commands[i]->id == id)
             c = commands[i];
     if (id > last_id)
         die("a channel was never opened");
@@ -143,7 +152,7 @@ static bool ready(const struct pollfd *fds, const struct command *c, int which)
 
 void command_poll(struct pollfd *fds, unsigned *n)
 {
-    for (unsigned slot = 0; slot < MAX_COMMANDS; slot++) {
+    for (unsigned slot = 0; slot < SLOTS; slot++) {
         struct command *c = commands[slot];
         if (c == NULL)
             continue;
@@ -181,12 +190,27 @@ static void hear(struct command *c)
     }
 }
 
+/* What it started in the background may still print. */
+static void leave(struct command *c)
+{
+    for (int i = 0; i < 2 && !c->pty; i++) {
+        if (c->out[i] >= 0)
+            linger(c->out[i]);
+        c->out[i] = -1;
+    }
+}
+
 static void end_channel(struct command *c, unsigned slot)
 {
     bool drained = true;
     for (int i = 0; i < 2; i++)
         drained = drained && (c->out[i] < 0 || c->left[i] <= 0);
     const struct report *r = &c->report;
+    if (c->orphan) {
+        leave(c);
+        forget(slot);
+        return;
+    }
     if ((!drained && !r->fail) || out_room() < FRAME_ROOM)
         return;
     uint8_t payload[1 + MAX_TEXT];
@@ -200,11 +224,7 @@ static void end_channel(struct command *c, unsigned slot)
         payload[2] = r->ended ? c->why : NOT_KILLED;
         put_u32(payload + 3, (uint32_t)(now_ms() - c->started));
         out_frame(EXIT, c->id, payload, 7);
-        for (int i = 0; i < 2 && !c->pty; i++) {
-            if (c->out[i] >= 0)
-                linger(c->out[i]);
-            c->out[i] = -1;
-        }
+        leave(c);
     }
     forget(slot);
 }
@@ -227,9 +247,9 @@ static void watch_time(struct command *c)
 
 void command_handle(const struct pollfd *fds)
 {
-    turn = (turn + 1) % MAX_COMMANDS;
-    for (unsigned k = 0; k < MAX_COMMANDS; k++) {
-        unsigned slot = (turn + k) % MAX_COMMANDS;
+    turn = (turn + 1) % SLOTS;
+    for (unsigned k = 0; k < SLOTS; k++) {
+        unsigned slot = (turn + k) % SLOTS;
         struct command *c = commands[slot];
         if (c == NULL)
             continue;
@@ -246,14 +266,34 @@ void command_handle(const struct pollfd *fds)
     }
 }
 
+bool command_idle(void)
+{
+    return count(false) == 0;
+}
+
 /* When something is next due; 0 when nothing is. */
 int64_t command_deadline(void)
 {
     int64_t first = 0;
-    for (unsigned slot = 0; slot < MAX_COMMANDS; slot++) {
+    for (unsigned slot = 0; slot < SLOTS; slot++) {
         const struct command *c = commands[slot];
         if (c != NULL && c->deadline > 0 && (first == 0 || c->deadline < first))
             first = c->deadline;
     }
     return first;
+}
+
+/* Every command goes on by itself, with its time limit; those for which there is no room are ended. */
+void command_orphan(void)
+{
+    unsigned orphans = count(true);
+    for (unsigned slot = 0; slot < SLOTS; slot++) {
+        struct command *c = commands[slot];
+        if (c == NULL || c->orphan)
+            continue;
+        c->orphan = true;
+        if (++orphans > MAX_ORPHANS)
+            ask(c, ASK_KILL, 0);
+    }
+    last_id = 0;
 }

@@ -10,6 +10,7 @@ struct command {
     uint32_t id;
     int control, in, out[2];
     bool pty, in_ended, terminated, swept, done;
+    bool orphan; /* the host it belonged to is another machine's: it goes on, and nobody listens */
     uint8_t why;
     struct queue queue;
     int64_t in_credit, out_credit;
@@ -22,10 +23,18 @@ struct command {
 };
 
 /* command_io.c */
-bool command_launch(struct command *c, const struct start *s);
+struct bytes {
+    const uint8_t *at;
+    size_t size;
+};
+bool command_launch(struct command *c, const struct start *s, struct bytes frame);
 bool command_wants_read(const struct command *c, int i);
 void command_read(struct command *c, int i);
 void command_write(struct command *c);
 void shut(int *fd);
+bool open_pipes(struct command *c, int stdio[3]);
+
+/* spare.c */
+bool take_spare(struct command *c, const struct start *s, struct bytes frame);
 
 #endif

@@ -51,7 +51,7 @@ static bool open_pipe(int *ours, int *theirs, int our_side)
     return fcntl(*ours, F_SETFL, O_NONBLOCK) == 0;
 }
 
-static bool open_pipes(struct command *c, int stdio[3])
+bool open_pipes(struct command *c, int stdio[3])
 {
     return open_pipe(&c->in, &stdio[0], 1) && open_pipe(&c->out[0], &stdio[1], 0) &&
            open_pipe(&c->out[1], &stdio[2], 0);
@@ -66,8 +66,12 @@ static void widen(const struct command *c, const struct start *s)
         fcntl(c->in, F_SETPIPE_SZ, WINDOW);
 }
 
-bool command_launch(struct command *c, const struct start *s)
+bool command_launch(struct command *c, const struct start *s, struct bytes frame)
 {
+    if (take_spare(c, s, frame)) {
+        widen(c, s);
+        return true;
+    }
     int stdio[3] = {-1, -1, -1}, control[2] = {-1, -1};
     c->pty = s->flags & FLAG_PTY;
     bool made = (c->pty ? open_pty(c, s, stdio) : open_pipes(c, stdio)) &&
@@ -77,7 +81,7 @@ bool command_launch(struct command *c, const struct start *s)
         c->control = control[0];
         pid_t supervisor = fork();
         if (supervisor == 0)
-            supervise(s, stdio, control[1]);
+            supervise(s, stdio, control[1], -1);
         made = supervisor > 0;
     }
     shut(&stdio[0]);
@@ -91,13 +95,27 @@ bool command_launch(struct command *c, const struct start *s)
 
 bool command_wants_read(const struct command *c, int i)
 {
+    if (c->orphan)
+        return c->out[i] >= 0 && !c->done;
     return c->out[i] >= 0 && c->out_credit > 0 && out_room() > FRAME_ROOM + 1 && (!c->done || c->left[i] > 0);
+}
+
+static void discard(struct command *c, int i)
+{
+    static uint8_t scratch[READ_AT_ONCE];
+    ssize_t n = read(c->out[i], scratch, sizeof scratch);
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+        shut(&c->out[i]);
 }
 
 void command_read(struct command *c, int i)
 {
     if (!command_wants_read(c, i))
         return;
+    if (c->orphan) {
+        discard(c, i);
+        return;
+    }
     size_t most = out_room() - 1;
     if (most > READ_AT_ONCE)
         most = READ_AT_ONCE;
@@ -143,7 +161,7 @@ void command_write(struct command *c)
         else if (write(c->in, "\004", 1) == 1)
             c->in_ended = false; /* a terminal has no end of input, only a key for it */
     }
-    if (c->grant >= WINDOW / 4 && out_room() > FRAME_ROOM) {
+    if (c->grant >= WINDOW / 4 && !c->orphan && out_room() > FRAME_ROOM) {
         out_u32(CREDIT, c->id, c->grant);
         c->in_credit += c->grant;
         c->grant = 0;

@@ -14,6 +14,8 @@ enum {
     MAX_PAYLOAD = 65536,
     WINDOW = 262144,      /* unacknowledged bytes per direction of a channel */
     MAX_COMMANDS = 64,
+    MAX_ORPHANS = 64,     /* commands of the machine that this one was forked from */
+    SLOTS = MAX_COMMANDS + MAX_ORPHANS,
     MAX_RELAYS = 32,      /* connections out, and as many in */
     MAX_TEXT = 200,       /* of a FAIL */
     READ_AT_ONCE = MAX_PAYLOAD - 1, /* from one command before the next has its turn */
@@ -22,7 +24,7 @@ enum {
 };
 
 enum frame_type {
-    HELLO = 0x01, SETUP, READY,
+    HELLO = 0x01, SETUP, READY, WAKE, HOLD, HELD,
     START = 0x10, DATA, END, CREDIT, SIGNAL, RESIZE, KILL, EXIT, FAIL,
     OPEN = 0x20, CLOSE, DIAL,
 };
@@ -63,6 +65,7 @@ struct report {
 
 struct options {
     bool seccomp, user_switch;
+    bool vm; /* below us is a kernel of our own, see vm.c */
 };
 extern struct options options;
 
@@ -108,6 +111,11 @@ void command_frame(uint8_t type, uint32_t id, struct cursor *payload);
 void command_poll(struct pollfd *fds, unsigned *n);
 void command_handle(const struct pollfd *fds);
 int64_t command_deadline(void);
+void command_orphan(void);
+bool command_idle(void);
+
+/* spare.c */
+void command_spare(void);
 
 /* linger.c */
 void linger(int fd);
@@ -115,8 +123,10 @@ void linger_poll(struct pollfd *fds, unsigned *n);
 void linger_handle(const struct pollfd *fds);
 
 /* relay.c */
+void loopback_up(void);
 void relay_listen(uint16_t port);
 void relay_dial(uint32_t id, struct cursor *payload);
+void relay_reset(void);
 void relay_frame(uint8_t type, uint32_t id, struct cursor *payload);
 void relay_poll(struct pollfd *fds, unsigned *n);
 void relay_handle(const struct pollfd *fds);
@@ -126,7 +136,7 @@ int dial(int *fd, uint16_t port, bool second);
 
 /* supervise.c */
 enum { ASK_SIGNAL = 's', ASK_TERM = 't', ASK_KILL = 'k' };
-_Noreturn void supervise(const struct start *s, const int stdio[3], int control);
+_Noreturn void supervise(const struct start *s, const int stdio[3], int control, int order);
 unsigned sweep(void);
 extern int oom_score;
 void close_from(unsigned first, bool on_exec);
@@ -134,6 +144,7 @@ void close_from(unsigned first, bool on_exec);
 /* child.c */
 void child_prepare(void);
 _Noreturn void child_run(const struct start *s, int note);
+_Noreturn void child_wait(int order, int note);
 _Noreturn void child_fail(int note, uint8_t code, const char *what, int error);
 uint8_t code_of(int error);
 
@@ -155,5 +166,11 @@ _Noreturn void watch_run(const struct start *s, int note);
 
 /* seccomp.c */
 void seccomp_load(void);
+
+/* vm.c */
+void vm_boot(void);
+void vm_wake(struct cursor *payload);
+uint32_t vm_open_files(void);
+void vm_rename(const uint8_t *name, uint32_t length);
 
 #endif

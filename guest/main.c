@@ -18,6 +18,8 @@ enum { SETUP_MS = 60000, LAST_SWEEPS = 500 };
 
 struct options options = {.seccomp = true, .user_switch = true};
 static bool ready;
+static bool shut; /* the filter is loaded; it stays so when this machine becomes another one */
+static bool held; /* nothing is said or taken until the host goes on, so that the machine can be copied */
 static int64_t end_at;
 
 int64_t now_ms(void)
@@ -30,7 +32,7 @@ int64_t now_ms(void)
 /* As PID 1 our end is everybody's; elsewhere it has to be brought about. */
 _Noreturn void finish(int code)
 {
-    for (int i = 0; getpid() != 1 && i < LAST_SWEEPS; i++) {
+    for (int i = 0; getpid() != 1 && !options.vm && i < LAST_SWEEPS; i++) {
         sweep();
         pid_t pid;
         while ((pid = waitpid(-1, NULL, WNOHANG)) > 0)
@@ -58,22 +60,57 @@ static void setup(struct cursor *payload)
     if (ready || ttl_seconds == 0)
         die("a SETUP frame is wrong");
     /* Outside a sandbox the name belongs to the machine. Inside, a runtime may have set it already. */
-    if (getpid() == 1 && length > 0 && sethostname((const char *)hostname, length) != 0 && errno != EPERM)
+    if (options.vm)
+        vm_rename(hostname, length);
+    else if (getpid() == 1 && length > 0 && sethostname((const char *)hostname, length) != 0 && errno != EPERM)
         die("the host name is wrong");
     relay_listen(port);
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
         die("no_new_privs cannot be set");
-    if (options.seccomp)
+    if (options.seccomp && !shut)
         seccomp_load();
+    shut = true;
     end_at = now_ms() + (int64_t)ttl_seconds * 1000;
     ready = true;
     out_frame(READY, 0, NULL, 0);
+}
+
+static void greet(void)
+{
+    end_at = now_ms() + SETUP_MS;
+    out_frame(HELLO, 0, (const uint8_t[]){VERSION, 0}, 2);
+}
+
+/* This machine was saved, or forked, and goes on as another one with another host to talk to. */
+static void wake(struct cursor *payload)
+{
+    if (!options.vm || !held)
+        die("a WAKE frame out of turn");
+    vm_wake(payload);
+    command_orphan();
+    relay_reset();
+    held = ready = false;
+    greet();
+}
+
+static void hold(struct cursor *payload)
+{
+    held = take_u8(payload);
+    take_nothing(payload);
+    if (held)
+        out_frame(HELD, 0, NULL, 0);
 }
 
 static void frame(uint8_t type, uint32_t channel, struct cursor *payload)
 {
     if (type == SETUP && channel == 0)
         setup(payload);
+    else if (type == WAKE && channel == 0)
+        wake(payload);
+    else if (type == HOLD && channel == 0)
+        hold(payload);
+    else if (held)
+        die("a frame while held");
     else if (!ready || channel == 0)
         die("a frame before SETUP, or of no channel");
     else if (type == DIAL)
@@ -125,7 +162,7 @@ static void handle_signals(int fd)
 
 static int patience(void)
 {
-    int64_t due = command_deadline();
+    int64_t due = held ? 0 : command_deadline();
     if (due == 0 || due > end_at)
         due = end_at;
     int64_t ms = due - now_ms();
@@ -134,16 +171,19 @@ static int patience(void)
 
 static _Noreturn void loop(int signals)
 {
-    static struct pollfd fds[3 + 4 * MAX_COMMANDS + 1 + 2 * MAX_RELAYS + 64];
+    static struct pollfd fds[3 + 4 * SLOTS + 1 + 2 * MAX_RELAYS + 64];
     bool reading = true, again = false;
     for (;;) {
         unsigned n = 3;
         fds[0] = (struct pollfd){.fd = reading ? STDIN_FILENO : -1, .events = POLLIN};
         fds[1] = (struct pollfd){.fd = out_pending() ? STDOUT_FILENO : -1, .events = POLLOUT};
         fds[2] = (struct pollfd){.fd = signals, .events = POLLIN};
-        command_poll(fds, &n);
-        relay_poll(fds, &n);
-        linger_poll(fds, &n);
+        bool asked = !held;
+        if (asked) {
+            command_poll(fds, &n);
+            relay_poll(fds, &n);
+            linger_poll(fds, &n);
+        }
         if (poll(fds, n, again ? 0 : patience()) < 0 && errno != EINTR)
             die("poll failed");
         if (fds[2].revents)
@@ -154,12 +194,16 @@ static _Noreturn void loop(int signals)
         if (fds[0].revents && !in_read())
             finish(0);
         reading = handle_frames();
-        linger_handle(fds);
-        command_handle(fds);
-        relay_handle(fds);
+        if (asked && !held) {
+            linger_handle(fds);
+            command_handle(fds);
+            relay_handle(fds);
+        }
         /* Whoever had no room to speak is heard as soon as there is, not when something else happens. */
         bool tight = out_room() <= FRAME_ROOM + 1;
         out_flush();
+        if (options.vm && ready && asked && !held && command_idle())
+            command_spare();
         again = tight && out_room() > FRAME_ROOM + 1;
     }
 }
@@ -178,7 +222,8 @@ static void open_stdio(void)
 
 int main(int argc, char **argv)
 {
-    for (int i = 1; i < argc; i++) {
+    options.vm = getpid() == 1 && strcmp(argv[0], "/init") == 0;
+    for (int i = 1; i < argc && !options.vm; i++) {
         if (strcmp(argv[i], "--no-seccomp") == 0)
             options.seccomp = false;
         else if (strcmp(argv[i], "--no-user-switch") == 0)
@@ -186,8 +231,11 @@ int main(int argc, char **argv)
         else
             die("usage: guest [--no-seccomp] [--no-user-switch]");
     }
+    if (options.vm)
+        vm_boot();
+    else
+        close_from(3, false);
     open_stdio();
-    close_from(3, false);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     child_prepare();
     if (getpid() == 1)
@@ -195,8 +243,7 @@ int main(int argc, char **argv)
     int signals = open_signals();
     if (signals < 0)
         die("no signalfd");
-    end_at = now_ms() + SETUP_MS;
-    out_frame(HELLO, 0, (const uint8_t[]){VERSION, 0}, 2);
+    greet();
     out_flush();
     loop(signals);
 }

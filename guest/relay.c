@@ -31,7 +31,7 @@ static uint32_t next_id = FIRST_RELAY, last_dial = FIRST_DIAL - 1;
 static int listener = -1;
 static int listener_polled = -1;
 
-static void loopback_up(void)
+void loopback_up(void)
 {
     struct ifreq request = {.ifr_name = "lo"};
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -51,7 +51,7 @@ void relay_listen(uint16_t port)
     here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     if (getpid() == 1)
         loopback_up();
-    if (port == 0)
+    if (port == 0 || listener >= 0)
         return;
     listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (listener < 0)
@@ -76,6 +76,16 @@ static void forget(int slot)
     queue_free(&relays[slot]->queue);
     free(relays[slot]);
     relays[slot] = NULL;
+}
+
+/* A machine that became another one has no connections. */
+void relay_reset(void)
+{
+    for (int i = 0; i < 2 * MAX_RELAYS; i++)
+        if (relays[i] != NULL)
+            forget(i);
+    next_id = FIRST_RELAY;
+    last_dial = FIRST_DIAL - 1;
 }
 
 static struct relay *add(int slot, uint32_t id, int fd)

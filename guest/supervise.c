@@ -18,7 +18,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { CONTROL = 3, SWEEP_AGAIN_MS = 2, LOOK_AGAIN_MS = 20, CLOSE_ON_EXEC = 4 /* CLOSE_RANGE_CLOEXEC */ };
+enum {
+    CONTROL = 3,
+    ORDER = 4,
+    SWEEP_AGAIN_MS = 2,
+    LOOK_AGAIN_MS = 20,
+    CLOSE_ON_EXEC = 4 /* CLOSE_RANGE_CLOEXEC */
+};
 
 struct process {
     pid_t pid, parent;
@@ -225,29 +231,36 @@ static _Noreturn void watch(struct watch *w)
     _exit(0);
 }
 
-_Noreturn void supervise(const struct start *s, const int stdio[3], int control)
+/* With no command yet the program waits for it on `order`; without an order there is one. */
+_Noreturn void supervise(const struct start *s, const int stdio[3], int control, int order)
 {
     struct watch w = {0};
     int note[2];
     for (int i = 0; i < 3; i++)
         dup2(stdio[i], i);
     dup2(control, CONTROL);
-    close_from(CONTROL + 1, false);
+    if (s == NULL)
+        dup2(order, ORDER);
+    close_from(s == NULL ? ORDER + 1 : CONTROL + 1, false);
     setpgid(0, 0); /* outside a sandbox, who kills the guest's group must leave us to sweep */
     adopting = prctl(PR_SET_CHILD_SUBREAPER, 1) == 0;
     if (!adopting)
         oom_score += 1 + getpid() % 499;
     prctl(PR_SET_NAME, "supervisor");
     /* A program replaces itself at once, so it may borrow our memory until then: a third of its start in gVisor. */
-    bool borrows = s->kind == KIND_PROGRAM;
+    bool borrows = s != NULL && s->kind == KIND_PROGRAM;
     if (pipe2(note, O_CLOEXEC | O_NONBLOCK) != 0 || (w.program = borrows ? vfork() : fork()) < 0) {
         w.report = (struct report){.fail = FAILED};
         w.report.length = (uint8_t)snprintf(w.report.text, MAX_TEXT, "%s", strerror(errno));
         send(CONTROL, &w.report, sizeof w.report, MSG_NOSIGNAL);
         _exit(1);
     }
+    if (w.program == 0 && s == NULL)
+        child_wait(ORDER, note[1]);
     if (w.program == 0)
         child_run(s, note[1]);
+    if (s == NULL)
+        close(ORDER);
     for (int fd = 0; fd < 3; fd++)
         close(fd); /* only the command holds its pipes */
     close(note[1]);

@@ -13,6 +13,7 @@ from cloister.core.ids import new_owner_id
 from cloister.core.records import TierName
 from cloister.sandbox import cgroup, plan
 from cloister.sandbox.container import ContainerHost
+from cloister.sandbox.microvm.vm import MicrovmHost
 from cloister.sandbox.owners import Owners
 
 PATH = os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
@@ -54,7 +55,8 @@ def data_dir(warm_dir: Path, tmp_path: Path) -> Path:
     """A data directory of its own that borrows what is slow to make."""
     directory = tmp_path / "data"
     directory.mkdir(mode=0o700)
-    for name in ("templates", "programs", "runtimes.json", "store.btrfs"):
+    (warm_dir / "microvm").mkdir(exist_ok=True, mode=0o700)
+    for name in ("templates", "programs", "runtimes.json", "store.btrfs", "microvm"):
         (directory / name).symlink_to(warm_dir / name)
     return directory
 
@@ -86,6 +88,26 @@ def host_of(data_dir: Path) -> Callable[[TierName, str | None], AbstractAsyncCon
                 await host.close()
 
     return found
+
+
+@pytest.fixture(scope="session")
+def machine_dir(warm_dir: Path) -> Path:
+    """What virtual machines need and is slow to make, kept between test sessions; skips where no machine boots."""
+    owner = new_owner_id()
+
+    async def warm() -> None:
+        warm_host = MicrovmHost(warm_dir, owner, None, PATH)
+        report = await warm_host.report()
+        if not report.works:
+            raise HostError("no_tier", report.found)
+        await warm_host.prepare("default", lambda fraction, note: None)
+
+    try:
+        with Owners(warm_dir / "owners").hold(owner):
+            anyio.run(warm)
+    except HostError as error:
+        pytest.skip(f"no virtual machines here ({error.code}): {error.message}")
+    return warm_dir / "microvm"
 
 
 def leftovers(directory: Path) -> Iterator[str]:

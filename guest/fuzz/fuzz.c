@@ -6,7 +6,7 @@
  *
  * With clang: -fsanitize=fuzzer,address,undefined. With any compiler: -DSTANDALONE makes a program that mutates the
  * files it is given, always in the same way: fuzz ROUNDS FILE... */
-#include "../guest.h"
+#include "../command.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -79,12 +79,30 @@ void close_from(unsigned first, bool on_exec)
     (void)on_exec;
 }
 
-_Noreturn void supervise(const struct start *s, const int stdio[3], int control)
+_Noreturn void supervise(const struct start *s, const int stdio[3], int control, int order)
 {
     (void)s;
     (void)stdio;
     (void)control;
+    (void)order;
     abort();
+}
+
+bool take_spare(struct command *c, const struct start *s, struct bytes frame)
+{
+    (void)c;
+    return frame.size == 0 && s->argc == 0;
+}
+
+void vm_wake(struct cursor *payload)
+{
+    take_bytes(payload, (uint32_t)(payload->end - payload->at));
+}
+
+void vm_rename(const uint8_t *name, uint32_t length)
+{
+    if (length > 0 && name[length - 1] == 1) /* read all of it, as the real one does */
+        step++;
 }
 
 void seccomp_load(void)
@@ -137,7 +155,9 @@ static int fuzz_bind(int fd, const void *at, size_t size)
 #define forget forget_command
 #define input input_command
 #define ready ready_command
+#define count count_command
 #include "../command.c"
+#undef count
 #undef forget
 #undef input
 #undef ready
@@ -146,9 +166,11 @@ static int fuzz_bind(int fd, const void *at, size_t size)
 #ifndef __clang__
 #pragma GCC diagnostic ignored "-Wold-style-declaration"
 #endif
+#define shut shut_already
 #define main __attribute__((unused)) static guest_main /* so that what only it needs is not needed here */
 #include "../main.c"
 #undef main
+#undef shut
 #undef read
 #undef write
 #undef _exit
@@ -156,7 +178,7 @@ static int fuzz_bind(int fd, const void *at, size_t size)
 static void reset(void)
 {
     out_head = out_tail = in_size = in_used = 0;
-    for (unsigned i = 0; i < MAX_COMMANDS; i++)
+    for (unsigned i = 0; i < SLOTS; i++)
         if (commands[i] != NULL)
             forget_command(i);
     for (int i = 0; i < 2 * MAX_RELAYS; i++)
@@ -170,7 +192,8 @@ static void reset(void)
     last_dial = FIRST_DIAL - 1;
     polled = turn = 0;
     listener_polled = -1;
-    ready = false;
+    ready = held = false;
+    options.vm = input_at < input_end && *input_at & 1; /* the first byte is the length of a SETUP: 10 and up */
     step = 1;
     end_at = now_ms() + 1000000;
 }
@@ -178,21 +201,26 @@ static void reset(void)
 /* One turn of the guest's loop after the other, until the input ends or the guest does. */
 static void live(void)
 {
-    static struct pollfd fds[3 + 4 * MAX_COMMANDS + 1 + 2 * MAX_RELAYS + 64];
+    static struct pollfd fds[3 + 4 * SLOTS + 1 + 2 * MAX_RELAYS + 64];
     for (bool reading = true, more = true; more;) {
         unsigned n = 3;
         for (unsigned i = 0; i < n; i++)
             fds[i] = (struct pollfd){.fd = -1};
-        command_poll(fds, &n);
-        relay_poll(fds, &n);
-        linger_poll(fds, &n);
+        bool asked = !held;
+        if (asked) {
+            command_poll(fds, &n);
+            relay_poll(fds, &n);
+            linger_poll(fds, &n);
+        }
         poll(fds, n, 0);
         if (reading)
             more = in_read();
         reading = handle_frames();
-        linger_handle(fds);
-        command_handle(fds);
-        relay_handle(fds);
+        if (asked && !held) {
+            linger_handle(fds);
+            command_handle(fds);
+            relay_handle(fds);
+        }
         out_flush();
     }
 }
@@ -205,9 +233,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         options.seccomp = false;
         prepared = true;
     }
-    reset();
     input_at = data;
     input_end = data + size;
+    reset();
     if (setjmp(over) == 0)
         live();
     reset();

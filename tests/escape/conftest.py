@@ -1,5 +1,6 @@
 """Hostile programs run as hostile programs do: with a compiler, a script language and root inside."""
 
+import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -7,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from cloister.core.commands import shell
+from cloister.core.ids import new_owner_id
 from cloister.core.records import TierName
-from cloister.sandbox.api import Sandbox, SandboxSpec
+from cloister.sandbox.api import Host, Sandbox, SandboxSpec
 from cloister.sandbox.container import ContainerHost
+from cloister.sandbox.microvm.vm import MicrovmHost
+from cloister.sandbox.owners import Owners
 
-TIERS: tuple[TierName, ...] = ("container", "gvisor")
+TIERS: tuple[TierName, ...] = ("container", "gvisor", "microvm")
 
 
 @pytest.fixture(params=TIERS)
@@ -22,14 +26,30 @@ def tier(request: pytest.FixtureRequest) -> TierName:
 
 @pytest.fixture
 async def host(
-    tier: TierName, host_of: Callable[[TierName, str | None], AbstractAsyncContextManager[ContainerHost]]
-) -> AsyncGenerator[ContainerHost]:
-    async with host_of(tier, None) as found:
-        yield found
+    tier: TierName,
+    data_dir: Path,
+    request: pytest.FixtureRequest,
+    host_of: Callable[[TierName, str | None], AbstractAsyncContextManager[ContainerHost]],
+) -> AsyncGenerator[Host]:
+    """A place for sandboxes, of each tier in turn."""
+    if tier != "microvm":
+        async with host_of(tier, None) as found:
+            yield found
+        return
+    request.getfixturevalue("machine_dir")
+    owner = new_owner_id()
+    with Owners(data_dir / "owners").hold(owner):
+        yield MicrovmHost(data_dir, owner, None, os.environ["PATH"])
 
 
 @pytest.fixture
-async def sandbox(host: ContainerHost) -> AsyncGenerator[Sandbox]:
+def containers_only(tier: TierName) -> None:
+    if tier == "microvm":
+        pytest.skip("about what a container shares with this machine; a virtual machine does not")
+
+
+@pytest.fixture
+async def sandbox(host: Host) -> AsyncGenerator[Sandbox]:
     async with host.open(SandboxSpec()) as opened:
         yield opened
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cloister.core.commands import Command, shell
-from cloister.core.records import Quota
+from cloister.core.records import Quota, TierName
 from cloister.sandbox.api import SandboxSpec
 from cloister.sandbox.container import ContainerHost
 
@@ -71,12 +71,15 @@ async def test_a_fork_is_limited_as_its_parent_is(host: ContainerHost) -> None:
             assert (await child.run(shell("rm -f big; cat mine | wc -c"))).out.strip() == b"16000000"
 
 
-async def test_the_calls_of_the_filesystem_below_are_out_of_reach(host: ContainerHost) -> None:
+async def test_the_calls_of_the_filesystem_below_are_out_of_reach(
+    host: ContainerHost, tier: TierName
+) -> None:
     async with host.open(SandboxSpec()) as sandbox:
         for user in ("agent", "root"):
             tried = await sandbox.run(Command(("python3", "-c", BTRFS), user=user))
             assert (tried.ok, tried.out) == (True, b""), tried
-        if "btrfs" in sandbox.info.isolation.store:
+        # gVisor's kernel does not know how to share blocks.
+        if "btrfs" in sandbox.info.isolation.store and tier == "container":
             copied = await sandbox.run(
                 shell("head -c 100000 /dev/urandom > a; cp --reflink=always a b; cmp a b")
             )

@@ -11,8 +11,7 @@ import pytest
 from cloister.core.commands import Command, Output, shell
 from cloister.core.errors import SandboxLost
 from cloister.core.records import Quota, TierName
-from cloister.sandbox.api import Sandbox, SandboxSpec
-from cloister.sandbox.container import ContainerHost
+from cloister.sandbox.api import Host, Sandbox, SandboxSpec
 
 pytestmark = pytest.mark.anyio
 
@@ -20,7 +19,7 @@ SMALL = SandboxSpec(quota=Quota(cpus=1.0, memory_bytes=128 << 20, processes=64))
 HOG = "x = []\nwhile True: x.append(bytearray(1 << 20))"
 
 
-async def test_a_fork_bomb_hurts_only_itself(host: ContainerHost, tier: TierName) -> None:
+async def test_a_fork_bomb_hurts_only_itself(host: Host, tier: TierName) -> None:
     bomb = "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass"
     with anyio.fail_after(120):
         async with host.open(SMALL) as sandbox, host.open(SMALL) as neighbour:
@@ -38,9 +37,7 @@ def _own_sandbox_may_go(tier: TierName) -> Generator[None]:
         yield
 
 
-async def test_a_memory_bomb_kills_the_bomb_and_the_sandbox_goes_on(
-    host: ContainerHost, tier: TierName
-) -> None:
+async def test_a_memory_bomb_kills_the_bomb_and_the_sandbox_goes_on(host: Host, tier: TierName) -> None:
     with anyio.fail_after(120):
         async with host.open(SMALL) as sandbox, host.open(SMALL) as neighbour:
             with _own_sandbox_may_go(tier):
@@ -52,7 +49,7 @@ async def test_a_memory_bomb_kills_the_bomb_and_the_sandbox_goes_on(
             assert (await neighbour.run(Command(("true",)))).ok
 
 
-async def test_shared_memory_counts_as_memory(host: ContainerHost) -> None:
+async def test_shared_memory_counts_as_memory(host: Host) -> None:
     with anyio.fail_after(120):
         async with host.open(SMALL) as sandbox:
             finished = await sandbox.run(shell("head -c 1G /dev/zero > /dev/shm/x"))
@@ -60,8 +57,9 @@ async def test_shared_memory_counts_as_memory(host: ContainerHost) -> None:
             assert (await sandbox.run(shell("rm /dev/shm/x; echo ok"))).out == b"ok\n"
 
 
+@pytest.mark.usefixtures("containers_only")
 async def test_a_sandbox_that_dies_of_memory_says_so(
-    host: ContainerHost, pids_of: Callable[[Sandbox], list[int]]
+    host: Host, pids_of: Callable[[Sandbox], list[int]]
 ) -> None:
     # No hog is large enough to be blamed alone, and the host points at the first process: the kernel takes that.
     gate = "import os, time\nwhile not os.path.exists('/work/go'): time.sleep(0.01)"
@@ -85,8 +83,9 @@ def _blame(pid: int) -> None:
     Path(f"/proc/{pid}/oom_score_adj").write_text("1000")
 
 
+@pytest.mark.usefixtures("containers_only")
 async def test_a_busy_sandbox_gets_its_share_of_the_processor_and_no_more(
-    host: ContainerHost, pids_of: Callable[[Sandbox], list[int]]
+    host: Host, pids_of: Callable[[Sandbox], list[int]]
 ) -> None:
     spin = "import time\nend = time.monotonic() + 2\nwhile time.monotonic() < end: pass\nprint(flush=True); time.sleep(950)"
     async with host.open(SandboxSpec(quota=Quota(cpus=0.25))) as sandbox:
@@ -105,7 +104,7 @@ def _seconds_used(pids: list[int]) -> float:
 
 
 async def test_a_full_disk_of_names_and_deep_directories_is_removed_with_the_sandbox(
-    host: ContainerHost, data_dir: Path, tier: TierName
+    host: Host, data_dir: Path, tier: TierName
 ) -> None:
     many = (
         20_000 if tier == "container" else 3_000

@@ -172,6 +172,7 @@ def _setting(path: str) -> str:
         return str(error.errno)
 
 
+@pytest.mark.usefixtures("containers_only")
 async def test_nothing_is_mounted_that_was_not_meant_to_be(sandbox: Sandbox, tier: TierName) -> None:
     finished = await sandbox.run(shell("cut -d' ' -f2,3,4 /proc/mounts"))
     mounts = {line.split()[0]: line.split()[1:] for line in finished.out.decode().splitlines()}

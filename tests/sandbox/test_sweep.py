@@ -78,20 +78,20 @@ def sandbox_names(data_dir: Path) -> list[str]:
     return [path.name for path in (data_dir / "sandboxes").iterdir()]
 
 
-@pytest.fixture(params=["crun", "runc", "runsc"])
-async def runtime(
-    request: pytest.FixtureRequest,
-    host_of: Callable[[TierName, str | None], AbstractAsyncContextManager[ContainerHost]],
-) -> str:
-    """Each runtime that works here."""
-    name = str(request.param)
-    async with host_of("gvisor" if name == "runsc" else "container", name):
-        return name
+RUNTIMES = pytest.mark.parametrize("runtime", ["crun", "runc", "runsc"])
+HostOf = Callable[[TierName, str | None], AbstractAsyncContextManager[ContainerHost]]
 
 
+def tier_of(runtime: str) -> TierName:
+    return "gvisor" if runtime == "runsc" else "container"
+
+
+@RUNTIMES
 async def test_killing_the_server_leaves_nothing_after_the_next_sweep(
-    runtime: str, host: ContainerHost, data_dir: Path
+    runtime: str, host: ContainerHost, host_of: HostOf, data_dir: Path
 ) -> None:
+    async with host_of(tier_of(runtime), runtime):
+        pass  # it works here, or this is where it is said that it does not
     server = await anyio.to_thread.run_sync(start_server, data_dir, runtime)
     names = sandbox_names(data_dir)
     assert len(names) == 2
@@ -104,9 +104,12 @@ async def test_killing_the_server_leaves_nothing_after_the_next_sweep(
     assert await host.sweep() == 0
 
 
+@RUNTIMES
 async def test_even_without_a_sweep_no_process_and_no_mount_outlives_the_server(
-    runtime: str, host: ContainerHost, data_dir: Path
+    runtime: str, host: ContainerHost, host_of: HostOf, data_dir: Path
 ) -> None:
+    async with host_of(tier_of(runtime), runtime):
+        pass  # it works here, or this is where it is said that it does not
     server = await anyio.to_thread.run_sync(start_server, data_dir, runtime)
     names = sandbox_names(data_dir)
     with server:

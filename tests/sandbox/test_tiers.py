@@ -88,7 +88,7 @@ async def test_a_tier_that_is_not_here_is_refused_while_the_others_work(data_dir
         async with tiers.open(SandboxSpec()) as sandbox:
             assert sandbox.info.isolation.tier == "container"
             assert (await sandbox.run(Command(("true",)))).ok
-        (container, gvisor) = await tiers.reports()
+        (container, gvisor, _) = await tiers.reports()
         assert (container.works, gvisor.works) == (True, False)
 
 

@@ -80,7 +80,7 @@ SandboxName = Annotated[
     ),
 ]
 TierWish = Annotated[
-    Literal["auto", "container", "gvisor"], typer.Option("--tier", help="How strongly to isolate.")
+    Literal["auto", "container", "gvisor", "microvm"], typer.Option("--tier", help="How strongly to isolate.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 After = Annotated[int, typer.Option("--after", metavar="SEQ", min=0, help="Only events after this number.")]

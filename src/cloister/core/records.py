@@ -7,10 +7,10 @@ import msgspec
 
 from cloister.core import limits
 
-TierName = Literal["container", "gvisor"]
+TierName = Literal["container", "gvisor", "microvm"]
 """How strongly a sandbox is isolated, weakest first."""
 
-Tier = Literal["auto", "container", "gvisor"]
+Tier = Literal["auto", "container", "gvisor", "microvm"]
 """What may be asked for."""
 Outcome = Literal["green", "red", "unproven", "budget", "stopped", "failed"]
 """How a run ended. `unproven`: the model finished and there was no check to prove it."""
@@ -95,7 +95,7 @@ class Isolation(msgspec.Struct, frozen=True):
 
     tier: TierName
     runtime: str
-    """Name and version of the OCI runtime."""
+    """Name and version of the OCI runtime or the emulator."""
     shares_kernel: bool
     store: str
     """Kind of copy-on-write store under its root."""
@@ -103,6 +103,8 @@ class Isolation(msgspec.Struct, frozen=True):
     """How system calls are served where not by this machine's kernel: gVisor's `systrap` or `ptrace`."""
     seccomp: bool = True
     """Whether the list of allowed system calls is in force inside."""
+    accelerator: Literal["kvm", "tcg"] | None = None
+    """What runs the instructions of a virtual machine; `tcg` is software emulation. None where there is none."""
 
 
 class FileChange(msgspec.Struct, frozen=True):

@@ -31,15 +31,26 @@ class Captured(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def spawn(
-    argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> AsyncGenerator[Process]:
     """Run `argv` with three pipes, in a session of its own; leaving the block kills its group and reaps it.
 
-    `env` replaces the environment. Raises `HostError` (`no_program`) when it cannot be started.
+    `env` replaces the environment; `pass_fds` stay open in it under the same numbers. Raises `HostError` (`no_program`) when it cannot be started.
     """
     try:
         process = await anyio.open_process(
-            list(argv), stdin=PIPE, stdout=PIPE, stderr=PIPE, env=env, cwd=cwd, start_new_session=True
+            list(argv),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            env=env,
+            cwd=cwd,
+            start_new_session=True,
+            pass_fds=pass_fds,
         )
     except OSError as error:
         raise HostError(

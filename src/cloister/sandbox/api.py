@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 from anyio.abc import ByteStream
@@ -45,6 +45,8 @@ class SandboxInfo(msgspec.Struct, frozen=True):
     expires_at: float
     parent: SandboxId | None = None
     """The sandbox it was forked from."""
+    fork: Literal["disk", "memory"] | None = None
+    """What the fork took along: the files, or with `memory` everything that runs as well. None: it is no fork."""
 
 
 class SnapshotInfo(msgspec.Struct, frozen=True):
@@ -73,8 +75,9 @@ class Sandbox(Computer, Protocol):
     def fork(self) -> AbstractAsyncContextManager["Sandbox"]:
         """A new sandbox whose files are as they are here at this moment; both go on independently.
 
-        This sandbox's processes stand still while its files are copied. Processes are not copied.
-        Leaving the block destroys the fork.
+        This sandbox's processes stand still while its files are copied. `info.fork` of the new one says whether
+        its processes are copies that go on too (`memory`); what they print then reaches nobody. Forks that are
+        asked for at the same time may share one moment. Leaving the block destroys the fork.
         """
         ...
 
@@ -141,8 +144,11 @@ class TierReport(msgspec.Struct, frozen=True):
 class TierHost(Host, Protocol):
     """A place for the sandboxes of one tier."""
 
-    async def report(self, *, again: bool = False) -> TierReport:
-        """Try the tier or remember how it went; `again` does not remember failures. Bounded in time."""
+    async def report(self, *, again: bool = False, quick: bool = False) -> TierReport:
+        """Try the tier or remember how it went; `again` does not remember failures. Bounded in time.
+
+        `quick` makes no trial that takes long: a tier whose trials do is only as good as it is remembered.
+        """
         ...
 
     async def close(self) -> None:

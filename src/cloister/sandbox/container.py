@@ -213,7 +213,7 @@ class ContainerHost:
                 break
         return reports
 
-    async def report(self, *, again: bool = False) -> TierReport:
+    async def report(self, *, again: bool = False, quick: bool = False) -> TierReport:
         """See `TierHost.report`."""
         made = TierReport(self._tier, works=False, native=False, found="There is no store for its files.")
         for store in await self._choose_stores():

@@ -26,6 +26,7 @@ _U32 = struct.Struct("<I")
 _EXIT = struct.Struct("<BBBI")
 _START = struct.Struct("<BBIIHH")
 _SETUP = struct.Struct("<IH")
+_WAKE = struct.Struct("<QII32s")
 _SIZE = struct.Struct("<HH")
 _ENTRY = struct.Struct("<BQIQI")
 _CHANGE = struct.Struct("<BI")
@@ -67,6 +68,27 @@ class Setup(msgspec.Struct, frozen=True):
 
 class Ready(msgspec.Struct, frozen=True):
     pass
+
+
+class Wake(msgspec.Struct, frozen=True):
+    """To a machine that was saved or forked while it was held: who it is from now on. It answers with `Hello`."""
+
+    clock_ns: int
+    processes: int
+    open_files: int
+    machine_id: str
+    """32 hexadecimal digits."""
+    seed: bytes
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """Say and take nothing more, or go on. Nothing but `Wake` or the end of it may follow a hold."""
+
+    on: bool
+
+
+class Held(msgspec.Struct, frozen=True):
+    """Everything before this was said and taken."""
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -149,8 +171,8 @@ class Dial(msgspec.Struct, frozen=True):
     port: int
 
 
-FromGuest = Hello | Ready | Output | Bytes | End | Credit | Exit | Fail | Open | Close
-FromHost = Setup | Start | Bytes | End | Credit | Signal | Resize | Kill | Close | Dial
+FromGuest = Hello | Ready | Held | Output | Bytes | End | Credit | Exit | Fail | Open | Close
+FromHost = Setup | Wake | Hold | Start | Bytes | End | Credit | Signal | Resize | Kill | Close | Dial
 Frame = FromGuest | FromHost
 
 
@@ -183,6 +205,13 @@ def _parts(frame: Frame) -> tuple[int, int, bytes]:  # noqa: C901  one line per 
             return 0x02, 0, _SETUP.pack(ttl, port) + _string(hostname)
         case Ready():
             return 0x03, 0, b""
+        case Wake(clock, processes, files, machine, seed):
+            head = _WAKE.pack(clock, processes, files, machine.encode("ascii"))
+            return 0x04, 0, head + _U32.pack(len(seed)) + seed
+        case Hold(on):
+            return 0x05, 0, bytes((on,))
+        case Held():
+            return 0x06, 0, b""
         case Start(channel):
             return 0x10, channel, _start(frame)
         case Output(channel, stream, data):
@@ -267,6 +296,9 @@ def decode_from_guest(kind: int, channel: int, payload: memoryview) -> FromGuest
     if channel == 0 and kind == 0x03:
         _exactly(payload, 0)
         return Ready()
+    if channel == 0 and kind == 0x06:
+        _exactly(payload, 0)
+        return Held()
     raise ProtocolBroken(f"a frame of type {kind:#04x} where none belongs")
 
 
@@ -324,10 +356,20 @@ def _decode_setup(payload: memoryview) -> Setup:
     return Setup(ttl, port, hostname)
 
 
+def _decode_wake(payload: memoryview) -> Wake:
+    head, cursor = _WAKE.unpack(payload[: _WAKE.size]), _Cursor(payload[_WAKE.size :])
+    clock, processes, files, machine = head
+    seed = cursor.bytes(cursor.take(_U32)[0])
+    cursor.end()
+    return Wake(clock, processes, files, machine.decode("ascii"), seed)
+
+
 def decode_from_host(kind: int, channel: int, payload: memoryview) -> FromHost:
     """One frame of the host's, for a guest written in Python, such as a test's."""
-    if channel == 0 and kind == 0x02:
-        return _decode_setup(payload)
+    if channel == 0 and kind in (0x02, 0x04):
+        return _decode_setup(payload) if kind == 0x02 else _decode_wake(payload)
+    if channel == 0 and kind == 0x05:
+        return Hold(_exactly(payload, 1)[0] == 1)
     if channel > 0 and kind == 0x11:
         return Bytes(channel, bytes(payload))
     if channel > 0 and kind == 0x13:

@@ -13,7 +13,7 @@ import anyio
 from cloister.core.errors import HostError
 from cloister.sandbox._spawn import Captured, capture
 
-Program = Literal["guest", "launch", "automount"]
+Program = Literal["guest", "launch", "jail", "automount"]
 
 FLAGS = ("-O2", "-static", "-std=c11", "-Wall", "-Wextra")
 """`-Werror` is for us, not for whoever builds with a compiler that has learned new warnings."""
@@ -73,11 +73,11 @@ async def _build_from(sources_dir: Path, program: Program, cache_dir: Path) -> P
 def _plan(sources_dir: Path, program: Program, cache_dir: Path) -> tuple[list[Path], Path]:
     """The files that make `program`, and where it belongs by their content."""
     match program:
-        case "launch":
-            sources = [sources_dir / "launch.c"]
+        case "launch" | "jail":
+            sources = [sources_dir / f"{program}.c"]
         case "guest":
             sources = sorted([*sources_dir.glob("*.c"), *sources_dir.glob("*.h")])
-            sources = [source for source in sources if source.name != "launch.c"]
+            sources = [source for source in sources if source.name not in ("launch.c", "jail.c")]
         case "automount":
             sources = [sources_dir / "compat" / "automount.c"]
     digest = hashlib.sha256(repr(_flags(program)).encode())

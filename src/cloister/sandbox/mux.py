@@ -5,8 +5,8 @@ then every waiter raises `SandboxLost` at once.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 
 import anyio
 from anyio.abc import ByteReceiveStream, ByteSendStream, ByteStream, TaskGroup
@@ -14,62 +14,21 @@ from anyio.abc import ByteReceiveStream, ByteSendStream, ByteStream, TaskGroup
 from cloister.core import limits
 from cloister.core.errors import SandboxLost, UserError
 from cloister.sandbox import frames
-from cloister.sandbox.channels import CommandChannel, RelayStream, Signpost
-from cloister.sandbox.frames import Decoder, ProtocolBroken, decode_from_guest, encode
+from cloister.sandbox.channels import CommandChannel, RelayStream
+from cloister.sandbox.frames import Decoder, ProtocolBroken, decode_from_guest
+from cloister.sandbox.outbox import Outbox
 from cloister.sandbox.starts import dial_error, too_many
 
 DIAL_SECONDS = 10.0
 """How long a server inside may take to accept a connection."""
 
+HOLD_SECONDS = 15.0
 READ_BYTES = 262_144
-_OUTBOX_BYTES = 4_194_304
 _GONE = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 
 logger = logging.getLogger(__name__)
 
 LinkDoor = Callable[[ByteStream], Awaitable[None]]
-
-
-class Outbox:
-    """Frames on their way to the guest. What may be in it is bounded by the credit of the channels."""
-
-    def __init__(self) -> None:
-        self._frames: list[bytes] = []
-        self._size = 0
-        self._filled = Signpost()
-        self._emptied = Signpost()
-        self._closed = False
-
-    def post(self, frame: frames.FromHost) -> None:
-        self.post_bytes(encode(frame))
-
-    def post_bytes(self, data: bytes) -> None:
-        if self._closed:
-            return
-        self._frames.append(data)
-        self._size += len(data)
-        self._filled.happened()
-
-    def close(self) -> None:
-        self._closed = True
-        self._frames.clear()
-        self._size = 0
-        self._emptied.happened()
-
-    async def room(self) -> None:
-        """Wait until there is room for frames that no credit bounds."""
-        while self._size > _OUTBOX_BYTES:
-            await self._emptied.wait()
-
-    async def send_all(self, stream: ByteSendStream) -> None:
-        while True:
-            while not self._frames:
-                await self._filled.wait()
-            data = b"".join(self._frames)
-            self._frames.clear()
-            self._size = 0
-            await stream.send(data)
-            self._emptied.happened()
 
 
 class Dialling:
@@ -91,6 +50,8 @@ class Mux:
         self._door = door
         self._tasks = tasks
         self._late_seconds = late_seconds
+        self._holding = anyio.Lock()
+        self._held: anyio.Event | None = None
         self._greeted = False
         self._commands: dict[int, CommandChannel] = {}
         self._relays: dict[int, RelayStream] = {}
@@ -195,6 +156,8 @@ class Mux:
         self.lost.set()
         self.ready.set()
         self.outbox.close()
+        if self._held is not None:
+            self._held.set()
         for channel in self._commands.values():
             channel.lose(reason)
         for waiting in self._dialling.values():
@@ -202,9 +165,33 @@ class Mux:
         for relay in list(self._relays.values()):
             relay.peer_closed()
 
-    async def talk(self, stdin: ByteSendStream, stdout: ByteReceiveStream, setup: frames.Setup) -> None:
-        """Move frames both ways until the link is lost."""
-        self.outbox.post(setup)
+    @asynccontextmanager
+    async def held(self) -> AsyncGenerator[None]:
+        """Inside the block nothing is under way between host and guest, so that the guest can be copied.
+
+        What is asked meanwhile waits. A guest that cannot be held in time is lost.
+        """
+        async with self._holding:
+            self._check_alive()
+            self._held = anyio.Event()
+            self.outbox.hold()
+            try:
+                with anyio.move_on_after(HOLD_SECONDS):
+                    await self._held.wait()
+                if not self._held.is_set():
+                    self.lose(f"The guest could not be held within {HOLD_SECONDS:g} seconds.")
+                self._check_alive()
+                yield
+            finally:
+                self._held = None
+                self.outbox.go_on()
+
+    async def talk(
+        self, stdin: ByteSendStream, stdout: ByteReceiveStream, first: Sequence[frames.FromHost]
+    ) -> None:
+        """Send what comes first, then move frames both ways until the link is lost."""
+        for frame in first:
+            self.outbox.post(frame)
         try:
             async with anyio.create_task_group() as both:
                 both.start_soon(self._write, stdin)
@@ -247,11 +234,12 @@ class Mux:
                     del self._commands[channel]
                     command.ended(frame)
             case frames.Credit(channel, size):
-                receiver = self._relay(channel) if channel >= frames.FIRST_DIAL else self._command(channel)
-                if receiver:
+                if receiver := self._receiver(channel):
                     receiver.credit(size)
             case frames.Hello() | frames.Ready():
                 self._greet(frame)
+            case frames.Held():
+                self._stands_still()
             case _:
                 self._handle_relay(frame)
 
@@ -265,10 +253,18 @@ class Mux:
         else:
             raise ProtocolBroken("a greeting out of turn")
 
+    def _stands_still(self) -> None:
+        if self._held is None or self._held.is_set():
+            raise ProtocolBroken("an answer to a hold that nobody asked for")
+        self._held.set()
+
     def _command(self, channel: int) -> CommandChannel | None:
         if channel > self._last_command or not self.ready.is_set():
             raise ProtocolBroken("a frame for a command that was never started")
         return self._commands.get(channel)
+
+    def _receiver(self, channel: int) -> CommandChannel | RelayStream | None:
+        return self._relay(channel) if channel >= frames.FIRST_DIAL else self._command(channel)
 
     def _relay(self, channel: int) -> RelayStream | None:
         if channel > (self._last_relay if channel >= frames.FIRST_RELAY else self._last_dial):

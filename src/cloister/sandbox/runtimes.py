@@ -9,7 +9,11 @@ import msgspec
 
 from cloister.core.records import TierName
 
-CANDIDATES: dict[TierName, tuple[str, ...]] = {"container": ("crun", "runc"), "gvisor": ("runsc",)}
+CANDIDATES: dict[TierName, tuple[str, ...]] = {
+    "container": ("crun", "runc"),
+    "gvisor": ("runsc",),
+    "microvm": ("qemu-system-x86_64",),
+}
 """The runtimes of each tier in the order of preference: crun starts in a third of runc's time."""
 
 NATIVE = (None, "systrap")
@@ -54,7 +58,7 @@ def ways(tier: TierName, described: str) -> tuple[Way, ...]:
     Only the flags that are there are given: gVisor's have come and gone, and an unknown one is an error.
     """
     match tier:
-        case "container":
+        case "container" | "microvm":
             return (Way(),)
         case "gvisor":
             offered = frozenset(re.findall(r"^\s+-([a-zA-Z0-9_-]+)", described, flags=re.MULTILINE))

@@ -78,6 +78,12 @@ def candidates(tier: TierName, chosen: str | None) -> tuple[str, ...]:
     return (chosen,) if chosen else CANDIDATES[tier]
 
 
+def remembered(name: str, bench: Bench) -> RuntimeReport | None:
+    """How a trial of the runtime went before, without making one."""
+    found = shutil.which(name, path=bench.search_path)
+    return None if found is None else _read(bench.memory).get(_key(bench, Path(found)))
+
+
 async def report(name: str, bench: Bench, trial: Trial, *, again: bool = False) -> RuntimeReport:
     """Try the runtime `name` (a name or a path), or remember how it went.
 
@@ -151,7 +157,7 @@ def _fix(error: CloisterError, name: str, tier: TierName) -> str:
             return NEWER_RUNSC
         case _:
             others = [other for other in CANDIDATES[tier] if other != name]
-            return f"install another runtime: apt-get install {others[0]}"
+            return f"install another runtime: apt-get install {others[0]}" if others else "see the log"
 
 
 async def described(path: Path, search_path: str) -> str:

@@ -106,7 +106,7 @@ class Templates:
             return
         recipe = _recipe(name)
         self._check_host()
-        async with _locked(self._directory / f".lock-{recipe.directory}", report):
+        async with locked(self._directory / f".lock-{recipe.directory}", report):
             if self.find(name) is None:
                 await self._remove_leftovers(recipe)
                 await self._build(recipe, report)
@@ -226,7 +226,8 @@ async def _follow(stream: "anyio.abc.ByteReceiveStream | None", tail: "deque[str
 
 
 @asynccontextmanager
-async def _locked(path: Path, report: Report) -> AsyncGenerator[None]:
+async def locked(path: Path, report: Report) -> AsyncGenerator[None]:
+    """Be the only process that builds what `path` stands for."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         with anyio.fail_after(_BUILD_SECONDS + _REMOVE_SECONDS):

@@ -13,9 +13,10 @@ from cloister.core.records import Tier, TierName
 from cloister.sandbox import plan
 from cloister.sandbox.api import Door, Report, Sandbox, SandboxSpec, SnapshotInfo, TierHost, TierReport
 from cloister.sandbox.container import ContainerHost
+from cloister.sandbox.microvm.vm import MicrovmHost
 from cloister.sandbox.store.choose import StoreChoice
 
-STRENGTH: tuple[TierName, ...] = ("container", "gvisor")
+STRENGTH: tuple[TierName, ...] = ("container", "gvisor", "microvm")
 """Weakest first."""
 
 
@@ -33,6 +34,7 @@ def local_tiers(data_dir: Path, owner: OwnerId, path: str, choices: Choices) -> 
         {
             "container": ContainerHost(data_dir, owner, choices.runtime, path, store=choices.store),
             "gvisor": ContainerHost(data_dir, owner, choices.runsc, path, tier="gvisor", store=choices.store),
+            "microvm": MicrovmHost(data_dir, owner, None, path),
         }
     )
 
@@ -84,11 +86,14 @@ class Tiers:
         async with self._choosing:
             if tier not in self._chosen:
                 wanted = [host for name, host in self._hosts.items() if tier in ("auto", name)]
+                # Nobody who did not ask for a machine waits while one is booted to see whether it could be.
+                quick = tier == "auto"
                 try:
-                    self._chosen[tier] = choose(tier, [await host.report() for host in wanted])
+                    self._chosen[tier] = choose(tier, [await host.report(quick=quick) for host in wanted])
                 except HostError:
                     # What failed before may have been mended since; only a success is worth remembering for long.
-                    self._chosen[tier] = choose(tier, [await host.report(again=True) for host in wanted])
+                    again = [await host.report(again=True, quick=quick) for host in wanted]
+                    self._chosen[tier] = choose(tier, again)
             return self._chosen[tier]
 
 

@@ -1,7 +1,7 @@
 """The host half of the guest protocol: a `Computer` over two byte streams. See guest/README.md."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import anyio
 from anyio.abc import ByteReceiveStream, ByteSendStream, ByteStream
@@ -12,7 +12,8 @@ from cloister.core.errors import SandboxLost, UserError
 from cloister.sandbox import frames, trees
 from cloister.sandbox.channels import LATE_SECONDS, CommandChannel
 from cloister.sandbox.frames import ProtocolBroken
-from cloister.sandbox.mux import LinkDoor, Mux, Outbox
+from cloister.sandbox.mux import LinkDoor, Mux
+from cloister.sandbox.outbox import Outbox
 from cloister.sandbox.plan import PROXY_PORT
 from cloister.sandbox.starts import (
     FILE_SECONDS,
@@ -115,6 +116,10 @@ class Link:
     async def fail(self, reason: str) -> None:
         """Give the sandbox up: everything that waits on it raises `SandboxLost` with this reason."""
         self._mux.lose(reason)
+
+    def held(self) -> AbstractAsyncContextManager[None]:
+        """See `Mux.held`."""
+        return self._mux.held()
 
     @asynccontextmanager
     async def start(self, command: Command) -> AsyncGenerator[RunningCommand]:
@@ -340,20 +345,20 @@ async def open_link(
 async def link_over(
     stdin: ByteSendStream,
     stdout: ByteReceiveStream,
-    setup: frames.Setup,
+    setup: frames.Setup | tuple[frames.Wake, frames.Setup],
     *,
     env: Mapping[str, str],
     door: LinkDoor | None = None,
     late_seconds: float = LATE_SECONDS,
 ) -> AsyncGenerator[Link]:
-    """As `open_link`, with every choice in `setup`; a proxy port of 0 is none.
+    """As `open_link`, with every choice in `setup`; a proxy port of 0 is none. A saved machine is woken first.
 
     `late_seconds` after a command should have ended, a guest that has not said so is given up.
     """
     caught: Exception | None = None
     async with anyio.create_task_group() as tasks:
         mux = Mux(door, tasks, late_seconds)
-        tasks.start_soon(mux.talk, stdin, stdout, setup)
+        tasks.start_soon(mux.talk, stdin, stdout, setup if isinstance(setup, tuple) else (setup,))
         try:
             with anyio.move_on_after(HELLO_SECONDS):
                 await mux.ready.wait()

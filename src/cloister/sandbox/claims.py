@@ -1,0 +1,85 @@
+"""Names of sandboxes on this machine: each is a directory and cgroups that carry the same name, and ids of its own."""
+
+import logging
+import secrets
+import shutil
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+
+from cloister.core.errors import Bug, CloisterError
+from cloister.core.ids import OwnerId, new_sandbox_id
+from cloister.core.records import Quota
+from cloister.sandbox import cgroup, plan
+from cloister.sandbox.cgroup import Cgroup
+from cloister.sandbox.owners import Owners
+
+logger = logging.getLogger(__name__)
+
+_END_SECONDS = 120.0
+
+
+class Claims:
+    """The sandboxes below one data directory, as names. Knows nothing of what is in them."""
+
+    def __init__(self, data_dir: Path, owner: OwnerId) -> None:
+        self._owner = owner
+        self._owners = Owners(data_dir / "owners")
+        self._sandboxes = data_dir / "sandboxes"
+        self._layout = cgroup.read_layout()
+
+    @asynccontextmanager
+    async def named(self, quota: Quota) -> AsyncGenerator[tuple[plan.Name, Cgroup]]:
+        """A name that no other sandbox has; leaving the block kills what is in its cgroups and removes it all."""
+        name, group = self._claim(quota)
+        try:
+            yield name, group
+        finally:
+            with anyio.move_on_after(_END_SECONDS, shield=True):
+                try:
+                    await self._remove(name)
+                except CloisterError as error:
+                    # The next sweep after our end tries again; the caller's own error is the one that matters.
+                    logger.error("%s was not removed: %s", name, error)
+
+    async def sweep(self) -> int:
+        """Remove the names whose owners no longer live; returns how many."""
+        removed = 0
+        for path in sorted(self._sandboxes.iterdir()) if self._sandboxes.is_dir() else ():
+            name = plan.parse_name(path.name)
+            if name is not None and not self._owners.lives(name.owner):
+                await self._remove(name)
+                removed += 1
+        self._owners.remove_dead()
+        return removed
+
+    def _claim(self, quota: Quota) -> tuple[plan.Name, Cgroup]:
+        if not self._owners.lives(self._owner):
+            raise Bug(f"sandboxes are opened for {self._owner}, which nobody holds")
+        self._sandboxes.mkdir(parents=True, exist_ok=True, mode=0o700)
+        while True:
+            slot = secrets.choice(plan.SLOTS)
+            if slot in self._slots():
+                continue
+            name = plan.Name(new_sandbox_id(), self._owner, slot)
+            home = self._sandboxes / str(name)
+            # The directory first: a sweep finds cgroups by it.
+            home.mkdir(mode=0o700)
+            try:
+                group = Cgroup.create(self._layout, str(name), quota)
+            except CloisterError:
+                home.rmdir()
+                raise
+            if self._slots().count(slot) == 1:
+                return name, group
+            group.discard()
+            home.rmdir()
+
+    def _slots(self) -> list[int]:
+        return [name.slot for text in cgroup.names(self._layout) if (name := plan.parse_name(text))]
+
+    async def _remove(self, name: plan.Name) -> None:
+        await Cgroup(self._layout, str(name)).remove()
+        shutil.rmtree(self._sandboxes / str(name), ignore_errors=True)

@@ -1,0 +1,116 @@
+"""The kernel of the machines: Debian's cloud kernel, unpacked from its package and never installed on the host."""
+
+import hashlib
+import os
+import re
+import secrets
+import shutil
+from pathlib import Path
+
+import anyio
+import msgspec
+
+from cloister.core.errors import HostError
+from cloister.core.text import decode, one_line
+from cloister.sandbox._spawn import capture
+from cloister.sandbox.api import Report
+from cloister.sandbox.template import locked
+
+PACKAGE = "linux-image-cloud-amd64"
+MODULES = {
+    "virtio": "virtio/virtio.ko",
+    "virtio_ring": "virtio/virtio_ring.ko",
+    "virtio_mmio": "virtio/virtio_mmio.ko",
+    "virtio_console": "char/virtio_console.ko",
+    "virtio_blk": "block/virtio_blk.ko",
+}
+"""Name → file below `kernel/drivers`, in the order in which the guest loads them."""
+
+_FETCH_SECONDS = 600.0
+_ASK_SECONDS = 60.0
+_DEPENDS = re.compile(r"Depends: (linux-image-[a-z0-9.+-]+)")
+
+
+class Kernel(msgspec.Struct, frozen=True):
+    """A kernel that is ready to boot."""
+
+    image: Path
+    modules: dict[str, Path]
+
+    @property
+    def version(self) -> str:
+        return self.image.parent.name
+
+
+class Kernels:
+    """The kernels below one directory, which several processes may share."""
+
+    def __init__(self, directory: Path, path: str) -> None:
+        self._directory = directory
+        self._env = {"PATH": path, "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
+
+    def find(self) -> Kernel | None:
+        """The newest kernel that is here."""
+        if not self._directory.is_dir():
+            return None
+        homes = [home for home in self._directory.iterdir() if home.is_dir() and home.name[0] != "."]
+        return _kernel_in(max(homes, key=lambda home: home.stat().st_mtime)) if homes else None
+
+    async def prepare(self, report: Report) -> Kernel:
+        """Fetch and unpack a kernel if there is none. Raises `HostError` (`no_kernel`)."""
+        if found := self.find():
+            return found
+        self._directory.mkdir(parents=True, exist_ok=True)
+        async with locked(self._directory / ".lock", report):
+            return self.find() or await self._fetch(report)
+
+    async def _fetch(self, report: Report) -> Kernel:
+        report(None, "fetching a kernel for virtual machines")
+        scratch = self._directory / f".fetching-{secrets.token_hex(4)}"
+        scratch.mkdir(mode=0o755)
+        try:
+            package = await self._package()
+            await self._run(["apt-get", "download", package], scratch, _FETCH_SECONDS)
+            (archive,) = scratch.glob("*.deb")
+            await self._run(["dpkg-deb", "-x", str(archive), "unpacked"], scratch, _FETCH_SECONDS)
+            kept = await anyio.to_thread.run_sync(_keep, scratch, package.removeprefix("linux-image-"))
+            home = self._directory / kept.name
+            kept.rename(home)
+            return _kernel_in(home)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    async def _package(self) -> str:
+        shown = await self._run(["apt-cache", "depends", PACKAGE], self._directory, _ASK_SECONDS)
+        if found := _DEPENDS.search(shown):
+            return found[1]
+        raise HostError("no_kernel", f"apt knows no package {PACKAGE}: run `apt-get update` and try again.")
+
+    async def _run(self, argv: list[str], cwd: Path, seconds: float) -> str:
+        done = await capture(argv, env=self._env, cwd=cwd, seconds=seconds)
+        if not done.ok:
+            said = one_line(decode(done.err), 300)
+            raise HostError("no_kernel", f"A kernel for virtual machines could not be fetched: {said}")
+        return decode(done.out)
+
+
+def _keep(scratch: Path, version: str) -> Path:
+    """Only what a machine boots from, in a directory that is named by version and content."""
+    unpacked = scratch / "unpacked"
+    files = {"vmlinuz": unpacked / "boot" / f"vmlinuz-{version}"}
+    drivers = unpacked / "lib" / "modules" / version / "kernel" / "drivers"
+    files |= {f"{name}.ko": drivers / below for name, below in MODULES.items()}
+    if missing := [path.name for path in files.values() if not path.is_file()]:
+        raise HostError("no_kernel", f"The kernel package {version} lacks {', '.join(missing)}.")
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in files.values())).hexdigest()[:8]
+    kept = scratch / f"{version}-{digest}"
+    kept.mkdir(mode=0o755)
+    for name, path in files.items():
+        shutil.copyfile(path, kept / name)
+        with (kept / name).open("rb") as file:
+            os.fsync(file.fileno())
+    return kept
+
+
+def _kernel_in(home: Path) -> Kernel:
+    return Kernel(home / "vmlinuz", {name: home / f"{name}.ko" for name in MODULES})

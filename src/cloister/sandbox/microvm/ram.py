@@ -1,0 +1,174 @@
+"""The memory of a machine, as files: made, copied sparsely, sealed, and taken out of a machine that stands still.
+
+Memory that others start from is in a file that the kernel lets nobody change again. A machine maps it privately, so
+what it writes is its own and what it only reads is shared by all.
+"""
+
+import ctypes
+import fcntl
+import mmap
+import os
+import re
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+
+PAGE = mmap.PAGESIZE
+Run = tuple[int, int]
+"""Begin and end of something in a memory, in bytes."""
+
+_PIECE = 1 << 20
+_ENTRY = struct.calcsize("Q")
+# From Linux's fcntl.h; Python has no names for them.
+_ADD_SEALS, _GET_SEALS = 1033, 1034
+_SEAL_SEAL, _SEAL_SHRINK, _SEAL_GROW, _SEAL_WRITE = 1, 2, 4, 8
+_SEALED = _SEAL_SEAL | _SEAL_SHRINK | _SEAL_GROW | _SEAL_WRITE
+
+_AT_ONCE = 512
+"""Runs per system call; the kernel takes at most 1,024."""
+
+
+class _Piece(ctypes.Structure):
+    """The C library's `struct iovec`."""
+
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+# Without a page in between, unlike a read of /proc/PID/mem, and so several times as fast. Python has no name for it.
+_process_vm_readv = ctypes.CDLL(None, use_errno=True).process_vm_readv
+_process_vm_readv.restype = ctypes.c_ssize_t
+
+_PRESENT, _SWAPPED, _FILE = 0x80, 0x40, 0x20
+"""Bits in the highest byte of an entry of the kernel's `pagemap`."""
+
+_PRIVATE = re.compile(
+    b"["
+    + b"".join(
+        b"\\x%02x" % flags
+        for flags in range(256)
+        if flags & _SWAPPED or flags & (_PRESENT | _FILE) == _PRESENT
+    )
+    + b"]+"
+)
+
+
+def new_ram(size: int) -> int:
+    """An empty memory that goes with its last descriptor; returns one."""
+    descriptor = os.memfd_create("ram", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, size)
+    return descriptor
+
+
+def seal(ram: int) -> None:
+    """From now on nobody changes it, whoever has it open."""
+    fcntl.fcntl(ram, _ADD_SEALS, _SEALED)
+
+
+def is_sealed(ram: int) -> bool:
+    return fcntl.fcntl(ram, _GET_SEALS) & _SEAL_WRITE != 0
+
+
+def extents(descriptor: int) -> Iterator[tuple[int, int]]:
+    """Where a sparse file has data: begin and end."""
+    at, size = 0, os.fstat(descriptor).st_size
+    while at < size:
+        try:
+            begin = os.lseek(descriptor, at, os.SEEK_DATA)
+        except OSError:
+            return
+        at = os.lseek(descriptor, begin, os.SEEK_HOLE)
+        yield begin, at
+
+
+def copy_sparse(source: int, target: int) -> int:
+    """Copy what is not a hole; pages of zeros become holes. Returns the bytes written."""
+    buffer, written = memoryview(bytearray(_PIECE)), 0
+    zeros = bytes(_PIECE)
+    for begin, end in extents(source):
+        for at in range(begin, end, _PIECE):
+            size = os.preadv(source, [buffer[: min(_PIECE, end - at)]], at)
+            if bytes(buffer[:size]) != zeros[:size]:
+                written += _write_pages(target, buffer[:size], at)
+    return written
+
+
+def fill_holes(source: int, target: mmap.mmap, written: Sequence[Run]) -> None:
+    """Copy what `source` has where nothing was `written` into `target`. `written` is in order."""
+    with memoryview(target) as view:
+        for begin, end in _without(extents(source), written):
+            for at in range(begin, end, _PIECE):
+                os.preadv(source, [view[at : min(at + _PIECE, end)]], at)
+
+
+def _without(runs: Iterable[Run], others: Sequence[Run]) -> Iterator[Run]:
+    """What is in `runs` and not in `others`; both are in order, and so is the result."""
+    number = 0
+    for first, last in runs:
+        at = first
+        while number < len(others) and others[number][1] <= at:
+            number += 1
+        following = number
+        while following < len(others) and others[following][0] < last:
+            if at < others[following][0]:
+                yield at, others[following][0]
+            at = max(at, others[following][1])
+            following += 1
+        if at < last:
+            yield at, last
+
+
+def _write_pages(target: int, data: memoryview, at: int) -> int:
+    written, zeros = 0, bytes(PAGE)
+    run = 0
+    for offset in range(0, len(data), PAGE):
+        if bytes(data[offset : offset + PAGE]) == zeros:
+            if run < offset:
+                written += os.pwrite(target, data[run:offset], at + run)
+            run = offset + PAGE
+    if run < len(data):
+        written += os.pwrite(target, data[run:], at + run)
+    return written
+
+
+def private_runs(flags: bytes) -> Iterator[tuple[int, int]]:
+    """From the highest bytes of `pagemap` entries: runs of pages that are the process's own, as page numbers."""
+    for found in _PRIVATE.finditer(flags):
+        yield found.start(), found.end()
+
+
+def copy_private(pid: int, address: int, size: int, target: mmap.mmap) -> tuple[Run, ...]:
+    """Copy into `target` the pages that process `pid` has written in its private mapping.
+
+    Returns what was copied, in order. It is of one moment only if the process stands still.
+    """
+    with open(f"/proc/{pid}/pagemap", "rb", buffering=0) as pagemap:  # noqa: PTH123 - unbuffered, at an offset
+        entries = os.pread(pagemap.fileno(), size // PAGE * _ENTRY, address // PAGE * _ENTRY)
+    runs = tuple((first * PAGE, last * PAGE) for first, last in private_runs(entries[_ENTRY - 1 :: _ENTRY]))
+    for first in range(0, len(runs), _AT_ONCE):
+        _copy_runs(pid, address, runs[first : first + _AT_ONCE], target)
+    return runs
+
+
+def _copy_runs(pid: int, address: int, runs: Sequence[Run], target: mmap.mmap) -> None:
+    begin = ctypes.c_char.from_buffer(target)
+    try:
+        here, there = ctypes.addressof(begin), address
+        local = (_Piece * len(runs))(*((here + first, last - first) for first, last in runs))
+        remote = (_Piece * len(runs))(*((there + first, last - first) for first, last in runs))
+        copied = _process_vm_readv(pid, local, len(runs), remote, len(runs), 0)
+        if copied != sum(last - first for first, last in runs):
+            raise OSError(ctypes.get_errno(), "the memory of a machine cannot be read")
+    finally:
+        del begin  # or the mapping could not be closed
+
+
+def find_mapping(pid: int, ram: int) -> tuple[int, int]:
+    """Where process `pid` has `ram` mapped: address and size. Raises `LookupError`."""
+    about = os.fstat(ram)
+    device = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}"
+    with open(f"/proc/{pid}/maps") as maps:  # noqa: PTH123 - a path object costs more than the read
+        for line in maps:
+            fields = line.split(maxsplit=5)
+            if fields[3] == device and fields[4] == str(about.st_ino):
+                begin, end = (int(part, 16) for part in fields[0].split("-"))
+                return begin, end - begin
+    raise LookupError(f"process {pid} has not mapped the memory")

@@ -1,0 +1,321 @@
+"""The microvm tier: QEMU's smallest machine, with hardware where that really works, else in software.
+
+A sandbox is nested lifetimes, each a block: its name (a directory and cgroups), its emulator's process, the link
+to its guest. Its memory and its disk are open files without names, so nothing remains however those are left.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import msgspec
+
+from cloister.core.errors import HostError, SandboxLost, UserError
+from cloister.core.ids import OwnerId, SandboxId
+from cloister.core.records import Isolation, Quota
+from cloister.sandbox import guest, plan, selftest
+from cloister.sandbox.api import Door, Report, Sandbox, SandboxInfo, SandboxSpec, SnapshotInfo, TierReport
+from cloister.sandbox.claims import Claims
+from cloister.sandbox.linked import Linked
+from cloister.sandbox.microvm import boot, qemu, ram
+from cloister.sandbox.microvm.boot import Awake, Means, Moment, Wish
+from cloister.sandbox.microvm.counter import counter_khz
+from cloister.sandbox.microvm.disks import Disk, OpenFile, new_layer
+from cloister.sandbox.microvm.image import Images
+from cloister.sandbox.microvm.kernel import Kernels
+from cloister.sandbox.microvm.moments import fork_moment
+from cloister.sandbox.template import Templates
+
+ACCELERATORS: tuple[qemu.Accelerator, ...] = ("kvm", "tcg")
+"""In the order of preference."""
+
+_KVM = Path("/dev/kvm")
+_NOT_TRIED = TierReport(
+    "microvm",
+    works=False,
+    native=False,
+    found="It was not tried yet whether KVM boots a machine here.",
+    fix="cloister doctor",
+)
+_TRIAL = SandboxSpec(quota=Quota(cpus=1.0, memory_bytes=qemu.MEMORY_MIN), ttl_seconds=240.0)
+_INSTALL = "apt-get install --no-install-recommends qemu-system-x86"
+_FIX: dict[qemu.Accelerator, str] = {
+    "kvm": "use a machine with hardware virtualization, or one whose host passes it on whole",
+    "tcg": f"{_INSTALL} e2fsprogs gcc libc6-dev",
+}
+
+
+@dataclass(slots=True)
+class _Shared:
+    """The moment that those who asked for a fork at the same time share."""
+
+    number: int
+    moment: Moment
+
+
+class MicrovmSandbox(Linked):
+    """One running machine, as the rest of the house sees it."""
+
+    def __init__(
+        self, host: "MicrovmHost", wish: Wish, info: SandboxInfo, awake: Awake, base: OpenFile
+    ) -> None:
+        super().__init__(awake.link)
+        self.info = info
+        self.wish = wish
+        self.pause_seconds = 0.0
+        """How long it stood still for its last fork."""
+        self._host = host
+        self._awake = awake
+        self._base = base
+        self._disk: Disk = awake.disk
+        self._copying = anyio.Lock()
+        self._begun = 0
+        self._waiting = 0
+        self._shared: _Shared | None = None
+
+    def fork(self) -> AbstractAsyncContextManager[Sandbox]:
+        return self._host.fork(self)
+
+    async def snapshot(self, name: str | None = None) -> SnapshotInfo:
+        """See `Sandbox.snapshot`."""
+        raise UserError(
+            "no_snapshots", "A virtual machine cannot be kept as a snapshot: fork it, or use another tier."
+        )
+
+    async def wait_lost(self) -> str:
+        await self._awake.machine.ended.wait()
+        return self._awake.machine.reason or self._link.reason or "The sandbox was killed or ended by itself."
+
+    async def moment(self) -> Moment:
+        """This machine at a moment after the call. Those who wait for one at the same time get the same one."""
+        wanted = self._begun + 1
+        self._waiting += 1
+        try:
+            async with self._copying:
+                if self._shared is None or self._shared.number < wanted:
+                    self._begun += 1
+                    self._shared = _Shared(self._begun, await self._take_moment())
+                return self._shared.moment
+        finally:
+            self._waiting -= 1
+            if self._waiting == 0:
+                self._shared = None
+
+    async def _take_moment(self) -> Moment:
+        top = self._host.new_layer()
+        try:
+            made = await fork_moment(self._awake, self._disk, self._base, top)
+        except (HostError, LookupError, OSError) as error:
+            if self._awake.machine.ended.is_set() or self._link.lost.is_set():
+                raise SandboxLost(await self.wait_lost()) from error
+            raise HostError("fork_failed", f"The sandbox could not be copied: {error}") from error
+        self._disk = made.disk
+        self.pause_seconds = made.pause_seconds
+        return made.moment
+
+
+class MicrovmHost:
+    """This machine as a place for virtual machines. Implements `sandbox.api.Host`."""
+
+    def __init__(self, data_dir: Path, owner: OwnerId, runtime: str | None, path: str) -> None:
+        """`owner` must be held by this process; `runtime` is the emulator, None is QEMU's; `path` is `PATH`."""
+        self._data_dir = data_dir
+        self._directory = data_dir / "microvm"
+        self._runtime = runtime or qemu.EMULATOR
+        self._path = path
+        self._claims = Claims(data_dir, owner)
+        self._templates = Templates(data_dir / "templates", path)
+        self._kernels = Kernels(self._directory / "kernels", path)
+        self._images = Images(self._directory / "images", self._claims)
+        self._means: Means | None = None
+        self._choosing = anyio.Lock()
+
+    @asynccontextmanager
+    async def open(self, spec: SandboxSpec, door: Door | None = None) -> AsyncGenerator[Sandbox]:
+        """See `Host.open`. Raises `HostError` with code `no_root`, `no_template`, `no_runtime` or `start_failed`."""
+        plan.check_spec(spec)
+        rootfs = self._templates.find(spec.template)
+        _check_root()
+        if rootfs is None:
+            raise HostError(
+                "no_template", f"The template {spec.template} is not built yet: prepare it first."
+            )
+        means = await self._choose()
+        moment = await self._images.moment(means, rootfs, qemu.memory_for(spec.quota.memory_bytes), _silent)
+        async with self._opened(means, Wish(spec, door), moment, None) as sandbox:
+            yield sandbox
+
+    @asynccontextmanager
+    async def fork(self, parent: MicrovmSandbox) -> AsyncGenerator[Sandbox]:
+        """See `Sandbox.fork`."""
+        means, moment = await self._choose(), await parent.moment()
+        async with self._opened(means, parent.wish, moment, parent.info.id) as sandbox:
+            yield sandbox
+
+    async def prepare(self, template: str, report: Report) -> None:
+        """See `Host.prepare`; raises as `Templates.prepare` and `open`, and `no_kernel`."""
+        await self._templates.prepare(template, report)
+        await self._kernels.prepare(report)
+        rootfs = self._templates.find(template)
+        if rootfs is not None:
+            memory = qemu.memory_for(SandboxSpec().quota.memory_bytes)
+            await self._images.moment(await self._choose(), rootfs, memory, report)
+
+    async def sweep(self) -> int:
+        """See `Host.sweep`."""
+        return await self._claims.sweep()
+
+    async def report(self, *, again: bool = False, quick: bool = False) -> TierReport:
+        """See `TierHost.report`. Booting takes long, so `quick` believes only a trial of KVM that was made before."""
+        if quick:
+            known = selftest.remembered(self._runtime, self._bench("kvm"))
+            return self._summed_up("kvm", known) if known and known.works else _NOT_TRIED
+        reports: list[tuple[qemu.Accelerator, selftest.RuntimeReport]] = []
+        for name in ACCELERATORS:
+            reports.append((name, await self._report(name, again=again)))
+            if reports[-1][1].works:
+                break
+        for name, made in reports:
+            if made.works:
+                return self._summed_up(name, made)
+        why = " ".join(dict.fromkeys(made.why or "" for _, made in reports))
+        return TierReport("microvm", works=False, native=False, found=why, fix=reports[-1][1].fix)
+
+    def _summed_up(self, accelerator: qemu.Accelerator, made: selftest.RuntimeReport) -> TierReport:
+        found = f"{Path(self._runtime).name} {(made.version or '?').strip('()')} on {accelerator}, self-test passed"
+        if accelerator == "kvm":
+            return TierReport("microvm", works=True, native=True, found=found)
+        found += ": a guest boots; software emulation, so only when asked for by name"
+        return TierReport("microvm", works=True, native=False, found=found, fix=_FIX["kvm"])
+
+    def _bench(self, accelerator: qemu.Accelerator) -> selftest.Bench:
+        return selftest.Bench("microvm", "qcow2", self._path, self._directory / f"{accelerator}.json")
+
+    async def close(self) -> None:
+        """Nothing is held beyond sandboxes."""
+
+    async def snapshots(self) -> tuple[SnapshotInfo, ...]:
+        """None: a virtual machine is copied while it runs, by `fork`."""
+        return ()
+
+    async def delete_snapshot(self, reference: str) -> None:
+        """See `Host.delete_snapshot`."""
+        raise UserError("no_such_snapshot", f"There is no snapshot {reference} of a virtual machine.")
+
+    def new_layer(self) -> OpenFile:
+        """A place for what a machine writes to its disk. Raises `HostError` (`no_disk`)."""
+        try:
+            self._images.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            return new_layer(self._images.directory)
+        except OSError as error:
+            raise HostError("no_disk", f"The disk of a sandbox cannot be made: {error.strerror}.") from error
+
+    @asynccontextmanager
+    async def _opened(
+        self, means: Means, wish: Wish, moment: Moment, parent: SandboxId | None
+    ) -> AsyncGenerator[MicrovmSandbox]:
+        async with boot.woken(means, self._claims, wish, moment, self.new_layer()) as awake:
+            now = time.time()
+            info = SandboxInfo(
+                id=awake.name.sandbox,
+                template=wish.spec.template,
+                isolation=_isolation(means),
+                quota=wish.spec.quota,
+                created_at=now,
+                expires_at=now + wish.spec.ttl_seconds,
+                parent=parent,
+                fork=None if parent is None else "memory",
+            )
+            yield MicrovmSandbox(self, wish, info, awake, moment.ram)
+
+    async def _report(self, accelerator: qemu.Accelerator, *, again: bool) -> selftest.RuntimeReport:
+        if accelerator == "kvm" and not os.access(_KVM, os.R_OK | os.W_OK):
+            return selftest.RuntimeReport(
+                "kvm", None, None, works=False, why="There is no usable /dev/kvm.", fix=_FIX["kvm"]
+            )
+
+        async def trial(emulator: Path) -> selftest.Proof:
+            await self._try(emulator, accelerator)
+            return selftest.Proof()
+
+        made = await selftest.report(self._runtime, self._bench(accelerator), trial, again=again)
+        fix = None if made.works else _INSTALL if made.path is None else _FIX[accelerator]
+        version = None if made.version is None else made.version.strip("()")
+        name = f"{Path(self._runtime).name} ({accelerator})"
+        return msgspec.structs.replace(made, name=name, version=version, fix=fix)
+
+    async def _choose(self) -> Means:
+        async with self._choosing:
+            if self._means is not None:
+                return self._means
+            failed: list[str] = []
+            for accelerator in ACCELERATORS:
+                report = await self._report(accelerator, again=False)
+                if report.works and report.path is not None:
+                    self._means = await self._means_with(report.path, report.version or "?", accelerator)
+                    return self._means
+                failed.append(report.why or "")
+            raise HostError("no_runtime", f"No virtual machine works here: {' '.join(failed)}")
+
+    async def _means_with(self, emulator: Path, version: str, accelerator: qemu.Accelerator) -> Means:
+        programs = self._data_dir / "programs"
+        jail = await guest.build("jail", programs)
+        return Means(
+            emulator=emulator,
+            version=version,
+            jail=jail,
+            guest=await guest.build("guest", programs),
+            kernel=await self._kernels.prepare(_silent),
+            accelerator=accelerator,
+            path=self._path,
+            counter_khz=await counter_khz(jail, self._directory / "counter_khz"),
+            place=_place([self._data_dir, emulator]),
+        )
+
+    async def _try(self, emulator: Path, accelerator: qemu.Accelerator) -> None:
+        """The self-test: a machine with nothing on its disk, booted, which has to write and read a file."""
+        _check_root()
+        means = await self._means_with(emulator, "trial", accelerator)
+        rootfs = self._directory / "trial" / "rootfs"
+        _bare_root(rootfs)
+        layer = self.new_layer()
+        try:
+            disk = Disk(await self._images.disk(rootfs, self._path, _silent), (layer,))
+            memory = OpenFile(ram.new_ram(qemu.MEMORY_MIN))
+            async with boot.booted(means, self._claims, Wish(_TRIAL), disk, memory) as awake:
+                await awake.link.write("/work/trial", b"it works")
+                if await awake.link.read("/work/trial") != b"it works":
+                    raise HostError("trial_failed", "A file was not read as it was written.")
+        finally:
+            shutil.rmtree(rootfs.parent, ignore_errors=True)
+
+
+def _isolation(means: Means) -> Isolation:
+    shown = f"{means.emulator.name} {means.version}"
+    return Isolation("microvm", shown, shares_kernel=False, store="qcow2", accelerator=means.accelerator)
+
+
+def _silent(_fraction: float | None, _note: str) -> None:
+    return None
+
+
+def _place(avoid: list[Path]) -> str:
+    present = {place for place in plan.PLACES if Path(place).is_dir()}
+    return plan.mount_point([path.resolve() for path in avoid], present)
+
+
+def _check_root() -> None:
+    if os.geteuid() != 0:
+        raise HostError("no_root", "Sandboxes need root on this machine: run with sudo.")
+
+
+def _bare_root(at: Path) -> None:
+    """The smallest root filesystem a guest accepts: mount points, and a directory to write in."""
+    for name in ("proc", "dev", "etc", "work"):
+        (at / name).mkdir(parents=True, exist_ok=True)
+    os.chown(at / "work", 1000, 1000)

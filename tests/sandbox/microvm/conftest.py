@@ -1,0 +1,28 @@
+"""A place for virtual machines, whose kernel, disk and images are kept between test sessions."""
+
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from cloister.core.ids import new_owner_id
+from cloister.core.records import Quota
+from cloister.sandbox.api import SandboxSpec
+from cloister.sandbox.microvm.vm import MicrovmHost
+from cloister.sandbox.owners import Owners
+
+SMALL = SandboxSpec(quota=Quota(memory_bytes=256 << 20))
+"""Software emulation is slow and the machine is shared: small is enough nearly everywhere."""
+
+
+@pytest.fixture
+def small() -> SandboxSpec:
+    return SMALL
+
+
+@pytest.fixture
+def machines(data_dir: Path, machine_dir: Path) -> Generator[MicrovmHost]:
+    owner = new_owner_id()
+    with Owners(data_dir / "owners").hold(owner):
+        yield MicrovmHost(data_dir, owner, None, os.environ["PATH"])
