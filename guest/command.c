@@ -156,10 +156,10 @@ void command_poll(struct pollfd *fds, unsigned *n)
         struct command *c = commands[slot];
         if (c == NULL)
             continue;
-        poll_if(fds, n, c, POLL_CONTROL, c->done ? -1 : c->control, POLLIN);
-        poll_if(fds, n, c, POLL_IN, c->queue.size > 0 ? c->in : -1, POLLOUT);
-        poll_if(fds, n, c, POLL_OUT, command_wants_read(c, 0) ? c->out[0] : -1, POLLIN);
-        poll_if(fds, n, c, POLL_ERR, command_wants_read(c, 1) ? c->out[1] : -1, POLLIN);
+        poll_if(fds, n, c, ON_CONTROL, c->done ? -1 : c->control, POLLIN);
+        poll_if(fds, n, c, ON_IN, c->queue.size > 0 ? c->in : -1, POLLOUT);
+        poll_if(fds, n, c, ON_OUT, command_wants_read(c, 0) ? c->out[0] : -1, POLLIN);
+        poll_if(fds, n, c, ON_ERR, command_wants_read(c, 1) ? c->out[1] : -1, POLLIN);
     }
 }
 
@@ -255,11 +255,11 @@ void command_handle(const struct pollfd *fds)
             continue;
         watch_time(c);
         command_write(c);
-        if (ready(fds, c, POLL_CONTROL))
+        if (ready(fds, c, ON_CONTROL))
             hear(c);
-        if (c->done || ready(fds, c, POLL_OUT))
+        if (c->done || ready(fds, c, ON_OUT))
             command_read(c, 0);
-        if (c->done || ready(fds, c, POLL_ERR))
+        if (c->done || ready(fds, c, ON_ERR))
             command_read(c, 1);
         if (c->done)
             end_channel(c, slot);

@@ -4,7 +4,7 @@
 
 #include "guest.h"
 
-enum { POLL_CONTROL, POLL_IN, POLL_OUT, POLL_ERR, POLLED };
+enum { ON_CONTROL, ON_IN, ON_OUT, ON_ERR, POLLED };
 
 struct command {
     uint32_t id;

@@ -57,15 +57,27 @@ bool open_pipes(struct command *c, int stdio[3])
            open_pipe(&c->out[1], &stdio[2], 0);
 }
 
+/* Fewer turns for what moves much; a quota may refuse. */
+static void widen(const struct command *c, const struct start *s)
+{
+    if (s->kind == KIND_READ)
+        fcntl(c->out[0], F_SETPIPE_SZ, WINDOW);
+    if (s->kind == KIND_WRITE)
+        fcntl(c->in, F_SETPIPE_SZ, WINDOW);
+}
+
 bool command_launch(struct command *c, const struct start *s, struct bytes frame)
 {
-    if (take_spare(c, s, frame))
+    if (take_spare(c, s, frame)) {
+        widen(c, s);
         return true;
+    }
     int stdio[3] = {-1, -1, -1}, control[2] = {-1, -1};
     c->pty = s->flags & FLAG_PTY;
     bool made = (c->pty ? open_pty(c, s, stdio) : open_pipes(c, stdio)) &&
                 socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, control) == 0;
     if (made) {
+        widen(c, s);
         c->control = control[0];
         pid_t supervisor = fork();
         if (supervisor == 0)

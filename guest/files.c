@@ -16,7 +16,7 @@
 
 static char temporary[PATH_MAX];
 
-static void write_all(int note, const char *what, int fd, const void *data, size_t n)
+void files_write(int note, const char *what, int fd, const void *data, size_t n)
 {
     for (const char *at = data; n > 0;) {
         ssize_t done = write(fd, at, n);
@@ -56,13 +56,13 @@ static _Noreturn void read_file(const struct start *s, int note)
             child_fail(note, code_of(errno), path, errno);
         if (n == 0)
             break;
-        write_all(note, path, STDOUT_FILENO, buffer, (size_t)n);
+        files_write(note, path, STDOUT_FILENO, buffer, (size_t)n);
         left -= (size_t)n;
     }
     _exit(0);
 }
 
-static void make_parents(int note, char *directory)
+void files_make_parents(int note, char *directory)
 {
     struct stat about;
     if (stat(directory, &about) == 0 && S_ISDIR(about.st_mode))
@@ -116,7 +116,7 @@ static _Noreturn void write_file(const struct start *s, int note)
         child_fail(note, NOT_A_FILE, s->argv[0], EISDIR);
     strcpy(parent, path);
     char *directory = dirname(parent);
-    make_parents(note, directory);
+    files_make_parents(note, directory);
     signal(SIGTERM, give_up);
     snprintf(temporary, sizeof temporary, "%.*s/.cloister-XXXXXX", PATH_MAX - 32, directory);
     int fd = mkostemp(temporary, O_CLOEXEC);
@@ -124,16 +124,18 @@ static _Noreturn void write_file(const struct start *s, int note)
         temporary[0] = 0;
         child_fail(note, code_of(errno), path, errno);
     }
-    unsigned long long left = strtoull(s->argv[2], NULL, 10);
+    /* Without a size the end of the stream is the end of the file: who gives up kills us instead. */
+    bool sized = strcmp(s->argv[2], "-") != 0;
+    unsigned long long left = sized ? strtoull(s->argv[2], NULL, 10) : ULLONG_MAX;
     for (ssize_t n; (n = read(STDIN_FILENO, buffer, sizeof buffer)) != 0;) {
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 || (unsigned long long)n > left)
             give_up(SIGTERM);
-        write_all(note, path, fd, buffer, (size_t)n);
+        files_write(note, path, fd, buffer, (size_t)n);
         left -= (size_t)n;
     }
-    if (left > 0)
+    if (sized && left > 0)
         give_up(SIGTERM); /* the stream broke off: half a file is no file */
     if (fchmod(fd, (mode_t)strtoul(s->argv[1], NULL, 8) & 07777) != 0 || close(fd) != 0 ||
         rename(temporary, path) != 0) {
@@ -155,6 +157,19 @@ static void put_u64(uint8_t *at, uint64_t value)
     put_u32(at + 4, (uint32_t)(value >> 32));
 }
 
+/* What a listing says of one file; the number of bytes. */
+size_t files_entry(uint8_t *record, const char *name, size_t length, const struct stat *about)
+{
+    int64_t modified = (int64_t)about->st_mtim.tv_sec * 1000 + about->st_mtim.tv_nsec / 1000000;
+    record[0] = kind_of(about->st_mode);
+    put_u64(record + 1, (uint64_t)about->st_size);
+    put_u32(record + 9, about->st_mode & 07777);
+    put_u64(record + 13, modified > 0 ? (uint64_t)modified : 0);
+    put_u32(record + 21, (uint32_t)length);
+    memcpy(record + ENTRY_HEAD, name, length);
+    return ENTRY_HEAD + length;
+}
+
 static _Noreturn void list_files(const struct start *s, int note)
 {
     const char *path = s->argv[0];
@@ -173,21 +188,13 @@ static _Noreturn void list_files(const struct start *s, int note)
             continue;
         if (n > NAME_MAX || fstatat(fd, entry->d_name, &about, AT_SYMLINK_NOFOLLOW) != 0)
             continue; /* gone since */
-        if (used + 25 + n > sizeof records) {
-            write_all(note, path, STDOUT_FILENO, records, used);
+        if (used + ENTRY_HEAD + n > sizeof records) {
+            files_write(note, path, STDOUT_FILENO, records, used);
             used = 0;
         }
-        uint8_t *record = records + used;
-        int64_t modified = (int64_t)about.st_mtim.tv_sec * 1000 + about.st_mtim.tv_nsec / 1000000;
-        record[0] = kind_of(about.st_mode);
-        put_u64(record + 1, (uint64_t)about.st_size);
-        put_u32(record + 9, about.st_mode & 07777);
-        put_u64(record + 13, modified > 0 ? (uint64_t)modified : 0);
-        put_u32(record + 21, (uint32_t)n);
-        memcpy(record + 25, entry->d_name, n);
-        used += 25 + n;
+        used += files_entry(records + used, entry->d_name, n, &about);
     }
-    write_all(note, path, STDOUT_FILENO, records, used);
+    files_write(note, path, STDOUT_FILENO, records, used);
     _exit(0);
 }
 
@@ -196,6 +203,11 @@ _Noreturn void files_run(const struct start *s, int note)
     switch (s->kind) {
     case KIND_READ: read_file(s, note);
     case KIND_WRITE: write_file(s, note);
-    default: list_files(s, note);
+    case KIND_LIST: list_files(s, note);
+    case KIND_STAT: tree_stat(s, note);
+    case KIND_MOVE: tree_move(s, note);
+    case KIND_REMOVE: tree_remove(s, note);
+    case KIND_MAKE: tree_make(s, note);
+    default: watch_run(s, note);
     }
 }

@@ -5,11 +5,11 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { OUT_BYTES = 4 * MAX_PAYLOAD };
+enum { OUT_BYTES = 4 * MAX_PAYLOAD, IN_BYTES = 4 * (HEADER + MAX_PAYLOAD) };
 
 static uint8_t out[OUT_BYTES];
 static size_t out_head, out_tail;
-static uint8_t in[HEADER + MAX_PAYLOAD];
+static uint8_t in[IN_BYTES];
 static size_t in_size, in_used;
 
 static uint32_t get_u32(const uint8_t *at)

@@ -16,20 +16,28 @@ enum {
     MAX_COMMANDS = 64,
     MAX_ORPHANS = 64,     /* commands of the machine that this one was forked from */
     SLOTS = MAX_COMMANDS + MAX_ORPHANS,
-    MAX_RELAYS = 32,
+    MAX_RELAYS = 32,      /* connections out, and as many in */
     MAX_TEXT = 200,       /* of a FAIL */
-    READ_AT_ONCE = 32768, /* from one command before the next has its turn */
+    READ_AT_ONCE = MAX_PAYLOAD - 1, /* from one command before the next has its turn */
+    ENTRY_HEAD = 25,      /* of a record about a file, before its name */
     FRAME_ROOM = 1024,    /* any frame that is not DATA fits in this */
 };
 
 enum frame_type {
     HELLO = 0x01, SETUP, READY, WAKE, HOLD, HELD,
     START = 0x10, DATA, END, CREDIT, SIGNAL, RESIZE, KILL, EXIT, FAIL,
-    OPEN = 0x20, CLOSE,
+    OPEN = 0x20, CLOSE, DIAL,
 };
 
+/* Channels below are commands; from here on, connections in that the host dialled; then those out that we accepted. */
+#define FIRST_DIAL 0x40000000u
+#define FIRST_RELAY 0x80000000u
+
 enum fail_code { NOT_FOUND = 1, DENIED, NOT_A_FILE, NOT_A_DIRECTORY, TOO_MANY, NO_SPACE, FAILED };
-enum start_kind { KIND_PROGRAM, KIND_READ, KIND_WRITE, KIND_LIST };
+enum start_kind {
+    KIND_PROGRAM, KIND_READ, KIND_WRITE, KIND_LIST, KIND_STAT, KIND_MOVE, KIND_REMOVE, KIND_MAKE, KIND_WATCH,
+    KINDS,
+};
 enum start_flag { FLAG_PTY = 1, FLAG_ROOT = 2 };
 
 /* A START frame, decoded: strings end in NUL and live in one block. */
@@ -117,10 +125,14 @@ void linger_handle(const struct pollfd *fds);
 /* relay.c */
 void loopback_up(void);
 void relay_listen(uint16_t port);
+void relay_dial(uint32_t id, struct cursor *payload);
 void relay_reset(void);
 void relay_frame(uint8_t type, uint32_t id, struct cursor *payload);
 void relay_poll(struct pollfd *fds, unsigned *n);
 void relay_handle(const struct pollfd *fds);
+
+/* dial.c */
+int dial(int *fd, uint16_t port, bool second);
 
 /* supervise.c */
 enum { ASK_SIGNAL = 's', ASK_TERM = 't', ASK_KILL = 'k' };
@@ -137,7 +149,20 @@ _Noreturn void child_fail(int note, uint8_t code, const char *what, int error);
 uint8_t code_of(int error);
 
 /* files.c */
+struct stat;
 _Noreturn void files_run(const struct start *s, int note);
+void files_write(int note, const char *what, int fd, const void *data, size_t n);
+void files_make_parents(int note, char *directory);
+size_t files_entry(uint8_t *record, const char *name, size_t length, const struct stat *about);
+
+/* tree.c */
+_Noreturn void tree_stat(const struct start *s, int note);
+_Noreturn void tree_make(const struct start *s, int note);
+_Noreturn void tree_move(const struct start *s, int note);
+_Noreturn void tree_remove(const struct start *s, int note);
+
+/* watch.c */
+_Noreturn void watch_run(const struct start *s, int note);
 
 /* seccomp.c */
 void seccomp_load(void);

@@ -113,7 +113,9 @@ static void frame(uint8_t type, uint32_t channel, struct cursor *payload)
         die("a frame while held");
     else if (!ready || channel == 0)
         die("a frame before SETUP, or of no channel");
-    else if (channel >= 0x80000000u)
+    else if (type == DIAL)
+        relay_dial(channel, payload);
+    else if (channel >= FIRST_DIAL)
         relay_frame(type, channel, payload);
     else if (type == START)
         command_start(channel, payload);
@@ -169,7 +171,7 @@ static int patience(void)
 
 static _Noreturn void loop(int signals)
 {
-    static struct pollfd fds[3 + 4 * SLOTS + 1 + MAX_RELAYS + 64];
+    static struct pollfd fds[3 + 4 * SLOTS + 1 + 2 * MAX_RELAYS + 64];
     bool reading = true, again = false;
     for (;;) {
         unsigned n = 3;
@@ -214,7 +216,8 @@ static void open_stdio(void)
     close(fd);
     fcntl(STDIN_FILENO, F_SETFL, fcntl(STDIN_FILENO, F_GETFL) | O_NONBLOCK);
     fcntl(STDOUT_FILENO, F_SETFL, fcntl(STDOUT_FILENO, F_GETFL) | O_NONBLOCK);
-    fcntl(STDOUT_FILENO, F_SETPIPE_SZ, WINDOW); /* fewer turns of the loop; a socket or a quota may refuse */
+    fcntl(STDIN_FILENO, F_SETPIPE_SZ, WINDOW); /* fewer turns of the loop; a socket or a quota may refuse */
+    fcntl(STDOUT_FILENO, F_SETPIPE_SZ, WINDOW);
 }
 
 int main(int argc, char **argv)

@@ -1,4 +1,5 @@
-/* The way out: programs inside connect to the proxy port, and each connection becomes a channel to the host. */
+/* The ways out and in. Out: programs inside connect to the proxy port, and each connection becomes a channel to the
+ * host. In: the host dials a port of the loopback inside. */
 #include "guest.h"
 
 #include <arpa/inet.h>
@@ -15,6 +16,8 @@
 struct relay {
     uint32_t id;
     int fd;
+    uint16_t dialled; /* the port; 0 once it is connected, and for connections out */
+    bool second;      /* the first of the two loopback addresses refused */
     bool read_ended; /* the program said all it will say, and the host knows */
     bool host_ended, host_closed, shut_down;
     struct queue queue;
@@ -23,8 +26,8 @@ struct relay {
     int polled;
 };
 
-static struct relay *relays[MAX_RELAYS];
-static uint32_t next_id = 0x80000000u;
+static struct relay *relays[2 * MAX_RELAYS]; /* those out, then those in */
+static uint32_t next_id = FIRST_RELAY, last_dial = FIRST_DIAL - 1;
 static int listener = -1;
 static int listener_polled = -1;
 
@@ -58,9 +61,9 @@ void relay_listen(uint16_t port)
         die("the proxy port cannot be opened");
 }
 
-static int free_slot(void)
+static int free_slot(int from)
 {
-    for (int i = 0; i < MAX_RELAYS; i++)
+    for (int i = from; i < from + MAX_RELAYS; i++)
         if (relays[i] == NULL)
             return i;
     return -1;
@@ -68,7 +71,8 @@ static int free_slot(void)
 
 static void forget(int slot)
 {
-    close(relays[slot]->fd);
+    if (relays[slot]->fd >= 0)
+        close(relays[slot]->fd);
     queue_free(&relays[slot]->queue);
     free(relays[slot]);
     relays[slot] = NULL;
@@ -77,30 +81,84 @@ static void forget(int slot)
 /* A machine that became another one has no connections. */
 void relay_reset(void)
 {
-    for (int i = 0; i < MAX_RELAYS; i++)
+    for (int i = 0; i < 2 * MAX_RELAYS; i++)
         if (relays[i] != NULL)
             forget(i);
-    next_id = 0x80000000u;
+    next_id = FIRST_RELAY;
+    last_dial = FIRST_DIAL - 1;
 }
 
-static void accept_one(void)
+static struct relay *add(int slot, uint32_t id, int fd)
 {
-    int slot = free_slot();
-    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0)
-        return;
     struct relay *r = calloc(1, sizeof *r);
-    if (slot < 0 || r == NULL || next_id == 0) { /* 0: two thousand million were enough */
-        free(r);
-        close(fd);
-        return;
-    }
-    r->id = next_id++;
+    if (r == NULL)
+        die("no memory for a channel");
+    r->id = id;
     r->fd = fd;
     r->in_credit = r->out_credit = WINDOW;
     r->polled = -1;
     relays[slot] = r;
+    return r;
+}
+
+static void accept_one(void)
+{
+    int slot = free_slot(0);
+    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0)
+        return;
+    if (slot < 0 || next_id == 0) { /* 0: two thousand million were enough */
+        close(fd);
+        return;
+    }
+    add(slot, next_id, fd);
+    out_frame(OPEN, next_id++, NULL, 0);
+}
+
+static void dial_failed(uint32_t id, uint8_t code, const char *text)
+{
+    uint8_t payload[1 + MAX_TEXT];
+    size_t n = strnlen(text, MAX_TEXT);
+    payload[0] = code;
+    memcpy(payload + 1, text, n);
+    out_frame(FAIL, id, payload, 1 + (uint32_t)n);
+}
+
+/* It is known how connecting went: say so, or try the other address. False when this was the last of it. */
+static bool settle(struct relay *r, int error)
+{
+    while (error != 0 && !r->second) {
+        r->second = true;
+        error = dial(&r->fd, r->dialled, r->second);
+        if (error == 0)
+            return true;
+    }
+    if (error != 0) {
+        dial_failed(r->id, error == ECONNREFUSED ? NOT_FOUND : FAILED, strerror(error));
+        return false;
+    }
+    r->dialled = 0;
     out_frame(OPEN, r->id, NULL, 0);
+    return true;
+}
+
+void relay_dial(uint32_t id, struct cursor *payload)
+{
+    uint16_t port = take_u16(payload);
+    take_nothing(payload);
+    if (id <= last_dial || id < FIRST_DIAL || id >= FIRST_RELAY || port == 0)
+        die("a DIAL frame is wrong");
+    last_dial = id;
+    int slot = free_slot(MAX_RELAYS);
+    if (slot < 0) {
+        dial_failed(id, TOO_MANY, "too many connections at once");
+        return;
+    }
+    struct relay *r = add(slot, id, -1);
+    r->dialled = port;
+    int error = dial(&r->fd, r->dialled, r->second);
+    if (error != 0 && !settle(r, error))
+        forget(slot);
 }
 
 static void input(struct relay *r, struct cursor *payload)
@@ -116,40 +174,43 @@ static void input(struct relay *r, struct cursor *payload)
 void relay_frame(uint8_t type, uint32_t id, struct cursor *payload)
 {
     struct relay *r = NULL;
-    for (int i = 0; i < MAX_RELAYS && r == NULL; i++)
-        if (relays[i] != NULL && relays[i]->id == id)
-            r = relays[i];
-    if (id >= next_id)
-        die("a relay was never opened");
+    int slot = 0;
+    for (; slot < 2 * MAX_RELAYS && r == NULL; slot++)
+        if (relays[slot] != NULL && relays[slot]->id == id)
+            r = relays[slot];
+    if (id < FIRST_RELAY ? id > last_dial : id >= next_id)
+        die("a connection was never opened");
     if (r == NULL || r->host_closed)
         return;
     switch (type) {
     case DATA: input(r, payload); break;
     case END: r->host_ended = true; break;
     case CREDIT: r->out_credit += take_u32(payload); break;
-    case CLOSE: r->host_closed = true; break; /* what it sent before is still delivered */
+    case CLOSE: r->host_closed = true; break;
     default: die("a frame of unknown type");
     }
     take_nothing(payload);
+    if (r->host_closed && (r->queue.size == 0 || r->dialled))
+        forget(slot - 1); /* else what it sent before is still delivered */
 }
 
 static bool wants_read(const struct relay *r)
 {
-    return !r->read_ended && !r->host_closed && r->out_credit > 0 && out_room() > FRAME_ROOM;
+    return !r->dialled && !r->read_ended && !r->host_closed && r->out_credit > 0 && out_room() > FRAME_ROOM;
 }
 
 void relay_poll(struct pollfd *fds, unsigned *n)
 {
     listener_polled = -1;
-    if (listener >= 0 && free_slot() >= 0 && out_room() > FRAME_ROOM) {
+    if (listener >= 0 && free_slot(0) >= 0 && out_room() > FRAME_ROOM) {
         listener_polled = (int)*n;
         fds[(*n)++] = (struct pollfd){.fd = listener, .events = POLLIN};
     }
-    for (int i = 0; i < MAX_RELAYS; i++) {
+    for (int i = 0; i < 2 * MAX_RELAYS; i++) {
         struct relay *r = relays[i];
         if (r == NULL)
             continue;
-        short events = (short)((wants_read(r) ? POLLIN : 0) | (r->queue.size > 0 ? POLLOUT : 0));
+        short events = (short)((wants_read(r) ? POLLIN : 0) | (r->queue.size > 0 || r->dialled ? POLLOUT : 0));
         r->polled = events ? (int)*n : -1;
         if (events)
             fds[(*n)++] = (struct pollfd){.fd = r->fd, .events = events};
@@ -199,13 +260,29 @@ static bool read_some(struct relay *r)
     return true;
 }
 
+/* False when this connection needs nothing more. */
+static bool connecting(struct relay *r, bool ready)
+{
+    int error = 0;
+    socklen_t size = sizeof error;
+    if (!ready || out_room() < FRAME_ROOM)
+        return true;
+    getsockopt(r->fd, SOL_SOCKET, SO_ERROR, &error, &size);
+    return settle(r, error);
+}
+
 void relay_handle(const struct pollfd *fds)
 {
-    for (int i = 0; i < MAX_RELAYS; i++) {
+    for (int i = 0; i < 2 * MAX_RELAYS; i++) {
         struct relay *r = relays[i];
         if (r == NULL)
             continue;
         bool ready = r->polled >= 0 && fds[r->polled].revents != 0;
+        if (r->dialled) {
+            if (!connecting(r, ready))
+                forget(i);
+            continue;
+        }
         bool well = write_some(r) && (!ready || read_some(r));
         bool over = r->host_closed ? r->queue.size == 0 : r->read_ended && r->shut_down;
         if (well && !over)

@@ -34,6 +34,7 @@ from cloister.policy.api import Policy
 from cloister.policy.builtin import BUILT_IN
 from cloister.policy.decide import decide
 from cloister.policy.read import layer
+from cloister.runs.commands import Commands, open_commands
 from cloister.runs.conduct import conduct
 from cloister.runs.means import Means, run_layer
 from cloister.runs.result import run_apply, run_diff
@@ -64,6 +65,7 @@ class App:
     host: Tiers
     pool: Pool
     sandboxes: Sandboxes
+    commands: Commands
     supervisor: Supervisor
     workshop: Workshop
 
@@ -227,6 +229,9 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         pooled = settings.file.pool if role == "server" else ()
         pool = await stack.enter_async_context(open_pool(host, pooled, quota, templates.version))
         sandboxes = await stack.enter_async_context(open_sandboxes(pool, door))
+        commands = await stack.enter_async_context(
+            open_commands(settings.data_dir / "commands", owner, owners.lives)
+        )
         means = _means(settings, pool, warming, policy)
 
         async def drive(journal: Journal, run: RunId) -> None:
@@ -242,4 +247,4 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         await stack.enter_async_context(open_supervisor(supervisor))
         if role == "server":
             await stack.enter_async_context(_background(warming.keep_warm))
-        yield App(settings, owner, backbone, host, pool, sandboxes, supervisor, workshop)
+        yield App(settings, owner, backbone, host, pool, sandboxes, commands, supervisor, workshop)

@@ -235,7 +235,7 @@ def test_checkout_is_refused_on_a_dirty_tree_before_anything_is_touched(
         (["sandbox", "rm", "s-1"], "There is no sandbox 's-1': `cloister sandbox ls` lists them."),
         (
             ["sandbox", "shell", "s-1"],
-            "`shell` needs a terminal: without one use `cloister sandbox exec ID -- bash`.",
+            "There is no terminal here: without one use `cloister sandbox exec ID -- PROGRAM`.",
         ),
     ],
 )

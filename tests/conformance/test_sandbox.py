@@ -12,7 +12,8 @@ from cloister.core.ids import new_owner_id
 from cloister.core.records import TierName
 from cloister.sandbox.container import ContainerHost
 from cloister.sandbox.owners import Owners
-from cloister.testing.sandbox_conformance import PROMISES, Promise
+from cloister.testing.expecting import Promise
+from cloister.testing.sandbox_conformance import PROMISES
 
 pytestmark = pytest.mark.anyio
 

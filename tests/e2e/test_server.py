@@ -1,4 +1,7 @@
 import json
+import signal
+import subprocess
+import urllib.request
 from typing import Any
 
 PROMPT = "The test suite fails. Find the cause and fix it."
@@ -68,10 +71,25 @@ def test_sandboxes_are_made_used_and_removed_from_the_command_line(cloister: Any
     assert (ran.stdout, ran.stderr) == ("out\n", "err\n")
     piped = cloister("sandbox", "exec", sandbox, "--", "cat", stdin="through\n")
     assert piped.stdout == "through\n"
+    killed = cloister("sandbox", "exec", sandbox, "--seconds", "0.2", "--", "sleep", "60", code=143)
+    assert killed.stderr == "cloister: the command was ended by us (time).\n"
+    missing = cloister("sandbox", "exec", sandbox, "--", "no-such-program", code=2)
+    assert "no-such-program" in missing.stderr
+    line = "echo begun; read word; echo $word; exit 4"
+    begun = cloister("sandbox", "exec", sandbox, "--background", "--", "sh", "-c", line).stdout.strip()
+    listed = cloister("sandbox", "commands", sandbox).stdout
+    assert begun in listed
+    assert "running" in listed
+    followed = cloister("sandbox", "attach", sandbox, begun[:8], "--stdin", stdin="typed\n", code=4)
+    assert followed.stdout == "begun\ntyped\n"
+    endless = cloister("sandbox", "exec", sandbox, "--background", "--", "sleep", "600").stdout.strip()
+    assert cloister("sandbox", "kill", sandbox, endless).stdout == f"{endless}: signal 15.\n"
     assert sandbox in cloister("sandbox", "ls").stdout
     cloister("sandbox", "rm", sandbox)
     assert sandbox not in cloister("sandbox", "ls").stdout
     assert cloister.sandbox_processes() == []
+    assert "exited 4" in cloister("sandbox", "commands", sandbox).stdout
+    assert cloister("sandbox", "attach", sandbox, begun, "--offset", "6", code=4).stdout == "typed\n"
     gone = cloister("sandbox", "exec", sandbox, "--", "true", code=2)
     assert "no sandbox" in gone.stderr
 
@@ -82,3 +100,59 @@ def test_stopping_the_server_ends_its_sandboxes(cloister: Any) -> None:
     cloister("serve", "--stop")
     cloister.until(lambda: cloister.sandbox_processes() == [])
     assert list((cloister.data_dir / "sandboxes").iterdir()) == []
+
+
+def test_files_are_copied_into_and_out_of_a_sandbox(cloister: Any) -> None:
+    sandbox = cloister("sandbox", "create").stdout.strip()
+    here = cloister.cwd
+    (here / "tree" / "below").mkdir(parents=True)
+    data = bytes(range(256)) * 20_000
+    (here / "tree" / "below" / "file").write_bytes(data)
+    (here / "tree" / "link").symlink_to("below/file")
+    cloister("sandbox", "cp", "tree", f"{sandbox}:copied")
+    cloister("sandbox", "cp", "tree/below/file", f"{sandbox}:copied/")
+    assert [
+        line.split()[-1] for line in cloister("sandbox", "files", sandbox, "copied").stdout.splitlines()
+    ] == [
+        "below/",
+        "file",
+        "link",
+    ]
+    hostile = "ln -s /etc/passwd copied/out; mkfifo copied/pipe"
+    cloister("sandbox", "exec", sandbox, "--", "sh", "-c", hostile)
+    got = cloister("sandbox", "cp", f"{sandbox}:copied", "again")
+    assert got.stderr.count("left out") == 2
+    assert (here / "again" / "below" / "file").read_bytes() == data
+    assert sorted(path.name for path in (here / "again").iterdir()) == ["below", "file", "link"]
+    cloister("sandbox", "cp", f"{sandbox}:copied/file", "one")
+    assert (here / "one").read_bytes() == data
+    missing = cloister("sandbox", "cp", f"{sandbox}:none", "x", code=2)
+    assert missing.stderr == "cloister: There is no none in the sandbox.\n"
+    (here / "large").write_bytes(bytes(30_000_000))
+    denied = cloister("sandbox", "cp", "large", f"{sandbox}:/etc/passwd", code=2)
+    assert "may not write /etc/passwd" in denied.stderr
+    both = cloister("sandbox", "cp", "one", "two", code=2)
+    assert "ID:PATH" in both.stderr
+    cloister("sandbox", "rm", sandbox)
+
+
+def test_a_port_inside_is_a_port_here(cloister: Any) -> None:
+    sandbox = cloister("sandbox", "create").stdout.strip()
+    line = "echo it works > page; exec python3 -m http.server --bind 127.0.0.1 8080"
+    cloister("sandbox", "exec", sandbox, "--background", "--", "sh", "-c", line)
+    argv = cloister.argv("sandbox", "port", sandbox, "8080", "--listen", "0")
+    with subprocess.Popen(argv, env=cloister.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().decode().strip()
+
+        def works() -> bool:
+            try:
+                with urllib.request.urlopen(f"http://{address}/page", timeout=10) as reply:
+                    return reply.read() == b"it works\n"
+            except OSError:
+                return False
+
+        cloister.until(works)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+    cloister("sandbox", "rm", sandbox)

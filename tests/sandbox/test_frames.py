@@ -5,61 +5,14 @@ from typing import TypeVar
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.sandbox.strategies import changes, from_guest, from_host, u8, u32
 
 from cloister.core import limits
-from cloister.core.commands import Entry
+from cloister.core.commands import Change, Entry
 from cloister.sandbox import frames
 from cloister.sandbox.frames import Decoder, ProtocolBroken, decode_from_guest, decode_from_host, encode
 
 T = TypeVar("T")
-
-commands = st.integers(1, frames.FIRST_RELAY - 1)
-relays = st.integers(frames.FIRST_RELAY, 2**32 - 1)
-channels = commands | relays
-u8, u16, u32 = st.integers(0, 255), st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1)
-# What a FAIL says is made harmless and put on one line, so only plain words come back unchanged.
-plain = st.text("abcdefghij", max_size=60)
-words = st.text(max_size=40)
-data = st.binary(max_size=300)
-
-from_guest = st.one_of(
-    st.builds(frames.Hello, u16),
-    st.just(frames.Ready()),
-    st.builds(frames.Output, commands, st.sampled_from(["out", "err"]), data),
-    st.builds(frames.Bytes, relays, data),
-    st.builds(frames.End, relays),
-    st.builds(frames.Credit, channels, u32),
-    st.builds(frames.Exit, commands, st.just(False), u8, st.sampled_from([None, "time", "asked"]), u32),
-    st.builds(frames.Exit, commands, st.just(True), st.integers(1, 64), st.just(None), u32),
-    st.builds(frames.Fail, commands, st.sampled_from(["not_found", "too_many", "failed"]), plain),
-    st.builds(frames.Open, relays),
-    st.builds(frames.Close, relays),
-)
-starts = st.builds(
-    frames.Start,
-    commands,
-    st.lists(words, max_size=5).map(tuple),
-    st.sampled_from(["program", "read", "write", "list"]),
-    words,
-    st.lists(words, max_size=5).map(tuple),
-    st.booleans(),
-    st.booleans(),
-    u32,
-    u32,
-    u16,
-    u16,
-)
-from_host = st.one_of(
-    st.builds(frames.Setup, u32, u16, words),
-    starts,
-    st.builds(frames.Bytes, channels, data),
-    st.builds(frames.End, channels),
-    st.builds(frames.Credit, channels, u32),
-    st.builds(frames.Signal, commands, u8),
-    st.builds(frames.Resize, commands, u16, u16),
-    st.builds(frames.Kill, commands),
-    st.builds(frames.Close, relays),
-)
 
 
 def cut(one: Callable[[int, int, memoryview], T], stream: bytes, step: int) -> list[T]:
@@ -104,6 +57,21 @@ def test_an_arbitrary_frame_breaks_the_protocol_and_nothing_else(
 def test_arbitrary_bytes_are_a_listing_or_break_the_protocol(stream: bytes) -> None:
     with suppress(ProtocolBroken):
         frames.decode_entries(stream)
+
+
+@given(st.lists(changes, max_size=8), st.integers(1, 100))
+def test_changes_arrive_as_they_were_told_however_they_are_cut(told: list[Change | None], step: int) -> None:
+    stream, decoder = b"".join(map(frames.encode_change, told)), frames.Changes()
+    found: list[Change | None] = []
+    for at in range(0, len(stream), step):
+        found += decoder.feed(stream[at : at + step])
+    assert found == told
+
+
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes_are_changes_or_break_the_protocol(stream: bytes) -> None:
+    with suppress(ProtocolBroken):
+        frames.Changes().feed(stream)
 
 
 def test_a_listing_arrives_sorted() -> None:

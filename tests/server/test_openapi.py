@@ -137,7 +137,8 @@ def test_every_route_but_health_is_documented_as_wanting_the_token() -> None:
 
 def test_requests_with_unknown_fields_are_documented_as_refused() -> None:
     schemas = openapi_document()["components"]["schemas"]
-    for name in ("NewRun", "Say", "Answer", "NewSandbox", "Exec", "Execute", "NewTemplate", "BuildTemplate"):
+    names = ("NewRun", "Say", "Answer", "NewSandbox", "NewCommand", "Move", "Remove", "Exec", "Execute")
+    for name in (*names, "NewTemplate", "BuildTemplate"):
         assert schemas[name]["additionalProperties"] is False
 
 

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cloister.server import shell, stream, wire
+from cloister.server import commands, dial, files, process, stream, wire
 from cloister.server.openapi import openapi_document
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "http.md").read_text(encoding="utf-8")
@@ -17,9 +17,19 @@ def test_every_http_route_is_on_the_page() -> None:
 
 
 def test_every_websocket_route_is_on_the_page() -> None:
-    routes = [path.replace(":str", "") for route in (*stream.ROUTES, *shell.ROUTES) for path in route.paths]
-    assert len(routes) == 2
-    assert [route for route in routes if f"`WS {route}?" not in PAGE] == []
+    routes = [
+        path.replace(":str", "").replace(":int", "")
+        for route in (
+            *stream.ROUTES,
+            *process.ROUTES,
+            *commands.SOCKET_ROUTES,
+            *files.SOCKET_ROUTES,
+            *dial.ROUTES,
+        )
+        for path in route.paths
+    ]
+    assert len(routes) == 5
+    assert [route for route in routes if f"`WS {route}" not in PAGE] == []
 
 
 def test_every_close_code_and_error_status_is_on_the_page() -> None:
@@ -32,7 +42,17 @@ def test_every_close_code_and_error_status_is_on_the_page() -> None:
 
 def test_every_field_of_a_request_is_on_the_page() -> None:
     schemas = openapi_document()["components"]["schemas"]
-    for name in ("NewRun", "NewSandbox", "Exec", "Execute", "Executed"):
+    for name in (
+        "NewRun",
+        "NewSandbox",
+        "NewCommand",
+        "Move",
+        "Remove",
+        "MakeDirectory",
+        "Exec",
+        "Execute",
+        "Executed",
+    ):
         assert [field for field in schemas[name]["properties"] if f"`{field}`" not in PAGE] == []
 
 

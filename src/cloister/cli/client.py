@@ -2,7 +2,10 @@
 
 import http.client
 import json
-from typing import TYPE_CHECKING, TypeVar, cast
+import select
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, TypeVar, cast
 
 import msgspec
 
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 QUICK_SECONDS = 30.0
+STREAM_SECONDS = 120.0
+"""How long nothing may move while a file is copied."""
+
 OPEN_SECONDS = 1_800.0
 """Opening the first sandbox may build the template."""
 
@@ -35,36 +41,32 @@ class Client:
     def healthy(self) -> bool:
         """Whether it answers."""
         try:
-            self._ask("GET", "/v1/health", seconds=5)
+            self.ask("GET", "/v1/health", seconds=5)
         except CloisterError:
             return False
         return True
 
     def submit(self, new: "NewRun") -> RunId:
-        return self.decoded(_Admitted, self._ask("POST", "/v1/runs", new)).id
+        return self.decoded(_Admitted, self.ask("POST", "/v1/runs", new)).id
 
     def pool(self) -> tuple["PoolInfo", ...]:
         from cloister.sandbox.pool import PoolInfo
 
-        return self.decoded(tuple[PoolInfo, ...], self._ask("GET", "/v1/pool", seconds=5))
+        return self.decoded(tuple[PoolInfo, ...], self.ask("GET", "/v1/pool", seconds=5))
 
     def sandboxes(self) -> tuple["SandboxInfo", ...]:
         from cloister.sandbox.api import SandboxInfo
 
-        return self.decoded(tuple[SandboxInfo, ...], self._ask("GET", "/v1/sandboxes"))
+        return self.decoded(tuple[SandboxInfo, ...], self.ask("GET", "/v1/sandboxes"))
 
     def create_sandbox(self, wanted: dict[str, object]) -> "SandboxInfo":
         from cloister.sandbox.api import SandboxInfo
 
-        reply = self._ask("POST", "/v1/sandboxes", wanted, seconds=OPEN_SECONDS)
+        reply = self.ask("POST", "/v1/sandboxes", wanted, seconds=OPEN_SECONDS)
         return self.decoded(SandboxInfo, reply)
 
     def remove_sandbox(self, sandbox: str) -> None:
-        self._ask("DELETE", f"/v1/sandboxes/{sandbox}", seconds=60)
-
-    def exec(self, sandbox: str, command: dict[str, object], seconds: float) -> bytes:
-        """Run a command to its end; the reply as it came. Hanging up ends the command."""
-        return self._ask("POST", f"/v1/sandboxes/{sandbox}/exec", command, seconds=seconds + QUICK_SECONDS)
+        self.ask("DELETE", f"/v1/sandboxes/{sandbox}", seconds=60)
 
     def find_sandbox(self, name: str) -> "SandboxInfo":
         """The sandbox whose id starts with `name`. Raises `UserError` (`no_such_sandbox`, `ambiguous_sandbox`)."""
@@ -83,8 +85,61 @@ class Client:
         except msgspec.DecodeError as error:
             raise Bug(f"The server's reply is not what this version expects: {error}") from error
 
-    def _ask(self, method: str, path: str, body: object = None, seconds: float = QUICK_SECONDS) -> bytes:
-        headers = {"Authorization": f"Bearer {self.place.token()}"}
+    @contextmanager
+    def receiving(self, path: str) -> Generator[IO[bytes]]:
+        """A body of any size, to be read as it comes; one that breaks off is an error when it is read."""
+        with self._connected() as connection:
+            connection.request("GET", path, headers=self._headers())
+            response = connection.getresponse()
+            if response.status >= 400:
+                raise failure(response.status, response.read())
+            yield response  # pyright: ignore[reportReturnType] (it has all that is needed of a file)
+
+    @contextmanager
+    def sending(self, method: str, path: str) -> Generator[IO[bytes]]:
+        """Something to write a body of any size to; it is complete when the block ends well."""
+        with self._connected() as connection:
+            connection.putrequest(method, path, skip_accept_encoding=True)
+            for name, value in self._headers().items():
+                connection.putheader(name, value)
+            connection.putheader("Transfer-Encoding", "chunked")
+            connection.endheaders()
+            body = _Body(connection)
+            early = False
+            try:
+                yield cast("IO[bytes]", body)
+                connection.send(b"0\r\n\r\n")
+            except (_Answered, ConnectionError):
+                early = True  # the server has said why, unless it is gone
+            response = connection.getresponse()
+            status, reply = response.status, response.read()
+            if status >= 400:
+                raise failure(status, reply)
+            if early:
+                raise HostError("server_gone", f"The server at {self.place.url} did not take all of it.")
+
+    @contextmanager
+    def _connected(self) -> "Generator[http.client.HTTPConnection]":
+        connection = http.client.HTTPConnection("127.0.0.1", self.place.port, timeout=STREAM_SECONDS)
+        try:
+            yield connection
+        except TimeoutError:
+            raise HostError(
+                "server_silent", f"The server at {self.place.url} did not move for {STREAM_SECONDS:g} s."
+            ) from None
+        except (ConnectionError, http.client.HTTPException):
+            raise HostError(
+                "server_gone", "The connection broke off: the sandbox or the server went away."
+            ) from None
+        finally:
+            connection.close()
+
+    def _headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.place.token()}"}
+
+    def ask(self, method: str, path: str, body: object = None, seconds: float = QUICK_SECONDS) -> bytes:
+        """The reply of the server. Raises what it refused with, or `HostError`."""
+        headers = self._headers()
         data = None
         if body is not None:
             data = msgspec.json.encode(body)
@@ -107,6 +162,25 @@ class Client:
         if status >= 400:
             raise failure(status, reply)
         return reply
+
+
+class _Answered(Exception):
+    """The server answered before it had all of the body."""
+
+
+class _Body:
+    """A request's body: each write is a chunk of it."""
+
+    def __init__(self, connection: http.client.HTTPConnection) -> None:
+        self._connection = connection
+
+    def write(self, data: bytes) -> int:
+        # An answer now is a refusal; who goes on sending may never get to read it.
+        if select.select([self._connection.sock], [], [], 0)[0]:
+            raise _Answered
+        if data:
+            self._connection.send(b"%x\r\n" % len(data) + data + b"\r\n")
+        return len(data)
 
 
 def no_such_sandbox(name: str) -> UserError:

@@ -34,8 +34,11 @@ _decode = msgspec.json.Decoder(_Message).decode
 
 
 @asynccontextmanager
-async def dial(place: Place, path: str) -> AsyncGenerator["ClientConnection"]:
-    """A WebSocket to the server. Raises what the server refused with, or `HostError` (`server_gone`)."""
+async def dial(place: Place, path: str, *, patient: bool = False) -> AsyncGenerator["ClientConnection"]:
+    """A WebSocket to the server. Raises what the server refused with, or `HostError` (`server_gone`).
+
+    A `patient` one is not given up while we ourselves do not read.
+    """
     from websockets.asyncio.client import connect
     from websockets.exceptions import InvalidHandshake, InvalidStatus
 
@@ -45,6 +48,7 @@ async def dial(place: Place, path: str) -> AsyncGenerator["ClientConnection"]:
         max_size=MESSAGE_BYTES,
         open_timeout=10,
         close_timeout=2,
+        ping_interval=None if patient else 20,
         # Loopback never goes through a proxy, whatever the environment says.
         proxy=None,
     )

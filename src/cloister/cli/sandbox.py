@@ -2,19 +2,21 @@
 
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
+from cloister.cli import commands, copy, port
 from cloister.cli.options import AsJson, SandboxName, TierWish, settings_of
 
 if TYPE_CHECKING:
     from cloister.cli.client import Client
     from cloister.cli.living import Place
+    from cloister.cli.process import Wanted
     from cloister.sandbox.api import SandboxInfo
 
 app = typer.Typer(
-    help="Sandboxes made by hand: create, exec, shell, ls, rm.",
+    help="Sandboxes made by hand, the commands and the files in them.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -50,35 +52,55 @@ def create(
 
 
 @app.command("exec")
-def exec_command(
+def exec_command(  # noqa: PLR0913  one parameter per option
     ctx: typer.Context,
     sandbox: SandboxName,
     argv: Annotated[list[str], typer.Argument(metavar="-- ARGV...", help="The program and its arguments.")],
     cwd: Annotated[str, typer.Option("--cwd", help="Directory inside.")] = "/work",
     user: Annotated[Literal["agent", "root"], typer.Option("--user", help="Who runs it inside.")] = "agent",
-    seconds: Annotated[float, typer.Option("--seconds", help="Wall-clock limit.")] = 120.0,
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", help="Wall-clock limit; else as long as the sandbox lives.")
+    ] = None,
+    tty: Annotated[bool, typer.Option("--tty", help="Give it this terminal.")] = False,
+    background: Annotated[
+        bool, typer.Option("--background", help="Start it, print its id and return.")
+    ] = False,
 ) -> None:
-    """Run a program in a sandbox: stdin goes in, stdout and stderr come out, its exit status is ours."""
-    from cloister.cli.piped import Wanted, run_piped
+    """Run a program in a sandbox: stdin goes in, stdout and stderr come out as they are, its status is ours."""
+    from cloister.cli.client import Client
+    from cloister.cli.process import Wanted
+    from cloister.core.errors import UserError
 
+    wanted = Wanted(tuple(argv), cwd, user, seconds, tty)
+    if not background:
+        _run(ctx, sandbox, wanted)
+    if tty:
+        raise UserError("bad_usage", "Give one of --background and --tty.")
     place, info = _find(ctx, sandbox)
-    raise typer.Exit(run_piped(place, info.id, Wanted(tuple(argv), cwd, user, seconds)))
+    commands.start(Client(place), info.id, wanted)
 
 
 @app.command("shell")
 def shell(ctx: typer.Context, sandbox: SandboxName) -> None:
     """Open a terminal in a sandbox; `exit` leaves it, the sandbox stays."""
+    from cloister.cli.process import Wanted
+
+    _run(ctx, sandbox, Wanted(("/bin/bash", "-l"), "/work", "agent", tty=True))
+
+
+def _run(ctx: typer.Context, sandbox: str, wanted: "Wanted") -> NoReturn:
     import anyio
 
-    from cloister.cli.terminal import run_shell
+    from cloister.cli.process import run_process
     from cloister.core.errors import UserError
 
-    if not sys.stdin.isatty() or not sys.stdout.isatty():
+    if wanted.tty and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UserError(
-            "no_terminal", "`shell` needs a terminal: without one use `cloister sandbox exec ID -- bash`."
+            "no_terminal",
+            "There is no terminal here: without one use `cloister sandbox exec ID -- PROGRAM`.",
         )
     place, info = _find(ctx, sandbox)
-    raise typer.Exit(anyio.run(run_shell, place, info.id))
+    raise typer.Exit(anyio.run(run_process, place, info.id, wanted))
 
 
 @app.command("ls")
@@ -109,6 +131,14 @@ def rm(ctx: typer.Context, sandbox: SandboxName) -> None:
     place, info = _find(ctx, sandbox)
     Client(place).remove_sandbox(info.id)
     print(f"Removed {info.id}.")
+
+
+app.command("commands")(commands.commands)
+app.command("attach")(commands.attach)
+app.command("kill")(commands.kill)
+app.command("cp")(copy.cp)
+app.command("files")(copy.files)
+app.command("port")(port.port)
 
 
 def _client(ctx: typer.Context) -> "Client | None":

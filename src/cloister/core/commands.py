@@ -83,6 +83,23 @@ class Entry(msgspec.Struct, frozen=True):
     """Unix seconds."""
 
 
+class Change(msgspec.Struct, frozen=True):
+    """Something happened below a directory that is watched."""
+
+    kind: Literal["created", "changed", "removed", "overflow"]
+    """`overflow`: more happened than was kept; look for yourself. What was moved is removed and created."""
+    path: str
+    """Relative to the directory; of an `overflow`, where nothing more is seen, empty for everywhere."""
+
+
+class Sink(Protocol):
+    """Takes bytes."""
+
+    async def send(self, data: bytes) -> None:
+        """Waits while they are not taken. Raises what ended it."""
+        ...
+
+
 class Process(Protocol):
     """A running command. Iterating yields output in order, then exactly one `Exited`."""
 
@@ -99,6 +116,10 @@ class Process(Protocol):
         ...
 
     async def resize(self, size: Pty) -> None: ...
+
+    async def kill(self) -> None:
+        """End it as its time limit would, with its whole tree; `Exited` follows. After its end it is a no-op."""
+        ...
 
 
 class Computer(Protocol):
@@ -132,6 +153,50 @@ class Computer(Protocol):
 
     async def list(self, path: str) -> tuple[Entry, ...]:
         """The names in a directory, sorted. Raises as `read`, and `not_a_directory`."""
+        ...
+
+    async def stat(self, path: str) -> Entry:
+        """The file itself: a link is not followed. Raises as `read`."""
+        ...
+
+    async def move(self, source: str, target: str) -> None:
+        """Give a file or directory another name, in place of a file there; parent directories are made."""
+        ...
+
+    async def remove(self, path: str, *, recursive: bool = False) -> None:
+        """Remove a file, a link or a directory, which must be empty unless `recursive`. Raises as `read`."""
+        ...
+
+    async def mkdir(self, path: str, *, mode: int = 0o755) -> None:
+        """Make a directory and its parents; one that is there already is fine. Raises as `list`."""
+        ...
+
+    def read_stream(
+        self, path: str, *, offset: int = 0, limit_bytes: int | None = None
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """A regular file of any size, piece by piece, as fast as it is taken. Raises as `read`, on entering."""
+        ...
+
+    def write_stream(self, path: str, *, mode: int = 0o644) -> AbstractAsyncContextManager[Sink]:
+        """As `write`, of any size: the file is there when the block ends well, and the old one when it does not."""
+        ...
+
+    def watch(self, path: str) -> AbstractAsyncContextManager[AsyncIterator[Change]]:
+        """What changes below a directory from now on, until that is gone itself. Raises as `list`, on entering.
+
+        Who does not listen misses changes and is told so. One change may be told more than once.
+        """
+        ...
+
+    def download(self, path: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """A directory as a tar archive, made inside. Untrusted. Raises as `list`, on entering."""
+        ...
+
+    def upload(self, path: str) -> AbstractAsyncContextManager[Sink]:
+        """Unpack a tar archive into a directory, inside and with no more rights than a command has.
+
+        The directory is made. Raises `UserError` (`bad_archive`) when the archive cannot be unpacked.
+        """
         ...
 
 

@@ -7,6 +7,7 @@ from typing import NewType
 RunId = NewType("RunId", str)
 SandboxId = NewType("SandboxId", str)
 SnapshotId = NewType("SnapshotId", str)
+CommandId = NewType("CommandId", str)
 OwnerId = NewType("OwnerId", str)
 """One living process that drives runs and holds sandboxes."""
 
@@ -28,6 +29,10 @@ def new_sandbox_id() -> SandboxId:
 
 def new_snapshot_id() -> SnapshotId:
     return SnapshotId(_mint("sn"))
+
+
+def new_command_id() -> CommandId:
+    return CommandId(_mint("c"))
 
 
 def new_owner_id() -> OwnerId:

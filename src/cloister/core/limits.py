@@ -18,6 +18,9 @@ OBSERVATION_CHARS = 12_000
 OUTPUT_BYTES = 8_388_608
 """What one command may print before it is killed with `killed="output"`."""
 
+ENDLESS_BYTES = 1_125_899_906_842_624
+"""What a command may print when somebody takes it as it comes: who takes slowly slows it down."""
+
 COMMAND_SECONDS = 120.0
 CHECK_SECONDS = 600.0
 GRACE_SECONDS = 2.0
@@ -37,6 +40,9 @@ CONCURRENT_COMMANDS = 64
 
 RUN_SECONDS_MAX = 604_800.0
 """Largest time budget."""
+
+COMMANDS_KEPT = 128
+"""Background commands that are over and still on record, with what is kept of their output."""
 
 ATTEMPTS = 8
 """Largest `--n`."""

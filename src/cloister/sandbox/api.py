@@ -89,6 +89,13 @@ class Sandbox(Computer, Protocol):
         """
         ...
 
+    async def dial(self, port: int) -> ByteStream:
+        """A connection to what listens on `port` of the loopback inside; closing it is the caller's.
+
+        Raises `UserError` with code `no_such_port`, `port_failed`, `bad_port` or `too_many_connections`.
+        """
+        ...
+
     async def wait_lost(self) -> str:
         """Wait until the sandbox is gone; returns why, in one sentence."""
         ...

@@ -19,6 +19,9 @@ from cloister.sandbox.frames import ProtocolBroken
 Post = Callable[[frames.FromHost], None]
 """Queue a frame for the guest; never waits."""
 
+LARGE_BYTES = 4_096
+"""Pieces from here on are kept as they came; smaller ones are joined, for each piece costs memory of its own."""
+
 LATE_SECONDS = 10.0
 """How long after it was due the guest may be silent before it is given up."""
 
@@ -89,8 +92,9 @@ class CommandChannel:
         self._dropping = False
         self._signals: set[int] = set()
         self._data = bytearray()
-        self._runs: deque[int] = deque()
-        """Lengths of what is in `_data`, negative for `err`: a few bytes each, however small the pieces are."""
+        self._runs: deque[int | Output] = deque()
+        """Large pieces as they came; else lengths of what is in `_data`, negative for `err`: a few bytes each."""
+        self._held = 0
         self._changed = Signpost()
         self._input_ended = False
 
@@ -105,13 +109,20 @@ class CommandChannel:
                 self._post(frames.Kill(self.id))
         if keep == 0:
             return
-        self._data += data[:keep]
-        sign = 1 if stream == "out" else -1
-        if self._runs and self._runs[-1] * sign > 0:
-            self._runs[-1] += sign * keep
+        self._held += keep
+        if keep >= LARGE_BYTES:
+            self._runs.append(Output(stream, data if keep == len(data) else data[:keep]))
         else:
-            self._runs.append(sign * keep)
+            self._hold_small(1 if stream == "out" else -1, data[:keep])
         self._changed.happened()
+
+    def _hold_small(self, sign: int, data: bytes) -> None:
+        self._data += data
+        last = self._runs[-1] if self._runs else None
+        if isinstance(last, int) and last * sign > 0:
+            self._runs[-1] = last + sign * len(data)
+        else:
+            self._runs.append(sign * len(data))
 
     def credit(self, size: int) -> None:
         self._flow.granted(size)
@@ -138,11 +149,15 @@ class CommandChannel:
 
     def _take(self) -> Output:
         run = self._runs.popleft()
-        data = bytes(self._data[: abs(run)])
-        del self._data[: abs(run)]
+        if isinstance(run, Output):
+            taken = run
+        else:
+            taken = Output("out" if run > 0 else "err", bytes(self._data[: abs(run)]))
+            del self._data[: abs(run)]
+        self._held -= len(taken.data)
         if self.end is None:
-            self._flow.taken(len(data))
-        return Output("out" if run > 0 else "err", data)
+            self._flow.taken(len(taken.data))
+        return taken
 
     async def _wait(self) -> None:
         """Wait for a change. When the guest is overdue, and not because nobody takes its output, say so."""
@@ -177,10 +192,18 @@ class CommandChannel:
             self._signals.add(number)
             self._post(frames.Signal(self.id, number))
 
+    def kill(self, grace_seconds: float) -> None:
+        """End it; what it still prints arrives."""
+        if self.end is None:
+            self._deadline = min(self._deadline, anyio.current_time() + grace_seconds)
+            self._post(frames.Kill(self.id))
+            self._changed.happened()
+
     def drop(self) -> None:
         """Nobody wants the rest: end it, and let what it still prints pass by."""
         self._dropping = True
-        self._flow.taken(len(self._data))
+        self._flow.taken(self._held)
+        self._held = 0
         self._data.clear()
         self._runs.clear()
         self._post(frames.Kill(self.id))
@@ -206,7 +229,7 @@ class CommandChannel:
 
 
 class RelayStream(ByteStream):
-    """A connection that a program inside made to the proxy port."""
+    """A connection that a program inside made to the proxy port, or that we made to one."""
 
     def __init__(self, channel: int, post: Post, forget: Callable[[int], None]) -> None:
         self.id = channel
@@ -273,11 +296,15 @@ class RelayStream(ByteStream):
             self._post(frames.End(self.id))
         await anyio.lowlevel.checkpoint()
 
-    async def aclose(self) -> None:
+    def drop(self) -> None:
+        """Close it, at once."""
         if not self._closed:
             self._closed = True
             if not self._peer_closed:
                 self._post(frames.Close(self.id))
             self._forget(self.id)
             self._changed.happened()
+
+    async def aclose(self) -> None:
+        self.drop()
         await anyio.lowlevel.checkpoint()

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cloister.core import limits
-from cloister.core.commands import Command, Entry, Finished, Process
 from cloister.core.ids import SandboxId
 from cloister.sandbox import plan
 from cloister.sandbox.api import Door, Sandbox, SandboxInfo, SandboxSpec, SnapshotInfo
+from cloister.sandbox.linked import Linked
 from cloister.sandbox.running import Running
 from cloister.sandbox.runtimes import Way
 from cloister.sandbox.snapshots import Origin
@@ -39,34 +38,19 @@ class Wish:
     parent: SandboxId | None = None
 
 
-class ContainerSandbox:
+class ContainerSandbox(Linked):
     """One running container, as the rest of the house sees it."""
 
     def __init__(
         self, host: "ContainerHost", wish: Wish, info: SandboxInfo, running: Running, link: Link, way: Way
     ) -> None:
+        super().__init__(link)
         self.info = info
         self.wish = wish
         self.running = running
         self.origin = wish.origin
         self._host = host
-        self._link = link
         self._way = way
-
-    def start(self, command: Command) -> AbstractAsyncContextManager[Process]:
-        return self._link.start(command)
-
-    async def run(self, command: Command, stdin: bytes = b"") -> Finished:
-        return await self._link.run(command, stdin)
-
-    async def read(self, path: str, *, offset: int = 0, limit_bytes: int = limits.FILE_BYTES) -> bytes:
-        return await self._link.read(path, offset=offset, limit_bytes=limit_bytes)
-
-    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
-        await self._link.write(path, data, mode=mode)
-
-    async def list(self, path: str) -> tuple[Entry, ...]:
-        return await self._link.list(path)
 
     def fork(self) -> AbstractAsyncContextManager[Sandbox]:
         return self._host.fork(self)

@@ -7,14 +7,17 @@ from typing import Generic, Literal, TypeVar
 import msgspec
 
 from cloister.core import limits
-from cloister.core.commands import Entry, Stream
+from cloister.core.commands import Change, Entry, Stream
 from cloister.core.text import decode, one_line
 
 VERSION = 1
+FIRST_DIAL = 0x40000000
+"""Channels below are commands; from here on, connections in."""
 FIRST_RELAY = 0x80000000
+"""From here on, connections out, which the guest numbers."""
 FAIL_TEXT_BYTES = 200
 
-Kind = Literal["program", "read", "write", "list"]
+Kind = Literal["program", "read", "write", "list", "stat", "move", "remove", "mkdir", "watch"]
 FailCode = Literal["not_found", "denied", "not_a_file", "not_a_directory", "too_many", "no_space", "failed"]
 
 _HEADER = struct.Struct("<IBI")
@@ -26,7 +29,8 @@ _SETUP = struct.Struct("<IH")
 _WAKE = struct.Struct("<QII32s")
 _SIZE = struct.Struct("<HH")
 _ENTRY = struct.Struct("<BQIQI")
-_KINDS: tuple[Kind, ...] = ("program", "read", "write", "list")
+_CHANGE = struct.Struct("<BI")
+_KINDS: tuple[Kind, ...] = ("program", "read", "write", "list", "stat", "move", "remove", "mkdir", "watch")
 _FAILS: tuple[FailCode, ...] = (
     "not_found",
     "denied",
@@ -37,6 +41,14 @@ _FAILS: tuple[FailCode, ...] = (
     "failed",
 )
 _ENTRY_KINDS: tuple[Literal["file", "dir", "link", "other"], ...] = ("file", "dir", "link", "other")
+_CHANGES: tuple[Literal["ready", "created", "changed", "removed", "overflow"], ...] = (
+    "ready",
+    "created",
+    "changed",
+    "removed",
+    "overflow",
+)
+_PATH_BYTES = 4_096
 _KILLED: tuple[Literal["time", "asked"] | None, ...] = (None, "time", "asked")
 
 
@@ -154,8 +166,13 @@ class Close(msgspec.Struct, frozen=True):
     channel: int
 
 
+class Dial(msgspec.Struct, frozen=True):
+    channel: int
+    port: int
+
+
 FromGuest = Hello | Ready | Held | Output | Bytes | End | Credit | Exit | Fail | Open | Close
-FromHost = Setup | Wake | Hold | Start | Bytes | End | Credit | Signal | Resize | Kill | Close
+FromHost = Setup | Wake | Hold | Start | Bytes | End | Credit | Signal | Resize | Kill | Close | Dial
 Frame = FromGuest | FromHost
 
 
@@ -219,6 +236,8 @@ def _parts(frame: Frame) -> tuple[int, int, bytes]:  # noqa: C901  one line per 
             return 0x20, channel, b""
         case Close(channel):
             return 0x21, channel, b""
+        case Dial(channel, port):
+            return 0x22, channel, _U16.pack(port)
 
 
 def encode(frame: Frame) -> bytes:
@@ -236,7 +255,7 @@ def _exactly(payload: memoryview, size: int) -> memoryview:
 
 
 def _is_command(channel: int) -> bool:
-    return 0 < channel < FIRST_RELAY
+    return 0 < channel < FIRST_DIAL
 
 
 def _decode_exit(channel: int, payload: memoryview) -> Exit:
@@ -261,13 +280,15 @@ def _decode_output(channel: int, payload: memoryview) -> Output:
 
 def decode_from_guest(kind: int, channel: int, payload: memoryview) -> FromGuest:
     """One frame of the guest's. Raises `ProtocolBroken` for anything that is not exactly right."""
-    if kind == 0x11 and channel >= FIRST_RELAY:
+    if kind == 0x11 and channel >= FIRST_DIAL:
         return Bytes(channel, bytes(payload))
     if kind == 0x13 and channel > 0:
         return Credit(channel, _U32.unpack(_exactly(payload, 4))[0])
     if _is_command(channel) and kind in (0x11, 0x17, 0x18):
         return {0x11: _decode_output, 0x17: _decode_exit, 0x18: _decode_fail}[kind](channel, payload)
-    if channel >= FIRST_RELAY and kind in (0x12, 0x20, 0x21):
+    if FIRST_DIAL <= channel < FIRST_RELAY and kind == 0x18:
+        return _decode_fail(channel, payload)
+    if channel >= FIRST_DIAL and kind in (0x12, 0x20, 0x21):
         _exactly(payload, 0)
         return {0x12: End, 0x20: Open, 0x21: Close}[kind](channel)
     if channel == 0 and kind == 0x01:
@@ -359,6 +380,8 @@ def decode_from_host(kind: int, channel: int, payload: memoryview) -> FromHost:
         return Signal(channel, _exactly(payload, 1)[0])
     if _is_command(channel) and kind == 0x15:
         return Resize(channel, *_SIZE.unpack(_exactly(payload, 4)))
+    if FIRST_DIAL <= channel < FIRST_RELAY and kind == 0x22:
+        return Dial(channel, _U16.unpack(_exactly(payload, 2))[0])
     plain = {0x12: End, 0x16: Kill} if _is_command(channel) else {0x12: End, 0x21: Close}
     if channel > 0 and kind in plain:
         _exactly(payload, 0)
@@ -374,25 +397,77 @@ class Decoder(Generic[F]):
 
     def __init__(self, one: Callable[[int, int, memoryview], F]) -> None:
         self._one = one
-        self._rest = b""
+        self._rest = bytearray()
 
     def feed(self, data: bytes) -> list[F]:
         """The frames that `data` completes. Raises `ProtocolBroken`; the stream is of no use after that."""
-        data = self._rest + data if self._rest else data
-        view = memoryview(data)
         frames: list[F] = []
+        view = memoryview(data)
+        if self._rest:
+            view = view[self._complete(view, frames) :]
         at = 0
-        while len(data) - at >= _HEADER.size:
-            size, kind, channel = _HEADER.unpack_from(data, at)
-            if size > limits.FRAME_BYTES:
-                raise ProtocolBroken(f"a frame of {size} bytes")
-            if len(data) - at < _HEADER.size + size:
-                break
+        while len(view) - at >= _HEADER.size:
+            size, kind, channel = _header(view[at : at + _HEADER.size])
             start = at + _HEADER.size
+            if len(view) < start + size:
+                break
             at = start + size
             frames.append(self._one(kind, channel, view[start:at]))
-        self._rest = data[at:]
+        # Only what begins a frame is copied, not what completes one: most bytes are looked at where they are.
+        self._rest += view[at:]
         return frames
+
+    def _complete(self, view: memoryview, frames: list[F]) -> int:
+        """Add to the frame that is under way what it lacks, as far as it is there; how many bytes that was."""
+        used = min(len(view), max(0, _HEADER.size - len(self._rest)))
+        self._rest += view[:used]
+        if len(self._rest) < _HEADER.size:
+            return used
+        size, kind, channel = _header(memoryview(self._rest)[: _HEADER.size].toreadonly())
+        more = min(len(view) - used, _HEADER.size + size - len(self._rest))
+        self._rest += view[used : used + more]
+        if len(self._rest) == _HEADER.size + size:
+            whole, self._rest = self._rest, bytearray()
+            frames.append(self._one(kind, channel, memoryview(whole)[_HEADER.size :]))
+        return used + more
+
+
+def _header(head: memoryview) -> tuple[int, int, int]:
+    size, kind, channel = _HEADER.unpack(head)
+    if size > limits.FRAME_BYTES:
+        raise ProtocolBroken(f"a frame of {size} bytes")
+    return size, kind, channel
+
+
+class Changes:
+    """Cuts the output of a watch into changes. Holds at most one incomplete one."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[Change | None]:
+        """The changes that `data` completes; None is the guest's word that it watches. Raises `ProtocolBroken`."""
+        data = self._rest + data
+        found: list[Change | None] = []
+        at = 0
+        while len(data) - at >= _CHANGE.size:
+            kind, length = _CHANGE.unpack_from(data, at)
+            if kind >= len(_CHANGES) or length > _PATH_BYTES:
+                raise ProtocolBroken("a change that cannot be")
+            end = at + _CHANGE.size + length
+            if end > len(data):
+                break
+            what = _CHANGES[kind]
+            found.append(None if what == "ready" else Change(what, decode(data[at + _CHANGE.size : end])))
+            at = end
+        self._rest = data[at:]
+        return found
+
+
+def encode_change(change: Change | None) -> bytes:
+    """One record of a watch."""
+    name = b"" if change is None else change.path.encode("utf-8")
+    return _CHANGE.pack(0 if change is None else _CHANGES.index(change.kind), len(name)) + name
 
 
 def encode_entry(entry: Entry) -> bytes:

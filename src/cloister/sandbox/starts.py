@@ -16,6 +16,9 @@ SECONDS_MAX = 4_000_000.0
 FILE_SECONDS = 120.0
 """What one file operation may take."""
 
+TREE_SECONDS = 3_600.0
+"""Moving and removing: what is in a tree may have to be copied, and may be much."""
+
 
 def start_frame(channel: int, command: Command, env: Mapping[str, str]) -> frames.Start:
     """`command` as the guest wants it. Raises `UserError` (`bad_command`)."""
@@ -41,12 +44,13 @@ def start_frame(channel: int, command: Command, env: Mapping[str, str]) -> frame
     )
 
 
-def file_frame(channel: int, kind: frames.Kind, argv: tuple[str, ...]) -> frames.Start:
+def file_frame(channel: int, kind: frames.Kind, argv: tuple[str, ...], seconds: float) -> frames.Start:
+    """A file operation; `seconds` of 0 is no limit."""
     return frames.Start(
         channel,
         argv,
         kind,
-        timeout_ms=_milliseconds("seconds", FILE_SECONDS),
+        timeout_ms=_milliseconds("seconds", seconds),
         grace_ms=_milliseconds("seconds", limits.GRACE_SECONDS),
     )
 
@@ -105,7 +109,7 @@ def file_error(kind: frames.Kind, path: str, fail: frames.Fail) -> UserError:
             return UserError("denied", f"The agent's user may not {_VERB[kind]} {where}.")
         case "not_a_file":
             return UserError("not_a_file", f"{where} is not a regular file.")
-        case "not_a_directory" if kind == "list":
+        case "not_a_directory" if kind in ("list", "mkdir", "watch"):
             return UserError("not_a_directory", f"{where} is not a directory.")
         case "too_many":
             return too_many()
@@ -122,4 +126,29 @@ def too_many() -> UserError:
     )
 
 
-_VERB: dict[frames.Kind, str] = {"program": "run", "read": "read", "write": "write", "list": "list"}
+def dial_error(port: int, fail: frames.Fail) -> UserError:
+    """Why a port inside could not be reached."""
+    match fail.code:
+        case "not_found":
+            return UserError(
+                "no_such_port", f"Nothing listens on port {port} in the sandbox: start it first."
+            )
+        case "too_many":
+            return UserError(
+                "too_many_connections", "Too many connections into this sandbox at once: close some first."
+            )
+        case _:
+            return UserError("port_failed", f"Port {port} in the sandbox cannot be reached ({fail.text}).")
+
+
+_VERB: dict[frames.Kind, str] = {
+    "program": "run",
+    "read": "read",
+    "write": "write",
+    "list": "list",
+    "stat": "look at",
+    "move": "move",
+    "remove": "remove",
+    "mkdir": "make",
+    "watch": "watch",
+}

@@ -1,45 +1,37 @@
-"""The host half of the guest protocol: a `Computer` over two byte streams. See guest/README.md.
+"""The host half of the guest protocol: a `Computer` over two byte streams. See guest/README.md."""
 
-Everything the guest sends is untrusted. What breaks a rule, and what does not come in time, loses the link:
-then every waiter raises `SandboxLost` at once.
-"""
-
-import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import anyio
-from anyio.abc import ByteReceiveStream, ByteSendStream, ByteStream, TaskGroup
+from anyio.abc import ByteReceiveStream, ByteSendStream, ByteStream
 
 from cloister.core import limits
-from cloister.core.commands import Command, Entry, Exited, Finished, Output, Pty
+from cloister.core.commands import Change, Command, Entry, Exited, Finished, Output, Pty, Sink
 from cloister.core.errors import SandboxLost, UserError
-from cloister.sandbox import frames
-from cloister.sandbox.channels import LATE_SECONDS, CommandChannel, RelayStream
-from cloister.sandbox.frames import Decoder, ProtocolBroken, decode_from_guest
+from cloister.sandbox import frames, trees
+from cloister.sandbox.channels import LATE_SECONDS, CommandChannel
+from cloister.sandbox.frames import ProtocolBroken
+from cloister.sandbox.mux import LinkDoor, Mux
 from cloister.sandbox.outbox import Outbox
 from cloister.sandbox.plan import PROXY_PORT
 from cloister.sandbox.starts import (
     FILE_SECONDS,
+    SECONDS_MAX,
+    TREE_SECONDS,
     file_error,
     file_frame,
     inside_path,
     start_error,
     start_frame,
     terminal_size,
-    too_many,
 )
 
 HELLO_SECONDS = 30.0
-HOLD_SECONDS = 15.0
 LISTING_BYTES = 16_777_216
 """Longest directory listing that is taken."""
 
-_GONE = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
-
-logger = logging.getLogger(__name__)
-
-LinkDoor = Callable[[ByteStream], Awaitable[None]]
+_ENTRY_BYTES = 512
 
 
 class RunningCommand:
@@ -87,33 +79,47 @@ class RunningCommand:
         if self.channel.end is None:
             self._outbox.post(frames.Resize(self.channel.id, rows, columns))
 
+    async def kill(self) -> None:
+        await self._outbox.room()
+        self.channel.kill(self._command.grace_seconds)
+
+
+class FileSink:
+    """A file that is being written."""
+
+    def __init__(self, channel: CommandChannel, path: str) -> None:
+        self._channel = channel
+        self._path = path
+
+    async def send(self, data: bytes) -> None:
+        await self._channel.send(data)
+        if isinstance(self._channel.end, frames.Fail):
+            raise file_error("write", self._path, self._channel.end)
+
 
 class Link:
     """A `Computer` behind a guest. Made by `open_link`."""
 
-    def __init__(
-        self, env: Mapping[str, str], door: LinkDoor | None, tasks: TaskGroup, late_seconds: float
-    ) -> None:
-        self.lost = anyio.Event()
-        self.reason = ""
-        self.ready = anyio.Event()
+    def __init__(self, env: Mapping[str, str], mux: Mux) -> None:
         self.env = dict(env)
-        self._door = door
-        self._tasks = tasks
-        self._late_seconds = late_seconds
-        self._outbox = Outbox()
-        self._holding = anyio.Lock()
-        self._held: anyio.Event | None = None
-        self._greeted = False
-        self._commands: dict[int, CommandChannel] = {}
-        self._relays: dict[int, RelayStream] = {}
-        self._doors = 0
-        self._last_command = 0
-        self._last_relay = frames.FIRST_RELAY - 1
+        self._mux = mux
+
+    @property
+    def lost(self) -> anyio.Event:
+        return self._mux.lost
+
+    @property
+    def reason(self) -> str:
+        """Why it was lost."""
+        return self._mux.reason
 
     async def fail(self, reason: str) -> None:
         """Give the sandbox up: everything that waits on it raises `SandboxLost` with this reason."""
-        self._lose(reason)
+        self._mux.lose(reason)
+
+    def held(self) -> AbstractAsyncContextManager[None]:
+        """See `Mux.held`."""
+        return self._mux.held()
 
     @asynccontextmanager
     async def start(self, command: Command) -> AsyncGenerator[RunningCommand]:
@@ -122,12 +128,12 @@ class Link:
         A command that cannot be started raises `UserError` when it is first asked for output: `not_found`,
         `denied` (program or directory), `not_a_directory` (`cwd`) or `start_failed`.
         """
-        start = start_frame(self._last_command + 1, command, self.env)
-        channel = self._open(start, command.limit_bytes, command.seconds + command.grace_seconds)
+        start = start_frame(self._mux.next_command, command, self.env)
+        channel = self._mux.open(start, command.limit_bytes, command.seconds + command.grace_seconds)
         try:
-            yield RunningCommand(channel, self._outbox, command)
+            yield RunningCommand(channel, self._mux.outbox, command)
         finally:
-            await self._close(channel, command.grace_seconds)
+            await self._mux.close(channel, command.grace_seconds)
 
     async def run(self, command: Command, stdin: bytes = b"") -> Finished:
         out, err = bytearray(), bytearray()
@@ -144,249 +150,175 @@ class Link:
         raise SandboxLost("The guest ended a command without saying how.")
 
     async def read(self, path: str, *, offset: int = 0, limit_bytes: int = limits.FILE_BYTES) -> bytes:
-        if not 0 <= offset < 2**63 or not 0 <= limit_bytes <= limits.FILE_BYTES:
-            raise UserError(
-                "file_failed", f"At most {limits.FILE_BYTES:,} bytes can be read at once, from 0 or later on."
-            )
-        argv = (inside_path(path), str(offset), str(limit_bytes))
+        if not 0 <= limit_bytes <= limits.FILE_BYTES:
+            raise UserError("file_failed", f"At most {limits.FILE_BYTES:,} bytes can be read at once.")
+        argv = (inside_path(path), _offset(offset), str(limit_bytes))
         return await self._file("read", argv, limit_bytes)
 
     async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         if len(data) > limits.FILE_BYTES:
             raise UserError("file_failed", f"A file of more than {limits.FILE_BYTES:,} bytes is not taken.")
-        await self._file("write", (inside_path(path), f"{mode & 0o7777:o}", str(len(data))), 0, data)
+        await self._file("write", (inside_path(path), _mode(mode), str(len(data))), 0, data)
 
     async def list(self, path: str) -> tuple[Entry, ...]:
-        data = await self._file("list", (inside_path(path),), LISTING_BYTES)
+        return self._entries(await self._file("list", (inside_path(path),), LISTING_BYTES))
+
+    async def stat(self, path: str) -> Entry:
+        entries = self._entries(await self._file("stat", (inside_path(path),), _ENTRY_BYTES))
+        if len(entries) != 1:
+            raise self._mux.broken(ProtocolBroken("more or less than one file"))
+        return entries[0]
+
+    async def move(self, source: str, target: str) -> None:
+        argv = (inside_path(source), inside_path(target))
+        async with self._operation("move", argv, 0, TREE_SECONDS) as channel:
+            self._whole(await _end_of(channel), channel, "move", source)
+
+    async def remove(self, path: str, *, recursive: bool = False) -> None:
+        argv = (inside_path(path), "1" if recursive else "0")
+        async with self._operation("remove", argv, 0, TREE_SECONDS) as channel:
+            self._whole(await _end_of(channel), channel, "remove", path)
+
+    async def mkdir(self, path: str, *, mode: int = 0o755) -> None:
+        await self._file("mkdir", (inside_path(path), _mode(mode)), 0)
+
+    @asynccontextmanager
+    async def read_stream(
+        self, path: str, *, offset: int = 0, limit_bytes: int | None = None
+    ) -> AsyncGenerator[AsyncIterator[bytes]]:
+        most = 2**63 - 1 if limit_bytes is None else max(0, limit_bytes)
+        argv = (inside_path(path), _offset(offset), str(most))
+        async with self._operation("read", argv, limits.ENDLESS_BYTES, None) as channel:
+            first = await channel.next()
+            if isinstance(first, frames.Fail):
+                raise file_error("read", argv[0], first)
+            pieces = self._pieces(channel, first, argv[0])
+            try:
+                yield pieces
+            finally:
+                await pieces.aclose()
+
+    async def _pieces(
+        self, channel: CommandChannel, item: Output | frames.Exit | frames.Fail, path: str
+    ) -> AsyncGenerator[bytes]:
+        while isinstance(item, Output):
+            yield item.data
+            item = await channel.next()
+        self._whole(item, channel, "read", path)
+
+    @asynccontextmanager
+    async def write_stream(self, path: str, *, mode: int = 0o644) -> AsyncGenerator[Sink]:
+        argv = (inside_path(path), _mode(mode), "-")
+        async with self._operation("write", argv, 0, None) as channel:
+            yield FileSink(channel, argv[0])
+            channel.send_eof()
+            self._whole(await _end_of(channel), channel, "write", argv[0])
+
+    @asynccontextmanager
+    async def watch(self, path: str) -> AsyncGenerator[AsyncIterator[Change]]:
+        async with self._operation("watch", (inside_path(path),), limits.ENDLESS_BYTES, None) as channel:
+            changes = self._changes(channel, inside_path(path))
+            if await anext(changes) is not None:
+                raise self._mux.broken(ProtocolBroken("a change before it watches"))
+            try:
+                yield _told(changes)
+            finally:
+                await changes.aclose()
+
+    async def _changes(self, channel: CommandChannel, path: str) -> AsyncGenerator[Change | None]:
+        records = frames.Changes()
+        while isinstance(item := await channel.next(), Output):
+            try:
+                found = records.feed(item.data)
+            except ProtocolBroken as error:
+                raise self._mux.broken(error) from error
+            for change in found:
+                yield change
+        self._whole(item, channel, "watch", path)
+
+    @asynccontextmanager
+    async def download(self, path: str) -> AsyncGenerator[AsyncIterator[bytes]]:
+        async with trees.download(self, path) as pieces:
+            yield pieces
+
+    @asynccontextmanager
+    async def upload(self, path: str) -> AsyncGenerator[Sink]:
+        async with trees.upload(self, path) as sink:
+            yield sink
+
+    async def dial(self, port: int) -> ByteStream:
+        """See `Sandbox.dial`."""
+        if not 1 <= port <= 65_535 or port == PROXY_PORT:
+            raise UserError("bad_port", f"{port} is no port that a server inside can have.")
+        return await self._mux.dial(port)
+
+    @asynccontextmanager
+    async def _operation(
+        self, kind: frames.Kind, argv: tuple[str, ...], limit: int, seconds: float | None
+    ) -> AsyncGenerator[CommandChannel]:
+        """A file operation under way; None is as long as the sandbox lives."""
+        start = file_frame(self._mux.next_command, kind, argv, seconds or 0)
+        channel = self._mux.open(start, limit, (seconds or SECONDS_MAX) + limits.GRACE_SECONDS)
         try:
-            return frames.decode_entries(data)
-        except ProtocolBroken as error:
-            raise self._broken(error) from error
+            yield channel
+        finally:
+            await self._mux.close(channel, limits.GRACE_SECONDS)
 
     async def _file(self, kind: frames.Kind, argv: tuple[str, ...], limit: int, stdin: bytes = b"") -> bytes:
-        start = file_frame(self._last_command + 1, kind, argv)
-        channel = self._open(start, limit, FILE_SECONDS + limits.GRACE_SECONDS)
         out = bytearray()
-        try:
+        async with self._operation(kind, argv, limit, FILE_SECONDS) as channel:
             await self._feed(channel, stdin)
             while isinstance(item := await channel.next(), Output):
                 out += item.data
-        finally:
-            await self._close(channel, limits.GRACE_SECONDS)
-        if isinstance(item, frames.Fail):
-            raise file_error(kind, argv[0], item)
-        exited = channel.exited(item)
-        if exited.killed == "output":
-            raise UserError("file_failed", f"{argv[0]} has more in it than can be taken at once.")
-        if not exited.ok:
-            raise UserError("file_failed", f"{argv[0]}: the file operation was interrupted; try again.")
+            self._whole(item, channel, kind, argv[0])
         return bytes(out)
+
+    def _whole(
+        self, end: frames.Exit | frames.Fail, channel: CommandChannel, kind: frames.Kind, path: str
+    ) -> None:
+        """Raises `UserError` unless the operation was done, and all of it."""
+        if isinstance(end, frames.Fail):
+            raise file_error(kind, path, end)
+        exited = channel.exited(end)
+        if exited.killed == "output":
+            raise UserError("file_failed", f"{path} has more in it than can be taken at once.")
+        if not exited.ok:
+            raise UserError("file_failed", f"{path}: the file operation was interrupted; try again.")
+
+    def _entries(self, data: bytes) -> tuple[Entry, ...]:
+        try:
+            return frames.decode_entries(data)
+        except ProtocolBroken as error:
+            raise self._mux.broken(error) from error
 
     async def _feed(self, channel: CommandChannel, data: bytes) -> None:
         if len(data) > limits.WINDOW_BYTES:
-            self._tasks.start_soon(self._feed_slowly, channel, data)
+            self._mux.feed_later(channel, data)
             return
         await channel.send(data)
         channel.send_eof()
 
-    async def _feed_slowly(self, channel: CommandChannel, data: bytes) -> None:
-        with suppress(SandboxLost):  # whoever waits for the end hears of it too
-            await channel.send(data)
-            channel.send_eof()
 
-    def _open(self, start: frames.Start, limit_bytes: int, seconds: float) -> CommandChannel:
-        if self.lost.is_set():
-            raise SandboxLost(self.reason)
-        if len(self._commands) >= limits.CONCURRENT_COMMANDS:
-            raise too_many()
-        try:
-            self._outbox.post(start)
-        except ValueError:
-            raise UserError(
-                "command_too_long",
-                f"The command and its environment are over {limits.FRAME_BYTES:,} bytes: "
-                "put the long text into a file or send it on stdin.",
-            ) from None
-        channel = CommandChannel(
-            start.channel,
-            self._outbox.post,
-            limit_bytes=limit_bytes,
-            deadline=anyio.current_time() + seconds,
-            late_seconds=self._late_seconds,
-        )
-        self._last_command = channel.id
-        self._commands[channel.id] = channel
-        return channel
+async def _end_of(channel: CommandChannel) -> frames.Exit | frames.Fail:
+    while isinstance(item := await channel.next(), Output):
+        pass
+    return item
 
-    async def _close(self, channel: CommandChannel, grace_seconds: float) -> None:
-        if channel.end is None and channel.lost is None and not channel.late:
-            with anyio.CancelScope(shield=True):
-                channel.drop()
-                await channel.wait_end(grace_seconds)
-        if channel.late:
-            self._lose("The guest did not end a command in time.")
-        self._commands.pop(channel.id, None)
 
-    def _broken(self, error: ProtocolBroken) -> SandboxLost:
-        self._lose(f"The guest broke the protocol: {error}.")
-        return SandboxLost(self.reason)
+async def _told(changes: AsyncIterator[Change | None]) -> AsyncIterator[Change]:
+    async for change in changes:
+        if change is not None:
+            yield change
 
-    def _lose(self, reason: str) -> None:
-        if self.lost.is_set():
-            return
-        self.reason = reason
-        self.lost.set()
-        self.ready.set()
-        self._outbox.close()
-        if self._held is not None:
-            self._held.set()
-        for channel in self._commands.values():
-            channel.lose(reason)
-        for relay in list(self._relays.values()):
-            relay.peer_closed()
 
-    @asynccontextmanager
-    async def held(self) -> AsyncGenerator[None]:
-        """Inside the block nothing is under way between host and guest, so that the guest can be copied.
+def _offset(offset: int) -> str:
+    if not 0 <= offset < 2**63:
+        raise UserError("file_failed", "A file is read from 0 or later on.")
+    return str(offset)
 
-        What is asked meanwhile waits. A guest that cannot be held in time is lost.
-        """
-        async with self._holding:
-            if self.lost.is_set():
-                raise SandboxLost(self.reason)
-            self._held = anyio.Event()
-            self._outbox.hold()
-            try:
-                with anyio.move_on_after(HOLD_SECONDS):
-                    await self._held.wait()
-                if not self._held.is_set():
-                    self._lose(f"The guest could not be held within {HOLD_SECONDS:g} seconds.")
-                if self.lost.is_set():
-                    raise SandboxLost(self.reason)
-                yield
-            finally:
-                self._held = None
-                self._outbox.go_on()
 
-    async def talk(
-        self, stdin: ByteSendStream, stdout: ByteReceiveStream, first: Sequence[frames.FromHost]
-    ) -> None:
-        """Send what comes first, then move frames both ways until the link is lost."""
-        for frame in first:
-            self._outbox.post(frame)
-        try:
-            async with anyio.create_task_group() as both:
-                both.start_soon(self._write, stdin)
-                both.start_soon(self._read, stdout)
-                await self.lost.wait()
-                both.cancel_scope.cancel()
-        finally:
-            # Nobody reads any more, so nobody may go on waiting for an answer; cancelled from outside, too.
-            self._lose("The sandbox was closed.")
-            # The end of its input is the end of the guest.
-            with anyio.CancelScope(shield=True), suppress(*_GONE):
-                await stdin.aclose()
-
-    async def _write(self, stdin: ByteSendStream) -> None:
-        try:
-            await self._outbox.send_all(stdin)
-        except _GONE:
-            self._lose("The guest is gone.")
-
-    async def _read(self, stdout: ByteReceiveStream) -> None:
-        decoder = Decoder(decode_from_guest)
-        try:
-            while not self.lost.is_set():
-                for frame in decoder.feed(await stdout.receive()):
-                    self._handle(frame)
-        except ProtocolBroken as error:
-            self._broken(error)
-        except _GONE:
-            self._lose("The guest is gone.")
-
-    def _handle(self, frame: frames.FromGuest) -> None:
-        match frame:
-            case frames.Output(channel, stream, data):
-                if command := self._command(channel):
-                    command.output(stream, data)
-            case frames.Exit(channel) | frames.Fail(channel):
-                if command := self._command(channel):
-                    del self._commands[channel]
-                    command.ended(frame)
-            case frames.Credit(channel, size):
-                receiver = self._relay(channel) if channel >= frames.FIRST_RELAY else self._command(channel)
-                if receiver:
-                    receiver.credit(size)
-            case frames.Hello() | frames.Ready():
-                self._greet(frame)
-            case frames.Held():
-                if self._held is None or self._held.is_set():
-                    raise ProtocolBroken("an answer to a hold that nobody asked for")
-                self._held.set()
-            case _:
-                self._handle_relay(frame)
-
-    def _greet(self, frame: frames.Hello | frames.Ready) -> None:
-        if isinstance(frame, frames.Hello) and not self._greeted:
-            if frame.version != frames.VERSION:
-                raise ProtocolBroken(f"it speaks version {frame.version}, not {frames.VERSION}")
-            self._greeted = True
-        elif isinstance(frame, frames.Ready) and self._greeted and not self.ready.is_set():
-            self.ready.set()
-        else:
-            raise ProtocolBroken("a greeting out of turn")
-
-    def _command(self, channel: int) -> CommandChannel | None:
-        if channel > self._last_command or not self.ready.is_set():
-            raise ProtocolBroken("a frame for a command that was never started")
-        return self._commands.get(channel)
-
-    def _relay(self, channel: int) -> RelayStream | None:
-        if channel > self._last_relay:
-            raise ProtocolBroken("a frame for a connection that was never opened")
-        return self._relays.get(channel)
-
-    def _handle_relay(self, frame: frames.Bytes | frames.End | frames.Open | frames.Close) -> None:
-        if isinstance(frame, frames.Open):
-            self._open_relay(frame.channel)
-            return
-        relay = self._relay(frame.channel)
-        match frame:
-            case _ if relay is None:
-                return
-            case frames.Bytes(_, data):
-                relay.arrived(data)
-            case frames.End():
-                relay.ended()
-            case frames.Close():
-                del self._relays[relay.id]
-                relay.peer_closed()
-
-    def _open_relay(self, channel: int) -> None:
-        if channel <= self._last_relay or not self.ready.is_set():
-            raise ProtocolBroken("a connection opened twice")
-        self._last_relay = channel
-        # A connection that was closed inside may still be served here, so it is the servers that are counted.
-        if self._door is None or self._doors >= limits.CONCURRENT_COMMANDS:
-            self._outbox.post(frames.Close(channel))
-            return
-        relay = RelayStream(channel, self._outbox.post, self._forget_relay)
-        self._relays[channel] = relay
-        self._doors += 1
-        self._tasks.start_soon(self._serve, self._door, relay)
-
-    def _forget_relay(self, channel: int) -> None:
-        self._relays.pop(channel, None)
-
-    async def _serve(self, door: LinkDoor, relay: RelayStream) -> None:
-        try:
-            await door(relay)
-        except Exception:
-            logger.exception("The door failed on one connection.")
-        finally:
-            self._doors -= 1
-            with anyio.CancelScope(shield=True):
-                await relay.aclose()
+def _mode(mode: int) -> str:
+    return f"{mode & 0o7777:o}"
 
 
 @asynccontextmanager
@@ -425,21 +357,21 @@ async def link_over(
     """
     caught: Exception | None = None
     async with anyio.create_task_group() as tasks:
-        link = Link(env, door, tasks, late_seconds)
-        tasks.start_soon(link.talk, stdin, stdout, setup if isinstance(setup, tuple) else (setup,))
+        mux = Mux(door, tasks, late_seconds)
+        tasks.start_soon(mux.talk, stdin, stdout, setup if isinstance(setup, tuple) else (setup,))
         try:
             with anyio.move_on_after(HELLO_SECONDS):
-                await link.ready.wait()
-            if not link.ready.is_set():
-                await link.fail(f"The guest did not get ready within {HELLO_SECONDS:g} seconds.")
-            if link.lost.is_set():
-                raise SandboxLost(link.reason)
-            yield link
+                await mux.ready.wait()
+            if not mux.ready.is_set():
+                mux.lose(f"The guest did not get ready within {HELLO_SECONDS:g} seconds.")
+            if mux.lost.is_set():
+                raise SandboxLost(mux.reason)
+            yield Link(env, mux)
         except Exception as error:
             # Out of the group first: inside it, the caller's error would arrive wrapped in a group of one.
             caught = error
         finally:
-            await link.fail("The sandbox was closed.")
+            mux.lose("The sandbox was closed.")
             tasks.cancel_scope.cancel()
     if caught is not None:
         raise caught

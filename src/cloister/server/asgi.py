@@ -6,10 +6,11 @@ from litestar import Litestar
 from litestar.di import Provide
 from litestar.types import ASGIApp
 
-from cloister.server import shell, stream
+from cloister.server import commands, dial, files, process, stream
 from cloister.server.auth import guarded
 from cloister.server.errors import respond
 from cloister.server.openapi import HTTP_ROUTES, openapi_json, signature_names
+from cloister.server.ports import with_ports
 from cloister.server.requests import JSON_BYTES, StrictRequest
 from cloister.server.wire import Sockets
 
@@ -27,7 +28,15 @@ def asgi_app(app: "App", token: str, sockets: Sockets) -> ASGIApp:
         return sockets
 
     web = Litestar(
-        (*HTTP_ROUTES, openapi_json, *stream.ROUTES, *shell.ROUTES),
+        (
+            *HTTP_ROUTES,
+            openapi_json,
+            *stream.ROUTES,
+            *process.ROUTES,
+            *commands.SOCKET_ROUTES,
+            *files.SOCKET_ROUTES,
+            *dial.ROUTES,
+        ),
         dependencies={
             "app": Provide(the_app, sync_to_thread=False),
             "sockets": Provide(the_sockets, sync_to_thread=False),
@@ -39,4 +48,4 @@ def asgi_app(app: "App", token: str, sockets: Sockets) -> ASGIApp:
         openapi_config=None,
         logging_config=None,
     )
-    return guarded(web, token)
+    return guarded(with_ports(web, app), token)

@@ -8,6 +8,7 @@ import msgspec
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from cloister.server.errors import Problem
+from cloister.server.port_headers import has_own_name
 
 SUBPROTOCOL = "cloister"
 """What a browser offers beside the token, because it cannot set headers on a WebSocket."""
@@ -37,11 +38,11 @@ def refuse(scope: Scope, secret: bytes) -> Refusal | None:
     headers: list[tuple[bytes, bytes]] = list(scope["headers"])
     host = _only(headers, b"host")
     # A page of another site whose name was made to point at this machine still sends its own name.
-    if host is None or not _LOOPBACK.match(host):
+    if host is None or not (_LOOPBACK.match(host) or has_own_name(host)):
         return 421, Problem("bad_host", "This server answers to localhost and 127.0.0.1 only.")
     if any(name == b"origin" and not _same_origin(value, host) for name, value in headers):
         return 403, Problem("bad_origin", "Pages of other sites may not call this server.")
-    if scope["type"] == "http" and scope["path"] == OPEN_PATH:
+    if scope["type"] == "http" and scope["path"] == OPEN_PATH and not has_own_name(host):
         return None
     if not _has_token(scope, headers, secret):
         return 401, Problem(
@@ -68,7 +69,7 @@ def _has_token(scope: Scope, headers: Iterable[tuple[bytes, bytes]], secret: byt
         given = rest.strip()
     elif scope["type"] == "websocket":
         offered = [str(name) for name in scope["subprotocols"]]
-        if len(offered) == 2 and offered[0] == SUBPROTOCOL:
+        if len(offered) >= 2 and offered[0] == SUBPROTOCOL:
             given = offered[1].encode("latin-1", errors="replace")
     return hmac.compare_digest(given, secret)
 

@@ -19,7 +19,7 @@ from cloister.runs.view import RunView
 from cloister.sandbox.api import SandboxInfo
 from cloister.sandbox.pool import PoolInfo
 from cloister.sandbox.templates.catalog import TemplateInfo
-from cloister.server import files, runs, sandboxes, templates
+from cloister.server import commands, files, process, runs, sandboxes, templates
 from cloister.server.auth import OPEN_PATH
 from cloister.server.errors import Problem
 
@@ -35,6 +35,12 @@ RECORDS = (
     RunView,
     SandboxInfo,
     TemplateInfo,
+    commands.BackgroundCommand,
+    commands.CommandOutput,
+    files.MakeDirectory,
+    files.Move,
+    files.Remove,
+    process.NewCommand,
     runs.Admitted,
     runs.Answer,
     runs.Say,
@@ -83,6 +89,7 @@ HTTP_ROUTES: tuple[HTTPRouteHandler, ...] = (
     health,
     *runs.ROUTES,
     *sandboxes.ROUTES,
+    *commands.ROUTES,
     *files.ROUTES,
     *templates.ROUTES,
 )
@@ -142,6 +149,6 @@ def _complete(path: str, operation: Document) -> None:
         responses[status] = {"description": meaning, "content": {"application/json": {"schema": schema}}}
     if path == OPEN_PATH:
         operation["security"] = []
-    if operation["operationId"] == "writeFile":
+    if operation["operationId"] in ("writeFile", "writeTree"):
         binary = {"schema": {"type": "string", "contentMediaType": "application/octet-stream"}}
         operation["requestBody"] = {"required": True, "content": {"application/octet-stream": binary}}

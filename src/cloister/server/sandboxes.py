@@ -159,7 +159,7 @@ async def exec_command(
     request: Request[Any, Any, State],
 ) -> Executed:
     target = app.sandboxes.get(sandbox)
-    command = _command(_argv(data), data)
+    command = _command(argv_of(data.argv, data.command), data)
 
     async def work() -> Finished:
         return await target.run(command, data.stdin.encode())
@@ -200,11 +200,12 @@ async def _run_code(sandbox: Sandbox, request: Execute) -> Finished:
             await sandbox.run(Command(("rm", "-f", path), cwd="/"))
 
 
-def _argv(request: Exec) -> tuple[str, ...]:
-    match request.argv, request.command:
-        case None, str(line) if line.strip():
+def argv_of(argv: tuple[str, ...] | None, line: str | None) -> tuple[str, ...]:
+    """The one of both that is given. Raises `UserError` (`bad_command`)."""
+    match argv, line:
+        case None, str() if line.strip():
             return ("/bin/bash", "-c", line)
-        case tuple(argv), None if argv:
+        case tuple(), None if argv:
             return argv
         case _:
             raise UserError("bad_command", "Give either argv, a list of words, or command, a line for bash.")

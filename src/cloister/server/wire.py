@@ -91,14 +91,27 @@ class Wire:
         """Raises `TooSlow` when it could not be handed over in time, and `ClientGone`."""
         try:
             with anyio.fail_after(self._sockets.send_seconds):
-                if isinstance(message, str):
-                    await self._socket.send_text(message)
-                else:
-                    await self._socket.send_bytes(message)
+                await self._hand_over(message)
         except TimeoutError:
             raise TooSlow from None
         except (WebSocketDisconnect, OSError):
             raise ClientGone from None
+
+    async def send_patiently(self, message: bytes | str) -> None:
+        """As `send`, for as long as the client is there: whoever pipes output into a pager may read it tomorrow.
+
+        Only where something else listens to the client, and so notices that it is gone.
+        """
+        try:
+            await self._hand_over(message)
+        except (WebSocketDisconnect, OSError):
+            raise ClientGone from None
+
+    async def _hand_over(self, message: bytes | str) -> None:
+        if isinstance(message, str):
+            await self._socket.send_text(message)
+        else:
+            await self._socket.send_bytes(message)
 
     async def send_record(self, **members: object) -> None:
         """One JSON object as a text message."""

@@ -5,11 +5,12 @@ the same way; the arguments of commands are not mapped, so scripts use paths rel
 """
 
 import os
+import shutil
 import signal as signals
 import stat
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path, PurePosixPath
 
 import anyio
@@ -17,8 +18,21 @@ import anyio.abc
 from anyio import to_thread
 
 from cloister.core import limits
-from cloister.core.commands import WORK_DIR, Command, Entry, Exited, Finished, Killed, Output, Pty, Stream
+from cloister.core.commands import (
+    WORK_DIR,
+    Change,
+    Command,
+    Entry,
+    Exited,
+    Finished,
+    Killed,
+    Output,
+    Pty,
+    Sink,
+    Stream,
+)
 from cloister.core.errors import UserError
+from cloister.sandbox import trees
 from cloister.testing import _spawn
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -86,9 +100,73 @@ class LocalComputer:
     async def list(self, path: str) -> tuple[Entry, ...]:
         return await to_thread.run_sync(_list, self._host_path(path), path)
 
+    async def stat(self, path: str) -> Entry:
+        with _failing(path):
+            return _entry(self._host_path(path))
+
+    async def move(self, source: str, target: str) -> None:
+        with _failing(source):
+            real = self._host_path(target)
+            real.parent.mkdir(parents=True, exist_ok=True)
+            await to_thread.run_sync(shutil.move, self._host_path(source), real)
+
+    async def remove(self, path: str, *, recursive: bool = False) -> None:
+        with _failing(path):
+            real = self._host_path(path)
+            if recursive and not real.is_symlink() and real.is_dir():
+                await to_thread.run_sync(shutil.rmtree, real)
+            elif real.is_dir() and not real.is_symlink():
+                real.rmdir()
+            else:
+                real.unlink()
+
+    async def mkdir(self, path: str, *, mode: int = 0o755) -> None:
+        with _failing(path):
+            self._host_path(path).mkdir(mode, parents=True, exist_ok=True)
+
+    @asynccontextmanager
+    async def read_stream(
+        self, path: str, *, offset: int = 0, limit_bytes: int | None = None
+    ) -> AsyncGenerator[AsyncIterator[bytes]]:
+        most = limits.FILE_BYTES if limit_bytes is None else limit_bytes
+        data = await self.read(path, offset=offset, limit_bytes=most)
+
+        async def pieces() -> AsyncIterator[bytes]:
+            for start in range(0, len(data), _READ_BYTES):
+                yield data[start : start + _READ_BYTES]
+
+        yield pieces()
+
+    @asynccontextmanager
+    async def write_stream(self, path: str, *, mode: int = 0o644) -> AsyncGenerator[Sink]:
+        kept = _Kept()
+        yield kept
+        await self.write(path, bytes(kept.data), mode=mode)
+
+    @asynccontextmanager
+    async def watch(self, path: str) -> AsyncGenerator[AsyncIterator[Change]]:
+        raise UserError("no_watch", f"A local computer cannot watch {path}: look at it again instead.")
+        yield  # it is a context manager all the same
+
+    def download(self, path: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        return trees.download(self, path)
+
+    def upload(self, path: str) -> AbstractAsyncContextManager[Sink]:
+        return trees.upload(self, path)
+
     def _host_path(self, path: str) -> Path:
         absolute = PurePosixPath(WORK_DIR) / path
         return self._root.joinpath(*absolute.parts[1:])
+
+
+class _Kept:
+    """Takes bytes and keeps them."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    async def send(self, data: bytes) -> None:
+        self.data += data
 
 
 class LocalProcess:
@@ -135,6 +213,9 @@ class LocalProcess:
 
     async def resize(self, size: Pty) -> None:
         """There is no terminal whose size could change."""
+
+    async def kill(self) -> None:
+        self._end("cancelled")
 
     async def end_after(self, seconds: float) -> None:
         await anyio.sleep(seconds)
@@ -183,6 +264,14 @@ def _file_error(path: str, error: OSError) -> UserError:
             return UserError("not_a_directory", f"{path} is not a directory.")
         case _:
             return UserError("file_failed", f"{path}: {error.strerror}.")
+
+
+@contextmanager
+def _failing(path: str) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _file_error(path, error) from None
 
 
 def _read(real: Path, path: str, offset: int, limit_bytes: int) -> bytes:

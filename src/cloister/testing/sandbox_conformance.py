@@ -3,72 +3,26 @@
 The host must be able to open its default template, which has a shell, coreutils and Python in it.
 """
 
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
-
 import anyio
 from anyio.abc import ByteStream
 
 from cloister.core import limits
-from cloister.core.commands import Command, Exited, Finished, Output, Process, Pty, shell
-from cloister.core.errors import CloisterError
+from cloister.core.commands import Command, Pty, shell
 from cloister.core.ids import SandboxId, new_snapshot_id
 from cloister.core.records import Quota
-from cloister.sandbox.api import Host, Sandbox, SandboxSpec
-
-WAIT_SECONDS = 30.0
-"""How long a promise may take to be seen; only a broken one takes so long."""
-
-Promise = Callable[[Host], Awaitable[None]]
-
-
-def expect(found: object, wanted: object) -> None:
-    if found != wanted:
-        raise AssertionError(f"found {found!r}, wanted {wanted!r}")
-
-
-def hold(truth: bool, promise: str) -> None:
-    if not truth:
-        raise AssertionError(promise)
-
-
-@contextmanager
-def refused(*codes: str) -> Generator[None]:
-    """The block must raise one of our errors with one of these codes."""
-    try:
-        yield
-    except CloisterError as error:
-        hold(error.code in codes, f"{error.code} ({error.message}) instead of {codes}")
-    else:
-        raise AssertionError(f"nothing was raised instead of {codes}")
-
-
-async def first_output(process: Process) -> bytes:
-    async for item in process:
-        if isinstance(item, Output):
-            return item.data
-    raise AssertionError("the command ended without output")
-
-
-async def rest(process: Process) -> Finished:
-    """Everything up to the end."""
-    out, err = bytearray(), bytearray()
-    async for item in process:
-        match item:
-            case Output("out", data):
-                out += data
-            case Output(_, data):
-                err += data
-            case Exited():
-                return Finished(item, bytes(out), bytes(err))
-    raise AssertionError("there was no end")
-
-
-async def text(sandbox: Sandbox, line: str) -> str:
-    """What a shell line prints; it must succeed."""
-    finished = await sandbox.run(shell(line))
-    hold(finished.ok, f"{line!r} ended with {finished.exited}: {finished.err!r}")
-    return finished.out.decode().strip()
+from cloister.sandbox.api import Host, SandboxSpec
+from cloister.testing.command_conformance import COMMAND_PROMISES
+from cloister.testing.expecting import (
+    WAIT_SECONDS,
+    Promise,
+    expect,
+    first_output,
+    hold,
+    refused,
+    rest,
+    text,
+)
+from cloister.testing.file_conformance import FILE_PROMISES
 
 
 async def a_command_gives_back_its_output_and_status(host: Host) -> None:
@@ -471,6 +425,8 @@ PROMISES: tuple[Promise, ...] = (
     files_are_written_whole_and_read_in_parts,
     a_directory_is_listed_in_order,
     file_operations_that_cannot_be_say_why,
+    *FILE_PROMISES,
+    *COMMAND_PROMISES,
     a_fork_has_the_files_and_only_with_memory_the_processes_and_both_go_on,
     many_forks_at_once_are_all_whole,
     a_copy_under_write_load_is_of_one_moment,

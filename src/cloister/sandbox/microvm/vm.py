@@ -15,14 +15,13 @@ from pathlib import Path
 import anyio
 import msgspec
 
-from cloister.core import limits
-from cloister.core.commands import Command, Entry, Finished, Process
 from cloister.core.errors import HostError, SandboxLost, UserError
 from cloister.core.ids import OwnerId, SandboxId
 from cloister.core.records import Isolation, Quota
 from cloister.sandbox import guest, plan, selftest
 from cloister.sandbox.api import Door, Report, Sandbox, SandboxInfo, SandboxSpec, SnapshotInfo, TierReport
 from cloister.sandbox.claims import Claims
+from cloister.sandbox.linked import Linked
 from cloister.sandbox.microvm import boot, qemu, ram
 from cloister.sandbox.microvm.boot import Awake, Means, Moment, Wish
 from cloister.sandbox.microvm.counter import counter_khz
@@ -61,40 +60,25 @@ class _Shared:
     moment: Moment
 
 
-class MicrovmSandbox:
+class MicrovmSandbox(Linked):
     """One running machine, as the rest of the house sees it."""
 
     def __init__(
         self, host: "MicrovmHost", wish: Wish, info: SandboxInfo, awake: Awake, base: OpenFile
     ) -> None:
+        super().__init__(awake.link)
         self.info = info
         self.wish = wish
         self.pause_seconds = 0.0
         """How long it stood still for its last fork."""
         self._host = host
         self._awake = awake
-        self._link = awake.link
         self._base = base
         self._disk: Disk = awake.disk
         self._copying = anyio.Lock()
         self._begun = 0
         self._waiting = 0
         self._shared: _Shared | None = None
-
-    def start(self, command: Command) -> AbstractAsyncContextManager[Process]:
-        return self._link.start(command)
-
-    async def run(self, command: Command, stdin: bytes = b"") -> Finished:
-        return await self._link.run(command, stdin)
-
-    async def read(self, path: str, *, offset: int = 0, limit_bytes: int = limits.FILE_BYTES) -> bytes:
-        return await self._link.read(path, offset=offset, limit_bytes=limit_bytes)
-
-    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
-        await self._link.write(path, data, mode=mode)
-
-    async def list(self, path: str) -> tuple[Entry, ...]:
-        return await self._link.list(path)
 
     def fork(self) -> AbstractAsyncContextManager[Sandbox]:
         return self._host.fork(self)
