@@ -25,10 +25,17 @@ def tier(request: pytest.FixtureRequest) -> TierName:
 
 
 @pytest.fixture
+def prepared(tier: TierName, request: pytest.FixtureRequest) -> None:
+    """What a tier needs beforehand. Not asynchronous, because making it runs an event loop of its own."""
+    if tier == "microvm":
+        request.getfixturevalue("machine_dir")
+
+
+@pytest.fixture
 async def host(
     tier: TierName,
     data_dir: Path,
-    request: pytest.FixtureRequest,
+    prepared: None,
     host_of: Callable[[TierName, str | None], AbstractAsyncContextManager[ContainerHost]],
 ) -> AsyncGenerator[Host]:
     """A place for sandboxes, of each tier in turn."""
@@ -36,7 +43,6 @@ async def host(
         async with host_of(tier, None) as found:
             yield found
         return
-    request.getfixturevalue("machine_dir")
     owner = new_owner_id()
     with Owners(data_dir / "owners").hold(owner):
         yield MicrovmHost(data_dir, owner, None, os.environ["PATH"])

@@ -45,14 +45,14 @@ _SETTLE_SECONDS = 3.0
 
 _BLOCK = 4_096
 _INODE_BYTES = 256
-_OVERHEAD_BYTES = 64 * 1024**2
+_OVERHEAD_BYTES = 16 * 1024**2
 _NOBODY = 65_534
 
 _LOADED = 3
 _UNUSED_SECONDS = 2 * 86_400.0
 """After so long an image that nobody loaded is removed when another one is made."""
 
-_VERSION = 5
+_VERSION = 6
 """Raised when what is kept changes."""
 
 
@@ -177,10 +177,10 @@ async def make_disk(rootfs: Path, target: Path, free_bytes: int, path: str) -> N
     try:
         await _run(argv, path)
         shown = await _run(["dumpe2fs", "-h", str(scratch)], path)
-        free = int(next(line.split(":")[1] for line in shown.splitlines() if line.startswith("Free blocks:")))
+        blocks, free = _number(shown, "Block count:"), _number(shown, "Free blocks:")
         # What is free beyond the quota is kept for an id that no command has. Root inside could take that id on, and
         # would then be stopped by the end of the disk, a little later.
-        kept = max(0, free - free_bytes // _BLOCK)
+        kept = min(max(0, free - free_bytes // _BLOCK), blocks // 2 - 1)  # more than half cannot be kept
         await _run(["tune2fs", "-r", str(kept), "-u", str(_NOBODY), "-g", str(_NOBODY), str(scratch)], path)
         scratch.chmod(0o600)
         scratch.rename(target)
@@ -194,6 +194,11 @@ async def _run(argv: list[str], path: str) -> str:
         said = one_line(decode(done.err), 300)
         raise HostError("no_disk_image", f"The disk of a template could not be made: {said}")
     return decode(done.out)
+
+
+def _number(shown: str, field: str) -> int:
+    """What `dumpe2fs` says after `field`."""
+    return int(next(line for line in shown.splitlines() if line.startswith(field)).split(":")[1])
 
 
 def _bytes_in(rootfs: Path) -> int:
