@@ -103,14 +103,14 @@ async def test_a_sandbox_that_writes_onto_a_full_disk_breaks_nothing_but_itself(
         await sandbox.write("file", b"before")
         await sandbox.snapshot("kept")
         ballast = fill_disk(small_disk, 0)
-        await sandbox.run(shell("head -c 300000000 /dev/urandom > big; sync"))
+        await sandbox.run(shell("head -c 300000000 /dev/urandom > big; sync -f ."))
         await refuses(host, "create")
     ballast.unlink()
     with anyio.fail_after(60):
         assert [info.name for info in await host.snapshots()] == ["kept"]
         async with host.open(SandboxSpec(template="snapshot:kept")) as restored, restored.fork() as child:
             assert await child.read("file") == b"before"
-            assert (await child.run(shell("head -c 10000000 /dev/urandom > some && sync"))).ok
+            assert (await child.run(shell("head -c 10000000 /dev/urandom > some && sync -f ."))).ok
     assert list((small_disk / "sandboxes").iterdir()) == []
 
 

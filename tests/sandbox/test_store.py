@@ -3,7 +3,7 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from cloister.core.errors import HostError
-from cloister.sandbox.store import disk, image, ioctls, mounts
+from cloister.sandbox.store import ioctls, mounts
 from cloister.sandbox.store.api import Layers, Tree, writable
 from cloister.sandbox.store.btrfs import BtrfsStore
 from cloister.sandbox.store.choose import can_share_blocks, is_btrfs, stores
@@ -235,35 +235,6 @@ async def test_removed_roots_leave_no_quota_group(store: BtrfsStore) -> None:
             # The kernel removes subvolumes in the background and tells nobody.
             await anyio.sleep(0.05)
             ioctls.sync(top)
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Generator[Path]:
-    at = tmp_path / "disk"
-    at.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={1024 * MIB}", "tmpfs", str(at)], check=True)
-    yield at
-    anyio.run(until_gone, at)
-    subprocess.run(["umount", str(at)], check=True)
-
-
-async def test_a_store_grows_while_it_is_used_and_never_into_the_floor(
-    small_disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(image, "FIRST_BYTES", 256 * MIB)
-    file = small_disk / "store.btrfs"
-    store = BtrfsStore(small_disk, PATH, native=False, floor=200 * MIB)
-    try:
-        await store.snapshots()
-        assert file.stat().st_size == 256 * MIB
-        root = writable(await store.create(None, "s-one", 4 * LIMIT))
-        assert file.stat().st_size == 768 * MIB
-        found = os.statvfs(root)
-        assert found.f_blocks * found.f_frsize == 768 * MIB
-        assert 300 < await fill(root, 2_000) < 768, "more than it had at first"
-        assert disk.free(small_disk) >= 200 * MIB
-    finally:
-        await store.close()
 
 
 async def test_a_damaged_store_is_named_with_what_to_do(tmp_path: Path) -> None:
