@@ -52,6 +52,7 @@ _Rest = (
     | e.StopRequested
     | e.ConnectionDecided
     | e.ConnectionClosed
+    | e.RequestDecided
     | e.ChangeMade
     | e.ChangeDelivered
     | e.RunFinished
@@ -307,7 +308,7 @@ class Renderer:
             case e.RunFinished():
                 yield IDLE
                 yield from summary(fold(self._events), self._width)
-            case e.TurnEnded() | e.ConnectionClosed() | e.ChangeMade() | e.ChangeDelivered():
+            case e.TurnEnded() | e.ConnectionClosed() | e.RequestDecided() | e.ChangeMade() | e.ChangeDelivered():
                 yield IDLE
             case _:
                 assert_never(body)

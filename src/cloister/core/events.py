@@ -226,6 +226,8 @@ class ConnectionDecided(Body, frozen=True):
     port: int
     effect: Literal["allow", "deny"]
     rule: str
+    credential: str | None = None
+    """The name of the credential it was opened for."""
 
 
 class ConnectionClosed(Body, frozen=True):
@@ -235,6 +237,22 @@ class ConnectionClosed(Body, frozen=True):
     sent_bytes: int
     received_bytes: int
     seconds: float
+    credential: str | None = None
+    """The names of the credentials that were used on it, with commas between them."""
+
+
+class RequestDecided(Body, frozen=True):
+    """One HTTP request of a connection whose requests the door can read; so many of a sandbox are recorded."""
+
+    sandbox: str
+    host: str
+    port: int
+    method: str
+    path: str
+    """Decoded and cut, without the query."""
+    effect: Literal["allow", "deny"]
+    rule: str
+    credential: str | None = None
 
 
 class ChangeMade(Body, frozen=True):
@@ -290,6 +308,7 @@ AnyBody = (
     | StopRequested
     | ConnectionDecided
     | ConnectionClosed
+    | RequestDecided
     | ChangeMade
     | ChangeDelivered
     | RunFinished

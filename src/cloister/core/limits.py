@@ -68,8 +68,24 @@ DIAGNOSIS_BYTES = 655_360
 JUNIT_BYTES = 33_554_432
 """Largest JUnit file that is read."""
 
-DOOR_CONNECTIONS = 64
-"""Live connections through the door per sandbox."""
+DOOR_CONNECTIONS = 256
+"""Live connections through the door per sandbox; the guest relays as many."""
+
+DOOR_BYTES = 107_374_182_400
+"""What one sandbox may move through the door in its life, both ways together."""
+
+DOOR_CONNECTION_SECONDS = 21_600.0
+"""How long one connection through the door may last."""
+
+DOOR_REQUESTS_PER_SECOND = 100.0
+DOOR_REQUESTS_AT_ONCE = 1_000
+"""New connections and requests of one sandbox: so many at once, and so many more each second."""
+
+DOOR_REQUESTS_RECORDED = 2_000
+"""Requests of one sandbox that are in the log one by one; connections always are."""
+
+DOOR_SANDBOXES = 4_096
+"""Sandboxes without a connection whose use of one door is remembered."""
 
 DOOR_HEAD_BYTES = 16_384
 """Longest request head, and longest TLS ClientHello, the door reads."""

@@ -40,6 +40,21 @@ class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What it may write; enforced where the store says so."""
 
 
+class DoorBounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How much and how long one sandbox may use the door."""
+
+    connections: Annotated[int, msgspec.Meta(ge=1, le=limits.DOOR_CONNECTIONS)] = limits.DOOR_CONNECTIONS
+    bytes: Annotated[int, msgspec.Meta(ge=1)] = limits.DOOR_BYTES
+    """Both ways together, in the sandbox's life."""
+    requests_per_second: Annotated[float, msgspec.Meta(gt=0)] = limits.DOOR_REQUESTS_PER_SECOND
+    requests_at_once: Annotated[int, msgspec.Meta(ge=1)] = limits.DOOR_REQUESTS_AT_ONCE
+    """How many before `requests_per_second` holds; a new connection counts as one."""
+    connection_seconds: Annotated[float, msgspec.Meta(gt=0)] = limits.DOOR_CONNECTION_SECONDS
+    idle_seconds: Annotated[float, msgspec.Meta(gt=0)] = limits.DOOR_IDLE_SECONDS
+    head_seconds: Annotated[float, msgspec.Meta(gt=0)] = limits.DOOR_HEAD_SECONDS
+    dial_seconds: Annotated[float, msgspec.Meta(gt=0)] = limits.DOOR_DIAL_SECONDS
+
+
 class PoolWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Sandboxes to keep warm while a server runs."""
 

@@ -1,7 +1,9 @@
-"""The head of a proxy request, read strictly and once: what is in doubt is refused, never repaired."""
+"""The head of a request to the door, read strictly and once: what is in doubt is refused, never repaired."""
 
 import re
 from collections.abc import Sequence
+from typing import Literal
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 
@@ -11,8 +13,14 @@ _AUTHORITY = re.compile(rb"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,255})(?::([
 _TARGET = re.compile(rb"http://([^/?#]*)([/?].*)?", re.IGNORECASE)
 _LENGTH = re.compile(rb"[0-9]{1,15}")
 _HEADERS = 100
-_HOP_BY_HOP = frozenset({b"connection", b"keep-alive", b"te", b"trailer", b"upgrade", b"host"})
+_HOP_BY_HOP = frozenset(
+    {b"connection", b"keep-alive", b"te", b"trailer", b"upgrade", b"host", b"expect", b"http2-settings"}
+)
 _FRAMING = frozenset({b"host", b"content-length", b"transfer-encoding"})
+
+Headers = Sequence[tuple[bytes, bytes]]
+Framing = int | Literal["chunked", "close"]
+"""How long a body is: a number of bytes, in chunks, or until the connection ends."""
 
 
 class BadHead(Exception):
@@ -31,18 +39,41 @@ class Head(msgspec.Struct, frozen=True):
     """In lower case, without a final dot; not yet known to be a name at all."""
     port: int
     tunnel: bool
-    """CONNECT, against one plain HTTP request."""
-    forward: bytes = b""
-    """The head to send on, for a plain request."""
-    body_bytes: int = 0
-    """What belongs to the plain request after its head."""
+    """CONNECT, against one HTTP request."""
+    method: str = ""
+    target: bytes = b""
+    """Path and query as they were written, for an HTTP request."""
+    path: str = ""
+    """The path as rules see it: decoded, without repeated slashes, without the query."""
+    named: bytes = b""
+    """The value of the Host header that goes on."""
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    """What is meant for the server, without Host."""
+    body: Framing = 0
+    keep: bool = False
+    """Whether the client may send another request afterwards."""
+    waits: bool = False
+    """Whether the client wants to be told to go on before it sends the body."""
+    old: bool = False
+    """HTTP/1.0: its client does not know chunks."""
+
+    @property
+    def forward(self) -> bytes:
+        """The head to send on."""
+        return b"" if self.tunnel else self.forward_with(self.headers)
+
+    def forward_with(self, headers: Headers) -> bytes:
+        """The head to send on, with these headers instead."""
+        first = b"%s %s HTTP/1.1" % (self.method.encode("ascii"), self.target)
+        lines = [first, b"Host: " + self.named, *(b"%s: %s" % header for header in headers)]
+        return b"\r\n".join([*lines, b"", b""])
 
 
-Headers = Sequence[tuple[bytes, bytes]]
+def parse_head(data: bytes, origin: tuple[str, int] | None = None) -> Head:
+    """Read everything up to and including the empty line. Raises `BadHead` and nothing else.
 
-
-def parse_head(data: bytes) -> Head:
-    """Read everything up to and including the empty line. Raises `BadHead` and nothing else."""
+    Within terminated TLS `origin` is the host and port that the connection is for; elsewhere the request names them.
+    """
     if not data.endswith(b"\r\n\r\n"):
         raise BadHead("The request head does not end with an empty line.")
     first, *rest = data[:-4].split(b"\r\n")
@@ -54,8 +85,47 @@ def parse_head(data: bytes) -> Head:
     headers = [_header(text) for text in rest]
     method, target, version = line[1], line[2], line[3]
     if method == b"CONNECT":
+        if origin is not None:
+            raise BadHead("There is no tunnel within a tunnel.")
         return _tunnel(target, headers)
-    return _plain(method, target, version, headers)
+    if origin is not None:
+        host, port, path = *origin, _own_path(target)
+        default = 443
+    else:
+        host, port, path = _absolute(target)
+        default = 80
+    _check_host(headers, (host, port), default, must=version == b"HTTP/1.1")
+    name = host.encode("ascii") + (b"" if port == default else b":%d" % port)
+    old = version == b"HTTP/1.0"
+    return Head(
+        host,
+        port,
+        tunnel=False,
+        method=method.decode("ascii"),
+        target=path,
+        path=rule_path(path),
+        named=name,
+        headers=tuple(_forwarded(headers)),
+        body=_framing(headers),
+        keep=_keeps(headers, old=old),
+        waits=b"100-continue" in [value.lower() for value in values(headers, b"expect")] and not old,
+        old=old,
+    )
+
+
+def rule_path(target: bytes) -> str:
+    """The path of a request as rules see it. Raises `BadHead` for one that servers read differently."""
+    decoded = unquote_to_bytes(target.partition(b"?")[0]).decode("utf-8", errors="surrogateescape")
+    if any(ord(char) < 0x20 or ord(char) == 0x7F or "\udc80" <= char <= "\udcff" for char in decoded):
+        raise BadHead("The path has characters that no path has.")
+    if "\\" in decoded or any(part in (".", "..") for part in decoded.split("/")):
+        raise BadHead("The path has a part that some servers would leave out: write it without . and ..")
+    return re.sub(r"/{2,}", "/", decoded)
+
+
+def values(headers: Headers, name: bytes) -> list[bytes]:
+    """All values of a header, by its name in lower case."""
+    return [value for key, value in headers if key.lower() == name]
 
 
 def _header(text: bytes) -> tuple[bytes, bytes]:
@@ -69,33 +139,37 @@ def _tunnel(target: bytes, headers: Headers) -> Head:
     host, port = _authority(target)
     if port is None:
         raise BadHead("CONNECT needs HOST:PORT.")
-    for value in _values(headers, b"host"):
+    for value in values(headers, b"host"):
         if _authority(value) not in ((host, port), (host, None)):
             raise BadHead("The Host header names another host than the request.")
-    if _values(headers, b"transfer-encoding") or any(v != b"0" for v in _values(headers, b"content-length")):
+    if values(headers, b"transfer-encoding") or any(v != b"0" for v in values(headers, b"content-length")):
         raise BadHead("CONNECT has no body.")
     return Head(host, port, tunnel=True)
 
 
-def _plain(method: bytes, target: bytes, version: bytes, headers: Headers) -> Head:
+def _absolute(target: bytes) -> tuple[str, int, bytes]:
     url = _TARGET.fullmatch(target)
     if url is None or b"#" in target or b"\\" in target:
         raise BadHead("This is a proxy: ask it for http://HOST/… or to CONNECT HOST:PORT.")
-    host, named_port = _authority(url[1])
-    port = 80 if named_port is None else named_port
-    hosts = _values(headers, b"host")
-    if len(hosts) > 1 or (not hosts and version == b"HTTP/1.1"):
-        raise BadHead("A request has exactly one Host header.")
-    if any(_with_port(_authority(value)) != (host, port) for value in hosts):
-        raise BadHead("The Host header names another host than the request.")
+    host, port = _authority(url[1])
     path = url[2] or b"/"
-    path = path if path.startswith(b"/") else b"/" + path
-    kept = _forwarded(headers)
-    name = host.encode("ascii") + (b"" if named_port is None else b":%d" % port)
-    lines = [b"%s %s %s" % (method, path, version), b"Host: " + name]
-    lines += [b"%s: %s" % header for header in kept]
-    lines += [b"Connection: close", b"", b""]
-    return Head(host, port, tunnel=False, forward=b"\r\n".join(lines), body_bytes=_length(headers))
+    return host, 80 if port is None else port, path if path.startswith(b"/") else b"/" + path
+
+
+def _own_path(target: bytes) -> bytes:
+    if not target.startswith(b"/") or b"#" in target or b"\\" in target:
+        raise BadHead("A request to a server begins its target with a slash.")
+    return target
+
+
+def _check_host(headers: Headers, authority: tuple[str, int], default: int, *, must: bool) -> None:
+    hosts = values(headers, b"host")
+    if len(hosts) > 1 or (not hosts and must):
+        raise BadHead("A request has exactly one Host header.")
+    for value in hosts:
+        host, port = _authority(value)
+        if (host, default if port is None else port) != authority:
+            raise BadHead("The Host header names another host than the request.")
 
 
 def _authority(text: bytes) -> tuple[str, int | None]:
@@ -112,27 +186,32 @@ def _authority(text: bytes) -> tuple[str, int | None]:
     return host, port
 
 
-def _with_port(authority: tuple[str, int | None]) -> tuple[str, int]:
-    host, port = authority
-    return host, 80 if port is None else port
-
-
-def _values(headers: Headers, name: bytes) -> list[bytes]:
-    return [value for key, value in headers if key.lower() == name]
-
-
-def _length(headers: Headers) -> int:
-    if _values(headers, b"transfer-encoding"):
-        raise BadHead("Send the body with a Content-Length, not in chunks.", 411)
-    lengths = _values(headers, b"content-length")
+def _framing(headers: Headers) -> Framing:
+    codings = values(headers, b"transfer-encoding")
+    lengths = values(headers, b"content-length")
+    if codings and lengths:
+        raise BadHead("A body has a Content-Length or comes in chunks, not both.")
+    if codings:
+        if len(codings) > 1 or codings[0].lower() != b"chunked":
+            raise BadHead("A body has no other transfer encoding than chunked.")
+        return "chunked"
     if len(lengths) > 1 or not all(_LENGTH.fullmatch(length) for length in lengths):
         raise BadHead("The Content-Length is not one number.")
     return int(lengths[0]) if lengths else 0
 
 
+def _listed(headers: Headers) -> set[bytes]:
+    return {name.strip().lower() for value in values(headers, b"connection") for name in value.split(b",")}
+
+
+def _keeps(headers: Headers, *, old: bool) -> bool:
+    wishes = _listed(headers) | {value.lower() for value in values(headers, b"proxy-connection")}
+    return b"close" not in wishes and (not old or b"keep-alive" in wishes)
+
+
 def _forwarded(headers: Headers) -> Headers:
     """The headers that are meant for the server and not for a proxy."""
-    listed = {name.strip().lower() for value in _values(headers, b"connection") for name in value.split(b",")}
+    listed = _listed(headers)
     if listed & _FRAMING:
         raise BadHead("The Connection header lists a header that must not be dropped.")
     dropped = _HOP_BY_HOP | listed

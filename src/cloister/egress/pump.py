@@ -3,36 +3,55 @@
 from collections.abc import Awaitable, Callable
 
 import anyio
-from anyio import BrokenResourceError, CancelScope, ClosedResourceError, EndOfStream
+from anyio import CancelScope, EndOfStream
 from anyio.abc import ByteStream
 
-BROKEN = (BrokenResourceError, ClosedResourceError, OSError)
-"""How a peer that is gone shows."""
+from cloister.egress.bounds import Spent
+from cloister.egress.refusal import BROKEN
+
+_READ_BYTES = 262_144
 
 
 class Traffic:
-    """What went through."""
+    """What went through; `moved` hears of it and may raise."""
 
-    def __init__(self) -> None:
+    def __init__(self, moved: Callable[[int], None] | None = None) -> None:
         self.sent_bytes = 0
         self.received_bytes = 0
+        self._moved = moved
 
     def sent(self, count: int) -> None:
         self.sent_bytes += count
+        if self._moved:
+            self._moved(count)
 
     def received(self, count: int) -> None:
         self.received_bytes += count
+        if self._moved:
+            self._moved(count)
+
+
+class Pace:
+    """A scope that ends when nothing moves for too long, or when all of it has lasted too long."""
+
+    def __init__(self, idle_seconds: float, ends: float) -> None:
+        self.scope = CancelScope()
+        self._idle_seconds = idle_seconds
+        self._ends = ends
+        self.moved()
+
+    def moved(self) -> None:
+        self.scope.deadline = min(anyio.current_time() + self._idle_seconds, self._ends)
 
 
 class Flow:
     """Two directions that end together: when both sides are done, one breaks, or nothing moves for too long."""
 
-    def __init__(self, client: ByteStream, server: ByteStream, traffic: Traffic, idle_seconds: float) -> None:
+    def __init__(self, client: ByteStream, server: ByteStream, traffic: Traffic, pace: Pace) -> None:
         self._client = client
         self._server = server
         self._traffic = traffic
-        self._idle_seconds = idle_seconds
-        self._scope = CancelScope()
+        self._pace = pace
 
     async def tunnel(self, first: bytes) -> None:
         """Carry anything; the end of one direction is passed on and the other goes on."""
@@ -46,55 +65,28 @@ class Flow:
             await self._copy(self._server, self._client, self._traffic.received)
             await self._client.send_eof()
 
-        await self._both(up, down)
-
-    async def exchange(self, head: bytes, body: bytes, body_bytes: int) -> None:
-        """Carry one request, `body` being what has come of it, and its response; nothing after it is read."""
-
-        async def up() -> None:
-            await self._send(self._server, head + body, self._traffic.sent)
-            left = body_bytes - len(body)
-            if await self._copy(self._client, self._server, self._traffic.sent, left):
-                self._scope.cancel()
-
-        async def down() -> None:
-            await self._copy(self._server, self._client, self._traffic.received)
-            self._scope.cancel()
-
-        await self._both(up, down)
-
-    async def _both(self, *directions: Callable[[], Awaitable[None]]) -> None:
         async def run(direction: Callable[[], Awaitable[None]]) -> None:
             try:
                 await direction()
-            except BROKEN:
-                self._scope.cancel()
+            except (*BROKEN, Spent):
+                self._pace.scope.cancel()
 
-        with self._scope:
-            self._moved()
+        with self._pace.scope:
             async with anyio.create_task_group() as tasks:
-                for direction in directions:
-                    tasks.start_soon(run, direction)
-
-    def _moved(self) -> None:
-        self._scope.deadline = anyio.current_time() + self._idle_seconds
+                tasks.start_soon(run, up)
+                tasks.start_soon(run, down)
 
     async def _send(self, to: ByteStream, data: bytes, count: Callable[[int], None]) -> None:
         if data:
             await to.send(data)
             count(len(data))
-            self._moved()
+            self._pace.moved()
 
-    async def _copy(
-        self, source: ByteStream, to: ByteStream, count: Callable[[int], None], left: int | None = None
-    ) -> int | None:
-        """Copy to the end of `source`, or `left` bytes; returns how many of those did not come."""
-        while left is None or left > 0:
+    async def _copy(self, source: ByteStream, to: ByteStream, count: Callable[[int], None]) -> None:
+        while True:
             try:
-                data = await source.receive(65_536 if left is None else min(left, 65_536))
+                data = await source.receive(_READ_BYTES)
             except EndOfStream:
-                break
-            self._moved()
+                return
+            self._pace.moved()
             await self._send(to, data, count)
-            left = None if left is None else left - len(data)
-        return left

@@ -31,6 +31,7 @@ from cloister.core.events import (
     PhaseStarted,
     PromptReceived,
     ProofTaken,
+    RequestDecided,
     RunAdmitted,
     RunClaimed,
     RunFinished,
@@ -56,6 +57,7 @@ _OfThePlace = (
     | BaselineTaken
     | ConnectionDecided
     | ConnectionClosed
+    | RequestDecided
     | ChangeMade
     | ChangeDelivered
 )
@@ -209,6 +211,7 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
                 | BaselineTaken()
                 | ConnectionDecided()
                 | ConnectionClosed()
+                | RequestDecided()
                 | ChangeMade()
                 | ChangeDelivered()
             ):
@@ -256,7 +259,7 @@ def _of_the_place(draft: _Draft, body: _OfThePlace) -> None:
             draft.change = body
         case ChangeDelivered():
             draft.delivered = body
-        case SandboxClosed() | ConnectionDecided() | ConnectionClosed():
+        case SandboxClosed() | ConnectionDecided() | ConnectionClosed() | RequestDecided():
             pass
         case _:
             assert_never(body)

@@ -1,0 +1,201 @@
+"""Who may go where: the policy is asked by name, every address of the name is judged, and a judged one is dialled."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Literal
+
+import anyio
+from anyio.abc import ByteStream, SocketAttribute
+
+from cloister.core.events import ConnectionClosed, ConnectionDecided, RequestDecided
+from cloister.core.ids import SandboxId
+from cloister.core.records import DoorBounds
+from cloister.core.text import one_line
+from cloister.egress import outside
+from cloister.egress.addresses import NEIGHBOURS, forbidden
+from cloister.egress.bounds import Account
+from cloister.egress.http_head import Head
+from cloister.egress.pump import Traffic
+from cloister.egress.refusal import Refused
+from cloister.policy.api import Action, ConnectAction, Decision, RequestAction
+from cloister.policy.hosts import is_address, normal_host
+
+Decide = Callable[[Action], Decision]
+DoorEvent = ConnectionDecided | ConnectionClosed | RequestDecided
+Record = Callable[[SandboxId, DoorEvent], Awaitable[None]]
+
+_PATH_CHARS = 200
+_RULE_CHARS = 300
+
+
+class Visit:
+    """One sandbox's wish to reach one host, on record."""
+
+    def __init__(self, sandbox: SandboxId, host: str, port: int, record: Record) -> None:
+        self.sandbox = sandbox
+        self.host = host
+        self.port = port
+        self.credentials: dict[str, None] = {}
+        """The names of those that were used."""
+        self._record = record
+
+    @property
+    def remedy(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"only a rule for connect:{host}:{self.port} may open it, if any"
+
+    @property
+    def _credential(self) -> str | None:
+        return ",".join(self.credentials) or None
+
+    async def decided(self, effect: Literal["allow", "deny"], rule: str) -> None:
+        body = ConnectionDecided(self.sandbox, self.host, self.port, effect, rule, self._credential)
+        await self._record(self.sandbox, body)
+
+    async def denied(self, rule: str) -> Refused:
+        await self.decided("deny", rule)
+        return Refused(403, f"{self.host}:{self.port} is denied: {one_line(rule, _RULE_CHARS)}.")
+
+    async def request(
+        self, head: Head, effect: Literal["allow", "deny"], rule: str, credential: str | None = None
+    ) -> None:
+        path = one_line(head.path, _PATH_CHARS)
+        event = RequestDecided(
+            self.sandbox, self.host, self.port, head.method, path, effect, rule, credential
+        )
+        await self._record(self.sandbox, event)
+
+    async def closed(self, traffic: Traffic, seconds: float) -> None:
+        await self._record(
+            self.sandbox,
+            ConnectionClosed(
+                self.sandbox,
+                self.host,
+                self.port,
+                traffic.sent_bytes,
+                traffic.received_bytes,
+                seconds,
+                self._credential,
+            ),
+        )
+
+
+class Gate:
+    """Judges and dials."""
+
+    def __init__(
+        self, decide: Decide, record: Record, resolve: outside.Resolve, dial: outside.Dial, bounds: DoorBounds
+    ) -> None:
+        self._decide = decide
+        self.record = record
+        self._resolve = resolve
+        self._dial = dial
+        self.bounds = bounds
+
+    async def connection(self, visit: Visit) -> Decision:
+        """What the policy says to the connection as a whole. Raises `Refused` unless it is yes."""
+        await self.name(visit)
+        return await self._allowed(visit, self._decide(ConnectAction(visit.host, visit.port)))
+
+    async def request(self, visit: Visit, head: Head) -> Decision:
+        """What the policy says to one request; its refusal is on record as that of the connection."""
+        await self.name(visit)
+        return await self._allowed(visit, self.of_request(visit, head))
+
+    def of_request(self, visit: Visit, head: Head) -> Decision:
+        path = head.target.partition(b"?")[0].decode("ascii")
+        return self._decide(RequestAction(visit.host, visit.port, head.method, path))
+
+    def of(self, action: Action) -> Decision:
+        return self._decide(action)
+
+    async def name(self, visit: Visit) -> None:
+        """Give the host its one spelling. Raises `Refused` when it has none."""
+        try:
+            visit.host = normal_host(visit.host)
+        except ValueError as error:
+            raise await visit.denied(f"it is not a host: {error}") from None
+
+    async def _allowed(self, visit: Visit, decision: Decision) -> Decision:
+        if decision.effect == "ask":
+            raise await visit.denied(f"{decision.rule}: a connection cannot wait for a person")
+        if decision.effect != "allow":
+            raise await visit.denied(decision.rule)
+        return decision
+
+    async def open(self, visit: Visit, decision: Decision) -> ByteStream:
+        """A connection to a judged address, recorded before it is made. Raises `Refused`."""
+        literal = is_address(visit.host)
+        addresses = [visit.host] if literal else await self._addresses(visit, decision)
+        for address in addresses:
+            kind = forbidden(address)
+            if kind is None or (decision.exact and (literal or kind in NEIGHBOURS)):
+                continue
+            raise await visit.denied(f"its address {one_line(address, 50)} is {kind}; {visit.remedy}")
+        await visit.decided("allow", decision.rule)
+        try:
+            return await self._connect(visit, addresses, exact=decision.exact)
+        except BaseException:
+            with anyio.move_on_after(RECORD_SECONDS, shield=True):
+                await visit.closed(Traffic(), 0.0)
+            raise
+
+    async def _addresses(self, visit: Visit, decision: Decision) -> Sequence[str]:
+        try:
+            with anyio.fail_after(self.bounds.dial_seconds):
+                addresses = await self._resolve(visit.host, visit.port)
+        except (OSError, UnicodeError):
+            addresses = ()
+        if not addresses:
+            await visit.decided("allow", decision.rule)
+            await visit.closed(Traffic(), 0.0)
+            raise Refused(502, f"{visit.host} cannot be resolved.")
+        return addresses
+
+    async def _connect(self, visit: Visit, addresses: Sequence[str], *, exact: bool) -> ByteStream:
+        found = None
+        with anyio.move_on_after(self.bounds.dial_seconds):
+            found = await self._dial_any(addresses, visit.port)
+        if found is None:
+            raise Refused(502, f"{visit.host} does not answer on port {visit.port}.")
+        server, address = found
+        if not exact and _is_own(server, address):
+            await server.aclose()
+            raise await visit.denied(f"its address {address} is this machine's; {visit.remedy}")
+        return server
+
+    async def _dial_any(self, addresses: Sequence[str], port: int) -> tuple[ByteStream, str] | None:
+        for address in addresses:
+            with suppress(OSError):
+                return await self._dial(address, port), address
+        return None
+
+
+RECORD_SECONDS = 5.0
+"""How long the last word about a connection may take to be recorded."""
+
+
+class Opened:
+    """A connection to a server, from its first byte to its record."""
+
+    def __init__(self, visit: Visit, server: ByteStream, account: Account) -> None:
+        self.visit = visit
+        self.server = server
+        self.traffic = Traffic(account.moved)
+        self._start = anyio.current_time()
+
+    async def __aenter__(self) -> "Opened":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        with anyio.move_on_after(RECORD_SECONDS, shield=True):
+            try:
+                await self.server.aclose()
+            finally:
+                await self.visit.closed(self.traffic, anyio.current_time() - self._start)
+
+
+def _is_own(server: ByteStream, address: str) -> bool:
+    """Whether a public address is one of this machine's own: then the connection comes from it, too."""
+    local = server.extra(SocketAttribute.local_address, None)  # noqa: S610
+    return isinstance(local, tuple) and local[0] == address
