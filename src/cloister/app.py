@@ -32,7 +32,7 @@ from cloister.forge.plain import PlainGit
 from cloister.model.registry import choose, open_model
 from cloister.policy.api import Policy
 from cloister.policy.builtin import BUILT_IN
-from cloister.policy.decide import decide
+from cloister.policy.decide import Decider
 from cloister.policy.read import layer
 from cloister.runs.commands import Commands, open_commands
 from cloister.runs.conduct import conduct
@@ -126,11 +126,12 @@ def host_policy(settings: Settings) -> Policy:
 
 def _hand_door(policy: Policy) -> DoorCall:
     """The door of sandboxes that belong to no run: same rules, nothing to record into."""
+    decider = Decider(policy)
 
     async def record(sandbox: SandboxId, body: ConnectionDecided | ConnectionClosed) -> None:
         return None
 
-    door = Door(lambda action: decide(policy, action), record)
+    door = Door(decider.decide, record)
 
     async def serve(sandbox: SandboxId, client: ByteStream) -> None:
         await door.serve(sandbox, client)

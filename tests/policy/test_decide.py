@@ -5,13 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.core.events import Effect
-from cloister.policy.api import Action, ConnectAction, Decision, Layer, Policy, Rule, ToolAction
+from cloister.policy.api import Action, Commands, ConnectAction, Decision, Layer, Policy, Rule, ToolAction
 from cloister.policy.builtin import BUILT_IN
 from cloister.policy.decide import NO_RULE, decide
 
 
 def host_layer(*rules: tuple[str, Effect], may_widen: bool = True) -> Layer:
     return Layer("host", tuple(Rule(action, effect) for action, effect in rules), may_widen)
+
+
+def bash(*commands: str, unclear: str | None = None) -> ToolAction:
+    """A command line of which a parser found `commands`."""
+    return ToolAction("bash", "; ".join(commands), Commands(tuple((one,) for one in commands), unclear))
 
 
 def effect(policy: Policy, action: Action) -> str:
@@ -82,9 +87,9 @@ def test_any_deny_wins_over_any_allow_whoever_wrote_it() -> None:
 def test_ask_stands_between_deny_and_allow() -> None:
     policy = (BUILT_IN, host_layer(("tool:bash:git push*", "ask"), ("tool:*:*rm -rf*", "deny")))
 
-    assert effect(policy, ToolAction("bash", "git push origin")) == "ask"
-    assert effect(policy, ToolAction("bash", "git push && rm -rf /")) == "deny"
-    assert effect(policy, ToolAction("bash", "git status")) == "allow"
+    assert effect(policy, bash("git push origin")) == "ask"
+    assert effect(policy, bash("git push", "rm -rf /")) == "deny"
+    assert effect(policy, bash("git status")) == "allow"
 
 
 def test_an_allow_of_someone_who_may_not_widen_counts_for_nothing() -> None:
@@ -201,7 +206,7 @@ def test_a_malformed_rule_can_only_narrow() -> None:
 def test_a_pattern_full_of_wildcards_takes_linear_time() -> None:
     policy = (BUILT_IN, host_layer(("tool:bash:" + "*a" * 400 + "b", "deny")))
 
-    assert effect(policy, ToolAction("bash", "a" * 1_000_000)) == "allow"
+    assert effect(policy, bash("a" * 1_000_000)) == "allow"
 
 
 HOSTS = st.sampled_from(["example.com", "a.example.com", "b.a.example.com", "example.org", "127.0.0.1"])

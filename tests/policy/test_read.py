@@ -51,7 +51,7 @@ def test_hosts_get_one_spelling(written: str, normal: str) -> None:
     "action",
     [
         "",
-        "bash",
+        "bsh",
         "tool",
         "tool:",
         "tool::x",

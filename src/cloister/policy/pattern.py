@@ -1,92 +1,203 @@
-"""The left side of a rule, read once: which actions does it mean? Matching takes linear time."""
+"""The left side of a rule, read once: which actions does it mean?"""
 
-import posixpath
 import re
 from functools import lru_cache
+from typing import Literal
 
 import msgspec
 
-from cloister.core.commands import WORK_DIR
-from cloister.policy.api import ConnectAction, ToolAction
+from cloister.policy.api import SET_NAMES
+from cloister.policy.globs import path_glob, path_matches, text_matches
 from cloister.policy.hosts import is_address, normal_host
+
+TOOL_NAMES = ("bash", "read", "write", "edit", "search", "finish")
+"""Tools that may be named without `tool:`."""
 
 PATH_TOOLS = frozenset({"read", "write", "edit"})
 """Tools whose target is a path; of the others it is plain text."""
 
+COMMAND_TOOLS = frozenset({"bash"})
+"""Tools whose target is a command line: globs are about each command in it."""
+
 WEB_PORTS = (80, 443)
+Named = Literal["credential", "push", "tier", "model"]
+
+_NAMED: tuple[Named, ...] = ("credential", "push", "tier", "model")
 _PATTERN_CHARS = 1_000
 _TOOL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+_MCP = re.compile(r"[A-Za-z0-9_.*-]{1,128}")
+_METHOD = re.compile(r"[A-Z][A-Z-]{0,31}|\*")
 _HOST_PORT = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(?::([^:]*))?")
 _NOT_WILDCARDS = frozenset("?[]{}\\")
+_KINDS = (
+    "an action is tool:NAME[:GLOB], connect:HOST[:PORT], connect:@SET, request:METHOD HOST[:PORT]/PATH, "
+    "credential:NAME, push:REF, tier:NAME, model:GLOB, mcp:SERVER.TOOL, or a tool's name as in bash or write:GLOB"
+)
 
 
 class ToolPattern(msgspec.Struct, frozen=True):
-    tool: str | None
-    """None is any."""
+    tool: str
+    """Its name, in which `*` stands for any characters."""
     glob: str | None
     """None is any target."""
 
-    def matches(self, action: ToolAction) -> bool:
-        if self.tool is not None and self.tool != action.tool:
-            return False
+    def matches_target(self, tool: str, text: str) -> bool:
+        """Whether the glob means `text`, which is a normal path for a tool of paths."""
         if self.glob is None:
             return True
-        if action.tool in PATH_TOOLS:
-            return _path_matches(_path_pattern(self.glob), normal_path(action.target).split("/"))
-        return _text_matches(self.glob, action.target)
+        if tool in PATH_TOOLS:
+            return path_matches(path_glob(self.glob).split("/"), text.split("/"))
+        return text_matches(self.glob, text)
 
 
 class HostPattern(msgspec.Struct, frozen=True):
     host: str
+    """Empty is any."""
     any_below: bool
     """`*.host`: every name below it, not the host itself."""
     port: int | None
 
-    def matches(self, action: ConnectAction, without_port: tuple[int, ...] | None) -> bool:
-        """`without_port` are the ports that are meant when the pattern names none; None is every port."""
-        if self.port is not None and self.port != action.port:
+    def matches(self, host: str, port: int, *, widens: bool) -> bool:
+        """Without a port the pattern is for the web where it opens something and for every port where not."""
+        if self.port is not None and self.port != port:
             return False
-        if self.port is None and without_port is not None and action.port not in without_port:
+        if self.port is None and widens and port not in WEB_PORTS:
             return False
         if self.any_below:
-            return action.host.endswith("." + self.host)
-        return action.host == self.host
+            return host.endswith("." + self.host)
+        return not self.host or host == self.host
 
     @property
     def exact(self) -> bool:
-        return self.port is not None and not self.any_below
+        return self.port is not None and not self.any_below and bool(self.host)
 
 
-Pattern = ToolPattern | HostPattern
+class SetPattern(msgspec.Struct, frozen=True):
+    """`connect:@NAME`."""
+
+    name: str
+
+
+class RequestPattern(msgspec.Struct, frozen=True):
+    method: str
+    """`*` is any."""
+    host: HostPattern
+    path: str
+    """Begins with `/`; `*` is within a segment, `**` any segments."""
+
+    def matches_request(self, method: str, path: str) -> bool:
+        if self.method not in ("*", method):
+            return False
+        return path_matches(self.path.split("/"), path.split("/"))
+
+
+class NamedPattern(msgspec.Struct, frozen=True):
+    """A kind of action that is known by one name."""
+
+    kind: Named
+    glob: str
+
+
+Pattern = ToolPattern | HostPattern | SetPattern | RequestPattern | NamedPattern
 
 
 @lru_cache(maxsize=4_096)
 def read_pattern(text: str) -> Pattern:
-    """Read `tool:NAME[:GLOB]` or `connect:HOST[:PORT]`. Raises `ValueError` with the reason."""
+    """The actions that `text` means. Raises `ValueError` with the reason."""
     if len(text) > _PATTERN_CHARS:
         raise ValueError(f"an action has at most {_PATTERN_CHARS} characters")
     kind, colon, rest = text.partition(":")
-    if not colon or not rest or kind not in ("tool", "connect"):
-        raise ValueError("an action is tool:NAME, tool:NAME:GLOB or connect:HOST[:PORT]")
-    return _read_tool(rest) if kind == "tool" else _read_connect(rest)
+    if kind in TOOL_NAMES:
+        return _read_tool(text)
+    if not colon or not rest:
+        raise ValueError(_KINDS)
+    match kind:
+        case "tool":
+            return _read_tool(rest)
+        case "mcp":
+            return _read_mcp(rest)
+        case "connect":
+            return _read_set(rest[1:]) if rest.startswith("@") else read_host(rest)
+        case "request":
+            return _read_request(rest)
+        case "credential" | "push" | "tier" | "model":
+            return NamedPattern(kind, _glob(rest))
+        case _:
+            raise ValueError(_KINDS)
+
+
+def spell(pattern: Pattern) -> str:
+    """The pattern in its normal spelling, which reads as the same pattern."""
+    match pattern:
+        case ToolPattern(tool, glob):
+            named = tool if tool.startswith("mcp:") else f"tool:{tool}"
+            return named if glob is None else f"{named}:{glob}"
+        case HostPattern():
+            return f"connect:{_spell_host(pattern)}"
+        case SetPattern(name):
+            return f"connect:@{name}"
+        case RequestPattern(method, host, path):
+            return f"request:{method} {_spell_host(host)}{path}"
+        case NamedPattern(kind, glob):
+            return f"{kind}:{glob}"
+
+
+def _spell_host(pattern: HostPattern) -> str:
+    host = f"[{pattern.host}]" if ":" in pattern.host else pattern.host or "*"
+    port = "" if pattern.port is None else f":{pattern.port}"
+    return f"{'*.' if pattern.any_below else ''}{host}{port}"
 
 
 def _read_tool(rest: str) -> ToolPattern:
     tool, colon, glob = rest.partition(":")
+    if tool == "mcp" and colon:
+        raise ValueError("a tool of an MCP server is written mcp:SERVER.TOOL")
     if tool != "*" and not _TOOL.fullmatch(tool):
         raise ValueError("NAME is the exact name of a tool, or *")
     if colon and not glob:
         raise ValueError("the GLOB is empty: leave the last colon out to mean any target")
+    return ToolPattern(tool, _glob(glob) if colon else None)
+
+
+def _read_mcp(rest: str) -> ToolPattern:
+    if not _MCP.fullmatch(rest) or ("." not in rest and rest != "*"):
+        raise ValueError("write mcp:SERVER.TOOL, with * for any characters, as in mcp:jira.*")
+    return ToolPattern(f"mcp:{rest}", None)
+
+
+def _glob(glob: str) -> str:
     if _NOT_WILDCARDS & set(glob) or not glob.isprintable():
         raise ValueError("in a GLOB only * and ** are wildcards, and ? [ ] { } \\ are not taken")
-    return ToolPattern(None if tool == "*" else tool, glob if colon else None)
+    return glob
 
 
-def _read_connect(rest: str) -> HostPattern:
-    parts = _HOST_PORT.fullmatch(rest)
+def _read_set(name: str) -> SetPattern:
+    if name not in SET_NAMES:
+        raise ValueError(f"the named sets of hosts are {', '.join(sorted(SET_NAMES))}")
+    return SetPattern(name)
+
+
+def _read_request(rest: str) -> RequestPattern:
+    method, space, where = rest.partition(" ")
+    host, slash, path = where.partition("/")
+    if not space or not slash or not _METHOD.fullmatch(method):
+        raise ValueError("write request:METHOD HOST[:PORT]/PATH, with * for any method and /** for any path")
+    if "%" in path or "#" in path or not _glob(path).isascii():
+        raise ValueError("the path is written plainly, without % escapes, and with no query")
+    segments = path.split("/")
+    if any(part in (".", "..") for part in segments) or "" in segments[:-1]:
+        raise ValueError("the path has no empty segments and neither . nor ..")
+    return RequestPattern(method, read_host(host), "/" + path)
+
+
+def read_host(text: str) -> HostPattern:
+    """Read `HOST[:PORT]`, `*.SUFFIX[:PORT]` or `*[:PORT]`. Raises `ValueError` with the reason."""
+    parts = _HOST_PORT.fullmatch(text)
     if parts is None or not parts[1]:
         raise ValueError("write connect:HOST or connect:HOST:PORT, an IPv6 address in brackets")
     host, port = parts[1], _read_port(parts[2])
+    if host == "*":
+        return HostPattern("", any_below=False, port=port)
     any_below = host.startswith("*.")
     host = host[2:] if any_below else host
     if "*" in host:
@@ -108,47 +219,7 @@ def _read_port(text: str | None) -> int | None:
     return int(text)
 
 
-def normal_path(path: str) -> str:
-    """The absolute path inside the sandbox that `path` spells; links are not followed."""
-    return posixpath.normpath("/" + posixpath.join(WORK_DIR, path).lstrip("/"))
-
-
-def _path_pattern(glob: str) -> list[str]:
-    """A glob's segments. One that begins with `**` means everywhere, not only below the work directory."""
-    return normal_path("/" + glob if glob.startswith("**") else glob).split("/")
-
-
-def _path_matches(pattern: list[str], path: list[str]) -> bool:
-    """Whether all of `path` matches; `**` stands for any number of segments."""
-    at = here = back_path = 0
-    back_pattern = -1
-    while here < len(path):
-        if at < len(pattern) and pattern[at] == "**":
-            back_pattern, back_path = at, here
-            at += 1
-        elif at < len(pattern) and _text_matches(pattern[at], path[here]):
-            at += 1
-            here += 1
-        elif back_pattern >= 0:
-            back_path += 1
-            at, here = back_pattern + 1, back_path
-        else:
-            return False
-    return all(part == "**" for part in pattern[at:])
-
-
-def _text_matches(pattern: str, text: str) -> bool:
-    """Whether all of `text` matches, `*` standing for any characters: fixed pieces are found left to right."""
-    first, *rest = pattern.split("*")
-    if not rest:
-        return text == first
-    *middle, last = rest
-    if len(text) < len(first) + len(last) or not text.startswith(first) or not text.endswith(last):
-        return False
-    at, end = len(first), len(text) - len(last)
-    for piece in middle:
-        at = text.find(piece, at, end)
-        if at < 0:
-            return False
-        at += len(piece)
-    return True
+def opens_everything(pattern: Pattern) -> bool:
+    """Whether an `allow` of it would open every host, which no rule may do by accident."""
+    host = pattern.host if isinstance(pattern, RequestPattern) else pattern
+    return isinstance(host, HostPattern) and not host.host

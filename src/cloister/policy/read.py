@@ -7,7 +7,7 @@ from cloister.core.errors import UserError
 from cloister.core.events import Effect
 from cloister.core.text import one_line
 from cloister.policy.api import Layer, Rule
-from cloister.policy.pattern import HostPattern, read_pattern
+from cloister.policy.pattern import opens_everything, read_pattern, spell
 
 
 class Entry(Protocol):
@@ -34,10 +34,9 @@ def _rule(entry: Entry, number: int, source: str) -> Rule:
             "bad_policy", f"{where}: the effect is allow, deny or ask, not {one_line(entry.effect, 40)!r}."
         )
     try:
-        action = _spelled(entry.action)
+        return Rule(spelled(entry.action, widens=effect == "allow"), effect, where)
     except ValueError as error:
         raise UserError("bad_policy", f"{where}: {one_line(entry.action, 80)!r}: {error}.") from None
-    return Rule(action, effect, where)
 
 
 def _effect(text: str) -> Effect | None:
@@ -48,11 +47,9 @@ def _effect(text: str) -> Effect | None:
             return None
 
 
-def _spelled(action: str) -> str:
-    """The action with its host in the normal spelling. Raises `ValueError`."""
+def spelled(action: str, *, widens: bool) -> str:
+    """The action in its normal spelling. Raises `ValueError`."""
     pattern = read_pattern(action)
-    if not isinstance(pattern, HostPattern):
-        return action
-    host = f"[{pattern.host}]" if ":" in pattern.host else pattern.host
-    port = "" if pattern.port is None else f":{pattern.port}"
-    return f"connect:{'*.' if pattern.any_below else ''}{host}{port}"
+    if widens and opens_everything(pattern):
+        raise ValueError("an allow names its hosts: * may only be the first label, as in *.example.com")
+    return spell(pattern)

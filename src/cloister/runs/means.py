@@ -16,7 +16,7 @@ from cloister.egress.door import Door
 from cloister.forge.api import Forge
 from cloister.model.api import Model
 from cloister.policy.api import Layer, Policy, Rule
-from cloister.policy.decide import decide
+from cloister.policy.decide import Decider
 from cloister.policy.read import layer
 from cloister.runs.warming import Warming
 from cloister.sandbox.api import Door as DoorCall
@@ -56,12 +56,12 @@ class Means:
 
     def door(self, request: NewRun, journal: Journal) -> DoorCall:
         """The door of one run; what it decides is in the run's log."""
-        policy = self.run_policy(request)
+        decider = Decider(self.run_policy(request))
 
         async def record(sandbox: SandboxId, body: ConnectionDecided | ConnectionClosed) -> None:
             await journal.append(body)
 
-        door = Door(lambda action: decide(policy, action), record)
+        door = Door(decider.decide, record)
 
         async def serve(sandbox: SandboxId, client: ByteStream) -> None:
             await door.serve(sandbox, client)

@@ -1,0 +1,63 @@
+"""Text and paths against globs. Matching takes linear time for text and no more than quadratic for paths."""
+
+import posixpath
+
+from cloister.core.commands import WORK_DIR
+
+
+def text_matches(pattern: str, text: str) -> bool:
+    """Whether all of `text` matches, `*` standing for any characters: fixed pieces are found left to right."""
+    first, *rest = pattern.split("*")
+    if not rest:
+        return text == first
+    *middle, last = rest
+    if len(text) < len(first) + len(last) or not text.startswith(first) or not text.endswith(last):
+        return False
+    at, end = len(first), len(text) - len(last)
+    for piece in middle:
+        at = text.find(piece, at, end)
+        if at < 0:
+            return False
+        at += len(piece)
+    return True
+
+
+def path_matches(pattern: list[str], path: list[str]) -> bool:
+    """Whether all segments of `path` match; `**` stands for any number of them, `*` for any part of one."""
+    at = here = back_path = 0
+    back_pattern = -1
+    while here < len(path):
+        if at < len(pattern) and pattern[at] == "**":
+            back_pattern, back_path = at, here
+            at += 1
+        elif at < len(pattern) and text_matches(pattern[at], path[here]):
+            at += 1
+            here += 1
+        elif back_pattern >= 0:
+            back_path += 1
+            at, here = back_pattern + 1, back_path
+        else:
+            return False
+    return all(part == "**" for part in pattern[at:])
+
+
+def normal_path(path: str) -> str:
+    """The absolute path inside the sandbox that `path` spells; links are not followed."""
+    return posixpath.normpath("/" + posixpath.join(WORK_DIR, path).lstrip("/"))
+
+
+def path_glob(glob: str) -> str:
+    """A glob in absolute form. One that begins with `**` means everywhere, not only below the work directory."""
+    return normal_path("/" + glob if glob.startswith("**") else glob)
+
+
+def text_prefix(glob: str) -> str:
+    """What every text that matches begins with."""
+    return glob.partition("*")[0]
+
+
+def path_prefix(glob: str) -> str:
+    """What every path that matches begins with: the whole segments before the first wildcard."""
+    if "*" not in glob:
+        return glob
+    return text_prefix(glob).rpartition("/")[0]
