@@ -17,8 +17,6 @@ from cloister.core import limits
 from cloister.core.errors import HostError, UserError
 from cloister.core.events import (
     AskAnswered,
-    ConnectionClosed,
-    ConnectionDecided,
     Event,
     PromptReceived,
     StopRequested,
@@ -27,6 +25,7 @@ from cloister.core.ids import OwnerId, RunId, SandboxId, new_owner_id
 from cloister.core.journal import Journal
 from cloister.core.records import NewRun, check_new_run
 from cloister.egress.door import Door
+from cloister.egress.gate import DoorEvent
 from cloister.forge.api import Delivered
 from cloister.forge.plain import PlainGit
 from cloister.model.registry import choose, open_model
@@ -128,7 +127,7 @@ def _hand_door(policy: Policy) -> DoorCall:
     """The door of sandboxes that belong to no run: same rules, nothing to record into."""
     decider = Decider(policy)
 
-    async def record(sandbox: SandboxId, body: ConnectionDecided | ConnectionClosed) -> None:
+    async def record(sandbox: SandboxId, body: DoorEvent) -> None:
         return None
 
     door = Door(decider.decide, record)

@@ -308,7 +308,13 @@ class Renderer:
             case e.RunFinished():
                 yield IDLE
                 yield from summary(fold(self._events), self._width)
-            case e.TurnEnded() | e.ConnectionClosed() | e.RequestDecided() | e.ChangeMade() | e.ChangeDelivered():
+            case (
+                e.TurnEnded()
+                | e.ConnectionClosed()
+                | e.RequestDecided()
+                | e.ChangeMade()
+                | e.ChangeDelivered()
+            ):
                 yield IDLE
             case _:
                 assert_never(body)

@@ -55,6 +55,24 @@ class DoorBounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dial_seconds: Annotated[float, msgspec.Meta(gt=0)] = limits.DOOR_DIAL_SECONDS
 
 
+class CredentialEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"source": "from"}):
+    """One `[[credential]]` table of the configuration file."""
+
+    name: str
+    source: str
+    """`env:VARIABLE`, `file:PATH`, `command:PROGRAM ARGUMENT…` or `keyring:SERVICE/USER`; read on the host only."""
+    host: str
+    port: int = 443
+    methods: tuple[str, ...] = ("*",)
+    paths: tuple[str, ...] = ("/**",)
+    header: str | None = None
+    """Added to every request it is for, as in `Authorization: Bearer {}`."""
+    basic: str | None = None
+    """The user name of an `Authorization: Basic` header that is added instead, with the value as its password."""
+    env: str | None = None
+    """A variable inside that holds the stand-in."""
+
+
 class PoolWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Sandboxes to keep warm while a server runs."""
 

@@ -4,11 +4,11 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import anyio
 from anyio import DelimiterNotFound, EndOfStream, IncompleteRead
 from anyio.abc import ByteStream
-from anyio.streams.buffered import BufferedByteStream
 from anyio.streams.tls import TLSStream
 
 from cloister.core import limits
@@ -18,28 +18,33 @@ from cloister.egress.bounds import Account, Spent
 from cloister.egress.exchange import Exchange
 from cloister.egress.gate import Gate, Opened, Visit
 from cloister.egress.http_head import BadHead, Head, parse_head
+from cloister.egress.inlet import Inlet
 from cloister.egress.keeper import Dressed, Keeper
 from cloister.egress.pump import Pace
 from cloister.egress.refusal import BROKEN, Refused
 from cloister.egress.repository import Repository
 from cloister.policy.api import Decision
 
-Handler = Callable[[SandboxId, Head, BufferedByteStream], Awaitable[None]]
+Handler = Callable[[SandboxId, Head, Inlet], Awaitable[None]]
 """Serves one request on the connection it came on and closes nothing; the body is still to be read."""
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
-    """What every conversation of a door has in common."""
+class Offer:
+    """What a door does beyond letting through."""
 
-    gate: Gate
-    keeper: Keeper
-    trust: ssl.SSLContext
-    """Which servers are believed, where the door itself speaks TLS to them."""
+    keeper: Keeper = field(default_factory=Keeper)
     repository: Repository | None = None
     """The run's own, with rules of its own for git."""
     inside: Mapping[str, Handler] = field(default_factory=dict[str, Handler])
-    """Hosts that are no hosts but served in this process."""
+    """Hosts that are no hosts but served in this process, by plain HTTP."""
+
+
+class Guest(NamedTuple):
+    """Who asks."""
+
+    sandbox: SandboxId
+    account: Account
 
 
 class Conversation:
@@ -47,21 +52,21 @@ class Conversation:
 
     def __init__(
         self,
-        means: Means,
-        sandbox: SandboxId,
-        account: Account,
-        client: BufferedByteStream,
+        gate: Gate,
+        offer: Offer,
+        guest: Guest,
+        client: Inlet,
         origin: tuple[str, int] | None = None,
     ) -> None:
-        self._means = means
-        self._sandbox = sandbox
-        self._account = account
+        self._gate = gate
+        self._offer = offer
+        self._sandbox, self._account = guest
         self._client = client
         self._origin = origin
-        self._bounds = means.gate.bounds
+        self._bounds = gate.bounds
         self._ends = anyio.current_time() + self._bounds.connection_seconds
         self._opened: Opened | None = None
-        self._stream: BufferedByteStream | None = None
+        self._stream: Inlet | None = None
         self._stack = AsyncExitStack()
 
     async def run(self, head: Head | None = None) -> None:
@@ -87,15 +92,15 @@ class Conversation:
 
     async def _serve(self, head: Head) -> bool:
         """One request; whether another may follow."""
-        handler = self._means.inside.get(head.host)
+        handler = self._offer.inside.get(head.host)
         if handler is not None and self._origin is None:
             await handler(self._sandbox, head, self._client)
             return False
         visit, decision = await self._judge(head)
         dressed = await self._dress(visit, head)
         body = None
-        if self._means.repository and self._origin:
-            body = await self._means.repository.admit(self._means.gate, visit, head, self._client)
+        if self._offer.repository and self._origin:
+            body = await self._offer.repository.admit(self._gate, visit, head, self._client)
         await self._note(visit, head, decision, dressed)
         for attempt in range(2):
             opened, stream, fresh = await self._server(visit, decision)
@@ -110,15 +115,14 @@ class Conversation:
                 await self._drop()
                 continue
             if exchange.status == 401:
-                self._means.keeper.doubt(dressed.names)
+                self._offer.keeper.doubt(dressed.names)
             if not kept.server:
                 await self._drop()
             return kept.client
         raise Refused(502, f"{visit.host} does not answer.")
 
     async def _judge(self, head: Head) -> tuple[Visit, Decision]:
-        gate = self._means.gate
-        opened = self._opened
+        gate, opened = self._gate, self._opened
         if opened is not None and (opened.visit.host, opened.visit.port) == (head.host, head.port):
             visit = opened.visit
             decision = gate.of_request(visit, head)
@@ -144,7 +148,7 @@ class Conversation:
     async def _dress(self, visit: Visit, head: Head) -> Dressed:
         if self._origin is None:
             return Dressed(head.headers)
-        return await self._means.keeper.dress(self._means.gate, visit, head)
+        return await self._offer.keeper.dress(self._gate, visit, head)
 
     async def _note(self, visit: Visit, head: Head, decision: Decision, dressed: Dressed) -> None:
         """Put the request on record where the door could read it or a rule about requests allowed it."""
@@ -153,20 +157,20 @@ class Conversation:
         if telling and self._account.may_record():
             await visit.request(head, "allow", decision.rule, ",".join(dressed.names) or None)
 
-    async def _server(self, visit: Visit, decision: Decision) -> tuple[Opened, BufferedByteStream, bool]:
+    async def _server(self, visit: Visit, decision: Decision) -> tuple[Opened, Inlet, bool]:
         if self._opened is not None and self._stream is not None and self._opened.visit is visit:
             return self._opened, self._stream, False
-        server = await self._means.gate.open(visit, decision)
+        server = await self._gate.open(visit, decision)
         opened = await self._stack.enter_async_context(Opened(visit, server, self._account))
         secure = server if self._origin is None else await self._secure(visit, server)
-        self._opened, self._stream = opened, BufferedByteStream(secure)
+        self._opened, self._stream = opened, Inlet(secure)
         return opened, self._stream, True
 
     async def _secure(self, visit: Visit, server: ByteStream) -> ByteStream:
         try:
             with anyio.fail_after(self._bounds.dial_seconds):
                 return await TLSStream.wrap(
-                    server, hostname=visit.host, ssl_context=self._means.trust, standard_compatible=False
+                    server, hostname=visit.host, ssl_context=self._gate.trust, standard_compatible=False
                 )
         except ssl.SSLCertVerificationError as error:
             why = one_line(error.verify_message, 120)
@@ -179,7 +183,7 @@ class Conversation:
         await self._stack.aclose()
 
 
-async def read_head(client: BufferedByteStream, origin: tuple[str, int] | None = None) -> Head:
+async def read_head(client: Inlet, origin: tuple[str, int] | None = None) -> Head:
     """The next head. Raises `Refused`, and `EndOfStream` when nothing more comes."""
     try:
         data = await client.receive_until(b"\r\n\r\n", limits.DOOR_HEAD_BYTES)

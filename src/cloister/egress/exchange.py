@@ -1,17 +1,17 @@
 """One HTTP request and its answer, carried between two streams that may both be used again afterwards."""
 
 import zlib
-from collections.abc import AsyncIterator
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Iterator
+from typing import NamedTuple, Protocol
 
 import anyio
 from anyio import DelimiterNotFound, EndOfStream, IncompleteRead
-from anyio.streams.buffered import BufferedByteStream
 
 from cloister.egress.bounds import Spent
 from cloister.egress.http_body import BadBody, chunk, pieces
 from cloister.egress.http_head import Framing, Head
 from cloister.egress.http_reply import BadReply, Reply, parse_reply, reply_head
+from cloister.egress.inlet import Inlet
 from cloister.egress.pump import Pace, Traffic
 from cloister.egress.redact import Redactor
 from cloister.egress.refusal import BROKEN, Refused
@@ -20,6 +20,15 @@ _HEAD_BYTES = 65_536
 _INTERIM = 16
 _INFLATED_BYTES = 262_144
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Inflater(Protocol):
+    """Undoes a compression, piece by piece."""
+
+    @property
+    def unconsumed_tail(self) -> bytes: ...
+
+    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
 
 
 class Kept(NamedTuple):
@@ -34,8 +43,8 @@ class Exchange:
 
     def __init__(
         self,
-        client: BufferedByteStream,
-        server: BufferedByteStream,
+        client: Inlet,
+        server: Inlet,
         traffic: Traffic,
         pace: Pace,
         redactor: Redactor | None = None,
@@ -148,7 +157,7 @@ class Exchange:
                 return reply
         raise BadReply("The server does not come to its answer.")
 
-    def _decoding(self, reply: Reply) -> tuple["zlib._Decompress | None", tuple[tuple[bytes, bytes], ...]]:
+    def _decoding(self, reply: Reply) -> tuple[Inflater | None, tuple[tuple[bytes, bytes], ...]]:
         """What undoes a compression that would hide a secret, and the headers without it."""
         if self._redactor is None or reply.coding == "identity" or not reply.body:
             return None, reply.headers
@@ -157,9 +166,7 @@ class Exchange:
         plain = tuple(h for h in reply.headers if h[0].lower() not in (b"content-encoding", b"etag"))
         return zlib.decompressobj(47 if reply.coding == "gzip" else 15), plain
 
-    async def _body_down(
-        self, reply: Reply, framing: Framing, inflater: "zlib._Decompress | None"
-    ) -> None:
+    async def _body_down(self, reply: Reply, framing: Framing, inflater: Inflater | None) -> None:
         async for raw in pieces(self._server, reply.body, strict=False):
             self._traffic.received(len(raw))
             self._pace.moved()
@@ -176,7 +183,7 @@ class Exchange:
             await self._client.send(chunk(data) if framing == "chunked" else data)
             self._pace.moved()
 
-    def _inflated(self, raw: bytes, inflater: "zlib._Decompress | None"):
+    def _inflated(self, raw: bytes, inflater: Inflater | None) -> Iterator[bytes]:
         if inflater is None:
             yield raw
             return

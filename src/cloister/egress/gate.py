@@ -11,10 +11,10 @@ from cloister.core.events import ConnectionClosed, ConnectionDecided, RequestDec
 from cloister.core.ids import SandboxId
 from cloister.core.records import DoorBounds
 from cloister.core.text import one_line
-from cloister.egress import outside
 from cloister.egress.addresses import NEIGHBOURS, forbidden
 from cloister.egress.bounds import Account
 from cloister.egress.http_head import Head
+from cloister.egress.outside import Outside
 from cloister.egress.pump import Traffic
 from cloister.egress.refusal import Refused
 from cloister.policy.api import Action, ConnectAction, Decision, RequestAction
@@ -83,13 +83,12 @@ class Visit:
 class Gate:
     """Judges and dials."""
 
-    def __init__(
-        self, decide: Decide, record: Record, resolve: outside.Resolve, dial: outside.Dial, bounds: DoorBounds
-    ) -> None:
+    def __init__(self, decide: Decide, record: Record, outside: Outside, bounds: DoorBounds) -> None:
         self._decide = decide
         self.record = record
-        self._resolve = resolve
-        self._dial = dial
+        self._resolve = outside.resolve
+        self._dial = outside.dial
+        self.trust = outside.trust
         self.bounds = bounds
 
     async def connection(self, visit: Visit) -> Decision:

@@ -18,7 +18,9 @@ class BadBody(Exception):
     """The body is not what its head said."""
 
 
-async def pieces(stream: BufferedByteReceiveStream, framing: Framing, *, strict: bool) -> AsyncIterator[bytes]:
+async def pieces(
+    stream: BufferedByteReceiveStream, framing: Framing, *, strict: bool
+) -> AsyncIterator[bytes]:
     """The bytes of a body, without its chunks. Raises `BadBody`; `strict` refuses chunk extensions and trailers."""
     if framing == "chunked":
         async for piece in _chunked(stream, strict=strict):

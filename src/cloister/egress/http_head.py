@@ -44,7 +44,7 @@ class Head(msgspec.Struct, frozen=True):
     target: bytes = b""
     """Path and query as they were written, for an HTTP request."""
     path: str = ""
-    """The path as rules see it: decoded, without repeated slashes, without the query."""
+    """The path as people are shown it: decoded, without the query."""
     named: bytes = b""
     """The value of the Host header that goes on."""
     headers: tuple[tuple[bytes, bytes], ...] = ()
@@ -103,7 +103,7 @@ def parse_head(data: bytes, origin: tuple[str, int] | None = None) -> Head:
         tunnel=False,
         method=method.decode("ascii"),
         target=path,
-        path=rule_path(path),
+        path=shown_path(path),
         named=name,
         headers=tuple(_forwarded(headers)),
         body=_framing(headers),
@@ -113,14 +113,9 @@ def parse_head(data: bytes, origin: tuple[str, int] | None = None) -> Head:
     )
 
 
-def rule_path(target: bytes) -> str:
-    """The path of a request as rules see it. Raises `BadHead` for one that servers read differently."""
-    decoded = unquote_to_bytes(target.partition(b"?")[0]).decode("utf-8", errors="surrogateescape")
-    if any(ord(char) < 0x20 or ord(char) == 0x7F or "\udc80" <= char <= "\udcff" for char in decoded):
-        raise BadHead("The path has characters that no path has.")
-    if "\\" in decoded or any(part in (".", "..") for part in decoded.split("/")):
-        raise BadHead("The path has a part that some servers would leave out: write it without . and ..")
-    return re.sub(r"/{2,}", "/", decoded)
+def shown_path(target: bytes) -> str:
+    """The path of a request as people are shown it: decoded, without the query."""
+    return unquote_to_bytes(target.partition(b"?")[0]).decode("utf-8", errors="replace")
 
 
 def values(headers: Headers, name: bytes) -> list[bytes]:

@@ -95,9 +95,8 @@ def reply_head(reply: Reply, headers: Headers, body: Framing, *, keep: bool) -> 
     lines = [b"HTTP/1.1 %d %s" % (reply.status, reply.reason), *(b"%s: %s" % header for header in headers)]
     if body == "chunked":
         lines.append(b"Transfer-Encoding: chunked")
-    elif isinstance(body, int) and reply.status >= 200 and reply.status != 204:
-        if reply.length is not None or body:
-            lines.append(b"Content-Length: %d" % (body or reply.length or 0))
+    elif isinstance(body, int) and reply.length is not None and reply.status != 204:
+        lines.append(b"Content-Length: %d" % reply.length)
     if reply.status >= 200:
         lines.append(b"Connection: keep-alive" if keep else b"Connection: close")
     return b"\r\n".join([*lines, b"", b""])

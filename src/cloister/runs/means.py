@@ -8,11 +8,11 @@ from pathlib import Path
 from anyio.abc import ByteStream
 
 from cloister.core import limits
-from cloister.core.events import ConnectionClosed, ConnectionDecided
 from cloister.core.ids import SandboxId
 from cloister.core.journal import Journal
 from cloister.core.records import NewRun, Quota
 from cloister.egress.door import Door
+from cloister.egress.gate import DoorEvent
 from cloister.forge.api import Forge
 from cloister.model.api import Model
 from cloister.policy.api import Layer, Policy, Rule
@@ -58,7 +58,7 @@ class Means:
         """The door of one run; what it decides is in the run's log."""
         decider = Decider(self.run_policy(request))
 
-        async def record(sandbox: SandboxId, body: ConnectionDecided | ConnectionClosed) -> None:
+        async def record(sandbox: SandboxId, body: DoorEvent) -> None:
             await journal.append(body)
 
         door = Door(decider.decide, record)
