@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import anyio
-from anyio.abc import ByteStream
 
 from cloister.core import limits
 from cloister.core.errors import HostError, UserError
@@ -24,14 +23,17 @@ from cloister.core.events import (
 from cloister.core.ids import OwnerId, RunId, SandboxId, new_owner_id
 from cloister.core.journal import Journal
 from cloister.core.records import NewRun, check_new_run
-from cloister.egress.door import Door
+from cloister.egress.credentials import read_credentials
+from cloister.egress.doorway import Doorway
 from cloister.egress.gate import DoorEvent
+from cloister.egress.outfit import Outfit, Through
+from cloister.egress.sets import SetFinder
+from cloister.egress.vault import Vault
 from cloister.forge.api import Delivered
 from cloister.forge.plain import PlainGit
 from cloister.model.registry import choose, open_model
 from cloister.policy.api import Policy
 from cloister.policy.builtin import BUILT_IN
-from cloister.policy.decide import Decider
 from cloister.policy.read import layer
 from cloister.runs.commands import Commands, open_commands
 from cloister.runs.conduct import conduct
@@ -43,7 +45,6 @@ from cloister.runs.supervisor import Supervisor, open_supervisor
 from cloister.runs.view import RunView, fold
 from cloister.runs.warming import Warming, repositories
 from cloister.runs.workshop import Workshop
-from cloister.sandbox.api import Door as DoorCall
 from cloister.sandbox.api import Host
 from cloister.sandbox.owners import Owners
 from cloister.sandbox.pool import Pool, open_pool
@@ -123,19 +124,17 @@ def host_policy(settings: Settings) -> Policy:
     return (BUILT_IN, layer("host", settings.file.policy, str(settings.config_path), may_widen=True))
 
 
-def _hand_door(policy: Policy) -> DoorCall:
-    """The door of sandboxes that belong to no run: same rules, nothing to record into."""
-    decider = Decider(policy)
+def _doorway(settings: Settings, policy: Policy) -> tuple[Doorway, Outfit]:
+    """How doors are made, and that of sandboxes that belong to no run: same rules, nothing to record into."""
+    credentials = read_credentials(settings.file.credential, str(settings.config_path))
+    doorway = Doorway(
+        settings.file.door, credentials, Vault(settings.variables), SetFinder(settings.data_dir).find
+    )
 
     async def record(sandbox: SandboxId, body: DoorEvent) -> None:
         return None
 
-    door = Door(decider.decide, record)
-
-    async def serve(sandbox: SandboxId, client: ByteStream) -> None:
-        await door.serve(sandbox, client)
-
-    return serve
+    return doorway, doorway.outfit(policy, record)
 
 
 @contextmanager
@@ -183,7 +182,7 @@ async def _background(work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncGen
             tasks.cancel_scope.cancel()
 
 
-def _means(settings: Settings, host: Host, warming: Warming, policy: Policy) -> Means:
+def _means(settings: Settings, host: Host, warming: Warming, policy: Policy, doorway: Doorway) -> Means:
     """What conducting runs takes."""
     return Means(
         data_dir=settings.data_dir,
@@ -196,6 +195,7 @@ def _means(settings: Settings, host: Host, warming: Warming, policy: Policy) -> 
         policy=policy,
         quota=settings.file.quota,
         ask_seconds=settings.file.ask_seconds,
+        doorway=doorway,
     )
 
 
@@ -223,16 +223,18 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         await host.sweep()
         templates = Templates(settings.data_dir / "templates", settings.path)
         await templates.sweep()
-        door, quota = _hand_door(policy), settings.file.quota
-        workshop = Workshop(templates, host, PlainGit(), door, quota, repositories(settings.data_dir))
+        (doorway, outfit), quota = _doorway(settings, policy), settings.file.quota
+        workshop = Workshop(
+            templates, Through(host, outfit), PlainGit(), None, quota, repositories(settings.data_dir)
+        )
         warming = Warming(workshop)
         pooled = settings.file.pool if role == "server" else ()
         pool = await stack.enter_async_context(open_pool(host, pooled, quota, templates.version))
-        sandboxes = await stack.enter_async_context(open_sandboxes(pool, door))
+        sandboxes = await stack.enter_async_context(open_sandboxes(Through(pool, outfit), None))
         commands = await stack.enter_async_context(
             open_commands(settings.data_dir / "commands", owner, owners.lives)
         )
-        means = _means(settings, pool, warming, policy)
+        means = _means(settings, pool, warming, policy, doorway)
 
         async def drive(journal: Journal, run: RunId) -> None:
             await conduct(means, journal, run)

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from cloister.core.errors import UserError
-from cloister.core.records import Budget, PoolWish, Quota, check_budget
+from cloister.core.records import Budget, CredentialEntry, DoorBounds, PoolWish, Quota, check_budget
 
 Secret = str
 
@@ -48,6 +48,10 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ask_seconds: float = 300.0
     """How long an `ask` waits for a person before it is denied."""
     policy: tuple[RuleEntry, ...] = ()
+    door: DoorBounds = DoorBounds()
+    """What one sandbox may use of its door."""
+    credential: tuple[CredentialEntry, ...] = ()
+    """Secrets that the door adds to requests, one `[[credential]]` table each."""
     pool: tuple[PoolWish, ...] = ()
     """Sandboxes that a server keeps ready, one `[[pool]]` table per template."""
 
@@ -64,6 +68,8 @@ class Settings(msgspec.Struct, frozen=True):
     """`PATH` for the programs we start on the host."""
     home: str
     user: str
+    variables: dict[str, Secret] = {}
+    """Those that credentials are read from. Never leave the host process."""
 
 
 def default_data_dir(env: Mapping[str, str]) -> Path:
@@ -127,7 +133,13 @@ def read_settings(env: Mapping[str, str] | None = None, data_dir: Path | None = 
         path=env.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
         home=env.get("HOME", "/root"),
         user=env.get("SUDO_USER") or env.get("USER") or "root",
+        variables=_variables(settings, env),
     )
+
+
+def _variables(settings: FileSettings, env: Mapping[str, str]) -> dict[str, Secret]:
+    named = (one.source.partition(":") for one in settings.credential)
+    return {name: env[name] for kind, _, name in named if kind == "env" and name in env}
 
 
 def environment() -> Mapping[str, str]:

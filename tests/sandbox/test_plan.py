@@ -176,9 +176,9 @@ def test_what_cannot_be_opened_anywhere_is_refused_with_one_sentence(spec: Sandb
 def test_the_environment_points_at_the_only_way_out() -> None:
     plan.check_spec(SandboxSpec(env={"LANG": "de_DE.UTF-8"}))
     env = plan.environment(SandboxSpec(env={"LANG": "de_DE.UTF-8"}), Way())
-    proxies = {env[name] for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy")}
+    proxies = {env[name] for name in plan.PROXY_NAMES}
     assert proxies == {"http://127.0.0.1:3128"}
-    assert env["NO_PROXY"] == env["no_proxy"] == "localhost,127.0.0.1"
+    assert env["NO_PROXY"] == env["no_proxy"] == "localhost,127.0.0.1,::1"
     assert env["LANG"] == "de_DE.UTF-8", "what was asked for wins"
     assert env["HOME"] == "/home/agent"
 

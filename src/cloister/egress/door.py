@@ -49,6 +49,10 @@ class Door:
         self._offer = offer or Offer()
         self._authority: Authority | None = None
 
+    async def stand_ins(self) -> dict[str, str]:
+        """The variables inside that hold stand-ins for credentials."""
+        return await self._offer.keeper.env()
+
     @property
     def authority(self) -> Authority:
         """Whom the programs inside must trust, where the door reads what they say to a server."""

@@ -123,9 +123,8 @@ class Attempts:
             yield first
             return
         request = self._course.request
-        door = self._means.door(request, self._journal)
-        spec = self._means.sandbox_spec(request, self._course.template)
-        async with self._means.host.open(spec, door) as sandbox:
+        course = self._course
+        async with self._means.open(request, course.run, course.template, self._journal) as sandbox:
             info = sandbox.info
             await self._journal.append(SandboxOpened(info.id, info.isolation, number, info.template))
             await self._restore(sandbox, commit or self._course.base)
@@ -139,9 +138,8 @@ class Attempts:
         def show(check: str, stream: Stream, data: bytes) -> None:
             self._journal.show(CommandOutput(number, check, stream, decode(data)))
 
-        door = self._means.door(request, self._journal)
-        spec = self._means.sandbox_spec(request, self._course.template)
-        async with self._means.host.open(spec, door) as sandbox:
+        course = self._course
+        async with self._means.open(request, course.run, course.template, self._journal) as sandbox:
             await self._restore(sandbox, commit)
             return await run_checks(sandbox, self._course.checks, "proof", show)
 

@@ -178,9 +178,8 @@ class _Conductor:
             template = await self._template(admitted.request, report)
         await self._journal.append(PhaseStarted("create"))
         started = anyio.current_time()
-        spec = self._means.sandbox_spec(admitted.request, template.name)
-        door = self._means.door(admitted.request, self._journal)
-        async with self._means.host.open(spec, door) as sandbox:
+        opening = self._means.open(admitted.request, self._run, template.name, self._journal)
+        async with opening as sandbox:
             opened = SandboxOpened(sandbox.info.id, sandbox.info.isolation, template=template.name)
             await self._journal.append(PhaseEnded("create", anyio.current_time() - started), opened)
             yield sandbox, template

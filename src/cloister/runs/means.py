@@ -5,22 +5,21 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from anyio.abc import ByteStream
-
 from cloister.core import limits
-from cloister.core.ids import SandboxId
+from cloister.core.ids import RunId, SandboxId
 from cloister.core.journal import Journal
 from cloister.core.records import NewRun, Quota
-from cloister.egress.door import Door
+from cloister.egress.doorway import Doorway
 from cloister.egress.gate import DoorEvent
+from cloister.egress.outfit import Through
+from cloister.egress.repository import Repository
 from cloister.forge.api import Forge
+from cloister.forge.change import branch_name
 from cloister.model.api import Model
 from cloister.policy.api import Layer, Policy, Rule
-from cloister.policy.decide import Decider
 from cloister.policy.read import layer
 from cloister.runs.warming import Warming
-from cloister.sandbox.api import Door as DoorCall
-from cloister.sandbox.api import Host, SandboxSpec
+from cloister.sandbox.api import Host, Sandbox, SandboxSpec
 
 _TTL_MARGIN_SECONDS = 900.0
 """For the clone and what follows the work, which no budget counts."""
@@ -45,6 +44,8 @@ class Means:
     """Without the run's own layer."""
     quota: Quota
     ask_seconds: float
+    doorway: Doorway
+    """How doors are made here."""
 
     def sandbox_spec(self, request: NewRun, template: str) -> SandboxSpec:
         ttl = min(request.budget.seconds + _TTL_MARGIN_SECONDS, limits.TTL_SECONDS_MAX)
@@ -54,16 +55,14 @@ class Means:
         """All layers: the run may name hosts to reach, and a deny above it still wins."""
         return (*self.policy, run_layer(request))
 
-    def door(self, request: NewRun, journal: Journal) -> DoorCall:
-        """The door of one run; what it decides is in the run's log."""
-        decider = Decider(self.run_policy(request))
+    def open(
+        self, request: NewRun, run: RunId, template: str, journal: Journal
+    ) -> AbstractAsyncContextManager[Sandbox]:
+        """A sandbox of one run with a door of its own; what that decides is in the run's log."""
 
         async def record(sandbox: SandboxId, body: DoorEvent) -> None:
             await journal.append(body)
 
-        door = Door(decider.decide, record)
-
-        async def serve(sandbox: SandboxId, client: ByteStream) -> None:
-            await door.serve(sandbox, client)
-
-        return serve
+        repository = Repository.of(request.repo, branch_name(request.prompt, run))
+        outfit = self.doorway.outfit(self.run_policy(request), record, repository)
+        return Through(self.host, outfit).open(self.sandbox_spec(request, template))

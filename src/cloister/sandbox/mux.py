@@ -295,7 +295,7 @@ class Mux:
             raise ProtocolBroken("a connection opened twice")
         self._last_relay = channel
         # A connection that was closed inside may still be served here, so it is the servers that are counted.
-        if self._door is None or self._doors >= limits.CONCURRENT_COMMANDS:
+        if self._door is None or self._doors >= limits.DOOR_CONNECTIONS:
             self.outbox.post(frames.Close(channel))
             return
         relay = RelayStream(channel, self.outbox.post, self._forget_relay)

@@ -33,6 +33,10 @@ PLACES = ("/srv", "/mnt", "/media", "/opt")
 """Directories that exist nearly everywhere and that nobody needs while a runtime starts."""
 
 PROXY_PORT = 3128
+PROXY_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
+_JAVA_PROXY = " ".join(
+    f"-D{scheme}.proxyHost=127.0.0.1 -D{scheme}.proxyPort={PROXY_PORT}" for scheme in ("http", "https")
+)
 HOSTNAME = "sandbox"
 
 CAPABILITIES = (
@@ -157,12 +161,17 @@ def environment(
         "LANG": "C.UTF-8",
         # Bytecode is matched to its source by whole seconds: an edit within the second would not count.
         "PYTHONDONTWRITEBYTECODE": "1",
+        **dict.fromkeys(("MAVEN_OPTS", "GRADLE_OPTS"), _JAVA_PROXY),
         **(image or {}),
         "HOME": home,
         "USER": "agent",
-        **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy"), proxy),
-        "NO_PROXY": "localhost,127.0.0.1",
-        "no_proxy": "localhost,127.0.0.1",
+        **dict.fromkeys(PROXY_NAMES, proxy),
+        **dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1,::1"),
+        # Tools that do not look at the variables above by themselves.
+        "NODE_USE_ENV_PROXY": "1",
+        "CARGO_HTTP_PROXY": proxy,
+        "YARN_HTTP_PROXY": proxy,
+        "YARN_HTTPS_PROXY": proxy,
         **({"LD_PRELOAD": PRELOAD} if way.preload else {}),
         **spec.env,
     }

@@ -1,0 +1,57 @@
+"""Makes doors: what all of this machine's have in common, and what is one sandbox's own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cloister.core.records import DoorBounds
+from cloister.egress.conversation import Handler, Offer
+from cloister.egress.credentials import Credential
+from cloister.egress.door import Door
+from cloister.egress.gate import Record
+from cloister.egress.keeper import Keeper
+from cloister.egress.outfit import FindSets, Judge, Outfit
+from cloister.egress.outside import Outside
+from cloister.egress.repository import Repository
+from cloister.egress.vault import Vault
+from cloister.policy.api import Layer, Policy, Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Doorway:
+    """Of this machine."""
+
+    bounds: DoorBounds = field(default_factory=DoorBounds)
+    credentials: tuple[Credential, ...] = ()
+    vault: Vault = field(default_factory=lambda: Vault({}))
+    find_sets: FindSets | None = None
+    outside: Outside = field(default_factory=Outside)
+
+    def outfit(
+        self,
+        policy: Policy,
+        record: Record,
+        repository: Repository | None = None,
+        inside: Mapping[str, Handler] | None = None,
+    ) -> Outfit:
+        """A new door with its outfit; `repository` is one that git inside may fetch from and push one branch to.
+
+        That takes a credential for its host: without one, a repository is a host like any other.
+        """
+        if repository is not None and not self._knows(repository):
+            repository = None
+        if repository is not None:
+            policy = (*policy, _own_repository(repository))
+        judge = Judge(policy, self.find_sets)
+        offer = Offer(Keeper(self.credentials, self.vault), repository, inside or {})
+        door = Door(judge.decide, record, outside=self.outside, bounds=self.bounds, offer=offer)
+        return Outfit(door, judge, credentials=bool(self.credentials))
+
+    def _knows(self, repository: Repository) -> bool:
+        where = (repository.host, repository.port)
+        return any((one.host, one.port) == where for one in self.credentials)
+
+
+def _own_repository(repository: Repository) -> Layer:
+    source = "the run's own repository"
+    opened = (*repository.patterns, f"push:{repository.ref}")
+    return Layer("repository", tuple(Rule(action, "allow", source) for action in opened), may_widen=True)
