@@ -13,10 +13,11 @@ Kind = Literal[
     "multicast",
     "unspecified",
     "disguised",
+    "example",
     "reserved",
 ]
 
-NEIGHBOURS: frozenset[Kind] = frozenset({"loopback", "private", "shared"})
+NEIGHBOURS: frozenset[Kind] = frozenset({"loopback", "private", "shared", "example"})
 """What a rule that names a host and its port may open; of the others only the literal address itself."""
 
 _METADATA = frozenset(
@@ -53,17 +54,16 @@ _NETWORKS: Mapping[Kind, tuple[str, ...]] = {
         "2001::/32",
         "2002::/16",
     ),
-    "reserved": (
-        "192.0.0.0/24",
+    # For examples and tests; some networks use them inside, as they do private ones.
+    "example": (
         "192.0.2.0/24",
-        "192.88.99.0/24",
         "198.18.0.0/15",
         "198.51.100.0/24",
         "203.0.113.0/24",
-        "240.0.0.0/4",
         "2001:db8::/32",
         "3fff::/20",
     ),
+    "reserved": ("192.0.0.0/24", "192.88.99.0/24", "240.0.0.0/4"),
 }
 _KINDS: tuple[tuple[Kind, IPv4Network | IPv6Network], ...] = tuple(
     (kind, ip_network(text)) for kind, texts in _NETWORKS.items() for text in texts

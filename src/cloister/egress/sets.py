@@ -36,7 +36,7 @@ class Meaning(msgspec.Struct, frozen=True):
 
     name: str
     hosts: tuple[str, ...] = ()
-    """`HOST`, or `HOST:PORT` for a port that is not the web's."""
+    """`HOST:PORT`: who names a port may mean a mirror on a private address."""
     env: dict[str, str] = {}
     problem: str | None = None
     """Why it means less than it might, or nothing, in one sentence."""
@@ -161,7 +161,7 @@ def links(name: str, page: str, base: str) -> list[str]:
 
 
 def _host(url: str) -> str | None:
-    """The host of an address as a rule names it; None when it has none."""
+    """The host and port of an address as a rule names them; None when it has none."""
     try:
         parts = urlsplit(url)
         host, port = normal_host(parts.hostname or ""), parts.port
@@ -170,7 +170,7 @@ def _host(url: str) -> str | None:
     if parts.scheme not in ("http", "https"):
         return None
     named = f"[{host}]" if ":" in host else host
-    return named if port in (None, 80, 443) else f"{named}:{port}"
+    return f"{named}:{port or (443 if parts.scheme == 'https' else 80)}"
 
 
 __all__ = ["Meaning", "SetFinder", "Sources", "derive", "links"]
