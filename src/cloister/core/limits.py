@@ -114,3 +114,6 @@ CHANGE_BYTES = 134_217_728
 
 DIFF_BYTES = 4_194_304
 """What is shown of one diff."""
+
+ENDPOINT_BODY_BYTES = 33_554_432
+"""One request of a program inside to the run's model; pictures are in it."""

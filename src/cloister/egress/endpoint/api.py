@@ -1,0 +1,77 @@
+"""What the three wire formats have in common: a request read from one, and a writer that answers in it."""
+
+from typing import Protocol
+
+import msgspec
+
+from cloister.model.api import Failure, Reply, Request, ToolSpec
+
+JsonObject = dict[str, object]
+
+MAX_TOKENS = 32_000
+"""What one reply may have, whatever the program inside asks for."""
+
+
+class BadRequest(Exception):
+    """The request cannot be understood; the message says why in one sentence."""
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """One request of a program inside."""
+
+    request: Request
+    model: str
+    """What it believes to speak to; the run's own model answers, and the reply bears this name."""
+    stream: bool = False
+    usage: bool = True
+    """Whether a stream ends with the tokens it took, where the format leaves that open."""
+
+
+class Writer(Protocol):
+    """Writes one answer. `begin`, `text` and `end` are pieces of an event stream, `whole` is all of it at once."""
+
+    def begin(self) -> bytes: ...
+
+    def text(self, text: str) -> bytes: ...
+
+    def end(self, reply: Reply) -> bytes: ...
+
+    def failed(self, failure: Failure) -> bytes:
+        """The end of a stream that broke."""
+        ...
+
+    def whole(self, reply: Reply) -> bytes: ...
+
+
+class Wire(Protocol):
+    """One format."""
+
+    def read(self, body: object) -> Asked:
+        """Understand a decoded body. Raises `BadRequest`."""
+        ...
+
+    def writer(self, asked: Asked) -> Writer: ...
+
+    def error(self, status: int, code: str, message: str) -> bytes:
+        """A whole answer that says no."""
+        ...
+
+
+def event(data: object, name: str | None = None) -> bytes:
+    """One event of a stream."""
+    head = b"" if name is None else b"event: " + name.encode() + b"\n"
+    return head + b"data: " + msgspec.json.encode(data) + b"\n\n"
+
+
+def max_tokens(*asked: int | None) -> int:
+    """The first that was said, within what one reply may have."""
+    said = next((tokens for tokens in asked if tokens is not None), MAX_TOKENS)
+    if said < 1:
+        raise BadRequest("A reply has at least one token.")
+    return min(said, MAX_TOKENS)
+
+
+def tool(name: str | None, description: str | None, parameters: JsonObject | None) -> ToolSpec:
+    if not name:
+        raise BadRequest("A tool needs a name.")
+    return ToolSpec(name, description or "", parameters or {"type": "object", "properties": {}})

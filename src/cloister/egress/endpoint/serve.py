@@ -1,0 +1,212 @@
+"""`http://model.cloister`: one request of a program inside, asked of the run's model and answered in its own format.
+
+No key is needed: what the program sends as one is dropped with the other headers. The model that is asked pays from
+the run's budget (`AskedModel`), so this is no way around it.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import anyio
+import msgspec
+
+from cloister.core import limits
+from cloister.core.ids import SandboxId
+from cloister.egress.endpoint.api import Asked, BadRequest, Wire, Writer
+from cloister.egress.endpoint.chat import Chat
+from cloister.egress.endpoint.messages import Messages
+from cloister.egress.endpoint.responses import Responses
+from cloister.egress.http_body import BadBody, chunk, pieces
+from cloister.egress.http_head import Head
+from cloister.egress.inlet import Inlet
+from cloister.egress.refusal import BROKEN
+from cloister.model.api import Failure, FailureCode, Model, Reply, TextDelta
+
+HOST = "model.cloister"
+
+AskedModel = Callable[[SandboxId], Model | None]
+"""The model that a sandbox's programs speak to; None while there is none for it."""
+
+_BODY_SECONDS = 60.0
+_STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
+    b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+)
+_WIRES: dict[str, Wire] = {
+    "/v1/chat/completions": Chat(),
+    "/v1/responses": Responses(),
+    "/v1/messages": Messages(),
+}
+_REASONS = {
+    200: b"OK",
+    400: b"Bad Request",
+    402: b"Payment Required",
+    404: b"Not Found",
+    405: b"Method Not Allowed",
+    413: b"Content Too Large",
+    429: b"Too Many Requests",
+    502: b"Bad Gateway",
+    503: b"Service Unavailable",
+    529: b"Overloaded",
+}
+
+
+class _No(Exception):
+    """An answer that says no, in the words of the format."""
+
+    def __init__(self, status: int, code: str, message: str, retry_seconds: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.retry_seconds = retry_seconds
+
+
+def status_of(code: FailureCode) -> int:
+    """How a failure of the model shows inside. A spent budget is 402, which no client tries again by itself."""
+    match code:
+        case "budget":
+            return 402
+        case "rate_limit":
+            return 429
+        case "overloaded":
+            return 529
+        case "context_too_long" | "refused" | "bad_request":
+            return 400
+        case "auth" | "quota" | "network" | "bad_reply" | "off_script":
+            # The run's own affair with its provider: nothing that a program inside could mend.
+            return 502
+
+
+class Endpoint:
+    """The handler of one door."""
+
+    def __init__(self, model: AskedModel) -> None:
+        self._model = model
+
+    async def serve(self, sandbox: SandboxId, head: Head, client: Inlet) -> None:
+        """Serve one request; the connection ends with it."""
+        wire = _WIRES.get(head.path.rstrip("/"))
+        try:
+            if head.path.rstrip("/") == "/v1/models" and head.method == "GET":
+                await _send(client, 200, msgspec.json.encode(self._list(sandbox)))
+                return
+            if wire is None:
+                raise _No(404, "not_found", f"There is {', '.join(_WIRES)} and /v1/models here.")
+            if head.method != "POST":
+                raise _No(405, "bad_request", f"{head.path} is asked with POST.")
+            asked = wire.read(await _body(head, client))
+            await self._answer(wire.writer(asked), asked, self._of(sandbox), client)
+        except BadRequest as error:
+            await _send(client, 400, (wire or Chat()).error(400, "bad_request", str(error)))
+        except _No as no:
+            data = (wire or Chat()).error(no.status, no.code, no.message)
+            await _send(client, no.status, data, no.retry_seconds)
+
+    def _of(self, sandbox: SandboxId) -> Model:
+        model = self._model(sandbox)
+        if model is None:
+            raise _No(503, "no_model", "This sandbox belongs to no run that has a model.")
+        return model
+
+    def _list(self, sandbox: SandboxId) -> dict[str, object]:
+        name = self._of(sandbox).name
+        one = {"id": name, "object": "model", "type": "model", "display_name": name, "created": 0}
+        return {"object": "list", "data": [{**one, "owned_by": "cloister"}], "has_more": False}
+
+    async def _answer(self, writer: Writer, asked: Asked, model: Model, client: Inlet) -> None:
+        answer: _Streamed | _Whole = _Streamed(writer, client) if asked.stream else _Whole(writer, client)
+        async with model.stream(asked.request) as items:
+            async for item in items:
+                match item:
+                    case TextDelta():
+                        await answer.text(item.text)
+                    case Reply():
+                        await answer.end(item)
+                        return
+                    case Failure() if answer.begun:
+                        await answer.failed(item)
+                        return
+                    case Failure():
+                        raise _No(status_of(item.code), item.code, item.message, item.retry_seconds)
+
+
+class _Whole:
+    """An answer that is sent when it is complete."""
+
+    begun = False
+
+    def __init__(self, writer: Writer, client: Inlet) -> None:
+        self._writer = writer
+        self._client = client
+
+    async def text(self, text: str) -> None:
+        return None
+
+    async def end(self, reply: Reply) -> None:
+        await _send(self._client, 200, self._writer.whole(reply))
+
+    async def failed(self, failure: Failure) -> None:
+        return None
+
+
+class _Streamed:
+    """An answer that is sent as it comes."""
+
+    def __init__(self, writer: Writer, client: Inlet) -> None:
+        self._writer = writer
+        self._client = client
+        self.begun = False
+
+    async def _begin(self) -> None:
+        if not self.begun:
+            self.begun = True
+            await self._client.send(_STREAM_HEAD + chunk(self._writer.begin()))
+
+    async def text(self, text: str) -> None:
+        await self._begin()
+        await self._client.send(chunk(self._writer.text(text)))
+
+    async def end(self, reply: Reply) -> None:
+        if not self.begun and reply.text:
+            await self.text(reply.text)
+        await self._begin()
+        await self._client.send(chunk(self._writer.end(reply)) + chunk(b""))
+
+    async def failed(self, failure: Failure) -> None:
+        await self._client.send(chunk(self._writer.failed(failure)) + chunk(b""))
+
+
+async def _body(head: Head, client: Inlet) -> object:
+    """The decoded body. Raises `_No` and `BadRequest`."""
+    read = bytearray()
+    if head.waits:
+        await client.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+    try:
+        with anyio.fail_after(_BODY_SECONDS):
+            async for piece in pieces(client, head.body, strict=True):
+                read += piece
+                if len(read) > limits.ENDPOINT_BODY_BYTES:
+                    raise _No(
+                        413, "too_large", f"A request has at most {limits.ENDPOINT_BODY_BYTES:,} bytes."
+                    )
+        return msgspec.json.decode(bytes(read))
+    except TimeoutError:
+        raise BadRequest("The body did not come in time.") from None
+    except BadBody as error:
+        raise BadRequest(str(error)) from None
+    except (msgspec.DecodeError, RecursionError):
+        raise BadRequest("The body is not JSON.") from None
+
+
+async def _send(client: Inlet, status: int, data: bytes, retry_seconds: float | None = None) -> None:
+    lines = [
+        b"HTTP/1.1 %d %s" % (status, _REASONS[status]),
+        b"Content-Type: application/json",
+        b"Content-Length: %d" % len(data),
+        b"Connection: close",
+    ]
+    if retry_seconds is not None:
+        lines.append(b"Retry-After: %d" % max(1, round(retry_seconds)))
+    with suppress(*BROKEN):
+        await client.send(b"\r\n".join([*lines, b"", data]))
