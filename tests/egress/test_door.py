@@ -1,165 +1,39 @@
 """The door, with real sockets on both sides."""
 
-import ssl
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 
 import anyio
 import httpx
 import pytest
-from anyio import BrokenResourceError, EndOfStream
+from anyio import BrokenResourceError
 from anyio.abc import ByteStream, SocketAttribute, SocketStream
+from tests.egress.world import (
+    CONNECT,
+    ESTABLISHED,
+    GET,
+    PUBLIC,
+    SANDBOX,
+    World,
+    ask,
+    echo,
+    entering,
+    going,
+    hello,
+    listening,
+    read_all,
+    read_until,
+    web,
+)
 
-from cloister.core.events import ConnectionClosed, ConnectionDecided
+from cloister.core.events import ConnectionDecided
 from cloister.core.ids import SandboxId
 from cloister.core.records import DoorBounds
 from cloister.egress.door import Door
 from cloister.egress.gate import DoorEvent
 from cloister.egress.outside import Outside
-from cloister.policy.api import Action, Decision, Layer, Policy, Rule
-from cloister.policy.decide import decide
+from cloister.policy.api import Layer, Rule
 
 pytestmark = pytest.mark.anyio
-
-SANDBOX = SandboxId("s-test0000")
-PUBLIC = "93.184.216.34"
-Serve = Callable[[SocketStream], Awaitable[None]]
-
-
-class World:
-    """Names, addresses and listeners of a small internet, and the log of the door."""
-
-    def __init__(self, *allowed: str, may_widen: bool = True) -> None:
-        rules = tuple(Rule(f"connect:{host}", "allow", "test") for host in allowed)
-        self.policy: Policy = (Layer("host", rules, may_widen),)
-        self.names: dict[str, list[str]] = {}
-        self.listeners: dict[str, int] = {}
-        self.resolved: list[str] = []
-        self.dialled: list[str] = []
-        self.log: list[DoorEvent] = []
-        self.closed = anyio.Event()
-
-    def decide(self, action: Action) -> Decision:
-        return decide(self.policy, action)
-
-    async def record(self, sandbox: SandboxId, body: DoorEvent) -> None:
-        assert sandbox == body.sandbox == SANDBOX
-        self.log.append(body)
-        if isinstance(body, ConnectionClosed):
-            self.closed.set()
-
-    async def resolve(self, host: str, port: int) -> Sequence[str]:
-        self.resolved.append(host)
-        if host not in self.names:
-            raise OSError("no such name")
-        return self.names[host]
-
-    async def dial(self, address: str, port: int) -> ByteStream:
-        self.dialled.append(address)
-        if address not in self.listeners:
-            raise OSError("refused")
-        return await anyio.connect_tcp("127.0.0.1", self.listeners[address])
-
-    @property
-    def decisions(self) -> list[tuple[str, str]]:
-        return [(body.effect, body.rule) for body in self.log if isinstance(body, ConnectionDecided)]
-
-    @property
-    def traffic(self) -> list[tuple[int, int]]:
-        return [
-            (body.sent_bytes, body.received_bytes) for body in self.log if isinstance(body, ConnectionClosed)
-        ]
-
-
-@asynccontextmanager
-async def listening(serve: Serve) -> AsyncGenerator[int]:
-    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
-    async with listener, anyio.create_task_group() as tasks:
-        tasks.start_soon(listener.serve, serve)
-        yield listener.extra(SocketAttribute.local_port)
-        tasks.cancel_scope.cancel()
-
-
-@asynccontextmanager
-async def entering(door: Door) -> AsyncGenerator[Callable[[], Awaitable[SocketStream]]]:
-    """The door behind a port, as the relay is for a program inside."""
-
-    async def serve(client: SocketStream) -> None:
-        await door.serve(SANDBOX, client)
-
-    async with listening(serve) as port:
-
-        async def connect() -> SocketStream:
-            return await anyio.connect_tcp("127.0.0.1", port)
-
-        with anyio.fail_after(20):
-            yield connect
-
-
-@asynccontextmanager
-async def going(
-    world: World, bounds: DoorBounds | None = None
-) -> AsyncGenerator[Callable[[], Awaitable[SocketStream]]]:
-    door = Door(world.decide, world.record, outside=Outside(world.resolve, world.dial), bounds=bounds)
-    async with entering(door) as connect:
-        yield connect
-
-
-async def read_all(stream: ByteStream) -> bytes:
-    data = b""
-    try:
-        while True:
-            data += await stream.receive()
-    except (EndOfStream, BrokenResourceError):
-        return data
-
-
-async def read_until(stream: ByteStream, end: bytes) -> bytes:
-    data = b""
-    while not data.endswith(end):
-        data += await stream.receive()
-    return data
-
-
-async def ask(connect: Callable[[], Awaitable[SocketStream]], data: bytes) -> bytes:
-    async with await connect() as client:
-        await client.send(data)
-        return await read_all(client)
-
-
-async def echo(stream: SocketStream) -> None:
-    async with stream:
-        try:
-            while True:
-                await stream.send(await stream.receive())
-        except (EndOfStream, BrokenResourceError):
-            await stream.send_eof()
-
-
-def web(seen: list[bytes], body_bytes: int = 0) -> Serve:
-    async def serve(stream: SocketStream) -> None:
-        async with stream:
-            head = await read_until(stream, b"\r\n\r\n") if not body_bytes else b""
-            while body_bytes and len(head.partition(b"\r\n\r\n")[2]) < body_bytes:
-                head += await stream.receive()
-            seen.append(head)
-            await stream.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-
-    return serve
-
-
-def hello(name: str | None) -> bytes:
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    out = ssl.MemoryBIO()
-    with pytest.raises(ssl.SSLWantReadError):
-        context.wrap_bio(ssl.MemoryBIO(), out, server_hostname=name).do_handshake()
-    return out.read()
-
-
-CONNECT = b"CONNECT example.com:%d HTTP/1.1\r\nHost: example.com:%d\r\n\r\n"
-GET = b"GET http://example.com/x HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\n\r\n"
-ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 
 async def test_a_tunnel_carries_bytes_both_ways_and_its_end_is_recorded_with_counts() -> None:

@@ -86,11 +86,11 @@ class Exchange:
                     await self._send_up(forward)
                     await self._body_up(head, body)
                     sent = True
-                except BadBody as error:
-                    failure = Refused(400, str(error))
-                except (EndOfStream, Spent, *BROKEN) as error:
+                except (BadBody, EndOfStream) as error:
+                    failure = Refused(400, str(error)) if isinstance(error, BadBody) else error
+                    tasks.cancel_scope.cancel()
+                except (Spent, *BROKEN) as error:
                     failure = error
-                if failure is not None and not self.began:
                     # A server that refuses a body often says why before it hangs up: leave it a moment to.
                     self._pace.scope.deadline = min(self._pace.scope.deadline, anyio.current_time() + 1)
 

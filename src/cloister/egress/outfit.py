@@ -89,6 +89,11 @@ class Outfit:
         self._reads_along = credentials or judge.speaks_of("request:")
         self._reaches = self._reads_along or judge.speaks_of("connect:")
 
+    @property
+    def authority(self) -> bytes:
+        """The certificate that programs inside trust where the door reads along."""
+        return self._door.authority.pem
+
     async def serve(self, sandbox: SandboxId, client: ByteStream) -> None:
         """Be the door of a sandbox."""
         await self._door.serve(sandbox, client)
@@ -108,7 +113,7 @@ class Outfit:
             return
         pem = await anyio.to_thread.run_sync(_own_store)
         if self._reads_along:
-            pem += self._door.authority.pem
+            pem += self.authority
         if pem:
             block = b"\n# cloister: begin\n" + pem + b"\n# cloister: end\n"
             command = Command(("/bin/sh", "-c", _SCRIPT), cwd="/", user="root", seconds=_SECONDS)

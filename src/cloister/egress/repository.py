@@ -17,6 +17,7 @@ from cloister.egress.inlet import Inlet
 from cloister.egress.refusal import Refused
 from cloister.policy.api import PushAction
 from cloister.policy.hosts import normal_host
+from cloister.policy.probe import request_paths
 
 _COMMANDS_BYTES = 65_536
 _COMMAND = re.compile(
@@ -74,12 +75,12 @@ class Repository:
         if (visit.host, visit.port) != (self.host, self.port):
             return None
         path, _, query = head.target.partition(b"?")
-        receiving = path.endswith(b"/git-receive-pack")
+        receiving = _may_be_read_as_push(path)
         if path.endswith(b"/info/refs") and query not in tuple(b"service=" + s.encode() for s in _SERVICES):
             raise await self._refuse(visit, head, "git is spoken here in its smart form only")
-        if not receiving or head.method != "POST":
+        if not receiving:
             return None
-        if path != self.path.encode() + b"/git-receive-pack":
+        if head.method != "POST" or path != self.path.encode() + b"/git-receive-pack":
             raise await self._refuse(visit, head, "a push goes to the run's own repository only")
         if values(head.headers, b"content-encoding"):
             raise await self._refuse(visit, head, "a push is not compressed as a whole")
@@ -119,6 +120,15 @@ class Repository:
     async def _refuse(self, visit: Visit, head: Head, why: str) -> Refused:
         await visit.request(head, "deny", why)
         return Refused(403, f"{self.host}{one_line(head.path, 100)} is denied: {one_line(why, 300)}.")
+
+
+def _may_be_read_as_push(path: bytes) -> bool:
+    """Whether any server could take the path for that of a push, however it is spelled."""
+    try:
+        ways = request_paths(path.decode("ascii"))
+    except ValueError:
+        return True
+    return any("git-receive-pack" in way.lower() for way in ways)
 
 
 async def _again(read: bytes, body: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:

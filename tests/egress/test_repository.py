@@ -1,0 +1,333 @@
+"""Git over HTTPS to the run's own repository, against git's own server: fetch yes, one branch yes, all else no."""
+
+import base64
+import os
+import subprocess
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio.abc import ByteStream, SocketStream
+from anyio.streams.buffered import BufferedByteReceiveStream
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.egress.world import SANDBOX, World, listening, over_tls
+
+from cloister.core.events import RequestDecided
+from cloister.core.ids import SandboxId
+from cloister.core.records import CredentialEntry
+from cloister.egress.credentials import read_credentials
+from cloister.egress.doorway import Doorway
+from cloister.egress.gate import DoorEvent
+from cloister.egress.http_body import pieces
+from cloister.egress.http_head import Framing
+from cloister.egress.repository import Repository, commands_end, pushed_refs
+from cloister.egress.vault import Vault
+from cloister.policy.api import Layer, Rule
+
+pytestmark = pytest.mark.anyio
+
+TOKEN = "ghp_0a1b2c3d4e5f6g7h8i9j0k1l2m3n4o5p6q7r"
+HOST = "forge.test"
+BRANCH = "cloister/mend-it-abc123"
+ADDRESS = f"https://{HOST}/team/ledger.git"
+BASIC = b"Basic " + base64.b64encode(b"x-access-token:" + TOKEN.encode())
+IDENTITY = {
+    "GIT_AUTHOR_NAME": "a",
+    "GIT_AUTHOR_EMAIL": "a@b",
+    "GIT_COMMITTER_NAME": "a",
+    "GIT_COMMITTER_EMAIL": "a@b",
+}
+
+
+def git_server(root: Path) -> Callable[[ByteStream], Awaitable[None]]:
+    """`git http-backend` for all repositories below `root`, for who has the token."""
+
+    async def serve(stream: ByteStream) -> None:
+        async with stream:
+            reader = BufferedByteReceiveStream(stream)
+            head = (await reader.receive_until(b"\r\n\r\n", 65_536)).decode()
+            first, *lines = head.split("\r\n")
+            method, target, _ = first.split(" ")
+            headers = {
+                key.lower(): value.strip() for key, _, value in (line.partition(":") for line in lines)
+            }
+            framing: Framing = (
+                "chunked" if "transfer-encoding" in headers else int(headers.get("content-length", 0))
+            )
+            body = b"".join([piece async for piece in pieces(reader, framing, strict=True)])
+            if headers.get("authorization", "").encode() != BASIC:
+                await stream.send(
+                    b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+                )
+                return
+            path, _, query = target.partition("?")
+            env = {
+                "PATH": os.environ["PATH"],
+                "GIT_PROJECT_ROOT": str(root),
+                "GIT_HTTP_EXPORT_ALL": "1",
+                "REMOTE_USER": "run",
+                "REQUEST_METHOD": method,
+                "PATH_INFO": path,
+                "QUERY_STRING": query,
+                "CONTENT_TYPE": headers.get("content-type", ""),
+                "CONTENT_LENGTH": str(len(body)),
+                "HTTP_CONTENT_ENCODING": headers.get("content-encoding", ""),
+                "GIT_PROTOCOL": headers.get("git-protocol", ""),
+            }
+            ran = await anyio.run_process(["git", "http-backend"], input=body, env=env, check=False)
+            said, _, data = ran.stdout.partition(b"\r\n\r\n")
+            status = b"200 OK"
+            kept: list[bytes] = []
+            for line in said.split(b"\r\n"):
+                if line.startswith(b"Status:"):
+                    status = line[7:].strip()
+                else:
+                    kept.append(line)
+            kept += [b"Content-Length: %d" % len(data), b"Connection: close"]
+            await stream.send(b"HTTP/1.1 %s\r\n%s\r\n\r\n%s" % (status, b"\r\n".join(kept), data))
+
+    return serve
+
+
+class Forge:
+    """A forge with a repository, and a working copy as a program inside has it."""
+
+    def __init__(self, tmp_path: Path, proxy: str, authority: Path) -> None:
+        self.bare = tmp_path / "forge" / "team" / "ledger.git"
+        self.work = tmp_path / "work"
+        self.proxy = proxy
+        self.authority = str(authority)
+        self._env = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(tmp_path),
+            "https_proxy": proxy,
+            "GIT_SSL_CAINFO": str(authority),
+            "GIT_TERMINAL_PROMPT": "0",
+            **IDENTITY,
+        }
+
+    async def git(self, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[bytes]:
+        argv = ["git", *words]
+        return await anyio.run_process(argv, env=self._env, cwd=cwd or self.work, check=False)
+
+    async def refs(self) -> set[str]:
+        listed = await anyio.run_process(["git", "for-each-ref", "--format=%(refname)"], cwd=self.bare)
+        return set(listed.stdout.decode().split())
+
+
+def make_repository(bare: Path) -> None:
+    bare.parent.mkdir(parents=True)
+    work = bare.parent / "seed"
+    env = {"PATH": os.environ["PATH"], "HOME": str(bare.parent), **IDENTITY}
+    for line in (
+        f"git init -q -b main {work}",
+        f"git -C {work} commit -q --allow-empty -m base",
+        f"git -C {work} branch stable",
+        f"git clone -q --bare {work} {bare}",
+        f"git -C {bare} config receive.advertisePushOptions true",
+    ):
+        subprocess.run(line.split(), check=True, env=env)
+
+
+@asynccontextmanager
+async def forging(tmp_path: Path, *rules: Rule) -> AsyncGenerator[tuple[Forge, World]]:
+    """A forge behind a door of a run whose policy has these rules and one for the credential."""
+    world = World()
+    bare = tmp_path / "forge" / "team" / "ledger.git"
+    await anyio.to_thread.run_sync(make_repository, bare)
+    entry = CredentialEntry("forge", "env:TOKEN", HOST, basic="x-access-token", paths=("/team/**",))
+    policy = (Layer("host", (Rule("credential:forge", "allow"), *rules), may_widen=True),)
+
+    async def record(sandbox: SandboxId, body: DoorEvent) -> None:
+        world.log.append(body)
+
+    doorway = Doorway(
+        credentials=read_credentials((entry,), "test"), vault=Vault({"TOKEN": TOKEN}), outside=world.outside
+    )
+    outfit = doorway.outfit(policy, record, Repository.of(ADDRESS, BRANCH))
+    authority = tmp_path / "authority.pem"
+    authority.write_bytes(outfit.authority)
+
+    async def enter(client: SocketStream) -> None:
+        await outfit.serve(SANDBOX, client)
+
+    async with (
+        listening(over_tls(world, HOST, git_server(tmp_path / "forge"))) as server,
+        listening(enter) as port,
+    ):
+        world.has(HOST, server)
+        forge = Forge(tmp_path, f"http://127.0.0.1:{port}", authority)
+        cloned = await forge.git("clone", "-q", ADDRESS, str(forge.work), cwd=tmp_path)
+        assert cloned.returncode == 0, cloned.stderr
+        await forge.git("commit", "-q", "--allow-empty", "-m", "mended")
+        yield forge, world
+
+
+async def test_the_run_fetches_and_pushes_its_own_branch_without_ever_having_the_token(
+    tmp_path: Path,
+) -> None:
+    async with forging(tmp_path) as (forge, world):
+        pushed = await forge.git("push", "-q", "origin", f"HEAD:refs/heads/{BRANCH}")
+        assert pushed.returncode == 0, pushed.stderr
+        big = os.urandom(3_000_000)
+        (forge.work / "big").write_bytes(big)
+        await forge.git("add", "big")
+        await forge.git("commit", "-q", "-m", "big")
+        again = await forge.git("push", "-q", "origin", f"HEAD:{BRANCH}")
+        assert again.returncode == 0, again.stderr
+        fetched = await forge.git("fetch", "-q", "origin", BRANCH)
+        assert fetched.returncode == 0
+        assert f"refs/heads/{BRANCH}" in await forge.refs()
+        found = await forge.git("grep", "-r", TOKEN, cwd=tmp_path / "work")
+        assert not found.stdout
+    assert TOKEN not in repr(world.log)
+    assert ("allow", "POST", "/team/ledger.git/git-receive-pack", "forge") in world.requests
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("HEAD:main",), "not the run's own branch"),
+        (("+HEAD:stable",), "not the run's own branch"),
+        ((f"HEAD:refs/heads/{BRANCH}-2",), "not the run's own branch"),
+        ((f"HEAD:refs/tags/{BRANCH}",), "not the run's own branch"),
+        (("HEAD:refs/cloister/attempt/0",), "not the run's own branch"),
+        ((f"HEAD:{BRANCH}", "HEAD:main"), "not the run's own branch"),
+        ((":stable",), "deletes a ref"),
+        ((f"HEAD:{BRANCH}", ":stable"), "deletes a ref"),
+        (("-o", "merge_request.create", f"HEAD:{BRANCH}"), "asks for push-options"),
+    ],
+)
+async def test_every_other_push_is_refused_and_moves_nothing(
+    tmp_path: Path, words: tuple[str, ...], why: str
+) -> None:
+    async with forging(tmp_path) as (forge, world):
+        before = await forge.refs()
+        options = words[:2] if words[0] == "-o" else ()
+        pushed = await forge.git("push", "-q", *options, "origin", *words[len(options) :])
+        assert pushed.returncode != 0
+        assert await forge.refs() == before
+    denied = [body.rule for body in world.log if isinstance(body, RequestDecided) and body.effect == "deny"]
+    assert any(why in rule for rule in denied), denied
+
+
+async def test_a_rule_of_the_policy_still_forbids_the_run_its_own_branch(tmp_path: Path) -> None:
+    async with forging(tmp_path, Rule("push:**", "deny")) as (forge, _):
+        assert (await forge.git("push", "-q", "origin", f"HEAD:{BRANCH}")).returncode != 0
+        assert f"refs/heads/{BRANCH}" not in await forge.refs()
+
+
+async def test_another_repository_of_the_same_forge_is_not_reached(tmp_path: Path) -> None:
+    async with forging(tmp_path) as (forge, _):
+        for address in (f"https://{HOST}/team/other.git", f"https://{HOST}/team/ledger.git/../other.git"):
+            assert (await forge.git("ls-remote", address)).returncode != 0
+
+
+async def test_a_rule_that_opens_the_whole_host_opens_no_push(tmp_path: Path) -> None:
+    async with forging(tmp_path, Rule(f"connect:{HOST}", "allow")) as (forge, _):
+        await anyio.to_thread.run_sync(
+            lambda: subprocess.run(
+                ["cp", "-r", str(forge.bare), str(forge.bare.with_name("other.git"))], check=True
+            )
+        )
+        other = f"https://{HOST}/team/other.git"
+        assert (await forge.git("ls-remote", other)).returncode == 0
+        for ref in ("main", BRANCH):
+            assert (await forge.git("push", "-q", other, f"HEAD:{ref}")).returncode != 0
+        assert (await forge.git("push", "-q", "origin", "HEAD:main")).returncode != 0
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/team/ledger.git/git-receive%2Dpack",
+        "/team/ledger.git/git-receive-pack/",
+        "/team/ledger.git//git-receive-pack",
+        "/team/other.git/../ledger.git/git-receive-pack",
+        "/team/ledger.git/GIT-RECEIVE-PACK",
+        "/team/ledger.git/git-receive-pack;x",
+        "/team/ledger.git%2fgit-receive-pack",
+        "/team/%256cedger.git/git-receive-pack",
+    ],
+)
+async def test_a_push_in_disguise_is_refused_even_where_the_whole_host_is_open(
+    tmp_path: Path, path: str
+) -> None:
+    body = line(ZERO + b" " + NEW + b" refs/heads/main") + b"0000"
+    async with forging(tmp_path, Rule(f"connect:{HOST}", "allow")) as (forge, world):
+        words = (
+            "curl",
+            "-sS",
+            "--path-as-is",
+            "--cacert",
+            forge.authority,
+            "-x",
+            forge.proxy,
+            "--data-binary",
+            "@-",
+        )
+        asked = await anyio.run_process([*words, f"https://{HOST}{path}"], input=body, check=False)
+        assert b"is denied" in asked.stdout, asked
+    assert all(effect == "deny" for effect, method, *_ in world.requests if method == "POST")
+
+
+def line(text: bytes) -> bytes:
+    return b"%04x%s" % (len(text) + 4, text)
+
+
+OLD, NEW, ZERO = b"1" * 40, b"2" * 40, b"0" * 40
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        line(OLD + b" " + ZERO + b" refs/heads/x") + b"0000",
+        line(OLD + b" " + NEW + b" refs/heads/x\0push-options") + b"0000",
+        line(OLD + b" " + NEW + b" refs/heads/x\0push-cert=nonce") + b"0000",
+        line(b"push-cert\0report-status") + b"0000",
+        line(b"shallow " + OLD) + line(OLD + b" " + NEW + b" refs/heads/x") + b"0000",
+        line(OLD + b" " + NEW + b" HEAD") + b"0000",
+        line(OLD + b" " + NEW + b"  refs/heads/x") + b"0000",
+        line(OLD + b" " + NEW + b" refs/heads/x y") + b"0000",
+        line(OLD + b" " + NEW + b" refs/heads/x")
+        + line(OLD + b" " + NEW + b" refs/heads/y\0ofs-delta")
+        + b"0000",
+        line(OLD.upper().replace(b"1", b"A") + b" " + NEW + b" refs/heads/x") + b"0000",
+        b"0001",
+        b"0004",
+        b"zzzz",
+    ],
+)
+def test_what_is_not_a_plain_push_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        if commands_end(data) is None:
+            raise ValueError
+        pushed_refs(data)
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_commands_or_refused(data: bytes) -> None:
+    try:
+        end = commands_end(data)
+        refs = pushed_refs(data[:end]) if end is not None else ()
+    except ValueError:
+        return
+    assert all(ref.startswith("refs/") for ref in refs)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://forge.test/a/b",
+        "git@forge.test:a/b",
+        "/srv/repo",
+        "https://forge.test",
+        "https://forge.test/a/../b",
+        "https://forge.test/a%2fb",
+    ],
+)
+def test_only_a_plain_https_address_is_the_runs_own_repository(address: str) -> None:
+    assert Repository.of(address, BRANCH) is None
