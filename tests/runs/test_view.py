@@ -19,16 +19,21 @@ from cloister.core.events import (
     AttemptStarted,
     BaseFixed,
     BaselineTaken,
+    BudgetExtended,
+    BudgetSpent,
+    BudgetWarned,
     ChangeDelivered,
     ChangeMade,
     ChecksChosen,
     ChecksRan,
     ConnectionClosed,
     ConnectionDecided,
+    ContextSummarised,
     Event,
     FinishRefused,
     ModelFailed,
     ModelReplied,
+    ModelSpent,
     PhaseEnded,
     PhaseStarted,
     PromptReceived,
@@ -41,6 +46,7 @@ from cloister.core.events import (
     SandboxOpened,
     SaveRefused,
     StopRequested,
+    StuckNoticed,
     ToolReturned,
     TurnEnded,
 )
@@ -85,6 +91,11 @@ def ended(attempt: int, comparison: Comparison) -> AttemptEnded:
     return AttemptEnded(attempt, "green", "done", f"c{attempt}", comparison)
 
 
+BUDGET_NOTES = (
+    BudgetWarned("run", RUN, "tokens", 80, 100, 0),
+    BudgetExtended("run", RUN, "tokens", 25, "bob", 0),
+    BudgetSpent("organisation", "all", "dollars", 5, 5, 0),
+)
 EVERY: tuple[AnyBody, ...] = (
     ADMITTED,
     CLAIMED,
@@ -113,6 +124,11 @@ EVERY: tuple[AnyBody, ...] = (
     replied(0, 2, 20),
     ran(0, GREEN),
     ProofTaken(0, 2, "c2", (), GREEN),
+    ModelSpent(0, "summarise", "p:m", Usage(0, 0), 0.1, 0.25),
+    ModelSpent(None, "judge", "p:j", Usage(0, 0), 0.1, 0.5),
+    ContextSummarised(0, 5, "notes"),
+    StuckNoticed(0, "repeats", "the same", 2),
+    *BUDGET_NOTES,
     TurnEnded(0, 2, "c2", True),
     ended(0, GREEN),
     ChangeMade("cloister/fix-it", "c3", FILES, "Fixed it."),
@@ -132,7 +148,7 @@ def test_a_whole_run_is_shown_as_it_was() -> None:
         repo="/repo",
         who="ann",
         created_at=100.0,
-        last_seq=34,
+        last_seq=41,
         phase=None,
         base_commit="base",
         base_branch="main",
@@ -144,7 +160,7 @@ def test_a_whole_run_is_shown_as_it_was() -> None:
         fixed=("a", "b"),
         steps=2,
         usage=Usage(30, 2, 4),
-        seconds=32.0,
+        seconds=39.0,
         files=FILES,
         branch="cloister/fix-it",
         commit="c3",
@@ -154,10 +170,12 @@ def test_a_whole_run_is_shown_as_it_was() -> None:
         reason="all green",
         winner=0,
         isolation=ISOLATION,
-        attempts=(AttemptView(0, "p:m", 2, Usage(30, 2, 4), "c0", GREEN, "green", "done"),),
+        attempts=(AttemptView(0, "p:m", 2, Usage(30, 2, 4), "c0", GREEN, "green", "done", 0.25),),
         asks=(),
         messages=(Message("mind the lock", "bob", 109.0),),
         stopping=False,
+        cost=0.75,
+        budget_notes=BUDGET_NOTES,
     )
 
 
