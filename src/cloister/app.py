@@ -29,7 +29,8 @@ from cloister.core.records import NewRun, check_new_run
 from cloister.egress.door import Door
 from cloister.forge.api import Delivered
 from cloister.forge.plain import PlainGit
-from cloister.model.registry import choose, open_model
+from cloister.model.registry import Access
+from cloister.model.routing import Job, chosen, open_models
 from cloister.policy.api import Policy
 from cloister.policy.builtin import BUILT_IN
 from cloister.policy.decide import decide
@@ -73,7 +74,7 @@ class App:
         """Admit a run; it is durable and on its way when this returns. The flag: made now or known by key."""
         if problem := check_new_run(new):
             raise UserError("bad_run", problem)
-        choose_model(self.settings, new.model)
+        chosen(model_access(self.settings), "code", _job(new))
         self.workshop.templates.recipe(new.template)
         run_layer(new)
         run, made = await self.backbone.admit(new, who)
@@ -114,9 +115,19 @@ class App:
         return events
 
 
-def choose_model(settings: Settings, name: str | None) -> str:
-    """The model that `name` stands for here. Raises `UserError` when there is none."""
-    return choose(name, default=settings.file.model, keys=settings.keys, url=settings.file.model_url)
+def usual_model(settings: Settings) -> str:
+    """The model of a run that names none. Raises `UserError` when there is none."""
+    return chosen(model_access(settings), "code", Job(""))[0]
+
+
+def model_access(settings: Settings) -> Access:
+    """What the settings say about models."""
+    file = settings.file
+    return Access(file.model, settings.keys, file.model_url, file.models)
+
+
+def _job(new: NewRun) -> Job:
+    return Job(new.repo, new.model, new.kind)
 
 
 def host_policy(settings: Settings) -> Policy:
@@ -190,9 +201,7 @@ def _means(settings: Settings, host: Host, warming: Warming, policy: Policy) -> 
         host=host,
         warming=warming,
         forge=warming.workshop.forge,
-        models=lambda name: open_model(
-            name, default=settings.file.model, keys=settings.keys, url=settings.file.model_url
-        ),
+        models=lambda new: open_models(model_access(settings), _job(new)),
         policy=policy,
         quota=settings.file.quota,
         ask_seconds=settings.file.ask_seconds,

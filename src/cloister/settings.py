@@ -10,6 +10,7 @@ import msgspec
 
 from cloister.core.errors import UserError
 from cloister.core.records import Budget, PoolWish, Quota, check_budget
+from cloister.core.routes import ModelRoutes
 
 Secret = str
 
@@ -35,6 +36,8 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Default model, `provider:name` or `script:FILE`."""
     model_url: str | None = None
     """Base URL of an OpenAI-compatible server, used by `compatible:NAME`."""
+    models: ModelRoutes = ModelRoutes()
+    """Which model does what; a role that no table names takes `model`."""
     port: int = 7717
     concurrent_runs: int = 2
     runtime: str | None = None

@@ -46,6 +46,7 @@ from cloister.policy.api import Layer, Policy, Rule
 from cloister.policy.builtin import BUILT_IN
 from cloister.testing.local_computer import LocalComputer
 from cloister.testing.memory_journal import MemoryJournal
+from cloister.testing.model_sole import SoleModel
 from cloister.testing.sample_repo import SampleRepo
 
 pytestmark = pytest.mark.anyio
@@ -110,7 +111,7 @@ class Bench:
                     attempt=0,
                     journal=self.journal,
                     computer=self.computer,
-                    model=ScriptedModel(load_script(path)),
+                    models=SoleModel(ScriptedModel(load_script(path))),
                     policy=policy,
                     budget=budget or Budget(),
                     files=_Files(self),

@@ -37,7 +37,7 @@ from cloister.core.records import Budget, Outcome, ToolCall
 from cloister.core.text import decode, one_line
 from cloister.feedback.compare import compare
 from cloister.feedback.tell import tell
-from cloister.model.api import Model
+from cloister.model.api import Models
 from cloister.policy.api import Policy
 
 _SILENT_REPLIES = 3
@@ -75,7 +75,8 @@ class Workplace:
     attempt: int
     journal: Journal
     computer: Computer
-    model: Model
+    models: Models
+    """Its steps are of role `code`."""
     policy: Policy
     budget: Budget
     files: Files
@@ -133,7 +134,7 @@ class _Attempt:
     async def _turn(self, so_far: Progress) -> AttemptEnded | None:
         reply = so_far.pending
         if reply is None:
-            asked = await ask_model(self._place.model, self._journal, self._place.attempt, so_far.steps + 1)
+            asked = await ask_model(self._place.models, self._journal, self._place.attempt, so_far.steps + 1)
             if not isinstance(asked, ModelReplied):
                 return await self._end("failed", asked.message)
             reply = asked

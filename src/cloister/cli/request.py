@@ -33,6 +33,7 @@ class Asked(NamedTuple):
     seconds: float | None
     allow_hosts: tuple[str, ...]
     template: str = "default"
+    kind: str | None = None
 
 
 def new_run(asked: Asked, settings: "Settings") -> NewRun:
@@ -44,6 +45,7 @@ def new_run(asked: Asked, settings: "Settings") -> NewRun:
         ref=asked.ref,
         checks=tuple(typed(check) for check in asked.checks),
         model=_model(asked.model),
+        kind=asked.kind,
         n=asked.n,
         tier=asked.tier,
         template=asked.template,

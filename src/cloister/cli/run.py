@@ -27,6 +27,10 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
     model: Annotated[
         str | None, typer.Option("--model", help="provider:name, or script:FILE for a scripted model.")
     ] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option("--kind", help="What kind of task it is, for settings that name models by it."),
+    ] = None,
     n: Annotated[int, typer.Option("--n", help="Attempts, each in its own fork; the best one counts.")] = 1,
     tier: TierWish = "auto",
     template: Annotated[str, typer.Option("--template", help="What its sandboxes start from.")] = "default",
@@ -60,6 +64,7 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
             tokens=tokens,
             seconds=seconds,
             allow_hosts=tuple(allow_host or ()),
+            kind=kind,
         ),
         settings,
     )

@@ -79,6 +79,8 @@ class NewRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Commands that must be green; empty means: look for them."""
     model: str | None = None
     """`provider:name`, or `script:FILE`; None is the configured default."""
+    kind: str | None = None
+    """What kind of task it is, for settings that name models by it."""
     n: int = 1
     """Attempts, each in its own fork."""
     tier: Tier = "auto"

@@ -28,7 +28,7 @@ from cloister.core.journal import Journal
 from cloister.core.records import NewRun
 from cloister.core.text import decode
 from cloister.forge import workspace
-from cloister.model.api import Model
+from cloister.model.api import Models
 from cloister.runs.means import Means
 from cloister.sandbox.api import Sandbox
 
@@ -44,7 +44,7 @@ class Course:
     request: NewRun
     base: str
     bare: Path
-    model: Model
+    models: Models
     checks: tuple[str, ...]
     baseline: tuple[Diagnosis, ...]
     template: str = "default"
@@ -100,7 +100,7 @@ class Attempts:
             isinstance(event.body, AttemptStarted) and event.body.attempt == number
             for event in self._journal.events
         ):
-            await self._journal.append(AttemptStarted(number, self._course.model.name))
+            await self._journal.append(AttemptStarted(number, self._course.models.role("code").name))
         for life in range(_LIVES):
             try:
                 async with self._place(number, first if life == 0 else None) as sandbox:
@@ -155,7 +155,7 @@ class Attempts:
                 attempt=number,
                 journal=self._journal,
                 computer=sandbox,
-                model=course.model,
+                models=course.models,
                 policy=self._means.run_policy(course.request),
                 budget=course.request.budget,
                 files=_SavedFiles(sandbox, course, number),

@@ -14,7 +14,7 @@ from cloister.core.journal import Journal
 from cloister.core.records import NewRun, Quota
 from cloister.egress.door import Door
 from cloister.forge.api import Forge
-from cloister.model.api import Model
+from cloister.model.api import Models
 from cloister.policy.api import Layer, Policy, Rule
 from cloister.policy.decide import decide
 from cloister.policy.read import layer
@@ -40,7 +40,7 @@ class Means:
     host: Host
     warming: Warming
     forge: Forge
-    models: Callable[[str | None], AbstractAsyncContextManager[Model]]
+    models: Callable[[NewRun], AbstractAsyncContextManager[Models]]
     policy: Policy
     """Without the run's own layer."""
     quota: Quota
