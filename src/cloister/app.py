@@ -20,6 +20,7 @@ from cloister.core.events import (
     ConnectionClosed,
     ConnectionDecided,
     Event,
+    ModelChosen,
     PromptReceived,
     StopRequested,
 )
@@ -98,6 +99,10 @@ class App:
             raise UserError("no_such_ask", f"Run {run} is not asking {ask}: it was answered or never asked.")
         return await self.backbone.append_outside(run, AskAnswered(ask, answer, who))
 
+    async def use_model(self, run: RunId, name: str, who: str) -> Event:
+        """Let another model go on with the run. Raises `UserError` when there is no such model here."""
+        return await self.backbone.append_outside(run, ModelChosen(usual_model(self.settings, name), who))
+
     async def view(self, run: RunId) -> RunView:
         return fold(await self._events(run), time.time())
 
@@ -115,9 +120,9 @@ class App:
         return events
 
 
-def usual_model(settings: Settings) -> str:
-    """The model of a run that names none. Raises `UserError` when there is none."""
-    return chosen(model_access(settings), "code", Job(""))[0]
+def usual_model(settings: Settings, name: str | None = None) -> str:
+    """The full name of a model, or of the one a run has that names none. Raises `UserError` when there is none."""
+    return chosen(model_access(settings), "code", Job("", name))[0]
 
 
 def model_access(settings: Settings) -> Access:

@@ -44,7 +44,7 @@ def new_run(asked: Asked, settings: "Settings") -> NewRun:
         repo=repository(asked.repo),
         ref=asked.ref,
         checks=tuple(typed(check) for check in asked.checks),
-        model=_model(asked.model),
+        model=model_name(asked.model),
         kind=asked.kind,
         n=asked.n,
         tier=asked.tier,
@@ -82,7 +82,7 @@ def _prompt(text: str) -> str:
     return sys.stdin.buffer.read(PROMPT_BYTES + 1).decode("utf-8", errors="replace")
 
 
-def _model(name: str | None) -> str | None:
+def model_name(name: str | None) -> str | None:
     """A script's path is the caller's, too."""
     if name is None or not name.startswith(_SCRIPT):
         return name

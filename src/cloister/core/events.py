@@ -113,6 +113,8 @@ class ModelReplied(Body, frozen=True):
     seconds: float
     opaque: str | None = None
     """What the provider wants back unchanged next time, in its own encoding."""
+    cost: float | None = None
+    """US dollars; None when nobody knows the model's price."""
 
 
 class ModelFailed(Body, frozen=True):
@@ -122,6 +124,23 @@ class ModelFailed(Body, frozen=True):
     code: str
     message: str
     retry_seconds: float | None = None
+    model: str = ""
+
+
+class ModelSwitched(Body, frozen=True):
+    """Another model goes on with the same conversation, because the one before it failed."""
+
+    attempt: int
+    from_model: str
+    to_model: str
+    reason: str
+
+
+class ModelChosen(Body, frozen=True):
+    """A person wants another model to go on; each attempt takes it for its next step."""
+
+    model: str
+    who: str
 
 
 class ActionDecided(Body, frozen=True):
@@ -277,6 +296,8 @@ AnyBody = (
     | PromptReceived
     | ModelReplied
     | ModelFailed
+    | ModelSwitched
+    | ModelChosen
     | ActionDecided
     | AskRaised
     | AskAnswered
@@ -295,7 +316,7 @@ AnyBody = (
     | RunFinished
 )
 
-FromOutside = PromptReceived | StopRequested | AskAnswered
+FromOutside = PromptReceived | StopRequested | AskAnswered | ModelChosen
 """What may be appended by someone who does not own the run."""
 
 

@@ -83,6 +83,8 @@ class Reply(msgspec.Struct, frozen=True, tag="reply"):
     usage: Usage
     stop: Literal["end", "tools", "length"] = "end"
     opaque: str | None = None
+    cost: float | None = None
+    """US dollars; None when nobody knows the price."""
 
 
 class Failure(msgspec.Struct, frozen=True, tag="failure"):
@@ -126,6 +128,10 @@ class Models(Protocol):
 
     def named(self, name: str) -> Model:
         """Any model by its name. Raises `UserError` when nothing here can be called that."""
+        ...
+
+    def window(self, name: str) -> int | None:
+        """How many tokens a conversation with this model may have; None when nobody knows."""
         ...
 
     def instead(self, name: str) -> "Models":

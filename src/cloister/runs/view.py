@@ -24,8 +24,10 @@ from cloister.core.events import (
     ConnectionDecided,
     Event,
     FinishRefused,
+    ModelChosen,
     ModelFailed,
     ModelReplied,
+    ModelSwitched,
     Phase,
     PhaseEnded,
     PhaseStarted,
@@ -63,6 +65,7 @@ _OfAnAttempt = (
     AttemptStarted
     | ModelReplied
     | ModelFailed
+    | ModelSwitched
     | ActionDecided
     | ToolReturned
     | ChecksRan
@@ -72,7 +75,7 @@ _OfAnAttempt = (
     | TurnEnded
     | AttemptEnded
 )
-_OfPeople = PromptReceived | AskRaised | AskAnswered
+_OfPeople = PromptReceived | AskRaised | AskAnswered | ModelChosen
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -213,7 +216,7 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
                 | ChangeDelivered()
             ):
                 _of_the_place(draft, body)
-            case PromptReceived() | AskRaised() | AskAnswered():
+            case PromptReceived() | AskRaised() | AskAnswered() | ModelChosen():
                 _of_people(draft, body, event.at)
             case _:
                 _of_an_attempt(draft.attempts.setdefault(body.attempt, _Attempt()), body)
@@ -266,6 +269,8 @@ def _of_an_attempt(attempt: _Attempt, body: _OfAnAttempt) -> None:
     match body:
         case AttemptStarted():
             attempt.model = body.model
+        case ModelSwitched():
+            attempt.model = body.to_model
         case ModelReplied():
             attempt.steps += 1
             attempt.usage += body.usage
@@ -289,6 +294,9 @@ def _of_people(draft: _Draft, body: _OfPeople, at: float) -> None:
             draft.asks[body.ask] = body
         case AskAnswered():
             draft.asks.pop(body.ask, None)
+        case ModelChosen():
+            for attempt in draft.attempts.values():
+                attempt.model = attempt.model if attempt.ended else body.model
         case _:
             assert_never(body)
 

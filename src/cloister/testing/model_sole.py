@@ -20,5 +20,8 @@ class SoleModel:
     def named(self, name: str) -> Model:
         return self.model
 
+    def window(self, name: str) -> int | None:
+        return None
+
     def instead(self, name: str) -> "SoleModel":
         return self
