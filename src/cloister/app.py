@@ -13,6 +13,7 @@ from typing import Any, Literal
 import anyio
 from anyio.abc import ByteStream
 
+from cloister.agent.budget import NoLedger
 from cloister.core import limits
 from cloister.core.errors import HostError, UserError
 from cloister.core.events import (
@@ -20,6 +21,7 @@ from cloister.core.events import (
     ConnectionClosed,
     ConnectionDecided,
     Event,
+    ModelChosen,
     PromptReceived,
     StopRequested,
 )
@@ -35,6 +37,7 @@ from cloister.policy.api import Policy
 from cloister.policy.builtin import BUILT_IN
 from cloister.policy.decide import decide
 from cloister.policy.read import layer
+from cloister.runs.budget_ledger import BudgetReport, SqliteLedger, run_accounts
 from cloister.runs.commands import Commands, open_commands
 from cloister.runs.conduct import conduct
 from cloister.runs.means import Means, run_layer
@@ -69,6 +72,14 @@ class App:
     commands: Commands
     supervisor: Supervisor
     workshop: Workshop
+    ledger: SqliteLedger
+
+    async def budget(self, run: RunId | None) -> BudgetReport:
+        """What every level above the runs has spent; with a run, those above it, itself and its attempts."""
+        if run is None:
+            return BudgetReport(await self.ledger.accounts())
+        events = await self._events(run)
+        return BudgetReport((*await self.ledger.accounts_of(run), *run_accounts(events)))
 
     async def submit(self, new: NewRun, who: str) -> tuple[RunId, bool]:
         """Admit a run; it is durable and on its way when this returns. The flag: made now or known by key."""
@@ -98,6 +109,10 @@ class App:
             raise UserError("no_such_ask", f"Run {run} is not asking {ask}: it was answered or never asked.")
         return await self.backbone.append_outside(run, AskAnswered(ask, answer, who))
 
+    async def use_model(self, run: RunId, name: str, who: str) -> Event:
+        """Let another model go on with the run. Raises `UserError` when there is no such model here."""
+        return await self.backbone.append_outside(run, ModelChosen(usual_model(self.settings, name), who))
+
     async def view(self, run: RunId) -> RunView:
         return fold(await self._events(run), time.time())
 
@@ -115,9 +130,9 @@ class App:
         return events
 
 
-def usual_model(settings: Settings) -> str:
-    """The model of a run that names none. Raises `UserError` when there is none."""
-    return chosen(model_access(settings), "code", Job(""))[0]
+def usual_model(settings: Settings, name: str | None = None) -> str:
+    """The full name of a model, or of the one a run has that names none. Raises `UserError` when there is none."""
+    return chosen(model_access(settings), "code", Job("", name))[0]
 
 
 def model_access(settings: Settings) -> Access:
@@ -194,7 +209,7 @@ async def _background(work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncGen
             tasks.cancel_scope.cancel()
 
 
-def _means(settings: Settings, host: Host, warming: Warming, policy: Policy) -> Means:
+def _means(settings: Settings, host: Host, warming: Warming, policy: Policy, ledger: SqliteLedger) -> Means:
     """What conducting runs takes."""
     return Means(
         data_dir=settings.data_dir,
@@ -205,6 +220,10 @@ def _means(settings: Settings, host: Host, warming: Warming, policy: Policy) -> 
         policy=policy,
         quota=settings.file.quota,
         ask_seconds=settings.file.ask_seconds,
+        budgets=settings.file.budgets,
+        # Without a limit above the run nobody waits for the ledger before each call.
+        ledger=ledger if settings.file.budgets.outer else NoLedger(),
+        patience=settings.file.stuck,
     )
 
 
@@ -241,7 +260,8 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         commands = await stack.enter_async_context(
             open_commands(settings.data_dir / "commands", owner, owners.lives)
         )
-        means = _means(settings, pool, warming, policy)
+        ledger = SqliteLedger(backbone, settings.file.budgets, owner, owners.lives)
+        means = _means(settings, pool, warming, policy, ledger)
 
         async def drive(journal: Journal, run: RunId) -> None:
             await conduct(means, journal, run)
@@ -256,4 +276,4 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         await stack.enter_async_context(open_supervisor(supervisor))
         if role == "server":
             await stack.enter_async_context(_background(warming.keep_warm))
-        yield App(settings, owner, backbone, host, pool, sandboxes, commands, supervisor, workshop)
+        yield App(settings, owner, backbone, host, pool, sandboxes, commands, supervisor, workshop, ledger)

@@ -1,16 +1,16 @@
 """Models that cost: each call is permitted by the purse before it is made, and recorded before it is over."""
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import anyio
 import msgspec
 
 from cloister.agent.budget import Payer, Permit, Purse
 from cloister.agent.estimate import request_tokens, text_tokens
-from cloister.core.budget import Call, sentence
+from cloister.core.budget import Call, Spend, sentence
 from cloister.core.errors import CloisterError
 from cloister.core.events import ModelReplied, ModelSpent
 from cloister.core.records import Budget, Usage
@@ -108,9 +108,13 @@ class BudgetedModels:
         self._purse = purse
         self._payer = payer or Payer()
 
-    def of(self, attempt: int, budget: Budget) -> "BudgetedModels":
+    def of(self, attempt: int, budget: Budget, inherited: Spend | None = None) -> "BudgetedModels":
         """The same models, paid by this attempt: from the run's budget, and from its share of it."""
-        return BudgetedModels(self._models, self._purse, replace(self._payer, attempt=attempt, budget=budget))
+        return BudgetedModels(self._models, self._purse, Payer(attempt, budget, inherited or Spend()))
+
+    def around(self, wrap: Callable[[Models], Models]) -> "BudgetedModels":
+        """The same models, changed by `wrap`; paying stays outside of it."""
+        return BudgetedModels(wrap(self._models), self._purse, self._payer)
 
     def role(self, role: Role) -> BudgetedModel:
         return self._budgeted(self._models.role(role), role)

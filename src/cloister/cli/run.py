@@ -37,6 +37,7 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
     steps: Annotated[int | None, typer.Option("--steps", help="Budget: replies of the model.")] = None,
     tokens: Annotated[int | None, typer.Option("--tokens", help="Budget: tokens, in and out.")] = None,
     seconds: Annotated[float | None, typer.Option("--seconds", help="Budget: wall time.")] = None,
+    dollars: Annotated[float | None, typer.Option("--dollars", help="Budget: US dollars.")] = None,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
@@ -65,6 +66,7 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
             seconds=seconds,
             allow_hosts=tuple(allow_host or ()),
             kind=kind,
+            dollars=dollars,
         ),
         settings,
     )

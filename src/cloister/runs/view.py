@@ -28,9 +28,11 @@ from cloister.core.events import (
     ContextSummarised,
     Event,
     FinishRefused,
+    ModelChosen,
     ModelFailed,
     ModelReplied,
     ModelSpent,
+    ModelSwitched,
     Phase,
     PhaseEnded,
     PhaseStarted,
@@ -69,6 +71,7 @@ _OfAnAttempt = (
     AttemptStarted
     | ModelReplied
     | ModelFailed
+    | ModelSwitched
     | ActionDecided
     | ToolReturned
     | ChecksRan
@@ -81,7 +84,7 @@ _OfAnAttempt = (
     | StuckNoticed
 )
 _OfTheBudget = ModelSpent | BudgetWarned | BudgetSpent | BudgetExtended
-_OfPeople = PromptReceived | AskRaised | AskAnswered
+_OfPeople = PromptReceived | AskRaised | AskAnswered | ModelChosen
 
 
 BudgetNote = BudgetWarned | BudgetSpent | BudgetExtended
@@ -242,7 +245,7 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
                 | ChangeDelivered()
             ):
                 _of_the_place(draft, body)
-            case PromptReceived() | AskRaised() | AskAnswered():
+            case PromptReceived() | AskRaised() | AskAnswered() | ModelChosen():
                 _of_people(draft, body, event.at)
             case ModelSpent() | BudgetWarned() | BudgetSpent() | BudgetExtended():
                 _of_the_budget(draft, body)
@@ -297,6 +300,8 @@ def _of_an_attempt(attempt: _Attempt, body: _OfAnAttempt) -> None:
     match body:
         case AttemptStarted():
             attempt.model = body.model
+        case ModelSwitched():
+            attempt.model = body.to_model
         case ModelReplied():
             attempt.steps += 1
             attempt.usage += body.usage
@@ -336,6 +341,9 @@ def _of_people(draft: _Draft, body: _OfPeople, at: float) -> None:
             draft.asks[body.ask] = body
         case AskAnswered():
             draft.asks.pop(body.ask, None)
+        case ModelChosen():
+            for attempt in draft.attempts.values():
+                attempt.model = attempt.model if attempt.ended else body.model
         case _:
             assert_never(body)
 
