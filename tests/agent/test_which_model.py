@@ -5,7 +5,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from cloister.agent.ask_model import ask_model
+from cloister.agent.ask_model import Step, ask_model
+from cloister.agent.budget import NoLedger, Purse
+from cloister.agent.budgeted import BudgetedModels
+from cloister.agent.context import request
+from cloister.core.budget_tree import BudgetTree
 from cloister.core.events import (
     AnyBody,
     AttemptStarted,
@@ -15,9 +19,9 @@ from cloister.core.events import (
     ModelSwitched,
     RunAdmitted,
 )
-from cloister.core.records import NewRun, Usage
+from cloister.core.records import Budget, NewRun, Usage
 from cloister.core.routes import ModelRoutes
-from cloister.model.api import Failure
+from cloister.model.api import Failure, Models
 from cloister.model.registry import Access
 from cloister.model.routing import Job, open_models
 from cloister.testing.memory_journal import MemoryJournal
@@ -47,13 +51,19 @@ def journal(*more: AnyBody) -> MemoryJournal:
     return found
 
 
+async def step(models: Models, log: MemoryJournal) -> ModelReplied | Failure:
+    purse = Purse(log, Budget(), BudgetTree(), NoLedger(), 1.0)
+    asking = request(log.events, 0, ())
+    return await ask_model(BudgetedModels(models, purse), log, Step(0, 1, asking, len(log.events)))
+
+
 async def asked(chain: tuple[str, ...], log: MemoryJournal, access: Access | None = None) -> list[AnyBody]:
     """What one step adds to the log."""
     before = len(log.bodies)
     access = access or Access(routes=ModelRoutes(code=chain))
     with anyio.fail_after(30):
         async with open_models(access, Job("repo")) as models:
-            await ask_model(models, log, 0, 1)
+            await step(models, log)
     return list(log.bodies[before:])
 
 
@@ -130,4 +140,4 @@ async def test_what_one_model_said_goes_to_the_next_without_its_secrets(tmp_path
 async def test_a_failure_of_the_only_model_is_returned(tmp_path: Path) -> None:
     access = Access(routes=ModelRoutes(code=fails(tmp_path, "one", "auth")))
     async with open_models(access, Job("repo")) as models:
-        assert isinstance(await ask_model(models, journal(), 0, 1), Failure)
+        assert isinstance(await step(models, journal()), Failure)

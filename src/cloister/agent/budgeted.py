@@ -95,7 +95,7 @@ class BudgetedModel:
 
     def _is_step(self, permit: Permit) -> bool:
         return self._purpose == "code" and any(
-            isinstance(event.body, ModelReplied) and event.body.attempt == self._payer.attempt
+            isinstance(event.body, ModelReplied) and self._payer.attempt in (None, event.body.attempt)
             for event in self._purse.journal.events[permit.seq :]
         )
 
