@@ -7,12 +7,12 @@ the bytes of the one before, so that providers can cache it.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import assert_never, cast
+from typing import assert_never, cast, get_args
 
 import msgspec
 
 from cloister.agent.estimate import BYTES_PER_TOKEN, fixed_tokens, message_tokens, text_tokens
-from cloister.agent.facts import Facts
+from cloister.agent.facts import TELLING, Facts
 from cloister.agent.prompts import NO_CHECKS, NUDGE, SUMMARY, SYSTEM, stuck_text, warned_text
 from cloister.core.events import (
     AnyBody,
@@ -49,6 +49,7 @@ _Own = (
     | ContextSummarised
     | TurnEnded
 )
+_OWN = frozenset(get_args(_Own))
 
 WINDOW_TOKENS = 128_000
 """Of a model whose window is not known."""
@@ -190,25 +191,19 @@ class Context:
         return bounded("\n\n".join(self._task), self._window.room // 2 * BYTES_PER_TOKEN)
 
     def _take(self, event: Event) -> None:
-        self._facts.take(event, self._attempt)
-        match event.body:
-            case (RunAdmitted() | BaseFixed() | ChecksChosen() | BaselineTaken()) as body:
-                self._task.extend(_task_part(body))
-            case PromptReceived() as body:
-                self._say(event.seq, f"Message from {body.who}:\n{body.text}", unseen=True)
-            case (
-                ModelReplied()
-                | ToolReturned()
-                | ChecksRan()
-                | SaveRefused()
-                | StuckNoticed()
-                | BudgetWarned()
-                | ContextSummarised()
-                | TurnEnded()
-            ) as body if body.attempt == self._attempt:
-                self._take_own(event.seq, body)
-            case _:
-                pass
+        body = event.body
+        kind = type(body)
+        if kind in TELLING:
+            self._facts.take(event, self._attempt)
+        if kind in _OWN:
+            own = cast("_Own", body)
+            if own.attempt == self._attempt:
+                self._take_own(event.seq, own)
+        elif kind is PromptReceived:
+            said = cast("PromptReceived", body)
+            self._say(event.seq, f"Message from {said.who}:\n{said.text}", unseen=True)
+        else:
+            self._task.extend(_task_part(body))
 
     def _take_own(self, seq: int, body: _Own) -> None:
         match body:
