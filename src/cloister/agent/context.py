@@ -7,6 +7,7 @@ the bytes of the one before, so that providers can cache it.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import assert_never, cast, get_args
 
 import msgspec
@@ -56,6 +57,8 @@ WINDOW_TOKENS = 128_000
 REPLY_TOKENS = 8_192
 KEPT_TURNS = 4
 """The last turns, whose observations are never elided."""
+APART_TURNS = 10
+"""Between two moments at which observations are elided, unless it is urgent."""
 ELIDE_CHARS = 400
 """Shorter observations stay: a reference would not be shorter."""
 _CHECKS_TOKENS = 1_500
@@ -102,8 +105,8 @@ class _Entry:
     message: Message | None = None
     write: Callable[[], str] | None = None
     """Writes a message of ours that is only needed if it is still there in the end."""
-    reference: str | None = None
-    """What stands in its place once it is elided."""
+    reference: Callable[[], str] | None = None
+    """Writes what stands in its place once it is elided."""
     unseen: bool = False
     """A person's message that the model has not answered yet."""
 
@@ -116,7 +119,7 @@ class _Entry:
         """Put the reference in its place; how many tokens that saves."""
         if self.reference is None:
             return 0
-        text, self.reference, self.write = self.reference, None, None
+        text, self.reference, self.write = self.reference(), None, None
         old = self.message
         self.message = (
             ToolMessage(old.call, old.tool, text) if isinstance(old, ToolMessage) else UserMessage(text)
@@ -148,6 +151,7 @@ class Context:
         """How many entries there were at the end of each of those turns."""
         self._elided = 0
         """Entries up to here are elided."""
+        self._since_elided = APART_TURNS
         self._facts = Facts()
         self._notes = ""
         """The model's last summary."""
@@ -264,7 +268,7 @@ class Context:
         self._open.discard(body.call)
         text = bounded(body.text, self._window.one * BYTES_PER_TOKEN)
         message = ToolMessage(body.call, body.tool, text)
-        reference = _reference(seq, f"result of {body.tool}", body.text) if len(text) > ELIDE_CHARS else None
+        reference = partial(_reference, seq, body) if len(text) > ELIDE_CHARS else None
         self._add(_Entry(seq, message_tokens(message), message, reference=reference))
         if not self._open:
             self._flush()
@@ -283,8 +287,10 @@ class Context:
                 seq,
                 room if red else 60,
                 write=lambda: bounded(tell(body.comparison, body.diagnoses), room * BYTES_PER_TOKEN),
-                reference=f"[elided: what the checks said after step {body.step} ({state}); "
-                f'recall it with recall(id="e{seq}")]',
+                reference=lambda: (
+                    f"[elided: what the checks said after step {body.step} ({state}); "
+                    f'recall it with recall(id="e{seq}")]'
+                ),
             )
         )
 
@@ -296,7 +302,10 @@ class Context:
         self._turns.append(seq)
         self._marks.append(len(self._entries))
         self.turns_since_summary += 1
-        if self._tokens > self._window.elide_at and len(self._marks) > KEPT_TURNS:
+        self._since_elided += 1
+        enough = self._since_elided >= APART_TURNS or self._tokens > self._window.summarise_at
+        if self._tokens > self._window.elide_at and enough and len(self._marks) > KEPT_TURNS:
+            self._since_elided = 0
             self._elide(self._marks[-1 - KEPT_TURNS])
 
     def _elide(self, end: int) -> None:
@@ -335,9 +344,9 @@ class Context:
         return rest + text_tokens(self.summary_text(up_to_seq, notes)) + text_tokens(self._task_text())
 
 
-def _reference(seq: int, what: str, text: str) -> str:
-    size = len(text.encode("utf-8", errors="replace"))
-    return f'[elided: {what}, {size:,} bytes; recall it with recall(id="e{seq}")]'
+def _reference(seq: int, body: ToolReturned) -> str:
+    size = len(body.text.encode("utf-8", errors="replace"))
+    return f'[elided: result of {body.tool}, {size:,} bytes; recall it with recall(id="e{seq}")]'
 
 
 def _shortened(message: AssistantMessage, limit_chars: int) -> AssistantMessage:
