@@ -12,11 +12,13 @@ from typing import Any, Literal
 
 import anyio
 
+from cloister.agent.budget import NoLedger
 from cloister.core import limits
 from cloister.core.errors import HostError, UserError
 from cloister.core.events import (
     AskAnswered,
     Event,
+    ModelChosen,
     PromptReceived,
     StopRequested,
 )
@@ -31,10 +33,12 @@ from cloister.egress.sets import SetFinder
 from cloister.egress.vault import Vault
 from cloister.forge.api import Delivered
 from cloister.forge.plain import PlainGit
-from cloister.model.registry import choose, open_model
+from cloister.model.registry import Access
+from cloister.model.routing import Job, chosen, open_models
 from cloister.policy.api import Policy
 from cloister.policy.builtin import BUILT_IN
 from cloister.policy.read import layer
+from cloister.runs.budget_ledger import BudgetReport, SqliteLedger, run_accounts
 from cloister.runs.commands import Commands, open_commands
 from cloister.runs.conduct import conduct
 from cloister.runs.means import Means, run_layer
@@ -68,12 +72,20 @@ class App:
     commands: Commands
     supervisor: Supervisor
     workshop: Workshop
+    ledger: SqliteLedger
+
+    async def budget(self, run: RunId | None) -> BudgetReport:
+        """What every level above the runs has spent; with a run, those above it, itself and its attempts."""
+        if run is None:
+            return BudgetReport(await self.ledger.accounts())
+        events = await self._events(run)
+        return BudgetReport((*await self.ledger.accounts_of(run), *run_accounts(events)))
 
     async def submit(self, new: NewRun, who: str) -> tuple[RunId, bool]:
         """Admit a run; it is durable and on its way when this returns. The flag: made now or known by key."""
         if problem := check_new_run(new):
             raise UserError("bad_run", problem)
-        choose_model(self.settings, new.model)
+        chosen(model_access(self.settings), "code", _job(new))
         self.workshop.templates.recipe(new.template)
         run_layer(new)
         run, made = await self.backbone.admit(new, who)
@@ -97,6 +109,10 @@ class App:
             raise UserError("no_such_ask", f"Run {run} is not asking {ask}: it was answered or never asked.")
         return await self.backbone.append_outside(run, AskAnswered(ask, answer, who))
 
+    async def use_model(self, run: RunId, name: str, who: str) -> Event:
+        """Let another model go on with the run. Raises `UserError` when there is no such model here."""
+        return await self.backbone.append_outside(run, ModelChosen(usual_model(self.settings, name), who))
+
     async def view(self, run: RunId) -> RunView:
         return fold(await self._events(run), time.time())
 
@@ -114,9 +130,19 @@ class App:
         return events
 
 
-def choose_model(settings: Settings, name: str | None) -> str:
-    """The model that `name` stands for here. Raises `UserError` when there is none."""
-    return choose(name, default=settings.file.model, keys=settings.keys, url=settings.file.model_url)
+def usual_model(settings: Settings, name: str | None = None) -> str:
+    """The full name of a model, or of the one a run has that names none. Raises `UserError` when there is none."""
+    return chosen(model_access(settings), "code", Job("", name))[0]
+
+
+def model_access(settings: Settings) -> Access:
+    """What the settings say about models."""
+    file = settings.file
+    return Access(file.model, settings.keys, file.model_url, file.models)
+
+
+def _job(new: NewRun) -> Job:
+    return Job(new.repo, new.model, new.kind)
 
 
 def host_policy(settings: Settings) -> Policy:
@@ -182,20 +208,24 @@ async def _background(work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncGen
             tasks.cancel_scope.cancel()
 
 
-def _means(settings: Settings, host: Host, warming: Warming, policy: Policy, doorway: Doorway) -> Means:
+def _means(
+    settings: Settings, host: Host, warming: Warming, policy: Policy, doorway: Doorway, ledger: SqliteLedger
+) -> Means:
     """What conducting runs takes."""
     return Means(
         data_dir=settings.data_dir,
         host=host,
         warming=warming,
         forge=warming.workshop.forge,
-        models=lambda name: open_model(
-            name, default=settings.file.model, keys=settings.keys, url=settings.file.model_url
-        ),
+        models=lambda new: open_models(model_access(settings), _job(new)),
         policy=policy,
         quota=settings.file.quota,
         ask_seconds=settings.file.ask_seconds,
         doorway=doorway,
+        budgets=settings.file.budgets,
+        # Without a limit above the run nobody waits for the ledger before each call.
+        ledger=ledger if settings.file.budgets.outer else NoLedger(),
+        patience=settings.file.stuck,
     )
 
 
@@ -234,7 +264,8 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         commands = await stack.enter_async_context(
             open_commands(settings.data_dir / "commands", owner, owners.lives)
         )
-        means = _means(settings, pool, warming, policy, doorway)
+        ledger = SqliteLedger(backbone, settings.file.budgets, owner, owners.lives)
+        means = _means(settings, pool, warming, policy, doorway, ledger)
 
         async def drive(journal: Journal, run: RunId) -> None:
             await conduct(means, journal, run)
@@ -249,4 +280,4 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         await stack.enter_async_context(open_supervisor(supervisor))
         if role == "server":
             await stack.enter_async_context(_background(warming.keep_warm))
-        yield App(settings, owner, backbone, host, pool, sandboxes, commands, supervisor, workshop)
+        yield App(settings, owner, backbone, host, pool, sandboxes, commands, supervisor, workshop, ledger)

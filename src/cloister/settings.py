@@ -8,8 +8,10 @@ from typing import Literal
 
 import msgspec
 
+from cloister.core.budget_tree import BudgetTree
 from cloister.core.errors import UserError
-from cloister.core.records import Budget, CredentialEntry, DoorBounds, PoolWish, Quota, check_budget
+from cloister.core.records import Budget, CredentialEntry, DoorBounds, Patience, PoolWish, Quota, check_budget
+from cloister.core.routes import ModelRoutes
 
 Secret = str
 
@@ -35,6 +37,8 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Default model, `provider:name` or `script:FILE`."""
     model_url: str | None = None
     """Base URL of an OpenAI-compatible server, used by `compatible:NAME`."""
+    models: ModelRoutes = ModelRoutes()
+    """Which model does what; a role that no table names takes `model`."""
     port: int = 7717
     concurrent_runs: int = 2
     runtime: str | None = None
@@ -44,6 +48,10 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     store: Literal["auto", "btrfs", "btrfs-loop", "reflink", "overlay"] = "auto"
     """Where sandboxes' files are kept; `auto` takes the best that this machine can have."""
     budget: Budget = Budget()
+    budgets: BudgetTree = BudgetTree()
+    """What the levels above a run may spend."""
+    stuck: Patience = Patience()
+    """When an attempt counts as stuck."""
     quota: Quota = Quota()
     ask_seconds: float = 300.0
     """How long an `ask` waits for a person before it is denied."""

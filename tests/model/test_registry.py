@@ -8,7 +8,7 @@ import pytest
 
 from cloister.core.errors import OutsideError, UserError
 from cloister.model.catalog import CATALOG, COMPATIBLE, COMPATIBLE_KEY_VARIABLE
-from cloister.model.registry import choose, open_model
+from cloister.model.registry import Access, choose, open_model
 from cloister.settings import PROVIDER_KEYS
 from cloister.testing.model_conformance import check_reply
 from cloister.testing.model_server import Answer, open_model_server
@@ -23,7 +23,7 @@ URL = "http://localhost:8080/v1"
 def chosen(
     name: str | None, default: str | None = None, keys: dict[str, str] | None = None, url: str | None = None
 ) -> str:
-    return choose(name, default=default, keys=keys or {}, url=url)
+    return choose(name, Access(default, keys or {}, url))
 
 
 def refused(*args: object, **kwargs: object) -> UserError:
@@ -91,21 +91,21 @@ async def test_the_usual_models_are_ones_the_library_knows() -> None:
 async def test_a_script_is_opened_by_its_path(tmp_path: Path) -> None:
     path = tmp_path / "a.script.toml"
     path.write_text('[[reply]]\nsay = "Hi."\n', encoding="utf-8")
-    async with open_model(f"script:{path}", default=None, keys={}, url=None) as model:
+    async with open_model(f"script:{path}", Access(None, {}, None)) as model:
         assert model.name == f"script:{path}"
         assert (await check_reply(model)).text == "Hi."
 
 
 async def test_a_bad_script_is_refused_when_it_is_opened(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
-        async with open_model(f"script:{tmp_path}/none.toml", default=None, keys={}, url=None):
+        async with open_model(f"script:{tmp_path}/none.toml", Access(None, {}, None)):
             pass
     assert caught.value.code == "bad_script"
 
 
 async def test_every_provider_opens_and_closes_without_a_word_on_the_network() -> None:
     for kind, provider in CATALOG.items():
-        async with open_model(kind, default=None, keys=ALL, url=None) as model:
+        async with open_model(kind, Access(None, ALL, None)) as model:
             assert model.name == f"{kind}:{provider.model}"
 
 
@@ -115,7 +115,7 @@ async def test_a_compatible_server_is_asked_for_its_model_and_gets_no_other_key(
             Answer(200, JSON, (b'{"object": "list", "data": [{"id": "qwen"}, {"id": "llama"}]}',)),
             WIRES["compatible"].reply(Sent(text=("Hi.",))),
         )
-        async with open_model(None, default="compatible", keys={"openai": "secret"}, url=server.url) as model:
+        async with open_model(None, Access("compatible", {"openai": "secret"}, server.url)) as model:
             assert model.name == "compatible:qwen"
             await check_reply(model)
         assert [asked.path for asked in server.asked] == ["/models", "/chat/completions"]
@@ -129,7 +129,7 @@ async def test_a_compatible_server_is_asked_for_its_model_and_gets_no_other_key(
 async def test_a_compatible_server_without_a_list_gets_a_stand_in_name(answer: Answer) -> None:
     async with open_model_server() as server:
         server.say(answer)
-        async with open_model("compatible", default=None, keys={"compatible": "k"}, url=server.url) as model:
+        async with open_model("compatible", Access(None, {"compatible": "k"}, server.url)) as model:
             assert model.name == "compatible:default"
         assert server.asked[0].headers["authorization"] == "Bearer k"
 
@@ -138,7 +138,7 @@ async def test_a_compatible_server_that_is_not_there_is_named() -> None:
     async with open_model_server() as server:
         url = server.url
     with pytest.raises(OutsideError) as caught:
-        async with open_model("compatible", default=None, keys={}, url=url):
+        async with open_model("compatible", Access(None, {}, url)):
             pass
     assert caught.value.code == "model_unreachable"
     assert url in caught.value.message

@@ -233,12 +233,12 @@ def _server(data_dir: Path) -> Finding:
 
 def _model(settings: Settings) -> Finding:
     """Which model a run would use. Names of key variables, never their values."""
-    from cloister.model.registry import choose
+    from cloister.app import usual_model
 
     given = [variable for provider, variable in PROVIDER_KEYS.items() if settings.keys.get(provider)]
     keys = f"keys: {', '.join(given)}" if given else "no key variable is set"
     try:
-        chosen = choose(None, default=settings.file.model, keys=settings.keys, url=settings.file.model_url)
+        chosen = usual_model(settings)
     except UserError as error:
         # A scripted model needs no key, so this alone stops nobody.
         fix = f"export {next(iter(PROVIDER_KEYS.values()))}=…, or --model script:FILE"

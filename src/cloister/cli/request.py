@@ -33,6 +33,8 @@ class Asked(NamedTuple):
     seconds: float | None
     allow_hosts: tuple[str, ...]
     template: str = "default"
+    kind: str | None = None
+    dollars: float | None = None
 
 
 def new_run(asked: Asked, settings: "Settings") -> NewRun:
@@ -43,14 +45,17 @@ def new_run(asked: Asked, settings: "Settings") -> NewRun:
         repo=repository(asked.repo),
         ref=asked.ref,
         checks=tuple(typed(check) for check in asked.checks),
-        model=_model(asked.model),
+        model=model_name(asked.model),
+        kind=asked.kind,
         n=asked.n,
         tier=asked.tier,
         template=asked.template,
         budget=Budget(
-            steps=usual.steps if asked.steps is None else asked.steps,
-            tokens=usual.tokens if asked.tokens is None else asked.tokens,
+            # What is usual is so for one attempt; what was typed is for all of them together.
+            steps=usual.steps * max(1, asked.n) if asked.steps is None else asked.steps,
+            tokens=usual.tokens * max(1, asked.n) if asked.tokens is None else asked.tokens,
             seconds=usual.seconds if asked.seconds is None else asked.seconds,
+            dollars=usual.dollars if asked.dollars is None else asked.dollars,
         ),
         allow_hosts=asked.allow_hosts,
     )
@@ -80,7 +85,7 @@ def _prompt(text: str) -> str:
     return sys.stdin.buffer.read(PROMPT_BYTES + 1).decode("utf-8", errors="replace")
 
 
-def _model(name: str | None) -> str | None:
+def model_name(name: str | None) -> str | None:
     """A script's path is the caller's, too."""
     if name is None or not name.startswith(_SCRIPT):
         return name

@@ -27,12 +27,17 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
     model: Annotated[
         str | None, typer.Option("--model", help="provider:name, or script:FILE for a scripted model.")
     ] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option("--kind", help="What kind of task it is, for settings that name models by it."),
+    ] = None,
     n: Annotated[int, typer.Option("--n", help="Attempts, each in its own fork; the best one counts.")] = 1,
     tier: TierWish = "auto",
     template: Annotated[str, typer.Option("--template", help="What its sandboxes start from.")] = "default",
     steps: Annotated[int | None, typer.Option("--steps", help="Budget: replies of the model.")] = None,
     tokens: Annotated[int | None, typer.Option("--tokens", help="Budget: tokens, in and out.")] = None,
     seconds: Annotated[float | None, typer.Option("--seconds", help="Budget: wall time.")] = None,
+    dollars: Annotated[float | None, typer.Option("--dollars", help="Budget: US dollars.")] = None,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
@@ -60,6 +65,8 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
             tokens=tokens,
             seconds=seconds,
             allow_hosts=tuple(allow_host or ()),
+            kind=kind,
+            dollars=dollars,
         ),
         settings,
     )

@@ -19,7 +19,11 @@ FailureCode = Literal[
     "bad_request",
     "bad_reply",
     "off_script",
+    "budget",
 ]
+
+Role = Literal["plan", "code", "review", "summarise", "judge", "classify"]
+"""What a model is asked to be. The steps of the loop are `code`."""
 
 INVALID_ARGUMENTS = "_invalid"
 """The only key of a call's arguments when the model did not send a JSON object: its value is what came, bounded.
@@ -80,6 +84,8 @@ class Reply(msgspec.Struct, frozen=True, tag="reply"):
     usage: Usage
     stop: Literal["end", "tools", "length"] = "end"
     opaque: str | None = None
+    cost: float | None = None
+    """US dollars; None when nobody knows the price."""
 
 
 class Failure(msgspec.Struct, frozen=True, tag="failure"):
@@ -107,4 +113,32 @@ class Model(Protocol):
 
         Provider errors are items of the stream, never exceptions. Leaving the block early cancels the call.
         """
+        ...
+
+
+class Models(Protocol):
+    """The models of one run, by what they are for. Each is opened when it is first asked, and closed with the run."""
+
+    def role(self, role: Role) -> Model:
+        """The first choice for a role."""
+        ...
+
+    def chain(self, role: Role) -> tuple[str, ...]:
+        """All choices for a role, best first: names for `named`."""
+        ...
+
+    def named(self, name: str) -> Model:
+        """Any model by its name. Raises `UserError` when nothing here can be called that."""
+        ...
+
+    def window(self, name: str) -> int | None:
+        """How many tokens a conversation with this model may have; None when nobody knows."""
+        ...
+
+    def cost(self, name: str, usage: Usage) -> float | None:
+        """US dollars for `usage` of this model; None when nobody knows its price."""
+        ...
+
+    def instead(self, name: str) -> "Models":
+        """The same models, with this one for `code`: for an attempt with a model of its own. Raises as `named`."""
         ...

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import anyio
 
+from cloister.agent.budgeted import BudgetedModels
 from cloister.agent.checks import run_checks
 from cloister.agent.loop import Workplace, work
 from cloister.agent.progress import progress
@@ -28,7 +29,6 @@ from cloister.core.journal import Journal
 from cloister.core.records import NewRun
 from cloister.core.text import decode
 from cloister.forge import workspace
-from cloister.model.api import Model
 from cloister.runs.means import Means
 from cloister.sandbox.api import Sandbox
 
@@ -44,7 +44,7 @@ class Course:
     request: NewRun
     base: str
     bare: Path
-    model: Model
+    models: BudgetedModels
     checks: tuple[str, ...]
     baseline: tuple[Diagnosis, ...]
     template: str = "default"
@@ -100,7 +100,7 @@ class Attempts:
             isinstance(event.body, AttemptStarted) and event.body.attempt == number
             for event in self._journal.events
         ):
-            await self._journal.append(AttemptStarted(number, self._course.model.name))
+            await self._journal.append(AttemptStarted(number, self._course.models.role("code").name))
         for life in range(_LIVES):
             try:
                 async with self._place(number, first if life == 0 else None) as sandbox:
@@ -153,7 +153,7 @@ class Attempts:
                 attempt=number,
                 journal=self._journal,
                 computer=sandbox,
-                model=course.model,
+                models=course.models.of(number, course.request.budget),
                 policy=self._means.run_policy(course.request),
                 budget=course.request.budget,
                 files=_SavedFiles(sandbox, course, number),
@@ -162,5 +162,6 @@ class Attempts:
                 checks=course.checks,
                 baseline=course.baseline,
                 ask_seconds=self._means.ask_seconds,
+                patience=self._means.patience,
             )
         )

@@ -5,17 +5,19 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from cloister.agent.budget import Ledger, Purse
 from cloister.core import limits
+from cloister.core.budget_tree import BudgetTree
 from cloister.core.ids import RunId, SandboxId
 from cloister.core.journal import Journal
-from cloister.core.records import NewRun, Quota
+from cloister.core.records import NewRun, Patience, Quota
 from cloister.egress.doorway import Doorway
 from cloister.egress.gate import DoorEvent
 from cloister.egress.outfit import Through
 from cloister.egress.repository import Repository
 from cloister.forge.api import Forge
 from cloister.forge.change import branch_name
-from cloister.model.api import Model
+from cloister.model.api import Models
 from cloister.policy.api import Layer, Policy, Rule
 from cloister.policy.read import layer
 from cloister.runs.warming import Warming
@@ -39,17 +41,26 @@ class Means:
     host: Host
     warming: Warming
     forge: Forge
-    models: Callable[[str | None], AbstractAsyncContextManager[Model]]
+    models: Callable[[NewRun], AbstractAsyncContextManager[Models]]
     policy: Policy
     """Without the run's own layer."""
     quota: Quota
     ask_seconds: float
     doorway: Doorway
     """How doors are made here."""
+    budgets: BudgetTree
+    """What the levels above a run may spend, and when people are told and asked."""
+    ledger: Ledger
+    patience: Patience
+    """When an attempt counts as stuck."""
 
     def sandbox_spec(self, request: NewRun, template: str) -> SandboxSpec:
         ttl = min(request.budget.seconds + _TTL_MARGIN_SECONDS, limits.TTL_SECONDS_MAX)
         return SandboxSpec(template, request.tier, quota=self.quota, ttl_seconds=ttl)
+
+    def purse(self, request: NewRun, journal: Journal) -> Purse:
+        """What every call to a model in one run is paid from."""
+        return Purse(journal, request.budget, self.budgets, self.ledger, self.ask_seconds)
 
     def run_policy(self, request: NewRun) -> Policy:
         """All layers: the run may name hosts to reach, and a deny above it still wins."""

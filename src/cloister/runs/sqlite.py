@@ -1,5 +1,6 @@
 """The embedded backbone: one SQLite file, one writer thread per process, an in-process hub."""
 
+import sqlite3
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -64,9 +65,11 @@ class SqliteBackbone:
             lambda db: transactions.claim(db, owner, run, self._owner_lives, self._now())
         )
 
-    async def append(self, fence: Fence, bodies: Sequence[AnyBody]) -> tuple[Event, ...]:
+    async def append(
+        self, fence: Fence, bodies: Sequence[AnyBody], last: int | None = None
+    ) -> tuple[Event, ...]:
         entries = tuple(encoded(body) for body in bodies)
-        return await self._writer.write(lambda db: transactions.append(db, fence, entries, self._now()))
+        return await self._writer.write(lambda db: transactions.append(db, fence, entries, self._now(), last))
 
     async def append_outside(self, run: RunId, body: FromOutside) -> Event:
         entry = _from_a_person(body)
@@ -103,6 +106,14 @@ class SqliteBackbone:
     async def resolve(self, prefix: str) -> RunId:
         """The run that `prefix` names, as `LogReader.resolve`."""
         return await self._read(partial(self._reader.resolve, prefix))
+
+    async def transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Do `work` in a transaction of the log's file, for what is kept beside the log; durable when this returns."""
+        return await self._writer.write(lambda db: (work(db), ()))
+
+    async def look(self, work: Callable[[sqlite3.Connection], T]) -> T | None:
+        """Do `work`, which only reads, on the log's file; None when there is no log yet."""
+        return await self._read(partial(self._reader.look, work))
 
     async def _read(self, work: Callable[[], T]) -> T:
         return await to_thread.run_sync(work, limiter=self._reading)

@@ -16,16 +16,23 @@ from cloister.core.events import (
     AttemptStarted,
     BaseFixed,
     BaselineTaken,
+    BudgetExtended,
+    BudgetSpent,
+    BudgetWarned,
     ChangeDelivered,
     ChangeMade,
     ChecksChosen,
     ChecksRan,
     ConnectionClosed,
     ConnectionDecided,
+    ContextSummarised,
     Event,
     FinishRefused,
+    ModelChosen,
     ModelFailed,
     ModelReplied,
+    ModelSpent,
+    ModelSwitched,
     Phase,
     PhaseEnded,
     PhaseStarted,
@@ -40,12 +47,13 @@ from cloister.core.events import (
     SandboxOpened,
     SaveRefused,
     StopRequested,
+    StuckNoticed,
     ToolReturned,
     TurnEnded,
 )
 from cloister.core.history import effective
 from cloister.core.ids import RunId
-from cloister.core.records import FileChange, Isolation, NewRun, Outcome, State, Usage
+from cloister.core.records import Budget, FileChange, Isolation, NewRun, Outcome, State, Usage
 from cloister.feedback.compare import compare
 
 _OfTheRun = RunAdmitted | RunClaimed | RunResumed | PhaseStarted | PhaseEnded | StopRequested | RunFinished
@@ -65,6 +73,7 @@ _OfAnAttempt = (
     AttemptStarted
     | ModelReplied
     | ModelFailed
+    | ModelSwitched
     | ActionDecided
     | ToolReturned
     | ChecksRan
@@ -73,8 +82,15 @@ _OfAnAttempt = (
     | FinishRefused
     | TurnEnded
     | AttemptEnded
+    | ContextSummarised
+    | StuckNoticed
 )
-_OfPeople = PromptReceived | AskRaised | AskAnswered
+_OfTheBudget = ModelSpent | BudgetWarned | BudgetSpent | BudgetExtended
+_OfPeople = PromptReceived | AskRaised | AskAnswered | ModelChosen
+
+
+BudgetNote = BudgetWarned | BudgetSpent | BudgetExtended
+"""What happened to a budget that the run draws from."""
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -101,6 +117,8 @@ class AttemptView(msgspec.Struct, frozen=True):
     outcome: Outcome | None
     """None while it works."""
     reason: str | None
+    cost: float | None = None
+    """US dollars, as far as prices are known; None when none is."""
 
 
 class RunView(msgspec.Struct, frozen=True):
@@ -151,6 +169,12 @@ class RunView(msgspec.Struct, frozen=True):
     messages: tuple[Message, ...]
     stopping: bool
     """Somebody asked it to stop and it has not ended yet."""
+    budget: Budget = Budget()
+    """What all its attempts together may spend."""
+    cost: float | None = None
+    """US dollars, as far as prices are known; None when none is."""
+    budget_notes: tuple[BudgetNote, ...] = ()
+    """Warnings, refusals and extensions of any level that it draws from."""
 
 
 @dataclass(slots=True)
@@ -161,6 +185,11 @@ class _Attempt:
     commit: str | None = None
     comparison: Comparison | None = None
     ended: AttemptEnded | None = None
+    cost: float | None = None
+
+    def pay(self, cost: float | None) -> None:
+        if cost is not None:
+            self.cost = (self.cost or 0.0) + cost
 
 
 @dataclass(slots=True)
@@ -183,6 +212,9 @@ class _Draft:
     attempts: dict[int, _Attempt] = field(default_factory=dict[int, _Attempt])
     asks: dict[str, AskRaised] = field(default_factory=dict[str, AskRaised])
     messages: list[Message] = field(default_factory=list[Message])
+    beside: _Attempt = field(default_factory=_Attempt)
+    """What was spent for the run and for no attempt of it."""
+    budget_notes: list[BudgetNote] = field(default_factory=list[BudgetNote])
 
 
 def fold(events: Sequence[Event], now: float | None = None) -> RunView:
@@ -216,8 +248,10 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
                 | ChangeDelivered()
             ):
                 _of_the_place(draft, body)
-            case PromptReceived() | AskRaised() | AskAnswered():
+            case PromptReceived() | AskRaised() | AskAnswered() | ModelChosen():
                 _of_people(draft, body, event.at)
+            case ModelSpent() | BudgetWarned() | BudgetSpent() | BudgetExtended():
+                _of_the_budget(draft, body)
             case _:
                 _of_an_attempt(draft.attempts.setdefault(body.attempt, _Attempt()), body)
     return _view(draft, events, events[-1].at if now is None else now)
@@ -269,9 +303,12 @@ def _of_an_attempt(attempt: _Attempt, body: _OfAnAttempt) -> None:
     match body:
         case AttemptStarted():
             attempt.model = body.model
+        case ModelSwitched():
+            attempt.model = body.to_model
         case ModelReplied():
             attempt.steps += 1
             attempt.usage += body.usage
+            attempt.pay(body.cost)
         case ChecksRan() | ProofTaken():
             attempt.comparison = body.comparison
         case TurnEnded():
@@ -280,6 +317,21 @@ def _of_an_attempt(attempt: _Attempt, body: _OfAnAttempt) -> None:
             attempt.ended, attempt.comparison, attempt.commit = body, body.comparison, body.commit
         case ModelFailed() | ActionDecided() | ToolReturned() | SaveRefused() | FinishRefused():
             pass
+        case ContextSummarised() | StuckNoticed():
+            pass
+        case _:
+            assert_never(body)
+
+
+def _of_the_budget(draft: _Draft, body: _OfTheBudget) -> None:
+    match body:
+        case ModelSpent():
+            whose = body.attempt
+            payer = draft.beside if whose is None else draft.attempts.setdefault(whose, _Attempt())
+            payer.usage += body.usage
+            payer.pay(body.cost)
+        case BudgetWarned() | BudgetSpent() | BudgetExtended():
+            draft.budget_notes.append(body)
         case _:
             assert_never(body)
 
@@ -292,6 +344,9 @@ def _of_people(draft: _Draft, body: _OfPeople, at: float) -> None:
             draft.asks[body.ask] = body
         case AskAnswered():
             draft.asks.pop(body.ask, None)
+        case ModelChosen():
+            for attempt in draft.attempts.values():
+                attempt.model = attempt.model if attempt.ended else body.model
         case _:
             assert_never(body)
 
@@ -334,6 +389,7 @@ def _attempt_views(draft: _Draft) -> tuple[AttemptView, ...]:
             comparison=attempt.comparison,
             outcome=attempt.ended.outcome if attempt.ended else None,
             reason=attempt.ended.reason if attempt.ended else None,
+            cost=attempt.cost,
         )
         for number, attempt in sorted(draft.attempts.items())
     )
@@ -364,7 +420,7 @@ def _view(draft: _Draft, events: Sequence[Event], now: float) -> RunView:
         red_now=before if leading is None else leading.red,
         fixed=leading.fixed if leading else (),
         steps=sum(view.steps for view in attempts),
-        usage=sum((view.usage for view in attempts), Usage()),
+        usage=sum((view.usage for view in attempts), draft.beside.usage),
         seconds=_seconds(draft, now),
         files=change.files if change else (),
         branch=delivered.branch if delivered else change and change.branch,
@@ -379,4 +435,12 @@ def _view(draft: _Draft, events: Sequence[Event], now: float) -> RunView:
         asks=() if finished else tuple(ask for ask in draft.asks.values() if ask.deadline > now),
         messages=tuple(draft.messages),
         stopping=draft.stop_asked and finished is None,
+        budget=request.budget,
+        cost=_total([*(view.cost for view in attempts), draft.beside.cost]),
+        budget_notes=tuple(draft.budget_notes),
     )
+
+
+def _total(costs: Sequence[float | None]) -> float | None:
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) if known else None
