@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import anyio
+from anyio import to_thread
 from anyio.abc import ByteStream
 
 from cloister.core import limits
@@ -31,13 +32,13 @@ from cloister.forge.api import Delivered
 from cloister.forge.plain import PlainGit
 from cloister.model.registry import choose, open_model
 from cloister.policy.api import Policy
-from cloister.policy.builtin import BUILT_IN
 from cloister.policy.decide import Decider
 from cloister.policy.read import layer
 from cloister.runs.commands import Commands, open_commands
 from cloister.runs.conduct import conduct
-from cloister.runs.means import Means, run_layer
+from cloister.runs.means import Means
 from cloister.runs.result import run_apply, run_diff
+from cloister.runs.rules import RuleFiles, check_allowed, run_layer
 from cloister.runs.sandboxes import Sandboxes, open_sandboxes
 from cloister.runs.sqlite import SqliteBackbone, open_backbone
 from cloister.runs.supervisor import Supervisor, open_supervisor
@@ -50,7 +51,7 @@ from cloister.sandbox.owners import Owners
 from cloister.sandbox.pool import Pool, open_pool
 from cloister.sandbox.templates.catalog import Templates
 from cloister.sandbox.tiers import Choices, Tiers, local_tiers
-from cloister.settings import Settings
+from cloister.settings import ORGANISATION_POLICY, Settings
 
 Role = Literal["server", "embedded"]
 
@@ -73,9 +74,10 @@ class App:
         """Admit a run; it is durable and on its way when this returns. The flag: made now or known by key."""
         if problem := check_new_run(new):
             raise UserError("bad_run", problem)
-        choose_model(self.settings, new.model)
+        model = choose_model(self.settings, new.model)
         self.workshop.templates.recipe(new.template)
-        run_layer(new)
+        above = await to_thread.run_sync(rule_files(self.settings).above, new.repo)
+        check_allowed((*above, run_layer(new)), tier=new.tier, model=model)
         run, made = await self.backbone.admit(new, who)
         if made:
             self.supervisor.drive(run)
@@ -119,9 +121,21 @@ def choose_model(settings: Settings, name: str | None) -> str:
     return choose(name, default=settings.file.model, keys=settings.keys, url=settings.file.model_url)
 
 
+def rule_files(settings: Settings) -> RuleFiles:
+    """Where the rules above every run are written. Raises `UserError` (`bad_policy`)."""
+    named = settings.file.policy_file
+    near = settings.config_path.parent
+    return RuleFiles(
+        organisation=near / Path(named).expanduser() if named else ORGANISATION_POLICY,
+        organisation_required=named is not None,
+        host=layer("host", settings.file.policy, str(settings.config_path), may_widen=True),
+        projects=tuple((each.repo, near / Path(each.policy).expanduser()) for each in settings.file.project),
+    )
+
+
 def host_policy(settings: Settings) -> Policy:
-    """The built-in rules and those of the configuration file."""
-    return (BUILT_IN, layer("host", settings.file.policy, str(settings.config_path), may_widen=True))
+    """The built-in rules, the organisation's and those of the configuration file."""
+    return rule_files(settings).above(None)
 
 
 def _hand_door(policy: Policy) -> DoorCall:
@@ -194,6 +208,7 @@ def _means(settings: Settings, host: Host, warming: Warming, policy: Policy) -> 
         models=lambda name: open_model(
             name, default=settings.file.model, keys=settings.keys, url=settings.file.model_url
         ),
+        rules=rule_files(settings),
         policy=policy,
         quota=settings.file.quota,
         ask_seconds=settings.file.ask_seconds,

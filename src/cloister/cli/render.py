@@ -46,7 +46,8 @@ _Action = (
     | e.SaveRefused
 )
 _Rest = (
-    e.PhaseStarted
+    e.PolicyFixed
+    | e.PhaseStarted
     | e.PhaseEnded
     | e.TurnEnded
     | e.StopRequested
@@ -295,6 +296,8 @@ class Renderer:
                 self._noted = None
                 yield Line(f"✓ {body.phase}  {seconds(body.seconds)}", "dim")
                 yield IDLE
+            case e.PolicyFixed():
+                yield from facts.policy(body)
             case e.StopRequested():
                 yield Line(f"■ {one_line(body.who, 40)} asked the run to stop", "warn")
                 yield Status("stopping")

@@ -29,6 +29,7 @@ from cloister.core.events import (
     Phase,
     PhaseEnded,
     PhaseStarted,
+    PolicyFixed,
     PromptReceived,
     ProofTaken,
     RunAdmitted,
@@ -50,6 +51,7 @@ from cloister.feedback.compare import compare
 _OfTheRun = RunAdmitted | RunClaimed | RunResumed | PhaseStarted | PhaseEnded | StopRequested | RunFinished
 _OfThePlace = (
     BaseFixed
+    | PolicyFixed
     | SandboxOpened
     | SandboxClosed
     | ChecksChosen
@@ -203,6 +205,7 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
                 _of_the_run(draft, body, event.at)
             case (
                 BaseFixed()
+                | PolicyFixed()
                 | SandboxOpened()
                 | SandboxClosed()
                 | ChecksChosen()
@@ -256,7 +259,7 @@ def _of_the_place(draft: _Draft, body: _OfThePlace) -> None:
             draft.change = body
         case ChangeDelivered():
             draft.delivered = body
-        case SandboxClosed() | ConnectionDecided() | ConnectionClosed():
+        case PolicyFixed() | SandboxClosed() | ConnectionDecided() | ConnectionClosed():
             pass
         case _:
             assert_never(body)
