@@ -228,7 +228,7 @@ class Renderer:
         match body:
             case e.ActionDecided():
                 yield from self._announce(body.attempt, body.call)
-                if body.effect == "deny":
+                if body.effect == "deny" or not body.call:
                     why = one_line(body.rule, 200)
                     yield Line(f"  ⊘ refused by the policy: {one_line(body.action, 120)} ({why})", "warn")
             case e.AskRaised():
