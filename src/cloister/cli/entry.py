@@ -12,6 +12,7 @@ from cloister.cli import (
     diff,
     doctor,
     log,
+    policy,
     ps,
     run,
     sandbox,
@@ -68,6 +69,7 @@ app.command("diff")(diff.diff)
 app.command("apply")(apply.apply)
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(template.app, name="template")
+app.add_typer(policy.app, name="policy")
 app.command("serve")(serve.serve)
 app.command("doctor")(doctor.doctor)
 

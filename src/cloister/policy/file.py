@@ -110,7 +110,9 @@ def read_policy(author: Author, data: bytes, name: str) -> Read:
 def policy_schema() -> dict[str, Any]:
     """The format as a JSON schema."""
     schema = msgspec.json.schema(PolicyFile)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Cloister policy", **schema}
+    named = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Cloister policy", **schema}
+    # Through JSON, so that what a caller holds is what a reader of the file holds.
+    return msgspec.json.decode(msgspec.json.encode(named), type=dict[str, Any])
 
 
 class _Reader:

@@ -15,7 +15,7 @@ from cloister.core.errors import UserError
 from cloister.core.records import Budget, NewRun, Quota
 from cloister.core.text import one_line
 from cloister.forge.plain import find_checkout, is_url
-from cloister.forge.tree import read_file
+from cloister.forge.tree import read_file, read_head_file
 from cloister.policy.api import Action, Layer, LimitName, ModelAction, Policy, Rule, TierAction
 from cloister.policy.builtin import BUILT_IN
 from cloister.policy.caps import capped
@@ -88,6 +88,16 @@ async def govern(files: RuleFiles, request: NewRun, quota: Quota, bare: Path, co
     given, limited = capped(above, _wanted(request, quota))
     request = msgspec.structs.replace(request, n=int(given["attempts"]), budget=_fitted(budget, given))
     return Governed(above, request, _fitted(quota, given), tuple(named), limited)
+
+
+async def policy_here(files: RuleFiles, repo: str | None) -> Policy:
+    """The layers that a run on the HEAD of `repo`, a directory on this machine, would have above its own."""
+    above = await to_thread.run_sync(files.above, repo)
+    found = await read_head_file(repo, REPOSITORY_FILE) if repo is not None else None
+    commit, written = found or ("", None)
+    if written is None:
+        return above
+    return (*above, read_policy("repository", written, f"{REPOSITORY_FILE}@{commit[:12]}").layer)
 
 
 def check_allowed(policy: Policy, *, tier: str | None = None, model: str | None = None) -> None:
