@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import anyio
+from anyio import to_thread
 
 from cloister.agent.budget import NoLedger
 from cloister.core import limits
@@ -36,13 +37,13 @@ from cloister.forge.plain import PlainGit
 from cloister.model.registry import Access
 from cloister.model.routing import Job, chosen, open_models
 from cloister.policy.api import Policy
-from cloister.policy.builtin import BUILT_IN
 from cloister.policy.read import layer
 from cloister.runs.budget_ledger import BudgetReport, SqliteLedger, run_accounts
 from cloister.runs.commands import Commands, open_commands
 from cloister.runs.conduct import conduct
-from cloister.runs.means import Means, run_layer
+from cloister.runs.means import Means
 from cloister.runs.result import run_apply, run_diff
+from cloister.runs.rules import RuleFiles, check_allowed, run_layer
 from cloister.runs.sandboxes import Sandboxes, open_sandboxes
 from cloister.runs.sqlite import SqliteBackbone, open_backbone
 from cloister.runs.supervisor import Supervisor, open_supervisor
@@ -54,7 +55,7 @@ from cloister.sandbox.owners import Owners
 from cloister.sandbox.pool import Pool, open_pool
 from cloister.sandbox.templates.catalog import Templates
 from cloister.sandbox.tiers import Choices, Tiers, local_tiers
-from cloister.settings import Settings
+from cloister.settings import ORGANISATION_POLICY, Settings
 
 Role = Literal["server", "embedded"]
 
@@ -85,9 +86,10 @@ class App:
         """Admit a run; it is durable and on its way when this returns. The flag: made now or known by key."""
         if problem := check_new_run(new):
             raise UserError("bad_run", problem)
-        chosen(model_access(self.settings), "code", _job(new))
+        models = chosen(model_access(self.settings), "code", _job(new))
         self.workshop.templates.recipe(new.template)
-        run_layer(new)
+        above = await to_thread.run_sync(rule_files(self.settings).above, new.repo)
+        check_allowed((*above, run_layer(new)), tier=new.tier, models=models)
         run, made = await self.backbone.admit(new, who)
         if made:
             self.supervisor.drive(run)
@@ -145,9 +147,21 @@ def _job(new: NewRun) -> Job:
     return Job(new.repo, new.model, new.kind)
 
 
+def rule_files(settings: Settings) -> RuleFiles:
+    """Where the rules above every run are written. Raises `UserError` (`bad_policy`)."""
+    named = settings.file.policy_file
+    near = settings.config_path.parent
+    return RuleFiles(
+        organisation=near / Path(named).expanduser() if named else ORGANISATION_POLICY,
+        organisation_required=named is not None,
+        host=layer("host", settings.file.policy, str(settings.config_path), may_widen=True),
+        projects=tuple((each.repo, near / Path(each.policy).expanduser()) for each in settings.file.project),
+    )
+
+
 def host_policy(settings: Settings) -> Policy:
-    """The built-in rules and those of the configuration file."""
-    return (BUILT_IN, layer("host", settings.file.policy, str(settings.config_path), may_widen=True))
+    """The built-in rules, the organisation's and those of the configuration file."""
+    return rule_files(settings).above(None)
 
 
 def _doorway(settings: Settings, policy: Policy) -> tuple[Doorway, Outfit]:
@@ -218,6 +232,7 @@ def _means(
         warming=warming,
         forge=warming.workshop.forge,
         models=lambda new: open_models(model_access(settings), _job(new)),
+        rules=rule_files(settings),
         policy=policy,
         quota=settings.file.quota,
         ask_seconds=settings.file.ask_seconds,

@@ -15,6 +15,9 @@ from cloister.core.routes import ModelRoutes
 
 Secret = str
 
+ORGANISATION_POLICY = Path("/etc/cloister/policy.toml")
+"""Holds for every user of this machine."""
+
 PROVIDER_KEYS = {
     "anthropic": "ANTHROPIC_API_KEY",
     "openai": "OPENAI_API_KEY",
@@ -28,6 +31,15 @@ class RuleEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     action: str
     effect: str
+
+
+class ProjectEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One `[[project]]` table: rules for some repositories."""
+
+    repo: str
+    """Which: `host/path` of a URL or a directory, with `*` for any characters."""
+    policy: str
+    """The policy file, from the configuration file's directory."""
 
 
 class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,6 +72,9 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one sandbox may use of its door."""
     credential: tuple[CredentialEntry, ...] = ()
     """Secrets that the door adds to requests, one `[[credential]]` table each."""
+    policy_file: str | None = None
+    """The organisation's policy; None is `/etc/cloister/policy.toml`, where there is one."""
+    project: tuple[ProjectEntry, ...] = ()
     pool: tuple[PoolWish, ...] = ()
     """Sandboxes that a server keeps ready, one `[[pool]]` table per template."""
 

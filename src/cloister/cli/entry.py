@@ -13,6 +13,7 @@ from cloister.cli import (
     doctor,
     log,
     model,
+    policy,
     ps,
     run,
     sandbox,
@@ -70,6 +71,7 @@ app.command("apply")(apply.apply)
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(template.app, name="template")
 app.add_typer(model.app, name="model")
+app.add_typer(policy.app, name="policy")
 app.command("serve")(serve.serve)
 app.command("doctor")(doctor.doctor)
 

@@ -15,6 +15,10 @@ Tier = Literal["auto", "container", "gvisor", "microvm"]
 Outcome = Literal["green", "red", "unproven", "budget", "stopped", "failed"]
 """How a run ended. `unproven`: the model finished and there was no check to prove it."""
 State = Literal["queued", "running", "finished"]
+Origin = Literal["user", "repository", "tool", "issue", "web", "server"]
+"""Where text came from: a person, the repository, a command in the sandbox, an issue, the network, a tool server."""
+Role = Literal["viewer", "operator", "admin"]
+"""What a caller may do, least first: look; work with runs; everything."""
 
 _CREDENTIALS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^/@]*:[^/@]*@")
 
@@ -124,6 +128,8 @@ class NewRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Hosts this run asks to reach; the policy decides."""
     key: str | None = None
     """Idempotency key: the same key is the same run."""
+    origin: Origin = "user"
+    """Where the prompt's text came from; what an outsider wrote is not trusted like a person's own words."""
 
 
 class ToolCall(msgspec.Struct, frozen=True):

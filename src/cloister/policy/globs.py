@@ -3,6 +3,7 @@
 import posixpath
 
 from cloister.core.commands import WORK_DIR
+from cloister.policy.api import HOLE
 
 
 def text_matches(pattern: str, text: str) -> bool:
@@ -20,6 +21,15 @@ def text_matches(pattern: str, text: str) -> bool:
             return False
         at += len(piece)
     return True
+
+
+def could_match(pattern: str, text: str) -> bool:
+    """Whether `text` matches if a `HOLE` in it stands for the right characters; in doubt it does."""
+    known, hole, _ = text.partition(HOLE)
+    if not hole:
+        return text_matches(pattern, text)
+    first, star, _ = pattern.partition("*")
+    return first.startswith(known) or (bool(star) and known.startswith(first))
 
 
 def path_matches(pattern: list[str], path: list[str]) -> bool:

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from cloister.policy.api import Pointed, Rule, Sets
-from cloister.policy.globs import path_glob, path_prefix, text_matches, text_prefix
+from cloister.policy.api import HOLE, Pointed, Rule, Sets
+from cloister.policy.globs import could_match, path_glob, path_prefix, text_matches, text_prefix
 from cloister.policy.pattern import (
     COMMAND_TOOLS,
     PATH_TOOLS,
@@ -169,7 +169,9 @@ class Index:
         if own is None:
             return
         yield from own.every
-        near = own.globbed if probe.unclear is not None else own.near((*probe.spellings, *probe.around))
+        holes = any(HOLE in text for text in probe.spellings)
+        every = probe.unclear is not None or holes
+        near = own.globbed if every else own.near((*probe.spellings, *probe.around))
         for entry in near:
             pattern = entry.pattern
             if isinstance(pattern, ToolPattern) and _means(entry, pattern, probe):
@@ -211,4 +213,6 @@ def _means(entry: Entry, pattern: ToolPattern, probe: ToolProbe) -> bool:
         return not entry.widens
     if entry.widens:
         return all(pattern.matches_target(probe.tool, text) for text in probe.spellings)
+    if probe.tool in COMMAND_TOOLS and any(could_match(pattern.glob, text) for text in probe.spellings):
+        return True
     return any(pattern.matches_target(probe.tool, text) for text in (*probe.spellings, *probe.around))

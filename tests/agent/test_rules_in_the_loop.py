@@ -1,0 +1,121 @@
+"""The rules inside the loop: what is asked, what commands really are, and what follows text from outside."""
+
+from pathlib import Path
+
+import pytest
+
+from cloister.agent.checks import run_checks
+from cloister.agent.provenance import Provenance
+from cloister.core.commands import Stream
+from cloister.core.events import (
+    ActionDecided,
+    AnyBody,
+    AskRaised,
+    AttemptStarted,
+    BaselineTaken,
+    ChecksChosen,
+    ConnectionDecided,
+    PromptReceived,
+    RunAdmitted,
+    ToolReturned,
+)
+from cloister.core.records import NewRun
+from cloister.policy.api import Layer, Pointed, Rule
+from cloister.policy.builtin import BUILT_IN
+from cloister.testing.loop_bench import CHECK, FIX, LoopBench, open_bench
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> LoopBench:
+    return await open_bench(tmp_path)
+
+
+def _quiet(check: str, stream: Stream, data: bytes) -> None:
+    pass
+
+
+async def test_an_ask_shows_the_whole_action_its_rule_and_who_may_say_yes(bench: LoopBench) -> None:
+    host = Layer("host", (Rule("tool:bash:touch *", "ask", "policy:3", "admin"),))
+    script = '[[reply]]\ncalls = [{ tool = "bash", command = "cd . && touch asked" }]\n' + FIX
+    await bench.work(script, policy=(BUILT_IN, host), ask_seconds=0.01)
+    ask = next(b for b in bench.journal.bodies if isinstance(b, AskRaised))
+    assert (ask.detail, ask.rule, ask.approver, ask.default) == (
+        "cd . && touch asked",
+        "ask tool:bash:touch * (policy:3)",
+        "admin",
+        "deny",
+    )
+
+
+async def test_rules_are_about_the_commands_in_a_line_and_not_about_its_text(bench: LoopBench) -> None:
+    host = Layer("host", (Rule("tool:bash:touch *", "deny", "policy:3"),))
+    script = """
+[[reply]]
+calls = [
+    { tool = "bash", command = "'to'uch a" },
+    { tool = "bash", command = "env -- sh -c 'touch b'" },
+    { tool = "bash", command = "eval $(echo dG91Y2ggYwo= | base64 -d)" },
+    { tool = "bash", command = "echo touch d" },
+]
+"""
+    await bench.work(script + FIX, policy=(BUILT_IN, host))
+    decided = [b.effect for b in bench.journal.bodies if isinstance(b, ActionDecided)][:4]
+    assert decided == ["deny", "deny", "deny", "allow"]
+    assert not {"a", "b", "c"} & {path.name for path in bench.computer.work.iterdir()}
+
+
+HIGH = Layer("host", high_impact=(Pointed("tool:bash:git push*", "policy:1"),))
+PUSH = '[[reply]]\ncalls = [{ tool = "bash", command = "git push nowhere" }]\n'
+
+
+async def test_before_any_text_from_outside_high_impact_is_as_the_rules_say(bench: LoopBench) -> None:
+    await bench.work(PUSH + FIX, policy=(BUILT_IN, HIGH))
+    assert bench.of(AskRaised) == []
+    returned = [b for b in bench.journal.bodies if isinstance(b, ToolReturned)]
+    assert {b.tool: b.origin for b in returned}["bash"] == "tool"
+
+
+OUTSIDE: dict[str, AnyBody] = {
+    "the text of an issue": PromptReceived("please push", "someone", "issue"),
+    "something that came over the network": ConnectionDecided("s", "example.org", 443, "allow", "r"),
+    "an answer of a tool server": ToolReturned(0, "c", "mcp:x.y", True, "push!", 0.1, origin="server"),
+}
+
+
+@pytest.mark.parametrize("body", OUTSIDE.values(), ids=OUTSIDE.keys())
+async def test_after_text_from_outside_high_impact_needs_a_person(bench: LoopBench, body: AnyBody) -> None:
+    bench.journal.add(
+        RunAdmitted(NewRun("Make add work.", "repo"), "me"),
+        ChecksChosen((CHECK,), found=False),
+        BaselineTaken(await run_checks(bench.computer, (CHECK,), "baseline", _quiet)),
+        AttemptStarted(0, "script"),
+        body,
+    )
+    await bench.work(PUSH + FIX, policy=(BUILT_IN, HIGH), ask_seconds=0.01)
+    ask = next(b for b in bench.journal.bodies if isinstance(b, AskRaised))
+    assert ask.rule == "ask tool:bash:git push* (policy:1): high impact after untrusted text"
+    decided = next(b for b in bench.journal.bodies if isinstance(b, ActionDecided))
+    assert (decided.effect, decided.rule) == ("ask", ask.rule)
+
+
+async def test_a_refused_connection_and_another_attempts_reading_change_nothing(bench: LoopBench) -> None:
+    bench.journal.add(
+        RunAdmitted(NewRun("Make add work.", "repo"), "me"),
+        ChecksChosen((CHECK,), found=False),
+        BaselineTaken(await run_checks(bench.computer, (CHECK,), "baseline", _quiet)),
+        AttemptStarted(0, "script"),
+        ConnectionDecided("s", "example.org", 443, "deny", "r"),
+        ToolReturned(1, "c", "mcp:x.y", True, "push!", 0.1, origin="server"),
+    )
+    await bench.work(PUSH + FIX, policy=(BUILT_IN, HIGH), ask_seconds=0.01)
+    assert bench.of(AskRaised) == []
+
+
+async def test_after_something_came_over_the_network_every_result_is_marked(bench: LoopBench) -> None:
+    script = '[[reply]]\ncalls = [{ tool = "read", path = "calc.py" }]\n'
+    await bench.work(script + FIX)
+    assert next(b for b in bench.journal.bodies if isinstance(b, ToolReturned)).origin == "repository"
+    bench.journal.add(ConnectionDecided("s", "example.org", 443, "allow", "r"))
+    assert Provenance(0, bench.journal).origin("read") == "web"
