@@ -30,6 +30,7 @@ from cloister.core.records import NewRun, check_new_run
 from cloister.egress.door import Door
 from cloister.forge.api import Delivered
 from cloister.forge.plain import PlainGit
+from cloister.model.catalog import Amazon
 from cloister.model.registry import Access
 from cloister.model.routing import Job, chosen, open_models
 from cloister.policy.api import Policy
@@ -128,7 +129,7 @@ def usual_model(settings: Settings, name: str | None = None) -> str:
 def model_access(settings: Settings) -> Access:
     """What the settings say about models."""
     file = settings.file
-    return Access(file.model, settings.keys, file.model_url, file.models)
+    return Access(file.model, settings.keys, file.model_url, file.models, Amazon(**settings.amazon))
 
 
 def _job(new: NewRun) -> Job:
