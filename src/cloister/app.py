@@ -34,6 +34,7 @@ from cloister.egress.sets import SetFinder
 from cloister.egress.vault import Vault
 from cloister.forge.api import Delivered
 from cloister.forge.plain import PlainGit
+from cloister.model.catalog import Amazon
 from cloister.model.registry import Access
 from cloister.model.routing import Job, chosen, open_models
 from cloister.policy.api import Policy
@@ -140,7 +141,7 @@ def usual_model(settings: Settings, name: str | None = None) -> str:
 def model_access(settings: Settings) -> Access:
     """What the settings say about models."""
     file = settings.file
-    return Access(file.model, settings.keys, file.model_url, file.models)
+    return Access(file.model, settings.keys, file.model_url, file.models, Amazon(**settings.amazon))
 
 
 def _job(new: NewRun) -> Job:

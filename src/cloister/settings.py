@@ -21,8 +21,25 @@ ORGANISATION_POLICY = Path("/etc/cloister/policy.toml")
 PROVIDER_KEYS = {
     "anthropic": "ANTHROPIC_API_KEY",
     "openai": "OPENAI_API_KEY",
+    "openai-responses": "OPENAI_API_KEY",
     "google": "GEMINI_API_KEY",
+    "mistral": "MISTRAL_API_KEY",
+    "bedrock": "AWS_BEARER_TOKEN_BEDROCK",
+    "openrouter": "OPENROUTER_API_KEY",
+    "ollama": "OLLAMA_API_KEY",
+    "vllm": "VLLM_API_KEY",
+    "llamacpp": "LLAMA_API_KEY",
+    "lmstudio": "LM_API_TOKEN",
     "compatible": "CLOISTER_MODEL_KEY",
+}
+
+
+_AMAZON = {
+    "AWS_DEFAULT_REGION": "region",
+    "AWS_REGION": "region",
+    "AWS_ACCESS_KEY_ID": "access_key",
+    "AWS_SECRET_ACCESS_KEY": "secret_key",
+    "AWS_SESSION_TOKEN": "session_token",
 }
 
 
@@ -93,6 +110,8 @@ class Settings(msgspec.Struct, frozen=True):
     user: str
     variables: dict[str, Secret] = {}
     """Those that credentials are read from. Never leave the host process."""
+    amazon: dict[str, Secret] = {}
+    """Who asks Amazon Bedrock, and where: `region`, `access_key`, `secret_key`, `session_token`."""
 
 
 def default_data_dir(env: Mapping[str, str]) -> Path:
@@ -157,6 +176,7 @@ def read_settings(env: Mapping[str, str] | None = None, data_dir: Path | None = 
         home=env.get("HOME", "/root"),
         user=env.get("SUDO_USER") or env.get("USER") or "root",
         variables=_variables(settings, env),
+        amazon={name: env[variable] for variable, name in _AMAZON.items() if env.get(variable)},
     )
 
 

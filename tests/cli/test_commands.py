@@ -320,5 +320,6 @@ def test_help_lists_every_command_without_colours(cloister: Cloister) -> None:
             "doctor",
             "sandbox",
             "template",
+            "model",
         ]
     )
