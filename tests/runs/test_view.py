@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloister.core import diagnosis
+from cloister.core.attempts import Score
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.errors import Bug
 from cloister.core.events import (
@@ -16,6 +17,8 @@ from cloister.core.events import (
     AskAnswered,
     AskRaised,
     AttemptEnded,
+    AttemptForked,
+    AttemptsRanked,
     AttemptStarted,
     BaseFixed,
     BaselineTaken,
@@ -27,12 +30,15 @@ from cloister.core.events import (
     ConnectionDecided,
     Event,
     FinishRefused,
+    Inherited,
+    JudgeSpoke,
     ModelFailed,
     ModelReplied,
     PhaseEnded,
     PhaseStarted,
     PromptReceived,
     ProofTaken,
+    RewindRequested,
     RunAdmitted,
     RunClaimed,
     RunFinished,
@@ -45,7 +51,7 @@ from cloister.core.events import (
     TurnEnded,
 )
 from cloister.core.ids import RunId
-from cloister.core.records import FileChange, Isolation, NewRun, ToolCall, Usage
+from cloister.core.records import Budget, FileChange, Isolation, NewRun, ToolCall, Usage
 from cloister.runs.view import AttemptView, Message, RunView, fold
 
 RUN = RunId("r-0000")
@@ -65,6 +71,7 @@ FAILING = Diagnosis(
 UNREAD = Diagnosis("make", 2, 1.0)
 GREEN = Comparison(fixed=("a", "b"), passed=3, green=True)
 HALF = Comparison(fixed=("a",), still=("b",), passed=2)
+SCORE = Score(0, "green", 0, 0, 0, 3, 30, "alone")
 FILES = (FileChange("x.py", 1, 2),)
 
 
@@ -94,7 +101,8 @@ EVERY: tuple[AnyBody, ...] = (
     SandboxOpened("s-0000", ISOLATION),
     ChecksChosen(("pytest",), True),
     BaselineTaken((FAILING, UNREAD)),
-    AttemptStarted(0, "p:m"),
+    Inherited(7, 5.0, replied(0, 1)),
+    AttemptStarted(0, "p:m", temperature=0.5),
     PromptReceived("mind the lock", "bob"),
     ModelFailed(0, "overloaded", "busy", 1.0),
     replied(0, 1),
@@ -114,7 +122,11 @@ EVERY: tuple[AnyBody, ...] = (
     ran(0, GREEN),
     ProofTaken(0, 2, "c2", (), GREEN),
     TurnEnded(0, 2, "c2", True),
+    RewindRequested(22, "bob"),
+    AttemptForked(1, 0, 22, "Rewound.", Budget(), "", asked=30),
     ended(0, GREEN),
+    AttemptsRanked((SCORE,)),
+    JudgeSpoke("p:judge", (0, 1), 0, "It reads better.", Usage(5, 1), 0.1),
     ChangeMade("cloister/fix-it", "c3", FILES, "Fixed it."),
     ChangeDelivered("/repo", "cloister/fix-it"),
     SandboxClosed("s-0000", "done"),
@@ -132,7 +144,7 @@ def test_a_whole_run_is_shown_as_it_was() -> None:
         repo="/repo",
         who="ann",
         created_at=100.0,
-        last_seq=34,
+        last_seq=39,
         phase=None,
         base_commit="base",
         base_branch="main",
@@ -143,8 +155,8 @@ def test_a_whole_run_is_shown_as_it_was() -> None:
         red_now=0,
         fixed=("a", "b"),
         steps=2,
-        usage=Usage(30, 2, 4),
-        seconds=32.0,
+        usage=Usage(35, 3, 4),
+        seconds=37.0,
         files=FILES,
         branch="cloister/fix-it",
         commit="c3",
@@ -154,10 +166,14 @@ def test_a_whole_run_is_shown_as_it_was() -> None:
         reason="all green",
         winner=0,
         isolation=ISOLATION,
-        attempts=(AttemptView(0, "p:m", 2, Usage(30, 2, 4), "c0", GREEN, "green", "done"),),
+        attempts=(
+            AttemptView(0, "p:m", 2, Usage(30, 2, 4), "c0", GREEN, "green", "done", temperature=0.5),
+            AttemptView(1, None, 0, Usage(), None, None, None, None, parent=0, at=22),
+        ),
         asks=(),
-        messages=(Message("mind the lock", "bob", 109.0),),
+        messages=(Message("mind the lock", "bob", 110.0),),
         stopping=False,
+        ranking=(SCORE,),
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from cloister.agent.prompts import NO_CHECKS, NUDGE, SYSTEM
 from cloister.core.events import (
+    AttemptStarted,
     BaseFixed,
     BaselineTaken,
     ChecksChosen,
@@ -91,6 +92,8 @@ def request(events: Sequence[Event], attempt: int, tools: Sequence[ToolSpec]) ->
                 conversation.say(body.text)
             case TurnEnded() as body if body.attempt == attempt and silent:
                 conversation.say(NUDGE)
+            case AttemptStarted() as body if body.attempt == attempt and body.hint:
+                conversation.say(body.hint)
             case PromptReceived() as body:
                 conversation.say(f"Message from {body.who}:\n{body.text}")
             case _:

@@ -32,6 +32,25 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
         typer.Option("--kind", help="What kind of task it is, for settings that name models by it."),
     ] = None,
     n: Annotated[int, typer.Option("--n", help="Attempts, each in its own fork; the best one counts.")] = 1,
+    attempt: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--attempt",
+            metavar="model=M,temperature=T,share=S,hint=TEXT",
+            help="An attempt that differs; repeat for several, instead of --n.",
+        ),
+    ] = None,
+    first_green: Annotated[
+        bool, typer.Option("--first-green", help="Stop the other attempts as soon as one is proven.")
+    ] = False,
+    search: Annotated[
+        str | None,
+        typer.Option(
+            "--search",
+            metavar="greedy|beam:K",
+            help="Go on from the best save point when an attempt is stuck.",
+        ),
+    ] = None,
     tier: TierWish = "auto",
     template: Annotated[str, typer.Option("--template", help="What its sandboxes start from.")] = "default",
     steps: Annotated[int | None, typer.Option("--steps", help="Budget: replies of the model.")] = None,
@@ -64,6 +83,9 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
             tokens=tokens,
             seconds=seconds,
             allow_hosts=tuple(allow_host or ()),
+            attempts=tuple(attempt or ()),
+            first_green=first_green,
+            search=search,
             kind=kind,
         ),
         settings,

@@ -11,7 +11,6 @@ import anyio
 import msgspec
 
 from cloister.agent.checks import find_checks, run_checks
-from cloister.agent.tournament import best
 from cloister.core.commands import Computer, Stream
 from cloister.core.diagnosis import Diagnosis
 from cloister.core.errors import Bug, CloisterError, Fenced, SandboxLost, UserError, sole
@@ -40,8 +39,10 @@ from cloister.core.records import NewRun
 from cloister.core.text import decode
 from cloister.forge import workspace
 from cloister.model.api import Models
-from cloister.runs.attempts import Attempts, Course
+from cloister.runs.attempts import Attempts
 from cloister.runs.means import Means
+from cloister.runs.places import Course
+from cloister.runs.ranking import choose_winner
 from cloister.runs.result import bare_repository, make_result
 from cloister.runs.warming import known_baseline
 from cloister.sandbox.api import Report, Sandbox
@@ -216,8 +217,8 @@ class _Conductor:
             template=template.name,
         )
         async with self._phase("work"):
-            ended = await Attempts(self._means, self._journal, course).run(sandbox)
-        return best(ended)
+            ended = await Attempts(self._means, self._journal, course, sandbox).run()
+            return await choose_winner(self._journal, course, ended)
 
     async def _baseline(
         self, admitted: RunAdmitted, computer: Computer, known: Known | None

@@ -17,11 +17,11 @@ from cloister.core.events import (
     ChecksChosen,
     Event,
     RunAdmitted,
-    TurnEnded,
 )
 from cloister.core.history import effective
 from cloister.core.ids import RunId
 from cloister.core.journal import Journal
+from cloister.core.lineage import attempts_of, seen_by
 from cloister.core.text import one_line
 from cloister.feedback.compare import compare
 from cloister.forge import change
@@ -47,10 +47,11 @@ def _base(events: Sequence[Event]) -> str | None:
 
 def _furthest(events: Sequence[Event]) -> str | None:
     """The newest save point of the attempt that is furthest: the fewest red, then the earliest."""
-    counting = effective(events)
-    attempts = sorted({e.body.attempt for e in counting if isinstance(e.body, TurnEnded)})
-    found = [progress(counting, attempt) for attempt in attempts]
-    furthest = min(found, key=lambda one: one.comparison.red if one.comparison else _UNKNOWN, default=None)
+    found = [progress(effective(seen_by(events, number)), number) for number in attempts_of(events)]
+    # What somebody stopped, or went back from, counts only when there is nothing else.
+    kept = [one for one in found if one.ended is None or one.ended.outcome != "stopped"] or found
+    saved = [one for one in kept if one.commit is not None]
+    furthest = min(saved, key=lambda one: one.comparison.red if one.comparison else _UNKNOWN, default=None)
     return furthest.commit if furthest else None
 
 

@@ -6,6 +6,7 @@ from typing import assert_never
 
 import msgspec
 
+from cloister.core.attempts import Origin, Score
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.errors import Bug
 from cloister.core.events import (
@@ -13,6 +14,8 @@ from cloister.core.events import (
     AskAnswered,
     AskRaised,
     AttemptEnded,
+    AttemptForked,
+    AttemptsRanked,
     AttemptStarted,
     BaseFixed,
     BaselineTaken,
@@ -24,6 +27,8 @@ from cloister.core.events import (
     ConnectionDecided,
     Event,
     FinishRefused,
+    Inherited,
+    JudgeSpoke,
     ModelFailed,
     ModelReplied,
     Phase,
@@ -31,6 +36,7 @@ from cloister.core.events import (
     PhaseStarted,
     PromptReceived,
     ProofTaken,
+    RewindRequested,
     RunAdmitted,
     RunClaimed,
     RunFinished,
@@ -48,6 +54,7 @@ from cloister.core.records import FileChange, Isolation, NewRun, Outcome, State,
 from cloister.feedback.compare import compare
 
 _OfTheRun = RunAdmitted | RunClaimed | RunResumed | PhaseStarted | PhaseEnded | StopRequested | RunFinished
+_OfTheChoice = AttemptsRanked | JudgeSpoke | RewindRequested | Inherited
 _OfThePlace = (
     BaseFixed
     | SandboxOpened
@@ -61,6 +68,7 @@ _OfThePlace = (
 )
 _OfAnAttempt = (
     AttemptStarted
+    | AttemptForked
     | ModelReplied
     | ModelFailed
     | ActionDecided
@@ -99,6 +107,11 @@ class AttemptView(msgspec.Struct, frozen=True):
     outcome: Outcome | None
     """None while it works."""
     reason: str | None
+    parent: int | None = None
+    """The attempt that it was forked from."""
+    at: int | None = None
+    """The save point of the parent."""
+    temperature: float | None = None
 
 
 class RunView(msgspec.Struct, frozen=True):
@@ -149,11 +162,18 @@ class RunView(msgspec.Struct, frozen=True):
     messages: tuple[Message, ...]
     stopping: bool
     """Somebody asked it to stop and it has not ended yet."""
+    forked_from: Origin | None = None
+    """The save point of another run that it goes on from."""
+    ranking: tuple[Score, ...] = ()
+    """What the evidence said of its attempts, best first."""
 
 
 @dataclass(slots=True)
 class _Attempt:
     model: str | None = None
+    temperature: float | None = None
+    parent: int | None = None
+    at: int | None = None
     steps: int = 0
     usage: Usage = field(default_factory=Usage)
     commit: str | None = None
@@ -172,6 +192,8 @@ class _Draft:
     phases: list[Phase] = field(default_factory=list[Phase])
     """Those that are open, the innermost last."""
     stop_asked: bool = False
+    judged: Usage = field(default_factory=Usage)
+    ranking: tuple[Score, ...] = ()
     base: BaseFixed | None = None
     isolation: Isolation | None = None
     checks: tuple[str, ...] = ()
@@ -201,6 +223,8 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
                 | RunFinished()
             ):
                 _of_the_run(draft, body, event.at)
+            case AttemptsRanked() | JudgeSpoke() | RewindRequested() | Inherited():
+                _of_the_choice(draft, body)
             case (
                 BaseFixed()
                 | SandboxOpened()
@@ -242,6 +266,18 @@ def _of_the_run(draft: _Draft, body: _OfTheRun, at: float) -> None:
             assert_never(body)
 
 
+def _of_the_choice(draft: _Draft, body: _OfTheChoice) -> None:
+    match body:
+        case JudgeSpoke():
+            draft.judged += body.usage
+        case AttemptsRanked():
+            draft.ranking = body.scores
+        case RewindRequested() | Inherited():
+            pass
+        case _:
+            assert_never(body)
+
+
 def _of_the_place(draft: _Draft, body: _OfThePlace) -> None:
     match body:
         case BaseFixed():
@@ -264,8 +300,10 @@ def _of_the_place(draft: _Draft, body: _OfThePlace) -> None:
 
 def _of_an_attempt(attempt: _Attempt, body: _OfAnAttempt) -> None:
     match body:
+        case AttemptForked():
+            attempt.parent, attempt.at = body.parent, body.at_seq
         case AttemptStarted():
-            attempt.model = body.model
+            attempt.model, attempt.temperature = body.model, body.temperature
         case ModelReplied():
             attempt.steps += 1
             attempt.usage += body.usage
@@ -331,6 +369,9 @@ def _attempt_views(draft: _Draft) -> tuple[AttemptView, ...]:
             comparison=attempt.comparison,
             outcome=attempt.ended.outcome if attempt.ended else None,
             reason=attempt.ended.reason if attempt.ended else None,
+            parent=attempt.parent,
+            at=attempt.at,
+            temperature=attempt.temperature,
         )
         for number, attempt in sorted(draft.attempts.items())
     )
@@ -361,7 +402,7 @@ def _view(draft: _Draft, events: Sequence[Event], now: float) -> RunView:
         red_now=before if leading is None else leading.red,
         fixed=leading.fixed if leading else (),
         steps=sum(view.steps for view in attempts),
-        usage=sum((view.usage for view in attempts), Usage()),
+        usage=sum((view.usage for view in attempts), draft.judged),
         seconds=_seconds(draft, now),
         files=change.files if change else (),
         branch=delivered.branch if delivered else change and change.branch,
@@ -376,4 +417,6 @@ def _view(draft: _Draft, events: Sequence[Event], now: float) -> RunView:
         asks=() if finished else tuple(ask for ask in draft.asks.values() if ask.deadline > now),
         messages=tuple(draft.messages),
         stopping=draft.stop_asked and finished is None,
+        forked_from=request.forked_from,
+        ranking=draft.ranking,
     )
