@@ -22,18 +22,23 @@ from cloister.core.events import (
     AttemptStarted,
     BaseFixed,
     BaselineTaken,
+    BudgetExtended,
+    BudgetSpent,
+    BudgetWarned,
     ChangeDelivered,
     ChangeMade,
     ChecksChosen,
     ChecksRan,
     ConnectionClosed,
     ConnectionDecided,
+    ContextSummarised,
     Event,
     FinishRefused,
     Inherited,
     JudgeSpoke,
     ModelFailed,
     ModelReplied,
+    ModelSpent,
     PhaseEnded,
     PhaseStarted,
     PromptReceived,
@@ -47,6 +52,7 @@ from cloister.core.events import (
     SandboxOpened,
     SaveRefused,
     StopRequested,
+    StuckNoticed,
     ToolReturned,
     TurnEnded,
 )
@@ -92,6 +98,11 @@ def ended(attempt: int, comparison: Comparison) -> AttemptEnded:
     return AttemptEnded(attempt, "green", "done", f"c{attempt}", comparison)
 
 
+BUDGET_NOTES = (
+    BudgetWarned("run", RUN, "tokens", 80, 100, 0),
+    BudgetExtended("run", RUN, "tokens", 25, "bob", 0),
+    BudgetSpent("organisation", "all", "dollars", 5, 5, 0),
+)
 EVERY: tuple[AnyBody, ...] = (
     ADMITTED,
     CLAIMED,
@@ -121,12 +132,17 @@ EVERY: tuple[AnyBody, ...] = (
     replied(0, 2, 20),
     ran(0, GREEN),
     ProofTaken(0, 2, "c2", (), GREEN),
+    ModelSpent(0, "summarise", "p:m", Usage(0, 0), 0.1, 0.25),
+    ModelSpent(None, "judge", "p:j", Usage(0, 0), 0.1, 0.5),
+    ContextSummarised(0, 5, "notes"),
+    StuckNoticed(0, "repeats", "the same", 2),
+    *BUDGET_NOTES,
     TurnEnded(0, 2, "c2", True),
     RewindRequested(22, "bob"),
     AttemptForked(1, 0, 22, "Rewound.", Budget(), "", asked=30),
     ended(0, GREEN),
     AttemptsRanked((SCORE,)),
-    JudgeSpoke("p:judge", (0, 1), 0, "It reads better.", Usage(5, 1), 0.1),
+    JudgeSpoke("p:judge", (0, 1), 0, "It reads better.", 0.1),
     ChangeMade("cloister/fix-it", "c3", FILES, "Fixed it."),
     ChangeDelivered("/repo", "cloister/fix-it"),
     SandboxClosed("s-0000", "done"),
@@ -144,7 +160,7 @@ def test_a_whole_run_is_shown_as_it_was() -> None:
         repo="/repo",
         who="ann",
         created_at=100.0,
-        last_seq=39,
+        last_seq=46,
         phase=None,
         base_commit="base",
         base_branch="main",
@@ -155,8 +171,8 @@ def test_a_whole_run_is_shown_as_it_was() -> None:
         red_now=0,
         fixed=("a", "b"),
         steps=2,
-        usage=Usage(35, 3, 4),
-        seconds=37.0,
+        usage=Usage(30, 2, 4),
+        seconds=44.0,
         files=FILES,
         branch="cloister/fix-it",
         commit="c3",
@@ -167,13 +183,17 @@ def test_a_whole_run_is_shown_as_it_was() -> None:
         winner=0,
         isolation=ISOLATION,
         attempts=(
-            AttemptView(0, "p:m", 2, Usage(30, 2, 4), "c0", GREEN, "green", "done", temperature=0.5),
+            AttemptView(
+                0, "p:m", 2, Usage(30, 2, 4), "c0", GREEN, "green", "done", cost=0.25, temperature=0.5
+            ),
             AttemptView(1, None, 0, Usage(), None, None, None, None, parent=0, at=22),
         ),
         asks=(),
         messages=(Message("mind the lock", "bob", 110.0),),
         stopping=False,
         ranking=(SCORE,),
+        cost=0.75,
+        budget_notes=BUDGET_NOTES,
     )
 
 

@@ -9,7 +9,6 @@ from cloister.agent.context import request
 from cloister.agent.tools import TOOLS
 from cloister.core import limits
 from cloister.core.events import ModelFailed, ModelReplied, ModelText
-from cloister.core.history import effective
 from cloister.core.journal import Journal
 from cloister.model.api import Failure, Model, Models, Reply, Request, TextDelta
 from cloister.model.retry import next_wait
@@ -21,7 +20,7 @@ _REPLY_SECONDS = 900.0
 async def ask_model(models: Models, journal: Journal, attempt: int, step: int) -> ModelReplied | Failure:
     """Ask until there is a reply or trying again makes no sense. Each failure is an event."""
     model = models.role("code")
-    asking = request(effective(journal.events), attempt, _SPECS)
+    asking = request(journal.events, attempt, _SPECS)
     tries = 0
     while True:
         started = time.monotonic()

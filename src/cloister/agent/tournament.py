@@ -8,7 +8,7 @@ import msgspec
 
 from cloister.core.attempts import Score
 from cloister.core.events import AttemptEnded
-from cloister.core.records import Outcome
+from cloister.core.records import Outcome, Usage
 from cloister.model.api import Failure, Model, Models, Reply, Request, Role, TextDelta
 
 _CLASS: dict[str, int] = {"green": 0, "unproven": 1, "red": 2, "budget": 2, "failed": 2, "stopped": 3}
@@ -106,6 +106,12 @@ class Tempered:
 
     def named(self, name: str) -> Model:
         return _Tempered(self.models.named(name), self.temperature)
+
+    def window(self, name: str) -> int | None:
+        return self.models.window(name)
+
+    def cost(self, name: str, usage: Usage) -> float | None:
+        return self.models.cost(name, usage)
 
     def instead(self, name: str) -> "Tempered":
         return Tempered(self.models.instead(name), self.temperature)

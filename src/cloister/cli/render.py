@@ -5,6 +5,7 @@ from typing import assert_never
 
 from cloister.cli import branching, facts
 from cloister.cli.excerpt import Excerpt, excerpt
+from cloister.cli.minding import Minding, minding
 from cloister.cli.pieces import IDLE, Fragment, Line, Piece, Status, seconds
 from cloister.cli.summary import summary
 from cloister.core import events as e
@@ -139,6 +140,8 @@ class Renderer:
         elif isinstance(body, _Branching):
             self._inherited += isinstance(body, e.Inherited)
             yield from branching.lines(body, self._inherited)
+        elif isinstance(body, Minding):
+            yield from minding(body, "" if body.attempt is None else self._mark(body.attempt))
         else:
             yield from self._rest(event, body)
 

@@ -84,6 +84,8 @@ def _cost(view: RunView) -> Iterator[Line]:
         f"{usage.total:,} tokens ({usage.input_tokens:,} in, {usage.output_tokens:,} out)",
         seconds(view.seconds),
     ]
+    if view.cost is not None:
+        spent.insert(2, f"${view.cost:,.2f}")
     if len(view.attempts) > 1:
         won = "no attempt" if view.winner is None else f"attempt {view.winner}"
         spent.insert(0, f"{won} of {len(view.attempts)} won")

@@ -16,6 +16,10 @@ from cloister.core.records import Budget, FileChange, Isolation, NewRun, Outcome
 
 Effect = Literal["allow", "deny", "ask"]
 Blame = Literal["user", "host", "outside", "sandbox", "bug"]
+Level = Literal["organisation", "project", "user", "run", "attempt"]
+"""Whose budget it is, the widest first."""
+Resource = Literal["steps", "tokens", "dollars", "seconds"]
+StuckKind = Literal["repeats", "alternations", "unchanged", "idle", "malformed"]
 Phase = Literal["fetch", "template", "create", "clone", "baseline", "fork", "work", "change"]
 
 
@@ -140,7 +144,6 @@ class JudgeSpoke(Body, frozen=True):
     choice: int | None
     """None when it gave no usable answer: then the earliest attempt is taken."""
     text: str
-    usage: Usage
     seconds: float
 
 
@@ -170,6 +173,10 @@ class ModelReplied(Body, frozen=True):
     seconds: float
     opaque: str | None = None
     """What the provider wants back unchanged next time, in its own encoding."""
+    cost: float | None = None
+    """US dollars; None when the price is not known."""
+    seen: int | None = None
+    """The last event that the request was made from: what came after it, the model has not been told."""
 
 
 class ModelFailed(Body, frozen=True):
@@ -179,6 +186,79 @@ class ModelFailed(Body, frozen=True):
     code: str
     message: str
     retry_seconds: float | None = None
+
+
+class ModelSpent(Body, frozen=True):
+    """A call to a model that was no step of the loop, or a step whose reply never came: what it took."""
+
+    attempt: int | None
+    purpose: str
+    """What it was for: `summarise`, `wrap_up`, `judge` …"""
+    model: str
+    usage: Usage
+    seconds: float
+    cost: float | None = None
+    estimated: bool = False
+    """True when it was cut off before the provider said what it took."""
+
+
+class BudgetWarned(Body, frozen=True):
+    """Most of a budget is spent."""
+
+    level: Level
+    name: str
+    """Which organisation, project or user; the run's id, or the attempt's number."""
+    what: Resource
+    spent: float
+    limit: float
+    attempt: int | None = None
+
+
+class BudgetSpent(Body, frozen=True):
+    """A call to a model was not made, because this budget does not hold it."""
+
+    level: Level
+    name: str
+    what: Resource
+    spent: float
+    limit: float
+    attempt: int | None = None
+
+
+class BudgetExtended(Body, frozen=True):
+    """A person gave more: `amount` on top of the limit, for the rest of its period."""
+
+    level: Level
+    name: str
+    what: Resource
+    amount: float
+    who: str
+    attempt: int | None = None
+
+
+class ContextSummarised(Body, frozen=True):
+    """From here on the model sees this in place of the conversation up to `up_to_seq`."""
+
+    attempt: int
+    up_to_seq: int
+    """The last `TurnEnded` that it stands for."""
+    text: str
+    """The model's own summary; empty when it was of no use, and then only what the log itself says is told."""
+    files: tuple[str, ...] = ()
+    """What differed from the base in the sandbox at that moment."""
+    before_tokens: int = 0
+    after_tokens: int = 0
+    """Of the whole request, estimated."""
+
+
+class StuckNoticed(Body, frozen=True):
+    """The attempt goes round in circles; `stage` is what is done about it."""
+
+    attempt: int
+    kind: StuckKind
+    evidence: str
+    step: int
+    stage: Literal["nudge", "escalate", "stop"] = "nudge"
 
 
 class ActionDecided(Body, frozen=True):
@@ -346,6 +426,12 @@ AnyBody = (
     | PromptReceived
     | ModelReplied
     | ModelFailed
+    | ModelSpent
+    | BudgetWarned
+    | BudgetSpent
+    | BudgetExtended
+    | ContextSummarised
+    | StuckNoticed
     | ActionDecided
     | AskRaised
     | AskAnswered

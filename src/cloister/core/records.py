@@ -28,6 +28,23 @@ class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tokens: int = 2_000_000
     """Input and output tokens together."""
     seconds: float = 3_600.0
+    dollars: float | None = None
+    """US dollars, by the prices that are known; None sets no limit."""
+
+
+class Patience(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """After how many turns without progress an attempt counts as stuck; 0 never."""
+
+    repeats: Annotated[int, msgspec.Meta(ge=0)] = 4
+    """Turns in a row with the same actions and the same results."""
+    alternations: Annotated[int, msgspec.Meta(ge=0)] = 3
+    """Times that the same two turns take each other's place."""
+    unchanged: Annotated[int, msgspec.Meta(ge=0)] = 8
+    """Times in a row that the checks found exactly the same after files were changed."""
+    idle: Annotated[int, msgspec.Meta(ge=0)] = 30
+    """Turns in a row that changed no file."""
+    malformed: Annotated[int, msgspec.Meta(ge=0)] = 3
+    """Turns in a row in which no call could be understood."""
 
 
 class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -147,6 +164,8 @@ def check_budget(budget: Budget) -> str | None:
             "A budget needs at least one step, one token and some time, "
             f"at most {limits.RUN_SECONDS_MAX:,.0f} seconds."
         )
+    if budget.dollars is not None and not 0 < budget.dollars < float("inf"):
+        return "A budget in dollars is more than nothing: leave it out to set no limit."
     return None
 
 

@@ -13,7 +13,6 @@ from cloister.core.events import AttemptEnded, AttemptsRanked, JudgeSpoke
 from cloister.core.history import effective
 from cloister.core.journal import Journal
 from cloister.core.lineage import seen_by
-from cloister.core.records import Usage
 from cloister.core.text import bounded
 from cloister.forge import change
 from cloister.model.api import Failure, Reply, Request, ToolSpec, UserMessage
@@ -97,8 +96,7 @@ async def _judged(journal: Journal, course: Course, tied: Sequence[AttemptEnded]
                 if isinstance(item, Reply | Failure):
                     answer = item
     choice, text = _understood(answer, numbers)
-    usage = answer.usage if isinstance(answer, Reply) else Usage()
-    spoken = JudgeSpoke(model.name, numbers, choice, bounded(text, 4_000), usage, time.monotonic() - started)
+    spoken = JudgeSpoke(model.name, numbers, choice, bounded(text, 4_000), time.monotonic() - started)
     await journal.append(spoken)
     return spoken
 

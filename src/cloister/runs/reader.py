@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
-from typing import Self, cast
+from typing import Self, TypeVar, cast
 
 import msgspec
 
@@ -15,6 +15,8 @@ from cloister.core.ids import OwnerId, RunId, is_id
 from cloister.core.records import Outcome, State
 from cloister.runs.api import RunRow
 from cloister.runs.schema import check_ours, connect, is_new, mapped
+
+T = TypeVar("T")
 
 COLUMNS = (
     "num, id, state, outcome, reason, prompt, repo, model, created_at, updated_at, last_seq, owner, epoch"
@@ -153,6 +155,17 @@ class LogReader:
             raise HostError(
                 "unreadable_event", f"An event of this run in {self._path} cannot be read by this version."
             ) from error
+
+    def look(self, work: Callable[[sqlite3.Connection], T]) -> T | None:
+        """Do `work`, which only reads, in one moment of the file; None when there is no log yet."""
+        if self._db is None:
+            return None
+        with mapped(self._path):
+            self._db.execute("BEGIN")
+            try:
+                return work(self._db)
+            finally:
+                self._db.execute("ROLLBACK")
 
     def resolve(self, prefix: str) -> RunId:
         """The run whose id starts with `prefix` (the leading `r-` may be left out); `last` is the newest.

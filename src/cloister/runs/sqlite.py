@@ -1,5 +1,6 @@
 """The embedded backbone: one SQLite file, one writer thread per process, an in-process hub."""
 
+import sqlite3
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -103,6 +104,14 @@ class SqliteBackbone:
     async def resolve(self, prefix: str) -> RunId:
         """The run that `prefix` names, as `LogReader.resolve`."""
         return await self._read(partial(self._reader.resolve, prefix))
+
+    async def transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Do `work` in a transaction of the log's file, for what is kept beside the log; durable when this returns."""
+        return await self._writer.write(lambda db: (work(db), ()))
+
+    async def look(self, work: Callable[[sqlite3.Connection], T]) -> T | None:
+        """Do `work`, which only reads, on the log's file; None when there is no log yet."""
+        return await self._read(partial(self._reader.look, work))
 
     async def _read(self, work: Callable[[], T]) -> T:
         return await to_thread.run_sync(work, limiter=self._reading)

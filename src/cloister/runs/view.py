@@ -19,18 +19,23 @@ from cloister.core.events import (
     AttemptStarted,
     BaseFixed,
     BaselineTaken,
+    BudgetExtended,
+    BudgetSpent,
+    BudgetWarned,
     ChangeDelivered,
     ChangeMade,
     ChecksChosen,
     ChecksRan,
     ConnectionClosed,
     ConnectionDecided,
+    ContextSummarised,
     Event,
     FinishRefused,
     Inherited,
     JudgeSpoke,
     ModelFailed,
     ModelReplied,
+    ModelSpent,
     Phase,
     PhaseEnded,
     PhaseStarted,
@@ -45,12 +50,13 @@ from cloister.core.events import (
     SandboxOpened,
     SaveRefused,
     StopRequested,
+    StuckNoticed,
     ToolReturned,
     TurnEnded,
 )
 from cloister.core.history import effective
 from cloister.core.ids import RunId
-from cloister.core.records import FileChange, Isolation, NewRun, Outcome, State, Usage
+from cloister.core.records import Budget, FileChange, Isolation, NewRun, Outcome, State, Usage
 from cloister.feedback.compare import compare
 
 _OfTheRun = RunAdmitted | RunClaimed | RunResumed | PhaseStarted | PhaseEnded | StopRequested | RunFinished
@@ -79,8 +85,15 @@ _OfAnAttempt = (
     | FinishRefused
     | TurnEnded
     | AttemptEnded
+    | ContextSummarised
+    | StuckNoticed
 )
+_OfTheBudget = ModelSpent | BudgetWarned | BudgetSpent | BudgetExtended
 _OfPeople = PromptReceived | AskRaised | AskAnswered
+
+
+BudgetNote = BudgetWarned | BudgetSpent | BudgetExtended
+"""What happened to a budget that the run draws from."""
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -112,6 +125,8 @@ class AttemptView(msgspec.Struct, frozen=True):
     at: int | None = None
     """The save point of the parent."""
     temperature: float | None = None
+    cost: float | None = None
+    """US dollars, as far as prices are known; None when none is."""
 
 
 class RunView(msgspec.Struct, frozen=True):
@@ -166,6 +181,12 @@ class RunView(msgspec.Struct, frozen=True):
     """The save point of another run that it goes on from."""
     ranking: tuple[Score, ...] = ()
     """What the evidence said of its attempts, best first."""
+    budget: Budget = Budget()
+    """What all its attempts together may spend."""
+    cost: float | None = None
+    """US dollars, as far as prices are known; None when none is."""
+    budget_notes: tuple[BudgetNote, ...] = ()
+    """Warnings, refusals and extensions of any level that it draws from."""
 
 
 @dataclass(slots=True)
@@ -179,6 +200,11 @@ class _Attempt:
     commit: str | None = None
     comparison: Comparison | None = None
     ended: AttemptEnded | None = None
+    cost: float | None = None
+
+    def pay(self, cost: float | None) -> None:
+        if cost is not None:
+            self.cost = (self.cost or 0.0) + cost
 
 
 @dataclass(slots=True)
@@ -192,7 +218,6 @@ class _Draft:
     phases: list[Phase] = field(default_factory=list[Phase])
     """Those that are open, the innermost last."""
     stop_asked: bool = False
-    judged: Usage = field(default_factory=Usage)
     ranking: tuple[Score, ...] = ()
     base: BaseFixed | None = None
     isolation: Isolation | None = None
@@ -203,6 +228,9 @@ class _Draft:
     attempts: dict[int, _Attempt] = field(default_factory=dict[int, _Attempt])
     asks: dict[str, AskRaised] = field(default_factory=dict[str, AskRaised])
     messages: list[Message] = field(default_factory=list[Message])
+    beside: _Attempt = field(default_factory=_Attempt)
+    """What was spent for the run and for no attempt of it."""
+    budget_notes: list[BudgetNote] = field(default_factory=list[BudgetNote])
 
 
 def fold(events: Sequence[Event], now: float | None = None) -> RunView:
@@ -239,6 +267,8 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
                 _of_the_place(draft, body)
             case PromptReceived() | AskRaised() | AskAnswered():
                 _of_people(draft, body, event.at)
+            case ModelSpent() | BudgetWarned() | BudgetSpent() | BudgetExtended():
+                _of_the_budget(draft, body)
             case _:
                 _of_an_attempt(draft.attempts.setdefault(body.attempt, _Attempt()), body)
     return _view(draft, events, events[-1].at if now is None else now)
@@ -268,11 +298,9 @@ def _of_the_run(draft: _Draft, body: _OfTheRun, at: float) -> None:
 
 def _of_the_choice(draft: _Draft, body: _OfTheChoice) -> None:
     match body:
-        case JudgeSpoke():
-            draft.judged += body.usage
         case AttemptsRanked():
             draft.ranking = body.scores
-        case RewindRequested() | Inherited():
+        case JudgeSpoke() | RewindRequested() | Inherited():
             pass
         case _:
             assert_never(body)
@@ -307,6 +335,7 @@ def _of_an_attempt(attempt: _Attempt, body: _OfAnAttempt) -> None:
         case ModelReplied():
             attempt.steps += 1
             attempt.usage += body.usage
+            attempt.pay(body.cost)
         case ChecksRan() | ProofTaken():
             attempt.comparison = body.comparison
         case TurnEnded():
@@ -315,6 +344,21 @@ def _of_an_attempt(attempt: _Attempt, body: _OfAnAttempt) -> None:
             attempt.ended, attempt.comparison, attempt.commit = body, body.comparison, body.commit
         case ModelFailed() | ActionDecided() | ToolReturned() | SaveRefused() | FinishRefused():
             pass
+        case ContextSummarised() | StuckNoticed():
+            pass
+        case _:
+            assert_never(body)
+
+
+def _of_the_budget(draft: _Draft, body: _OfTheBudget) -> None:
+    match body:
+        case ModelSpent():
+            whose = body.attempt
+            payer = draft.beside if whose is None else draft.attempts.setdefault(whose, _Attempt())
+            payer.usage += body.usage
+            payer.pay(body.cost)
+        case BudgetWarned() | BudgetSpent() | BudgetExtended():
+            draft.budget_notes.append(body)
         case _:
             assert_never(body)
 
@@ -372,6 +416,7 @@ def _attempt_views(draft: _Draft) -> tuple[AttemptView, ...]:
             parent=attempt.parent,
             at=attempt.at,
             temperature=attempt.temperature,
+            cost=attempt.cost,
         )
         for number, attempt in sorted(draft.attempts.items())
     )
@@ -402,7 +447,7 @@ def _view(draft: _Draft, events: Sequence[Event], now: float) -> RunView:
         red_now=before if leading is None else leading.red,
         fixed=leading.fixed if leading else (),
         steps=sum(view.steps for view in attempts),
-        usage=sum((view.usage for view in attempts), draft.judged),
+        usage=sum((view.usage for view in attempts), draft.beside.usage),
         seconds=_seconds(draft, now),
         files=change.files if change else (),
         branch=delivered.branch if delivered else change and change.branch,
@@ -419,4 +464,12 @@ def _view(draft: _Draft, events: Sequence[Event], now: float) -> RunView:
         stopping=draft.stop_asked and finished is None,
         forked_from=request.forked_from,
         ranking=draft.ranking,
+        budget=request.budget,
+        cost=_total([*(view.cost for view in attempts), draft.beside.cost]),
+        budget_notes=tuple(draft.budget_notes),
     )
+
+
+def _total(costs: Sequence[float | None]) -> float | None:
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) if known else None

@@ -1,0 +1,253 @@
+"""The purse of a run: every call to a model is paid from it, or is not made.
+
+`Purse.models` wraps a run's models so that there is no way to ask one without paying; the loop takes nothing else.
+"""
+
+import secrets
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import anyio
+import msgspec
+
+from cloister.core.budget import (
+    Account,
+    BudgetTree,
+    Call,
+    Granted,
+    Over,
+    Spend,
+    amount,
+    granted,
+    limits_of,
+    sentence,
+    spend_of,
+    warnings,
+)
+from cloister.core.events import (
+    AskAnswered,
+    AskRaised,
+    BudgetExtended,
+    BudgetSpent,
+    BudgetWarned,
+    Level,
+    ModelReplied,
+    ModelSpent,
+    Resource,
+)
+from cloister.core.ids import RunId
+from cloister.core.journal import Journal
+from cloister.core.records import Budget
+
+_Key = tuple[Level, str, Resource, float]
+
+
+class Held(msgspec.Struct, frozen=True):
+    """The levels above the run hold what the call takes at most, until it is released."""
+
+    granted: Granted
+    accounts: tuple[Account, ...] = ()
+    """Those levels as they stood before it."""
+
+
+class Ledger(Protocol):
+    """What the levels above the run have spent and may spend; durable, and one for all runs."""
+
+    async def reserve(self, run: RunId, ticket: str, call: Call) -> Held | Over:
+        """Hold room for `call` under `ticket`, or say which limit has none. All or nothing, whoever else asks."""
+        ...
+
+    async def release(self, ticket: str) -> None:
+        """The call is over and what it took is in the log. A ticket that holds nothing is fine."""
+        ...
+
+
+class NoLedger:
+    """Nothing above the run has a limit."""
+
+    async def reserve(self, run: RunId, ticket: str, call: Call) -> Held | Over:
+        return Held(Granted(call.output_tokens, Spend()))
+
+    async def release(self, ticket: str) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Payer:
+    """On whose account a call is made."""
+
+    attempt: int | None = None
+    """None for what belongs to the run and to no attempt of it."""
+    budget: Budget | None = None
+    """The attempt's own share; None draws from the run's budget alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """A call may be made, and its most is held."""
+
+    ticket: str
+    output_tokens: int
+    seq: int
+    """The last event before it."""
+
+
+@dataclass(slots=True)
+class _Books:
+    """What the run's own log says about money, taken in as it grows."""
+
+    taken: int = 0
+    spent: dict[int | None, Spend] = field(default_factory=dict[int | None, Spend])
+    extended: dict[tuple[Level, str], dict[Resource, float]] = field(
+        default_factory=dict[tuple[Level, str], dict[Resource, float]]
+    )
+    warned: set[_Key] = field(default_factory=set[_Key])
+
+    def update(self, journal: Journal) -> None:
+        for event in journal.events[self.taken :]:
+            match event.body:
+                case (ModelReplied() | ModelSpent()) as body:
+                    took = spend_of(body) or Spend()
+                    self.spent[body.attempt] = self.spent.get(body.attempt, Spend()) + took
+                case BudgetExtended() as body:
+                    more = self.extended.setdefault((body.level, body.name), {})
+                    more[body.what] = more.get(body.what, 0.0) + body.amount
+                case BudgetWarned() as body:
+                    self.warned.add((body.level, body.name, body.what, body.limit))
+                case _:
+                    pass
+        self.taken = len(journal.events)
+
+
+class Purse:
+    """All that one run may spend, with what it has spent: a fold of its log, and what is held for calls under way."""
+
+    def __init__(
+        self, journal: Journal, budget: Budget, tree: BudgetTree, ledger: Ledger, ask_seconds: float
+    ) -> None:
+        self._journal = journal
+        self._budget = budget
+        self._tree = tree
+        self._ledger = ledger
+        self._ask_seconds = ask_seconds
+        self._books = _Books()
+        self._held: dict[str, tuple[int | None, Spend]] = {}
+        self._asking = anyio.Lock()
+
+    @property
+    def journal(self) -> Journal:
+        return self._journal
+
+    @property
+    def run(self) -> RunId:
+        return self._journal.events[0].run
+
+    def accounts(self, payer: Payer) -> tuple[Account, ...]:
+        """The run and the attempt as they stand."""
+        self._books.update(self._journal)
+        run = self._account("run", str(self.run), self._budget, self._everyone())
+        if payer.budget is None or payer.attempt is None:
+            return (run,)
+        mine = [payer.attempt]
+        return (run, self._account("attempt", str(payer.attempt), payer.budget, mine))
+
+    def _everyone(self) -> set[int | None]:
+        return {*self._books.spent, *(attempt for attempt, _ in self._held.values())}
+
+    def _account(self, level: Level, name: str, budget: Budget, attempts: Iterable[int | None]) -> Account:
+        whose = set(attempts)
+        spent = sum((took for who, took in self._books.spent.items() if who in whose), Spend())
+        held = sum((hold for who, hold in self._held.values() if who in whose), Spend())
+        extended = self._books.extended.get((level, name), {})
+        return Account(level, name, limits_of(budget), spent + held, extended)
+
+    async def permit(self, payer: Payer, call: Call) -> Permit | Over:
+        """Hold what `call` takes at most on every level, or say which has no room; both are in the log."""
+        while True:
+            answer = await self._try(payer, call)
+            if isinstance(answer, Permit):
+                return answer
+            if not self._tree.ask or not await self._given_more(payer, call, answer):
+                body = BudgetSpent(
+                    answer.level, answer.name, answer.what, answer.spent, answer.limit, payer.attempt
+                )
+                await self._journal.append(body)
+                return answer
+
+    async def _try(self, payer: Payer, call: Call) -> Permit | Over:
+        inner = self.accounts(payer)
+        mine = granted(inner, call)
+        if isinstance(mine, Over):
+            return mine
+        ticket = secrets.token_hex(8)
+        self._held[ticket] = (payer.attempt, mine.hold)
+        held: Held | Over | None = None
+        try:
+            less = msgspec.structs.replace(call, output_tokens=mine.output_tokens)
+            held = await self._ledger.reserve(self.run, ticket, less)
+            if isinstance(held, Over):
+                return held
+            await self._warn(payer, (*held.accounts, *inner))
+            return Permit(ticket, held.granted.output_tokens, self._journal.events[-1].seq)
+        except BaseException:
+            held = None
+            raise
+        finally:
+            if not isinstance(held, Held):
+                await self.settle(ticket)
+
+    async def settle(self, ticket: str) -> None:
+        """The call is over, and what it took is in the log."""
+        with anyio.CancelScope(shield=True):
+            await self._ledger.release(ticket)
+            self._held.pop(ticket, None)
+
+    async def _warn(self, payer: Payer, accounts: Sequence[Account]) -> None:
+        """Once for each limit."""
+        for over in warnings(accounts, self._tree.warn_percent):
+            key = (over.level, over.name, over.what, over.limit)
+            if key not in self._books.warned:
+                self._books.warned.add(key)
+                await self._journal.append(
+                    BudgetWarned(over.level, over.name, over.what, over.spent, over.limit, payer.attempt)
+                )
+
+    async def _given_more(self, payer: Payer, call: Call, over: Over) -> bool:
+        """Ask a person for more. True when it is worth another look: they gave it, or somebody did meanwhile."""
+        seen = self._journal.events[-1].seq
+        async with self._asking:
+            if any(isinstance(event.body, BudgetExtended) for event in self._journal.events[seen:]):
+                return True
+            more = over.limit * self._tree.extend_percent / 100
+            more = float(int(more + 0.999)) if over.what in ("steps", "tokens") else more
+            ask = AskRaised(
+                ask="a-" + secrets.token_hex(4),
+                attempt=payer.attempt or 0,
+                action=f"budget: {amount(over.what, more)} more for {over.level} {over.name}",
+                detail=f"{sentence(over)} {amount(over.what, over.spent)} are spent or held. "
+                f"A yes adds {amount(over.what, more)}; a no ends the work here, with what is done saved.",
+                deadline=time.time() + self._ask_seconds,
+            )
+            await self._journal.append(ask)
+            answer = await answered(self._journal, ask)
+            if answer.answer == "allow":
+                body = BudgetExtended(over.level, over.name, over.what, more, answer.who, payer.attempt)
+                await self._journal.append(body)
+            return answer.answer == "allow"
+
+
+async def answered(journal: Journal, ask: AskRaised) -> AskAnswered:
+    """Wait for a person; after the deadline the default is the answer, and is recorded as one."""
+    with anyio.move_on_after(max(0.0, ask.deadline - time.time())):
+        seen = 0
+        while True:
+            for event in journal.events[seen:]:
+                if isinstance(event.body, AskAnswered) and event.body.ask == ask.ask:
+                    return event.body
+            seen = len(journal.events)
+            await journal.changed(seen)
+    answer = AskAnswered(ask.ask, ask.default, "deadline")
+    await journal.append(answer)
+    return answer

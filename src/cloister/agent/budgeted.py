@@ -1,0 +1,156 @@
+"""Models that cost: each call is permitted by the purse before it is made, and recorded before it is over."""
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+
+import anyio
+import msgspec
+
+from cloister.agent.budget import Payer, Permit, Purse
+from cloister.agent.estimate import request_tokens, text_tokens
+from cloister.core.budget import Call, sentence
+from cloister.core.errors import CloisterError
+from cloister.core.events import ModelReplied, ModelSpent
+from cloister.core.records import Budget, Usage
+from cloister.model.api import Failure, Model, Models, Reply, Request, Role, TextDelta
+
+WRAP_UP = "wrap_up"
+
+_MILLION = 1_000_000
+
+
+@dataclass(slots=True)
+class _Heard:
+    """What came of a call so far."""
+
+    reply: Reply | None = None
+    failed: bool = False
+    output_tokens: int = 0
+    """Of the text that was streamed, estimated."""
+
+
+class BudgetedModel:
+    """A `Model` that pays. Only `BudgetedModels` makes them."""
+
+    def __init__(self, model: Model, models: Models, purse: Purse, payer: Payer, purpose: str) -> None:
+        self._model = model
+        self._models = models
+        self._purse = purse
+        self._payer = payer
+        self._purpose = purpose
+
+    @property
+    def name(self) -> str:
+        return self._model.name
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncGenerator[AsyncIterator[TextDelta | Reply | Failure]]:
+        call = self._call(request)
+        permit = await self._purse.permit(self._payer, call)
+        if not isinstance(permit, Permit):
+            yield _only(Failure("budget", sentence(permit)))
+            return
+        heard = _Heard()
+        started = time.monotonic()
+        less = msgspec.structs.replace(request, max_tokens=permit.output_tokens)
+        try:
+            async with self._model.stream(less) as items, aclosing(_listen(items, heard)) as heeded:
+                yield heeded
+        finally:
+            with anyio.CancelScope(shield=True):
+                # Whoever lost the run meanwhile hears of it with the next thing they write.
+                with suppress(CloisterError):
+                    await self._record(permit, call, heard, time.monotonic() - started)
+                await self._purse.settle(permit.ticket)
+
+    def _call(self, request: Request) -> Call:
+        tokens = request_tokens(request)
+        into = self._models.cost(self.name, Usage(tokens, 0))
+        out = self._models.cost(self.name, Usage(0, _MILLION))
+        return Call(
+            tokens,
+            request.max_tokens,
+            steps=1 if self._purpose == "code" else 0,
+            dollars_in=into,
+            dollars_out=None if out is None else out / _MILLION,
+            keep_back=self._purpose != WRAP_UP,
+        )
+
+    async def _record(self, permit: Permit, call: Call, heard: _Heard, seconds: float) -> None:
+        """Every call is in the log: as a step, if the loop made it one, else as what was spent."""
+        if heard.failed or (heard.reply is not None and self._is_step(permit)):
+            return
+        if heard.reply is not None:
+            usage, cost = heard.reply.usage, heard.reply.cost
+        else:
+            usage = Usage(call.input_tokens, heard.output_tokens)
+            cost = self._models.cost(self.name, usage)
+        await self._purse.journal.append(
+            ModelSpent(
+                self._payer.attempt, self._purpose, self.name, usage, seconds, cost, heard.reply is None
+            )
+        )
+
+    def _is_step(self, permit: Permit) -> bool:
+        return self._purpose == "code" and any(
+            isinstance(event.body, ModelReplied) and event.body.attempt == self._payer.attempt
+            for event in self._purse.journal.events[permit.seq :]
+        )
+
+
+class BudgetedModels:
+    """`Models` of which each call is paid by one attempt of a run, or by the run itself."""
+
+    def __init__(self, models: Models, purse: Purse, payer: Payer | None = None) -> None:
+        self._models = models
+        self._purse = purse
+        self._payer = payer or Payer()
+
+    def of(self, attempt: int, budget: Budget) -> "BudgetedModels":
+        """The same models, paid by this attempt: from the run's budget, and from its share of it."""
+        return BudgetedModels(self._models, self._purse, replace(self._payer, attempt=attempt, budget=budget))
+
+    def role(self, role: Role) -> BudgetedModel:
+        return self._budgeted(self._models.role(role), role)
+
+    def chain(self, role: Role) -> tuple[str, ...]:
+        return self._models.chain(role)
+
+    def named(self, name: str) -> BudgetedModel:
+        return self._budgeted(self._models.named(name), "code")
+
+    def for_last_words(self, name: str) -> BudgetedModel:
+        """May use what is kept back for the end."""
+        return self._budgeted(self._models.named(name), WRAP_UP)
+
+    def window(self, name: str) -> int | None:
+        return self._models.window(name)
+
+    def cost(self, name: str, usage: Usage) -> float | None:
+        return self._models.cost(name, usage)
+
+    def instead(self, name: str) -> "BudgetedModels":
+        return BudgetedModels(self._models.instead(name), self._purse, self._payer)
+
+    def _budgeted(self, model: Model, purpose: str) -> BudgetedModel:
+        return BudgetedModel(model, self._models, self._purse, self._payer, purpose)
+
+
+async def _listen(
+    items: AsyncIterator[TextDelta | Reply | Failure], heard: _Heard
+) -> AsyncGenerator[TextDelta | Reply | Failure]:
+    async for item in items:
+        match item:
+            case TextDelta():
+                heard.output_tokens += text_tokens(item.text)
+            case Reply():
+                heard.reply = item
+            case Failure():
+                heard.failed = True
+        yield item
+
+
+async def _only(item: Failure) -> AsyncGenerator[TextDelta | Reply | Failure]:
+    yield item

@@ -1,0 +1,49 @@
+"""Budgets, summaries and circles as lines of the screen. Pure; everything comes out harmless."""
+
+from collections.abc import Iterator
+from typing import assert_never
+
+from cloister.cli.pieces import Line
+from cloister.core import events as e
+from cloister.core.text import one_line
+
+Minding = (
+    e.ModelSpent | e.BudgetWarned | e.BudgetSpent | e.BudgetExtended | e.ContextSummarised | e.StuckNoticed
+)
+
+_DONE = {"nudge": "it is told so", "escalate": "somebody else goes on", "stop": "it ends here"}
+
+
+def amount(what: e.Resource, value: float) -> str:
+    """A number of some resource, with its unit."""
+    return f"${value:,.2f}" if what == "dollars" else f"{value:,.0f} {what}"
+
+
+def whose(level: e.Level, name: str) -> str:
+    return "the run's" if level == "run" else f"{level} {one_line(name, 60)}'s"
+
+
+def minding(body: Minding, mark: str) -> Iterator[Line]:
+    """`mark` says which attempt it is about, where there are several."""
+    match body:
+        case e.ModelSpent():
+            took = f"{body.usage.total:,} tokens"
+            yield Line(f"· {mark}{one_line(body.purpose, 40)}: {took} of {one_line(body.model, 100)}", "dim")
+        case e.BudgetWarned():
+            spent, limit = amount(body.what, body.spent), amount(body.what, body.limit)
+            yield Line(f"! {mark}{spent} of {whose(body.level, body.name)} {limit} are spent", "warn")
+        case e.BudgetSpent():
+            limit = amount(body.what, body.limit)
+            yield Line(f"✗ {mark}{whose(body.level, body.name)} budget of {limit} is spent", "bad")
+        case e.BudgetExtended():
+            more = amount(body.what, body.amount)
+            who = one_line(body.who, 40)
+            yield Line(f"» {mark}{who} gave {more} more to {whose(body.level, body.name)} budget", "head")
+        case e.ContextSummarised():
+            sizes = f"{body.before_tokens:,} → {body.after_tokens:,} tokens"
+            yield Line(f"· {mark}earlier turns are summarised: {sizes}", "dim")
+        case e.StuckNoticed():
+            why = one_line(body.evidence, 200)
+            yield Line(f"! {mark}going round in circles ({body.kind}): {why}; {_DONE[body.stage]}", "warn")
+        case _:
+            assert_never(body)

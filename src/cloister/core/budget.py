@@ -1,0 +1,285 @@
+"""The budget tree: what each level may spend, what it has spent, and whether one more call fits. Pure.
+
+organisation → project → user → run → attempt. A call to a model must fit into every level above it.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+import msgspec
+
+from cloister.core.events import AnyBody, Level, ModelReplied, ModelSpent, Resource
+from cloister.core.records import Budget, Usage
+
+Period = Literal["day", "month"]
+RESOURCES: tuple[Resource, ...] = ("steps", "tokens", "dollars", "seconds")
+
+DAY_SECONDS = 86_400
+LEAST_OUTPUT_TOKENS = 256
+"""A reply that may not even have this many is not worth asking for."""
+WRAP_UP_TOKENS = 600
+"""What the last words of an attempt may have; kept back until then."""
+
+_Count = Annotated[int, msgspec.Meta(ge=1)]
+_Amount = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class Spend(msgspec.Struct, frozen=True):
+    """What was spent."""
+
+    steps: int = 0
+    tokens: int = 0
+    dollars: float = 0.0
+    seconds: float = 0.0
+    """Wall time in which runs worked."""
+    unpriced: int = 0
+    """Tokens of models whose price is not known; they are not in `dollars`."""
+
+    def __add__(self, other: "Spend") -> "Spend":
+        return Spend(
+            self.steps + other.steps,
+            self.tokens + other.tokens,
+            self.dollars + other.dollars,
+            self.seconds + other.seconds,
+            self.unpriced + other.unpriced,
+        )
+
+    def of(self, what: Resource) -> float:
+        match what:
+            case "steps":
+                return self.steps
+            case "tokens":
+                return self.tokens
+            case "dollars":
+                return self.dollars
+            case "seconds":
+                return self.seconds
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What may be spent; None sets no limit."""
+
+    steps: _Count | None = None
+    tokens: _Count | None = None
+    dollars: _Amount | None = None
+    seconds: _Amount | None = None
+
+    def of(self, what: Resource) -> float | None:
+        match what:
+            case "steps":
+                return self.steps
+            case "tokens":
+                return self.tokens
+            case "dollars":
+                return self.dollars
+            case "seconds":
+                return self.seconds
+
+
+class PeriodLimits(Limits, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Limits that begin anew each day or month, by the clock of UTC."""
+
+    period: Period = "month"
+
+
+class ProjectLimits(PeriodLimits, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One `[[budgets.project]]` table."""
+
+    match: str
+    """A pattern for the repository's path or URL, as in a shell; all that match share the budget."""
+
+
+class UserLimits(PeriodLimits, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One `[[budgets.user]]` table."""
+
+    name: str
+    """Who asks for runs; `*` is everyone that no other table names, each with a budget of their own."""
+
+
+class BudgetTree(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The `[budgets]` table of the configuration file."""
+
+    warn_percent: Annotated[float, msgspec.Meta(gt=0, le=100)] = 80.0
+    """A warning is given once this much of a limit is spent."""
+    ask: bool = False
+    """Whether a person may be asked for more when a limit is reached; else it simply ends there."""
+    extend_percent: Annotated[float, msgspec.Meta(gt=0, le=1_000)] = 25.0
+    """How much of the limit a yes adds to it."""
+    organisation: PeriodLimits | None = None
+    project: tuple[ProjectLimits, ...] = ()
+    """The first that matches counts."""
+    user: tuple[UserLimits, ...] = ()
+
+    @property
+    def outer(self) -> bool:
+        """Whether anything above the run has a limit."""
+        return self.organisation is not None or bool(self.project) or bool(self.user)
+
+
+class Account(msgspec.Struct, frozen=True):
+    """One level as it stands."""
+
+    level: Level
+    name: str
+    limits: Limits
+    spent: Spend = Spend()
+    """With what is held for calls under way."""
+    extended: dict[Resource, float] = {}
+    """What people added to the limits."""
+    period: Period | None = None
+
+    def limit(self, what: Resource) -> float | None:
+        limit = self.limits.of(what)
+        return None if limit is None else limit + self.extended.get(what, 0.0)
+
+    def left(self, what: Resource) -> float | None:
+        limit = self.limit(what)
+        return None if limit is None else limit - self.spent.of(what)
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A call to a model that somebody wants to make."""
+
+    input_tokens: int
+    output_tokens: int
+    """At most."""
+    steps: int = 1
+    dollars_in: float | None = None
+    """For all of the input; None when the price is not known."""
+    dollars_out: float | None = None
+    """For one token of output."""
+    keep_back: bool = True
+    """Whether enough must remain for the last words."""
+
+
+class Over(msgspec.Struct, frozen=True):
+    """A limit, and how much of it is spent."""
+
+    level: Level
+    name: str
+    what: Resource
+    spent: float
+    limit: float
+
+
+class Granted(msgspec.Struct, frozen=True):
+    """The call fits if its reply has at most `output_tokens`."""
+
+    output_tokens: int
+    hold: Spend
+    """What it takes at most: held until it is known."""
+
+
+def granted(accounts: Sequence[Account], call: Call) -> Granted | Over:
+    """Whether `call` fits into every account; its output is cut to what does."""
+    output = call.output_tokens
+    for account in accounts:
+        for what in RESOURCES:
+            left = account.left(what)
+            room = output if left is None else _output_room(what, left, call)
+            if room < min(LEAST_OUTPUT_TOKENS, call.output_tokens):
+                return Over(
+                    account.level, account.name, what, account.spent.of(what), account.limit(what) or 0.0
+                )
+            output = min(output, room)
+    return Granted(output, _hold(call, output))
+
+
+def _output_room(what: Resource, left: float, call: Call) -> int:
+    """How many tokens of output this much of one resource allows."""
+    match what:
+        case "steps":
+            return call.output_tokens if left >= call.steps else 0
+        case "seconds":
+            return call.output_tokens if left > 0 else 0
+        case "tokens":
+            last = call.input_tokens + WRAP_UP_TOKENS if call.keep_back else 0
+            return int(left) - call.input_tokens - last
+        case "dollars":
+            if call.dollars_in is None or call.dollars_out is None:
+                return call.output_tokens
+            last = call.dollars_in + WRAP_UP_TOKENS * call.dollars_out if call.keep_back else 0.0
+            left -= call.dollars_in + last
+            if call.dollars_out <= 0:
+                return call.output_tokens if left >= 0 else 0
+            return int(left / call.dollars_out)
+
+
+def _hold(call: Call, output: int) -> Spend:
+    tokens = call.input_tokens + output
+    if call.dollars_in is None or call.dollars_out is None:
+        return Spend(call.steps, tokens, unpriced=tokens)
+    return Spend(call.steps, tokens, call.dollars_in + output * call.dollars_out)
+
+
+def warnings(accounts: Sequence[Account], percent: float) -> Iterator[Over]:
+    """The limits of which at least `percent` is spent."""
+    for account in accounts:
+        for what in RESOURCES:
+            limit = account.limit(what)
+            if limit is not None and account.spent.of(what) >= limit * percent / 100:
+                yield Over(account.level, account.name, what, account.spent.of(what), limit)
+
+
+def spend_of(body: AnyBody) -> Spend | None:
+    """What an event says was spent on models; None when it says nothing of that."""
+    match body:
+        case ModelReplied():
+            return _paid(1, body.usage, body.cost)
+        case ModelSpent():
+            return _paid(0, body.usage, body.cost)
+        case _:
+            return None
+
+
+def _paid(steps: int, usage: Usage, cost: float | None) -> Spend:
+    if cost is None:
+        return Spend(steps, usage.total, unpriced=usage.total)
+    return Spend(steps, usage.total, cost)
+
+
+def limits_of(budget: Budget) -> Limits:
+    """A run's or an attempt's budget as limits. Its seconds are counted by the loop, which can interrupt."""
+    return Limits(steps=budget.steps, tokens=budget.tokens, dollars=budget.dollars)
+
+
+def share(budget: Budget, attempts: int) -> Budget:
+    """What each of several attempts may spend when they share a run's budget evenly; they work at the same time."""
+    return msgspec.structs.replace(
+        budget,
+        steps=max(1, budget.steps // attempts),
+        tokens=max(1, budget.tokens // attempts),
+        dollars=None if budget.dollars is None else budget.dollars / attempts,
+    )
+
+
+def first_day(period: Period, at: float) -> int:
+    """The day, counted from 1970, on which the period around `at` (Unix seconds) began."""
+    day = int(at // DAY_SECONDS)
+    if period == "day":
+        return day
+    return day - datetime.fromtimestamp(at, UTC).day + 1
+
+
+def amount(what: Resource, value: float) -> str:
+    """A number of some resource, with its unit."""
+    match what:
+        case "dollars":
+            return f"${value:,.2f}"
+        case "seconds":
+            return f"{value:g} seconds"
+        case _:
+            return f"{value:,.0f} {what}"
+
+
+def sentence(over: Over) -> str:
+    """Why a call was not made."""
+    match over.level:
+        case "run" | "attempt":
+            whose = f"The {over.level}'s budget"
+        case "organisation":
+            whose = "The organisation's budget"
+        case _:
+            whose = f"The budget of {over.level} {over.name}"
+    return f"{whose} of {amount(over.what, over.limit)} is spent."
