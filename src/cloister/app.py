@@ -21,6 +21,8 @@ from cloister.core.events import (
     ConnectionDecided,
     Event,
     PromptReceived,
+    RewindRequested,
+    RunFinished,
     StopRequested,
 )
 from cloister.core.ids import OwnerId, RunId, SandboxId, new_owner_id
@@ -36,12 +38,15 @@ from cloister.policy.builtin import BUILT_IN
 from cloister.policy.decide import decide
 from cloister.policy.read import layer
 from cloister.runs.commands import Commands, open_commands
+from cloister.runs.comparing import Compared, Subject, compare_runs, parse_subject
 from cloister.runs.conduct import conduct
+from cloister.runs.forking import check_fork, fork_request
 from cloister.runs.means import Means, run_layer
-from cloister.runs.result import run_apply, run_diff
+from cloister.runs.result import attempt_log, run_apply, run_diff
 from cloister.runs.sandboxes import Sandboxes, open_sandboxes
 from cloister.runs.sqlite import SqliteBackbone, open_backbone
 from cloister.runs.supervisor import Supervisor, open_supervisor
+from cloister.runs.tree import TreeView, point_at, tree
 from cloister.runs.view import RunView, fold
 from cloister.runs.warming import Warming, repositories
 from cloister.runs.workshop import Workshop
@@ -77,6 +82,7 @@ class App:
         chosen(model_access(self.settings), "code", _job(new))
         self.workshop.templates.recipe(new.template)
         run_layer(new)
+        await self._check_attempts(new)
         run, made = await self.backbone.admit(new, who)
         if made:
             self.supervisor.drive(run)
@@ -101,18 +107,60 @@ class App:
     async def view(self, run: RunId) -> RunView:
         return fold(await self._events(run), time.time())
 
-    async def diff(self, run: RunId) -> str:
-        return await run_diff(self.settings.data_dir, run, await self._events(run))
+    async def _check_attempts(self, new: NewRun) -> None:
+        """Whether every attempt has a model here and a fork something to go on from. Raises `UserError`."""
+        for wish in new.attempts:
+            if wish.model is not None:
+                chosen(model_access(self.settings), "code", Job(new.repo, wish.model))
+        if new.forked_from is not None:
+            check_fork(await self._events(new.forked_from.run), new)
+
+    async def diff(self, run: RunId, attempt: int | None = None) -> str:
+        return await run_diff(self.settings.data_dir, run, await self._events(run), attempt)
+
+    async def log(self, run: RunId, attempt: int) -> tuple[Event, ...]:
+        """What concerns one attempt. Raises `UserError` (`no_such_attempt`)."""
+        return attempt_log(await self._events(run), attempt)
+
+    async def tree(self, run: RunId) -> TreeView:
+        return tree(await self._events(run))
+
+    async def fork(self, run: RunId, at: int | None, say: str | None, who: str) -> tuple[RunId, bool]:
+        """A new run that goes on from a save point of `run`. Raises `UserError` (`no_save_point`)."""
+        return await self.submit(fork_request(await self._events(run), at, say), who)
+
+    async def rewind(self, run: RunId, to: int, who: str) -> RunId:
+        """Let `run` go on from an earlier save point; one that is finished is forked. Returns which run goes on."""
+        events = await self._events(run)
+        _, point = point_at(events, to)
+        if isinstance(events[-1].body, RunFinished):
+            return (await self.fork(run, point.seq, None, who))[0]
+        await self.backbone.append_outside(run, RewindRequested(point.seq, who))
+        return run
+
+    async def compare(self, a: str, b: str) -> Compared:
+        """Two runs or attempts (`RUN/K`). Raises `UserError` (`no_such_run`, `no_such_attempt`, `bad_attempt`)."""
+        one, other = await self._subject(a), await self._subject(b)
+        return await compare_runs(self.settings.data_dir, one, other, time.time())
+
+    async def _subject(self, text: str) -> Subject:
+        name, attempt = parse_subject(text)
+        run = await self.backbone.resolve(name)
+        return Subject(await self._events(run), attempt)
 
     async def apply(self, run: RunId, repo: str) -> Delivered:
         return await run_apply(self.settings.data_dir, run, await self._events(run), repo)
 
     async def _events(self, run: RunId) -> tuple[Event, ...]:
-        """The whole log of a run, page by page."""
-        events: tuple[Event, ...] = ()
-        while page := await self.backbone.read(run, after=len(events)):
-            events += page
-        return events
+        return await whole_log(self.backbone, run)
+
+
+async def whole_log(backbone: SqliteBackbone, run: RunId) -> tuple[Event, ...]:
+    """The whole log of a run, page by page."""
+    events: tuple[Event, ...] = ()
+    while page := await backbone.read(run, after=len(events)):
+        events += page
+    return events
 
 
 def usual_model(settings: Settings) -> str:
@@ -194,7 +242,9 @@ async def _background(work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncGen
             tasks.cancel_scope.cancel()
 
 
-def _means(settings: Settings, host: Host, warming: Warming, policy: Policy) -> Means:
+def _means(
+    settings: Settings, host: Host, warming: Warming, policy: Policy, backbone: SqliteBackbone
+) -> Means:
     """What conducting runs takes."""
     return Means(
         data_dir=settings.data_dir,
@@ -205,6 +255,7 @@ def _means(settings: Settings, host: Host, warming: Warming, policy: Policy) -> 
         policy=policy,
         quota=settings.file.quota,
         ask_seconds=settings.file.ask_seconds,
+        log=lambda run: whole_log(backbone, run),
     )
 
 
@@ -241,7 +292,7 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         commands = await stack.enter_async_context(
             open_commands(settings.data_dir / "commands", owner, owners.lives)
         )
-        means = _means(settings, pool, warming, policy)
+        means = _means(settings, pool, warming, policy, backbone)
 
         async def drive(journal: Journal, run: RunId) -> None:
             await conduct(means, journal, run)

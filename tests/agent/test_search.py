@@ -1,10 +1,9 @@
 """Where a stuck attempt is gone on from."""
 
-import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.agent.search import Node, Purse, Tree, left, plan, rest
+from cloister.agent.search import Node, Tree, plan, unspent
 from cloister.core import limits
 from cloister.core.attempts import Search
 from cloister.core.diagnosis import Comparison
@@ -13,12 +12,12 @@ from cloister.core.records import Budget
 
 GREEDY = Search("greedy", 1)
 BASE = SavePoint(0, 0, "base", None)
-PURSE = Purse(Budget(steps=20, tokens=1_000), steps=8, tokens=400)
+LEFT = unspent(Budget(steps=20, tokens=1_000), 8, 400, 0.0)
 
 
-def point(seq: int, red: int, steps: int = 1) -> SavePoint:
+def point(seq: int, red: int) -> SavePoint:
     still = tuple(f"t{n}" for n in range(red))
-    return SavePoint(seq, steps, f"c{seq}", Comparison(still=still), steps, steps * 10)
+    return SavePoint(seq, 1, f"c{seq}", Comparison(still=still))
 
 
 def tree(*nodes: Node, taken: tuple[str, ...] = ()) -> Tree:
@@ -31,7 +30,7 @@ def stuck(attempt: int, *points: SavePoint, depth: int = 0) -> Node:
 
 def test_greedy_goes_on_from_the_fewest_red_and_of_these_the_earliest() -> None:
     node = stuck(0, point(10, 4), point(20, 2), point(30, 2), point(40, 3))
-    (fork,) = plan(GREEDY, tree(node), 0, PURSE)
+    (fork,) = plan(GREEDY, tree(node), 0, LEFT)
     assert (fork.parent, fork.point.seq) == (0, 20)
 
 
@@ -39,37 +38,39 @@ def test_no_save_point_is_tried_twice_and_the_base_is_the_last_resort() -> None:
     node = stuck(0, point(10, 4), point(20, 2))
     chosen: list[str] = []
     for _ in range(4):
-        forks = plan(GREEDY, tree(node, taken=tuple(chosen)), 0, PURSE)
+        forks = plan(GREEDY, tree(node, taken=tuple(chosen)), 0, LEFT)
         chosen += [fork.point.commit for fork in forks]
     assert chosen == ["c20", "c10", "base"]
 
 
 def test_an_attempt_that_only_made_it_worse_is_begun_anew() -> None:
-    (fork,) = plan(GREEDY, tree(stuck(0, point(10, 9))), 0, PURSE)
+    (fork,) = plan(GREEDY, tree(stuck(0, point(10, 9))), 0, LEFT)
     assert fork.point == BASE
     assert fork.budget == Budget(steps=12, tokens=600)
 
 
-def test_a_fork_spends_what_the_stuck_attempt_has_left_and_inherits_what_was_spent() -> None:
-    (fork,) = plan(GREEDY, tree(stuck(0, point(10, 1, steps=3))), 0, PURSE)
-    assert fork.budget == Budget(steps=3 + 12, tokens=30 + 600)
-    spent = Purse(Budget(steps=8, tokens=1_000), steps=8)
-    assert plan(GREEDY, tree(stuck(0, point(10, 1))), 0, spent) == ()
+def test_a_fork_has_what_the_stuck_attempt_did_not_spend() -> None:
+    (fork,) = plan(GREEDY, tree(stuck(0, point(10, 1))), 0, LEFT)
+    assert fork.budget == Budget(steps=12, tokens=600)
+    assert plan(GREEDY, tree(stuck(0, point(10, 1))), 0, unspent(Budget(steps=8), 8, 0, 0.0)) == ()
+    broke = unspent(Budget(dollars=1.0), 1, 1, 1.5)
+    assert broke.dollars == 0
+    assert plan(GREEDY, tree(stuck(0, point(10, 1))), 0, broke) == ()
 
 
 def test_a_beam_fills_its_places_with_the_best_points_of_all_that_are_stuck() -> None:
     live = Node(2, 0, live=True, stuck=False, points=(point(50, 0),))
     nodes = (stuck(0, point(10, 3), point(20, 1)), stuck(1, point(30, 2)), live)
-    forks = plan(Search("beam", 3), tree(*nodes), 1, PURSE)
+    forks = plan(Search("beam", 3), tree(*nodes), 1, LEFT)
     assert [(fork.parent, fork.point.seq) for fork in forks] == [(0, 20), (1, 30)]
-    assert [fork.budget.steps for fork in forks] == [1 + 6, 1 + 6]
-    assert plan(Search("beam", 1), tree(*nodes), 1, PURSE) == ()
+    assert [fork.budget.steps for fork in forks] == [6, 6]
+    assert plan(Search("beam", 1), tree(*nodes), 1, LEFT) == ()
 
 
 def test_the_tree_has_a_depth_and_a_size() -> None:
-    assert plan(GREEDY, tree(stuck(0, point(10, 1), depth=limits.SEARCH_DEPTH)), 0, PURSE) == ()
+    assert plan(GREEDY, tree(stuck(0, point(10, 1), depth=limits.SEARCH_DEPTH)), 0, LEFT) == ()
     many = (Node(n, 0, live=False, stuck=False) for n in range(1, limits.SEARCH_NODES))
-    assert plan(GREEDY, tree(stuck(0, point(10, 1)), *many), 0, PURSE) == ()
+    assert plan(GREEDY, tree(stuck(0, point(10, 1)), *many), 0, LEFT) == ()
 
 
 @given(
@@ -81,15 +82,9 @@ def test_the_tree_has_a_depth_and_a_size() -> None:
 def test_a_plan_never_gives_out_more_than_is_left(
     width: int, found: list[tuple[int, int]], steps: int, used: int
 ) -> None:
-    purse = Purse(Budget(steps=steps), steps=used)
+    left = unspent(Budget(steps=steps), used, 0, 0.0)
     points = tuple(point(seq, red) for seq, red in sorted(found))
-    forks = plan(Search("beam", width), tree(stuck(0, *points)), 0, purse)
+    forks = plan(Search("beam", width), tree(stuck(0, *points)), 0, left)
     assert len(forks) <= width
-    assert sum(fork.budget.steps - fork.point.spent_steps for fork in forks) <= max(0, steps - used)
-    assert all(fork.budget.steps > fork.point.spent_steps for fork in forks)
-
-
-def test_what_is_left_is_never_negative() -> None:
-    spent = msgspec.structs.replace(PURSE.budget, steps=1)
-    assert left(Purse(spent, 5, 5_000)) == (0, 0)
-    assert rest(Purse(spent, 5, 5_000), point(1, 1, steps=2)).steps == 2
+    assert sum(fork.budget.steps for fork in forks) <= max(0, steps - used)
+    assert all(fork.budget.steps >= 1 for fork in forks)

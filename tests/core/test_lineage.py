@@ -77,10 +77,10 @@ def test_numbers_stay_and_the_end_of_a_parent_is_not_inherited() -> None:
     assert [e.body.attempt for e in seen if isinstance(e.body, AttemptEnded)] == [0]
 
 
-def test_save_points_carry_evidence_and_what_was_spent() -> None:
+def test_save_points_carry_their_evidence() -> None:
     first, second = save_points(EVENTS, 2)
     assert (first.seq, first.commit, first.comparison) == (6, "c1", RED)
-    assert (second.seq, second.commit, second.spent_steps, second.spent_tokens) == (14, "e2", 2, 30)
+    assert (second.seq, second.step, second.commit) == (14, 2, "e2")
 
 
 def test_the_log_of_one_attempt_has_its_line_and_what_concerns_the_run() -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import msgspec
 
 from cloister.core import limits
-from cloister.core.attempts import Search
+from cloister.core.attempts import Search, part_of
 from cloister.core.lineage import SavePoint
 from cloister.core.records import Budget
 
@@ -22,15 +22,6 @@ class Node:
     """It is, or it ended because it was: its save points may be gone on from."""
     points: tuple[SavePoint, ...] = ()
     """Made or inherited, oldest first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Purse:
-    """What an attempt was given and what it and those it inherited from have used of it."""
-
-    budget: Budget
-    steps: int = 0
-    tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +46,12 @@ class Tree:
     """Commits that were gone on from before: none is tried twice."""
 
 
-def plan(search: Search, tree: Tree, stuck: int, purse: Purse) -> tuple[Fork, ...]:
+def plan(search: Search, tree: Tree, stuck: int, left: Budget) -> tuple[Fork, ...]:
     """What to begin now that attempt `stuck` cannot go on; nothing when the tree may not grow.
 
     `greedy` goes on from the best save point of the stuck attempt: the fewest red, then the earliest, because what
     came after it led nowhere. `beam:K` fills K places with the best save points of all attempts that are stuck.
-    What is begun shares what the stuck attempt has left, so a tree never spends more than its roots were given.
+    What is begun divides what the stuck attempt has left, so a tree never spends more than its roots were given.
     """
     room = limits.SEARCH_NODES - len(tree.nodes)
     if search.kind == "beam":
@@ -81,23 +72,19 @@ def plan(search: Search, tree: Tree, stuck: int, purse: Purse) -> tuple[Fork, ..
     for node, point in found:
         first.setdefault(point.commit, (node, point))
     picked = list(first.values())[: max(0, room)]
-    if picked and not all(left(purse, len(picked))):
+    part = part_of(left, 1 / len(picked)) if picked else left
+    if part.steps < 1 or part.tokens < 1 or part.dollars == 0:
         return ()
-    return tuple(Fork(node.attempt, point, rest(purse, point, len(picked))) for node, point in picked)
+    return tuple(Fork(node.attempt, point, part) for node, point in picked)
 
 
-def left(purse: Purse, sharing: int = 1) -> tuple[int, int]:
-    """Steps and tokens for each of `sharing` attempts that divide what is in the purse."""
-    steps = max(0, purse.budget.steps - purse.steps)
-    tokens = max(0, purse.budget.tokens - purse.tokens)
-    return steps // sharing, tokens // sharing
-
-
-def rest(purse: Purse, point: SavePoint, sharing: int = 1) -> Budget:
-    """The budget of an attempt that goes on from `point`, with what it inherits counted as spent."""
-    steps, tokens = left(purse, sharing)
+def unspent(budget: Budget, steps: int, tokens: int, dollars: float) -> Budget:
+    """What is left of `budget` after these."""
     return msgspec.structs.replace(
-        purse.budget, steps=point.spent_steps + steps, tokens=point.spent_tokens + tokens
+        budget,
+        steps=max(0, budget.steps - steps),
+        tokens=max(0, budget.tokens - tokens),
+        dollars=None if budget.dollars is None else max(0.0, budget.dollars - dollars),
     )
 
 

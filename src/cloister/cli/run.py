@@ -91,9 +91,9 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
         settings,
     )
     if detach:
-        _detach(settings, new, as_json)
+        detach_run(settings, new, as_json)
         return
-    raise typer.Exit(_attended(settings, new, as_json))
+    raise typer.Exit(attend_run(settings, new, as_json))
 
 
 def going_on(run: "RunId") -> None:
@@ -104,7 +104,8 @@ def going_on(run: "RunId") -> None:
     )
 
 
-def _detach(settings: "Settings", new: "NewRun", as_json: bool) -> None:
+def detach_run(settings: "Settings", new: "NewRun", as_json: bool) -> None:
+    """Hand `new` to a server, started if need be, and print its id."""
     from cloister.cli.background import ensure
     from cloister.cli.client import Client
 
@@ -119,7 +120,8 @@ def _detach(settings: "Settings", new: "NewRun", as_json: bool) -> None:
         print(f"Watch it: cloister watch {found}", file=sys.stderr)
 
 
-def _attended(settings: "Settings", new: "NewRun", as_json: bool) -> int:
+def attend_run(settings: "Settings", new: "NewRun", as_json: bool) -> int:
+    """Drive `new`, or let the server that is there do so, and watch it; returns the exit code."""
     import anyio
 
     from cloister.cli.attend import Watch

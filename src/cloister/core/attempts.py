@@ -78,15 +78,18 @@ def wishes(new: "NewRun") -> tuple[AttemptWish, ...]:
 
 
 def shared(budget: "Budget", wanted: tuple[AttemptWish, ...]) -> tuple["Budget", ...]:
-    """The budget of each attempt: steps and tokens are divided, time passes for all at once."""
+    """The budget of each attempt: steps, tokens and money are divided, time passes for all at once."""
     whole = sum(wish.share for wish in wanted)
-    return tuple(
-        msgspec.structs.replace(
-            budget,
-            steps=math.floor(budget.steps * wish.share / whole + 1e-9),
-            tokens=math.floor(budget.tokens * wish.share / whole + 1e-9),
-        )
-        for wish in wanted
+    return tuple(part_of(budget, wish.share / whole) for wish in wanted)
+
+
+def part_of(budget: "Budget", part: float) -> "Budget":
+    """`part` of what can be divided."""
+    return msgspec.structs.replace(
+        budget,
+        steps=math.floor(budget.steps * part + 1e-9),
+        tokens=math.floor(budget.tokens * part + 1e-9),
+        dollars=None if budget.dollars is None else budget.dollars * part,
     )
 
 

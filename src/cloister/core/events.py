@@ -107,7 +107,7 @@ class AttemptStarted(Body, frozen=True):
     hint: str | None = None
     """What it is told besides the task."""
     budget: Budget | None = None
-    """Its share of the run's; what it inherited counts as spent."""
+    """Its share of the run's, for what it does itself."""
 
 
 class AttemptForked(Body, frozen=True):

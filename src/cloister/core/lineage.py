@@ -15,7 +15,6 @@ from cloister.core.events import (
     ChecksRan,
     Event,
     Inherited,
-    ModelReplied,
     ProofTaken,
     SandboxOpened,
     TurnEnded,
@@ -24,6 +23,9 @@ from cloister.core.history import effective
 
 _ITS_OWN = (AttemptStarted, AttemptForked, AttemptEnded, SandboxOpened)
 """What is about the attempt that it names, and nobody inherits."""
+
+_NUMBERS = ("up_to_seq", "seen", "after_seq")
+"""Fields that hold the number of another event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +38,6 @@ class SavePoint:
     commit: str
     comparison: Comparison | None
     """The newest evidence at that point; None before any check ran."""
-    spent_steps: int = 0
-    """Taken up to there, inherited ones included."""
-    spent_tokens: int = 0
 
 
 def ancestors(events: Sequence[Event], attempt: int) -> dict[int, int]:
@@ -70,6 +69,8 @@ class Sight:
         self._attempt = attempt
         self._inherited = ancestors(events, attempt)
         self._until = min(self._inherited.values(), default=None)
+        self._here: list[tuple[int, int]] = []
+        """Numbers of inherited events in the log that they come from, and here."""
 
     def of(self, event: Event) -> Event:
         """`event` with its number as it is."""
@@ -78,13 +79,23 @@ class Sight:
             # A forked run's attempts all begin with the same conversation, unless they go back to before it.
             if self._until is not None and self._until < event.seq:
                 return event
-            return msgspec.structs.replace(event, body=_as(body.body, self._attempt))
+            self._here.append((body.seq, event.seq))
+            return msgspec.structs.replace(event, body=self._renumbered(_as(body.body, self._attempt)))
         owner = _owner(body)
         if owner is None or owner == self._attempt or isinstance(body, _ITS_OWN):
             return event
         if event.seq > self._inherited.get(owner, 0):
             return event
         return msgspec.structs.replace(event, body=_as(body, self._attempt))
+
+    def _renumbered(self, body: AnyBody) -> AnyBody:
+        """What names another event names it by its number here."""
+        for name in _NUMBERS:
+            old = cast("int | None", getattr(body, name, None))
+            if old is not None:
+                new = max((here for there, here in self._here if there <= old), default=0)
+                body = msgspec.structs.replace(body, **{name: new})
+        return body
 
 
 def _owner(body: AnyBody) -> int | None:
@@ -116,15 +127,12 @@ def save_points(events: Sequence[Event], attempt: int) -> tuple[SavePoint, ...]:
     """Those that `attempt` made or inherited, oldest first."""
     found: list[SavePoint] = []
     comparison: Comparison | None = None
-    steps = tokens = 0
     for event in effective(seen_by(events, attempt)):
         match event.body:
-            case ModelReplied() as body if body.attempt == attempt:
-                steps, tokens = steps + 1, tokens + body.usage.total
             case (ChecksRan() | ProofTaken()) as body if body.attempt == attempt:
                 comparison = body.comparison
             case TurnEnded() as body if body.attempt == attempt:
-                found.append(SavePoint(event.seq, body.step, body.commit, comparison, steps, tokens))
+                found.append(SavePoint(event.seq, body.step, body.commit, comparison))
             case _:
                 pass
     return tuple(found)

@@ -23,8 +23,8 @@ from cloister.core.events import (
 )
 from cloister.core.history import effective
 from cloister.core.journal import Journal
-from cloister.core.lineage import root_of, save_points
-from cloister.core.records import Budget, Outcome
+from cloister.core.lineage import root_of
+from cloister.core.records import Outcome
 from cloister.feedback.compare import compare
 from cloister.model.api import Models
 from cloister.runs.attempt_journal import AttemptJournal
@@ -196,16 +196,10 @@ class Attempts:
             at=fork and fork.at_seq,
             temperature=wish.temperature,
             hint=fork.hint if fork else wish.hint,
-            budget=fork.budget if fork else self._share(number),
+            budget=fork.budget if fork else shared(self._course.request.budget, self._wishes)[number],
         )
         await self._journal.append(started)
         return started
-
-    def _share(self, number: int) -> Budget:
-        """Of the run's budget; what a forked run inherited was paid by another."""
-        budget = shared(self._course.request.budget, self._wishes)[number]
-        points = save_points(self._journal.events, number)
-        return self._growth.on_top(budget, points[-1]) if points else budget
 
     @asynccontextmanager
     async def _place(

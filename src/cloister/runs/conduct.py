@@ -11,6 +11,7 @@ import anyio
 import msgspec
 
 from cloister.agent.checks import find_checks, run_checks
+from cloister.core.attempts import Origin
 from cloister.core.commands import Computer, Stream
 from cloister.core.diagnosis import Diagnosis
 from cloister.core.errors import Bug, CloisterError, Fenced, SandboxLost, UserError, sole
@@ -40,6 +41,7 @@ from cloister.core.text import decode
 from cloister.forge import workspace
 from cloister.model.api import Models
 from cloister.runs.attempts import Attempts
+from cloister.runs.forking import copy_files, inheritance
 from cloister.runs.means import Means
 from cloister.runs.places import Course
 from cloister.runs.ranking import choose_winner
@@ -164,10 +166,25 @@ class _Conductor:
                 return event.body
         request = admitted.request
         self._bare.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if request.forked_from is not None:
+            return await self._inherit(admitted, request.forked_from)
         async with self._phase("fetch"):
             found = await self._means.forge.fetch(request.repo, request.ref, self._bare)
         base = BaseFixed(found.commit, found.branch, found.note)
         await self._journal.append(base)
+        return base
+
+    async def _inherit(self, admitted: RunAdmitted, origin: Origin) -> BaseFixed:
+        """A forked run has the base, the baseline and the conversation of the run that it goes on from."""
+        events = await self._means.log(origin.run)
+        point, inherited = inheritance(events, admitted.request, admitted.who)
+        base = next((body for body in inherited if isinstance(body, BaseFixed)), None)
+        if base is None:
+            raise Bug("a save point without a base")
+        async with self._phase("fetch"):
+            parent = bare_repository(self._means.data_dir, origin.run)
+            await copy_files(parent, point, base.commit, self._bare)
+        await self._journal.append(*inherited)
         return base
 
     @asynccontextmanager

@@ -3,17 +3,14 @@
 from collections.abc import Set as AbstractSet
 
 import anyio
-import msgspec
 
-from cloister.agent.progress import progress
-from cloister.agent.search import Node, Purse, Tree, plan, rest
+from cloister.agent.search import Node, Tree, plan, unspent
 from cloister.core import limits
 from cloister.core.attempts import parse_search
 from cloister.core.escalation import Stuck
-from cloister.core.events import AttemptForked, AttemptStarted, RewindRequested
-from cloister.core.history import effective
+from cloister.core.events import AttemptForked, AttemptStarted, ModelReplied, ModelSpent, RewindRequested
 from cloister.core.journal import Journal
-from cloister.core.lineage import SavePoint, attempts_of, depth, save_points, seen_by
+from cloister.core.lineage import SavePoint, attempts_of, depth, save_points
 from cloister.core.records import Budget
 from cloister.core.text import one_line
 from cloister.feedback.compare import compare
@@ -37,12 +34,6 @@ class Growth:
         found = (e.body for e in self._journal.events if isinstance(e.body, AttemptForked))
         return next((body for body in found if body.attempt == attempt), None)
 
-    def on_top(self, budget: Budget, point: SavePoint) -> Budget:
-        """`budget` for an attempt that begins with what others spent up to `point`."""
-        return msgspec.structs.replace(
-            budget, steps=budget.steps + point.spent_steps, tokens=budget.tokens + point.spent_tokens
-        )
-
     async def search(self, stuck: Stuck, at_work: AbstractSet[int]) -> tuple[AttemptForked, ...]:
         """What goes on in place of a stuck attempt; asked again after a crash, it is the same."""
         search = parse_search(self._course.request.search or "")
@@ -57,7 +48,7 @@ class Growth:
             if known:
                 return known
             wanted = plan(
-                search, self._tree(stuck.attempt, at_work), stuck.attempt, self._purse(stuck.attempt)
+                search, self._tree(stuck.attempt, at_work), stuck.attempt, self._left(stuck.attempt)
             )
             evidence = one_line(stuck.evidence, 400)
             number = self._next()
@@ -104,7 +95,7 @@ class Growth:
         for attempt in attempts_of(events):
             for point in save_points(events, attempt):
                 if point.seq == body.to and number < limits.SEARCH_NODES:
-                    budget = rest(self._purse(attempt), point)
+                    budget = self._left(attempt)
                     reason = f"Rewound to event {body.to} by {body.who}."
                     return AttemptForked(number, attempt, point.seq, reason, budget, "", asked=asked)
         return None
@@ -135,9 +126,9 @@ class Growth:
         base = SavePoint(0, 0, course.base, None)
         return Tree(nodes, base, compare(course.baseline, course.baseline).red, taken)
 
-    def _purse(self, attempt: int) -> Purse:
+    def _left(self, attempt: int) -> Budget:
+        """What an attempt was given and did not spend, nor those that went on in its place."""
         events = self._journal.events
-        so_far = progress(effective(seen_by(events, attempt)), attempt)
         given = next(
             (
                 e.body.budget
@@ -146,7 +137,18 @@ class Growth:
             ),
             None,
         )
-        return Purse(given or self._course.request.budget, so_far.steps, so_far.usage.total)
+        steps = tokens = 0
+        dollars = 0.0
+        for event in events:
+            match event.body:
+                case ModelReplied() as body if body.attempt == attempt:
+                    steps, tokens = steps + 1, tokens + body.usage.total
+                    dollars += body.cost or 0.0
+                case ModelSpent() as body if body.attempt == attempt:
+                    tokens, dollars = tokens + body.usage.total, dollars + (body.cost or 0.0)
+                case _:
+                    pass
+        return unspent(given or self._course.request.budget, steps, tokens, dollars)
 
 
 _ANOTHER_WAY = (

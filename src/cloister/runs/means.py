@@ -1,6 +1,6 @@
 """What conducting a run takes, wired once by the composition root."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,8 +8,8 @@ from pathlib import Path
 from anyio.abc import ByteStream
 
 from cloister.core import limits
-from cloister.core.events import ConnectionClosed, ConnectionDecided
-from cloister.core.ids import SandboxId
+from cloister.core.events import ConnectionClosed, ConnectionDecided, Event
+from cloister.core.ids import RunId, SandboxId
 from cloister.core.journal import Journal
 from cloister.core.records import NewRun, Quota
 from cloister.egress.door import Door
@@ -45,6 +45,8 @@ class Means:
     """Without the run's own layer."""
     quota: Quota
     ask_seconds: float
+    log: Callable[[RunId], Awaitable[tuple[Event, ...]]]
+    """The whole log of another run. Raises `UserError` (`no_such_run`)."""
 
     def sandbox_spec(self, request: NewRun, template: str) -> SandboxSpec:
         ttl = min(request.budget.seconds + _TTL_MARGIN_SECONDS, limits.TTL_SECONDS_MAX)
