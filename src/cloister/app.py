@@ -13,6 +13,7 @@ from typing import Any, Literal
 import anyio
 from anyio.abc import ByteStream
 
+from cloister.agent.budget import NoLedger
 from cloister.core import limits
 from cloister.core.errors import HostError, UserError
 from cloister.core.events import (
@@ -20,6 +21,7 @@ from cloister.core.events import (
     ConnectionClosed,
     ConnectionDecided,
     Event,
+    ModelChosen,
     PromptReceived,
     RewindRequested,
     RunFinished,
@@ -37,6 +39,7 @@ from cloister.policy.api import Policy
 from cloister.policy.builtin import BUILT_IN
 from cloister.policy.decide import decide
 from cloister.policy.read import layer
+from cloister.runs.budget_ledger import BudgetReport, SqliteLedger, run_accounts
 from cloister.runs.commands import Commands, open_commands
 from cloister.runs.comparing import Compared, Subject, compare_runs, parse_subject
 from cloister.runs.conduct import conduct
@@ -74,6 +77,14 @@ class App:
     commands: Commands
     supervisor: Supervisor
     workshop: Workshop
+    ledger: SqliteLedger
+
+    async def budget(self, run: RunId | None) -> BudgetReport:
+        """What every level above the runs has spent; with a run, those above it, itself and its attempts."""
+        if run is None:
+            return BudgetReport(await self.ledger.accounts())
+        events = await self._events(run)
+        return BudgetReport((*await self.ledger.accounts_of(run), *run_accounts(events)))
 
     async def submit(self, new: NewRun, who: str) -> tuple[RunId, bool]:
         """Admit a run; it is durable and on its way when this returns. The flag: made now or known by key."""
@@ -103,6 +114,10 @@ class App:
         if all(pending.ask != ask for pending in view.asks):
             raise UserError("no_such_ask", f"Run {run} is not asking {ask}: it was answered or never asked.")
         return await self.backbone.append_outside(run, AskAnswered(ask, answer, who))
+
+    async def use_model(self, run: RunId, name: str, who: str) -> Event:
+        """Let another model go on with the run. Raises `UserError` when there is no such model here."""
+        return await self.backbone.append_outside(run, ModelChosen(usual_model(self.settings, name), who))
 
     async def view(self, run: RunId) -> RunView:
         return fold(await self._events(run), time.time())
@@ -163,9 +178,9 @@ async def whole_log(backbone: SqliteBackbone, run: RunId) -> tuple[Event, ...]:
     return events
 
 
-def usual_model(settings: Settings) -> str:
-    """The model of a run that names none. Raises `UserError` when there is none."""
-    return chosen(model_access(settings), "code", Job(""))[0]
+def usual_model(settings: Settings, name: str | None = None) -> str:
+    """The full name of a model, or of the one a run has that names none. Raises `UserError` when there is none."""
+    return chosen(model_access(settings), "code", Job("", name))[0]
 
 
 def model_access(settings: Settings) -> Access:
@@ -243,7 +258,12 @@ async def _background(work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncGen
 
 
 def _means(
-    settings: Settings, host: Host, warming: Warming, policy: Policy, backbone: SqliteBackbone
+    settings: Settings,
+    host: Host,
+    warming: Warming,
+    policy: Policy,
+    ledger: SqliteLedger,
+    backbone: SqliteBackbone,
 ) -> Means:
     """What conducting runs takes."""
     return Means(
@@ -256,6 +276,10 @@ def _means(
         quota=settings.file.quota,
         ask_seconds=settings.file.ask_seconds,
         log=lambda run: whole_log(backbone, run),
+        budgets=settings.file.budgets,
+        # Without a limit above the run nobody waits for the ledger before each call.
+        ledger=ledger if settings.file.budgets.outer else NoLedger(),
+        patience=settings.file.stuck,
     )
 
 
@@ -292,7 +316,8 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         commands = await stack.enter_async_context(
             open_commands(settings.data_dir / "commands", owner, owners.lives)
         )
-        means = _means(settings, pool, warming, policy, backbone)
+        ledger = SqliteLedger(backbone, settings.file.budgets, owner, owners.lives)
+        means = _means(settings, pool, warming, policy, ledger, backbone)
 
         async def drive(journal: Journal, run: RunId) -> None:
             await conduct(means, journal, run)
@@ -307,4 +332,4 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         await stack.enter_async_context(open_supervisor(supervisor))
         if role == "server":
             await stack.enter_async_context(_background(warming.keep_warm))
-        yield App(settings, owner, backbone, host, pool, sandboxes, commands, supervisor, workshop)
+        yield App(settings, owner, backbone, host, pool, sandboxes, commands, supervisor, workshop, ledger)

@@ -8,8 +8,9 @@ from typing import Literal
 
 import msgspec
 
+from cloister.core.budget_tree import BudgetTree
 from cloister.core.errors import UserError
-from cloister.core.records import Budget, PoolWish, Quota, check_budget
+from cloister.core.records import Budget, Patience, PoolWish, Quota, check_budget
 from cloister.core.routes import ModelRoutes
 
 Secret = str
@@ -47,6 +48,10 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     store: Literal["auto", "btrfs", "btrfs-loop", "reflink", "overlay"] = "auto"
     """Where sandboxes' files are kept; `auto` takes the best that this machine can have."""
     budget: Budget = Budget()
+    budgets: BudgetTree = BudgetTree()
+    """What the levels above a run may spend."""
+    stuck: Patience = Patience()
+    """When an attempt counts as stuck."""
     quota: Quota = Quota()
     ask_seconds: float = 300.0
     """How long an `ask` waits for a person before it is denied."""

@@ -1,26 +1,19 @@
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
 import pytest
 
-from cloister.agent.checks import find_checks, run_checks
+from cloister.agent.checks import find_checks
 from cloister.agent.context import request
-from cloister.agent.loop import Workplace, work
 from cloister.agent.tools import TOOLS
-from cloister.core.commands import Stream
-from cloister.core.diagnosis import Diagnosis
 from cloister.core.events import (
     ActionDecided,
     AnyBody,
     AskAnswered,
     AskRaised,
     AttemptEnded,
-    AttemptStarted,
-    BaselineTaken,
-    ChecksChosen,
     ChecksRan,
     CommandOutput,
     FinishRefused,
@@ -29,7 +22,6 @@ from cloister.core.events import (
     ModelText,
     PromptReceived,
     ProofTaken,
-    RunAdmitted,
     RunClaimed,
     RunResumed,
     SaveRefused,
@@ -37,21 +29,17 @@ from cloister.core.events import (
     TurnEnded,
 )
 from cloister.core.history import effective
-from cloister.core.records import Budget, NewRun
+from cloister.core.records import Budget
 from cloister.forge import workspace
 from cloister.model.api import AssistantMessage, ToolMessage, UserMessage
-from cloister.model.script import load_script
-from cloister.model.scripted import ScriptedModel
-from cloister.policy.api import Layer, Policy, Rule
+from cloister.policy.api import Layer, Rule
 from cloister.policy.builtin import BUILT_IN
 from cloister.testing.local_computer import LocalComputer
+from cloister.testing.loop_bench import BROKEN, FIX, LoopBench, open_bench
 from cloister.testing.memory_journal import MemoryJournal
-from cloister.testing.model_sole import SoleModel
-from cloister.testing.sample_repo import SampleRepo
 
 pytestmark = pytest.mark.anyio
 
-BROKEN = "def add(a, b):\n    return a - b\n"
 TESTS = """\
 from calc import add
 
@@ -63,124 +51,14 @@ def test_add():
 def test_zero():
     assert add(0, 0) == 0
 """
-CHECK = "python3 check.py"
-CHECKER = """\
-import sys
-import calc
-tests = {"test_add": calc.add(1, 2) == 3, "test_zero": calc.add(0, 0) == 0}
-for name, ok in tests.items():
-    if not ok:
-        print(f"check.py:3: error: {name} failed")
-sys.exit(not all(tests.values()))
-"""
-
-
-@dataclass
-class Bench:
-    """A repository with one bug, a computer that holds it, and a journal."""
-
-    root: Path
-    bare: Path
-    base: str
-    computer: LocalComputer
-    journal: MemoryJournal
-
-    async def work(
-        self,
-        script: str,
-        *,
-        checks: tuple[str, ...] = (CHECK,),
-        budget: Budget | None = None,
-        policy: Policy = (BUILT_IN,),
-        ask_seconds: float = 5.0,
-    ) -> AttemptEnded:
-        path = self.root / "model.script.toml"
-        path.write_text(script)
-        known = [body.diagnoses for body in self.journal.bodies if isinstance(body, BaselineTaken)]
-        baseline = known[0] if known else await run_checks(self.computer, checks, "baseline", _quiet)
-        if not known:
-            self.journal.add(
-                RunAdmitted(NewRun("Make add work.", "repo"), "me"),
-                ChecksChosen(checks, found=False),
-                BaselineTaken(baseline),
-                AttemptStarted(0, "script"),
-            )
-        with anyio.fail_after(60):
-            return await work(
-                Workplace(
-                    attempt=0,
-                    journal=self.journal,
-                    computer=self.computer,
-                    models=SoleModel(ScriptedModel(load_script(path))),
-                    policy=policy,
-                    budget=budget or Budget(),
-                    files=_Files(self),
-                    prove=self.prove,
-                    base=self.base,
-                    checks=checks,
-                    baseline=baseline,
-                    ask_seconds=ask_seconds,
-                )
-            )
-
-    async def prove(self, commit: str) -> tuple[Diagnosis, ...]:
-        fresh = LocalComputer(self.root / f"proof-{len(self.journal.events)}")
-        await workspace.restore(fresh, self.bare, self.base, commit)
-        return await run_checks(fresh, (CHECK,), "proof", _quiet)
-
-    def of(self, kind: type[AnyBody]) -> list[AnyBody]:
-        return [body for body in self.journal.bodies if isinstance(body, kind)]
-
-
-@dataclass
-class _Files:
-    bench: Bench
-
-    async def tree(self) -> str:
-        return await workspace.tree(self.bench.computer, self.bench.bare, self.bench.base)
-
-    async def save(self) -> str:
-        return await workspace.save(
-            self.bench.computer,
-            self.bench.bare,
-            self.bench.base,
-            "refs/cloister/attempt/0",
-            limit_bytes=2_000_000,
-        )
-
-
-def _quiet(check: str, stream: Stream, data: bytes) -> None:
-    pass
 
 
 @pytest.fixture
-async def bench(tmp_path: Path) -> Bench:
-    repo = SampleRepo(tmp_path / "repo")
-    repo.write("calc.py", BROKEN)
-    repo.write("check.py", CHECKER)
-    repo.write(".gitignore", "__pycache__/\n")
-    repo.git("add", "--all")
-    repo.git("commit", "--quiet", "-m", "base")
-    bare = tmp_path / "bare.git"
-    shutil.copytree(repo.path / ".git", bare)
-    computer = LocalComputer(tmp_path / "computer")
-    base = repo.git("rev-parse", "HEAD")
-    await workspace.put(computer, bare, base)
-    return Bench(tmp_path, bare, base, computer, MemoryJournal())
+async def bench(tmp_path: Path) -> LoopBench:
+    return await open_bench(tmp_path)
 
 
-FIX = """
-[[reply]]
-say = "The sign is wrong."
-calls = [{ tool = "edit", path = "calc.py", old = "a - b", new = "a + b" }]
-
-[[reply]]
-expect = "green|passed|fixed"
-calls = [{ tool = "finish", summary = "Add adds." }]
-"""
-
-
-async def test_a_run_that_makes_the_checks_green_ends_green_with_its_summary(bench: Bench) -> None:
+async def test_a_run_that_makes_the_checks_green_ends_green_with_its_summary(bench: LoopBench) -> None:
     ended = await bench.work(FIX)
     assert (ended.outcome, ended.reason) == ("green", "Add adds."), bench.journal.bodies
     assert ended.comparison.green
@@ -188,7 +66,7 @@ async def test_a_run_that_makes_the_checks_green_ends_green_with_its_summary(ben
     assert (bench.computer.work / "calc.py").read_text() == BROKEN.replace("-", "+")
 
 
-async def test_the_log_of_a_turn_is_reply_decision_result_checks_save_point(bench: Bench) -> None:
+async def test_the_log_of_a_turn_is_reply_decision_result_checks_save_point(bench: LoopBench) -> None:
     await bench.work(FIX)
     kinds = [type(body) for body in bench.journal.bodies[4:]]
     assert kinds == [
@@ -205,7 +83,7 @@ async def test_the_log_of_a_turn_is_reply_decision_result_checks_save_point(benc
     ]
 
 
-async def test_finish_with_red_checks_is_answered_with_the_diagnosis(bench: Bench) -> None:
+async def test_finish_with_red_checks_is_answered_with_the_diagnosis(bench: LoopBench) -> None:
     ended = await bench.work(
         """
 [[reply]]
@@ -221,7 +99,7 @@ calls = [{ tool = "finish", summary = "Done!" }]
     assert ended.outcome == "green"
 
 
-async def test_checks_run_only_after_turns_that_changed_files(bench: Bench) -> None:
+async def test_checks_run_only_after_turns_that_changed_files(bench: LoopBench) -> None:
     await bench.work(
         """
 [[reply]]
@@ -259,7 +137,7 @@ goto = "claim"
         "sed -i s/-/+/ calc.py; GIT_INDEX_FILE=.git/cloister-index git update-index --assume-unchanged calc.py",
     ],
 )
-async def test_green_is_what_is_handed_over_and_not_what_lies_around(bench: Bench, hide: str) -> None:
+async def test_green_is_what_is_handed_over_and_not_what_lies_around(bench: LoopBench, hide: str) -> None:
     script = HIDDEN % hide
     ended = await bench.work(script, budget=Budget(steps=3))
     if ended.outcome == "green":  # what was hidden was handed over after all
@@ -270,7 +148,7 @@ async def test_green_is_what_is_handed_over_and_not_what_lies_around(bench: Benc
         assert ended.outcome == "budget"
 
 
-async def test_a_check_that_repairs_files_only_where_it_runs_is_not_green(bench: Bench) -> None:
+async def test_a_check_that_repairs_files_only_where_it_runs_is_not_green(bench: LoopBench) -> None:
     """The check is green in the sandbox because a file that is not part of the change makes it so."""
     script = (
         HIDDEN % "echo fixed > /tmp/none; echo secret.py >> .git/info/exclude; sed s/-/+/ calc.py > secret.py"
@@ -285,14 +163,16 @@ async def test_a_check_that_repairs_files_only_where_it_runs_is_not_green(bench:
     assert not any(b.comparison.green for b in bench.journal.bodies if isinstance(b, ProofTaken))
 
 
-async def test_a_repository_that_the_agent_removed_is_mended_and_the_work_goes_on(bench: Bench) -> None:
+async def test_a_repository_that_the_agent_removed_is_mended_and_the_work_goes_on(bench: LoopBench) -> None:
     ended = await bench.work(
         '[[reply]]\ncalls = [{ tool = "bash", command = "echo one > one; rm -rf .git" }]\n' + FIX
     )
     assert ended.outcome == "green"
 
 
-async def test_files_that_cannot_be_saved_are_told_to_the_model_which_can_remove_them(bench: Bench) -> None:
+async def test_files_that_cannot_be_saved_are_told_to_the_model_which_can_remove_them(
+    bench: LoopBench,
+) -> None:
     ended = await bench.work(
         """
 [[reply]]
@@ -308,12 +188,12 @@ calls = [{ tool = "bash", command = "rm big" }]
     assert len([b for b in bench.journal.bodies if isinstance(b, SaveRefused)]) == 1
 
 
-async def test_without_checks_a_finished_run_is_unproven(bench: Bench) -> None:
+async def test_without_checks_a_finished_run_is_unproven(bench: LoopBench) -> None:
     ended = await bench.work('[[reply]]\ncalls = [{ tool = "finish", summary = "s" }]', checks=())
     assert ended.outcome == "unproven"
 
 
-async def test_the_step_budget_ends_the_attempt_and_keeps_its_work(bench: Bench) -> None:
+async def test_the_step_budget_ends_the_attempt_and_keeps_its_work(bench: LoopBench) -> None:
     script = """
 [[reply]]
 name = "again"
@@ -327,7 +207,7 @@ goto = "again"
     assert len(bench.of(ModelReplied)) == 3
 
 
-async def test_the_token_budget_ends_the_attempt(bench: Bench) -> None:
+async def test_the_token_budget_ends_the_attempt(bench: LoopBench) -> None:
     script = """
 [[reply]]
 name = "again"
@@ -340,20 +220,20 @@ goto = "again"
     assert "1,000 tokens" in ended.reason
 
 
-async def test_the_time_budget_ends_a_command_that_never_does(bench: Bench) -> None:
+async def test_the_time_budget_ends_a_command_that_never_does(bench: LoopBench) -> None:
     script = '[[reply]]\ncalls = [{ tool = "bash", command = "sleep 1000" }]'
     ended = await bench.work(script, budget=Budget(seconds=1.0))
     assert ended.outcome == "budget"
     assert "1 seconds" in ended.reason
 
 
-async def test_a_run_that_leaves_the_script_fails_with_the_place(bench: Bench) -> None:
+async def test_a_run_that_leaves_the_script_fails_with_the_place(bench: LoopBench) -> None:
     ended = await bench.work('[[reply]]\nexpect = "something else entirely"\nsay = "x"')
     assert ended.outcome == "failed"
     assert "reply 1" in ended.reason
 
 
-async def test_a_model_that_fails_for_a_while_is_asked_again(bench: Bench) -> None:
+async def test_a_model_that_fails_for_a_while_is_asked_again(bench: LoopBench) -> None:
     script = FIX.replace(
         'say = "The sign is wrong."',
         'say = "s"\nfail = { code = "overloaded", retry_seconds = 0.01, times = 2 }',
@@ -364,7 +244,7 @@ async def test_a_model_that_fails_for_a_while_is_asked_again(bench: Bench) -> No
     assert [body.code for body in failed] == ["overloaded", "overloaded"]
 
 
-async def test_unknown_tools_and_wrong_arguments_are_answered_not_raised(bench: Bench) -> None:
+async def test_unknown_tools_and_wrong_arguments_are_answered_not_raised(bench: LoopBench) -> None:
     await bench.work(
         """
 [[reply]]
@@ -378,7 +258,7 @@ calls = [{ tool = "teleport", to = "moon" }, { tool = "read" }, { tool = "bash",
     assert "command" in texts[2]
 
 
-async def test_a_denied_action_is_not_done_and_names_its_rule(bench: Bench) -> None:
+async def test_a_denied_action_is_not_done_and_names_its_rule(bench: LoopBench) -> None:
     host = Layer("host", (Rule("tool:bash:*rm*", "deny", "policy, rule 1"),))
     await bench.work(
         '[[reply]]\ncalls = [{ tool = "bash", command = "rm calc.py" }]\n' + FIX, policy=(BUILT_IN, host)
@@ -390,7 +270,7 @@ async def test_a_denied_action_is_not_done_and_names_its_rule(bench: Bench) -> N
     assert (bench.computer.work / "calc.py").exists()
 
 
-async def test_an_action_that_needs_a_person_waits_for_the_answer(bench: Bench) -> None:
+async def test_an_action_that_needs_a_person_waits_for_the_answer(bench: LoopBench) -> None:
     host = Layer("host", (Rule("tool:bash", "ask", "policy, rule 1"),))
     script = '[[reply]]\ncalls = [{ tool = "bash", command = "touch asked" }]\n' + FIX
     async with anyio.create_task_group() as tasks:
@@ -410,7 +290,7 @@ async def test_an_action_that_needs_a_person_waits_for_the_answer(bench: Bench) 
     assert (bench.computer.work / "asked").exists()
 
 
-async def test_an_ask_that_nobody_answers_is_denied_and_that_is_recorded(bench: Bench) -> None:
+async def test_an_ask_that_nobody_answers_is_denied_and_that_is_recorded(bench: LoopBench) -> None:
     host = Layer("host", (Rule("tool:bash", "ask", "policy, rule 1"),))
     script = '[[reply]]\ncalls = [{ tool = "bash", command = "touch asked" }]\n' + FIX
     await bench.work(script, policy=(BUILT_IN, host), ask_seconds=0.01)
@@ -420,12 +300,12 @@ async def test_an_ask_that_nobody_answers_is_denied_and_that_is_recorded(bench: 
     ]
 
 
-async def test_a_reply_without_calls_is_nudged_and_three_of_them_end_the_attempt(bench: Bench) -> None:
+async def test_a_reply_without_calls_is_nudged_and_three_of_them_end_the_attempt(bench: LoopBench) -> None:
     ended = await bench.work('[[reply]]\nname = "talk"\nsay = "Let me think."\ngoto = "talk"')
     assert (ended.outcome, len(bench.of(ModelReplied))) == ("red", 3)
 
 
-async def test_what_a_person_says_reaches_the_model_after_the_results_it_waits_for(bench: Bench) -> None:
+async def test_what_a_person_says_reaches_the_model_after_the_results_it_waits_for(bench: LoopBench) -> None:
     await bench.work(FIX)
     said = PromptReceived("Use a plus.", "ada")
     bodies = bench.journal.bodies
@@ -445,7 +325,7 @@ async def test_what_a_person_says_reaches_the_model_after_the_results_it_waits_f
     assert messages[3] == UserMessage("Message from ada:\nUse a plus.")
 
 
-async def test_output_and_text_are_streamed_as_they_come(bench: Bench) -> None:
+async def test_output_and_text_are_streamed_as_they_come(bench: LoopBench) -> None:
     await bench.work(
         '[[reply]]\nsay = "Looking."\ncalls = [{ tool = "bash", command = "echo hello" }]\n' + FIX
     )
@@ -462,7 +342,7 @@ def _cut_at(bodies: list[AnyBody], wanted: Callable[[AnyBody], bool]) -> list[An
 
 @pytest.mark.parametrize("kind", [ModelReplied, ActionDecided, ToolReturned, ChecksRan, TurnEnded])
 async def test_an_attempt_cut_off_after_any_event_resumes_to_the_same_end(
-    bench: Bench, kind: type[AnyBody]
+    bench: LoopBench, kind: type[AnyBody]
 ) -> None:
     whole = await bench.work(FIX)
     kept = _cut_at(bench.journal.bodies, lambda body: isinstance(body, kind))
@@ -471,7 +351,7 @@ async def test_an_attempt_cut_off_after_any_event_resumes_to_the_same_end(
     computer = LocalComputer(bench.root / "second")
     await workspace.restore(computer, bench.bare, bench.base, saved)
     resumed = MemoryJournal(*kept, RunClaimed("o-2", 2), RunResumed(len(kept)))
-    again = Bench(bench.root, bench.bare, bench.base, computer, resumed)
+    again = LoopBench(bench.root, bench.bare, bench.base, computer, resumed)
     ended = await again.work(FIX)
     assert (ended.outcome, ended.reason, ended.comparison) == (whole.outcome, whole.reason, whole.comparison)
     replies = [b.step for b in resumed.bodies if isinstance(b, ModelReplied)]
@@ -481,7 +361,7 @@ async def test_an_attempt_cut_off_after_any_event_resumes_to_the_same_end(
     assert effective(resumed.events)[-1].body == ended
 
 
-async def test_checks_are_found_by_looking(bench: Bench) -> None:
+async def test_checks_are_found_by_looking(bench: LoopBench) -> None:
     (bench.computer.work / "tests").mkdir()
     (bench.computer.work / "tests" / "test_calc.py").write_text(TESTS)
     assert await find_checks(bench.computer) == ("python3 -m pytest -q",)

@@ -14,6 +14,7 @@ from cloister.core.events import (
     AskAnswered,
     AskRaised,
     Event,
+    ModelChosen,
     PromptReceived,
     RunFinished,
     StopRequested,
@@ -134,6 +135,11 @@ def test_say_stop_and_answer_go_into_the_log(cloister: Cloister, data_dir: Path)
     assert last_event(data_dir, run).body == PromptReceived("use integers", "ann")
     assert cloister("answer", "last", "a-1", "allow", SUDO_USER="ann").returncode == 0
     assert last_event(data_dir, run).body == AskAnswered("a-1", "allow", "ann")
+    script = data_dir / "other.toml"
+    script.write_text('[[reply]]\nsay = "Hi."\n', encoding="utf-8")
+    assert cloister("model", "use", run, f"script:{script}", SUDO_USER="ann").returncode == 0
+    assert last_event(data_dir, run).body == ModelChosen(f"script:{script}", "ann")
+    assert "needs a key" in cloister("model", "use", run, "anthropic").stderr
     assert cloister("stop", run, SUDO_USER="ann").returncode == 0
     assert last_event(data_dir, run).body == StopRequested("ann")
 

@@ -331,6 +331,8 @@ def test_what_interrupts_a_run_is_said() -> None:
             e.PromptReceived("use integers", "ann"),
             e.ModelFailed(1, "overloaded", "The provider is busy.", 2.0),
             e.ModelFailed(1, "auth", "The key is wrong."),
+            e.ModelSwitched(1, "a:one", "b:two", "busy"),
+            e.ModelChosen("c:three", "ann"),
             e.StopRequested("ann"),
         )
     )
@@ -340,6 +342,8 @@ def test_what_interrupts_a_run_is_said() -> None:
         "» ann: use integers",
         "! the model failed: The provider is busy. (trying again in 2.0 s)",
         "! the model failed: The key is wrong. (giving up)",
+        "· going on with b:two",
+        "» ann wants c:three to go on",
         "■ ann asked the run to stop",
     ]
 

@@ -14,7 +14,6 @@ import msgspec
 
 from cloister.core.budget import (
     Account,
-    BudgetTree,
     Call,
     Granted,
     Over,
@@ -26,6 +25,7 @@ from cloister.core.budget import (
     spend_of,
     warnings,
 )
+from cloister.core.budget_tree import BudgetTree
 from cloister.core.events import (
     AskAnswered,
     AskRaised,
@@ -82,6 +82,8 @@ class Payer:
     """None for what belongs to the run and to no attempt of it."""
     budget: Budget | None = None
     """The attempt's own share; None draws from the run's budget alone."""
+    inherited: Spend = field(default_factory=Spend)
+    """What counts as spent of that share, though another attempt paid it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +152,8 @@ class Purse:
         run = self._account("run", str(self.run), self._budget, self._everyone())
         if payer.budget is None or payer.attempt is None:
             return (run,)
-        mine = [payer.attempt]
-        return (run, self._account("attempt", str(payer.attempt), payer.budget, mine))
+        mine = self._account("attempt", str(payer.attempt), payer.budget, [payer.attempt])
+        return (run, msgspec.structs.replace(mine, spent=mine.spent + payer.inherited))
 
     def _everyone(self) -> set[int | None]:
         return {*self._books.spent, *(attempt for attempt, _ in self._held.values())}
@@ -169,7 +171,9 @@ class Purse:
             answer = await self._try(payer, call)
             if isinstance(answer, Permit):
                 return answer
-            if not self._tree.ask or not await self._given_more(payer, call, answer):
+            if not call.keep_back:
+                return answer  # the last words are not worth a question
+            if not self._tree.ask or not await self._given_more(payer, answer):
                 body = BudgetSpent(
                     answer.level, answer.name, answer.what, answer.spent, answer.limit, payer.attempt
                 )
@@ -214,7 +218,7 @@ class Purse:
                     BudgetWarned(over.level, over.name, over.what, over.spent, over.limit, payer.attempt)
                 )
 
-    async def _given_more(self, payer: Payer, call: Call, over: Over) -> bool:
+    async def _given_more(self, payer: Payer, over: Over) -> bool:
         """Ask a person for more. True when it is worth another look: they gave it, or somebody did meanwhile."""
         seen = self._journal.events[-1].seq
         async with self._asking:

@@ -1,16 +1,17 @@
 """Models that cost: each call is permitted by the purse before it is made, and recorded before it is over."""
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import anyio
 import msgspec
 
 from cloister.agent.budget import Payer, Permit, Purse
 from cloister.agent.estimate import request_tokens, text_tokens
-from cloister.core.budget import Call, sentence
+from cloister.agent.tempered import Tempered
+from cloister.core.budget import Call, Spend, sentence
 from cloister.core.errors import CloisterError
 from cloister.core.events import ModelReplied, ModelSpent
 from cloister.core.records import Budget, Usage
@@ -95,7 +96,7 @@ class BudgetedModel:
 
     def _is_step(self, permit: Permit) -> bool:
         return self._purpose == "code" and any(
-            isinstance(event.body, ModelReplied) and event.body.attempt == self._payer.attempt
+            isinstance(event.body, ModelReplied) and self._payer.attempt in (None, event.body.attempt)
             for event in self._purse.journal.events[permit.seq :]
         )
 
@@ -108,9 +109,17 @@ class BudgetedModels:
         self._purse = purse
         self._payer = payer or Payer()
 
-    def of(self, attempt: int, budget: Budget) -> "BudgetedModels":
+    def of(self, attempt: int, budget: Budget, inherited: Spend | None = None) -> "BudgetedModels":
         """The same models, paid by this attempt: from the run's budget, and from its share of it."""
-        return BudgetedModels(self._models, self._purse, replace(self._payer, attempt=attempt, budget=budget))
+        return BudgetedModels(self._models, self._purse, Payer(attempt, budget, inherited or Spend()))
+
+    def around(self, wrap: Callable[[Models], Models]) -> "BudgetedModels":
+        """The same models, changed by `wrap`; paying stays outside of it."""
+        return BudgetedModels(wrap(self._models), self._purse, self._payer)
+
+    def at(self, temperature: float) -> "BudgetedModels":
+        """The same models, with the steps taken at this temperature."""
+        return BudgetedModels(Tempered(self._models, temperature), self._purse, self._payer)
 
     def role(self, role: Role) -> BudgetedModel:
         return self._budgeted(self._models.role(role), role)

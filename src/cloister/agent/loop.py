@@ -3,43 +3,56 @@
 Knows a computer, a model, a journal and the rules as arguments; not what any of them is made of.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 import anyio
 import msgspec
 
 from cloister.agent.act import Actor
-from cloister.agent.ask_model import ask_model
+from cloister.agent.budgeted import BudgetedModels
 from cloister.agent.checks import run_checks
-from cloister.agent.progress import Progress, progress, spent
+from cloister.agent.mind import Mind
+from cloister.agent.progress import Progress, progress
+from cloister.agent.stuck import Circles
 from cloister.agent.tools import TOOLS
 from cloister.agent.tools.finish import FinishArgs
+from cloister.agent.tools.recall import RecallArgs, recalled
+from cloister.agent.wrap_up import plainly
 from cloister.core.commands import Computer, Stream
 from cloister.core.diagnosis import Comparison, Diagnosis
-from cloister.core.errors import UserError
+from cloister.core.errors import Bug, UserError
+from cloister.core.escalation import Answer, Branch, Escalate, GiveUp, Stuck, Switch
 from cloister.core.events import (
+    AnyBody,
     AttemptEnded,
     ChecksRan,
     CommandOutput,
+    Event,
     FinishRefused,
     ModelReplied,
+    ModelSwitched,
+    PromptReceived,
     ProofTaken,
     SaveRefused,
+    StuckNoticed,
     ToolReturned,
     TurnEnded,
 )
 from cloister.core.history import effective
 from cloister.core.journal import Journal
-from cloister.core.records import Budget, Outcome, ToolCall
+from cloister.core.records import Budget, Outcome, Patience, ToolCall
 from cloister.core.text import decode, one_line
 from cloister.feedback.compare import compare
 from cloister.feedback.tell import tell
-from cloister.model.api import Models
 from cloister.policy.api import Policy
 
+_RESERVE_SECONDS, _RESERVE_SHARE = 30.0, 0.05
+"""Of the time, kept for the last words: this much, or this part if that is less."""
+_SAVE_SECONDS = 60.0
+"""Beyond the budget: what was done is never lost to it."""
 _SILENT_REPLIES = 3
 """Replies in a row without any call before the attempt is given up."""
 
@@ -68,6 +81,12 @@ Prove = Callable[[str], Awaitable[tuple[Diagnosis, ...]]]
 """Runs the checks on a saved commit in a fresh sandbox that holds nothing else."""
 
 
+class _Spent(NamedTuple):
+    """No further step may be taken."""
+
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class Workplace:
     """Everything one attempt works with."""
@@ -75,8 +94,8 @@ class Workplace:
     attempt: int
     journal: Journal
     computer: Computer
-    models: Models
-    """Its steps are of role `code`."""
+    models: BudgetedModels
+    """Its steps are of role `code`. Only models that pay for each call get in here."""
     policy: Policy
     budget: Budget
     files: Files
@@ -86,6 +105,14 @@ class Workplace:
     checks: tuple[str, ...]
     baseline: tuple[Diagnosis, ...]
     ask_seconds: float
+    patience: Patience = field(default_factory=Patience)
+    """When it counts as stuck."""
+    escalate: Escalate | None = None
+    """Asked when telling it so did not help; None puts the next model of the chain in charge."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.models, BudgetedModels):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise Bug("The loop was given models that spend without a budget.")
 
 
 async def work(place: Workplace) -> AttemptEnded:
@@ -103,9 +130,12 @@ class _Attempt:
         self._actor = Actor(place.attempt, place.journal, place.computer, place.policy, place.ask_seconds)
         self._tree = ""
         """The tree that was last checked and saved."""
+        self._mind = Mind(place.attempt, place.journal, place.models, place.computer, place.base)
+        self._circles = Circles(place.attempt, place.patience)
         # Time is measured here and not between events: the clock on the wall may jump.
         self._earlier = self._fold().seconds
         self._started = anyio.current_time()
+        self._reserve = min(_RESERVE_SECONDS, place.budget.seconds * _RESERVE_SHARE)
 
     def _fold(self) -> Progress:
         return progress(effective(self._journal.events), self._place.attempt)
@@ -118,31 +148,43 @@ class _Attempt:
     async def work(self) -> AttemptEnded:
         with suppress(UserError):  # said again, to the model, when it matters
             self._tree = await self._place.files.tree()
+        seconds = self._place.budget.seconds
+        over = _Spent(f"The attempt's budget of {seconds:g} seconds is spent.")
         while True:
             so_far = self._progress()
-            if reason := spent(self._place.budget, so_far):
-                return await self._end("budget", reason)
-            with anyio.move_on_after(self._place.budget.seconds - so_far.seconds) as scope:
+            left = seconds - self._reserve - so_far.seconds
+            if left <= 0:
+                return await self._wrap_up(over)
+            with anyio.move_on_after(left) as scope:
                 ended = await self._turn(so_far)
-                if ended is not None:
+                if isinstance(ended, AttemptEnded):
                     return ended
-            if scope.cancelled_caught:
-                return await self._end(
-                    "budget", f"The budget of {self._place.budget.seconds:g} seconds is spent."
-                )
+                if ended is not None:
+                    over = ended
+                    scope.cancel()
+            if scope.cancel_called:
+                return await self._wrap_up(over)
 
-    async def _turn(self, so_far: Progress) -> AttemptEnded | None:
+    async def _turn(self, so_far: Progress) -> AttemptEnded | _Spent | None:
         reply = so_far.pending
         if reply is None:
-            asked = await ask_model(self._place.models, self._journal, self._place.attempt, so_far.steps + 1)
+            if ended := await self._unstick():
+                return ended
+            asked = await self._mind.ask(so_far.steps + 1)
             if not isinstance(asked, ModelReplied):
-                return await self._end("failed", asked.message)
+                return (
+                    _Spent(asked.message)
+                    if asked.code == "budget"
+                    else await self._end("failed", asked.message)
+                )
             reply = asked
         finish: ToolCall | None = None
         may_change = False
         for call in reply.calls:
             if call.name == "finish":
                 finish = call
+            elif call.name == "recall":
+                await self._recall(call)
             else:
                 await self._actor.act(call)
                 may_change = may_change or (call.name in TOOLS and TOOLS[call.name].changes_files)
@@ -156,6 +198,65 @@ class _Attempt:
             await self._refuse(finish, error.message)
             finish = None
         return await self._close_turn(reply, finish, saved)
+
+    async def _recall(self, call: ToolCall) -> None:
+        try:
+            args = msgspec.convert(call.arguments, RecallArgs)
+        except msgspec.ValidationError as error:
+            await self._return(call, False, f"The arguments of recall were not understood: {error}.")
+            return
+        found = recalled(self._journal.events, self._place.attempt, args)
+        await self._return(call, found.ok, found.text)
+
+    async def _unstick(self) -> AttemptEnded | None:
+        """Say so when it goes round in circles; then let another try; then end."""
+        self._circles.update(self._journal.events)
+        circle = self._circles.found()
+        if circle is None:
+            return None
+        able = self._place.escalate is not None or self._mind.other_model() is not None
+        stage = "nudge" if circle.earlier == 0 else "escalate" if circle.earlier == 1 and able else "stop"
+        notice = StuckNoticed(self._place.attempt, circle.kind, circle.evidence, circle.step, stage)
+        await self._journal.append(notice)
+        match stage:
+            case "nudge":
+                return None
+            case "escalate":
+                return await self._escalate(Stuck(notice.attempt, notice.step, notice.evidence))
+            case "stop":
+                return await self._end("red", f"The attempt went round in circles: {circle.evidence}")
+
+    async def _escalate(self, stuck: Stuck) -> AttemptEnded | None:
+        answer: Answer | None = None
+        if self._place.escalate is not None:
+            answer = await self._place.escalate(stuck)
+        elif other := self._mind.other_model():
+            answer = Switch(other)
+        match answer:
+            case Switch(model):
+                why = "The one before it went round in circles."
+                await self._journal.append(ModelSwitched(stuck.attempt, self._mind.model, model, why))
+                return None
+            case Branch(attempts):
+                names = ", ".join(map(str, attempts))
+                return await self._end("red", f"It was stuck; attempt {names} went on from a save point.")
+            case GiveUp(reason):
+                return await self._end("red", reason)
+            case None:
+                return None
+
+    async def _wrap_up(self, over: _Spent) -> AttemptEnded:
+        """Save what there is, let the model say what is left, and end."""
+        so_far = self._fold()
+        with anyio.move_on_after(_SAVE_SECONDS), suppress(UserError):
+            tree = await self._place.files.tree()
+            if tree != self._tree:
+                commit = await self._place.files.save()
+                self._tree = tree
+                await self._journal.append(TurnEnded(self._place.attempt, so_far.steps, commit, True))
+        words = await self._mind.last_words(over.reason, max(self._reserve, 0.05))
+        left = words or plainly(self._evidence(), bool(self._place.checks))
+        return await self._end("budget", f"{over.reason} {left}")
 
     async def _look(self, step: int) -> bool:
         """Whether files changed; if so, the checks have run on them when this returns."""
@@ -183,12 +284,25 @@ class _Attempt:
         if summary is not None:
             outcome: Outcome = "green" if self._place.checks else "unproven"
             end = AttemptEnded(attempt, outcome, summary, commit, self._evidence())
-            await self._journal.append(ended, end)
-            return end
+            accepted = () if finish is None else (_returned(attempt, finish, True, "Accepted."),)
+            if await self._end_unless_told(reply, finish, (*accepted, ended, end)):
+                return end
         await self._journal.append(ended)
         if before.silent >= _SILENT_REPLIES:
             return await self._end("red", "The model stopped acting before the checks were green.")
         return None
+
+    async def _end_unless_told(
+        self, reply: ModelReplied, finish: ToolCall | None, end: tuple[AnyBody, ...]
+    ) -> bool:
+        """Append `end`, unless somebody has said something that the model does not know yet."""
+        while True:
+            events = self._journal.events
+            if any(isinstance(event.body, PromptReceived) for event in events[_seen(events, reply) :]):
+                await self._refuse(finish, "somebody has told you something meanwhile: read it first.")
+                return False
+            if await self._journal.append_at(events[-1].seq, *end):
+                return True
 
     async def _judge(self, reply: ModelReplied, finish: ToolCall | None, commit: str) -> str | None:
         """The summary with which the attempt ends, or None when it goes on."""
@@ -207,7 +321,6 @@ class _Attempt:
         if not await self._proven(reply.step, commit):
             await self._refuse(finish, f"{_ONLY_HERE}\n{self._told()}")
             return None
-        await self._return(finish, True, "Accepted.")
         return summary
 
     def _green(self) -> bool:
@@ -241,7 +354,7 @@ class _Attempt:
         return tell(self._evidence(), self._place.baseline)
 
     async def _return(self, call: ToolCall, ok: bool, text: str) -> None:
-        await self._journal.append(ToolReturned(self._place.attempt, call.id, "finish", ok, text, 0.0))
+        await self._journal.append(_returned(self._place.attempt, call, ok, text))
 
     async def _end(self, outcome: Outcome, reason: str) -> AttemptEnded:
         """End without acceptance; what the last save point holds is kept."""
@@ -252,3 +365,14 @@ class _Attempt:
 
     def _show(self, check: str, stream: Stream, data: bytes) -> None:
         self._journal.show(CommandOutput(self._place.attempt, check, stream, decode(data)))
+
+
+def _returned(attempt: int, call: ToolCall, ok: bool, text: str) -> ToolReturned:
+    return ToolReturned(attempt, call.id, call.name, ok, text, 0.0)
+
+
+def _seen(events: Sequence[Event], reply: ModelReplied) -> int:
+    """The last event that the model knew when it replied."""
+    if reply.seen is not None:
+        return reply.seen
+    return next(event.seq for event in reversed(events) if event.body == reply)

@@ -15,7 +15,7 @@ from cloister.core.events import (
     RunClaimed,
     TurnEnded,
 )
-from cloister.core.records import Budget, Usage
+from cloister.core.records import Usage
 
 
 @dataclass(slots=True)
@@ -64,14 +64,3 @@ def progress(events: Sequence[Event], attempt: int) -> Progress:
             case _:
                 pass
     return so_far
-
-
-def spent(budget: Budget, so_far: Progress) -> str | None:
-    """Why no further step may be taken, as one sentence; None while one may."""
-    if so_far.steps >= budget.steps:
-        return f"The budget of {budget.steps} steps is spent."
-    if so_far.usage.total >= budget.tokens:
-        return f"The budget of {budget.tokens:,} tokens is spent."
-    if so_far.seconds >= budget.seconds:
-        return f"The budget of {budget.seconds:g} seconds is spent."
-    return None

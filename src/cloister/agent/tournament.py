@@ -1,15 +1,12 @@
 """Which of several attempts is the result: evidence decides, and only where it cannot, a judge."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import msgspec
 
 from cloister.core.attempts import Score
 from cloister.core.events import AttemptEnded
-from cloister.core.records import Outcome, Usage
-from cloister.model.api import Failure, Model, Models, Reply, Request, Role, TextDelta
+from cloister.core.records import Outcome
 
 _CLASS: dict[str, int] = {"green": 0, "unproven": 1, "red": 2, "budget": 2, "failed": 2, "stopped": 3}
 """Proven first; of those that got nowhere the evidence tells more than how they ended."""
@@ -70,48 +67,3 @@ def _because(one: Score, other: Score) -> Score:
             why = f"{words}: {mine:,}, attempt {other.attempt} {theirs:,}"
             break
     return msgspec.structs.replace(one, why=why)
-
-
-@dataclass(frozen=True, slots=True)
-class _Tempered:
-    """A model at another temperature."""
-
-    model: Model
-    temperature: float
-
-    @property
-    def name(self) -> str:
-        return self.model.name
-
-    @asynccontextmanager
-    async def stream(self, request: Request) -> AsyncGenerator[AsyncIterator[TextDelta | Reply | Failure]]:
-        asked = msgspec.structs.replace(request, temperature=self.temperature)
-        async with self.model.stream(asked) as items:
-            yield items
-
-
-@dataclass(frozen=True, slots=True)
-class Tempered:
-    """`Models` whose steps are taken at a temperature of their own; what is asked for other roles is as it was."""
-
-    models: Models
-    temperature: float
-
-    def role(self, role: Role) -> Model:
-        found = self.models.role(role)
-        return _Tempered(found, self.temperature) if role == "code" else found
-
-    def chain(self, role: Role) -> tuple[str, ...]:
-        return self.models.chain(role)
-
-    def named(self, name: str) -> Model:
-        return _Tempered(self.models.named(name), self.temperature)
-
-    def window(self, name: str) -> int | None:
-        return self.models.window(name)
-
-    def cost(self, name: str, usage: Usage) -> float | None:
-        return self.models.cost(name, usage)
-
-    def instead(self, name: str) -> "Tempered":
-        return Tempered(self.models.instead(name), self.temperature)

@@ -14,6 +14,7 @@ from cloister.cli import (
     doctor,
     fork,
     log,
+    model,
     ps,
     rewind,
     run,
@@ -76,6 +77,7 @@ app.command("rewind")(rewind.rewind)
 app.command("compare")(compare.compare)
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(template.app, name="template")
+app.add_typer(model.app, name="model")
 app.command("serve")(serve.serve)
 app.command("doctor")(doctor.doctor)
 

@@ -36,7 +36,14 @@ _Beginning = (
     | e.BaselineTaken
 )
 _Talk = (
-    e.AttemptStarted | e.PromptReceived | e.ModelReplied | e.ModelFailed | e.FinishRefused | e.AttemptEnded
+    e.AttemptStarted
+    | e.PromptReceived
+    | e.ModelReplied
+    | e.ModelFailed
+    | e.ModelSwitched
+    | e.ModelChosen
+    | e.FinishRefused
+    | e.AttemptEnded
 )
 _Branching = e.AttemptForked | e.AttemptsRanked | e.JudgeSpoke | e.RewindRequested | e.Inherited
 _Action = (
@@ -185,6 +192,19 @@ class Renderer:
         ref = f" at {one_line(request.ref, 80)}" if request.ref else ""
         yield Line(f"· repository {one_line(request.repo, 200)}{ref}", "dim")
 
+    def _over(self, body: e.AttemptEnded) -> Iterator[Line]:
+        if self._many:
+            good = body.outcome == "green"
+            text = f"attempt {body.attempt} ended {body.outcome}: {one_line(body.reason, 200)}"
+            yield Line(f"{'✓' if good else '✗'} {text}", "good" if good else "bad")
+
+    def _failed(self, body: e.ModelFailed) -> Line:
+        again = body.retry_seconds
+        then = "giving up" if again is None else f"trying again in {seconds(again)}"
+        self._streamed.pop(body.attempt, None)
+        what = f"{self._mark(body.attempt)}the model failed: {one_line(body.message, 300)}"
+        return Line(f"! {what} ({then})", "warn")
+
     def _talk(self, body: _Talk) -> Iterator[Piece]:
         match body:
             case e.AttemptStarted():
@@ -197,20 +217,17 @@ class Renderer:
                     self._calls[body.attempt, call.id] = call
                 yield from self._reply(body)
             case e.ModelFailed():
-                again = body.retry_seconds
-                then = "giving up" if again is None else f"trying again in {seconds(again)}"
-                self._streamed.pop(body.attempt, None)
-                what = f"{self._mark(body.attempt)}the model failed: {one_line(body.message, 300)}"
-                yield Line(f"! {what} ({then})", "warn")
+                yield self._failed(body)
+            case e.ModelSwitched():
+                yield Line(f"· {self._mark(body.attempt)}going on with {one_line(body.to_model, 200)}", "dim")
+            case e.ModelChosen():
+                yield Line(f"» {one_line(body.who, 40)} wants {one_line(body.model, 200)} to go on", "head")
             case e.FinishRefused():
                 yield from self._announce_finish(body.attempt)
                 first = one_line(body.text, self._width)
                 yield Line(f"✗ {self._mark(body.attempt)}not done yet: {first}", "warn")
             case e.AttemptEnded():
-                if self._many:
-                    good = body.outcome == "green"
-                    text = f"attempt {body.attempt} ended {body.outcome}: {one_line(body.reason, 200)}"
-                    yield Line(f"{'✓' if good else '✗'} {text}", "good" if good else "bad")
+                yield from self._over(body)
             case _:
                 assert_never(body)
 

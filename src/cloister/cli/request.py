@@ -45,25 +45,28 @@ class Asked(NamedTuple):
     attempts: tuple[str, ...] = ()
     first_green: bool = False
     search: str | None = None
+    dollars: float | None = None
 
 
 def new_run(asked: Asked, settings: "Settings") -> NewRun:
     """The request, checked as far as the caller's side can. Raises `UserError`."""
-    usual = settings.file.budget
+    usual, together = settings.file.budget, max(1, asked.n, len(asked.attempts))
     new = NewRun(
         prompt=_prompt(asked.prompt),
         repo=repository(asked.repo),
         ref=asked.ref,
         checks=tuple(typed(check) for check in asked.checks),
-        model=_model(asked.model),
+        model=model_name(asked.model),
         kind=asked.kind,
         n=asked.n,
         tier=asked.tier,
         template=asked.template,
         budget=Budget(
-            steps=usual.steps if asked.steps is None else asked.steps,
-            tokens=usual.tokens if asked.tokens is None else asked.tokens,
+            # What is usual is so for one attempt; what was typed is for all of them together.
+            steps=usual.steps * together if asked.steps is None else asked.steps,
+            tokens=usual.tokens * together if asked.tokens is None else asked.tokens,
             seconds=usual.seconds if asked.seconds is None else asked.seconds,
+            dollars=usual.dollars if asked.dollars is None else asked.dollars,
         ),
         allow_hosts=asked.allow_hosts,
         attempts=tuple(attempt_wish(typed(text)) for text in asked.attempts),
@@ -89,7 +92,9 @@ def attempt_wish(text: str) -> AttemptWish:
         fields[found[1]] = found[2]
         rest = rest[found.end() :]
     try:
-        return msgspec.convert({**fields, "model": _model(fields.get("model"))}, AttemptWish, strict=False)
+        return msgspec.convert(
+            {**fields, "model": model_name(fields.get("model"))}, AttemptWish, strict=False
+        )
     except msgspec.ValidationError as error:
         raise UserError(
             "bad_attempt", f"The attempt {one_line(text, 80)!r} is not understood: {error}."
@@ -117,7 +122,7 @@ def _prompt(text: str) -> str:
     return sys.stdin.buffer.read(PROMPT_BYTES + 1).decode("utf-8", errors="replace")
 
 
-def _model(name: str | None) -> str | None:
+def model_name(name: str | None) -> str | None:
     """A script's path is the caller's, too."""
     if name is None or not name.startswith(_SCRIPT):
         return name

@@ -56,6 +56,7 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
     steps: Annotated[int | None, typer.Option("--steps", help="Budget: replies of the model.")] = None,
     tokens: Annotated[int | None, typer.Option("--tokens", help="Budget: tokens, in and out.")] = None,
     seconds: Annotated[float | None, typer.Option("--seconds", help="Budget: wall time.")] = None,
+    dollars: Annotated[float | None, typer.Option("--dollars", help="Budget: US dollars.")] = None,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
@@ -87,6 +88,7 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
             first_green=first_green,
             search=search,
             kind=kind,
+            dollars=dollars,
         ),
         settings,
     )

@@ -5,14 +5,13 @@ organisation → project → user → run → attempt. A call to a model must fi
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Literal
 
 import msgspec
 
+from cloister.core.budget_tree import Limits, Period
 from cloister.core.events import AnyBody, Level, ModelReplied, ModelSpent, Resource
 from cloister.core.records import Budget, Usage
 
-Period = Literal["day", "month"]
 RESOURCES: tuple[Resource, ...] = ("steps", "tokens", "dollars", "seconds")
 
 DAY_SECONDS = 86_400
@@ -20,9 +19,6 @@ LEAST_OUTPUT_TOKENS = 256
 """A reply that may not even have this many is not worth asking for."""
 WRAP_UP_TOKENS = 600
 """What the last words of an attempt may have; kept back until then."""
-
-_Count = Annotated[int, msgspec.Meta(ge=1)]
-_Amount = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class Spend(msgspec.Struct, frozen=True):
@@ -55,66 +51,6 @@ class Spend(msgspec.Struct, frozen=True):
                 return self.dollars
             case "seconds":
                 return self.seconds
-
-
-class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What may be spent; None sets no limit."""
-
-    steps: _Count | None = None
-    tokens: _Count | None = None
-    dollars: _Amount | None = None
-    seconds: _Amount | None = None
-
-    def of(self, what: Resource) -> float | None:
-        match what:
-            case "steps":
-                return self.steps
-            case "tokens":
-                return self.tokens
-            case "dollars":
-                return self.dollars
-            case "seconds":
-                return self.seconds
-
-
-class PeriodLimits(Limits, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Limits that begin anew each day or month, by the clock of UTC."""
-
-    period: Period = "month"
-
-
-class ProjectLimits(PeriodLimits, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One `[[budgets.project]]` table."""
-
-    match: str
-    """A pattern for the repository's path or URL, as in a shell; all that match share the budget."""
-
-
-class UserLimits(PeriodLimits, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One `[[budgets.user]]` table."""
-
-    name: str
-    """Who asks for runs; `*` is everyone that no other table names, each with a budget of their own."""
-
-
-class BudgetTree(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The `[budgets]` table of the configuration file."""
-
-    warn_percent: Annotated[float, msgspec.Meta(gt=0, le=100)] = 80.0
-    """A warning is given once this much of a limit is spent."""
-    ask: bool = False
-    """Whether a person may be asked for more when a limit is reached; else it simply ends there."""
-    extend_percent: Annotated[float, msgspec.Meta(gt=0, le=1_000)] = 25.0
-    """How much of the limit a yes adds to it."""
-    organisation: PeriodLimits | None = None
-    project: tuple[ProjectLimits, ...] = ()
-    """The first that matches counts."""
-    user: tuple[UserLimits, ...] = ()
-
-    @property
-    def outer(self) -> bool:
-        """Whether anything above the run has a limit."""
-        return self.organisation is not None or bool(self.project) or bool(self.user)
 
 
 class Account(msgspec.Struct, frozen=True):
@@ -242,16 +178,6 @@ def _paid(steps: int, usage: Usage, cost: float | None) -> Spend:
 def limits_of(budget: Budget) -> Limits:
     """A run's or an attempt's budget as limits. Its seconds are counted by the loop, which can interrupt."""
     return Limits(steps=budget.steps, tokens=budget.tokens, dollars=budget.dollars)
-
-
-def share(budget: Budget, attempts: int) -> Budget:
-    """What each of several attempts may spend when they share a run's budget evenly; they work at the same time."""
-    return msgspec.structs.replace(
-        budget,
-        steps=max(1, budget.steps // attempts),
-        tokens=max(1, budget.tokens // attempts),
-        dollars=None if budget.dollars is None else budget.dollars / attempts,
-    )
 
 
 def first_day(period: Period, at: float) -> int:

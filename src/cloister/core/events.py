@@ -174,7 +174,7 @@ class ModelReplied(Body, frozen=True):
     opaque: str | None = None
     """What the provider wants back unchanged next time, in its own encoding."""
     cost: float | None = None
-    """US dollars; None when the price is not known."""
+    """US dollars; None when nobody knows the model's price."""
     seen: int | None = None
     """The last event that the request was made from: what came after it, the model has not been told."""
 
@@ -186,6 +186,23 @@ class ModelFailed(Body, frozen=True):
     code: str
     message: str
     retry_seconds: float | None = None
+    model: str = ""
+
+
+class ModelSwitched(Body, frozen=True):
+    """Another model goes on with the same conversation, because the one before it failed."""
+
+    attempt: int
+    from_model: str
+    to_model: str
+    reason: str
+
+
+class ModelChosen(Body, frozen=True):
+    """A person wants another model to go on; each attempt takes it for its next step."""
+
+    model: str
+    who: str
 
 
 class ModelSpent(Body, frozen=True):
@@ -432,6 +449,8 @@ AnyBody = (
     | BudgetExtended
     | ContextSummarised
     | StuckNoticed
+    | ModelSwitched
+    | ModelChosen
     | ActionDecided
     | AskRaised
     | AskAnswered
@@ -451,7 +470,7 @@ AnyBody = (
     | RunFinished
 )
 
-FromOutside = PromptReceived | StopRequested | AskAnswered | RewindRequested
+FromOutside = PromptReceived | StopRequested | AskAnswered | RewindRequested | ModelChosen
 """What may be appended by someone who does not own the run."""
 
 

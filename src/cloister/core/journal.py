@@ -18,6 +18,10 @@ class Journal(Protocol):
         """Durable when it returns. Raises `Fenced` when the run has another owner."""
         ...
 
+    async def append_at(self, last: int, *bodies: AnyBody) -> bool:
+        """As `append`, but only if the log still ends with event `last`; else False, and `events` is up to date."""
+        ...
+
     def show(self, delta: Delta) -> None:
         """Stream a fragment; never waits."""
         ...

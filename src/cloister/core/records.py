@@ -117,12 +117,15 @@ class Usage(msgspec.Struct, frozen=True):
     output_tokens: int = 0
     cached_tokens: int = 0
     """Part of `input_tokens` that was read from a cache."""
+    written_tokens: int = 0
+    """Part of `input_tokens` that was written to a cache."""
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
             self.input_tokens + other.input_tokens,
             self.output_tokens + other.output_tokens,
             self.cached_tokens + other.cached_tokens,
+            self.written_tokens + other.written_tokens,
         )
 
     @property

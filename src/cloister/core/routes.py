@@ -1,7 +1,10 @@
 """Which model does what: the `[models]` table of the configuration file, as records."""
 
+from typing import Annotated, Literal
+
 import msgspec
 
+Dollars = Annotated[float, msgspec.Meta(ge=0)]
 ModelNames = str | tuple[str, ...] | None
 """One model, or several of which each stands in for the one before it; None leaves it to a wider table."""
 
@@ -15,6 +18,20 @@ class RoleModels(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     summarise: ModelNames = None
     judge: ModelNames = None
     classify: ModelNames = None
+
+
+class ModelEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One `[models.entry."provider:name"]` table: what is to be known about a model, before what is known of it."""
+
+    mode: Literal["tools", "json"] = "tools"
+    """`json`: one JSON object per turn under a schema, for models too small to call tools."""
+    window: Annotated[int, msgspec.Meta(ge=1_024)] | None = None
+    """How many tokens a conversation may have."""
+    input_price: Dollars | None = None
+    """US dollars per million tokens."""
+    output_price: Dollars | None = None
+    cached_price: Dollars | None = None
+    """Of input that was read from a cache; None is the price of input."""
 
 
 class RepositoryModels(RoleModels, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -31,3 +48,5 @@ class ModelRoutes(RoleModels, frozen=True, forbid_unknown_fields=True, kw_only=T
     """The first that matches counts."""
     kind: dict[str, RoleModels] = {}
     """What is different for runs that say what kind of task they are; counts before `repository`."""
+    entry: dict[str, ModelEntry] = {}
+    """By full name."""

@@ -19,6 +19,7 @@ FailureCode = Literal[
     "bad_request",
     "bad_reply",
     "off_script",
+    "budget",
 ]
 
 Role = Literal["plan", "code", "review", "summarise", "judge", "classify"]
@@ -83,6 +84,8 @@ class Reply(msgspec.Struct, frozen=True, tag="reply"):
     usage: Usage
     stop: Literal["end", "tools", "length"] = "end"
     opaque: str | None = None
+    cost: float | None = None
+    """US dollars; None when nobody knows the price."""
 
 
 class Failure(msgspec.Struct, frozen=True, tag="failure"):
@@ -126,6 +129,14 @@ class Models(Protocol):
 
     def named(self, name: str) -> Model:
         """Any model by its name. Raises `UserError` when nothing here can be called that."""
+        ...
+
+    def window(self, name: str) -> int | None:
+        """How many tokens a conversation with this model may have; None when nobody knows."""
+        ...
+
+    def cost(self, name: str, usage: Usage) -> float | None:
+        """US dollars for `usage` of this model; None when nobody knows its price."""
         ...
 
     def instead(self, name: str) -> "Models":

@@ -14,13 +14,17 @@ class Provider(msgspec.Struct, frozen=True):
     """The environment variable that holds the key."""
     url: str | None
     """Where it is served; None when the caller says."""
+    prices: str | None = None
+    """What the table of prices calls it."""
 
 
 CATALOG: dict[str, Provider] = {
-    "anthropic": Provider("Anthropic", "claude-sonnet-5-5", "ANTHROPIC_API_KEY", "https://api.anthropic.com"),
-    "openai": Provider("OpenAI", "gpt-6.1-sol", "OPENAI_API_KEY", "https://api.openai.com/v1"),
+    "anthropic": Provider(
+        "Anthropic", "claude-sonnet-5-5", "ANTHROPIC_API_KEY", "https://api.anthropic.com", "anthropic"
+    ),
+    "openai": Provider("OpenAI", "gpt-6.1-sol", "OPENAI_API_KEY", "https://api.openai.com/v1", "openai"),
     "google": Provider(
-        "Google", "gemini-3.8-flash", "GEMINI_API_KEY", "https://generativelanguage.googleapis.com"
+        "Google", "gemini-3.8-flash", "GEMINI_API_KEY", "https://generativelanguage.googleapis.com", "google"
     ),
 }
 """In the order in which a key that is set makes a provider the default."""
@@ -34,3 +38,6 @@ COMPATIBLE_MODEL = "default"
 COMPATIBLE_KEY_VARIABLE = "CLOISTER_MODEL_KEY"
 
 SCRIPT = "script"
+
+FREE = frozenset({SCRIPT})
+"""Kinds of models that cost nothing to ask."""

@@ -143,4 +143,4 @@ def _arguments(sent: str | Mapping[str, object] | None) -> dict[str, object]:
 
 def usage_of(response: ModelResponse) -> Usage:
     usage = response.usage
-    return Usage(usage.input_tokens, usage.output_tokens, usage.cache_read_tokens)
+    return Usage(usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens)

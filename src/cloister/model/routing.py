@@ -1,16 +1,20 @@
 """From a role to a model: which names stand for it here, and the models of one run behind them."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import anyio
+import msgspec
+from anyio import to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
 from cloister.core.errors import CloisterError, OutsideError, UserError, sole
+from cloister.core.records import Usage
 from cloister.core.routes import ModelRoutes, RoleModels
 from cloister.model.api import Failure, Model, Models, Reply, Request, Role, TextDelta
+from cloister.model.prices import cost, load_prices, window
 from cloister.model.registry import Access, choose, open_model
 
 
@@ -106,6 +110,7 @@ class _Shelf:
 
     async def _hold(self, name: str, *, task_status: TaskStatus[Model]) -> None:
         async with open_model(name, self.access) as model:
+            await to_thread.run_sync(load_prices)
             task_status.started(model)
             await anyio.sleep_forever()
 
@@ -128,6 +133,12 @@ class _Models:
     def instead(self, name: str) -> Models:
         full = choose(name, self._access)
         return _Models(self._access, Job(self._job.repo, full, self._job.kind), self._shelf)
+
+    def window(self, name: str) -> int | None:
+        return window(choose(name, self._access), self._access.routes.entry)
+
+    def cost(self, name: str, usage: Usage) -> float | None:
+        return cost(choose(name, self._access), usage, self._access.routes.entry)
 
     async def open(self, name: str) -> Model:
         return await self._shelf.open(name)
@@ -152,8 +163,19 @@ class _Later:
         except CloisterError as error:
             yield _only(_failure(error))
             return
-        async with model.stream(request) as items:
-            yield items
+        async with model.stream(request) as items, aclosing(self._priced(items, model.name)) as priced:
+            yield priced
+
+    async def _priced(
+        self, items: AsyncIterator[TextDelta | Reply | Failure], name: str
+    ) -> AsyncGenerator[TextDelta | Reply | Failure]:
+        async for item in items:
+            if isinstance(item, Reply):
+                yield msgspec.structs.replace(
+                    item, cost=cost(name, item.usage, self._shelf.access.routes.entry)
+                )
+            else:
+                yield item
 
 
 async def _only(item: Failure) -> AsyncGenerator[TextDelta | Reply | Failure]:

@@ -55,9 +55,12 @@ class Backbone(Protocol):
         """
         ...
 
-    async def append(self, fence: Fence, bodies: Sequence[AnyBody]) -> tuple[Event, ...]:
+    async def append(
+        self, fence: Fence, bodies: Sequence[AnyBody], last: int | None = None
+    ) -> tuple[Event, ...]:
         """Append in one transaction, all or none, durable before it returns and before anyone is shown it.
 
+        With `last`, only if the log still ends with that event; else nothing is appended, and () is the answer.
         Raises `Fenced` when the run was claimed again, and `UserError` (`run_finished`) after `RunFinished`.
         """
         ...

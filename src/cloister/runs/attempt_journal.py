@@ -25,6 +25,9 @@ class AttemptJournal:
     async def append(self, *bodies: AnyBody) -> None:
         await self._journal.append(*bodies)
 
+    async def append_at(self, last: int, *bodies: AnyBody) -> bool:
+        return await self._journal.append_at(last, *bodies)
+
     def show(self, delta: Delta) -> None:
         self._journal.show(delta)
 

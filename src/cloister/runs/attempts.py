@@ -7,9 +7,9 @@ from functools import partial
 import anyio
 from anyio.abc import TaskGroup
 
+from cloister.agent.budgeted import BudgetedModels
 from cloister.agent.loop import Workplace, work
 from cloister.agent.progress import progress
-from cloister.agent.tournament import Tempered
 from cloister.core.attempts import AttemptWish, shared, wishes
 from cloister.core.diagnosis import Comparison
 from cloister.core.errors import Bug, CloisterError, Fenced, SandboxLost, sole
@@ -26,7 +26,6 @@ from cloister.core.journal import Journal
 from cloister.core.lineage import root_of
 from cloister.core.records import Outcome
 from cloister.feedback.compare import compare
-from cloister.model.api import Models
 from cloister.runs.attempt_journal import AttemptJournal
 from cloister.runs.growing import Growth
 from cloister.runs.means import Means
@@ -177,13 +176,13 @@ class Attempts:
         """Attempts that were forked are like the one that they descend from."""
         return self._wishes[root_of(self._journal.events, number)]
 
-    def _models(self, number: int) -> Models:
+    def _models(self, number: int) -> BudgetedModels:
         wish = self._wish(number)
         models = self._course.models
         models = models if wish.model is None else models.instead(wish.model)
-        return models if wish.temperature is None else Tempered(models, wish.temperature)
+        return models if wish.temperature is None else models.at(wish.temperature)
 
-    async def _begun(self, number: int, models: Models) -> AttemptStarted:
+    async def _begun(self, number: int, models: BudgetedModels) -> AttemptStarted:
         for event in self._journal.events:
             if isinstance(event.body, AttemptStarted) and event.body.attempt == number:
                 return event.body
@@ -228,23 +227,32 @@ class Attempts:
             await self._places.restore(sandbox, commit)
 
     async def _work(
-        self, tasks: TaskGroup, begun: AttemptStarted, journal: Journal, models: Models, sandbox: Sandbox
+        self,
+        tasks: TaskGroup,
+        begun: AttemptStarted,
+        journal: Journal,
+        models: BudgetedModels,
+        sandbox: Sandbox,
     ) -> None:
         course, number = self._course, begun.attempt
+        budget = begun.budget or course.request.budget
+        searching = course.request.search is not None
         await work(
             Workplace(
                 attempt=number,
                 journal=journal,
                 computer=sandbox,
-                models=models,
+                models=models.of(number, budget),
                 policy=self._means.run_policy(course.request),
-                budget=begun.budget or course.request.budget,
+                budget=budget,
                 files=SavedFiles(sandbox, course, number),
                 prove=partial(self._places.prove, number),
                 base=course.base,
                 checks=course.checks,
                 baseline=course.baseline,
                 ask_seconds=self._means.ask_seconds,
+                patience=self._means.patience,
+                escalate=partial(self._escalate, tasks) if searching else None,
             )
         )
 

@@ -6,7 +6,7 @@ never promise the same dollar twice.
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Protocol, TypeVar, cast
@@ -16,19 +16,21 @@ import msgspec
 from cloister.agent.budget import Held
 from cloister.core.budget import (
     Account,
-    BudgetTree,
     Call,
     Granted,
-    Limits,
     Over,
-    Period,
     Spend,
     first_day,
     granted,
+    limits_of,
+    spend_of,
 )
-from cloister.core.events import Level, Resource
+from cloister.core.budget_tree import BudgetTree, Limits, Period
+from cloister.core.errors import Bug
+from cloister.core.events import BudgetExtended, Event, Level, ModelReplied, ModelSpent, Resource, RunAdmitted
 from cloister.core.ids import OwnerId, RunId
 from cloister.runs.budget_tally import Tally, keep, read_on, stored
+from cloister.runs.view import fold
 
 T = TypeVar("T")
 ORGANISATION = "all"
@@ -237,6 +239,30 @@ def all_accounts(books: _Books) -> Iterator[Account]:
 def _unused(books: _Books, match: str) -> Account:
     table = next(table for table in books.tree.project if table.match == match)
     return _account(books, "project", match, table, table.period, Spend())
+
+
+def run_accounts(events: Sequence[Event]) -> Iterator[Account]:
+    """A run and each of its attempts, from its whole log."""
+    admitted = events[0].body
+    if not isinstance(admitted, RunAdmitted):
+        raise Bug("A run's log starts with its admission.")
+    spent: dict[int | None, Spend] = {}
+    extended: dict[str, dict[Resource, float]] = {}
+    for event in events:
+        match event.body:
+            case (ModelReplied() | ModelSpent()) as body:
+                spent[body.attempt] = spent.get(body.attempt, Spend()) + (spend_of(body) or Spend())
+            case BudgetExtended(level="run" | "attempt") as body:
+                more = extended.setdefault(f"{body.level} {body.name}", {})
+                more[body.what] = more.get(body.what, 0.0) + body.amount
+            case _:
+                pass
+    budget, run = admitted.request.budget, str(events[0].run)
+    limits = msgspec.structs.replace(limits_of(budget), seconds=budget.seconds)
+    total = sum(spent.values(), Spend(seconds=fold(events, time.time()).seconds))
+    yield Account("run", run, limits, total, extended.get(f"run {run}", {}))
+    for attempt, took in sorted((number, took) for number, took in spent.items() if number is not None):
+        yield Account("attempt", str(attempt), Limits(), took, extended.get(f"attempt {attempt}", {}))
 
 
 class BudgetReport(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import anyio
 import msgspec
 
+from cloister.agent.budgeted import BudgetedModels
 from cloister.agent.checks import find_checks, run_checks
 from cloister.core.attempts import Origin
 from cloister.core.commands import Computer, Stream
@@ -39,7 +40,6 @@ from cloister.core.journal import Journal
 from cloister.core.records import NewRun
 from cloister.core.text import decode
 from cloister.forge import workspace
-from cloister.model.api import Models
 from cloister.runs.attempts import Attempts
 from cloister.runs.forking import copy_files, inheritance
 from cloister.runs.means import Means
@@ -139,14 +139,15 @@ class _Conductor:
         assert isinstance(admitted, RunAdmitted)  # noqa: S101  (event 1 by the backbone's contract)
         if sum(isinstance(event.body, RunClaimed) for event in events) > 1:
             await self._journal.append(RunResumed(events[-1].seq))
-        async with self._means.models(admitted.request) as models:
+        async with self._means.models(admitted.request) as unpaid:
+            models = BudgetedModels(unpaid, self._means.purse(admitted.request, self._journal))
             base = await self._fetch(admitted)
             winner = await self._attempts(admitted, base, models)
             async with self._phase("change"):
                 await make_result(self._means, self._journal, self._run, winner)
         return RunFinished(winner.outcome, winner.reason, winner.attempt)
 
-    async def _attempts(self, admitted: RunAdmitted, base: BaseFixed, models: Models) -> AttemptEnded:
+    async def _attempts(self, admitted: RunAdmitted, base: BaseFixed, models: BudgetedModels) -> AttemptEnded:
         """Open the sandbox and work in it; one that is lost before any attempt began is opened again."""
         for life in range(_LIVES):
             try:
@@ -216,7 +217,12 @@ class _Conductor:
         return template
 
     async def _work(
-        self, admitted: RunAdmitted, base: BaseFixed, models: Models, sandbox: Sandbox, template: Built
+        self,
+        admitted: RunAdmitted,
+        base: BaseFixed,
+        models: BudgetedModels,
+        sandbox: Sandbox,
+        template: Built,
     ) -> AttemptEnded:
         async with self._phase("clone"):
             await workspace.sync(sandbox, self._bare, template.about.commit, base.commit)

@@ -8,7 +8,14 @@ from cloister.agent.search import Node, Tree, plan, unspent
 from cloister.core import limits
 from cloister.core.attempts import parse_search
 from cloister.core.escalation import Stuck
-from cloister.core.events import AttemptForked, AttemptStarted, ModelReplied, ModelSpent, RewindRequested
+from cloister.core.events import (
+    AttemptForked,
+    AttemptStarted,
+    ModelReplied,
+    ModelSpent,
+    RewindRequested,
+    StuckNoticed,
+)
 from cloister.core.journal import Journal
 from cloister.core.lineage import SavePoint, attempts_of, depth, save_points
 from cloister.core.records import Budget
@@ -106,13 +113,15 @@ class Growth:
     def _tree(self, stuck: int, at_work: AbstractSet[int]) -> Tree:
         events = self._journal.events
         course = self._course
-        gone_on = {e.body.stuck for e in events if isinstance(e.body, AttemptForked)}
+        given_up = {
+            e.body.attempt for e in events if isinstance(e.body, StuckNoticed) and e.body.stage != "nudge"
+        }
         nodes = tuple(
             Node(
                 attempt=number,
                 depth=depth(events, number),
                 live=number in at_work and number != stuck,
-                stuck=number == stuck or number in gone_on,
+                stuck=number == stuck or (number in given_up and number not in at_work),
                 points=save_points(events, number),
             )
             for number in attempts_of(events)

@@ -33,6 +33,13 @@ class RunJournal:
                 await self.catch_up()
         self._take(added)
 
+    async def append_at(self, last: int, *bodies: AnyBody) -> bool:
+        added = await self._backbone.append(self._fence, bodies, last=last)
+        self._take(added)
+        if not added:
+            await self.catch_up()
+        return bool(added)
+
     def show(self, delta: Delta) -> None:
         self._backbone.publish(self._fence.run, delta)
 

@@ -7,11 +7,13 @@ from pathlib import Path
 
 from anyio.abc import ByteStream
 
+from cloister.agent.budget import Ledger, Purse
 from cloister.core import limits
+from cloister.core.budget_tree import BudgetTree
 from cloister.core.events import ConnectionClosed, ConnectionDecided, Event
 from cloister.core.ids import RunId, SandboxId
 from cloister.core.journal import Journal
-from cloister.core.records import NewRun, Quota
+from cloister.core.records import NewRun, Patience, Quota
 from cloister.egress.door import Door
 from cloister.forge.api import Forge
 from cloister.model.api import Models
@@ -47,10 +49,19 @@ class Means:
     ask_seconds: float
     log: Callable[[RunId], Awaitable[tuple[Event, ...]]]
     """The whole log of another run. Raises `UserError` (`no_such_run`)."""
+    budgets: BudgetTree
+    """What the levels above a run may spend, and when people are told and asked."""
+    ledger: Ledger
+    patience: Patience
+    """When an attempt counts as stuck."""
 
     def sandbox_spec(self, request: NewRun, template: str) -> SandboxSpec:
         ttl = min(request.budget.seconds + _TTL_MARGIN_SECONDS, limits.TTL_SECONDS_MAX)
         return SandboxSpec(template, request.tier, quota=self.quota, ttl_seconds=ttl)
+
+    def purse(self, request: NewRun, journal: Journal) -> Purse:
+        """What every call to a model in one run is paid from."""
+        return Purse(journal, request.budget, self.budgets, self.ledger, self.ask_seconds)
 
     def run_policy(self, request: NewRun) -> Policy:
         """All layers: the run may name hosts to reach, and a deny above it still wins."""

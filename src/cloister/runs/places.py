@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cloister.agent.budgeted import BudgetedModels
 from cloister.agent.checks import run_checks
 from cloister.core.commands import Computer, Stream
 from cloister.core.diagnosis import Diagnosis
@@ -14,7 +15,6 @@ from cloister.core.journal import Journal
 from cloister.core.records import NewRun
 from cloister.core.text import decode
 from cloister.forge import workspace
-from cloister.model.api import Models
 from cloister.runs.means import Means
 from cloister.sandbox.api import Sandbox
 
@@ -27,7 +27,7 @@ class Course:
     request: NewRun
     base: str
     bare: Path
-    models: Models
+    models: BudgetedModels
     checks: tuple[str, ...]
     baseline: tuple[Diagnosis, ...]
     template: str = "default"

@@ -65,9 +65,11 @@ class SqliteBackbone:
             lambda db: transactions.claim(db, owner, run, self._owner_lives, self._now())
         )
 
-    async def append(self, fence: Fence, bodies: Sequence[AnyBody]) -> tuple[Event, ...]:
+    async def append(
+        self, fence: Fence, bodies: Sequence[AnyBody], last: int | None = None
+    ) -> tuple[Event, ...]:
         entries = tuple(encoded(body) for body in bodies)
-        return await self._writer.write(lambda db: transactions.append(db, fence, entries, self._now()))
+        return await self._writer.write(lambda db: transactions.append(db, fence, entries, self._now(), last))
 
     async def append_outside(self, run: RunId, body: FromOutside) -> Event:
         entry = _from_a_person(body)

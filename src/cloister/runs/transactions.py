@@ -116,12 +116,14 @@ def claim(
 
 
 def append(
-    db: sqlite3.Connection, fence: Fence, entries: tuple[Entry, ...], at: float
+    db: sqlite3.Connection, fence: Fence, entries: tuple[Entry, ...], at: float, last: int | None = None
 ) -> tuple[tuple[Event, ...], tuple[Event, ...]]:
-    """The owner's events, all or none."""
+    """The owner's events, all or none; none also when the log no longer ends with `last`."""
     stored = _stored(find(db, fence.run))
     if (stored.owner, stored.epoch) != (fence.owner, fence.epoch):
         raise Fenced(f"Run {fence.run} was claimed by another owner: this one may no longer add to its log.")
+    if last is not None and stored.last_seq != last:
+        return (), ()
     events = _append_live(db, stored, entries, at)
     return events, events
 

@@ -33,9 +33,11 @@ from cloister.core.events import (
     FinishRefused,
     Inherited,
     JudgeSpoke,
+    ModelChosen,
     ModelFailed,
     ModelReplied,
     ModelSpent,
+    ModelSwitched,
     Phase,
     PhaseEnded,
     PhaseStarted,
@@ -77,6 +79,7 @@ _OfAnAttempt = (
     | AttemptForked
     | ModelReplied
     | ModelFailed
+    | ModelSwitched
     | ActionDecided
     | ToolReturned
     | ChecksRan
@@ -89,7 +92,7 @@ _OfAnAttempt = (
     | StuckNoticed
 )
 _OfTheBudget = ModelSpent | BudgetWarned | BudgetSpent | BudgetExtended
-_OfPeople = PromptReceived | AskRaised | AskAnswered
+_OfPeople = PromptReceived | AskRaised | AskAnswered | ModelChosen
 
 
 BudgetNote = BudgetWarned | BudgetSpent | BudgetExtended
@@ -265,7 +268,7 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
                 | ChangeDelivered()
             ):
                 _of_the_place(draft, body)
-            case PromptReceived() | AskRaised() | AskAnswered():
+            case PromptReceived() | AskRaised() | AskAnswered() | ModelChosen():
                 _of_people(draft, body, event.at)
             case ModelSpent() | BudgetWarned() | BudgetSpent() | BudgetExtended():
                 _of_the_budget(draft, body)
@@ -332,6 +335,8 @@ def _of_an_attempt(attempt: _Attempt, body: _OfAnAttempt) -> None:
             attempt.parent, attempt.at = body.parent, body.at_seq
         case AttemptStarted():
             attempt.model, attempt.temperature = body.model, body.temperature
+        case ModelSwitched():
+            attempt.model = body.to_model
         case ModelReplied():
             attempt.steps += 1
             attempt.usage += body.usage
@@ -371,6 +376,9 @@ def _of_people(draft: _Draft, body: _OfPeople, at: float) -> None:
             draft.asks[body.ask] = body
         case AskAnswered():
             draft.asks.pop(body.ask, None)
+        case ModelChosen():
+            for attempt in draft.attempts.values():
+                attempt.model = attempt.model if attempt.ended else body.model
         case _:
             assert_never(body)
 

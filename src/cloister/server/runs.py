@@ -43,6 +43,12 @@ class Say(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: str
 
 
+class Use(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The model that is to go on."""
+
+    model: str
+
+
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A person's answer to an `AskRaised` event."""
 
@@ -111,6 +117,16 @@ async def stop(run: Run, app: NamedDependency["App"]) -> Event:
 
 
 @post(
+    "/v1/runs/{run:str}/model",
+    summary="Let another model go on with the run",
+    operation_id="useModel",
+    status_code=200,
+)
+async def use_model(run: Run, data: JSONBody[Use], app: NamedDependency["App"]) -> Event:
+    return await app.use_model(await app.backbone.resolve(run), data.model, app.settings.user)
+
+
+@post(
     "/v1/runs/{run:str}/answer",
     summary="Answer a question of the run",
     operation_id="answer",
@@ -120,4 +136,4 @@ async def answer(run: Run, data: JSONBody[Answer], app: NamedDependency["App"]) 
     return await app.answer(await app.backbone.resolve(run), data.ask, data.answer, app.settings.user)
 
 
-ROUTES = (new_run, list_runs, get_run, list_events, get_diff, say, stop, answer)
+ROUTES = (new_run, list_runs, get_run, list_events, get_diff, say, stop, use_model, answer)

@@ -38,6 +38,12 @@ class MemoryJournal:
     async def append(self, *bodies: AnyBody) -> None:
         self.add(*bodies)
 
+    async def append_at(self, last: int, *bodies: AnyBody) -> bool:
+        if len(self._events) != last:
+            return False
+        self.add(*bodies)
+        return True
+
     def show(self, delta: Delta) -> None:
         self.deltas.append(delta)
 

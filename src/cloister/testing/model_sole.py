@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from cloister.core.records import Usage
 from cloister.model.api import Model, Role
 
 
@@ -10,6 +11,7 @@ class SoleModel:
     """`Models` in which every role and every name is the same model."""
 
     model: Model
+    window_tokens: int | None = None
 
     def role(self, role: Role) -> Model:
         return self.model
@@ -19,6 +21,12 @@ class SoleModel:
 
     def named(self, name: str) -> Model:
         return self.model
+
+    def window(self, name: str) -> int | None:
+        return self.window_tokens
+
+    def cost(self, name: str, usage: Usage) -> float | None:
+        return None
 
     def instead(self, name: str) -> "SoleModel":
         return self

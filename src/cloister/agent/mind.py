@@ -1,0 +1,93 @@
+"""What one attempt asks its model, and with which view of the log: requests that fit, and the last words."""
+
+from cloister.agent.ask_model import Step, ask_model
+from cloister.agent.budgeted import BudgetedModels
+from cloister.agent.condense import condense
+from cloister.agent.context import WINDOW_TOKENS, Context, Window, request_of
+from cloister.agent.estimate import request_tokens
+from cloister.agent.tools import TOOLS
+from cloister.agent.which_model import ring
+from cloister.agent.wrap_up import last_words
+from cloister.core.commands import Computer
+from cloister.core.events import ModelReplied
+from cloister.core.journal import Journal
+from cloister.model.api import Failure
+
+_SPECS = tuple(tool.spec for tool in TOOLS.values())
+_TOO_LONG_TRIES = 3
+"""How often a request that the provider finds too long is made shorter."""
+_TOO_LONG_SHARE = 0.6
+
+
+class Mind:
+    """The model in charge of an attempt, and what it is shown."""
+
+    def __init__(
+        self, attempt: int, journal: Journal, models: BudgetedModels, computer: Computer, base: str
+    ) -> None:
+        self._attempt = attempt
+        self._journal = journal
+        self._models = models
+        self._computer = computer
+        self._base = base
+        self._context: Context | None = None
+        self._tokens = 0
+        """The window that `_context` was made for."""
+        self._cap: int | None = None
+        """A window that is smaller than the model's data says: it was told so."""
+
+    @property
+    def model(self) -> str:
+        """The one in charge."""
+        return self._ring()[0]
+
+    def other_model(self) -> str | None:
+        """The one that would take over."""
+        return next(iter(self._ring()[1:]), None)
+
+    def _ring(self) -> tuple[str, ...]:
+        return ring(self._journal.events, self._attempt, self._models.chain("code"))
+
+    def _current(self) -> tuple[Context, Window]:
+        """The conversation up to this moment, for the window of the model in charge."""
+        tokens = self._models.window(self.model) or WINDOW_TOKENS
+        tokens = tokens if self._cap is None else min(tokens, self._cap)
+        window = Window.of(tokens, _SPECS)
+        if self._context is None or tokens != self._tokens:
+            self._context = Context(self._attempt, window)
+            self._tokens = tokens
+        self._context.update(self._journal.events)
+        return self._context, window
+
+    async def ask(self, step: int) -> ModelReplied | Failure:
+        """Ask for one step, with a request that fits. Each try that fails is an event."""
+        tries = 0
+        while True:
+            tries += 1
+            context = await self._fitting()
+            asking = request_of(context, _SPECS, self._tokens)
+            asked = await ask_model(
+                self._models,
+                self._journal,
+                Step(self._attempt, step, asking, self._journal.events[-1].seq),
+            )
+            too_long = isinstance(asked, Failure) and asked.code == "context_too_long"
+            if not too_long or tries >= _TOO_LONG_TRIES:
+                return asked
+            self._cap = int(min(self._tokens, request_tokens(asking)) * _TOO_LONG_SHARE)
+
+    async def _fitting(self) -> Context:
+        """The conversation, with a summary in place of old turns if it would be too long."""
+        context, window = self._current()
+        if context.tokens <= window.summarise_at:
+            return context
+        body = await condense(context, window, self._models, self._computer, self._base, self._attempt)
+        if body is not None:
+            await self._journal.append(body)
+            context, _ = self._current()
+        return context
+
+    async def last_words(self, reason: str, seconds: float) -> str:
+        """What the model says is left, within what is kept back; empty when it says nothing."""
+        context, _ = self._current()
+        return await last_words(self._models, self.model, context, _SPECS, reason, seconds)

@@ -1,0 +1,220 @@
+"""Whether an attempt goes round in circles: a pure fold of its events, with the evidence."""
+
+import re
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from cloister.agent.tools import TOOLS
+from cloister.core.diagnosis import Diagnosis
+from cloister.core.events import (
+    ChecksRan,
+    Event,
+    ModelReplied,
+    PromptReceived,
+    RunResumed,
+    StuckKind,
+    StuckNoticed,
+    ToolReturned,
+    TurnEnded,
+)
+from cloister.core.history import effective
+from cloister.core.records import Patience, ToolCall
+from cloister.core.text import one_line
+
+_FLEETING = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?\s?(?:ms|s|sec|seconds)\b", re.IGNORECASE)
+"""What differs between two results that are the same: addresses and times."""
+
+
+class Circle(msgspec.Struct, frozen=True):
+    """What was seen, and what it rests on."""
+
+    kind: StuckKind
+    evidence: str
+    step: int
+    earlier: int
+    """How often it was noticed before without any progress since."""
+
+
+@dataclass(slots=True)
+class _Turn:
+    step: int
+    calls: tuple[ToolCall, ...]
+    results: list[tuple[bool, str]] = field(default_factory=list[tuple[bool, str]])
+    checks: int = 0
+
+    def signature(self, changed: bool) -> int:
+        acts = tuple((call.name, msgspec.json.encode(call.arguments, order="sorted")) for call in self.calls)
+        return hash((acts, tuple(self.results), self.checks, changed))
+
+    def said(self) -> str:
+        """The turn in a line."""
+        what = ", ".join(f"{call.name} {_target(call)}".strip() for call in self.calls[:3])
+        result = self.results[-1][1] if self.results else ""
+        return f"{what} → {one_line(result[-160:], 160)}"
+
+
+def _target(call: ToolCall) -> str:
+    value = next((call.arguments[key] for key in ("command", "path", "pattern") if key in call.arguments), "")
+    return one_line(str(value), 80)
+
+
+def understood(call: ToolCall) -> bool:
+    """Whether there is such a tool and its arguments are right."""
+    tool = TOOLS.get(call.name)
+    if tool is None:
+        return False
+    try:
+        msgspec.convert(call.arguments, tool.args)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _same(diagnoses: Sequence[Diagnosis]) -> int:
+    """Equal for two looks that found the same."""
+    return hash(
+        tuple(
+            (
+                one.check,
+                one.green,
+                tuple((test.name, _FLEETING.sub("#", test.message or "")) for test in one.failing),
+                tuple((each.file, each.line, each.message) for each in one.diagnostics),
+                "" if one.failing or one.diagnostics or one.green else _FLEETING.sub("#", one.tail),
+            )
+            for one in diagnoses
+        )
+    )
+
+
+class Circles:
+    """Watches one attempt as its log grows."""
+
+    def __init__(self, attempt: int, patience: Patience) -> None:
+        self._attempt = attempt
+        self._patience = patience
+        self._taken = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._turn: _Turn | None = None
+        self._noticed = 0
+        self._fewest: int | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        """Turns up to here no longer count."""
+        self._signatures: deque[int] = deque(
+            maxlen=max(self._patience.repeats, 2 * self._patience.alternations, 1)
+        )
+        self._lines: deque[str] = deque(maxlen=2)
+        self._looks: list[int] = []
+        self._red: tuple[str, ...] = ()
+        self._idle = 0
+        self._malformed = 0
+        self._step = 0
+
+    def update(self, events: Sequence[Event]) -> None:
+        """Take in what the log has beyond what was taken before; `events` is all of it."""
+        fresh: Sequence[Event] = events[self._taken :]
+        if not self._taken or any(isinstance(event.body, RunResumed) for event in fresh):
+            self._begin()
+            fresh = effective(events)
+        self._taken = len(events)
+        for event in fresh:
+            self._take(event)
+
+    def _take(self, event: Event) -> None:
+        body = event.body
+        match body:
+            case PromptReceived():
+                self._noticed = 0
+                self._forget()  # somebody helps: what follows is a new beginning
+            case StuckNoticed() if body.attempt == self._attempt:
+                self._noticed += 1
+                self._forget()
+            case ModelReplied() if body.attempt == self._attempt:
+                self._turn = _Turn(body.step, body.calls)
+            case ToolReturned() if body.attempt == self._attempt and self._turn is not None:
+                self._turn.results.append((body.ok, _FLEETING.sub("#", body.text)))
+            case ChecksRan() if body.attempt == self._attempt:
+                self._look(body)
+            case TurnEnded() if body.attempt == self._attempt and self._turn is not None:
+                self._end(self._turn, body.changed)
+            case _:
+                pass
+
+    def _look(self, body: ChecksRan) -> None:
+        same = _same(body.diagnoses)
+        if self._turn is not None:
+            self._turn.checks = same
+        red = body.comparison.red
+        if self._fewest is None or red < self._fewest:
+            self._noticed = 0 if self._fewest is not None else self._noticed
+            self._fewest = red
+        if (self._looks and self._looks[-1] != same) or body.comparison.green:
+            self._looks.clear()
+        if not body.comparison.green:
+            self._looks.append(same)
+            self._red = (*body.comparison.new, *body.comparison.still, *body.comparison.missing)
+
+    def _end(self, turn: _Turn, changed: bool) -> None:
+        self._turn = None
+        self._step = turn.step
+        if not turn.calls:
+            return  # silence is counted elsewhere
+        self._signatures.append(turn.signature(changed))
+        self._lines.append(turn.said())
+        self._idle = 0 if changed else self._idle + 1
+        self._malformed = 0 if any(map(understood, turn.calls)) else self._malformed + 1
+
+    def found(self) -> Circle | None:
+        """What the attempt is stuck in now, if it is."""
+        found: tuple[tuple[StuckKind, str | None], ...] = (
+            ("malformed", self._malformed_evidence()),
+            ("repeats", self._repeats()),
+            ("alternations", self._alternations()),
+            ("unchanged", self._unchanged()),
+            ("idle", self._idle_evidence()),
+        )
+        for kind, evidence in found:
+            if evidence is not None:
+                return Circle(kind, one_line(evidence, 500), self._step, self._noticed)
+        return None
+
+    def _malformed_evidence(self) -> str | None:
+        wanted = self._patience.malformed
+        if not wanted or self._malformed < wanted:
+            return None
+        return f"{self._malformed} turns in a row, the last: {self._lines[-1]}"
+
+    def _repeats(self) -> str | None:
+        wanted = self._patience.repeats
+        last = list(self._signatures)[-wanted:]
+        if not wanted or len(last) < wanted or len(set(last)) > 1:
+            return None
+        return f"{wanted} turns in a row: {self._lines[-1]}"
+
+    def _alternations(self) -> str | None:
+        wanted = 2 * self._patience.alternations
+        last = list(self._signatures)[-wanted:]
+        if not wanted or len(last) < wanted or last[0] == last[1]:
+            return None
+        if len(set(last[::2])) > 1 or len(set(last[1::2])) > 1:
+            return None
+        return f"{self._patience.alternations} times: {self._lines[0]}; {self._lines[1]}"
+
+    def _unchanged(self) -> str | None:
+        wanted = self._patience.unchanged
+        if not wanted or len(self._looks) < wanted:
+            return None
+        names = ", ".join(one_line(name, 80) for name in self._red[:4]) or "the same checks"
+        return f"{len(self._looks)} changes in a row left exactly this red: {names}"
+
+    def _idle_evidence(self) -> str | None:
+        wanted = self._patience.idle
+        if not wanted or self._idle < wanted:
+            return None
+        return f"{self._idle} turns in a row, the last: {self._lines[-1]}"

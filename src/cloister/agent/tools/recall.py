@@ -1,0 +1,90 @@
+"""`recall`: an observation that is no longer shown, from the log. The loop answers it; nothing is run."""
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from cloister.agent.tools.api import Observation, Show, Tool, observe
+from cloister.core.commands import Computer
+from cloister.core.diagnosis import Diagnosis
+from cloister.core.events import BaselineTaken, ChecksRan, Event, ModelReplied, ProofTaken, ToolReturned
+
+PAGE_CHARS = 10_000
+
+
+class RecallArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    id: Annotated[
+        str, Meta(description="What an [elided: …] names, such as e57; or checks: what they said last.")
+    ]
+    page: Annotated[int, Meta(description="From 1.")] = 1
+
+
+def recalled(events: Sequence[Event], attempt: int, args: RecallArgs) -> Observation:
+    """One page of what event `args.id` holds, if it is one of this attempt's observations. Pure."""
+    text = _text(events, attempt, args.id.strip())
+    if text is None:
+        return observe(
+            False, f"There is nothing to recall as {args.id[:40]!r}: use an id from an [elided: …]."
+        )
+    pages = max(1, -(-len(text) // PAGE_CHARS))
+    if not 1 <= args.page <= pages:
+        return observe(False, f"There is no page {args.page}: {args.id[:40]} has {pages}.")
+    part = text[(args.page - 1) * PAGE_CHARS : args.page * PAGE_CHARS]
+    head = f"[page {args.page} of {pages}]\n" if pages > 1 else ""
+    return observe(True, head + (part or "[empty]"))
+
+
+def _text(events: Sequence[Event], attempt: int, name: str) -> str | None:
+    if name == "checks":
+        return next((text for event in reversed(events) if (text := _checks(event, attempt))), None)
+    digits = name.removeprefix("e")
+    if not digits.isascii() or not digits.isdigit() or not 1 <= int(digits[:9]) <= len(events):
+        return None
+    event = events[int(digits[:9]) - 1]
+    match event.body:
+        case ToolReturned() as body if body.attempt == attempt:
+            return body.text
+        case ModelReplied() as body if body.attempt == attempt:
+            return body.text
+        case _:
+            return _checks(event, attempt)
+
+
+def _checks(event: Event, attempt: int) -> str | None:
+    match event.body:
+        case BaselineTaken(diagnoses=found):
+            return "\n".join(_whole(found))
+        case (ChecksRan() | ProofTaken()) as body if body.attempt == attempt:
+            return "\n".join(_whole(body.diagnoses))
+        case _:
+            return None
+
+
+def _whole(diagnoses: Sequence[Diagnosis]) -> Iterator[str]:
+    """All that is on record, nothing left out."""
+    for one in diagnoses:
+        ended = one.killed or f"exit status {one.exit_code}"
+        yield f"$ {one.check}\n[{ended}, {one.seconds:.1f} s]"
+        for test in one.failing:
+            where = "" if test.file is None else f" at {test.file}:{test.line or 1}"
+            yield f"{test.status.upper()} {test.name}{where}\n{test.message or ''}".rstrip()
+        for each in one.diagnostics:
+            where = ":".join(str(part) for part in (each.file, each.line, each.column) if part is not None)
+            yield f"{where}: {each.severity}: {each.message}" + (f" [{each.code}]" if each.code else "")
+        if one.tail:
+            yield f"The output ends with:\n{one.tail}"
+
+
+async def _run(computer: Computer, args: RecallArgs, show: Show) -> Observation:
+    return observe(False, "Only the loop can recall.")
+
+
+RECALL = Tool(
+    name="recall",
+    description="Show again a result, or all that the checks said, that is no longer shown. In pages.",
+    args=RecallArgs,
+    target=lambda args: args.id,
+    run=_run,
+)

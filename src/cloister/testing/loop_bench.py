@@ -1,0 +1,170 @@
+"""A repository with one bug, a computer that holds it, a journal, and the loop driven by scripts."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+
+from cloister.agent.budget import Ledger, NoLedger, Purse
+from cloister.agent.budgeted import BudgetedModels
+from cloister.agent.checks import run_checks
+from cloister.agent.loop import Workplace, work
+from cloister.core.budget_tree import BudgetTree
+from cloister.core.commands import Stream
+from cloister.core.diagnosis import Diagnosis
+from cloister.core.escalation import Escalate
+from cloister.core.events import (
+    AnyBody,
+    AttemptEnded,
+    AttemptStarted,
+    BaselineTaken,
+    ChecksChosen,
+    RunAdmitted,
+)
+from cloister.core.records import Budget, NewRun, Patience
+from cloister.forge import workspace
+from cloister.model.api import Models
+from cloister.model.script import load_script
+from cloister.model.scripted import ScriptedModel
+from cloister.policy.api import Policy
+from cloister.policy.builtin import BUILT_IN
+from cloister.testing.local_computer import LocalComputer
+from cloister.testing.memory_journal import MemoryJournal
+from cloister.testing.model_sole import SoleModel
+from cloister.testing.sample_repo import SampleRepo
+
+BROKEN = "def add(a, b):\n    return a - b\n"
+CHECK = "python3 check.py"
+CHECKER = """\
+import sys
+import calc
+tests = {"test_add": calc.add(1, 2) == 3, "test_zero": calc.add(0, 0) == 0}
+for name, ok in tests.items():
+    if not ok:
+        print(f"check.py:3: error: {name} failed")
+sys.exit(not all(tests.values()))
+"""
+FIX = """
+[[reply]]
+say = "The sign is wrong."
+calls = [{ tool = "edit", path = "calc.py", old = "a - b", new = "a + b" }]
+
+[[reply]]
+expect = "green|passed|fixed"
+calls = [{ tool = "finish", summary = "Add adds." }]
+"""
+
+
+@dataclass
+class LoopBench:
+    """Everything one attempt works with, on this machine and without a sandbox."""
+
+    root: Path
+    bare: Path
+    base: str
+    computer: LocalComputer
+    journal: MemoryJournal
+    tree: BudgetTree = field(default_factory=BudgetTree)
+    ledger: Ledger = field(default_factory=NoLedger)
+    patience: Patience = field(default_factory=Patience)
+    escalate: Escalate | None = None
+    window_tokens: int | None = None
+    run_budget: Budget | None = None
+    """None is the attempt's."""
+    models: Callable[[Path], Models] | None = None
+    """Makes, of the script's path, other models than one for all."""
+
+    async def work(
+        self,
+        script: str,
+        *,
+        checks: tuple[str, ...] = (CHECK,),
+        budget: Budget | None = None,
+        policy: Policy = (BUILT_IN,),
+        ask_seconds: float = 5.0,
+    ) -> AttemptEnded:
+        """Work through `script` to the attempt's end."""
+        path = self.root / "model.script.toml"
+        path.write_text(script)
+        known = [body.diagnoses for body in self.journal.bodies if isinstance(body, BaselineTaken)]
+        baseline = known[0] if known else await run_checks(self.computer, checks, "baseline", _quiet)
+        if not known:
+            self.journal.add(
+                RunAdmitted(NewRun("Make add work.", "repo"), "me"),
+                ChecksChosen(checks, found=False),
+                BaselineTaken(baseline),
+                AttemptStarted(0, "script"),
+            )
+        own = budget or Budget()
+        purse = Purse(self.journal, self.run_budget or own, self.tree, self.ledger, ask_seconds)
+        made = (
+            self.models(path)
+            if self.models
+            else SoleModel(ScriptedModel(load_script(path)), self.window_tokens)
+        )
+        with anyio.fail_after(60):
+            return await work(
+                Workplace(
+                    attempt=0,
+                    journal=self.journal,
+                    computer=self.computer,
+                    models=BudgetedModels(made, purse).of(0, own),
+                    policy=policy,
+                    budget=own,
+                    files=_Files(self),
+                    prove=self.prove,
+                    base=self.base,
+                    checks=checks,
+                    baseline=baseline,
+                    ask_seconds=ask_seconds,
+                    patience=self.patience,
+                    escalate=self.escalate,
+                )
+            )
+
+    async def prove(self, commit: str) -> tuple[Diagnosis, ...]:
+        fresh = LocalComputer(self.root / f"proof-{len(self.journal.events)}")
+        await workspace.restore(fresh, self.bare, self.base, commit)
+        return await run_checks(fresh, (CHECK,), "proof", _quiet)
+
+    def of(self, kind: type[AnyBody]) -> list[AnyBody]:
+        return [body for body in self.journal.bodies if isinstance(body, kind)]
+
+
+@dataclass
+class _Files:
+    bench: LoopBench
+
+    async def tree(self) -> str:
+        return await workspace.tree(self.bench.computer, self.bench.bare, self.bench.base)
+
+    async def save(self) -> str:
+        return await workspace.save(
+            self.bench.computer,
+            self.bench.bare,
+            self.bench.base,
+            "refs/cloister/attempt/0",
+            limit_bytes=2_000_000,
+        )
+
+
+def _quiet(check: str, stream: Stream, data: bytes) -> None:
+    pass
+
+
+async def open_bench(root: Path) -> LoopBench:
+    """A new one, with its files under `root`."""
+    repo = SampleRepo(root / "repo")
+    repo.write("calc.py", BROKEN)
+    repo.write("check.py", CHECKER)
+    repo.write(".gitignore", "__pycache__/\n")
+    repo.git("add", "--all")
+    repo.git("commit", "--quiet", "-m", "base")
+    bare = root / "bare.git"
+    shutil.copytree(repo.path / ".git", bare)
+    computer = LocalComputer(root / "computer")
+    base = repo.git("rev-parse", "HEAD")
+    await workspace.put(computer, bare, base)
+    return LoopBench(root, bare, base, computer, MemoryJournal())
