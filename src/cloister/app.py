@@ -21,6 +21,8 @@ from cloister.core.events import (
     Event,
     ModelChosen,
     PromptReceived,
+    RewindRequested,
+    RunFinished,
     StopRequested,
 )
 from cloister.core.ids import OwnerId, RunId, SandboxId, new_owner_id
@@ -41,13 +43,16 @@ from cloister.policy.api import Policy
 from cloister.policy.read import layer
 from cloister.runs.budget_ledger import BudgetReport, SqliteLedger, run_accounts
 from cloister.runs.commands import Commands, open_commands
+from cloister.runs.comparing import Compared, Subject, compare_runs, parse_subject
 from cloister.runs.conduct import conduct
+from cloister.runs.forking import check_fork, fork_request
 from cloister.runs.means import Means
-from cloister.runs.result import run_apply, run_diff
+from cloister.runs.result import attempt_log, run_apply, run_diff
 from cloister.runs.rules import RuleFiles, check_allowed, run_layer
 from cloister.runs.sandboxes import Sandboxes, open_sandboxes
 from cloister.runs.sqlite import SqliteBackbone, open_backbone
 from cloister.runs.supervisor import Supervisor, open_supervisor
+from cloister.runs.tree import TreeView, point_at, tree
 from cloister.runs.view import RunView, fold
 from cloister.runs.warming import Warming, repositories
 from cloister.runs.workshop import Workshop
@@ -91,6 +96,7 @@ class App:
         self.workshop.templates.recipe(new.template)
         above = await to_thread.run_sync(rule_files(self.settings).above, new.repo)
         check_allowed((*above, run_layer(new)), tier=new.tier, models=models)
+        await self._check_attempts(new)
         run, made = await self.backbone.admit(new, who)
         if made:
             self.supervisor.drive(run)
@@ -119,18 +125,60 @@ class App:
     async def view(self, run: RunId) -> RunView:
         return fold(await self._events(run), time.time())
 
-    async def diff(self, run: RunId) -> str:
-        return await run_diff(self.settings.data_dir, run, await self._events(run))
+    async def _check_attempts(self, new: NewRun) -> None:
+        """Whether every attempt has a model here and a fork something to go on from. Raises `UserError`."""
+        for wish in new.attempts:
+            if wish.model is not None:
+                chosen(model_access(self.settings), "code", Job(new.repo, wish.model))
+        if new.forked_from is not None:
+            check_fork(await self._events(new.forked_from.run), new)
+
+    async def diff(self, run: RunId, attempt: int | None = None) -> str:
+        return await run_diff(self.settings.data_dir, run, await self._events(run), attempt)
+
+    async def log(self, run: RunId, attempt: int) -> tuple[Event, ...]:
+        """What concerns one attempt. Raises `UserError` (`no_such_attempt`)."""
+        return attempt_log(await self._events(run), attempt)
+
+    async def tree(self, run: RunId) -> TreeView:
+        return tree(await self._events(run))
+
+    async def fork(self, run: RunId, at: int | None, say: str | None, who: str) -> tuple[RunId, bool]:
+        """A new run that goes on from a save point of `run`. Raises `UserError` (`no_save_point`)."""
+        return await self.submit(fork_request(await self._events(run), at, say), who)
+
+    async def rewind(self, run: RunId, to: int, who: str) -> RunId:
+        """Let `run` go on from an earlier save point; one that is finished is forked. Returns which run goes on."""
+        events = await self._events(run)
+        _, point = point_at(events, to)
+        if isinstance(events[-1].body, RunFinished):
+            return (await self.fork(run, point.seq, None, who))[0]
+        await self.backbone.append_outside(run, RewindRequested(point.seq, who))
+        return run
+
+    async def compare(self, a: str, b: str) -> Compared:
+        """Two runs or attempts (`RUN/K`). Raises `UserError` (`no_such_run`, `no_such_attempt`, `bad_attempt`)."""
+        one, other = await self._subject(a), await self._subject(b)
+        return await compare_runs(self.settings.data_dir, one, other, time.time())
+
+    async def _subject(self, text: str) -> Subject:
+        name, attempt = parse_subject(text)
+        run = await self.backbone.resolve(name)
+        return Subject(await self._events(run), attempt)
 
     async def apply(self, run: RunId, repo: str) -> Delivered:
         return await run_apply(self.settings.data_dir, run, await self._events(run), repo)
 
     async def _events(self, run: RunId) -> tuple[Event, ...]:
-        """The whole log of a run, page by page."""
-        events: tuple[Event, ...] = ()
-        while page := await self.backbone.read(run, after=len(events)):
-            events += page
-        return events
+        return await whole_log(self.backbone, run)
+
+
+async def whole_log(backbone: SqliteBackbone, run: RunId) -> tuple[Event, ...]:
+    """The whole log of a run, page by page."""
+    events: tuple[Event, ...] = ()
+    while page := await backbone.read(run, after=len(events)):
+        events += page
+    return events
 
 
 def usual_model(settings: Settings, name: str | None = None) -> str:
@@ -224,7 +272,12 @@ async def _background(work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncGen
 
 
 def _means(
-    settings: Settings, host: Host, warming: Warming, policy: Policy, doorway: Doorway, ledger: SqliteLedger
+    settings: Settings,
+    host: Host,
+    warming: Warming,
+    doorway: Doorway,
+    backbone: SqliteBackbone,
+    ledger: SqliteLedger,
 ) -> Means:
     """What conducting runs takes."""
     return Means(
@@ -234,10 +287,11 @@ def _means(
         forge=warming.workshop.forge,
         models=lambda new: open_models(model_access(settings), _job(new)),
         rules=rule_files(settings),
-        policy=policy,
+        policy=host_policy(settings),
         quota=settings.file.quota,
         ask_seconds=settings.file.ask_seconds,
         doorway=doorway,
+        log=lambda run: whole_log(backbone, run),
         budgets=settings.file.budgets,
         # Without a limit above the run nobody waits for the ledger before each call.
         ledger=ledger if settings.file.budgets.outer else NoLedger(),
@@ -281,7 +335,7 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
             open_commands(settings.data_dir / "commands", owner, owners.lives)
         )
         ledger = SqliteLedger(backbone, settings.file.budgets, owner, owners.lives)
-        means = _means(settings, pool, warming, policy, doorway, ledger)
+        means = _means(settings, pool, warming, doorway, backbone, ledger)
 
         async def drive(journal: Journal, run: RunId) -> None:
             await conduct(means, journal, run)

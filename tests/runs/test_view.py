@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloister.core import diagnosis
+from cloister.core.attempts import Score
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.errors import Bug
 from cloister.core.events import (
@@ -16,6 +17,8 @@ from cloister.core.events import (
     AskAnswered,
     AskRaised,
     AttemptEnded,
+    AttemptForked,
+    AttemptsRanked,
     AttemptStarted,
     BaseFixed,
     BaselineTaken,
@@ -31,6 +34,8 @@ from cloister.core.events import (
     ContextSummarised,
     Event,
     FinishRefused,
+    Inherited,
+    JudgeSpoke,
     ModelChosen,
     ModelFailed,
     ModelReplied,
@@ -41,6 +46,7 @@ from cloister.core.events import (
     PolicyFixed,
     PromptReceived,
     ProofTaken,
+    RewindRequested,
     RunAdmitted,
     RunClaimed,
     RunFinished,
@@ -54,7 +60,7 @@ from cloister.core.events import (
     TurnEnded,
 )
 from cloister.core.ids import RunId
-from cloister.core.records import FileChange, Isolation, NewRun, ToolCall, Usage
+from cloister.core.records import Budget, FileChange, Isolation, NewRun, ToolCall, Usage
 from cloister.runs.view import AttemptView, Message, RunView, fold
 
 RUN = RunId("r-0000")
@@ -74,6 +80,7 @@ FAILING = Diagnosis(
 UNREAD = Diagnosis("make", 2, 1.0)
 GREEN = Comparison(fixed=("a", "b"), passed=3, green=True)
 HALF = Comparison(fixed=("a",), still=("b",), passed=2)
+SCORE = Score(0, "green", 0, 0, 0, 3, 30, "alone")
 FILES = (FileChange("x.py", 1, 2),)
 
 
@@ -109,7 +116,8 @@ EVERY: tuple[AnyBody, ...] = (
     SandboxOpened("s-0000", ISOLATION),
     ChecksChosen(("pytest",), True),
     BaselineTaken((FAILING, UNREAD)),
-    AttemptStarted(0, "p:m"),
+    Inherited(7, 5.0, replied(0, 1)),
+    AttemptStarted(0, "p:m", temperature=0.5),
     PromptReceived("mind the lock", "bob"),
     ModelFailed(0, "overloaded", "busy", 1.0),
     ModelSwitched(0, "p:m", "p:n", "busy"),
@@ -136,7 +144,11 @@ EVERY: tuple[AnyBody, ...] = (
     StuckNoticed(0, "repeats", "the same", 2),
     *BUDGET_NOTES,
     TurnEnded(0, 2, "c2", True),
+    RewindRequested(22, "bob"),
+    AttemptForked(1, 0, 22, "Rewound.", Budget(), "", asked=30),
     ended(0, GREEN),
+    AttemptsRanked((SCORE,)),
+    JudgeSpoke("p:judge", (0, 1), 0, "It reads better.", 0.1),
     ChangeMade("cloister/fix-it", "c3", FILES, "Fixed it."),
     ChangeDelivered("/repo", "cloister/fix-it"),
     SandboxClosed("s-0000", "done"),
@@ -176,10 +188,16 @@ def test_a_whole_run_is_shown_as_it_was() -> None:
         reason="all green",
         winner=0,
         isolation=ISOLATION,
-        attempts=(AttemptView(0, "p:m", 2, Usage(30, 2, 4), "c0", GREEN, "green", "done", 0.25),),
+        attempts=(
+            AttemptView(
+                0, "p:m", 2, Usage(30, 2, 4), "c0", GREEN, "green", "done", cost=0.25, temperature=0.5
+            ),
+            AttemptView(1, None, 0, Usage(), None, None, None, None, parent=0, at=22),
+        ),
         asks=(),
         messages=(Message("mind the lock", "bob", 110.0),),
         stopping=False,
+        ranking=(SCORE,),
         cost=0.75,
         budget_notes=BUDGET_NOTES,
     )

@@ -10,6 +10,7 @@ import msgspec
 
 from cloister.agent.budget import Payer, Permit, Purse
 from cloister.agent.estimate import request_tokens, text_tokens
+from cloister.agent.tempered import Tempered
 from cloister.core.budget import Call, Spend, sentence
 from cloister.core.errors import CloisterError
 from cloister.core.events import ModelReplied, ModelSpent
@@ -115,6 +116,10 @@ class BudgetedModels:
     def around(self, wrap: Callable[[Models], Models]) -> "BudgetedModels":
         """The same models, changed by `wrap`; paying stays outside of it."""
         return BudgetedModels(wrap(self._models), self._purse, self._payer)
+
+    def at(self, temperature: float) -> "BudgetedModels":
+        """The same models, with the steps taken at this temperature."""
+        return BudgetedModels(Tempered(self._models, temperature), self._purse, self._payer)
 
     def role(self, role: Role) -> BudgetedModel:
         return self._budgeted(self._models.role(role), role)

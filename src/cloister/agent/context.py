@@ -17,6 +17,7 @@ from cloister.agent.facts import TELLING, Facts
 from cloister.agent.prompts import NO_CHECKS, NUDGE, SUMMARY, SYSTEM, stuck_text, warned_text
 from cloister.core.events import (
     AnyBody,
+    AttemptStarted,
     BaseFixed,
     BaselineTaken,
     BudgetWarned,
@@ -206,8 +207,19 @@ class Context:
         elif kind is PromptReceived:
             said = cast("PromptReceived", body)
             self._say(event.seq, f"Message from {said.who}:\n{said.text}", unseen=True)
+        elif kind is AttemptStarted:
+            self._heed(event.seq, cast("AttemptStarted", body))
         else:
             self._task.extend(_task_part(body))
+
+    def _heed(self, seq: int, body: AttemptStarted) -> None:
+        """What all its turns should heed belongs to the task; what a fork is told, to where it begins."""
+        if body.attempt != self._attempt or not body.hint:
+            return
+        if body.parent is None:
+            self._task.append(body.hint)
+        else:
+            self._say(seq, body.hint)
 
     def _take_own(self, seq: int, body: _Own) -> None:
         match body:

@@ -1,17 +1,69 @@
-"""Which of several attempts is the result: evidence decides."""
+"""Which of several attempts is the result: evidence decides, and only where it cannot, a judge."""
 
 from collections.abc import Sequence
 
+import msgspec
+
+from cloister.core.attempts import Score
 from cloister.core.events import AttemptEnded
+from cloister.core.records import Outcome
 
-_ORDER = ("green", "unproven", "red", "budget", "stopped", "failed")
+_CLASS: dict[str, int] = {"green": 0, "unproven": 1, "red": 2, "budget": 2, "failed": 2, "stopped": 3}
+"""Proven first; of those that got nowhere the evidence tells more than how they ended."""
+
+_ORDER: tuple[Outcome, ...] = ("green", "unproven", "red", "budget", "failed", "stopped")
+
+_FIELDS = (
+    ("red", "still red"),
+    ("new", "new failures"),
+    ("weakened", "weakened tests"),
+    ("lines", "changed lines"),
+    ("tokens", "tokens"),
+)
 
 
-def best(ended: Sequence[AttemptEnded]) -> AttemptEnded:
-    """The attempt to keep: green first, then the fewest red, then the most fixed, then the earliest."""
+def score(ended: AttemptEnded, *, lines: int, tokens: int) -> Score:
+    """What the evidence says of an attempt. `lines` is the size of its diff, `tokens` what it cost."""
+    found = ended.comparison
+    return Score(
+        attempt=ended.attempt,
+        outcome=ended.outcome,
+        red=len(found.still),
+        new=len(found.new),
+        weakened=len(found.missing),
+        lines=lines,
+        tokens=tokens,
+    )
 
-    def rank(one: AttemptEnded) -> tuple[int, int, int, int]:
-        found = one.comparison
-        return (_ORDER.index(one.outcome), found.red, -len(found.fixed), one.attempt)
 
-    return min(ended, key=rank)
+def rank(scores: Sequence[Score]) -> tuple[tuple[Score, ...], tuple[int, ...]]:
+    """The scores with their reasons, best first, and the attempts that tie with the best.
+
+    The order: proven; what was asked for is green; no new failures; fewer weakened tests; how it ended; the smaller
+    diff; the lower cost. Among equals the earlier attempt comes first.
+    """
+    ordered = sorted(scores, key=lambda one: (_evidence(one), one.attempt))
+    if len(ordered) < 2:
+        return tuple(ordered), ()
+    best = ordered[0]
+    explained = [_because(best, ordered[1]), *(_because(one, best) for one in ordered[1:])]
+    tied = tuple(one.attempt for one in ordered if _evidence(one) == _evidence(best))
+    return tuple(explained), tied if len(tied) > 1 else ()
+
+
+def _evidence(one: Score) -> tuple[int, ...]:
+    order = _ORDER.index(one.outcome) if one.outcome in _ORDER else len(_ORDER)
+    return (_CLASS.get(one.outcome, 3), one.red, one.new, one.weakened, order, one.lines, one.tokens)
+
+
+def _because(one: Score, other: Score) -> Score:
+    """`one` with the first thing in which it differs from `other`, in words."""
+    why = f"the same evidence as attempt {other.attempt}"
+    if one.outcome != other.outcome:
+        why = f"{one.outcome}, attempt {other.attempt} {other.outcome}"
+    for name, words in _FIELDS:
+        mine, theirs = getattr(one, name), getattr(other, name)
+        if one.outcome == other.outcome and mine != theirs:
+            why = f"{words}: {mine:,}, attempt {other.attempt} {theirs:,}"
+            break
+    return msgspec.structs.replace(one, why=why)

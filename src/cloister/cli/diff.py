@@ -4,11 +4,11 @@ import sys
 
 import typer
 
-from cloister.cli.options import RunName, open_log, settings_of
+from cloister.cli.options import AttemptNumber, RunName, open_log, settings_of
 
 
-def diff(ctx: typer.Context, run: RunName) -> None:
-    """Print what a run changed so far as a unified diff. Needs no server."""
+def diff(ctx: typer.Context, run: RunName, attempt: AttemptNumber = None) -> None:
+    """Print what a run, or one attempt of it, changed so far as a unified diff. Needs no server."""
     import anyio
 
     from cloister.core.text import harmless
@@ -18,17 +18,18 @@ def diff(ctx: typer.Context, run: RunName) -> None:
     with open_log(settings) as log:
         found = log.resolve(run)
         events = log.events(found)
-    text = anyio.run(run_diff, settings.data_dir, found, events)
+    text = anyio.run(run_diff, settings.data_dir, found, events, attempt)
     if not text:
         print(f"{found} has changed nothing.", file=sys.stderr)
     elif sys.stdout.isatty():
-        _coloured(harmless(text))
+        coloured(harmless(text))
     else:
         # As it is: `cloister diff RUN | git apply` must get the very bytes.
         sys.stdout.write(text)
 
 
-def _coloured(text: str) -> None:
+def coloured(text: str) -> None:
+    """A diff on a terminal."""
     from rich.console import Console
     from rich.text import Text
 

@@ -9,18 +9,22 @@ from cloister import __version__
 from cloister.cli import (
     answer,
     apply,
+    compare,
     diff,
     doctor,
+    fork,
     log,
     model,
     policy,
     ps,
+    rewind,
     run,
     sandbox,
     say,
     serve,
     stop,
     template,
+    tree,
     watch,
 )
 
@@ -68,6 +72,10 @@ app.command("answer")(answer.answer)
 app.command("log")(log.log)
 app.command("diff")(diff.diff)
 app.command("apply")(apply.apply)
+app.command("tree")(tree.tree)
+app.command("fork")(fork.fork)
+app.command("rewind")(rewind.rewind)
+app.command("compare")(compare.compare)
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(template.app, name="template")
 app.add_typer(model.app, name="model")

@@ -84,3 +84,6 @@ TierWish = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 After = Annotated[int, typer.Option("--after", metavar="SEQ", min=0, help="Only events after this number.")]
+AttemptNumber = Annotated[
+    int | None, typer.Option("--attempt", metavar="K", min=0, help="Only this attempt of the run.")
+]

@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from typing import assert_never
 
-from cloister.cli import facts
+from cloister.cli import branching, facts
 from cloister.cli.excerpt import Excerpt, excerpt
 from cloister.cli.minding import Minding, minding
 from cloister.cli.pieces import IDLE, Fragment, Line, Piece, Status, seconds
 from cloister.cli.summary import summary
 from cloister.core import events as e
+from cloister.core.attempts import wishes
 from cloister.core.records import NewRun, ToolCall
 from cloister.core.text import harmless, one_line
 from cloister.runs.view import fold, red
@@ -44,6 +45,7 @@ _Talk = (
     | e.FinishRefused
     | e.AttemptEnded
 )
+_Branching = e.AttemptForked | e.AttemptsRanked | e.JudgeSpoke | e.RewindRequested | e.Inherited
 _Action = (
     e.ActionDecided
     | e.AskRaised
@@ -89,6 +91,7 @@ class Renderer:
         self._outputs: dict[_CallKey, Excerpt] = {}
         self._streamed: dict[int, str] = {}
         self._noted: e.Phase | None = None
+        self._inherited = 0
 
     def feed(self, item: e.Event | e.Delta) -> tuple[Piece, ...]:
         match item:
@@ -143,6 +146,9 @@ class Renderer:
             yield from self._talk(body)
         elif isinstance(body, _Action):
             yield from self._action(event, body)
+        elif isinstance(body, _Branching):
+            self._inherited += isinstance(body, e.Inherited)
+            yield from branching.lines(body, self._inherited)
         elif isinstance(body, Minding):
             yield from minding(body, "" if body.attempt is None else self._mark(body.attempt))
         else:
@@ -352,7 +358,8 @@ class Renderer:
 
     @property
     def _many(self) -> bool:
-        return self._request is not None and self._request.n > 1
+        new = self._request
+        return new is not None and (len(wishes(new)) > 1 or new.search is not None)
 
     def _mark(self, attempt: int) -> str:
         return f"[{attempt}] " if self._many else ""

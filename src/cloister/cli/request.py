@@ -5,10 +5,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from cloister.cli.speak import typed
+from cloister.core.attempts import AttemptWish
 from cloister.core.errors import UserError
 from cloister.core.limits import PROMPT_BYTES
 from cloister.core.records import Budget, NewRun, Tier, check_new_run
+from cloister.core.text import one_line
 
 if TYPE_CHECKING:
     from cloister.settings import Settings
@@ -16,6 +20,10 @@ if TYPE_CHECKING:
 _URL = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _SCP = re.compile(r"^[^/\s]+@[^/\s:]+:")
 _SCRIPT = "script:"
+_WISH = re.compile(
+    r"(model|temperature|share|hint)=((?<=hint=).+|.+?)(?:,(?=(?:model|temperature|share|hint)=)|$)",
+    re.DOTALL,
+)
 
 
 class Asked(NamedTuple):
@@ -34,12 +42,15 @@ class Asked(NamedTuple):
     allow_hosts: tuple[str, ...]
     template: str = "default"
     kind: str | None = None
+    attempts: tuple[str, ...] = ()
+    first_green: bool = False
+    search: str | None = None
     dollars: float | None = None
 
 
 def new_run(asked: Asked, settings: "Settings") -> NewRun:
     """The request, checked as far as the caller's side can. Raises `UserError`."""
-    usual = settings.file.budget
+    usual, together = settings.file.budget, max(1, asked.n, len(asked.attempts))
     new = NewRun(
         prompt=_prompt(asked.prompt),
         repo=repository(asked.repo),
@@ -52,16 +63,42 @@ def new_run(asked: Asked, settings: "Settings") -> NewRun:
         template=asked.template,
         budget=Budget(
             # What is usual is so for one attempt; what was typed is for all of them together.
-            steps=usual.steps * max(1, asked.n) if asked.steps is None else asked.steps,
-            tokens=usual.tokens * max(1, asked.n) if asked.tokens is None else asked.tokens,
+            steps=usual.steps * together if asked.steps is None else asked.steps,
+            tokens=usual.tokens * together if asked.tokens is None else asked.tokens,
             seconds=usual.seconds if asked.seconds is None else asked.seconds,
             dollars=usual.dollars if asked.dollars is None else asked.dollars,
         ),
         allow_hosts=asked.allow_hosts,
+        attempts=tuple(attempt_wish(typed(text)) for text in asked.attempts),
+        first_green=asked.first_green,
+        search=asked.search,
     )
     if problem := check_new_run(new):
         raise UserError("bad_run", problem)
     return new
+
+
+def attempt_wish(text: str) -> AttemptWish:
+    """`model=M,temperature=T,share=S,hint=…`, each at most once; a hint goes on to the end. Raises `UserError`."""
+    fields: dict[str, str] = {}
+    rest = text
+    while rest:
+        found = _WISH.match(rest)
+        if found is None or found[1] in fields:
+            raise UserError(
+                "bad_attempt",
+                f"An attempt is written as model=M,temperature=T,share=S,hint=TEXT, not {one_line(text, 80)!r}.",
+            )
+        fields[found[1]] = found[2]
+        rest = rest[found.end() :]
+    try:
+        return msgspec.convert(
+            {**fields, "model": model_name(fields.get("model"))}, AttemptWish, strict=False
+        )
+    except msgspec.ValidationError as error:
+        raise UserError(
+            "bad_attempt", f"The attempt {one_line(text, 80)!r} is not understood: {error}."
+        ) from None
 
 
 def repository(name: str) -> str:

@@ -32,6 +32,25 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
         typer.Option("--kind", help="What kind of task it is, for settings that name models by it."),
     ] = None,
     n: Annotated[int, typer.Option("--n", help="Attempts, each in its own fork; the best one counts.")] = 1,
+    attempt: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--attempt",
+            metavar="model=M,temperature=T,share=S,hint=TEXT",
+            help="An attempt that differs; repeat for several, instead of --n.",
+        ),
+    ] = None,
+    first_green: Annotated[
+        bool, typer.Option("--first-green", help="Stop the other attempts as soon as one is proven.")
+    ] = False,
+    search: Annotated[
+        str | None,
+        typer.Option(
+            "--search",
+            metavar="greedy|beam:K",
+            help="Go on from the best save point when an attempt is stuck.",
+        ),
+    ] = None,
     tier: TierWish = "auto",
     template: Annotated[str, typer.Option("--template", help="What its sandboxes start from.")] = "default",
     steps: Annotated[int | None, typer.Option("--steps", help="Budget: replies of the model.")] = None,
@@ -65,15 +84,18 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
             tokens=tokens,
             seconds=seconds,
             allow_hosts=tuple(allow_host or ()),
+            attempts=tuple(attempt or ()),
+            first_green=first_green,
+            search=search,
             kind=kind,
             dollars=dollars,
         ),
         settings,
     )
     if detach:
-        _detach(settings, new, as_json)
+        detach_run(settings, new, as_json)
         return
-    raise typer.Exit(_attended(settings, new, as_json))
+    raise typer.Exit(attend_run(settings, new, as_json))
 
 
 def going_on(run: "RunId") -> None:
@@ -84,7 +106,8 @@ def going_on(run: "RunId") -> None:
     )
 
 
-def _detach(settings: "Settings", new: "NewRun", as_json: bool) -> None:
+def detach_run(settings: "Settings", new: "NewRun", as_json: bool) -> None:
+    """Hand `new` to a server, started if need be, and print its id."""
     from cloister.cli.background import ensure
     from cloister.cli.client import Client
 
@@ -99,7 +122,8 @@ def _detach(settings: "Settings", new: "NewRun", as_json: bool) -> None:
         print(f"Watch it: cloister watch {found}", file=sys.stderr)
 
 
-def _attended(settings: "Settings", new: "NewRun", as_json: bool) -> int:
+def attend_run(settings: "Settings", new: "NewRun", as_json: bool) -> int:
+    """Drive `new`, or let the server that is there do so, and watch it; returns the exit code."""
     import anyio
 
     from cloister.cli.attend import Watch

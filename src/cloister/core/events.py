@@ -8,10 +8,21 @@ from typing import Literal
 
 import msgspec
 
+from cloister.core.attempts import Score
 from cloister.core.commands import Stream
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.ids import RunId
-from cloister.core.records import FileChange, Isolation, NewRun, Origin, Outcome, Role, ToolCall, Usage
+from cloister.core.records import (
+    Budget,
+    FileChange,
+    Isolation,
+    NewRun,
+    Origin,
+    Outcome,
+    Role,
+    ToolCall,
+    Usage,
+)
 
 Effect = Literal["allow", "deny", "ask"]
 Blame = Literal["user", "host", "outside", "sandbox", "bug"]
@@ -107,6 +118,61 @@ class BaselineTaken(Body, frozen=True):
 class AttemptStarted(Body, frozen=True):
     attempt: int
     model: str
+    parent: int | None = None
+    """The attempt that it was forked from."""
+    at: int | None = None
+    """The save point of the parent: the number of its event; 0 is the untouched base."""
+    temperature: float | None = None
+    hint: str | None = None
+    """What it is told besides the task."""
+    budget: Budget | None = None
+    """Its share of the run's, for what it does itself."""
+
+
+class AttemptForked(Body, frozen=True):
+    """A new attempt goes on from a save point of another: with its files, and its conversation up to there."""
+
+    attempt: int
+    parent: int
+    at_seq: int
+    """The `TurnEnded` event of the save point; 0 is the untouched base."""
+    reason: str
+    budget: Budget
+    hint: str
+    """What the new attempt is told."""
+    asked: int | None = None
+    """The `RewindRequested` event that this answers; None when a search decided."""
+    stuck: int | None = None
+    """The attempt in whose place it works, as a search decided."""
+
+
+class AttemptsRanked(Body, frozen=True):
+    """All attempts have ended and the evidence was weighed."""
+
+    scores: tuple[Score, ...]
+    """Best first."""
+    tied: tuple[int, ...] = ()
+    """Attempts whose evidence is the same as the best one's, that one included; empty when it is alone."""
+
+
+class JudgeSpoke(Body, frozen=True):
+    """A model chose among attempts that the evidence could not tell apart."""
+
+    model: str
+    tied: tuple[int, ...]
+    choice: int | None
+    """None when it gave no usable answer: then the earliest attempt is taken."""
+    text: str
+    seconds: float
+
+
+class Inherited(Body, frozen=True):
+    """A part of the conversation that a forked run goes on with, as it is in the log of its origin."""
+
+    seq: int
+    """Its number there."""
+    at: float
+    body: "AnyBody"
 
 
 class PromptReceived(Body, frozen=True):
@@ -335,6 +401,14 @@ class StopRequested(Body, frozen=True):
     who: str
 
 
+class RewindRequested(Body, frozen=True):
+    """A person wants the run to go on from an earlier save point."""
+
+    to: int
+    """The number of the save point's `TurnEnded` event."""
+    who: str
+
+
 class ConnectionDecided(Body, frozen=True):
     """Something inside asked the door for a way out."""
 
@@ -410,6 +484,10 @@ AnyBody = (
     | ChecksChosen
     | BaselineTaken
     | AttemptStarted
+    | AttemptForked
+    | AttemptsRanked
+    | JudgeSpoke
+    | Inherited
     | PromptReceived
     | ModelReplied
     | ModelFailed
@@ -432,6 +510,7 @@ AnyBody = (
     | TurnEnded
     | AttemptEnded
     | StopRequested
+    | RewindRequested
     | ConnectionDecided
     | ConnectionClosed
     | RequestDecided
@@ -440,7 +519,7 @@ AnyBody = (
     | RunFinished
 )
 
-FromOutside = PromptReceived | StopRequested | AskAnswered | ModelChosen
+FromOutside = PromptReceived | StopRequested | AskAnswered | RewindRequested | ModelChosen
 """What may be appended by someone who does not own the run."""
 
 

@@ -53,6 +53,15 @@ COMMANDS_KEPT = 128
 ATTEMPTS = 8
 """Largest `--n`."""
 
+HINT_CHARS = 20_000
+"""What one attempt may be told besides the task."""
+
+SEARCH_NODES = 16
+"""Attempts of one run with all that search and rewinding add."""
+
+SEARCH_DEPTH = 6
+"""Forks of forks."""
+
 TTL_SECONDS = 3_600.0
 """How long a sandbox lives when nobody says otherwise."""
 

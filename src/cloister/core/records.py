@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from cloister.core import limits
+from cloister.core.attempts import AttemptWish, ForkedFrom, check_attempts
 
 TierName = Literal["container", "gvisor", "microvm"]
 """How strongly a sandbox is isolated, weakest first."""
@@ -130,6 +131,14 @@ class NewRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Idempotency key: the same key is the same run."""
     origin: Origin = "user"
     """Where the prompt's text came from; what an outsider wrote is not trusted like a person's own words."""
+    attempts: tuple[AttemptWish, ...] = ()
+    """Attempts that differ, each in its own fork; instead of `n`."""
+    first_green: bool = False
+    """Stop the other attempts as soon as one is proven."""
+    search: str | None = None
+    """How a stuck attempt is gone on with from its best save point: `greedy` or `beam:K`; None: not at all."""
+    forked_from: ForkedFrom | None = None
+    """The save point of another run that this one goes on from, with its files and its conversation."""
 
 
 class ToolCall(msgspec.Struct, frozen=True):
@@ -216,7 +225,7 @@ def check_new_run(new: NewRun) -> str | None:
         return "No repository: give a path or a git URL."
     if not 1 <= new.n <= limits.ATTEMPTS:
         return f"Attempts must be between 1 and {limits.ATTEMPTS}, not {new.n}."
-    if problem := check_budget(new.budget):
+    if problem := check_budget(new.budget) or check_attempts(new):
         return problem
     if _CREDENTIALS.match(new.repo):
         return (

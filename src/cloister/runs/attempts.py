@@ -1,167 +1,293 @@
-"""The attempts of one run, each in its own sandbox: started, rebuilt when their sandbox dies, ended."""
+"""The attempts of one run, each in its own sandbox: started, rebuilt when their sandbox dies, stopped, ended."""
 
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 
 import anyio
+from anyio.abc import TaskGroup
 
 from cloister.agent.budgeted import BudgetedModels
-from cloister.agent.checks import run_checks
 from cloister.agent.loop import Workplace, work
 from cloister.agent.progress import progress
-from cloister.core.commands import Computer, Stream
-from cloister.core.diagnosis import Diagnosis
-from cloister.core.errors import Bug, SandboxLost, sole
+from cloister.core.attempts import AttemptWish, shared, wishes
+from cloister.core.diagnosis import Comparison
+from cloister.core.errors import Bug, CloisterError, Fenced, SandboxLost, sole
+from cloister.core.escalation import Answer, Branch, GiveUp, Stuck
 from cloister.core.events import (
     AttemptEnded,
     AttemptStarted,
-    CommandOutput,
+    PhaseEnded,
+    PhaseStarted,
     RunResumed,
-    SandboxClosed,
-    SandboxOpened,
 )
 from cloister.core.history import effective
-from cloister.core.ids import RunId
 from cloister.core.journal import Journal
-from cloister.core.records import NewRun
-from cloister.core.text import decode
-from cloister.forge import workspace
+from cloister.core.lineage import root_of
+from cloister.core.records import Outcome
+from cloister.feedback.compare import compare
+from cloister.runs.attempt_journal import AttemptJournal
+from cloister.runs.growing import Growth
 from cloister.runs.means import Means
+from cloister.runs.places import Course, Places, SavedFiles
 from cloister.sandbox.api import Sandbox
 
 _LIVES = 3
-"""Sandboxes one attempt may use up before its run fails."""
+"""Sandboxes one attempt may use up before it fails."""
 
 
-@dataclass(frozen=True, slots=True)
-class Course:
-    """What every attempt of a run starts from."""
+class _Gate:
+    """Attempts that begin together wait until all have their sandboxes."""
 
-    run: RunId
-    request: NewRun
-    base: str
-    bare: Path
-    models: BudgetedModels
-    checks: tuple[str, ...]
-    baseline: tuple[Diagnosis, ...]
-    template: str = "default"
+    def __init__(self, awaited: Iterable[int]) -> None:
+        self._awaited = set(awaited)
+        self.all_here = anyio.Event()
+        self.open = anyio.Event()
 
-
-@dataclass(frozen=True, slots=True)
-class _SavedFiles:
-    """The repository inside one sandbox and where its save points go."""
-
-    computer: Computer
-    course: Course
-    attempt: int
-
-    async def tree(self) -> str:
-        return await workspace.tree(self.computer, self.course.bare, self.course.base)
-
-    async def save(self) -> str:
-        ref = f"refs/cloister/attempt/{self.attempt}"
-        return await workspace.save(self.computer, self.course.bare, self.course.base, ref)
+    def arrive(self, number: int) -> None:
+        """It has its sandbox, or will not come."""
+        self._awaited.discard(number)
+        if not self._awaited:
+            self.all_here.set()
 
 
 class Attempts:
-    """All attempts of one run."""
+    """All attempts of one run: those it begins with and those that searching and rewinding add."""
 
-    def __init__(self, means: Means, journal: Journal, course: Course) -> None:
+    def __init__(self, means: Means, journal: Journal, course: Course, sandbox: Sandbox) -> None:
         self._means = means
         self._journal = journal
         self._course = course
+        self._places = Places(means, journal, course, sandbox)
+        self._growth = Growth(journal, course)
+        self._wishes = wishes(course.request)
+        self._alone = len(self._wishes) == 1 and course.request.search is None
+        """A single attempt works in the warm sandbox itself, several in forks of it."""
+        self._at_work: dict[int, anyio.CancelScope] = {}
+        self._stopped: dict[int, str] = {}
+        """Attempts that are to end now → why."""
+        self._idle = anyio.Event()
 
-    async def run(self, sandbox: Sandbox) -> tuple[AttemptEnded, ...]:
-        """Run them all to their ends. A single one works in `sandbox` itself, several in forks of it."""
-        count = self._course.request.n
-        ended: dict[int, AttemptEnded] = {}
-        async with AsyncExitStack() as stack:
-            # Forked before any of them works, so that all start from the same files.
-            places = [sandbox]
-            if count > 1:
-                places = [await stack.enter_async_context(sandbox.fork()) for _ in range(count)]
+    async def run(self) -> tuple[AttemptEnded, ...]:
+        """Run them all to their ends; returns those, by number. What the log knows is not done again."""
+        known = [*range(len(self._wishes)), *self._growth.forked()]
+        todo = [number for number in known if self._ended(number) is None]
+        async with anyio.create_task_group() as tasks:
+            await self._begin(tasks, todo)
+            tasks.start_soon(self._heed_rewinds, tasks)
+            while True:
+                await self._all_ended()
+                if not await self._rewind(tasks):
+                    break
+            tasks.cancel_scope.cancel()
+        numbers = [*range(len(self._wishes)), *self._growth.forked()]
+        return tuple(ended for number in numbers if (ended := self._ended(number)) is not None)
 
-            async def one(number: int) -> None:
-                ended[number] = await self._attempt(number, places[number])
+    async def _begin(self, tasks: TaskGroup, todo: list[int]) -> None:
+        """Start attempts together: all have their sandboxes before any of them works."""
+        if self._alone or not todo:
+            for number in todo:
+                self._start(tasks, number)
+            return
+        gate = _Gate(todo)
+        started = anyio.current_time()
+        await self._journal.append(PhaseStarted("fork"))
+        for number in todo:
+            self._start(tasks, number, gate)
+        await gate.all_here.wait()
+        await self._journal.append(PhaseEnded("fork", anyio.current_time() - started))
+        gate.open.set()
 
-            async with anyio.create_task_group() as tasks:
-                for number in range(count):
-                    tasks.start_soon(one, number)
-        return tuple(ended[number] for number in range(count))
+    def _start(self, tasks: TaskGroup, number: int, gate: _Gate | None = None) -> None:
+        self._at_work[number] = anyio.CancelScope()
+        tasks.start_soon(self._attempt, tasks, number, gate)
 
-    async def _attempt(self, number: int, first: Sandbox) -> AttemptEnded:
-        so_far = progress(effective(self._journal.events), number)
-        if so_far.ended is not None:
-            return so_far.ended
-        if not any(
-            isinstance(event.body, AttemptStarted) and event.body.attempt == number
-            for event in self._journal.events
-        ):
-            await self._journal.append(AttemptStarted(number, self._course.models.role("code").name))
+    async def _all_ended(self) -> None:
+        while self._at_work:
+            self._idle = anyio.Event()
+            await self._idle.wait()
+
+    def _ended(self, number: int) -> AttemptEnded | None:
+        for event in self._journal.events:
+            if isinstance(event.body, AttemptEnded) and event.body.attempt == number:
+                return event.body
+        return None
+
+    async def _attempt(self, tasks: TaskGroup, number: int, gate: _Gate | None) -> None:
+        with self._at_work[number] as scope:
+            if self._first_green() is None:
+                await self._guarded(tasks, number, gate)
+        if gate is not None:
+            gate.arrive(number)
+        if scope.cancelled_caught or self._ended(number) is None:
+            winner = self._first_green()
+            why = self._stopped.get(number) or f"Attempt {winner} was proven first."
+            await self._end(number, "stopped", why)
+        del self._at_work[number]
+        self._stop_the_rest()
+        self._idle.set()
+
+    def _first_green(self) -> int | None:
+        """The attempt that makes all others needless."""
+        if not self._course.request.first_green:
+            return None
+        found = (e.body for e in self._journal.events if isinstance(e.body, AttemptEnded))
+        return next((body.attempt for body in found if body.outcome == "green"), None)
+
+    def _stop_the_rest(self) -> None:
+        winner = self._first_green()
+        if winner is not None:
+            for number in list(self._at_work):
+                if number != winner:
+                    self._stop(number, f"Attempt {winner} was proven first.")
+
+    def _stop(self, number: int, why: str) -> None:
+        self._stopped.setdefault(number, why)
+        self._at_work[number].cancel()
+
+    async def _guarded(self, tasks: TaskGroup, number: int, gate: _Gate | None) -> None:
+        """One of several that fails does not take the others with it."""
+        try:
+            await self._lives(tasks, number, gate)
+        except Exception as error:
+            cause = sole(error)
+            if self._alone or isinstance(cause, Fenced) or not isinstance(cause, CloisterError):
+                raise cause from None
+            await self._end(number, "failed", cause.message)
+
+    async def _lives(self, tasks: TaskGroup, number: int, gate: _Gate | None) -> None:
+        journal = AttemptJournal(self._journal, number)
+        models = self._models(number)
+        begun = await self._begun(number, models)
         for life in range(_LIVES):
             try:
-                async with self._place(number, first if life == 0 else None) as sandbox:
-                    return await self._work(number, sandbox)
+                async with self._place(number, journal, life, gate) as sandbox:
+                    await self._work(tasks, begun, journal, models, sandbox)
+                    self._stop_the_rest()
+                    return
             except Exception as error:
                 cause = sole(error)
                 if not isinstance(cause, SandboxLost) or life == _LIVES - 1:
                     raise cause from None
-                last = self._journal.events[-1].seq
-                await self._journal.append(RunResumed(last, number))
+                await self._journal.append(RunResumed(self._journal.events[-1].seq, number))
         raise Bug("an attempt without a life")
 
+    def _wish(self, number: int) -> AttemptWish:
+        """Attempts that were forked are like the one that they descend from."""
+        return self._wishes[root_of(self._journal.events, number)]
+
+    def _models(self, number: int) -> BudgetedModels:
+        wish = self._wish(number)
+        models = self._course.models
+        models = models if wish.model is None else models.instead(wish.model)
+        return models if wish.temperature is None else models.at(wish.temperature)
+
+    async def _begun(self, number: int, models: BudgetedModels) -> AttemptStarted:
+        for event in self._journal.events:
+            if isinstance(event.body, AttemptStarted) and event.body.attempt == number:
+                return event.body
+        wish = self._wish(number)
+        fork = self._growth.fork_of(number)
+        started = AttemptStarted(
+            number,
+            models.role("code").name,
+            parent=fork and fork.parent,
+            at=fork and fork.at_seq,
+            temperature=wish.temperature,
+            hint=fork.hint if fork else wish.hint,
+            budget=fork.budget if fork else shared(self._course.request.budget, self._wishes)[number],
+        )
+        await self._journal.append(started)
+        return started
+
     @asynccontextmanager
-    async def _place(self, number: int, first: Sandbox | None) -> AsyncGenerator[Sandbox]:
+    async def _place(
+        self, number: int, journal: Journal, life: int, gate: _Gate | None
+    ) -> AsyncGenerator[Sandbox]:
         """A sandbox whose files are those of the attempt's last save point."""
-        commit = progress(effective(self._journal.events), number).commit
-        if first is not None:
-            if commit is not None and commit != self._course.base:
-                await self._restore(first, commit)
-            yield first
-            return
-        request = self._course.request
-        course = self._course
-        async with self._means.open(request, course.run, course.template, self._journal) as sandbox:
-            info = sandbox.info
-            await self._journal.append(SandboxOpened(info.id, info.isolation, number, info.template))
-            await self._restore(sandbox, commit or self._course.base)
-            yield sandbox
-        await self._journal.append(SandboxClosed(sandbox.info.id, f"attempt {number} ended"))
+        commit = progress(effective(journal.events), number).commit or self._course.base
+        if life == 0 and self._alone and number == 0:
+            await self._bring(self._places.warm, commit)
+            yield self._places.warm
+        elif life == 0 and not self._alone:
+            async with self._places.fork(number) as sandbox:
+                if gate is not None:
+                    gate.arrive(number)
+                    await gate.open.wait()
+                await self._bring(sandbox, commit)
+                yield sandbox
+        else:
+            if gate is not None:
+                gate.arrive(number)  # the others need not wait for one that comes late
+            async with self._places.fresh(number, commit) as sandbox:
+                yield sandbox
 
-    async def _prove(self, number: int, commit: str) -> tuple[Diagnosis, ...]:
-        """The checks on `commit` in a sandbox like the one in which the baseline was taken."""
-        request = self._course.request
+    async def _bring(self, sandbox: Sandbox, commit: str) -> None:
+        if commit != self._course.base:
+            await self._places.restore(sandbox, commit)
 
-        def show(check: str, stream: Stream, data: bytes) -> None:
-            self._journal.show(CommandOutput(number, check, stream, decode(data)))
-
-        course = self._course
-        async with self._means.open(request, course.run, course.template, self._journal) as sandbox:
-            await self._restore(sandbox, commit)
-            return await run_checks(sandbox, self._course.checks, "proof", show)
-
-    async def _restore(self, sandbox: Sandbox, commit: str) -> None:
-        await workspace.restore(sandbox, self._course.bare, self._course.base, commit)
-
-    async def _work(self, number: int, sandbox: Sandbox) -> AttemptEnded:
-        course = self._course
-        return await work(
+    async def _work(
+        self,
+        tasks: TaskGroup,
+        begun: AttemptStarted,
+        journal: Journal,
+        models: BudgetedModels,
+        sandbox: Sandbox,
+    ) -> None:
+        course, number = self._course, begun.attempt
+        budget = begun.budget or course.request.budget
+        searching = course.request.search is not None
+        await work(
             Workplace(
                 attempt=number,
-                journal=self._journal,
+                journal=journal,
                 computer=sandbox,
-                models=course.models.of(number, course.request.budget),
+                models=models.of(number, budget),
                 policy=self._means.run_policy(course.request),
-                budget=course.request.budget,
-                files=_SavedFiles(sandbox, course, number),
-                prove=partial(self._prove, number),
+                budget=budget,
+                files=SavedFiles(sandbox, course, number),
+                prove=partial(self._places.prove, number),
                 base=course.base,
                 checks=course.checks,
                 baseline=course.baseline,
                 ask_seconds=self._means.ask_seconds,
                 patience=self._means.patience,
+                escalate=partial(self._escalate, tasks) if searching else None,
             )
         )
+
+    async def _escalate(self, tasks: TaskGroup, stuck: Stuck) -> Answer:
+        """A stuck attempt is gone on with from the best save points, if the search finds any."""
+        forks = await self._growth.search(stuck, frozenset(self._at_work))
+        for fork in forks:
+            if fork.attempt not in self._at_work and self._ended(fork.attempt) is None:
+                self._start(tasks, fork.attempt)
+        if forks:
+            return Branch(tuple(fork.attempt for fork in forks))
+        return GiveUp(f"It is stuck ({stuck.evidence}) and there is no save point or budget to go on from.")
+
+    async def _heed_rewinds(self, tasks: TaskGroup) -> None:
+        while True:
+            seen = len(self._journal.events)
+            await self._rewind(tasks)
+            await self._journal.changed(seen)
+
+    async def _rewind(self, tasks: TaskGroup) -> bool:
+        """Do what people asked for and nobody did yet: whether there was anything."""
+        forks = await self._growth.rewind()
+        for fork in forks:
+            for number in self._growth.beyond(fork, frozenset(self._at_work)):
+                self._stop(number, fork.reason)
+            if fork.attempt not in self._at_work:
+                self._start(tasks, fork.attempt)
+        return bool(forks)
+
+    async def _end(self, number: int, outcome: Outcome, reason: str) -> None:
+        """End it from outside; what its last save point holds stays."""
+        await self._places.gone(number, reason)
+        if self._ended(number) is not None:
+            return
+        so_far = progress(effective(AttemptJournal(self._journal, number).events), number)
+        course = self._course
+        found: Comparison = so_far.comparison or compare(course.baseline, course.baseline)
+        await self._journal.append(AttemptEnded(number, outcome, reason, so_far.commit or course.base, found))

@@ -13,7 +13,7 @@ import msgspec
 
 from cloister.agent.budgeted import BudgetedModels
 from cloister.agent.checks import find_checks, run_checks
-from cloister.agent.tournament import best
+from cloister.core.attempts import ForkedFrom
 from cloister.core.commands import Computer, Stream
 from cloister.core.diagnosis import Diagnosis
 from cloister.core.errors import Bug, CloisterError, Fenced, SandboxLost, UserError, sole
@@ -43,8 +43,11 @@ from cloister.core.records import NewRun
 from cloister.core.text import decode
 from cloister.forge import workspace
 from cloister.model.api import Models
-from cloister.runs.attempts import Attempts, Course
+from cloister.runs.attempts import Attempts
+from cloister.runs.forking import copy_files, inheritance
 from cloister.runs.means import Means
+from cloister.runs.places import Course
+from cloister.runs.ranking import choose_winner
 from cloister.runs.result import bare_repository, make_result
 from cloister.runs.rules import check_allowed, every_name, govern
 from cloister.runs.warming import known_baseline
@@ -169,6 +172,8 @@ class _Conductor:
                 return event.body
         request = admitted.request
         self._bare.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if request.forked_from is not None:
+            return await self._inherit(admitted, request.forked_from)
         async with self._phase("fetch"):
             found = await self._means.forge.fetch(request.repo, request.ref, self._bare)
         base = BaseFixed(found.commit, found.branch, found.note)
@@ -183,6 +188,19 @@ class _Conductor:
         check_allowed(governed.policy, tier=governed.request.tier, models=every_name(models))
         self._means = replace(means, policy=governed.policy, quota=governed.quota)
         return msgspec.structs.replace(admitted, request=governed.request)
+
+    async def _inherit(self, admitted: RunAdmitted, origin: ForkedFrom) -> BaseFixed:
+        """A forked run has the base, the baseline and the conversation of the run that it goes on from."""
+        events = await self._means.log(origin.run)
+        point, inherited = inheritance(events, admitted.request, admitted.who)
+        base = next((body for body in inherited if isinstance(body, BaseFixed)), None)
+        if base is None:
+            raise Bug("a save point without a base")
+        async with self._phase("fetch"):
+            parent = bare_repository(self._means.data_dir, origin.run)
+            await copy_files(parent, point, base.commit, self._bare)
+        await self._journal.append(*inherited)
+        return base
 
     @asynccontextmanager
     async def _sandbox(self, admitted: RunAdmitted) -> AsyncGenerator[tuple[Sandbox, Built]]:
@@ -238,8 +256,8 @@ class _Conductor:
             template=template.name,
         )
         async with self._phase("work"):
-            ended = await Attempts(self._means, self._journal, course).run(sandbox)
-        return best(ended)
+            ended = await Attempts(self._means, self._journal, course, sandbox).run()
+            return await choose_winner(self._journal, course, ended)
 
     async def _baseline(
         self, admitted: RunAdmitted, computer: Computer, known: Known | None

@@ -1,6 +1,6 @@
 """What conducting a run takes, wired once by the composition root."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +8,7 @@ from pathlib import Path
 from cloister.agent.budget import Ledger, Purse
 from cloister.core import limits
 from cloister.core.budget_tree import BudgetTree
+from cloister.core.events import Event
 from cloister.core.ids import RunId, SandboxId
 from cloister.core.journal import Journal
 from cloister.core.records import NewRun, Patience, Quota
@@ -43,6 +44,8 @@ class Means:
     ask_seconds: float
     doorway: Doorway
     """How doors are made here."""
+    log: Callable[[RunId], Awaitable[tuple[Event, ...]]]
+    """The whole log of another run. Raises `UserError` (`no_such_run`)."""
     budgets: BudgetTree
     """What the levels above a run may spend, and when people are told and asked."""
     ledger: Ledger

@@ -19,11 +19,11 @@ from cloister.core.events import (
     ChecksChosen,
     Event,
     RunAdmitted,
-    TurnEnded,
 )
 from cloister.core.history import effective
 from cloister.core.ids import RunId
 from cloister.core.journal import Journal
+from cloister.core.lineage import attempts_of, of_attempt, seen_by
 from cloister.core.records import NewRun
 from cloister.core.text import one_line
 from cloister.feedback.compare import compare
@@ -46,25 +46,54 @@ def bare_repository(data_dir: Path, run: RunId) -> Path:
     return data_dir / "runs" / run / "repo.git"
 
 
-def _base(events: Sequence[Event]) -> str | None:
+def base_commit(events: Sequence[Event]) -> str | None:
+    """What a run starts from; None before that is known."""
     return next((e.body.commit for e in events if isinstance(e.body, BaseFixed)), None)
 
 
 def _furthest(events: Sequence[Event]) -> str | None:
     """The newest save point of the attempt that is furthest: the fewest red, then the earliest."""
-    counting = effective(events)
-    attempts = sorted({e.body.attempt for e in counting if isinstance(e.body, TurnEnded)})
-    found = [progress(counting, attempt) for attempt in attempts]
-    furthest = min(found, key=lambda one: one.comparison.red if one.comparison else _UNKNOWN, default=None)
+    found = [progress(effective(seen_by(events, number)), number) for number in attempts_of(events)]
+    # What somebody stopped, or went back from, counts only when there is nothing else.
+    kept = [one for one in found if one.ended is None or one.ended.outcome != "stopped"] or found
+    saved = [one for one in kept if one.commit is not None]
+    furthest = min(saved, key=lambda one: one.comparison.red if one.comparison else _UNKNOWN, default=None)
     return furthest.commit if furthest else None
 
 
-def _result_commit(events: Sequence[Event]) -> str | None:
+def result_commit(events: Sequence[Event]) -> str | None:
     """The commit that stands for the run's work so far."""
     for event in reversed(events):
         if isinstance(event.body, ChangeMade):
             return event.body.commit
     return _furthest(events)
+
+
+def attempt_commit(events: Sequence[Event], attempt: int) -> str | None:
+    """What one attempt has saved last. Raises `UserError` (`no_such_attempt`)."""
+    known = attempts_of(events)
+    if attempt not in known:
+        there = ", ".join(map(str, known)) or "none yet"
+        raise UserError(
+            "no_such_attempt", f"Run {events[0].run} has no attempt {attempt}: there are {there}."
+        )
+    so_far = progress(effective(seen_by(events, attempt)), attempt)
+    return so_far.ended.commit if so_far.ended else so_far.commit
+
+
+def attempt_log(events: Sequence[Event], attempt: int) -> tuple[Event, ...]:
+    """What concerns one attempt. Raises `UserError` (`no_such_attempt`)."""
+    _check_known(events, attempt)
+    return of_attempt(events, attempt)
+
+
+def _check_known(events: Sequence[Event], attempt: int) -> None:
+    known = attempts_of(events)
+    if attempt not in known:
+        there = ", ".join(map(str, known)) or "none yet"
+        raise UserError(
+            "no_such_attempt", f"Run {events[0].run} has no attempt {attempt}: there are {there}."
+        )
 
 
 async def make_result(means: Means, journal: Journal, run: RunId, winner: AttemptEnded | None) -> None:
@@ -73,7 +102,7 @@ async def make_result(means: Means, journal: Journal, run: RunId, winner: Attemp
     A run that changed nothing has no change. What is in the log is not done again: the change is recorded
     before it is delivered, so a delivery that fails loses nothing.
     """
-    base = _base(journal.events)
+    base = base_commit(journal.events)
     saved = winner.commit if winner is not None else _furthest(journal.events)
     if base is None or saved is None or saved == base:
         return
@@ -144,9 +173,13 @@ def _count(comparison: Comparison) -> str:
     return f"{comparison.red} red, {comparison.passed} passed"
 
 
-async def run_diff(data_dir: Path, run: RunId, events: Sequence[Event]) -> str:
-    """The run's work so far as a unified diff; empty when nothing changed."""
-    base, commit = _base(events), _result_commit(events)
+async def run_diff(data_dir: Path, run: RunId, events: Sequence[Event], attempt: int | None = None) -> str:
+    """The run's work so far, or one attempt's, as a unified diff; empty when nothing changed.
+
+    Raises `UserError` (`no_such_attempt`).
+    """
+    base = base_commit(events)
+    commit = result_commit(events) if attempt is None else attempt_commit(events, attempt)
     if base is None or commit is None or commit == base:
         return ""
     return await change.diff(bare_repository(data_dir, run), base, commit)
@@ -157,7 +190,7 @@ async def run_apply(data_dir: Path, run: RunId, events: Sequence[Event], repo: s
 
     Raises `UserError` (`no_change`) when there is nothing to put.
     """
-    base, commit = _base(events), _result_commit(events)
+    base, commit = base_commit(events), result_commit(events)
     admitted = events[0].body
     if base is None or commit is None or commit == base or not isinstance(admitted, RunAdmitted):
         raise UserError("no_change", f"Run {run} has changed nothing yet: there is nothing to apply.")

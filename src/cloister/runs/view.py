@@ -6,6 +6,7 @@ from typing import assert_never
 
 import msgspec
 
+from cloister.core.attempts import ForkedFrom, Score
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.errors import Bug
 from cloister.core.events import (
@@ -13,6 +14,8 @@ from cloister.core.events import (
     AskAnswered,
     AskRaised,
     AttemptEnded,
+    AttemptForked,
+    AttemptsRanked,
     AttemptStarted,
     BaseFixed,
     BaselineTaken,
@@ -28,6 +31,8 @@ from cloister.core.events import (
     ContextSummarised,
     Event,
     FinishRefused,
+    Inherited,
+    JudgeSpoke,
     ModelChosen,
     ModelFailed,
     ModelReplied,
@@ -40,6 +45,7 @@ from cloister.core.events import (
     PromptReceived,
     ProofTaken,
     RequestDecided,
+    RewindRequested,
     RunAdmitted,
     RunClaimed,
     RunFinished,
@@ -58,6 +64,7 @@ from cloister.core.records import Budget, FileChange, Isolation, NewRun, Outcome
 from cloister.feedback.compare import compare
 
 _OfTheRun = RunAdmitted | RunClaimed | RunResumed | PhaseStarted | PhaseEnded | StopRequested | RunFinished
+_OfTheChoice = AttemptsRanked | JudgeSpoke | RewindRequested | Inherited
 _OfThePlace = (
     BaseFixed
     | PolicyFixed
@@ -73,6 +80,7 @@ _OfThePlace = (
 )
 _OfAnAttempt = (
     AttemptStarted
+    | AttemptForked
     | ModelReplied
     | ModelFailed
     | ModelSwitched
@@ -119,6 +127,11 @@ class AttemptView(msgspec.Struct, frozen=True):
     outcome: Outcome | None
     """None while it works."""
     reason: str | None
+    parent: int | None = None
+    """The attempt that it was forked from."""
+    at: int | None = None
+    """The save point of the parent."""
+    temperature: float | None = None
     cost: float | None = None
     """US dollars, as far as prices are known; None when none is."""
 
@@ -171,6 +184,10 @@ class RunView(msgspec.Struct, frozen=True):
     messages: tuple[Message, ...]
     stopping: bool
     """Somebody asked it to stop and it has not ended yet."""
+    forked_from: ForkedFrom | None = None
+    """The save point of another run that it goes on from."""
+    ranking: tuple[Score, ...] = ()
+    """What the evidence said of its attempts, best first."""
     budget: Budget = Budget()
     """What all its attempts together may spend."""
     cost: float | None = None
@@ -182,6 +199,9 @@ class RunView(msgspec.Struct, frozen=True):
 @dataclass(slots=True)
 class _Attempt:
     model: str | None = None
+    temperature: float | None = None
+    parent: int | None = None
+    at: int | None = None
     steps: int = 0
     usage: Usage = field(default_factory=Usage)
     commit: str | None = None
@@ -205,6 +225,7 @@ class _Draft:
     phases: list[Phase] = field(default_factory=list[Phase])
     """Those that are open, the innermost last."""
     stop_asked: bool = False
+    ranking: tuple[Score, ...] = ()
     base: BaseFixed | None = None
     isolation: Isolation | None = None
     checks: tuple[str, ...] = ()
@@ -237,6 +258,8 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
                 | RunFinished()
             ):
                 _of_the_run(draft, body, event.at)
+            case AttemptsRanked() | JudgeSpoke() | RewindRequested() | Inherited():
+                _of_the_choice(draft, body)
             case (
                 BaseFixed()
                 | PolicyFixed()
@@ -282,6 +305,16 @@ def _of_the_run(draft: _Draft, body: _OfTheRun, at: float) -> None:
             assert_never(body)
 
 
+def _of_the_choice(draft: _Draft, body: _OfTheChoice) -> None:
+    match body:
+        case AttemptsRanked():
+            draft.ranking = body.scores
+        case JudgeSpoke() | RewindRequested() | Inherited():
+            pass
+        case _:
+            assert_never(body)
+
+
 def _of_the_place(draft: _Draft, body: _OfThePlace) -> None:
     match body:
         case BaseFixed():
@@ -304,8 +337,10 @@ def _of_the_place(draft: _Draft, body: _OfThePlace) -> None:
 
 def _of_an_attempt(attempt: _Attempt, body: _OfAnAttempt) -> None:
     match body:
+        case AttemptForked():
+            attempt.parent, attempt.at = body.parent, body.at_seq
         case AttemptStarted():
-            attempt.model = body.model
+            attempt.model, attempt.temperature = body.model, body.temperature
         case ModelSwitched():
             attempt.model = body.to_model
         case ModelReplied():
@@ -392,6 +427,9 @@ def _attempt_views(draft: _Draft) -> tuple[AttemptView, ...]:
             comparison=attempt.comparison,
             outcome=attempt.ended.outcome if attempt.ended else None,
             reason=attempt.ended.reason if attempt.ended else None,
+            parent=attempt.parent,
+            at=attempt.at,
+            temperature=attempt.temperature,
             cost=attempt.cost,
         )
         for number, attempt in sorted(draft.attempts.items())
@@ -438,6 +476,8 @@ def _view(draft: _Draft, events: Sequence[Event], now: float) -> RunView:
         asks=() if finished else tuple(ask for ask in draft.asks.values() if ask.deadline > now),
         messages=tuple(draft.messages),
         stopping=draft.stop_asked and finished is None,
+        forked_from=request.forked_from,
+        ranking=draft.ranking,
         budget=request.budget,
         cost=_total([*(view.cost for view in attempts), draft.beside.cost]),
         budget_notes=tuple(draft.budget_notes),

@@ -15,11 +15,13 @@ from cloister.core.commands import Entry
 from cloister.core.events import Event
 from cloister.core.records import NewRun
 from cloister.runs.api import RunRow
+from cloister.runs.comparing import Compared
+from cloister.runs.tree import TreeView
 from cloister.runs.view import RunView
 from cloister.sandbox.api import SandboxInfo
 from cloister.sandbox.pool import PoolInfo
 from cloister.sandbox.templates.catalog import TemplateInfo
-from cloister.server import commands, files, process, runs, sandboxes, templates
+from cloister.server import commands, files, forks, process, runs, sandboxes, templates
 from cloister.server.auth import OPEN_PATH
 from cloister.server.errors import Problem
 
@@ -33,6 +35,8 @@ RECORDS = (
     Problem,
     RunRow,
     RunView,
+    TreeView,
+    Compared,
     SandboxInfo,
     TemplateInfo,
     commands.BackgroundCommand,
@@ -40,6 +44,9 @@ RECORDS = (
     files.MakeDirectory,
     files.Move,
     files.Remove,
+    forks.Fork,
+    forks.GoesOn,
+    forks.Rewind,
     process.NewCommand,
     runs.Admitted,
     runs.Answer,
@@ -88,6 +95,7 @@ async def openapi_json() -> Response[bytes]:
 HTTP_ROUTES: tuple[HTTPRouteHandler, ...] = (
     health,
     *runs.ROUTES,
+    *forks.ROUTES,
     *sandboxes.ROUTES,
     *commands.ROUTES,
     *files.ROUTES,

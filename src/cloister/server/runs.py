@@ -24,6 +24,11 @@ Run = Annotated[str, PathParameter(description="A run's id, or the start of one.
 After = Annotated[int, QueryParameter(ge=0, le=SEQ_MAX, description="Only events with a greater `seq`.")]
 
 
+Attempt = Annotated[
+    int | None, QueryParameter(ge=0, le=1_000_000, description="Only what this attempt did and inherited.")
+]
+
+
 class Admitted(msgspec.Struct, frozen=True):
     """A run that is durable."""
 
@@ -83,8 +88,12 @@ async def list_events(
     app: NamedDependency["App"],
     after: After = 0,
     limit: Annotated[int, QueryParameter(ge=1, le=10_000)] = 1_000,
+    attempt: Attempt = None,
 ) -> tuple[Event, ...]:
-    return await app.backbone.read(await app.backbone.resolve(run), after, limit)
+    found = await app.backbone.resolve(run)
+    if attempt is None:
+        return await app.backbone.read(found, after, limit)
+    return tuple(event for event in await app.log(found, attempt) if event.seq > after)[:limit]
 
 
 @get(
@@ -93,8 +102,8 @@ async def list_events(
     operation_id="getDiff",
     media_type=MediaType.TEXT,
 )
-async def get_diff(run: Run, app: NamedDependency["App"]) -> str:
-    return await app.diff(await app.backbone.resolve(run))
+async def get_diff(run: Run, app: NamedDependency["App"], attempt: Attempt = None) -> str:
+    return await app.diff(await app.backbone.resolve(run), attempt)
 
 
 @post("/v1/runs/{run:str}/say", summary="Tell the run something", operation_id="say", status_code=200)

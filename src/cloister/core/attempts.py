@@ -1,0 +1,113 @@
+"""What people ask of attempts, how attempts are scored, and where forks begin."""
+
+import math
+import re
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from cloister.core import limits
+from cloister.core.ids import RunId
+
+if TYPE_CHECKING:
+    from cloister.core.records import Budget, NewRun
+
+_BEAM = re.compile(r"beam:([1-9][0-9]?)")
+
+
+class AttemptWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How one attempt of a run differs from the others."""
+
+    model: str | None = None
+    """None is the run's."""
+    temperature: float | None = None
+    """None leaves it to the provider."""
+    share: float = 1.0
+    """Its part of the run's steps and tokens, in proportion to the shares of the others."""
+    hint: str | None = None
+    """What it is told besides the task."""
+
+
+class ForkedFrom(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The save point of another run from which a run goes on."""
+
+    run: RunId
+    seq: int
+    """The number of the save point's `TurnEnded` event there."""
+    say: str | None = None
+    """What the new run is told at this point."""
+
+
+class Search(msgspec.Struct, frozen=True):
+    """How stuck attempts are gone on with."""
+
+    kind: Literal["greedy", "beam"]
+    width: int
+    """Attempts that may be at work at a time in a beam."""
+
+
+class Score(msgspec.Struct, frozen=True):
+    """What the evidence says of one attempt. Fewer is better, the first field that differs decides."""
+
+    attempt: int
+    outcome: str
+    red: int
+    """What was asked for and is not green."""
+    new: int
+    """Failures that were not there before."""
+    weakened: int
+    """Tests that were deleted, skipped or made weaker."""
+    lines: int
+    """Added and removed together."""
+    tokens: int
+    why: str = ""
+    """What set it apart from the one ranked before it, in words."""
+
+
+def parse_search(text: str) -> Search | None:
+    """`greedy` or `beam:K`; None when it is neither."""
+    if text == "greedy":
+        return Search("greedy", 1)
+    found = _BEAM.fullmatch(text)
+    return Search("beam", int(found[1])) if found and int(found[1]) <= limits.ATTEMPTS else None
+
+
+def wishes(new: "NewRun") -> tuple[AttemptWish, ...]:
+    """One for each attempt that a run begins with."""
+    return new.attempts or (AttemptWish(),) * new.n
+
+
+def shared(budget: "Budget", wanted: tuple[AttemptWish, ...]) -> tuple["Budget", ...]:
+    """The budget of each attempt: steps, tokens and money are divided, time passes for all at once."""
+    whole = sum(wish.share for wish in wanted)
+    return tuple(part_of(budget, wish.share / whole) for wish in wanted)
+
+
+def part_of(budget: "Budget", part: float) -> "Budget":
+    """`part` of what can be divided."""
+    return msgspec.structs.replace(
+        budget,
+        steps=math.floor(budget.steps * part + 1e-9),
+        tokens=math.floor(budget.tokens * part + 1e-9),
+        dollars=None if budget.dollars is None else budget.dollars * part,
+    )
+
+
+def check_attempts(new: "NewRun") -> str | None:
+    """Why the attempts asked for cannot be made, as one sentence; None when they can."""
+    if new.attempts and new.n not in (1, len(new.attempts)):
+        return f"{len(new.attempts)} attempts are described and {new.n} asked for: leave --n out."
+    if len(new.attempts) > limits.ATTEMPTS:
+        return f"Attempts must be between 1 and {limits.ATTEMPTS}, not {len(new.attempts)}."
+    for wish in new.attempts:
+        if not (math.isfinite(wish.share) and 0 < wish.share <= 1_000_000):
+            return "The share of an attempt is a number greater than 0."
+        if wish.temperature is not None and not 0 <= wish.temperature <= 2:
+            return "The temperature of an attempt is a number from 0 to 2."
+        if wish.hint is not None and len(wish.hint) > limits.HINT_CHARS:
+            return f"The hint of an attempt has at most {limits.HINT_CHARS:,} characters."
+    if new.search is not None and parse_search(new.search) is None:
+        return f"A search is `greedy` or `beam:K` with K from 1 to {limits.ATTEMPTS}."
+    if any(part.steps < 1 or part.tokens < 1 for part in shared(new.budget, wishes(new))):
+        return "The budget leaves an attempt without a step or a token: give more steps or fewer attempts."
+    return None

@@ -1,0 +1,111 @@
+"""Where attempts work: forks of the warm sandbox, fresh sandboxes when one is lost, and those that prove."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cloister.agent.budgeted import BudgetedModels
+from cloister.agent.checks import run_checks
+from cloister.core.commands import Computer, Stream
+from cloister.core.diagnosis import Diagnosis
+from cloister.core.events import CommandOutput, SandboxClosed, SandboxOpened
+from cloister.core.ids import RunId, SandboxId
+from cloister.core.journal import Journal
+from cloister.core.records import NewRun
+from cloister.core.text import decode
+from cloister.forge import workspace
+from cloister.runs.means import Means
+from cloister.sandbox.api import Sandbox
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What every attempt of a run starts from."""
+
+    run: RunId
+    request: NewRun
+    base: str
+    bare: Path
+    models: BudgetedModels
+    checks: tuple[str, ...]
+    baseline: tuple[Diagnosis, ...]
+    template: str = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class SavedFiles:
+    """The repository inside one sandbox and where its save points go."""
+
+    computer: Computer
+    course: Course
+    attempt: int
+
+    async def tree(self) -> str:
+        return await workspace.tree(self.computer, self.course.bare, self.course.base)
+
+    async def save(self) -> str:
+        ref = f"refs/cloister/attempt/{self.attempt}"
+        return await workspace.save(self.computer, self.course.bare, self.course.base, ref)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The sandboxes of one run's attempts."""
+
+    means: Means
+    journal: Journal
+    course: Course
+    warm: Sandbox
+    """Holds the base as it was checked; forked, and worked in itself only by an attempt that is alone."""
+
+    _open_now: dict[int, SandboxId] = field(default_factory=dict[int, SandboxId])
+    """Attempt → the sandbox that the log believes it has."""
+
+    @asynccontextmanager
+    async def fork(self, attempt: int) -> AsyncGenerator[Sandbox]:
+        """A fork of the warm sandbox. Forks asked for at the same time may share one moment."""
+        async with self.warm.fork() as sandbox:
+            await self._opened(sandbox, attempt)
+            yield sandbox
+        await self.gone(attempt, f"attempt {attempt} ended")
+
+    @asynccontextmanager
+    async def fresh(self, attempt: int, commit: str) -> AsyncGenerator[Sandbox]:
+        """A new sandbox with the files of `commit` in it."""
+        async with self._open() as sandbox:
+            await self._opened(sandbox, attempt)
+            await self.restore(sandbox, commit)
+            yield sandbox
+        await self.gone(attempt, f"attempt {attempt} ended")
+
+    async def gone(self, attempt: int, why: str) -> None:
+        """The sandbox of an attempt is destroyed, if it had one."""
+        sandbox = self._open_now.pop(attempt, None)
+        if sandbox is not None:
+            await self.journal.append(SandboxClosed(sandbox, why))
+
+    async def restore(self, sandbox: Sandbox, commit: str) -> None:
+        """Bring the files of `commit` in."""
+        await workspace.restore(sandbox, self.course.bare, self.course.base, commit)
+
+    async def prove(self, attempt: int, commit: str) -> tuple[Diagnosis, ...]:
+        """The checks on `commit` in a sandbox like the one in which the baseline was taken."""
+
+        def show(check: str, stream: Stream, data: bytes) -> None:
+            self.journal.show(CommandOutput(attempt, check, stream, decode(data)))
+
+        async with self._open() as sandbox:
+            await self.restore(sandbox, commit)
+            return await run_checks(sandbox, self.course.checks, "proof", show)
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncGenerator[Sandbox]:
+        course = self.course
+        async with self.means.open(course.request, course.run, course.template, self.journal) as sandbox:
+            yield sandbox
+
+    async def _opened(self, sandbox: Sandbox, attempt: int) -> None:
+        info = sandbox.info
+        await self.journal.append(SandboxOpened(info.id, info.isolation, attempt, info.template))
+        self._open_now[attempt] = info.id

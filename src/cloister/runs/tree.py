@@ -1,0 +1,145 @@
+"""The tree of a run's attempts and their save points: a pure fold of the log."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from cloister.core.attempts import ForkedFrom, Score
+from cloister.core.errors import UserError
+from cloister.core.events import (
+    AttemptEnded,
+    AttemptForked,
+    AttemptsRanked,
+    AttemptStarted,
+    Event,
+    RunAdmitted,
+    RunFinished,
+)
+from cloister.core.ids import RunId
+from cloister.core.lineage import SavePoint, attempts_of, save_points
+from cloister.core.records import Outcome
+
+
+class PointView(msgspec.Struct, frozen=True):
+    """A save point: `cloister fork` and `cloister rewind` go on from its number."""
+
+    seq: int
+    step: int
+    commit: str
+    red: int | None
+    """What the newest checks found red; None before any ran."""
+
+
+class NodeView(msgspec.Struct, frozen=True):
+    """One attempt and what it saved itself; what came before is its parent's."""
+
+    attempt: int
+    parent: int | None
+    at: int | None
+    """The save point of the parent that it goes on from; 0 is the untouched base."""
+    reason: str | None
+    """Why it was forked; None for those the run began with."""
+    model: str | None
+    temperature: float | None
+    outcome: Outcome | None
+    """None while it works."""
+    ended: str | None
+    """Why it ended."""
+    points: tuple[PointView, ...]
+
+
+class TreeView(msgspec.Struct, frozen=True):
+    """All attempts of a run."""
+
+    run: RunId
+    forked_from: ForkedFrom | None
+    inherited: tuple[PointView, ...]
+    """Save points of the run it was forked from."""
+    winner: int | None
+    nodes: tuple[NodeView, ...]
+    """By number: a parent comes before its children."""
+    ranking: tuple[Score, ...] = ()
+
+
+def tree(events: Sequence[Event]) -> TreeView:
+    """The tree that the whole log `events` tells of."""
+    admitted = events[0].body
+    numbers = attempts_of(events)
+    began = next((e.seq for e in events if isinstance(e.body, AttemptStarted)), len(events) + 1)
+    points = {number: save_points(events, number) for number in numbers}
+    inherited = {p.seq: p for found in points.values() for p in found if p.seq < began}
+    finished = events[-1].body
+    ranked = next((e.body for e in events if isinstance(e.body, AttemptsRanked)), None)
+    return TreeView(
+        run=events[0].run,
+        forked_from=admitted.request.forked_from if isinstance(admitted, RunAdmitted) else None,
+        inherited=tuple(_point(inherited[seq]) for seq in sorted(inherited)),
+        winner=finished.attempt if isinstance(finished, RunFinished) else None,
+        nodes=tuple(_node(events, number, points[number]) for number in numbers),
+        ranking=ranked.scores if ranked else (),
+    )
+
+
+def _node(events: Sequence[Event], number: int, points: Sequence[SavePoint]) -> NodeView:
+    bodies = [e.body for e in events if getattr(e.body, "attempt", None) == number]
+    fork = next((body for body in bodies if isinstance(body, AttemptForked)), None)
+    started = next((body for body in bodies if isinstance(body, AttemptStarted)), None)
+    ended = next((body for body in bodies if isinstance(body, AttemptEnded)), None)
+    began = next(e.seq for e in events if e.body is bodies[0])
+    return NodeView(
+        attempt=number,
+        parent=fork and fork.parent,
+        at=fork and fork.at_seq,
+        reason=fork and fork.reason,
+        model=started and started.model,
+        temperature=started and started.temperature,
+        outcome=ended and ended.outcome,
+        ended=ended and ended.reason,
+        points=tuple(_point(point) for point in points if point.seq > began),
+    )
+
+
+def _point(point: SavePoint) -> PointView:
+    return PointView(point.seq, point.step, point.commit, point.comparison and point.comparison.red)
+
+
+def all_points(events: Sequence[Event]) -> dict[int, tuple[int, SavePoint]]:
+    """Every save point of a run by its number, with the attempt that made it, or the first that inherited it."""
+    found: dict[int, tuple[int, SavePoint]] = {}
+    for number in attempts_of(events):
+        for point in save_points(events, number):
+            found.setdefault(point.seq, (number, point))
+    return found
+
+
+def point_at(events: Sequence[Event], seq: int | None) -> tuple[int, SavePoint]:
+    """The attempt and the save point that `seq` names; None is the one its result, or its furthest work, stands on.
+
+    Raises `UserError` (`no_save_point`).
+    """
+    run, found = events[0].run, all_points(events)
+    if not found:
+        raise UserError("no_save_point", f"Run {run} has no save point yet: there is nothing to go on from.")
+    if seq is None:
+        return _furthest(events, found)
+    if seq not in found:
+        near = ", ".join(str(known) for known in sorted(found, key=lambda known: abs(known - seq))[:3])
+        raise UserError(
+            "no_save_point",
+            f"Event {seq} of run {run} is no save point: the nearest are {near}; `cloister tree {run}` lists them all.",
+        )
+    return found[seq]
+
+
+def _furthest(events: Sequence[Event], found: dict[int, tuple[int, SavePoint]]) -> tuple[int, SavePoint]:
+    finished = events[-1].body
+    winner = finished.attempt if isinstance(finished, RunFinished) else None
+    own = [one for one in found.values() if winner is None or one[0] == winner] or list(found.values())
+    if winner is not None:
+        return max(own, key=lambda one: one[1].seq)
+    last = dict(sorted(own, key=lambda one: one[1].seq))
+    return min(last.items(), key=lambda one: (_red(one[1]), -one[1].seq))
+
+
+def _red(point: SavePoint) -> int:
+    return 1_000_000 if point.comparison is None else point.comparison.red

@@ -1,0 +1,75 @@
+"""Routes of trees and forks: look at a run's attempts, go on from a save point, compare."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from litestar import get, post
+from litestar.di import NamedDependency
+from litestar.params import JSONBody, QueryParameter
+
+from cloister.core.ids import RunId
+from cloister.runs.comparing import Compared
+from cloister.runs.tree import TreeView
+from cloister.server.runs import SEQ_MAX, Admitted, Run
+
+if TYPE_CHECKING:
+    from cloister.app import App
+
+Seq = Annotated[int, msgspec.Meta(ge=1, le=SEQ_MAX)]
+Subject = Annotated[str, QueryParameter(description="A run, or an attempt of it: `RUN/K`.")]
+
+
+class Fork(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A new run that goes on from a save point."""
+
+    at: Seq | None = None
+    """The number of its event; else where the run's result, or its furthest work, stands."""
+    prompt: str | None = None
+    """What the new run is told there."""
+
+
+class Rewind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Go on from an earlier save point."""
+
+    to: Seq
+
+
+class GoesOn(msgspec.Struct, frozen=True):
+    """The run that goes on: the same one, or a fork of one that was finished."""
+
+    id: RunId
+
+
+@get("/v1/runs/{run:str}/tree", summary="The attempts of a run and their save points", operation_id="getTree")
+async def get_tree(run: Run, app: NamedDependency["App"]) -> TreeView:
+    return await app.tree(await app.backbone.resolve(run))
+
+
+@post(
+    "/v1/runs/{run:str}/fork",
+    summary="Go on from a save point in a new run",
+    operation_id="forkRun",
+    status_code=201,
+)
+async def fork_run(run: Run, data: JSONBody[Fork], app: NamedDependency["App"]) -> Admitted:
+    found = await app.backbone.resolve(run)
+    made, new = await app.fork(found, data.at, data.prompt, app.settings.user)
+    return Admitted(made, new)
+
+
+@post(
+    "/v1/runs/{run:str}/rewind",
+    summary="Go on from an earlier save point",
+    operation_id="rewindRun",
+    status_code=200,
+)
+async def rewind_run(run: Run, data: JSONBody[Rewind], app: NamedDependency["App"]) -> GoesOn:
+    return GoesOn(await app.rewind(await app.backbone.resolve(run), data.to, app.settings.user))
+
+
+@get("/v1/compare", summary="Two runs or attempts side by side", operation_id="compare")
+async def compare(a: Subject, b: Subject, app: NamedDependency["App"]) -> Compared:
+    return await app.compare(a, b)
+
+
+ROUTES = (get_tree, fork_run, rewind_run, compare)
