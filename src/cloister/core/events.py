@@ -226,6 +226,8 @@ class ConnectionDecided(Body, frozen=True):
     port: int
     effect: Literal["allow", "deny"]
     rule: str
+    credential: str | None = None
+    """The name of the credential that the door adds; its value is nowhere."""
 
 
 class ConnectionClosed(Body, frozen=True):
@@ -235,6 +237,8 @@ class ConnectionClosed(Body, frozen=True):
     sent_bytes: int
     received_bytes: int
     seconds: float
+    credential: str | None = None
+    """The name of the credential that the door added."""
 
 
 class ChangeMade(Body, frozen=True):
