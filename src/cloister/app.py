@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,6 +35,8 @@ from cloister.policy.api import Policy
 from cloister.policy.builtin import BUILT_IN
 from cloister.policy.decide import decide
 from cloister.policy.read import layer
+from cloister.runs.audit.otlp import Collector, check_endpoint
+from cloister.runs.audit.ship import ship
 from cloister.runs.commands import Commands, open_commands
 from cloister.runs.conduct import conduct
 from cloister.runs.means import Means, run_layer
@@ -98,15 +101,15 @@ class App:
         return await self.backbone.append_outside(run, AskAnswered(ask, answer, who))
 
     async def view(self, run: RunId) -> RunView:
-        return fold(await self._events(run), time.time())
+        return fold(await self.events(run), time.time())
 
     async def diff(self, run: RunId) -> str:
-        return await run_diff(self.settings.data_dir, run, await self._events(run))
+        return await run_diff(self.settings.data_dir, run, await self.events(run))
 
     async def apply(self, run: RunId, repo: str) -> Delivered:
-        return await run_apply(self.settings.data_dir, run, await self._events(run), repo)
+        return await run_apply(self.settings.data_dir, run, await self.events(run), repo)
 
-    async def _events(self, run: RunId) -> tuple[Event, ...]:
+    async def events(self, run: RunId) -> tuple[Event, ...]:
         """The whole log of a run, page by page."""
         events: tuple[Event, ...] = ()
         while page := await self.backbone.read(run, after=len(events)):
@@ -183,6 +186,17 @@ async def _background(work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncGen
             tasks.cancel_scope.cancel()
 
 
+@asynccontextmanager
+async def _exported(settings: Settings) -> AsyncGenerator[None]:
+    """The audit goes to the collector, where there is one, while the block lasts."""
+    if settings.file.otlp_endpoint is None:
+        yield
+        return
+    collector = Collector(check_endpoint(settings.file.otlp_endpoint), settings.otlp_headers)
+    async with _background(partial(ship, settings.log_path, collector)):
+        yield
+
+
 def _means(settings: Settings, host: Host, warming: Warming, policy: Policy) -> Means:
     """What conducting runs takes."""
     return Means(
@@ -214,9 +228,10 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         if role == "server":
             stack.enter_context(_server_lock(settings.data_dir))
         stack.enter_context(owners.hold(owner))
-        backbone = await stack.enter_async_context(
-            open_backbone(settings.data_dir / "cloister.db", owner_lives=owners.lives)
-        )
+        backbone = await stack.enter_async_context(open_backbone(settings.log_path, owner_lives=owners.lives))
+        if role == "server":
+            stack.push_async_callback(backbone.sign_audit)
+            await stack.enter_async_context(_exported(settings))
         choices = Choices(settings.file.runtime, settings.file.runsc, settings.file.store)
         host = local_tiers(settings.data_dir, owner, settings.path, choices)
         stack.push_async_callback(host.close)

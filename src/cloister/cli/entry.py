@@ -9,10 +9,12 @@ from cloister import __version__
 from cloister.cli import (
     answer,
     apply,
+    audit,
     diff,
     doctor,
     log,
     ps,
+    receipt,
     run,
     sandbox,
     say,
@@ -66,6 +68,8 @@ app.command("answer")(answer.answer)
 app.command("log")(log.log)
 app.command("diff")(diff.diff)
 app.command("apply")(apply.apply)
+app.command("receipt")(receipt.receipt)
+app.add_typer(audit.app, name="audit")
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(template.app, name="template")
 app.command("serve")(serve.serve)

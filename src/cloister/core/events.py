@@ -255,6 +255,8 @@ class ChangeDelivered(Body, frozen=True):
 
     where: str
     branch: str
+    receipt: bool = False
+    """Whether the receipt went along, as the commit's note under `refs/notes/cloister`."""
 
 
 class RunFinished(Body, frozen=True):

@@ -103,6 +103,13 @@ def _person(author: str) -> tuple[str, str]:
     return found[1], found[2]
 
 
+async def files_of_save(bare: Path, base: str, saved: str) -> tuple[FileChange, ...]:
+    """The files of the change that `make_change` would make of `saved`."""
+    found = await in_bare(bare, "rev-parse", "--verify", "--end-of-options", f"{saved}^{{tree}}")
+    tree = await _without_strays(bare, base, oid(must(found, f"find the save {saved[:12]}")))
+    return await files(bare, base, tree)
+
+
 async def files(bare: Path, base: str, commit: str) -> tuple[FileChange, ...]:
     """The files in which `commit` differs from `base`, sorted by path."""
     raw = await in_bare(bare, *_DIFF, "--raw", "--numstat", "-z", "--end-of-options", base, commit)

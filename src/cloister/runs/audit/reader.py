@@ -62,6 +62,17 @@ class AuditReader:
         with mapped(self._path):
             return self.db.execute("SELECT COALESCE(MAX(number), 0) FROM audit").fetchone()[0]
 
+    def checkpoints(self, after: int, until: int) -> tuple[Checkpoint, ...]:
+        """Those over entries with a greater number than `after` and none beyond `until`, in order."""
+        if self.db is None:
+            return ()
+        query = (
+            f"SELECT {CHECKPOINT_COLUMNS} FROM audit_checkpoints "  # noqa: S608
+            "WHERE number > ? AND number <= ? ORDER BY number, id"
+        )
+        with mapped(self._path), closing(self.db.execute(query, (after, until))) as found:
+            return tuple(Checkpoint(*row) for row in found)
+
     def seal(self, run: RunId) -> Checkpoint | None:
         """The checkpoint that marks the end of `run`."""
         if self.db is None:

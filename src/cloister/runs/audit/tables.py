@@ -33,6 +33,7 @@ TABLES = (
         key TEXT NOT NULL,
         signature TEXT NOT NULL
     ) STRICT""",
+    "CREATE INDEX audit_checkpoints_by_number ON audit_checkpoints (number)",
     """CREATE TRIGGER audit_checkpoints_never_change BEFORE UPDATE ON audit_checkpoints
         BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END""",
     """CREATE TRIGGER audit_checkpoints_never_go BEFORE DELETE ON audit_checkpoints
