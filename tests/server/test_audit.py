@@ -134,10 +134,10 @@ async def test_a_receipt_comes_as_json_and_as_a_page(served: Served) -> None:
         "do [it](http://evil.example)",
     )
     assert made["seal"]["run"] == fence.run
-    text = await served.client.get(f"/v1/runs/{fence.run}/receipt?format=markdown")
+    text = await served.client.get(f"/v1/runs/{fence.run}/receipt/markdown")
     assert text.headers["content-type"].startswith("text/plain")
     assert "`do [it](http://evil.example)`" in text.text
-    assert (await served.client.get(f"/v1/runs/{fence.run}/receipt?format=html")).status_code == 400
+    assert (await served.client.get("/v1/runs/r-none/receipt")).status_code == 404
 
 
 async def test_what_is_not_signed_yet_is_signed_when_asked(serving: Serve, settings: Settings) -> None:

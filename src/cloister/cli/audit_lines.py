@@ -12,7 +12,7 @@ import msgspec
 from cloister.core.errors import UserError
 from cloister.core.text import one_line
 from cloister.runs.audit.entry import AuditEntry
-from cloister.runs.audit.verify import Problem, Verdict
+from cloister.runs.audit.verify import Flaw, Verdict
 
 VALUE_CHARS = 120
 _AGO = re.compile(r"([0-9]{1,6})([smhd])")
@@ -60,7 +60,7 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
         yield f"Key     {one_line(verdict.key, 80)}"
 
 
-def _problem(problem: Problem) -> str:
+def _problem(problem: Flaw) -> str:
     place = "log" if problem.number is None else f"entry {problem.number}"
     return f"{place}: {one_line(problem.why, 300)}"
 

@@ -3,10 +3,10 @@
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import anyio
-from litestar import MediaType, Response, get
+from litestar import MediaType, get
 from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
@@ -168,16 +168,23 @@ async def verify_audit(
 
 
 @get("/v1/runs/{run:str}/receipt", summary="What the run touched", operation_id="getReceipt")
-async def get_receipt(
-    run: Run,
-    app: NamedDependency["App"],
-    form: Annotated[Literal["json", "markdown"], QueryParameter(name="format")] = "json",
-) -> Response[Receipt | str]:
+async def get_receipt(run: Run, app: NamedDependency["App"]) -> Receipt:
+    return await _receipt(run, app)
+
+
+@get(
+    "/v1/runs/{run:str}/receipt/markdown",
+    summary="What the run touched, as one page",
+    operation_id="getReceiptPage",
+    media_type=MediaType.TEXT,
+)
+async def get_receipt_page(run: Run, app: NamedDependency["App"]) -> str:
+    return page(await _receipt(run, app))
+
+
+async def _receipt(run: str, app: "App") -> Receipt:
     found = await app.backbone.resolve(run)
-    made = await run_receipt(app.settings.log_path, found, await app.events(found))
-    if form == "markdown":
-        return Response(page(made), media_type=MediaType.TEXT)
-    return Response(made, media_type=MediaType.JSON)
+    return await run_receipt(app.settings.log_path, found, await app.events(found))
 
 
-ROUTES = (list_audit, verify_audit, get_receipt)
+ROUTES = (list_audit, verify_audit, get_receipt, get_receipt_page)

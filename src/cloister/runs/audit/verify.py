@@ -26,7 +26,7 @@ PROBLEMS = 20
 T = TypeVar("T")
 
 
-class Problem(msgspec.Struct, frozen=True):
+class Flaw(msgspec.Struct, frozen=True):
     """Something that is not as it was written."""
 
     why: str
@@ -48,7 +48,7 @@ class Verdict(msgspec.Struct, frozen=True):
     """The newest entry that a trusted signature covers; after it only the chain itself speaks."""
     key: str | None
     """The key that all trust began with: the one that was given, else the first of the chain."""
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[Flaw, ...] = ()
 
 
 class _Chain(msgspec.Struct):
@@ -95,12 +95,12 @@ def verify(db: sqlite3.Connection | None, pinned: str | None = None) -> Verdict:
     )
 
 
-def _some(problems: Iterator[Problem]) -> list[Problem]:
+def _some(problems: Iterator[Flaw]) -> list[Flaw]:
     """All of them are looked at and the first are kept."""
     return [problem for position, problem in enumerate(problems) if position < PROBLEMS]
 
 
-def _entries(db: sqlite3.Connection, chain: _Chain) -> Iterator[Problem]:
+def _entries(db: sqlite3.Connection, chain: _Chain) -> Iterator[Flaw]:
     """The chain by itself: numbers, links, hashes."""
     for row in db.execute(f"SELECT {ENTRY_COLUMNS} FROM audit ORDER BY number"):  # noqa: S608
         entry = AuditEntry(*row)
@@ -108,17 +108,15 @@ def _entries(db: sqlite3.Connection, chain: _Chain) -> Iterator[Problem]:
             gone = f"{chain.newest + 1}" + (
                 f" to {entry.number - 1}" if entry.number > chain.newest + 2 else ""
             )
-            yield Problem(f"Entry {gone} was removed.", chain.newest + 1)
+            yield Flaw(f"Entry {gone} was removed.", chain.newest + 1)
         elif entry.previous != chain.head:
-            yield Problem(
+            yield Flaw(
                 f"Entry {entry.number} does not follow entry {entry.number - 1}: one of them was edited, "
                 "or their order was.",
                 entry.number,
             )
         if entry_hash(entry) != entry.hash:
-            yield Problem(
-                f"Entry {entry.number} was edited: its hash is not that of its content.", entry.number
-            )
+            yield Flaw(f"Entry {entry.number} was edited: its hash is not that of its content.", entry.number)
         chain.newest, chain.head = entry.number, entry.hash
         _remember(chain, entry)
     highest = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'audit'").fetchone()
@@ -126,7 +124,7 @@ def _entries(db: sqlite3.Connection, chain: _Chain) -> Iterator[Problem]:
         why = (
             f"The audit ends with entry {chain.newest} and once had entry {highest[0]}: its end was cut off."
         )
-        yield Problem(why, chain.newest + 1)
+        yield Flaw(why, chain.newest + 1)
 
 
 def _remember(chain: _Chain, entry: AuditEntry) -> None:
@@ -167,39 +165,39 @@ def _trusted(chain: _Chain, checkpoints: list[Checkpoint], pinned: str | None) -
 
 def _signatures(
     db: sqlite3.Connection, chain: _Chain, checkpoints: list[Checkpoint], trust: _Trust
-) -> Iterator[Problem]:
+) -> Iterator[Flaw]:
     introduced = {key: number for number, key, _ in reversed(chain.keys)}
     for each in checkpoints:
         data = signed_bytes(each.number, each.hash, each.at_us, each.run, each.key)
         if not valid(each.key, each.signature, data):
-            yield Problem(f"The signature over entry {each.number} is not valid.", each.number)
+            yield Flaw(f"The signature over entry {each.number} is not valid.", each.number)
             continue
         found = db.execute("SELECT hash FROM audit WHERE number = ?", (each.number,)).fetchone()
         if found is None:
             why = f"Entry {each.number} was signed and is gone: the audit was cut off after entry {chain.newest}."
-            yield Problem(why, min(each.number, chain.newest + 1))
+            yield Flaw(why, min(each.number, chain.newest + 1))
         elif found[0] != each.hash:
-            yield Problem(
+            yield Flaw(
                 f"Entry {each.number} is not the one that was signed: it or one before it was edited.",
                 each.number,
             )
         elif introduced.get(each.key, each.number + 1) > each.number:
-            yield Problem(
+            yield Flaw(
                 f"Entry {each.number} was signed with a key that no entry before it names.", each.number
             )
     if checkpoints and max(checkpoints, key=lambda each: each.number).key not in trust.keys:
         number = max(each.number for each in checkpoints)
-        yield Problem(
+        yield Flaw(
             f"The newest signature, over entry {number}, is of a key that the trusted one did not introduce: "
             "if you know that the key was replaced, verify with --key and the new one.",
             number,
         )
     elif trust.root is not None and not checkpoints and chain.ends:
-        yield Problem("No signature is left.", chain.newest)
+        yield Flaw("No signature is left.", chain.newest)
     signed = {each.run for each in checkpoints}
     for run, number in chain.ends.items():
         if run not in signed and run not in chain.excused and number > chain.backfilled:
-            yield Problem(f"The signature over the end of run {run} was removed.", number, run)
+            yield Flaw(f"The signature over the end of run {run} was removed.", number, run)
 
 
 class _EventRow(NamedTuple):
@@ -218,7 +216,7 @@ class _Audited(NamedTuple):
     log: str | None
 
 
-def _log(db: sqlite3.Connection) -> Iterator[Problem]:
+def _log(db: sqlite3.Connection) -> Iterator[Flaw]:
     """The log beside the chain, both in the order of runs and their events."""
     events = (
         _EventRow(*row)
@@ -241,7 +239,7 @@ def _log(db: sqlite3.Connection) -> Iterator[Problem]:
         seq += 1
         yield from _without_event(audited, (event.run, event.seq))
         if event.seq != seq:
-            yield Problem(f"Event {seq} of run {run} was removed.", None, run, seq)
+            yield Flaw(f"Event {seq} of run {run} was removed.", None, run, seq)
             seq = event.seq
         log = extended(log, event.seq, microseconds(event.at), event.body)
         entry = audited.next if audited.next and audited.next[:2] == (event.run, event.seq) else None
@@ -253,41 +251,41 @@ def _log(db: sqlite3.Connection) -> Iterator[Problem]:
     yield from _without_event(audited, None)
 
 
-def _compared(event: _EventRow, entry: _Audited | None, log: str) -> Iterator[Problem]:
+def _compared(event: _EventRow, entry: _Audited | None, log: str) -> Iterator[Flaw]:
     """One event and its entry."""
     place = f"event {event.seq} of run {event.run}"
     try:
         kind = decode_tag(event.body).type
     except msgspec.DecodeError:
-        yield Problem(f"The body of {place} is no event.", entry and entry.number, event.run, event.seq)
+        yield Flaw(f"The body of {place} is no event.", entry and entry.number, event.run, event.seq)
         return
     if entry is None:
         if kind in AUDITED_KINDS:
             why = f"The entry of {place} ({kind}) is missing."
-            yield Problem(why, None, event.run, event.seq)
+            yield Flaw(why, None, event.run, event.seq)
         return
     if entry.log != log:
         why = (
             f"Up to {place} the log is not the one that entry {entry.number} speaks of: an event was edited."
         )
-        yield Problem(why, entry.number, event.run, event.seq)
+        yield Flaw(why, entry.number, event.run, event.seq)
     elif entry.kind != kind or entry.at_us != microseconds(event.at):
-        yield Problem(f"Entry {entry.number} is not that of {place}.", entry.number, event.run, event.seq)
+        yield Flaw(f"Entry {entry.number} is not that of {place}.", entry.number, event.run, event.seq)
 
 
-def _run_end(run: str, seq: int, log: str, rows: dict[str, tuple[int, str]]) -> Iterator[Problem]:
+def _run_end(run: str, seq: int, log: str, rows: dict[str, tuple[int, str]]) -> Iterator[Flaw]:
     """What follows a run's last entry is held only by what the run's row says."""
     if run and rows[run] != (seq, log):
         last, _ = rows[run]
         what = "was edited" if last == seq else f"ends with event {seq} and should end with {last}"
-        yield Problem(f"The end of the log of run {run} {what}.", None, run, seq)
+        yield Flaw(f"The end of the log of run {run} {what}.", None, run, seq)
 
 
-def _without_event(audited: "_Peek[_Audited]", until: tuple[str, int] | None) -> Iterator[Problem]:
+def _without_event(audited: "_Peek[_Audited]", until: tuple[str, int] | None) -> Iterator[Flaw]:
     """Entries that come before `until` and whose events are not there."""
     while audited.next is not None and (until is None or audited.next[:2] < until):
         entry = audited.step()
-        yield Problem(
+        yield Flaw(
             f"Entry {entry.number} speaks of event {entry.seq} of run {entry.run}, which was removed.",
             entry.number,
             entry.run,
