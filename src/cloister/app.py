@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,6 +42,8 @@ from cloister.model.registry import Access
 from cloister.model.routing import Job, chosen, open_models
 from cloister.policy.api import Policy
 from cloister.policy.read import layer
+from cloister.runs.audit.otlp import Collector, check_endpoint
+from cloister.runs.audit.ship import ship
 from cloister.runs.budget_ledger import BudgetReport, SqliteLedger, run_accounts
 from cloister.runs.commands import Commands, open_commands
 from cloister.runs.comparing import Compared, Subject, compare_runs, parse_subject
@@ -85,7 +88,7 @@ class App:
         """What every level above the runs has spent; with a run, those above it, itself and its attempts."""
         if run is None:
             return BudgetReport(await self.ledger.accounts())
-        events = await self._events(run)
+        events = await self.events(run)
         return BudgetReport((*await self.ledger.accounts_of(run), *run_accounts(events)))
 
     async def submit(self, new: NewRun, who: str) -> tuple[RunId, bool]:
@@ -123,7 +126,7 @@ class App:
         return await self.backbone.append_outside(run, ModelChosen(usual_model(self.settings, name), who))
 
     async def view(self, run: RunId) -> RunView:
-        return fold(await self._events(run), time.time())
+        return fold(await self.events(run), time.time())
 
     async def _check_attempts(self, new: NewRun) -> None:
         """Whether every attempt has a model here and a fork something to go on from. Raises `UserError`."""
@@ -131,25 +134,25 @@ class App:
             if wish.model is not None:
                 chosen(model_access(self.settings), "code", Job(new.repo, wish.model))
         if new.forked_from is not None:
-            check_fork(await self._events(new.forked_from.run), new)
+            check_fork(await self.events(new.forked_from.run), new)
 
     async def diff(self, run: RunId, attempt: int | None = None) -> str:
-        return await run_diff(self.settings.data_dir, run, await self._events(run), attempt)
+        return await run_diff(self.settings.data_dir, run, await self.events(run), attempt)
 
     async def log(self, run: RunId, attempt: int) -> tuple[Event, ...]:
         """What concerns one attempt. Raises `UserError` (`no_such_attempt`)."""
-        return attempt_log(await self._events(run), attempt)
+        return attempt_log(await self.events(run), attempt)
 
     async def tree(self, run: RunId) -> TreeView:
-        return tree(await self._events(run))
+        return tree(await self.events(run))
 
     async def fork(self, run: RunId, at: int | None, say: str | None, who: str) -> tuple[RunId, bool]:
         """A new run that goes on from a save point of `run`. Raises `UserError` (`no_save_point`)."""
-        return await self.submit(fork_request(await self._events(run), at, say), who)
+        return await self.submit(fork_request(await self.events(run), at, say), who)
 
     async def rewind(self, run: RunId, to: int, who: str) -> RunId:
         """Let `run` go on from an earlier save point; one that is finished is forked. Returns which run goes on."""
-        events = await self._events(run)
+        events = await self.events(run)
         _, point = point_at(events, to)
         if isinstance(events[-1].body, RunFinished):
             return (await self.fork(run, point.seq, None, who))[0]
@@ -164,12 +167,13 @@ class App:
     async def _subject(self, text: str) -> Subject:
         name, attempt = parse_subject(text)
         run = await self.backbone.resolve(name)
-        return Subject(await self._events(run), attempt)
+        return Subject(await self.events(run), attempt)
 
     async def apply(self, run: RunId, repo: str) -> Delivered:
-        return await run_apply(self.settings.data_dir, run, await self._events(run), repo)
+        return await run_apply(self.settings.data_dir, run, await self.events(run), repo)
 
-    async def _events(self, run: RunId) -> tuple[Event, ...]:
+    async def events(self, run: RunId) -> tuple[Event, ...]:
+        """The whole log of a run."""
         return await whole_log(self.backbone, run)
 
 
@@ -271,6 +275,17 @@ async def _background(work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncGen
             tasks.cancel_scope.cancel()
 
 
+@asynccontextmanager
+async def _exported(settings: Settings) -> AsyncGenerator[None]:
+    """The audit goes to the collector, where there is one, while the block lasts."""
+    if settings.file.otlp_endpoint is None:
+        yield
+        return
+    collector = Collector(check_endpoint(settings.file.otlp_endpoint), settings.otlp_headers)
+    async with _background(partial(ship, settings.log_path, collector)):
+        yield
+
+
 def _means(
     settings: Settings,
     host: Host,
@@ -314,9 +329,10 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         if role == "server":
             stack.enter_context(_server_lock(settings.data_dir))
         stack.enter_context(owners.hold(owner))
-        backbone = await stack.enter_async_context(
-            open_backbone(settings.data_dir / "cloister.db", owner_lives=owners.lives)
-        )
+        backbone = await stack.enter_async_context(open_backbone(settings.log_path, owner_lives=owners.lives))
+        if role == "server":
+            stack.push_async_callback(backbone.sign_audit)
+            await stack.enter_async_context(_exported(settings))
         choices = Choices(settings.file.runtime, settings.file.runsc, settings.file.store)
         host = local_tiers(settings.data_dir, owner, settings.path, choices)
         stack.push_async_callback(host.close)

@@ -5,6 +5,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
+from urllib.parse import unquote
 
 import msgspec
 
@@ -94,6 +95,8 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     project: tuple[ProjectEntry, ...] = ()
     pool: tuple[PoolWish, ...] = ()
     """Sandboxes that a server keeps ready, one `[[pool]]` table per template."""
+    otlp_endpoint: str | None = None
+    """Base URL of an OpenTelemetry collector that a server sends the audit to."""
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -112,6 +115,13 @@ class Settings(msgspec.Struct, frozen=True):
     """Those that credentials are read from. Never leave the host process."""
     amazon: dict[str, Secret] = {}
     """Who asks Amazon Bedrock, and where: `region`, `access_key`, `secret_key`, `session_token`."""
+    otlp_headers: dict[str, Secret] = {}
+    """What the collector wants to see, such as a key."""
+
+    @property
+    def log_path(self) -> Path:
+        """The file of the log and the audit."""
+        return self.data_dir / "cloister.db"
 
 
 def default_data_dir(env: Mapping[str, str]) -> Path:
@@ -167,22 +177,30 @@ def read_settings(env: Mapping[str, str] | None = None, data_dir: Path | None = 
         # The variables of OpenAI's own client, which people point at servers of their own.
         url = other
         keys.setdefault("compatible", env.get("OPENAI_API_KEY", ""))
+    collector = env.get("OTEL_EXPORTER_OTLP_ENDPOINT") or settings.otlp_endpoint
     return Settings(
         data_dir=data,
         config_path=config,
-        file=msgspec.structs.replace(settings, model=model, model_url=url),
+        file=msgspec.structs.replace(settings, model=model, model_url=url, otlp_endpoint=collector),
         keys=keys,
         path=env.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
         home=env.get("HOME", "/root"),
         user=env.get("SUDO_USER") or env.get("USER") or "root",
         variables=_variables(settings, env),
         amazon={name: env[variable] for variable, name in _AMAZON.items() if env.get(variable)},
+        otlp_headers=_headers(env.get("OTEL_EXPORTER_OTLP_HEADERS", "")),
     )
 
 
 def _variables(settings: FileSettings, env: Mapping[str, str]) -> dict[str, Secret]:
     named = (one.source.partition(":") for one in settings.credential)
     return {name: env[name] for kind, _, name in named if kind == "env" and name in env}
+
+
+def _headers(text: str) -> dict[str, Secret]:
+    """`name=value,name=value`, values percent-encoded, as OpenTelemetry's variables are written."""
+    pairs = [part.partition("=") for part in text.split(",") if "=" in part]
+    return {name.strip(): unquote(value.strip()) for name, _, value in pairs if name.strip()}
 
 
 def environment() -> Mapping[str, str]:

@@ -9,6 +9,7 @@ from cloister import __version__
 from cloister.cli import (
     answer,
     apply,
+    audit,
     compare,
     diff,
     doctor,
@@ -17,6 +18,7 @@ from cloister.cli import (
     model,
     policy,
     ps,
+    receipt,
     rewind,
     run,
     sandbox,
@@ -76,6 +78,8 @@ app.command("tree")(tree.tree)
 app.command("fork")(fork.fork)
 app.command("rewind")(rewind.rewind)
 app.command("compare")(compare.compare)
+app.command("receipt")(receipt.receipt)
+app.add_typer(audit.app, name="audit")
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(template.app, name="template")
 app.add_typer(model.app, name="model")

@@ -6,8 +6,10 @@ import sys
 
 import msgspec
 
-_ACTS = re.compile("[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
-"""What JSON may hold as it is and a terminal would act on."""
+from cloister.core.text import ACTS
+
+_ACTS = re.compile(f"[{ACTS}]")
+"""What JSON may hold as it is and a terminal would act on. An escape says the same to whoever reads JSON."""
 
 
 def put_json(record: object) -> None:

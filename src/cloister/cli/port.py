@@ -67,6 +67,7 @@ async def _serve(place: "Place", path: str, client: "SocketStream") -> None:
 
     from cloister.cli.remote import check_close, dial
     from cloister.core.errors import CloisterError, sole
+    from cloister.core.text import one_line
 
     try:
         async with client, dial(place, path, patient=True) as socket, anyio.create_task_group() as tasks:
@@ -75,7 +76,7 @@ async def _serve(place: "Place", path: str, client: "SocketStream") -> None:
             tasks.cancel_scope.cancel()
             check_close(socket.close_code, socket.close_reason or "")
     except* CloisterError as group:
-        print(f"cloister: {sole(group)}", file=sys.stderr)
+        print(f"cloister: {one_line(str(sole(group)), 400)}", file=sys.stderr)
     except* (OSError, anyio.BrokenResourceError):
         pass
 

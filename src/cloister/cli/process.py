@@ -10,9 +10,11 @@ import msgspec
 from anyio import to_thread
 
 from cloister.cli.living import Place
+from cloister.cli.quiet import Quiet
 from cloister.cli.remote import check_close, dial
-from cloister.cli.terminal import raw, read_some, terminal_size, write_all
+from cloister.cli.terminal import is_terminal, raw, read_some, terminal_size, write_all
 from cloister.core.errors import CloisterError, HostError, SandboxLost
+from cloister.core.text import one_line
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -86,7 +88,7 @@ async def run_attached(place: Place, path: str, stdin: bool) -> int:
 
 async def pass_on(socket: "ClientConnection", *, tty: bool = False, stdin: bool = True) -> int:
     """Our input to the command and its output to us, until it ends; returns its exit status."""
-    talk = _Talk(socket)
+    talk = _Talk(socket, raw=tty)
     failures: list[CloisterError] = []
     with raw(0, wanted=tty):
         async with anyio.create_task_group() as tasks:
@@ -107,7 +109,9 @@ async def pass_on(socket: "ClientConnection", *, tty: bool = False, stdin: bool 
 
 
 class _Talk:
-    def __init__(self, socket: "ClientConnection") -> None:
+    def __init__(self, socket: "ClientConnection", *, raw: bool) -> None:
+        # A pipe gets the very bytes; a terminal that was not handed over is shown text and nothing that acts.
+        self._shown = {} if raw else {number: Quiet() for number in (1, 2) if is_terminal(number)}
         self.exited: Exited | None = None
         self._socket = socket
         self._may_send = STDIN_BYTES
@@ -121,14 +125,20 @@ class _Talk:
             while self.exited is None:
                 message = await self._socket.recv()
                 if isinstance(message, bytes):
-                    # In a thread: whoever reads our output may take its time, and Ctrl-C must still work.
-                    await to_thread.run_sync(
-                        write_all, message[0], memoryview(message)[1:], abandon_on_cancel=True
-                    )
+                    await self._write(message[0], message[1:])
                 else:
                     self._hear(_decode(message))
         except ConnectionClosed:
-            return
+            pass
+        for number, shown in self._shown.items():
+            await to_thread.run_sync(write_all, number, shown.end(), abandon_on_cancel=True)
+
+    async def _write(self, number: int, data: bytes) -> None:
+        shown = self._shown.get(number)
+        # In a thread: whoever reads our output may take its time, and Ctrl-C must still work.
+        await to_thread.run_sync(
+            write_all, number, data if shown is None else shown.feed(data), abandon_on_cancel=True
+        )
 
     def _hear(self, said: _Said) -> None:
         self.exited = said.exited
@@ -137,7 +147,7 @@ class _Talk:
         if said.skipped:
             print(f"cloister: {said.skipped:,} bytes of output are no longer kept.", file=sys.stderr)
         if said.error:
-            print(f"cloister: {said.error.get('message', '')}", file=sys.stderr)
+            print(f"cloister: {one_line(said.error.get('message', ''), 400)}", file=sys.stderr)
 
     async def type(self) -> None:
         from websockets.exceptions import ConnectionClosed

@@ -37,6 +37,14 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
         view = view[os.write(descriptor, view) :]
 
 
+def is_terminal(descriptor: int) -> bool:
+    """Whether a person looks at it."""
+    try:
+        return os.isatty(descriptor)
+    except OSError:
+        return False
+
+
 def terminal_size() -> tuple[int, int]:
     """Rows and columns, within what a sandbox's terminal may have."""
     size = os.get_terminal_size(sys.stdout.fileno())

@@ -9,9 +9,13 @@ from typing import Literal
 import msgspec
 
 from cloister.core.attempts import Score
+from cloister.core.body import Body as Body
 from cloister.core.commands import Stream
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.ids import RunId
+from cloister.core.outward import ConnectionClosed as ConnectionClosed
+from cloister.core.outward import ConnectionDecided as ConnectionDecided
+from cloister.core.outward import RequestDecided as RequestDecided
 from cloister.core.records import (
     Budget,
     FileChange,
@@ -23,18 +27,17 @@ from cloister.core.records import (
     ToolCall,
     Usage,
 )
+from cloister.core.spending import BudgetExtended as BudgetExtended
+from cloister.core.spending import BudgetSpent as BudgetSpent
+from cloister.core.spending import BudgetWarned as BudgetWarned
+from cloister.core.spending import Level as Level
+from cloister.core.spending import ModelSpent as ModelSpent
+from cloister.core.spending import Resource as Resource
 
 Effect = Literal["allow", "deny", "ask"]
 Blame = Literal["user", "host", "outside", "sandbox", "bug"]
-Level = Literal["organisation", "project", "user", "run", "attempt"]
-"""Whose budget it is, the widest first."""
-Resource = Literal["steps", "tokens", "dollars", "seconds"]
 StuckKind = Literal["repeats", "alternations", "unchanged", "idle", "malformed"]
 Phase = Literal["fetch", "template", "create", "clone", "baseline", "fork", "work", "change"]
-
-
-class Body(msgspec.Struct, frozen=True, tag_field="type", tag=True):
-    """What happened. The tag is the class name."""
 
 
 class RunAdmitted(Body, frozen=True):
@@ -226,54 +229,6 @@ class ModelChosen(Body, frozen=True):
     who: str
 
 
-class ModelSpent(Body, frozen=True):
-    """A call to a model that was no step of the loop, or a step whose reply never came: what it took."""
-
-    attempt: int | None
-    purpose: str
-    """What it was for: `summarise`, `wrap_up`, `judge` …"""
-    model: str
-    usage: Usage
-    seconds: float
-    cost: float | None = None
-    estimated: bool = False
-    """True when it was cut off before the provider said what it took."""
-
-
-class BudgetWarned(Body, frozen=True):
-    """Most of a budget is spent."""
-
-    level: Level
-    name: str
-    """Which organisation, project or user; the run's id, or the attempt's number."""
-    what: Resource
-    spent: float
-    limit: float
-    attempt: int | None = None
-
-
-class BudgetSpent(Body, frozen=True):
-    """A call to a model was not made, because this budget does not hold it."""
-
-    level: Level
-    name: str
-    what: Resource
-    spent: float
-    limit: float
-    attempt: int | None = None
-
-
-class BudgetExtended(Body, frozen=True):
-    """A person gave more: `amount` on top of the limit, for the rest of its period."""
-
-    level: Level
-    name: str
-    what: Resource
-    amount: float
-    who: str
-    attempt: int | None = None
-
-
 class ContextSummarised(Body, frozen=True):
     """From here on the model sees this in place of the conversation up to `up_to_seq`."""
 
@@ -409,43 +364,6 @@ class RewindRequested(Body, frozen=True):
     who: str
 
 
-class ConnectionDecided(Body, frozen=True):
-    """Something inside asked the door for a way out."""
-
-    sandbox: str
-    host: str
-    port: int
-    effect: Literal["allow", "deny"]
-    rule: str
-    credential: str | None = None
-    """The name of the credential it was opened for."""
-
-
-class ConnectionClosed(Body, frozen=True):
-    sandbox: str
-    host: str
-    port: int
-    sent_bytes: int
-    received_bytes: int
-    seconds: float
-    credential: str | None = None
-    """The names of the credentials that were used on it, with commas between them."""
-
-
-class RequestDecided(Body, frozen=True):
-    """One HTTP request of a connection whose requests the door can read; so many of a sandbox are recorded."""
-
-    sandbox: str
-    host: str
-    port: int
-    method: str
-    path: str
-    """Decoded and cut, without the query."""
-    effect: Literal["allow", "deny"]
-    rule: str
-    credential: str | None = None
-
-
 class ChangeMade(Body, frozen=True):
     """The result: one commit on a branch of the run's own repository."""
 
@@ -460,6 +378,8 @@ class ChangeDelivered(Body, frozen=True):
 
     where: str
     branch: str
+    receipt: bool = False
+    """Whether the receipt went along, as the commit's note under `refs/notes/cloister`."""
 
 
 class RunFinished(Body, frozen=True):

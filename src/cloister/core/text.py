@@ -4,13 +4,39 @@ import re
 
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI
-    r"|\x1b[\]PX^_].*?(?:\x1b\\|\x07|$)"  # OSC, DCS, SOS, PM, APC
-    r"|\x1b.?",
-    re.DOTALL,
+    # OSC, DCS, SOS, PM, APC, up to their end on the same line: one without an end must not hide what follows.
+    r"|\x1b[\]PX^_][^\x1b\x07\n]*(?:\x1b\\|\x07)"
+    r"|\x1b[^\n]?"
 )
-_CONTROLS = re.compile(
-    r"[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]"
+_C1_AND_DIRECTION = r"\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\U000e0000-\U000e0fff"
+"""The same commands as escapes in one character, what turns the order of text around, and text hidden in text."""
+
+_INVISIBLE = (
+    r"\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b\u2060-\u2065\u206a-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb"
+    r"\u2028\u2029"
 )
+"""What has no width, and line ends that look like none."""
+
+_JOINERS = r"\u200c\u200d"
+ACTS = _C1_AND_DIRECTION + _INVISIBLE + _JOINERS
+"""Characters, as a regular expression's set, that are text to UTF-8 and something else to a terminal or a reader."""
+
+_CONTROLS = re.compile(rf"[\x00-\x08\x0b-\x1f{_C1_AND_DIRECTION}]")
+_PICTURE = r"\u2190-\u2bff\U0001f000-\U0001faff"
+_HIDDEN = re.compile(
+    rf"[{_INVISIBLE}]"
+    # Joiners have their place between the parts of one picture and between Arabic letters, and nowhere else.
+    rf"|\u200d(?![{_PICTURE}])|(?<![{_PICTURE}\ufe0f])\u200d"
+    r"|\u200c(?![\u0600-\u06ff])|(?<![\u0600-\u06ff])\u200c"
+)
+MARKS = 6
+"""Combining marks that one letter may carry; no language needs more."""
+
+_MARK = (
+    "[\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u05bf-\u05c7\u0610-\u061a\u064b-\u065f\u06d6-\u06ed\u0e31\u0e34-\u0e3a"
+    "\u0e47-\u0e4e\u0eb4-\u0ebc\u0ec8-\u0ece\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ua66f-\ua67d\ua8e0-\ua8f1\ufe20-\ufe2f]"
+)
+_FLOOD = re.compile(f"({_MARK}{{{MARKS}}})({_MARK}+)")
 
 
 def decode(data: bytes) -> str:
@@ -18,10 +44,20 @@ def decode(data: bytes) -> str:
     return data.decode("utf-8", errors="replace")
 
 
-def harmless(text: str) -> str:
-    """`text` with terminal escapes removed and other controls made visible; newlines and tabs stay."""
+def inert(text: str) -> str:
+    """`text` with terminal escapes removed and controls made visible; newlines and tabs stay. What a model is told."""
     plain = _ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
-    return _CONTROLS.sub(lambda m: f"\\x{ord(m.group()):02x}", plain)
+    return _CONTROLS.sub(_visible, plain)
+
+
+def harmless(text: str) -> str:
+    """`text` as a person may be shown it: inert, nothing in it hidden, and no letter buried under marks."""
+    plain = _HIDDEN.sub(_visible, inert(text))
+    return _FLOOD.sub(lambda found: f"{found[1]}[+{len(found[2])} marks]", plain)
+
+
+def _visible(found: re.Match[str]) -> str:
+    return f"\\x{ord(found.group()):02x}"
 
 
 def bounded(text: str, limit: int) -> str:

@@ -21,6 +21,8 @@ class Delivered(msgspec.Struct, frozen=True):
     """What a person calls that place."""
     branch: str
     """The branch's name there; it differs from the one asked for when that one was taken."""
+    receipt: bool = False
+    """Whether the note of the commit came along."""
 
 
 class Forge(Protocol):

@@ -10,7 +10,7 @@ from cloister.core import limits
 from cloister.core.errors import UserError
 from cloister.core.ids import RunId
 from cloister.core.records import FileChange
-from cloister.core.text import decode, harmless
+from cloister.core.text import decode, inert
 from cloister.forge.host_git import in_bare, must, oid
 
 AUTHOR = "Cloister <cloister@localhost>"
@@ -90,7 +90,7 @@ async def commit_tree(
         "GIT_COMMITTER_EMAIL": "cloister@localhost",
         "GIT_COMMITTER_DATE": date,
     }
-    text = harmless(message).strip() or "Change"
+    text = inert(message).strip() or "Change"
     stdin = f"{text}\n".encode(errors="replace")
     made = await in_bare(bare, "commit-tree", tree, "-p", base, stdin=stdin, env=env)
     return oid(must(made, "make a commit"))
@@ -101,6 +101,13 @@ def _person(author: str) -> tuple[str, str]:
     if found is None:
         raise UserError("bad_author", "An author is written as `Name <address>`.")
     return found[1], found[2]
+
+
+async def files_of_save(bare: Path, base: str, saved: str) -> tuple[FileChange, ...]:
+    """The files of the change that `make_change` would make of `saved`."""
+    found = await in_bare(bare, "rev-parse", "--verify", "--end-of-options", f"{saved}^{{tree}}")
+    tree = await _without_strays(bare, base, oid(must(found, f"find the save {saved[:12]}")))
+    return await files(bare, base, tree)
 
 
 async def files(bare: Path, base: str, commit: str) -> tuple[FileChange, ...]:
@@ -139,7 +146,7 @@ def _lines(count: bytes) -> int:
 
 
 def _shown(path: bytes) -> str:
-    return harmless(decode(path)).replace("\n", "\\n").replace("\t", "\\t")
+    return inert(decode(path)).replace("\n", "\\n").replace("\t", "\\t")
 
 
 async def diff(bare: Path, base: str, commit: str, *, limit_bytes: int = limits.DIFF_BYTES) -> str:

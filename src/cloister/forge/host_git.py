@@ -149,9 +149,12 @@ async def in_bare(
     return await _spawn.run(spec, stdin)
 
 
-async def in_checkout(checkout: Checkout, *args: str) -> Result:
+async def in_checkout(
+    checkout: Checkout, *args: str, stdin: bytes | None = None, env: dict[str, str] | None = None
+) -> Result:
     """git on a person's own repository, with that person's rights."""
-    return await _spawn.run(_checkout_spec(checkout, args, limits.GIT_SECONDS))
+    spec = _checkout_spec(checkout, args, limits.GIT_SECONDS)
+    return await _spawn.run(msgspec.structs.replace(spec, env={**spec.env, **(env or {})}), stdin)
 
 
 async def without_filters(checkout: Checkout, *args: str) -> Result:

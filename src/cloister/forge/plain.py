@@ -8,7 +8,7 @@ from anyio import to_thread
 
 from cloister.core.errors import OutsideError, UserError
 from cloister.core.text import decode, one_line
-from cloister.forge import host_git
+from cloister.forge import host_git, notes
 from cloister.forge._spawn import Result, Who
 from cloister.forge.api import Base, Delivered
 from cloister.forge.host_git import Checkout, complaint, in_checkout, must, without_userinfo
@@ -40,7 +40,8 @@ class PlainGit:
         copied = await host_git.copy_out(bare, commit, checkout)
         if not copied.ok:
             raise _not_written(checkout, copied)
-        return Delivered(str(checkout.top), await _create_branch(checkout, branch, commit))
+        made = await _create_branch(checkout, branch, commit)
+        return Delivered(str(checkout.top), made, await notes.carry(bare, commit, checkout))
 
 
 def is_url(repo: str) -> bool:

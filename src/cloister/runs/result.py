@@ -27,11 +27,13 @@ from cloister.core.lineage import attempts_of, of_attempt, seen_by
 from cloister.core.records import NewRun
 from cloister.core.text import one_line
 from cloister.feedback.compare import compare
-from cloister.forge import change
+from cloister.forge import change, notes
 from cloister.forge.api import Delivered
 from cloister.forge.plain import PlainGit
 from cloister.policy.api import PushAction
 from cloister.policy.decide import Decider
+from cloister.runs.audit.page import page
+from cloister.runs.audit.receipt import Pending, receipt
 from cloister.runs.means import Means
 
 _DELIVERED = ("green", "unproven")
@@ -112,9 +114,12 @@ async def make_result(means: Means, journal: Journal, run: RunId, winner: Attemp
     branch = change.branch_name(admitted.request.prompt, run)
     made = next((e.body for e in journal.events if isinstance(e.body, ChangeMade)), None)
     if made is None:
-        message = _message(journal.events, run, winner)
+        files = await change.files_of_save(bare, base, saved)
+        # What is known now: the end and its signature come after the change, in `cloister receipt`.
+        note = page(receipt(journal.events, pending=Pending(branch, files)))
+        message = _message(journal.events, run, winner, notes.trailer(note))
         commit = await change.make_change(bare, base, saved, branch, message)
-        files = await change.files(bare, base, commit)
+        await notes.attach(bare, commit, note)
         made = ChangeMade(branch, commit, files, winner.reason if winner else "")
         await journal.append(made)
     if winner is None or winner.outcome not in _DELIVERED:
@@ -127,7 +132,7 @@ async def make_result(means: Means, journal: Journal, run: RunId, winner: Attemp
     with anyio.CancelScope(shield=True):
         delivered = await means.forge.deliver(bare, made.commit, branch, admitted.request.repo)
         if delivered is not None:
-            await journal.append(ChangeDelivered(delivered.where, delivered.branch))
+            await journal.append(ChangeDelivered(delivered.where, delivered.branch, delivered.receipt))
 
 
 async def _may_deliver(
@@ -145,12 +150,13 @@ async def _may_deliver(
     return False
 
 
-def _message(events: Sequence[Event], run: RunId, winner: AttemptEnded | None) -> str:
+def _message(events: Sequence[Event], run: RunId, winner: AttemptEnded | None, last: str) -> str:
     """The commit's message: what was done, then the proof."""
     summary = winner.reason.strip() if winner else ""
     subject = one_line(summary.split("\n", 1)[0] or "Unfinished work", 72)
     body = summary if "\n" in summary or len(summary) > len(subject) else ""
-    return "\n\n".join(part for part in (subject, body, _proof(events, run, winner)) if part) + "\n"
+    proof = f"{_proof(events, run, winner)}\n{last}"
+    return "\n\n".join(part for part in (subject, body, proof) if part) + "\n"
 
 
 def _proof(events: Sequence[Event], run: RunId, winner: AttemptEnded | None) -> str:

@@ -9,15 +9,16 @@ from pathlib import Path
 from urllib.parse import quote
 
 from cloister.core.errors import Bug, CloisterError, HostError
+from cloister.runs.audit.backfill import add_audit
 
-VERSION = 1
+VERSION = 2
 APPLICATION_ID = 0x636C6F69
 """Tells our file from any other SQLite database."""
 
 BUSY_SECONDS = 10.0
 """How long one transaction waits for another process's."""
 
-_TABLES = (
+_LOG = (
     """CREATE TABLE runs (
         num INTEGER PRIMARY KEY,
         id TEXT NOT NULL UNIQUE,
@@ -52,8 +53,8 @@ _TABLES = (
         WHEN NEW.seq <> 1 + COALESCE((SELECT MAX(seq) FROM events WHERE run = NEW.run), 0)
         BEGIN SELECT RAISE(ABORT, 'the log has no gap'); END""",
     f"PRAGMA application_id = {APPLICATION_ID}",
-    f"PRAGMA user_version = {VERSION}",
 )
+"""As of version 1."""
 
 _CORRUPT = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
@@ -118,7 +119,7 @@ def is_new(db: sqlite3.Connection) -> bool:
 
 def check_ours(db: sqlite3.Connection, path: Path) -> None:
     """Raises `HostError` (`newer_data`, `corrupt_data`) for a file that this version cannot read."""
-    version: int = db.execute("PRAGMA user_version").fetchone()[0]
+    version = version_of(db)
     ours: int = db.execute("PRAGMA application_id").fetchone()[0]
     if ours != APPLICATION_ID or version < 1:
         raise corrupt(path)
@@ -174,21 +175,30 @@ def _open_once(path: Path) -> sqlite3.Connection:
         db.execute("PRAGMA synchronous = FULL")
         db.execute("PRAGMA journal_size_limit = 67108864")
         db.execute("PRAGMA foreign_keys = ON")
-        if new:
-            _create(db, path)
+        if new or version_of(db) < VERSION:
+            _bring_up(db, path)
     except BaseException:
         db.close()
         raise
     return db
 
 
-def _create(db: sqlite3.Connection, path: Path) -> None:
+def version_of(db: sqlite3.Connection) -> int:
+    return db.execute("PRAGMA user_version").fetchone()[0]
+
+
+def _bring_up(db: sqlite3.Connection, path: Path) -> None:
+    """Make the tables, or what an older version did not have: all of it or none."""
     db.execute("BEGIN IMMEDIATE")
     try:
         if is_new(db):
-            for statement in _TABLES:
+            for statement in _LOG:
                 db.execute(statement)
+            db.execute("PRAGMA user_version = 1")
         check_ours(db, path)
+        if version_of(db) < 2:
+            add_audit(db, time.time())
+            db.execute("PRAGMA user_version = 2")
         db.execute("COMMIT")
     except BaseException:
         if db.in_transaction:

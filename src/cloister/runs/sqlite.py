@@ -1,5 +1,6 @@
 """The embedded backbone: one SQLite file, one writer thread per process, an in-process hub."""
 
+import logging
 import sqlite3
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -12,7 +13,7 @@ import anyio
 from anyio import to_thread
 
 from cloister.core import limits
-from cloister.core.errors import UserError
+from cloister.core.errors import CloisterError, UserError
 from cloister.core.events import (
     AnyBody,
     Delta,
@@ -26,6 +27,9 @@ from cloister.core.ids import OwnerId, RunId
 from cloister.core.records import NewRun, check_new_run
 from cloister.runs import transactions
 from cloister.runs.api import Fence, RunRow
+from cloister.runs.audit import chain
+from cloister.runs.audit.details import Detail
+from cloister.runs.audit.key import KEY_FILE, HostKey
 from cloister.runs.follow import Follower
 from cloister.runs.hub import Hub
 from cloister.runs.reader import LogReader, Page
@@ -33,6 +37,7 @@ from cloister.runs.transactions import Entry, encoded
 from cloister.runs.writer import Writer, open_writer
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 
 class SqliteBackbone:
@@ -43,12 +48,14 @@ class SqliteBackbone:
         writer: Writer,
         reader: LogReader,
         hub: Hub,
+        key: HostKey,
         owner_lives: Callable[[OwnerId], bool],
         now: Callable[[], float],
     ) -> None:
         self._writer = writer
         self._reader = reader
         self._hub = hub
+        self._key = key
         self._owner_lives = owner_lives
         self._now = now
         self._reading = anyio.CapacityLimiter(1)
@@ -69,11 +76,38 @@ class SqliteBackbone:
         self, fence: Fence, bodies: Sequence[AnyBody], last: int | None = None
     ) -> tuple[Event, ...]:
         entries = tuple(encoded(body) for body in bodies)
-        return await self._writer.write(lambda db: transactions.append(db, fence, entries, self._now(), last))
+        return await self._writer.write(
+            lambda db: transactions.append(db, fence, entries, self._now(), self._key, last)
+        )
 
     async def append_outside(self, run: RunId, body: FromOutside) -> Event:
         entry = _from_a_person(body)
         return await self._writer.write(lambda db: transactions.append_outside(db, run, entry, self._now()))
+
+    async def note(self, kind: str, who: str, detail: Detail) -> None:
+        """Enter into the audit what belongs to no run; durable when this returns."""
+
+        def work(db: sqlite3.Connection) -> tuple[None, tuple[Event, ...]]:
+            chain.note(db, kind, who, detail, self._now())
+            if chain.unsigned(db) >= chain.UNCHECKED:
+                chain.checkpoint(db, self._key, self._now())
+            return None, ()
+
+        await self._writer.write(work)
+
+    async def sign_audit(self) -> None:
+        """Sign the head of the audit unless that was done. For the end of a server: it never raises."""
+
+        def work(db: sqlite3.Connection) -> tuple[None, tuple[Event, ...]]:
+            if chain.unsigned(db):
+                chain.checkpoint(db, self._key, self._now())
+            return None, ()
+
+        try:
+            with anyio.CancelScope(shield=True):  # a write has a deadline of its own
+                await self._writer.write(work)
+        except CloisterError as error:
+            logger.warning("the audit was not signed at the end: %s", error.message)
 
     async def read(self, run: RunId, after: int = 0, limit: int = 10_000) -> tuple[Event, ...]:
         return await self._read(partial(self._reader.events, run, after, limit))
@@ -150,4 +184,5 @@ async def open_backbone(
     hub = Hub()
     async with open_writer(path, hub) as writer:
         with await to_thread.run_sync(LogReader, path, owner_lives) as reader:
-            yield SqliteBackbone(writer, reader, hub, owner_lives, now)
+            key = HostKey(path.with_name(KEY_FILE))
+            yield SqliteBackbone(writer, reader, hub, key, owner_lives, now)

@@ -23,6 +23,7 @@ from cloister.core.events import (
 from cloister.core.ids import OwnerId, RunId, new_run_id
 from cloister.core.records import NewRun
 from cloister.runs.api import Fence
+from cloister.runs.audit import chain
 from cloister.runs.reader import COLUMNS, Record, find
 
 PROMPT_CHARS_LISTED = 2_000
@@ -116,15 +117,25 @@ def claim(
 
 
 def append(
-    db: sqlite3.Connection, fence: Fence, entries: tuple[Entry, ...], at: float, last: int | None = None
+    db: sqlite3.Connection,
+    fence: Fence,
+    entries: tuple[Entry, ...],
+    at: float,
+    key: chain.Signer,
+    last: int | None = None,
 ) -> tuple[tuple[Event, ...], tuple[Event, ...]]:
-    """The owner's events, all or none; none also when the log no longer ends with `last`."""
+    """The owner's events, all or none; none also when the log no longer ends with `last`.
+
+    The end of a run is signed with `key`.
+    """
     stored = _stored(find(db, fence.run))
     if (stored.owner, stored.epoch) != (fence.owner, fence.epoch):
         raise Fenced(f"Run {fence.run} was claimed by another owner: this one may no longer add to its log.")
     if last is not None and stored.last_seq != last:
         return (), ()
     events = _append_live(db, stored, entries, at)
+    if events and isinstance(events[-1].body, RunFinished):
+        chain.checkpoint(db, key, at, fence.run)
     return events, events
 
 
@@ -165,6 +176,11 @@ def _write(
         [(stored.num, event.seq, at, entry.data) for event, entry in zip(events, entries, strict=True)],
     )
     db.execute("UPDATE runs SET last_seq = ?, updated_at = ? WHERE num = ?", (events[-1].seq, at, stored.num))
+    audited = [
+        chain.stored(event.seq, at, entry.body, entry.data)
+        for event, entry in zip(events, entries, strict=True)
+    ]
+    chain.record(db, stored.num, stored.run, audited)
     for event in events:
         _reflect(db, stored.num, event.body)
     return events

@@ -7,6 +7,7 @@ from litestar.di import Provide
 from litestar.types import ASGIApp
 
 from cloister.server import commands, dial, files, process, stream
+from cloister.server.audit import audited
 from cloister.server.auth import guarded
 from cloister.server.errors import respond
 from cloister.server.openapi import HTTP_ROUTES, openapi_json, signature_names
@@ -48,4 +49,4 @@ def asgi_app(app: "App", token: str, sockets: Sockets) -> ASGIApp:
         openapi_config=None,
         logging_config=None,
     )
-    return guarded(with_ports(web, app), token)
+    return audited(guarded(with_ports(web, app), token), app)

@@ -15,30 +15,36 @@ from cloister.core.commands import Entry
 from cloister.core.events import Event
 from cloister.core.records import NewRun
 from cloister.runs.api import RunRow
+from cloister.runs.audit.entry import AuditEntry
+from cloister.runs.audit.receipt import Receipt
+from cloister.runs.audit.verify import Verdict
 from cloister.runs.comparing import Compared
 from cloister.runs.tree import TreeView
 from cloister.runs.view import RunView
 from cloister.sandbox.api import SandboxInfo
 from cloister.sandbox.pool import PoolInfo
 from cloister.sandbox.templates.catalog import TemplateInfo
-from cloister.server import commands, files, forks, process, runs, sandboxes, templates
+from cloister.server import audit, commands, files, forks, process, runs, sandboxes, templates
 from cloister.server.auth import OPEN_PATH
 from cloister.server.errors import Problem
 
 Document = dict[str, Any]
 
 RECORDS = (
+    AuditEntry,
     Entry,
     Event,
     NewRun,
     PoolInfo,
     Problem,
+    Receipt,
     RunRow,
     RunView,
     TreeView,
     Compared,
     SandboxInfo,
     TemplateInfo,
+    Verdict,
     commands.BackgroundCommand,
     commands.CommandOutput,
     files.MakeDirectory,
@@ -96,6 +102,7 @@ HTTP_ROUTES: tuple[HTTPRouteHandler, ...] = (
     health,
     *runs.ROUTES,
     *forks.ROUTES,
+    *audit.ROUTES,
     *sandboxes.ROUTES,
     *commands.ROUTES,
     *files.ROUTES,

@@ -9,7 +9,7 @@ import msgspec
 from cloister.core import limits
 from cloister.core.commands import Computer, Stream
 from cloister.core.records import Origin
-from cloister.core.text import bounded, harmless
+from cloister.core.text import bounded, inert
 from cloister.model.api import ToolSpec
 
 Show = Callable[[Stream, bytes], None]
@@ -57,5 +57,5 @@ def parameters(args: type[msgspec.Struct]) -> dict[str, object]:
 
 
 def observe(ok: bool, text: str, exit_code: int | None = None) -> Observation:
-    """An observation with its text harmless and bounded."""
-    return Observation(ok, bounded(harmless(text), limits.OBSERVATION_CHARS), exit_code)
+    """An observation with its text inert and bounded."""
+    return Observation(ok, bounded(inert(text), limits.OBSERVATION_CHARS), exit_code)

@@ -1,0 +1,253 @@
+"""The receipt: what a run touched, on one page. A pure fold of its log and the signature over its end.
+
+Unlike the run as it stands (`runs/view.py`) it counts everything that happened, also in turns that were lost.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from cloister.core import events as e
+from cloister.core.records import FileChange, Isolation, Outcome, Usage
+from cloister.runs.audit.entry import Checkpoint
+from cloister.runs.view import RunView, fold
+
+NOTABLE = 10
+COMMAND_CHARS = 400
+DECISIONS = 200
+HOSTS = 200
+"""How many of each a receipt holds; how many there were is said."""
+
+
+class Used(msgspec.Struct, frozen=True):
+    """One command worth mentioning: it failed, or it took long."""
+
+    command: str
+    exit_code: int | None
+    seconds: float
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """An action that was not simply allowed."""
+
+    action: str
+    effect: str
+    rule: str
+    answer: str | None = None
+    who: str | None = None
+    """Who answered; `deadline` when nobody did."""
+
+
+class Reached(msgspec.Struct, frozen=True):
+    """All connections to one host and port that were decided alike."""
+
+    host: str
+    port: int
+    effect: str
+    rule: str
+    count: int
+    sent_bytes: int
+    received_bytes: int
+    credential: str | None = None
+    """The name of the credential that the door added."""
+
+
+class Proof(msgspec.Struct, frozen=True):
+    """The checks before and after."""
+
+    checks: tuple[str, ...]
+    red_before: int | None
+    red_now: int | None
+    fixed: int
+    proven_commit: str | None
+    """The commit that was green in a fresh sandbox; None where nothing was proven."""
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """What one run touched."""
+
+    run: str
+    last_seq: int
+    """The event up to which this speaks."""
+    final: bool
+    """Whether the run was over."""
+    outcome: Outcome | None
+    reason: str | None
+    prompt: str
+    who: str
+    said: tuple[tuple[str, str], ...]
+    """Who told it what while it worked."""
+    stopped_by: str | None
+    repo: str
+    base_commit: str | None
+    base_branch: str | None
+    models: tuple[str, ...]
+    usage: Usage
+    steps: int
+    seconds: float
+    started_at: float
+    isolation: tuple[Isolation, ...]
+    """Every kind that was in force."""
+    proof: Proof
+    branch: str | None
+    commit: str | None
+    delivered_to: str | None
+    files: tuple[FileChange, ...]
+    tools: dict[str, int]
+    """Tool → how often it was used."""
+    commands: int
+    notable: tuple[Used, ...]
+    allowed: int
+    """Actions that were allowed without a question."""
+    judged: tuple[Judged, ...]
+    """Those that were denied or asked about."""
+    judged_count: int
+    connections: tuple[Reached, ...]
+    connections_count: int
+    """Kinds of connection, also those that are not listed."""
+    seal: Checkpoint | None = None
+    """The head of the audit at the run's end, signed."""
+
+
+class Pending(NamedTuple):
+    """The change that a receipt goes along with, before it is in the log."""
+
+    branch: str
+    files: tuple[FileChange, ...]
+
+
+def receipt(
+    events: Sequence[e.Event], seal: Checkpoint | None = None, pending: Pending | None = None
+) -> Receipt:
+    """The receipt of the run whose whole log, or its beginning, is `events`."""
+    view = fold(events)
+    used, tools = _used(events)
+    judged = _judged(events)
+    reached = _reached(events)
+    return Receipt(
+        run=view.id,
+        last_seq=view.last_seq,
+        final=view.state == "finished",
+        outcome=view.outcome,
+        reason=view.reason,
+        prompt=view.prompt,
+        who=view.who,
+        said=tuple((message.who, message.text) for message in view.messages),
+        stopped_by=next((ev.body.who for ev in events if isinstance(ev.body, e.StopRequested)), None),
+        repo=view.repo,
+        base_commit=view.base_commit,
+        base_branch=view.base_branch,
+        models=view.models,
+        usage=sum((ev.body.usage for ev in events if isinstance(ev.body, e.ModelReplied)), Usage()),
+        steps=sum(isinstance(ev.body, e.ModelReplied) for ev in events),
+        seconds=view.seconds,
+        started_at=view.created_at,
+        isolation=tuple(
+            dict.fromkeys(ev.body.isolation for ev in events if isinstance(ev.body, e.SandboxOpened))
+        ),
+        proof=_proof(events, view),
+        branch=pending.branch if pending else view.branch,
+        commit=view.commit,
+        delivered_to=view.delivered_to,
+        files=pending.files if pending else view.files,
+        tools=tools,
+        commands=len(used),
+        notable=_notable(used),
+        allowed=sum(isinstance(ev.body, e.ActionDecided) and ev.body.effect == "allow" for ev in events),
+        judged=tuple(judged[:DECISIONS]),
+        judged_count=len(judged),
+        connections=tuple(reached[:HOSTS]),
+        connections_count=len(reached),
+        seal=seal,
+    )
+
+
+def _proof(events: Sequence[e.Event], view: RunView) -> Proof:
+    proven = [ev.body for ev in events if isinstance(ev.body, e.ProofTaken) and ev.body.comparison.green]
+    return Proof(
+        view.checks, view.red_before, view.red_now, len(view.fixed), proven[-1].commit if proven else None
+    )
+
+
+def _used(events: Sequence[e.Event]) -> tuple[list[Used], dict[str, int]]:
+    """Every command that ran, and how often each tool was used."""
+    lines: dict[tuple[int, str], str] = {}
+    used: list[Used] = []
+    tools: Counter[str] = Counter()
+    for event in events:
+        match event.body:
+            case e.ModelReplied() as reply:
+                for call in reply.calls:
+                    line = call.arguments.get("command")
+                    if isinstance(line, str):
+                        lines[reply.attempt, call.id] = line
+            case e.ToolReturned() as returned:
+                tools[returned.tool[:60]] += 1
+                line = lines.get((returned.attempt, returned.call))
+                if line is not None:
+                    used.append(Used(line[:COMMAND_CHARS], returned.exit_code, returned.seconds))
+            case _:
+                pass
+    return used, dict(sorted(tools.items())[:HOSTS])
+
+
+def _notable(used: Sequence[Used]) -> tuple[Used, ...]:
+    """The slowest and the first that failed, as they came."""
+    order = range(len(used))
+    slow = sorted(order, key=lambda n: -used[n].seconds)[: NOTABLE // 2]
+    failed = [n for n in order if used[n].exit_code not in (0, None) and n not in slow][: NOTABLE // 2]
+    return tuple(used[n] for n in sorted([*slow, *failed]))
+
+
+def _judged(events: Sequence[e.Event]) -> list[Judged]:
+    answers = {ev.body.ask: ev.body for ev in events if isinstance(ev.body, e.AskAnswered)}
+    found: list[Judged] = []
+    for event in events:
+        match event.body:
+            case e.ActionDecided(effect="deny") as decided:
+                found.append(Judged(decided.action, "deny", decided.rule))
+            case e.ActionDecided(effect="ask") as decided:
+                found.append(Judged(decided.action, "ask", decided.rule))
+            case e.AskRaised() as ask if found and found[-1].effect == "ask":
+                answer = answers.get(ask.ask)
+                if answer is not None:
+                    found[-1] = msgspec.structs.replace(found[-1], answer=answer.answer, who=answer.who)
+            case _:
+                pass
+    return found
+
+
+_Way = tuple[str, int, str, str, str | None]
+
+
+def _reached(events: Sequence[e.Event]) -> list[Reached]:
+    """Connections by host, port, decision, rule and credential, those that were denied last."""
+    counts: Counter[_Way] = Counter()
+    sent: Counter[tuple[str, int]] = Counter()
+    received: Counter[tuple[str, int]] = Counter()
+    for event in events:
+        match event.body:
+            case e.ConnectionDecided() as way:
+                counts[way.host, way.port, way.effect, way.rule, way.credential] += 1
+            case e.ConnectionClosed() as closed:
+                sent[closed.host, closed.port] += closed.sent_bytes
+                received[closed.host, closed.port] += closed.received_bytes
+            case _:
+                pass
+    found: list[Reached] = []
+    for (host, port, effect, rule, credential), count in sorted(
+        counts.items(), key=lambda item: _order(item[0])
+    ):
+        # Bytes are known per host and port: they stand with its first way and are not counted twice.
+        out, back = (
+            (sent.pop((host, port), 0), received.pop((host, port), 0)) if effect == "allow" else (0, 0)
+        )
+        found.append(Reached(host, port, effect, rule, count, out, back, credential))
+    return found
+
+
+def _order(way: _Way) -> tuple[str, str, int, str, str]:
+    host, port, effect, rule, credential = way
+    return effect, host, port, rule, credential or ""
