@@ -18,6 +18,7 @@ from cloister.core.records import Budget, Usage
 from cloister.model.api import Failure, Model, Models, Reply, Request, Role, TextDelta
 
 WRAP_UP = "wrap_up"
+INSIDE = "inside"
 
 _MILLION = 1_000_000
 
@@ -133,6 +134,10 @@ class BudgetedModels:
     def for_last_words(self, name: str) -> BudgetedModel:
         """May use what is kept back for the end."""
         return self._budgeted(self._models.named(name), WRAP_UP)
+
+    def for_programs_inside(self) -> BudgetedModel:
+        """For what is not the loop: its calls are no steps, and cost like any other."""
+        return self._budgeted(self._models.role("code"), INSIDE)
 
     def window(self, name: str) -> int | None:
         return self._models.window(name)

@@ -156,7 +156,7 @@ class _Conductor:
         """Open the sandbox and work in it; one that is lost before any attempt began is opened again."""
         for life in range(_LIVES):
             try:
-                async with self._sandbox(admitted) as (sandbox, template):
+                async with self._sandbox(admitted, models) as (sandbox, template):
                     return await self._work(admitted, base, models, sandbox, template)
             except Exception as error:
                 cause = sole(error)
@@ -203,7 +203,9 @@ class _Conductor:
         return base
 
     @asynccontextmanager
-    async def _sandbox(self, admitted: RunAdmitted) -> AsyncGenerator[tuple[Sandbox, Built]]:
+    async def _sandbox(
+        self, admitted: RunAdmitted, models: BudgetedModels
+    ) -> AsyncGenerator[tuple[Sandbox, Built]]:
         def report(fraction: float | None, note: str) -> None:
             self._journal.show(Progress("template", fraction, note))
 
@@ -211,7 +213,7 @@ class _Conductor:
             template = await self._template(admitted.request, report)
         await self._journal.append(PhaseStarted("create"))
         started = anyio.current_time()
-        opening = self._means.open(admitted.request, self._run, template.name, self._journal)
+        opening = self._means.open(admitted.request, template.name, self._journal, models)
         async with opening as sandbox:
             opened = SandboxOpened(sandbox.info.id, sandbox.info.isolation, template=template.name)
             await self._journal.append(PhaseEnded("create", anyio.current_time() - started), opened)

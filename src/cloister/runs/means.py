@@ -5,7 +5,10 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from cloister.agent.budget import Ledger, Purse
+from cloister.agent.budgeted import BudgetedModels
 from cloister.core import limits
 from cloister.core.budget_tree import BudgetTree
 from cloister.core.events import Event
@@ -13,6 +16,7 @@ from cloister.core.ids import RunId, SandboxId
 from cloister.core.journal import Journal
 from cloister.core.records import NewRun, Patience, Quota
 from cloister.egress.doorway import Doorway
+from cloister.egress.endpoint import serve as endpoint
 from cloister.egress.gate import DoorEvent
 from cloister.egress.outfit import Through
 from cloister.egress.repository import Repository
@@ -65,13 +69,18 @@ class Means:
         return (*self.policy, run_layer(request))
 
     def open(
-        self, request: NewRun, run: RunId, template: str, journal: Journal
+        self, request: NewRun, template: str, journal: Journal, models: BudgetedModels
     ) -> AbstractAsyncContextManager[Sandbox]:
-        """A sandbox of one run with a door of its own; what that decides is in the run's log."""
+        """A sandbox of one run with a door of its own; what that decides is in the run's log.
+
+        Programs inside may speak to the run's model through it, and the run pays.
+        """
 
         async def record(sandbox: SandboxId, body: DoorEvent) -> None:
             await journal.append(body)
 
-        repository = Repository.of(request.repo, branch_name(request.prompt, run))
-        outfit = self.doorway.outfit(self.run_policy(request), record, repository)
-        return Through(self.host, outfit).open(self.sandbox_spec(request, template))
+        repository = Repository.of(request.repo, branch_name(request.prompt, journal.events[0].run))
+        inside = {endpoint.HOST: endpoint.Endpoint(lambda _: models.for_programs_inside()).serve}
+        outfit = self.doorway.outfit(self.run_policy(request), record, repository, inside)
+        spec = self.sandbox_spec(request, template)
+        return Through(self.host, outfit).open(msgspec.structs.replace(spec, env=endpoint.ENV))

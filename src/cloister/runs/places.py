@@ -102,7 +102,7 @@ class Places:
     @asynccontextmanager
     async def _open(self) -> AsyncGenerator[Sandbox]:
         course = self.course
-        async with self.means.open(course.request, course.run, course.template, self.journal) as sandbox:
+        async with self.means.open(course.request, course.template, self.journal, course.models) as sandbox:
             yield sandbox
 
     async def _opened(self, sandbox: Sandbox, attempt: int) -> None:

@@ -24,6 +24,14 @@ from cloister.model.api import Failure, FailureCode, Model, Reply, TextDelta
 
 HOST = "model.cloister"
 
+ENV = {
+    "OPENAI_BASE_URL": f"http://{HOST}/v1",
+    "OPENAI_API_KEY": "none-needed",
+    "ANTHROPIC_BASE_URL": f"http://{HOST}",
+    "ANTHROPIC_API_KEY": "none-needed",
+}
+"""What makes programs with the usual clients find it."""
+
 AskedModel = Callable[[SandboxId], Model | None]
 """The model that a sandbox's programs speak to; None while there is none for it."""
 
