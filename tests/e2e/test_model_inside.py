@@ -1,0 +1,55 @@
+"""A program inside a sandbox speaks to the run's model, and the run's budget pays."""
+
+import json
+from typing import Any
+
+ASK = """
+import json, os, urllib.error, urllib.request
+body = {"model": "any", "messages": [{"role": "user", "content": "Who are you?"}]}
+request = urllib.request.Request(
+    os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+    json.dumps(body).encode(),
+    {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]},
+)
+try:
+    answer = json.load(urllib.request.urlopen(request, timeout=30))
+    print("IT SAID", answer["choices"][0]["message"]["content"])
+except urllib.error.HTTPError as error:
+    print("REFUSED", error.code, error.read().decode())
+"""
+
+
+def script(cloister: Any, expect: str) -> str:
+    return cloister.script(
+        f"""
+[[reply]]
+say = "I am the model of this run."
+calls = [
+    {{ tool = "write", path = "/tmp/ask.py", content = {json.dumps(ASK)} }},
+    {{ tool = "bash", command = "python3 /tmp/ask.py" }},
+]
+
+[[reply]]
+expect = {json.dumps(expect)}
+calls = [{{ tool = "finish", summary = "Asked." }}]
+"""
+    )
+
+
+def test_a_program_inside_speaks_to_the_runs_model_without_a_key(cloister: Any) -> None:
+    model = script(cloister, "IT SAID I am the model of this run")
+    cloister("run", "Ask.", "--repo", str(cloister.ledger()), "--model", model, "--check", "true")
+    spent = [e["body"] for e in cloister.events() if e["body"]["type"] == "ModelSpent"]
+    assert [body["purpose"] for body in spent] == ["inside"]
+    assert spent[0]["usage"]["output_tokens"] > 0
+
+
+def test_a_program_inside_is_refused_when_the_budget_is_spent(cloister: Any) -> None:
+    model = script(cloister, "REFUSED 402")
+    done = cloister(
+        *("run", "Ask.", "--repo", str(cloister.ledger()), "--model", model, "--check", "true"),
+        *("--tokens", "1500"),
+        code=None,
+    )
+    outputs = [e["body"]["text"] for e in cloister.events() if e["body"]["type"] == "ToolReturned"]
+    assert any("REFUSED 402" in text and "budget" in text for text in outputs), done.stdout
