@@ -27,6 +27,7 @@ from cloister.core.events import (
 from cloister.core.ids import OwnerId, RunId, SandboxId, new_owner_id
 from cloister.core.journal import Journal
 from cloister.core.records import NewRun, check_new_run
+from cloister.core.records import Role as CallerRole
 from cloister.egress.door import Door
 from cloister.forge.api import Delivered
 from cloister.forge.plain import PlainGit
@@ -42,6 +43,7 @@ from cloister.runs.rules import RuleFiles, check_allowed, run_layer
 from cloister.runs.sandboxes import Sandboxes, open_sandboxes
 from cloister.runs.sqlite import SqliteBackbone, open_backbone
 from cloister.runs.supervisor import Supervisor, open_supervisor
+from cloister.runs.tokens import RANK
 from cloister.runs.view import RunView, fold
 from cloister.runs.warming import Warming, repositories
 from cloister.runs.workshop import Workshop
@@ -93,11 +95,17 @@ class App:
     async def stop(self, run: RunId, who: str) -> Event:
         return await self.backbone.append_outside(run, StopRequested(who))
 
-    async def answer(self, run: RunId, ask: str, answer: Literal["allow", "deny"], who: str) -> Event:
+    async def answer(
+        self, run: RunId, ask: str, answer: Literal["allow", "deny"], who: str, role: CallerRole = "admin"
+    ) -> Event:
+        """Raises `UserError` (`denied`) for a yes that takes a higher role; anyone who may answer may say no."""
         view = await self.view(run)
-        if all(pending.ask != ask for pending in view.asks):
+        pending = next((pending for pending in view.asks if pending.ask == ask), None)
+        if pending is None:
             raise UserError("no_such_ask", f"Run {run} is not asking {ask}: it was answered or never asked.")
-        return await self.backbone.append_outside(run, AskAnswered(ask, answer, who))
+        if answer == "allow" and RANK[role] < RANK[pending.approver]:
+            raise UserError("denied", f"Only the role {pending.approver} may allow this: {pending.rule}.")
+        return await self.backbone.append_outside(run, AskAnswered(ask, answer, who, role))
 
     async def view(self, run: RunId) -> RunView:
         return fold(await self._events(run), time.time())

@@ -20,6 +20,7 @@ from cloister.cli import (
     serve,
     stop,
     template,
+    token,
     watch,
 )
 
@@ -70,6 +71,7 @@ app.command("apply")(apply.apply)
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(template.app, name="template")
 app.add_typer(policy.app, name="policy")
+app.add_typer(token.app, name="token")
 app.command("serve")(serve.serve)
 app.command("doctor")(doctor.doctor)
 
