@@ -39,7 +39,7 @@ from cloister.runs.commands import Commands, open_commands
 from cloister.runs.conduct import conduct
 from cloister.runs.means import Means
 from cloister.runs.result import run_apply, run_diff
-from cloister.runs.rules import RuleFiles, check_allowed, run_layer
+from cloister.runs.rules import RuleFiles, check_allowed, check_role, run_layer
 from cloister.runs.sandboxes import Sandboxes, open_sandboxes
 from cloister.runs.sqlite import SqliteBackbone, open_backbone
 from cloister.runs.supervisor import Supervisor, open_supervisor
@@ -72,13 +72,14 @@ class App:
     supervisor: Supervisor
     workshop: Workshop
 
-    async def submit(self, new: NewRun, who: str) -> tuple[RunId, bool]:
+    async def submit(self, new: NewRun, who: str, role: CallerRole = "admin") -> tuple[RunId, bool]:
         """Admit a run; it is durable and on its way when this returns. The flag: made now or known by key."""
         if problem := check_new_run(new):
             raise UserError("bad_run", problem)
         model = choose_model(self.settings, new.model)
         self.workshop.templates.recipe(new.template)
         above = await to_thread.run_sync(rule_files(self.settings).above, new.repo)
+        check_role(above, new, role)
         check_allowed((*above, run_layer(new)), tier=new.tier, model=model)
         run, made = await self.backbone.admit(new, who)
         if made:

@@ -163,6 +163,25 @@ async def test_no_one_approves_more_than_their_role_may(house: House) -> None:
     ]
 
 
+async def test_an_operator_opens_for_a_run_only_what_a_policy_delegates(
+    house: House, settings: Settings
+) -> None:
+    wishes = [
+        {"allow_hosts": ["example.com"]},
+        {"rules": [{"action": "connect:example.com", "effect": "allow"}]},
+        {"rules": [{"action": "connect:example.com", "effect": "ask"}]},
+    ]
+    for wish in wishes:
+        reply = await house.ask(
+            "operator", "POST", "/v1/runs", json={"prompt": "p", "repo": "/nowhere", **wish}
+        )
+        assert (reply.status_code, reply.json()["code"]) == (403, "denied")
+    harmless = {"prompt": "p", "repo": "/nowhere", "rules": [{"action": "bash:rm *", "effect": "deny"}]}
+    assert (await house.ask("operator", "POST", "/v1/runs", json=harmless)).status_code == 201
+    admin = {"prompt": "p", "repo": "/nowhere", **wishes[0]}
+    assert (await house.ask("admin", "POST", "/v1/runs", json=admin)).status_code == 201
+
+
 async def test_a_token_that_was_removed_is_worth_nothing_also_on_an_open_connection(house: House) -> None:
     async with house.socket("operator", f"/v1/runs/{house.run}/stream") as socket:
         await socket.recv()

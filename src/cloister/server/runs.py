@@ -59,7 +59,7 @@ async def new_run(
     data: JSONBody[NewRun], app: NamedDependency["App"], caller: NamedDependency[Caller]
 ) -> Response[Admitted]:
     caller.must_be("operator")
-    run, made = await app.submit(data, caller.name)
+    run, made = await app.submit(data, caller.name, caller.role)
     return Response(Admitted(run, made), status_code=201 if made else 200)
 
 
