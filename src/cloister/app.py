@@ -34,6 +34,7 @@ from cloister.forge.plain import PlainGit
 from cloister.model.registry import choose, open_model
 from cloister.policy.api import Policy
 from cloister.policy.decide import Decider
+from cloister.policy.lines import lines
 from cloister.policy.read import layer
 from cloister.runs.commands import Commands, open_commands
 from cloister.runs.conduct import conduct
@@ -137,9 +138,27 @@ def rule_files(settings: Settings) -> RuleFiles:
     return RuleFiles(
         organisation=near / Path(named).expanduser() if named else ORGANISATION_POLICY,
         organisation_required=named is not None,
-        host=layer("host", settings.file.policy, str(settings.config_path), may_widen=True),
+        host=layer(
+            "host",
+            settings.file.policy,
+            str(settings.config_path),
+            may_widen=True,
+            at=_rule_lines(settings),
+        ),
         projects=tuple((each.repo, near / Path(each.policy).expanduser()) for each in settings.file.project),
     )
+
+
+def _rule_lines(settings: Settings) -> tuple[int, ...]:
+    """Where the rules of the configuration file are in it; nothing when it is no longer what was read."""
+    if not settings.file.policy:
+        return ()
+    try:
+        found = lines(settings.config_path.read_text(encoding="utf-8").replace("\r\n", "\n"))
+    except (OSError, ValueError, IndexError):
+        return ()
+    at = [found.get(("policy", number, "action")) for number in range(len(settings.file.policy))]
+    return tuple(line for line in at if line is not None) if None not in at else ()
 
 
 def host_policy(settings: Settings) -> Policy:
