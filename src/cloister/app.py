@@ -26,9 +26,11 @@ from cloister.core.events import (
     RunFinished,
     StopRequested,
 )
+from cloister.core.history import request_of
 from cloister.core.ids import OwnerId, RunId, SandboxId, new_owner_id
 from cloister.core.journal import Journal
 from cloister.core.records import NewRun, check_new_run
+from cloister.core.records import Role as CallerRole
 from cloister.egress.credentials import read_credentials
 from cloister.egress.doorway import Doorway
 from cloister.egress.gate import DoorEvent
@@ -41,6 +43,7 @@ from cloister.model.catalog import Amazon
 from cloister.model.registry import Access
 from cloister.model.routing import Job, chosen, open_models
 from cloister.policy.api import Policy
+from cloister.policy.lines import lines
 from cloister.policy.read import layer
 from cloister.runs.audit.otlp import Collector, check_endpoint
 from cloister.runs.audit.ship import ship
@@ -51,10 +54,11 @@ from cloister.runs.conduct import conduct
 from cloister.runs.forking import check_fork, fork_request
 from cloister.runs.means import Means
 from cloister.runs.result import attempt_log, run_apply, run_diff
-from cloister.runs.rules import RuleFiles, check_allowed, run_layer
+from cloister.runs.rules import RuleFiles, check_allowed, check_role, run_layer
 from cloister.runs.sandboxes import Sandboxes, open_sandboxes
 from cloister.runs.sqlite import SqliteBackbone, open_backbone
 from cloister.runs.supervisor import Supervisor, open_supervisor
+from cloister.runs.tokens import RANK
 from cloister.runs.tree import TreeView, point_at, tree
 from cloister.runs.view import RunView, fold
 from cloister.runs.warming import Warming, repositories
@@ -91,13 +95,14 @@ class App:
         events = await self.events(run)
         return BudgetReport((*await self.ledger.accounts_of(run), *run_accounts(events)))
 
-    async def submit(self, new: NewRun, who: str) -> tuple[RunId, bool]:
+    async def submit(self, new: NewRun, who: str, role: CallerRole = "admin") -> tuple[RunId, bool]:
         """Admit a run; it is durable and on its way when this returns. The flag: made now or known by key."""
         if problem := check_new_run(new):
             raise UserError("bad_run", problem)
         models = chosen(model_access(self.settings), "code", _job(new))
         self.workshop.templates.recipe(new.template)
         above = await to_thread.run_sync(rule_files(self.settings).above, new.repo)
+        check_role(above, new, role)
         check_allowed((*above, run_layer(new)), tier=new.tier, models=models)
         await self._check_attempts(new)
         run, made = await self.backbone.admit(new, who)
@@ -115,15 +120,25 @@ class App:
     async def stop(self, run: RunId, who: str) -> Event:
         return await self.backbone.append_outside(run, StopRequested(who))
 
-    async def answer(self, run: RunId, ask: str, answer: Literal["allow", "deny"], who: str) -> Event:
+    async def answer(
+        self, run: RunId, ask: str, answer: Literal["allow", "deny"], who: str, role: CallerRole = "admin"
+    ) -> Event:
+        """Raises `UserError` (`denied`) for a yes that takes a higher role; anyone who may answer may say no."""
         view = await self.view(run)
-        if all(pending.ask != ask for pending in view.asks):
+        pending = next((pending for pending in view.asks if pending.ask == ask), None)
+        if pending is None:
             raise UserError("no_such_ask", f"Run {run} is not asking {ask}: it was answered or never asked.")
-        return await self.backbone.append_outside(run, AskAnswered(ask, answer, who))
+        if answer == "allow" and RANK[role] < RANK[pending.approver]:
+            raise UserError("denied", f"Only the role {pending.approver} may allow this: {pending.rule}.")
+        return await self.backbone.append_outside(run, AskAnswered(ask, answer, who, role))
 
     async def use_model(self, run: RunId, name: str, who: str) -> Event:
-        """Let another model go on with the run. Raises `UserError` when there is no such model here."""
-        return await self.backbone.append_outside(run, ModelChosen(usual_model(self.settings, name), who))
+        """Let another model go on with the run. Raises `UserError` when there is no such model, or no right to it."""
+        model = usual_model(self.settings, name)
+        request = request_of(await self.events(run))
+        above = await to_thread.run_sync(rule_files(self.settings).above, request.repo)
+        check_allowed((*above, run_layer(request)), models=(model,))
+        return await self.backbone.append_outside(run, ModelChosen(model, who))
 
     async def view(self, run: RunId) -> RunView:
         return fold(await self.events(run), time.time())
@@ -146,16 +161,18 @@ class App:
     async def tree(self, run: RunId) -> TreeView:
         return tree(await self.events(run))
 
-    async def fork(self, run: RunId, at: int | None, say: str | None, who: str) -> tuple[RunId, bool]:
+    async def fork(
+        self, run: RunId, at: int | None, say: str | None, who: str, role: CallerRole = "admin"
+    ) -> tuple[RunId, bool]:
         """A new run that goes on from a save point of `run`. Raises `UserError` (`no_save_point`)."""
-        return await self.submit(fork_request(await self.events(run), at, say), who)
+        return await self.submit(fork_request(await self.events(run), at, say), who, role)
 
-    async def rewind(self, run: RunId, to: int, who: str) -> RunId:
+    async def rewind(self, run: RunId, to: int, who: str, role: CallerRole = "admin") -> RunId:
         """Let `run` go on from an earlier save point; one that is finished is forked. Returns which run goes on."""
         events = await self.events(run)
         _, point = point_at(events, to)
         if isinstance(events[-1].body, RunFinished):
-            return (await self.fork(run, point.seq, None, who))[0]
+            return (await self.fork(run, point.seq, None, who, role))[0]
         await self.backbone.append_outside(run, RewindRequested(point.seq, who))
         return run
 
@@ -207,9 +224,27 @@ def rule_files(settings: Settings) -> RuleFiles:
     return RuleFiles(
         organisation=near / Path(named).expanduser() if named else ORGANISATION_POLICY,
         organisation_required=named is not None,
-        host=layer("host", settings.file.policy, str(settings.config_path), may_widen=True),
+        host=layer(
+            "host",
+            settings.file.policy,
+            str(settings.config_path),
+            may_widen=True,
+            at=_rule_lines(settings),
+        ),
         projects=tuple((each.repo, near / Path(each.policy).expanduser()) for each in settings.file.project),
     )
+
+
+def _rule_lines(settings: Settings) -> tuple[int, ...]:
+    """Where the rules of the configuration file are in it; nothing when it is no longer what was read."""
+    if not settings.file.policy:
+        return ()
+    try:
+        found = lines(settings.config_path.read_text(encoding="utf-8").replace("\r\n", "\n"))
+    except (OSError, ValueError, IndexError):
+        return ()
+    at = [found.get(("policy", number, "action")) for number in range(len(settings.file.policy))]
+    return tuple(line for line in at if line is not None) if None not in at else ()
 
 
 def host_policy(settings: Settings) -> Policy:

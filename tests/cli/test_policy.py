@@ -109,6 +109,14 @@ def test_a_file_is_checked_and_what_is_wrong_has_a_line(cloister: Cloister, repo
     assert done.stderr == f"cloister: {bad}:3: there is no key 'step' here.\n"
 
 
+def test_a_rule_of_the_configuration_file_has_a_line_too(cloister: Cloister, data_dir: Path) -> None:
+    data_dir.mkdir()
+    config = data_dir / "config.toml"
+    config.write_text('port = 1\n\n[[policy]]\neffect = "allow"\naction = "connect:a.test"\n')
+    done = cloister("policy", "explain", "connect:a.test")
+    assert done.stdout == f"allow  connect:a.test\n  because: allow connect:a.test ({config}:5)\n"
+
+
 def test_an_action_that_is_none_is_refused(cloister: Cloister) -> None:
     done = cloister("policy", "explain", "fly:moon")
     assert (done.returncode, done.stdout) == (2, "")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cloister.core.errors import UserError
-from cloister.core.records import Budget, NewRun, Quota
+from cloister.core.records import Budget, NewRun, Quota, RunRule
 from cloister.forge.plain import PlainGit
 from cloister.policy.api import ConnectAction, Layer, Rule, ToolAction
 from cloister.policy.decide import decide
@@ -138,6 +138,18 @@ async def test_a_run_gets_no_more_than_any_layer_allows_and_is_told_why(place: P
     assert f"steps: 20 instead of 60 (limits.steps, {place.organisation}:2)" in governed.limited
     assert len(governed.limited) == 5
     assert type(governed.request.budget.steps) is int
+
+
+def test_a_run_brings_rules_of_its_own() -> None:
+    request = NewRun("p", "r", rules=(RunRule("bash:rm *", "deny"), RunRule("connect:a.test", "allow")))
+    layer = run_layer(request)
+
+    assert layer.rules == (
+        Rule("tool:bash:rm *", "deny", "the run's request, rule 1"),
+        Rule("connect:a.test", "allow", "the run's request, rule 2"),
+    )
+    with pytest.raises(UserError, match=r"^the run's request, rule 1: 'rm': an action is"):
+        run_layer(NewRun("p", "r", rules=(RunRule("rm", "deny"),)))
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from cloister.cli import (
     serve,
     stop,
     template,
+    token,
     tree,
     watch,
 )
@@ -84,6 +85,7 @@ app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(template.app, name="template")
 app.add_typer(model.app, name="model")
 app.add_typer(policy.app, name="policy")
+app.add_typer(token.app, name="token")
 app.command("serve")(serve.serve)
 app.command("doctor")(doctor.doctor)
 

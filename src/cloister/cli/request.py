@@ -11,7 +11,7 @@ from cloister.cli.speak import typed
 from cloister.core.attempts import AttemptWish
 from cloister.core.errors import UserError
 from cloister.core.limits import PROMPT_BYTES
-from cloister.core.records import Budget, NewRun, Tier, check_new_run
+from cloister.core.records import Budget, NewRun, RunRule, Tier, check_new_run
 from cloister.core.text import one_line
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class Asked(NamedTuple):
     first_green: bool = False
     search: str | None = None
     dollars: float | None = None
+    rules: tuple[str, ...] = ()
+    """Each an effect and an action, as in `deny bash:git push*`."""
 
 
 def new_run(asked: Asked, settings: "Settings") -> NewRun:
@@ -72,6 +74,7 @@ def new_run(asked: Asked, settings: "Settings") -> NewRun:
         attempts=tuple(attempt_wish(typed(text)) for text in asked.attempts),
         first_green=asked.first_green,
         search=asked.search,
+        rules=tuple(_rule(text) for text in asked.rules),
     )
     if problem := check_new_run(new):
         raise UserError("bad_run", problem)
@@ -113,6 +116,18 @@ def repository(name: str) -> str:
     except (OSError, RuntimeError):
         raise UserError("no_repository", f"There is no repository {name}: the path does not exist.") from None
     return typed(str(path))
+
+
+def _rule(text: str) -> RunRule:
+    effect, _, action = typed(text).strip().partition(" ")
+    match effect:
+        case "allow" | "deny" | "ask" if action.strip():
+            return RunRule(action.strip(), effect)
+        case _:
+            raise UserError(
+                "bad_policy",
+                "A rule is allow, deny or ask, and an action, as in --rule 'deny bash:git push*'.",
+            )
 
 
 def _prompt(text: str) -> str:

@@ -63,6 +63,10 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
             "--allow-host", metavar="HOST", help="A host the run asks to reach; repeat for several."
         ),
     ] = None,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option("--rule", metavar="RULE", help="E.g. 'deny bash:git push*'; repeat for several."),
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Let a server do it and return at once.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -89,6 +93,7 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
             search=search,
             kind=kind,
             dollars=dollars,
+            rules=tuple(rule or ()),
         ),
         settings,
     )

@@ -10,13 +10,22 @@ from cloister.core.events import (
     FinishRefused,
     ModelReplied,
     ProofTaken,
+    RunAdmitted,
     RunResumed,
     SaveRefused,
     ToolReturned,
     TurnEnded,
 )
+from cloister.core.records import NewRun
 
 _OF_A_TURN = (ActionDecided, AskRaised, ToolReturned, ChecksRan, ProofTaken, SaveRefused, FinishRefused)
+
+
+def request_of(events: Sequence[Event]) -> NewRun:
+    """What a run was asked for: its first event, by the backbone's contract."""
+    body = events[0].body
+    assert isinstance(body, RunAdmitted)  # noqa: S101
+    return body.request
 
 
 def effective(events: Sequence[Event]) -> tuple[Event, ...]:

@@ -15,6 +15,9 @@ IMAGE_BYTES = 3_932_160
 IMAGES = 16
 """Images of one message."""
 
+RUN_RULES = 200
+"""Rules that a request for a run may bring along."""
+
 CHECKS = 8
 """Checks of one run; that many diagnoses fit into one event."""
 

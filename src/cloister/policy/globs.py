@@ -1,6 +1,7 @@
 """Text and paths against globs. Matching takes linear time for text and no more than quadratic for paths."""
 
 import posixpath
+from functools import lru_cache
 
 from cloister.core.commands import WORK_DIR
 from cloister.policy.api import HOLE
@@ -59,6 +60,12 @@ def normal_path(path: str) -> str:
 def path_glob(glob: str) -> str:
     """A glob in absolute form. One that begins with `**` means everywhere, not only below the work directory."""
     return normal_path("/" + glob if glob.startswith("**") else glob)
+
+
+@lru_cache(maxsize=4_096)
+def path_segments(glob: str) -> list[str]:
+    """A glob in absolute form, for `path_matches`."""
+    return path_glob(glob).split("/")
 
 
 def text_prefix(glob: str) -> str:

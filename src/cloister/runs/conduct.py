@@ -43,6 +43,7 @@ from cloister.core.records import NewRun
 from cloister.core.text import decode
 from cloister.forge import workspace
 from cloister.model.api import Models
+from cloister.runs.allowed_models import AllowedModels
 from cloister.runs.attempts import Attempts
 from cloister.runs.forking import copy_files, inheritance
 from cloister.runs.means import Means
@@ -146,7 +147,8 @@ class _Conductor:
         base = await self._fetch(admitted)
         async with self._means.models(admitted.request) as unpaid:
             admitted = await self._govern(admitted, base, unpaid)
-            models = BudgetedModels(unpaid, self._means.purse(admitted.request, self._journal))
+            allowed = AllowedModels(unpaid, self._means.policy)
+            models = BudgetedModels(allowed, self._means.purse(admitted.request, self._journal))
             winner = await self._attempts(admitted, base, models)
             async with self._phase("change"):
                 await make_result(self._means, self._journal, self._run, winner)

@@ -12,12 +12,13 @@ import msgspec
 from anyio import to_thread
 
 from cloister.core.errors import UserError
-from cloister.core.records import Budget, NewRun, Quota
+from cloister.core.records import Budget, NewRun, Quota, Role, RunRule
 from cloister.core.text import one_line
 from cloister.forge.plain import find_checkout, is_url
 from cloister.forge.tree import read_file, read_head_file
-from cloister.model.api import Models, Role
-from cloister.policy.api import Action, Layer, LimitName, ModelAction, Policy, Rule, TierAction
+from cloister.model.api import Models
+from cloister.model.api import Role as ModelRole
+from cloister.policy.api import Action, Layer, LimitName, ModelAction, Policy, TierAction
 from cloister.policy.builtin import BUILT_IN
 from cloister.policy.caps import capped
 from cloister.policy.decide import Decider
@@ -34,8 +35,18 @@ _SCP = re.compile(r"(?:[^@/]+@)?([^:/]+):(?!//)(.*)", re.DOTALL)
 
 def run_layer(request: NewRun) -> Layer:
     """The rules that a request brings along. Raises `UserError` (`bad_policy`)."""
-    rules = [Rule(f"connect:{host}", "allow") for host in request.allow_hosts]
-    return layer("run", rules, "the run's request", may_widen=True)
+    opened = [RunRule(f"connect:{host}", "allow") for host in request.allow_hosts]
+    return layer("run", (*opened, *request.rules), "the run's request", may_widen=True)
+
+
+def check_role(above: Policy, request: NewRun, role: Role) -> None:
+    """Raises `UserError` (`denied`) when one who is no admin would open what nobody delegated."""
+    opens = request.allow_hosts or any(rule.effect != "deny" for rule in request.rules)
+    if opens and role != "admin" and all(layer.delegate is None for layer in above):
+        raise UserError(
+            "denied",
+            "Only an admin may open hosts or ask for more here: no policy delegates anything to runs.",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +114,7 @@ async def policy_here(files: RuleFiles, repo: str | None) -> Policy:
 
 def every_name(models: Models) -> tuple[str, ...]:
     """The models that a run may come to ask, in whatever role."""
-    return tuple(dict.fromkeys(name for role in get_args(Role) for name in models.chain(role)))
+    return tuple(dict.fromkeys(name for role in get_args(ModelRole) for name in models.chain(role)))
 
 
 def check_allowed(policy: Policy, *, tier: str | None = None, models: Iterable[str] = ()) -> None:

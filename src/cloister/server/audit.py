@@ -18,6 +18,7 @@ from cloister.runs.audit.page import page
 from cloister.runs.audit.receipt import Receipt
 from cloister.runs.audit.verify import Verdict
 from cloister.server.auth import OPEN_PATH
+from cloister.server.callers import Caller
 from cloister.server.port_headers import address
 from cloister.server.runs import SEQ_MAX, Run
 
@@ -37,8 +38,8 @@ After = Annotated[int, QueryParameter(ge=0, le=SEQ_MAX, description="Only entrie
 
 def who_of(scope: Scope, app: "App") -> str:
     """Whose token came with a request. The one place that knows."""
-    del scope
-    return app.settings.user
+    caller = cast("Caller | None", scope.get("user"))
+    return app.settings.user if caller is None else caller.name
 
 
 class Refusals:

@@ -10,6 +10,7 @@ from litestar.params import JSONBody, QueryParameter
 from cloister.core.ids import RunId
 from cloister.runs.comparing import Compared
 from cloister.runs.tree import TreeView
+from cloister.server.callers import Caller
 from cloister.server.runs import SEQ_MAX, Admitted, Run
 
 if TYPE_CHECKING:
@@ -51,9 +52,12 @@ async def get_tree(run: Run, app: NamedDependency["App"]) -> TreeView:
     operation_id="forkRun",
     status_code=201,
 )
-async def fork_run(run: Run, data: JSONBody[Fork], app: NamedDependency["App"]) -> Admitted:
+async def fork_run(
+    run: Run, data: JSONBody[Fork], app: NamedDependency["App"], caller: NamedDependency[Caller]
+) -> Admitted:
+    caller.must_be("operator")
     found = await app.backbone.resolve(run)
-    made, new = await app.fork(found, data.at, data.prompt, app.settings.user)
+    made, new = await app.fork(found, data.at, data.prompt, caller.name, caller.role)
     return Admitted(made, new)
 
 
@@ -63,8 +67,12 @@ async def fork_run(run: Run, data: JSONBody[Fork], app: NamedDependency["App"]) 
     operation_id="rewindRun",
     status_code=200,
 )
-async def rewind_run(run: Run, data: JSONBody[Rewind], app: NamedDependency["App"]) -> GoesOn:
-    return GoesOn(await app.rewind(await app.backbone.resolve(run), data.to, app.settings.user))
+async def rewind_run(
+    run: Run, data: JSONBody[Rewind], app: NamedDependency["App"], caller: NamedDependency[Caller]
+) -> GoesOn:
+    caller.must_be("operator")
+    found = await app.backbone.resolve(run)
+    return GoesOn(await app.rewind(found, data.to, caller.name, caller.role))
 
 
 @get("/v1/compare", summary="Two runs or attempts side by side", operation_id="compare")
