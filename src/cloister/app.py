@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import anyio
+from anyio import to_thread
 
 from cloister.core import limits
 from cloister.core.errors import HostError, UserError
@@ -23,6 +24,7 @@ from cloister.core.events import (
 from cloister.core.ids import OwnerId, RunId, SandboxId, new_owner_id
 from cloister.core.journal import Journal
 from cloister.core.records import NewRun, check_new_run
+from cloister.core.records import Role as CallerRole
 from cloister.egress.credentials import read_credentials
 from cloister.egress.doorway import Doorway
 from cloister.egress.gate import DoorEvent
@@ -33,15 +35,17 @@ from cloister.forge.api import Delivered
 from cloister.forge.plain import PlainGit
 from cloister.model.registry import choose, open_model
 from cloister.policy.api import Policy
-from cloister.policy.builtin import BUILT_IN
+from cloister.policy.lines import lines
 from cloister.policy.read import layer
 from cloister.runs.commands import Commands, open_commands
 from cloister.runs.conduct import conduct
-from cloister.runs.means import Means, run_layer
+from cloister.runs.means import Means
 from cloister.runs.result import run_apply, run_diff
+from cloister.runs.rules import RuleFiles, check_allowed, check_role, run_layer
 from cloister.runs.sandboxes import Sandboxes, open_sandboxes
 from cloister.runs.sqlite import SqliteBackbone, open_backbone
 from cloister.runs.supervisor import Supervisor, open_supervisor
+from cloister.runs.tokens import RANK
 from cloister.runs.view import RunView, fold
 from cloister.runs.warming import Warming, repositories
 from cloister.runs.workshop import Workshop
@@ -50,7 +54,7 @@ from cloister.sandbox.owners import Owners
 from cloister.sandbox.pool import Pool, open_pool
 from cloister.sandbox.templates.catalog import Templates
 from cloister.sandbox.tiers import Choices, Tiers, local_tiers
-from cloister.settings import Settings
+from cloister.settings import ORGANISATION_POLICY, Settings
 
 Role = Literal["server", "embedded"]
 
@@ -69,13 +73,15 @@ class App:
     supervisor: Supervisor
     workshop: Workshop
 
-    async def submit(self, new: NewRun, who: str) -> tuple[RunId, bool]:
+    async def submit(self, new: NewRun, who: str, role: CallerRole = "admin") -> tuple[RunId, bool]:
         """Admit a run; it is durable and on its way when this returns. The flag: made now or known by key."""
         if problem := check_new_run(new):
             raise UserError("bad_run", problem)
-        choose_model(self.settings, new.model)
+        model = choose_model(self.settings, new.model)
         self.workshop.templates.recipe(new.template)
-        run_layer(new)
+        above = await to_thread.run_sync(rule_files(self.settings).above, new.repo)
+        check_role(above, new, role)
+        check_allowed((*above, run_layer(new)), tier=new.tier, model=model)
         run, made = await self.backbone.admit(new, who)
         if made:
             self.supervisor.drive(run)
@@ -91,11 +97,17 @@ class App:
     async def stop(self, run: RunId, who: str) -> Event:
         return await self.backbone.append_outside(run, StopRequested(who))
 
-    async def answer(self, run: RunId, ask: str, answer: Literal["allow", "deny"], who: str) -> Event:
+    async def answer(
+        self, run: RunId, ask: str, answer: Literal["allow", "deny"], who: str, role: CallerRole = "admin"
+    ) -> Event:
+        """Raises `UserError` (`denied`) for a yes that takes a higher role; anyone who may answer may say no."""
         view = await self.view(run)
-        if all(pending.ask != ask for pending in view.asks):
+        pending = next((pending for pending in view.asks if pending.ask == ask), None)
+        if pending is None:
             raise UserError("no_such_ask", f"Run {run} is not asking {ask}: it was answered or never asked.")
-        return await self.backbone.append_outside(run, AskAnswered(ask, answer, who))
+        if answer == "allow" and RANK[role] < RANK[pending.approver]:
+            raise UserError("denied", f"Only the role {pending.approver} may allow this: {pending.rule}.")
+        return await self.backbone.append_outside(run, AskAnswered(ask, answer, who, role))
 
     async def view(self, run: RunId) -> RunView:
         return fold(await self._events(run), time.time())
@@ -119,9 +131,39 @@ def choose_model(settings: Settings, name: str | None) -> str:
     return choose(name, default=settings.file.model, keys=settings.keys, url=settings.file.model_url)
 
 
+def rule_files(settings: Settings) -> RuleFiles:
+    """Where the rules above every run are written. Raises `UserError` (`bad_policy`)."""
+    named = settings.file.policy_file
+    near = settings.config_path.parent
+    return RuleFiles(
+        organisation=near / Path(named).expanduser() if named else ORGANISATION_POLICY,
+        organisation_required=named is not None,
+        host=layer(
+            "host",
+            settings.file.policy,
+            str(settings.config_path),
+            may_widen=True,
+            at=_rule_lines(settings),
+        ),
+        projects=tuple((each.repo, near / Path(each.policy).expanduser()) for each in settings.file.project),
+    )
+
+
+def _rule_lines(settings: Settings) -> tuple[int, ...]:
+    """Where the rules of the configuration file are in it; nothing when it is no longer what was read."""
+    if not settings.file.policy:
+        return ()
+    try:
+        found = lines(settings.config_path.read_text(encoding="utf-8").replace("\r\n", "\n"))
+    except (OSError, ValueError, IndexError):
+        return ()
+    at = [found.get(("policy", number, "action")) for number in range(len(settings.file.policy))]
+    return tuple(line for line in at if line is not None) if None not in at else ()
+
+
 def host_policy(settings: Settings) -> Policy:
-    """The built-in rules and those of the configuration file."""
-    return (BUILT_IN, layer("host", settings.file.policy, str(settings.config_path), may_widen=True))
+    """The built-in rules, the organisation's and those of the configuration file."""
+    return rule_files(settings).above(None)
 
 
 def _doorway(settings: Settings, policy: Policy) -> tuple[Doorway, Outfit]:
@@ -192,6 +234,7 @@ def _means(settings: Settings, host: Host, warming: Warming, policy: Policy, doo
         models=lambda name: open_model(
             name, default=settings.file.model, keys=settings.keys, url=settings.file.model_url
         ),
+        rules=rule_files(settings),
         policy=policy,
         quota=settings.file.quota,
         ask_seconds=settings.file.ask_seconds,

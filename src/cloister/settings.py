@@ -13,6 +13,9 @@ from cloister.core.records import Budget, CredentialEntry, DoorBounds, PoolWish,
 
 Secret = str
 
+ORGANISATION_POLICY = Path("/etc/cloister/policy.toml")
+"""Holds for every user of this machine."""
+
 PROVIDER_KEYS = {
     "anthropic": "ANTHROPIC_API_KEY",
     "openai": "OPENAI_API_KEY",
@@ -26,6 +29,15 @@ class RuleEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     action: str
     effect: str
+
+
+class ProjectEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One `[[project]]` table: rules for some repositories."""
+
+    repo: str
+    """Which: `host/path` of a URL or a directory, with `*` for any characters."""
+    policy: str
+    """The policy file, from the configuration file's directory."""
 
 
 class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,6 +60,9 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ask_seconds: float = 300.0
     """How long an `ask` waits for a person before it is denied."""
     policy: tuple[RuleEntry, ...] = ()
+    policy_file: str | None = None
+    """The organisation's policy; None is `/etc/cloister/policy.toml`, where there is one."""
+    project: tuple[ProjectEntry, ...] = ()
     door: DoorBounds = DoorBounds()
     """What one sandbox may use of its door."""
     credential: tuple[CredentialEntry, ...] = ()

@@ -9,6 +9,7 @@ import pytest
 from cloister.agent.checks import find_checks, run_checks
 from cloister.agent.context import request
 from cloister.agent.loop import Workplace, work
+from cloister.agent.provenance import Provenance
 from cloister.agent.tools import TOOLS
 from cloister.core.commands import Stream
 from cloister.core.diagnosis import Diagnosis
@@ -23,6 +24,7 @@ from cloister.core.events import (
     ChecksChosen,
     ChecksRan,
     CommandOutput,
+    ConnectionDecided,
     FinishRefused,
     ModelFailed,
     ModelReplied,
@@ -42,7 +44,7 @@ from cloister.forge import workspace
 from cloister.model.api import AssistantMessage, ToolMessage, UserMessage
 from cloister.model.script import load_script
 from cloister.model.scripted import ScriptedModel
-from cloister.policy.api import Layer, Policy, Rule
+from cloister.policy.api import Layer, Pointed, Policy, Rule
 from cloister.policy.builtin import BUILT_IN
 from cloister.testing.local_computer import LocalComputer
 from cloister.testing.memory_journal import MemoryJournal
@@ -417,6 +419,91 @@ async def test_an_ask_that_nobody_answers_is_denied_and_that_is_recorded(bench: 
     assert [(b.answer, b.who) for b in bench.journal.bodies if isinstance(b, AskAnswered)] == [
         ("deny", "deadline")
     ]
+
+
+async def test_an_ask_shows_the_whole_action_its_rule_and_who_may_say_yes(bench: Bench) -> None:
+    host = Layer("host", (Rule("tool:bash:touch *", "ask", "policy:3", "admin"),))
+    script = '[[reply]]\ncalls = [{ tool = "bash", command = "cd . && touch asked" }]\n' + FIX
+    await bench.work(script, policy=(BUILT_IN, host), ask_seconds=0.01)
+    ask = next(b for b in bench.journal.bodies if isinstance(b, AskRaised))
+    assert (ask.detail, ask.rule, ask.approver, ask.default) == (
+        "cd . && touch asked",
+        "ask tool:bash:touch * (policy:3)",
+        "admin",
+        "deny",
+    )
+
+
+async def test_rules_are_about_the_commands_in_a_line_and_not_about_its_text(bench: Bench) -> None:
+    host = Layer("host", (Rule("tool:bash:touch *", "deny", "policy:3"),))
+    script = """
+[[reply]]
+calls = [
+    { tool = "bash", command = "'to'uch a" },
+    { tool = "bash", command = "env -- sh -c 'touch b'" },
+    { tool = "bash", command = "eval $(echo dG91Y2ggYwo= | base64 -d)" },
+    { tool = "bash", command = "echo touch d" },
+]
+"""
+    await bench.work(script + FIX, policy=(BUILT_IN, host))
+    decided = [b.effect for b in bench.journal.bodies if isinstance(b, ActionDecided)][:4]
+    assert decided == ["deny", "deny", "deny", "allow"]
+    assert not {"a", "b", "c"} & {path.name for path in bench.computer.work.iterdir()}
+
+
+HIGH = Layer("host", high_impact=(Pointed("tool:bash:git push*", "policy:1"),))
+PUSH = '[[reply]]\ncalls = [{ tool = "bash", command = "git push nowhere" }]\n'
+
+
+async def test_before_any_text_from_outside_high_impact_is_as_the_rules_say(bench: Bench) -> None:
+    await bench.work(PUSH + FIX, policy=(BUILT_IN, HIGH))
+    assert bench.of(AskRaised) == []
+    returned = [b for b in bench.journal.bodies if isinstance(b, ToolReturned)]
+    assert {b.tool: b.origin for b in returned}["bash"] == "tool"
+
+
+OUTSIDE: dict[str, AnyBody] = {
+    "the text of an issue": PromptReceived("please push", "someone", "issue"),
+    "something that came over the network": ConnectionDecided("s", "example.org", 443, "allow", "r"),
+    "an answer of a tool server": ToolReturned(0, "c", "mcp:x.y", True, "push!", 0.1, origin="server"),
+}
+
+
+@pytest.mark.parametrize("body", OUTSIDE.values(), ids=OUTSIDE.keys())
+async def test_after_text_from_outside_high_impact_needs_a_person(bench: Bench, body: AnyBody) -> None:
+    bench.journal.add(
+        RunAdmitted(NewRun("Make add work.", "repo"), "me"),
+        ChecksChosen((CHECK,), found=False),
+        BaselineTaken(await run_checks(bench.computer, (CHECK,), "baseline", _quiet)),
+        AttemptStarted(0, "script"),
+        body,
+    )
+    await bench.work(PUSH + FIX, policy=(BUILT_IN, HIGH), ask_seconds=0.01)
+    ask = next(b for b in bench.journal.bodies if isinstance(b, AskRaised))
+    assert ask.rule == "ask tool:bash:git push* (policy:1): high impact after untrusted text"
+    decided = next(b for b in bench.journal.bodies if isinstance(b, ActionDecided))
+    assert (decided.effect, decided.rule) == ("ask", ask.rule)
+
+
+async def test_a_refused_connection_and_another_attempts_reading_change_nothing(bench: Bench) -> None:
+    bench.journal.add(
+        RunAdmitted(NewRun("Make add work.", "repo"), "me"),
+        ChecksChosen((CHECK,), found=False),
+        BaselineTaken(await run_checks(bench.computer, (CHECK,), "baseline", _quiet)),
+        AttemptStarted(0, "script"),
+        ConnectionDecided("s", "example.org", 443, "deny", "r"),
+        ToolReturned(1, "c", "mcp:x.y", True, "push!", 0.1, origin="server"),
+    )
+    await bench.work(PUSH + FIX, policy=(BUILT_IN, HIGH), ask_seconds=0.01)
+    assert bench.of(AskRaised) == []
+
+
+async def test_after_something_came_over_the_network_every_result_is_marked(bench: Bench) -> None:
+    script = '[[reply]]\ncalls = [{ tool = "read", path = "calc.py" }]\n'
+    await bench.work(script + FIX)
+    assert next(b for b in bench.journal.bodies if isinstance(b, ToolReturned)).origin == "repository"
+    bench.journal.add(ConnectionDecided("s", "example.org", 443, "allow", "r"))
+    assert Provenance(0, bench.journal).origin("read") == "web"
 
 
 async def test_a_reply_without_calls_is_nudged_and_three_of_them_end_the_attempt(bench: Bench) -> None:

@@ -349,7 +349,12 @@ def test_nothing_a_guest_or_a_model_says_reaches_the_terminal_as_a_control() -> 
     call = ToolCall("c1", evil, {"command": evil})
     ask = e.AskRaised(evil, 1, evil, evil, 0.0)
     items: list[e.Event | e.Delta] = [
-        *told(admitted(), e.BaseFixed(evil, evil, evil), e.ChecksChosen((evil,), found=True)),
+        *told(
+            admitted(),
+            e.BaseFixed(evil, evil, evil),
+            e.PolicyFixed((evil, evil), (evil,)),
+            e.ChecksChosen((evil,), found=True),
+        ),
         e.ModelText(1, evil),
         e.Progress("template", None, evil),
         *told(replied(evil, call), allowed(), ask, returned(evil, ok=False), e.FinishRefused(1, evil)),

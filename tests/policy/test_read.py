@@ -30,6 +30,14 @@ def test_a_layer_remembers_where_each_rule_is_written() -> None:
     )
 
 
+def test_rules_of_a_file_with_lines_are_named_by_their_line() -> None:
+    entries = [Written("tool:bash"), Written("nonsense")]
+
+    assert layer("host", entries[:1], "c", may_widen=True, at=[7]).rules[0].source == "c:7"
+    with pytest.raises(UserError, match=r"^c:9: 'nonsense': "):
+        layer("host", entries, "c", may_widen=True, at=[7, 9])
+
+
 @pytest.mark.parametrize(
     ("written", "normal"),
     [

@@ -69,7 +69,12 @@ async def test_one_can_speak_to_a_run_until_it_is_finished(served: Served) -> No
     fence = await served.claimed_run()
     said = await served.client.post(f"/v1/runs/{fence.run}/say", json={"text": "hello"})
     assert said.status_code == 200
-    assert said.json()["body"] == {"type": "PromptReceived", "text": "hello", "who": "tester"}
+    assert said.json()["body"] == {
+        "type": "PromptReceived",
+        "text": "hello",
+        "who": "tester",
+        "origin": "user",
+    }
     stopped = await served.client.post(f"/v1/runs/{fence.run}/stop")
     assert stopped.json()["body"] == {"type": "StopRequested", "who": "tester"}
     await served.app.backbone.append(fence, [RunFinished("stopped", "asked")])
@@ -85,7 +90,13 @@ async def test_a_question_is_answered_once_asked(served: Served) -> None:
     assert (early.status_code, early.json()["code"]) == (404, "no_such_ask")
     await served.app.backbone.append(fence, [AskRaised("a1", 1, "tool:bash", "rm", deadline=2e9)])
     reply = await served.client.post(f"/v1/runs/{fence.run}/answer", json=body)
-    assert reply.json()["body"] == {"type": "AskAnswered", "ask": "a1", "answer": "allow", "who": "tester"}
+    assert reply.json()["body"] == {
+        "type": "AskAnswered",
+        "ask": "a1",
+        "answer": "allow",
+        "who": "tester",
+        "role": "admin",
+    }
     wrong = await served.client.post(f"/v1/runs/{fence.run}/answer", json={"ask": "a1", "answer": "hunter2"})
     assert wrong.status_code == 400
     assert "hunter2" not in wrong.text

@@ -105,7 +105,7 @@ async def test_a_client_can_speak_ask_to_stop_and_sees_its_words_in_the_log(serv
         said = (await next_message(socket))["event"]
         assert (said["seq"], said["body"]) == (
             3,
-            {"type": "PromptReceived", "text": "hello", "who": "tester"},
+            {"type": "PromptReceived", "text": "hello", "who": "tester", "origin": "user"},
         )
         await socket.send('{"stop": true}')
         assert (await next_message(socket))["event"]["body"]["type"] == "StopRequested"

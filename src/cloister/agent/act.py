@@ -6,6 +6,8 @@ import time
 import anyio
 import msgspec
 
+from cloister.agent.provenance import Provenance
+from cloister.agent.shell.read import read_commands
 from cloister.agent.tools import TOOLS
 from cloister.agent.tools.api import AnyTool, Observation, observe
 from cloister.core.commands import Computer, Stream
@@ -21,7 +23,7 @@ from cloister.core.journal import Journal
 from cloister.core.records import ToolCall
 from cloister.core.text import bounded, decode, one_line
 from cloister.policy.api import Policy, ToolAction
-from cloister.policy.decide import decide
+from cloister.policy.decide import Decider
 
 
 class Actor:
@@ -33,7 +35,8 @@ class Actor:
         self._attempt = attempt
         self._journal = journal
         self._computer = computer
-        self._policy = policy
+        self._decider = Decider(policy)
+        self._provenance = Provenance(attempt, journal)
         self._ask_seconds = ask_seconds
 
     async def act(self, call: ToolCall) -> None:
@@ -49,6 +52,7 @@ class Actor:
                 observation.text,
                 time.monotonic() - started,
                 observation.exit_code,
+                self._provenance.origin(call.name),
             )
         )
 
@@ -72,7 +76,10 @@ class Actor:
         return await tool.run(self._computer, args, show)
 
     async def _decide(self, call: ToolCall, tool: AnyTool, target: str) -> tuple[Effect, str]:
-        decision = decide(self._policy, ToolAction(tool.name, target))
+        commands = await read_commands(target) if self._decider.parses(tool.name) else None
+        decision = self._decider.decide(
+            ToolAction(tool.name, target, commands), untrusted=self._provenance.untrusted
+        )
         action = f"{tool.name}: {one_line(target)}"
         decided = ActionDecided(self._attempt, call.id, action, decision.effect, decision.rule)
         if decision.effect != "ask":
@@ -84,6 +91,8 @@ class Actor:
             action=action,
             detail=bounded(target, 20_000),
             deadline=time.time() + self._ask_seconds,
+            rule=decision.rule,
+            approver=decision.approver,
         )
         await self._journal.append(decided, ask)
         answer = await self._answer(ask)
@@ -96,11 +105,16 @@ class Actor:
             while True:
                 for event in self._journal.events[seen:]:
                     match event.body:
-                        case AskAnswered(ask=name, answer=answer) if name == ask.ask:
-                            return answer
+                        case AskAnswered(ask=name) as body if name == ask.ask and _counts(body, ask):
+                            return body.answer
                         case _:
                             pass
                 seen = len(self._journal.events)
                 await self._journal.changed(seen)
         await self._journal.append(AskAnswered(ask.ask, ask.default, "deadline"))
         return ask.default
+
+
+def _counts(answer: AskAnswered, ask: AskRaised) -> bool:
+    """Whether whoever answered may say this; the server asked before, and the log is the last to be believed."""
+    return answer.answer == "deny" or answer.role == "admin" or answer.role == ask.approver

@@ -12,6 +12,7 @@ from cloister.cli import (
     diff,
     doctor,
     log,
+    policy,
     ps,
     run,
     sandbox,
@@ -19,6 +20,7 @@ from cloister.cli import (
     serve,
     stop,
     template,
+    token,
     watch,
 )
 
@@ -68,6 +70,8 @@ app.command("diff")(diff.diff)
 app.command("apply")(apply.apply)
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(template.app, name="template")
+app.add_typer(policy.app, name="policy")
+app.add_typer(token.app, name="token")
 app.command("serve")(serve.serve)
 app.command("doctor")(doctor.doctor)
 

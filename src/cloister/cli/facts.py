@@ -1,12 +1,12 @@
 """Single facts of a run as words: a tool call, a check, a sandbox. Pure; everything comes out harmless."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from cloister.cli.excerpt import excerpt
 from cloister.cli.pieces import Line, counted, seconds
 from cloister.core.diagnosis import Comparison, Diagnosis
-from cloister.core.events import SandboxOpened, ToolReturned
+from cloister.core.events import PolicyFixed, SandboxOpened, ToolReturned
 from cloister.core.records import Isolation, ToolCall
 from cloister.core.text import harmless, one_line
 from cloister.runs.view import red
@@ -112,3 +112,10 @@ def unfinished(diagnoses: Sequence[Diagnosis]) -> list[Line]:
 def said(text: str, indent: str = "") -> list[Line]:
     """Text of a model or a person, line by line."""
     return [Line((indent + line).rstrip(), "said") for line in harmless(text).strip("\n").split("\n")]
+
+
+def policy(body: PolicyFixed) -> Iterator[Line]:
+    """Whose rules hold, where there is anyone's beside ours, and what they take away."""
+    if len(body.layers) > 1:
+        yield Line(f"· rules: {one_line(', '.join(body.layers), 300)}", "dim")
+    yield from (Line(f"! limited: {one_line(each, 200)}", "warn") for each in body.limited)

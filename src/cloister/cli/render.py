@@ -46,7 +46,8 @@ _Action = (
     | e.SaveRefused
 )
 _Rest = (
-    e.PhaseStarted
+    e.PolicyFixed
+    | e.PhaseStarted
     | e.PhaseEnded
     | e.TurnEnded
     | e.StopRequested
@@ -228,7 +229,7 @@ class Renderer:
         match body:
             case e.ActionDecided():
                 yield from self._announce(body.attempt, body.call)
-                if body.effect == "deny":
+                if body.effect == "deny" or not body.call:
                     why = one_line(body.rule, 200)
                     yield Line(f"  ⊘ refused by the policy: {one_line(body.action, 120)} ({why})", "warn")
             case e.AskRaised():
@@ -296,6 +297,8 @@ class Renderer:
                 self._noted = None
                 yield Line(f"✓ {body.phase}  {seconds(body.seconds)}", "dim")
                 yield IDLE
+            case e.PolicyFixed():
+                yield from facts.policy(body)
             case e.StopRequested():
                 yield Line(f"■ {one_line(body.who, 40)} asked the run to stop", "warn")
                 yield Status("stopping")

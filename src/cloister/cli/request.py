@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from cloister.cli.speak import typed
 from cloister.core.errors import UserError
 from cloister.core.limits import PROMPT_BYTES
-from cloister.core.records import Budget, NewRun, Tier, check_new_run
+from cloister.core.records import Budget, NewRun, RunRule, Tier, check_new_run
 
 if TYPE_CHECKING:
     from cloister.settings import Settings
@@ -33,6 +33,8 @@ class Asked(NamedTuple):
     seconds: float | None
     allow_hosts: tuple[str, ...]
     template: str = "default"
+    rules: tuple[str, ...] = ()
+    """Each an effect and an action, as in `deny bash:git push*`."""
 
 
 def new_run(asked: Asked, settings: "Settings") -> NewRun:
@@ -53,6 +55,7 @@ def new_run(asked: Asked, settings: "Settings") -> NewRun:
             seconds=usual.seconds if asked.seconds is None else asked.seconds,
         ),
         allow_hosts=asked.allow_hosts,
+        rules=tuple(_rule(text) for text in asked.rules),
     )
     if problem := check_new_run(new):
         raise UserError("bad_run", problem)
@@ -71,6 +74,18 @@ def repository(name: str) -> str:
     except (OSError, RuntimeError):
         raise UserError("no_repository", f"There is no repository {name}: the path does not exist.") from None
     return typed(str(path))
+
+
+def _rule(text: str) -> RunRule:
+    effect, _, action = typed(text).strip().partition(" ")
+    match effect:
+        case "allow" | "deny" | "ask" if action.strip():
+            return RunRule(action.strip(), effect)
+        case _:
+            raise UserError(
+                "bad_policy",
+                "A rule is allow, deny or ask, and an action, as in --rule 'deny bash:git push*'.",
+            )
 
 
 def _prompt(text: str) -> str:

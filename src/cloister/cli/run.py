@@ -39,6 +39,10 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
             "--allow-host", metavar="HOST", help="A host the run asks to reach; repeat for several."
         ),
     ] = None,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option("--rule", metavar="RULE", help="E.g. 'deny bash:git push*'; repeat for several."),
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Let a server do it and return at once.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -60,6 +64,7 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
             tokens=tokens,
             seconds=seconds,
             allow_hosts=tuple(allow_host or ()),
+            rules=tuple(rule or ()),
         ),
         settings,
     )

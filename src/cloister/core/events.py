@@ -11,7 +11,7 @@ import msgspec
 from cloister.core.commands import Stream
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.ids import RunId
-from cloister.core.records import FileChange, Isolation, NewRun, Outcome, ToolCall, Usage
+from cloister.core.records import FileChange, Isolation, NewRun, Origin, Outcome, Role, ToolCall, Usage
 
 Effect = Literal["allow", "deny", "ask"]
 Blame = Literal["user", "host", "outside", "sandbox", "bug"]
@@ -64,6 +64,15 @@ class BaseFixed(Body, frozen=True):
     """What the caller should know, e.g. that uncommitted files are not part of the run."""
 
 
+class PolicyFixed(Body, frozen=True):
+    """The rules that hold from here on."""
+
+    layers: tuple[str, ...]
+    """Strongest first: each layer's name and the file it was read from."""
+    limited: tuple[str, ...] = ()
+    """What the run gets less of than it asked for, and the rule that says so."""
+
+
 class SandboxOpened(Body, frozen=True):
     sandbox: str
     isolation: Isolation
@@ -101,6 +110,8 @@ class PromptReceived(Body, frozen=True):
 
     text: str
     who: str
+    origin: Origin = "user"
+    """Where the text came from."""
 
 
 class ModelReplied(Body, frozen=True):
@@ -143,12 +154,18 @@ class AskRaised(Body, frozen=True):
     deadline: float
     """Unix seconds."""
     default: Literal["allow", "deny"] = "deny"
+    rule: str = ""
+    """The rule that asks, and where it is written."""
+    approver: Role = "operator"
+    """The least role that may say yes."""
 
 
 class AskAnswered(Body, frozen=True):
     ask: str
     answer: Literal["allow", "deny"]
     who: str
+    role: Role = "admin"
+    """In which role."""
 
 
 class ToolReturned(Body, frozen=True):
@@ -161,6 +178,8 @@ class ToolReturned(Body, frozen=True):
     text: str
     seconds: float
     exit_code: int | None = None
+    origin: Origin = "tool"
+    """Where the text came from: after something came over the network, all that a tool shows may be from there."""
 
 
 class ChecksRan(Body, frozen=True):
@@ -287,6 +306,7 @@ AnyBody = (
     | PhaseStarted
     | PhaseEnded
     | BaseFixed
+    | PolicyFixed
     | SandboxOpened
     | SandboxClosed
     | ChecksChosen

@@ -9,6 +9,9 @@ EVENT_BYTES = 8_388_608
 REPLY_BYTES = 1_048_576
 """Largest reply of a model, with the arguments of its calls."""
 
+RUN_RULES = 200
+"""Rules that a request for a run may bring along."""
+
 CHECKS = 8
 """Checks of one run; that many diagnoses fit into one event."""
 

@@ -15,6 +15,10 @@ Tier = Literal["auto", "container", "gvisor", "microvm"]
 Outcome = Literal["green", "red", "unproven", "budget", "stopped", "failed"]
 """How a run ended. `unproven`: the model finished and there was no check to prove it."""
 State = Literal["queued", "running", "finished"]
+Origin = Literal["user", "repository", "tool", "issue", "web", "server"]
+"""Where text came from: a person, the repository, a command in the sandbox, an issue, the network, a tool server."""
+Role = Literal["viewer", "operator", "admin"]
+"""What a caller may do, least first: look; work with runs; everything."""
 
 _CREDENTIALS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^/@]*:[^/@]*@")
 
@@ -83,6 +87,13 @@ class PoolWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What those that wait may use together; none is added beyond it."""
 
 
+class RunRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A rule for one run; see docs/policy.md for what `action` may be."""
+
+    action: str
+    effect: Literal["allow", "deny", "ask"]
+
+
 class NewRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A request for a run."""
 
@@ -103,8 +114,12 @@ class NewRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     budget: Budget = Budget()
     allow_hosts: tuple[str, ...] = ()
     """Hosts this run asks to reach; the policy decides."""
+    rules: tuple[RunRule, ...] = ()
+    """More rules for this run: it may narrow as it likes, and open what the layers above let it open."""
     key: str | None = None
     """Idempotency key: the same key is the same run."""
+    origin: Origin = "user"
+    """Where the prompt's text came from; what an outsider wrote is not trusted like a person's own words."""
 
 
 class ToolCall(msgspec.Struct, frozen=True):
@@ -195,6 +210,8 @@ def check_new_run(new: NewRun) -> str | None:
         )
     if len(new.checks) > limits.CHECKS:
         return f"A run takes at most {limits.CHECKS} checks: join some with &&."
+    if len(new.rules) + len(new.allow_hosts) > limits.RUN_RULES:
+        return f"A run brings at most {limits.RUN_RULES} rules along: write them into a policy file."
     if any(not check.strip() for check in new.checks):
         return "A check is empty: give the command to run."
     return None

@@ -5,7 +5,8 @@ from pathlib import Path
 from anyio import to_thread
 
 from cloister.core.errors import UserError
-from cloister.forge.host_git import in_bare, must
+from cloister.forge.host_git import in_bare, in_checkout, must, oid
+from cloister.forge.plain import find_checkout
 
 FILE_BYTES = 1_048_576
 """Largest file that is read this way."""
@@ -21,6 +22,23 @@ async def read_file(bare: Path, commit: str, path: str) -> bytes | None:
     if found.cut:
         raise UserError("file_too_large", f"{path} has more than {FILE_BYTES >> 20} MiB, which nobody reads.")
     return must(found, f"read {path}")
+
+
+async def read_head_file(repo: str, path: str) -> tuple[str, bytes | None] | None:
+    """HEAD of the repository on this machine at `repo` and its file at `path`; None when it has no commit.
+
+    Raises `UserError` (`no_repository`).
+    """
+    checkout = await to_thread.run_sync(find_checkout, repo)
+    head = await in_checkout(checkout, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+    if not head.ok:
+        return None
+    commit = oid(head.out)
+    listed = await in_checkout(checkout, "ls-tree", "-z", "--full-tree", commit, "--", path)
+    about = must(listed, "look into the repository").partition(b"\t")[0].split()
+    if len(about) != 3 or about[1] != b"blob" or about[0] == b"120000":
+        return commit, None
+    return commit, must(await in_checkout(checkout, "cat-file", "blob", about[2].decode()), f"read {path}")
 
 
 async def export(bare: Path, commit: str, at: Path) -> None:

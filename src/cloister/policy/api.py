@@ -16,11 +16,18 @@ Sets = Mapping[str, tuple[str, ...]]
 SET_NAMES = frozenset({"pypi", "npm", "debian", "crates", "go"})
 
 
+HOLE = "\0"
+"""In a command: any text, because what stands there is known only when it runs."""
+
+
 class Commands(msgspec.Struct, frozen=True):
     """What a command line would run, as a parser found it."""
 
     simple: tuple[tuple[str, ...], ...] = ()
-    """Each simple command, in every spelling that means it: `/usr/bin/git -C x push`, `git push`, …"""
+    """Each simple command, in every spelling that means it: `/usr/bin/git -C x push`, `git push`, …
+
+    Words are separated by one space, without quotes.
+    """
     unclear: str | None = None
     """Why some of it cannot be known before it runs; None when all of it is in `simple`."""
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from cloister.core.events import Effect
 from cloister.policy.api import Action, Approver, Decision, Pointed, Policy, Rule, Sets
-from cloister.policy.index import Entry, Index, Match
+from cloister.policy.index import Entry, Index, Match, entry_of
 from cloister.policy.pattern import NamedPattern, ToolPattern
 from cloister.policy.probe import NamedProbe, NetProbe, Probe, ToolProbe, probes
 
@@ -21,7 +21,7 @@ class Decider:
         high: list[Entry] = []
         for at, layer in enumerate(policy):
             for rule in layer.rules:
-                rules.append(Entry(len(rules), at, rule, widens=rule.effect == "allow"))
+                rules.append(entry_of(len(rules), at, rule, widens=rule.effect == "allow"))
             high.extend(_entries(layer.high_impact, at, widens=False))
         self._policy = policy
         self._rules = Index(rules, sets)
@@ -167,7 +167,7 @@ def decide(policy: Policy, action: Action, *, untrusted: bool = False) -> Decisi
 
 
 def _entries(listed: Iterable[Pointed] | None, layer: int, *, widens: bool) -> list[Entry]:
-    return [Entry(number, layer, item, widens) for number, item in enumerate(listed or ())]
+    return [entry_of(number, layer, item, widens=widens) for number, item in enumerate(listed or ())]
 
 
 def _effect(match: Match) -> Effect | None:

@@ -1,8 +1,10 @@
 """Text and paths against globs. Matching takes linear time for text and no more than quadratic for paths."""
 
 import posixpath
+from functools import lru_cache
 
 from cloister.core.commands import WORK_DIR
+from cloister.policy.api import HOLE
 
 
 def text_matches(pattern: str, text: str) -> bool:
@@ -20,6 +22,15 @@ def text_matches(pattern: str, text: str) -> bool:
             return False
         at += len(piece)
     return True
+
+
+def could_match(pattern: str, text: str) -> bool:
+    """Whether `text` matches if a `HOLE` in it stands for the right characters; in doubt it does."""
+    known, hole, _ = text.partition(HOLE)
+    if not hole:
+        return text_matches(pattern, text)
+    first, star, _ = pattern.partition("*")
+    return first.startswith(known) or (bool(star) and known.startswith(first))
 
 
 def path_matches(pattern: list[str], path: list[str]) -> bool:
@@ -49,6 +60,12 @@ def normal_path(path: str) -> str:
 def path_glob(glob: str) -> str:
     """A glob in absolute form. One that begins with `**` means everywhere, not only below the work directory."""
     return normal_path("/" + glob if glob.startswith("**") else glob)
+
+
+@lru_cache(maxsize=4_096)
+def path_segments(glob: str) -> list[str]:
+    """A glob in absolute form, for `path_matches`."""
+    return path_glob(glob).split("/")
 
 
 def text_prefix(glob: str) -> str:

@@ -1,10 +1,11 @@
 """Patterns, arranged so that an action meets the few that could mean it and not all there are."""
 
+from bisect import insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from cloister.policy.api import Pointed, Rule, Sets
-from cloister.policy.globs import path_glob, path_prefix, text_matches, text_prefix
+from cloister.policy.api import HOLE, Pointed, Rule, Sets
+from cloister.policy.globs import could_match, path_glob, path_prefix, text_matches, text_prefix
 from cloister.policy.pattern import (
     COMMAND_TOOLS,
     PATH_TOOLS,
@@ -30,14 +31,16 @@ class Entry:
     written: Rule | Pointed
     widens: bool
     """Whether it opens something where it matches. In doubt such an entry does not match and any other does."""
+    pattern: Pattern | None
+    """None when it cannot be read."""
 
-    @property
-    def pattern(self) -> Pattern | None:
-        """None when it cannot be read."""
-        try:
-            return read_pattern(self.written.action)
-        except ValueError:
-            return None
+
+def entry_of(number: int, layer: int, written: Rule | Pointed, *, widens: bool) -> Entry:
+    try:
+        pattern = read_pattern(written.action)
+    except ValueError:
+        pattern = None
+    return Entry(number, layer, written, widens, pattern)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +61,20 @@ class _Globs:
         self.globbed: list[Entry] = []
         self._by_prefix: dict[str, list[Entry]] = {}
         self._lengths: list[int] = []
+        self._loose: list[tuple[str, Entry]] = []
+        """Those that begin with a wildcard, with a piece of text that must be in what they mean."""
 
-    def add(self, entry: Entry, prefix: str | None) -> None:
-        if prefix is None:
+    def add(self, entry: Entry, glob: str | None, prefix: str = "") -> None:
+        if glob is None:
             self.every.append(entry)
             return
         self.globbed.append(entry)
+        if not prefix:
+            self._loose.append((max(_pieces(glob), key=len, default=""), entry))
+            return
         self._by_prefix.setdefault(prefix, []).append(entry)
-        self._lengths = sorted({len(known) for known in self._by_prefix})
+        if len(prefix) not in self._lengths:
+            insort(self._lengths, len(prefix))
 
     def near(self, texts: Iterable[str]) -> dict[Entry, None]:
         """Those whose glob could mean one of `texts`, each once."""
@@ -76,7 +85,15 @@ class _Globs:
                     break
                 for entry in self._by_prefix.get(text[:length], ()):
                     found[entry] = None
+            for piece, entry in self._loose:
+                if piece in text:
+                    found[entry] = None
         return found
+
+
+def _pieces(glob: str) -> list[str]:
+    """The parts of a glob, path or text, that are written out: each is in whatever matches."""
+    return [piece for part in glob.split("/") for piece in part.split("*") if piece]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +110,8 @@ class Index:
         self._sets = sets
         self._tools: dict[str, _Globs] = {}
         self._any_tool: list[tuple[Entry, ToolPattern]] = []
+        self._of_servers = _Globs()
+        """Patterns over names of tools."""
         self._named: dict[str, _Globs] = {}
         self._hosts: dict[str, list[_Host]] = {}
         self._below: dict[str, list[_Host]] = {}
@@ -110,7 +129,7 @@ class Index:
             case ToolPattern() as pattern:
                 self._add_tool(entry, pattern)
             case NamedPattern(kind, glob):
-                self._named.setdefault(kind, _Globs()).add(entry, text_prefix(glob))
+                self._named.setdefault(kind, _Globs()).add(entry, glob, text_prefix(glob))
             case HostPattern() as pattern:
                 self._add_host(_Host(entry, pattern))
             case RequestPattern() as pattern:
@@ -121,13 +140,17 @@ class Index:
 
     def _add_tool(self, entry: Entry, pattern: ToolPattern) -> None:
         tool, glob = pattern.tool, pattern.glob
-        if "*" in tool:
+        if tool == "*":
             self._any_tool.append((entry, pattern))
             return
-        prefix = text_prefix(glob) if glob is not None else None
+        if "*" in tool:
+            self._of_servers.add(entry, tool, text_prefix(tool))
+            return
+        prefix = text_prefix(glob or "")
         if glob is not None and tool in PATH_TOOLS:
-            prefix = path_prefix(path_glob(glob))
-        self._tools.setdefault(tool, _Globs()).add(entry, prefix)
+            glob = path_glob(glob)
+            prefix = path_prefix(glob)
+        self._tools.setdefault(tool, _Globs()).add(entry, glob, prefix)
 
     def _add_host(self, host: _Host) -> None:
         if not host.host.host:
@@ -142,7 +165,7 @@ class Index:
             return False
         own = self._tools.get(tool)
         return (own is not None and bool(own.globbed)) or any(
-            pattern.glob is not None and text_matches(pattern.tool, tool) for _, pattern in self._any_tool
+            pattern.glob is not None for _, pattern in self._any_tool
         )
 
     def find(self, probe: Probe) -> list[Match]:
@@ -163,13 +186,18 @@ class Index:
 
     def _find_tool(self, probe: ToolProbe) -> Iterator[Entry]:
         for entry, pattern in self._any_tool:
-            if text_matches(pattern.tool, probe.tool) and _means(entry, pattern, probe):
+            if _means(entry, pattern, probe):
+                yield entry
+        for entry in self._of_servers.near((probe.tool,)):
+            if isinstance(entry.pattern, ToolPattern) and text_matches(entry.pattern.tool, probe.tool):
                 yield entry
         own = self._tools.get(probe.tool)
         if own is None:
             return
         yield from own.every
-        near = own.globbed if probe.unclear is not None else own.near((*probe.spellings, *probe.around))
+        holes = any(HOLE in text for text in probe.spellings)
+        every = probe.unclear is not None or holes
+        near = own.globbed if every else own.near((*probe.spellings, *probe.around))
         for entry in near:
             pattern = entry.pattern
             if isinstance(pattern, ToolPattern) and _means(entry, pattern, probe):
@@ -211,4 +239,6 @@ def _means(entry: Entry, pattern: ToolPattern, probe: ToolProbe) -> bool:
         return not entry.widens
     if entry.widens:
         return all(pattern.matches_target(probe.tool, text) for text in probe.spellings)
+    if probe.tool in COMMAND_TOOLS and any(could_match(pattern.glob, text) for text in probe.spellings):
+        return True
     return any(pattern.matches_target(probe.tool, text) for text in (*probe.spellings, *probe.around))

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from cloister.policy.api import SET_NAMES
-from cloister.policy.globs import path_glob, path_matches, text_matches
+from cloister.policy.globs import path_matches, path_segments, text_matches
 from cloister.policy.hosts import is_address, normal_host
 
 TOOL_NAMES = ("bash", "read", "write", "edit", "search", "finish")
@@ -46,7 +46,7 @@ class ToolPattern(msgspec.Struct, frozen=True):
         if self.glob is None:
             return True
         if tool in PATH_TOOLS:
-            return path_matches(path_glob(self.glob).split("/"), text.split("/"))
+            return path_matches(path_segments(self.glob), text.split("/"))
         return text_matches(self.glob, text)
 
 

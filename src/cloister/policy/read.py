@@ -20,14 +20,22 @@ class Entry(Protocol):
     def effect(self) -> str: ...
 
 
-def layer(name: str, entries: Sequence[Entry], source: str, *, may_widen: bool) -> Layer:
-    """The rules of one author. Raises `UserError` (`bad_policy`) that names the entry, counted from 1."""
-    rules = [_rule(entry, number, source) for number, entry in enumerate(entries, start=1)]
+def layer(
+    name: str, entries: Sequence[Entry], source: str, *, may_widen: bool, at: Sequence[int] = ()
+) -> Layer:
+    """The rules of one author; `at` are their lines in `source`, where it has lines.
+
+    Raises `UserError` (`bad_policy`) that names the entry by its line, or counted from 1.
+    """
+    places = [
+        f"{source}:{at[number]}" if number < len(at) else f"{source}, rule {number + 1}"
+        for number in range(len(entries))
+    ]
+    rules = [_rule(entry, where) for entry, where in zip(entries, places, strict=True)]
     return Layer(name, tuple(rules), may_widen)
 
 
-def _rule(entry: Entry, number: int, source: str) -> Rule:
-    where = f"{source}, rule {number}"
+def _rule(entry: Entry, where: str) -> Rule:
     effect = _effect(entry.effect)
     if effect is None:
         raise UserError(

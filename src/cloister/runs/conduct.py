@@ -6,6 +6,7 @@ Everything it needs to know to go on after a crash is in the log; what is there 
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import anyio
 import msgspec
@@ -25,6 +26,7 @@ from cloister.core.events import (
     Phase,
     PhaseEnded,
     PhaseStarted,
+    PolicyFixed,
     Progress,
     RunAdmitted,
     RunClaimed,
@@ -43,6 +45,7 @@ from cloister.model.api import Model
 from cloister.runs.attempts import Attempts, Course
 from cloister.runs.means import Means
 from cloister.runs.result import bare_repository, make_result
+from cloister.runs.rules import check_allowed, govern
 from cloister.runs.warming import known_baseline
 from cloister.sandbox.api import Report, Sandbox
 from cloister.sandbox.templates.about import Built
@@ -138,6 +141,7 @@ class _Conductor:
             await self._journal.append(RunResumed(events[-1].seq))
         async with self._means.models(admitted.request.model) as model:
             base = await self._fetch(admitted)
+            admitted = await self._govern(admitted, base, model)
             winner = await self._attempts(admitted, base, model)
             async with self._phase("change"):
                 await make_result(self._means, self._journal, self._run, winner)
@@ -169,6 +173,15 @@ class _Conductor:
         await self._journal.append(base)
         return base
 
+    async def _govern(self, admitted: RunAdmitted, base: BaseFixed, model: Model) -> RunAdmitted:
+        """From here on the rules of every layer hold; returns the request with what it really gets."""
+        means = self._means
+        governed = await govern(means.rules, admitted.request, means.quota, self._bare, base.commit)
+        await self._journal.append(PolicyFixed(governed.layers, governed.limited))
+        check_allowed(governed.policy, tier=governed.request.tier, model=model.name)
+        self._means = replace(means, policy=governed.policy, quota=governed.quota)
+        return msgspec.structs.replace(admitted, request=governed.request)
+
     @asynccontextmanager
     async def _sandbox(self, admitted: RunAdmitted) -> AsyncGenerator[tuple[Sandbox, Built]]:
         def report(fraction: float | None, note: str) -> None:
@@ -182,6 +195,8 @@ class _Conductor:
         async with opening as sandbox:
             opened = SandboxOpened(sandbox.info.id, sandbox.info.isolation, template=template.name)
             await self._journal.append(PhaseEnded("create", anyio.current_time() - started), opened)
+            # `auto` is known only now, and nothing is in the sandbox yet.
+            check_allowed(self._means.policy, tier=sandbox.info.isolation.tier)
             yield sandbox, template
         await self._journal.append(SandboxClosed(sandbox.info.id, "the run has what it needs"))
 
@@ -206,7 +221,8 @@ class _Conductor:
         )
         course = Course(
             run=self._run,
-            request=admitted.request,
+            # Whatever else is opened is of the tier that the rules were asked about.
+            request=msgspec.structs.replace(admitted.request, tier=sandbox.info.isolation.tier),
             base=base.commit,
             bare=self._bare,
             model=model,

@@ -16,19 +16,13 @@ from cloister.egress.repository import Repository
 from cloister.forge.api import Forge
 from cloister.forge.change import branch_name
 from cloister.model.api import Model
-from cloister.policy.api import Layer, Policy, Rule
-from cloister.policy.read import layer
+from cloister.policy.api import Policy
+from cloister.runs.rules import RuleFiles, run_layer
 from cloister.runs.warming import Warming
 from cloister.sandbox.api import Host, Sandbox, SandboxSpec
 
 _TTL_MARGIN_SECONDS = 900.0
 """For the clone and what follows the work, which no budget counts."""
-
-
-def run_layer(request: NewRun) -> Layer:
-    """The rules that a request brings along. Raises `UserError` (`bad_policy`)."""
-    rules = [Rule(f"connect:{host}", "allow") for host in request.allow_hosts]
-    return layer("run", rules, "the run's request", may_widen=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +34,9 @@ class Means:
     warming: Warming
     forge: Forge
     models: Callable[[str | None], AbstractAsyncContextManager[Model]]
+    rules: RuleFiles
     policy: Policy
-    """Without the run's own layer."""
+    """Without the run's own layer; of one run, with its repository's."""
     quota: Quota
     ask_seconds: float
     doorway: Doorway

@@ -6,9 +6,11 @@ from pathlib import Path
 import anyio
 
 from cloister.agent.progress import progress
+from cloister.agent.provenance import Provenance
 from cloister.core.diagnosis import Comparison
 from cloister.core.errors import UserError
 from cloister.core.events import (
+    ActionDecided,
     AttemptEnded,
     BaseFixed,
     BaselineTaken,
@@ -22,11 +24,14 @@ from cloister.core.events import (
 from cloister.core.history import effective
 from cloister.core.ids import RunId
 from cloister.core.journal import Journal
+from cloister.core.records import NewRun
 from cloister.core.text import one_line
 from cloister.feedback.compare import compare
 from cloister.forge import change
 from cloister.forge.api import Delivered
 from cloister.forge.plain import PlainGit
+from cloister.policy.api import PushAction
+from cloister.policy.decide import Decider
 from cloister.runs.means import Means
 
 _DELIVERED = ("green", "unproven")
@@ -87,11 +92,28 @@ async def make_result(means: Means, journal: Journal, run: RunId, winner: Attemp
         return
     if any(isinstance(event.body, ChangeDelivered) for event in journal.events):
         return
+    if not await _may_deliver(means, journal, winner, admitted.request, branch):
+        return
     # A stop that comes now must not leave a branch that the log knows nothing of.
     with anyio.CancelScope(shield=True):
         delivered = await means.forge.deliver(bare, made.commit, branch, admitted.request.repo)
         if delivered is not None:
             await journal.append(ChangeDelivered(delivered.where, delivered.branch))
+
+
+async def _may_deliver(
+    means: Means, journal: Journal, winner: AttemptEnded, request: NewRun, branch: str
+) -> bool:
+    """Whether the rules let the branch go to its repository by itself; where they ask, a person applies it."""
+    action = PushAction(request.repo, f"refs/heads/{branch}")
+    untrusted = Provenance(winner.attempt, journal).untrusted
+    decision = Decider(means.run_policy(request)).decide(action, untrusted=untrusted)
+    if decision.effect == "allow":
+        return True
+    await journal.append(
+        ActionDecided(winner.attempt, "", f"push: {one_line(branch)}", decision.effect, decision.rule)
+    )
+    return False
 
 
 def _message(events: Sequence[Event], run: RunId, winner: AttemptEnded | None) -> str:

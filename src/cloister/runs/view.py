@@ -29,6 +29,7 @@ from cloister.core.events import (
     Phase,
     PhaseEnded,
     PhaseStarted,
+    PolicyFixed,
     PromptReceived,
     ProofTaken,
     RequestDecided,
@@ -51,6 +52,7 @@ from cloister.feedback.compare import compare
 _OfTheRun = RunAdmitted | RunClaimed | RunResumed | PhaseStarted | PhaseEnded | StopRequested | RunFinished
 _OfThePlace = (
     BaseFixed
+    | PolicyFixed
     | SandboxOpened
     | SandboxClosed
     | ChecksChosen
@@ -205,6 +207,7 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
                 _of_the_run(draft, body, event.at)
             case (
                 BaseFixed()
+                | PolicyFixed()
                 | SandboxOpened()
                 | SandboxClosed()
                 | ChecksChosen()
@@ -259,7 +262,7 @@ def _of_the_place(draft: _Draft, body: _OfThePlace) -> None:
             draft.change = body
         case ChangeDelivered():
             draft.delivered = body
-        case SandboxClosed() | ConnectionDecided() | ConnectionClosed() | RequestDecided():
+        case PolicyFixed() | SandboxClosed() | ConnectionDecided() | ConnectionClosed() | RequestDecided():
             pass
         case _:
             assert_never(body)

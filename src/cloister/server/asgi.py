@@ -4,10 +4,12 @@ from typing import TYPE_CHECKING
 
 from litestar import Litestar
 from litestar.di import Provide
-from litestar.types import ASGIApp
+from litestar.types import ASGIApp, Scope
 
+from cloister.runs.tokens import Tokens
 from cloister.server import commands, dial, files, process, stream
 from cloister.server.auth import guarded
+from cloister.server.callers import Caller, Callers, caller_of
 from cloister.server.errors import respond
 from cloister.server.openapi import HTTP_ROUTES, openapi_json, signature_names
 from cloister.server.ports import with_ports
@@ -19,13 +21,16 @@ if TYPE_CHECKING:
 
 
 def asgi_app(app: "App", token: str, sockets: Sockets) -> ASGIApp:
-    """`app` over HTTP and WebSocket, for callers with `token`."""
+    """`app` over HTTP and WebSocket, for callers with `token` or a named one."""
 
     def the_app() -> "App":
         return app
 
     def the_sockets() -> Sockets:
         return sockets
+
+    def the_caller(scope: Scope) -> Caller:
+        return caller_of(scope)
 
     web = Litestar(
         (
@@ -40,6 +45,7 @@ def asgi_app(app: "App", token: str, sockets: Sockets) -> ASGIApp:
         dependencies={
             "app": Provide(the_app, sync_to_thread=False),
             "sockets": Provide(the_sockets, sync_to_thread=False),
+            "caller": Provide(the_caller, sync_to_thread=False),
         },
         exception_handlers={Exception: respond},
         request_class=StrictRequest,
@@ -48,4 +54,5 @@ def asgi_app(app: "App", token: str, sockets: Sockets) -> ASGIApp:
         openapi_config=None,
         logging_config=None,
     )
-    return guarded(with_ports(web, app), token)
+    callers = Callers(token, app.settings.user, Tokens(app.settings.data_dir))
+    return guarded(with_ports(web, app), callers)

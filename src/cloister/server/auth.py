@@ -1,13 +1,14 @@
-"""Who may speak to the server: local callers that hold the token. Wraps everything else."""
+"""Who may speak to the server: local callers that hold a token. Wraps everything else."""
 
-import hmac
 import re
 from collections.abc import Iterable
 
 import msgspec
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from cloister.server.errors import Problem
+from cloister.core.errors import CloisterError
+from cloister.server.callers import Callers, may, remember
+from cloister.server.errors import Problem, problem
 from cloister.server.port_headers import has_own_name
 
 SUBPROTOCOL = "cloister"
@@ -19,12 +20,14 @@ _LOOPBACK = re.compile(rb"^(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?$")
 Refusal = tuple[int, Problem]
 
 
-def guarded(inner: ASGIApp, token: str) -> ASGIApp:
+def guarded(inner: ASGIApp, callers: Callers) -> ASGIApp:
     """`inner` behind the checks below; what is refused never reaches it."""
-    secret = token.encode("ascii")
 
     async def guard(scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = refuse(scope, secret)
+        try:
+            refusal = refuse(scope, callers)
+        except CloisterError as error:
+            refusal = problem(error)
         if refusal is None:
             await inner(scope, receive, send)
         else:
@@ -33,8 +36,8 @@ def guarded(inner: ASGIApp, token: str) -> ASGIApp:
     return guard
 
 
-def refuse(scope: Scope, secret: bytes) -> Refusal | None:
-    """Why this request is not served; None when it is."""
+def refuse(scope: Scope, callers: Callers) -> Refusal | None:
+    """Why this request is not served; None when it is, and then its routes know who calls."""
     headers: list[tuple[bytes, bytes]] = list(scope["headers"])
     host = _only(headers, b"host")
     # A page of another site whose name was made to point at this machine still sends its own name.
@@ -44,11 +47,16 @@ def refuse(scope: Scope, secret: bytes) -> Refusal | None:
         return 403, Problem("bad_origin", "Pages of other sites may not call this server.")
     if scope["type"] == "http" and scope["path"] == OPEN_PATH and not has_own_name(host):
         return None
-    if not _has_token(scope, headers, secret):
+    caller = callers.find(_given_token(scope, headers))
+    if caller is None:
         return 401, Problem(
             "unauthorized",
             "Send the token: `Authorization: Bearer TOKEN`, from the data directory's `token`.",
         )
+    # A name of its own leads to a port inside a sandbox.
+    if not may(caller.role, scope) or (has_own_name(host) and caller.role != "admin"):
+        return 403, Problem("denied", f"{caller.name} is {caller.role}, which may not do this.")
+    remember(scope, caller)
     return None
 
 
@@ -61,7 +69,7 @@ def _same_origin(origin: bytes, host: bytes) -> bool:
     return origin.lower() == b"http://" + host
 
 
-def _has_token(scope: Scope, headers: Iterable[tuple[bytes, bytes]], secret: bytes) -> bool:
+def _given_token(scope: Scope, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     given = b""
     value = next((value for name, value in headers if name == b"authorization"), b"")
     scheme, _, rest = value.partition(b" ")
@@ -71,7 +79,7 @@ def _has_token(scope: Scope, headers: Iterable[tuple[bytes, bytes]], secret: byt
         offered = [str(name) for name in scope["subprotocols"]]
         if len(offered) >= 2 and offered[0] == SUBPROTOCOL:
             given = offered[1].encode("latin-1", errors="replace")
-    return hmac.compare_digest(given, secret)
+    return given
 
 
 async def _answer(scope: Scope, send: Send, refusal: Refusal) -> None:

@@ -113,6 +113,7 @@ def openapi_document() -> Document:
         dependencies={
             "app": Provide(lambda: None, sync_to_thread=False),
             "sockets": Provide(lambda: None, sync_to_thread=False),
+            "caller": Provide(lambda: None, sync_to_thread=False),
         },
         signature_namespace=signature_names(),
         logging_config=None,

@@ -13,6 +13,7 @@ from cloister.core.ids import RunId
 from cloister.core.records import NewRun
 from cloister.runs.api import RunRow
 from cloister.runs.view import RunView
+from cloister.server.callers import Caller
 
 if TYPE_CHECKING:
     from cloister.app import App
@@ -54,8 +55,11 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         200: ResponseSpec(Admitted, description="The same key: the run exists.", generate_examples=False)
     },
 )
-async def new_run(data: JSONBody[NewRun], app: NamedDependency["App"]) -> Response[Admitted]:
-    run, made = await app.submit(data, app.settings.user)
+async def new_run(
+    data: JSONBody[NewRun], app: NamedDependency["App"], caller: NamedDependency[Caller]
+) -> Response[Admitted]:
+    caller.must_be("operator")
+    run, made = await app.submit(data, caller.name, caller.role)
     return Response(Admitted(run, made), status_code=201 if made else 200)
 
 
@@ -92,13 +96,17 @@ async def get_diff(run: Run, app: NamedDependency["App"]) -> str:
 
 
 @post("/v1/runs/{run:str}/say", summary="Tell the run something", operation_id="say", status_code=200)
-async def say(run: Run, data: JSONBody[Say], app: NamedDependency["App"]) -> Event:
-    return await app.say(await app.backbone.resolve(run), data.text, app.settings.user)
+async def say(
+    run: Run, data: JSONBody[Say], app: NamedDependency["App"], caller: NamedDependency[Caller]
+) -> Event:
+    caller.must_be("operator")
+    return await app.say(await app.backbone.resolve(run), data.text, caller.name)
 
 
 @post("/v1/runs/{run:str}/stop", summary="Ask the run to stop", operation_id="stop", status_code=200)
-async def stop(run: Run, app: NamedDependency["App"]) -> Event:
-    return await app.stop(await app.backbone.resolve(run), app.settings.user)
+async def stop(run: Run, app: NamedDependency["App"], caller: NamedDependency[Caller]) -> Event:
+    caller.must_be("operator")
+    return await app.stop(await app.backbone.resolve(run), caller.name)
 
 
 @post(
@@ -107,8 +115,12 @@ async def stop(run: Run, app: NamedDependency["App"]) -> Event:
     operation_id="answer",
     status_code=200,
 )
-async def answer(run: Run, data: JSONBody[Answer], app: NamedDependency["App"]) -> Event:
-    return await app.answer(await app.backbone.resolve(run), data.ask, data.answer, app.settings.user)
+async def answer(
+    run: Run, data: JSONBody[Answer], app: NamedDependency["App"], caller: NamedDependency[Caller]
+) -> Event:
+    caller.must_be("operator")
+    found = await app.backbone.resolve(run)
+    return await app.answer(found, data.ask, data.answer, caller.name, caller.role)
 
 
 ROUTES = (new_run, list_runs, get_run, list_events, get_diff, say, stop, answer)

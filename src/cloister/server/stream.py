@@ -9,6 +9,7 @@ from litestar.di import NamedDependency
 from cloister.core.errors import CloisterError, UserError
 from cloister.core.events import Event
 from cloister.core.ids import RunId
+from cloister.server.callers import Caller
 from cloister.server.errors import describe, problem
 from cloister.server.runs import SEQ_MAX, Answer, Run
 from cloister.server.wire import NORMAL, Ending, Part, Socket, Sockets, Wire, converse
@@ -30,7 +31,11 @@ _decode = msgspec.json.Decoder(ClientMessage).decode
 
 @websocket("/v1/runs/{run:str}/stream")
 async def stream(
-    socket: Socket, app: NamedDependency["App"], sockets: NamedDependency[Sockets], run: Run
+    socket: Socket,
+    app: NamedDependency["App"],
+    sockets: NamedDependency[Sockets],
+    caller: NamedDependency[Caller],
+    run: Run,
 ) -> None:
     async def parts(wire: Wire) -> tuple[Part, ...]:
         found = await app.backbone.resolve(run)
@@ -41,7 +46,7 @@ async def stream(
             return await _follow(wire, app, found, after)
 
         async def listen() -> Ending:
-            return await _listen(wire, app, found)
+            return await _listen(wire, app, found, caller)
 
         return follow, listen
 
@@ -58,22 +63,23 @@ async def _follow(wire: Wire, app: "App", run: RunId, after: int) -> Ending:
     return Ending(NORMAL, "The run is finished.")
 
 
-async def _listen(wire: Wire, app: "App", run: RunId) -> Ending:
+async def _listen(wire: Wire, app: "App", run: RunId, caller: Caller) -> Ending:
     """Takes what the client says until it hangs up, which `receive` raises; a bad message costs nothing."""
     while True:
         message = await wire.receive()
         try:
-            await _take(app, run, read_message(message))
+            await _take(app, run, read_message(message), caller)
         except CloisterError as error:
             await wire.send_record(error=problem(error)[1])
 
 
-async def _take(app: "App", run: RunId, message: ClientMessage) -> None:
-    who = app.settings.user
+async def _take(app: "App", run: RunId, message: ClientMessage, caller: Caller) -> None:
+    caller.must_be("operator")
+    who = caller.name
     if message.say is not None:
         await app.say(run, message.say, who)
     elif message.answer is not None:
-        await app.answer(run, message.answer.ask, message.answer.answer, who)
+        await app.answer(run, message.answer.ask, message.answer.answer, who, caller.role)
     else:
         await app.stop(run, who)
 

@@ -8,6 +8,7 @@ import msgspec
 
 from cloister.core import limits
 from cloister.core.commands import Computer, Stream
+from cloister.core.records import Origin
 from cloister.core.text import bounded, harmless
 from cloister.model.api import ToolSpec
 
@@ -37,6 +38,8 @@ class Tool(Generic[Args]):
     run: Callable[[Computer, Args, Show], Awaitable[Observation]]
     """Raises only `SandboxLost`; everything else that goes wrong is an observation."""
     changes_files: bool = False
+    origin: Origin = "tool"
+    """Where the text that it returns comes from."""
 
     @property
     def spec(self) -> ToolSpec:

@@ -101,6 +101,7 @@ READ = Tool(
     args=ReadArgs,
     target=lambda args: args.path,
     run=_read,
+    origin="repository",
 )
 WRITE = Tool(
     name="write",

@@ -51,4 +51,5 @@ SEARCH = Tool(
     args=SearchArgs,
     target=lambda args: args.pattern,
     run=_search,
+    origin="repository",
 )

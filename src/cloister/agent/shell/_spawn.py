@@ -1,0 +1,57 @@
+"""Starts `shfmt`, which parses shell text and runs none of it: bounded in time, output and memory."""
+
+import resource
+import sysconfig
+from contextlib import suppress
+from pathlib import Path
+from subprocess import DEVNULL, PIPE
+
+import anyio
+
+_SECONDS = 5.0
+_OUTPUT_BYTES = 16_777_216
+_MEMORY_BYTES = 1_073_741_824
+
+
+async def syntax_tree(text: str) -> bytes | None:
+    """The syntax tree of `text` as JSON; None when it is no bash or is too much of it."""
+    program = Path(sysconfig.get_path("scripts")) / "shfmt"
+    try:
+        process = await anyio.open_process(
+            [str(program), "--language-dialect=bash", "--to-json"],
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=DEVNULL,
+            env={"PATH": "", "GOMAXPROCS": "1"},
+            start_new_session=True,
+            cwd="/",
+        )
+        resource.prlimit(process.pid, resource.RLIMIT_DATA, (_MEMORY_BYTES, _MEMORY_BYTES))
+    except OSError:
+        return None
+    out = bytearray()
+    async with process:
+        with anyio.move_on_after(_SECONDS) as patience:
+            try:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(_feed, process, text.encode("utf-8", errors="replace"))
+                    assert process.stdout is not None  # noqa: S101  (a pipe was asked for)
+                    async for data in process.stdout:
+                        out += data
+                        if len(out) > _OUTPUT_BYTES:
+                            tasks.cancel_scope.cancel()
+                await process.wait()
+            finally:
+                if process.returncode is None:
+                    process.kill()
+        if patience.cancelled_caught or len(out) > _OUTPUT_BYTES:
+            return None
+    return bytes(out) if process.returncode == 0 else None
+
+
+async def _feed(process: anyio.abc.Process, data: bytes) -> None:
+    assert process.stdin is not None  # noqa: S101  (a pipe was asked for)
+    # When it gives up reading, its exit status says so.
+    with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+        await process.stdin.send(data)
+    await process.stdin.aclose()

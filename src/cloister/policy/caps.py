@@ -1,0 +1,28 @@
+"""Limits: of all layers the smallest holds, and what it took away is said with its place."""
+
+from collections.abc import Mapping
+
+from cloister.policy.api import Cap, LimitName, Policy
+
+
+def least(policy: Policy) -> dict[LimitName, Cap]:
+    """The cap that holds for each limit that has one; of equals the strongest author's."""
+    found: dict[LimitName, Cap] = {}
+    for layer in policy:
+        for cap in layer.caps:
+            if cap.name not in found or cap.most < found[cap.name].most:
+                found[cap.name] = cap
+    return found
+
+
+def capped(
+    policy: Policy, wanted: Mapping[LimitName, float]
+) -> tuple[dict[LimitName, float], tuple[str, ...]]:
+    """What of `wanted` is given, and a sentence for everything that is less."""
+    given = dict(wanted)
+    notes: list[str] = []
+    for name, cap in least(policy).items():
+        if name in wanted and wanted[name] > cap.most:
+            given[name] = cap.most
+            notes.append(f"{name}: {cap.most:g} instead of {wanted[name]:g} (limits.{name}, {cap.source})")
+    return given, tuple(notes)

@@ -1,0 +1,222 @@
+"""A policy file: one TOML format for every layer. What is wrong with it is said with file and line."""
+
+import re
+import tomllib
+from typing import Annotated, Any, Literal, get_args
+
+import msgspec
+from msgspec import Meta
+
+from cloister.core.errors import UserError
+from cloister.core.events import Effect
+from cloister.core.text import harmless, one_line
+from cloister.policy.actions import read_action
+from cloister.policy.api import Action, Approver, Cap, Layer, LimitName, Pointed, Rule
+from cloister.policy.lines import Path, lines
+from cloister.policy.read import spelled
+
+FILE_BYTES = 262_144
+RULES = 5_000
+Author = Literal["organisation", "project", "repository"]
+
+Pattern = Annotated[
+    str, Meta(min_length=1, max_length=1_000, description="Which actions: see docs/policy.md.")
+]
+Count = Annotated[int, Meta(ge=1)]
+Amount = Annotated[float, Meta(gt=0)]
+_AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<where>[^`]*)`)?$", re.DOTALL)
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+_STEP = re.compile(r"\.([A-Za-z0-9_]+)|\[(\d+|\.\.\.)\]")
+
+
+class RuleTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[[rule]]`: what to do with the actions that a pattern means."""
+
+    action: Pattern
+    effect: Annotated[Effect, Meta(description="Deny wins over ask, and ask over allow.")]
+    approver: Annotated[Approver, Meta(description="Who may say yes to an ask.")] = "operator"
+
+
+class LimitsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[limits]`: the most that a run may have. The smallest of all layers holds."""
+
+    attempts: Count | None = None
+    steps: Count | None = None
+    tokens: Count | None = None
+    seconds: Amount | None = None
+    cpus: Amount | None = None
+    memory_bytes: Count | None = None
+    processes: Count | None = None
+    open_files: Count | None = None
+    disk_bytes: Count | None = None
+
+
+class ApproveTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[approve]`: who may say yes to what; an admin may to everything."""
+
+    operator: tuple[Pattern, ...]
+
+
+class TestTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[[test]]`: an action and what this file must make of it."""
+
+    action: Annotated[
+        str, Meta(min_length=1, description="One action, as `cloister policy explain` takes it.")
+    ]
+    expect: Effect
+    untrusted: Annotated[bool, Meta(description="As if untrusted text had been read before.")] = False
+
+
+class PolicyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A policy file of Cloister."""
+
+    rule: Annotated[tuple[RuleTable, ...], Meta(max_length=RULES)] = ()
+    delegate: Annotated[
+        tuple[Pattern, ...] | None, Meta(description="What the layers below may allow. Without it: nothing.")
+    ] = None
+    only: Annotated[
+        tuple[Pattern, ...], Meta(description="For the kinds of action named here, nothing but these.")
+    ] = ()
+    high_impact: Annotated[
+        tuple[Pattern, ...], Meta(description="What needs a person's yes after untrusted text was read.")
+    ] = ()
+    limits: LimitsTable | None = None
+    approve: ApproveTable | None = None
+    test: tuple[TestTable, ...] = ()
+
+
+class Expectation(msgspec.Struct, frozen=True):
+    """One test of a policy file."""
+
+    text: str
+    action: Action
+    expect: Effect
+    untrusted: bool
+    source: str
+
+
+class Read(msgspec.Struct, frozen=True):
+    """What a file says."""
+
+    layer: Layer
+    tests: tuple[Expectation, ...]
+
+
+def read_policy(author: Author, data: bytes, name: str) -> Read:
+    """The layer that `data` describes; `name` is how the file is called. Raises `UserError` (`bad_policy`)."""
+    return _Reader(author, data, name).read()
+
+
+def policy_schema() -> dict[str, Any]:
+    """The format as a JSON schema."""
+    schema = msgspec.json.schema(PolicyFile)
+    named = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Cloister policy", **schema}
+    # Through JSON, so that what a caller holds is what a reader of the file holds.
+    return msgspec.json.decode(msgspec.json.encode(named), type=dict[str, Any])
+
+
+class _Reader:
+    def __init__(self, author: Author, data: bytes, name: str) -> None:
+        self._author = author
+        self._data = data
+        self._name = one_line(name, 300)
+        self._lines: dict[Path, int] = {}
+
+    def read(self) -> Read:
+        file = self._file()
+        limits = file.limits or LimitsTable()
+        delegate = self._listed(file.delegate, ("delegate",))
+        if file.delegate is None and self._author == "repository":
+            delegate = None
+        layer = Layer(
+            name=self._author,
+            rules=tuple(self._rule(number, rule) for number, rule in enumerate(file.rule)),
+            may_widen=True,
+            needs_delegation=self._author == "repository",
+            delegate=delegate,
+            only=self._listed(file.only, ("only",)),
+            high_impact=self._listed(file.high_impact, ("high_impact",)),
+            approve=self._listed(file.approve.operator, ("approve", "operator")) if file.approve else None,
+            caps=tuple(
+                Cap(name, most, self._source(("limits", name)))
+                for name in _LIMITS
+                if (most := getattr(limits, name)) is not None
+            ),
+        )
+        return Read(layer, tuple(self._test(number, test) for number, test in enumerate(file.test)))
+
+    def _file(self) -> PolicyFile:
+        if len(self._data) > FILE_BYTES:
+            raise self._bad((), f"a policy file has at most {FILE_BYTES:,} bytes")
+        try:
+            # As every reader of TOML sees it: a bare carriage return is no end of a line.
+            text = self._data.decode("utf-8").replace("\r\n", "\n")
+            found = tomllib.loads(text)
+        except UnicodeDecodeError:
+            raise self._bad((), "it is not UTF-8") from None
+        except tomllib.TOMLDecodeError as error:
+            raise self._toml_error(error) from None
+        except RecursionError:
+            raise self._bad((), "it is nested too deeply") from None
+        self._lines = lines(text)
+        try:
+            return msgspec.convert(found, PolicyFile)
+        except msgspec.ValidationError as error:
+            raise self._wrong(str(error)) from None
+
+    def _toml_error(self, error: tomllib.TOMLDecodeError) -> UserError:
+        place = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)$", str(error))
+        what = str(error)[: place.start()] if place else str(error)
+        line = int(place[1]) if place and place[1] else self._data.count(b"\n") + 1
+        where = f"{self._name}:{line}"
+        return UserError("bad_policy", f"{where}: it is not valid TOML: {one_line(harmless(what), 200)}.")
+
+    def _wrong(self, message: str) -> UserError:
+        parts = _AT.match(message)
+        what, where = (parts["what"], parts["where"] or "") if parts else (message, "")
+        path = tuple(step[0] or int(step[1]) for step in _STEP.findall(where) if step[1] != "...")
+        if unknown := _UNKNOWN.match(what):
+            path = (*path, unknown[1])
+            what = f"there is no key {one_line(unknown[1], 60)!r} here"
+        named = ".".join(str(step) for step in path if isinstance(step, str))
+        about = f"{one_line(named, 80)}: " if named and not unknown else ""
+        return self._bad(path, f"{about}{one_line(what, 200)}")
+
+    def _bad(self, path: Path, why: str) -> UserError:
+        return UserError("bad_policy", f"{self._source(path)}: {why}.")
+
+    def _source(self, path: Path) -> str:
+        """File and line of the nearest thing around `path` that is written there."""
+        while path and path not in self._lines:
+            path = path[:-1]
+        return f"{self._name}:{self._lines.get(path, 1)}"
+
+    def _rule(self, number: int, rule: RuleTable) -> Rule:
+        path: Path = ("rule", number, "action")
+        action = self._spelled(rule.action, path, widens=rule.effect == "allow")
+        if rule.approver != "operator" and rule.effect != "ask":
+            raise self._bad(("rule", number, "approver"), "an approver belongs to the effect ask")
+        return Rule(action, rule.effect, self._source(path), rule.approver)
+
+    def _listed(self, patterns: tuple[str, ...] | None, path: Path) -> tuple[Pointed, ...]:
+        return tuple(
+            Pointed(self._spelled(text, (*path, at), widens=False), self._source((*path, at)))
+            for at, text in enumerate(patterns or ())
+        )
+
+    def _spelled(self, text: str, path: Path, *, widens: bool) -> str:
+        try:
+            return spelled(text, widens=widens)
+        except ValueError as error:
+            raise self._bad(path, f"{one_line(text, 80)!r}: {error}") from None
+
+    def _test(self, number: int, test: TestTable) -> Expectation:
+        path: Path = ("test", number, "action")
+        try:
+            action = read_action(test.action)
+        except ValueError as error:
+            raise self._bad(path, f"{one_line(test.action, 80)!r}: {error}") from None
+        return Expectation(test.action, action, test.expect, test.untrusted, self._source(path))
+
+
+_LIMITS: tuple[LimitName, ...] = get_args(LimitName)
