@@ -178,7 +178,7 @@ def scripted(seen: list[bytes], *answers: bytes) -> Callable[[ByteStream], Await
 
     async def serve(stream: ByteStream) -> None:
         async with stream:
-            with suppress(EndOfStream):
+            with suppress(EndOfStream, BrokenResourceError):
                 await talk(stream)
 
     async def talk(stream: ByteStream) -> None:

@@ -280,7 +280,7 @@ async def test_more_connections_than_the_limit_are_refused() -> None:
 
     async with linked(guest, door=door):
         assert isinstance(await guest.hear(), frames.Setup)
-        for number in range(limits.CONCURRENT_COMMANDS):
+        for number in range(limits.DOOR_CONNECTIONS):
             await guest.say(frames.Open(RELAY + number), frames.Close(RELAY + number))
         await guest.say(frames.Open(RELAY + 1_000))
         assert await guest.hear() == frames.Close(RELAY + 1_000)

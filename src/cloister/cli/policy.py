@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from cloister.policy.api import Action, Policy
 
 app = typer.Typer(
-    help="What the rules say, and why: explain, test, show, check, schema.",
+    help="What the rules say, and why: explain, test, show, check, schema, sets.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -181,3 +181,36 @@ async def _action(text: str) -> "Action":
         return await parsed(read_action(text))
     except ValueError as error:
         raise UserError("bad_action", f"{one_line(text, 80)!r}: {error}.") from None
+
+
+@app.command("sets")
+def sets(
+    ctx: typer.Context,
+    again: Annotated[
+        bool, typer.Option("--again", help="Ask the package clients anew, not what was kept.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show which hosts the named sets stand for here: connect:@pypi, @npm, @debian, @crates, @go."""
+    import anyio
+
+    from cloister.egress.sets import Meaning, SetFinder
+    from cloister.policy.api import SET_NAMES
+
+    data_dir = settings_of(ctx).data_dir
+
+    async def find(name: str) -> Meaning:
+        return await SetFinder(data_dir).meaning(name, again=again)
+
+    for name in sorted(SET_NAMES):
+        if sys.stderr.isatty():
+            print(f"asking for {name} …", end="\r", file=sys.stderr)
+        found = anyio.run(find, name)
+        if as_json:
+            from cloister.cli.jsonl import put_json
+
+            put_json(found)
+            continue
+        print(f"@{name:<8} {' '.join(found.hosts) or '(nothing)'}")
+        if found.problem:
+            print(f"{'':<9} {found.problem}")

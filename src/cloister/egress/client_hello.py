@@ -7,8 +7,10 @@ from anyio.abc import ByteReceiveStream
 
 from cloister.core import limits
 
-_HANDSHAKE, _CLIENT_HELLO = 22, 1
-_ENCRYPTED_CLIENT_HELLO = 0xFE0D
+_HANDSHAKE, _CLIENT_HELLO = b"\x16", b"\x01"
+_SERVER_NAME, _ENCRYPTED_CLIENT_HELLO = 0, 0xFE0D
+_RECORDS = 16
+"""Into so many pieces a ClientHello may be cut."""
 
 
 class NotTls(Exception):
@@ -34,7 +36,13 @@ async def receive_hello(stream: ByteReceiveStream, begun: bytes) -> tuple[bytes,
     incoming.write(begun)
     while len(read) <= limits.DOOR_HEAD_BYTES:
         try:
+            message = _message(bytes(read))
+            # A name that is not text would make the callback fail where nobody can catch it.
+            if message is not None and not _extensions(message).get(_SERVER_NAME, b"").isascii():
+                break
             handshake.do_handshake()
+        except IndexError:
+            break
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError:
@@ -58,39 +66,54 @@ def hides_a_name(hello: bytes) -> bool:
     Nobody in between can tell a real one from a decoy, so both count.
     """
     try:
-        return _ENCRYPTED_CLIENT_HELLO in _extensions(_message(hello))
+        message = _message(hello)
+        return message is None or _ENCRYPTED_CLIENT_HELLO in _extensions(message)
     except IndexError:
         return True
 
 
-def _message(records: bytes) -> bytes:
-    """The handshake message that the records carry. Raises `IndexError` when they end too early."""
+def _message(records: bytes) -> bytes | None:
+    """The handshake message that the records carry; None when more must come. Raises `IndexError` if none can."""
     message = bytearray()
     at = 0
-    while len(message) < 4 or len(message) < 4 + int.from_bytes(message[1:4], "big"):
-        size = int.from_bytes(_cut(records, at + 3, 2), "big")
-        if records[at] != _HANDSHAKE:
-            raise IndexError
-        message += _cut(records, at + 5, size)
+    for _ in range(_RECORDS):
+        if len(records) < at + 5:
+            return None if records[at : at + 1] in (b"", _HANDSHAKE) else _no_hello()
+        size = int.from_bytes(records[at + 3 : at + 5], "big")
+        if records[at : at + 1] != _HANDSHAKE or not size:
+            return _no_hello()
+        message += records[at + 5 : at + 5 + size]
+        if bytes(message[:1]) not in (b"", _CLIENT_HELLO):
+            return _no_hello()
+        length = 4 + int.from_bytes(message[1:4], "big")
+        if len(message) >= 4 and len(message) >= length:
+            return bytes(message[4:length])
         at += 5 + size
-    if message[0] != _CLIENT_HELLO:
-        raise IndexError
-    return bytes(message[4 : 4 + int.from_bytes(message[1:4], "big")])
+        if len(records) < at:
+            return None
+    return _no_hello()
 
 
-def _extensions(hello: bytes) -> set[int]:
+def _no_hello() -> bytes:
+    raise IndexError
+
+
+def _extensions(hello: bytes) -> dict[int, bytes]:
+    """The extensions of a ClientHello by number. Raises `IndexError` when it is malformed."""
     at = 2 + 32
     at += 1 + hello[at]
     at += 2 + int.from_bytes(_cut(hello, at, 2), "big")
     at += 1 + hello[at]
     if at == len(hello):
-        return set()
+        return {}
     end = at + 2 + int.from_bytes(_cut(hello, at, 2), "big")
     at += 2
-    found: set[int] = set()
+    found: dict[int, bytes] = {}
     while at < end:
-        found.add(int.from_bytes(_cut(hello, at, 2), "big"))
-        at += 4 + int.from_bytes(_cut(hello, at + 2, 2), "big")
+        size = int.from_bytes(_cut(hello, at + 2, 2), "big")
+        kind = int.from_bytes(_cut(hello, at, 2), "big")
+        found[kind] = found.get(kind, b"") + _cut(hello, at + 4, size)
+        at += 4 + size
     return found
 
 

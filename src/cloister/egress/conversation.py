@@ -25,6 +25,9 @@ from cloister.egress.refusal import BROKEN, Refused
 from cloister.egress.repository import Repository
 from cloister.policy.api import Decision
 
+TLS_PORT = 443
+"""On which nothing but TLS is spoken."""
+
 Handler = Callable[[SandboxId, Head, Inlet], Awaitable[None]]
 """Serves one request on the connection it came on and closes nothing; the body is still to be read."""
 
@@ -96,6 +99,8 @@ class Conversation:
         if handler is not None and self._origin is None:
             await handler(self._sandbox, head, self._client)
             return False
+        if self._origin is None and head.port == TLS_PORT:
+            raise Refused(400, f"Port {TLS_PORT} carries TLS: ask for https://{head.host}/ by CONNECT.")
         visit, decision = await self._judge(head)
         dressed = await self._dress(visit, head)
         body = None

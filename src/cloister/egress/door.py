@@ -14,7 +14,7 @@ from cloister.egress import socks
 from cloister.egress.authority import Authority
 from cloister.egress.bounds import Account, Accounts, Spent
 from cloister.egress.client_hello import NotTls, hides_a_name, receive_hello
-from cloister.egress.conversation import Conversation, Guest, Offer, read_head
+from cloister.egress.conversation import TLS_PORT, Conversation, Guest, Offer, read_head
 from cloister.egress.gate import Decide, Gate, Opened, Record, Visit
 from cloister.egress.inlet import Inlet
 from cloister.egress.outside import Outside
@@ -22,7 +22,6 @@ from cloister.egress.pump import Flow, Pace
 from cloister.egress.refusal import BROKEN, Refused, answer
 from cloister.policy.hosts import is_address
 
-_TLS_PORT = 443
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
 
@@ -58,6 +57,10 @@ class Door:
         """Whom the programs inside must trust, where the door reads what they say to a server."""
         self._authority = self._authority or Authority()
         return self._authority
+
+    def connections(self, sandbox: SandboxId) -> int:
+        """How many of a sandbox are served now."""
+        return self._accounts.of(sandbox).connections
 
     async def serve(self, sandbox: SandboxId, client: ByteStream) -> None:
         """Serve one connection from inside to its end, and close it."""
@@ -114,7 +117,7 @@ class Door:
         async with Opened(visit, server, account) as opened:
             await self._established(client, by_socks=by_socks)
             ends = anyio.current_time() + self._bounds.connection_seconds
-            opening = await self._opening(visit, client) if visit.port == _TLS_PORT else b""
+            opening = await self._opening(visit, client) if visit.port == TLS_PORT else b""
             pace = Pace(self._bounds.idle_seconds, ends)
             await Flow(client, server, opened.traffic, pace).tunnel(opening)
 

@@ -40,7 +40,8 @@ class Doorway:
         if repository is not None and not self._knows(repository):
             repository = None
         if repository is not None:
-            policy = (*policy, _own_repository(repository))
+            # Beside the built-in rules: no layer need delegate it, and every one can deny it.
+            policy = (*policy[:1], _own_repository(repository), *policy[1:])
         judge = Judge(policy, self.find_sets)
         offer = Offer(Keeper(self.credentials, self.vault), repository, inside or {})
         door = Door(judge.decide, record, outside=self.outside, bounds=self.bounds, offer=offer)

@@ -87,6 +87,8 @@ class SetFinder:
             part.write_bytes(msgspec.json.encode(self._known))
             part.chmod(0o600)
             part.replace(self._path)
+        except FileNotFoundError:
+            return  # There is no data directory yet, and this is no reason to make one.
         except OSError as error:
             logger.warning("what sets mean is not kept: %s", error.strerror)
 

@@ -18,7 +18,7 @@ from cloister.runs.audit.page import page
 from cloister.runs.audit.receipt import Receipt
 from cloister.runs.audit.verify import Verdict
 from cloister.server.auth import OPEN_PATH
-from cloister.server.callers import Caller
+from cloister.server.callers import caller_of
 from cloister.server.port_headers import address
 from cloister.server.runs import SEQ_MAX, Run
 
@@ -38,8 +38,7 @@ After = Annotated[int, QueryParameter(ge=0, le=SEQ_MAX, description="Only entrie
 
 def who_of(scope: Scope, app: "App") -> str:
     """Whose token came with a request. The one place that knows."""
-    caller = cast("Caller | None", scope.get("user"))
-    return app.settings.user if caller is None else caller.name
+    return caller_of(scope).name if "user" in scope else app.settings.user
 
 
 class Refusals:
