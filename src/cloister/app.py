@@ -35,6 +35,7 @@ from cloister.policy.api import Policy
 from cloister.policy.builtin import BUILT_IN
 from cloister.policy.decide import decide
 from cloister.policy.read import layer
+from cloister.runs.audit.details import fact
 from cloister.runs.audit.otlp import Collector, check_endpoint
 from cloister.runs.audit.ship import ship
 from cloister.runs.commands import Commands, open_commands
@@ -127,11 +128,12 @@ def host_policy(settings: Settings) -> Policy:
     return (BUILT_IN, layer("host", settings.file.policy, str(settings.config_path), may_widen=True))
 
 
-def _hand_door(policy: Policy) -> DoorCall:
-    """The door of sandboxes that belong to no run: same rules, nothing to record into."""
+def _hand_door(policy: Policy, backbone: SqliteBackbone, who: str) -> DoorCall:
+    """The door of sandboxes that belong to no run: same rules, and the audit to record into."""
 
     async def record(sandbox: SandboxId, body: ConnectionDecided | ConnectionClosed) -> None:
-        return None
+        if stated := fact(body):
+            await backbone.note(stated.kind, who, stated.detail)
 
     door = Door(lambda action: decide(policy, action), record)
 
@@ -238,7 +240,7 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         await host.sweep()
         templates = Templates(settings.data_dir / "templates", settings.path)
         await templates.sweep()
-        door, quota = _hand_door(policy), settings.file.quota
+        door, quota = _hand_door(policy, backbone, settings.user), settings.file.quota
         workshop = Workshop(templates, host, PlainGit(), door, quota, repositories(settings.data_dir))
         warming = Warming(workshop)
         pooled = settings.file.pool if role == "server" else ()

@@ -101,7 +101,7 @@ async def test_a_websocket_of_two_origins_or_under_another_name_is_refused(serve
         [("Origin", f"http://127.0.0.1:{served.port}"), ("Origin", "http://evil.example")],
         [("Host", "evil.example")],
         [("Host", "127.0.0.1.evil.example")],
-        [("Host", "0.0.0.0")],  # noqa: S104
+        [("Host", "0.0.0.0")],
     ]
     url = f"ws://127.0.0.1:{served.port}/v1/runs/{fence.run}/stream"
     for headers in tries:
