@@ -303,6 +303,7 @@ def test_help_lists_every_command_without_colours(cloister: Cloister) -> None:
         [
             "run",
             "ps",
+            "receipt",
             "watch",
             "say",
             "stop",
@@ -310,6 +311,7 @@ def test_help_lists_every_command_without_colours(cloister: Cloister) -> None:
             "log",
             "diff",
             "apply",
+            "audit",
             "serve",
             "doctor",
             "sandbox",
