@@ -122,12 +122,10 @@ def key(
     ] = False,
 ) -> None:
     """Print the public key that the audit is signed with. Keep it elsewhere, for `verify --key`."""
-    from cloister.app import make_data_dir
     from cloister.runs.audit.key import KEY_FILE, HostKey
     from cloister.runs.audit.rotate import rotate_key
 
     settings = settings_of(ctx)
-    make_data_dir(settings.data_dir)
     print(rotate_key(settings.log_path) if rotate else HostKey(settings.data_dir / KEY_FILE).public())
 
 
