@@ -45,6 +45,7 @@ from cloister.model.routing import Job, chosen, open_models
 from cloister.policy.api import Policy
 from cloister.policy.lines import lines
 from cloister.policy.read import layer
+from cloister.runs.audit.details import fact
 from cloister.runs.audit.otlp import Collector, check_endpoint
 from cloister.runs.audit.ship import ship
 from cloister.runs.budget_ledger import BudgetReport, SqliteLedger, run_accounts
@@ -252,15 +253,16 @@ def host_policy(settings: Settings) -> Policy:
     return rule_files(settings).above(None)
 
 
-def _doorway(settings: Settings, policy: Policy) -> tuple[Doorway, Outfit]:
-    """How doors are made, and that of sandboxes that belong to no run: same rules, nothing to record into."""
+def _doorway(settings: Settings, policy: Policy, backbone: SqliteBackbone) -> tuple[Doorway, Outfit]:
+    """How doors are made, and that of sandboxes that belong to no run: same rules, and the audit to record into."""
     credentials = read_credentials(settings.file.credential, str(settings.config_path))
     doorway = Doorway(
         settings.file.door, credentials, Vault(settings.variables), SetFinder(settings.data_dir).find
     )
 
     async def record(sandbox: SandboxId, body: DoorEvent) -> None:
-        return None
+        if stated := fact(body):
+            await backbone.note(stated.kind, settings.user, stated.detail)
 
     return doorway, doorway.outfit(policy, record)
 
@@ -374,7 +376,7 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         await host.sweep()
         templates = Templates(settings.data_dir / "templates", settings.path)
         await templates.sweep()
-        (doorway, outfit), quota = _doorway(settings, policy), settings.file.quota
+        (doorway, outfit), quota = _doorway(settings, policy, backbone), settings.file.quota
         workshop = Workshop(
             templates, Through(host, outfit), PlainGit(), None, quota, repositories(settings.data_dir)
         )

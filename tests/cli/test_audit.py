@@ -7,6 +7,8 @@ import sqlite3
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -126,6 +128,23 @@ def test_follow_shows_what_comes(plain_env: dict[str, str], run: RunId, data_dir
             assert time.monotonic() < deadline
         os.kill(process.pid, signal.SIGINT)
         assert process.wait(30) == 130
+
+
+def test_a_server_signs_what_it_entered_when_it_stops(cloister: Cloister, data_dir: Path) -> None:
+    assert cloister("serve", "--background", "--port", "0").returncode == 0
+    try:
+        place = json.loads((data_dir / "server.json").read_text())
+        token = (data_dir / "token").read_text().strip()
+        request = urllib.request.Request(
+            f"{place['url']}/v1/runs/none/stop", method="POST", headers={"Authorization": f"Bearer {token}"}
+        )
+        with pytest.raises(urllib.error.HTTPError):
+            urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30)
+    finally:
+        assert cloister("serve", "--stop").returncode == 0
+    verdict = json.loads(cloister("audit", "verify", "--json").stdout)
+    assert (verdict["ok"], verdict["checkpoints"]) == (True, 1)
+    assert verdict["signed"] == verdict["entries"] > 1
 
 
 def test_a_moment_is_a_date_or_an_age() -> None:

@@ -309,6 +309,7 @@ def test_help_lists_every_command_without_colours(cloister: Cloister) -> None:
         [
             "run",
             "ps",
+            "receipt",
             "watch",
             "say",
             "stop",
@@ -316,6 +317,7 @@ def test_help_lists_every_command_without_colours(cloister: Cloister) -> None:
             "log",
             "diff",
             "apply",
+            "audit",
             "serve",
             "doctor",
             "sandbox",

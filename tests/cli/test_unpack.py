@@ -19,6 +19,13 @@ def member(
     return info, data
 
 
+def renamed(name: str, really: str) -> tuple[tarfile.TarInfo, bytes]:
+    """A member whose extended header gives it another name than its plain one."""
+    info, data = member(name, data=b"x")
+    info.pax_headers = {"path": really}
+    return info, data
+
+
 def archive(*members: tuple[tarfile.TarInfo, bytes]) -> io.BytesIO:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
@@ -65,6 +72,18 @@ def test_files_directories_and_links_inside_come_out(tmp_path: Path) -> None:
         (member("theirs/x", data=b"x"),),
         (member("pipe", tarfile.FIFOTYPE),),
         (member("device", tarfile.CHRTYPE),),
+        (member("disk", tarfile.BLKTYPE),),
+        (member("a//.//..//../outside", data=b"x"),),
+        (member("./" * 1_500 + "../outside", data=b"x"),),
+        (member("x" * 5_000, data=b"x"), member("..", tarfile.DIRTYPE)),
+        (member("loop", tarfile.SYMTYPE, "loop"), member("loop/outside", data=b"x")),
+        (member("soft", tarfile.SYMTYPE, "../secret"), member("hard", tarfile.LNKTYPE, "soft")),
+        (member("d", tarfile.DIRTYPE), member("d", tarfile.SYMTYPE, ".."), member("d/outside", data=b"x")),
+        (member("f", data=b"x"), member("f", tarfile.SYMTYPE, "../secret"), member("f", data=b"y")),
+        (member("sub/up", tarfile.SYMTYPE, "../../secret"), member("sub/up", tarfile.LNKTYPE, "mine")),
+        (member("empty", tarfile.SYMTYPE, ""), member("", data=b"x")),
+        (renamed("harmless", "../outside"),),
+        (renamed("harmless", "/absolute"),),
     ],
 )
 def test_nothing_leaves_the_directory_or_passes_a_link(

@@ -6,6 +6,7 @@ real terminal. What JSON readers get stays what it was.
 
 import io
 import json
+import logging
 import os
 import pty
 import re
@@ -24,11 +25,13 @@ from cloister.cli.audit_lines import entry_line, verdict_lines
 from cloister.cli.entries import entry_lines
 from cloister.cli.excerpt import excerpt
 from cloister.cli.jsonl import put_json
+from cloister.cli.logs import Harmless
 from cloister.cli.pieces import Line
 from cloister.cli.quiet import Quiet
 from cloister.cli.render import Renderer
 from cloister.cli.screen import Screen
 from cloister.core import events as e
+from cloister.core.errors import HostError
 from cloister.core.ids import OwnerId, RunId
 from cloister.core.records import FileChange, NewRun, ToolCall, Usage
 from cloister.core.text import MARKS, decode, harmless, one_line
@@ -72,7 +75,7 @@ HOSTILE: dict[str, str] = {
     "escapes in escapes": "\x1b\x1b[31m\x1b[\x1b[2J\x1b]\x1b]0;x\x07after",
     "half of a sequence": "\x1b[38;5;\nafter",
     "invalid UTF-8": decode(b"\xff\xfe\xc3\x28\xed\xa0\x80\x80\x1b[31mafter"),
-    "very long line": "A" * 200_000 + " after",
+    "very long line": "A" * 60_000 + " after",
 }
 
 ACTS = re.compile(
@@ -148,6 +151,17 @@ def as_verdict(text: str) -> str:
     return "\n".join(verdict_lines(verdict))
 
 
+def logged(text: str) -> str:
+    """A warning that quotes an error, with its traceback."""
+    try:
+        raise HostError("c", text)
+    except HostError as error:
+        record = logging.LogRecord(
+            "x", logging.ERROR, "p", 1, "it failed: %s", (text,), (HostError, error, None)
+        )
+    return Harmless().format(record)
+
+
 SURFACES: dict[str, Callable[[str], str]] = {
     "harmless": harmless,
     "a line": lambda text: one_line(text, 10_000),
@@ -158,6 +172,7 @@ SURFACES: dict[str, Callable[[str], str]] = {
     "cloister audit verify": as_verdict,
     "cloister receipt": lambda text: page(receipt(log_of(text))),
     "cloister sandbox exec": through_exec,
+    "server.log": logged,
 }
 
 

@@ -1,6 +1,7 @@
 """The audit at an OpenTelemetry collector: complete, in order, and never in anybody's way."""
 
 import json
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,10 +14,12 @@ import pytest
 from anyio import to_thread
 from tests.runs.test_audit import entries, opened, whole_run
 
+from cloister.app import open_app
 from cloister.core.errors import OutsideError, UserError
 from cloister.runs.audit.entry import AuditEntry
 from cloister.runs.audit.otlp import Collector, check_endpoint, client, logs, send
 from cloister.runs.audit.ship import CURSOR_FILE, ship
+from cloister.settings import read_settings
 
 pytestmark = pytest.mark.anyio
 
@@ -158,6 +161,20 @@ async def test_a_collector_that_fails_stops_nobody_and_gets_everything_later(
         tasks.cancel_scope.cancel()
     assert heard.numbers() == [entry.number for entry in entries(path)]
     assert (tmp_path / CURSOR_FILE).stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_server_that_knows_a_collector_sends_to_it(heard: Heard, tmp_path: Path) -> None:
+    env = {
+        "PATH": os.environ["PATH"],
+        "OTEL_EXPORTER_OTLP_ENDPOINT": heard.url,
+        "OTEL_EXPORTER_OTLP_HEADERS": "x-key=s%2Ccret, other = 1,broken",
+    }
+    settings = read_settings(env, tmp_path / "data")
+    assert settings.otlp_headers == {"x-key": "s,cret", "other": "1"}
+    async with open_app(settings, role="server") as app:
+        await app.backbone.note("ApiCall", "ada", {})
+        await heard.until(1)
+    assert heard.requests[0][1]["x-key"] == "s,cret"
 
 
 def test_only_an_address_without_a_password_is_a_collectors() -> None:

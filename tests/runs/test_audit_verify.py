@@ -20,7 +20,7 @@ from cloister.runs.audit.entry import AuditEntry, entry_hash
 from cloister.runs.audit.key import KEY_FILE, HostKey, check_public, valid
 from cloister.runs.audit.reader import AuditReader
 from cloister.runs.audit.rotate import rotate_key
-from cloister.runs.audit.verify import Verdict, verify
+from cloister.runs.audit.verify import Verdict, verify, verify_file
 
 pytestmark = pytest.mark.anyio
 
@@ -238,6 +238,31 @@ async def test_a_foreign_key_cannot_take_over(tmp_path: Path) -> None:
     assert "did not introduce" in problems(path)[0]
     assert "did not introduce" in problems(path, ours)[0]
     assert problems(path, theirs) == []  # for one who knows that the key was lost
+
+
+async def test_a_key_that_was_slipped_in_for_a_while_is_not_trusted_later(tmp_path: Path) -> None:
+    path, file = tmp_path / "cloister.db", tmp_path / KEY_FILE
+    async with opened(path) as backbone:
+        await whole_run(backbone)
+        ours = file.read_bytes()
+        file.unlink()
+        await whole_run(backbone)
+        theirs = file.read_bytes()
+        file.write_bytes(ours)
+        await whole_run(backbone)
+        assert problems(path) == []  # the newest signature, over all of it, is ours again
+        file.write_bytes(theirs)
+        await whole_run(backbone)
+    assert "did not introduce" in problems(path)[0]
+
+
+def test_a_file_that_is_damaged_is_said(chained: Path, tmp_path: Path) -> None:
+    data = bytearray(chained.read_bytes())
+    data[8_192:] = bytes(len(data) - 8_192)
+    (tmp_path / "cloister.db").write_bytes(data)
+    with pytest.raises(HostError) as caught:
+        verify_file(tmp_path / "cloister.db")
+    assert caught.value.code == "corrupt_data"
 
 
 async def test_a_key_that_is_replaced_in_order_is_introduced_by_the_one_before(tmp_path: Path) -> None:

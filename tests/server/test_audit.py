@@ -1,11 +1,13 @@
 """Logins and calls that change something are entered; the audit and the receipts are there to read."""
 
 import json
+import os
 import sqlite3
+from pathlib import Path
 
 import httpx
 import pytest
-from tests.server.conftest import Serve, Served
+from tests.server.conftest import Serve, Served, serve_app
 from websockets.exceptions import InvalidStatus
 
 from cloister.core.events import RunFinished
@@ -13,7 +15,7 @@ from cloister.runs.audit.entry import AuditEntry
 from cloister.runs.audit.key import KEY_FILE, HostKey
 from cloister.runs.audit.reader import AuditReader
 from cloister.server.audit import REFUSAL_SECONDS, REFUSALS, Refusals
-from cloister.settings import Settings
+from cloister.settings import Settings, read_settings
 
 pytestmark = pytest.mark.anyio
 
@@ -147,3 +149,26 @@ async def test_what_is_not_signed_yet_is_signed_when_asked(serving: Serve, setti
     with AuditReader(settings.log_path) as audit:
         last: AuditEntry = list(audit.entries())[-1]
         assert audit.checkpoints(0, last.number)[-1].number == last.number
+
+
+async def test_connections_of_a_sandbox_made_by_hand_are_entered_too(data_dir: Path) -> None:
+    settings = read_settings({"PATH": os.environ["PATH"], "USER": "tester"}, data_dir)
+    line = (
+        "exec 3<>/dev/tcp/127.0.0.1/3128; "
+        r"printf 'CONNECT nowhere.example:443 HTTP/1.1\r\n\r\n' >&3; head -c 12 <&3"
+    )
+    async with serve_app(settings) as served:
+        made = await served.client.post("/v1/sandboxes", json={}, timeout=120)
+        sandbox = made.json()["id"]
+        done = await served.client.post(f"/v1/sandboxes/{sandbox}/exec", json={"command": line})
+        assert done.json()["stdout"] == "HTTP/1.1 403"
+        await served.client.delete(f"/v1/sandboxes/{sandbox}")
+    ((_, who, detail),) = of_kind(settings, "ConnectionDecided")
+    assert (who, detail["sandbox"], detail["host"], detail["effect"]) == (
+        "tester",
+        sandbox,
+        "nowhere.example",
+        "deny",
+    )
+    routes = [(detail["method"], detail["status"]) for _, _, detail in of_kind(settings, "ApiCall")]
+    assert routes == [("POST", 201), ("POST", 200), ("DELETE", 204)]

@@ -67,11 +67,48 @@ async def test_a_websocket_without_the_token_is_refused_before_it_opens(served: 
         assert b'"unauthorized"' in (caught.value.response.body or b"")
 
 
+ORIGINS = {
+    "another site": "http://evil.example",
+    "a file or a sandboxed frame": "null",
+    "nothing at all": "",
+    "another port of this machine": "http://127.0.0.1:1",
+    "another name of this machine": "http://localhost:{port}",
+    "a name that begins like ours": "http://127.0.0.1:{port}.evil.example",
+    "a user name that looks like ours": "http://127.0.0.1:{port}@evil.example",
+    "another scheme": "https://127.0.0.1:{port}",
+    "a socket's scheme": "ws://127.0.0.1:{port}",
+    "a path after ours": "http://127.0.0.1:{port}/",
+    "two in one": "http://127.0.0.1:{port} http://evil.example",
+    "a number for the address": "http://2130706433:{port}",
+    "a page of a server in a sandbox": "http://8000-s-abcd.localhost:{port}",
+}
+
+
 async def test_a_websocket_from_another_origin_is_refused(served: Served) -> None:
-    with pytest.raises(InvalidStatus) as caught:
-        async with served.socket("/v1/runs/x/stream", origin="http://evil.example"):
-            pass
-    assert caught.value.response.status_code == 403
+    fence = await served.claimed_run()
+    paths = (f"/v1/runs/{fence.run}/stream", "/v1/sandboxes/s-abcd/process")
+    for (who, origin), path in product(ORIGINS.items(), paths):
+        with pytest.raises(InvalidStatus) as caught:
+            async with served.socket(path, origin=origin.format(port=served.port)):
+                pass
+        assert caught.value.response.status_code == 403, who
+
+
+async def test_a_websocket_of_two_origins_or_under_another_name_is_refused(served: Served) -> None:
+    fence = await served.claimed_run()
+    token = ("Authorization", f"Bearer {served.token}")
+    tries = [
+        [("Origin", f"http://127.0.0.1:{served.port}"), ("Origin", "http://evil.example")],
+        [("Host", "evil.example")],
+        [("Host", "127.0.0.1.evil.example")],
+        [("Host", "0.0.0.0")],
+    ]
+    url = f"ws://127.0.0.1:{served.port}/v1/runs/{fence.run}/stream"
+    for headers in tries:
+        with pytest.raises(InvalidStatus) as caught:
+            async with connect(url, additional_headers=[token, *headers], proxy=None):
+                pass
+        assert caught.value.response.status_code in (400, 421), headers
 
 
 async def test_a_browser_may_send_the_token_as_a_subprotocol(served: Served) -> None:

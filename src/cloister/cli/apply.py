@@ -22,6 +22,7 @@ def apply(
     import anyio
 
     from cloister.cli.request import repository
+    from cloister.cli.speak import enter
     from cloister.runs.result import run_apply
 
     settings = settings_of(ctx)
@@ -32,6 +33,7 @@ def apply(
     if checkout:
         check_clean(Path(target))
     delivered = anyio.run(run_apply, settings.data_dir, found, events, target)
+    enter(settings, "Applied", {"run": found, "where": delivered.where, "branch": delivered.branch})
     print(f"Branch {delivered.branch} is in {delivered.where}.")
     if checkout:
         _switch(Path(target), delivered.branch)

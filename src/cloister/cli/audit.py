@@ -62,13 +62,14 @@ def verify(
 ) -> None:
     """Check every entry, signature and event; says what was edited, removed, reordered or cut off, and where."""
     from cloister.runs.audit.key import check_public
-    from cloister.runs.audit.verify import verify as check
+    from cloister.runs.audit.verify import verify_file
 
     pinned = None if key is None else check_public(key)
-    with _open(settings_of(ctx)) as audit:
+    settings = settings_of(ctx)
+    with _open(settings) as audit:
         if (count := audit.newest()) > 100_000 and sys.stderr.isatty():
             print(f"Checking {count:,} entries …", file=sys.stderr)
-        verdict = check(audit.db, pinned)
+    verdict = verify_file(settings.log_path, pinned)
     if as_json:
         from cloister.cli.jsonl import put_json
 
@@ -121,12 +122,10 @@ def key(
     ] = False,
 ) -> None:
     """Print the public key that the audit is signed with. Keep it elsewhere, for `verify --key`."""
-    from cloister.app import make_data_dir
     from cloister.runs.audit.key import KEY_FILE, HostKey
     from cloister.runs.audit.rotate import rotate_key
 
     settings = settings_of(ctx)
-    make_data_dir(settings.data_dir)
     print(rotate_key(settings.log_path) if rotate else HostKey(settings.data_dir / KEY_FILE).public())
 
 

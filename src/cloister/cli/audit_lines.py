@@ -42,6 +42,8 @@ def _detail(text: str) -> str:
 
 
 def _value(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3f}"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return one_line(text, VALUE_CHARS)
 

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 async def run_here(settings: "Settings", new: "NewRun", show: "Show") -> int:
     """Drive the run to its end; returns the exit code. The second Ctrl-C leaves it interrupted."""
     from cloister.app import App, open_app
+    from cloister.cli.logs import log_to
 
+    log_to(sys.stderr)
     watch = Watch(show)
     submitted: list[tuple[App, RunId]] = []
 

@@ -53,7 +53,7 @@ def _bug(error: BaseException, leaves: Sequence[BaseException], argv: Sequence[s
     first = leaves[0]
     what = f"{type(first).__name__}: {first}" if str(first) else type(first).__name__
     if debug_wanted():
-        print(text, file=sys.stderr)
+        print(harmless(text), file=sys.stderr)
         _say(f"this is a bug of ours ({what}).")
         return
     kept = _keep(text, argv)
@@ -73,7 +73,7 @@ def _keep(text: str, argv: Sequence[str]) -> Path | None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "a", encoding="utf-8") as file:
             stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            file.write(f"{stamp} cloister {argv[0] if argv else ''} failed\n{text}")
+            file.write(f"{stamp} cloister {argv[0] if argv else ''} failed\n{harmless(text)}")
     except OSError:
         return None
     return path

@@ -66,7 +66,7 @@ def exec_command(  # noqa: PLR0913  one parameter per option
         bool, typer.Option("--background", help="Start it, print its id and return.")
     ] = False,
 ) -> None:
-    """Run a program in a sandbox: stdin goes in, stdout and stderr come out as they are, its status is ours."""
+    """Run a program in a sandbox: stdin goes in, stdout and stderr come out, its status is ours."""
     from cloister.cli.client import Client
     from cloister.cli.process import Wanted
     from cloister.core.errors import UserError

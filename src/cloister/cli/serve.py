@@ -93,7 +93,10 @@ def _foreground(settings: "Settings", port: int | None) -> None:
 
     import anyio
 
+    from cloister.cli.logs import log_to
     from cloister.server.serve import serve as serve_here
+
+    log_to(sys.stderr)
 
     def ready(url: str) -> None:
         print(f"Cloister listens on {url}; the token is in {settings.data_dir / 'token'}.", file=sys.stderr)

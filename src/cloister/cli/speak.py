@@ -32,6 +32,20 @@ async def _add(data_dir: Path, run: "RunId", body: "FromOutside") -> "Event":
         return await backbone.append_outside(run, body)
 
 
+def enter(settings: "Settings", kind: str, detail: dict[str, object]) -> None:
+    """Enter into the audit what a person did with this command, durably."""
+    import anyio
+
+    anyio.run(_enter, settings, kind, detail)
+
+
+async def _enter(settings: "Settings", kind: str, detail: dict[str, object]) -> None:
+    from cloister.runs.sqlite import open_backbone
+
+    async with open_backbone(settings.log_path, owner_lives=lambda owner: True) as backbone:
+        await backbone.note(kind, settings.user, detail)
+
+
 def not_empty(text: str) -> str:
     if not text.strip():
         raise UserError("empty", "There is nothing to say: give the text after the run.")

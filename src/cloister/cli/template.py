@@ -159,6 +159,9 @@ def _build(settings: "Settings", name: str, recipe: "Recipe | None", *, again: b
     import anyio
 
     from cloister.app import open_app
+    from cloister.cli.logs import log_to
+
+    log_to(sys.stderr)
 
     async def work() -> "TemplateInfo":
         async with open_app(settings, role="embedded") as app:

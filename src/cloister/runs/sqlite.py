@@ -84,7 +84,7 @@ class SqliteBackbone:
         entry = _from_a_person(body)
         return await self._writer.write(lambda db: transactions.append_outside(db, run, entry, self._now()))
 
-    async def note(self, kind: str, who: str, detail: Detail) -> None:
+    async def note(self, kind: str, who: str, detail: Detail | str) -> None:
         """Enter into the audit what belongs to no run; durable when this returns."""
 
         def work(db: sqlite3.Connection) -> tuple[None, tuple[Event, ...]]:

@@ -97,12 +97,11 @@ def insert(db: sqlite3.Connection, entries: Iterable[AuditEntry]) -> None:
     db.executemany(_INSERT, map(msgspec.structs.astuple, entries))
 
 
-def note(db: sqlite3.Connection, kind: str, who: str, detail: Detail, at: float) -> AuditEntry:
-    """Enter something that belongs to no run's log."""
+def note(db: sqlite3.Connection, kind: str, who: str, detail: Detail | str, at: float) -> AuditEntry:
+    """Enter something that belongs to no run's log; a detail that is text is JSON already."""
+    text = detail if isinstance(detail, str) else text_of(detail)
     number, previous = head(db)
-    entry = _linked(
-        AuditEntry(number + 1, microseconds(at), kind, None, None, who, text_of(detail), None, previous, "")
-    )
+    entry = _linked(AuditEntry(number + 1, microseconds(at), kind, None, None, who, text, None, previous, ""))
     insert(db, (entry,))
     return entry
 

@@ -37,6 +37,7 @@ class HostKey:
         """A new key beside this one, to be put in its place."""
         path = self._path.with_name(f"{self._path.name}.{secrets.token_hex(8)}")
         try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             return Draft(self._path, path, _write_new(path))
         except OSError as error:
             raise _failed(path, error) from None

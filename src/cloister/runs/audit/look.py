@@ -11,7 +11,7 @@ from cloister.runs.audit.entry import AuditEntry, Checkpoint
 from cloister.runs.audit.key import check_public
 from cloister.runs.audit.reader import AuditReader
 from cloister.runs.audit.receipt import Receipt, receipt
-from cloister.runs.audit.verify import Verdict, verify
+from cloister.runs.audit.verify import Verdict, verify_file
 
 
 async def audit_page(path: Path, after: int, limit: int, run: RunId | None) -> tuple[AuditEntry, ...]:
@@ -26,11 +26,7 @@ async def audit_verdict(path: Path, key: str | None) -> Verdict:
     """Raises `UserError` (`bad_key`)."""
     pinned = None if key is None else check_public(key)
 
-    def look() -> Verdict:
-        with AuditReader(path) as audit:
-            return verify(audit.db, pinned)
-
-    return await to_thread.run_sync(look)
+    return await to_thread.run_sync(verify_file, path, pinned)
 
 
 async def run_receipt(path: Path, run: RunId, events: Sequence[Event]) -> Receipt:

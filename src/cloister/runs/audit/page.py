@@ -161,7 +161,7 @@ def _sealed(receipt: Receipt) -> Iterator[str]:
         yield "Not signed." if receipt.final else "Signed when the run ends."
         return
     yield f"- Head: entry {seal.number:,}, {code(seal.hash)}"
-    yield f"- Key: {code(seal.key)}"
+    yield f"- Signed at: {seal.at_us} µs since 1970, key {code(seal.key)}"
     yield f"- Signature: {code(seal.signature)}"
 
 

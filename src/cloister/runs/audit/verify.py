@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -18,7 +19,8 @@ from cloister.runs.audit.entry import (
     signed_bytes,
 )
 from cloister.runs.audit.key import valid
-from cloister.runs.audit.reader import CHECKPOINT_COLUMNS, ENTRY_COLUMNS
+from cloister.runs.audit.reader import CHECKPOINT_COLUMNS, ENTRY_COLUMNS, AuditReader
+from cloister.runs.schema import mapped
 
 PROBLEMS = 20
 """How many are told; one is enough to distrust the rest."""
@@ -81,7 +83,7 @@ def verify(db: sqlite3.Connection | None, pinned: str | None = None) -> Verdict:
         problems += _some(_signatures(db, chain, checkpoints, trust))
         problems += _some(_log(db))
     finally:
-        db.execute("COMMIT")
+        db.rollback()
     signed = max((c.number for c in checkpoints if c.key in trust.keys), default=0)
     ordered = sorted(problems, key=lambda problem: (problem.number is None, problem.number or 0))
     return Verdict(
@@ -93,6 +95,12 @@ def verify(db: sqlite3.Connection | None, pinned: str | None = None) -> Verdict:
         key=trust.root,
         problems=tuple(ordered[:PROBLEMS]),
     )
+
+
+def verify_file(path: Path, pinned: str | None = None) -> Verdict:
+    """As `verify`, of the log at `path`. Raises `HostError` when the file itself cannot be read."""
+    with mapped(path), AuditReader(path) as audit:
+        return verify(audit.db, pinned)
 
 
 def _some(problems: Iterator[Flaw]) -> list[Flaw]:
@@ -152,13 +160,16 @@ class _Trust(NamedTuple):
 
 
 def _trusted(chain: _Chain, checkpoints: list[Checkpoint], pinned: str | None) -> _Trust:
-    """The first key, and each that a trusted one introduced with its signature."""
+    """The first key, and each that a trusted one introduced: by a signature over the very entry that names it.
+
+    A later signature of the old key says nothing about a key that somebody slipped in between.
+    """
     root = pinned or (chain.keys[0][1] if chain.keys else None)
     if root is None:
         return _Trust(None, frozenset())
     keys = {root}
     for number, key, before in chain.keys:
-        if before in keys and any(c.key == before and c.number >= number for c in checkpoints):
+        if before in keys and any(c.key == before and c.number == number for c in checkpoints):
             keys.add(key)
     return _Trust(root, frozenset(keys))
 
