@@ -61,6 +61,8 @@ APART_TURNS = 10
 """Between two moments at which observations are elided, unless it is urgent."""
 ELIDE_CHARS = 400
 """Shorter observations stay: a reference would not be shorter."""
+NOTES_CHARS = 6_000
+"""Of a model's summary."""
 _CHECKS_TOKENS = 1_500
 """What the words about checks may take; counted before they are written."""
 
@@ -334,7 +336,7 @@ class Context:
         """What stands in place of the turns up to `up_to_seq`: what the log says of them, then the model's words."""
         room = self._window.one * BYTES_PER_TOKEN
         told = self._facts.told(up_to_seq, min(room * 2 // 3, 16_000))
-        return SUMMARY.format(facts=told, notes=bounded(notes, min(room // 3, 6_000)) or "(nothing)")
+        return SUMMARY.format(facts=told, notes=bounded(notes, min(room // 3, NOTES_CHARS)) or "(nothing)")
 
     def tokens_after(self, up_to_seq: int, notes: str) -> int:
         """What `tokens` would be if the turns up to `up_to_seq` were summarised so."""
