@@ -110,7 +110,7 @@ class _Entry:
     reference: Callable[[], str] | None = None
     """Writes what stands in its place once it is elided."""
     unseen: bool = False
-    """A person's message that the model has not answered yet."""
+    """It may have come while the model was already writing its next reply."""
 
     def made(self) -> Message:
         if self.message is None:
@@ -224,7 +224,7 @@ class Context:
             case StuckNoticed():
                 self._say(seq, stuck_text(body))
             case BudgetWarned():
-                self._say(seq, warned_text(body))
+                self._say(seq, warned_text(body), unseen=True)
             case ContextSummarised():
                 self._summarised(seq, body)
             case TurnEnded():
