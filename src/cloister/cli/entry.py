@@ -9,6 +9,7 @@ from cloister import __version__
 from cloister.cli import (
     answer,
     apply,
+    budget,
     diff,
     doctor,
     log,
@@ -67,6 +68,7 @@ app.command("answer")(answer.answer)
 app.command("log")(log.log)
 app.command("diff")(diff.diff)
 app.command("apply")(apply.apply)
+app.command("budget")(budget.budget)
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(template.app, name="template")
 app.add_typer(model.app, name="model")

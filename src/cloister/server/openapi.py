@@ -15,17 +15,19 @@ from cloister.core.commands import Entry
 from cloister.core.events import Event
 from cloister.core.records import NewRun
 from cloister.runs.api import RunRow
+from cloister.runs.budget_ledger import BudgetReport
 from cloister.runs.view import RunView
 from cloister.sandbox.api import SandboxInfo
 from cloister.sandbox.pool import PoolInfo
 from cloister.sandbox.templates.catalog import TemplateInfo
-from cloister.server import commands, files, process, runs, sandboxes, templates
+from cloister.server import budget, commands, files, process, runs, sandboxes, templates
 from cloister.server.auth import OPEN_PATH
 from cloister.server.errors import Problem
 
 Document = dict[str, Any]
 
 RECORDS = (
+    BudgetReport,
     Entry,
     Event,
     NewRun,
@@ -44,6 +46,7 @@ RECORDS = (
     runs.Admitted,
     runs.Answer,
     runs.Say,
+    runs.Use,
     sandboxes.Exec,
     sandboxes.Execute,
     sandboxes.Executed,
@@ -88,6 +91,7 @@ async def openapi_json() -> Response[bytes]:
 HTTP_ROUTES: tuple[HTTPRouteHandler, ...] = (
     health,
     *runs.ROUTES,
+    *budget.ROUTES,
     *sandboxes.ROUTES,
     *commands.ROUTES,
     *files.ROUTES,
