@@ -127,7 +127,7 @@ async def test_a_warning_is_given_once_and_the_model_is_told(bench: LoopBench) -
     warned = [
         (b.level, b.what, b.spent, b.limit) for b in bench.journal.bodies if isinstance(b, BudgetWarned)
     ]
-    assert warned == [("run", "steps", 12, 15), ("attempt", "steps", 12, 15)]
+    assert warned == [("run", "steps", 12, 15)]
 
 
 async def test_a_person_may_give_more_and_is_asked_again_when_that_is_spent(bench: LoopBench) -> None:
@@ -258,3 +258,9 @@ async def test_the_budget_of_a_resumed_run_is_what_its_log_says(tmp_path: Path) 
         1.0,
     )
     assert extended.accounts(Payer())[0].limit("tokens") == 105
+
+
+async def test_a_share_of_the_run_is_a_limit_of_its_own(bench: LoopBench) -> None:
+    bench.run_budget = Budget(steps=10)
+    ended = await bench.work(NOTES, budget=Budget(steps=2))
+    assert "The attempt's budget of 2 steps is spent." in ended.reason

@@ -152,6 +152,8 @@ class Purse:
         run = self._account("run", str(self.run), self._budget, self._everyone())
         if payer.budget is None or payer.attempt is None:
             return (run,)
+        if payer.budget == self._budget and payer.inherited == Spend():
+            return (run,)  # its share is the whole: the run's limits say it all
         mine = self._account("attempt", str(payer.attempt), payer.budget, [payer.attempt])
         return (run, msgspec.structs.replace(mine, spent=mine.spent + payer.inherited))
 
