@@ -19,6 +19,7 @@ from cloister.core.events import (
     AnyBody,
     ContextSummarised,
     Event,
+    ModelFailed,
     ModelReplied,
     ModelSpent,
     PromptReceived,
@@ -30,7 +31,7 @@ from cloister.core.events import (
 from cloister.core.records import Budget, ToolCall, Usage
 from cloister.model.api import AssistantMessage, Message, ToolMessage, UserMessage
 from cloister.testing.long_log import RUN, beginning, long_log, numbered, turn
-from cloister.testing.loop_bench import LoopBench, open_bench
+from cloister.testing.loop_bench import FIX, LoopBench, open_bench
 
 SPECS = tuple(tool.spec for tool in TOOLS.values())
 SMALL = 16_000
@@ -284,3 +285,25 @@ calls = [{ tool = "finish", summary = "Done." }]
 """
     )
     assert ended.outcome == "green", ended.reason
+
+
+@pytest.mark.anyio
+async def test_a_provider_that_says_it_is_too_long_is_asked_again_with_less(tmp_path: Path) -> None:
+    bench: LoopBench = await open_bench(tmp_path)
+    look = "\n".join(
+        f'[[reply]]\ncalls = [{{ tool = "bash", command = "seq {n} 3000" }}]' for n in range(1, 9)
+    )
+    tight = FIX.replace('say = "The', 'fail = { code = "context_too_long", times = 2 }\nsay = "The')
+    ended = await bench.work(look + tight)
+    assert ended.outcome == "green", ended.reason
+    failed = [b.code for b in bench.journal.bodies if isinstance(b, ModelFailed)]
+    assert failed == ["context_too_long"] * 2
+    assert [b for b in bench.journal.bodies if isinstance(b, ContextSummarised)]
+
+
+@pytest.mark.anyio
+async def test_one_that_says_so_whatever_it_is_asked_ends_the_attempt(tmp_path: Path) -> None:
+    bench: LoopBench = await open_bench(tmp_path)
+    ended = await bench.work('[[reply]]\nfail = { code = "context_too_long", times = 99 }\nsay = "x"')
+    assert ended.outcome == "failed"
+    assert len([b for b in bench.journal.bodies if isinstance(b, ModelFailed)]) == 3
