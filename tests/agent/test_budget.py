@@ -121,13 +121,13 @@ async def test_a_warning_is_given_once_and_the_model_is_told(bench: LoopBench) -
     )
     script += '\n[[reply]]\nname = "hurry"\ncalls = [{ tool = "edit", path = "calc.py", old = "a - b", new = "a + b" }]\n'
     script += '\n[[reply]]\ncalls = [{ tool = "finish", summary = "In time." }]\n'
-    bench.patience = Patience(unchanged=0)
-    ended = await bench.work(script, budget=Budget(steps=15))
+    bench.tree = BudgetTree(warn_percent=40)
+    ended = await bench.work(script, budget=Budget(steps=7))
     assert ended.outcome == "green", ended.reason
     warned = [
         (b.level, b.what, b.spent, b.limit) for b in bench.journal.bodies if isinstance(b, BudgetWarned)
     ]
-    assert warned == [("run", "steps", 12, 15)]
+    assert warned == [("run", "steps", 3, 7)]
 
 
 async def test_a_person_may_give_more_and_is_asked_again_when_that_is_spent(bench: LoopBench) -> None:
@@ -175,14 +175,14 @@ async def test_money_ends_an_attempt_by_the_prices_that_are_known(bench: LoopBen
     bench.patience = Patience(unchanged=0)
     async with open_models(access, Job("repo")) as models:
         bench.models = lambda _: models
-        ended = await bench.work("[[reply]]\nsay = ''", budget=Budget(dollars=0.2))
+        ended = await bench.work("[[reply]]\nsay = ''", budget=Budget(dollars=0.12))
     replies = [b for b in bench.journal.bodies if isinstance(b, ModelReplied)]
     assert ended.outcome == "budget"
-    assert "$0.20 is spent." in ended.reason
+    assert "$0.12 is spent." in ended.reason
     assert replies
     assert all(b.cost == pytest.approx(0.015) for b in replies)
     spent = sum(b.cost or 0 for b in bench.journal.bodies if isinstance(b, ModelReplied | ModelSpent))
-    assert spent <= 0.2
+    assert spent <= 0.12
 
 
 def _journal() -> MemoryJournal:

@@ -35,6 +35,7 @@ from cloister.testing.loop_bench import FIX, LoopBench, open_bench
 
 SPECS = tuple(tool.spec for tool in TOOLS.values())
 SMALL = 16_000
+STEPS = 14
 
 
 def texts(messages: tuple[Message, ...]) -> str:
@@ -248,17 +249,17 @@ async def test_the_loop_summarises_in_time_and_never_in_a_circle(
     bench.prompt = prompt
     bench.patience = msgspec.structs.replace(bench.patience, idle=0)
     # The same model summarises: what it says is its first reply.
-    ended = await bench.work(TALKATIVE % (words, ", ".join([LOOK] * calls)), budget=Budget(steps=24))
+    ended = await bench.work(TALKATIVE % (words, ", ".join([LOOK] * calls)), budget=Budget(steps=STEPS))
     assert ended.outcome == "budget"
     made = [b for b in bench.journal.bodies if isinstance(b, ContextSummarised)]
     paid = [b for b in bench.journal.bodies if isinstance(b, ModelSpent) and b.purpose == "summarise"]
     assert made, "the window was never full"
     assert [b.up_to_seq for b in made] == sorted({b.up_to_seq for b in made}), "each goes further"
-    assert len(paid) <= 24 / 6 + 1
+    assert len(paid) <= STEPS / 6 + 1
     assert all(b.after_tokens < b.before_tokens for b in made)
     assert any(b.text for b in made) == kept
     assert all(len(b.text) <= 6_200 for b in made)
-    assert sum(isinstance(b, ModelReplied) for b in bench.journal.bodies) == 24
+    assert sum(isinstance(b, ModelReplied) for b in bench.journal.bodies) == STEPS
     for position, body in enumerate(bench.journal.bodies):
         if isinstance(body, ModelReplied):
             asked = request(bench.journal.events[: body.seen], 0, SPECS, SMALL)
