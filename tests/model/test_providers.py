@@ -391,3 +391,8 @@ async def test_claudes_thinking_on_bedrock_comes_back_signed() -> None:
     assert reply.text == "I look."
     assert "A deep thought." in body
     assert "sig==" in body
+
+
+async def test_claude_on_bedrock_is_told_what_to_cache() -> None:
+    async with connected("bedrock", "anthropic.claude-sonnet-4-5-20250929-v1:0") as remote:
+        assert "cachePoint" in await sent_body(remote, UserMessage("Go."))

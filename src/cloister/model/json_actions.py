@@ -27,6 +27,10 @@ from cloister.model.api import (
 REPLY_TOKENS = 2_048
 RESULT_CHARS = 4_000
 """What such a model sees of one text; it forgets more than it reads."""
+TOKEN_CHARS = 3
+"""What one token holds at least, in code and English."""
+FORGOTTEN = 4
+"""Turns that are left out at once, so that what is left stays the same for some turns."""
 RESTLESS = 0.7
 """The temperature after it did the same thing twice in a row."""
 
@@ -42,8 +46,9 @@ When they are green, finish.
 class JsonActions:
     """A `Model` that speaks JSON actions to the model behind it."""
 
-    def __init__(self, behind: Model) -> None:
+    def __init__(self, behind: Model, window: int | None = None) -> None:
         self._behind = behind
+        self._window = window
 
     @property
     def name(self) -> str:
@@ -56,7 +61,7 @@ class JsonActions:
                 yield items
             return
         async with (
-            self._behind.stream(action_request(request)) as items,
+            self._behind.stream(action_request(request, self._window)) as items,
             aclosing(_actions(items, len(request.messages))) as actions,
         ):
             yield actions
@@ -78,13 +83,13 @@ async def _actions(
                 pass
 
 
-def action_request(request: Request) -> Request:
-    """The same request, as such a model understands it. Pure."""
+def action_request(request: Request, window: int | None = None) -> Request:
+    """The same request, as such a model understands it, within its window of tokens. Pure."""
     lines = "\n".join(f"{_example(tool)}  {_first_sentence(tool.description)}" for tool in request.tools)
     restless = _repeats(request.messages)
     return Request(
         system=f"{_HEAD}{lines}\n{_TAIL}",
-        messages=tuple(_conversation(request.messages)),
+        messages=tuple(_within(_conversation(request.messages), window)),
         tools=(),
         max_tokens=min(request.max_tokens, REPLY_TOKENS),
         temperature=request.temperature if request.temperature is not None else RESTLESS if restless else 0.0,
@@ -137,6 +142,19 @@ def _conversation(messages: Sequence[Message]) -> list[Message]:
             case ToolMessage():
                 pass  # said with its call
     return said
+
+
+def _within(said: list[Message], window: int | None) -> list[Message]:
+    """The task and the latest turns that fit; the oldest are left out a few at a time."""
+    if window is None or not said or not isinstance(task := said[0], UserMessage):
+        return said
+    room = (window - REPLY_TOKENS) * TOKEN_CHARS - len(task.text) - len(_HEAD) - len(_TAIL)
+    turns = said[1:]
+    while len(turns) > 2 and sum(len(m.text) for m in turns) > room:
+        turns = turns[min(2 * FORGOTTEN, len(turns) // 4 * 2 or 2) :]
+    if len(turns) == len(said) - 1:
+        return said
+    return [UserMessage(f"{task.text}\n\n(Some steps after this are left out.)"), *turns]
 
 
 def _say(said: list[Message], text: str) -> None:

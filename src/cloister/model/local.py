@@ -85,6 +85,8 @@ class LocalModel:
     def __init__(self, name: str, host: LocalHost) -> None:
         self._name = name
         self._host = host
+        known = host.shelf.files.get(name)
+        self._window = OWN_WINDOW if known is None else known.window
 
     @property
     def name(self) -> str:
@@ -102,7 +104,10 @@ class LocalModel:
             yield _only(Failure("bad_request", error.message))
             return
         endpoint = Endpoint("llamacpp", self._name, running.url, running.key)
-        async with open_remote(endpoint) as remote, JsonActions(remote).stream(request) as items:
+        async with (
+            open_remote(endpoint) as remote,
+            JsonActions(remote, self._window).stream(request) as items,
+        ):
             yield items
 
 
