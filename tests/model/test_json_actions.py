@@ -79,6 +79,16 @@ def test_a_conversation_alternates_whatever_it_was_made_of() -> None:
     )
 
 
+def test_files_are_shown_without_the_numbers_of_their_lines() -> None:
+    read = ToolCall("c1", "read", {"path": "a.py"})
+    shown = asked(
+        UserMessage("Fix it."),
+        AssistantMessage("", (read,)),
+        ToolMessage("c1", "read", "     1\tdef add(a, b):\n     2\t    return a - b\n   100\tx = 1\n"),
+    )
+    assert shown.messages[-1] == UserMessage("def add(a, b):\n    return a - b\nx = 1\n")
+
+
 def test_long_results_are_cut_and_the_prefix_never_changes() -> None:
     short, long = asked(UserMessage("a")), asked(UserMessage("a"), UserMessage("x" * 100_000))
     assert short.system == long.system

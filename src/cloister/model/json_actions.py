@@ -3,6 +3,7 @@
 The prefix is short and the same each turn, so that a server that keeps it in memory reads only what is new.
 """
 
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import cast
@@ -34,6 +35,9 @@ FORGOTTEN = 4
 RESTLESS = 0.7
 """The temperature after it did the same thing twice in a row."""
 
+_NUMBERED = re.compile(r"^ {0,5}\d{1,6}\t", re.MULTILINE)
+"""A line's number before its text: a small model would copy it into what it writes."""
+
 _HEAD = """\
 You repair code in a repository. Answer with one JSON object, which is done, and its result is shown to you:
 """
@@ -46,9 +50,11 @@ When they are green, finish.
 class JsonActions:
     """A `Model` that speaks JSON actions to the model behind it."""
 
-    def __init__(self, behind: Model, window: int | None = None) -> None:
+    def __init__(self, behind: Model, window: int | None = None, only: frozenset[str] | None = None) -> None:
         self._behind = behind
         self._window = window
+        self._only = only
+        """The tools it is offered; None offers all."""
 
     @property
     def name(self) -> str:
@@ -60,6 +66,9 @@ class JsonActions:
             async with self._behind.stream(request) as items:
                 yield items
             return
+        if self._only is not None:
+            some = tuple(tool for tool in request.tools if tool.name in self._only)
+            request = msgspec.structs.replace(request, tools=some or request.tools)
         async with (
             self._behind.stream(action_request(request, self._window)) as items,
             aclosing(_actions(items, len(request.messages))) as actions,
@@ -136,7 +145,7 @@ def _conversation(messages: Sequence[Message]) -> list[Message]:
                 for call in message.calls:
                     said.append(AssistantMessage(_action(call)))
                     result = results.get(call.id)
-                    _say(said, "(no result)" if result is None else result.text)
+                    _say(said, "(no result)" if result is None else _NUMBERED.sub("", result.text))
             case AssistantMessage():
                 said.append(AssistantMessage(message.text or "(nothing)"))
             case ToolMessage():

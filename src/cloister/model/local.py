@@ -15,6 +15,8 @@ from cloister.model.catalog import LOCAL
 from cloister.model.json_actions import JsonActions
 from cloister.model.local_files import OWN_WINDOW, Shelf
 
+SIMPLE = frozenset({"bash", "read", "write", "finish"})
+"""The tools that a model of this size can use; more of them only give it more ways to go wrong."""
 SPARE_BYTES = 536_870_912
 """What must be left of this machine's memory beside a model's weights."""
 
@@ -106,7 +108,7 @@ class LocalModel:
         endpoint = Endpoint("llamacpp", self._name, running.url, running.key)
         async with (
             open_remote(endpoint) as remote,
-            JsonActions(remote, self._window).stream(request) as items,
+            JsonActions(remote, self._window, SIMPLE).stream(request) as items,
         ):
             yield items
 
