@@ -1,5 +1,6 @@
 """Models that cannot call tools are asked for one JSON object per turn."""
 
+import itertools
 import json
 
 import msgspec
@@ -78,6 +79,16 @@ def test_a_conversation_alternates_whatever_it_was_made_of() -> None:
     )
 
 
+def test_files_are_shown_without_the_numbers_of_their_lines() -> None:
+    read = ToolCall("c1", "read", {"path": "a.py"})
+    shown = asked(
+        UserMessage("Fix it."),
+        AssistantMessage("", (read,)),
+        ToolMessage("c1", "read", "     1\tdef add(a, b):\n     2\t    return a - b\n   100\tx = 1\n"),
+    )
+    assert shown.messages[-1] == UserMessage("def add(a, b):\n    return a - b\nx = 1\n")
+
+
 def test_long_results_are_cut_and_the_prefix_never_changes() -> None:
     short, long = asked(UserMessage("a")), asked(UserMessage("a"), UserMessage("x" * 100_000))
     assert short.system == long.system
@@ -85,6 +96,23 @@ def test_long_results_are_cut_and_the_prefix_never_changes() -> None:
     [message] = long.messages
     assert isinstance(message, UserMessage)
     assert len(message.text) < RESULT_CHARS * 1.1
+
+
+def test_what_does_not_fit_the_window_is_left_out_from_the_oldest_turn_and_never_the_task() -> None:
+    turns: list[Message] = [UserMessage("Fix it.")]
+    lengths: list[int] = []
+    for number in range(40):
+        call = ToolCall(f"c{number}", "bash", {"command": f"step {number}"})
+        turns += [AssistantMessage("", (call,)), ToolMessage(call.id, "bash", "x" * 2_000)]
+        small = action_request(Request("s", tuple(turns), (BASH,)), 8_192)
+        first, *rest = small.messages
+        assert isinstance(first, UserMessage) and first.text.startswith("Fix it.")
+        assert f"step {number}" in msgspec.json.encode(rest).decode(), "the latest is there"
+        assert isinstance(rest[0], AssistantMessage)
+        assert sum(len(m.text) for m in small.messages) < 8_192 * 3
+        lengths.append(len(rest))
+    assert max(lengths) < 25
+    assert sum(later < earlier for earlier, later in itertools.pairwise(lengths)) <= 12
 
 
 def test_it_is_cold_until_it_repeats_itself() -> None:

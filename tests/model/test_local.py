@@ -11,6 +11,7 @@ import anyio
 import httpx2
 import pytest
 
+from cloister.agent.tools import TOOLS
 from cloister.core.errors import HostError, UserError
 from cloister.model.api import Failure, Reply, Request, UserMessage
 from cloister.model.local import LocalHost, LocalModel, open_local_host, order_for
@@ -70,6 +71,15 @@ async def test_it_is_started_when_it_is_first_asked_shared_and_stopped_with_us(
         running = await host.served(tiny)
         assert lives(running.process.pid)
     await gone(running.process.pid)
+
+
+async def test_it_is_offered_the_few_tools_that_it_can_use(host: LocalHost, tiny: str) -> None:
+    every = tuple(tool.spec for tool in TOOLS.values())
+    with_edit = Request(
+        "s", (UserMessage("Go."),), tuple(spec for spec in every if spec.name in ("edit", "read"))
+    )
+    reply = await check_reply(LocalModel(tiny, host), with_edit)
+    assert [call.name for call in reply.calls] == ["read"]
 
 
 async def test_it_keeps_the_promises_of_a_model(host: LocalHost, tiny: str) -> None:

@@ -9,7 +9,7 @@ from anyio import to_thread
 from cloister.core.errors import OutsideError, UserError
 from cloister.model.local_files import PIECE, LocalFile, Progress, Shelf, check_file
 
-SILENCE_SECONDS = 60.0
+_PATIENCE = httpx2.Timeout(60.0, connect=10.0)
 
 
 async def fetch(shelf: Shelf, name: str, hub: str, progress: Progress) -> Path:
@@ -52,7 +52,7 @@ async def _download(url: str, part: Path, file: LocalFile, progress: Progress) -
     headers = {"range": f"bytes={have}-"} if have else {}
     try:
         async with (
-            httpx2.AsyncClient(timeout=SILENCE_SECONDS, follow_redirects=True) as client,
+            httpx2.AsyncClient(timeout=_PATIENCE, follow_redirects=True) as client,
             client.stream("GET", url, headers=headers) as answer,
         ):
             if answer.status_code not in (200, 206):

@@ -3,6 +3,7 @@
 The prefix is short and the same each turn, so that a server that keeps it in memory reads only what is new.
 """
 
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import cast
@@ -27,8 +28,15 @@ from cloister.model.api import (
 REPLY_TOKENS = 2_048
 RESULT_CHARS = 4_000
 """What such a model sees of one text; it forgets more than it reads."""
+TOKEN_CHARS = 3
+"""What one token holds at least, in code and English."""
+FORGOTTEN = 4
+"""Turns that are left out at once, so that what is left stays the same for some turns."""
 RESTLESS = 0.7
 """The temperature after it did the same thing twice in a row."""
+
+_NUMBERED = re.compile(r"^ {0,5}\d{1,6}\t", re.MULTILINE)
+"""A line's number before its text: a small model would copy it into what it writes."""
 
 _HEAD = """\
 You repair code in a repository. Answer with one JSON object, which is done, and its result is shown to you:
@@ -42,8 +50,11 @@ When they are green, finish.
 class JsonActions:
     """A `Model` that speaks JSON actions to the model behind it."""
 
-    def __init__(self, behind: Model) -> None:
+    def __init__(self, behind: Model, window: int | None = None, only: frozenset[str] | None = None) -> None:
         self._behind = behind
+        self._window = window
+        self._only = only
+        """The tools it is offered; None offers all."""
 
     @property
     def name(self) -> str:
@@ -55,8 +66,11 @@ class JsonActions:
             async with self._behind.stream(request) as items:
                 yield items
             return
+        if self._only is not None:
+            some = tuple(tool for tool in request.tools if tool.name in self._only)
+            request = msgspec.structs.replace(request, tools=some or request.tools)
         async with (
-            self._behind.stream(action_request(request)) as items,
+            self._behind.stream(action_request(request, self._window)) as items,
             aclosing(_actions(items, len(request.messages))) as actions,
         ):
             yield actions
@@ -78,13 +92,13 @@ async def _actions(
                 pass
 
 
-def action_request(request: Request) -> Request:
-    """The same request, as such a model understands it. Pure."""
+def action_request(request: Request, window: int | None = None) -> Request:
+    """The same request, as such a model understands it, within its window of tokens. Pure."""
     lines = "\n".join(f"{_example(tool)}  {_first_sentence(tool.description)}" for tool in request.tools)
     restless = _repeats(request.messages)
     return Request(
         system=f"{_HEAD}{lines}\n{_TAIL}",
-        messages=tuple(_conversation(request.messages)),
+        messages=tuple(_within(_conversation(request.messages), window)),
         tools=(),
         max_tokens=min(request.max_tokens, REPLY_TOKENS),
         temperature=request.temperature if request.temperature is not None else RESTLESS if restless else 0.0,
@@ -131,12 +145,25 @@ def _conversation(messages: Sequence[Message]) -> list[Message]:
                 for call in message.calls:
                     said.append(AssistantMessage(_action(call)))
                     result = results.get(call.id)
-                    _say(said, "(no result)" if result is None else result.text)
+                    _say(said, "(no result)" if result is None else _NUMBERED.sub("", result.text))
             case AssistantMessage():
                 said.append(AssistantMessage(message.text or "(nothing)"))
             case ToolMessage():
                 pass  # said with its call
     return said
+
+
+def _within(said: list[Message], window: int | None) -> list[Message]:
+    """The task and the latest turns that fit; the oldest are left out a few at a time."""
+    if window is None or not said or not isinstance(task := said[0], UserMessage):
+        return said
+    room = (window - REPLY_TOKENS) * TOKEN_CHARS - len(task.text) - len(_HEAD) - len(_TAIL)
+    turns = said[1:]
+    while len(turns) > 2 and sum(len(m.text) for m in turns) > room:
+        turns = turns[min(2 * FORGOTTEN, len(turns) // 4 * 2 or 2) :]
+    if len(turns) == len(said) - 1:
+        return said
+    return [UserMessage(f"{task.text}\n\n(Some steps after this are left out.)"), *turns]
 
 
 def _say(said: list[Message], text: str) -> None:

@@ -15,6 +15,8 @@ from cloister.model.catalog import LOCAL
 from cloister.model.json_actions import JsonActions
 from cloister.model.local_files import OWN_WINDOW, Shelf
 
+SIMPLE = frozenset({"bash", "read", "write", "finish"})
+"""The tools that a model of this size can use; more of them only give it more ways to go wrong."""
 SPARE_BYTES = 536_870_912
 """What must be left of this machine's memory beside a model's weights."""
 
@@ -85,6 +87,8 @@ class LocalModel:
     def __init__(self, name: str, host: LocalHost) -> None:
         self._name = name
         self._host = host
+        known = host.shelf.files.get(name)
+        self._window = OWN_WINDOW if known is None else known.window
 
     @property
     def name(self) -> str:
@@ -102,7 +106,10 @@ class LocalModel:
             yield _only(Failure("bad_request", error.message))
             return
         endpoint = Endpoint("llamacpp", self._name, running.url, running.key)
-        async with open_remote(endpoint) as remote, JsonActions(remote).stream(request) as items:
+        async with (
+            open_remote(endpoint) as remote,
+            JsonActions(remote, self._window, SIMPLE).stream(request) as items,
+        ):
             yield items
 
 

@@ -93,7 +93,7 @@ async def open_model(name: str | None, access: Access) -> AsyncGenerator[Model]:
     endpoint = Endpoint(kind, model, access.url_of(kind), access.keys.get(kind), access.amazon)
     async with open_remote(endpoint) as remote:
         entry = access.routes.entry.get(f"{kind}:{model}") or access.routes.entry.get(remote.name)
-        yield JsonActions(remote) if entry is not None and entry.mode == "json" else remote
+        yield JsonActions(remote, entry.window) if entry is not None and entry.mode == "json" else remote
 
 
 def _load(path: str) -> ScriptedModel:
