@@ -22,6 +22,7 @@ from cloister.core.events import (
     ModelFailed,
     ModelReplied,
     ModelSpent,
+    PhaseStarted,
     PromptReceived,
     RunClaimed,
     RunResumed,
@@ -167,6 +168,19 @@ def test_turns_after_the_summarised_ones_stay_as_they_were() -> None:
     assert after[2:] == before[-len(after[2:]) :]
     assert [type(m) for m in after[:3]] == [UserMessage, UserMessage, AssistantMessage]
     assert sum(isinstance(m, AssistantMessage) for m in after) == 4
+
+
+def test_a_summary_means_the_same_turns_in_a_log_with_other_numbers() -> None:
+    events = long_log(12, chars=500)
+    turns = [e.seq for e in events if isinstance(e.body, TurnEnded)]
+    bodies: list[AnyBody] = [
+        *(event.body for event in events),
+        ContextSummarised(0, turns[7], "n", kept_turns=4),
+    ]
+    here = request(numbered(bodies), 0, SPECS).messages
+    elsewhere = request(numbered([*bodies[:5], *[PhaseStarted("fork")] * 9, *bodies[5:]]), 0, SPECS).messages
+    assert elsewhere[2:] == here[2:]
+    assert len(elsewhere) == len(here)
 
 
 def test_a_resumed_attempt_sees_what_it_would_have_seen() -> None:

@@ -54,6 +54,7 @@ async def condense(
         await touched(computer, base),
         before,
         context.tokens_after(up_to, text),
+        sum(turn > up_to for turn in context.turns),
     )
 
 

@@ -320,16 +320,19 @@ class Context:
         self._facts.touch(body.files)
         self._notes = body.text or self._notes
         gone = sum(turn <= body.up_to_seq for turn in self._turns)
+        if body.kept_turns is not None:
+            gone = max(0, len(self._turns) - body.kept_turns)
         cut = self._marks[gone - 1] if gone else 0
+        up_to = self._turns[gone - 1] if gone else body.up_to_seq
         rest = self._entries[cut:]
         self._turns = self._turns[gone:]
-        text = self.summary_text(body.up_to_seq, self._notes)
+        text = self.summary_text(up_to, self._notes)
         message = UserMessage(text)
         self._entries = [_Entry(seq, message_tokens(message), message), *rest]
         self._marks = [mark - cut + 1 for mark in self._marks[gone:]]
         self._elided = max(1, self._elided - cut + 1)
         self._tokens = sum(entry.tokens for entry in self._entries)
-        self.summarised_up_to = body.up_to_seq
+        self.summarised_up_to = up_to
         self.turns_since_summary = len(self._turns)
 
     def summary_text(self, up_to_seq: int, notes: str) -> str:
