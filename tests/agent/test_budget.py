@@ -264,3 +264,23 @@ async def test_a_share_of_the_run_is_a_limit_of_its_own(bench: LoopBench) -> Non
     bench.run_budget = Budget(steps=10)
     ended = await bench.work(NOTES, budget=Budget(steps=2))
     assert "The attempt's budget of 2 steps is spent." in ended.reason
+
+
+async def test_attempts_that_reach_the_same_limit_ask_once(tmp_path: Path) -> None:
+    journal = _journal()
+    path = tmp_path / "m.toml"
+    path.write_text('[[reply]]\nsay = "x"')
+    purse = Purse(journal, Budget(tokens=50), BudgetTree(ask=True), NoLedger(), 0.2)
+    models = BudgetedModels(SoleModel(ScriptedModel(load_script(path))), purse)
+    results: list[type] = []
+
+    async def call(attempt: int) -> None:
+        async with models.of(attempt, Budget()).role("code").stream(ASKING) as items:
+            results.append([type(item) async for item in items][-1])
+
+    async with anyio.create_task_group() as tasks:
+        for attempt in range(4):
+            tasks.start_soon(call, attempt)
+    assert results == [Failure] * 4
+    assert len([b for b in journal.bodies if isinstance(b, AskRaised)]) == 1
+    assert len([b for b in journal.bodies if isinstance(b, BudgetSpent)]) == 1
