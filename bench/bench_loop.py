@@ -36,6 +36,8 @@ async def main() -> None:
         script.write_text(
             '[[reply]]\nname = "again"\ncalls = [{ tool = "bash", command = "true" }]\ngoto = "again"\n'
         )
+        # The same command again and again is what is measured, not a circle to be broken.
+        (directory / "config.toml").write_text("[stuck]\nrepeats = 0\nidle = 0\n")
         settings = read_settings(dict(os.environ), data_dir=directory)
         async with open_app(settings, role="embedded") as app:
             new = NewRun(

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -40,6 +40,8 @@ from cloister.egress.vault import Vault
 from cloister.forge.api import Delivered
 from cloister.forge.plain import PlainGit
 from cloister.model.catalog import Amazon
+from cloister.model.local import LocalHost, open_local_host
+from cloister.model.local_files import Shelf
 from cloister.model.registry import Access
 from cloister.model.routing import Job, chosen, open_models
 from cloister.policy.api import Policy
@@ -214,6 +216,11 @@ def model_access(settings: Settings) -> Access:
     return Access(file.model, settings.keys, file.model_url, file.models, Amazon(**settings.amazon))
 
 
+def model_shelf(settings: Settings) -> Shelf:
+    """Where the files of local models are."""
+    return Shelf(settings.data_dir / "models", settings.file.local_models)
+
+
 def _job(new: NewRun) -> Job:
     return Job(new.repo, new.model, new.kind)
 
@@ -323,21 +330,23 @@ async def _exported(settings: Settings) -> AsyncGenerator[None]:
         yield
 
 
-def _means(
+def _means(  # noqa: PLR0913  (each is one part of the machine)
     settings: Settings,
     host: Host,
     warming: Warming,
     doorway: Doorway,
     backbone: SqliteBackbone,
     ledger: SqliteLedger,
+    local: LocalHost,
 ) -> Means:
     """What conducting runs takes."""
+    access = replace(model_access(settings), local=local)
     return Means(
         data_dir=settings.data_dir,
         host=host,
         warming=warming,
         forge=warming.workshop.forge,
-        models=lambda new: open_models(model_access(settings), _job(new)),
+        models=lambda new: open_models(access, _job(new)),
         rules=rule_files(settings),
         policy=host_policy(settings),
         quota=settings.file.quota,
@@ -388,7 +397,8 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
             open_commands(settings.data_dir / "commands", owner, owners.lives)
         )
         ledger = SqliteLedger(backbone, settings.file.budgets, owner, owners.lives)
-        means = _means(settings, pool, warming, doorway, backbone, ledger)
+        local = await stack.enter_async_context(open_local_host(model_shelf(settings)))
+        means = _means(settings, pool, warming, doorway, backbone, ledger, local)
 
         async def drive(journal: Journal, run: RunId) -> None:
             await conduct(means, journal, run)

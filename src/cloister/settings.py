@@ -67,6 +67,10 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Default model, `provider:name` or `script:FILE`."""
     model_url: str | None = None
     """Base URL of an OpenAI-compatible server, used by `compatible:NAME`."""
+    local_models: dict[str, str] = {}
+    """Name of a local model → its file, when it is not to be fetched."""
+    model_hub: str = "https://huggingface.co"
+    """Where the files of local models are fetched from."""
     models: ModelRoutes = ModelRoutes()
     """Which model does what; a role that no table names takes `model`."""
     port: int = 7717

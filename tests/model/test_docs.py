@@ -1,11 +1,26 @@
-"""The scripts in the documentation are scripts."""
+"""The pages about models say what is so: scripts are scripts, tables are what the catalog and the tests say."""
 
 import re
+import tomllib
 from pathlib import Path
 
+import msgspec
+
+from cloister.core.routes import ModelRoutes
+from cloister.model.catalog import CATALOG, FIRST_LISTED
 from cloister.model.script import load_script
+from cloister.testing.model_wires import WIRES
 
 DOCS = Path(__file__).parents[2] / "docs"
+MODELS = (DOCS / "models.md").read_text(encoding="utf-8")
+
+
+def rows(title: str) -> dict[str, list[str]]:
+    """First column → the others, of the table below a title."""
+    below = MODELS.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    lines = [line for line in below.splitlines() if line.startswith("| `")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {first.strip("`"): rest for first, *rest in cells}
 
 
 def test_every_script_in_the_documentation_loads(tmp_path: Path) -> None:
@@ -16,3 +31,28 @@ def test_every_script_in_the_documentation_loads(tmp_path: Path) -> None:
         path = tmp_path / f"{number}.toml"
         path.write_text(block, encoding="utf-8")
         assert load_script(path).replies
+
+
+def test_every_provider_is_in_the_table_with_its_key_its_model_and_its_extra() -> None:
+    table = rows("Who, and with which key")
+    assert set(table) == {*CATALOG, "local", "script"}
+    for kind, provider in CATALOG.items():
+        _, key, model, extra = table[kind]
+        assert f"`{provider.key_variable}`" in key
+        assert model == ("the first" if provider.model == FIRST_LISTED else f"`{provider.model}`")
+        assert extra == (f"`{provider.extra}`" if provider.extra else "")
+
+
+def test_what_works_with_whom_is_what_the_tests_hold() -> None:
+    table = rows("What works with whom")
+    assert set(table) == set(WIRES)
+    for kind, wire in WIRES.items():
+        told = dict(zip(("fragments", "refused", "reasoning"), table[kind], strict=False))
+        assert told == {what: "–" if what in wire.lacks else "yes" for what in told}, kind
+
+
+def test_every_settings_example_is_one() -> None:
+    blocks = re.findall(r"^```toml\n(.*?)^```$", MODELS, re.DOTALL | re.MULTILINE)
+    assert len(blocks) >= 3
+    for block in blocks:
+        msgspec.convert(tomllib.loads(block)["models"], ModelRoutes)

@@ -333,13 +333,14 @@ async def test_a_reply_can_be_asked_for_in_a_form(remote: Remote) -> None:
     assert "verdict" in remote.server.asked[0].body.decode(), "the form is sent along"
 
 
-@pytest.mark.parametrize(
-    "text", ["I like a.", '{"verdict": "c", "why": ""}', '{"verdict": "a"}', '{"verdict']
-)
-async def test_a_reply_in_another_form_is_a_failure_that_may_pass(remote: Remote, text: str) -> None:
-    remote.server.say(WIRES[remote.kind].reply(Sent(text=(text,))))
-    failure = await check_failure(remote.model, request=JUDGE)
-    assert (failure.code, failure.retryable) == ("bad_reply", True)
+WRONG = ("I like a.", '{"verdict": "c", "why": ""}', '{"verdict": "a"}', '{"verdict')
+
+
+async def test_a_reply_in_another_form_is_a_failure_that_may_pass(remote: Remote) -> None:
+    for text in WRONG:
+        remote.server.say(WIRES[remote.kind].reply(Sent(text=(text,))))
+        failure = await check_failure(remote.model, request=JUDGE)
+        assert (failure.code, failure.retryable) == ("bad_reply", True), text
 
 
 async def test_a_form_in_a_code_block_is_still_a_form() -> None:
@@ -391,3 +392,8 @@ async def test_claudes_thinking_on_bedrock_comes_back_signed() -> None:
     assert reply.text == "I look."
     assert "A deep thought." in body
     assert "sig==" in body
+
+
+async def test_claude_on_bedrock_is_told_what_to_cache() -> None:
+    async with connected("bedrock", "anthropic.claude-sonnet-4-5-20250929-v1:0") as remote:
+        assert "cachePoint" in await sent_body(remote, UserMessage("Go."))

@@ -57,7 +57,7 @@ def test_with_nothing_configured_it_says_what_to_set() -> None:
     assert error.code == "no_model"
     assert error.message == (
         "No model is configured: set ANTHROPIC_API_KEY, OPENAI_API_KEY, GEMINI_API_KEY, MISTRAL_API_KEY, "
-        "OPENROUTER_API_KEY or CLOISTER_MODEL_URL, or use --model script:FILE."
+        "OPENROUTER_API_KEY or CLOISTER_MODEL_URL, or run `cloister model fetch` and use --model local."
     )
 
 

@@ -155,3 +155,15 @@ async def test_an_error_in_the_block_leaves_it_unwrapped(tmp_path: Path) -> None
         with pytest.raises(UserError):
             async with open_journal(backbone, fence):
                 raise UserError("mine", "Mine.")
+
+
+async def test_an_end_is_not_appended_over_a_message_that_came_first(tmp_path: Path) -> None:
+    async with opened(tmp_path) as here, opened(tmp_path) as elsewhere:
+        fence = await claimed(here)
+        async with open_journal(here, fence) as journal:
+            seen = journal.events[-1].seq
+            await elsewhere.append_outside(fence.run, PromptReceived("wait", "ada"))
+            assert not await journal.append_at(seen, STARTED)
+            assert isinstance(journal.events[-1].body, PromptReceived)
+            assert await journal.append_at(journal.events[-1].seq, STARTED)
+            assert journal.events[-1].body == STARTED

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Protocol
 
 import anyio
@@ -106,6 +107,7 @@ class _Books:
         default_factory=dict[tuple[Level, str], dict[Resource, float]]
     )
     warned: set[_Key] = field(default_factory=set[_Key])
+    refused: set[_Key] = field(default_factory=set[_Key])
 
     def update(self, journal: Journal) -> None:
         for event in journal.events[self.taken :]:
@@ -117,7 +119,9 @@ class _Books:
                     more = self.extended.setdefault((body.level, body.name), {})
                     more[body.what] = more.get(body.what, 0.0) + body.amount
                 case BudgetWarned() as body:
-                    self.warned.add((body.level, body.name, body.what, body.limit))
+                    self.warned.add(_key(body))
+                case BudgetSpent() as body:
+                    self.refused.add(_key(body))
                 case _:
                     pass
         self.taken = len(journal.events)
@@ -152,6 +156,8 @@ class Purse:
         run = self._account("run", str(self.run), self._budget, self._everyone())
         if payer.budget is None or payer.attempt is None:
             return (run,)
+        if payer.budget == self._budget and payer.inherited == Spend():
+            return (run,)  # its share is the whole: the run's limits say it all
         mine = self._account("attempt", str(payer.attempt), payer.budget, [payer.attempt])
         return (run, msgspec.structs.replace(mine, spent=mine.spent + payer.inherited))
 
@@ -173,12 +179,10 @@ class Purse:
                 return answer
             if not call.keep_back:
                 return answer  # the last words are not worth a question
-            if not self._tree.ask or not await self._given_more(payer, answer):
-                body = BudgetSpent(
-                    answer.level, answer.name, answer.what, answer.spent, answer.limit, payer.attempt
-                )
-                await self._journal.append(body)
-                return answer
+            seen = self._journal.events[-1].seq
+            async with self._asking:
+                if not await self._given_more(payer, answer, seen):
+                    return answer
 
     async def _try(self, payer: Payer, call: Call) -> Permit | Over:
         inner = self.accounts(payer)
@@ -211,35 +215,47 @@ class Purse:
     async def _warn(self, payer: Payer, accounts: Sequence[Account]) -> None:
         """Once for each limit."""
         for over in warnings(accounts, self._tree.warn_percent):
-            key = (over.level, over.name, over.what, over.limit)
+            key = _key(over)
             if key not in self._books.warned:
                 self._books.warned.add(key)
                 await self._journal.append(
                     BudgetWarned(over.level, over.name, over.what, over.spent, over.limit, payer.attempt)
                 )
 
-    async def _given_more(self, payer: Payer, over: Over) -> bool:
-        """Ask a person for more. True when it is worth another look: they gave it, or somebody did meanwhile."""
-        seen = self._journal.events[-1].seq
-        async with self._asking:
-            if any(isinstance(event.body, BudgetExtended) for event in self._journal.events[seen:]):
-                return True
+    async def _given_more(self, payer: Payer, over: Over, seen: int) -> bool:
+        """Ask a person for more, where that is allowed, once for each limit. True when it is worth another look."""
+        self._books.update(self._journal)
+        if any(isinstance(event.body, BudgetExtended) for event in self._journal.events[seen:]):
+            return True  # somebody gave more while this one waited for its turn to ask
+        if _key(over) in self._books.refused:
+            return False
+        if self._tree.ask:
             more = over.limit * self._tree.extend_percent / 100
-            more = float(int(more + 0.999)) if over.what in ("steps", "tokens") else more
-            ask = AskRaised(
-                ask="a-" + secrets.token_hex(4),
-                attempt=payer.attempt or 0,
-                action=f"budget: {amount(over.what, more)} more for {over.level} {over.name}",
-                detail=f"{sentence(over)} {amount(over.what, over.spent)} are spent or held. "
-                f"A yes adds {amount(over.what, more)}; a no ends the work here, with what is done saved.",
-                deadline=time.time() + self._ask_seconds,
-            )
-            await self._journal.append(ask)
-            answer = await answered(self._journal, ask)
+            more = float(ceil(more)) if over.what in ("steps", "tokens") else more
+            answer = await self._ask(payer, over, more)
             if answer.answer == "allow":
                 body = BudgetExtended(over.level, over.name, over.what, more, answer.who, payer.attempt)
                 await self._journal.append(body)
-            return answer.answer == "allow"
+                return True
+        spent = BudgetSpent(over.level, over.name, over.what, over.spent, over.limit, payer.attempt)
+        await self._journal.append(spent)
+        return False
+
+    async def _ask(self, payer: Payer, over: Over, more: float) -> AskAnswered:
+        ask = AskRaised(
+            ask="a-" + secrets.token_hex(4),
+            attempt=payer.attempt or 0,
+            action=f"budget: {amount(over.what, more)} more for {over.level} {over.name}",
+            detail=f"{sentence(over)} {amount(over.what, over.spent)} are spent or held. "
+            f"A yes adds {amount(over.what, more)}; a no ends the work here, with what is done saved.",
+            deadline=time.time() + self._ask_seconds,
+        )
+        await self._journal.append(ask)
+        return await answered(self._journal, ask)
+
+
+def _key(over: Over | BudgetWarned | BudgetSpent) -> _Key:
+    return (over.level, over.name, over.what, over.limit)
 
 
 async def answered(journal: Journal, ask: AskRaised) -> AskAnswered:

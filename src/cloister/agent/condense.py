@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import anyio
 
 from cloister.agent.budgeted import BudgetedModel, BudgetedModels
-from cloister.agent.context import KEPT_TURNS, Context, Window
+from cloister.agent.context import KEPT_TURNS, NOTES_CHARS, Context, Window
 from cloister.agent.estimate import BYTES_PER_TOKEN
 from cloister.agent.prompts import SUMMARISE
 from cloister.core.commands import Command, Computer
@@ -54,6 +54,7 @@ async def condense(
         await touched(computer, base),
         before,
         context.tokens_after(up_to, text),
+        sum(turn > up_to for turn in context.turns),
     )
 
 
@@ -61,23 +62,21 @@ async def _summary(messages: Sequence[Message], window: Window, models: Budgeted
     """In a model's words; empty when it fails, or when there is no budget for it."""
     told = bounded("\n\n".join(map(_told, messages)), window.room * BYTES_PER_TOKEN // 2)
     asking = Request(SUMMARISE, (UserMessage(told),), (), max_tokens=min(SUMMARY_TOKENS, window.reply))
-    reply = await said(models.role("summarise"), asking, SUMMARY_SECONDS)
-    return harmless(reply).strip()
+    answer = await asked(models.role("summarise"), asking, SUMMARY_SECONDS)
+    return bounded(harmless(answer.text).strip(), NOTES_CHARS) if isinstance(answer, Reply) else ""
 
 
-async def said(model: BudgetedModel, asking: Request, seconds: float) -> str:
-    """The text of one reply, within a time; empty when there is none."""
+async def asked(model: BudgetedModel, asking: Request, seconds: float) -> Reply | Failure | None:
+    """What comes of one call within a time; None when nothing does."""
     with anyio.move_on_after(seconds):
         async with model.stream(asking) as items:
             async for item in items:
                 match item:
                     case TextDelta():
                         pass
-                    case Reply():
-                        return item.text
-                    case Failure():
-                        return ""
-    return ""
+                    case Reply() | Failure():
+                        return item
+    return None
 
 
 def _told(message: Message) -> str:

@@ -62,6 +62,8 @@ APART_TURNS = 10
 """Between two moments at which observations are elided, unless it is urgent."""
 ELIDE_CHARS = 400
 """Shorter observations stay: a reference would not be shorter."""
+NOTES_CHARS = 6_000
+"""Of a model's summary."""
 _CHECKS_TOKENS = 1_500
 """What the words about checks may take; counted before they are written."""
 
@@ -109,7 +111,7 @@ class _Entry:
     reference: Callable[[], str] | None = None
     """Writes what stands in its place once it is elided."""
     unseen: bool = False
-    """A person's message that the model has not answered yet."""
+    """It may have come while the model was already writing its next reply."""
 
     def made(self) -> Message:
         if self.message is None:
@@ -234,7 +236,7 @@ class Context:
             case StuckNoticed():
                 self._say(seq, stuck_text(body))
             case BudgetWarned():
-                self._say(seq, warned_text(body))
+                self._say(seq, warned_text(body), unseen=True)
             case ContextSummarised():
                 self._summarised(seq, body)
             case TurnEnded():
@@ -330,23 +332,26 @@ class Context:
         self._facts.touch(body.files)
         self._notes = body.text or self._notes
         gone = sum(turn <= body.up_to_seq for turn in self._turns)
+        if body.kept_turns is not None:
+            gone = max(0, len(self._turns) - body.kept_turns)
         cut = self._marks[gone - 1] if gone else 0
+        up_to = self._turns[gone - 1] if gone else body.up_to_seq
         rest = self._entries[cut:]
         self._turns = self._turns[gone:]
-        text = self.summary_text(body.up_to_seq, self._notes)
+        text = self.summary_text(up_to, self._notes)
         message = UserMessage(text)
         self._entries = [_Entry(seq, message_tokens(message), message), *rest]
         self._marks = [mark - cut + 1 for mark in self._marks[gone:]]
         self._elided = max(1, self._elided - cut + 1)
         self._tokens = sum(entry.tokens for entry in self._entries)
-        self.summarised_up_to = body.up_to_seq
+        self.summarised_up_to = up_to
         self.turns_since_summary = len(self._turns)
 
     def summary_text(self, up_to_seq: int, notes: str) -> str:
         """What stands in place of the turns up to `up_to_seq`: what the log says of them, then the model's words."""
         room = self._window.one * BYTES_PER_TOKEN
         told = self._facts.told(up_to_seq, min(room * 2 // 3, 16_000))
-        return SUMMARY.format(facts=told, notes=bounded(notes, min(room // 3, 6_000)) or "(nothing)")
+        return SUMMARY.format(facts=told, notes=bounded(notes, min(room // 3, NOTES_CHARS)) or "(nothing)")
 
     def tokens_after(self, up_to_seq: int, notes: str) -> int:
         """What `tokens` would be if the turns up to `up_to_seq` were summarised so."""

@@ -1,13 +1,13 @@
 """The last words of an attempt whose budget is spent: what is done and what is left, for whoever takes over."""
 
 from cloister.agent.budgeted import BudgetedModels
-from cloister.agent.condense import said
+from cloister.agent.condense import asked
 from cloister.agent.context import Context
 from cloister.agent.prompts import SYSTEM, WRAP_UP
 from cloister.core.budget import WRAP_UP_TOKENS
 from cloister.core.diagnosis import Comparison
 from cloister.core.text import bounded, one_line
-from cloister.model.api import Request, ToolSpec, UserMessage
+from cloister.model.api import Failure, Reply, Request, ToolSpec, UserMessage
 
 _FACTS_CHARS = 6_000
 _WORDS_CHARS = 1_500
@@ -25,13 +25,19 @@ async def last_words(
     model = models.for_last_words(name)
     end = UserMessage(WRAP_UP.format(reason=reason))
     whole = Request(SYSTEM, (*context.messages(), end), tools, max_tokens=WRAP_UP_TOKENS)
-    words = await said(model, whole, seconds / 2)
-    if not words.strip():
+    answer = await asked(model, whole, seconds / 2)
+    if answer is not None and _worth_another(answer):
         facts = UserMessage(context.facts.told(2**53, _FACTS_CHARS))
-        words = await said(
-            model, Request(SYSTEM, (facts, end), tools, max_tokens=WRAP_UP_TOKENS), seconds / 2
-        )
-    return bounded(words.strip(), _WORDS_CHARS)
+        brief = Request(SYSTEM, (facts, end), (), max_tokens=WRAP_UP_TOKENS)
+        answer = await asked(model, brief, seconds / 2)
+    return bounded(answer.text.strip(), _WORDS_CHARS) if isinstance(answer, Reply) else ""
+
+
+def _worth_another(answer: Reply | Failure) -> bool:
+    """It was too dear or too long, or the model would only act: with less, and without tools, it may speak."""
+    if isinstance(answer, Reply):
+        return not answer.text.strip()
+    return answer.code in ("budget", "context_too_long")
 
 
 def plainly(found: Comparison, has_checks: bool) -> str:

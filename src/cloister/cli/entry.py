@@ -10,6 +10,7 @@ from cloister.cli import (
     answer,
     apply,
     audit,
+    budget,
     compare,
     diff,
     doctor,
@@ -81,6 +82,7 @@ app.command("rewind")(rewind.rewind)
 app.command("compare")(compare.compare)
 app.command("receipt")(receipt.receipt)
 app.add_typer(audit.app, name="audit")
+app.command("budget")(budget.budget)
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(template.app, name="template")
 app.add_typer(model.app, name="model")

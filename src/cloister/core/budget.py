@@ -194,7 +194,7 @@ def amount(what: Resource, value: float) -> str:
         case "dollars":
             return f"${value:,.2f}"
         case "seconds":
-            return f"{value:g} seconds"
+            return f"{round(value, 1):g} seconds"
         case _:
             return f"{value:,.0f} {what}"
 

@@ -242,6 +242,8 @@ class ContextSummarised(Body, frozen=True):
     before_tokens: int = 0
     after_tokens: int = 0
     """Of the whole request, estimated."""
+    kept_turns: int | None = None
+    """How many turns stay: the same as `up_to_seq` says, in a way that also holds in the log of a fork."""
 
 
 class StuckNoticed(Body, frozen=True):

@@ -145,5 +145,8 @@ COMPATIBLE = "compatible"
 
 SCRIPT = "script"
 
-FREE = frozenset({SCRIPT})
+LOCAL = "local"
+"""Models that run on this machine."""
+
+FREE = frozenset({SCRIPT, LOCAL})
 """Kinds of models that cost nothing to ask."""

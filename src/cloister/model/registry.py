@@ -11,13 +11,16 @@ from cloister.core.errors import UserError
 from cloister.core.routes import ModelRoutes
 from cloister.core.text import one_line
 from cloister.model.api import Model
-from cloister.model.catalog import CATALOG, COMPATIBLE, SCRIPT, Amazon
+from cloister.model.catalog import CATALOG, COMPATIBLE, LOCAL, SCRIPT, Amazon
+from cloister.model.json_actions import JsonActions
+from cloister.model.local import LocalHost, LocalModel
+from cloister.model.local_files import FILES, is_path
 from cloister.model.scripted import ScriptedModel, load_script
 
 NO_MODEL = (
     "No model is configured: set "
     + ", ".join(dict.fromkeys(p.key_variable for p in CATALOG.values() if p.needs_key))
-    + " or CLOISTER_MODEL_URL, or use --model script:FILE."
+    + " or CLOISTER_MODEL_URL, or run `cloister model fetch` and use --model local."
 )
 
 
@@ -33,6 +36,8 @@ class Access:
     routes: ModelRoutes = field(default_factory=ModelRoutes)
     amazon: Amazon | None = None
     """Who asks Bedrock, and where."""
+    local: LocalHost | None = None
+    """Who runs models on this machine."""
 
     def url_of(self, kind: str) -> str | None:
         """Where a provider of the catalog is served: the settings count before what is usual."""
@@ -53,6 +58,8 @@ def choose(name: str | None, access: Access) -> str:
         if not model:
             raise UserError("unknown_model", "Which script? Name its file: --model script:FILE.")
         return wanted
+    if kind == LOCAL:
+        return f"{kind}:{_local_name(model)}"
     provider = CATALOG.get(kind)
     if provider is None:
         raise UserError("unknown_model", f"There is no model {one_line(wanted)!r}: {_spellings()}")
@@ -74,12 +81,19 @@ async def open_model(name: str | None, access: Access) -> AsyncGenerator[Model]:
         yield await to_thread.run_sync(_load, model)
         return
     await to_thread.run_sync(_import_providers)
+    if kind == LOCAL:
+        if access.local is None:
+            raise UserError("no_local", "Local models are not served here.")
+        await access.local.served(model)
+        yield LocalModel(model, access.local)
+        return
     from cloister.model.providers import open_remote
     from cloister.model.wires import Endpoint
 
     endpoint = Endpoint(kind, model, access.url_of(kind), access.keys.get(kind), access.amazon)
     async with open_remote(endpoint) as remote:
-        yield remote
+        entry = access.routes.entry.get(f"{kind}:{model}") or access.routes.entry.get(remote.name)
+        yield JsonActions(remote, entry.window) if entry is not None and entry.mode == "json" else remote
 
 
 def _load(path: str) -> ScriptedModel:
@@ -112,5 +126,15 @@ def _check_url(kind: str, url: str | None) -> None:
         raise UserError("no_model_url", f"The URL of {kind} must begin with http:// or https://.")
 
 
+def _local_name(model: str) -> str:
+    name = model or next(iter(FILES))
+    if name not in FILES and not is_path(name):
+        raise UserError(
+            "unknown_model",
+            f"There is no local model {one_line(name)!r}: use {', '.join(FILES)}, or the path of a GGUF file.",
+        )
+    return name
+
+
 def _spellings() -> str:
-    return "use " + ", ".join(f"{kind}:NAME" for kind in CATALOG) + f" or {SCRIPT}:FILE."
+    return "use " + ", ".join(f"{kind}:NAME" for kind in (*CATALOG, LOCAL)) + f" or {SCRIPT}:FILE."

@@ -69,7 +69,8 @@ class _Spent(Exception):
 
 
 async def conduct(means: Means, journal: Journal, run: RunId) -> None:
-    """Drive the run to `RunFinished`. Cancelled from outside it appends nothing: another owner goes on.
+    """Drive the run to `RunFinished`. Cancelled from outside it appends nothing but what a call that was cut off took:
+    another owner goes on.
 
     Raises `Fenced` when the run has another owner by now; nothing else.
     """

@@ -18,13 +18,14 @@ from cloister.runs.api import RunRow
 from cloister.runs.audit.entry import AuditEntry
 from cloister.runs.audit.receipt import Receipt
 from cloister.runs.audit.verify import Verdict
+from cloister.runs.budget_ledger import BudgetReport
 from cloister.runs.comparing import Compared
 from cloister.runs.tree import TreeView
 from cloister.runs.view import RunView
 from cloister.sandbox.api import SandboxInfo
 from cloister.sandbox.pool import PoolInfo
 from cloister.sandbox.templates.catalog import TemplateInfo
-from cloister.server import audit, commands, files, forks, process, runs, sandboxes, templates
+from cloister.server import audit, budget, commands, files, forks, process, runs, sandboxes, templates
 from cloister.server.auth import OPEN_PATH
 from cloister.server.errors import Problem
 
@@ -32,6 +33,7 @@ Document = dict[str, Any]
 
 RECORDS = (
     AuditEntry,
+    BudgetReport,
     Entry,
     Event,
     NewRun,
@@ -57,6 +59,7 @@ RECORDS = (
     runs.Admitted,
     runs.Answer,
     runs.Say,
+    runs.Use,
     sandboxes.Exec,
     sandboxes.Execute,
     sandboxes.Executed,
@@ -103,6 +106,7 @@ HTTP_ROUTES: tuple[HTTPRouteHandler, ...] = (
     *runs.ROUTES,
     *forks.ROUTES,
     *audit.ROUTES,
+    *budget.ROUTES,
     *sandboxes.ROUTES,
     *commands.ROUTES,
     *files.ROUTES,

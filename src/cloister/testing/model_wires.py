@@ -177,7 +177,7 @@ _GOOGLE_ERRORS = {
     503: "UNAVAILABLE",
 }
 _TOO_LONG = ("context_length_exceeded", "This model's maximum context length is 8192 tokens.")
-CHAT = Wire(_openai_reply, _openai_error, _PLAIN_ERRORS, too_long=_TOO_LONG)
+CHAT = Wire(_openai_reply, _openai_error, _PLAIN_ERRORS, lacks=frozenset({"reasoning"}), too_long=_TOO_LONG)
 
 WIRES: dict[str, Wire] = {
     "anthropic": Wire(
@@ -204,7 +204,7 @@ WIRES: dict[str, Wire] = {
         _mistral_reply,
         _mistral_error,
         {},
-        lacks=frozenset({"refused"}),
+        lacks=frozenset({"refused", "fragments", "reasoning"}),
         too_long=(
             "3051",
             "Prompt contains 40000 tokens, too large for model with 32768",
