@@ -17,7 +17,7 @@ from cloister.core.events import (
     StuckNoticed,
 )
 from cloister.core.journal import Journal
-from cloister.core.lineage import SavePoint, attempts_of, depth, save_points
+from cloister.core.lineage import SavePoint, attempts_of, depth, root_of, save_points
 from cloister.core.records import Budget
 from cloister.core.text import one_line
 from cloister.feedback.compare import compare
@@ -119,6 +119,7 @@ class Growth:
         nodes = tuple(
             Node(
                 attempt=number,
+                root=root_of(events, number),
                 depth=depth(events, number),
                 live=number in at_work and number != stuck,
                 stuck=number == stuck or (number in given_up and number not in at_work),
@@ -128,7 +129,7 @@ class Growth:
         )
         commits = {point.seq: point.commit for node in nodes for point in node.points} | {0: course.base}
         taken = frozenset(
-            commits[e.body.at_seq]
+            (root_of(events, e.body.parent), commits[e.body.at_seq])
             for e in events
             if isinstance(e.body, AttemptForked) and e.body.at_seq in commits
         )
