@@ -190,7 +190,11 @@ def model_access(settings: Settings) -> Access:
 
 
 def _job(new: NewRun) -> Job:
-    return Job(new.repo, new.model, new.kind)
+    model = new.model
+    if model is None and all(wish.model is not None for wish in new.attempts):
+        # Where every attempt names its own, nobody needs to configure another.
+        model = next((wish.model for wish in new.attempts), None)
+    return Job(new.repo, model, new.kind)
 
 
 def host_policy(settings: Settings) -> Policy:
