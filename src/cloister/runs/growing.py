@@ -71,7 +71,8 @@ class Growth:
                 )
                 for offset, fork in enumerate(wanted)
             )
-            await self._journal.append(*forks)
+            if forks:
+                await self._journal.append(*forks)
             return forks
 
     async def rewind(self) -> tuple[AttemptForked, ...]:
@@ -85,7 +86,8 @@ class Growth:
                     fork = self._rewound(event.seq, event.body, self._next() + len(forks))
                     if fork is not None:
                         forks.append(fork)
-            await self._journal.append(*forks)
+            if forks:
+                await self._journal.append(*forks)
             return tuple(forks)
 
     def beyond(self, fork: AttemptForked, at_work: AbstractSet[int]) -> tuple[int, ...]:
