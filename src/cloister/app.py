@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,6 +33,9 @@ from cloister.core.records import NewRun, check_new_run
 from cloister.egress.door import Door
 from cloister.forge.api import Delivered
 from cloister.forge.plain import PlainGit
+from cloister.model.catalog import Amazon
+from cloister.model.local import LocalHost, open_local_host
+from cloister.model.local_files import Shelf
 from cloister.model.registry import Access
 from cloister.model.routing import Job, chosen, open_models
 from cloister.policy.api import Policy
@@ -186,7 +189,12 @@ def usual_model(settings: Settings, name: str | None = None) -> str:
 def model_access(settings: Settings) -> Access:
     """What the settings say about models."""
     file = settings.file
-    return Access(file.model, settings.keys, file.model_url, file.models)
+    return Access(file.model, settings.keys, file.model_url, file.models, Amazon(**settings.amazon))
+
+
+def model_shelf(settings: Settings) -> Shelf:
+    """Where the files of local models are."""
+    return Shelf(settings.data_dir / "models", settings.file.local_models)
 
 
 def _job(new: NewRun) -> Job:
@@ -265,18 +273,19 @@ def _means(
     settings: Settings,
     host: Host,
     warming: Warming,
-    policy: Policy,
     ledger: SqliteLedger,
+    local: LocalHost,
     backbone: SqliteBackbone,
 ) -> Means:
     """What conducting runs takes."""
+    access = replace(model_access(settings), local=local)
     return Means(
         data_dir=settings.data_dir,
         host=host,
         warming=warming,
         forge=warming.workshop.forge,
-        models=lambda new: open_models(model_access(settings), _job(new)),
-        policy=policy,
+        models=lambda new: open_models(access, _job(new)),
+        policy=host_policy(settings),
         quota=settings.file.quota,
         ask_seconds=settings.file.ask_seconds,
         log=lambda run: whole_log(backbone, run),
@@ -321,7 +330,8 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
             open_commands(settings.data_dir / "commands", owner, owners.lives)
         )
         ledger = SqliteLedger(backbone, settings.file.budgets, owner, owners.lives)
-        means = _means(settings, pool, warming, policy, ledger, backbone)
+        local = await stack.enter_async_context(open_local_host(model_shelf(settings)))
+        means = _means(settings, pool, warming, ledger, local, backbone)
 
         async def drive(journal: Journal, run: RunId) -> None:
             await conduct(means, journal, run)

@@ -18,8 +18,25 @@ Secret = str
 PROVIDER_KEYS = {
     "anthropic": "ANTHROPIC_API_KEY",
     "openai": "OPENAI_API_KEY",
+    "openai-responses": "OPENAI_API_KEY",
     "google": "GEMINI_API_KEY",
+    "mistral": "MISTRAL_API_KEY",
+    "bedrock": "AWS_BEARER_TOKEN_BEDROCK",
+    "openrouter": "OPENROUTER_API_KEY",
+    "ollama": "OLLAMA_API_KEY",
+    "vllm": "VLLM_API_KEY",
+    "llamacpp": "LLAMA_API_KEY",
+    "lmstudio": "LM_API_TOKEN",
     "compatible": "CLOISTER_MODEL_KEY",
+}
+
+
+_AMAZON = {
+    "AWS_DEFAULT_REGION": "region",
+    "AWS_REGION": "region",
+    "AWS_ACCESS_KEY_ID": "access_key",
+    "AWS_SECRET_ACCESS_KEY": "secret_key",
+    "AWS_SESSION_TOKEN": "session_token",
 }
 
 
@@ -37,6 +54,10 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Default model, `provider:name` or `script:FILE`."""
     model_url: str | None = None
     """Base URL of an OpenAI-compatible server, used by `compatible:NAME`."""
+    local_models: dict[str, str] = {}
+    """Name of a local model → its file, when it is not to be fetched."""
+    model_hub: str = "https://huggingface.co"
+    """Where the files of local models are fetched from."""
     models: ModelRoutes = ModelRoutes()
     """Which model does what; a role that no table names takes `model`."""
     port: int = 7717
@@ -72,6 +93,8 @@ class Settings(msgspec.Struct, frozen=True):
     """`PATH` for the programs we start on the host."""
     home: str
     user: str
+    amazon: dict[str, Secret] = {}
+    """Who asks Amazon Bedrock, and where: `region`, `access_key`, `secret_key`, `session_token`."""
 
 
 def default_data_dir(env: Mapping[str, str]) -> Path:
@@ -135,6 +158,7 @@ def read_settings(env: Mapping[str, str] | None = None, data_dir: Path | None = 
         path=env.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
         home=env.get("HOME", "/root"),
         user=env.get("SUDO_USER") or env.get("USER") or "root",
+        amazon={name: env[variable] for variable, name in _AMAZON.items() if env.get(variable)},
     )
 
 

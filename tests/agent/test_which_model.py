@@ -26,7 +26,8 @@ from cloister.model.registry import Access
 from cloister.model.routing import Job, open_models
 from cloister.testing.memory_journal import MemoryJournal
 from cloister.testing.model_server import Answer, open_model_server
-from cloister.testing.model_wires import JSON, WIRES, Sent
+from cloister.testing.model_wire import JSON, Sent
+from cloister.testing.model_wires import WIRES
 
 pytestmark = pytest.mark.anyio
 

@@ -320,5 +320,36 @@ def test_help_lists_every_command_without_colours(cloister: Cloister) -> None:
             "doctor",
             "sandbox",
             "template",
+            "model",
         ]
     )
+
+
+def test_local_models_are_listed_verified_and_removed(cloister: Cloister, data_dir: Path) -> None:
+    listed = [json.loads(line) for line in cloister("model", "list", "--json").stdout.splitlines()]
+    assert [(row["name"], row["here"]) for row in listed] == [
+        ("qwen2.5-coder-1.5b", False),
+        ("qwen2.5-coder-0.5b", False),
+    ]
+    place = Path(listed[1]["path"])
+    place.parent.mkdir(parents=True)
+    place.write_bytes(b"not a model")
+    assert "yes" in cloister("model", "list").stdout
+    done = cloister("model", "fetch", "qwen2.5-coder-0.5b")
+    assert done.returncode == 2
+    assert "has 11 bytes and the official file 491,400,064" in done.stderr
+    assert cloister("model", "rm", "qwen2.5-coder-0.5b").returncode == 0
+    assert not place.exists()
+    refused(
+        cloister("model", "rm", "gpt"),
+        2,
+        "There is no local model 'gpt': use qwen2.5-coder-1.5b, qwen2.5-coder-0.5b.",
+    )
+
+
+def test_a_hub_that_cannot_be_reached_is_said_with_what_to_do(cloister: Cloister, data_dir: Path) -> None:
+    data_dir.mkdir(exist_ok=True)
+    (data_dir / "config.toml").write_text('model_hub = "http://127.0.0.1:9"\n', encoding="utf-8")
+    done = cloister("model", "fetch")
+    assert done.returncode == 4
+    assert "name a file of yours in the settings (local_models)" in done.stderr

@@ -1,5 +1,6 @@
 """What goes over the wire to a provider, and what comes back unchanged on the next turn."""
 
+import base64
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -7,9 +8,11 @@ from dataclasses import dataclass
 import msgspec
 import pytest
 
+from cloister.core import limits
 from cloister.core.records import ToolCall
 from cloister.model.api import (
     AssistantMessage,
+    Image,
     Message,
     Model,
     Reply,
@@ -18,17 +21,20 @@ from cloister.model.api import (
     ToolSpec,
     UserMessage,
 )
-from cloister.model.catalog import CATALOG
+from cloister.model.catalog import CATALOG, FIRST_LISTED, Amazon
 from cloister.model.messages import LOST_RESULT
-from cloister.model.providers import open_compatible, open_provider
-from cloister.testing.model_conformance import check_failure, check_reply
+from cloister.model.providers import open_remote
+from cloister.model.wires import Endpoint
+from cloister.testing.model_conformance import check_failure, check_reply, items_of
 from cloister.testing.model_server import Answer, ModelServer, open_model_server
-from cloister.testing.model_wires import EVENT_STREAM, WIRES, Sent, SentCall
+from cloister.testing.model_wire import EVENT_STREAM, Sent, SentCall, named
+from cloister.testing.model_wire_bedrock import frame
+from cloister.testing.model_wires import CHAT, WIRES
 
 pytestmark = pytest.mark.anyio
 
 KEY = "sk-test-0123456789abcdef"
-KINDS = ("anthropic", "openai", "google", "compatible")
+KINDS = tuple(WIRES)
 SCHEMA: dict[str, object] = {
     "type": "object",
     "properties": {"command": {"type": "string"}},
@@ -45,16 +51,16 @@ class Remote:
     server: ModelServer
 
 
+def endpoint(kind: str, name: str, url: str) -> Endpoint:
+    if kind == "bedrock":  # whose key is not sent over plain HTTP, see below
+        return Endpoint(kind, name, url, None, Amazon("us-east-1", "AKIATEST", KEY))
+    return Endpoint(kind, name, url, KEY)
+
+
 @asynccontextmanager
-async def connected(kind: str) -> AsyncGenerator[Remote]:
-    async with open_model_server() as server:
-        opened = (
-            open_compatible("test-model", url=server.url, key=KEY)
-            if kind == "compatible"
-            else open_provider(kind, "test-model", key=KEY, url=server.url)
-        )
-        async with opened as model:
-            yield Remote(kind, model, server)
+async def connected(kind: str, name: str = "test-model") -> AsyncGenerator[Remote]:
+    async with open_model_server() as server, open_remote(endpoint(kind, name, server.url)) as model:
+        yield Remote(kind, model, server)
 
 
 @pytest.fixture(params=KINDS)
@@ -244,20 +250,31 @@ async def test_an_account_without_credit_is_not_asked_again() -> None:
 async def test_the_key_travels_in_one_header_and_nowhere_else(remote: Remote) -> None:
     body = await sent_body(remote, UserMessage("Go."))
     [asked] = remote.server.asked
-    assert [value.removeprefix("Bearer ") for value in asked.headers.values() if KEY in value] == [KEY]
+    if remote.kind == "bedrock":
+        assert KEY not in str(asked.headers), "what is secret signs and is not sent"
+        return
+    found = {name: value.removeprefix("Bearer ") for name, value in asked.headers.items() if KEY in value}
+    assert found == {WIRES[remote.kind].key_header: KEY}
     assert KEY not in asked.path
     assert KEY not in body
 
 
 @pytest.mark.parametrize("kind", CATALOG)
 async def test_the_usual_model_of_each_provider_can_be_asked(kind: str) -> None:
-    async with open_model_server() as server:
-        server.say(
-            WIRES[kind].reply(Sent(text=("Ok.",), calls=(SentCall("c", "bash", ('{"command": "ls"}',)),)))
-        )
-        async with open_provider(kind, CATALOG[kind].model, key=KEY, url=server.url) as model:
-            reply = await check_reply(model)
+    call = SentCall("c", "bash", ('{"command": "ls"}',))
+    usual = CATALOG[kind].model.replace(FIRST_LISTED, "some-model")
+    async with connected(kind, usual) as remote:
+        remote.server.say(WIRES.get(kind, CHAT).reply(Sent(text=("Ok.",), calls=(call,), ending="tools")))
+        reply = await check_reply(remote.model)
     assert (reply.text, reply.stop) == ("Ok.", "tools")
+
+
+async def test_a_key_of_bedrock_is_not_sent_over_plain_http() -> None:
+    async with open_model_server() as server:
+        plain = Endpoint("bedrock", "test-model", server.url, KEY, Amazon("us-east-1"))
+        async with open_remote(plain) as model:
+            await check_failure(model, secret=KEY)
+        assert server.asked == []
 
 
 async def test_claude_is_told_what_to_cache() -> None:
@@ -274,3 +291,103 @@ async def test_two_replies_can_be_under_way_at_once(remote: Remote) -> None:
             ended = [item async for item in items][-1]
             assert isinstance(ended, Reply)
             assert ended.text == "One two."
+
+
+PICTURE = b"\x89PNG\r\n\x1a\n" + bytes(range(64))
+
+
+async def test_pictures_are_sent_with_what_is_said_and_with_what_a_tool_found(remote: Remote) -> None:
+    body = await sent_body(
+        remote,
+        UserMessage("Look at this.", (Image(PICTURE, "image/png"),)),
+        AssistantMessage("I take one myself.", (CALL,)),
+        ToolMessage("call_1", "bash", "a screenshot", (Image(PICTURE[::-1], "image/png"),)),
+    )
+    for picture in (PICTURE, PICTURE[::-1]):
+        encoded = (base64.b64encode(picture).decode(), base64.urlsafe_b64encode(picture).decode())
+        assert any(form in body for form in encoded)
+    assert body.index("Look at this.") < body.index("a screenshot")
+
+
+async def test_a_picture_that_is_too_large_is_replaced_by_words(remote: Remote) -> None:
+    large = Image(PICTURE + bytes(limits.IMAGE_BYTES), "image/png")
+    body = await sent_body(remote, UserMessage("Look at this.", (large,)))
+    assert "was left out: it is too large" in body
+    assert len(body) < limits.IMAGE_BYTES
+
+
+FORM: dict[str, object] = {
+    "type": "object",
+    "properties": {"verdict": {"type": "string", "enum": ["a", "b"]}, "why": {"type": "string"}},
+    "required": ["verdict", "why"],
+    "additionalProperties": False,
+}
+JUDGE = Request("Judge.", (UserMessage("Which is better?"),), (), schema=FORM)
+
+
+async def test_a_reply_can_be_asked_for_in_a_form(remote: Remote) -> None:
+    good = '{"verdict": "a", "why": "It is shorter."}'
+    remote.server.say(WIRES[remote.kind].reply(Sent(text=(good[:9], good[9:]))))
+    reply = await check_reply(remote.model, JUDGE)
+    assert msgspec.json.decode(reply.text) == {"verdict": "a", "why": "It is shorter."}
+    assert "verdict" in remote.server.asked[0].body.decode(), "the form is sent along"
+
+
+@pytest.mark.parametrize(
+    "text", ["I like a.", '{"verdict": "c", "why": ""}', '{"verdict": "a"}', '{"verdict']
+)
+async def test_a_reply_in_another_form_is_a_failure_that_may_pass(remote: Remote, text: str) -> None:
+    remote.server.say(WIRES[remote.kind].reply(Sent(text=(text,))))
+    failure = await check_failure(remote.model, request=JUDGE)
+    assert (failure.code, failure.retryable) == ("bad_reply", True)
+
+
+async def test_a_form_in_a_code_block_is_still_a_form() -> None:
+    async with connected("compatible") as remote:
+        remote.server.say(
+            WIRES["compatible"].reply(Sent(text=('```json\n{"verdict": "b", "why": "x"}\n```',)))
+        )
+        reply = (await items_of(remote.model, JUDGE))[-1]
+    assert isinstance(reply, Reply)
+    assert reply.text == '{"verdict": "b", "why": "x"}'
+
+
+def _gpt_reasons() -> Answer:
+    item: dict[str, object] = {
+        "type": "reasoning",
+        "id": "rs_1",
+        "summary": [],
+        "encrypted_content": "c2VjcmV0",
+    }
+    said = WIRES["openai-responses"].reply(Sent(text=("I look.",)))
+    thought = [
+        named({"type": f"response.output_item.{when}", "output_index": 9, "sequence_number": 0, "item": item})
+        for when in ("added", "done")
+    ]
+    return Answer(headers=EVENT_STREAM, pieces=(said.pieces[0], *thought, *said.pieces[1:]))
+
+
+async def test_gpts_reasoning_comes_back_sealed() -> None:
+    async with connected("openai-responses", "gpt-5.4") as remote:
+        _, body = await _answered_and_sent_back(remote, _gpt_reasons())
+    assert "c2VjcmV0" in body
+
+
+def _bedrock_thinks() -> Answer:
+    deltas = ({"text": "A deep thought."}, {"signature": "sig=="})
+    thought = [
+        frame("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"reasoningContent": delta}})
+        for delta in deltas
+    ]
+    stop = frame("contentBlockStop", {"contentBlockIndex": 0})
+    text = frame("contentBlockDelta", {"contentBlockIndex": 1, "delta": {"text": "I look."}})
+    said = WIRES["bedrock"].reply(Sent(text=("x",)))
+    return Answer(headers=said.headers, pieces=(said.pieces[0], *thought, stop, text, *said.pieces[2:]))
+
+
+async def test_claudes_thinking_on_bedrock_comes_back_signed() -> None:
+    async with connected("bedrock", "anthropic.claude-sonnet-4-5-20250929-v1:0") as remote:
+        reply, body = await _answered_and_sent_back(remote, _bedrock_thinks())
+    assert reply.text == "I look."
+    assert "A deep thought." in body
+    assert "sig==" in body

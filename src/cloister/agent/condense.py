@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import anyio
 
 from cloister.agent.budgeted import BudgetedModel, BudgetedModels
-from cloister.agent.context import KEPT_TURNS, Context, Window
+from cloister.agent.context import KEPT_TURNS, NOTES_CHARS, Context, Window
 from cloister.agent.estimate import BYTES_PER_TOKEN
 from cloister.agent.prompts import SUMMARISE
 from cloister.core.commands import Command, Computer
@@ -62,7 +62,7 @@ async def _summary(messages: Sequence[Message], window: Window, models: Budgeted
     told = bounded("\n\n".join(map(_told, messages)), window.room * BYTES_PER_TOKEN // 2)
     asking = Request(SUMMARISE, (UserMessage(told),), (), max_tokens=min(SUMMARY_TOKENS, window.reply))
     reply = await said(models.role("summarise"), asking, SUMMARY_SECONDS)
-    return harmless(reply).strip()
+    return bounded(harmless(reply).strip(), NOTES_CHARS)
 
 
 async def said(model: BudgetedModel, asking: Request, seconds: float) -> str:

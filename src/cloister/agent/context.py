@@ -7,12 +7,13 @@ the bytes of the one before, so that providers can cache it.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import assert_never, cast
+from functools import partial
+from typing import assert_never, cast, get_args
 
 import msgspec
 
 from cloister.agent.estimate import BYTES_PER_TOKEN, fixed_tokens, message_tokens, text_tokens
-from cloister.agent.facts import Facts
+from cloister.agent.facts import TELLING, Facts
 from cloister.agent.prompts import NO_CHECKS, NUDGE, SUMMARY, SYSTEM, stuck_text, warned_text
 from cloister.core.events import (
     AnyBody,
@@ -50,14 +51,19 @@ _Own = (
     | ContextSummarised
     | TurnEnded
 )
+_OWN = frozenset(get_args(_Own))
 
 WINDOW_TOKENS = 128_000
 """Of a model whose window is not known."""
 REPLY_TOKENS = 8_192
 KEPT_TURNS = 4
 """The last turns, whose observations are never elided."""
+APART_TURNS = 10
+"""Between two moments at which observations are elided, unless it is urgent."""
 ELIDE_CHARS = 400
 """Shorter observations stay: a reference would not be shorter."""
+NOTES_CHARS = 6_000
+"""Of a model's summary."""
 _CHECKS_TOKENS = 1_500
 """What the words about checks may take; counted before they are written."""
 
@@ -102,10 +108,10 @@ class _Entry:
     message: Message | None = None
     write: Callable[[], str] | None = None
     """Writes a message of ours that is only needed if it is still there in the end."""
-    reference: str | None = None
-    """What stands in its place once it is elided."""
+    reference: Callable[[], str] | None = None
+    """Writes what stands in its place once it is elided."""
     unseen: bool = False
-    """A person's message that the model has not answered yet."""
+    """It may have come while the model was already writing its next reply."""
 
     def made(self) -> Message:
         if self.message is None:
@@ -116,7 +122,7 @@ class _Entry:
         """Put the reference in its place; how many tokens that saves."""
         if self.reference is None:
             return 0
-        text, self.reference, self.write = self.reference, None, None
+        text, self.reference, self.write = self.reference(), None, None
         old = self.message
         self.message = (
             ToolMessage(old.call, old.tool, text) if isinstance(old, ToolMessage) else UserMessage(text)
@@ -148,6 +154,7 @@ class Context:
         """How many entries there were at the end of each of those turns."""
         self._elided = 0
         """Entries up to here are elided."""
+        self._since_elided = APART_TURNS
         self._facts = Facts()
         self._notes = ""
         """The model's last summary."""
@@ -191,33 +198,29 @@ class Context:
         return bounded("\n\n".join(self._task), self._window.room // 2 * BYTES_PER_TOKEN)
 
     def _take(self, event: Event) -> None:
-        self._facts.take(event, self._attempt)
-        match event.body:
-            case (RunAdmitted() | BaseFixed() | ChecksChosen() | BaselineTaken()) as body:
-                self._task.extend(_task_part(body))
-            case AttemptStarted(hint=str(hint), parent=parent) as body if (
-                body.attempt == self._attempt and hint
-            ):
-                # What all its turns should heed belongs to the task; what a fork is told, to where it begins.
-                if parent is None:
-                    self._task.append(hint)
-                else:
-                    self._say(event.seq, hint)
-            case PromptReceived() as body:
-                self._say(event.seq, f"Message from {body.who}:\n{body.text}", unseen=True)
-            case (
-                ModelReplied()
-                | ToolReturned()
-                | ChecksRan()
-                | SaveRefused()
-                | StuckNoticed()
-                | BudgetWarned()
-                | ContextSummarised()
-                | TurnEnded()
-            ) as body if body.attempt == self._attempt:
-                self._take_own(event.seq, body)
-            case _:
-                pass
+        body = event.body
+        kind = type(body)
+        if kind in TELLING:
+            self._facts.take(event, self._attempt)
+        if kind in _OWN:
+            own = cast("_Own", body)
+            if own.attempt == self._attempt:
+                self._take_own(event.seq, own)
+        elif kind is PromptReceived:
+            said = cast("PromptReceived", body)
+            self._say(event.seq, f"Message from {said.who}:\n{said.text}", unseen=True)
+        elif kind is AttemptStarted:
+            self._hinted(event.seq, cast("AttemptStarted", body))
+        else:
+            self._task.extend(_task_part(body))
+
+    def _hinted(self, seq: int, body: AttemptStarted) -> None:
+        """What all its turns should heed belongs to the task; what a fork is told, to where it begins."""
+        if body.attempt == self._attempt and body.hint:
+            if body.parent is None:
+                self._task.append(body.hint)
+            else:
+                self._say(seq, body.hint)
 
     def _take_own(self, seq: int, body: _Own) -> None:
         match body:
@@ -232,7 +235,7 @@ class Context:
             case StuckNoticed():
                 self._say(seq, stuck_text(body))
             case BudgetWarned():
-                self._say(seq, warned_text(body))
+                self._say(seq, warned_text(body), unseen=True)
             case ContextSummarised():
                 self._summarised(seq, body)
             case TurnEnded():
@@ -278,7 +281,7 @@ class Context:
         self._open.discard(body.call)
         text = bounded(body.text, self._window.one * BYTES_PER_TOKEN)
         message = ToolMessage(body.call, body.tool, text)
-        reference = _reference(seq, f"result of {body.tool}", body.text) if len(text) > ELIDE_CHARS else None
+        reference = partial(_reference, seq, body) if len(text) > ELIDE_CHARS else None
         self._add(_Entry(seq, message_tokens(message), message, reference=reference))
         if not self._open:
             self._flush()
@@ -297,8 +300,10 @@ class Context:
                 seq,
                 room if red else 60,
                 write=lambda: bounded(tell(body.comparison, body.diagnoses), room * BYTES_PER_TOKEN),
-                reference=f"[elided: what the checks said after step {body.step} ({state}); "
-                f'recall it with recall(id="e{seq}")]',
+                reference=lambda: (
+                    f"[elided: what the checks said after step {body.step} ({state}); "
+                    f'recall it with recall(id="e{seq}")]'
+                ),
             )
         )
 
@@ -310,7 +315,10 @@ class Context:
         self._turns.append(seq)
         self._marks.append(len(self._entries))
         self.turns_since_summary += 1
-        if self._tokens > self._window.elide_at and len(self._marks) > KEPT_TURNS:
+        self._since_elided += 1
+        enough = self._since_elided >= APART_TURNS or self._tokens > self._window.summarise_at
+        if self._tokens > self._window.elide_at and enough and len(self._marks) > KEPT_TURNS:
+            self._since_elided = 0
             self._elide(self._marks[-1 - KEPT_TURNS])
 
     def _elide(self, end: int) -> None:
@@ -339,7 +347,7 @@ class Context:
         """What stands in place of the turns up to `up_to_seq`: what the log says of them, then the model's words."""
         room = self._window.one * BYTES_PER_TOKEN
         told = self._facts.told(up_to_seq, min(room * 2 // 3, 16_000))
-        return SUMMARY.format(facts=told, notes=bounded(notes, min(room // 3, 6_000)) or "(nothing)")
+        return SUMMARY.format(facts=told, notes=bounded(notes, min(room // 3, NOTES_CHARS)) or "(nothing)")
 
     def tokens_after(self, up_to_seq: int, notes: str) -> int:
         """What `tokens` would be if the turns up to `up_to_seq` were summarised so."""
@@ -349,9 +357,9 @@ class Context:
         return rest + text_tokens(self.summary_text(up_to_seq, notes)) + text_tokens(self._task_text())
 
 
-def _reference(seq: int, what: str, text: str) -> str:
-    size = len(text.encode("utf-8", errors="replace"))
-    return f'[elided: {what}, {size:,} bytes; recall it with recall(id="e{seq}")]'
+def _reference(seq: int, body: ToolReturned) -> str:
+    size = len(body.text.encode("utf-8", errors="replace"))
+    return f'[elided: result of {body.tool}, {size:,} bytes; recall it with recall(id="e{seq}")]'
 
 
 def _shortened(message: AssistantMessage, limit_chars: int) -> AssistantMessage:

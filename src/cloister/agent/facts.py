@@ -20,6 +20,8 @@ from cloister.feedback.tell import tell
 _WRITES = frozenset({"write", "edit"})
 _FILES_TOLD = 60
 _RESULTS_TOLD, _RESULTS_KEPT = 12, 64
+TELLING = frozenset({ModelReplied, ToolReturned, PromptReceived, BaselineTaken, ChecksRan, ProofTaken})
+"""The kinds of event that facts come from."""
 _TARGETS = ("command", "path", "pattern", "summary")
 
 
@@ -35,8 +37,8 @@ class Facts:
     """Paths in the order in which they were first touched."""
     said: list[tuple[int, str, str]] = field(default_factory=list[tuple[int, str, str]])
     """What people said: event, who, text."""
-    results: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
-    """The last results: event, and what was called."""
+    results: list[tuple[int, str, str, bool]] = field(default_factory=list[tuple[int, str, str, bool]])
+    """The last results: event, tool, what it was called with, and whether it went well."""
     checks: BaselineTaken | ChecksRan | ProofTaken | None = None
     _calls: dict[str, ToolCall] = field(default_factory=dict[str, ToolCall])
 
@@ -68,8 +70,9 @@ class Facts:
         if body.tool in _WRITES and body.ok and isinstance(path := arguments.get("path"), str):
             self.touch([path])
         target = next((str(arguments[name]) for name in _TARGETS if name in arguments), "")
-        self.results.append((seq, f"{body.tool} {one_line(target, 80)}{'' if body.ok else ' (failed)'}"))
-        del self.results[:-_RESULTS_KEPT]
+        self.results.append((seq, body.tool, target, body.ok))
+        if len(self.results) > 2 * _RESULTS_KEPT:
+            del self.results[:-_RESULTS_KEPT]
 
     def failures(self) -> str:
         """The newest evidence, in words for a model."""
@@ -97,8 +100,11 @@ class Facts:
             parts.append("People told you meanwhile:\n" + bounded("\n".join(messages), 2 * part))
         parts.append("Files touched: " + (bounded(", ".join(names[:_FILES_TOLD]), part) or "none") + more)
         parts.append("What the checks said last:\n" + bounded(self.failures(), 2 * part))
-        gone = [f"- e{seq}: {what}" for seq, what in self.results if seq <= up_to][-_RESULTS_TOLD:]
+        gone = [result for result in self.results if result[0] <= up_to][-_RESULTS_TOLD:]
         if gone:
-            lines = "\n".join(gone)
+            lines = "\n".join(
+                f"- e{seq}: {tool} {one_line(target, 80)}{'' if ok else ' (failed)'}"
+                for seq, tool, target, ok in gone
+            )
             parts.append("The last results that are no longer shown, for recall:\n" + bounded(lines, part))
         return "\n\n".join(text for text in parts if text)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from cloister.agent.tools import TOOLS
-from cloister.core.diagnosis import Diagnosis
+from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.events import (
     ChecksRan,
     Event,
@@ -43,11 +43,24 @@ class _Turn:
     step: int
     calls: tuple[ToolCall, ...]
     results: list[tuple[bool, str]] = field(default_factory=list[tuple[bool, str]])
-    checks: int = 0
+    diagnoses: tuple[Diagnosis, ...] = ()
+    changed: bool = False
+    _plain: tuple[object, ...] | None = None
 
-    def signature(self, changed: bool) -> int:
-        acts = tuple((call.name, msgspec.json.encode(call.arguments, order="sorted")) for call in self.calls)
-        return hash((acts, tuple(self.results), self.checks, changed))
+    def like(self, other: "_Turn") -> bool:
+        """Whether both did the same and saw the same. What is cheap to compare comes first."""
+        if self.changed != other.changed or len(self.calls) != len(other.calls):
+            return False
+        for mine, theirs in zip(self.calls, other.calls, strict=True):
+            if mine.name != theirs.name or mine.arguments != theirs.arguments:
+                return False
+        return self._seen() == other._seen()
+
+    def _seen(self) -> tuple[object, ...]:
+        if self._plain is None:
+            results = tuple((ok, _FLEETING.sub("#", text)) for ok, text in self.results)
+            self._plain = (results, _found(self.diagnoses))
+        return self._plain
 
     def said(self) -> str:
         """The turn in a line."""
@@ -73,20 +86,28 @@ def understood(call: ToolCall) -> bool:
     return True
 
 
-def _same(diagnoses: Sequence[Diagnosis]) -> int:
+def _found(diagnoses: Sequence[Diagnosis]) -> tuple[object, ...]:
     """Equal for two looks that found the same."""
-    return hash(
-        tuple(
-            (
-                one.check,
-                one.green,
-                tuple((test.name, _FLEETING.sub("#", test.message or "")) for test in one.failing),
-                tuple((each.file, each.line, each.message) for each in one.diagnostics),
-                "" if one.failing or one.diagnostics or one.green else _FLEETING.sub("#", one.tail),
-            )
-            for one in diagnoses
+    return tuple(
+        (
+            one.check,
+            one.green,
+            tuple((test.name, _FLEETING.sub("#", test.message or "")) for test in one.failing),
+            tuple((each.file, each.line, each.message) for each in one.diagnostics),
+            "" if one.failing or one.diagnostics or one.green else _FLEETING.sub("#", one.tail),
         )
+        for one in diagnoses
     )
+
+
+def _alike(one: ChecksRan, other: ChecksRan) -> bool:
+    if one.comparison.red != other.comparison.red or _red(one.comparison) != _red(other.comparison):
+        return False
+    return _found(one.diagnoses) == _found(other.diagnoses)
+
+
+def _red(found: Comparison) -> tuple[str, ...]:
+    return (*found.new, *found.still, *found.missing)
 
 
 class Circles:
@@ -106,12 +127,11 @@ class Circles:
 
     def _forget(self) -> None:
         """Turns up to here no longer count."""
-        self._signatures: deque[int] = deque(
-            maxlen=max(self._patience.repeats, 2 * self._patience.alternations, 1)
-        )
-        self._lines: deque[str] = deque(maxlen=2)
-        self._looks: list[int] = []
-        self._red: tuple[str, ...] = ()
+        longest = max(self._patience.repeats, 2 * self._patience.alternations, 2)
+        self._last: deque[_Turn] = deque(maxlen=longest)
+        self._look_before: ChecksRan | None = None
+        self._looks = 0
+        """Looks in a row that found the same."""
         self._idle = 0
         self._malformed = 0
         self._step = 0
@@ -138,7 +158,7 @@ class Circles:
             case ModelReplied() if body.attempt == self._attempt:
                 self._turn = _Turn(body.step, body.calls)
             case ToolReturned() if body.attempt == self._attempt and self._turn is not None:
-                self._turn.results.append((body.ok, _FLEETING.sub("#", body.text)))
+                self._turn.results.append((body.ok, body.text))
             case ChecksRan() if body.attempt == self._attempt:
                 self._look(body)
             case TurnEnded() if body.attempt == self._attempt and self._turn is not None:
@@ -147,26 +167,25 @@ class Circles:
                 pass
 
     def _look(self, body: ChecksRan) -> None:
-        same = _same(body.diagnoses)
         if self._turn is not None:
-            self._turn.checks = same
+            self._turn.diagnoses = body.diagnoses
         red = body.comparison.red
-        if self._fewest is None or red < self._fewest:
-            self._noticed = 0 if self._fewest is not None else self._noticed
-            self._fewest = red
-        if (self._looks and self._looks[-1] != same) or body.comparison.green:
-            self._looks.clear()
-        if not body.comparison.green:
-            self._looks.append(same)
-            self._red = (*body.comparison.new, *body.comparison.still, *body.comparison.missing)
+        if self._fewest is not None and red < self._fewest:
+            self._noticed = 0  # it got further than ever: the next circle is a new one
+        self._fewest = red if self._fewest is None else min(red, self._fewest)
+        before, self._look_before = self._look_before, None if body.comparison.green else body
+        if body.comparison.green:
+            self._looks = 0
+        else:
+            self._looks = self._looks + 1 if before is not None and _alike(before, body) else 1
 
     def _end(self, turn: _Turn, changed: bool) -> None:
         self._turn = None
         self._step = turn.step
         if not turn.calls:
             return  # silence is counted elsewhere
-        self._signatures.append(turn.signature(changed))
-        self._lines.append(turn.said())
+        turn.changed = changed
+        self._last.append(turn)
         self._idle = 0 if changed else self._idle + 1
         self._malformed = 0 if any(map(understood, turn.calls)) else self._malformed + 1
 
@@ -188,33 +207,35 @@ class Circles:
         wanted = self._patience.malformed
         if not wanted or self._malformed < wanted:
             return None
-        return f"{self._malformed} turns in a row, the last: {self._lines[-1]}"
+        return f"{self._malformed} turns in a row, the last: {self._last[-1].said()}"
 
     def _repeats(self) -> str | None:
         wanted = self._patience.repeats
-        last = list(self._signatures)[-wanted:]
-        if not wanted or len(last) < wanted or len(set(last)) > 1:
+        last = list(self._last)[-wanted:]
+        # What changes files each time gets somewhere, or the checks find the same each time: that is counted apart.
+        if not wanted or len(last) < wanted or not all(one.like(last[0]) and not one.changed for one in last):
             return None
-        return f"{wanted} turns in a row: {self._lines[-1]}"
+        return f"{wanted} turns in a row: {last[-1].said()}"
 
     def _alternations(self) -> str | None:
         wanted = 2 * self._patience.alternations
-        last = list(self._signatures)[-wanted:]
-        if not wanted or len(last) < wanted or last[0] == last[1]:
+        last = list(self._last)[-wanted:]
+        if not wanted or len(last) < wanted or last[0].like(last[1]):
             return None
-        if len(set(last[::2])) > 1 or len(set(last[1::2])) > 1:
+        if not all(one.like(last[at % 2]) for at, one in enumerate(last)):
             return None
-        return f"{self._patience.alternations} times: {self._lines[0]}; {self._lines[1]}"
+        return f"{self._patience.alternations} times: {last[0].said()}; then {last[1].said()}"
 
     def _unchanged(self) -> str | None:
         wanted = self._patience.unchanged
-        if not wanted or len(self._looks) < wanted:
+        if not wanted or self._looks < wanted or self._look_before is None:
             return None
-        names = ", ".join(one_line(name, 80) for name in self._red[:4]) or "the same checks"
-        return f"{len(self._looks)} changes in a row left exactly this red: {names}"
+        red = _red(self._look_before.comparison)
+        names = ", ".join(one_line(name, 80) for name in red[:4]) or "the same checks"
+        return f"{self._looks} changes in a row left exactly this red: {names}"
 
     def _idle_evidence(self) -> str | None:
         wanted = self._patience.idle
         if not wanted or self._idle < wanted:
             return None
-        return f"{self._idle} turns in a row, the last: {self._lines[-1]}"
+        return f"{self._idle} turns in a row, the last: {self._last[-1].said()}"

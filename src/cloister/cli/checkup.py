@@ -235,7 +235,9 @@ def _model(settings: Settings) -> Finding:
     """Which model a run would use. Names of key variables, never their values."""
     from cloister.app import usual_model
 
-    given = [variable for provider, variable in PROVIDER_KEYS.items() if settings.keys.get(provider)]
+    given = dict.fromkeys(
+        PROVIDER_KEYS[provider] for provider in PROVIDER_KEYS if settings.keys.get(provider)
+    )
     keys = f"keys: {', '.join(given)}" if given else "no key variable is set"
     try:
         chosen = usual_model(settings)

@@ -9,6 +9,7 @@ from cloister import __version__
 from cloister.cli import (
     answer,
     apply,
+    budget,
     compare,
     diff,
     doctor,
@@ -75,6 +76,7 @@ app.command("tree")(tree.tree)
 app.command("fork")(fork.fork)
 app.command("rewind")(rewind.rewind)
 app.command("compare")(compare.compare)
+app.command("budget")(budget.budget)
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(template.app, name="template")
 app.add_typer(model.app, name="model")

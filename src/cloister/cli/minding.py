@@ -5,6 +5,7 @@ from typing import assert_never
 
 from cloister.cli.pieces import Line
 from cloister.core import events as e
+from cloister.core.budget import amount
 from cloister.core.text import one_line
 
 Minding = (
@@ -12,11 +13,6 @@ Minding = (
 )
 
 _DONE = {"nudge": "it is told so", "escalate": "somebody else goes on", "stop": "it ends here"}
-
-
-def amount(what: e.Resource, value: float) -> str:
-    """A number of some resource, with its unit."""
-    return f"${value:,.2f}" if what == "dollars" else f"{value:,.0f} {what}"
 
 
 def whose(level: e.Level, name: str) -> str:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.cli.options import AsJson, TierWish, settings_of
+from cloister.cli.options import AsJson, PromptText, TierWish, settings_of
 
 if TYPE_CHECKING:
     from cloister.core.ids import RunId
@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 def run(  # noqa: PLR0913  (each parameter is an option of the command)
     ctx: typer.Context,
-    prompt: Annotated[
-        str, typer.Argument(metavar="PROMPT", help="What should be done. '-' reads it from stdin.")
-    ],
+    prompt: PromptText,
     repo: Annotated[str, typer.Option("--repo", metavar="PATH|URL", help="The repository to work on.")],
     ref: Annotated[str | None, typer.Option("--ref", help="Branch, tag or commit to start from.")] = None,
     check: Annotated[

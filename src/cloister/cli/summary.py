@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from cloister.cli import facts
 from cloister.cli.pieces import Line, Style, counted, seconds
+from cloister.core.budget import amount
 from cloister.core.diagnosis import Comparison
+from cloister.core.events import BudgetExtended
 from cloister.core.records import FileChange
 from cloister.core.text import one_line
 from cloister.runs.view import RunView
@@ -90,10 +92,26 @@ def _cost(view: RunView) -> Iterator[Line]:
         won = "no attempt" if view.winner is None else f"attempt {view.winner}"
         spent.insert(0, f"{won} of {len(view.attempts)} won")
     yield _fact("spent", " · ".join(spent))
+    yield from _budget(view)
     for model in view.models:
         yield _model(model)
     if view.isolation is not None:
         yield _fact("isolation", facts.isolation(view.isolation))
+
+
+def _budget(view: RunView) -> Iterator[Line]:
+    """The levels that are nearly or wholly spent, as they were last told of."""
+    last = {
+        (note.level, note.name, note.what): note
+        for note in view.budget_notes
+        if not isinstance(note, BudgetExtended)
+    }
+    for note in last.values():
+        whose = (
+            note.level if note.level in ("run", "organisation") else f"{note.level} {one_line(note.name, 60)}"
+        )
+        spent = f"{amount(note.what, note.spent)} of {amount(note.what, note.limit)}"
+        yield _fact("budget", f"{whose}: {spent}", "warn")
 
 
 def _model(name: str) -> Line:

@@ -25,6 +25,8 @@ def effective(events: Sequence[Event]) -> tuple[Event, ...]:
     A turn is a `ModelReplied` up to its `TurnEnded`. What a half-done turn did was lost with its sandbox,
     so its results are dropped; its reply is kept, because a recorded reply is not asked for again.
     """
+    if not any(type(event.body) is RunResumed for event in events):
+        return tuple(events)
     kept: list[Event] = []
     open_turn: dict[int, list[int]] = {}
     """Attempt → positions in `kept` of results since its last ended turn."""

@@ -9,6 +9,12 @@ EVENT_BYTES = 8_388_608
 REPLY_BYTES = 1_048_576
 """Largest reply of a model, with the arguments of its calls."""
 
+IMAGE_BYTES = 3_932_160
+"""Largest image a model is shown: what every provider takes, also after its encoding as text."""
+
+IMAGES = 16
+"""Images of one message."""
+
 CHECKS = 8
 """Checks of one run; that many diagnoses fit into one event."""
 

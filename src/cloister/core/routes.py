@@ -48,5 +48,7 @@ class ModelRoutes(RoleModels, frozen=True, forbid_unknown_fields=True, kw_only=T
     """The first that matches counts."""
     kind: dict[str, RoleModels] = {}
     """What is different for runs that say what kind of task they are; counts before `repository`."""
+    url: dict[str, str] = {}
+    """Provider → base URL, where it is not served at the usual one."""
     entry: dict[str, ModelEntry] = {}
     """By full name."""

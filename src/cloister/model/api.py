@@ -2,10 +2,11 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 import msgspec
 
+from cloister.core import limits
 from cloister.core.records import ToolCall, Usage
 
 FailureCode = Literal[
@@ -41,8 +42,19 @@ class ToolSpec(msgspec.Struct, frozen=True):
     """JSON schema of the arguments object."""
 
 
+class Image(msgspec.Struct, frozen=True):
+    """A picture for the model. One that is larger than `limits.IMAGE_BYTES` is replaced by words that say so."""
+
+    data: bytes
+    media_type: Literal["image/png", "image/jpeg", "image/gif", "image/webp"]
+
+
+Images = Annotated[tuple[Image, ...], msgspec.Meta(max_length=limits.IMAGES)]
+
+
 class UserMessage(msgspec.Struct, frozen=True, tag="user"):
     text: str
+    images: Images = ()
 
 
 class AssistantMessage(msgspec.Struct, frozen=True, tag="assistant"):
@@ -58,6 +70,7 @@ class ToolMessage(msgspec.Struct, frozen=True, tag="tool"):
     call: str
     tool: str
     text: str
+    images: Images = ()
 
 
 Message = UserMessage | AssistantMessage | ToolMessage
@@ -70,6 +83,8 @@ class Request(msgspec.Struct, frozen=True):
     max_tokens: int = 8_192
     temperature: float | None = None
     """None leaves it to the provider."""
+    schema: dict[str, object] | None = None
+    """A JSON schema of an object: the text of the reply is then JSON that fits it, or the call has failed."""
 
 
 class TextDelta(msgspec.Struct, frozen=True, tag="text"):

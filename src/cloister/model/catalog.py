@@ -1,30 +1,141 @@
-"""The providers we know, as data: which model when none is named, where the key comes from, where it is served."""
+"""The providers we know, as data: how they speak, which model when none is named, where the key comes from."""
+
+from typing import Literal
 
 import msgspec
 
+Wire = Literal["anthropic", "chat", "responses", "google", "bedrock", "mistral"]
+"""Which API is spoken. `chat` is OpenAI's chat completions, the one that everybody else speaks, too."""
 
-class Provider(msgspec.Struct, frozen=True):
+
+class Provider(msgspec.Struct, frozen=True, kw_only=True):
     """One provider of language models."""
 
     title: str
     """What people call it."""
+    wire: Wire
     model: str
-    """The model when only the provider is named."""
+    """The model when only the provider is named; `FIRST_LISTED` asks the server."""
     key_variable: str
     """The environment variable that holds the key."""
-    url: str | None
-    """Where it is served; None when the caller says."""
+    needs_key: bool = True
+    url: str | None = None
+    """Where it is served; None when the caller says, or the SDK knows."""
     prices: str | None = None
     """What the table of prices calls it."""
+    extra: str | None = None
+    """The optional dependency it takes."""
 
+
+class Amazon(msgspec.Struct, frozen=True):
+    """Who asks Bedrock, and where. What is None, Amazon's own chain of files and roles finds."""
+
+    region: str | None = None
+    access_key: str | None = None
+    secret_key: str | None = None
+    session_token: str | None = None
+
+
+FIRST_LISTED = "default"
+"""Stands for the first model that a server lists."""
 
 CATALOG: dict[str, Provider] = {
     "anthropic": Provider(
-        "Anthropic", "claude-sonnet-5-5", "ANTHROPIC_API_KEY", "https://api.anthropic.com", "anthropic"
+        title="Anthropic",
+        wire="anthropic",
+        model="claude-sonnet-5-5",
+        key_variable="ANTHROPIC_API_KEY",
+        url="https://api.anthropic.com",
+        prices="anthropic",
     ),
-    "openai": Provider("OpenAI", "gpt-6.1-sol", "OPENAI_API_KEY", "https://api.openai.com/v1", "openai"),
+    "openai": Provider(
+        title="OpenAI",
+        wire="chat",
+        model="gpt-6.1-sol",
+        key_variable="OPENAI_API_KEY",
+        url="https://api.openai.com/v1",
+        prices="openai",
+    ),
+    "openai-responses": Provider(
+        title="OpenAI",
+        wire="responses",
+        model="gpt-6.1-sol",
+        key_variable="OPENAI_API_KEY",
+        url="https://api.openai.com/v1",
+        prices="openai",
+    ),
     "google": Provider(
-        "Google", "gemini-3.8-flash", "GEMINI_API_KEY", "https://generativelanguage.googleapis.com", "google"
+        title="Google",
+        wire="google",
+        model="gemini-3.8-flash",
+        key_variable="GEMINI_API_KEY",
+        url="https://generativelanguage.googleapis.com",
+        prices="google",
+    ),
+    "mistral": Provider(
+        title="Mistral",
+        wire="mistral",
+        model="mistral-large-latest",
+        key_variable="MISTRAL_API_KEY",
+        url="https://api.mistral.ai",
+        prices="mistral",
+    ),
+    # Without a key of its own, Amazon's other ways to say who one is are tried.
+    "bedrock": Provider(
+        title="Amazon Bedrock",
+        wire="bedrock",
+        model="global.anthropic.claude-sonnet-5",
+        key_variable="AWS_BEARER_TOKEN_BEDROCK",
+        needs_key=False,
+        prices="aws",
+        extra="bedrock",
+    ),
+    "openrouter": Provider(
+        title="OpenRouter",
+        wire="chat",
+        model="anthropic/claude-sonnet-5.5",
+        key_variable="OPENROUTER_API_KEY",
+        url="https://openrouter.ai/api/v1",
+        prices="openrouter",
+    ),
+    "ollama": Provider(
+        title="Ollama",
+        wire="chat",
+        model=FIRST_LISTED,
+        key_variable="OLLAMA_API_KEY",
+        needs_key=False,
+        url="http://127.0.0.1:11434/v1",
+    ),
+    "vllm": Provider(
+        title="vLLM",
+        wire="chat",
+        model=FIRST_LISTED,
+        key_variable="VLLM_API_KEY",
+        needs_key=False,
+        url="http://127.0.0.1:8000/v1",
+    ),
+    "llamacpp": Provider(
+        title="llama.cpp",
+        wire="chat",
+        model=FIRST_LISTED,
+        key_variable="LLAMA_API_KEY",
+        needs_key=False,
+        url="http://127.0.0.1:8080/v1",
+    ),
+    "lmstudio": Provider(
+        title="LM Studio",
+        wire="chat",
+        model=FIRST_LISTED,
+        key_variable="LM_API_TOKEN",
+        needs_key=False,
+        url="http://127.0.0.1:1234/v1",
+    ),
+    "compatible": Provider(
+        title="An OpenAI-compatible server",
+        wire="chat",
+        model=FIRST_LISTED,
+        key_variable="CLOISTER_MODEL_KEY",
+        needs_key=False,
     ),
 }
 """In the order in which a key that is set makes a provider the default."""
@@ -32,12 +143,10 @@ CATALOG: dict[str, Provider] = {
 COMPATIBLE = "compatible"
 """Any server that speaks OpenAI's chat completions, at a URL of the caller's."""
 
-COMPATIBLE_MODEL = "default"
-"""Stands for the first model such a server lists."""
-
-COMPATIBLE_KEY_VARIABLE = "CLOISTER_MODEL_KEY"
-
 SCRIPT = "script"
 
-FREE = frozenset({SCRIPT})
+LOCAL = "local"
+"""Models that run on this machine."""
+
+FREE = frozenset({SCRIPT, LOCAL})
 """Kinds of models that cost nothing to ask."""

@@ -37,11 +37,11 @@ _MAPPED: tuple[tuple[type[Exception], FailureCode, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Whose failure it is, and the secret that must not be in its message."""
+    """Whose failure it is, and the secrets that must not be in its message."""
 
     name: str
     key_variable: str
-    secret: str | None
+    secrets: tuple[str, ...]
 
 
 def failure_from(error: Exception, origin: Origin) -> Failure:
@@ -76,8 +76,8 @@ def _failure(error: Exception, origin: Origin, code: FailureCode, what: str) -> 
 def _detail(error: Exception, origin: Origin) -> str:
     body = error.body if isinstance(error, wire.ModelAPIError) else None
     text = _said(body) or (str(error) if isinstance(error, wire.AgentRunError) else type(error).__name__)
-    if origin.secret:
-        text = text.replace(origin.secret, "[key]")
+    for secret in origin.secrets:
+        text = text.replace(secret, "[key]")
     return one_line(text, DETAIL_CHARS)
 
 

@@ -1,10 +1,12 @@
 """Our messages in pydantic-ai's words, and its response in ours."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import msgspec
 from pydantic import ValidationError
 from pydantic_ai.messages import (
+    BinaryContent,
     InstructionPart,
     ModelMessage,
     ModelMessagesTypeAdapter,
@@ -15,16 +17,20 @@ from pydantic_ai.messages import (
     TextPart,
     ToolCallPart,
     ToolReturnPart,
+    UserContent,
     UserPromptPart,
 )
 from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.tools import ToolDefinition
 
+from cloister.core import limits
 from cloister.core.records import ToolCall, Usage
 from cloister.core.text import bounded
 from cloister.model.api import (
     INVALID_ARGUMENTS,
     AssistantMessage,
+    Image,
     Message,
     Request,
     ToolMessage,
@@ -34,6 +40,8 @@ from cloister.model.api import (
 
 INVALID_CHARS = 2_000
 """How much is kept of arguments that are not a JSON object."""
+
+_PROMPTED = "Reply with one JSON object that fits this JSON schema, and with nothing else:\n\n{schema}"
 
 LOST_RESULT = "This call has no result: the run was interrupted before it ended."
 
@@ -45,12 +53,27 @@ class _Opaque(msgspec.Struct, frozen=True):
     response: msgspec.Raw
 
 
-def parameters(request: Request) -> ModelRequestParameters:
-    """The system prompt and the tools."""
-    return ModelRequestParameters(
+def parameters(request: Request, *, native: bool) -> ModelRequestParameters:
+    """The system prompt, the tools and the form of the reply; `native`: the API itself can hold it to a schema."""
+    plain = ModelRequestParameters(
         function_tools=[_tool(spec) for spec in request.tools],
         instruction_parts=[InstructionPart(content=request.system)] if request.system else None,
     )
+    if request.schema is None:
+        return plain
+    form = OutputObjectDefinition(request.schema, name="reply", strict=False)
+    return replace(
+        plain,
+        output_mode="native" if native else "prompted",
+        output_object=form,
+        prompted_output_template=None if native else _PROMPTED,
+    )
+
+
+def unfenced(text: str) -> str:
+    """The JSON in a reply that wraps it into a code block."""
+    bare = text.strip()
+    return bare.removeprefix("```json").removeprefix("```").removesuffix("```").strip()
 
 
 def _tool(spec: ToolSpec) -> ToolDefinition:
@@ -86,12 +109,28 @@ def _add_request(
     results = {message.call: message for message in said if isinstance(message, ToolMessage)}
     parts: list[ModelRequestPart] = []
     for call in calls:
-        result = results.get(call.id)
-        text = LOST_RESULT if result is None else result.text
-        parts.append(ToolReturnPart(tool_name=call.name, content=text, tool_call_id=call.id))
-    parts.extend(UserPromptPart(message.text) for message in said if isinstance(message, UserMessage))
+        result = results.get(call.id) or ToolMessage(call.id, call.name, LOST_RESULT)
+        content = _content(result.text, result.images)
+        parts.append(ToolReturnPart(tool_name=call.name, content=content, tool_call_id=call.id))
+    parts.extend(
+        UserPromptPart(_content(message.text, message.images))
+        for message in said
+        if isinstance(message, UserMessage)
+    )
     if parts:
         wire.append(ModelRequest(parts))
+
+
+def _content(text: str, images: Sequence[Image]) -> str | list[UserContent]:
+    if not images:
+        return text
+    parts: list[UserContent] = [text] if text else []
+    for image in images:
+        if len(image.data) > limits.IMAGE_BYTES:
+            parts.append(f"(An image of {len(image.data):,} bytes was left out: it is too large.)")
+        else:
+            parts.append(BinaryContent(image.data, media_type=image.media_type))
+    return parts
 
 
 def _response(message: AssistantMessage, provider: str) -> ModelResponse:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from cloister.core.records import Usage
 from cloister.core.routes import ModelEntry
-from cloister.model.catalog import CATALOG, FREE
+from cloister.model.catalog import CATALOG, FREE, LOCAL
+from cloister.model.local_files import FILES, OWN_WINDOW
 
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo
@@ -29,6 +30,9 @@ def window(name: str, entries: Mapping[str, ModelEntry]) -> int | None:
     entry = entries.get(name)
     if entry is not None and entry.window is not None:
         return entry.window
+    kind, _, model = name.partition(":")
+    if kind == LOCAL:
+        return FILES[model].window if model in FILES else OWN_WINDOW
     known = _known(name)
     return None if known is None else known.context_window
 

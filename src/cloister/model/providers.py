@@ -1,14 +1,13 @@
-"""Real models behind the seam: Anthropic, OpenAI, Google, and any server that speaks OpenAI's chat completions.
+"""Real models behind the seam: every provider of the catalog.
 
 Only pydantic-ai's model classes are used: one request in, one stream out. Retries, tools and the loop are ours.
 This module is imported when a model is opened and not before, because it and the SDKs take seconds to load.
 """
 
 import logging
-import warnings
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 
 import anyio
 import httpx2
@@ -28,9 +27,11 @@ from pydantic_ai.settings import ModelSettings
 
 from cloister.core.errors import OutsideError
 from cloister.model.api import Failure, Model, Reply, Request, TextDelta
-from cloister.model.catalog import CATALOG, COMPATIBLE, COMPATIBLE_KEY_VARIABLE, COMPATIBLE_MODEL
+from cloister.model.catalog import CATALOG, FIRST_LISTED
 from cloister.model.failures import Origin, failure_from
-from cloister.model.messages import calls_of, parameters, to_opaque, to_wire, usage_of
+from cloister.model.messages import calls_of, parameters, to_opaque, to_wire, unfenced, usage_of
+from cloister.model.schema import problem
+from cloister.model.wires import Endpoint, build
 
 logger = logging.getLogger(__name__)
 
@@ -41,58 +42,34 @@ CLOSE_SECONDS = 5.0
 LIST_SECONDS = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Endpoint:
-    """What is needed to talk to one model."""
-
-    kind: str
-    model: str
-    url: str
-    key: str | None
-    key_variable: str
-
-
 @asynccontextmanager
-async def open_provider(kind: str, model: str, *, key: str, url: str | None = None) -> AsyncGenerator[Model]:
-    """A model of a provider in the catalog; `url` replaces the address it is usually served at."""
-    provider = CATALOG[kind]
-    where = url or provider.url or ""
-    async with _open(_Endpoint(kind, model, where, key, provider.key_variable)) as remote:
-        yield remote
+async def open_remote(endpoint: Endpoint) -> AsyncGenerator[Model]:
+    """A model that somebody serves. Its name `FIRST_LISTED` is the first that the server lists.
 
-
-@asynccontextmanager
-async def open_compatible(model: str, *, url: str, key: str | None = None) -> AsyncGenerator[Model]:
-    """A model of the server at `url`; the model name `default` is the first that the server lists.
-
-    Raises `OutsideError` (`model_unreachable`) when it must be asked for that and does not answer.
+    Raises `OutsideError` (`model_unreachable`) when the server must be asked for that and does not answer, and
+    `UserError` (`no_extra`, `no_region`).
     """
-    if model == COMPATIBLE_MODEL:
-        model = await _first_listed(url, key)
-    async with _open(_Endpoint(COMPATIBLE, model, url, key, COMPATIBLE_KEY_VARIABLE)) as remote:
-        yield remote
-
-
-@asynccontextmanager
-async def _open(endpoint: _Endpoint) -> AsyncGenerator[Model]:
-    # Importing an SDK takes a second or more; other runs must not stand still for it.
+    if endpoint.model == FIRST_LISTED:
+        listed = await _first_listed(endpoint.url or "", endpoint.key)
+        endpoint = replace(endpoint, model=listed)
     async with create_async_httpx2_client(
         timeout=httpx2.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS)
     ) as http:
-        wire = await to_thread.run_sync(_BUILDERS[endpoint.kind], endpoint, http)
+        # Importing an SDK takes a second or more; other runs must not stand still for it.
+        wire = await to_thread.run_sync(build, endpoint, http)
         yield RemoteModel(endpoint, wire, http)
 
 
 class RemoteModel:
     """A `Model` served by somebody else."""
 
-    def __init__(self, endpoint: _Endpoint, wire: WireModel, http: httpx2.AsyncClient) -> None:
+    def __init__(self, endpoint: Endpoint, wire: WireModel, http: httpx2.AsyncClient) -> None:
         self._endpoint = endpoint
         self._wire = wire
         self._answered: dict[int, httpx2.Response] = {}
         """The HTTP response to the request that a task is making, by the task's id."""
         http.event_hooks["response"].append(self._note_response)
-        self._origin = Origin(self.name, endpoint.key_variable, endpoint.key)
+        self._origin = Origin(self.name, CATALOG[endpoint.kind].key_variable, endpoint.secrets)
 
     @property
     def name(self) -> str:
@@ -103,22 +80,24 @@ class RemoteModel:
         stack = AsyncExitStack()
         try:
             opened = await self._ask(stack, request)
-            async with aclosing(self._items(opened)) as items:
+            async with aclosing(self._items(opened, request.schema)) as items:
                 yield items
         finally:
             await self._close(stack)
 
     async def _ask(self, stack: AsyncExitStack, request: Request) -> StreamedResponse | Failure:
-        # max_retries=0: the loop decides when to try again, and says so in the log.
-        settings = ModelSettings(
-            max_tokens=request.max_tokens, timeout=SILENCE_SECONDS, max_retries=0, cache=True
-        )
+        settings = ModelSettings(max_tokens=request.max_tokens, cache=True)
+        if CATALOG[self._endpoint.kind].wire != "bedrock":  # whose client was told when it was made
+            # max_retries=0: the loop decides when to try again, and says so in the log.
+            settings.update(timeout=SILENCE_SECONDS, max_retries=0)
         if request.temperature is not None:
             settings["temperature"] = request.temperature
         try:
             return await stack.enter_async_context(
                 self._wire.request_stream(
-                    to_wire(request.messages, self._endpoint.kind), settings, parameters(request)
+                    to_wire(request.messages, self._endpoint.kind),
+                    settings,
+                    parameters(request, native=self._wire.profile.get("supports_json_schema_output", False)),
                 )
             )
         except Exception as error:  # the seam's promise: a provider's error is an item of the stream
@@ -131,7 +110,9 @@ class RemoteModel:
     async def _note_response(self, response: httpx2.Response) -> None:
         self._answered[anyio.get_current_task().id] = response
 
-    async def _items(self, opened: StreamedResponse | Failure) -> AsyncGenerator[TextDelta | Reply | Failure]:
+    async def _items(
+        self, opened: StreamedResponse | Failure, schema: dict[str, object] | None
+    ) -> AsyncGenerator[TextDelta | Reply | Failure]:
         if isinstance(opened, Failure):
             yield opened
             return
@@ -149,7 +130,8 @@ class RemoteModel:
                 text += piece
                 yield TextDelta(piece)
         try:
-            yield self._ended(opened.get(), text)
+            ended = self._ended(opened.get(), text)
+            yield self._as_asked(ended, schema) if schema is not None and isinstance(ended, Reply) else ended
         except Exception as error:  # as in `_ask`
             yield failure_from(error, self._origin)
 
@@ -167,6 +149,18 @@ class RemoteModel:
         if not text and not calls and stop != "length":
             return Failure("bad_reply", f"{self.name} sent an empty reply.", retryable=True)
         return Reply(text, calls, usage_of(response), stop, to_opaque(response, self._endpoint.kind))
+
+    def _as_asked(self, reply: Reply, schema: dict[str, object]) -> Reply | Failure:
+        """The reply if its text is JSON as the schema wants it."""
+        try:
+            wrong = problem(msgspec.json.decode(unfenced(reply.text)), schema)
+        except (msgspec.MsgspecError, RecursionError):
+            wrong = "it is not JSON"
+        if wrong is None:
+            return msgspec.structs.replace(reply, text=unfenced(reply.text))
+        return Failure(
+            "bad_reply", f"{self.name} did not reply in the form asked for: {wrong}.", retryable=True
+        )
 
     async def _close(self, stack: AsyncExitStack) -> None:
         """Drop the connection, whatever state it is in; what it has to say no longer matters."""
@@ -188,49 +182,6 @@ def _text_of(event: ModelResponseStreamEvent) -> str:
             return ""
 
 
-def _anthropic(endpoint: _Endpoint, http: httpx2.AsyncClient) -> WireModel:
-    from pydantic_ai.models.anthropic import AnthropicModel
-    from pydantic_ai.providers.anthropic import AnthropicProvider
-
-    return AnthropicModel(
-        endpoint.model,
-        provider=AnthropicProvider(api_key=endpoint.key or "", base_url=endpoint.url, http_client=http),
-    )
-
-
-def _openai(endpoint: _Endpoint, http: httpx2.AsyncClient) -> WireModel:
-    from pydantic_ai.models.openai import OpenAIChatModel
-    from pydantic_ai.profiles.openai import OpenAIModelProfile
-    from pydantic_ai.providers.openai import OpenAIProvider
-    from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
-
-    if endpoint.kind == COMPATIBLE:
-        provider = OpenAICompatibleProvider(
-            COMPATIBLE, base_url=endpoint.url, api_key=endpoint.key, http_client=http
-        )
-    else:
-        provider = OpenAIProvider(base_url=endpoint.url, api_key=endpoint.key, http_client=http)
-    # A stream that ends without saying why was cut off; half a tool call must not look like a whole one.
-    whole = OpenAIModelProfile(openai_chat_streaming_requires_finish_reason=True)
-    return OpenAIChatModel(endpoint.model, provider=provider, profile=whole)
-
-
-def _google(endpoint: _Endpoint, http: httpx2.AsyncClient) -> WireModel:
-    with warnings.catch_warnings():
-        # Compiling the SDK for the first time warns about an escape in one of its docstrings.
-        warnings.filterwarnings("ignore", message="invalid escape sequence")
-        from pydantic_ai.models.google import GoogleModel
-        from pydantic_ai.providers.google import GoogleProvider
-
-    return GoogleModel(
-        endpoint.model,
-        provider=GoogleProvider(api_key=endpoint.key or "", base_url=endpoint.url, http_client=http),
-    )
-
-
-_BUILDERS = {"anthropic": _anthropic, "openai": _openai, "google": _google, COMPATIBLE: _openai}
-
-
 class _Listed(msgspec.Struct, frozen=True):
     id: str
 
@@ -249,9 +200,9 @@ async def _first_listed(url: str, key: str | None) -> str:
     except (httpx2.HTTPError, httpx2.InvalidURL):
         raise OutsideError(
             "model_unreachable",
-            f"No model server answers at {url}: start it, or correct CLOISTER_MODEL_URL.",
+            f"No model server answers at {url}: start it, or correct its URL in the settings.",
             retryable=True,
         ) from None
     except msgspec.MsgspecError:
         listed = ()
-    return listed[0].id if listed else COMPATIBLE_MODEL
+    return listed[0].id if listed else FIRST_LISTED

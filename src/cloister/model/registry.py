@@ -1,4 +1,4 @@
-"""From a model's name to a model: `anthropic:NAME`, `openai:NAME`, `google:NAME`, `compatible:NAME`, `script:FILE`."""
+"""From a model's name to a model: `PROVIDER:NAME` for every provider of the catalog, or `script:FILE`."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -11,13 +11,16 @@ from cloister.core.errors import UserError
 from cloister.core.routes import ModelRoutes
 from cloister.core.text import one_line
 from cloister.model.api import Model
-from cloister.model.catalog import CATALOG, COMPATIBLE, COMPATIBLE_KEY_VARIABLE, COMPATIBLE_MODEL, SCRIPT
+from cloister.model.catalog import CATALOG, COMPATIBLE, LOCAL, SCRIPT, Amazon
+from cloister.model.json_actions import JsonActions
+from cloister.model.local import LocalHost, LocalModel
+from cloister.model.local_files import FILES, is_path
 from cloister.model.scripted import ScriptedModel, load_script
 
 NO_MODEL = (
     "No model is configured: set "
-    + ", ".join(provider.key_variable for provider in CATALOG.values())
-    + " or CLOISTER_MODEL_URL, or use --model script:FILE."
+    + ", ".join(dict.fromkeys(p.key_variable for p in CATALOG.values() if p.needs_key))
+    + " or CLOISTER_MODEL_URL, or run `cloister model fetch` and use --model local."
 )
 
 
@@ -31,6 +34,15 @@ class Access:
     url: str | None = None
     """Base URL of an OpenAI-compatible server."""
     routes: ModelRoutes = field(default_factory=ModelRoutes)
+    amazon: Amazon | None = None
+    """Who asks Bedrock, and where."""
+    local: LocalHost | None = None
+    """Who runs models on this machine."""
+
+    def url_of(self, kind: str) -> str | None:
+        """Where a provider of the catalog is served: the settings count before what is usual."""
+        own = self.url if kind == COMPATIBLE else None
+        return self.routes.url.get(kind) or own or CATALOG[kind].url
 
 
 def choose(name: str | None, access: Access) -> str:
@@ -46,14 +58,14 @@ def choose(name: str | None, access: Access) -> str:
         if not model:
             raise UserError("unknown_model", "Which script? Name its file: --model script:FILE.")
         return wanted
-    if kind == COMPATIBLE:
-        _check_url(access.url)
-        return f"{kind}:{model or COMPATIBLE_MODEL}"
+    if kind == LOCAL:
+        return f"{kind}:{_local_name(model)}"
     provider = CATALOG.get(kind)
     if provider is None:
         raise UserError("unknown_model", f"There is no model {one_line(wanted)!r}: {_spellings()}")
-    if not access.keys.get(kind):
+    if provider.needs_key and not access.keys.get(kind):
         raise UserError("no_key", f"{provider.title} needs a key: set {provider.key_variable}.")
+    _check_url(kind, access.url_of(kind))
     return f"{kind}:{model or provider.model}"
 
 
@@ -69,14 +81,19 @@ async def open_model(name: str | None, access: Access) -> AsyncGenerator[Model]:
         yield await to_thread.run_sync(_load, model)
         return
     await to_thread.run_sync(_import_providers)
-    from cloister.model.providers import open_compatible, open_provider
+    if kind == LOCAL:
+        if access.local is None:
+            raise UserError("no_local", "Local models are not served here.")
+        await access.local.served(model)
+        yield LocalModel(model, access.local)
+        return
+    from cloister.model.providers import open_remote
+    from cloister.model.wires import Endpoint
 
-    if kind == COMPATIBLE:
-        opened = open_compatible(model, url=access.url or "", key=access.keys.get(COMPATIBLE))
-    else:
-        opened = open_provider(kind, model, key=access.keys[kind])
-    async with opened as remote:
-        yield remote
+    endpoint = Endpoint(kind, model, access.url_of(kind), access.keys.get(kind), access.amazon)
+    async with open_remote(endpoint) as remote:
+        entry = access.routes.entry.get(f"{kind}:{model}") or access.routes.entry.get(remote.name)
+        yield JsonActions(remote) if entry is not None and entry.mode == "json" else remote
 
 
 def _load(path: str) -> ScriptedModel:
@@ -92,22 +109,32 @@ def _first_usable(access: Access) -> str:
     # Who names a server of their own means it, whatever keys lie around.
     if access.url:
         return COMPATIBLE
-    for kind in CATALOG:
-        if access.keys.get(kind):
+    for kind, provider in CATALOG.items():
+        if access.keys.get(kind) and (provider.needs_key or provider.extra):
             return kind
     raise UserError("no_model", NO_MODEL)
 
 
-def _check_url(url: str | None) -> None:
-    if not url:
+def _check_url(kind: str, url: str | None) -> None:
+    if not url and kind == COMPATIBLE:
         raise UserError(
             "no_model_url",
             f"{COMPATIBLE}:NAME needs a server: set CLOISTER_MODEL_URL to its base URL, e.g. http://localhost:8080/v1 "
-            f"(and {COMPATIBLE_KEY_VARIABLE} if it wants a key).",
+            f"(and {CATALOG[kind].key_variable} if it wants a key).",
         )
-    if not url.startswith(("http://", "https://")):
-        raise UserError("no_model_url", "CLOISTER_MODEL_URL must begin with http:// or https://.")
+    if url and not url.startswith(("http://", "https://")):
+        raise UserError("no_model_url", f"The URL of {kind} must begin with http:// or https://.")
+
+
+def _local_name(model: str) -> str:
+    name = model or next(iter(FILES))
+    if name not in FILES and not is_path(name):
+        raise UserError(
+            "unknown_model",
+            f"There is no local model {one_line(name)!r}: use {', '.join(FILES)}, or the path of a GGUF file.",
+        )
+    return name
 
 
 def _spellings() -> str:
-    return "use " + ", ".join(f"{kind}:NAME" for kind in (*CATALOG, COMPATIBLE)) + f" or {SCRIPT}:FILE."
+    return "use " + ", ".join(f"{kind}:NAME" for kind in (*CATALOG, LOCAL)) + f" or {SCRIPT}:FILE."

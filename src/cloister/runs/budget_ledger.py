@@ -75,18 +75,11 @@ class SqliteLedger:
 
     async def accounts(self) -> tuple[Account, ...]:
         """Every level above the runs, with a limit or without, as it stands."""
-        return await self._database.look(self._all) or ()
+        return await self._database.look(partial(accounts, self._tree, self._now())) or ()
 
     async def accounts_of(self, run: RunId) -> tuple[Account, ...]:
-        """The levels above one run. Raises `UserError` for none such; the caller has resolved it."""
-        return await self._database.look(partial(self._of, run)) or ()
-
-    def _all(self, db: sqlite3.Connection) -> tuple[Account, ...]:
-        return tuple(all_accounts(_Books(db, self._tree, self._now())))
-
-    def _of(self, run: RunId, db: sqlite3.Connection) -> tuple[Account, ...]:
-        books = _Books(db, self._tree, self._now())
-        return tuple(accounts_of(books, *books.group_of(run)))
+        """The levels above one run, which there is."""
+        return await self._database.look(partial(above, self._tree, self._now(), run)) or ()
 
     def _reserve(self, run: RunId, ticket: str, call: Call, db: sqlite3.Connection) -> Held | Over:
         keep(db)
@@ -96,15 +89,15 @@ class SqliteLedger:
                 db.execute("DELETE FROM ledger_holds WHERE owner = ?", (owner,))
         books = _Books(db, self._tree, self._now())
         group = books.group_of(run)
-        accounts = tuple(each for each in accounts_of(books, *group) if each.limits != Limits())
-        answer = granted(accounts, call)
+        limited = tuple(each for each in _above(books, *group) if each.limits != Limits())
+        answer = granted(limited, call)
         if isinstance(answer, Granted):
             hold = answer.hold
             db.execute(
                 "INSERT INTO ledger_holds VALUES (?, ?, ?, ?, ?, ?)",
                 (ticket, run, self._owner, hold.steps, hold.tokens, hold.dollars),
             )
-            return Held(answer, accounts)
+            return Held(answer, limited)
         return answer
 
 
@@ -215,14 +208,24 @@ def _user_account(books: _Books, who: str) -> Account:
     return _account(books, "user", who, limits, period, spent)
 
 
-def accounts_of(books: _Books, repo: str, who: str) -> Iterator[Account]:
-    """The levels above a run of `who` on `repo`, the widest first."""
+def above(tree: BudgetTree, now: float, run: RunId, db: sqlite3.Connection) -> tuple[Account, ...]:
+    """The levels above a run as they stand at `now` (Unix seconds), the widest first. Only reads."""
+    books = _Books(db, tree, now)
+    return tuple(_above(books, *books.group_of(run)))
+
+
+def accounts(tree: BudgetTree, now: float, db: sqlite3.Connection) -> tuple[Account, ...]:
+    """Every level above the runs as it stands at `now`, with a limit or without. Only reads."""
+    return tuple(_all(_Books(db, tree, now)))
+
+
+def _above(books: _Books, repo: str, who: str) -> Iterator[Account]:
     yield _organisation(books)
     yield _project_account(books, repo)
     yield _user_account(books, who)
 
 
-def all_accounts(books: _Books) -> Iterator[Account]:
+def _all(books: _Books) -> Iterator[Account]:
     """The organisation, and every project and user that has a table or has spent something in this month."""
     yield _organisation(books)
     groups = books.spent("month")

@@ -15,19 +15,21 @@ from cloister.core.commands import Entry
 from cloister.core.events import Event
 from cloister.core.records import NewRun
 from cloister.runs.api import RunRow
+from cloister.runs.budget_ledger import BudgetReport
 from cloister.runs.comparing import Compared
 from cloister.runs.tree import TreeView
 from cloister.runs.view import RunView
 from cloister.sandbox.api import SandboxInfo
 from cloister.sandbox.pool import PoolInfo
 from cloister.sandbox.templates.catalog import TemplateInfo
-from cloister.server import commands, files, forks, process, runs, sandboxes, templates
+from cloister.server import budget, commands, files, forks, process, runs, sandboxes, templates
 from cloister.server.auth import OPEN_PATH
 from cloister.server.errors import Problem
 
 Document = dict[str, Any]
 
 RECORDS = (
+    BudgetReport,
     Entry,
     Event,
     NewRun,
@@ -51,6 +53,7 @@ RECORDS = (
     runs.Admitted,
     runs.Answer,
     runs.Say,
+    runs.Use,
     sandboxes.Exec,
     sandboxes.Execute,
     sandboxes.Executed,
@@ -96,6 +99,7 @@ HTTP_ROUTES: tuple[HTTPRouteHandler, ...] = (
     health,
     *runs.ROUTES,
     *forks.ROUTES,
+    *budget.ROUTES,
     *sandboxes.ROUTES,
     *commands.ROUTES,
     *files.ROUTES,

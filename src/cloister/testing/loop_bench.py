@@ -66,6 +66,7 @@ class LoopBench:
     base: str
     computer: LocalComputer
     journal: MemoryJournal
+    prompt: str = "Make add work."
     tree: BudgetTree = field(default_factory=BudgetTree)
     ledger: Ledger = field(default_factory=NoLedger)
     patience: Patience = field(default_factory=Patience)
@@ -92,7 +93,7 @@ class LoopBench:
         baseline = known[0] if known else await run_checks(self.computer, checks, "baseline", _quiet)
         if not known:
             self.journal.add(
-                RunAdmitted(NewRun("Make add work.", "repo"), "me"),
+                RunAdmitted(NewRun(self.prompt, "repo"), "me"),
                 ChecksChosen(checks, found=False),
                 BaselineTaken(baseline),
                 AttemptStarted(0, "script"),

@@ -1,53 +1,13 @@
-"""The streaming formats of three model APIs, as a provider writes them: answers for `model_server`."""
+"""The streaming formats of the model APIs, as a provider writes them: answers for `model_server`."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable
 
 import msgspec
 
 from cloister.testing.model_server import Answer
-
-Ending = Literal["end", "tools", "length", "refused"]
-
-EVENT_STREAM = {"content-type": "text/event-stream"}
-JSON = {"content-type": "application/json"}
-
-
-@dataclass(frozen=True, slots=True)
-class SentCall:
-    """A tool call as it goes over the wire: the JSON text of its arguments, in fragments."""
-
-    id: str
-    name: str
-    fragments: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """One reply, whatever the format."""
-
-    text: tuple[str, ...] = ()
-    calls: tuple[SentCall, ...] = ()
-    ending: Ending = "end"
-    input_tokens: int = 100
-    cached_tokens: int = 40
-    """Part of `input_tokens`."""
-    output_tokens: int = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Wire:
-    """One API's way to say things."""
-
-    reply: Callable[[Sent], Answer]
-    error: Callable[[int, str, str], Answer]
-    """Status, the API's own name for the error, message."""
-
-
-def _event(data: object, name: str | None = None) -> bytes:
-    head = b"" if name is None else b"event: " + name.encode() + b"\n"
-    return head + b"data: " + msgspec.json.encode(data) + b"\n\n"
+from cloister.testing.model_wire import EVENT_STREAM, Sent, Wire, event, json_answer, named
+from cloister.testing.model_wire_bedrock import BEDROCK
+from cloister.testing.model_wire_responses import RESPONSES
 
 
 def _openai_reply(sent: Sent) -> Answer:
@@ -57,7 +17,7 @@ def _openai_reply(sent: Sent) -> Answer:
 
     def chunk(delta: object, reason: str | None = None) -> bytes:
         choices = [{"index": 0, "delta": delta, "finish_reason": reason}]
-        return _event({**base, "choices": choices})
+        return event({**base, "choices": choices})
 
     base = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "test-model"}
     pieces = [chunk({"role": "assistant", "content": ""})]
@@ -79,12 +39,12 @@ def _openai_reply(sent: Sent) -> Answer:
         "total_tokens": sent.input_tokens + sent.output_tokens,
         "prompt_tokens_details": {"cached_tokens": sent.cached_tokens},
     }
-    pieces += [chunk({}, finish), _event({**base, "choices": [], "usage": usage}), b"data: [DONE]\n\n"]
+    pieces += [chunk({}, finish), event({**base, "choices": [], "usage": usage}), b"data: [DONE]\n\n"]
     return Answer(headers=EVENT_STREAM, pieces=tuple(pieces))
 
 
 def _openai_error(status: int, kind: str, message: str) -> Answer:
-    return _json(status, {"error": {"message": message, "type": kind, "param": None, "code": kind}})
+    return json_answer(status, {"error": {"message": message, "type": kind, "param": None, "code": kind}})
 
 
 def _anthropic_reply(sent: Sent) -> Answer:
@@ -105,7 +65,7 @@ def _anthropic_reply(sent: Sent) -> Answer:
         "stop_sequence": None,
         "usage": usage,
     }
-    pieces = [_named({"type": "message_start", "message": message}), _named({"type": "ping"})]
+    pieces = [named({"type": "message_start", "message": message}), named({"type": "ping"})]
     blocks: list[tuple[object, list[object]]] = []
     if sent.text:
         deltas: list[object] = [{"type": "text_delta", "text": text} for text in sent.text]
@@ -114,25 +74,19 @@ def _anthropic_reply(sent: Sent) -> Answer:
         deltas = [{"type": "input_json_delta", "partial_json": part} for part in ("", *call.fragments)]
         blocks.append(({"type": "tool_use", "id": call.id, "name": call.name, "input": {}}, deltas))
     for at, (block, deltas) in enumerate(blocks):
-        pieces.append(_named({"type": "content_block_start", "index": at, "content_block": block}))
-        pieces.extend(
-            _named({"type": "content_block_delta", "index": at, "delta": delta}) for delta in deltas
-        )
-        pieces.append(_named({"type": "content_block_stop", "index": at}))
+        pieces.append(named({"type": "content_block_start", "index": at, "content_block": block}))
+        pieces.extend(named({"type": "content_block_delta", "index": at, "delta": delta}) for delta in deltas)
+        pieces.append(named({"type": "content_block_stop", "index": at}))
     ended = {"stop_reason": stop, "stop_sequence": None}
     pieces.append(
-        _named({"type": "message_delta", "delta": ended, "usage": {"output_tokens": sent.output_tokens}})
+        named({"type": "message_delta", "delta": ended, "usage": {"output_tokens": sent.output_tokens}})
     )
-    pieces.append(_named({"type": "message_stop"}))
+    pieces.append(named({"type": "message_stop"}))
     return Answer(headers=EVENT_STREAM, pieces=tuple(pieces))
 
 
-def _named(event: dict[str, object]) -> bytes:
-    return _event(event, str(event["type"]))
-
-
 def _anthropic_error(status: int, kind: str, message: str) -> Answer:
-    return _json(status, {"type": "error", "error": {"type": kind, "message": message}})
+    return json_answer(status, {"type": "error", "error": {"type": kind, "message": message}})
 
 
 def _google_reply(sent: Sent) -> Answer:
@@ -154,7 +108,7 @@ def _google_reply(sent: Sent) -> Answer:
         candidate: dict[str, object] = {"content": {"role": "model", "parts": list(some)}, "index": 0}
         if reason is not None:
             candidate["finishReason"] = reason
-        return _event(
+        return event(
             {
                 "candidates": [candidate],
                 "usageMetadata": usage,
@@ -168,16 +122,94 @@ def _google_reply(sent: Sent) -> Answer:
 
 
 def _google_error(status: int, kind: str, message: str) -> Answer:
-    return _json(status, {"error": {"code": status, "message": message, "status": kind}})
+    return json_answer(status, {"error": {"code": status, "message": message, "status": kind}})
 
 
-def _json(status: int, body: object) -> Answer:
-    return Answer(status, JSON, (msgspec.json.encode(body),))
+def _mistral_reply(sent: Sent) -> Answer:
+    """As OpenAI's, but all calls come at once and whole, and the counts with the last piece."""
+    finish = {"end": "stop", "tools": "tool_calls", "length": "length", "refused": "error"}[sent.ending]
+    base = {"id": "cmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "test-model"}
 
+    def chunk(delta: object, reason: str | None = None, **more: object) -> bytes:
+        choices = [{"index": 0, "delta": delta, "finish_reason": reason}]
+        return event({**base, "choices": choices, **more})
+
+    pieces = [chunk({"role": "assistant", "content": ""})]
+    pieces.extend(chunk({"content": text}) for text in sent.text)
+    calls = [
+        {"index": at, "id": call.id, "function": {"name": call.name, "arguments": "".join(call.fragments)}}
+        for at, call in enumerate(sent.calls)
+    ]
+    if calls:
+        pieces.append(chunk({"tool_calls": calls}))
+    usage = {
+        "prompt_tokens": sent.input_tokens,
+        "completion_tokens": sent.output_tokens,
+        "total_tokens": sent.input_tokens + sent.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": sent.cached_tokens},
+    }
+    pieces += [chunk({"content": ""}, finish, usage=usage), b"data: [DONE]\n\n"]
+    return Answer(headers=EVENT_STREAM, pieces=tuple(pieces))
+
+
+def _mistral_error(status: int, kind: str, message: str) -> Answer:
+    body = {
+        "object": "error",
+        "message": message,
+        "type": kind,
+        "param": None,
+        "code": "3051" if kind == "3051" else "3000",
+    }
+    return json_answer(status, body)
+
+
+_PLAIN_ERRORS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
+_GOOGLE_ERRORS = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    404: "NOT_FOUND",
+    429: "RESOURCE_EXHAUSTED",
+    503: "UNAVAILABLE",
+}
+_TOO_LONG = ("context_length_exceeded", "This model's maximum context length is 8192 tokens.")
+CHAT = Wire(_openai_reply, _openai_error, _PLAIN_ERRORS, too_long=_TOO_LONG)
 
 WIRES: dict[str, Wire] = {
-    "anthropic": Wire(_anthropic_reply, _anthropic_error),
-    "openai": Wire(_openai_reply, _openai_error),
-    "google": Wire(_google_reply, _google_error),
-    "compatible": Wire(_openai_reply, _openai_error),
+    "anthropic": Wire(
+        _anthropic_reply,
+        _anthropic_error,
+        _PLAIN_ERRORS,
+        too_long=("invalid_request_error", "prompt is too long: 250000 tokens > 200000 maximum"),
+    ),
+    "openai": CHAT,
+    "openai-responses": RESPONSES,
+    "google": Wire(
+        _google_reply,
+        _google_error,
+        _GOOGLE_ERRORS,
+        # It sends arguments as an object, never as text.
+        lacks=frozenset({"fragments"}),
+        too_long=(
+            "INVALID_ARGUMENT",
+            "The input token count (2000000) exceeds the maximum number of tokens allowed (1000000).",
+        ),
+        key_header="x-goog-api-key",
+    ),
+    "mistral": Wire(
+        _mistral_reply,
+        _mistral_error,
+        {},
+        lacks=frozenset({"refused"}),
+        too_long=(
+            "3051",
+            "Prompt contains 40000 tokens, too large for model with 32768",
+        ),
+    ),
+    "bedrock": BEDROCK,
+    "compatible": CHAT,
 }

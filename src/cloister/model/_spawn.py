@@ -1,0 +1,93 @@
+"""Starts the process of a local model; it ends with the block, and with us whatever happens to us."""
+
+import importlib.util
+import os
+import secrets
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from subprocess import PIPE
+
+import anyio
+import anyio.abc
+import msgspec
+
+from cloister.core.errors import HostError, UserError
+from cloister.core.text import one_line
+
+START_SECONDS = 180.0
+"""Reading a gigabyte from a slow disk."""
+LOG_BYTES = 65_536
+
+_PROGRAM = Path(__file__).with_name("llama_process.py")
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What the process is to serve."""
+
+    model: str
+    """Path of the file."""
+    name: str
+    window: int
+    parallel: int = 2
+    port: int = 0
+    """0 takes a free one."""
+
+
+class Serving(msgspec.Struct, frozen=True):
+    """A local model that can be asked."""
+
+    url: str
+    """Base URL, as for any OpenAI-compatible server."""
+    key: str
+    process: anyio.abc.Process
+
+
+class _Ready(msgspec.Struct, frozen=True):
+    url: str
+
+
+@asynccontextmanager
+async def serving(order: Order, log: Path) -> AsyncGenerator[Serving]:
+    """Start it and wait until it can be asked. Raises `UserError` (`no_extra`), `HostError` (`local_model_failed`)."""
+    if importlib.util.find_spec("xllamacpp") is None:
+        raise UserError("no_extra", "Local models need llama.cpp: pip install 'cloister[local]'.")
+    key = secrets.token_urlsafe(24)
+    with log.open("wb") as errors:
+        # Isolated and with nothing of our environment: it needs no keys of ours.
+        process = await anyio.open_process(
+            [sys.executable, "-I", str(_PROGRAM)], stdin=PIPE, stdout=PIPE, stderr=errors, env={}, cwd="/"
+        )
+    try:
+        url = await _started(process, order, key, log)
+        yield Serving(url + "/v1", key, process)
+    finally:
+        with anyio.CancelScope(shield=True):
+            if process.returncode is None:
+                process.kill()
+            await process.aclose()
+
+
+async def _started(process: anyio.abc.Process, order: Order, key: str, log: Path) -> str:
+    assert process.stdin is not None and process.stdout is not None  # noqa: S101  (both are pipes)
+    threads = len(os.sched_getaffinity(0))
+    wanted = {**msgspec.structs.asdict(order), "key": key, "threads": threads}
+    said = b""
+    try:
+        with anyio.fail_after(START_SECONDS):
+            await process.stdin.send(msgspec.json.encode(wanted) + b"\n")
+            while b"\n" not in said:
+                said += await process.stdout.receive(4_096)
+        return msgspec.json.decode(said, type=_Ready).url
+    except (TimeoutError, anyio.EndOfStream, anyio.BrokenResourceError, msgspec.MsgspecError):
+        why = _last_error(log) or "it did not say why"
+        raise HostError(
+            "local_model_failed", f"The local model {order.name} did not start ({why}); its log is {log}."
+        ) from None
+
+
+def _last_error(log: Path) -> str:
+    lines = log.read_bytes()[-LOG_BYTES:].decode("utf-8", errors="replace").splitlines()
+    told = [line for line in lines if " E " in line or "rror" in line]
+    return one_line(told[-1], 200) if told else ""

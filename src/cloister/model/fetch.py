@@ -1,0 +1,81 @@
+"""Bring the file of a model to this machine: goes on where it stopped, and counts only when its hash is right."""
+
+import os
+from pathlib import Path
+
+import httpx2
+from anyio import to_thread
+
+from cloister.core.errors import OutsideError, UserError
+from cloister.model.local_files import PIECE, LocalFile, Progress, Shelf, check_file
+
+SILENCE_SECONDS = 60.0
+
+
+async def fetch(shelf: Shelf, name: str, hub: str, progress: Progress) -> Path:
+    """The verified file of a model; what is there already is only verified.
+
+    Raises `UserError` (`unknown_model`, `bad_model_file`), `OutsideError` (`hub_unreachable`, `bad_model_file`).
+    """
+    file = shelf.entry(name)
+    place = shelf.place(name)
+    if place.is_file():
+        if problem := await to_thread.run_sync(check_file, place, file, progress):
+            raise UserError("bad_model_file", f"{problem} Remove it and fetch it again.")
+        return place
+    if name in shelf.own:
+        return shelf.found(name)
+    place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    part = place.with_suffix(".part")
+    await _download(f"{hub.rstrip('/')}/{file.hub_path}", part, file, progress)
+    if problem := await to_thread.run_sync(check_file, part, file, progress):
+        part.unlink()
+        raise OutsideError("bad_model_file", f"{problem} It was thrown away.")
+    part.replace(place)
+    return place
+
+
+def _had(part: Path, most: int) -> int:
+    """How much of the file has arrived before; what cannot be a beginning of it is removed."""
+    have = part.stat().st_size if part.exists() else 0
+    if have > most:
+        part.unlink()
+        return 0
+    return have
+
+
+async def _download(url: str, part: Path, file: LocalFile, progress: Progress) -> None:
+    """All bytes that `part` lacks. What arrived stays when it breaks off."""
+    have = _had(part, file.bytes)
+    if have == file.bytes:
+        return
+    headers = {"range": f"bytes={have}-"} if have else {}
+    try:
+        async with (
+            httpx2.AsyncClient(timeout=SILENCE_SECONDS, follow_redirects=True) as client,
+            client.stream("GET", url, headers=headers) as answer,
+        ):
+            if answer.status_code not in (200, 206):
+                raise OutsideError(
+                    "hub_unreachable",
+                    f"{url} answered with status {answer.status_code}: try later, or name a file of yours in the "
+                    "settings (local_models).",
+                )
+            # A server that knows no ranges starts again from the first byte.
+            have = have if answer.status_code == 206 else 0
+            with part.open("r+b" if have else "wb") as stream:
+                stream.seek(have)
+                async for piece in answer.aiter_bytes(PIECE):
+                    if have + len(piece) > file.bytes:
+                        raise OutsideError("bad_model_file", f"{url} sends more than the official file has.")
+                    await to_thread.run_sync(stream.write, piece)
+                    have += len(piece)
+                    progress(have, file.bytes)
+                await to_thread.run_sync(os.fsync, stream.fileno())
+    except httpx2.HTTPError as error:
+        raise OutsideError(
+            "hub_unreachable",
+            f"{url} cannot be fetched ({type(error).__name__}); {have:,} bytes are kept: run it again, or name a "
+            "file of yours in the settings (local_models).",
+            retryable=True,
+        ) from None

@@ -1,0 +1,157 @@
+"""For models too small to call tools: one JSON object per turn under a schema, and results as plain text.
+
+The prefix is short and the same each turn, so that a server that keeps it in memory reads only what is new.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import cast
+
+import msgspec
+
+from cloister.core.records import ToolCall
+from cloister.core.text import bounded
+from cloister.model.api import (
+    AssistantMessage,
+    Failure,
+    Message,
+    Model,
+    Reply,
+    Request,
+    TextDelta,
+    ToolMessage,
+    ToolSpec,
+    UserMessage,
+)
+
+REPLY_TOKENS = 2_048
+RESULT_CHARS = 4_000
+"""What such a model sees of one text; it forgets more than it reads."""
+RESTLESS = 0.7
+"""The temperature after it did the same thing twice in a row."""
+
+_HEAD = """\
+You repair code in a repository. Answer with one JSON object, which is done, and its result is shown to you:
+"""
+_TAIL = """\
+Read a file before you change it. Change the code, never the tests. After a change the checks run by themselves.
+When they are green, finish.
+"""
+
+
+class JsonActions:
+    """A `Model` that speaks JSON actions to the model behind it."""
+
+    def __init__(self, behind: Model) -> None:
+        self._behind = behind
+
+    @property
+    def name(self) -> str:
+        return self._behind.name
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncGenerator[AsyncIterator[TextDelta | Reply | Failure]]:
+        if not request.tools or request.schema is not None:
+            async with self._behind.stream(request) as items:
+                yield items
+            return
+        async with (
+            self._behind.stream(action_request(request)) as items,
+            aclosing(_actions(items, len(request.messages))) as actions,
+        ):
+            yield actions
+
+
+async def _actions(
+    items: AsyncIterator[TextDelta | Reply | Failure], turn: int
+) -> AsyncGenerator[TextDelta | Reply | Failure]:
+    """The object that comes is an action; nobody wants to watch it being written."""
+    async for item in items:
+        match item:
+            case Reply():
+                fields = msgspec.json.decode(item.text, type=dict[str, object])
+                call = ToolCall(f"action_{turn}", str(fields.pop("tool")), fields)
+                yield msgspec.structs.replace(item, text="", calls=(call,), stop="tools", opaque=None)
+            case Failure():
+                yield item
+            case TextDelta():
+                pass
+
+
+def action_request(request: Request) -> Request:
+    """The same request, as such a model understands it. Pure."""
+    lines = "\n".join(f"{_example(tool)}  {_first_sentence(tool.description)}" for tool in request.tools)
+    restless = _repeats(request.messages)
+    return Request(
+        system=f"{_HEAD}{lines}\n{_TAIL}",
+        messages=tuple(_conversation(request.messages)),
+        tools=(),
+        max_tokens=min(request.max_tokens, REPLY_TOKENS),
+        temperature=request.temperature if request.temperature is not None else RESTLESS if restless else 0.0,
+        schema={"anyOf": [_form(tool) for tool in request.tools]},
+    )
+
+
+def _form(tool: ToolSpec) -> dict[str, object]:
+    """The object that calls a tool: its name and what it must be given."""
+    fields = cast("dict[str, object]", tool.parameters.get("properties", {}))
+    required = cast("list[str]", tool.parameters.get("required", []))
+    return {
+        "type": "object",
+        "properties": {"tool": {"const": tool.name}, **{name: _bare(fields[name]) for name in required}},
+        "required": ["tool", *required],
+        "additionalProperties": False,
+    }
+
+
+def _bare(field: object) -> dict[str, object]:
+    """Without the words, which would be read again with each turn."""
+    words = ("description", "title", "default")
+    return {key: value for key, value in cast("dict[str, object]", field).items() if key not in words}
+
+
+def _example(tool: ToolSpec) -> str:
+    required = cast("list[str]", tool.parameters.get("required", []))
+    return msgspec.json.encode({"tool": tool.name, **dict.fromkeys(required, "…")}).decode()
+
+
+def _first_sentence(text: str) -> str:
+    return text.partition(". ")[0].rstrip(".") + "."
+
+
+def _conversation(messages: Sequence[Message]) -> list[Message]:
+    """Each call followed by its result, everything else as it was said; never two of one side in a row."""
+    results = {message.call: message for message in messages if isinstance(message, ToolMessage)}
+    said: list[Message] = []
+    for message in messages:
+        match message:
+            case UserMessage():
+                _say(said, message.text)
+            case AssistantMessage() if message.calls:
+                for call in message.calls:
+                    said.append(AssistantMessage(_action(call)))
+                    result = results.get(call.id)
+                    _say(said, "(no result)" if result is None else result.text)
+            case AssistantMessage():
+                said.append(AssistantMessage(message.text or "(nothing)"))
+            case ToolMessage():
+                pass  # said with its call
+    return said
+
+
+def _say(said: list[Message], text: str) -> None:
+    text = bounded(text, RESULT_CHARS)
+    if said and isinstance(last := said[-1], UserMessage):
+        said[-1] = UserMessage(f"{last.text}\n\n{text}")
+    else:
+        said.append(UserMessage(text))
+
+
+def _action(call: ToolCall) -> str:
+    return msgspec.json.encode({"tool": call.name, **call.arguments}).decode()
+
+
+def _repeats(messages: Sequence[Message]) -> bool:
+    """Whether the last two actions are the same one: asked in the same way, it would do it again."""
+    done = [_action(call) for m in messages if isinstance(m, AssistantMessage) for call in m.calls]
+    return len(done) >= 2 and done[-1] == done[-2]

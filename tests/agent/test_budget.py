@@ -1,0 +1,260 @@
+"""Every call to a model is paid, and an attempt whose budget is spent ends with what is left said and saved."""
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+from cloister.agent.budget import NoLedger, Payer, Purse
+from cloister.agent.budgeted import BudgetedModels
+from cloister.agent.loop import Workplace
+from cloister.core.budget_tree import BudgetTree
+from cloister.core.errors import Bug
+from cloister.core.events import (
+    AskAnswered,
+    AskRaised,
+    BudgetExtended,
+    BudgetSpent,
+    BudgetWarned,
+    ModelReplied,
+    ModelSpent,
+    RunAdmitted,
+    TurnEnded,
+)
+from cloister.core.records import Budget, NewRun, Patience
+from cloister.core.routes import ModelEntry, ModelRoutes
+from cloister.model.api import Failure, Reply, Request, UserMessage
+from cloister.model.registry import Access
+from cloister.model.routing import Job, open_models
+from cloister.model.script import load_script
+from cloister.model.scripted import ScriptedModel
+from cloister.testing.loop_bench import LoopBench, open_bench
+from cloister.testing.memory_journal import MemoryJournal
+from cloister.testing.model_sole import SoleModel
+
+pytestmark = pytest.mark.anyio
+
+SRC = Path(__file__).parents[2] / "src" / "cloister"
+
+NOTES = """
+[[reply]]
+name = "again"
+say = "I write a note."
+calls = [{ tool = "bash", command = "date +%N >> notes.txt" }]
+branch = [{ when = "budget of this attempt is spent", goto = "last" }, { goto = "again" }]
+
+[[reply]]
+name = "last"
+say = "The sign in calc.py is still wrong."
+"""
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> LoopBench:
+    return await open_bench(tmp_path)
+
+
+async def test_a_model_that_does_not_pay_cannot_get_into_the_loop(tmp_path: Path) -> None:
+    path = tmp_path / "m.toml"
+    path.write_text('[[reply]]\nsay = "x"\n')
+    unpaid: Any = SoleModel(ScriptedModel(load_script(path)))
+    nothing: Any = None
+    with pytest.raises(Bug, match="without a budget"):
+        Workplace(0, nothing, nothing, unpaid, (), Budget(), nothing, nothing, "", (), (), 1.0)
+
+
+def test_nothing_above_the_models_streams_from_one_but_through_the_purse() -> None:
+    """Whoever calls `.stream(` is one of these, and these are given models that pay."""
+    callers = {
+        str(path.relative_to(SRC))
+        for layer in ("agent", "runs", "egress", "server", "app.py")
+        for path in ([SRC / layer] if layer.endswith(".py") else (SRC / layer).rglob("*.py"))
+        if "model.stream(" in path.read_text(encoding="utf-8")
+    }
+    assert callers <= {
+        "agent/ask_model.py",
+        "agent/budgeted.py",
+        "agent/condense.py",
+        "agent/tournament.py",  # inside of what pays
+        "runs/ranking.py",
+    }
+
+
+async def test_when_the_steps_are_spent_the_model_says_what_is_left_and_the_work_is_kept(
+    bench: LoopBench,
+) -> None:
+    ended = await bench.work(NOTES, budget=Budget(steps=3))
+    assert ended.outcome == "budget"
+    assert "3 steps is spent." in ended.reason
+    assert "The sign in calc.py is still wrong." in ended.reason
+    assert ended.commit != bench.base
+    assert len(bench.of(ModelReplied)) == 3
+    [last] = [b for b in bench.journal.bodies if isinstance(b, ModelSpent)]
+    assert last.purpose == "wrap_up"
+    [spent] = [b for b in bench.journal.bodies if isinstance(b, BudgetSpent)]
+    assert (spent.what, spent.spent, spent.limit) == ("steps", 3, 3)
+
+
+async def test_when_there_is_nothing_left_for_last_words_the_evidence_speaks(bench: LoopBench) -> None:
+    ended = await bench.work(NOTES, budget=Budget(tokens=100))
+    assert ended.outcome == "budget"
+    assert "100 tokens is spent." in ended.reason
+    assert "Still red" in ended.reason
+    assert bench.of(ModelReplied) == bench.of(ModelSpent) == []
+
+
+async def test_what_a_turn_had_done_when_its_time_was_over_is_saved(bench: LoopBench) -> None:
+    script = '[[reply]]\ncalls = [{ tool = "bash", command = "echo kept > kept.txt; sleep 1000" }]'
+    ended = await bench.work(script, budget=Budget(seconds=3.0))
+    assert ended.outcome == "budget"
+    assert "3 seconds" in ended.reason
+    assert ended.commit != bench.base
+    [turn] = [b for b in bench.journal.bodies if isinstance(b, TurnEnded)]
+    assert (turn.commit, turn.changed) == (ended.commit, True)
+
+
+async def test_a_warning_is_given_once_and_the_model_is_told(bench: LoopBench) -> None:
+    script = NOTES.replace(
+        '{ goto = "again" }', '{ when = "Most of the budget", goto = "hurry" }, { goto = "again" }'
+    )
+    script += '\n[[reply]]\nname = "hurry"\ncalls = [{ tool = "edit", path = "calc.py", old = "a - b", new = "a + b" }]\n'
+    script += '\n[[reply]]\ncalls = [{ tool = "finish", summary = "In time." }]\n'
+    bench.patience = Patience(unchanged=0)
+    ended = await bench.work(script, budget=Budget(steps=15))
+    assert ended.outcome == "green", ended.reason
+    warned = [
+        (b.level, b.what, b.spent, b.limit) for b in bench.journal.bodies if isinstance(b, BudgetWarned)
+    ]
+    assert warned == [("run", "steps", 12, 15), ("attempt", "steps", 12, 15)]
+
+
+async def test_a_person_may_give_more_and_is_asked_again_when_that_is_spent(bench: LoopBench) -> None:
+    bench.tree = BudgetTree(ask=True, extend_percent=50)
+    answers = iter(("allow", "deny"))
+
+    async def answer() -> None:
+        seen = 0
+        while True:
+            await bench.journal.changed(seen)
+            for event in bench.journal.events[seen:]:
+                if isinstance(event.body, AskRaised):
+                    said = next(answers)
+                    bench.journal.add(
+                        AskAnswered(event.body.ask, "allow" if said == "allow" else "deny", "ada")
+                    )
+            seen = len(bench.journal.events)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(answer)
+        bench.run_budget = Budget(steps=4)
+        ended = await bench.work(NOTES, budget=Budget(steps=50), ask_seconds=30)
+        assert ended.outcome == "budget"
+        tasks.cancel_scope.cancel()
+    assert len(bench.of(ModelReplied)) == 6
+    asks = [b for b in bench.journal.bodies if isinstance(b, AskRaised)]
+    assert [("2 steps more" in ask.action, ask.default) for ask in asks] == [(True, "deny"), (False, "deny")]
+    [more] = [b for b in bench.journal.bodies if isinstance(b, BudgetExtended)]
+    assert (more.level, more.what, more.amount, more.who) == ("run", "steps", 2, "ada")
+
+
+async def test_nobody_answers_and_the_work_ends_as_without_asking(bench: LoopBench) -> None:
+    bench.tree = BudgetTree(ask=True)
+    ended = await bench.work(NOTES, budget=Budget(steps=2), ask_seconds=0.01)
+    assert (ended.outcome, len(bench.of(ModelReplied))) == ("budget", 2)
+    assert [b.who for b in bench.journal.bodies if isinstance(b, AskAnswered)] == ["deadline"]
+
+
+async def test_money_ends_an_attempt_by_the_prices_that_are_known(bench: LoopBench, tmp_path: Path) -> None:
+    path = tmp_path / "priced.toml"
+    path.write_text(NOTES.replace('say = "I', 'input_tokens = 1000\noutput_tokens = 100\nsay = "I'))
+    name = f"script:{path}"
+    entry = ModelEntry(input_price=10.0, output_price=50.0)
+    access = Access(routes=ModelRoutes(code=name, entry={name: entry}))
+    bench.patience = Patience(unchanged=0)
+    async with open_models(access, Job("repo")) as models:
+        bench.models = lambda _: models
+        ended = await bench.work("[[reply]]\nsay = ''", budget=Budget(dollars=0.2))
+    replies = [b for b in bench.journal.bodies if isinstance(b, ModelReplied)]
+    assert ended.outcome == "budget"
+    assert "$0.20 is spent." in ended.reason
+    assert replies
+    assert all(b.cost == pytest.approx(0.015) for b in replies)
+    spent = sum(b.cost or 0 for b in bench.journal.bodies if isinstance(b, ModelReplied | ModelSpent))
+    assert spent <= 0.2
+
+
+def _journal() -> MemoryJournal:
+    return MemoryJournal(RunAdmitted(NewRun("p", "r"), "me"))
+
+
+def _models(tmp_path: Path, script: str, journal: MemoryJournal, budget: Budget) -> BudgetedModels:
+    path = tmp_path / "m.toml"
+    path.write_text(script)
+    purse = Purse(journal, budget, BudgetTree(), NoLedger(), 1.0)
+    return BudgetedModels(SoleModel(ScriptedModel(load_script(path))), purse)
+
+
+ASKING = Request("", (UserMessage("Which is better?"),), (), max_tokens=500)
+
+
+async def test_a_call_that_nobody_records_is_in_the_log_all_the_same(tmp_path: Path) -> None:
+    journal = _journal()
+    models = _models(tmp_path, '[[reply]]\nsay = "The second."\ninput_tokens = 70', journal, Budget())
+    async with models.role("judge").stream(ASKING) as items:
+        assert [type(item) for item in [item async for item in items]][-1] is Reply
+    [spent] = [b for b in journal.bodies if isinstance(b, ModelSpent)]
+    assert (spent.purpose, spent.usage.input_tokens, spent.estimated) == ("judge", 70, False)
+
+
+async def test_a_call_that_is_cut_off_is_paid_by_estimate(tmp_path: Path) -> None:
+    journal = _journal()
+    script = 'pace_seconds = 0.001\n[[reply]]\nsay = "' + "word " * 500 + '"'
+    models = _models(tmp_path, script, journal, Budget())
+    with anyio.move_on_after(5) as scope:
+        async with models.role("code").stream(ASKING) as items:
+            async for _ in items:
+                scope.cancel()
+    [spent] = [b for b in journal.bodies if isinstance(b, ModelSpent)]
+    assert spent.estimated
+    assert spent.usage.input_tokens > 0
+    assert spent.usage.output_tokens > 0
+
+
+async def test_attempts_that_call_at_the_same_time_never_hold_more_than_the_run_has(tmp_path: Path) -> None:
+    journal = _journal()
+    script = '[[reply]]\nsay = "x"\nwait_seconds = 0.05\ninput_tokens = 10\noutput_tokens = 1'
+    models = _models(tmp_path, script, journal, Budget(steps=3))
+    results: list[type] = []
+
+    async def call(attempt: int) -> None:
+        own = models.of(attempt, Budget())
+        async with own.role("code").stream(ASKING) as items:
+            results.append([type(item) async for item in items][-1])
+
+    async with anyio.create_task_group() as tasks:
+        for attempt in range(8):
+            tasks.start_soon(call, attempt)
+    assert results.count(Reply) == 3
+    assert results.count(Failure) == 5
+
+
+async def test_the_budget_of_a_resumed_run_is_what_its_log_says(tmp_path: Path) -> None:
+    journal = _journal()
+    models = _models(
+        tmp_path, '[[reply]]\nsay = "x"\ninput_tokens = 90\noutput_tokens = 10', journal, Budget()
+    )
+    async with models.role("judge").stream(ASKING) as items:
+        _ = [item async for item in items]
+    again = Purse(MemoryJournal(*journal.bodies), Budget(), BudgetTree(), NoLedger(), 1.0)
+    [run] = again.accounts(Payer())
+    assert (run.spent.tokens, run.spent.unpriced) == (100, 100)
+    extended = Purse(
+        MemoryJournal(*journal.bodies, BudgetExtended("run", "r-memory", "tokens", 5, "ada")),
+        msgspec.structs.replace(Budget(), tokens=100),
+        BudgetTree(),
+        NoLedger(),
+        1.0,
+    )
+    assert extended.accounts(Payer())[0].limit("tokens") == 105

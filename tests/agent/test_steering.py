@@ -1,0 +1,86 @@
+"""What a person says while it works is heard, also when it comes with the model's last word."""
+
+from pathlib import Path
+
+import pytest
+
+from cloister.core.events import (
+    AnyBody,
+    AttemptEnded,
+    FinishRefused,
+    ModelReplied,
+    PromptReceived,
+    ToolReturned,
+)
+from cloister.testing.loop_bench import FIX, LoopBench, open_bench
+from cloister.testing.memory_journal import MemoryJournal
+
+pytestmark = pytest.mark.anyio
+
+HEARS = (
+    FIX
+    + """
+branch = [{ when = "Also rename it", goto = "heard" }, { when = "x", goto = "heard" }]
+
+[[reply]]
+name = "heard"
+say = "Heard."
+calls = [{ tool = "finish", summary = "Add adds, and nothing is renamed." }]
+"""
+)
+
+
+class Interrupted(MemoryJournal):
+    """Somebody speaks just before the first event for which `when` holds is appended."""
+
+    def __init__(self, kind: type[AnyBody], after: int = 0) -> None:
+        super().__init__()
+        self._kind = kind
+        self._after = after
+        self._done = False
+
+    def _interrupt(self, bodies: tuple[AnyBody, ...]) -> None:
+        replies = sum(isinstance(body, ModelReplied) for body in self.bodies)
+        if not self._done and replies >= self._after and any(isinstance(b, self._kind) for b in bodies):
+            self._done = True
+            self.add(PromptReceived("Also rename it.", "ada"))
+
+    async def append(self, *bodies: AnyBody) -> None:
+        self._interrupt(bodies)
+        await super().append(*bodies)
+
+    async def append_at(self, last: int, *bodies: AnyBody) -> bool:
+        self._interrupt(bodies)
+        return await super().append_at(last, *bodies)
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        pytest.param((ModelReplied, 1), id="while the model writes its finish"),
+        pytest.param((AttemptEnded, 2), id="at the very moment it is accepted"),
+    ],
+)
+async def test_a_message_that_races_with_finish_is_not_lost(
+    tmp_path: Path, when: tuple[type[AnyBody], int]
+) -> None:
+    bench: LoopBench = await open_bench(tmp_path)
+    bench.journal = Interrupted(*when)
+    ended = await bench.work(HEARS)
+    assert (ended.outcome, ended.reason) == ("green", "Add adds, and nothing is renamed.")
+    assert sum(isinstance(body, AttemptEnded) for body in bench.journal.bodies) == 1
+    [refused] = [b for b in bench.journal.bodies if isinstance(b, FinishRefused)]
+    assert "read it first" in refused.text
+    said = next(n for n, b in enumerate(bench.journal.bodies) if isinstance(b, PromptReceived))
+    later = [b for b in bench.journal.bodies[said:] if isinstance(b, ModelReplied)]
+    assert any(b.text == "Heard." for b in later)
+    answers = [b.ok for b in bench.journal.bodies if isinstance(b, ToolReturned) and b.tool == "finish"]
+    assert answers == [False, True]
+
+
+async def test_a_message_that_the_model_had_seen_does_not_hold_up_its_finish(tmp_path: Path) -> None:
+    bench: LoopBench = await open_bench(tmp_path)
+    bench.journal = Interrupted(ToolReturned, 1)  # during the first turn: the second request tells it
+    ended = await bench.work(FIX)
+    assert (ended.outcome, ended.reason) == ("green", "Add adds.")
+    assert not bench.of(FinishRefused)
