@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from cloister.agent.tournament import lost, unmet
 from cloister.core import limits
 from cloister.core.attempts import Search, part_of
 from cloister.core.lineage import SavePoint
@@ -91,4 +92,5 @@ def unspent(budget: Budget, steps: int, tokens: int, dollars: float) -> Budget:
 
 
 def _red(point: SavePoint, before: int) -> int:
-    return before if point.comparison is None else point.comparison.red
+    found = point.comparison
+    return before if found is None else unmet(found) + len(found.new) + lost(found)
