@@ -17,6 +17,7 @@ from cloister.core.events import (
     ChecksChosen,
     Event,
     RunAdmitted,
+    RunFinished,
 )
 from cloister.core.history import effective
 from cloister.core.ids import RunId
@@ -61,17 +62,15 @@ def result_commit(events: Sequence[Event]) -> str | None:
     for event in reversed(events):
         if isinstance(event.body, ChangeMade):
             return event.body.commit
+    last = events[-1].body
+    if isinstance(last, RunFinished) and last.attempt is not None and last.attempt in attempts_of(events):
+        return attempt_commit(events, last.attempt)
     return _furthest(events)
 
 
 def attempt_commit(events: Sequence[Event], attempt: int) -> str | None:
     """What one attempt has saved last. Raises `UserError` (`no_such_attempt`)."""
-    known = attempts_of(events)
-    if attempt not in known:
-        there = ", ".join(map(str, known)) or "none yet"
-        raise UserError(
-            "no_such_attempt", f"Run {events[0].run} has no attempt {attempt}: there are {there}."
-        )
+    _check_known(events, attempt)
     so_far = progress(effective(seen_by(events, attempt)), attempt)
     return so_far.ended.commit if so_far.ended else so_far.commit
 
