@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import anyio
+from anyio import to_thread
 from anyio.abc import ByteStream
 
 from cloister.agent.budget import NoLedger
@@ -47,6 +48,7 @@ from cloister.runs.commands import Commands, open_commands
 from cloister.runs.comparing import Compared, Subject, compare_runs, parse_subject
 from cloister.runs.conduct import conduct
 from cloister.runs.forking import check_fork, fork_request
+from cloister.runs.kept import Removed, check_kept, remove_files
 from cloister.runs.means import Means, run_layer
 from cloister.runs.result import attempt_log, run_apply, run_diff
 from cloister.runs.sandboxes import Sandboxes, open_sandboxes
@@ -131,6 +133,7 @@ class App:
             if wish.model is not None:
                 chosen(model_access(self.settings), "code", Job(new.repo, wish.model))
         if new.forked_from is not None:
+            check_kept(self.settings.data_dir, new.forked_from.run)
             check_fork(await self._events(new.forked_from.run), new)
 
     async def diff(self, run: RunId, attempt: int | None = None) -> str:
@@ -155,6 +158,11 @@ class App:
             return (await self.fork(run, point.seq, None, who))[0]
         await self.backbone.append_outside(run, RewindRequested(point.seq, who))
         return run
+
+    async def remove(self, run: RunId, who: str) -> Removed:
+        """Delete what a finished run keeps beside its log. Raises `UserError` (`run_not_finished`)."""
+        row = await self.backbone.row(run)
+        return await to_thread.run_sync(remove_files, self.settings.data_dir, run, row.state, who)
 
     async def compare(self, a: str, b: str) -> Compared:
         """Two runs or attempts (`RUN/K`). Raises `UserError` (`no_such_run`, `no_such_attempt`, `bad_attempt`)."""

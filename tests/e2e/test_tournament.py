@@ -88,6 +88,11 @@ def test_a_tournament_stays_inspectable_and_any_save_point_can_be_gone_on_from(c
     cloister("rewind", "last", "--to", str(again))
     assert cloister.events()[-1]["body"]["outcome"] == "green"
 
+    cloister("rm", run)
+    assert "only its log is left" in cloister("diff", run, code=2).stderr
+    assert cloister.events(run)[-1]["body"]["type"] == "RunFinished"
+    assert "only its log is left" in cloister("fork", run, code=2).stderr
+
 
 def test_kill_9_with_attempts_and_forks_in_flight_ends_the_same(cloister: Any) -> None:
     repo = calc(cloister)

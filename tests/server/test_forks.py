@@ -22,7 +22,7 @@ from cloister.forge.change import commit_tree
 from cloister.forge.packs import tree_of
 from cloister.forge.plain import PlainGit
 from cloister.runs.api import Fence
-from cloister.runs.result import bare_repository
+from cloister.runs.kept import bare_repository
 from cloister.testing.sample_repo import SampleRepo
 
 pytestmark = pytest.mark.anyio
@@ -131,3 +131,20 @@ async def test_attempts_are_compared(served: Served, tmp_path: Path) -> None:
     assert (same["same_change"], same["diff"]) == (True, "")
     for a, status in ((f"{fence.run}/x", 400), (f"{fence.run}/7", 404), ("r-nosuchrun", 404)):
         assert (await served.client.get("/v1/compare", params={"a": a, "b": fence.run})).status_code == status
+
+
+async def test_a_removed_run_keeps_its_log_and_nothing_else(served: Served, tmp_path: Path) -> None:
+    working, _ = await _forked_run(served, tmp_path / "working", finished=False)
+    refused = await served.client.delete(f"/v1/runs/{working.run}")
+    assert (refused.status_code, refused.json()["code"]) == (409, "run_not_finished")
+    fence, point = await _forked_run(served, tmp_path, finished=True)
+    before = (await served.client.get(f"/v1/runs/{fence.run}/events")).json()
+    for _ in range(2):
+        assert (await served.client.delete(f"/v1/runs/{fence.run}")).json()["who"] == "tester"
+    assert not bare_repository(served.app.settings.data_dir, fence.run).exists()
+    assert (await served.client.get(f"/v1/runs/{fence.run}/events")).json() == before
+    for path in (f"/v1/runs/{fence.run}/diff", f"/v1/compare?a={fence.run}/0&b={fence.run}"):
+        reply = await served.client.get(path)
+        assert (reply.status_code, reply.json()["code"]) == (409, "run_removed")
+    fork = await served.client.post(f"/v1/runs/{fence.run}/fork", json={"at": point})
+    assert (fork.status_code, fork.json()["code"]) == (409, "run_removed")

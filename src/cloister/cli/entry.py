@@ -18,6 +18,7 @@ from cloister.cli import (
     model,
     ps,
     rewind,
+    rm,
     run,
     sandbox,
     say,
@@ -76,6 +77,7 @@ app.command("tree")(tree.tree)
 app.command("fork")(fork.fork)
 app.command("rewind")(rewind.rewind)
 app.command("compare")(compare.compare)
+app.command("rm")(rm.rm)
 app.command("budget")(budget.budget)
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(template.app, name="template")

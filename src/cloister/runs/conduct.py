@@ -42,10 +42,11 @@ from cloister.core.text import decode
 from cloister.forge import workspace
 from cloister.runs.attempts import Attempts
 from cloister.runs.forking import copy_files, inheritance
+from cloister.runs.kept import bare_repository, check_kept
 from cloister.runs.means import Means
 from cloister.runs.places import Course
 from cloister.runs.ranking import choose_winner
-from cloister.runs.result import bare_repository, make_result
+from cloister.runs.result import make_result
 from cloister.runs.warming import known_baseline
 from cloister.sandbox.api import Report, Sandbox
 from cloister.sandbox.templates.about import Built
@@ -183,6 +184,7 @@ class _Conductor:
         if base is None:
             raise Bug("a save point without a base")
         async with self._phase("fetch"):
+            check_kept(self._means.data_dir, origin.run)
             parent = bare_repository(self._means.data_dir, origin.run)
             await copy_files(parent, point, base.commit, self._bare)
         await self._journal.append(*inherited)

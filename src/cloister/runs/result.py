@@ -28,6 +28,7 @@ from cloister.feedback.compare import compare
 from cloister.forge import change
 from cloister.forge.api import Delivered
 from cloister.forge.plain import PlainGit
+from cloister.runs.kept import bare_repository, check_kept
 from cloister.runs.means import Means
 
 _DELIVERED = ("green", "unproven")
@@ -35,11 +36,6 @@ _DELIVERED = ("green", "unproven")
 
 _UNKNOWN = 1_000_000
 """More red than any attempt whose checks have run."""
-
-
-def bare_repository(data_dir: Path, run: RunId) -> Path:
-    """The run's own repository, which only we write to."""
-    return data_dir / "runs" / run / "repo.git"
 
 
 def base_commit(events: Sequence[Event]) -> str | None:
@@ -159,6 +155,7 @@ async def run_diff(data_dir: Path, run: RunId, events: Sequence[Event], attempt:
     commit = result_commit(events) if attempt is None else attempt_commit(events, attempt)
     if base is None or commit is None or commit == base:
         return ""
+    check_kept(data_dir, run)
     return await change.diff(bare_repository(data_dir, run), base, commit)
 
 
@@ -172,6 +169,7 @@ async def run_apply(data_dir: Path, run: RunId, events: Sequence[Event], repo: s
     if base is None or commit is None or commit == base or not isinstance(admitted, RunAdmitted):
         raise UserError("no_change", f"Run {run} has changed nothing yet: there is nothing to apply.")
     branch = change.branch_name(admitted.request.prompt, run)
+    check_kept(data_dir, run)
     delivered = await PlainGit().deliver(bare_repository(data_dir, run), commit, branch, repo)
     if delivered is None:
         raise UserError("not_a_path", f"{repo} is not a repository on this machine: give a path.")

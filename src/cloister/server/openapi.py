@@ -17,6 +17,7 @@ from cloister.core.records import NewRun
 from cloister.runs.api import RunRow
 from cloister.runs.budget_ledger import BudgetReport
 from cloister.runs.comparing import Compared
+from cloister.runs.kept import Removed
 from cloister.runs.tree import TreeView
 from cloister.runs.view import RunView
 from cloister.sandbox.api import SandboxInfo
@@ -37,6 +38,7 @@ RECORDS = (
     Problem,
     RunRow,
     RunView,
+    Removed,
     TreeView,
     Compared,
     SandboxInfo,
