@@ -55,6 +55,7 @@ from cloister.runs.commands import Commands, open_commands
 from cloister.runs.comparing import Compared, Subject, compare_runs, parse_subject
 from cloister.runs.conduct import conduct
 from cloister.runs.forking import check_fork, fork_request
+from cloister.runs.kept import Removed, check_kept, remove_files
 from cloister.runs.means import Means
 from cloister.runs.result import attempt_log, run_apply, run_diff
 from cloister.runs.rules import RuleFiles, check_allowed, check_role, run_layer
@@ -152,6 +153,7 @@ class App:
             if wish.model is not None:
                 chosen(model_access(self.settings), "code", Job(new.repo, wish.model))
         if new.forked_from is not None:
+            check_kept(self.settings.data_dir, new.forked_from.run)
             check_fork(await self.events(new.forked_from.run), new)
 
     async def diff(self, run: RunId, attempt: int | None = None) -> str:
@@ -178,6 +180,11 @@ class App:
             return (await self.fork(run, point.seq, None, who, role))[0]
         await self.backbone.append_outside(run, RewindRequested(point.seq, who))
         return run
+
+    async def remove(self, run: RunId, who: str) -> Removed:
+        """Delete what a finished run keeps beside its log. Raises `UserError` (`run_not_finished`)."""
+        row = await self.backbone.row(run)
+        return await to_thread.run_sync(remove_files, self.settings.data_dir, run, row.state, who)
 
     async def compare(self, a: str, b: str) -> Compared:
         """Two runs or attempts (`RUN/K`). Raises `UserError` (`no_such_run`, `no_such_attempt`, `bad_attempt`)."""
@@ -222,7 +229,11 @@ def model_shelf(settings: Settings) -> Shelf:
 
 
 def _job(new: NewRun) -> Job:
-    return Job(new.repo, new.model, new.kind)
+    model = new.model
+    if model is None and all(wish.model is not None for wish in new.attempts):
+        # Where every attempt names its own, nobody needs to configure another.
+        model = next((wish.model for wish in new.attempts), None)
+    return Job(new.repo, model, new.kind)
 
 
 def rule_files(settings: Settings) -> RuleFiles:

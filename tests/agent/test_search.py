@@ -21,11 +21,11 @@ def point(seq: int, red: int) -> SavePoint:
 
 
 def tree(*nodes: Node, taken: tuple[str, ...] = ()) -> Tree:
-    return Tree(nodes, BASE, red_before=5, taken=frozenset(taken))
+    return Tree(nodes, BASE, red_before=5, taken=frozenset((0, commit) for commit in taken))
 
 
 def stuck(attempt: int, *points: SavePoint, depth: int = 0) -> Node:
-    return Node(attempt, depth, live=False, stuck=True, points=points)
+    return Node(attempt, attempt, depth, live=False, stuck=True, points=points)
 
 
 def test_greedy_goes_on_from_the_fewest_red_and_of_these_the_earliest() -> None:
@@ -59,7 +59,7 @@ def test_a_fork_has_what_the_stuck_attempt_did_not_spend() -> None:
 
 
 def test_a_beam_fills_its_places_with_the_best_points_of_all_that_are_stuck() -> None:
-    live = Node(2, 0, live=True, stuck=False, points=(point(50, 0),))
+    live = Node(2, 2, 0, live=True, stuck=False, points=(point(50, 0),))
     nodes = (stuck(0, point(10, 3), point(20, 1)), stuck(1, point(30, 2)), live)
     forks = plan(Search("beam", 3), tree(*nodes), 1, LEFT)
     assert [(fork.parent, fork.point.seq) for fork in forks] == [(0, 20), (1, 30)]
@@ -67,9 +67,15 @@ def test_a_beam_fills_its_places_with_the_best_points_of_all_that_are_stuck() ->
     assert plan(Search("beam", 1), tree(*nodes), 1, LEFT) == ()
 
 
+def test_two_lines_with_the_same_files_do_not_stand_in_each_others_way() -> None:
+    nodes = (stuck(0, point(10, 1)), stuck(1, point(10, 1)))
+    (fork,) = plan(GREEDY, tree(*nodes, taken=("c10", "base")), 1, LEFT)
+    assert (fork.parent, fork.point.seq) == (1, 10)
+
+
 def test_the_tree_has_a_depth_and_a_size() -> None:
     assert plan(GREEDY, tree(stuck(0, point(10, 1), depth=limits.SEARCH_DEPTH)), 0, LEFT) == ()
-    many = (Node(n, 0, live=False, stuck=False) for n in range(1, limits.SEARCH_NODES))
+    many = (Node(n, n, 0, live=False, stuck=False) for n in range(1, limits.SEARCH_NODES))
     assert plan(GREEDY, tree(stuck(0, point(10, 1)), *many), 0, LEFT) == ()
 
 

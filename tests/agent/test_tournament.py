@@ -55,6 +55,23 @@ def test_an_attempt_that_weakened_tests_loses_against_one_that_did_not() -> None
     assert tied == ()
 
 
+def test_old_failures_that_nobody_asked_for_count_for_nothing() -> None:
+    old = Comparison(still=("a", "b"), unrelated=("a", "b"), green=True)
+    one = score(AttemptEnded(0, "green", "", "c", old), lines=1, tokens=1)
+    asked = score(
+        AttemptEnded(1, "red", "", "c", Comparison(still=("a", "b"), asked=("a",), unrelated=("b",))),
+        lines=1,
+        tokens=1,
+    )
+    unknown = score(AttemptEnded(2, "red", "", "c", Comparison(still=("a", "b"))), lines=1, tokens=1)
+    assert (one.red, asked.red, unknown.red) == (0, 1, 2)
+
+
+def test_skipped_and_weakened_tests_are_lost_ones() -> None:
+    found = Comparison(missing=("a",), skipped=("b",), weakened=("c", "d"))
+    assert score(AttemptEnded(0, "red", "", "c", found), lines=1, tokens=1).weakened == 4
+
+
 def test_only_equal_evidence_is_a_tie_and_the_earliest_comes_first() -> None:
     scores = [_as(GREEN, 2), _as(GREEN, 1), Score(0, "green", 0, 0, 0, 11, 1_000)]
     for given_order in permutations(scores):

@@ -254,3 +254,34 @@ async def test_what_checks_leave_behind_is_no_part_of_a_change(tmp_path: Path) -
     for litter in ("__pycache__/a.pyc", ".pytest_cache/x", "sub/node_modules/y"):
         await computer.write(litter, b"z")
     assert await workspace.tree(computer, bare, base) == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "true",
+        "cp -p file.txt other; echo more > other; mv other file.txt",
+        "printf x > file.txt; printf y > file.txt",
+        "chmod +x file.txt",
+        "rm file.txt",
+        "ln -sf nowhere file.txt",
+        "mkdir new; touch new/file",
+        "mkdir new; cd new; git init -q; touch file; git add .; git -c user.name=a -c user.email=b@c commit -qm x",
+        "rm .git/cloister-index",
+        "git rm -q --cached file.txt",
+        "git mv file.txt renamed.txt; git commit -qm moved",
+        "echo x > ignored.log",
+    ],
+)
+async def test_a_look_at_what_changed_agrees_with_naming_the_tree_anew(change: str, tmp_path: Path) -> None:
+    repo = SampleRepo(tmp_path / "repo")
+    repo.write(".gitignore", "*.log\n")
+    repo.write("file.txt", "one line\n")
+    repo.commit("First")
+    room = await _room(repo, tmp_path)
+    last = await workspace.tree(room.computer, room.bare, room.base)
+    for line in (change, "true", "echo again >> again.txt"):
+        await room.computer.run(shell(line))
+        looked = await workspace.tree(room.computer, room.bare, room.base, last)
+        assert looked == await workspace.tree(room.computer, room.bare, room.base)
+        last = looked

@@ -33,14 +33,13 @@ from cloister.core.events import (
     BudgetExtended,
     BudgetSpent,
     BudgetWarned,
-    Level,
     ModelReplied,
     ModelSpent,
-    Resource,
 )
 from cloister.core.ids import RunId
 from cloister.core.journal import Journal
 from cloister.core.records import Budget
+from cloister.core.spending import Level, Resource
 
 _Key = tuple[Level, str, Resource, float]
 

@@ -210,18 +210,17 @@ class Context:
             said = cast("PromptReceived", body)
             self._say(event.seq, f"Message from {said.who}:\n{said.text}", unseen=True)
         elif kind is AttemptStarted:
-            self._heed(event.seq, cast("AttemptStarted", body))
+            self._hinted(event.seq, cast("AttemptStarted", body))
         else:
             self._task.extend(_task_part(body))
 
-    def _heed(self, seq: int, body: AttemptStarted) -> None:
+    def _hinted(self, seq: int, body: AttemptStarted) -> None:
         """What all its turns should heed belongs to the task; what a fork is told, to where it begins."""
-        if body.attempt != self._attempt or not body.hint:
-            return
-        if body.parent is None:
-            self._task.append(body.hint)
-        else:
-            self._say(seq, body.hint)
+        if body.attempt == self._attempt and body.hint:
+            if body.parent is None:
+                self._task.append(body.hint)
+            else:
+                self._say(seq, body.hint)
 
     def _take_own(self, seq: int, body: _Own) -> None:
         match body:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from cloister.agent.tournament import lost, unmet
 from cloister.core import limits
 from cloister.core.attempts import Search, part_of
 from cloister.core.lineage import SavePoint
@@ -15,6 +16,8 @@ class Node:
     """One attempt of the tree, as a planner sees it."""
 
     attempt: int
+    root: int
+    """The attempt, among those the run began with, that it descends from."""
     depth: int
     live: bool
     """At work; the one that is stuck is not."""
@@ -42,8 +45,8 @@ class Tree:
     """The untouched base, from which one can always begin anew."""
     red_before: int
     """How much is red there."""
-    taken: frozenset[str]
-    """Commits that were gone on from before: none is tried twice."""
+    taken: frozenset[tuple[int, str]]
+    """Roots and commits that were gone on from before: in one line no files are tried twice."""
 
 
 def plan(search: Search, tree: Tree, stuck: int, left: Budget) -> tuple[Fork, ...]:
@@ -65,12 +68,12 @@ def plan(search: Search, tree: Tree, stuck: int, left: Budget) -> tuple[Fork, ..
         for node in sources
         if node.depth < limits.SEARCH_DEPTH
         for point in (tree.base, *node.points)
-        if point.commit not in tree.taken
+        if (node.root, point.commit) not in tree.taken
     ]
     found.sort(key=lambda one: (_red(one[1], tree.red_before), one[1].seq, one[0].attempt))
-    first: dict[str, tuple[Node, SavePoint]] = {}
+    first: dict[tuple[int, str], tuple[Node, SavePoint]] = {}
     for node, point in found:
-        first.setdefault(point.commit, (node, point))
+        first.setdefault((node.root, point.commit), (node, point))
     picked = list(first.values())[: max(0, room)]
     part = part_of(left, 1 / len(picked)) if picked else left
     if part.steps < 1 or part.tokens < 1 or part.dollars == 0:
@@ -89,4 +92,5 @@ def unspent(budget: Budget, steps: int, tokens: int, dollars: float) -> Budget:
 
 
 def _red(point: SavePoint, before: int) -> int:
-    return before if point.comparison is None else point.comparison.red
+    found = point.comparison
+    return before if found is None else unmet(found) + len(found.new) + lost(found)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from cloister.core.attempts import Score
+from cloister.core.diagnosis import Comparison
 from cloister.core.events import AttemptEnded
 from cloister.core.records import Outcome
 
@@ -22,15 +23,25 @@ _FIELDS = (
 )
 
 
+def unmet(found: Comparison) -> int:
+    """What was asked for and is not green; where nobody could tell what was, all that is still red."""
+    return len(found.asked if found.asked or found.unrelated else found.still)
+
+
+def lost(found: Comparison) -> int:
+    """Tests that are less than they were."""
+    return len(found.missing) + len(found.skipped) + len(found.weakened)
+
+
 def score(ended: AttemptEnded, *, lines: int, tokens: int) -> Score:
     """What the evidence says of an attempt. `lines` is the size of its diff, `tokens` what it cost."""
     found = ended.comparison
     return Score(
         attempt=ended.attempt,
         outcome=ended.outcome,
-        red=len(found.still),
+        red=unmet(found),
         new=len(found.new),
-        weakened=len(found.missing),
+        weakened=lost(found),
         lines=lines,
         tokens=tokens,
     )

@@ -21,6 +21,7 @@ from cloister.cli import (
     ps,
     receipt,
     rewind,
+    rm,
     run,
     sandbox,
     say,
@@ -82,6 +83,7 @@ app.command("rewind")(rewind.rewind)
 app.command("compare")(compare.compare)
 app.command("receipt")(receipt.receipt)
 app.add_typer(audit.app, name="audit")
+app.command("rm")(rm.rm)
 app.command("budget")(budget.budget)
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(template.app, name="template")

@@ -6,6 +6,7 @@ from typing import assert_never
 from cloister.cli.pieces import Line
 from cloister.core import events as e
 from cloister.core.budget import amount
+from cloister.core.spending import Level
 from cloister.core.text import one_line
 
 Minding = (
@@ -15,7 +16,7 @@ Minding = (
 _DONE = {"nudge": "it is told so", "escalate": "somebody else goes on", "stop": "it ends here"}
 
 
-def whose(level: e.Level, name: str) -> str:
+def whose(level: Level, name: str) -> str:
     return "the run's" if level == "run" else f"{level} {one_line(name, 60)}'s"
 
 

@@ -6,6 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cloister.cli.options import AsJson, PromptText, TierWish, settings_of
+from cloister.cli.run_options import (
+    AllowedHosts,
+    AttemptWishes,
+    Checks,
+    FirstGreen,
+    Kind,
+    ModelName,
+    Rules,
+    SearchPolicy,
+)
 
 if TYPE_CHECKING:
     from cloister.core.ids import RunId
@@ -18,53 +28,21 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
     prompt: PromptText,
     repo: Annotated[str, typer.Option("--repo", metavar="PATH|URL", help="The repository to work on.")],
     ref: Annotated[str | None, typer.Option("--ref", help="Branch, tag or commit to start from.")] = None,
-    check: Annotated[
-        list[str] | None,
-        typer.Option("--check", metavar="CMD", help="A command that must be green; repeat for several."),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", help="provider:name, or script:FILE for a scripted model.")
-    ] = None,
-    kind: Annotated[
-        str | None,
-        typer.Option("--kind", help="What kind of task it is, for settings that name models by it."),
-    ] = None,
+    check: Checks = None,
+    model: ModelName = None,
+    kind: Kind = None,
     n: Annotated[int, typer.Option("--n", help="Attempts, each in its own fork; the best one counts.")] = 1,
-    attempt: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--attempt",
-            metavar="model=M,temperature=T,share=S,hint=TEXT",
-            help="An attempt that differs; repeat for several, instead of --n.",
-        ),
-    ] = None,
-    first_green: Annotated[
-        bool, typer.Option("--first-green", help="Stop the other attempts as soon as one is proven.")
-    ] = False,
-    search: Annotated[
-        str | None,
-        typer.Option(
-            "--search",
-            metavar="greedy|beam:K",
-            help="Go on from the best save point when an attempt is stuck.",
-        ),
-    ] = None,
+    attempt: AttemptWishes = None,
+    first_green: FirstGreen = False,
+    search: SearchPolicy = None,
     tier: TierWish = "auto",
     template: Annotated[str, typer.Option("--template", help="What its sandboxes start from.")] = "default",
     steps: Annotated[int | None, typer.Option("--steps", help="Budget: replies of the model.")] = None,
     tokens: Annotated[int | None, typer.Option("--tokens", help="Budget: tokens, in and out.")] = None,
     seconds: Annotated[float | None, typer.Option("--seconds", help="Budget: wall time.")] = None,
     dollars: Annotated[float | None, typer.Option("--dollars", help="Budget: US dollars.")] = None,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allow-host", metavar="HOST", help="A host the run asks to reach; repeat for several."
-        ),
-    ] = None,
-    rule: Annotated[
-        list[str] | None,
-        typer.Option("--rule", metavar="RULE", help="E.g. 'deny bash:git push*'; repeat for several."),
-    ] = None,
+    allow_host: AllowedHosts = None,
+    rule: Rules = None,
     detach: Annotated[bool, typer.Option("--detach", help="Let a server do it and return at once.")] = False,
     as_json: AsJson = False,
 ) -> None:

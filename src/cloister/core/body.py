@@ -1,4 +1,4 @@
-"""What every entry of a log has in common."""
+"""What every entry of a run's log has in common."""
 
 import msgspec
 

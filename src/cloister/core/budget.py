@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 import msgspec
 
 from cloister.core.budget_tree import Limits, Period
-from cloister.core.events import AnyBody, Level, ModelReplied, ModelSpent, Resource
+from cloister.core.events import AnyBody, ModelReplied, ModelSpent
 from cloister.core.records import Budget, Usage
+from cloister.core.spending import Level, Resource
 
 RESOURCES: tuple[Resource, ...] = ("steps", "tokens", "dollars", "seconds")
 

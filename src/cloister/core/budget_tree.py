@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 if TYPE_CHECKING:
-    from cloister.core.events import Resource
-
+    from cloister.core.spending import Resource
 Period = Literal["day", "month"]
 
 _Count = Annotated[int, msgspec.Meta(ge=1)]

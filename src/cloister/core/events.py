@@ -8,14 +8,12 @@ from typing import Literal
 
 import msgspec
 
-from cloister.core.attempts import Score
-from cloister.core.body import Body as Body
+from cloister.core.body import Body
+from cloister.core.branching import AttemptForked, AttemptsRanked, JudgeSpoke, RewindRequested
 from cloister.core.commands import Stream
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.ids import RunId
-from cloister.core.outward import ConnectionClosed as ConnectionClosed
-from cloister.core.outward import ConnectionDecided as ConnectionDecided
-from cloister.core.outward import RequestDecided as RequestDecided
+from cloister.core.outward import ConnectionClosed, ConnectionDecided, RequestDecided
 from cloister.core.records import (
     Budget,
     FileChange,
@@ -27,12 +25,7 @@ from cloister.core.records import (
     ToolCall,
     Usage,
 )
-from cloister.core.spending import BudgetExtended as BudgetExtended
-from cloister.core.spending import BudgetSpent as BudgetSpent
-from cloister.core.spending import BudgetWarned as BudgetWarned
-from cloister.core.spending import Level as Level
-from cloister.core.spending import ModelSpent as ModelSpent
-from cloister.core.spending import Resource as Resource
+from cloister.core.spending import BudgetExtended, BudgetSpent, BudgetWarned, ModelSpent
 
 Effect = Literal["allow", "deny", "ask"]
 Blame = Literal["user", "host", "outside", "sandbox", "bug"]
@@ -130,43 +123,6 @@ class AttemptStarted(Body, frozen=True):
     """What it is told besides the task."""
     budget: Budget | None = None
     """Its share of the run's, for what it does itself."""
-
-
-class AttemptForked(Body, frozen=True):
-    """A new attempt goes on from a save point of another: with its files, and its conversation up to there."""
-
-    attempt: int
-    parent: int
-    at_seq: int
-    """The `TurnEnded` event of the save point; 0 is the untouched base."""
-    reason: str
-    budget: Budget
-    hint: str
-    """What the new attempt is told."""
-    asked: int | None = None
-    """The `RewindRequested` event that this answers; None when a search decided."""
-    stuck: int | None = None
-    """The attempt in whose place it works, as a search decided."""
-
-
-class AttemptsRanked(Body, frozen=True):
-    """All attempts have ended and the evidence was weighed."""
-
-    scores: tuple[Score, ...]
-    """Best first."""
-    tied: tuple[int, ...] = ()
-    """Attempts whose evidence is the same as the best one's, that one included; empty when it is alone."""
-
-
-class JudgeSpoke(Body, frozen=True):
-    """A model chose among attempts that the evidence could not tell apart."""
-
-    model: str
-    tied: tuple[int, ...]
-    choice: int | None
-    """None when it gave no usable answer: then the earliest attempt is taken."""
-    text: str
-    seconds: float
 
 
 class Inherited(Body, frozen=True):
@@ -355,14 +311,6 @@ class AttemptEnded(Body, frozen=True):
 
 
 class StopRequested(Body, frozen=True):
-    who: str
-
-
-class RewindRequested(Body, frozen=True):
-    """A person wants the run to go on from an earlier save point."""
-
-    to: int
-    """The number of the save point's `TurnEnded` event."""
     who: str
 
 

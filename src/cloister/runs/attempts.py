@@ -19,6 +19,7 @@ from cloister.core.events import (
     AttemptStarted,
     PhaseEnded,
     PhaseStarted,
+    RewindRequested,
     RunResumed,
 )
 from cloister.core.history import effective
@@ -267,9 +268,12 @@ class Attempts:
         return GiveUp(f"It is stuck ({stuck.evidence}) and there is no save point or budget to go on from.")
 
     async def _heed_rewinds(self, tasks: TaskGroup) -> None:
+        seen = 0
         while True:
-            seen = len(self._journal.events)
-            await self._rewind(tasks)
+            new = self._journal.events[seen:]
+            seen += len(new)
+            if any(isinstance(event.body, RewindRequested) for event in new):
+                await self._rewind(tasks)
             await self._journal.changed(seen)
 
     async def _rewind(self, tasks: TaskGroup) -> bool:

@@ -27,8 +27,9 @@ from cloister.core.budget import (
 )
 from cloister.core.budget_tree import BudgetTree, Limits, Period
 from cloister.core.errors import Bug
-from cloister.core.events import BudgetExtended, Event, Level, ModelReplied, ModelSpent, Resource, RunAdmitted
+from cloister.core.events import BudgetExtended, Event, ModelReplied, ModelSpent, RunAdmitted
 from cloister.core.ids import OwnerId, RunId
+from cloister.core.spending import Level, Resource
 from cloister.runs.budget_tally import Tally, keep, read_on, stored
 from cloister.runs.view import fold
 

@@ -13,8 +13,8 @@ from typing import cast
 import msgspec
 
 from cloister.core.budget import DAY_SECONDS, Spend
-from cloister.core.events import Level, Resource
 from cloister.core.records import Usage
+from cloister.core.spending import Level, Resource
 
 TABLES = (
     "CREATE TABLE IF NOT EXISTS ledger_read (one INTEGER PRIMARY KEY CHECK (one = 1), up_to INTEGER NOT NULL) STRICT",

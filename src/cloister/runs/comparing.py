@@ -16,7 +16,8 @@ from cloister.core.lineage import seen_by
 from cloister.core.records import FileChange, Outcome, Usage
 from cloister.forge import change
 from cloister.forge.between import diff_of_diffs
-from cloister.runs.result import attempt_commit, bare_repository, base_commit, result_commit
+from cloister.runs.kept import bare_repository, check_kept
+from cloister.runs.result import attempt_commit, base_commit, result_commit
 from cloister.runs.view import fold
 
 
@@ -94,6 +95,7 @@ async def _side(data_dir: Path, subject: Subject, now: float) -> tuple[Side, str
     files: tuple[FileChange, ...] = ()
     diff = ""
     if base is not None and commit is not None and commit != base:
+        check_kept(data_dir, events[0].run)
         files = await change.files(bare, base, commit)
         diff = await change.diff(bare, base, commit)
     side = _run(subject, now) if subject.attempt is None else _attempt(subject, subject.attempt, now)

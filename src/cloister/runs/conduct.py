@@ -46,10 +46,11 @@ from cloister.model.api import Models
 from cloister.runs.allowed_models import AllowedModels
 from cloister.runs.attempts import Attempts
 from cloister.runs.forking import copy_files, inheritance
+from cloister.runs.kept import bare_repository, check_kept
 from cloister.runs.means import Means
 from cloister.runs.places import Course
 from cloister.runs.ranking import choose_winner
-from cloister.runs.result import bare_repository, make_result
+from cloister.runs.result import make_result
 from cloister.runs.rules import check_allowed, every_name, govern
 from cloister.runs.warming import known_baseline
 from cloister.sandbox.api import Report, Sandbox
@@ -200,6 +201,7 @@ class _Conductor:
         if base is None:
             raise Bug("a save point without a base")
         async with self._phase("fetch"):
+            check_kept(self._means.data_dir, origin.run)
             parent = bare_repository(self._means.data_dir, origin.run)
             await copy_files(parent, point, base.commit, self._bare)
         await self._journal.append(*inherited)

@@ -17,7 +17,7 @@ from cloister.core.events import (
     StuckNoticed,
 )
 from cloister.core.journal import Journal
-from cloister.core.lineage import SavePoint, attempts_of, depth, save_points
+from cloister.core.lineage import SavePoint, attempts_of, depth, root_of, save_points
 from cloister.core.records import Budget
 from cloister.core.text import one_line
 from cloister.feedback.compare import compare
@@ -71,7 +71,8 @@ class Growth:
                 )
                 for offset, fork in enumerate(wanted)
             )
-            await self._journal.append(*forks)
+            if forks:
+                await self._journal.append(*forks)
             return forks
 
     async def rewind(self) -> tuple[AttemptForked, ...]:
@@ -85,7 +86,8 @@ class Growth:
                     fork = self._rewound(event.seq, event.body, self._next() + len(forks))
                     if fork is not None:
                         forks.append(fork)
-            await self._journal.append(*forks)
+            if forks:
+                await self._journal.append(*forks)
             return tuple(forks)
 
     def beyond(self, fork: AttemptForked, at_work: AbstractSet[int]) -> tuple[int, ...]:
@@ -119,6 +121,7 @@ class Growth:
         nodes = tuple(
             Node(
                 attempt=number,
+                root=root_of(events, number),
                 depth=depth(events, number),
                 live=number in at_work and number != stuck,
                 stuck=number == stuck or (number in given_up and number not in at_work),
@@ -128,7 +131,7 @@ class Growth:
         )
         commits = {point.seq: point.commit for node in nodes for point in node.points} | {0: course.base}
         taken = frozenset(
-            commits[e.body.at_seq]
+            (root_of(events, e.body.parent), commits[e.body.at_seq])
             for e in events
             if isinstance(e.body, AttemptForked) and e.body.at_seq in commits
         )

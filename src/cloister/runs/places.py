@@ -33,16 +33,19 @@ class Course:
     template: str = "default"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SavedFiles:
     """The repository inside one sandbox and where its save points go."""
 
     computer: Computer
     course: Course
     attempt: int
+    last: str | None = None
+    """The newest name of the tree."""
 
     async def tree(self) -> str:
-        return await workspace.tree(self.computer, self.course.bare, self.course.base)
+        self.last = await workspace.tree(self.computer, self.course.bare, self.course.base, self.last)
+        return self.last
 
     async def save(self) -> str:
         ref = f"refs/cloister/attempt/{self.attempt}"

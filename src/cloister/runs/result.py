@@ -19,6 +19,7 @@ from cloister.core.events import (
     ChecksChosen,
     Event,
     RunAdmitted,
+    RunFinished,
 )
 from cloister.core.history import effective
 from cloister.core.ids import RunId
@@ -34,6 +35,7 @@ from cloister.policy.api import PushAction
 from cloister.policy.decide import Decider
 from cloister.runs.audit.page import page
 from cloister.runs.audit.receipt import Pending, receipt
+from cloister.runs.kept import bare_repository, check_kept
 from cloister.runs.means import Means
 
 _DELIVERED = ("green", "unproven")
@@ -41,11 +43,6 @@ _DELIVERED = ("green", "unproven")
 
 _UNKNOWN = 1_000_000
 """More red than any attempt whose checks have run."""
-
-
-def bare_repository(data_dir: Path, run: RunId) -> Path:
-    """The run's own repository, which only we write to."""
-    return data_dir / "runs" / run / "repo.git"
 
 
 def base_commit(events: Sequence[Event]) -> str | None:
@@ -68,17 +65,15 @@ def result_commit(events: Sequence[Event]) -> str | None:
     for event in reversed(events):
         if isinstance(event.body, ChangeMade):
             return event.body.commit
+    last = events[-1].body
+    if isinstance(last, RunFinished) and last.attempt is not None and last.attempt in attempts_of(events):
+        return attempt_commit(events, last.attempt)
     return _furthest(events)
 
 
 def attempt_commit(events: Sequence[Event], attempt: int) -> str | None:
     """What one attempt has saved last. Raises `UserError` (`no_such_attempt`)."""
-    known = attempts_of(events)
-    if attempt not in known:
-        there = ", ".join(map(str, known)) or "none yet"
-        raise UserError(
-            "no_such_attempt", f"Run {events[0].run} has no attempt {attempt}: there are {there}."
-        )
+    _check_known(events, attempt)
     so_far = progress(effective(seen_by(events, attempt)), attempt)
     return so_far.ended.commit if so_far.ended else so_far.commit
 
@@ -188,6 +183,7 @@ async def run_diff(data_dir: Path, run: RunId, events: Sequence[Event], attempt:
     commit = result_commit(events) if attempt is None else attempt_commit(events, attempt)
     if base is None or commit is None or commit == base:
         return ""
+    check_kept(data_dir, run)
     return await change.diff(bare_repository(data_dir, run), base, commit)
 
 
@@ -201,6 +197,7 @@ async def run_apply(data_dir: Path, run: RunId, events: Sequence[Event], repo: s
     if base is None or commit is None or commit == base or not isinstance(admitted, RunAdmitted):
         raise UserError("no_change", f"Run {run} has changed nothing yet: there is nothing to apply.")
     branch = change.branch_name(admitted.request.prompt, run)
+    check_kept(data_dir, run)
     delivered = await PlainGit().deliver(bare_repository(data_dir, run), commit, branch, repo)
     if delivered is None:
         raise UserError("not_a_path", f"{repo} is not a repository on this machine: give a path.")

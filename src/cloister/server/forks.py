@@ -3,12 +3,13 @@
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
-from litestar import get, post
+from litestar import delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, QueryParameter
 
 from cloister.core.ids import RunId
 from cloister.runs.comparing import Compared
+from cloister.runs.kept import Removed
 from cloister.runs.tree import TreeView
 from cloister.server.callers import Caller
 from cloister.server.runs import SEQ_MAX, Admitted, Run
@@ -80,4 +81,14 @@ async def compare(a: Subject, b: Subject, app: NamedDependency["App"]) -> Compar
     return await app.compare(a, b)
 
 
-ROUTES = (get_tree, fork_run, rewind_run, compare)
+@delete(
+    "/v1/runs/{run:str}",
+    summary="Delete what a finished run keeps beside its log",
+    operation_id="removeRun",
+    status_code=200,
+)
+async def remove_run(run: Run, app: NamedDependency["App"]) -> Removed:
+    return await app.remove(await app.backbone.resolve(run), app.settings.user)
+
+
+ROUTES = (get_tree, fork_run, rewind_run, compare, remove_run)

@@ -20,6 +20,7 @@ from cloister.runs.audit.receipt import Receipt
 from cloister.runs.audit.verify import Verdict
 from cloister.runs.budget_ledger import BudgetReport
 from cloister.runs.comparing import Compared
+from cloister.runs.kept import Removed
 from cloister.runs.tree import TreeView
 from cloister.runs.view import RunView
 from cloister.sandbox.api import SandboxInfo
@@ -42,6 +43,7 @@ RECORDS = (
     Receipt,
     RunRow,
     RunView,
+    Removed,
     TreeView,
     Compared,
     SandboxInfo,

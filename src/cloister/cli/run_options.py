@@ -1,0 +1,45 @@
+"""Options of `cloister run`. Imports nothing slow."""
+
+from typing import Annotated
+
+import typer
+
+Checks = Annotated[
+    list[str] | None,
+    typer.Option("--check", metavar="CMD", help="A command that must be green; repeat for several."),
+]
+ModelName = Annotated[
+    str | None, typer.Option("--model", help="provider:name, or script:FILE for a scripted model.")
+]
+Kind = Annotated[
+    str | None,
+    typer.Option("--kind", help="What kind of task it is, for settings that name models by it."),
+]
+AttemptWishes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--attempt",
+        metavar="model=M,temperature=T,share=S,hint=TEXT",
+        help="An attempt that differs; repeat for several, instead of --n.",
+    ),
+]
+FirstGreen = Annotated[
+    bool, typer.Option("--first-green", help="Stop the other attempts as soon as one is proven.")
+]
+SearchPolicy = Annotated[
+    str | None,
+    typer.Option(
+        "--search",
+        metavar="greedy|beam:K",
+        help="Go on from the best save point when an attempt is stuck.",
+    ),
+]
+AllowedHosts = Annotated[
+    list[str] | None,
+    typer.Option("--allow-host", metavar="HOST", help="A host the run asks to reach; repeat for several."),
+]
+
+Rules = Annotated[
+    list[str] | None,
+    typer.Option("--rule", metavar="RULE", help="E.g. 'deny bash:git push*'; repeat for several."),
+]

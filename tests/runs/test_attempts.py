@@ -1,0 +1,424 @@
+"""Attempts of one run, in forks of one sandbox: tournaments, searches, rewinding, and what a crash leaves of them."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+import pytest
+
+from cloister.agent.budget import NoLedger
+from cloister.agent.budgeted import BudgetedModels
+from cloister.agent.checks import run_checks
+from cloister.core.attempts import AttemptWish
+from cloister.core.budget_tree import BudgetTree
+from cloister.core.commands import Stream
+from cloister.core.diagnosis import Diagnosis
+from cloister.core.events import (
+    AnyBody,
+    AttemptEnded,
+    AttemptForked,
+    AttemptsRanked,
+    AttemptStarted,
+    BaseFixed,
+    BaselineTaken,
+    ChecksChosen,
+    Event,
+    JudgeSpoke,
+    ModelReplied,
+    PromptReceived,
+    RewindRequested,
+    RunAdmitted,
+    RunClaimed,
+    RunResumed,
+    SandboxClosed,
+    SandboxOpened,
+    TurnEnded,
+)
+from cloister.core.ids import RunId
+from cloister.core.lineage import save_points, seen_by
+from cloister.core.records import Budget, NewRun, Patience, Quota
+from cloister.core.routes import ModelRoutes
+from cloister.egress.doorway import Doorway
+from cloister.forge import workspace
+from cloister.forge.packs import tree_of
+from cloister.forge.plain import PlainGit
+from cloister.model.registry import Access
+from cloister.model.routing import Job, open_models
+from cloister.policy.api import Layer
+from cloister.policy.builtin import BUILT_IN
+from cloister.runs.attempts import Attempts
+from cloister.runs.means import Means
+from cloister.runs.places import Course
+from cloister.runs.ranking import choose_winner
+from cloister.runs.rules import RuleFiles
+from cloister.runs.tree import tree
+from cloister.runs.warming import Warming
+from cloister.runs.workshop import Workshop
+from cloister.sandbox.templates.catalog import Templates
+from cloister.testing.local_host import LocalHost
+from cloister.testing.memory_journal import MemoryJournal
+from cloister.testing.sample_repo import SampleRepo
+
+pytestmark = pytest.mark.anyio
+
+T = TypeVar("T")
+
+CHECK = "python3 -m unittest -q"
+BROKEN = "def add(a, b):\n    return a - b\n\n\ndef sub(a, b):\n    return a + b\n"
+TESTS = """\
+import unittest
+import calc
+
+
+class Calc(unittest.TestCase):
+    def test_add(self):
+        self.assertEqual(calc.add(1, 2), 3)
+
+    def test_sub(self):
+        self.assertEqual(calc.sub(3, 2), 1)
+"""
+ADD = "sed -i '/def add/,/return/ s/a - b/a + b/' calc.py"
+SUB = "sed -i '/def sub/,/return/ s/a + b/a - b/' calc.py"
+
+
+def script(*replies: str) -> str:
+    return "".join(f"[[reply]]\n{reply}\n" for reply in replies)
+
+
+def bash(command: str, *more: str) -> str:
+    return "\n".join((f'calls = [{{ tool = "bash", command = """{command}""" }}]', *more))
+
+
+FINISH = 'calls = [{ tool = "finish", summary = "Done." }]'
+FIX = script(bash(f"{ADD}; {SUB}"), FINISH)
+LONG_FIX = script(bash(f"{ADD}; {SUB}; echo '# a comment' >> calc.py"), FINISH)
+OTHER_FIX = script(bash(f"{ADD}; sed -i '/def sub/,/return/ s/a + b/-b + a/' calc.py"), FINISH)
+HALF = script(bash(ADD), bash("true", 'name = "on"', 'goto = "on"'))
+STUCK = script(
+    bash(ADD, 'branch = [{ when = "Take another way", goto = "right" }, { goto = "on" }]'),
+    bash("echo round and round", 'name = "on"', 'goto = "on"'),
+    bash(SUB, 'name = "right"'),
+    FINISH,
+)
+"""Fixes one of both, then goes round in circles, unless it is told of somebody who did."""
+
+
+@dataclass
+class Arena:
+    """A repository with two bugs, and everything that attempts on it take."""
+
+    root: Path
+    repo: SampleRepo
+    host: LocalHost
+    bare: Path
+    base: str
+    baseline: tuple[Diagnosis, ...]
+    routes: ModelRoutes = field(default_factory=ModelRoutes)
+
+    def model(self, text: str) -> str:
+        path = self.root / f"{abs(hash(text))}.script.toml"
+        path.write_text(text)
+        return f"script:{path}"
+
+    def request(self, text: str, **more: object) -> NewRun:
+        made = {"model": self.model(text), "budget": Budget(steps=60), **more}
+        return NewRun("Make it work.", str(self.repo.path), **made)  # pyright: ignore[reportArgumentType]
+
+    def journal(self, request: NewRun, kind: type[MemoryJournal] = MemoryJournal) -> MemoryJournal:
+        return kind(
+            RunAdmitted(request, "ada"),
+            RunClaimed("o-1", 1),
+            BaseFixed(self.base, "main"),
+            ChecksChosen((CHECK,), found=False),
+            BaselineTaken(self.baseline),
+        )
+
+    async def run(self, journal: MemoryJournal) -> AttemptEnded:
+        admitted = journal.events[0].body
+        assert isinstance(admitted, RunAdmitted)
+        request, access = admitted.request, Access(routes=self.routes)
+        means = self.means()
+        async with open_models(access, Job(request.repo, request.model)) as unpaid:
+            models = BudgetedModels(unpaid, means.purse(request, journal))
+            course = Course(RunId("r-memory"), request, self.base, self.bare, models, (CHECK,), self.baseline)
+            with anyio.fail_after(60):
+                async with self.host.open(means.sandbox_spec(request, "default")) as warm:
+                    await workspace.put(warm, self.bare, self.base)
+                    ended = await Attempts(means, journal, course, warm).run()
+                return await choose_winner(journal, course, ended)
+
+    def means(self) -> Means:
+        async def log(run: RunId) -> tuple[Event, ...]:
+            raise AssertionError(run)
+
+        templates = Templates(self.root / "templates", "")
+        workshop = Workshop(templates, self.host, PlainGit(), None, Quota(), self.root / "repositories")
+        return Means(
+            data_dir=self.root,
+            host=self.host,
+            warming=Warming(workshop),
+            forge=PlainGit(),
+            models=lambda new: open_models(Access(), Job(new.repo, new.model)),
+            rules=RuleFiles(self.root / "none.toml", False, Layer("host", ())),
+            policy=(BUILT_IN,),
+            doorway=Doorway(),
+            quota=Quota(),
+            ask_seconds=5.0,
+            log=log,
+            budgets=BudgetTree(),
+            ledger=NoLedger(),
+            patience=Patience(repeats=2),
+        )
+
+
+def _quiet(check: str, stream: Stream, data: bytes) -> None:
+    pass
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Arena:
+    root = tmp_path_factory.mktemp("arena")
+    repo = SampleRepo(root / "repo")
+    repo.write("calc.py", BROKEN)
+    repo.write("test_calc.py", TESTS)
+    base = repo.commit("base")
+    bare = root / "base.git"
+    arena = Arena(root, repo, LocalHost(root / "first"), bare, base, ())
+    arena.baseline = anyio.run(_baseline, arena)
+    return arena
+
+
+async def _baseline(arena: Arena) -> tuple[Diagnosis, ...]:
+    await PlainGit().fetch(str(arena.repo.path), None, arena.bare)
+    async with arena.host.open(arena.means().sandbox_spec(arena.request(FIX), "default")) as sandbox:
+        await workspace.put(sandbox, arena.bare, arena.base)
+        return await run_checks(sandbox, (CHECK,), "baseline", _quiet)
+
+
+@pytest.fixture
+def arena(made: Arena, tmp_path: Path) -> Arena:
+    bare = tmp_path / "repo.git"
+    shutil.copytree(made.bare, bare)
+    return Arena(tmp_path, made.repo, LocalHost(tmp_path / "sandboxes"), bare, made.base, made.baseline)
+
+
+def of(journal: MemoryJournal, kind: type[T]) -> list[T]:
+    return [body for body in journal.bodies if isinstance(body, kind)]
+
+
+async def test_the_smaller_of_two_proven_changes_wins_and_the_log_says_why(arena: Arena) -> None:
+    wishes = (AttemptWish(model=arena.model(LONG_FIX)), AttemptWish(), AttemptWish(model=arena.model(HALF)))
+    journal = arena.journal(arena.request(FIX, attempts=wishes))
+    winner = await arena.run(journal)
+    assert (winner.attempt, winner.outcome) == (1, "green")
+    (ranked,) = of(journal, AttemptsRanked)
+    assert [score.attempt for score in ranked.scores] == [1, 0, 2]
+    assert ranked.scores[0].why == "changed lines: 4, attempt 0 5"
+    assert ranked.scores[2].outcome == "red"
+    assert not of(journal, JudgeSpoke)
+    assert arena.host.living == []
+
+
+async def test_attempts_have_their_own_model_temperature_hint_and_share_of_the_budget(arena: Arena) -> None:
+    wishes = (
+        AttemptWish(share=2, hint="Begin with sub."),
+        AttemptWish(temperature=0.7, hint="Mind the sign."),
+    )
+    journal = arena.journal(arena.request(FIX, attempts=wishes))
+    await arena.run(journal)
+    first, second = of(journal, AttemptStarted)
+    assert (first.temperature, second.temperature) == (None, 0.7)
+    assert first.budget is not None
+    assert second.budget is not None
+    assert (first.budget.steps, second.budget.steps) == (40, 20)
+    assert (first.hint, second.hint) == ("Begin with sub.", "Mind the sign.")
+    opened = [body.attempt for body in of(journal, SandboxOpened)]
+    assert sorted(opened, key=str) == [0, 1]
+
+
+async def test_the_first_proven_attempt_stops_the_others_and_their_sandboxes_go_at_once(arena: Arena) -> None:
+    slow = arena.model(script(bash("sleep 50"), FINISH))
+    wishes = (AttemptWish(model=slow), AttemptWish(), AttemptWish(model=slow))
+    journal = arena.journal(arena.request(FIX, attempts=wishes, first_green=True))
+    with anyio.fail_after(25):
+        winner = await arena.run(journal)
+    assert winner.attempt == 1
+    ended = {body.attempt: (body.outcome, body.reason) for body in of(journal, AttemptEnded)}
+    assert ended[0] == ended[2] == ("stopped", "Attempt 1 was proven first.")
+    assert len(of(journal, SandboxClosed)) == 3
+    assert arena.host.living == []
+
+
+async def test_after_a_crash_a_proven_attempt_still_stops_the_others(arena: Arena) -> None:
+    slow = arena.model(script(bash("sleep 50"), FINISH))
+    wishes = (AttemptWish(), AttemptWish(model=slow))
+    journal = arena.journal(arena.request(FIX, attempts=wishes, first_green=True))
+    await arena.run(journal)
+    cut = next(n for n, body in enumerate(journal.bodies) if isinstance(body, AttemptEnded)) + 1
+    again = MemoryJournal(*journal.bodies[:cut], RunClaimed("o-2", 2), RunResumed(cut))
+    with anyio.fail_after(25):
+        assert (await arena.run(again)).attempt == 0
+    assert [body.outcome for body in of(again, AttemptEnded)] == ["green", "stopped"]
+
+
+async def test_greedy_search_finds_green_where_one_attempt_alone_is_stuck(arena: Arena) -> None:
+    alone = arena.journal(arena.request(STUCK))
+    assert (await arena.run(alone)).outcome == "red"
+
+    journal = arena.journal(arena.request(STUCK, search="greedy"))
+    winner = await arena.run(journal)
+    assert (winner.attempt, winner.outcome) == (1, "green")
+    (fork,) = of(journal, AttemptForked)
+    best = save_points(journal.events, 0)[0]
+    assert (fork.parent, fork.at_seq, fork.stuck) == (0, best.seq, 0)
+    assert best.comparison is not None
+    assert best.comparison.red == 1
+    talk = [e.body for e in seen_by(journal.events, 1)]
+    replies = [body for body in talk if isinstance(body, ModelReplied) and body.attempt == 1]
+    assert [body.step for body in replies] == [1, 2, 3]
+    parent, child = tree(journal.events).nodes
+    assert (child.parent, child.at, parent.outcome, child.outcome) == (0, best.seq, "red", "green")
+    steps = {body.attempt: body.budget.steps for body in of(journal, AttemptStarted) if body.budget}
+    taken = sum(body.attempt == 0 for body in of(journal, ModelReplied))
+    assert steps == {0: 60, 1: 60 - taken}
+
+
+async def test_a_search_that_finds_nothing_ends_within_its_budget(arena: Arena) -> None:
+    for search in ("greedy", "beam:2"):
+        journal = arena.journal(arena.request(HALF, search=search, budget=Budget(steps=20)))
+        winner = await arena.run(journal)
+        assert winner.outcome in ("red", "budget")
+        assert len(of(journal, AttemptForked)) >= 2
+        assert len(of(journal, ModelReplied)) <= 20
+        assert winner.comparison.red == 1
+
+
+async def test_a_judge_breaks_exact_ties_only(arena: Arena) -> None:
+    verdict = 'calls = [{ tool = "choose", attempt = 1, reason = "It reads better." }]'
+    arena.routes = ModelRoutes(judge=arena.model(script(verdict)))
+    same = "input_tokens = 10\noutput_tokens = 10"
+    first, second = (text.replace("[[reply]]", f"[[reply]]\n{same}") for text in (FIX, OTHER_FIX))
+    wishes = (AttemptWish(), AttemptWish(model=arena.model(second)))
+    journal = arena.journal(arena.request(first, attempts=wishes))
+    assert (await arena.run(journal)).attempt == 1
+    (ranked,), (spoken,) = of(journal, AttemptsRanked), of(journal, JudgeSpoke)
+    assert ranked.tied == spoken.tied == (0, 1)
+    assert (spoken.choice, spoken.text) == (1, "It reads better.")
+    # What it said is not asked again, and where the evidence differs it is not asked at all.
+    assert (await arena.run(journal)).attempt == 1
+    assert len(of(journal, JudgeSpoke)) == 1
+    wishes = (AttemptWish(), AttemptWish(model=arena.model(LONG_FIX)))
+    apart = arena.journal(arena.request(FIX, attempts=wishes))
+    assert (await arena.run(apart)).attempt == 0
+    assert not of(apart, JudgeSpoke)
+
+
+async def test_a_judge_that_names_no_attempt_changes_nothing(arena: Arena) -> None:
+    arena.routes = ModelRoutes(
+        judge=arena.model(script('calls = [{ tool = "choose", attempt = 7, reason = "x" }]'))
+    )
+    same = "input_tokens = 10\noutput_tokens = 10"
+    first, second = (text.replace("[[reply]]", f"[[reply]]\n{same}") for text in (FIX, OTHER_FIX))
+    journal = arena.journal(
+        arena.request(first, attempts=(AttemptWish(), AttemptWish(model=arena.model(second))))
+    )
+    assert (await arena.run(journal)).attempt == 0
+    (spoken,) = of(journal, JudgeSpoke)
+    assert spoken.choice is None
+
+
+async def test_one_of_several_attempts_that_cannot_work_does_not_take_the_others_along(arena: Arena) -> None:
+    wishes = (AttemptWish(model="script:/nowhere/at/all.toml"), AttemptWish())
+    journal = arena.journal(arena.request(FIX, attempts=wishes))
+    winner = await arena.run(journal)
+    assert (winner.attempt, winner.outcome) == (1, "green")
+    assert {body.attempt: body.outcome for body in of(journal, AttemptEnded)} == {0: "failed", 1: "green"}
+
+
+class Interrupted(MemoryJournal):
+    """Lets something happen when an event is written."""
+
+    then: Callable[[AnyBody], None] | None = None
+
+    def add(self, *bodies: AnyBody) -> None:
+        super().add(*bodies)
+        for body in bodies:
+            if self.then is not None:
+                self.then(body)
+
+
+async def test_a_person_rewinds_a_run_that_works(arena: Arena) -> None:
+    text = script(
+        bash(ADD, 'branch = [{ when = "Message from", goto = "right" }, { goto = "on" }]'),
+        bash("sleep 50", 'name = "on"', 'goto = "on"'),
+        bash(SUB, 'name = "right"'),
+        FINISH,
+    )
+    journal = arena.journal(arena.request(text), Interrupted)
+    assert isinstance(journal, Interrupted)
+
+    def then(body: AnyBody) -> None:
+        if isinstance(body, ModelReplied) and body.step == 2 and body.attempt == 0:
+            point = next(e.seq for e in journal.events if isinstance(e.body, TurnEnded))
+            journal.add(PromptReceived("Now mend sub, too.", "ada"), RewindRequested(point, "ada"))
+
+    journal.then = then
+    with anyio.fail_after(25):
+        winner = await arena.run(journal)
+    assert (winner.attempt, winner.outcome) == (1, "green")
+    ended = {body.attempt: body.outcome for body in of(journal, AttemptEnded)}
+    assert ended == {0: "stopped", 1: "green"}
+    (fork,) = of(journal, AttemptForked)
+    assert "by ada" in fork.reason
+
+
+async def test_a_crash_anywhere_ends_the_same(arena: Arena) -> None:
+    """Two attempts, a stuck one and its fork: killed at many moments and gone on with from the log."""
+    request = arena.request(
+        STUCK, search="greedy", attempts=(AttemptWish(), AttemptWish(arena.model(LONG_FIX)))
+    )
+    whole = arena.journal(request)
+    expected = await arena.run(whole)
+    assert expected.outcome == "green"
+    tree_expected = await tree_of(arena.bare, expected.commit)
+    moments = [
+        *_at(whole, AttemptStarted, 1),
+        *_at(whole, ModelReplied, 2),
+        *_at(whole, AttemptForked, 0),
+        *_at(whole, AttemptEnded, 0),
+        *_at(whole, TurnEnded, -1),
+    ]
+    for moment in moments:
+        journal = arena.journal(request, Interrupted)
+        assert isinstance(journal, Interrupted)
+        await _killed(arena, journal, moment)
+        journal.add(RunClaimed("o-2", 2), RunResumed(len(journal.events) + 1))
+        winner = await arena.run(journal)
+        assert (winner.outcome, await tree_of(arena.bare, winner.commit)) == ("green", tree_expected)
+        assert len({body.attempt for body in of(journal, AttemptForked)}) == len(of(journal, AttemptForked))
+        ended = [body.attempt for body in of(journal, AttemptEnded)]
+        assert sorted(ended) == sorted(set(ended))
+        assert arena.host.living == []
+
+
+async def _killed(arena: Arena, journal: Interrupted, moment: int) -> None:
+    """Run until the log has so many events, and no further."""
+    with anyio.CancelScope() as scope:
+
+        def then(body: AnyBody) -> None:
+            if len(journal.events) >= moment:
+                scope.cancel()
+
+        journal.then = then
+        await arena.run(journal)
+    assert scope.cancelled_caught
+    journal.then = None
+
+
+def _at(journal: MemoryJournal, kind: type[AnyBody], which: int) -> list[int]:
+    """The number of events when the one of `kind` was just written."""
+    found = [n + 1 for n, body in enumerate(journal.bodies) if isinstance(body, kind)]
+    return [found[which]]
