@@ -44,6 +44,7 @@ RECORDS = (
     runs.Admitted,
     runs.Answer,
     runs.Say,
+    runs.UseModel,
     sandboxes.Exec,
     sandboxes.Execute,
     sandboxes.Executed,
