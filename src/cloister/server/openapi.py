@@ -61,7 +61,7 @@ RECORDS = (
     runs.Admitted,
     runs.Answer,
     runs.Say,
-    runs.Use,
+    runs.UseModel,
     sandboxes.Exec,
     sandboxes.Execute,
     sandboxes.Executed,

@@ -44,10 +44,10 @@ class Say(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: str
 
 
-class Use(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class UseModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The model that is to go on."""
 
-    model: str
+    model: Annotated[str, msgspec.Meta(max_length=4_096)]
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -131,7 +131,7 @@ async def stop(run: Run, app: NamedDependency["App"], caller: NamedDependency[Ca
     status_code=200,
 )
 async def use_model(
-    run: Run, data: JSONBody[Use], app: NamedDependency["App"], caller: NamedDependency[Caller]
+    run: Run, data: JSONBody[UseModel], app: NamedDependency["App"], caller: NamedDependency[Caller]
 ) -> Event:
     caller.must_be("operator")
     return await app.use_model(await app.backbone.resolve(run), data.model, caller.name)
