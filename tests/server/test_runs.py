@@ -79,6 +79,10 @@ async def test_one_can_speak_to_a_run_until_it_is_finished(served: Served) -> No
     assert other.json()["body"] == {"type": "ModelChosen", "model": "script:/other.toml", "who": "tester"}
     unknown = await served.client.post(f"/v1/runs/{fence.run}/model", json={"model": "nobody:knows"})
     assert (unknown.status_code, unknown.json()["code"]) == (400, "unknown_model")
+    told = {"text": "from a tracker", "origin": "issue"}
+    assert (await served.client.post(f"/v1/runs/{fence.run}/say", json=told)).json()["body"][
+        "origin"
+    ] == "issue"
     stopped = await served.client.post(f"/v1/runs/{fence.run}/stop")
     assert stopped.json()["body"] == {"type": "StopRequested", "who": "tester"}
     await served.app.backbone.append(fence, [RunFinished("stopped", "asked")])
