@@ -4,7 +4,7 @@ import ipaddress
 import socket
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloister.egress.addresses import NEIGHBOURS, forbidden
@@ -28,6 +28,7 @@ def allowed(host: str, port: int = 443) -> bool:
     return decide(POLICY, ConnectAction(host, port)).effect == "allow"
 
 
+@settings(deadline=None)
 @given(NAMES)
 def test_only_the_name_itself_and_names_below_the_wild_card_match(name: str) -> None:
     assert allowed(name) == (name == "allowed.test" or (name.endswith(".wild.test") and _is_name(name)))
@@ -40,6 +41,7 @@ def _is_name(name: str) -> bool:
         return False
 
 
+@settings(deadline=None)
 @given(NAMES, ODD, st.booleans(), st.sampled_from(["allowed.test", "x.wild.test"]))
 def test_nothing_glued_to_an_allowed_name_is_allowed(more: str, odd: str, before: bool, name: str) -> None:
     glued = f"{more}{odd}{name}" if before else f"{name}{odd}{more}"
@@ -50,6 +52,7 @@ def test_nothing_glued_to_an_allowed_name_is_allowed(more: str, odd: str, before
         assert normal.isascii() and not set(normal) & set("\0\r\n %@#/\\[]:")
 
 
+@settings(deadline=None)
 @given(st.sampled_from(["allowed.test", "x.wild.test"]), st.data())
 def test_case_and_a_final_dot_make_no_difference(name: str, data: st.DataObject) -> None:
     spelled = "".join(data.draw(st.sampled_from([char, char.upper()])) for char in name)
@@ -57,6 +60,7 @@ def test_case_and_a_final_dot_make_no_difference(name: str, data: st.DataObject)
     assert not allowed(spelled + "..") and not allowed("." + spelled)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_every_spelling_of_an_address_that_a_resolver_takes_is_that_address_or_refused(number: int) -> None:
     real = str(ipaddress.IPv4Address(number))
@@ -79,6 +83,7 @@ def test_every_spelling_of_an_address_that_a_resolver_takes_is_that_address_or_r
         assert is_address(normal_host(spelling))
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_an_ipv4_address_hidden_in_ipv6_is_never_public(number: int) -> None:
     low = number
@@ -90,6 +95,7 @@ def test_an_ipv4_address_hidden_in_ipv6_is_never_public(number: int) -> None:
     assert forbidden(six) is not None
 
 
+@settings(deadline=None)
 @given(st.ip_addresses(v=4))
 def test_what_is_public_is_public_by_the_book_too(address: ipaddress.IPv4Address) -> None:
     if forbidden(address) is None:

@@ -1,18 +1,17 @@
 """Git over HTTPS to the run's own repository, against git's own server: fetch yes, one branch yes, all else no."""
 
-import base64
 import os
 import subprocess
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
 import pytest
-from anyio.abc import ByteStream, SocketStream
-from anyio.streams.buffered import BufferedByteReceiveStream
-from hypothesis import given
+from anyio.abc import SocketStream
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.egress.git_server import IDENTITY, TOKEN, git_server, make_repository
 from tests.egress.world import SANDBOX, World, listening, over_tls
 
 from cloister.core.events import RequestDecided
@@ -21,75 +20,15 @@ from cloister.core.records import CredentialEntry
 from cloister.egress.credentials import read_credentials
 from cloister.egress.doorway import Doorway
 from cloister.egress.gate import DoorEvent
-from cloister.egress.http_body import pieces
-from cloister.egress.http_head import Framing
 from cloister.egress.repository import Repository, commands_end, pushed_refs
 from cloister.egress.vault import Vault
 from cloister.policy.api import Layer, Rule
 
 pytestmark = pytest.mark.anyio
 
-TOKEN = "ghp_0a1b2c3d4e5f6g7h8i9j0k1l2m3n4o5p6q7r"
 HOST = "forge.test"
 BRANCH = "cloister/mend-it-abc123"
 ADDRESS = f"https://{HOST}/team/ledger.git"
-BASIC = b"Basic " + base64.b64encode(b"x-access-token:" + TOKEN.encode())
-IDENTITY = {
-    "GIT_AUTHOR_NAME": "a",
-    "GIT_AUTHOR_EMAIL": "a@b",
-    "GIT_COMMITTER_NAME": "a",
-    "GIT_COMMITTER_EMAIL": "a@b",
-}
-
-
-def git_server(root: Path) -> Callable[[ByteStream], Awaitable[None]]:
-    """`git http-backend` for all repositories below `root`, for who has the token."""
-
-    async def serve(stream: ByteStream) -> None:
-        async with stream:
-            reader = BufferedByteReceiveStream(stream)
-            head = (await reader.receive_until(b"\r\n\r\n", 65_536)).decode()
-            first, *lines = head.split("\r\n")
-            method, target, _ = first.split(" ")
-            headers = {
-                key.lower(): value.strip() for key, _, value in (line.partition(":") for line in lines)
-            }
-            framing: Framing = (
-                "chunked" if "transfer-encoding" in headers else int(headers.get("content-length", 0))
-            )
-            body = b"".join([piece async for piece in pieces(reader, framing, strict=True)])
-            if headers.get("authorization", "").encode() != BASIC:
-                await stream.send(
-                    b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-                )
-                return
-            path, _, query = target.partition("?")
-            env = {
-                "PATH": os.environ["PATH"],
-                "GIT_PROJECT_ROOT": str(root),
-                "GIT_HTTP_EXPORT_ALL": "1",
-                "REMOTE_USER": "run",
-                "REQUEST_METHOD": method,
-                "PATH_INFO": path,
-                "QUERY_STRING": query,
-                "CONTENT_TYPE": headers.get("content-type", ""),
-                "CONTENT_LENGTH": str(len(body)),
-                "HTTP_CONTENT_ENCODING": headers.get("content-encoding", ""),
-                "GIT_PROTOCOL": headers.get("git-protocol", ""),
-            }
-            ran = await anyio.run_process(["git", "http-backend"], input=body, env=env, check=False)
-            said, _, data = ran.stdout.partition(b"\r\n\r\n")
-            status = b"200 OK"
-            kept: list[bytes] = []
-            for line in said.split(b"\r\n"):
-                if line.startswith(b"Status:"):
-                    status = line[7:].strip()
-                else:
-                    kept.append(line)
-            kept += [b"Content-Length: %d" % len(data), b"Connection: close"]
-            await stream.send(b"HTTP/1.1 %s\r\n%s\r\n\r\n%s" % (status, b"\r\n".join(kept), data))
-
-    return serve
 
 
 class Forge:
@@ -116,20 +55,6 @@ class Forge:
     async def refs(self) -> set[str]:
         listed = await anyio.run_process(["git", "for-each-ref", "--format=%(refname)"], cwd=self.bare)
         return set(listed.stdout.decode().split())
-
-
-def make_repository(bare: Path) -> None:
-    bare.parent.mkdir(parents=True)
-    work = bare.parent / "seed"
-    env = {"PATH": os.environ["PATH"], "HOME": str(bare.parent), **IDENTITY}
-    for line in (
-        f"git init -q -b main {work}",
-        f"git -C {work} commit -q --allow-empty -m base",
-        f"git -C {work} branch stable",
-        f"git clone -q --bare {work} {bare}",
-        f"git -C {bare} config receive.advertisePushOptions true",
-    ):
-        subprocess.run(line.split(), check=True, env=env)
 
 
 @asynccontextmanager
@@ -307,6 +232,7 @@ def test_what_is_not_a_plain_push_is_refused(data: bytes) -> None:
         pushed_refs(data)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_any_bytes_are_commands_or_refused(data: bytes) -> None:
     try:

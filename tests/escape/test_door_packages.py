@@ -9,6 +9,8 @@ from pathlib import Path
 
 import anyio
 import pytest
+from tests.egress.git_server import git_server, make_repository
+from tests.egress.world import listening
 
 from cloister.core.commands import Finished, shell
 from cloister.core.ids import SandboxId
@@ -102,3 +104,18 @@ def own_npm() -> bytes:
         archive.add(Path(node).resolve(), "node")
         archive.add(home, "npm")
     return data.getvalue()
+
+
+async def test_git_clones_with_one_rule_and_fails_closed_without(
+    host: ContainerHost, data_dir: Path, tmp_path: Path
+) -> None:
+    await anyio.to_thread.run_sync(make_repository, tmp_path / "forge" / "team" / "ledger.git")
+    async with listening(git_server(tmp_path / "forge", public=True)) as port:
+        line = f"git clone -q http://localhost:{port}/team/ledger.git && ls -d ledger/.git"
+        # Where it is: the loopback of this machine, which is not that of the sandbox.
+        line = f"NO_PROXY= no_proxy= {line.replace('&&', '&& NO_PROXY= ')}"
+        async with opened(host, data_dir) as sandbox:
+            assert not (await attempt(sandbox, line)).ok
+        async with opened(host, data_dir, f"connect:localhost:{port}") as sandbox:
+            worked = await attempt(sandbox, line)
+    assert worked.ok, worked
