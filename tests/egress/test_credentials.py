@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.egress.world import World, listening, over_tls, read_until, scripted, secure_going
 
+from cloister.cli.checkup import credential_findings
 from cloister.core.errors import UserError
 from cloister.core.records import CredentialEntry, DoorBounds
 from cloister.egress.conversation import Offer
@@ -24,6 +25,7 @@ from cloister.egress.fakes import fake
 from cloister.egress.keeper import Keeper
 from cloister.egress.redact import Redactor, spellings
 from cloister.egress.vault import Unreadable, Vault
+from cloister.settings import read_settings
 
 pytestmark = pytest.mark.anyio
 
@@ -382,3 +384,28 @@ async def test_a_vault_does_not_show_what_it_holds() -> None:
         await Vault({"TOKEN": "two\nlines-of-it"}).value(credential())
     assert "lines-of-it" not in str(caught.value)
     assert os.environ.get("TOKEN") is None
+
+
+async def test_the_checkup_says_of_each_credential_whether_it_can_be_read_and_never_what_it_is(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "config.toml").write_text(
+        f"""
+[[credential]]
+name = "there"
+from = "env:TOKEN"
+host = "{HOST}"
+
+[[credential]]
+name = "missing"
+from = "file:{tmp_path}/nothing"
+host = "{HOST}"
+"""
+    )
+    settings = read_settings({"TOKEN": SECRET, "PATH": os.environ["PATH"]}, tmp_path)
+    found = await credential_findings(settings)
+    assert [(finding.ok, finding.found.split()[0].strip(",")) for finding in found] == [
+        (True, "there"),
+        (False, "missing"),
+    ]
+    assert SECRET not in repr(found)

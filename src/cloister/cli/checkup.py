@@ -51,6 +51,7 @@ async def checkup(settings: Settings) -> tuple[Finding, ...]:
         _image_tools(settings),
         _server(settings.data_dir),
         *_pool(settings),
+        *await credential_findings(settings),
         _model(settings),
     )
 
@@ -229,6 +230,28 @@ def _server(data_dir: Path) -> Finding:
     except HostError as error:
         found = error.message
     return Finding("server", False, found, fix, needed=False)
+
+
+async def credential_findings(settings: Settings) -> tuple[Finding, ...]:
+    """Whether each credential's value can be read where it is kept; none is shown."""
+    from cloister.egress.credentials import read_credentials
+    from cloister.egress.vault import Unreadable, Vault
+
+    try:
+        found = read_credentials(settings.file.credential, str(settings.config_path))
+    except UserError as error:
+        return (Finding("credential", False, error.message, f"mend {settings.config_path}"),)
+    vault = Vault(settings.variables)
+    findings: list[Finding] = []
+    for one in found:
+        try:
+            await vault.value(one)
+            findings.append(Finding("credential", True, f"{one.name}, for {one.host}", needed=False))
+        except Unreadable as error:
+            told = f"{one.name} cannot be read: {error}"
+            fix = f"put its value where {one.source.kind} says"
+            findings.append(Finding("credential", False, told, fix, needed=False))
+    return tuple(findings)
 
 
 def _model(settings: Settings) -> Finding:
