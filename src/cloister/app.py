@@ -23,7 +23,7 @@ from cloister.core.events import (
 )
 from cloister.core.ids import OwnerId, RunId, SandboxId, new_owner_id
 from cloister.core.journal import Journal
-from cloister.core.records import NewRun, check_new_run
+from cloister.core.records import NewRun, Origin, check_new_run
 from cloister.core.records import Role as CallerRole
 from cloister.egress.credentials import read_credentials
 from cloister.egress.doorway import Doorway
@@ -87,12 +87,12 @@ class App:
             self.supervisor.drive(run)
         return run, made
 
-    async def say(self, run: RunId, text: str, who: str) -> Event:
+    async def say(self, run: RunId, text: str, who: str, origin: Origin = "user") -> Event:
         if not text.strip():
             raise UserError("empty_message", "The message is empty: say something.")
         if len(text.encode("utf-8", errors="replace")) > limits.PROMPT_BYTES:
             raise UserError("too_large", f"A message has at most {limits.PROMPT_BYTES:,} bytes.")
-        return await self.backbone.append_outside(run, PromptReceived(text, who))
+        return await self.backbone.append_outside(run, PromptReceived(text, who, origin))
 
     async def stop(self, run: RunId, who: str) -> Event:
         return await self.backbone.append_outside(run, StopRequested(who))

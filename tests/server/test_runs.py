@@ -75,6 +75,10 @@ async def test_one_can_speak_to_a_run_until_it_is_finished(served: Served) -> No
         "who": "tester",
         "origin": "user",
     }
+    told = {"text": "from a tracker", "origin": "issue"}
+    assert (await served.client.post(f"/v1/runs/{fence.run}/say", json=told)).json()["body"][
+        "origin"
+    ] == "issue"
     stopped = await served.client.post(f"/v1/runs/{fence.run}/stop")
     assert stopped.json()["body"] == {"type": "StopRequested", "who": "tester"}
     await served.app.backbone.append(fence, [RunFinished("stopped", "asked")])

@@ -119,13 +119,13 @@ def test(
     """Run the tests in a policy file against that file and the built-in rules; exit code 1 if one fails."""
     import anyio
 
-    from cloister.cli.policy_text import show_verdict, tested
+    from cloister.cli.policy_text import show_verdict, verdicts_of
     from cloister.policy.file import read_policy
     from cloister.runs.rules import REPOSITORY_FILE, read_bounded
 
     path = file or _top(repo) / REPOSITORY_FILE
     read = read_policy("organisation", read_bounded(path), str(path))
-    verdicts = anyio.run(tested, read)
+    verdicts = anyio.run(verdicts_of, read)
     if as_json:
         from cloister.cli.jsonl import put_json
 

@@ -75,7 +75,7 @@ def show_explained(record: Explained) -> None:
         print(f"  and more that is not known: {record.unclear}")
 
 
-async def tested(read: Read) -> tuple[Verdict, ...]:
+async def verdicts_of(read: Read) -> tuple[Verdict, ...]:
     """The tests of a file, decided by the built-in rules and that file alone."""
     decider = Decider((BUILT_IN, read.layer))
     return tuple([await _verdict(decider, test) for test in read.tests])

@@ -274,7 +274,10 @@ class Renderer:
         # Whoever answers must see what they allow: all of it, or a note that there is more.
         yield from (Line(f"  │ {line}".rstrip(), "warn") for line in excerpt(body.detail, ASK_LINES))
         yield Line(f"    cloister log {event.run} --after {event.seq - 1}   shows all of it", "warn")
-        yield Line(f"  Answer within {left}, else it is: {body.default}", "warn")
+        if body.rule:
+            yield Line(f"  because: {one_line(body.rule, 200)}", "warn")
+        whose = "Only an admin may allow it. " if body.approver == "admin" else ""
+        yield Line(f"  {whose}Answer within {left}, else it is: {body.default}", "warn")
         yield Line(f"    cloister answer {event.run} {one_line(body.ask, 60)} allow|deny", "warn")
         yield Status("waiting for your answer")
 

@@ -10,7 +10,7 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 
 from cloister.core.events import Event
 from cloister.core.ids import RunId
-from cloister.core.records import NewRun
+from cloister.core.records import NewRun, Origin
 from cloister.runs.api import RunRow
 from cloister.runs.view import RunView
 from cloister.server.callers import Caller
@@ -37,6 +37,8 @@ class Say(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Something to tell the run."""
 
     text: str
+    origin: Origin = "user"
+    """Where the text came from, if it is not the caller's own."""
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -100,7 +102,7 @@ async def say(
     run: Run, data: JSONBody[Say], app: NamedDependency["App"], caller: NamedDependency[Caller]
 ) -> Event:
     caller.must_be("operator")
-    return await app.say(await app.backbone.resolve(run), data.text, caller.name)
+    return await app.say(await app.backbone.resolve(run), data.text, caller.name, data.origin)
 
 
 @post("/v1/runs/{run:str}/stop", summary="Ask the run to stop", operation_id="stop", status_code=200)

@@ -4,7 +4,7 @@ import pytest
 
 from cloister.agent.shell.read import read_commands
 from cloister.core.events import Effect
-from cloister.policy.api import HOLE, Layer, Pointed, Rule, ToolAction
+from cloister.policy.api import HOLE, Commands, Layer, Pointed, Rule, ToolAction
 from cloister.policy.builtin import BUILT_IN
 from cloister.policy.decide import Decider
 
@@ -20,8 +20,14 @@ NO_CURL = deciding(("bash:curl", "deny"), ("bash:curl *", "deny"))
 ONLY_TESTS = deciding(only=("bash:pytest", "bash:pytest *", "bash:git status*", "bash:ls*"))
 
 
+READ: dict[str, Commands] = {}
+"""What was parsed already: the same lines are tried against several rules."""
+
+
 async def effect(decider: Decider, line: str) -> str:
-    return decider.decide(ToolAction("bash", line, await read_commands(line))).effect
+    if line not in READ:
+        READ[line] = await read_commands(line)
+    return decider.decide(ToolAction("bash", line, READ[line])).effect
 
 
 @pytest.mark.parametrize(
@@ -200,6 +206,34 @@ BYPASSES = {
     "ssh": "ssh -o ProxyCommand='curl x' y",
     "script": "script -qc 'curl x' /dev/null",
     "parallel": "parallel curl ::: x",
+    "subscript in a test": "[[ 'a[$(curl x)]' -eq 0 ]]",
+    "subscript in a variable": "y='a[$(curl x)]'; echo $((y))",
+    "subscript in printf": "printf -v 'a[$(curl x)]' y",
+    "subscript put together": "a='y[$'; b='(curl x)]'; c=$a$b; ((c))",
+    "subscript from output": "y=$(echo eFskKGN1cmwgeCldCg== | base64 -d); [[ $y -gt 0 ]]",
+    "subscript that was read": "read -r y < z; let y",
+    "trace prompt": "PS4='$(curl x)'; set -x; ls",
+    "sudo with a long option": "sudo --user root curl x",
+    "sudo with an abbreviated option": "sudo --us root curl x",
+    "sudo with bundled options": "sudo -nu root curl x",
+    "stdbuf with a long option": "stdbuf --output L curl x",
+    "env with a value": "env --chdir /tmp curl x",
+    "xargs with a long option": "echo x | xargs --max-args 1 curl",
+    "shell with a startup file": "bash -rcfile /tmp/y -i",
+    "shell with an option's value": "bash -o posix -c 'curl x'",
+    "shell without a profile": "bash --norc -c 'curl x'",
+    "python without a space": "python3 -c'import os'",
+    "python module that runs code": "python3 -m timeit 'import os'",
+    "perl in place": "perl -i -ne 'system \"curl x\"' y",
+    "sed with another delimiter": "sed '\\,x,e curl x' y",
+    "sed after an address": "sed '/a/,/b/ e curl x' y",
+    "sed by flag with a letter": "sed 'sx.*xcurl yxe' y",
+    "awk extension": "gawk -l y 'BEGIN {}'",
+    "tar in the old style": "tar cIf 'curl x' y z",
+    "loader": "/lib64/ld-linux-x86-64.so.2 /usr/bin/curl x",
+    "runner": "uv run curl x",
+    "runner with an option": "uv run --with y curl x",
+    "container": "docker run y curl x",
     "after many commands": "true;" * 60 + "curl x",
     "after far too many commands": "".join(f"true {n};" for n in range(1_500)) + "curl x",
     "too long": "true " + "x" * 70_000 + "; curl x",
@@ -234,6 +268,15 @@ INNOCENT = [
     "timeout 60 make test 2>&1 | tail -20",
     "PYTHONPATH=src pytest -q",
     "curlew x",
+    "uv run pytest -q",
+    "python -m pytest -p no:cacheprovider",
+    "i=0; while [ $i -lt 3 ]; do echo $((i+1)); i=$((i+1)); done",
+    "sudo -n apt-get install -y curl",
+    "git log --oneline -5 | cat",
+    "echo ${PATH} ${a[0]}",
+    "make test",
+    "tar czf out.tgz src",
+    "sed -e 's/a/b/' -e '/^$/d' f",
     "test -f a && echo yes || echo no",
     "awk '{ print $1 }' file",
     "tar xzf a.tgz",
@@ -271,6 +314,14 @@ async def test_an_allow_list_of_commands_lets_none_of_it_through(line: str) -> N
 )
 async def test_an_allow_list_means_every_command(line: str, expected: str) -> None:
     assert await effect(ONLY_TESTS, line) == expected
+
+
+async def test_a_command_of_git_is_known_by_its_other_name() -> None:
+    decider = deciding(("bash:git push*", "deny"))
+
+    for line in ("git-push x", "/usr/lib/git-core/git-push x", "git --git-dir y push", "git --no-pager push"):
+        assert await effect(decider, line) == "deny"
+    assert await effect(decider, "git-lfs x") == "allow"
 
 
 async def test_what_is_not_known_matches_what_it_could_be() -> None:

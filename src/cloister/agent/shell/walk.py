@@ -1,5 +1,6 @@
 """A syntax tree to the simple commands in it, wherever they stand. Pure."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ _STEERING = frozenset(
         "PATH",
         "IFS",
         "PROMPT_COMMAND",
+        "PS4",
         "SHELLOPTS",
         "BASHOPTS",
         "EDITOR",
@@ -33,6 +35,10 @@ _STEERING = frozenset(
     }
 )
 """Variables that decide what else is run."""
+_COUNTING = frozenset({"ArithmExp", "ArithmCmd", "LetClause", "CStyleLoop"})
+_COMPARING = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v"})
+_TAKING = frozenset({"read", "mapfile", "readarray", "getopts", "printf", "unset"})
+_SUBSCRIPT = re.compile(r"\[[^\]]*(?:\$\(|`)")
 _STEERING_FAMILIES = ("LD_", "GIT_", "BASH_FUNC_", "DYLD_")
 
 
@@ -43,6 +49,10 @@ class Walked:
     calls: list[Argv] = field(default_factory=list[Argv])
     """Words of each simple command, without assignments before it."""
     unclear: str | None = None
+    counts: bool = False
+    """It evaluates text as numbers, which runs what stands in subscripts in that text."""
+    takes: bool = False
+    """It puts text into variables that is not written out in it."""
 
     def doubt(self, why: str) -> None:
         self.unclear = self.unclear or why
@@ -52,6 +62,8 @@ def walk(tree: Node) -> Walked:
     """Every simple command of `tree`."""
     walked = Walked()
     _visit(tree, walked, 0)
+    if walked.counts and walked.takes:
+        walked.doubt("it counts with text that is not known")
     return walked
 
 
@@ -74,7 +86,16 @@ def _visit(value: object, walked: Walked, depth: int) -> None:
                 _visit(cast("object", inner), walked, depth + 1)
 
 
+def _flags(node: Node, walked: Walked) -> None:
+    kind = node.get("Type")
+    walked.counts = walked.counts or kind in _COUNTING or node.get("Op") in _COMPARING or "Index" in node
+    walked.takes = walked.takes or kind in ("CmdSubst", "ProcSubst")
+    if kind in ("Lit", "SglQuoted") and _SUBSCRIPT.search(str(node.get("Value", ""))):
+        walked.doubt("it may hide a command in a subscript")
+
+
 def _node(node: Node, walked: Walked) -> None:
+    _flags(node, walked)
     match node.get("Type"):
         case "CallExpr":
             for assign in cast("list[Node]", node.get("Assigns") or []):
@@ -82,6 +103,7 @@ def _node(node: Node, walked: Walked) -> None:
             words = tuple(word_text(word) for word in cast("list[Node]", node.get("Args") or []))
             if words:
                 walked.calls.append(words)
+                walked.takes = walked.takes or words[0] in _TAKING
         case "DeclClause":
             for assign in cast("list[Node]", node.get("Args") or []):
                 _assign(assign, walked)
@@ -96,8 +118,18 @@ def _node(node: Node, walked: Walked) -> None:
             pass
 
 
+def _expands(value: object) -> bool:
+    """Whether a word takes text from a variable."""
+    if not isinstance(value, dict):
+        return False
+    node = cast("Node", value)
+    return node.get("Type") == "ParamExp" or any(_expands(part) for part in node.get("Parts") or ())
+
+
 def _assign(assign: Node, walked: Walked) -> None:
     name = assign.get("Name")
+    if _expands(assign.get("Value")):
+        walked.takes = True
     if not isinstance(name, dict):
         value = assign.get("Value")
         text = word_text(cast("Node", value)) if isinstance(value, dict) else ""

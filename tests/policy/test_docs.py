@@ -1,0 +1,37 @@
+"""The page about policies shows a file that is accepted, and its tests hold."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cloister.cli.policy_text import verdicts_of
+from cloister.policy.file import PolicyFile, read_policy
+from cloister.policy.pattern import TOOL_NAMES, read_pattern
+
+PAGE = (Path(__file__).parents[2] / "docs" / "policy.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.anyio
+async def test_the_file_on_the_page_is_accepted_with_every_key_and_its_tests_hold() -> None:
+    (block,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    read = read_policy("organisation", block.encode(), "policy.md")
+
+    verdicts = await verdicts_of(read)
+    assert len(verdicts) == 2
+    assert all(verdict.ok for verdict in verdicts)
+    assert [
+        key for key in PolicyFile.__struct_fields__ if not re.search(rf"^(\[+)?{key}\b", block, re.M)
+    ] == []
+
+
+def test_every_kind_of_action_is_on_the_page() -> None:
+    for name in TOOL_NAMES:
+        assert f"`{name}`" in PAGE
+    for kind in ("connect", "request", "credential", "push", "tier", "model", "mcp"):
+        assert f"`{kind}:" in PAGE
+
+
+def test_the_page_says_plainly_what_rules_about_commands_are_not() -> None:
+    assert "**Rules about commands are not the boundary.**" in PAGE
+    assert read_pattern("bash:git push*") == read_pattern("tool:bash:git push*")
