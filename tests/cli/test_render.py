@@ -273,14 +273,14 @@ def test_a_refused_action_and_a_refused_connection_are_said() -> None:
             replied("", bash("rm -rf /")),
             e.ActionDecided(1, "c1", "bash: rm -rf /", "deny", "host config.toml:3"),
             e.ConnectionDecided("s-1", "evil.example", 443, "deny", "no rule allows it"),
-            e.ConnectionDecided("s-1", "pypi.org", 443, "allow", "run"),
+            e.ConnectionDecided("s-1", "packages.example.org", 443, "allow", "run"),
         )
     )
     assert shown == [
         "▸ bash  rm -rf /",
         "  ⊘ refused by the policy: bash: rm -rf / (host config.toml:3)",
         "  ⊘ connection to evil.example:443 refused (no rule allows it)",
-        "  → connection to pypi.org:443",
+        "  → connection to packages.example.org:443",
     ]
 
 
