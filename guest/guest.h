@@ -16,7 +16,9 @@ enum {
     MAX_COMMANDS = 64,
     MAX_ORPHANS = 64,     /* commands of the machine that this one was forked from */
     SLOTS = MAX_COMMANDS + MAX_ORPHANS,
-    MAX_RELAYS = 256,     /* connections out, and as many in */
+    MAX_OUT = 256,        /* connections out */
+    MAX_IN = 32,          /* and in */
+    MAX_RELAYS = MAX_OUT + MAX_IN,
     MAX_TEXT = 200,       /* of a FAIL */
     READ_AT_ONCE = MAX_PAYLOAD - 1, /* from one command before the next has its turn */
     ENTRY_HEAD = 25,      /* of a record about a file, before its name */

@@ -171,7 +171,7 @@ static int patience(void)
 
 static _Noreturn void loop(int signals)
 {
-    static struct pollfd fds[3 + 4 * SLOTS + 1 + 2 * MAX_RELAYS + 64];
+    static struct pollfd fds[3 + 4 * SLOTS + 1 + MAX_RELAYS + 64];
     bool reading = true, again = false;
     for (;;) {
         unsigned n = 3;

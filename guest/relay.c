@@ -26,7 +26,7 @@ struct relay {
     int polled;
 };
 
-static struct relay *relays[2 * MAX_RELAYS]; /* those out, then those in */
+static struct relay *relays[MAX_RELAYS]; /* those out, then those in */
 static uint32_t next_id = FIRST_RELAY, last_dial = FIRST_DIAL - 1;
 static int listener = -1;
 static int listener_polled = -1;
@@ -57,13 +57,13 @@ void relay_listen(uint16_t port)
     if (listener < 0)
         die("no socket for the proxy port");
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (bind(listener, (struct sockaddr *)&here, sizeof here) != 0 || listen(listener, MAX_RELAYS) != 0)
+    if (bind(listener, (struct sockaddr *)&here, sizeof here) != 0 || listen(listener, MAX_OUT) != 0)
         die("the proxy port cannot be opened");
 }
 
-static int free_slot(int from)
+static int free_slot(int from, int count)
 {
-    for (int i = from; i < from + MAX_RELAYS; i++)
+    for (int i = from; i < from + count; i++)
         if (relays[i] == NULL)
             return i;
     return -1;
@@ -81,7 +81,7 @@ static void forget(int slot)
 /* A machine that became another one has no connections. */
 void relay_reset(void)
 {
-    for (int i = 0; i < 2 * MAX_RELAYS; i++)
+    for (int i = 0; i < MAX_RELAYS; i++)
         if (relays[i] != NULL)
             forget(i);
     next_id = FIRST_RELAY;
@@ -103,7 +103,7 @@ static struct relay *add(int slot, uint32_t id, int fd)
 
 static void accept_one(void)
 {
-    int slot = free_slot(0);
+    int slot = free_slot(0, MAX_OUT);
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0)
         return;
@@ -149,7 +149,7 @@ void relay_dial(uint32_t id, struct cursor *payload)
     if (id <= last_dial || id < FIRST_DIAL || id >= FIRST_RELAY || port == 0)
         die("a DIAL frame is wrong");
     last_dial = id;
-    int slot = free_slot(MAX_RELAYS);
+    int slot = free_slot(MAX_OUT, MAX_IN);
     if (slot < 0) {
         dial_failed(id, TOO_MANY, "too many connections at once");
         return;
@@ -175,7 +175,7 @@ void relay_frame(uint8_t type, uint32_t id, struct cursor *payload)
 {
     struct relay *r = NULL;
     int slot = 0;
-    for (; slot < 2 * MAX_RELAYS && r == NULL; slot++)
+    for (; slot < MAX_RELAYS && r == NULL; slot++)
         if (relays[slot] != NULL && relays[slot]->id == id)
             r = relays[slot];
     if (id < FIRST_RELAY ? id > last_dial : id >= next_id)
@@ -202,11 +202,11 @@ static bool wants_read(const struct relay *r)
 void relay_poll(struct pollfd *fds, unsigned *n)
 {
     listener_polled = -1;
-    if (listener >= 0 && free_slot(0) >= 0 && out_room() > FRAME_ROOM) {
+    if (listener >= 0 && free_slot(0, MAX_OUT) >= 0 && out_room() > FRAME_ROOM) {
         listener_polled = (int)*n;
         fds[(*n)++] = (struct pollfd){.fd = listener, .events = POLLIN};
     }
-    for (int i = 0; i < 2 * MAX_RELAYS; i++) {
+    for (int i = 0; i < MAX_RELAYS; i++) {
         struct relay *r = relays[i];
         if (r == NULL)
             continue;
@@ -273,7 +273,7 @@ static bool connecting(struct relay *r, bool ready)
 
 void relay_handle(const struct pollfd *fds)
 {
-    for (int i = 0; i < 2 * MAX_RELAYS; i++) {
+    for (int i = 0; i < MAX_RELAYS; i++) {
         struct relay *r = relays[i];
         if (r == NULL)
             continue;
