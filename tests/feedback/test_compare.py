@@ -141,8 +141,8 @@ def test_the_same_name_in_two_checks_is_two_items() -> None:
 
 def test_text_and_junit_of_one_pytest_run_compare_as_the_same() -> None:
     def run(out: str, junit: str | None) -> Diagnosis:
-        xml = (CAPTURED / junit).read_bytes() if junit else None
-        return diagnose(CheckOutput("pytest", 1, None, 1.0, (CAPTURED / out).read_bytes(), b"", xml))
+        reports = ((CAPTURED / junit).read_bytes(),) if junit else ()
+        return diagnose(CheckOutput("pytest", 1, None, 1.0, (CAPTURED / out).read_bytes(), b"", reports))
 
     found = compare([run("pytest_quiet.txt", "pytest_xunit1.xml")], [run("pytest_quiet.txt", None)])
 

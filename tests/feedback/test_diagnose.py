@@ -15,7 +15,7 @@ CAPTURED = Path(__file__).parent / "captured"
 
 
 def check(out: bytes = b"", err: bytes = b"", junit: bytes | None = None, exit_code: int = 1) -> Diagnosis:
-    return diagnose(CheckOutput("check", exit_code, None, 1.0, out, err, junit))
+    return diagnose(CheckOutput("check", exit_code, None, 1.0, out, err, () if junit is None else (junit,)))
 
 
 def captured(name: str) -> bytes:

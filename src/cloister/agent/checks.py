@@ -69,6 +69,6 @@ async def _run_check(computer: Computer, check: str, junit_path: str, show: Show
             seconds=exited.seconds,
             out=bytes(out),
             err=bytes(err),
-            junit=junit,
+            reports=() if junit is None else (junit,),
         )
     )

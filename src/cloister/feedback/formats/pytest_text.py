@@ -42,7 +42,7 @@ class _Section(msgspec.Struct):
 
 def pytest_text(output: CheckOutput) -> Found | None:
     """A `Parser`: failing tests by name; passing ones by name where pytest was verbose, else by number."""
-    text = plain.lines(output.out)
+    text = output.out_lines
     counts = _counts(text)
     sections = _sections(text)
     tests: dict[str, TestResult] = {}
