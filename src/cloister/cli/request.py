@@ -33,6 +33,7 @@ class Asked(NamedTuple):
     seconds: float | None
     allow_hosts: tuple[str, ...]
     template: str = "default"
+    must_pass: tuple[str, ...] = ()
 
 
 def new_run(asked: Asked, settings: "Settings") -> NewRun:
@@ -53,6 +54,7 @@ def new_run(asked: Asked, settings: "Settings") -> NewRun:
             seconds=usual.seconds if asked.seconds is None else asked.seconds,
         ),
         allow_hosts=asked.allow_hosts,
+        asked=tuple(typed(name) for name in asked.must_pass),
     )
     if problem := check_new_run(new):
         raise UserError("bad_run", problem)

@@ -24,6 +24,14 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
         list[str] | None,
         typer.Option("--check", metavar="CMD", help="A command that must be green; repeat for several."),
     ] = None,
+    must_pass: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--must-pass",
+            metavar="TEST",
+            help="A test, a file of tests or a check that must be green in the end; repeat for several.",
+        ),
+    ] = None,
     model: Annotated[
         str | None, typer.Option("--model", help="provider:name, or script:FILE for a scripted model.")
     ] = None,
@@ -60,6 +68,7 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
             tokens=tokens,
             seconds=seconds,
             allow_hosts=tuple(allow_host or ()),
+            must_pass=tuple(must_pass or ()),
         ),
         settings,
     )

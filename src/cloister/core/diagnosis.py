@@ -6,6 +6,35 @@ import msgspec
 
 Severity = Literal["error", "warning", "note"]
 TestStatus = Literal["passed", "failed", "error", "skipped"]
+CheckKind = Literal["format", "lint", "types", "build", "test", "other"]
+"""What a check looks at, the quickest to answer first."""
+
+HowWeakened = Literal["changed", "skipped", "deleted", "data", "configuration"]
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One command that must be green, and how it is run."""
+
+    command: str
+    """The command line, by which the check is known everywhere."""
+    kind: CheckKind = "other"
+    seconds: float = 600.0
+    run: str = ""
+    """The command line that is really run, when it is another: the same thing, asked for a report as well."""
+    env: tuple[tuple[str, str], ...] = ()
+    """Variables that make the tool leave a report."""
+    languages: tuple[str, ...] = ()
+    """Whose files it looks at; empty means: any file may matter to it."""
+
+
+class Weakening(msgspec.Struct, frozen=True):
+    """A test, or what decides which tests run, is less than it was on the base."""
+
+    file: str
+    how: HowWeakened
+    test: str | None = None
+    """The name inside the file; None for the whole file."""
+    detail: str = ""
 
 
 class Diagnostic(msgspec.Struct, frozen=True):
@@ -18,6 +47,8 @@ class Diagnostic(msgspec.Struct, frozen=True):
     severity: Severity = "error"
     code: str | None = None
     tool: str | None = None
+    source: str | None = None
+    """The lines around the place, numbered, bounded."""
 
 
 class TestResult(msgspec.Struct, frozen=True):
@@ -29,6 +60,8 @@ class TestResult(msgspec.Struct, frozen=True):
     line: int | None = None
     message: str | None = None
     """Why it failed, bounded."""
+    source: str | None = None
+    """The lines around the place, numbered, bounded."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
@@ -46,6 +79,12 @@ class Diagnosis(msgspec.Struct, frozen=True):
     diagnostics: tuple[Diagnostic, ...] = ()
     tail: str = ""
     """The last lines of its output, harmless and bounded: what remains when nothing was understood."""
+    flaky: tuple[str, ...] = ()
+    """Tests that failed and passed on the same files."""
+    weakened: tuple[Weakening, ...] = ()
+    """What the working tree did to tests and their configuration, as it was when the check ran."""
+    log: str | None = None
+    """Where in the sandbox the whole output is, when it is more than the tail."""
 
     @property
     def green(self) -> bool:
@@ -60,15 +99,33 @@ class Comparison(msgspec.Struct, frozen=True):
     """The checks now against the checks on the untouched base. Names of tests, or of whole checks."""
 
     fixed: tuple[str, ...] = ()
+    """Red before, green now: the proof."""
     new: tuple[str, ...] = ()
     """Red now, not red before."""
     still: tuple[str, ...] = ()
+    """Red before and now, asked for or not."""
     missing: tuple[str, ...] = ()
-    """Ran before and do not run now: deleted or skipped. Never green."""
+    """Ran before and are not there now. Never green."""
     passed: int = 0
     green: bool = False
-    """Every check is green and nothing is missing."""
+    """Nothing new is red, what was asked for is green, and no test was lost on the way."""
+    asked: tuple[str, ...] = ()
+    """Asked for, and not green yet."""
+    unrelated: tuple[str, ...] = ()
+    """The part of `still` that nobody asked for: it does not stand in the way."""
+    skipped: tuple[str, ...] = ()
+    """Ran before and are skipped now. Never green."""
+    weakened: tuple[str, ...] = ()
+    """Red before, and the test itself was made easier; or what decides which tests run was. Never green."""
+    flaky: tuple[str, ...] = ()
+    """Failed and passed on the same files: nobody's."""
 
     @property
     def red(self) -> int:
-        return len(self.new) + len(self.still) + len(self.missing)
+        return len(self.new) + len(self.still) + len(self.missing) + len(self.skipped)
+
+    @property
+    def open(self) -> int:
+        """How many things stand between this and green."""
+        lost = len(self.missing) + len(self.skipped) + len(self.weakened)
+        return len(self.new) + len(self.asked) + lost

@@ -72,6 +72,8 @@ class NewRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Hosts this run asks to reach; the policy decides."""
     key: str | None = None
     """Idempotency key: the same key is the same run."""
+    asked: tuple[str, ...] = ()
+    """Tests, files of tests or checks that must be green; empty means: what the prompt asks for."""
 
 
 class ToolCall(msgspec.Struct, frozen=True):
@@ -164,4 +166,6 @@ def check_new_run(new: NewRun) -> str | None:
         return f"A run takes at most {limits.CHECKS} checks: join some with &&."
     if any(not check.strip() for check in new.checks):
         return "A check is empty: give the command to run."
+    if len(new.asked) > limits.ASKED or any(not name.strip() or len(name) > 400 for name in new.asked):
+        return f"At most {limits.ASKED} tests can be asked for, each by a name of at most 400 characters."
     return None

@@ -27,6 +27,7 @@ from cloister.core.ids import RunId
 from cloister.core.journal import Journal
 from cloister.core.records import NewRun
 from cloister.core.text import decode
+from cloister.feedback.asked import asked
 from cloister.forge import workspace
 from cloister.model.api import Model
 from cloister.runs.means import Means
@@ -143,7 +144,10 @@ class Attempts:
         spec = self._means.sandbox_spec(request, self._course.template)
         async with self._means.host.open(spec, door) as sandbox:
             await self._restore(sandbox, commit)
-            return await run_checks(sandbox, self._course.checks, "proof", show)
+            course, cpus = self._course, self._means.quota.cpus
+            return await run_checks(
+                sandbox, course.checks, "proof", show, baseline=course.baseline, cpus=cpus
+            )
 
     async def _restore(self, sandbox: Sandbox, commit: str) -> None:
         await workspace.restore(sandbox, self._course.bare, self._course.base, commit)
@@ -164,5 +168,9 @@ class Attempts:
                 checks=course.checks,
                 baseline=course.baseline,
                 ask_seconds=self._means.ask_seconds,
+                asked=asked(
+                    course.request.prompt, course.baseline, course.request.checks, course.request.asked
+                ),
+                cpus=self._means.quota.cpus,
             )
         )
