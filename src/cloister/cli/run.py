@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.cli.options import AsJson, TierWish, settings_of
+from cloister.cli.options import AsJson, MustPass, TierWish, settings_of
 
 if TYPE_CHECKING:
     from cloister.core.ids import RunId
@@ -24,14 +24,7 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
         list[str] | None,
         typer.Option("--check", metavar="CMD", help="A command that must be green; repeat for several."),
     ] = None,
-    must_pass: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--must-pass",
-            metavar="TEST",
-            help="A test, a file of tests or a check that must be green in the end; repeat for several.",
-        ),
-    ] = None,
+    must_pass: MustPass = None,
     model: Annotated[
         str | None, typer.Option("--model", help="provider:name, or script:FILE for a scripted model.")
     ] = None,
