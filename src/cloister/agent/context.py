@@ -66,7 +66,8 @@ def _task(events: Sequence[Event]) -> str:
                 lines = "\n".join(f"- {check}" for check in body.checks)
                 parts.append(f"Checks that must be green:\n{lines}" if body.checks else NO_CHECKS)
             case BaselineTaken() as body if body.diagnoses:
-                found = tell(compare(body.diagnoses, body.diagnoses), body.diagnoses)
+                compared = body.comparison or compare(body.diagnoses, body.diagnoses)
+                found = tell(compared, body.diagnoses)
                 parts.append(f"On the untouched base:\n{found}")
             case _:
                 pass
