@@ -96,3 +96,22 @@ async def test_a_fix_is_green_and_every_cheat_is_told_as_what_it_is(
             await workspace.restore(sandbox, bare, base, commit)
             found = await run_checks(sandbox, checks, f"proof-{len(how)}", _quiet, baseline=baseline)
             assert compare(baseline, found, wish) == expected, how
+
+
+MVNW = """#!/bin/sh
+mkdir -p target/surefire-reports
+echo '<testsuite name="shop.AddTest"><testcase name="adds" classname="shop.AddTest"/></testsuite>' \\
+    > target/surefire-reports/TEST-shop.AddTest.xml
+"""
+OLD = '<testsuite name="old"><testcase name="gone" classname="shop.OldTest"/></testsuite>'
+
+
+async def test_reports_that_java_tools_leave_are_read_unless_they_are_old(host: ContainerHost) -> None:
+    async with host.open(SandboxSpec()) as sandbox:
+        await sandbox.write("mvnw", MVNW.encode(), mode=0o755)
+        await sandbox.write("target/surefire-reports/TEST-shop.OldTest.xml", OLD.encode())
+        await sandbox.run(shell("touch -d '1 hour ago' target/surefire-reports/*"))
+
+        (found,) = await run_checks(sandbox, ("./mvnw -B -q test",), "java", _quiet)
+
+    assert [(test.name, test.status) for test in found.tests] == [("shop.AddTest::adds", "passed")]

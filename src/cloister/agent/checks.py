@@ -1,7 +1,7 @@
 """Checks in the sandbox: find them, run them, watch them, understand them."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import anyio
 import msgspec
@@ -18,6 +18,8 @@ from cloister.feedback.compare import compare
 from cloister.feedback.diagnose import diagnose
 from cloister.feedback.discover import TOOLS, WANTED, WORKFLOWS, discover, scripts_of
 from cloister.feedback.flags import environment, specify
+from cloister.feedback.kinds import JAVA
+from cloister.feedback.nearest import WORTH_SECONDS, Near, merged, nearest
 from cloister.feedback.own import FILES, adjusted, own_checks
 
 ShowCheck = Callable[[str, Stream, bytes], None]
@@ -41,16 +43,28 @@ true
 """
 
 
+_REPORTS = 200
+_JAVA_REPORTS = (
+    "find . -newer \"$STAMP\" \\( -path '*/surefire-reports/TEST-*.xml' -o -path '*/test-results/*/TEST-*.xml' \\) "
+    "-type f -print0"
+)
+"""Where Maven and Gradle leave what they know, whether asked or not."""
+
+
 async def find_checks(computer: Computer) -> tuple[str, ...]:
     """Which checks the repository in the sandbox has, of those whose tools are there."""
-    listed = await computer.run(
-        Command(argv=("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"), seconds=30)
-    )
-    names = [name for name in decode(listed.out).split("\0") if name]
+    names = await _files(computer)
     workflows = [name for name in names if name.startswith(WORKFLOWS) and name.endswith((".yml", ".yaml"))]
     contents = await _contents(computer, [*WANTED, *workflows[:_WORKFLOWS]], set(names))
     probed = await computer.run(shell(_PROBE, seconds=30))
     return discover(names, contents, frozenset(decode(probed.out).split()))
+
+
+async def _files(computer: Computer) -> list[str]:
+    listed = await computer.run(
+        Command(argv=("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"), seconds=30)
+    )
+    return [name for name in decode(listed.out).split("\0") if name]
 
 
 async def _contents(computer: Computer, wanted: Sequence[str], names: set[str]) -> dict[str, str]:
@@ -88,10 +102,10 @@ async def run_affected(
     specs = await _specified(computer, checks)
     changed = await changed_between(computer, since.old, since.new)
     known = {diagnosis.check: diagnosis for diagnosis in since.known}
-    unknown = [check for check in specs if check.command not in known]
     touched = plan(changed, specs)
-    chosen = [check for check in plan(None, specs) if check in touched or check in unknown]
-    ran = await _run(computer, chosen, _Course(place, show, since.baseline, since.cpus))
+    chosen = [check for check in plan(None, specs) if check in touched or check.command not in known]
+    parts = await _parts(computer, chosen, known, changed)
+    ran = await _run(computer, chosen, _Course(place, show, since.baseline, since.cpus, parts))
     known.update({diagnosis.check: diagnosis for diagnosis in ran})
     return tuple(known[check.command] for check in specs)
 
@@ -115,6 +129,28 @@ class _Course:
     show: ShowCheck
     baseline: tuple[Diagnosis, ...]
     cpus: float
+    parts: Mapping[str, tuple[Near, Diagnosis]] = field(default_factory=dict[str, tuple[Near, Diagnosis]])
+    """Of long checks, the part that is looked at first, and what is known of the whole."""
+
+
+async def _parts(
+    computer: Computer, checks: Sequence[Check], known: Mapping[str, Diagnosis], changed: Sequence[str] | None
+) -> dict[str, tuple[Near, Diagnosis]]:
+    slow = (
+        [
+            check
+            for check in checks
+            if check.command in known and known[check.command].seconds >= WORTH_SECONDS
+        ]
+        if changed
+        else []
+    )
+    files = await _files(computer) if slow else ()
+    parts: dict[str, tuple[Near, Diagnosis]] = {}
+    for check in slow:
+        if near := nearest(check, known[check.command], changed or (), files):
+            parts[check.command] = (near, known[check.command])
+    return parts
 
 
 async def _specified(computer: Computer, checks: Sequence[str]) -> list[Check]:
@@ -136,6 +172,13 @@ async def _run(computer: Computer, specs: Sequence[Check], course: _Course) -> t
     async def one(number: int, check: Check) -> None:
         report = f"/tmp/.cloister-{course.place}-{number}.xml"  # noqa: S108
         run = _Run(computer, check, course, matchers)
+        near = course.parts.get(check.command)
+        if near is not None:
+            part = await run.once(f"{report}.part", near[0].line)
+            if part.failing and part.killed is None:
+                whole = merged(near[1], part, near[0].files)
+                found[check.command] = msgspec.structs.replace(whole, weakened=weakened)
+                return
         diagnosis = await run.once(report)
         if _wavers(diagnosis, course.baseline):
             diagnosis = _settled(diagnosis, await run.once(f"{report}.again"), course.baseline)
@@ -177,12 +220,13 @@ class _Run:
     course: _Course
     matchers: tuple[bytes, ...]
 
-    async def once(self, report: str) -> Diagnosis:
+    async def once(self, report: str, line: str | None = None) -> Diagnosis:
         out, err = bytearray(), bytearray()
         exited = Exited(None)
         check = self.check
         env = {**environment(report), **dict(check.env)}
-        command = shell(check.run or check.command, env=env, seconds=check.seconds)
+        command = shell(line or check.run or check.command, env=env, seconds=check.seconds)
+        stamp = await self._stamp(report)
         async with self.computer.start(command) as process:
             await process.send_eof()
             async for item in process:
@@ -199,17 +243,32 @@ class _Run:
             seconds=exited.seconds,
             out=bytes(out),
             err=bytes(err),
-            reports=await self._reports(report),
+            reports=await self._reports(report, stamp),
             matchers=self.matchers,
         )
         diagnosis = diagnose(output)
         return msgspec.structs.replace(diagnosis, log=await self._kept(diagnosis, output))
 
-    async def _reports(self, report: str) -> tuple[bytes, ...]:
+    async def _stamp(self, report: str) -> str | None:
+        """A file that is older than any report of this run, where reports go to places of the tool's own."""
+        if JAVA not in self.check.languages:
+            return None
+        await self.computer.write(f"{report}.stamp", b"")
+        return f"{report}.stamp"
+
+    async def _reports(self, report: str, stamp: str | None) -> tuple[bytes, ...]:
+        names = [report]
+        if stamp is not None:
+            listed = await self.computer.run(shell(_JAVA_REPORTS, {"STAMP": stamp}, seconds=30))
+            names += [name for name in decode(listed.out).split("\0") if name][:_REPORTS]
+        found = [await self._read(name) for name in names]
+        return tuple(data for data in found if data is not None)
+
+    async def _read(self, path: str) -> bytes | None:
         try:
-            return (await self.computer.read(report, limit_bytes=limits.JUNIT_BYTES),)
+            return await self.computer.read(path, limit_bytes=limits.JUNIT_BYTES)
         except UserError:
-            return ()
+            return None
 
     async def _kept(self, diagnosis: Diagnosis, output: CheckOutput) -> str | None:
         """Where the whole output of a red check is, for a model that wants to read on. A proof's sandbox is gone soon."""

@@ -55,6 +55,7 @@ _TOOLS: dict[str, Tool] = {
     "cargo nextest": ("test", (RUST,)),
     "ctest": ("test", (C,)),
     "mvn": ("test", (JAVA,)),
+    "mvnw": ("test", (JAVA,)),
     "gradle": ("test", (JAVA,)),
     "gradlew": ("test", (JAVA,)),
 }

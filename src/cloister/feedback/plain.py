@@ -24,6 +24,8 @@ def lines(data: bytes) -> list[str]:
 
 def name(text: str) -> str:
     """The name of a test."""
+    if len(text) < _NAME_CHARS and text.isascii() and text.isprintable() and " " not in text:
+        return text  # as nearly all are
     return one_line(text, _NAME_CHARS)
 
 

@@ -76,7 +76,7 @@ def _verbose(text: Sequence[str]) -> Iterator[tuple[TestStatus, str, str]]:
     for line in text:
         if "::" not in line:
             continue
-        worker = _WORKER.match(line)
+        worker = _WORKER.match(line) if line.startswith("[gw") else None
         if worker and worker[1] in _STATUSES and _is_node(worker[2]):
             yield _STATUSES[worker[1]], plain.name(worker[2]), ""
             continue
