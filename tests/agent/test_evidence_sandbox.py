@@ -3,9 +3,10 @@
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from cloister.agent.checks import find_checks, run_checks
+from cloister.agent.checks import Since, find_checks, run_affected, run_checks
 from cloister.core.commands import Stream, shell
 from cloister.core.diagnosis import Comparison
 from cloister.feedback.asked import asked
@@ -115,3 +116,39 @@ async def test_reports_that_java_tools_leave_are_read_unless_they_are_old(host: 
         (found,) = await run_checks(sandbox, ("./mvnw -B -q test",), "java", _quiet)
 
     assert [(test.name, test.status) for test in found.tests] == [("shop.AddTest::adds", "passed")]
+
+
+async def test_a_red_test_near_the_change_is_told_before_the_long_rest_runs(
+    host: ContainerHost, tmp_path: Path
+) -> None:
+    repo = SampleRepo(tmp_path / "repo")
+    repo.write("shop.py", SHOP.replace("- off", "* (100 - off) // 100"))
+    repo.write(TEST_FILE, TESTS)
+    repo.write(
+        "tests/test_rest.py", "import pathlib\n\n\ndef test_rest():\n    pathlib.Path('/tmp/ran').touch()\n"
+    )
+    repo.git("add", "--all")
+    repo.git("commit", "--quiet", "-m", "base")
+    bare = tmp_path / "bare.git"
+    shutil.copytree(repo.path / ".git", bare)
+    base = repo.git("rev-parse", "HEAD")
+    check = ("python3 -m pytest -q",)
+    async with host.open(SandboxSpec()) as sandbox:
+        await workspace.put(sandbox, bare, base)
+        found = await run_checks(sandbox, check, "baseline", _quiet)
+        slow = tuple(msgspec.structs.replace(one, seconds=30.0) for one in found)
+
+        async def look(text: str) -> tuple[Comparison, bool]:
+            old = await workspace.tree(sandbox, bare, base)
+            await sandbox.write("shop.py", text.encode())
+            new = await workspace.tree(sandbox, bare, base)
+            await sandbox.run(shell("rm -f /tmp/ran"))
+            now = await run_affected(sandbox, check, Since(old, new, slow, slow), f"look-{len(text)}", _quiet)
+            rest = (await sandbox.run(shell("test -e /tmp/ran"))).ok
+            return compare(slow, now), rest
+
+        assert await look(SHOP) == (Comparison(new=(RED,), passed=2), False)
+        assert await look("import os\n" + SHOP.replace("- off", "* (100 - off) // 100")) == (
+            Comparison(passed=3, green=True),
+            True,
+        )
