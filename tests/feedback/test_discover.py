@@ -243,8 +243,11 @@ def test_pytest_is_told_to_leave_a_report_and_no_cache() -> None:
         ("pyright", "pyright --outputjson"),
         ("go test ./...", "go test -json ./..."),
         ("cargo clippy -- -D warnings", "cargo clippy --message-format=json -- -D warnings"),
+        ("npx mocha", 'npx mocha --reporter json --reporter-option output="$CLOISTER_REPORT"'),
+        ("ctest --test-dir build", "ctest --test-dir build --output-on-failure"),
         ("npx jest", 'npx jest --json --outputFile="$CLOISTER_REPORT"'),
         ("npm test", 'npm test -- --json --outputFile="$CLOISTER_REPORT"'),
+        ("pnpm test", 'pnpm test --json --outputFile="$CLOISTER_REPORT"'),
         ("yarn test", 'yarn test --json --outputFile="$CLOISTER_REPORT"'),
         # Nothing is added to what already says how it reports, is more than one command, or is not known.
         ("eslint -f unix .", ""),

@@ -151,7 +151,7 @@ def _node(
     if not _has(tools, manager):
         return
     if test.strip() and _PLACEHOLDER not in test:
-        yield f"{manager} test"
+        yield "bun run test" if manager == "bun" else f"{manager} test"  # `bun test` is a runner of its own
     else:
         runners = {"vitest": "npx vitest run", "jest": "npx jest", "mocha": "npx mocha", "ava": "npx ava"}
         runner = next(

@@ -16,9 +16,10 @@ _TO = f'"${REPORT}"'
 _WRITES_FILE: dict[str, str] = {
     "jest": f"--json --outputFile={_TO}",
     "vitest": f"--reporter=default --reporter=json --outputFile.json={_TO}",
-    "ctest": f"--output-junit {_TO} --output-on-failure",
+    "mocha": f"--reporter json --reporter-option output={_TO}",
+    "ctest": "--output-on-failure",
 }
-"""The tool prints as ever and writes a report beside it."""
+"""The tool writes a report, or says more; what CTest prints tells more than its report."""
 
 _SAYS: dict[str, str] = {
     "mypy": "--output json",
@@ -46,16 +47,12 @@ def environment(report: str) -> dict[str, str]:
 
     The xunit1 family is the one that names files and lines; the cache would litter the repository.
     Bytecode is told from its source by size and whole second, so a quick edit after a check could be judged
-    by the code before it: no bytecode is written. Colours and progress bars are for people.
+    by the code before it: no bytecode is written.
     """
     path = shlex.quote(f"--junitxml={report}")
     return {
         "PYTEST_ADDOPTS": f"{path} -o junit_family=xunit1 -p no:cacheprovider",
         "PYTHONDONTWRITEBYTECODE": "1",
-        "RUFF_NO_CACHE": "true",
-        "MYPY_CACHE_DIR": "/dev/null",
-        "NO_COLOR": "1",
-        "CARGO_TERM_COLOR": "never",
         REPORT: report,
     }
 
@@ -82,7 +79,8 @@ def _script(command: str, scripts: dict[str, str]) -> str:
 def _with_flags(command: str, scripts: dict[str, str]) -> str:
     if script := _script(command, scripts):
         flags = _flags(script)
-        return f"{command} {'' if command.startswith('yarn') else '-- '}{flags}" if flags else command
+        # Only npm wants to be told where its own arguments end; the others would hand the dashes on.
+        return f"{command} {'-- ' if command.startswith('npm') else ''}{flags}" if flags else command
     if not words(command):
         return command
     tool = tool_of(command)
