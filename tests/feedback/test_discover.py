@@ -207,7 +207,7 @@ def test_what_ci_runs_serves_where_the_repository_says_nothing_else() -> None:
 
 
 OWN = """
-checks = ["make lint", {command = " npm test ", name = "tests", kind = "test", timeout = 30}]
+checks = ["make lint", {command = " npm test ", kind = "test", timeout = 30}]
 """
 
 

@@ -68,7 +68,7 @@ def test_what_a_tool_printed_is_understood(name: str) -> None:
 
 def test_every_parser_has_captured_output() -> None:
     tried = {parser for parser, _ in EXPECTED.values()}
-    elsewhere = {"pytest_text", "unittest_text", "tracebacks", "matchers"}
+    elsewhere = {"pytest_text", "unittest_text", "tracebacks", "matchers", "mentions"}
 
     assert {name_of(parser) for parser in PARSERS} == tried | elsewhere
 

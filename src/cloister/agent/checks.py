@@ -224,8 +224,8 @@ class _Run:
         out, err = bytearray(), bytearray()
         exited = Exited(None)
         check = self.check
-        env = {**environment(report), **dict(check.env)}
-        command = shell(line or check.run or check.command, env=env, seconds=check.seconds)
+        line = line or check.run or check.command
+        command = shell(line, env=environment(report), seconds=check.seconds)
         stamp = await self._stamp(report)
         async with self.computer.start(command) as process:
             await process.send_eof()

@@ -13,6 +13,7 @@ Whatever was asked for, nothing that was green may turn red, and no test may get
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 import msgspec
 
@@ -44,7 +45,7 @@ _TOLD = 20_000
 """Of a long prompt the beginning says what is wanted; the rest is material."""
 
 
-class Asked(msgspec.Struct, frozen=True):
+class Asked(msgspec.Struct, frozen=True, dict=True):
     """What must be green in the end."""
 
     checks: tuple[str, ...] = ()
@@ -53,6 +54,15 @@ class Asked(msgspec.Struct, frozen=True):
     """Names of tests, of files or suites that hold some, or parts of names."""
     exactly: bool = False
     """The names are the caller's own: each must be found among what passes."""
+
+    @cached_property
+    def names_set(self) -> frozenset[str]:
+        return frozenset(self.names)
+
+    @cached_property
+    def loose(self) -> tuple[str, ...]:
+        """Names that may stand for others: the caller's own, and those of files and suites."""
+        return tuple(name for name in self.names if self.exactly or "::" not in name)
 
 
 def asked(
@@ -87,7 +97,9 @@ def wanted(asked: Asked | None, check: str, name: str) -> bool:
     """Whether `name` of `check`, red before and now, had to become green. Without a word from anyone, all had."""
     if asked is None or check in asked.checks:
         return True
-    return any(covers(one, name) or covers(one, check) for one in asked.names)
+    if name in asked.names_set:
+        return True
+    return any(covers(one, name) or covers(one, check) for one in asked.loose)
 
 
 def covers(wish: str, name: str) -> bool:

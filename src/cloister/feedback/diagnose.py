@@ -27,7 +27,7 @@ from cloister.feedback.formats.mocha_text import mocha_text
 from cloister.feedback.formats.mypy_json import mypy_json
 from cloister.feedback.formats.node_spec import node_spec
 from cloister.feedback.formats.oxlint_json import oxlint_json
-from cloister.feedback.formats.places import bare_places, places
+from cloister.feedback.formats.places import bare_places, mentions, places
 from cloister.feedback.formats.pylint_json import pylint_json
 from cloister.feedback.formats.pyright_json import pyright_json
 from cloister.feedback.formats.pytest_text import pytest_text
@@ -80,11 +80,12 @@ _COMPLAINTS: tuple[Parser, ...] = (
     tracebacks,
     stacks,
     bare_places,
+    mentions,
 )
 PARSERS: tuple[Parser, ...] = _TESTS + _COMPLAINTS
 """In order of trust: the first that understands tests is believed about tests."""
 
-TELLS_OF_TESTS: tuple[Parser, ...] = (tracebacks, stacks, bare_places)
+TELLS_OF_TESTS: tuple[Parser, ...] = (tracebacks, stacks, bare_places, mentions)
 """What these find in the output of failing tests is those failures over again."""
 
 _TAIL_LINES = 40
@@ -103,7 +104,7 @@ def diagnose(output: CheckOutput) -> Diagnosis:
             continue
         if parser in _TESTS and (tested.tests or tested.unlisted):
             continue
-        found = parser(output)
+        found = None if parser is mentions and diagnostics else parser(output)
         if found is None:
             continue
         if not tested.tests and not tested.unlisted:

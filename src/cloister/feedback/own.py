@@ -15,7 +15,6 @@ class OwnCheck(msgspec.Struct, frozen=True):
     """One check of the repository's own list; a plain string is its command."""
 
     command: str
-    name: str = ""
     kind: CheckKind | None = None
     timeout: float | None = None
 

@@ -107,7 +107,8 @@ def _details(comparison: Comparison, diagnoses: Sequence[Diagnosis]) -> Iterator
         for test in sorted(failing, key=lambda test: test.name not in new):
             yield _test(test, is_new=test.name in new and bool(comparison.still or comparison.fixed))
         yield from map(_diagnostic, _useful(diagnosis.diagnostics, new))
-        if not diagnosis.failing and not diagnosis.diagnostics and diagnosis.tail:
+        explained = diagnosis.failing or any(one.severity != "note" for one in diagnosis.diagnostics)
+        if not explained and diagnosis.tail:
             yield "Its output ends with:\n" + diagnosis.tail
         if diagnosis.log is not None:
             yield f"The whole output is in {diagnosis.log}"

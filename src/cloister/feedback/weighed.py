@@ -67,6 +67,8 @@ def _is_of(test: TestResult, one: Weakening) -> bool:
         return True
     last = one.test.rpartition("::")[2]
     bare = test.name.partition("[")[0]
+    if last not in bare:
+        return False
     inner = bare.rpartition("::")[2]
     ends_so = re.search(rf"(?:^|[^\w]){re.escape(last)}$", bare) is not None
     return ends_so or f"/{last}/" in f"/{inner}/"  # a subtest of Go's

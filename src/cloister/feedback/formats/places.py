@@ -98,3 +98,31 @@ def _severity(word: str) -> Severity:
     if "error" in word or word == "unformatted":
         return "error"
     return "warning" if word == "warning" else "note"
+
+
+_BREAKS = str.maketrans(dict.fromkeys("()[]{}<>\"'`,;=", " "))
+_MENTIONS = 50
+
+
+def mentions(output: CheckOutput) -> Found | None:
+    """A `Parser`, asked last: every `file:line` anywhere in the output of a command that failed."""
+    if output.exit_code == 0:
+        return None
+    found: dict[tuple[str, int | None], Diagnostic] = {}
+    for text in (output.err_lines, output.out_lines):
+        for line in text:
+            if ":" in line and len(found) < _MENTIONS:
+                for file, number, column in _mentioned(line):
+                    said = plain.message(line.strip())
+                    found.setdefault((file, number), Diagnostic(said, file, number, column, "note"))
+    return Found(diagnostics=tuple(found.values())[:_MENTIONS]) if found else None
+
+
+def _mentioned(line: str) -> Iterator[tuple[str, int | None, int | None]]:
+    for word in line.translate(_BREAKS).split():
+        file, *rest = word.strip(".:").split(":")
+        numbers = [plain.number(part) for part in rest]
+        if len(numbers) not in (1, 2) or None in numbers or not _FILE.search(file) or "//" in file:
+            continue
+        if not plain.is_foreign(file) and not file.replace(".", "").isdigit():
+            yield plain.path(file), numbers[0], numbers[1] if len(numbers) > 1 else None
