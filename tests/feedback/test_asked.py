@@ -1,6 +1,10 @@
 """What a run was asked to make green."""
 
+import time
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.diagnosis import TestResult as Result
@@ -184,3 +188,19 @@ def test_a_flaky_test_is_nobodys() -> None:
     found = compare([ran()], [now], Asked())
 
     assert (found.green, found.new, found.flaky) == (True, (), ("tests/test_shop.py::test_total",))
+
+
+@given(st.text(max_size=200), st.lists(st.text(max_size=30), max_size=5), st.text(max_size=30))
+def test_any_prompt_and_any_name_can_be_judged(prompt: str, names: list[str], command: str) -> None:
+    base = [Diagnosis(command, 1, 1.0, tests=tuple(Result(name, "failed") for name in names))]
+
+    found = compare(base, base, asked(prompt, base))
+
+    assert sorted([*found.asked, *found.unrelated]) == sorted(found.still)
+    assert found.green == (not found.asked)
+
+
+def test_a_prompt_as_long_as_they_come_is_judged_at_once() -> None:
+    started = time.process_time()
+    asked("fix " + "test_a b " * 30_000, [ran(*(f"tests/a.py::test_{n}" for n in range(5_000)))])
+    assert time.process_time() - started < 2

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.core import limits
-from cloister.feedback.discover import WANTED, discover
+from cloister.feedback.discover import TOOLS, WANTED, discover
 from cloister.feedback.flags import environment, specify
 from cloister.feedback.own import adjusted, own_checks
 
@@ -80,9 +80,17 @@ def test_make_test_serves_where_there_is_nothing_better(makefile: str, expected:
     assert discover({"Makefile"}, {"Makefile": makefile}) == expected
 
 
-@given(st.sets(st.sampled_from(WANTED) | st.text()), st.dictionaries(st.sampled_from(WANTED), st.text()))
-def test_discovering_never_raises(files: set[str], contents: dict[str, str]) -> None:
-    discover(files, contents)
+NAMES = st.sampled_from([*WANTED, ".github/workflows/ci.yml"])
+
+
+@given(
+    st.sets(NAMES | st.text()),
+    st.dictionaries(NAMES, st.text() | st.just("run: |\n  tox")),
+    st.none() | st.sets(st.sampled_from(TOOLS)),
+)
+def test_discovering_never_raises(files: set[str], contents: dict[str, str], tools: set[str] | None) -> None:
+    for command in discover(files, contents, tools):
+        specify(command, {"test": "jest"})
 
 
 EVERY = frozenset(

@@ -10,7 +10,7 @@ from cloister.agent.surroundings import Sources, changed_between, problem_matche
 from cloister.core import limits
 from cloister.core.commands import Command, Computer, Exited, Output, Stream, shell
 from cloister.core.diagnosis import Check, Diagnosis
-from cloister.core.errors import UserError
+from cloister.core.errors import UserError, sole
 from cloister.core.text import decode
 from cloister.feedback.affected import batches, plan
 from cloister.feedback.api import CheckOutput
@@ -186,9 +186,12 @@ async def _run(computer: Computer, specs: Sequence[Check], course: _Course) -> t
 
     numbers = {check.command: number for number, check in enumerate(specs)}
     for group in batches(plan(None, specs), int(course.cpus)):
-        async with anyio.create_task_group() as tasks:
-            for check in group:
-                tasks.start_soon(one, numbers[check.command], check)
+        try:
+            async with anyio.create_task_group() as tasks:
+                for check in group:
+                    tasks.start_soon(one, numbers[check.command], check)
+        except Exception as error:
+            raise sole(error) from None
     sources = Sources(computer)
     return tuple([await sources.add(found[check.command]) for check in specs])
 

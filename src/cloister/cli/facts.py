@@ -98,13 +98,14 @@ def checks(before: int, now: Comparison) -> Line:
 
 
 def red_names(now: Comparison, width: int) -> list[Line]:
-    """The names behind a red count: the new ones first, then what is missing, then what stays."""
+    """The names behind a red count: the new ones first, then what was lost, what stays, and what nobody asked for."""
     named = [
         *(("new", name) for name in now.new),
         *(("weakened", name) for name in now.weakened),
         *(("missing", name) for name in now.missing),
         *(("skipped", name) for name in now.skipped),
-        *(("still", name) for name in now.still),
+        *(("still", name) for name in now.still if name not in now.unrelated),
+        *(("old", name) for name in now.unrelated),
     ]
     lines = [Line(f"    {how:<8} {one_line(name, width - 13)}", "dim") for how, name in named[:NAMES_SHOWN]]
     more = len(named) - len(lines)
