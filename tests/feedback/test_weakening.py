@@ -34,8 +34,13 @@ def test_helper():
 
 
 class TestCart:
+    nothing = 0
+
+    def setup_method(self):
+        self.empty = []
+
     def test_empty(self):
-        assert total([], 0) == 0
+        assert total(self.empty, 0) == self.nothing
 """
 
 
@@ -72,6 +77,8 @@ def found(path: str, before: str | None, after: str | None) -> list[tuple[str | 
         # What it compares with or what compares for it.
         ("PRICES = [10, 20]", "PRICES = []", ("test_total", "changed")),
         ("    assert value == 27", "    assert value", ("test_helper", "changed")),
+        ("nothing = 0", "nothing = -5", ("TestCart::test_empty", "changed")),
+        ("self.empty = []", "self.empty = [1]", ("TestCart::test_empty", "changed")),
         # Skipped in one of the many ways.
         ("def test_helper", "@pytest.mark.skip\ndef test_helper", ("test_helper", "skipped")),
         ("def test_helper", "@pytest.mark.xfail(reason='x')\ndef test_helper", ("test_helper", "skipped")),
@@ -84,7 +91,7 @@ def found(path: str, before: str | None, after: str | None) -> list[tuple[str | 
         # Gone, or no longer a test by its name.
         ("def test_helper", "def helper_test", ("test_helper", "deleted")),
         (
-            "class TestCart:\n    def test_empty(self):\n        assert total([], 0) == 0\n",
+            "    def test_empty(self):\n        assert total(self.empty, 0) == self.nothing\n",
             "",
             ("TestCart::test_empty", "deleted"),
         ),
@@ -103,7 +110,8 @@ def test_a_test_in_python_that_was_made_easier_is_found(
             "    assert total([], off) == 0\n",
             "    assert total([], off) == 0\n    assert total([1], 0) == 1\n",
         ),
-        ("assert total([], 0) == 0", "assert total([], 0)==0  # nothing costs nothing"),
+        ("self.empty, 0) == self.nothing", "self.empty, 0)==self.nothing  # nothing costs nothing"),
+        ("    nothing = 0\n", "    nothing = 0\n    more = 1\n"),
         ("def test_helper():", 'def test_helper():\n    """It helps."""'),
         ("class TestCart:", "def test_more():\n    assert total([1], 0) == 1\n\n\nclass TestCart:"),
         ("import pytest\n", "import pytest\nimport os\n"),

@@ -29,14 +29,14 @@ def weakened(before: str, after: str | None) -> list[tuple[str, HowWeakened]] | 
     tests = _tests(old)
     if new is None:
         return [(name, "changed") for name in tests]
-    here, changed = _tests(new), _changed_names(old, new)
+    here, changed, classes = _tests(new), _changed_names(old, new), _changed_classes(old, new)
     if _has_skips(_loose(new)) and not _has_skips(_loose(old)):
         return [(name, "skipped") for name in tests]
     found: list[tuple[str, HowWeakened]] = []
     for name, test in tests.items():
         now = here.get(name)
         how = "deleted" if now is None else _how(test, now)
-        if how is None and changed & _names(test):
+        if how is None and (changed & _names(test) or name.rpartition("::")[0] in classes):
             how = "changed"  # what it compares with, or what compares for it
         if how is not None:
             found.append((name, how))
@@ -82,15 +82,7 @@ def _how(old: _Function, new: _Function) -> HowWeakened | None:
 
 def _body(function: _Function) -> list[ast.stmt]:
     """Its statements without the docstring."""
-    body = function.body
-    first = body[0]
-    if (
-        isinstance(first, ast.Expr)
-        and isinstance(first.value, ast.Constant)
-        and isinstance(first.value.value, str)
-    ):
-        return body[1:]
-    return body
+    return function.body[1:] if _is_words(function.body[0]) else function.body
 
 
 def _added(old: Sequence[ast.stmt], new: Sequence[ast.stmt]) -> list[ast.stmt] | None:
@@ -142,6 +134,34 @@ def _changed_names(old: ast.Module, new: ast.Module) -> set[str]:
     """Names of the module, other than tests, that stood for one thing on the base and stand for another now."""
     before, now = dict(_given(old)), dict(_given(new))
     return {name for name, dump in before.items() if now.get(name) != dump}
+
+
+def _changed_classes(old: ast.Module, new: ast.Module) -> set[str]:
+    """Classes of which something else than a test was taken out or replaced: what they set up, or help with."""
+    before, now = dict(_classes(old.body, "")), dict(_classes(new.body, ""))
+    return {name for name, body in before.items() if name in now and _added(body, now[name]) is None}
+
+
+def _classes(nodes: Sequence[ast.stmt], owner: str) -> Iterator[tuple[str, list[ast.stmt]]]:
+    for node in nodes:
+        if isinstance(node, ast.ClassDef) and owner.count("::") < 8:
+            name = f"{owner}{node.name}"
+            yield name, [one for one in node.body if not _is_words(one) and not _is_own(one)]
+            yield from _classes(node.body, f"{name}::")
+
+
+def _is_own(node: ast.stmt) -> bool:
+    """A test or a class inside, which are looked at by themselves."""
+    return isinstance(node, ast.ClassDef) or (isinstance(node, _Function) and node.name.startswith("test"))
+
+
+def _is_words(node: ast.stmt) -> bool:
+    """A docstring."""
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
 
 
 def _given(module: ast.Module) -> Iterator[tuple[str, str]]:
