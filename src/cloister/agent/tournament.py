@@ -8,10 +8,10 @@ _ORDER = ("green", "unproven", "red", "budget", "stopped", "failed")
 
 
 def best(ended: Sequence[AttemptEnded]) -> AttemptEnded:
-    """The attempt to keep: green first, then the fewest red, then the most fixed, then the earliest."""
+    """The attempt to keep: green first, then the least left to do, then the most fixed, then the earliest."""
 
     def rank(one: AttemptEnded) -> tuple[int, int, int, int]:
         found = one.comparison
-        return (_ORDER.index(one.outcome), found.red, -len(found.fixed), one.attempt)
+        return (_ORDER.index(one.outcome), found.open, -len(found.fixed), one.attempt)
 
     return min(ended, key=rank)
