@@ -272,6 +272,27 @@ async def test_between_turns_only_what_a_change_can_touch_runs_again(tmp_path: P
     assert compare(baseline, code).fixed == (DISCOUNT,)
 
 
+async def test_a_weakened_test_that_was_put_back_is_forgiven_by_every_check(place: Place) -> None:
+    checks, computer = (
+        (CHECK, "go vet ./..."),
+        place.computer,
+    )  # the second is not run again for Python's sake
+    baseline = await run_checks(computer, checks, "baseline", _quiet)
+    trees = [await workspace.tree(computer, place.bare, place.base)]
+    known = baseline
+    seen: list[int] = []
+    (computer.work / "main.go").write_text("package main\n")
+    for text in (TESTS.replace("27", "20"), TESTS):
+        (computer.work / "tests/test_shop.py").write_text(text)
+        trees.append(await workspace.tree(computer, place.bare, place.base))
+        since = Since(trees[-2], trees[-1], known, baseline)
+        known = await run_affected(computer, checks, since, f"look-{len(trees)}", _quiet)
+        seen.append(len(compare(baseline, known).weakened))
+
+    assert seen[0] > 0
+    assert seen[1] == 0
+
+
 async def test_a_problem_matcher_of_the_repository_is_used(tmp_path: Path) -> None:
     matcher = '{"problemMatcher":[{"owner":"odd","pattern":[{"regexp":"^!(\\\\S+) (\\\\d+) (.*)$","file":1,"line":2,"message":3}]}]}'
     files = {

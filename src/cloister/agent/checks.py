@@ -107,7 +107,9 @@ async def run_affected(
     parts = await _parts(computer, chosen, known, changed)
     ran = await _run(computer, chosen, _Course(place, show, since.baseline, since.cpus, parts))
     known.update({diagnosis.check: diagnosis for diagnosis in ran})
-    return tuple(known[check.command] for check in specs)
+    # What became of the tests is asked of the files as they are now, also for checks that did not run again.
+    weakened = ran[0].weakened if ran else await weakened_tests(computer)
+    return tuple(msgspec.structs.replace(known[check.command], weakened=weakened) for check in specs)
 
 
 @dataclass(frozen=True, slots=True)
