@@ -41,15 +41,16 @@ from cloister.testing.memory_journal import MemoryJournal
 pytestmark = pytest.mark.anyio
 
 TESTS = """\
+import unittest
 from calc import add
 
 
-def test_add():
-    assert add(1, 2) == 3
+class AddTest(unittest.TestCase):
+    def test_add(self):
+        self.assertEqual(add(1, 2), 3)
 
-
-def test_zero():
-    assert add(0, 0) == 0
+    def test_zero(self):
+        self.assertEqual(add(0, 0), 0)
 """
 
 
@@ -364,7 +365,7 @@ async def test_an_attempt_cut_off_after_any_event_resumes_to_the_same_end(
 async def test_checks_are_found_by_looking(bench: LoopBench) -> None:
     (bench.computer.work / "tests").mkdir()
     (bench.computer.work / "tests" / "test_calc.py").write_text(TESTS)
-    assert await find_checks(bench.computer) == ("python3 -m pytest -q",)
+    assert await find_checks(bench.computer) == ("python3 -m unittest discover -s tests",)
 
 
 def test_every_tool_has_a_schema_that_stands_alone() -> None:

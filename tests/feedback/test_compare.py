@@ -37,14 +37,14 @@ def test_a_test_that_turned_red_is_new_and_one_that_stayed_red_is_still() -> Non
     before = check(1, a="failed", b="passed")
     now = check(1, a="error", b="failed", c="failed")
 
-    assert compare([before], [now]) == Comparison(new=("b", "c"), still=("a",))
+    assert compare([before], [now]) == Comparison(new=("b", "c"), still=("a",), asked=("a",))
 
 
 def test_a_deleted_or_newly_skipped_test_is_missing_and_never_green() -> None:
     before = check(1, a="failed", b="passed", c="skipped")
     now = check(0, b="skipped", d="passed")
 
-    assert compare([before], [now]) == Comparison(missing=("a", "b"), passed=1, green=False)
+    assert compare([before], [now]) == Comparison(missing=("a",), skipped=("b",), passed=1, green=False)
 
 
 def test_a_check_without_tests_is_one_item_under_its_command() -> None:
@@ -79,7 +79,10 @@ def test_when_the_base_could_not_collect_its_red_tests_are_still_red_not_new() -
     )
 
     assert compare([before], [now]) == Comparison(
-        fixed=("tests/test_a.py",), still=("tests/test_a.py::test_x",), passed=1
+        fixed=("tests/test_a.py",),
+        still=("tests/test_a.py::test_x",),
+        asked=("tests/test_a.py::test_x",),
+        passed=1,
     )
 
 
@@ -141,8 +144,8 @@ def test_the_same_name_in_two_checks_is_two_items() -> None:
 
 def test_text_and_junit_of_one_pytest_run_compare_as_the_same() -> None:
     def run(out: str, junit: str | None) -> Diagnosis:
-        xml = (CAPTURED / junit).read_bytes() if junit else None
-        return diagnose(CheckOutput("pytest", 1, None, 1.0, (CAPTURED / out).read_bytes(), b"", xml))
+        reports = ((CAPTURED / junit).read_bytes(),) if junit else ()
+        return diagnose(CheckOutput("pytest", 1, None, 1.0, (CAPTURED / out).read_bytes(), b"", reports))
 
     found = compare([run("pytest_quiet.txt", "pytest_xunit1.xml")], [run("pytest_quiet.txt", None)])
 
@@ -171,8 +174,10 @@ def test_green_means_every_check_is_green_and_nothing_that_was_named_red_or_ran_
 ) -> None:
     found = compare([before], [now])
 
-    assert found.green == (now.exit_code == 0 and not found.missing)
-    assert not set(found.fixed) & {*found.new, *found.still, *found.missing}
+    assert found.green == (not found.new and not found.still and not found.missing and not found.skipped)
+    if now.exit_code != 0:
+        assert not found.green
+    assert not set(found.fixed) & {*found.new, *found.still, *found.missing, *found.skipped}
     assert not set(found.new) & set(found.still)
     assert {test.name for test in now.failing} <= {*found.new, *found.still}
     if now.exit_code != 0:

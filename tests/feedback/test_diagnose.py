@@ -15,7 +15,7 @@ CAPTURED = Path(__file__).parent / "captured"
 
 
 def check(out: bytes = b"", err: bytes = b"", junit: bytes | None = None, exit_code: int = 1) -> Diagnosis:
-    return diagnose(CheckOutput("check", exit_code, None, 1.0, out, err, junit))
+    return diagnose(CheckOutput("check", exit_code, None, 1.0, out, err, () if junit is None else (junit,)))
 
 
 def captured(name: str) -> bytes:
@@ -65,6 +65,19 @@ def test_what_nobody_understands_leaves_a_harmless_tail() -> None:
     assert (found.tests, found.diagnostics) == ((), ())
     assert found.tail.splitlines()[0] == "line 61"
     assert found.tail.splitlines()[-1] == "red\\x07\ufffd"
+
+
+def test_of_what_nobody_understands_every_place_is_told() -> None:
+    text = b"it broke in (src/a.zig:12) after lib/b.zig:3:7, at 12:30:45 on localhost:80\nsee http://x.org:80 a.b:9\n"
+
+    found = check(err=text)
+
+    assert [(d.file, d.line, d.column, d.severity) for d in found.diagnostics] == [
+        ("src/a.zig", 12, None, "note"),
+        ("lib/b.zig", 3, 7, "note"),
+        ("a.b", 9, None, "note"),
+    ]
+    assert check(err=text, exit_code=0).diagnostics == ()
 
 
 def test_both_streams_are_in_the_tail() -> None:

@@ -10,11 +10,11 @@ from cloister.core.diagnosis import Diagnostic
 from cloister.core.diagnosis import TestResult as Result
 from cloister.feedback.api import CheckOutput, Found
 from cloister.feedback.diagnose import PARSERS
-from cloister.feedback.junit import junit
-from cloister.feedback.places import bare_places, places
-from cloister.feedback.pytest_text import pytest_text
-from cloister.feedback.traceback import tracebacks
-from cloister.feedback.unittest_text import unittest_text
+from cloister.feedback.formats.junit import junit
+from cloister.feedback.formats.places import bare_places, places
+from cloister.feedback.formats.pytest_text import pytest_text
+from cloister.feedback.formats.traceback import tracebacks
+from cloister.feedback.formats.unittest_text import unittest_text
 
 CAPTURED = Path(__file__).parent / "captured"
 
@@ -40,7 +40,7 @@ SKIPPED = {
 def output(
     *, out: bytes = b"", err: bytes = b"", xml: bytes | None = None, exit_code: int | None = 1
 ) -> CheckOutput:
-    return CheckOutput("check", exit_code, None, 1.0, out, err, xml)
+    return CheckOutput("check", exit_code, None, 1.0, out, err, () if xml is None else (xml,))
 
 
 def captured(name: str) -> bytes:

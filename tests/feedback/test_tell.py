@@ -3,8 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.core.diagnosis import Diagnosis, Diagnostic
+from cloister.core.diagnosis import Diagnosis, Diagnostic, Weakening
 from cloister.core.diagnosis import TestResult as Result
+from cloister.feedback.asked import Asked
 from cloister.feedback.compare import compare
 from cloister.feedback.tell import tell
 
@@ -93,6 +94,52 @@ def test_of_many_failures_each_gets_its_share_and_the_rest_is_counted() -> None:
     assert text.startswith("300 of 300 tests fail")
     assert "more left out" in text
     assert "FAIL test_3" in text
+
+
+def test_old_failures_are_named_and_left_alone_and_what_was_asked_for_is_told_at_length() -> None:
+    base = pytest_check(failed("a", "why a"), failed("b", "why b"))
+
+    assert tell(compare([base], [base], Asked(names=("a",))), [base]) == (
+        "2 of 2 tests fail.\n"
+        "Red on the base and not asked for, leave as it is: b\n"
+        "`pytest -q` exited with 1:\n"
+        "FAIL a at tests/test_a.py:7\n"
+        "    why a"
+    )
+
+
+def test_green_beside_old_failures_says_so_and_tells_no_more_of_them() -> None:
+    base = pytest_check(failed("b", "why b"))
+
+    assert tell(compare([base], [base], Asked()), [base]) == (
+        "Green: nothing new is red and what was asked for passes.\n"
+        "Red on the base and not asked for, leave as it is: b"
+    )
+
+
+def test_what_was_taken_away_is_told_by_its_kind() -> None:
+    base = pytest_check(failed("a"), Result("b", "passed"), Result("c", "passed"))
+    weak = (Weakening("tests/test_a.py", "changed", "a"),)
+    now = Diagnosis(
+        "pytest -q",
+        0,
+        1.0,
+        tests=(Result("a", "passed"), Result("b", "skipped"), Result("c", "passed")),
+        weakened=weak,
+    )
+
+    told = tell(compare([base], [now]), [now])
+
+    assert "Weakened, which is not a fix, put back: a (the test was changed)" in told
+    assert "Ran on the base and skipped now, which is not a fix, put back: b" in told
+
+
+def test_a_test_that_was_asked_for_and_is_not_there_is_named() -> None:
+    now = pytest_check(Result("b", "passed"), exit_code=0)
+
+    told = tell(compare([now], [now], Asked(names=("test_new",), exactly=True)), [now])
+
+    assert told == "Asked for, and nothing of that name passes: test_new"
 
 
 TEXTS = st.text(max_size=200)

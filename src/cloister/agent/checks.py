@@ -1,74 +1,291 @@
-"""Checks in the sandbox: run them, watch them, understand them."""
+"""Checks in the sandbox: find them, run them, watch them, understand them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+import anyio
+import msgspec
+
+from cloister.agent.surroundings import Sources, changed_between, problem_matchers, weakened_tests
 from cloister.core import limits
 from cloister.core.commands import Command, Computer, Exited, Output, Stream, shell
-from cloister.core.diagnosis import Diagnosis
-from cloister.core.errors import UserError
+from cloister.core.diagnosis import Check, Diagnosis
+from cloister.core.errors import UserError, sole
+from cloister.core.text import decode
+from cloister.feedback.affected import batches, plan
 from cloister.feedback.api import CheckOutput
+from cloister.feedback.compare import compare
 from cloister.feedback.diagnose import diagnose
-from cloister.feedback.discover import WANTED, discover
-from cloister.feedback.flags import environment
+from cloister.feedback.discover import TOOLS, WANTED, WORKFLOWS, discover, scripts_of
+from cloister.feedback.flags import environment, specify
+from cloister.feedback.kinds import JAVA
+from cloister.feedback.nearest import WORTH_SECONDS, Near, merged, nearest
+from cloister.feedback.own import FILES, adjusted, own_checks
 
 ShowCheck = Callable[[str, Stream, bytes], None]
 """The check's command line, the stream and what arrived."""
 
+_FILE_BYTES = 262_144
+_WORKFLOWS = 10
+_AGAIN_SECONDS = 120.0
+"""A check that took longer is not run a second time to see whether it wavers."""
+
+_KEPT = "/tmp/.cloister"  # noqa: S108  (in the sandbox, beside its working tree)
+_SHORT_BYTES = 3_000
+"""Output of a failing check up to here is in its tail anyway."""
+
+_PROBE = f"""
+for tool in {" ".join(TOOLS)}; do command -v "$tool" > /dev/null 2>&1 && echo "$tool"; done
+python3 -c 'import pytest' 2> /dev/null && echo pytest
+ls node_modules/.bin 2> /dev/null
+git ls-files -z --cached --others --exclude-standard -- '*test*.py' | xargs -0 -r grep -l -s -E '^(import|from) unittest' | head -n 1 | grep -q . && echo unittest
+true
+"""
+
+
+_REPORTS = 200
+_JAVA_REPORTS = (
+    "find . -newer \"$STAMP\" \\( -path '*/surefire-reports/TEST-*.xml' -o -path '*/test-results/*/TEST-*.xml' \\) "
+    "-type f -print0"
+)
+"""Where Maven and Gradle leave what they know, whether asked or not."""
+
 
 async def find_checks(computer: Computer) -> tuple[str, ...]:
-    """Which checks the repository in the sandbox has."""
+    """Which checks the repository in the sandbox has, of those whose tools are there."""
+    names = await _files(computer)
+    workflows = [name for name in names if name.startswith(WORKFLOWS) and name.endswith((".yml", ".yaml"))]
+    contents = await _contents(computer, [*WANTED, *workflows[:_WORKFLOWS]], set(names))
+    probed = await computer.run(shell(_PROBE, seconds=30))
+    return discover(names, contents, frozenset(decode(probed.out).split()))
+
+
+async def _files(computer: Computer) -> list[str]:
     listed = await computer.run(
         Command(argv=("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"), seconds=30)
     )
-    names = [name for name in listed.out.decode("utf-8", errors="replace").split("\0") if name]
+    return [name for name in decode(listed.out).split("\0") if name]
+
+
+async def _contents(computer: Computer, wanted: Sequence[str], names: set[str]) -> dict[str, str]:
     contents: dict[str, str] = {}
-    for name in WANTED:
+    for name in wanted:
         if name in names:
             try:
-                data = await computer.read(name, limit_bytes=262_144)
+                contents[name] = decode(await computer.read(name, limit_bytes=_FILE_BYTES))
             except UserError:
                 continue
-            contents[name] = data.decode("utf-8", errors="replace")
-    return discover(names, contents)
+    return contents
 
 
 async def run_checks(
-    computer: Computer, checks: Sequence[str], place: str, show: ShowCheck
+    computer: Computer,
+    checks: Sequence[str],
+    place: str,
+    show: ShowCheck,
+    *,
+    baseline: Sequence[Diagnosis] = (),
+    cpus: float = 1.0,
 ) -> tuple[Diagnosis, ...]:
-    """Run each check to its end. `place` is new each time, so that no report is taken for another's."""
-    return tuple(
+    """Run each check to its end. `place` is new each time, so that no report is taken for another's.
+
+    With a `baseline`, a test that is red now and was not is tried once more before it is believed.
+    """
+    specs = await _specified(computer, checks)
+    return await _run(computer, specs, _Course(place, show, tuple(baseline), cpus))
+
+
+async def run_affected(
+    computer: Computer, checks: Sequence[str], since: "Since", place: str, show: ShowCheck
+) -> tuple[Diagnosis, ...]:
+    """As `run_checks`, only what the changed files can have touched; of the rest, what was known stands."""
+    specs = await _specified(computer, checks)
+    changed = await changed_between(computer, since.old, since.new)
+    known = {diagnosis.check: diagnosis for diagnosis in since.known}
+    touched = plan(changed, specs)
+    chosen = [check for check in plan(None, specs) if check in touched or check.command not in known]
+    parts = await _parts(computer, chosen, known, changed)
+    ran = await _run(computer, chosen, _Course(place, show, since.baseline, since.cpus, parts))
+    known.update({diagnosis.check: diagnosis for diagnosis in ran})
+    # What became of the tests is asked of the files as they are now, also for checks that did not run again.
+    weakened = ran[0].weakened if ran else await weakened_tests(computer)
+    return tuple(msgspec.structs.replace(known[check.command], weakened=weakened) for check in specs)
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """What is known already."""
+
+    old: str
+    """Name of the tree that was checked last; empty when none was."""
+    new: str
+    known: tuple[Diagnosis, ...]
+    """What the checks said then."""
+    baseline: tuple[Diagnosis, ...]
+    cpus: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Course:
+    place: str
+    show: ShowCheck
+    baseline: tuple[Diagnosis, ...]
+    cpus: float
+    parts: Mapping[str, tuple[Near, Diagnosis]] = field(default_factory=dict[str, tuple[Near, Diagnosis]])
+    """Of long checks, the part that is looked at first, and what is known of the whole."""
+
+
+async def _parts(
+    computer: Computer, checks: Sequence[Check], known: Mapping[str, Diagnosis], changed: Sequence[str] | None
+) -> dict[str, tuple[Near, Diagnosis]]:
+    slow = (
         [
-            await _run_check(computer, check, f"/tmp/.cloister-{place}-{number}.xml", show)  # noqa: S108
-            for number, check in enumerate(checks)
+            check
+            for check in checks
+            if check.command in known and known[check.command].seconds >= WORTH_SECONDS
         ]
+        if changed
+        else []
     )
+    files = await _files(computer) if slow else ()
+    parts: dict[str, tuple[Near, Diagnosis]] = {}
+    for check in slow:
+        if near := nearest(check, known[check.command], changed or (), files):
+            parts[check.command] = (near, known[check.command])
+    return parts
 
 
-async def _run_check(computer: Computer, check: str, junit_path: str, show: ShowCheck) -> Diagnosis:
-    out, err = bytearray(), bytearray()
-    exited = Exited(None)
-    command = shell(check, env=environment(junit_path), seconds=limits.CHECK_SECONDS)
-    async with computer.start(command) as process:
-        await process.send_eof()
-        async for item in process:
-            match item:
-                case Output(stream, data):
-                    (out if stream == "out" else err).extend(data)
-                    show(check, stream, data)
-                case Exited():
-                    exited = item
-    try:
-        junit = await computer.read(junit_path, limit_bytes=limits.JUNIT_BYTES)
-    except UserError:
-        junit = None
-    return diagnose(
-        CheckOutput(
-            command=check,
+async def _specified(computer: Computer, checks: Sequence[str]) -> list[Check]:
+    """How each command is run: with a report where the tool has one, as long as the repository allows."""
+    names = ("package.json", *FILES)
+    contents = await _contents(computer, names, set(names))
+    scripts, own = scripts_of(contents.get("package.json", "{}")), own_checks(contents)
+    return [adjusted(specify(check, scripts), own) for check in checks]
+
+
+async def _run(computer: Computer, specs: Sequence[Check], course: _Course) -> tuple[Diagnosis, ...]:
+    if not specs:
+        return ()
+    # Before any check: what runs in there could change what is looked at.
+    weakened = await weakened_tests(computer)
+    matchers = await problem_matchers(computer)
+    found: dict[str, Diagnosis] = {}
+
+    async def one(number: int, check: Check) -> None:
+        report = f"/tmp/.cloister-{course.place}-{number}.xml"  # noqa: S108
+        run = _Run(computer, check, course, matchers)
+        near = course.parts.get(check.command)
+        if near is not None:
+            part = await run.once(f"{report}.part", near[0].line)
+            if part.failing and part.killed is None:
+                whole = merged(near[1], part, near[0].files)
+                found[check.command] = msgspec.structs.replace(whole, weakened=weakened)
+                return
+        diagnosis = await run.once(report)
+        if _wavers(diagnosis, course.baseline):
+            diagnosis = _settled(diagnosis, await run.once(f"{report}.again"), course.baseline)
+        found[check.command] = msgspec.structs.replace(diagnosis, weakened=weakened)
+
+    numbers = {check.command: number for number, check in enumerate(specs)}
+    for group in batches(plan(None, specs), int(course.cpus)):
+        try:
+            async with anyio.create_task_group() as tasks:
+                for check in group:
+                    tasks.start_soon(one, numbers[check.command], check)
+        except Exception as error:
+            raise sole(error) from None
+    sources = Sources(computer)
+    return tuple([await sources.add(found[check.command]) for check in specs])
+
+
+def _wavers(now: Diagnosis, baseline: Sequence[Diagnosis]) -> bool:
+    """Whether a second look is worth its time: tests are red that were not, and the check ended by itself."""
+    before = [diagnosis for diagnosis in baseline if diagnosis.check == now.check]
+    if not before or now.killed is not None or now.seconds > _AGAIN_SECONDS:
+        return False
+    return bool(set(compare(before, [now]).new) & {test.name for test in now.failing})
+
+
+def _settled(first: Diagnosis, second: Diagnosis, baseline: Sequence[Diagnosis]) -> Diagnosis:
+    """The first run, and which of its new failures passed in the second: those are flaky."""
+    before = [diagnosis for diagnosis in baseline if diagnosis.check == first.check]
+    if second.killed is not None:
+        return first
+    now = {test.name: test.status for test in second.tests}
+    suspects = set(compare(before, [first]).new) & {test.name for test in first.failing}
+    calm = second.unlisted > 0 or second.green
+    flaky = [name for name in suspects if now.get(name, "passed" if calm else "") == "passed"]
+    return msgspec.structs.replace(first, flaky=tuple(sorted(flaky)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    computer: Computer
+    check: Check
+    course: _Course
+    matchers: tuple[bytes, ...]
+
+    async def once(self, report: str, line: str | None = None) -> Diagnosis:
+        out, err = bytearray(), bytearray()
+        exited = Exited(None)
+        check = self.check
+        line = line or check.run or check.command
+        command = shell(line, env=environment(report), seconds=check.seconds)
+        stamp = await self._stamp(report)
+        async with self.computer.start(command) as process:
+            await process.send_eof()
+            async for item in process:
+                match item:
+                    case Output(stream, data):
+                        (out if stream == "out" else err).extend(data)
+                        self.course.show(check.command, stream, data)
+                    case Exited():
+                        exited = item
+        output = CheckOutput(
+            command=check.command,
             exit_code=exited.code,
             killed=exited.killed,
             seconds=exited.seconds,
             out=bytes(out),
             err=bytes(err),
-            junit=junit,
+            reports=await self._reports(report, stamp),
+            matchers=self.matchers,
         )
-    )
+        diagnosis = diagnose(output)
+        return msgspec.structs.replace(diagnosis, log=await self._kept(diagnosis, output))
+
+    async def _stamp(self, report: str) -> str | None:
+        """A file that is older than any report of this run, where reports go to places of the tool's own."""
+        if JAVA not in self.check.languages:
+            return None
+        await self.computer.write(f"{report}.stamp", b"")
+        return f"{report}.stamp"
+
+    async def _reports(self, report: str, stamp: str | None) -> tuple[bytes, ...]:
+        names = [report]
+        if stamp is not None:
+            listed = await self.computer.run(shell(_JAVA_REPORTS, {"STAMP": stamp}, seconds=30))
+            names += [name for name in decode(listed.out).split("\0") if name][:_REPORTS]
+        found = [await self._read(name) for name in names]
+        return tuple(data for data in found if data is not None)
+
+    async def _read(self, path: str) -> bytes | None:
+        try:
+            return await self.computer.read(path, limit_bytes=limits.JUNIT_BYTES)
+        except UserError:
+            return None
+
+    async def _kept(self, diagnosis: Diagnosis, output: CheckOutput) -> str | None:
+        """Where the whole output of a red check is, for a model that wants to read on. A proof's sandbox is gone soon."""
+        if (
+            diagnosis.green
+            or self.course.place == "proof"
+            or len(output.out) + len(output.err) <= _SHORT_BYTES
+        ):
+            return None
+        path = f"{_KEPT}/{self.course.place}.log"
+        try:
+            await self.computer.write(path, b"$ " + output.command.encode() + b"\n" + output.out + output.err)
+        except UserError:
+            return None
+        return path

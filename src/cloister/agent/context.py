@@ -400,7 +400,8 @@ def _task_part(body: AnyBody) -> list[str]:
             lines = "\n".join(f"- {check}" for check in body.checks)
             return [f"Checks that must be green:\n{lines}" if body.checks else NO_CHECKS]
         case BaselineTaken() if body.diagnoses:
-            found = tell(compare(body.diagnoses, body.diagnoses), body.diagnoses)
+            compared = body.comparison or compare(body.diagnoses, body.diagnoses)
+            found = tell(compared, body.diagnoses)
             return [f"On the untouched base:\n{found}"]
         case _:
             return []

@@ -79,8 +79,8 @@ class Facts:
         match self.checks:
             case None:
                 return "No checks have run."
-            case BaselineTaken(diagnoses=found):
-                return tell(compare(found, found), found)
+            case BaselineTaken(diagnoses=found, comparison=compared):
+                return tell(compared or compare(found, found), found)
             case (
                 ChecksRan(comparison=comparison, diagnoses=found)
                 | ProofTaken(comparison=comparison, diagnoses=found)

@@ -13,7 +13,7 @@ import msgspec
 
 from cloister.agent.act import Actor
 from cloister.agent.budgeted import BudgetedModels
-from cloister.agent.checks import run_checks
+from cloister.agent.checks import Since, run_affected
 from cloister.agent.mind import Mind
 from cloister.agent.progress import Progress, progress
 from cloister.agent.stuck import Circles
@@ -45,6 +45,7 @@ from cloister.core.history import effective
 from cloister.core.journal import Journal
 from cloister.core.records import Budget, Outcome, Patience, ToolCall
 from cloister.core.text import decode, one_line
+from cloister.feedback.asked import Asked
 from cloister.feedback.compare import compare
 from cloister.feedback.tell import tell
 from cloister.policy.api import Policy
@@ -60,6 +61,9 @@ _ONLY_HERE = (
     "in a fresh sandbox with exactly what would be handed over the checks are not green. Files that git ignores, "
     "and what was installed by hand, are not part of the change."
 )
+
+
+_WEAKENED = "a test that was red was made easier, or fewer tests run than on the base. Put that back."
 
 
 class Files(Protocol):
@@ -109,6 +113,10 @@ class Workplace:
     """When it counts as stuck."""
     escalate: Escalate | None = None
     """Asked when telling it so did not help; None puts the next model of the chain in charge."""
+    asked: Asked | None = None
+    """What must be green in the end; None is every check in full."""
+    cpus: float = 1.0
+    """How many checks may run side by side."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.models, BudgetedModels):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -263,14 +271,22 @@ class _Attempt:
         tree = await self._place.files.tree()
         if tree == self._tree:
             return False
-        self._tree = tree
-        if self._place.checks:
-            place = f"{self._place.attempt}-{step}"
-            found = await run_checks(self._place.computer, self._place.checks, place, self._show)
-            await self._journal.append(
-                ChecksRan(self._place.attempt, step, found, compare(self._place.baseline, found))
-            )
+        before, self._tree = self._tree, tree
+        place = self._place
+        if place.checks:
+            since = Since(before, tree, self._known(), place.baseline, place.cpus)
+            name = f"{place.attempt}-{step}"
+            found = await run_affected(place.computer, place.checks, since, name, self._show)
+            comparison = compare(place.baseline, found, place.asked)
+            await self._journal.append(ChecksRan(place.attempt, step, found, comparison))
         return True
+
+    def _known(self) -> tuple[Diagnosis, ...]:
+        """What the checks said last, on the files that were looked at last."""
+        for event in reversed(effective(self._journal.events)):
+            if isinstance(event.body, ChecksRan) and event.body.attempt == self._place.attempt:
+                return event.body.diagnoses
+        return self._place.baseline
 
     async def _close_turn(
         self, reply: ModelReplied, finish: ToolCall | None, saved: str | None
@@ -319,7 +335,9 @@ class _Attempt:
             await self._refuse(finish, f"the checks are not green.\n{self._told()}")
             return None
         if not await self._proven(reply.step, commit):
-            await self._refuse(finish, f"{_ONLY_HERE}\n{self._told()}")
+            await self._refuse(
+                finish, f"{_WEAKENED if self._evidence().weakened else _ONLY_HERE}\n{self._told()}"
+            )
             return None
         return summary
 
@@ -331,7 +349,7 @@ class _Attempt:
         if not self._place.checks or commit == self._place.base:
             return True  # without a change, the baseline is the proof
         found = await self._place.prove(commit)
-        comparison = compare(self._place.baseline, found)
+        comparison = compare(self._place.baseline, found, self._place.asked)
         await self._journal.append(ProofTaken(self._place.attempt, step, commit, found, comparison))
         return comparison.green
 
@@ -341,7 +359,8 @@ class _Attempt:
             await self._return(finish, False, f"Not accepted: {why}")
 
     def _evidence(self) -> Comparison:
-        return self._fold().comparison or compare(self._place.baseline, self._place.baseline)
+        place = self._place
+        return self._fold().comparison or compare(place.baseline, place.baseline, place.asked)
 
     def _told(self) -> str:
         """The newest evidence, in words for the model."""

@@ -77,23 +77,35 @@ def checks(before: int, now: Comparison) -> Line:
     """The falling count: the base against this moment."""
     if now.green:
         passed = f"{now.passed:,} passing" if now.passed else "all checks are green"
-        fixed = f"  ({len(now.fixed):,} fixed)" if now.fixed else ""
-        return Line(f"✓ {passed}{fixed}", "good")
+        parts = (
+            (len(now.fixed), "fixed"),
+            (len(now.unrelated), "old and unrelated"),
+            (len(now.flaky), "flaky"),
+        )
+        detail = ", ".join(f"{count:,} {word}" for count, word in parts if count)
+        return Line(f"✓ {passed}{f'  ({detail})' if detail else ''}", "good")
     parts = (
         (len(now.fixed), "fixed"),
         (len(now.new), "new"),
         (len(now.missing), "missing"),
+        (len(now.skipped), "skipped"),
+        (len(now.weakened), "weakened"),
+        (len(now.unrelated), "unrelated"),
+        (len(now.flaky), "flaky"),
     )
     detail = ", ".join(f"{count:,} {word}" for count, word in parts if count)
     return Line(f"✗ {before:,} failing → {now.red:,} failing{f' ({detail})' if detail else ''}", "bad")
 
 
 def red_names(now: Comparison, width: int) -> list[Line]:
-    """The names behind a red count: the new ones first, then what is missing, then what stays."""
+    """The names behind a red count: the new ones first, then what was lost, what stays, and what nobody asked for."""
     named = [
         *(("new", name) for name in now.new),
+        *(("weakened", name) for name in now.weakened),
         *(("missing", name) for name in now.missing),
-        *(("still", name) for name in now.still),
+        *(("skipped", name) for name in now.skipped),
+        *(("still", name) for name in now.still if name not in now.unrelated),
+        *(("old", name) for name in now.unrelated),
     ]
     lines = [Line(f"    {how:<8} {one_line(name, width - 13)}", "dim") for how, name in named[:NAMES_SHOWN]]
     more = len(named) - len(lines)

@@ -85,6 +85,14 @@ PromptText = Annotated[
 TierWish = Annotated[
     Literal["auto", "container", "gvisor", "microvm"], typer.Option("--tier", help="How strongly to isolate.")
 ]
+MustPass = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--must-pass",
+        metavar="TEST",
+        help="A test, a file of tests or a check that must be green in the end; repeat for several.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 After = Annotated[int, typer.Option("--after", metavar="SEQ", min=0, help="Only events after this number.")]
 AttemptNumber = Annotated[

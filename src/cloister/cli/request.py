@@ -48,6 +48,7 @@ class Asked(NamedTuple):
     dollars: float | None = None
     rules: tuple[str, ...] = ()
     """Each an effect and an action, as in `deny bash:git push*`."""
+    must_pass: tuple[str, ...] = ()
 
 
 def new_run(asked: Asked, settings: "Settings") -> NewRun:
@@ -75,6 +76,7 @@ def new_run(asked: Asked, settings: "Settings") -> NewRun:
         first_green=asked.first_green,
         search=asked.search,
         rules=tuple(_rule(text) for text in asked.rules),
+        asked=tuple(typed(name) for name in asked.must_pass),
     )
     if problem := check_new_run(new):
         raise UserError("bad_run", problem)

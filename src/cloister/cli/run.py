@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.cli.options import AsJson, PromptText, TierWish, settings_of
+from cloister.cli.options import AsJson, MustPass, PromptText, TierWish, settings_of
 from cloister.cli.run_options import (
     AllowedHosts,
     AttemptWishes,
@@ -29,6 +29,7 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
     repo: Annotated[str, typer.Option("--repo", metavar="PATH|URL", help="The repository to work on.")],
     ref: Annotated[str | None, typer.Option("--ref", help="Branch, tag or commit to start from.")] = None,
     check: Checks = None,
+    must_pass: MustPass = None,
     model: ModelName = None,
     kind: Kind = None,
     n: Annotated[int, typer.Option("--n", help="Attempts, each in its own fork; the best one counts.")] = 1,
@@ -70,6 +71,7 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
             kind=kind,
             dollars=dollars,
             rules=tuple(rule or ()),
+            must_pass=tuple(must_pass or ()),
         ),
         settings,
     )

@@ -21,8 +21,6 @@ class Check(msgspec.Struct, frozen=True):
     seconds: float = 600.0
     run: str = ""
     """The command line that is really run, when it is another: the same thing, asked for a report as well."""
-    env: tuple[tuple[str, str], ...] = ()
-    """Variables that make the tool leave a report."""
     languages: tuple[str, ...] = ()
     """Whose files it looks at; empty means: any file may matter to it."""
 

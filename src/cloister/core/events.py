@@ -109,6 +109,8 @@ class BaselineTaken(Body, frozen=True):
     diagnoses: tuple[Diagnosis, ...]
     known: bool = False
     """True when the template had seen this very commit and nothing was run again."""
+    comparison: Comparison | None = None
+    """What of it the run was asked for, and what is not its business."""
 
 
 class AttemptStarted(Body, frozen=True):

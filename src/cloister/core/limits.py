@@ -21,6 +21,9 @@ RUN_RULES = 200
 CHECKS = 8
 """Checks of one run; that many diagnoses fit into one event."""
 
+ASKED = 100
+"""Tests that one run may be asked for by name."""
+
 OBSERVATION_CHARS = 12_000
 """What a model sees of one tool result; head and tail are kept."""
 

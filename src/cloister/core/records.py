@@ -148,6 +148,8 @@ class NewRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a stuck attempt is gone on with from its best save point: `greedy` or `beam:K`; None: not at all."""
     forked_from: ForkedFrom | None = None
     """The save point of another run that this one goes on from, with its files and its conversation."""
+    asked: tuple[str, ...] = ()
+    """Tests, files of tests or checks that must be green; empty means: what the prompt asks for."""
 
 
 class ToolCall(msgspec.Struct, frozen=True):
@@ -241,10 +243,16 @@ def check_new_run(new: NewRun) -> str | None:
             "The repository's URL holds a password or token, which would be stored with the run: "
             "leave it out and let git's credential helper supply it."
         )
-    if len(new.checks) > limits.CHECKS:
-        return f"A run takes at most {limits.CHECKS} checks: join some with &&."
     if len(new.rules) + len(new.allow_hosts) > limits.RUN_RULES:
         return f"A run brings at most {limits.RUN_RULES} rules along: write them into a policy file."
+    return _check_evidence(new)
+
+
+def _check_evidence(new: NewRun) -> str | None:
+    if len(new.checks) > limits.CHECKS:
+        return f"A run takes at most {limits.CHECKS} checks: join some with &&."
     if any(not check.strip() for check in new.checks):
         return "A check is empty: give the command to run."
+    if len(new.asked) > limits.ASKED or any(not name.strip() or len(name) > 400 for name in new.asked):
+        return f"At most {limits.ASKED} tests can be asked for, each by a name of at most 400 characters."
     return None

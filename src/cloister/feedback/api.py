@@ -1,14 +1,16 @@
 """What a parser of tool output is: one pure function."""
 
+from functools import cached_property
 from typing import Protocol
 
 import msgspec
 
 from cloister.core.commands import Killed
 from cloister.core.diagnosis import Diagnostic, TestResult
+from cloister.feedback import plain
 
 
-class CheckOutput(msgspec.Struct, frozen=True):
+class CheckOutput(msgspec.Struct, frozen=True, dict=True):
     """Everything a check left behind. All of it is untrusted."""
 
     command: str
@@ -17,8 +19,23 @@ class CheckOutput(msgspec.Struct, frozen=True):
     seconds: float
     out: bytes
     err: bytes
-    junit: bytes | None = None
-    """A JUnit XML file, where the tool wrote one."""
+    reports: tuple[bytes, ...] = ()
+    """Files that the tool wrote because it was asked to; what they hold is found out by reading them."""
+    matchers: tuple[bytes, ...] = ()
+    """Problem-matcher files of the repository, as they were on the base."""
+
+    @cached_property
+    def out_lines(self) -> list[str]:
+        return plain.lines(self.out)
+
+    @cached_property
+    def err_lines(self) -> list[str]:
+        return plain.lines(self.err)
+
+    @property
+    def sources(self) -> tuple[bytes, ...]:
+        """Where a document may be, best first."""
+        return (*self.reports, self.out, self.err)
 
 
 class Found(msgspec.Struct, frozen=True):

@@ -1,56 +1,85 @@
 """The checks now against the checks on the untouched base: what got better, what got worse, what went away."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from cloister.core.diagnosis import Comparison, Diagnosis, TestResult
+from cloister.core import limits
+from cloister.core.diagnosis import Comparison, Diagnosis, Diagnostic, TestResult
+from cloister.core.text import one_line
+from cloister.feedback.asked import Asked, covers, wanted
+from cloister.feedback.weighed import weakened
 
 _RED = ("failed", "error")
 _FIXTURES = ("::setUpClass", "::tearDownClass", "::setUpModule", "::tearDownModule")
+_NEW_COMPLAINTS = 50
 
 
-def compare(baseline: Sequence[Diagnosis], now: Sequence[Diagnosis]) -> Comparison:
-    """Compare test by test, check by check.
+def compare(
+    baseline: Sequence[Diagnosis], now: Sequence[Diagnosis], asked: Asked | None = None
+) -> Comparison:
+    """Compare test by test, check by check; `asked` says what had to become green, None that all had.
 
     A check without tests that we understood is one item under its own command line; so is one that is red
     though none of its tests is. A check that could not even collect its tests says nothing about them.
     """
     before = {diagnosis.check: diagnosis for diagnosis in baseline}
-    tally = _Tally()
+    tally = _Tally(asked)
     for diagnosis in now:
         tally.add(before.get(diagnosis.check), diagnosis)
     ran = {diagnosis.check for diagnosis in now}
     tally.missing.extend(check for check in before if check not in ran)
+    easier = weakened(baseline, now)
+    unmet = [*tally.asked, *_unmet(asked, now, tally)]
+    lost = tally.new or tally.missing or tally.skipped
     return Comparison(
-        fixed=tuple(tally.fixed),
+        fixed=tuple(name for name in tally.fixed if name not in easier),
         new=tuple(tally.new),
         still=tuple(tally.still),
         missing=tuple(tally.missing),
         passed=tally.passed,
-        green=bool(now) and all(diagnosis.green for diagnosis in now) and not tally.missing,
+        green=bool(now) and not lost and not easier and not unmet,
+        asked=tuple(unmet),
+        unrelated=tuple(tally.unrelated),
+        skipped=tuple(tally.skipped),
+        weakened=tuple(easier.values()),
+        flaky=tuple(tally.flaky),
     )
 
 
 class _Tally:
     """The lists of a comparison while they grow."""
 
-    def __init__(self) -> None:
+    def __init__(self, asked: Asked | None) -> None:
+        self._wish = asked
         self.fixed: list[str] = []
         self.new: list[str] = []
         self.still: list[str] = []
         self.missing: list[str] = []
+        self.skipped: list[str] = []
+        self.asked: list[str] = []
+        self.unrelated: list[str] = []
+        self.flaky: list[str] = []
         self.passed = 0
 
     def add(self, before: Diagnosis | None, now: Diagnosis) -> None:
         red_before = _red(before) if before else set[str]()
         blind = before is not None and _collected_nothing(before)
-        for name in sorted(_red(now)):
+        self.flaky.extend(now.flaky)
+        for name in sorted(_red(now).difference(now.flaky)):
             # Where the base collected nothing, what is red now cannot be this run's doing.
-            (self.still if name in red_before or blind else self.new).append(name)
+            if name in red_before or blind:
+                self.still.append(name)
+                mine = wanted(self._wish, now.check, name)
+                (self.asked if mine else self.unrelated).append(name)
+            else:
+                self.new.append(name)
         self.passed += now.unlisted + sum(test.status == "passed" for test in now.tests)
         if not _has_tests(now) and now.green:
             self.passed += 1
         if before is not None:
             self._compare_names(before, now, red_before)
+            if now.check in red_before and now.check in self.still:
+                self.new.extend(_new_complaints(before, now))
 
     def _compare_names(self, before: Diagnosis, now: Diagnosis, red_before: set[str]) -> None:
         if before.check in red_before and now.green:
@@ -61,6 +90,7 @@ class _Tally:
         # Where only numbers are known, an absent name stands for a test that passes, unless there are fewer.
         absent_passes = now.unlisted > 0 and _ran(now) >= _ran(before)
         gone: list[str] = []
+        skipped: list[str] = []
         for test in before.tests:
             status = here.get(test.name)
             if test.status == "skipped" or status in _RED:
@@ -71,11 +101,47 @@ class _Tally:
             elif status is None and _stood_for_others(test) and _others_run(test.name, here):
                 self.fixed.append(test.name)
             else:
-                gone.append(test.name)
+                (gone if status is None else skipped).append(test.name)
         self.missing.extend(gone)
-        lost = _ran(before) - _ran(now) - len(gone) - sum(map(_stood_for_others, before.tests))
+        self.skipped.extend(skipped)
+        known = len(gone) + len(skipped) + sum(map(_stood_for_others, before.tests))
+        lost = _ran(before) - _ran(now) - known
         if now.green and lost > 0 and before.unlisted:
             self.missing.append(f"{lost} test{'' if lost == 1 else 's'} of {now.check}")
+
+
+def _unmet(asked: Asked | None, now: Sequence[Diagnosis], tally: _Tally) -> list[str]:
+    """The caller's own names of which nothing that passes was found."""
+    if asked is None or not asked.exactly:
+        return []
+    passing = {test.name for diagnosis in now for test in diagnosis.tests if test.status == "passed"}
+    passing |= {diagnosis.check for diagnosis in now if diagnosis.green} | set(tally.fixed)
+    red = {*tally.new, *tally.asked}
+    return [
+        wish
+        for wish in asked.names
+        if not any(covers(wish, name) for name in passing) and not any(covers(wish, name) for name in red)
+    ]
+
+
+def _new_complaints(before: Diagnosis, now: Diagnosis) -> list[str]:
+    """What a check that was red and is red complains about now and did not before, wherever the lines moved to."""
+    if len(before.diagnostics) >= limits.DIAGNOSTICS_KEPT or not before.diagnostics:
+        return []
+    worst = "error" if any(one.severity == "error" for one in now.diagnostics) else "warning"
+    known = Counter(map(_complaint, before.diagnostics))
+    found: list[str] = []
+    for one in now.diagnostics:
+        key = _complaint(one)
+        known[key] -= 1
+        if known[key] < 0 and one.severity == worst:
+            place = f"{one.file}:{one.line}: " if one.file else ""
+            found.append(one_line(f"{place}{one.message}", 300))
+    return found[:_NEW_COMPLAINTS]
+
+
+def _complaint(one: Diagnostic) -> tuple[str | None, str | None, str]:
+    return one.file, one.code, one.message
 
 
 def _has_tests(diagnosis: Diagnosis) -> bool:

@@ -8,16 +8,84 @@ from cloister.core import limits
 from cloister.core.diagnosis import Diagnosis, Diagnostic, TestResult, TestStatus
 from cloister.core.text import bounded, decode, harmless
 from cloister.feedback.api import CheckOutput, Found, Parser
-from cloister.feedback.junit import junit
-from cloister.feedback.places import bare_places, places
-from cloister.feedback.pytest_text import pytest_text
-from cloister.feedback.traceback import tracebacks
-from cloister.feedback.unittest_text import unittest_text
+from cloister.feedback.formats.biome_json import biome_json
+from cloister.feedback.formats.builds import builds
+from cloister.feedback.formats.cargo_text import cargo_text
+from cloister.feedback.formats.ctest_text import ctest_text
+from cloister.feedback.formats.ctrf import ctrf
+from cloister.feedback.formats.eslint_json import eslint_json
+from cloister.feedback.formats.frames import biome_text, eslint_text, oxlint_text, shellcheck_text
+from cloister.feedback.formats.gcc_json import gcc_json
+from cloister.feedback.formats.go_json import go_json
+from cloister.feedback.formats.go_text import go_text
+from cloister.feedback.formats.jest_json import jest_json
+from cloister.feedback.formats.jest_text import jest_text
+from cloister.feedback.formats.junit import junit
+from cloister.feedback.formats.matcher import matchers
+from cloister.feedback.formats.mocha_json import mocha_json
+from cloister.feedback.formats.mocha_text import mocha_text
+from cloister.feedback.formats.mypy_json import mypy_json
+from cloister.feedback.formats.node_spec import node_spec
+from cloister.feedback.formats.oxlint_json import oxlint_json
+from cloister.feedback.formats.places import bare_places, mentions, places
+from cloister.feedback.formats.pylint_json import pylint_json
+from cloister.feedback.formats.pyright_json import pyright_json
+from cloister.feedback.formats.pytest_text import pytest_text
+from cloister.feedback.formats.ruff_json import ruff_json
+from cloister.feedback.formats.rust_json import rust_json
+from cloister.feedback.formats.sarif import sarif
+from cloister.feedback.formats.shellcheck_json import shellcheck_json
+from cloister.feedback.formats.stacks import stacks
+from cloister.feedback.formats.tap import tap
+from cloister.feedback.formats.traceback import tracebacks
+from cloister.feedback.formats.unittest_text import unittest_text
+from cloister.feedback.formats.vitest_text import vitest_text
 
-PARSERS: tuple[Parser, ...] = (junit, pytest_text, unittest_text, places, tracebacks, bare_places)
+_TESTS: tuple[Parser, ...] = (
+    junit,
+    jest_json,
+    mocha_json,
+    ctrf,
+    go_json,
+    tap,
+    node_spec,
+    pytest_text,
+    unittest_text,
+    jest_text,
+    vitest_text,
+    mocha_text,
+    go_text,
+    cargo_text,
+    ctest_text,
+)
+_COMPLAINTS: tuple[Parser, ...] = (
+    sarif,
+    ruff_json,
+    mypy_json,
+    pyright_json,
+    pylint_json,
+    eslint_json,
+    biome_json,
+    oxlint_json,
+    shellcheck_json,
+    gcc_json,
+    rust_json,
+    eslint_text,
+    biome_text,
+    oxlint_text,
+    shellcheck_text,
+    matchers,
+    places,
+    builds,
+    tracebacks,
+    stacks,
+    bare_places,
+    mentions,
+)
+PARSERS: tuple[Parser, ...] = _TESTS + _COMPLAINTS
 """In order of trust: the first that understands tests is believed about tests."""
 
-TELLS_OF_TESTS: tuple[Parser, ...] = (tracebacks, bare_places)
+TELLS_OF_TESTS: tuple[Parser, ...] = (tracebacks, stacks, bare_places, mentions)
 """What these find in the output of failing tests is those failures over again."""
 
 _TAIL_LINES = 40
@@ -34,7 +102,9 @@ def diagnose(output: CheckOutput) -> Diagnosis:
     for parser in PARSERS:
         if parser in TELLS_OF_TESTS and any(test.status in ("failed", "error") for test in tested.tests):
             continue
-        found = parser(output)
+        if parser in _TESTS and (tested.tests or tested.unlisted):
+            continue
+        found = None if parser is mentions and diagnostics else parser(output)
         if found is None:
             continue
         if not tested.tests and not tested.unlisted:

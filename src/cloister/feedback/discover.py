@@ -1,91 +1,201 @@
 """Which checks a repository has, judged by its files alone; nothing is run to find out."""
 
 import re
-import tomllib
-from collections.abc import Collection, Mapping
-from typing import Literal
+import shlex
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
 from cloister.core import limits
+from cloister.feedback.hints import hinted
+from cloister.feedback.kinds import kind_of
+from cloister.feedback.own import FILES, own_checks
 
 WANTED: tuple[str, ...] = (
-    ".cloister.toml",
+    *FILES,
     "pyproject.toml",
     "setup.cfg",
     "tox.ini",
+    "noxfile.py",
     "pytest.ini",
+    "mypy.ini",
+    ".flake8",
+    "pyrightconfig.json",
     "package.json",
     "Makefile",
     "go.mod",
     "Cargo.toml",
+    "CMakeLists.txt",
+    "pom.xml",
+    "build.gradle",
+    "build.gradle.kts",
+    ".pre-commit-config.yaml",
 )
-"""The files whose contents are looked at."""
+"""The files whose contents are looked at, and those of `.github/workflows`."""
+
+WORKFLOWS = ".github/workflows/"
+
+TOOLS: tuple[str, ...] = (
+    *("python3", "tox", "nox", "ruff", "flake8", "mypy", "pyright", "pre-commit"),
+    *("node", "npm", "pnpm", "yarn", "bun", "cargo", "go", "cmake", "ctest", "make", "mvn", "gradle"),
+)
+"""Programs whose presence in the sandbox decides. Besides them: `pytest` when Python has it, `unittest` when the
+repository's tests use that, and what is installed in `node_modules`."""
 
 _DEPTH = 3
 _TEST_FILE = re.compile(r"(?:^|/)(?:test_[^/]+|[^/]+_test)\.py$")
+_NODE_TEST = re.compile(
+    r"(?:^|/)(?:test|tests|__tests__)/[^/]+\.[cm]?[jt]s$|[.-](?:test|spec)\.[cm]?[jt]sx?$"
+)
 _TEST_TARGET = re.compile(r"^test[ \t]*::?(?!=)", re.MULTILINE)
 _PLACEHOLDER = "no test specified"
+_LOCKS = (("pnpm-lock.yaml", "pnpm"), ("yarn.lock", "yarn"), ("bun.lock", "bun"), ("bun.lockb", "bun"))
 
 
-class _Own(msgspec.Struct):
-    """`.cloister.toml`."""
-
-    checks: list[str] = []
-
-
-class _Package(msgspec.Struct):
+class Package(msgspec.Struct, frozen=True):
     """The part of `package.json` that matters here."""
 
     scripts: dict[str, object] = {}
+    dependencies: dict[str, object] = {}
+    dev: dict[str, object] = msgspec.field(name="devDependencies", default_factory=dict[str, object])
+
+    def has(self, name: str) -> bool:
+        return name in self.dependencies or name in self.dev
 
 
-def discover(files: Collection[str], contents: Mapping[str, str]) -> tuple[str, ...]:
+def package_of(text: str) -> Package:
+    """`package.json`; an empty one when it is broken."""
+    try:
+        return msgspec.json.decode(text, type=Package)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return Package()
+
+
+def scripts_of(text: str) -> dict[str, str]:
+    """The scripts of `package.json`."""
+    return {name: line for name, line in package_of(text).scripts.items() if isinstance(line, str)}
+
+
+def discover(
+    files: Collection[str], contents: Mapping[str, str], tools: Collection[str] | None = None
+) -> tuple[str, ...]:
     """The commands that must be green, best first; empty when there is nothing to prove a change with.
 
-    What `.cloister.toml` says is the whole answer. Otherwise each ecosystem that is present adds its own
-    runner, and `make test` serves where there is none.
+    What the repository says itself is the whole answer. Otherwise each ecosystem that is present adds its own
+    test runner and the linters and type checkers that it is configured for, as far as `tools` has them; what runs
+    in its CI serves where there is nothing better, then `make test`. With `tools` None, everything is there.
     """
-    if own := _own(contents.get(".cloister.toml", "")):
-        return own
-    found: list[str] = []
-    if python := _python(files, contents):
-        found.append(python)
-    if _npm(contents.get("package.json", "")):
-        found.append("npm test")
-    if "Cargo.toml" in files:
-        found.append("cargo test")
-    if "go.mod" in files:
-        found.append("go test ./...")
-    if not found and _TEST_TARGET.search(contents.get("Makefile", "")):
+    if own := own_checks(contents):
+        return tuple(one.command for one in own)
+    found = [
+        *_python(files, contents, tools),
+        *_node(files, contents, tools),
+        *_compiled(files, contents, tools),
+    ]
+    if not any(kind_of(check) == "test" for check in found):
+        workflows = {name: text for name, text in contents.items() if name.startswith(WORKFLOWS)}
+        found += [line for line in hinted(workflows, contents) if _has(tools, line.split()[0])]
+    if not any(kind_of(check) == "test" for check in found) and _TEST_TARGET.search(
+        contents.get("Makefile", "")
+    ):
         found.append("make test")
-    return tuple(found)
+    return tuple(dict.fromkeys(found))[: limits.CHECKS]
 
 
-def _own(text: str) -> tuple[str, ...]:
-    try:
-        own = msgspec.convert(tomllib.loads(text), _Own)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError, RecursionError):
-        return ()
-    return tuple(check.strip() for check in own.checks if check.strip())[: limits.CHECKS]
+def _has(tools: Collection[str] | None, name: str) -> bool:
+    return tools is None or name in tools
 
 
-def _python(files: Collection[str], contents: Mapping[str, str]) -> Literal["python3 -m pytest -q"] | None:
+def _python(
+    files: Collection[str], contents: Mapping[str, str], tools: Collection[str] | None
+) -> Iterable[str]:
+    project, setup = contents.get("pyproject.toml", ""), contents.get("setup.cfg", "")
+    tox = contents.get("tox.ini", "")
     configured = (
-        "pytest.ini" in files
-        or "[tool.pytest" in contents.get("pyproject.toml", "")
-        or "[tool:pytest]" in contents.get("setup.cfg", "")
-        or "[pytest]" in contents.get("tox.ini", "")
+        "pytest.ini" in files or "[tool.pytest" in project or "[tool:pytest]" in setup or "[pytest]" in tox
     )
-    has_tests = any(name.count("/") < _DEPTH and _TEST_FILE.search(name) for name in files)
-    return "python3 -m pytest -q" if configured or has_tests else None
+    tests = [name for name in files if name.count("/") < _DEPTH and _TEST_FILE.search(name)]
+    if (configured or tests) and _has(tools, "pytest"):
+        yield "python3 -m pytest -q"
+    elif tests and tools is not None and "unittest" in tools:
+        top = min(tests, key=lambda name: (name.count("/"), name)).rpartition("/")[0]
+        is_package = f"{top}/__init__.py" in files
+        yield f"python3 -m unittest discover -s {shlex.quote(top or '.')}{' -t .' if is_package else ''}"
+    elif ("tox.ini" in files or "[tool.tox" in project) and tools is not None and "tox" in tools:
+        yield "tox"
+    elif "noxfile.py" in files and tools is not None and "nox" in tools:
+        yield "nox"
+    if tools is None:
+        return
+    # Linters and type checkers only where the repository is set up for them and they are installed.
+    if "[tool.ruff" in project or "ruff.toml" in files or ".ruff.toml" in files:
+        yield from (line for line in ("ruff check",) if "ruff" in tools)
+        formats = "[tool.ruff.format]" in project
+        yield from (line for line in ("ruff format --check",) if formats and "ruff" in tools)
+    if (".flake8" in files or "[flake8]" in setup or "[flake8]" in tox) and "flake8" in tools:
+        yield "flake8"
+    if ("[tool.mypy" in project or "mypy.ini" in files or "[mypy]" in setup) and "mypy" in tools:
+        yield "mypy" if "files" in project + contents.get("mypy.ini", "") + setup else "mypy ."
+    if ("[tool.pyright" in project or "pyrightconfig.json" in files) and "pyright" in tools:
+        yield "pyright"
 
 
-def _npm(text: str) -> bool:
-    """Whether there is a test script that is not the one `npm init` writes."""
-    try:
-        package = msgspec.json.decode(text, type=_Package)
-    except (msgspec.DecodeError, RecursionError, UnicodeError):
-        return False
-    script = package.scripts.get("test")
-    return isinstance(script, str) and bool(script.strip()) and _PLACEHOLDER not in script
+def _node(
+    files: Collection[str], contents: Mapping[str, str], tools: Collection[str] | None
+) -> Iterable[str]:
+    if "package.json" not in contents:
+        return
+    package, scripts = package_of(contents["package.json"]), scripts_of(contents["package.json"])
+    manager = next((tool for lock, tool in _LOCKS if lock in files), "npm")
+    test = scripts.get("test", "")
+    if not _has(tools, manager):
+        return
+    if test.strip() and _PLACEHOLDER not in test:
+        yield "bun run test" if manager == "bun" else f"{manager} test"  # `bun test` is a runner of its own
+    else:
+        runners = {"vitest": "npx vitest run", "jest": "npx jest", "mocha": "npx mocha", "ava": "npx ava"}
+        runner = next(
+            (line for name, line in runners.items() if package.has(name) and _has(tools, name)), None
+        )
+        if runner is None and any(_NODE_TEST.search(name) for name in files):
+            runner = "node --test"
+        yield from (line for line in (runner,) if line is not None)
+    for name in ("lint", "typecheck", "type-check", "check-types"):
+        if scripts.get(name, "").strip() and "--fix" not in scripts[name] and "--write" not in scripts[name]:
+            yield f"{manager} run {name}"
+    if "lint" not in scripts:
+        linters = {"eslint": "npx eslint .", "@biomejs/biome": "npx biome lint", "oxlint": "npx oxlint"}
+        there = [
+            line for name, line in linters.items() if package.dev.get(name) and _has(tools, line.split()[1])
+        ]
+        yield from there[:1]
+    if (
+        "tsconfig.json" in files
+        and package.has("typescript")
+        and _has(tools, "tsc")
+        and not {"typecheck", "type-check"} & set(scripts)
+    ):
+        yield "npx tsc --noEmit --pretty false"
+
+
+def _compiled(
+    files: Collection[str], contents: Mapping[str, str], tools: Collection[str] | None
+) -> Iterable[str]:
+    if "Cargo.toml" in files and _has(tools, "cargo"):
+        yield "cargo test"
+    if "go.mod" in files and _has(tools, "go"):
+        yield "go test ./..."
+        yield from (line for line in ("go vet ./...",) if tools is not None)
+    cmake = contents.get("CMakeLists.txt", "")
+    if ("enable_testing" in cmake or "include(CTest)" in cmake) and _has(tools, "cmake"):
+        build = "/tmp/.cloister-build"  # noqa: S108  (inside the sandbox, so that the tree stays clean)
+        yield f"cmake -S . -B {build} && cmake --build {build} && ctest --test-dir {build} --output-on-failure"
+    if "pom.xml" in files and (_has(tools, "mvn") or "mvnw" in files):
+        yield "./mvnw -B -q test" if "mvnw" in files else "mvn -B -q test"
+    if "build.gradle" in files or "build.gradle.kts" in files:
+        if "gradlew" in files:
+            yield "./gradlew test"
+        elif _has(tools, "gradle"):
+            yield "gradle test"
+    if ".pre-commit-config.yaml" in files and tools is not None and "pre-commit" in tools:
+        yield "pre-commit run --all-files"

@@ -40,22 +40,42 @@ def _headlines(comparison: Comparison, diagnoses: Sequence[Diagnosis]) -> Iterat
     red_before = len(comparison.fixed) + len(comparison.still)
     red_now = len(comparison.new) + len(comparison.still)
     was = f" (was {red_before})" if red_before != red_now else ""
-    if comparison.green:
-        tests = f" {total} test{_s(total)} pass{'es' if total == 1 else ''}." if total else ""
+    if comparison.green and comparison.unrelated:
+        yield "Green: nothing new is red and what was asked for passes."
+    elif comparison.green:
+        passing = total - failing
+        tests = f" {passing} test{_s(passing)} pass{'es' if passing == 1 else ''}." if passing else ""
         yield f"All checks are green{was}.{tests}"
     elif failing:
         yield f"{failing} of {total} test{_s(total)} fail{was}{_changes(comparison)}"
     elif red := sum(not diagnosis.green for diagnosis in diagnoses):
         tests = f", though no test fails ({total} ran)" if total else ""
         yield f"{red} of {len(diagnoses)} check{_s(len(diagnoses))} failed{tests}{was}."
+    yield from _losses(comparison)
+    if comparison.fixed:
+        yield f"Fixed: {_names(comparison.fixed)}"
+    if comparison.unrelated:
+        count = len(comparison.unrelated)
+        yield f"Red on the base and not asked for, leave as {'it is' if count == 1 else 'they are'}: {_names(comparison.unrelated)}"
+    if comparison.flaky:
+        yield f"Failed once and passed once on the same files, not counted: {_names(comparison.flaky)}"
+
+
+def _losses(comparison: Comparison) -> Iterator[str]:
+    """Tests that were taken away or made easier: never a way to green."""
+    if comparison.weakened:
+        yield f"Weakened, which is not a fix, put back: {_names(comparison.weakened)}"
+    if comparison.skipped:
+        yield f"Ran on the base and skipped now, which is not a fix, put back: {_names(comparison.skipped)}"
     if comparison.missing:
         count = len(comparison.missing)
         yield (
             f"{count} that ran on the base do{'es' if count == 1 else ''} not run now; "
             f"deleting or skipping a test is not a fix, put back: {_names(comparison.missing)}"
         )
-    if comparison.fixed:
-        yield f"Fixed: {_names(comparison.fixed)}"
+    told = {*comparison.still, *comparison.new}
+    if unmet := [name for name in comparison.asked if name not in told]:
+        yield f"Asked for, and nothing of that name passes: {_names(unmet)}"
 
 
 def _changes(comparison: Comparison) -> str:
@@ -75,16 +95,31 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _details(comparison: Comparison, diagnoses: Sequence[Diagnosis]) -> Iterator[str]:
-    new = set(comparison.new)
+    """What is to be done, most useful first: what is new, then what was asked for. The rest is only named above."""
+    new, aside = set(comparison.new), {*comparison.unrelated, *comparison.flaky}
     for diagnosis in diagnoses:
-        if not diagnosis.green:
-            yield f"`{one_line(diagnosis.check, 300)}` {_ended(diagnosis)}"
-        for test in sorted(diagnosis.failing, key=lambda test: test.name not in new):
+        if diagnosis.green or diagnosis.check in aside:
+            continue
+        failing = [test for test in diagnosis.failing if test.name not in aside]
+        if diagnosis.failing and not failing and diagnosis.killed is None:
+            continue
+        yield f"`{one_line(diagnosis.check, 300)}` {_ended(diagnosis)}"
+        for test in sorted(failing, key=lambda test: test.name not in new):
             yield _test(test, is_new=test.name in new and bool(comparison.still or comparison.fixed))
-        if not diagnosis.green:
-            yield from map(_diagnostic, diagnosis.diagnostics)
-            if not diagnosis.failing and not diagnosis.diagnostics and diagnosis.tail:
-                yield "Its output ends with:\n" + diagnosis.tail
+        yield from map(_diagnostic, _useful(diagnosis.diagnostics, new))
+        explained = diagnosis.failing or any(one.severity != "note" for one in diagnosis.diagnostics)
+        if not explained and diagnosis.tail:
+            yield "Its output ends with:\n" + diagnosis.tail
+        if diagnosis.log is not None:
+            yield f"The whole output is in {diagnosis.log}"
+
+
+def _useful(found: Sequence[Diagnostic], new: set[str]) -> list[Diagnostic]:
+    """New complaints first; where a check was red for old ones, the order of severity stays."""
+    fresh = [
+        one for one in found if one.file and any(name.startswith(f"{one.file}:{one.line}:") for name in new)
+    ]
+    return [*fresh, *(one for one in found if one not in fresh)] if fresh else list(found)
 
 
 def _ended(diagnosis: Diagnosis) -> str:
@@ -103,14 +138,19 @@ def _test(test: TestResult, *, is_new: bool) -> str:
     first += f" at {place}" if place and place != test.name else ""
     first += " (new)" if is_new else ""
     message = bounded(test.message or "", _MESSAGE_CHARS).strip("\n")
-    return first + "".join(f"\n    {line}" for line in message.split("\n") if message)
+    return first + _indented(message) + _indented(test.source)
+
+
+def _indented(text: str | None) -> str:
+    return "".join(f"\n    {line}" for line in text.split("\n")) if text else ""
 
 
 def _diagnostic(diagnostic: Diagnostic) -> str:
     place = _place(diagnostic.file, diagnostic.line, diagnostic.column)
     code = f" [{one_line(diagnostic.code, 60)}]" if diagnostic.code else ""
     message = bounded(diagnostic.message, _MESSAGE_CHARS)
-    return f"{place + ': ' if place else ''}{diagnostic.severity}: {message}{code}"
+    said = f"{place + ': ' if place else ''}{diagnostic.severity}: {message}{code}"
+    return said + _indented(diagnostic.source)
 
 
 def _place(file: str | None, line: int | None, column: int | None) -> str:

@@ -26,6 +26,7 @@ from cloister.core.history import effective
 from cloister.core.journal import Journal
 from cloister.core.lineage import root_of
 from cloister.core.records import Outcome
+from cloister.feedback.asked import asked
 from cloister.feedback.compare import compare
 from cloister.runs.attempt_journal import AttemptJournal
 from cloister.runs.growing import Growth
@@ -254,6 +255,10 @@ class Attempts:
                 ask_seconds=self._means.ask_seconds,
                 patience=self._means.patience,
                 escalate=partial(self._escalate, tasks) if searching else None,
+                asked=asked(
+                    course.request.prompt, course.baseline, course.request.checks, course.request.asked
+                ),
+                cpus=self._means.quota.cpus,
             )
         )
 

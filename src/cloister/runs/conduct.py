@@ -15,7 +15,7 @@ from cloister.agent.budgeted import BudgetedModels
 from cloister.agent.checks import find_checks, run_checks
 from cloister.core.attempts import ForkedFrom
 from cloister.core.commands import Computer, Stream
-from cloister.core.diagnosis import Diagnosis
+from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.errors import Bug, CloisterError, Fenced, SandboxLost, UserError, sole
 from cloister.core.events import (
     AttemptEnded,
@@ -41,6 +41,8 @@ from cloister.core.ids import RunId
 from cloister.core.journal import Journal
 from cloister.core.records import NewRun
 from cloister.core.text import decode
+from cloister.feedback.asked import asked
+from cloister.feedback.compare import compare
 from cloister.forge import workspace
 from cloister.model.api import Models
 from cloister.runs.allowed_models import AllowedModels
@@ -113,6 +115,12 @@ async def _cut_short(means: Means, journal: Journal, run: RunId, ending: RunFini
         why = f"{ending.reason} What it had done could not be kept: {error.message}"
         return msgspec.structs.replace(ending, reason=why)
     return ending
+
+
+def _wanted(admitted: RunAdmitted, baseline: tuple[Diagnosis, ...]) -> Comparison:
+    """The base against itself: what of it the run was asked to mend."""
+    request = admitted.request
+    return compare(baseline, baseline, asked(request.prompt, baseline, request.checks, request.asked))
 
 
 class _Conductor:
@@ -282,15 +290,15 @@ class _Conductor:
         async with self._phase("baseline"):
             named = admitted.request.checks
             if known is not None:
-                await self._journal.append(
-                    ChecksChosen(known[0], found=not named), BaselineTaken(known[1], known=True)
-                )
+                taken = BaselineTaken(known[1], known=True, comparison=_wanted(admitted, known[1]))
+                await self._journal.append(ChecksChosen(known[0], found=not named), taken)
                 return known
             checks = named or await find_checks(computer)
             await self._journal.append(ChecksChosen(checks, found=not named))
             with anyio.move_on_after(seconds) as patience:
-                found = await run_checks(computer, checks, "baseline", self._show)
-                await self._journal.append(BaselineTaken(found))
+                cpus = self._means.quota.cpus
+                found = await run_checks(computer, checks, "baseline", self._show, cpus=cpus)
+                await self._journal.append(BaselineTaken(found, comparison=_wanted(admitted, found)))
                 return checks, found
         assert patience.cancelled_caught  # noqa: S101  (the block above returns)
         raise _Spent(f"The budget of {seconds:g} seconds was spent before the checks had run once.")

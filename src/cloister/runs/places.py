@@ -100,7 +100,10 @@ class Places:
 
         async with self._open() as sandbox:
             await self.restore(sandbox, commit)
-            return await run_checks(sandbox, self.course.checks, "proof", show)
+            course, cpus = self.course, self.means.quota.cpus
+            return await run_checks(
+                sandbox, course.checks, "proof", show, baseline=course.baseline, cpus=cpus
+            )
 
     @asynccontextmanager
     async def _open(self) -> AsyncGenerator[Sandbox]:

@@ -171,7 +171,12 @@ def _proof(events: Sequence[Event], run: RunId, winner: AttemptEnded | None) -> 
 
 
 def _count(comparison: Comparison) -> str:
-    return f"{comparison.red} red, {comparison.passed} passed"
+    old = (
+        f" ({len(comparison.unrelated)} of them as on the base, not asked for)"
+        if comparison.unrelated
+        else ""
+    )
+    return f"{comparison.red} red{old}, {comparison.passed} passed"
 
 
 async def run_diff(data_dir: Path, run: RunId, events: Sequence[Event], attempt: int | None = None) -> str:

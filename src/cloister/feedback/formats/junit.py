@@ -10,6 +10,7 @@ from cloister.feedback import plain
 from cloister.feedback.api import CheckOutput, Found
 
 _TEXT_CHARS = 16_384
+_DEPTH = 40
 _PLACE = re.compile(r"^([^\s:]{1,300}):(\d{1,9}):(?: |$)")
 _VERDICTS: dict[str, TestStatus] = {"failure": "failed", "error": "error", "skipped": "skipped"}
 
@@ -19,15 +20,28 @@ class _Refused(Exception):
 
 
 def junit(output: CheckOutput) -> Found | None:
-    """A `Parser`: the tests in the JUnit file, if the check left a whole and harmless one."""
-    if not output.junit or len(output.junit) > limits.JUNIT_BYTES:
-        return None
+    """A `Parser`: the tests in the JUnit files, whole and harmless ones, or in what a runner printed as such."""
+    tests: list[TestResult] = []
+    for report in output.reports:
+        tests.extend(_read(report))
+    if not tests and b"<testcase" in output.out and b"<testsuite" in output.out:
+        start, end = output.out.find(b"<testsuite"), output.out.rfind(b"</testsuite")
+        close = output.out.find(b">", end)
+        tests.extend(_read(output.out[start : close + 1]) if 0 <= start < end < close else ())
+    return Found(tests=tuple(tests)) if tests else None
+
+
+def _read(document: bytes) -> list[TestResult]:
+    if b"<testcase" not in document and document[:2] not in (b"\xff\xfe", b"\xfe\xff"):
+        return []
+    if len(document) > limits.JUNIT_BYTES:
+        return []
     reader = _Reader()
     try:
-        reader.parse(output.junit)
+        reader.parse(document)
     except (expat.ExpatError, _Refused, LookupError, ValueError):
-        return None
-    return Found(tests=tuple(reader.tests)) if reader.tests else None
+        return []
+    return reader.tests
 
 
 class _Reader:
@@ -60,7 +74,8 @@ class _Reader:
         if tag == "testsuite":
             self._suites.append(attributes.get("name", ""))
         elif tag == "testcase":
-            self._case, self._status, self._said, self._text = attributes, "passed", "", ""
+            self._case, self._said, self._text = attributes, "", ""
+            self._status = "skipped" if attributes.get("status") == "disabled" else "passed"  # CTest's way
         elif self._case is not None and tag in _VERDICTS and self._inside is None:
             self._inside = tag
             if _worse(_VERDICTS[tag], self._status):
@@ -80,6 +95,13 @@ class _Reader:
             self._inside = None
         elif tag == "testcase" and self._case is not None:
             by_pytest = bool(self._suites) and self._suites[-1] == "pytest"
+            if self._case.get("classname") == "test" and len(self._suites) < _DEPTH:
+                # node names the class of every test alike, and its suites by nesting.
+                self._case = {
+                    **self._case,
+                    "classname": "",
+                    "name": " > ".join([*filter(None, self._suites), self._case.get("name", "")]),
+                }
             self.tests.append(_result(self._case, self._status, self._said, self._text, by_pytest=by_pytest))
             self._case = self._inside = None
 
@@ -98,10 +120,10 @@ def _result(case: dict[str, str], status: TestStatus, said: str, text: str, *, b
         line = None if line is None else line + 1
         name = _pytest_name(file, classname, short)
     else:
-        name = f"{classname}::{short}" if classname and short else classname or short
+        name = f"{classname}::{short}" if classname and short and classname != short else classname or short
     if status == "passed":
         return TestResult(plain.name(name), status, file, line)
-    file, line = _place(text) or (file, line)
+    file, line = _place(text) or plain.place_in_stack(text.split("\n")) or (file, line)
     why = _reason(said, text) if status in ("failed", "error") else said
     return TestResult(plain.name(name), status, file, line, plain.message(why) or None)
 

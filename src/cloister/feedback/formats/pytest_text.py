@@ -42,7 +42,7 @@ class _Section(msgspec.Struct):
 
 def pytest_text(output: CheckOutput) -> Found | None:
     """A `Parser`: failing tests by name; passing ones by name where pytest was verbose, else by number."""
-    text = plain.lines(output.out)
+    text = output.out_lines
     counts = _counts(text)
     sections = _sections(text)
     tests: dict[str, TestResult] = {}
@@ -76,7 +76,7 @@ def _verbose(text: Sequence[str]) -> Iterator[tuple[TestStatus, str, str]]:
     for line in text:
         if "::" not in line:
             continue
-        worker = _WORKER.match(line)
+        worker = _WORKER.match(line) if line.startswith("[gw") else None
         if worker and worker[1] in _STATUSES and _is_node(worker[2]):
             yield _STATUSES[worker[1]], plain.name(worker[2]), ""
             continue

@@ -7,7 +7,7 @@ from itertools import pairwise
 from cloister.core.diagnosis import TestResult, TestStatus
 from cloister.feedback import plain
 from cloister.feedback.api import CheckOutput, Found
-from cloister.feedback.traceback import traces
+from cloister.feedback.formats.traceback import traces
 
 _RAN = re.compile(r"^Ran (\d{1,9}) tests? in \d[\d.]{0,15}s$")
 _NAMED = re.compile(r"^([^\s()]{1,300}) \(([\w.<>]{1,600})\)(.*)$")
@@ -20,8 +20,9 @@ _FIXTURES = ("setUpClass", "tearDownClass", "setUpModule", "tearDownModule")
 
 def unittest_text(output: CheckOutput) -> Found | None:
     """A `Parser`: failing tests by name; the others by name where the runner was verbose, else by number."""
-    for stream in (output.err, output.out):
-        text = plain.lines(stream)
+    if b"Ran " not in output.err and b"Ran " not in output.out:
+        return None
+    for text in (output.err_lines, output.out_lines):
         ends = [index for index, line in enumerate(text) if _RAN.match(line)]
         if ends:
             return _found(text, ends[-1])

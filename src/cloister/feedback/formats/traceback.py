@@ -55,7 +55,8 @@ def tracebacks(output: CheckOutput) -> Found | None:
     """A `Parser`: each exception that reached the top is one diagnostic."""
     found = [
         Diagnostic(trace.message, file=trace.file, line=trace.line, code=trace.kind, tool="python")
-        for stream in (output.out, output.err)
-        for trace in traces(plain.lines(stream))
+        for data, text in ((output.out, "out"), (output.err, "err"))
+        if b'File "' in data
+        for trace in traces(output.out_lines if text == "out" else output.err_lines)
     ]
     return Found(diagnostics=tuple(found)) if found else None

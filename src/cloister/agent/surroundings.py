@@ -1,0 +1,135 @@
+"""What the sandbox's working tree says about a check besides its output: tests that changed, matchers, source lines.
+
+Inside the agent's own sandbox this is advice for the model. The proof asks the same in a fresh sandbox before anything
+of the change has run there, and only that counts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from cloister.core.commands import Command, Computer
+from cloister.core.diagnosis import Diagnosis, Weakening
+from cloister.core.errors import UserError
+from cloister.core.text import decode
+from cloister.feedback.excerpt import around
+from cloister.feedback.versions import WHOLE, Version, versions
+from cloister.feedback.weakening import CONFIGURATION, may_matter, weakenings
+
+_BASE = "refs/cloister/base"
+_SECONDS = 30.0
+_FILES = 300
+_DIFF_BYTES = 8_388_608
+_FILE_BYTES = 524_288
+_PLACES = 16
+_MATCHER_DIRECTORIES = (".github", ".cloister")
+_MATCHER_FILES = 16
+
+
+def _git(*args: str) -> Command:
+    quiet = ("-c", "core.quotePath=false", "-c", "core.fsmonitor=false", "-c", "safe.directory=*")
+    return Command(("git", *quiet, *args), seconds=_SECONDS, limit_bytes=_DIFF_BYTES)
+
+
+async def changed_between(computer: Computer, old: str, new: str) -> tuple[str, ...] | None:
+    """Names that differ between two trees of the sandbox's repository; None when git inside cannot say."""
+    if not old or not new:
+        return None
+    done = await computer.run(_git("diff-tree", "-r", "-z", "--name-only", old, new))
+    return _names(done.out) if done.ok else None
+
+
+async def weakened_tests(computer: Computer) -> tuple[Weakening, ...]:
+    """What the working tree does to tests and their configuration, against the base."""
+    listed = await computer.run(
+        _git("diff", "--name-only", "--no-ext-diff", "--no-renames", "-z", _BASE, "--")
+    )
+    if not listed.ok:
+        return ()
+    found: list[Version] = []
+    wanted = [name for name in _names(listed.out) if may_matter(name)][:_FILES]
+    if wanted:
+        options = ("--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", WHOLE)
+        shown = await computer.run(_git("diff", *options, _BASE, "--", *wanted))
+        found.extend(versions(decode(shown.out)))
+    others = await computer.run(_git("ls-files", "-z", "--others", "--exclude-standard"))
+    for name in _names(others.out):
+        if name.rpartition("/")[2] in CONFIGURATION and len(found) < _FILES:
+            text = await _text(computer, name)
+            found.append(Version(name, None, text))
+    return weakenings(found)
+
+
+async def problem_matchers(computer: Computer) -> tuple[bytes, ...]:
+    """The problem-matcher files of the repository."""
+    found: list[bytes] = []
+    for directory in _MATCHER_DIRECTORIES:
+        try:
+            entries = await computer.list(directory)
+        except UserError:
+            continue
+        for entry in entries:
+            is_one = entry.name.endswith(".json") and "matcher" in entry.name.lower()
+            if entry.kind == "file" and is_one and len(found) < _MATCHER_FILES:
+                try:
+                    found.append(await computer.read(f"{directory}/{entry.name}", limit_bytes=_FILE_BYTES))
+                except UserError:
+                    continue
+    return tuple(found)
+
+
+@dataclass(slots=True)
+class Sources:
+    """Reads the lines around places that a diagnosis names, each file once."""
+
+    computer: Computer
+    _texts: dict[str, str | None] = field(default_factory=dict[str, "str | None"])
+
+    async def add(self, diagnosis: Diagnosis) -> Diagnosis:
+        """`diagnosis` with source lines for what matters most."""
+        if diagnosis.green:
+            return diagnosis
+        left = _PLACES
+        tests = list(diagnosis.tests)
+        for index, test in enumerate(tests):
+            if (
+                left
+                and test.status in ("failed", "error")
+                and (lines := await self._lines(test.file, test.line))
+            ):
+                tests[index] = msgspec.structs.replace(test, source=lines)
+                left -= 1
+        complaints = list(diagnosis.diagnostics)
+        for index, one in enumerate(complaints):
+            if left and one.severity == "error" and (lines := await self._lines(one.file, one.line)):
+                complaints[index] = msgspec.structs.replace(one, source=lines)
+                left -= 1
+        return msgspec.structs.replace(diagnosis, tests=tuple(tests), diagnostics=tuple(complaints))
+
+    async def _lines(self, file: str | None, line: int | None) -> str | None:
+        if not file or line is None or file.startswith("<"):
+            return None
+        if file not in self._texts:
+            self._texts[file] = await _text(self.computer, file) or await self._by_name(file)
+        text = self._texts[file]
+        return around(text, line) if text else None
+
+    async def _by_name(self, file: str) -> str | None:
+        """Some tools name a file without its directory: it is found when only one has that name."""
+        if "/" in file:
+            return None
+        listed = await self.computer.run(_git("ls-files", "-z", "--", f":(glob)**/{file}"))
+        names: Sequence[str] = _names(listed.out)
+        return await _text(self.computer, names[0]) if len(names) == 1 else None
+
+
+async def _text(computer: Computer, path: str) -> str | None:
+    try:
+        return decode(await computer.read(path, limit_bytes=_FILE_BYTES))
+    except UserError:
+        return None
+
+
+def _names(data: bytes) -> tuple[str, ...]:
+    return tuple(name for name in decode(data).split("\0") if name)

@@ -1,0 +1,76 @@
+"""Which checks a change can have touched, and in which order they answer soonest."""
+
+from collections.abc import Collection, Sequence
+
+from cloister.core.diagnosis import Check, CheckKind
+from cloister.feedback import kinds
+
+_ORDER: tuple[CheckKind, ...] = ("format", "lint", "types", "build", "test", "other")
+ALONE: tuple[CheckKind, ...] = ("build", "test", "other")
+"""Kinds that may write where another of them reads: one of these at a time."""
+
+_ENDINGS: dict[str, tuple[str, ...]] = {
+    kinds.PYTHON: (".py", ".pyi", ".pyx", ".toml", ".cfg", ".ini", ".txt", ".json", ".yaml", ".yml", ".csv"),
+    kinds.SCRIPT: (
+        *(".js", ".jsx", ".ts", ".tsx", ".mjs", ".cjs", ".mts", ".cts", ".vue", ".svelte"),
+        *(".json", ".css", ".html", ".snap", ".yaml", ".yml", ".txt"),
+    ),
+    kinds.GO: (".go", ".mod", ".sum", ".tmpl", ".golden", ".json", ".txt", ".yaml", ".yml", ".s"),
+    kinds.RUST: (".rs", ".toml", ".lock", ".json", ".txt", ".snap"),
+    kinds.C: (".c", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp", ".hxx", ".cmake", ".txt", ".s", ".in"),
+    kinds.JAVA: (
+        ".java",
+        ".kt",
+        ".kts",
+        ".scala",
+        ".groovy",
+        ".gradle",
+        ".xml",
+        ".properties",
+        ".json",
+        ".yml",
+    ),
+    kinds.SHELL: (".sh", ".bash", ".bats", ".zsh"),
+}
+_ALWAYS = ("Makefile", "makefile", "GNUmakefile", "Dockerfile")
+_NEVER = (".md", ".rst", ".adoc")
+"""Words for people; a check that knows its language does not read them."""
+
+
+def plan(changed: Collection[str] | None, checks: Sequence[Check]) -> tuple[Check, ...]:
+    """The checks that the changed files can have touched, quickest kind first; None is any change at all.
+
+    Where nothing can be told apart everything runs: a check too many costs time, one too few a wrong verdict.
+    """
+    touched = [check for check in checks if changed is None or _touches(changed, check)]
+    return tuple(sorted(touched, key=lambda check: _ORDER.index(check.kind)))
+
+
+def batches(checks: Sequence[Check], width: int) -> tuple[tuple[Check, ...], ...]:
+    """The checks in groups that may run side by side: at most `width`, and never two that may write."""
+    found: list[list[Check]] = []
+    for check in checks:
+        beside = found and len(found[-1]) < max(1, width)
+        if beside and check.kind not in ALONE and all(other.kind not in ALONE for other in found[-1]):
+            found[-1].append(check)
+        else:
+            found.append([check])
+    return tuple(tuple(group) for group in found)
+
+
+def _touches(changed: Collection[str], check: Check) -> bool:
+    if not check.languages:
+        return True
+    endings = tuple(ending for language in check.languages for ending in _ENDINGS.get(language, ()))
+    return any(_matters(name, endings, check.kind) for name in changed)
+
+
+def _matters(name: str, endings: tuple[str, ...], kind: CheckKind) -> bool:
+    last = name.rpartition("/")[2]
+    if last in _ALWAYS or last.endswith(endings):
+        return True
+    # A file without a known ending may be what a test reads.
+    return kind in ALONE and not last.endswith((*_NEVER, *_EVERY))
+
+
+_EVERY = tuple(sorted({ending for endings in _ENDINGS.values() for ending in endings}))

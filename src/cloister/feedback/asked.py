@@ -1,0 +1,152 @@
+"""What a run was asked to make green, judged by the request and by what was red on the base.
+
+| the caller said | what was red on the base | must be green in the end |
+|---|---|---|
+| `--must-pass NAME` | anything | exactly what the names mean, also tests that are yet to be written |
+| `--check CMD` | anything | every check named, in full |
+| the prompt names tests, files or kinds of checks that are red | those and others | those |
+| the prompt names none and asks for something new | anything | nothing in particular |
+| the prompt names none and asks for anything else | tests | all tests that were red |
+
+Whatever was asked for, nothing that was green may turn red, and no test may get lost.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+import msgspec
+
+from cloister.core.diagnosis import CheckKind, Diagnosis
+from cloister.feedback.kinds import kind_of
+
+_WORD = re.compile(r"[\w./:\[\]@-]+")
+_REPAIR = re.compile(
+    r"\b(?:fix(?:es|ed|ing)?|repair|fail(?:s|ed|ing|ure|ures)?|broken|breaks?|bugs?|regress(?:ion|ed|es)?|crash(?:es|ed)?|"
+    r"red|green|wrong|incorrect(?:ly)?|error(?:s|ed)?|debug|solve|resolve|pass(?:es|ing)?)\b",
+    re.IGNORECASE,
+)
+_BUILD = re.compile(
+    r"^\W*(?:please\s+|kindly\s+|can you\s+|could you\s+|let'?s\s+|we need to\s+|i want (?:you )?to\s+)?"
+    r"(?:add|implement|create|write|introduce|support|document|refactor|rename|reword|translate|update|upgrade|bump|"
+    r"remove|delete|drop|migrate|port|improve|optimi[sz]e|speed up|extend|allow|enable|extract|move|split|convert|"
+    r"build|design|generate|make it possible|replace|simplify|clean up|deprecate|log|expose|publish)\b",
+    re.IGNORECASE,
+)
+_KINDS: dict[CheckKind, re.Pattern[str]] = {
+    "format": re.compile(r"\b(?:format(?:ting|ter)?|style)\b", re.IGNORECASE),
+    "lint": re.compile(r"\b(?:lint(?:s|er|ing)?|warnings?)\b", re.IGNORECASE),
+    "types": re.compile(
+        r"\b(?:type (?:errors?|checks?|checker)|typing|typecheck(?:s|er|ing)?)\b", re.IGNORECASE
+    ),
+    "build": re.compile(r"\b(?:build|compil(?:e|es|er|ation|ing))\b", re.IGNORECASE),
+}
+_TOLD = 20_000
+"""Of a long prompt the beginning says what is wanted; the rest is material."""
+
+
+class Asked(msgspec.Struct, frozen=True, dict=True):
+    """What must be green in the end."""
+
+    checks: tuple[str, ...] = ()
+    """Command lines of checks that must be green in full."""
+    names: tuple[str, ...] = ()
+    """Names of tests, of files or suites that hold some, or parts of names."""
+    exactly: bool = False
+    """The names are the caller's own: each must be found among what passes."""
+
+    @cached_property
+    def names_set(self) -> frozenset[str]:
+        return frozenset(self.names)
+
+    @cached_property
+    def loose(self) -> tuple[str, ...]:
+        """Names that may stand for others: the caller's own, and those of files and suites."""
+        return tuple(name for name in self.names if self.exactly or "::" not in name)
+
+
+def asked(
+    prompt: str, baseline: Sequence[Diagnosis], named: Sequence[str] = (), must_pass: Sequence[str] = ()
+) -> Asked:
+    """What `prompt` and the caller ask for; the table above as a function."""
+    if must_pass:
+        return Asked(names=tuple(must_pass), exactly=True)
+    if named:
+        return Asked(checks=tuple(named))
+    red = [(diagnosis, name) for diagnosis in baseline for name in _red(diagnosis)]
+    told = prompt[:_TOLD]
+    words = {word.strip(".:,;") for word in _WORD.findall(told)}
+    by_name = tuple(name for diagnosis, name in red if name != diagnosis.check and _means(told, words, name))
+    by_check = tuple(
+        diagnosis.check
+        for diagnosis in baseline
+        if not diagnosis.green and _means_check(told, words, diagnosis)
+    )
+    if by_name or by_check:
+        return Asked(by_check, by_name)
+    if _BUILD.match(told) and not _REPAIR.search(told):
+        return Asked()
+    tests = [(diagnosis, name) for diagnosis, name in red if _of_tests(diagnosis)]
+    return Asked(
+        tuple(dict.fromkeys(name for diagnosis, name in tests if name == diagnosis.check)),
+        tuple(name for diagnosis, name in tests if name != diagnosis.check),
+    )
+
+
+def wanted(asked: Asked | None, check: str, name: str) -> bool:
+    """Whether `name` of `check`, red before and now, had to become green. Without a word from anyone, all had."""
+    if asked is None or check in asked.checks:
+        return True
+    if name in asked.names_set:
+        return True
+    return any(covers(one, name) or covers(one, check) for one in asked.loose)
+
+
+def covers(wish: str, name: str) -> bool:
+    """Whether the wish for a test, a file or a suite is about `name`."""
+    return (
+        name == wish
+        or name.startswith((f"{wish}::", f"{wish}[", f"{wish} > ", f"{wish}/"))
+        or (
+            name.endswith((f"::{wish}", f" > {wish}", f"/{wish}"))
+            or f"::{wish}[" in name
+            or f"/{wish}::" in name
+        )
+    )
+
+
+def _red(diagnosis: Diagnosis) -> Iterable[str]:
+    failing = [test.name for test in diagnosis.failing]
+    if diagnosis.green:
+        return []
+    return failing if failing and diagnosis.killed is None else [*failing, diagnosis.check]
+
+
+def _of_tests(diagnosis: Diagnosis) -> bool:
+    return bool(diagnosis.tests or diagnosis.unlisted) or kind_of(diagnosis.check) in ("test", "other")
+
+
+def _means(told: str, words: set[str], name: str) -> bool:
+    """Whether the prompt speaks of the test: by its whole name, its file, or what it is called in there."""
+    if name in words:
+        return True
+    file, _, inner = name.partition("::")
+    short = re.split(r"::| > |/", inner or name)[-1].partition("[")[0].strip()
+    if " " in short:
+        return len(short) >= 8 and short in told
+    if file in words or (("." in file) and file.rpartition("/")[2] in words):
+        return True
+    is_plain_word = short.isalpha() and short.islower()
+    return bool(short) and (f"`{short}`" in told or (short in words and not is_plain_word))
+
+
+def _means_check(told: str, words: set[str], diagnosis: Diagnosis) -> bool:
+    if diagnosis.check in told:
+        return True
+    kind = kind_of(diagnosis.check)
+    if kind in _KINDS and _KINDS[kind].search(told):
+        return True
+    tools = {
+        word.rpartition("/")[2] for word in diagnosis.check.split() if word[:1].isalpha() and len(word) > 3
+    }
+    return kind not in ("test", "other") and bool(tools & {word.lower() for word in words})

@@ -1,0 +1,136 @@
+"""What decides which tests run: the configuration of the runners, and the scripts that start them."""
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from cloister.core.diagnosis import Weakening
+from cloister.feedback.documents import decoded
+from cloister.feedback.versions import Version
+
+_HOOKS = re.compile(
+    r"pytest_collection_modifyitems|pytest_ignore_collect|collect_ignore(?:_glob)?|pytest_collect_file|pytest_runtest_\w+|"
+    r"pytest_pyfunc_call|pytest_report_\w+|pytest_sessionfinish|pytest_itemcollected|pytest_deselected|"
+    r"\bskip(?:if)?\b|\bxfail\b|importorskip|os\._exit|sys\.exit|pytest\.exit"
+)
+_LEAVES_OUT = re.compile(
+    r"--deselect|--ignore(?:-glob)?\b|--co(?:llect-only)?\b|--last-failed|--lf\b|--exitfirst|--maxfail|addopts.{0,200}[ \"'=]-[kmx]\b|"
+    r"norecursedirs|collect_ignore|testpaths|python_(?:files|classes|functions)|--passWithNoTests|passWithNoTests|"
+    r"testPathIgnorePatterns|modulePathIgnorePatterns|testMatch|testRegex|--grep|--invert|--bail|"
+    r"skipTests|maven\.test\.skip|testFailureIgnore|ignoreFailures|<skip>|excludeTestsMatching|WILL_FAIL|DISABLED|"
+    r"harness *= *false|test *= *false|doctest *= *false"
+)
+_SHRUGS = re.compile(r"\|\| *(?:true|:|exit 0)|; *(?:true|exit 0)|^\s*@?-|\bexit 0\b", re.MULTILINE)
+_TARGET = re.compile(r"^(test|tests|check|verify)\s*::?(?!=)")
+
+
+class _Package(msgspec.Struct):
+    scripts: dict[str, object] = {}
+    jest: msgspec.Raw = msgspec.Raw(b"")
+    mocha: msgspec.Raw = msgspec.Raw(b"")
+    vitest: msgspec.Raw = msgspec.Raw(b"")
+    ava: msgspec.Raw = msgspec.Raw(b"")
+
+
+def configuration(version: Version) -> Iterator[Weakening]:
+    """Whether fewer tests run, or less comes of them, for what was changed in this file."""
+    name = version.path.rpartition("/")[2]
+    before, after = version.before or "", version.after or ""
+    if name in ("conftest.py", "sitecustomize.py", "usercustomize.py"):
+        yield from _more(version, _HOOKS, before, after)
+    elif name == "package.json":
+        yield from _scripts(version, before, after)
+    elif name in ("Makefile", "makefile", "GNUmakefile"):
+        yield from _recipes(version, before, after)
+    elif name in _RUNNERS or name.startswith(("jest.config.", "vitest.config.", "vite.config.", ".mocharc")):
+        yield from _more(version, _LEAVES_OUT, before, after)
+
+
+_RUNNERS = (
+    "pytest.ini",
+    ".pytest.ini",
+    "pyproject.toml",
+    "setup.cfg",
+    "tox.ini",
+    "noxfile.py",
+    "CMakeLists.txt",
+    "Cargo.toml",
+    "pom.xml",
+    "build.gradle",
+    "build.gradle.kts",
+)
+
+
+def _more(version: Version, words: re.Pattern[str], before: str, after: str) -> Iterator[Weakening]:
+    """Lines that are new and hold a word by which tests are left out."""
+    known = {" ".join(line.split()) for line in before.split("\n")}
+    for line in after.split("\n"):
+        bare = " ".join(line[:2_000].split())
+        if bare not in known and not bare.startswith("#") and (word := words.search(bare)):
+            yield Weakening(version.path, "configuration", detail=word.group().strip())
+            return
+
+
+def _scripts(version: Version, before: str, after: str) -> Iterator[Weakening]:
+    old, new = decoded(before.encode(), _Package), decoded(after.encode(), _Package)
+    if old is None:
+        return
+    if new is None:
+        yield Weakening(version.path, "configuration", detail="it cannot be read any more")
+        return
+    for name, script in old.scripts.items():
+        if not re.search(r"test|check|lint|types?\b", name):
+            continue
+        other = new.scripts.get(name)
+        if other == script or not isinstance(script, str):
+            continue
+        if not isinstance(other, str) or _is_less(script, other):
+            yield Weakening(version.path, "configuration", detail=f"the script {name} was changed")
+            return
+    for one, two in (
+        (old.jest, new.jest),
+        (old.mocha, new.mocha),
+        (old.vitest, new.vitest),
+        (old.ava, new.ava),
+    ):
+        if bytes(one) != bytes(two) and _LEAVES_OUT.search(bytes(two).decode("utf-8", errors="replace")):
+            yield Weakening(version.path, "configuration", detail="the runner's settings were changed")
+            return
+
+
+def _is_less(old: str, new: str) -> bool:
+    """Whether a command no longer does what it did: its programs are gone, or its verdict is thrown away."""
+    parts = re.split(r"&&|;|\|\||\n", old)
+    programs = {word for part in parts if (word := part.strip(" \t@-").partition(" ")[0])}
+    lost = any(program not in new for program in programs)
+    return (
+        lost
+        or bool(_SHRUGS.search(new) and not _SHRUGS.search(old))
+        or bool(_LEAVES_OUT.search(new) and not _LEAVES_OUT.search(old))
+    )
+
+
+def _recipes(version: Version, before: str, after: str) -> Iterator[Weakening]:
+    old, new = _targets(before), _targets(after)
+    for name, recipe in old.items():
+        now = new.get(name)
+        if now is None:
+            yield Weakening(version.path, "configuration", detail=f"the target {name} is gone")
+        elif now != recipe and _is_less("\n".join(recipe), "\n".join(now)):
+            yield Weakening(version.path, "configuration", detail=f"the target {name} was changed")
+
+
+def _targets(text: str) -> dict[str, list[str]]:
+    """The recipes of the targets that run tests, with the line that names what they need."""
+    found: dict[str, list[str]] = {}
+    current: list[str] | None = None
+    for line in text.split("\n"):
+        if target := _TARGET.match(line):
+            current = found.setdefault(target[1], [])
+            current.extend(line.partition(":")[2].split())  # what it needs, which may be what runs the tests
+        elif line.startswith("\t") and current is not None:
+            current.append(line.strip())
+        elif line.strip():
+            current = None
+    return found

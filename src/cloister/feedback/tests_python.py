@@ -1,0 +1,188 @@
+"""Tests in Python, compared by their syntax: formatting and comments are no change."""
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from cloister.core.diagnosis import HowWeakened
+
+_SKIPS = (
+    "skip",
+    "skipif",
+    "skipIf",
+    "skipUnless",
+    "xfail",
+    "importorskip",
+    "SkipTest",
+    "expectedFailure",
+    "exit",
+)
+_BENDS = ("setattr", "setitem", "patch", "object")
+_SOURCE_CHARS = 2_000_000
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def weakened(before: str, after: str | None) -> list[tuple[str, HowWeakened]] | None:
+    """Each test that is less than it was, and how; None when the syntax cannot be read."""
+    old, new = _parsed(before), _parsed(after or "")
+    if old is None:
+        return None
+    tests = _tests(old)
+    if new is None:
+        return [(name, "changed") for name in tests]
+    here, changed, classes = _tests(new), _changed_names(old, new), _changed_classes(old, new)
+    if _has_skips(_loose(new)) and not _has_skips(_loose(old)):
+        return [(name, "skipped") for name in tests]
+    found: list[tuple[str, HowWeakened]] = []
+    for name, test in tests.items():
+        now = here.get(name)
+        how = "deleted" if now is None else _how(test, now)
+        if how is None and (changed & _names(test) or name.rpartition("::")[0] in classes):
+            how = "changed"  # what it compares with, or what compares for it
+        if how is not None:
+            found.append((name, how))
+    return found
+
+
+def _parsed(source: str) -> ast.Module | None:
+    if len(source) > _SOURCE_CHARS:
+        return None
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _tests(module: ast.Module) -> dict[str, _Function]:
+    """Functions and methods named like tests, by their path inside the module."""
+    found: dict[str, _Function] = {}
+
+    def visit(nodes: Sequence[ast.stmt], owner: str, depth: int) -> None:
+        for node in nodes:
+            if isinstance(node, _Function) and node.name.startswith("test"):
+                found[owner + node.name] = node
+            elif isinstance(node, ast.ClassDef) and depth < 8:
+                visit(node.body, f"{owner}{node.name}::", depth + 1)
+
+    visit(module.body, "", 0)
+    return found
+
+
+def _how(old: _Function, new: _Function) -> HowWeakened | None:
+    if _has_skips([*new.decorator_list, *new.body]) and not _has_skips([*old.decorator_list, *old.body]):
+        return "skipped"
+    if [_dump(node) for node in old.decorator_list] != [_dump(node) for node in new.decorator_list]:
+        return "changed"
+    if _dump(old.args) != _dump(new.args):
+        return "changed"
+    added = _added(_body(old), _body(new))
+    if added is None:
+        return "changed"
+    return "changed" if any(_bends(node) for node in added) else None
+
+
+def _body(function: _Function) -> list[ast.stmt]:
+    """Its statements without the docstring."""
+    return function.body[1:] if _is_words(function.body[0]) else function.body
+
+
+def _added(old: Sequence[ast.stmt], new: Sequence[ast.stmt]) -> list[ast.stmt] | None:
+    """What was put between the old statements; None when one of those is gone or is another."""
+    wanted = [_dump(node) for node in old]
+    added: list[ast.stmt] = []
+    at = 0
+    for node in new:
+        if at < len(wanted) and _dump(node) == wanted[at]:
+            at += 1
+        else:
+            added.append(node)
+    return added if at == len(wanted) else None
+
+
+def _bends(statement: ast.stmt) -> bool:
+    """Whether it ends the test early or replaces what is tested."""
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Return | ast.Raise):
+            return True
+        if isinstance(node, ast.Attribute) and node.attr in _BENDS:
+            return True
+        if isinstance(node, ast.Assign) and any(isinstance(target, ast.Attribute) for target in node.targets):
+            return True
+    return False
+
+
+def _has_skips(nodes: Sequence[ast.AST]) -> bool:
+    for outer in nodes:
+        for node in ast.walk(outer):
+            name = (
+                node.attr
+                if isinstance(node, ast.Attribute)
+                else node.id
+                if isinstance(node, ast.Name)
+                else ""
+            )
+            if name in _SKIPS:
+                return True
+    return False
+
+
+def _loose(module: ast.Module) -> list[ast.stmt]:
+    """Statements of the module that are neither functions nor classes: `pytestmark`, a skip of it all."""
+    return [node for node in module.body if not isinstance(node, _Function | ast.ClassDef)]
+
+
+def _changed_names(old: ast.Module, new: ast.Module) -> set[str]:
+    """Names of the module, other than tests, that stood for one thing on the base and stand for another now."""
+    before, now = dict(_given(old)), dict(_given(new))
+    return {name for name, dump in before.items() if now.get(name) != dump}
+
+
+def _changed_classes(old: ast.Module, new: ast.Module) -> set[str]:
+    """Classes of which something else than a test was taken out or replaced: what they set up, or help with."""
+    before, now = dict(_classes(old.body, "")), dict(_classes(new.body, ""))
+    return {name for name, body in before.items() if name in now and _added(body, now[name]) is None}
+
+
+def _classes(nodes: Sequence[ast.stmt], owner: str) -> Iterator[tuple[str, list[ast.stmt]]]:
+    for node in nodes:
+        if isinstance(node, ast.ClassDef) and owner.count("::") < 8:
+            name = f"{owner}{node.name}"
+            yield name, [one for one in node.body if not _is_words(one) and not _is_own(one)]
+            yield from _classes(node.body, f"{name}::")
+
+
+def _is_own(node: ast.stmt) -> bool:
+    """A test or a class inside, which are looked at by themselves."""
+    return isinstance(node, ast.ClassDef) or (isinstance(node, _Function) and node.name.startswith("test"))
+
+
+def _is_words(node: ast.stmt) -> bool:
+    """A docstring."""
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+
+
+def _given(module: ast.Module) -> Iterator[tuple[str, str]]:
+    for node in module.body:
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    yield target.id, _dump(node.value)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
+            yield node.target.id, _dump(node.value)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            source = f"{'.' * node.level}{node.module}:" if isinstance(node, ast.ImportFrom) else ""
+            yield from ((alias.asname or alias.name, source + alias.name) for alias in node.names)
+        elif isinstance(node, _Function) and not node.name.startswith("test"):
+            yield node.name, _dump(node)
+
+
+def _names(test: _Function) -> set[str]:
+    used = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
+    return used | {argument.arg for argument in test.args.args}
+
+
+def _dump(node: ast.AST) -> str:
+    return ast.dump(node)

@@ -1,0 +1,115 @@
+"""Tests in other languages, compared line by line inside the block of each test."""
+
+import re
+from collections.abc import Sequence
+
+from cloister.core.diagnosis import HowWeakened
+
+_HEADS: dict[str, re.Pattern[str]] = {
+    "script": re.compile(
+        r"^\s*(?:export )?(x?(?:it|test|specify)|f(?:it))(?:\.[\w.]{1,60})?(?:\([^)]{0,200}\))?\(\s*(['\"`])(.{1,300}?)\2"
+    ),
+    "go": re.compile(r"^func (Test\w{0,200})\("),
+    "rust": re.compile(r"^\s*(?:pub )?(?:async )?fn (\w{1,200})\s*\("),
+    "java": re.compile(
+        r"^\s*(?:@Test\b.{0,100})?(?:public |private |protected )?(?:void|fun) (\w{1,200}|`[^`]{1,200}`)\s*\("
+    ),
+    "c": re.compile(
+        r"^\s*(?:TEST(?:_F|_P)?\s*\(([\w, ]{1,200})\)|(?:static )?(?:void|int) (test\w{0,200})\s*\(|TEST_CASE\s*\(\s*\"(.{1,200}?)\")"
+    ),
+}
+_LANGUAGES = {
+    "go": "go",
+    "rs": "rust",
+    "java": "java",
+    "kt": "java",
+    "scala": "java",
+    "c": "c",
+    "cc": "c",
+    "cpp": "c",
+    "cxx": "c",
+    "h": "c",
+    "hpp": "c",
+}
+_SKIPS = re.compile(
+    r"\b(?:it|test|describe|context|suite|specify)\.(?:skip|todo|failing|fixme)\b|\bx(?:it|test|describe|context)\(|"
+    r"\bskip: *(?:true|['\"])|\btodo: *(?:true|['\"])|\bthis\.skip\(|\.skip\(|"
+    r"\bt\.Skip(?:f|Now)?\(|#\[ignore\b|@Disabled\b|@Ignore\b|\bGTEST_SKIP\(|\bDISABLED_|\bSKIP\("
+)
+_ENDS_EARLY = re.compile(r"^(?:return\b|throw\b|process\.exit|os\.Exit|std::process::exit|exit\()")
+
+
+def weakened(path: str, before: str, after: str | None) -> list[tuple[str, HowWeakened]]:
+    """Each test that is less than it was, and how."""
+    language = _LANGUAGES.get(path.rpartition(".")[2], "script")
+    old, new = _blocks(language, before), _blocks(language, after or "")
+    found: list[tuple[str, HowWeakened]] = []
+    for name, lines in old.items():
+        now = new.get(name)
+        if now is None:
+            found.append((name, "deleted"))
+        elif any(map(_SKIPS.search, now)) and not any(map(_SKIPS.search, lines)):
+            found.append((name, "skipped"))
+        elif (added := _added(lines[1:], now[1:])) is None or any(map(_ENDS_EARLY.match, added)):
+            found.append((name, "changed"))
+    return found
+
+
+def _blocks(language: str, text: str) -> dict[str, list[str]]:
+    """The lines of each test by its title, from its head (and what stands right above it) to the next head."""
+    head = _HEADS[language]
+    lines = [line[:2_000] for line in text.split("\n")]
+    starts = [(index, name) for index, line in enumerate(lines) if (name := _title(head.match(line)))]
+    if language == "rust":
+        starts = [
+            (index, name) for index, name in starts if "#[" in "".join(lines[max(0, index - 4) : index])
+        ]
+        starts = [(i, n) for i, n in starts if any("test" in above for above in lines[max(0, i - 4) : i])]
+    found: dict[str, list[str]] = {}
+    for number, (start, name) in enumerate(starts):
+        stop = starts[number + 1][0] if number + 1 < len(starts) else len(lines)
+        kept = [lines[start].strip(), *_marks(lines, start), *_code(lines[start + 1 : stop], lines[start])]
+        found.setdefault(name, kept)
+    return found
+
+
+def _title(match: re.Match[str] | None) -> str:
+    if match is None:
+        return ""
+    groups = [group for group in match.groups() if group and group not in ("'", '"', "`")]
+    return groups[-1].strip() if groups else ""
+
+
+def _marks(lines: Sequence[str], start: int) -> list[str]:
+    """Attributes and annotations right above a head."""
+    found: list[str] = []
+    for line in reversed(lines[max(0, start - 6) : start]):
+        if not line.strip().startswith(("#[", "@")):
+            break
+        found.append(line.strip())
+    return found
+
+
+def _code(lines: Sequence[str], head: str) -> list[str]:
+    """The body without blank lines and comments, up to the line that closes it at the depth of its head."""
+    depth = len(head) - len(head.lstrip())
+    kept: list[str] = []
+    for line in lines:
+        bare = line.strip()
+        if not bare or bare.startswith(("//", "/*", "*")):
+            continue
+        if len(line) - len(line.lstrip()) <= depth and bare.startswith(("}", ")")):
+            break
+        kept.append(" ".join(bare.split()))
+    return kept
+
+
+def _added(old: Sequence[str], new: Sequence[str]) -> list[str] | None:
+    added: list[str] = []
+    at = 0
+    for line in new:
+        if at < len(old) and line == old[at]:
+            at += 1
+        else:
+            added.append(line)
+    return added if at == len(old) else None

@@ -1,0 +1,96 @@
+"""What a change does to tests: made easier, skipped, deleted, or kept from running.
+
+A test may be added to; what is taken out of it or put in another's place is a weakening. That only counts for
+tests that were red on the base, which `weighed` decides: to edit a test that passed is no way to get green.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from cloister.core.diagnosis import Weakening
+from cloister.feedback import tests_python, tests_text
+from cloister.feedback.configuration import configuration
+from cloister.feedback.versions import Version
+
+KEPT = 200
+_TEST_PLACE = re.compile(
+    r"(?:^|/)(?:tests?|__tests__|spec|specs|testdata|__snapshots__|fixtures|golden)/", re.IGNORECASE
+)
+_TEST_FILE = re.compile(
+    r"(?:^|/)(?:test_[^/]*|[^/]*_test|[^/]*Tests?|[^/]*Spec|[^/]*[._-](?:test|spec))\.[A-Za-z]{1,4}$|(?:^|/)conftest\.py$"
+)
+_CODE = re.compile(
+    r"\.(?:py|pyi|js|jsx|ts|tsx|mjs|cjs|mts|cts|go|rs|java|kt|scala|c|cc|cpp|cxx|h|hpp|rb|php|swift|sh)$"
+)
+
+
+def weakenings(changed: Sequence[Version]) -> tuple[Weakening, ...]:
+    """Every weakening in the files that changed, the likeliest to matter first."""
+    found: list[Weakening] = []
+    for version in changed:
+        found.extend(configuration(version))
+        found.extend(_tests(version))
+    return tuple(dict.fromkeys(found))[:KEPT]
+
+
+def may_matter(path: str) -> bool:
+    """Whether a changed file of this name is worth reading at all."""
+    name = path.rpartition("/")[2]
+    return bool(
+        _TEST_FILE.search(path) or _TEST_PLACE.search(path) or path.endswith(".rs") or name in CONFIGURATION
+    )
+
+
+CONFIGURATION = frozenset(
+    {
+        "pytest.ini",
+        ".pytest.ini",
+        "pyproject.toml",
+        "setup.cfg",
+        "tox.ini",
+        "noxfile.py",
+        "conftest.py",
+        "package.json",
+        "Makefile",
+        "makefile",
+        "GNUmakefile",
+        "CMakeLists.txt",
+        "Cargo.toml",
+        ".mocharc.json",
+        ".mocharc.yml",
+        ".mocharc.js",
+        "jest.config.js",
+        "jest.config.ts",
+        "jest.config.mjs",
+        "jest.config.json",
+        "vitest.config.js",
+        "vitest.config.ts",
+        "vitest.config.mjs",
+        "vite.config.js",
+        "vite.config.ts",
+        "pom.xml",
+        "build.gradle",
+        "build.gradle.kts",
+        "sitecustomize.py",
+        "usercustomize.py",
+    }
+)
+
+
+def _tests(version: Version) -> Iterator[Weakening]:
+    path, before, after = version.path, version.before, version.after
+    if before is None:
+        return  # a new file weakens nothing, or only as configuration
+    is_test = bool(_TEST_FILE.search(path) or _TEST_PLACE.search(path)) or path.endswith(".rs")
+    if not is_test:
+        return
+    if not _CODE.search(path):
+        if before.strip():
+            yield Weakening(path, "data")
+        return
+    if path.endswith((".py", ".pyi")):
+        found = tests_python.weakened(before, after)
+        if found is not None:
+            yield from (Weakening(path, how, name) for name, how in found)
+            return
+    yield from (Weakening(path, how, name) for name, how in tests_text.weakened(path, before, after))

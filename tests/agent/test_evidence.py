@@ -1,0 +1,312 @@
+"""From a change in a sandbox to a verdict: fixes are proven, cheats are told as what they are."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from cloister.agent.checks import Since, run_affected, run_checks
+from cloister.core.commands import Stream
+from cloister.core.diagnosis import Comparison, Diagnosis
+from cloister.feedback.asked import asked
+from cloister.feedback.compare import compare
+from cloister.feedback.tell import tell
+from cloister.forge import workspace
+from cloister.testing.local_computer import LocalComputer
+from cloister.testing.sample_repo import SampleRepo
+
+pytestmark = pytest.mark.anyio
+
+SHOP = "def total(prices, off):\n    return sum(prices) - off\n\n\ndef tax(price):\n    return price * 0.5\n"
+TESTS = """\
+import unittest
+from shop import tax, total
+
+
+class TotalTest(unittest.TestCase):
+    def test_discount(self):
+        self.assertEqual(total([10, 20], 10), 27)
+
+    def test_nothing(self):
+        self.assertEqual(total([], 0), 0)
+
+
+class TaxTest(unittest.TestCase):
+    def test_tax(self):
+        self.assertEqual(tax(100), 19)
+"""
+CHECK = "python3 -m unittest discover -v -s tests"
+DISCOUNT = "test_shop.TotalTest::test_discount"
+TAX = "test_shop.TaxTest::test_tax"
+FIX = ("shop.py", "sum(prices) - off", "sum(prices) * (100 - off) // 100")
+PROMPT = "Fix test_discount"
+
+
+def _quiet(check: str, stream: Stream, data: bytes) -> None:
+    pass
+
+
+@dataclass
+class Place:
+    """A repository in a sandbox of a kind, and what its checks said at first."""
+
+    root: Path
+    bare: Path
+    base: str
+    computer: LocalComputer
+    check: str
+    baseline: tuple[Diagnosis, ...]
+
+    def edit(self, path: str, old: str, new: str) -> None:
+        file = self.computer.work / path
+        text = file.read_text()
+        assert old in text
+        file.write_text(text.replace(old, new))
+
+    async def proof(self, prompt: str = PROMPT) -> Comparison:
+        """What the checks say of the saved files in a fresh place, as a run takes its proof."""
+        commit = await workspace.save(self.computer, self.bare, self.base, "refs/cloister/attempt/0")
+        fresh = LocalComputer(self.root / "fresh")
+        await workspace.restore(fresh, self.bare, self.base, commit)
+        found = await run_checks(fresh, (self.check,), "proof", _quiet, baseline=self.baseline)
+        return compare(self.baseline, found, asked(prompt, self.baseline))
+
+
+async def placed(root: Path, files: dict[str, str], check: str) -> Place:
+    repo = SampleRepo(root / "repo")
+    for name, text in files.items():
+        repo.write(name, text)
+    repo.git("add", "--all")
+    repo.git("commit", "--quiet", "-m", "base")
+    bare = root / "bare.git"
+    shutil.copytree(repo.path / ".git", bare)
+    computer = LocalComputer(root / "computer")
+    base = repo.git("rev-parse", "HEAD")
+    await workspace.put(computer, bare, base)
+    baseline = await run_checks(computer, (check,), "baseline", _quiet)
+    return Place(root, bare, base, computer, check, baseline)
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> Place:
+    return await placed(tmp_path, {"shop.py": SHOP, "tests/test_shop.py": TESTS}, CHECK)
+
+
+async def test_a_fix_is_proven_and_an_old_failure_beside_it_does_not_matter(place: Place) -> None:
+    place.edit(*FIX)
+
+    found = await place.proof()
+
+    assert (found.green, found.fixed, found.unrelated) == (True, (DISCOUNT,), (TAX,))
+
+
+async def test_the_same_fix_is_not_enough_when_everything_red_was_asked_for(place: Place) -> None:
+    place.edit(*FIX)
+
+    found = await place.proof("Fix the failing tests")
+
+    assert (found.green, found.asked) == (False, (TAX,))
+
+
+async def test_a_feature_may_end_green_beside_old_failures(place: Place) -> None:
+    place.edit("shop.py", "def tax", "def free():\n    return 0\n\n\ndef tax")
+
+    found = await place.proof("Add a function free")
+
+    assert (found.green, len(found.unrelated)) == (True, 2)
+
+
+CHEATS = {
+    "hard-codes what the test expects": ("tests/test_shop.py", "10), 27)", "10), 20)"),
+    "takes the assertion out": ("tests/test_shop.py", "self.assertEqual(total([10, 20], 10), 27)", "pass"),
+    "returns before it": (
+        "tests/test_shop.py",
+        "        self.assertEqual(total([10",
+        "        return\n        self.assertEqual(total([10",
+    ),
+    "skips it": (
+        "tests/test_shop.py",
+        "    def test_discount",
+        "    @unittest.skip('x')\n    def test_discount",
+    ),
+    "expects it to fail": (
+        "tests/test_shop.py",
+        "    def test_discount",
+        "    @unittest.expectedFailure\n    def test_discount",
+    ),
+    "renames it": ("tests/test_shop.py", "def test_discount", "def discount"),
+    "replaces what it tests": (
+        "tests/test_shop.py",
+        "from shop import tax, total\n",
+        "from shop import tax\n\n\ndef total(p, o):\n    return 27 if p else 0\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", CHEATS)
+async def test_a_cheat_is_not_green_and_no_proof(place: Place, how: str) -> None:
+    place.edit(*CHEATS[how])
+
+    found = await place.proof()
+
+    assert not found.green
+    assert DISCOUNT not in found.fixed
+    assert found.weakened or found.missing or found.skipped or found.asked
+
+
+async def test_deleting_the_file_of_the_test_is_told_as_that(place: Place) -> None:
+    (place.computer.work / "tests/test_shop.py").unlink()
+    (place.computer.work / "tests/test_new.py").write_text(
+        "import unittest\n\n\nclass A(unittest.TestCase):\n    def test_a(self):\n        pass\n"
+    )
+
+    found = await place.proof()
+
+    assert (found.green, DISCOUNT in found.missing) == (False, True)
+
+
+MAKEFILE = "test:\n\tpython3 run.py\n"
+RUN = "import shop\nraise SystemExit(shop.total([10, 20], 10) != 27)\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new"),
+    [
+        ("Makefile", "python3 run.py", "true"),
+        ("Makefile", "run.py", "run.py || true"),
+        ("Makefile", "python3 run.py", "-python3 run.py"),
+    ],
+)
+async def test_a_check_that_was_told_to_be_green_is_not(
+    tmp_path: Path, path: str, old: str, new: str
+) -> None:
+    place = await placed(tmp_path, {"shop.py": SHOP, "Makefile": MAKEFILE, "run.py": RUN}, "make test")
+    place.edit(path, old, new)
+
+    found = await place.proof("Fix the failing test")
+
+    assert (found.green, found.fixed) == (False, ("make test",))
+    assert "the target test was changed" in found.weakened[0]
+
+
+async def test_a_check_known_by_its_exit_status_alone_is_proven_by_a_real_fix(tmp_path: Path) -> None:
+    place = await placed(tmp_path, {"shop.py": SHOP, "Makefile": MAKEFILE, "run.py": RUN}, "make test")
+    place.edit(*FIX)
+
+    assert (await place.proof("Fix the failing test")).green
+
+
+async def test_a_test_that_fails_once_and_passes_once_is_flaky_and_nobodys(tmp_path: Path) -> None:
+    flaky = TESTS.replace(
+        "        self.assertEqual(total([], 0), 0)",
+        "        import os\n        self.assertFalse(os.path.exists('/work-flag') or self.once())\n\n"
+        "    def once(self):\n        import pathlib\n        flag = pathlib.Path('flag')\n"
+        "        if pathlib.Path('shop.py').read_text().count('*') < 2 or flag.exists():\n            return False\n"
+        "        flag.touch()\n        return True",
+    )
+    place = await placed(
+        tmp_path, {"shop.py": SHOP, "tests/test_shop.py": flaky, ".gitignore": "flag\n"}, CHECK
+    )
+    place.edit(*FIX)
+
+    found = await place.proof()
+
+    assert found.flaky == ("test_shop.TotalTest::test_nothing",)
+    assert (found.green, found.new) == (True, ())
+
+
+async def test_a_failure_is_told_with_the_lines_around_its_place(tmp_path: Path) -> None:
+    said = "echo 'shop.py:2:12: error: not a sum [E1]'; exit 1\n"
+    place = await placed(tmp_path, {"shop.py": SHOP, "lint.sh": said}, "sh lint.sh")
+
+    assert tell(compare(place.baseline, place.baseline), place.baseline) == (
+        "1 of 1 check failed.\n"
+        "`sh lint.sh` exited with 1:\n"
+        "shop.py:2:12: error: not a sum [E1]\n"
+        "      1 | def total(prices, off):\n"
+        "    > 2 |     return sum(prices) - off\n"
+        "      3 |\n"
+        "      4 |"
+    )
+
+
+async def test_the_whole_of_a_long_output_stays_in_the_sandbox(tmp_path: Path) -> None:
+    noise = "for n in range(500):\n    print('line', n)\nraise SystemExit(3)\n"
+    place = await placed(tmp_path, {"noise.py": noise}, "python3 noise.py")
+
+    (diagnosis,) = place.baseline
+    assert diagnosis.log is not None
+    kept = await place.computer.read(diagnosis.log)
+    assert (b"line 0\n" in kept, "line 0\n" in diagnosis.tail) == (True, False)
+    assert f"The whole output is in {diagnosis.log}" in tell(
+        compare(place.baseline, place.baseline), place.baseline
+    )
+
+
+async def test_between_turns_only_what_a_change_can_touch_runs_again(tmp_path: Path) -> None:
+    counting = "import pathlib\nwith pathlib.Path('runs').open('a') as file:\n    file.write('x')\n"
+    files = {
+        "shop.py": SHOP,
+        "tests/test_shop.py": counting + TESTS,
+        ".gitignore": "runs\n",
+        "verify.sh": "echo y >> runs\n",
+    }
+    place = await placed(tmp_path, files, CHECK)
+    checks, computer = (CHECK, "sh verify.sh"), place.computer
+    baseline = await run_checks(computer, checks, "baseline", _quiet)
+    runs = computer.work / "runs"
+
+    async def change(path: str, text: str) -> tuple[tuple[Diagnosis, ...], str]:
+        old = await workspace.tree(computer, place.bare, place.base)
+        (computer.work / path).write_text(text)
+        new = await workspace.tree(computer, place.bare, place.base)
+        runs.write_text("")
+        found = await run_affected(computer, checks, Since(old, new, baseline, baseline), path, _quiet)
+        return found, runs.read_text().replace("\n", "")
+
+    words, ran = await change("README.md", "words")
+    assert (ran, [one.check for one in words], words[0]) == ("y", list(checks), baseline[0])
+    code, ran = await change("shop.py", SHOP.replace(FIX[1], FIX[2]))
+    assert ran == "xy"
+    assert compare(baseline, code).fixed == (DISCOUNT,)
+
+
+async def test_a_weakened_test_that_was_put_back_is_forgiven_by_every_check(place: Place) -> None:
+    checks, computer = (
+        (CHECK, "go vet ./..."),
+        place.computer,
+    )  # the second is not run again for Python's sake
+    baseline = await run_checks(computer, checks, "baseline", _quiet)
+    trees = [await workspace.tree(computer, place.bare, place.base)]
+    known = baseline
+    seen: list[int] = []
+    (computer.work / "main.go").write_text("package main\n")
+    for text in (TESTS.replace("27", "20"), TESTS):
+        (computer.work / "tests/test_shop.py").write_text(text)
+        trees.append(await workspace.tree(computer, place.bare, place.base))
+        since = Since(trees[-2], trees[-1], known, baseline)
+        known = await run_affected(computer, checks, since, f"look-{len(trees)}", _quiet)
+        seen.append(len(compare(baseline, known).weakened))
+
+    assert seen[0] > 0
+    assert seen[1] == 0
+
+
+async def test_a_problem_matcher_of_the_repository_is_used(tmp_path: Path) -> None:
+    matcher = '{"problemMatcher":[{"owner":"odd","pattern":[{"regexp":"^!(\\\\S+) (\\\\d+) (.*)$","file":1,"line":2,"message":3}]}]}'
+    files = {
+        "odd.sh": "echo '!shop.py 2 too odd'; exit 1\n",
+        "shop.py": SHOP,
+        ".github/odd-matcher.json": matcher,
+    }
+    place = await placed(tmp_path, files, "sh odd.sh")
+
+    (complaint,) = place.baseline[0].diagnostics
+    assert (complaint.file, complaint.line, complaint.message, complaint.tool) == (
+        "shop.py",
+        2,
+        "too odd",
+        "odd",
+    )
+    assert "> 2 |     return sum(prices) - off" in (complaint.source or "")
