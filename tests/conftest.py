@@ -101,6 +101,7 @@ def machine_dir(warm_dir: Path) -> Path:
         if not report.works:
             raise HostError("no_tier", report.found)
         await warm_host.prepare("default", lambda fraction, note: None)
+        await warm_host.close()
 
     try:
         with Owners(warm_dir / "owners").hold(owner):

@@ -45,7 +45,9 @@ async def host(
         return
     owner = new_owner_id()
     with Owners(data_dir / "owners").hold(owner):
-        yield MicrovmHost(data_dir, owner, None, os.environ["PATH"])
+        machines = MicrovmHost(data_dir, owner, None, os.environ["PATH"])
+        yield machines
+        await machines.close()
 
 
 @pytest.fixture

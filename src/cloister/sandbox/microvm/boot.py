@@ -60,6 +60,10 @@ class Moment:
     state: OpenFile
     disk: Disk
 
+    @property
+    def files(self) -> tuple[OpenFile, ...]:
+        return self.ram, self.state, *self.disk.files
+
 
 @dataclass(frozen=True, slots=True)
 class Wish:

@@ -8,6 +8,7 @@ import os
 import secrets
 import shutil
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from cloister.sandbox.api import Report, SandboxSpec
 from cloister.sandbox.claims import Claims
 from cloister.sandbox.microvm import qemu, ram
 from cloister.sandbox.microvm.boot import Means, Moment, Wish, booted
-from cloister.sandbox.microvm.disks import DISK_STEP, Disk, OpenFile, new_layer, open_file
+from cloister.sandbox.microvm.disks import DISK_STEP, Disk, OpenFile, held, new_layer, open_file
 from cloister.sandbox.microvm.moments import last_moment
 from cloister.sandbox.templates.building import locked
 
@@ -118,12 +119,20 @@ class Images:
                 _load, home, await self.disk(rootfs, size.disk_bytes, means.path, report)
             )
             # Each takes memory for as long as it is loaded, so only the last few stay.
-            kept = list(self._loaded.items())[-(_LOADED - 1) :]
-            self._loaded = {**dict(kept), key.directory: made}
+            self._unload(list(self._loaded)[: -(_LOADED - 1)])
+            self._loaded[key.directory] = made
+            for file in made.files:
+                file.hold()
             return made
 
     def unload(self) -> None:
-        self._loaded = {}
+        """Let go of all; machines that were made from one go on."""
+        self._unload(list(self._loaded))
+
+    def _unload(self, names: Sequence[str]) -> None:
+        for name in names:
+            for file in self._loaded.pop(name).files:
+                file.let_go()
 
     async def disk(self, rootfs: Path, free_bytes: int, path: str, report: Report) -> OpenFile:
         """`rootfs` as a file system with so much room; made if it is missing. Raises `HostError` (`no_disk_image`)."""
@@ -142,13 +151,15 @@ class Images:
         report(None, "booting the template")
         memory = OpenFile(ram.new_ram(key.memory_bytes))
         spec = SandboxSpec(quota=Quota(memory_bytes=key.memory_bytes), ttl_seconds=_BUILD_SECONDS)
-        async with booted(means, self._claims, Wish(spec), disk, memory) as awake:
-            for argv in WARM_UP:
-                with suppress(UserError):
-                    await awake.link.run(Command(argv, cwd="/", seconds=60.0))
-            await anyio.sleep(_SETTLE_SECONDS)
-            moment = await last_moment(awake, memory)
-        await anyio.to_thread.run_sync(_keep, moment, self.directory, key.directory)
+        with held(memory, *disk.files):
+            async with booted(means, self._claims, Wish(spec), disk, memory) as awake:
+                for argv in WARM_UP:
+                    with suppress(UserError):
+                        await awake.link.run(Command(argv, cwd="/", seconds=60.0))
+                await anyio.sleep(_SETTLE_SECONDS)
+                moment = await last_moment(awake, memory)
+            with held(moment.state):
+                await anyio.to_thread.run_sync(_keep, moment, self.directory, key.directory)
         await anyio.to_thread.run_sync(_remove_unused, self.directory)
 
 
@@ -249,7 +260,8 @@ def _remove_unused(directory: Path) -> None:
 def _load(home: Path, base: OpenFile) -> Moment:
     os.utime(home)
     kept = open_file(home / "ram")
-    memory = OpenFile(ram.new_ram(os.fstat(kept.descriptor).st_size))
-    ram.copy_sparse(kept.descriptor, memory.descriptor)
+    with held(kept):
+        memory = OpenFile(ram.new_ram(kept.size))
+        ram.copy_sparse(kept.descriptor, memory.descriptor)
     ram.seal(memory.descriptor)
     return Moment(memory, open_file(home / "state"), Disk(base, (open_file(home / "layer"),)))

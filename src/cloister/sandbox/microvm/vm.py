@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from cloister.sandbox.linked import Linked
 from cloister.sandbox.microvm import boot, qemu, ram
 from cloister.sandbox.microvm.boot import Awake, Means, Moment, Wish
 from cloister.sandbox.microvm.counter import counter_khz
-from cloister.sandbox.microvm.disks import Disk, OpenFile, new_layer
+from cloister.sandbox.microvm.disks import Disk, OpenFile, held, new_layer
 from cloister.sandbox.microvm.image import Images, size_for
 from cloister.sandbox.microvm.kernel import Kernels
 from cloister.sandbox.microvm.moments import fork_moment
@@ -64,8 +64,15 @@ class MicrovmSandbox(Linked):
     """One running machine, as the rest of the house sees it."""
 
     def __init__(
-        self, host: "MicrovmHost", wish: Wish, info: SandboxInfo, awake: Awake, base: OpenFile
+        self,
+        host: "MicrovmHost",
+        wish: Wish,
+        info: SandboxInfo,
+        awake: Awake,
+        base: OpenFile,
+        files: ExitStack,
     ) -> None:
+        """`files` is what it holds open, and ends with it."""
         super().__init__(awake.link)
         self.info = info
         self.wish = wish
@@ -75,6 +82,7 @@ class MicrovmSandbox(Linked):
         self._awake = awake
         self._base = base
         self._disk: Disk = awake.disk
+        self._files = files
         self._copying = anyio.Lock()
         self._begun = 0
         self._waiting = 0
@@ -93,23 +101,40 @@ class MicrovmSandbox(Linked):
         await self._awake.machine.ended.wait()
         return self._awake.machine.reason or self._link.reason or "The sandbox was killed or ended by itself."
 
-    async def moment(self) -> Moment:
-        """This machine at a moment after the call. Those who wait for one at the same time get the same one."""
+    async def moment(self, files: ExitStack) -> Moment:
+        """This machine at a moment after the call, held open until `files` ends.
+
+        Those who wait for one at the same time get the same one.
+        """
         wanted = self._begun + 1
         self._waiting += 1
         try:
             async with self._copying:
-                if self._shared is None or self._shared.number < wanted:
+                shared = self._shared
+                if shared is None or shared.number < wanted:
                     self._begun += 1
-                    self._shared = _Shared(self._begun, await self._take_moment())
-                return self._shared.moment
+                    shared = _Shared(self._begun, await self._take_moment())
+                    self._share(shared)
+                files.enter_context(held(*shared.moment.files))
+                return shared.moment
         finally:
             self._waiting -= 1
             if self._waiting == 0:
-                self._shared = None
+                self._share(None)
+
+    def _share(self, shared: _Shared | None) -> None:
+        for file in shared.moment.files if shared else ():
+            file.hold()
+        for file in self._shared.moment.files if self._shared else ():
+            file.let_go()
+        self._shared = shared
 
     async def _take_moment(self) -> Moment:
+        if self._awake.machine.ended.is_set():
+            raise SandboxLost(await self.wait_lost())
         top = self._host.new_layer(self._disk.base.size)
+        # Held whatever comes: the emulator may have it on its disk even where the fork failed afterwards.
+        self._files.enter_context(held(top))
         try:
             made = await fork_moment(self._awake, self._disk, self._base, top)
         except (HostError, LookupError, OSError) as error:
@@ -155,9 +180,11 @@ class MicrovmHost:
     @asynccontextmanager
     async def fork(self, parent: MicrovmSandbox) -> AsyncGenerator[Sandbox]:
         """See `Sandbox.fork`."""
-        means, moment = await self._choose(), await parent.moment()
-        async with self._opened(means, parent.wish, moment, parent.info.id) as sandbox:
-            yield sandbox
+        means = await self._choose()
+        with ExitStack() as files:
+            moment = await parent.moment(files)
+            async with self._opened(means, parent.wish, moment, parent.info.id) as sandbox:
+                yield sandbox
 
     async def prepare(self, template: str, report: Report) -> None:
         """See `Host.prepare`; raises as `Templates.prepare` and `open`, and `no_kernel`."""
@@ -221,9 +248,11 @@ class MicrovmHost:
     async def _opened(
         self, means: Means, wish: Wish, moment: Moment, parent: SandboxId | None
     ) -> AsyncGenerator[MicrovmSandbox]:
-        async with boot.woken(
-            means, self._claims, wish, moment, self.new_layer(moment.disk.base.size)
-        ) as awake:
+        top = self.new_layer(moment.disk.base.size)
+        async with AsyncExitStack() as stack:
+            files = stack.enter_context(ExitStack())
+            files.enter_context(held(top, *moment.files))
+            awake = await stack.enter_async_context(boot.woken(means, self._claims, wish, moment, top))
             now = time.time()
             info = SandboxInfo(
                 id=awake.name.sandbox,
@@ -235,7 +264,7 @@ class MicrovmHost:
                 parent=parent,
                 fork=None if parent is None else "memory",
             )
-            yield MicrovmSandbox(self, wish, info, awake, moment.ram)
+            yield MicrovmSandbox(self, wish, info, awake, moment.ram, files)
 
     async def _report(self, accelerator: qemu.Accelerator, *, again: bool) -> selftest.RuntimeReport:
         if accelerator == "kvm" and not os.access(_KVM, os.R_OK | os.W_OK):
@@ -291,10 +320,11 @@ class MicrovmHost:
             base = await self._images.disk(rootfs, _TRIAL.quota.disk_bytes, self._path, _silent)
             disk = Disk(base, (self.new_layer(base.size),))
             memory = OpenFile(ram.new_ram(qemu.MEMORY_MIN))
-            async with boot.booted(means, self._claims, Wish(_TRIAL), disk, memory) as awake:
-                await awake.link.write("/work/trial", b"it works")
-                if await awake.link.read("/work/trial") != b"it works":
-                    raise HostError("trial_failed", "A file was not read as it was written.")
+            with held(memory, *disk.files):
+                async with boot.booted(means, self._claims, Wish(_TRIAL), disk, memory) as awake:
+                    await awake.link.write("/work/trial", b"it works")
+                    if await awake.link.read("/work/trial") != b"it works":
+                        raise HostError("trial_failed", "A file was not read as it was written.")
         finally:
             shutil.rmtree(rootfs.parent, ignore_errors=True)
 
