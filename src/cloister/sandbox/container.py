@@ -143,7 +143,7 @@ class ContainerHost:
         """See `Sandbox.snapshot`."""
         means = await self._choose()
         running = sandbox.running
-        subject = Subject(sandbox.info.id, running.root, sandbox.origin, running.standing_still)
+        subject = Subject(sandbox.info.id, self._tier, running.root, sandbox.origin, running.standing_still)
         taken = await Snapshots(means.store).take(subject, name)
         sandbox.origin = Origin(taken.template, taken.id)
         return taken

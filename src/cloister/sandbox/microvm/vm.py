@@ -8,13 +8,14 @@ import os
 import shutil
 import time
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import anyio
 import msgspec
 
+from cloister.core.commands import Command
 from cloister.core.errors import HostError, SandboxLost, UserError
 from cloister.core.ids import OwnerId, SandboxId
 from cloister.core.records import Isolation, Quota
@@ -22,13 +23,15 @@ from cloister.sandbox import guest, plan, selftest
 from cloister.sandbox.api import Door, Report, Sandbox, SandboxInfo, SandboxSpec, SnapshotInfo, TierReport
 from cloister.sandbox.claims import Claims
 from cloister.sandbox.linked import Linked
-from cloister.sandbox.microvm import boot, qemu, ram
+from cloister.sandbox.microvm import boot, kept, qemu, ram
 from cloister.sandbox.microvm.boot import Awake, Means, Moment, Wish
 from cloister.sandbox.microvm.counter import counter_khz
 from cloister.sandbox.microvm.disks import Disk, OpenFile, held, new_layer
-from cloister.sandbox.microvm.image import Images, size_for
+from cloister.sandbox.microvm.image import Images, Size, Source, size_for
 from cloister.sandbox.microvm.kernel import Kernels
-from cloister.sandbox.microvm.moments import fork_moment
+from cloister.sandbox.microvm.moments import fork_moment, grow
+from cloister.sandbox.snapshots import Origin, Snapshots, Subject, reference_in
+from cloister.sandbox.store import disk
 from cloister.sandbox.templates.catalog import Templates
 
 ACCELERATORS: tuple[qemu.Accelerator, ...] = ("kvm", "tcg")
@@ -45,6 +48,10 @@ _NOT_TRIED = TierReport(
 _TRIAL = SandboxSpec(
     quota=Quota(cpus=1.0, memory_bytes=qemu.MEMORY_MIN, disk_bytes=16 * 1024**2), ttl_seconds=240.0
 )
+_SYNC_SECONDS = 60.0
+LAYERS_MAX = 200
+"""Of a disk: each is a file that the emulator has open, and one more place to look for what was written."""
+
 _INSTALL = "apt-get install --no-install-recommends qemu-system-x86"
 _FIX: dict[qemu.Accelerator, str] = {
     "kvm": "use a machine with hardware virtualization, or one whose host passes it on whole",
@@ -76,12 +83,14 @@ class MicrovmSandbox(Linked):
         super().__init__(awake.link)
         self.info = info
         self.wish = wish
+        self.origin = wish.origin
         self.pause_seconds = 0.0
         """How long it stood still for its last fork."""
         self._host = host
         self._awake = awake
         self._base = base
         self._disk: Disk = awake.disk
+        self._began_with = len(awake.disk.layers) - 1
         self._files = files
         self._copying = anyio.Lock()
         self._begun = 0
@@ -93,9 +102,49 @@ class MicrovmSandbox(Linked):
 
     async def snapshot(self, name: str | None = None) -> SnapshotInfo:
         """See `Sandbox.snapshot`."""
-        raise UserError(
-            "no_snapshots", "A virtual machine cannot be kept as a snapshot: fork it, or use another tier."
-        )
+        async with self._copying:
+            self._check_alive()
+            below = self._disk
+            written = kept.Written(below, len(below.layers) - self._began_with, self.info.quota.disk_bytes)
+            subject = Subject(self.info.id, "microvm", written, self.origin, self._divided)
+            taken = await self._host.kept.take(subject, name)
+            self.origin = Origin(taken.template, taken.id)
+            return taken
+
+    @asynccontextmanager
+    async def _divided(self) -> AsyncGenerator[None]:
+        """From the beginning of the block, what was written until then is not written any more."""
+        # Most of it while everything still runs; a template without the program pays below.
+        with suppress(UserError):
+            await self.run(Command(("sync",), cwd="/", seconds=_SYNC_SECONDS))
+        top = self._new_top()
+        async with self._link.held(quiet=True) as quiet:
+            if not quiet:
+                raise HostError(
+                    "snapshot_failed", "The files of the sandbox could not be brought to its disk."
+                )
+            await grow(self._awake, len(self._disk.layers) + 1, top)
+            self._disk = self._disk.under(top)
+        yield
+
+    def _new_top(self) -> OpenFile:
+        """A layer for what this machine writes next."""
+        if len(self._disk.layers) >= LAYERS_MAX:
+            raise HostError(
+                "too_many_copies", f"A virtual machine is copied at most {LAYERS_MAX} times: open a new one."
+            )
+        top = self._host.new_layer(self._disk.base.size)
+        # Held whatever comes: the emulator may have it on its disk even where what it is for failed afterwards.
+        self._files.enter_context(held(top))
+        return top
+
+    def _check_alive(self) -> None:
+        if self._awake.machine.ended.is_set() or self._link.lost.is_set():
+            raise SandboxLost(
+                self._awake.machine.reason
+                or self._link.reason
+                or "The sandbox was killed or ended by itself."
+            )
 
     async def wait_lost(self) -> str:
         await self._awake.machine.ended.wait()
@@ -130,11 +179,8 @@ class MicrovmSandbox(Linked):
         self._shared = shared
 
     async def _take_moment(self) -> Moment:
-        if self._awake.machine.ended.is_set():
-            raise SandboxLost(await self.wait_lost())
-        top = self._host.new_layer(self._disk.base.size)
-        # Held whatever comes: the emulator may have it on its disk even where the fork failed afterwards.
-        self._files.enter_context(held(top))
+        self._check_alive()
+        top = self._new_top()
         try:
             made = await fork_moment(self._awake, self._disk, self._base, top)
         except (HostError, LookupError, OSError) as error:
@@ -159,6 +205,7 @@ class MicrovmHost:
         self._templates = Templates(data_dir / "templates", path)
         self._kernels = Kernels(self._directory / "kernels", path)
         self._images = Images(self._directory / "images", self._claims)
+        self.kept = Snapshots(kept.Shelf(self._directory / "snapshots", self._images.directory))
         self._means: Means | None = None
         self._choosing = anyio.Lock()
 
@@ -166,16 +213,40 @@ class MicrovmHost:
     async def open(self, spec: SandboxSpec, door: Door | None = None) -> AsyncGenerator[Sandbox]:
         """See `Host.open`. Raises `HostError` with code `no_root`, `no_template`, `no_runtime` or `start_failed`."""
         plan.check_spec(spec)
-        rootfs = self._templates.find(spec.template)
-        _check_root()
-        if rootfs is None:
-            raise HostError(
-                "no_template", f"The template {spec.template} is not built yet: prepare it first."
-            )
-        means = await self._choose()
-        moment = await self._images.moment(means, rootfs, size_for(spec.quota), _silent)
-        async with self._opened(means, Wish(spec, door), moment, None) as sandbox:
+        if (reference := reference_in(spec.template)) is not None:
+            found, home = await self.kept.find(reference)
+            _check_root()
+            means = await self._choose()
+            # The room on its disk is what it was then.
+            quota = msgspec.structs.replace(spec.quota, disk_bytes=kept.disk_bytes(home))
+            spec = msgspec.structs.replace(spec, quota=quota)
+            origin, moment = Origin(found.template, found.id), await self._kept_moment(means, quota, home)
+        else:
+            rootfs = self._templates.find(spec.template)
+            _check_root()
+            if rootfs is None:
+                raise HostError(
+                    "no_template", f"The template {spec.template} is not built yet: prepare it first."
+                )
+            means = await self._choose()
+            origin, moment = Origin(spec.template), await self._moment(means, rootfs, spec.quota, _silent)
+        async with self._opened(means, Wish(spec, door, origin), moment) as sandbox:
             yield sandbox
+
+    async def _moment(self, means: Means, rootfs: Path, quota: Quota, report: Report) -> Moment:
+        size = size_for(quota)
+        source = self._images.template(rootfs, size, means.path, report)
+        return await self._images.moment(means, source, size, report)
+
+    async def _kept_moment(self, means: Means, quota: Quota, home: Path) -> Moment:
+        """A machine that has booted what was kept in `home`."""
+
+        async def opened() -> Disk:
+            return kept.load(home)
+
+        source = Source(home.name, opened, warm_up=(("true",),), settle_seconds=0.0)
+        size = Size(qemu.memory_for(quota.memory_bytes), 0)
+        return await self._images.moment(means, source, size, _silent)
 
     @asynccontextmanager
     async def fork(self, parent: MicrovmSandbox) -> AsyncGenerator[Sandbox]:
@@ -183,7 +254,8 @@ class MicrovmHost:
         means = await self._choose()
         with ExitStack() as files:
             moment = await parent.moment(files)
-            async with self._opened(means, parent.wish, moment, parent.info.id) as sandbox:
+            wish = replace(parent.wish, origin=parent.origin)
+            async with self._opened(means, wish, moment, parent.info.id) as sandbox:
                 yield sandbox
 
     async def prepare(self, template: str, report: Report) -> None:
@@ -192,7 +264,7 @@ class MicrovmHost:
         await self._kernels.prepare(report)
         rootfs = self._templates.find(template)
         if rootfs is not None:
-            await self._images.moment(await self._choose(), rootfs, size_for(Quota()), report)
+            await self._moment(await self._choose(), rootfs, Quota(), report)
 
     async def sweep(self) -> int:
         """See `Host.sweep`."""
@@ -229,24 +301,26 @@ class MicrovmHost:
         self._images.unload()
 
     async def snapshots(self) -> tuple[SnapshotInfo, ...]:
-        """None: a virtual machine is copied while it runs, by `fork`."""
-        return ()
+        """See `Host.snapshots`."""
+        return await self.kept.list()
 
     async def delete_snapshot(self, reference: str) -> None:
         """See `Host.delete_snapshot`."""
-        raise UserError("no_such_snapshot", f"There is no snapshot {reference} of a virtual machine.")
+        await self.kept.delete(reference)
 
     def new_layer(self, size_bytes: int) -> OpenFile:
         """A place for what a machine writes to its disk. Raises `HostError` (`no_disk`)."""
+        directory = self._images.directory
         try:
-            self._images.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return new_layer(self._images.directory, size_bytes)
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            disk.check_floor(directory, disk.floor_of(directory))
+            return new_layer(directory, size_bytes)
         except OSError as error:
-            raise HostError("no_disk", f"The disk of a sandbox cannot be made: {error.strerror}.") from error
+            raise disk.explained(error, "A new disk", directory, disk.floor_of(directory)) from error
 
     @asynccontextmanager
     async def _opened(
-        self, means: Means, wish: Wish, moment: Moment, parent: SandboxId | None
+        self, means: Means, wish: Wish, moment: Moment, parent: SandboxId | None = None
     ) -> AsyncGenerator[MicrovmSandbox]:
         top = self.new_layer(moment.disk.base.size)
         async with AsyncExitStack() as stack:
@@ -318,10 +392,10 @@ class MicrovmHost:
         _bare_root(rootfs)
         try:
             base = await self._images.disk(rootfs, _TRIAL.quota.disk_bytes, self._path, _silent)
-            disk = Disk(base, (self.new_layer(base.size),))
+            trial = Disk(base, (self.new_layer(base.size),))
             memory = OpenFile(ram.new_ram(qemu.MEMORY_MIN))
-            with held(memory, *disk.files):
-                async with boot.booted(means, self._claims, Wish(_TRIAL), disk, memory) as awake:
+            with held(memory, *trial.files):
+                async with boot.booted(means, self._claims, Wish(_TRIAL), trial, memory) as awake:
                     await awake.link.write("/work/trial", b"it works")
                     if await awake.link.read("/work/trial") != b"it works":
                         raise HostError("trial_failed", "A file was not read as it was written.")
