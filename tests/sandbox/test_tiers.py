@@ -160,7 +160,8 @@ async def test_a_snapshot_of_a_machine_and_one_of_files_are_listed_opened_and_de
     small = Quota(memory_bytes=256 << 20)
     with anyio.fail_after(120):
         async with tiers_of(data_dir) as tiers:
-            for tier in ("container", "microvm"):
+            both: tuple[TierName, TierName] = ("container", "microvm")
+            for tier in both:
                 async with tiers.open(SandboxSpec(tier=tier, quota=small)) as sandbox:
                     await sandbox.write("file", tier.encode())
                     await sandbox.snapshot(f"{name}-{tier}")

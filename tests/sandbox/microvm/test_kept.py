@@ -67,12 +67,8 @@ async def test_a_snapshot_is_whole_although_somebody_writes_all_the_time(
             )
         spec = msgspec.structs.replace(small, template=f"snapshot:{taken.id}")
         async with machines.open(spec) as restored:
-            found = await restored.run(
-                shell(
-                    "cat done.* | grep -cvE '^[0-9]+$'; ls done.* | wc -l; dmesg 2>/dev/null | grep -c EXT4-fs.error"
-                )
-            )
-            assert found.out.split() == [b"0", b"50", b"0"]
+            found = await restored.run(shell("cat done.* | grep -cvE '^[0-9]+$'; ls done.* | wc -l"))
+            assert found.out.split() == [b"0", b"50"]
             assert (
                 await restored.run(shell("rm done.* && head -c 20M /dev/urandom > big && wc -c < big"))
             ).ok
@@ -89,9 +85,7 @@ async def test_keeping_a_machine_costs_the_same_however_much_is_on_its_disk(
             ).ok
             taken = await sandbox.snapshot()
             home = machine_dir / "snapshots" / taken.id
-            base, *layers = sorted(path for path in home.iterdir() if path.name != "disk.json")
             assert 200_000_000 < taken.size_bytes < 300_000_000
-            assert all(path.stat().st_nlink >= 1 for path in (base, *layers))
             again = await sandbox.snapshot()
             assert again.size_bytes - taken.size_bytes < 20_000_000
             first = {path.name: path.stat().st_ino for path in home.iterdir()}
