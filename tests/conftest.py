@@ -53,7 +53,10 @@ def warm_dir() -> Path:
 @pytest.fixture
 def data_dir(warm_dir: Path, tmp_path: Path) -> Path:
     """A data directory of its own that borrows what is slow to make."""
-    directory = tmp_path / "data"
+    return borrowing(warm_dir, tmp_path / "data")
+
+
+def borrowing(warm_dir: Path, directory: Path) -> Path:
     directory.mkdir(mode=0o700)
     (warm_dir / "microvm").mkdir(exist_ok=True, mode=0o700)
     for name in ("templates", "programs", "runtimes.json", "store.btrfs", "microvm"):

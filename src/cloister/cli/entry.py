@@ -17,6 +17,7 @@ from cloister.cli import (
     sandbox,
     say,
     serve,
+    snapshot,
     stop,
     template,
     watch,
@@ -67,6 +68,7 @@ app.command("log")(log.log)
 app.command("diff")(diff.diff)
 app.command("apply")(apply.apply)
 app.add_typer(sandbox.app, name="sandbox")
+app.add_typer(snapshot.app, name="snapshot")
 app.add_typer(template.app, name="template")
 app.command("serve")(serve.serve)
 app.command("doctor")(doctor.doctor)

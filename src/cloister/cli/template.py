@@ -88,6 +88,10 @@ def build(  # noqa: PLR0913  (each parameter is an option of the command)
     repository: Annotated[
         str | None, typer.Option("--repository", metavar="REPO", help="Warmed: cloned, set up, checked once.")
     ] = None,
+    snapshot: Annotated[
+        str | None,
+        typer.Option("--snapshot", metavar="SNAPSHOT", help="The files that a snapshot kept, by name or id."),
+    ] = None,
     base: Annotated[str, typer.Option("--base", help="With --repository: what it is made from.")] = "default",
     ref: Annotated[str | None, typer.Option("--ref", help="Branch, tag or commit of the repository.")] = None,
     minutes: Annotated[
@@ -110,6 +114,7 @@ def build(  # noqa: PLR0913  (each parameter is an option of the command)
         dockerfile=dockerfile,
         devcontainer=devcontainer,
         repository=repository,
+        snapshot=snapshot,
         base=base,
         ref=ref,
         minutes=minutes,

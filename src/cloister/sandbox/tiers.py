@@ -48,7 +48,7 @@ class Tiers:
 
     def __init__(self, hosts: Mapping[TierName, TierHost]) -> None:
         """At least one host; what one of them prepares or keeps, all can use."""
-        self._hosts = {tier: hosts[tier] for tier in STRENGTH if tier in hosts}
+        self._hosts: dict[TierName, TierHost] = {tier: hosts[tier] for tier in STRENGTH if tier in hosts}
         self._first = next(iter(self._hosts.values()))
         self._chosen: dict[tuple[Tier, frozenset[TierName]], TierName] = {}
         self._choosing = anyio.Lock()
@@ -62,13 +62,13 @@ class Tiers:
     async def open(self, spec: SandboxSpec, door: Door | None = None) -> AsyncGenerator[Sandbox]:
         """See `Host.open`. Raises `HostError` (`no_tier`) when the tier that was asked for does not work here."""
         plan.check_spec(spec)
-        able = frozenset(self._hosts)
+        able, wanted = frozenset(STRENGTH), spec.tier
         if (reference := reference_in(spec.template)) is not None:
-            kept = which(reference, matching(await self.snapshots(), reference), spec.tier)
+            kept = which(reference, await self.snapshots(), spec.tier)
             able = able_to_open(kept)
-        # Only a virtual machine opens what one left: who asks for that asks for a virtual machine.
-        tier = next(iter(able)) if len(able) == 1 else spec.tier
-        tier = await self._choose(tier, able)
+            # Only a virtual machine opens what one left: who asks for that asks for a virtual machine.
+            wanted = wanted if kept.tier in _OF_FILES else kept.tier
+        tier = await self._choose(wanted, able)
         async with self._hosts[tier].open(spec, door) as sandbox:
             yield sandbox
 
@@ -83,7 +83,7 @@ class Tiers:
 
     async def delete_snapshot(self, reference: str) -> None:
         """See `Host.delete_snapshot`. Raises `UserError` (`ambiguous_snapshot`) when two have that name."""
-        kept = which(reference, matching(await self.snapshots(), reference), "auto")
+        kept = which(reference, await self.snapshots())
         able = able_to_open(kept)
         host = next(host for tier, host in self._hosts.items() if tier in able)
         await host.delete_snapshot(kept.id)
@@ -119,8 +119,9 @@ def able_to_open(kept: SnapshotInfo) -> frozenset[TierName]:
     return _OF_FILES if kept.tier in _OF_FILES else frozenset((kept.tier,))
 
 
-def which(reference: str, found: Sequence[SnapshotInfo], tier: Tier) -> SnapshotInfo:
+def which(reference: str, known: Sequence[SnapshotInfo], tier: Tier = "auto") -> SnapshotInfo:
     """The one snapshot that is meant. Raises `UserError` (`unknown_snapshot`, `ambiguous_snapshot`, `wrong_tier`)."""
+    found = matching(known, reference)
     fitting = [info for info in found if tier == "auto" or tier in able_to_open(info)]
     match fitting:
         case [kept]:

@@ -12,7 +12,15 @@ from cloister.core.errors import CloisterError, Fenced, HostError, OutsideError,
 
 logger = logging.getLogger(__name__)
 
-_CONFLICT = {"run_finished", "task_id_taken", "ask_answered", "no_change", "template_in_use"}
+_CONFLICT = {
+    "ambiguous_snapshot",
+    "ask_answered",
+    "name_taken",
+    "no_change",
+    "run_finished",
+    "task_id_taken",
+    "template_in_use",
+}
 _HTTP_CODES = {
     400: ("bad_request", "The request is not valid."),
     404: ("no_such_route", "There is nothing at this address: see /v1/openapi.json."),

@@ -16,10 +16,10 @@ from cloister.core.events import Event
 from cloister.core.records import NewRun
 from cloister.runs.api import RunRow
 from cloister.runs.view import RunView
-from cloister.sandbox.api import SandboxInfo
+from cloister.sandbox.api import SandboxInfo, SnapshotInfo
 from cloister.sandbox.pool import PoolInfo
 from cloister.sandbox.templates.catalog import TemplateInfo
-from cloister.server import commands, files, process, runs, sandboxes, templates
+from cloister.server import commands, files, process, runs, sandboxes, snapshots, templates
 from cloister.server.auth import OPEN_PATH
 from cloister.server.errors import Problem
 
@@ -34,6 +34,7 @@ RECORDS = (
     RunRow,
     RunView,
     SandboxInfo,
+    SnapshotInfo,
     TemplateInfo,
     commands.BackgroundCommand,
     commands.CommandOutput,
@@ -48,6 +49,8 @@ RECORDS = (
     sandboxes.Execute,
     sandboxes.Executed,
     sandboxes.NewSandbox,
+    snapshots.Fork,
+    snapshots.NewSnapshot,
     templates.BuildTemplate,
     templates.NewTemplate,
 )
@@ -89,6 +92,7 @@ HTTP_ROUTES: tuple[HTTPRouteHandler, ...] = (
     health,
     *runs.ROUTES,
     *sandboxes.ROUTES,
+    *snapshots.ROUTES,
     *commands.ROUTES,
     *files.ROUTES,
     *templates.ROUTES,
