@@ -61,6 +61,8 @@ class Shelf:
         def remove() -> None:
             for path in (at, *self._images.glob(f"{number}-*")):
                 shutil.rmtree(path, ignore_errors=True)
+            for lock in self._images.glob(f".lock-{number}-*"):
+                lock.unlink(missing_ok=True)
 
         await anyio.to_thread.run_sync(remove)
 
