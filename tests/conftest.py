@@ -3,6 +3,7 @@
 import os
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -77,20 +78,22 @@ def host(data_dir: Path) -> Generator[ContainerHost]:
 def host_of(data_dir: Path) -> Callable[[TierName, str | None], AbstractAsyncContextManager[ContainerHost]]:
     """Gives the host of a tier, with any or a certain runtime; skips, and says why, where that does not work."""
 
-    @asynccontextmanager
-    async def found(tier: TierName, runtime: str | None) -> AsyncGenerator[ContainerHost]:
-        owner = new_owner_id()
-        with Owners(data_dir / "owners").hold(owner):
-            host = ContainerHost(data_dir, owner, runtime, PATH, tier=tier)
-            try:
-                report = await host.report()
-                if not report.works:
-                    pytest.skip(f"the tier {tier} does not work here: {report.found} {report.fix or ''}")
-                yield host
-            finally:
-                await host.close()
+    return partial(host_on, data_dir)
 
-    return found
+
+@asynccontextmanager
+async def host_on(data_dir: Path, tier: TierName, runtime: str | None) -> AsyncGenerator[ContainerHost]:
+    """See `host_of`."""
+    owner = new_owner_id()
+    with Owners(data_dir / "owners").hold(owner):
+        host = ContainerHost(data_dir, owner, runtime, PATH, tier=tier)
+        try:
+            report = await host.report()
+            if not report.works:
+                pytest.skip(f"the tier {tier} does not work here: {report.found} {report.fix or ''}")
+            yield host
+        finally:
+            await host.close()
 
 
 @pytest.fixture(scope="session")

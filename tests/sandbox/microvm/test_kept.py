@@ -61,10 +61,6 @@ async def test_a_snapshot_is_whole_although_somebody_writes_all_the_time(
             await first_output(running)
             await parent.run(shell("until [ -e done.49 ]; do sleep 0.05; done"))
             taken = await parent.snapshot()
-            before = await parent.read("done.1")
-            await parent.run(
-                shell(f"until [ $(cat done.1) != {before.decode().strip()} ]; do sleep 0.05; done")
-            )
         spec = msgspec.structs.replace(small, template=f"snapshot:{taken.id}")
         async with machines.open(spec) as restored:
             found = await restored.run(shell("cat done.* | grep -cvE '^[0-9]+$'; ls done.* | wc -l"))
@@ -81,11 +77,11 @@ async def test_keeping_a_machine_costs_the_same_however_much_is_on_its_disk(
     with anyio.fail_after(WAIT_SECONDS):
         async with machines.open(small) as sandbox:
             assert (
-                await sandbox.run(shell("head -c 200M /dev/zero | tr '\\0' x > big; sync", seconds=100))
+                await sandbox.run(shell("head -c 60M /dev/zero | tr '\\0' x > big; sync", seconds=100))
             ).ok
             taken = await sandbox.snapshot()
             home = machine_dir / "snapshots" / taken.id
-            assert 200_000_000 < taken.size_bytes < 300_000_000
+            assert 60_000_000 < taken.size_bytes < 100_000_000
             again = await sandbox.snapshot()
             assert again.size_bytes - taken.size_bytes < 20_000_000
             first = {path.name: path.stat().st_ino for path in home.iterdir()}

@@ -32,6 +32,7 @@ from cloister.sandbox.microvm.kernel import Kernels
 from cloister.sandbox.microvm.moments import fork_moment, grow
 from cloister.sandbox.snapshots import Origin, Snapshots, Subject, reference_in
 from cloister.sandbox.store import disk
+from cloister.sandbox.templates.building import locked
 from cloister.sandbox.templates.catalog import Templates
 
 ACCELERATORS: tuple[qemu.Accelerator, ...] = ("kvm", "tcg")
@@ -388,6 +389,12 @@ class MicrovmHost:
         """The self-test: a machine with nothing on its disk, booted, which has to write and read a file."""
         _check_root()
         means = await self._means_with(emulator, "trial", accelerator)
+        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # Alone: others may begin on this data directory at the same time.
+        async with locked(self._directory / ".lock-trial", _silent):
+            await self._try_alone(means)
+
+    async def _try_alone(self, means: Means) -> None:
         rootfs = self._directory / "trial" / "rootfs"
         _bare_root(rootfs)
         try:
