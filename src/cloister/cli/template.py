@@ -122,7 +122,10 @@ def build(  # noqa: PLR0913  (each parameter is an option of the command)
         network=network,
         tls=not no_tls,
     )
-    info = _build(settings_of(ctx), name, recipe_of(asked), again=again)
+    _say_ready(_build(settings_of(ctx), name, recipe_of(asked), again=again), name, as_json=as_json)
+
+
+def _say_ready(info: "TemplateInfo", name: str, *, as_json: bool) -> None:
     if as_json:
         from cloister.cli.jsonl import put_json
 

@@ -8,7 +8,7 @@ import anyio
 import msgspec
 
 from cloister.core.errors import HostError, UserError
-from cloister.core.ids import OwnerId
+from cloister.core.ids import OwnerId, SnapshotId
 from cloister.core.records import Tier, TierName
 from cloister.sandbox import plan
 from cloister.sandbox.api import Door, Report, Sandbox, SandboxSpec, SnapshotInfo, TierHost, TierReport
@@ -78,7 +78,13 @@ class Tiers:
 
     async def snapshots(self) -> tuple[SnapshotInfo, ...]:
         """See `Host.snapshots`."""
-        found = {info.id: info for host in self._hosts.values() for info in await host.snapshots()}
+        found: dict[SnapshotId, SnapshotInfo] = {}
+        for host in self._hosts.values():
+            try:
+                found |= {info.id: info for info in await host.snapshots()}
+            except HostError as error:
+                if error.code != "no_runtime":  # a tier that does not work here keeps nobody from the others
+                    raise
         return tuple(sorted(found.values(), key=lambda info: (info.created_at, info.id)))
 
     async def delete_snapshot(self, reference: str) -> None:

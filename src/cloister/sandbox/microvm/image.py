@@ -148,6 +148,10 @@ class Images:
         """Let go of all; machines that were made from one go on."""
         self._unload(list(self._loaded))
 
+    def forget(self, name: str) -> None:
+        """Let go of what was made of the source of that name."""
+        self._unload([key for key in self._loaded if key.startswith(f"{name}-")])
+
     def _unload(self, names: Sequence[str]) -> None:
         for name in names:
             for file in self._loaded.pop(name).files:

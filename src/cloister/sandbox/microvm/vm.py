@@ -108,7 +108,11 @@ class MicrovmSandbox(Linked):
             below = self._disk
             written = kept.Written(below, len(below.layers) - self._began_with, self.info.quota.disk_bytes)
             subject = Subject(self.info.id, "microvm", written, self.origin, self._divided)
-            taken = await self._host.kept.take(subject, name)
+            try:
+                taken = await self._host.kept.take(subject, name)
+            except HostError:
+                self._check_alive()  # what the end of the machine brought about is its loss
+                raise
             self.origin = Origin(taken.template, taken.id)
             return taken
 
@@ -307,7 +311,9 @@ class MicrovmHost:
 
     async def delete_snapshot(self, reference: str) -> None:
         """See `Host.delete_snapshot`."""
-        await self.kept.delete(reference)
+        found, _ = await self.kept.find(reference)
+        await self.kept.delete(found.id)
+        self._images.forget(found.id)
 
     def new_layer(self, size_bytes: int) -> OpenFile:
         """A place for what a machine writes to its disk. Raises `HostError` (`no_disk`)."""
