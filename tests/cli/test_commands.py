@@ -311,6 +311,7 @@ def test_help_lists_every_command_without_colours(cloister: Cloister) -> None:
             "diff",
             "apply",
             "serve",
+            "snapshot",
             "doctor",
             "sandbox",
             "template",
