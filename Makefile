@@ -32,7 +32,7 @@ fix: .venv/dev.done
 	.venv/bin/ruff check --fix
 
 test: .venv/dev.done check
-	.venv/bin/pytest
+	.venv/bin/pytest --numprocesses auto --dist loadfile
 
 bench: .venv/dev.done
 	@for bench in bench/bench_*.py; do $(PY) $$bench; done

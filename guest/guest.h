@@ -40,6 +40,7 @@ enum start_kind {
     KIND_PROGRAM, KIND_READ, KIND_WRITE, KIND_LIST, KIND_STAT, KIND_MOVE, KIND_REMOVE, KIND_MAKE, KIND_WATCH,
     KINDS,
 };
+enum hold { GO_ON, HOLD_STILL, HOLD_QUIET };
 enum start_flag { FLAG_PTY = 1, FLAG_ROOT = 2 };
 
 /* A START frame, decoded: strings end in NUL and live in one block. */
@@ -172,6 +173,7 @@ void seccomp_load(void);
 /* vm.c */
 void vm_boot(void);
 void vm_wake(struct cursor *payload);
+bool vm_quiet(bool on); /* whether the disk is quiet now */
 uint32_t vm_open_files(void);
 void vm_rename(const uint8_t *name, uint32_t length);
 

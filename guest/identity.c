@@ -3,8 +3,9 @@
 #include "vm.h"
 
 #include <errno.h>
-#include <linux/random.h>
 #include <fcntl.h>
+#include <linux/fs.h>
+#include <linux/random.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,6 +21,7 @@ enum {
     IDENTITY = 8 + 4 + 4 + MACHINE_ID, /* clock, processes, open files, machine id; as they are in a WAKE frame */
     ASK_IDENTITY = 1,
     ASK_NAME = 2,
+    ASK_QUIET = 3,
 };
 
 int pids_max = -1, machine_id = -1;
@@ -93,6 +95,16 @@ static void become(const uint8_t *at, size_t size, pid_t guest)
     must(pwrite(pids_max, most, (size_t)n, 0) == n, "the limit of processes");
 }
 
+/* All that was written goes to the disk, and whoever writes more waits; or they go on. */
+static bool set_quiet(bool on)
+{
+    int root = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool well = root >= 0 && ioctl(root, on ? FIFREEZE : FITHAW, 0) == 0;
+    close(root);
+    must(on || well, "the disk");
+    return on && well;
+}
+
 /* The first process: it does what the guest is not allowed to, and when the guest ends it ends the machine. */
 static _Noreturn void keep(pid_t guest, int requests)
 {
@@ -105,6 +117,8 @@ static _Noreturn void keep(pid_t guest, int requests)
             power_off();
         if (request[0] == ASK_IDENTITY)
             become(request + 1, (size_t)n - 1, guest);
+        else if (request[0] == ASK_QUIET && n == 2)
+            request[0] = set_quiet(request[1]);
         else
             must(sethostname((const char *)request + 1, (size_t)n - 1) == 0, "the host name");
         if (send(requests, request, 1, MSG_NOSIGNAL) != 1)
@@ -118,7 +132,7 @@ static void end(int number)
     power_off();
 }
 
-static void ask(uint8_t what, const void *about, size_t size)
+static uint8_t ask(uint8_t what, const void *about, size_t size)
 {
     uint8_t request[1 + IDENTITY + MAX_SEED] = {what};
     if (size > sizeof request - 1)
@@ -126,6 +140,7 @@ static void ask(uint8_t what, const void *about, size_t size)
     memcpy(request + 1, about, size);
     if (send(keeper, request, 1 + size, MSG_NOSIGNAL) != (ssize_t)(1 + size) || recv(keeper, request, 1, 0) != 1)
         die("the first process is gone");
+    return request[0];
 }
 
 void vm_wake(struct cursor *payload)
@@ -139,6 +154,11 @@ void vm_wake(struct cursor *payload)
     take_nothing(payload);
     memcpy(&open_files, about + 12, sizeof open_files);
     ask(ASK_IDENTITY, about, IDENTITY + length);
+}
+
+bool vm_quiet(bool on)
+{
+    return ask(ASK_QUIET, &(uint8_t){on}, 1) == 1;
 }
 
 /* What a command may have open at once. */

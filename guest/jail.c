@@ -13,17 +13,14 @@
  * one line on stderr and exit status 125.
  */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
+#define PROGRAM "jail"
+#include "outside.h"
+
 #include <grp.h>
 #include <limits.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -32,37 +29,11 @@
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 #include <x86intrin.h>
 
-#define FAILED 125
-#define CGROUPS 16
 #define FIRST_ID 65536
 #define KVM_MAJOR 10
 #define KVM_MINOR 232
-
-static void fail(const char *format, ...)
-{
-    int error = errno;
-    va_list arguments;
-    va_start(arguments, format);
-    fputs("jail: ", stderr);
-    vfprintf(stderr, format, arguments);
-    va_end(arguments);
-    if (error)
-        fprintf(stderr, ": %s", strerror(error));
-    fputc('\n', stderr);
-    exit(FAILED);
-}
-
-static void write_file(const char *path, const char *text)
-{
-    int fd = open(path, O_WRONLY | O_CLOEXEC);
-    ssize_t length = (ssize_t)strlen(text);
-    if (fd < 0 || write(fd, text, (size_t)length) != length)
-        fail("cannot write %s", path);
-    close(fd);
-}
 
 static void die_with(pid_t parent)
 {

@@ -20,27 +20,21 @@
  * one or the server ended. A failure is one line on stderr and exit status 125.
  */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
+#define PROGRAM "launch"
+#include "outside.h"
+
 #include <limits.h>
 #include <linux/capability.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/fsuid.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#define FAILED 125
 #define IDS 65536
-#define CGROUPS 16
 
 /* Own names for what older C libraries lack; the numbers are the kernel's and never change. */
 #define TREE_CLONE 1u
@@ -81,27 +75,6 @@
 struct attributes {
     uint64_t set, clear, propagation, userns;
 };
-
-static void fail(const char *format, ...) {
-    int error = errno;
-    va_list arguments;
-    va_start(arguments, format);
-    fputs("launch: ", stderr);
-    vfprintf(stderr, format, arguments);
-    va_end(arguments);
-    if (error)
-        fprintf(stderr, ": %s", strerror(error));
-    fputc('\n', stderr);
-    exit(FAILED);
-}
-
-static void write_file(const char *path, const char *text) {
-    int fd = open(path, O_WRONLY | O_CLOEXEC);
-    ssize_t length = (ssize_t)strlen(text);
-    if (fd < 0 || write(fd, text, (size_t)length) != length)
-        fail("cannot write %s", path);
-    close(fd);
-}
 
 /* A user namespace that maps 0..IDS-1 to base..; it is never entered, only used as a translation table. */
 static int open_id_map(unsigned long base) {

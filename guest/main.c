@@ -20,6 +20,7 @@ struct options options = {.seccomp = true, .user_switch = true};
 static bool ready;
 static bool shut; /* the filter is loaded; it stays so when this machine becomes another one */
 static bool held; /* nothing is said or taken until the host goes on, so that the machine can be copied */
+static bool quiet; /* besides, all files are on the disk and nothing is written there */
 static int64_t end_at;
 
 int64_t now_ms(void)
@@ -95,10 +96,15 @@ static void wake(struct cursor *payload)
 
 static void hold(struct cursor *payload)
 {
-    held = take_u8(payload);
+    uint8_t how = take_u8(payload);
     take_nothing(payload);
+    if (how > HOLD_QUIET)
+        die("a HOLD frame is wrong");
+    held = how != GO_ON;
+    if (options.vm && quiet != (how == HOLD_QUIET))
+        quiet = vm_quiet(how == HOLD_QUIET);
     if (held)
-        out_frame(HELD, 0, NULL, 0);
+        out_frame(HELD, 0, (const uint8_t[]){quiet}, 1);
 }
 
 static void frame(uint8_t type, uint32_t channel, struct cursor *payload)

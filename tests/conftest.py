@@ -3,6 +3,7 @@
 import os
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -53,7 +54,10 @@ def warm_dir() -> Path:
 @pytest.fixture
 def data_dir(warm_dir: Path, tmp_path: Path) -> Path:
     """A data directory of its own that borrows what is slow to make."""
-    directory = tmp_path / "data"
+    return borrowing(warm_dir, tmp_path / "data")
+
+
+def borrowing(warm_dir: Path, directory: Path) -> Path:
     directory.mkdir(mode=0o700)
     (warm_dir / "microvm").mkdir(exist_ok=True, mode=0o700)
     for name in ("templates", "programs", "runtimes.json", "store.btrfs", "microvm"):
@@ -74,20 +78,22 @@ def host(data_dir: Path) -> Generator[ContainerHost]:
 def host_of(data_dir: Path) -> Callable[[TierName, str | None], AbstractAsyncContextManager[ContainerHost]]:
     """Gives the host of a tier, with any or a certain runtime; skips, and says why, where that does not work."""
 
-    @asynccontextmanager
-    async def found(tier: TierName, runtime: str | None) -> AsyncGenerator[ContainerHost]:
-        owner = new_owner_id()
-        with Owners(data_dir / "owners").hold(owner):
-            host = ContainerHost(data_dir, owner, runtime, PATH, tier=tier)
-            try:
-                report = await host.report()
-                if not report.works:
-                    pytest.skip(f"the tier {tier} does not work here: {report.found} {report.fix or ''}")
-                yield host
-            finally:
-                await host.close()
+    return partial(host_on, data_dir)
 
-    return found
+
+@asynccontextmanager
+async def host_on(data_dir: Path, tier: TierName, runtime: str | None) -> AsyncGenerator[ContainerHost]:
+    """See `host_of`."""
+    owner = new_owner_id()
+    with Owners(data_dir / "owners").hold(owner):
+        host = ContainerHost(data_dir, owner, runtime, PATH, tier=tier)
+        try:
+            report = await host.report()
+            if not report.works:
+                pytest.skip(f"the tier {tier} does not work here: {report.found} {report.fix or ''}")
+            yield host
+        finally:
+            await host.close()
 
 
 @pytest.fixture(scope="session")
@@ -101,6 +107,7 @@ def machine_dir(warm_dir: Path) -> Path:
         if not report.works:
             raise HostError("no_tier", report.found)
         await warm_host.prepare("default", lambda fraction, note: None)
+        await warm_host.close()
 
     try:
         with Owners(warm_dir / "owners").hold(owner):

@@ -99,6 +99,11 @@ void vm_wake(struct cursor *payload)
     take_bytes(payload, (uint32_t)(payload->end - payload->at));
 }
 
+bool vm_quiet(bool on)
+{
+    return on;
+}
+
 void vm_rename(const uint8_t *name, uint32_t length)
 {
     if (length > 0 && name[length - 1] == 1) /* read all of it, as the real one does */
@@ -192,7 +197,7 @@ static void reset(void)
     last_dial = FIRST_DIAL - 1;
     polled = turn = 0;
     listener_polled = -1;
-    ready = held = false;
+    ready = held = quiet = false;
     options.vm = input_at < input_end && *input_at & 1; /* the first byte is the length of a SETUP: 10 and up */
     step = 1;
     end_at = now_ms() + 1000000;

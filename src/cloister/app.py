@@ -67,6 +67,7 @@ from cloister.runs.tree import TreeView, point_at, tree
 from cloister.runs.view import RunView, fold
 from cloister.runs.warming import Warming, repositories
 from cloister.runs.workshop import Workshop
+from cloister.sandbox._spawn import allow_many_files
 from cloister.sandbox.api import Host
 from cloister.sandbox.owners import Owners
 from cloister.sandbox.pool import Pool, open_pool
@@ -379,6 +380,7 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
     (`HostError` `server_running`). Embedded, only the runs submitted here are driven.
     """
     make_data_dir(settings.data_dir)
+    allow_many_files()
     owner = new_owner_id()
     owners = Owners(settings.data_dir / "owners")
     policy = host_policy(settings)

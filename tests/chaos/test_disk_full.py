@@ -13,6 +13,7 @@ from cloister.core.errors import HostError
 from cloister.core.ids import new_owner_id
 from cloister.sandbox.api import SandboxSpec
 from cloister.sandbox.container import ContainerHost
+from cloister.sandbox.microvm.vm import MicrovmHost
 from cloister.sandbox.owners import Owners
 from cloister.sandbox.store import disk
 
@@ -111,6 +112,74 @@ async def test_a_sandbox_that_writes_onto_a_full_disk_breaks_nothing_but_itself(
         async with host.open(SandboxSpec(template="snapshot:kept")) as restored, restored.fork() as child:
             assert await child.read("file") == b"before"
             assert (await child.run(shell("head -c 10000000 /dev/urandom > some && sync -f ."))).ok
+    assert list((small_disk / "sandboxes").iterdir()) == []
+
+
+@pytest.fixture
+def machines(small_disk: Path, machine_dir: Path) -> Generator[MicrovmHost]:
+    """Machines whose disks are on the small one; what they start from was made before."""
+    images = small_disk / "microvm" / "images"
+    images.mkdir(parents=True)
+    for path in machine_dir.iterdir():
+        if path.name not in ("images", "snapshots"):
+            (small_disk / "microvm" / path.name).symlink_to(path)
+    newest = max(machine_dir.glob("images/default-*-2048m-*/ram"), key=lambda ram: ram.parent.stat().st_mtime)
+    for path in (newest.parent, *machine_dir.glob("images/default-*-10240m-free.ext4")):
+        subprocess.run(["cp", "-a", "--sparse=always", str(path), str(images)], check=True)
+    owner = new_owner_id()
+    with Owners(small_disk / "owners").hold(owner):
+        opened = MicrovmHost(small_disk, owner, None, PATH)
+        yield opened
+        anyio.run(opened.close)
+
+
+async def test_with_the_disk_full_no_machine_is_made_copied_or_kept_and_what_lives_goes_on(
+    machines: MicrovmHost, small_disk: Path
+) -> None:
+    with anyio.fail_after(120):
+        async with machines.open(SandboxSpec()) as sandbox:
+            await sandbox.write("file", b"before")
+            ballast = fill_disk(small_disk, disk.floor_of(small_disk) // 2)
+            codes: list[str] = []
+            for attempt in (machines.open(SandboxSpec()), sandbox.fork()):
+                with pytest.raises(HostError) as refused:
+                    async with attempt:
+                        pass
+                codes.append(refused.value.code)
+                assert "free some disk" in refused.value.message
+            with pytest.raises(HostError) as taken:
+                await sandbox.snapshot("more")
+            assert [*codes, taken.value.code] == ["no_disk"] * 3
+            assert [path.name.split(".")[0] for path in (small_disk / "sandboxes").iterdir()] == [
+                sandbox.info.id
+            ]
+            assert await machines.snapshots() == ()
+            assert [
+                path.name for path in (small_disk / "microvm/snapshots").iterdir() if path.name != ".lock"
+            ] == []
+            await sandbox.write("file", b"small things still fit")
+            ballast.unlink()
+            async with sandbox.fork() as child:
+                assert await child.read("file") == b"small things still fit"
+            kept = await sandbox.snapshot("more")
+            assert await machines.snapshots() == (kept,)
+    assert list((small_disk / "sandboxes").iterdir()) == []
+
+
+async def test_a_machine_that_writes_onto_a_full_disk_breaks_nothing_but_itself(
+    machines: MicrovmHost, small_disk: Path
+) -> None:
+    with anyio.fail_after(120):
+        async with machines.open(SandboxSpec()) as sandbox:
+            ballast = fill_disk(small_disk, 0)
+            await sandbox.run(shell("head -c 30000000 /dev/zero | tr '\\0' x > big; sync", seconds=60))
+            with pytest.raises(HostError) as refused:
+                async with machines.open(SandboxSpec()):
+                    pass
+            assert refused.value.code == "no_disk"
+        ballast.unlink()
+        async with machines.open(SandboxSpec()) as sandbox, sandbox.fork() as child:
+            assert (await child.run(shell("head -c 10000000 /dev/urandom > some && sync"))).ok
     assert list((small_disk / "sandboxes").iterdir()) == []
 
 

@@ -319,6 +319,7 @@ def test_help_lists_every_command_without_colours(cloister: Cloister) -> None:
             "apply",
             "audit",
             "serve",
+            "snapshot",
             "doctor",
             "sandbox",
             "template",

@@ -2,50 +2,71 @@
 
 import os
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.conftest import borrowing, host_on
 
 from cloister.core.commands import shell
 from cloister.core.ids import new_owner_id
 from cloister.core.records import TierName
 from cloister.sandbox.api import Host, Sandbox, SandboxSpec
-from cloister.sandbox.container import ContainerHost
 from cloister.sandbox.microvm.vm import MicrovmHost
 from cloister.sandbox.owners import Owners
 
 TIERS: tuple[TierName, ...] = ("container", "gvisor", "microvm")
 
 
-@pytest.fixture(params=TIERS)
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """One event loop for the tests of a file, which share sandboxes."""
+    return "asyncio"
+
+
+@pytest.fixture(params=TIERS, scope="module")
 def tier(request: pytest.FixtureRequest) -> TierName:
     """Each hostile program is tried on each tier."""
     return request.param
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def prepared(tier: TierName, request: pytest.FixtureRequest) -> None:
     """What a tier needs beforehand. Not asynchronous, because making it runs an event loop of its own."""
     if tier == "microvm":
         request.getfixturevalue("machine_dir")
 
 
-@pytest.fixture
-async def host(
-    tier: TierName,
-    data_dir: Path,
-    prepared: None,
-    host_of: Callable[[TierName, str | None], AbstractAsyncContextManager[ContainerHost]],
-) -> AsyncGenerator[Host]:
-    """A place for sandboxes, of each tier in turn."""
+@asynccontextmanager
+async def host_at(data_dir: Path, tier: TierName) -> AsyncGenerator[Host]:
     if tier != "microvm":
-        async with host_of(tier, None) as found:
+        async with host_on(data_dir, tier, None) as found:
             yield found
         return
     owner = new_owner_id()
     with Owners(data_dir / "owners").hold(owner):
-        yield MicrovmHost(data_dir, owner, None, os.environ["PATH"])
+        machines = MicrovmHost(data_dir, owner, None, os.environ["PATH"])
+        yield machines
+        await machines.close()
+
+
+@pytest.fixture
+async def host(tier: TierName, data_dir: Path, prepared: None) -> AsyncGenerator[Host]:
+    """A place for sandboxes, of each tier in turn."""
+    async with host_at(data_dir, tier) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def shared_dir(warm_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return borrowing(warm_dir, tmp_path_factory.mktemp("shared") / "data")
+
+
+@pytest.fixture(scope="module")
+async def shared(tier: TierName, shared_dir: Path, prepared: None) -> AsyncGenerator[Sandbox]:
+    """One sandbox of each tier for all tests of a file that leave nothing behind that another could mind."""
+    async with host_at(shared_dir, tier) as found, found.open(SandboxSpec()) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -60,13 +81,13 @@ async def sandbox(host: Host) -> AsyncGenerator[Sandbox]:
         yield opened
 
 
-@pytest.fixture
-async def prober(sandbox: Sandbox) -> Sandbox:
+@pytest.fixture(scope="module")
+async def prober(shared: Sandbox) -> Sandbox:
     """A sandbox with `/work/probe`, which makes one system call and prints its result or the error's name."""
-    await sandbox.write("probe.c", PROBE.encode())
-    built = await sandbox.run(shell("cc -o probe probe.c"))
+    await shared.write("probe.c", PROBE.encode())
+    built = await shared.run(shell("cc -o probe probe.c"))
     assert built.ok, built.err
-    return sandbox
+    return shared
 
 
 @pytest.fixture

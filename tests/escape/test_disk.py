@@ -13,7 +13,7 @@ pytestmark = pytest.mark.anyio
 
 MIB = 1024**2
 SMALL = SandboxSpec(quota=Quota(disk_bytes=32 * MIB))
-FILL = "head -c 200000000 /dev/urandom > big && sync -f .; stat -c %s big"
+FILL = "head -c 200000000 /dev/zero > big && sync -f .; stat -c %s big"
 LITTER = """
 import os
 try:
@@ -49,7 +49,7 @@ async def test_a_disk_filler_is_stopped_and_can_clean_up_after_itself(host: Cont
             filled = await sandbox.run(shell(FILL, user=user))
             assert b"quota" in filled.err.lower() or b"space" in filled.err.lower()
             assert int(filled.out or b"0") <= 32 * MIB
-        assert (await other.run(shell("head -c 8000000 /dev/urandom > some && sync -f ."))).ok
+        assert (await other.run(shell("head -c 8000000 /dev/zero > some && sync -f ."))).ok
         assert (await sandbox.run(shell("rm big && sync -f .", user="root"))).ok
         assert (await sandbox.run(shell("echo fine > small && sync -f ."))).ok
 
@@ -57,6 +57,8 @@ async def test_a_disk_filler_is_stopped_and_can_clean_up_after_itself(host: Cont
 async def test_a_maker_of_empty_files_is_stopped(host: ContainerHost) -> None:
     async with host.open(SMALL) as sandbox:
         skip_without_quota(sandbox.info.isolation.store)
+        # Most of the room is taken by one file, so that fewer names are enough.
+        assert (await sandbox.run(shell("head -c 16000000 /dev/zero > most && sync -f ."))).ok
         made = await sandbox.run(Command(("python3", "-c", LITTER), seconds=300))
         assert made.out.strip() in (b"122", b"28"), made
 
@@ -64,7 +66,7 @@ async def test_a_maker_of_empty_files_is_stopped(host: ContainerHost) -> None:
 async def test_a_fork_is_limited_as_its_parent_is(host: ContainerHost) -> None:
     async with host.open(SMALL) as parent:
         skip_without_quota(parent.info.isolation.store)
-        assert (await parent.run(shell("head -c 16000000 /dev/urandom > mine && sync -f ."))).ok
+        assert (await parent.run(shell("head -c 16000000 /dev/zero > mine && sync -f ."))).ok
         async with parent.fork() as child:
             assert child.info.quota.disk_bytes == 32 * MIB
             assert not (await child.run(shell(FILL + "; exec 2>&1; false"))).ok

@@ -49,6 +49,36 @@ async def test_a_memory_bomb_kills_the_bomb_and_the_sandbox_goes_on(host: Host, 
             assert (await neighbour.run(Command(("true",)))).ok
 
 
+ZOMBIES = """
+import os
+made = 0
+try:
+    while made < 150:
+        if os.fork() == 0: os._exit(0)  # nobody will ask how it ended
+        made += 1
+except BlockingIOError:
+    pass
+print(made, flush=True)
+"""
+
+
+async def test_a_zombie_factory_fills_its_own_quota_and_is_gone_with_its_command(
+    host: Host, tier: TierName
+) -> None:
+    with anyio.fail_after(120):
+        async with host.open(SMALL) as sandbox:
+            with _own_sandbox_may_go(tier):
+                finished = await sandbox.run(
+                    Command(("python3", "-c", ZOMBIES), seconds=60, grace_seconds=0.2)
+                )
+                assert int(finished.out) < 150 or tier == "gvisor", "each dead child still counts"
+                # The same again, in the background and orphaned: whoever inherits them reaps them.
+                line = "for i in $(seq 100); do (true &); done; wait; echo made"
+                assert (await sandbox.run(shell(line))).out == b"made\n"
+                left = await sandbox.run(shell("grep -hs '^State:.Z' /proc/[0-9]*/status | wc -l"))
+                assert int(left.out) == 0
+
+
 async def test_shared_memory_counts_as_memory(host: Host) -> None:
     with anyio.fail_after(120):
         async with host.open(SMALL) as sandbox:

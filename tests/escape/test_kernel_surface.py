@@ -76,7 +76,7 @@ async def test_the_kernel_refuses_what_no_program_inside_needs(
     assert accepted == {}
 
 
-async def test_the_old_32_bit_way_into_the_kernel_is_shut(sandbox: Sandbox) -> None:
+async def test_the_old_32_bit_way_into_the_kernel_is_shut(shared: Sandbox) -> None:
     # socket(AF_VSOCK) through `int 0x80`, which an x86-64 filter does not see unless it refuses the whole ABI.
     code = r"""
     #include <stdio.h>
@@ -85,8 +85,8 @@ async def test_the_old_32_bit_way_into_the_kernel_is_shut(sandbox: Sandbox) -> N
         __asm__ volatile("int $0x80" : "=a"(result) : "a"(359), "b"(40), "c"(1), "d"(0) : "memory");
         printf("%d\n", result);
     }"""
-    await sandbox.write("old.c", code.encode())
-    finished = await sandbox.run(shell("cc -o old old.c && ./old"))
+    await shared.write("old.c", code.encode())
+    finished = await shared.run(shell("cc -o old old.c && ./old"))
     assert finished.exited.signal is not None or finished.out.strip().startswith(b"-"), finished
     assert not finished.ok or int(finished.out) in (-1, -38)
 
@@ -96,9 +96,9 @@ async def test_the_x32_abi_is_shut(prober: Sandbox) -> None:
     assert finished.exited.signal == 31 or finished.out.strip() in (b"ENOSYS", b"EPERM")
 
 
-async def test_nobody_inside_can_gain_a_capability(sandbox: Sandbox, tier: TierName) -> None:
+async def test_nobody_inside_can_gain_a_capability(shared: Sandbox, tier: TierName) -> None:
     read = "grep -E '^(Cap(Prm|Eff|Bnd|Amb|Inh)|NoNewPrivs|Seccomp):' /proc/self/status"
-    agent = await sandbox.run(shell(read))
+    agent = await shared.run(shell(read))
     fields = dict(line.split(":\t") for line in agent.out.decode().splitlines())
     # gVisor shows neither ambient capabilities, for it has none, nor `no_new_privs`, which it cannot unset.
     hidden = {"CapAmb", "NoNewPrivs"} - set(fields) if tier == "gvisor" else set[str]()
@@ -106,48 +106,48 @@ async def test_nobody_inside_can_gain_a_capability(sandbox: Sandbox, tier: TierN
     assert {fields[name] for name in ("CapPrm", "CapEff", "CapAmb", "CapInh")} == {"0" * 16}
     assert fields["Seccomp"] == "2"
     assert "NoNewPrivs" in hidden or fields["NoNewPrivs"] == "1"
-    root = await sandbox.run(shell(read, user="root"))
+    root = await shared.run(shell(read, user="root"))
     fields = dict(line.split(":\t") for line in root.out.decode().splitlines())
     allowed = sum(1 << bit for bit in (0, 1, 3, 4, 5, 6, 7, 8))
     assert int(fields["CapBnd"], 16) & ~allowed == 0
     assert int(fields["CapEff"], 16) & ~allowed == 0
 
 
-async def test_set_user_id_programs_give_nothing(sandbox: Sandbox) -> None:
-    made = await sandbox.run(
+async def test_set_user_id_programs_give_nothing(shared: Sandbox) -> None:
+    made = await shared.run(
         shell(
             "cp /usr/bin/id /usr/local/bin/suid && chmod 6755 /usr/local/bin/suid && ls -l /usr/local/bin/suid",
             user="root",
         )
     )
     assert b"-rwsr-sr-x" in made.out
-    finished = await sandbox.run(Command(("suid", "-u")))
+    finished = await shared.run(Command(("suid", "-u")))
     assert finished.out == b"1000\n"
-    assert not (await sandbox.run(shell("su root -c id < /dev/null"))).ok
+    assert not (await shared.run(shell("su root -c id < /dev/null"))).ok
 
 
-async def test_the_agent_cannot_touch_the_first_process(sandbox: Sandbox, tier: TierName) -> None:
+async def test_the_agent_cannot_touch_the_first_process(shared: Sandbox, tier: TierName) -> None:
     looks = ("cat /proc/1/environ", "ls -l /proc/1/fd/")
     for line in ("kill -9 1", "cat /proc/1/mem", "cat /proc/1/fd/0", "echo x > /proc/1/fd/1"):
-        assert not (await sandbox.run(shell(line))).ok, line
+        assert not (await shared.run(shell(line))).ok, line
     for line in looks if tier == "container" else ():
-        assert not (await sandbox.run(shell(line))).ok, line
+        assert not (await shared.run(shell(line))).ok, line
     # gVisor lets everybody look, but not touch; there is nothing to see.
-    environ = await sandbox.run(shell(looks[0]))
+    environ = await shared.run(shell(looks[0]))
     assert {entry.split(b"=")[0] for entry in environ.out.split(b"\0")} <= {b"", b"HOME", b"PATH"}
-    assert (await sandbox.run(Command(("true",)))).ok
+    assert (await shared.run(Command(("true",)))).ok
 
 
-async def test_kernel_settings_can_be_neither_written_nor_triggered(sandbox: Sandbox, tier: TierName) -> None:
+async def test_kernel_settings_can_be_neither_written_nor_triggered(shared: Sandbox, tier: TierName) -> None:
     before = {path: _setting(path) for path in SETTINGS}
     for user in ("agent", "root"):
         for path in SETTINGS:
-            finished = await sandbox.run(shell(f"echo -1000 > {path}", user=user))
+            finished = await shared.run(shell(f"echo -1000 > {path}", user=user))
             # gVisor's own kernel has settings of its own, which root inside may have.
             own = tier == "gvisor" and user == "root"
             assert own or not finished.ok, f"{user} wrote {path}"
     assert {path: _setting(path) for path in SETTINGS} == before
-    masked = await sandbox.run(
+    masked = await shared.run(
         shell("cat /proc/kcore /proc/keys /proc/timer_list /proc/kmsg | wc -c", user="root")
     )
     assert masked.out.strip() == b"0"
@@ -173,8 +173,8 @@ def _setting(path: str) -> str:
 
 
 @pytest.mark.usefixtures("containers_only")
-async def test_nothing_is_mounted_that_was_not_meant_to_be(sandbox: Sandbox, tier: TierName) -> None:
-    finished = await sandbox.run(shell("cut -d' ' -f2,3,4 /proc/mounts"))
+async def test_nothing_is_mounted_that_was_not_meant_to_be(shared: Sandbox, tier: TierName) -> None:
+    finished = await shared.run(shell("cut -d' ' -f2,3,4 /proc/mounts"))
     mounts = {line.split()[0]: line.split()[1:] for line in finished.out.decode().splitlines()}
     assert "ro" in mounts["/.cloister/guest"][1].split(",")
     if tier == "container":

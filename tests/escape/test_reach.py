@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 PidsOf = Callable[[Sandbox], list[int]]
 
 
-async def test_no_file_of_the_host_can_be_reached_by_any_name(sandbox: Sandbox, tmp_path: Path) -> None:
+async def test_no_file_of_the_host_can_be_reached_by_any_name(shared: Sandbox, tmp_path: Path) -> None:
     flag = tmp_path / "flag"
     flag.write_text("the host was read")
     flag.chmod(0o644)
@@ -37,38 +37,38 @@ async def test_no_file_of_the_host_can_be_reached_by_any_name(sandbox: Sandbox, 
     ]
     for user in ("agent", "root"):
         for name in names:
-            finished = await sandbox.run(Command(("cat", name), user=user))
+            finished = await shared.run(Command(("cat", name), user=user))
             assert not finished.ok and b"the host was read" not in finished.out, name
-    await sandbox.run(shell(f"ln -s {flag} here; ln -s / root", user="root"))
+    await shared.run(shell(f"ln -s {flag} here; ln -s / root", user="root"))
     for name in ("here", f"root{flag}"):
-        finished = await sandbox.run(Command(("cat", name)))
+        finished = await shared.run(Command(("cat", name)))
         assert b"the host was read" not in finished.out
 
 
-async def test_the_file_operations_stay_inside_too(sandbox: Sandbox, tmp_path: Path) -> None:
+async def test_the_file_operations_stay_inside_too(shared: Sandbox, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
-    await sandbox.run(shell(f"mkdir -p {tmp_path} && ln -s {tmp_path} way", user="root"))
-    await sandbox.run(shell(f"chown -R 1000 {tmp_path}", user="root"))
-    await sandbox.write("way/outside", b"inside")
-    assert await sandbox.read(str(outside)) == b"inside"
+    await shared.run(shell(f"mkdir -p {tmp_path} && ln -s {tmp_path} way", user="root"))
+    await shared.run(shell(f"chown -R 1000 {tmp_path}", user="root"))
+    await shared.write("way/outside", b"inside")
+    assert await shared.read(str(outside)) == b"inside"
     assert not outside.exists()
-    await sandbox.write("../../../../../../../work/up", b"top")
-    assert await sandbox.read("up") == b"top"
+    await shared.write("../../../../../../../work/up", b"top")
+    assert await shared.read("up") == b"top"
 
 
 async def test_no_path_of_the_host_is_shown_inside_but_that_of_the_guest_program(
-    sandbox: Sandbox, data_dir: Path
+    shared: Sandbox, shared_dir: Path
 ) -> None:
-    shown = await sandbox.run(
+    shown = await shared.run(
         shell("cat /proc/self/mountinfo /proc/1/cmdline /proc/self/cgroup; env", user="root")
     )
-    assert str(data_dir).encode() not in shown.out
+    assert str(shared_dir).encode() not in shown.out
     assert b"/sandboxes/" not in shown.out
-    assert sandbox.info.id.encode() not in shown.out
+    assert shared.info.id.encode() not in shown.out
 
 
-async def test_there_is_no_network_but_loopback(sandbox: Sandbox) -> None:
-    cards = await sandbox.run(
+async def test_there_is_no_network_but_loopback(shared: Sandbox) -> None:
+    cards = await shared.run(
         shell("tail -n +3 /proc/net/dev | cut -d: -f1; tail -n +2 /proc/net/route; cat /proc/net/ipv6_route")
     )
     lines = cards.out.decode().split("\n")
@@ -76,7 +76,7 @@ async def test_there_is_no_network_but_loopback(sandbox: Sandbox) -> None:
     assert all(line.endswith("lo") for line in lines if line.strip())
 
 
-async def test_a_service_of_the_host_cannot_be_reached(sandbox: Sandbox, tmp_path: Path) -> None:
+async def test_a_service_of_the_host_cannot_be_reached(shared: Sandbox, tmp_path: Path) -> None:
     arrived = threading.Event()
     with socket.create_server(("0.0.0.0", 0)) as tcp, socket.socket(socket.AF_UNIX) as unix:
         unix.bind(f"\0cloister-test-{os.getpid()}")
@@ -109,9 +109,9 @@ attempt(socket.AF_INET6, ("::1", {port}))
 attempt(socket.AF_UNIX, "\\0cloister-test-{os.getpid()}")
 print(results)
 """
-        finished = await sandbox.run(Command(("python3", "-c", script)))
+        finished = await shared.run(Command(("python3", "-c", script)))
         assert finished.out == b"[]\n", finished
-        names = await sandbox.run(shell("getent hosts example.com || echo unknown"))
+        names = await shared.run(shell("getent hosts example.com || echo unknown"))
         assert names.out == b"unknown\n"
         assert not arrived.is_set()
         tcp.shutdown(socket.SHUT_RDWR)
@@ -167,14 +167,14 @@ def _ids(pid: int) -> list[int]:
 
 @pytest.mark.usefixtures("containers_only")
 async def test_every_namespace_of_the_guest_is_its_own(
-    sandbox: Sandbox, pids_of: PidsOf, tier: TierName
+    shared: Sandbox, pids_of: PidsOf, tier: TierName
 ) -> None:
     # What gVisor serves to programs inside are names and numbers of its own; its processes stay where they can be
     # traced, and no file of the host is there through which they could look around.
     kept = {"pid", "cgroup"} if tier == "gvisor" else set[str]()
-    for inside in pids_of(sandbox):
-        shared = {kind for kind in NAMESPACES if _namespace(inside, kind) == _namespace(os.getpid(), kind)}
-        assert shared <= kept
+    for inside in pids_of(shared):
+        common = {kind for kind in NAMESPACES if _namespace(inside, kind) == _namespace(os.getpid(), kind)}
+        assert common <= kept
 
 
 NAMESPACES = ("user", "pid", "mnt", "net", "ipc", "uts", "cgroup")

@@ -15,7 +15,7 @@ from cloister.runs.warming import Warming, known_baseline, same_repository
 from cloister.runs.workshop import Workshop, forget
 from cloister.sandbox.api import SandboxSpec
 from cloister.sandbox.container import ContainerHost
-from cloister.sandbox.templates.recipes import Devcontainer, Oci, Repository
+from cloister.sandbox.templates.recipes import Devcontainer, Oci, Repository, Snapshot
 from cloister.testing.image import busybox, folder, layer, layout, member, programs
 from cloister.testing.sample_repo import SampleRepo
 
@@ -306,3 +306,26 @@ async def test_a_repository_without_a_devcontainer_is_told_where_it_was_looked_f
     shop.templates.keep_recipe("dev", Devcontainer(str(repo.path)))
     with pytest.raises(UserError, match=r"no \.devcontainer/devcontainer\.json"):
         await shop.prepare("dev", quiet)
+
+
+async def test_a_snapshot_becomes_a_template_that_outlives_it(shop: Workshop) -> None:
+    async with shop.host.open(SandboxSpec()) as sandbox:
+        await sandbox.run(
+            shell("echo kept > file; rm ~/.bashrc; echo mine > /etc/motd", user="root", cwd="/work")
+        )
+        kept = await sandbox.snapshot()
+    shop.templates.keep_recipe("mine", Snapshot(kept.id, env={"COLOUR": "red"}))
+    told: list[tuple[float | None, str]] = []
+    built = await shop.prepare("mine", lambda fraction, note: told.append((fraction, note)))
+    assert (built.about.kind, built.about.base, built.about.git) == ("snapshot", kept.id, True)
+    assert [note for _, note in told if "snapshot" in note], "it is said what is being done"
+    await shop.host.delete_snapshot(kept.id)
+    assert (
+        await opened(shop, "mine", "cat file /etc/motd; echo $COLOUR; id -un") == "kept\nmine\nred\nagent\n"
+    )
+    with pytest.raises(UserError) as refused:
+        await shop.prepare("mine", quiet, again=True)
+    assert refused.value.code == "unknown_snapshot"
+    assert await opened(shop, "mine", "cat file") == "kept\n", "what was ready stays ready"
+    assert "given up" in shop.templates.log("mine")
+    assert not list(shop.templates.find("mine").parents[1].glob(".building-*"))  # type: ignore[union-attr]

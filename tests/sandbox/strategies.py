@@ -18,6 +18,7 @@ data = st.binary(max_size=300)
 from_guest = st.one_of(
     st.builds(frames.Hello, u16),
     st.just(frames.Ready()),
+    st.builds(frames.Held, st.booleans()),
     st.builds(frames.Output, commands, st.sampled_from(["out", "err"]), data),
     st.builds(frames.Bytes, relays, data),
     st.builds(frames.End, relays),
@@ -44,6 +45,7 @@ starts = st.builds(
 )
 from_host = st.one_of(
     st.builds(frames.Setup, u32, u16, words),
+    st.sampled_from([frames.Hold(on=False), frames.Hold(on=True), frames.Hold(on=True, quiet=True)]),
     starts,
     st.builds(frames.Bytes, channels, data),
     st.builds(frames.End, channels),

@@ -1,4 +1,5 @@
 import os
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -83,3 +84,13 @@ async def test_cancelling_a_capture_kills_it(tmp_path: Path) -> None:
             pids.append(int(await anyio.Path(pid_file).read_text()))
             tasks.cancel_scope.cancel()
     assert [pid for pid in pids if alive(pid)] == []
+
+
+async def test_a_process_may_have_as_many_files_open_as_its_hard_limit_says() -> None:
+    program = (
+        "import resource as r; from cloister.sandbox._spawn import allow_many_files\n"
+        "r.setrlimit(r.RLIMIT_NOFILE, (256, 512)); allow_many_files(); print(r.getrlimit(r.RLIMIT_NOFILE)[0])"
+    )
+    env = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    shown = await capture([sys.executable, "-c", program], env=env, seconds=30)
+    assert shown.out == b"512\n", shown.err

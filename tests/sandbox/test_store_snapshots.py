@@ -37,8 +37,8 @@ async def still() -> AsyncGenerator[None]:
     yield
 
 
-def subject(root: Root) -> Subject:
-    return Subject(SandboxId("s-0123456789ab"), root, Origin("default"), still)
+def subject(root: Root) -> Subject[Root]:
+    return Subject(SandboxId("s-0123456789ab"), "container", root, Origin("default"), still)
 
 
 def info(number: int, *, named: bool, size: int) -> SnapshotInfo:
@@ -127,7 +127,9 @@ async def test_one_that_is_being_taken_is_left_alone_and_one_that_is_cancelled_l
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(
-            Snapshots(store).take, Subject(SandboxId("s-0000"), root, Origin("default"), slow), None
+            Snapshots(store).take,
+            Subject(SandboxId("s-0000"), "container", root, Origin("default"), slow),
+            None,
         )
         await entered.wait()
         assert await Snapshots(store).collect() == 0

@@ -4,17 +4,18 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import get_args
 
+import anyio
 import pytest
 
 from cloister.cli.options import TierWish
 from cloister.core.commands import Command
 from cloister.core.errors import HostError, UserError
-from cloister.core.ids import new_owner_id
+from cloister.core.ids import SandboxId, SnapshotId, new_owner_id
 from cloister.core.records import Quota, Tier, TierName
-from cloister.sandbox.api import SandboxSpec, TierReport
+from cloister.sandbox.api import SandboxSpec, SnapshotInfo, TierReport
 from cloister.sandbox.container import ContainerHost
 from cloister.sandbox.owners import Owners
-from cloister.sandbox.tiers import STRENGTH, Choices, Tiers, choose, local_tiers
+from cloister.sandbox.tiers import STRENGTH, Choices, Tiers, able_to_open, choose, local_tiers, which
 
 pytestmark = pytest.mark.anyio
 
@@ -60,6 +61,37 @@ def test_a_tier_asked_for_by_name_may_be_slow_but_is_never_another_one() -> None
     assert refused.value.code == "no_tier"
     assert "runsc is not installed" in refused.value.message
     assert "apt-get install runsc" in refused.value.message
+
+
+def kept(number: int, tier: TierName) -> SnapshotInfo:
+    return SnapshotInfo(
+        SnapshotId(f"sn-{number}"), "name", None, SandboxId("s-1"), "default", float(number), 0, tier
+    )
+
+
+def test_a_snapshot_opens_where_its_files_can_be_read_and_nowhere_else() -> None:
+    files, machine = kept(1, "gvisor"), kept(2, "microvm")
+    assert able_to_open(files) == {"container", "gvisor"}
+    assert able_to_open(machine) == {"microvm"}
+    assert which("name", (files,), "auto") == which("name", (files, machine), "container") == files
+    assert which("name", (files, machine), "microvm") == machine
+
+
+@pytest.mark.parametrize(
+    ("found", "tier", "code"),
+    [
+        ((), "auto", "unknown_snapshot"),
+        ((kept(1, "container"),), "microvm", "wrong_tier"),
+        ((kept(1, "microvm"),), "gvisor", "wrong_tier"),
+        ((kept(1, "container"), kept(2, "microvm")), "auto", "ambiguous_snapshot"),
+    ],
+)
+def test_a_snapshot_that_cannot_be_meant_is_refused(
+    found: tuple[SnapshotInfo, ...], tier: Tier, code: str
+) -> None:
+    with pytest.raises(UserError) as refused:
+        which("name", found, tier)
+    assert refused.value.code == code
 
 
 def test_every_tier_can_be_asked_for_everywhere() -> None:
@@ -119,6 +151,33 @@ async def test_what_cannot_be_opened_anywhere_is_refused_before_anything_is_trie
         async with tiers.open(SandboxSpec(tier="gvisor", quota=Quota(memory_bytes=1))):
             pass
     assert refused.value.code == "bad_sandbox"
+
+
+async def test_a_snapshot_of_a_machine_and_one_of_files_are_listed_opened_and_deleted_alike(
+    data_dir: Path, machine_dir: Path
+) -> None:
+    name = f"kept-{new_owner_id()}"
+    small = Quota(memory_bytes=256 << 20)
+    with anyio.fail_after(120):
+        async with tiers_of(data_dir) as tiers:
+            both: tuple[TierName, TierName] = ("container", "microvm")
+            for tier in both:
+                async with tiers.open(SandboxSpec(tier=tier, quota=small)) as sandbox:
+                    await sandbox.write("file", tier.encode())
+                    await sandbox.snapshot(f"{name}-{tier}")
+            ours = [info for info in await tiers.snapshots() if (info.name or "").startswith(name)]
+            assert [info.tier for info in ours] == ["container", "microvm"]
+            for info in ours:
+                async with tiers.open(SandboxSpec(f"snapshot:{info.name}", quota=small)) as opened:
+                    assert opened.info.isolation.tier == info.tier
+                    assert await opened.read("file") == info.tier.encode()
+                with pytest.raises(UserError) as refused:
+                    wrong: Tier = "microvm" if info.tier == "container" else "gvisor"
+                    async with tiers.open(SandboxSpec(f"snapshot:{info.name}", tier=wrong, quota=small)):
+                        pass
+                assert refused.value.code == "wrong_tier"
+                await tiers.delete_snapshot(info.id)
+            assert not {info.id for info in ours} & {info.id for info in await tiers.snapshots()}
 
 
 async def test_the_same_trial_is_not_made_twice(data_dir: Path) -> None:

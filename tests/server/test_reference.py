@@ -45,6 +45,9 @@ def test_every_field_of_a_request_is_on_the_page() -> None:
     for name in (
         "NewRun",
         "NewSandbox",
+        "NewSnapshot",
+        "SnapshotInfo",
+        "Fork",
         "NewCommand",
         "Move",
         "Remove",

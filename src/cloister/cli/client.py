@@ -15,7 +15,7 @@ from cloister.core.ids import RunId
 
 if TYPE_CHECKING:
     from cloister.core.records import NewRun
-    from cloister.sandbox.api import SandboxInfo
+    from cloister.sandbox.api import SandboxInfo, SnapshotInfo
     from cloister.sandbox.pool import PoolInfo
 
 T = TypeVar("T")
@@ -64,6 +64,17 @@ class Client:
 
         reply = self.ask("POST", "/v1/sandboxes", wanted, seconds=OPEN_SECONDS)
         return self.decoded(SandboxInfo, reply)
+
+    def snapshots(self) -> tuple["SnapshotInfo", ...]:
+        from cloister.sandbox.api import SnapshotInfo
+
+        return self.decoded(tuple[SnapshotInfo, ...], self.ask("GET", "/v1/snapshots"))
+
+    def fork_sandbox(self, sandbox: str, count: int) -> tuple["SandboxInfo", ...]:
+        from cloister.sandbox.api import SandboxInfo
+
+        reply = self.ask("POST", f"/v1/sandboxes/{sandbox}/fork", {"n": count}, seconds=OPEN_SECONDS)
+        return self.decoded(tuple[SandboxInfo, ...], reply)
 
     def remove_sandbox(self, sandbox: str) -> None:
         self.ask("DELETE", f"/v1/sandboxes/{sandbox}", seconds=60)

@@ -26,6 +26,7 @@ from cloister.cli import (
     sandbox,
     say,
     serve,
+    snapshot,
     stop,
     template,
     token,
@@ -86,6 +87,7 @@ app.add_typer(audit.app, name="audit")
 app.command("rm")(rm.rm)
 app.command("budget")(budget.budget)
 app.add_typer(sandbox.app, name="sandbox")
+app.add_typer(snapshot.app, name="snapshot")
 app.add_typer(template.app, name="template")
 app.add_typer(model.app, name="model")
 app.add_typer(policy.app, name="policy")

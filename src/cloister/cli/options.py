@@ -63,6 +63,18 @@ def complete_sandbox(ctx: typer.Context, incomplete: str) -> list[str]:
     return _quietly(find)
 
 
+def complete_snapshot(ctx: typer.Context, incomplete: str) -> list[str]:
+    def find() -> list[str]:
+        from cloister.cli.client import Client
+        from cloister.cli.living import living
+
+        place = living(settings_of(ctx).data_dir)
+        names = [info.name or info.id for info in Client(place).snapshots()] if place else []
+        return [name for name in names if name.startswith(incomplete)]
+
+    return _quietly(find)
+
+
 RunName = Annotated[
     str,
     typer.Argument(

@@ -5,7 +5,16 @@ from typing import NamedTuple
 
 from cloister.cli.request import repository
 from cloister.core.errors import UserError
-from cloister.sandbox.templates.recipes import Devcontainer, Dockerfile, Oci, Packages, Recipe, Repository
+from cloister.sandbox.api import SNAPSHOT_PREFIX
+from cloister.sandbox.templates.recipes import (
+    Devcontainer,
+    Dockerfile,
+    Oci,
+    Packages,
+    Recipe,
+    Repository,
+    Snapshot,
+)
 
 
 class Asked(NamedTuple):
@@ -16,6 +25,7 @@ class Asked(NamedTuple):
     dockerfile: str | None = None
     devcontainer: str | None = None
     repository: str | None = None
+    snapshot: str | None = None
     base: str = "default"
     ref: str | None = None
     minutes: float = 30.0
@@ -26,11 +36,14 @@ class Asked(NamedTuple):
 
 def recipe_of(asked: Asked) -> Recipe | None:
     """The recipe; None when no kind was given. Raises `UserError` (`bad_options`, `no_repository`)."""
-    kinds = (asked.packages, asked.image, asked.dockerfile, asked.devcontainer, asked.repository)
+    kinds = (
+        *(asked.packages, asked.image, asked.dockerfile),
+        *(asked.devcontainer, asked.repository, asked.snapshot),
+    )
     if sum(kind is not None for kind in kinds) > 1:
         raise UserError(
             "bad_options",
-            "Give one of --packages, --image, --dockerfile, --devcontainer and --repository.",
+            "Give one of --packages, --image, --dockerfile, --devcontainer, --repository and --snapshot.",
         )
     match kinds:
         case (str(packages), *_):
@@ -39,9 +52,11 @@ def recipe_of(asked: Asked) -> Recipe | None:
             return Oci(_image(image), user=asked.user, tls=asked.tls)
         case (_, _, str(path), *_):
             return _dockerfile(Path(path).expanduser().absolute(), asked)
-        case (_, _, _, str(repo), _):
+        case (_, _, _, str(repo), *_):
             return Devcontainer(repository(repo), ref=asked.ref, network=asked.network, tls=asked.tls)
-        case (*_, str(repo)):
+        case (*_, str(reference)):
+            return Snapshot(reference.removeprefix(SNAPSHOT_PREFIX))
+        case (*_, str(repo), _):
             return Repository(repository(repo), ref=asked.ref, base=asked.base, minutes=asked.minutes)
         case _:
             return None
@@ -71,3 +86,5 @@ def source(recipe: Recipe) -> tuple[str, str]:
             return "devcontainer", recipe.repo
         case Repository():
             return "repository", f"{recipe.repo} on {recipe.base}"
+        case Snapshot():
+            return "snapshot", recipe.snapshot

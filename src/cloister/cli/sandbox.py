@@ -25,7 +25,9 @@ app = typer.Typer(
 @app.command("create")
 def create(
     ctx: typer.Context,
-    template: Annotated[str, typer.Option("--template", help="What it starts from.")] = "default",
+    template: Annotated[
+        str, typer.Option("--template", help="What it starts from: a template, or snapshot:NAME.")
+    ] = "default",
     tier: TierWish = "auto",
     ttl: Annotated[
         float, typer.Option("--ttl", metavar="SECONDS", help="It ends by itself after this.")
@@ -101,6 +103,26 @@ def _run(ctx: typer.Context, sandbox: str, wanted: "Wanted") -> NoReturn:
         )
     place, info = _find(ctx, sandbox)
     raise typer.Exit(anyio.run(run_process, place, info.id, wanted))
+
+
+@app.command("fork")
+def fork(
+    ctx: typer.Context,
+    sandbox: SandboxName,
+    count: Annotated[int, typer.Option("--n", min=1, max=64, metavar="N", help="How many forks.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Copy a sandbox that lives, and print the ids of its forks; on microvm what runs in it goes on in each."""
+    from cloister.cli.client import Client
+
+    place, info = _find(ctx, sandbox)
+    for made in Client(place).fork_sandbox(info.id, count):
+        if as_json:
+            from cloister.cli.jsonl import put_json
+
+            put_json(made)
+        else:
+            print(made.id)
 
 
 @app.command("ls")

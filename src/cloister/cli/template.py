@@ -88,6 +88,10 @@ def build(  # noqa: PLR0913  (each parameter is an option of the command)
     repository: Annotated[
         str | None, typer.Option("--repository", metavar="REPO", help="Warmed: cloned, set up, checked once.")
     ] = None,
+    snapshot: Annotated[
+        str | None,
+        typer.Option("--snapshot", metavar="SNAPSHOT", help="The files that a snapshot kept, by name or id."),
+    ] = None,
     base: Annotated[str, typer.Option("--base", help="With --repository: what it is made from.")] = "default",
     ref: Annotated[str | None, typer.Option("--ref", help="Branch, tag or commit of the repository.")] = None,
     minutes: Annotated[
@@ -110,6 +114,7 @@ def build(  # noqa: PLR0913  (each parameter is an option of the command)
         dockerfile=dockerfile,
         devcontainer=devcontainer,
         repository=repository,
+        snapshot=snapshot,
         base=base,
         ref=ref,
         minutes=minutes,
@@ -117,7 +122,10 @@ def build(  # noqa: PLR0913  (each parameter is an option of the command)
         network=network,
         tls=not no_tls,
     )
-    info = _build(settings_of(ctx), name, recipe_of(asked), again=again)
+    _say_ready(_build(settings_of(ctx), name, recipe_of(asked), again=again), name, as_json=as_json)
+
+
+def _say_ready(info: "TemplateInfo", name: str, *, as_json: bool) -> None:
     if as_json:
         from cloister.cli.jsonl import put_json
 

@@ -73,6 +73,9 @@ TTL_SECONDS = 3_600.0
 
 TTL_SECONDS_MAX = 86_400.0
 
+FORKS = 64
+"""Most forks that are asked for at once."""
+
 SNAPSHOT_SECONDS = 1_209_600.0
 """How long a snapshot without a name is kept."""
 

@@ -2,9 +2,10 @@
 
 import logging
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -15,6 +16,8 @@ from cloister.core.ids import SandboxId
 from cloister.sandbox.api import Door, Host, Sandbox, SandboxInfo, SandboxSpec
 
 logger = logging.getLogger(__name__)
+
+Opener = Callable[[], AbstractAsyncContextManager[Sandbox]]
 
 
 @dataclass(slots=True)
@@ -42,8 +45,9 @@ class Sandboxes:
         The same `task_id` gives the same sandbox while it lives; with another spec it is a `UserError`.
         """
         _check_ttl(spec)
+        opener = partial(self._host.open, spec, self._door)
         if task_id is None:
-            return await self._tasks.start(self._hold, spec, None), True
+            return await self._tasks.start(self._hold, opener, None), True
         async with self._creating:
             known = self._by_task.get(task_id)
             if known is not None and (live := self._live.get(known[1])):
@@ -52,9 +56,37 @@ class Sandboxes:
                         "task_id_taken", f"Task id {task_id} already names a sandbox with other settings."
                     )
                 return live.sandbox.info, False
-            info: SandboxInfo = await self._tasks.start(self._hold, spec, task_id)
+            info: SandboxInfo = await self._tasks.start(self._hold, opener, task_id)
             self._by_task[task_id] = (spec, info.id)
             return info, True
+
+    async def fork(self, sandbox: str, count: int = 1) -> tuple[SandboxInfo, ...]:
+        """So many forks of a living sandbox, each as if it had been created by hand; all of them or none."""
+        if not 1 <= count <= limits.FORKS:
+            raise UserError("bad_count", f"A sandbox is forked 1 to {limits.FORKS} times at once.")
+        parent = self.get(sandbox)
+        made: list[SandboxInfo] = []
+        failed: list[Exception] = []
+
+        async def one() -> None:
+            try:
+                made.append(await self._tasks.start(self._hold, parent.fork, None))
+            except Exception as error:
+                # Carried around the group, which would wrap it.
+                failed.append(error)
+
+        try:
+            async with anyio.create_task_group() as forks:
+                for _ in range(count):
+                    forks.start_soon(one)
+            if failed:
+                raise failed[0]
+        except BaseException:
+            for info in made:
+                if (live := self._live.get(info.id)) is not None:
+                    live.closing.set()
+            raise
+        return tuple(made)
 
     def get(self, sandbox: str) -> Sandbox:
         """Raises `UserError` (`no_such_sandbox`)."""
@@ -78,11 +110,11 @@ class Sandboxes:
         return live
 
     async def _hold(
-        self, spec: SandboxSpec, task_id: str | None, *, task_status: TaskStatus[SandboxInfo]
+        self, opener: Opener, task_id: str | None, *, task_status: TaskStatus[SandboxInfo]
     ) -> None:
         live: _Live | None = None
         try:
-            async with self._host.open(spec, self._door) as sandbox:
+            async with opener() as sandbox:
                 live = _Live(sandbox, task_id)
                 self._live[sandbox.info.id] = live
                 try:

@@ -1,4 +1,4 @@
-"""Builds templates of every kind; those that hold a repository are made inside a sandbox and then kept.
+"""Builds templates of every kind; those of a repository or a snapshot are made inside a sandbox and then kept.
 
 Nothing of a repository runs on this machine: what it asks for runs in a sandbox made from another template, with the
 same rules for the network as any sandbox made by hand.
@@ -22,13 +22,14 @@ from cloister.core.records import Quota
 from cloister.core.text import decode, one_line
 from cloister.forge import tree, workspace
 from cloister.forge.api import Base, Forge
-from cloister.sandbox.api import Door, Host, Keepable, Report, Sandbox, SandboxSpec
-from cloister.sandbox.templates import devcontainer
+from cloister.sandbox.api import SNAPSHOT_PREFIX, Door, Host, Keepable, Report, Sandbox, SandboxSpec
+from cloister.sandbox.templates import devcontainer, root
 from cloister.sandbox.templates.about import About, Built
 from cloister.sandbox.templates.building import Build
 from cloister.sandbox.templates.catalog import Templates
 from cloister.sandbox.templates.devcontainer import Feature, Step, Wanted
-from cloister.sandbox.templates.recipes import Devcontainer, Dockerfile, Oci, Repository
+from cloister.sandbox.templates.recipes import Devcontainer, Dockerfile, Oci, Repository, Snapshot
+from cloister.sandbox.tiers import which
 
 _TTL_SECONDS = 7_200.0
 _STEP_SECONDS = 1_800.0
@@ -64,6 +65,8 @@ class Workshop:
                     await self._repository(name, recipe, report, again=again)
                 case Devcontainer():
                     await self._devcontainer(name, recipe, report, again=again)
+                case Snapshot():
+                    await self._snapshot(name, recipe, report, again=again)
                 case _:
                     await self.templates.prepare(name, report, again=again)
         await self.host.prepare(name, report)  # whatever else it wants to do before the first sandbox
@@ -161,6 +164,34 @@ class Workshop:
             )
 
         await self.templates.build(name, make, report, again=again)
+
+    async def _snapshot(self, name: str, recipe: Snapshot, report: Report, *, again: bool) -> None:
+        async def make(work: Build) -> About:
+            work.tell(0.1, f"opening the snapshot {one_line(recipe.snapshot, 60)}")
+            kept = which(recipe.snapshot, await self.host.snapshots())
+            async with self._opened(f"{SNAPSHOT_PREFIX}{kept.id}") as sandbox:
+                work.tell(0.3, f"keeping the files, {kept.size_bytes / 1e6:,.0f} MB over {kept.template}")
+                await _keep(sandbox, work.rootfs)
+            about = self._about(kept.template)
+            git, bash = (root.has(work.rootfs, program) for program in ("git", "bash"))
+            return About(
+                kind="snapshot",
+                env={**about.env, **recipe.env},
+                home=about.home,
+                git=git,
+                bash=bash,
+                base=kept.id,
+            )
+
+        await self.templates.build(name, make, report, again=again)
+
+    def _about(self, template: str) -> About:
+        """What is known of a template, which may be gone by now."""
+        try:
+            below = self.templates.built(template)
+        except UserError:
+            below = None
+        return below.about if below else About()
 
     async def _wanted(self, name: str, base: Base) -> Wanted:
         for place in devcontainer.PLACES:

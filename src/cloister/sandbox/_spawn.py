@@ -1,6 +1,7 @@
 """The only file of this package that starts processes on the host."""
 
 import os
+import resource
 import signal
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -122,3 +123,9 @@ async def _collect(stream: ByteReceiveStream, into: bytearray, whole: anyio.Canc
         if len(into) > CAPTURE_BYTES:
             whole.cancel()
             return
+
+
+def allow_many_files() -> None:
+    """Let this process have as many files open as it may: each sandbox takes several, and the usual limit is low."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

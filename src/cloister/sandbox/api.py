@@ -65,6 +65,8 @@ class SnapshotInfo(msgspec.Struct, frozen=True):
     created_at: float
     size_bytes: int
     """What the sandbox had written since it was made, and deleting the snapshot may therefore free."""
+    tier: TierName = "container"
+    """Of the sandbox. Of files alone, it opens on `container` and `gvisor`; of a virtual machine, on `microvm`."""
 
 
 class Sandbox(Computer, Protocol):

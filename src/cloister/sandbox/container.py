@@ -7,8 +7,6 @@ link to its guest. However they are left, by an error or a cancellation too, not
 import logging
 import os
 import resource
-import secrets
-import shutil
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -19,13 +17,12 @@ from pathlib import Path
 import anyio
 
 from cloister.core.errors import Bug, CloisterError, HostError, SandboxLost, UserError
-from cloister.core.ids import OwnerId, SandboxId, new_sandbox_id
+from cloister.core.ids import OwnerId, SandboxId
 from cloister.core.records import Isolation, Quota, TierName
-from cloister.sandbox import cgroup, guest, plan, selftest
+from cloister.sandbox import guest, plan, selftest
 from cloister.sandbox.api import Door, Report, Sandbox, SandboxInfo, SandboxSpec, SnapshotInfo, TierReport
-from cloister.sandbox.cgroup import Cgroup
+from cloister.sandbox.claims import Claims
 from cloister.sandbox.contained import ContainerSandbox, Wish, environment
-from cloister.sandbox.owners import Owners
 from cloister.sandbox.running import Running, launched
 from cloister.sandbox.runtimes import Way, ways
 from cloister.sandbox.snapshots import Origin, Snapshots, Subject, reference_in
@@ -40,7 +37,6 @@ from cloister.sandbox.wire import Link, open_link
 
 logger = logging.getLogger(__name__)
 
-_END_SECONDS = 120.0
 _SETTLE_SECONDS = 5.0
 _TRIAL_SECONDS = 30.0
 _TRIAL = SandboxSpec(quota=Quota(cpus=1.0, memory_bytes=134_217_728, processes=32), ttl_seconds=60.0)
@@ -72,19 +68,16 @@ class ContainerHost:
         self._tier: TierName = tier
         self._data_dir = data_dir
         self.owner = owner
-        self._owners = Owners(data_dir / "owners")
-        self._sandboxes = data_dir / "sandboxes"
+        self._claims = Claims(data_dir, owner, self._dispose)
         self._runtime = runtime
         self._path = path
         self._store_choice: StoreChoice = store
         self._plain = OverlayStore(data_dir, path)
         self._stores: tuple[Store, ...] = ()
         self.templates = Templates(data_dir / "templates", path)
-        self._layout = cgroup.read_layout()
         self._means: Means | None = None
         self._choosing = anyio.Lock()
         self._choosing_store = anyio.Lock()
-        self._stuck: set[plan.Name] = set()
 
     async def close(self) -> None:
         """Let go of the store's mounts. Whatever is opened later takes them again."""
@@ -143,7 +136,7 @@ class ContainerHost:
         """See `Sandbox.snapshot`."""
         means = await self._choose()
         running = sandbox.running
-        subject = Subject(sandbox.info.id, running.root, sandbox.origin, running.standing_still)
+        subject = Subject(sandbox.info.id, self._tier, running.root, sandbox.origin, running.standing_still)
         taken = await Snapshots(means.store).take(subject, name)
         sandbox.origin = Origin(taken.template, taken.id)
         return taken
@@ -167,19 +160,7 @@ class ContainerHost:
 
     async def sweep(self) -> int:
         """See `Host.sweep`."""
-        removed = 0
-        for name in _names_in(self._sandboxes):
-            if self._owners.lives(name.owner) and name not in self._stuck:
-                continue
-            try:
-                await self._remove(name)
-                self._stuck.discard(name)
-                removed += 1
-            except HostError as error:
-                # One that cannot be removed now must not keep anyone from starting; it is tried again next time.
-                logger.warning("%s was not removed: %s", name, error)
-        self._owners.remove_dead()
-        return removed
+        return await self._claims.sweep()
 
     async def probe(self) -> tuple[selftest.RuntimeReport, ...]:
         """How each runtime fares on this machine; those that failed before are tried again."""
@@ -302,9 +283,9 @@ class ContainerHost:
         way = means.programs.way
         async with (
             self._used(wish.template),
-            self._named(plan.host_quota(wish.spec.quota, way)) as (name, group),
+            self._claims.named(plan.host_quota(wish.spec.quota, way)) as (name, group),
         ):
-            home = self._sandboxes / str(name)
+            home = self._claims.home(name)
             root = await wish.make_root(str(name))
             machine = self._machine(means.programs)
             _write_bundle(home, plan.oci_config(machine, name, wish.spec.quota, way))
@@ -363,74 +344,23 @@ class ContainerHost:
                 ) from error
             yield link
 
-    @asynccontextmanager
-    async def _named(self, quota: Quota) -> AsyncGenerator[tuple[plan.Name, Cgroup]]:
-        if self._stuck:
-            await self.sweep()
-        name, group = self._claim(quota)
-        try:
-            yield name, group
-        finally:
-            with anyio.move_on_after(_END_SECONDS, shield=True):
-                try:
-                    await self._remove(name)
-                except CloisterError as error:
-                    # The next sweep tries again; the caller's own error is the one that matters.
-                    self._stuck.add(name)
-                    logger.error("%s was not removed: %s", name, error)
-
-    def _claim(self, quota: Quota) -> tuple[plan.Name, Cgroup]:
-        """A name with ids that no other sandbox on this machine has, its directory and its cgroups."""
-        if not self._owners.lives(self.owner):
-            raise Bug(f"sandboxes are opened for {self.owner}, which nobody holds")
-        self._sandboxes.mkdir(parents=True, exist_ok=True, mode=0o700)
-        while True:
-            slot = secrets.choice(plan.SLOTS)
-            if slot in self._slots():
-                continue
-            name = plan.Name(new_sandbox_id(), self.owner, slot)
-            home = self._sandboxes / str(name)
-            # The directory first: a sweep finds cgroups by it.
-            home.mkdir(mode=0o700)
-            try:
-                group = Cgroup.create(self._layout, str(name), quota)
-            except CloisterError:
-                home.rmdir()
-                raise
-            if self._slots().count(slot) == 1:
-                return name, group
-            group.discard()
-            home.rmdir()
-
-    def _slots(self) -> list[int]:
-        return [name.slot for text in cgroup.names(self._layout) if (name := plan.parse_name(text))]
-
-    async def _remove(self, name: plan.Name) -> None:
-        home = self._sandboxes / str(name)
-        await Cgroup(self._layout, str(name)).remove()
+    async def _dispose(self, name: str) -> None:
         for store in (*await self._choose_stores(), self._plain):
-            await store.remove(str(name))
-        shutil.rmtree(home, ignore_errors=True)
+            await store.remove(name)
 
     def _machine(self, programs: plan.Programs) -> plan.Machine:
         places = {place for place in plan.PLACES if os.path.isdir(place)}  # noqa: PTH112 - strings, not paths
-        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        hard, layout = resource.getrlimit(resource.RLIMIT_NOFILE)[1], self._claims.layout
         return plan.Machine(
             place=plan.mount_point([self._data_dir.resolve(), programs.runtime], places),
             open_files_max=1_048_576 if hard == resource.RLIM_INFINITY else hard,
-            refused_tree=self._layout.v2 if self._layout.hybrid else None,
+            refused_tree=layout.v2 if layout.hybrid else None,
         )
 
 
 def _check_root() -> None:
     if os.geteuid() != 0:
         raise HostError("no_root", "Sandboxes need root on this machine: run with sudo.")
-
-
-def _names_in(directory: Path) -> list[plan.Name]:
-    if not directory.is_dir():
-        return []
-    return [name for path in sorted(directory.iterdir()) if (name := plan.parse_name(path.name))]
 
 
 def _write_bundle(home: Path, config: bytes) -> None:

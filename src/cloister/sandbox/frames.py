@@ -41,13 +41,8 @@ _FAILS: tuple[FailCode, ...] = (
     "failed",
 )
 _ENTRY_KINDS: tuple[Literal["file", "dir", "link", "other"], ...] = ("file", "dir", "link", "other")
-_CHANGES: tuple[Literal["ready", "created", "changed", "removed", "overflow"], ...] = (
-    "ready",
-    "created",
-    "changed",
-    "removed",
-    "overflow",
-)
+_What = Literal["ready", "created", "changed", "removed", "overflow"]
+_CHANGES: tuple[_What, ...] = ("ready", "created", "changed", "removed", "overflow")
 _PATH_BYTES = 4_096
 _KILLED: tuple[Literal["time", "asked"] | None, ...] = (None, "time", "asked")
 
@@ -85,10 +80,15 @@ class Hold(msgspec.Struct, frozen=True):
     """Say and take nothing more, or go on. Nothing but `Wake` or the end of it may follow a hold."""
 
     on: bool
+    quiet: bool = False
+    """And write nothing to the disk, with everything on it."""
 
 
 class Held(msgspec.Struct, frozen=True):
     """Everything before this was said and taken."""
+
+    quiet: bool = False
+    """Nothing is written to the disk of a virtual machine, and all that was written is there."""
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -208,10 +208,10 @@ def _parts(frame: Frame) -> tuple[int, int, bytes]:  # noqa: C901  one line per 
         case Wake(clock, processes, files, machine, seed):
             head = _WAKE.pack(clock, processes, files, machine.encode("ascii"))
             return 0x04, 0, head + _U32.pack(len(seed)) + seed
-        case Hold(on):
-            return 0x05, 0, bytes((on,))
-        case Held():
-            return 0x06, 0, b""
+        case Hold(on, quiet):
+            return 0x05, 0, bytes((on + (on and quiet),))
+        case Held(quiet):
+            return 0x06, 0, bytes((quiet,))
         case Start(channel):
             return 0x10, channel, _start(frame)
         case Output(channel, stream, data):
@@ -297,8 +297,9 @@ def decode_from_guest(kind: int, channel: int, payload: memoryview) -> FromGuest
         _exactly(payload, 0)
         return Ready()
     if channel == 0 and kind == 0x06:
-        _exactly(payload, 0)
-        return Held()
+        if (quiet := _exactly(payload, 1)[0]) > 1:
+            raise ProtocolBroken("a flag that is neither 0 nor 1")
+        return Held(quiet == 1)
     raise ProtocolBroken(f"a frame of type {kind:#04x} where none belongs")
 
 
@@ -369,7 +370,8 @@ def decode_from_host(kind: int, channel: int, payload: memoryview) -> FromHost:
     if channel == 0 and kind in (0x02, 0x04):
         return _decode_setup(payload) if kind == 0x02 else _decode_wake(payload)
     if channel == 0 and kind == 0x05:
-        return Hold(_exactly(payload, 1)[0] == 1)
+        how = _exactly(payload, 1)[0]
+        return Hold(how > 0, how == 2)
     if channel > 0 and kind == 0x11:
         return Bytes(channel, bytes(payload))
     if channel > 0 and kind == 0x13:

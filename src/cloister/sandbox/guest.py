@@ -74,10 +74,10 @@ def _plan(sources_dir: Path, program: Program, cache_dir: Path) -> tuple[list[Pa
     """The files that make `program`, and where it belongs by their content."""
     match program:
         case "launch" | "jail":
-            sources = [sources_dir / f"{program}.c"]
+            sources = [sources_dir / f"{program}.c", sources_dir / "outside.h"]
         case "guest":
             sources = sorted([*sources_dir.glob("*.c"), *sources_dir.glob("*.h")])
-            sources = [source for source in sources if source.name not in ("launch.c", "jail.c")]
+            sources = [source for source in sources if source.name not in ("launch.c", "jail.c", "outside.h")]
         case "automount":
             sources = [sources_dir / "compat" / "automount.c"]
     digest = hashlib.sha256(repr(_flags(program)).encode())

@@ -23,6 +23,9 @@ DIAL_SECONDS = 10.0
 """How long a server inside may take to accept a connection."""
 
 HOLD_SECONDS = 15.0
+QUIET_SECONDS = 60.0
+"""How long all that was written may take to get to the disk of a virtual machine."""
+
 READ_BYTES = 262_144
 _GONE = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 
@@ -52,6 +55,7 @@ class Mux:
         self._late_seconds = late_seconds
         self._holding = anyio.Lock()
         self._held: anyio.Event | None = None
+        self._quiet = False
         self._greeted = False
         self._commands: dict[int, CommandChannel] = {}
         self._relays: dict[int, RelayStream] = {}
@@ -166,22 +170,24 @@ class Mux:
             relay.peer_closed()
 
     @asynccontextmanager
-    async def held(self) -> AsyncGenerator[None]:
+    async def held(self, *, quiet: bool = False) -> AsyncGenerator[bool]:
         """Inside the block nothing is under way between host and guest, so that the guest can be copied.
 
-        What is asked meanwhile waits. A guest that cannot be held in time is lost.
+        What is asked meanwhile waits. A guest that cannot be held in time is lost. With `quiet` a virtual machine
+        is asked to write nothing to its disk either; yields whether that is so.
         """
         async with self._holding:
             self._check_alive()
             self._held = anyio.Event()
-            self.outbox.hold()
+            self.outbox.hold(quiet=quiet)
+            seconds = QUIET_SECONDS if quiet else HOLD_SECONDS
             try:
-                with anyio.move_on_after(HOLD_SECONDS):
+                with anyio.move_on_after(seconds):
                     await self._held.wait()
                 if not self._held.is_set():
-                    self.lose(f"The guest could not be held within {HOLD_SECONDS:g} seconds.")
+                    self.lose(f"The guest could not be held within {seconds:g} seconds.")
                 self._check_alive()
-                yield
+                yield self._quiet
             finally:
                 self._held = None
                 self.outbox.go_on()
@@ -238,8 +244,8 @@ class Mux:
                     receiver.credit(size)
             case frames.Hello() | frames.Ready():
                 self._greet(frame)
-            case frames.Held():
-                self._stands_still()
+            case frames.Held(quiet):
+                self._stands_still(quiet=quiet)
             case _:
                 self._handle_relay(frame)
 
@@ -253,9 +259,10 @@ class Mux:
         else:
             raise ProtocolBroken("a greeting out of turn")
 
-    def _stands_still(self) -> None:
+    def _stands_still(self, *, quiet: bool) -> None:
         if self._held is None or self._held.is_set():
             raise ProtocolBroken("an answer to a hold that nobody asked for")
+        self._quiet = quiet
         self._held.set()
 
     def _command(self, channel: int) -> CommandChannel | None:

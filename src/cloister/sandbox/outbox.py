@@ -32,9 +32,9 @@ class Outbox:
         self._size += len(data)
         self._filled.happened()
 
-    def hold(self) -> None:
+    def hold(self, *, quiet: bool) -> None:
         """Send what is here and then a hold; what is posted from now on waits for `go_on`."""
-        self.post(frames.Hold(on=True))
+        self.post(frames.Hold(on=True, quiet=quiet))
         self._later = []
 
     def go_on(self) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
 import anyio
 import msgspec
@@ -18,14 +19,27 @@ import msgspec
 from cloister.core import limits
 from cloister.core.errors import UserError
 from cloister.core.ids import SandboxId, SnapshotId, is_id, new_snapshot_id
+from cloister.core.records import TierName
 from cloister.core.text import one_line
 from cloister.sandbox.api import SNAPSHOT_PREFIX, SnapshotInfo
 from cloister.sandbox.store import disk
-from cloister.sandbox.store.api import Root, Store
 from cloister.sandbox.store.image import locked
 
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
 _NEW, _OLD = ".new-", ".old-"
+
+R = TypeVar("R")
+Source = TypeVar("Source", contravariant=True)
+
+
+class Keeper(Protocol[Source]):
+    """Where snapshots of one kind of source are kept; a store is one for roots. See `Store`."""
+
+    async def snapshots(self) -> Path: ...
+
+    async def save(self, parent: Source, at: Path) -> int: ...
+
+    async def discard(self, at: Path) -> None: ...
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -35,23 +49,24 @@ class Origin(msgspec.Struct, frozen=True):
     snapshot: SnapshotId | None = None
 
 
-class Subject(msgspec.Struct, frozen=True):
+class Subject(msgspec.Struct, Generic[R], frozen=True):
     """What a snapshot is taken of."""
 
     sandbox: SandboxId
-    root: Root
+    tier: TierName
+    root: R
     origin: Origin
     still: Callable[[], AbstractAsyncContextManager[None]]
-    """Nothing in the sandbox moves inside this block."""
+    """Inside this block, what `root` holds does not change."""
 
 
-class Snapshots:
+class Snapshots(Generic[R]):
     """The snapshots in one store, which several processes may share."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Keeper[R]) -> None:
         self._store = store
 
-    async def take(self, subject: Subject, name: str | None) -> SnapshotInfo:
+    async def take(self, subject: Subject[R], name: str | None) -> SnapshotInfo:
         """Keep the files as they are at one moment. Raises `UserError` (`bad_name`, `name_taken`) and `HostError`."""
         check_name(name)
         directory = await self._store.snapshots()
@@ -64,6 +79,7 @@ class Snapshots:
             template=subject.origin.template,
             created_at=time.time(),
             size_bytes=0,
+            tier=subject.tier,
         )
         async with self._scratch(directory / f"{_NEW}{info.id}") as scratch:
             async with subject.still():
@@ -82,10 +98,9 @@ class Snapshots:
     async def find(self, reference: str) -> tuple[SnapshotInfo, Path]:
         """The snapshot with this name or id, and its directory. Raises `UserError` (`unknown_snapshot`)."""
         directory = await self._store.snapshots()
-        for info in _read_all(directory):
-            if reference in (info.id, info.name):
-                return info, directory / info.id
-        raise UserError("unknown_snapshot", f"There is no snapshot {one_line(reference, 80)!r}.")
+        for info in matching(_read_all(directory), reference):
+            return info, directory / info.id
+        raise unknown(reference)
 
     async def delete(self, reference: str) -> None:
         """Remove one; sandboxes and snapshots that came from it are not touched. Raises as `find`."""
@@ -181,6 +196,18 @@ def check_name(name: str | None) -> None:
 def reference_in(template: str) -> str | None:
     """The snapshot that `snapshot:NAME-OR-ID` asks for; None for the name of a template."""
     return template.removeprefix(SNAPSHOT_PREFIX) if template.startswith(SNAPSHOT_PREFIX) else None
+
+
+def matching(infos: Iterable[SnapshotInfo], reference: str) -> tuple[SnapshotInfo, ...]:
+    """Those that a name or an id means."""
+    return tuple(info for info in infos if reference in (info.id, info.name))
+
+
+def unknown(reference: str) -> UserError:
+    return UserError(
+        "unknown_snapshot",
+        f"There is no snapshot {one_line(reference, 80)!r}: `cloister snapshot ls` lists them.",
+    )
 
 
 def outgrown(

@@ -7,17 +7,21 @@ from pathlib import Path
 import anyio
 import msgspec
 
-from cloister.core.errors import HostError
-from cloister.core.ids import OwnerId
+from cloister.core.errors import HostError, UserError
+from cloister.core.ids import OwnerId, SnapshotId
 from cloister.core.records import Tier, TierName
 from cloister.sandbox import plan
 from cloister.sandbox.api import Door, Report, Sandbox, SandboxSpec, SnapshotInfo, TierHost, TierReport
 from cloister.sandbox.container import ContainerHost
 from cloister.sandbox.microvm.vm import MicrovmHost
+from cloister.sandbox.snapshots import matching, reference_in, unknown
 from cloister.sandbox.store.choose import StoreChoice
 
 STRENGTH: tuple[TierName, ...] = ("container", "gvisor", "microvm")
 """Weakest first."""
+
+_OF_FILES: frozenset[TierName] = frozenset(("container", "gvisor"))
+"""What one of these kept, each of them can open."""
 
 
 class Choices(msgspec.Struct, frozen=True):
@@ -44,9 +48,9 @@ class Tiers:
 
     def __init__(self, hosts: Mapping[TierName, TierHost]) -> None:
         """At least one host; what one of them prepares or keeps, all can use."""
-        self._hosts = {tier: hosts[tier] for tier in STRENGTH if tier in hosts}
+        self._hosts: dict[TierName, TierHost] = {tier: hosts[tier] for tier in STRENGTH if tier in hosts}
         self._first = next(iter(self._hosts.values()))
-        self._chosen: dict[Tier, TierName] = {}
+        self._chosen: dict[tuple[Tier, frozenset[TierName]], TierName] = {}
         self._choosing = anyio.Lock()
 
     async def close(self) -> None:
@@ -58,7 +62,13 @@ class Tiers:
     async def open(self, spec: SandboxSpec, door: Door | None = None) -> AsyncGenerator[Sandbox]:
         """See `Host.open`. Raises `HostError` (`no_tier`) when the tier that was asked for does not work here."""
         plan.check_spec(spec)
-        tier = await self._choose(spec.tier)
+        able, wanted = frozenset(STRENGTH), spec.tier
+        if (reference := reference_in(spec.template)) is not None:
+            kept = which(reference, await self.snapshots(), spec.tier)
+            able = able_to_open(kept)
+            # Only a virtual machine opens what one left: who asks for that asks for a virtual machine.
+            wanted = wanted if kept.tier in _OF_FILES else kept.tier
+        tier = await self._choose(wanted, able)
         async with self._hosts[tier].open(spec, door) as sandbox:
             yield sandbox
 
@@ -68,11 +78,21 @@ class Tiers:
 
     async def snapshots(self) -> tuple[SnapshotInfo, ...]:
         """See `Host.snapshots`."""
-        return await self._first.snapshots()
+        found: dict[SnapshotId, SnapshotInfo] = {}
+        for host in self._hosts.values():
+            try:
+                found |= {info.id: info for info in await host.snapshots()}
+            except HostError as error:
+                if error.code != "no_runtime":  # a tier that does not work here keeps nobody from the others
+                    raise
+        return tuple(sorted(found.values(), key=lambda info: (info.created_at, info.id)))
 
     async def delete_snapshot(self, reference: str) -> None:
-        """See `Host.delete_snapshot`."""
-        await self._first.delete_snapshot(reference)
+        """See `Host.delete_snapshot`. Raises `UserError` (`ambiguous_snapshot`) when two have that name."""
+        kept = which(reference, await self.snapshots())
+        able = able_to_open(kept)
+        host = next(host for tier, host in self._hosts.items() if tier in able)
+        await host.delete_snapshot(kept.id)
 
     async def sweep(self) -> int:
         """See `Host.sweep`."""
@@ -82,19 +102,44 @@ class Tiers:
         """Every tier, weakest first."""
         return tuple([await host.report(again=again) for host in self._hosts.values()])
 
-    async def _choose(self, tier: Tier) -> TierName:
+    async def _choose(self, tier: Tier, able: frozenset[TierName]) -> TierName:
+        key = tier, able
         async with self._choosing:
-            if tier not in self._chosen:
-                wanted = [host for name, host in self._hosts.items() if tier in ("auto", name)]
+            if key not in self._chosen:
+                wanted = [
+                    host for name, host in self._hosts.items() if tier in ("auto", name) and name in able
+                ]
                 # Nobody who did not ask for a machine waits while one is booted to see whether it could be.
                 quick = tier == "auto"
                 try:
-                    self._chosen[tier] = choose(tier, [await host.report(quick=quick) for host in wanted])
+                    self._chosen[key] = choose(tier, [await host.report(quick=quick) for host in wanted])
                 except HostError:
                     # What failed before may have been mended since; only a success is worth remembering for long.
                     again = [await host.report(again=True, quick=quick) for host in wanted]
-                    self._chosen[tier] = choose(tier, again)
-            return self._chosen[tier]
+                    self._chosen[key] = choose(tier, again)
+            return self._chosen[key]
+
+
+def able_to_open(kept: SnapshotInfo) -> frozenset[TierName]:
+    """The tiers that can open a snapshot."""
+    return _OF_FILES if kept.tier in _OF_FILES else frozenset((kept.tier,))
+
+
+def which(reference: str, known: Sequence[SnapshotInfo], tier: Tier = "auto") -> SnapshotInfo:
+    """The one snapshot that is meant. Raises `UserError` (`unknown_snapshot`, `ambiguous_snapshot`, `wrong_tier`)."""
+    found = matching(known, reference)
+    fitting = [info for info in found if tier == "auto" or tier in able_to_open(info)]
+    match fitting:
+        case [kept]:
+            return kept
+        case []:
+            if not found:
+                raise unknown(reference)
+            tiers = " or ".join(sorted(able_to_open(found[0])))
+            raise UserError("wrong_tier", f"The snapshot {reference} opens on {tiers}, not on {tier}.")
+        case _:
+            ids = " and ".join(info.id for info in fitting)
+            raise UserError("ambiguous_snapshot", f"{reference} names {ids}: say which one by its id.")
 
 
 def choose(tier: Tier, reports: Sequence[TierReport]) -> TierName:

@@ -117,9 +117,9 @@ class Link:
         """Give the sandbox up: everything that waits on it raises `SandboxLost` with this reason."""
         self._mux.lose(reason)
 
-    def held(self) -> AbstractAsyncContextManager[None]:
+    def held(self, *, quiet: bool = False) -> AbstractAsyncContextManager[bool]:
         """See `Mux.held`."""
-        return self._mux.held()
+        return self._mux.held(quiet=quiet)
 
     @asynccontextmanager
     async def start(self, command: Command) -> AsyncGenerator[RunningCommand]:

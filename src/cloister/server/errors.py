@@ -13,13 +13,15 @@ from cloister.core.errors import CloisterError, Fenced, HostError, OutsideError,
 logger = logging.getLogger(__name__)
 
 _CONFLICT = {
-    "run_finished",
-    "task_id_taken",
+    "ambiguous_snapshot",
     "ask_answered",
+    "name_taken",
     "no_change",
-    "template_in_use",
+    "run_finished",
     "run_not_finished",
     "run_removed",
+    "task_id_taken",
+    "template_in_use",
 }
 _HTTP_CODES = {
     400: ("bad_request", "The request is not valid."),

@@ -23,10 +23,21 @@ from cloister.runs.comparing import Compared
 from cloister.runs.kept import Removed
 from cloister.runs.tree import TreeView
 from cloister.runs.view import RunView
-from cloister.sandbox.api import SandboxInfo
+from cloister.sandbox.api import SandboxInfo, SnapshotInfo
 from cloister.sandbox.pool import PoolInfo
 from cloister.sandbox.templates.catalog import TemplateInfo
-from cloister.server import audit, budget, commands, files, forks, process, runs, sandboxes, templates
+from cloister.server import (
+    audit,
+    budget,
+    commands,
+    files,
+    forks,
+    process,
+    runs,
+    sandboxes,
+    snapshots,
+    templates,
+)
 from cloister.server.auth import OPEN_PATH
 from cloister.server.errors import Problem
 
@@ -47,6 +58,7 @@ RECORDS = (
     TreeView,
     Compared,
     SandboxInfo,
+    SnapshotInfo,
     TemplateInfo,
     Verdict,
     commands.BackgroundCommand,
@@ -66,6 +78,8 @@ RECORDS = (
     sandboxes.Execute,
     sandboxes.Executed,
     sandboxes.NewSandbox,
+    snapshots.Fork,
+    snapshots.NewSnapshot,
     templates.BuildTemplate,
     templates.NewTemplate,
 )
@@ -110,6 +124,7 @@ HTTP_ROUTES: tuple[HTTPRouteHandler, ...] = (
     *audit.ROUTES,
     *budget.ROUTES,
     *sandboxes.ROUTES,
+    *snapshots.ROUTES,
     *commands.ROUTES,
     *files.ROUTES,
     *templates.ROUTES,

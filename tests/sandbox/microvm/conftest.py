@@ -4,6 +4,7 @@ import os
 from collections.abc import Generator
 from pathlib import Path
 
+import anyio
 import pytest
 
 from cloister.core.ids import new_owner_id
@@ -25,4 +26,6 @@ def small() -> SandboxSpec:
 def machines(data_dir: Path, machine_dir: Path) -> Generator[MicrovmHost]:
     owner = new_owner_id()
     with Owners(data_dir / "owners").hold(owner):
-        yield MicrovmHost(data_dir, owner, None, os.environ["PATH"])
+        opened = MicrovmHost(data_dir, owner, None, os.environ["PATH"])
+        yield opened
+        anyio.run(opened.close)

@@ -24,10 +24,14 @@ from cloister.sandbox.microvm.initramfs import initramfs
 from cloister.sandbox.microvm.kernel import Kernel
 from cloister.sandbox.microvm.machine import Machine, started
 from cloister.sandbox.runtimes import Way
+from cloister.sandbox.snapshots import Origin
 from cloister.sandbox.wire import Link, link_over
 
 BOOT_SECONDS: dict[qemu.Accelerator, float] = {"kvm": 20.0, "tcg": 180.0}
 """How long a boot may take. With hardware it is over in a second or never."""
+
+_NOWHERE = Origin("")
+"""Of a machine that nobody will keep."""
 
 _SEED_BYTES = 64
 _OPEN_FILES_MAX = 1_048_576
@@ -60,6 +64,10 @@ class Moment:
     state: OpenFile
     disk: Disk
 
+    @property
+    def files(self) -> tuple[OpenFile, ...]:
+        return self.ram, self.state, *self.disk.files
+
 
 @dataclass(frozen=True, slots=True)
 class Wish:
@@ -67,6 +75,7 @@ class Wish:
 
     spec: SandboxSpec
     door: Door | None = None
+    origin: Origin = _NOWHERE
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ costs the same however much is in it. What nobody has open any more is gone.
 
 import os
 import weakref
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -17,11 +19,23 @@ DISK_STEP = 1024**2
 
 
 class OpenFile:
-    """A descriptor that is closed when nobody can reach it any more: several machines share what is below them."""
+    """A descriptor that several may need: it is closed when the last one that holds it lets go.
+
+    One that nobody ever held is closed when nobody can reach it any more.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        weakref.finalize(self, os.close, descriptor)
+        self.close = weakref.finalize(self, os.close, descriptor)
+        self._holders = 0
+
+    def hold(self) -> None:
+        self._holders += 1
+
+    def let_go(self) -> None:
+        self._holders -= 1
+        if self._holders == 0:
+            self.close()
 
     @property
     def size(self) -> int:
@@ -30,6 +44,18 @@ class OpenFile:
     def again(self, flags: int) -> int:
         """A new descriptor of the same file, with its own position and rights."""
         return os.open(f"/proc/self/fd/{self.descriptor}", flags | os.O_CLOEXEC)
+
+
+@contextmanager
+def held(*files: OpenFile) -> Generator[None]:
+    """The files stay open while the block lasts."""
+    for file in files:
+        file.hold()
+    try:
+        yield
+    finally:
+        for file in files:
+            file.let_go()
 
 
 class Disk(msgspec.Struct, frozen=True):
@@ -43,6 +69,10 @@ class Disk(msgspec.Struct, frozen=True):
     @property
     def top(self) -> OpenFile:
         return self.layers[-1]
+
+    @property
+    def files(self) -> tuple[OpenFile, ...]:
+        return self.base, *self.layers
 
     def under(self, top: OpenFile) -> "Disk":
         """The same disk with another layer on top."""

@@ -8,7 +8,9 @@ import os
 import secrets
 import shutil
 import time
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
@@ -23,7 +25,7 @@ from cloister.sandbox.api import Report, SandboxSpec
 from cloister.sandbox.claims import Claims
 from cloister.sandbox.microvm import qemu, ram
 from cloister.sandbox.microvm.boot import Means, Moment, Wish, booted
-from cloister.sandbox.microvm.disks import DISK_STEP, Disk, OpenFile, new_layer, open_file
+from cloister.sandbox.microvm.disks import DISK_STEP, Disk, OpenFile, held, new_layer, open_file
 from cloister.sandbox.microvm.moments import last_moment
 from cloister.sandbox.templates.building import locked
 
@@ -88,6 +90,18 @@ class _Key(msgspec.Struct, frozen=True):
         return f"{self.template}-{self.memory_bytes >> 20}m-{hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:12]}"
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What the machines of an image boot from."""
+
+    name: str
+    """Says which disk it is, for ever."""
+    disk: Callable[[], Awaitable[Disk]]
+    """Opens it, without a layer to write to."""
+    warm_up: tuple[tuple[str, ...], ...] = WARM_UP
+    settle_seconds: float = _SETTLE_SECONDS
+
+
 class Images:
     """The disks and images below one directory, which several processes may share."""
 
@@ -97,12 +111,20 @@ class Images:
         self._loaded: dict[str, Moment] = {}
         self._loading = anyio.Lock()
 
-    async def moment(self, means: Means, rootfs: Path, size: Size, report: Report) -> Moment:
-        """What a machine of that size with the file system `rootfs` starts from; made if it is missing.
+    def template(self, rootfs: Path, size: Size, path: str, report: Report) -> Source:
+        """The file system `rootfs`, with as much room as `size` says."""
+
+        async def disk() -> Disk:
+            return Disk(await self.disk(rootfs, size.disk_bytes, path, report), ())
+
+        return Source(rootfs.parent.name, disk)
+
+    async def moment(self, means: Means, source: Source, size: Size, report: Report) -> Moment:
+        """What a machine of that size with the disk of `source` starts from; made if it is missing.
 
         Raises `HostError` (`no_disk_image`, `start_failed`).
         """
-        key = _key(means, rootfs, size)
+        key = _key(means, source.name, size)
         if (known := self._loaded.get(key.directory)) is not None:
             return known
         async with self._loading:
@@ -113,17 +135,27 @@ class Images:
                 self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
                 async with locked(self.directory / f".lock-{key.directory}", report):
                     if not home.is_dir():
-                        await self._build(means, rootfs, key, report)
-            made = await anyio.to_thread.run_sync(
-                _load, home, await self.disk(rootfs, size.disk_bytes, means.path, report)
-            )
+                        await self._build(means, source, key, report)
+            made = await anyio.to_thread.run_sync(_load, home, await source.disk())
             # Each takes memory for as long as it is loaded, so only the last few stay.
-            kept = list(self._loaded.items())[-(_LOADED - 1) :]
-            self._loaded = {**dict(kept), key.directory: made}
+            self._unload(list(self._loaded)[: -(_LOADED - 1)])
+            self._loaded[key.directory] = made
+            for file in made.files:
+                file.hold()
             return made
 
     def unload(self) -> None:
-        self._loaded = {}
+        """Let go of all; machines that were made from one go on."""
+        self._unload(list(self._loaded))
+
+    def forget(self, name: str) -> None:
+        """Let go of what was made of the source of that name."""
+        self._unload([key for key in self._loaded if key.startswith(f"{name}-")])
+
+    def _unload(self, names: Sequence[str]) -> None:
+        for name in names:
+            for file in self._loaded.pop(name).files:
+                file.let_go()
 
     async def disk(self, rootfs: Path, free_bytes: int, path: str, report: Report) -> OpenFile:
         """`rootfs` as a file system with so much room; made if it is missing. Raises `HostError` (`no_disk_image`)."""
@@ -136,19 +168,21 @@ class Images:
                     await make_disk(rootfs, target, free_bytes, path)
         return open_file(target)
 
-    async def _build(self, means: Means, rootfs: Path, key: _Key, report: Report) -> None:
-        base = await self.disk(rootfs, key.disk_bytes, means.path, report)
-        disk = Disk(base, (new_layer(self.directory, base.size),))
-        report(None, "booting the template")
+    async def _build(self, means: Means, source: Source, key: _Key, report: Report) -> None:
+        below = await source.disk()
+        disk = below.under(new_layer(self.directory, below.base.size))
+        report(None, "booting a machine")
         memory = OpenFile(ram.new_ram(key.memory_bytes))
         spec = SandboxSpec(quota=Quota(memory_bytes=key.memory_bytes), ttl_seconds=_BUILD_SECONDS)
-        async with booted(means, self._claims, Wish(spec), disk, memory) as awake:
-            for argv in WARM_UP:
-                with suppress(UserError):
-                    await awake.link.run(Command(argv, cwd="/", seconds=60.0))
-            await anyio.sleep(_SETTLE_SECONDS)
-            moment = await last_moment(awake, memory)
-        await anyio.to_thread.run_sync(_keep, moment, self.directory, key.directory)
+        with held(memory, *disk.files):
+            async with booted(means, self._claims, Wish(spec), disk, memory) as awake:
+                for argv in source.warm_up:
+                    with suppress(UserError):
+                        await awake.link.run(Command(argv, cwd="/", seconds=60.0))
+                await anyio.sleep(source.settle_seconds)
+                moment = await last_moment(awake, memory)
+            with held(moment.state):
+                await anyio.to_thread.run_sync(_keep, moment, self.directory, key.directory)
         await anyio.to_thread.run_sync(_remove_unused, self.directory)
 
 
@@ -210,9 +244,9 @@ def _bytes_in(rootfs: Path) -> int:
     return total
 
 
-def _key(means: Means, rootfs: Path, size: Size) -> _Key:
+def _key(means: Means, name: str, size: Size) -> _Key:
     return _Key(
-        template=rootfs.parent.name,
+        template=name,
         kernel=means.kernel.version,
         guest=means.guest.name,
         emulator=means.version,
@@ -246,10 +280,11 @@ def _remove_unused(directory: Path) -> None:
             shutil.rmtree(ram_file.parent, ignore_errors=True)
 
 
-def _load(home: Path, base: OpenFile) -> Moment:
+def _load(home: Path, below: Disk) -> Moment:
     os.utime(home)
     kept = open_file(home / "ram")
-    memory = OpenFile(ram.new_ram(os.fstat(kept.descriptor).st_size))
-    ram.copy_sparse(kept.descriptor, memory.descriptor)
+    with held(kept):
+        memory = OpenFile(ram.new_ram(kept.size))
+        ram.copy_sparse(kept.descriptor, memory.descriptor)
     ram.seal(memory.descriptor)
-    return Moment(memory, open_file(home / "state"), Disk(base, (open_file(home / "layer"),)))
+    return Moment(memory, open_file(home / "state"), below.under(open_file(home / "layer")))

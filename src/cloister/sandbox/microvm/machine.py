@@ -1,24 +1,22 @@
-"""One emulator for as long as its machine lives: its line, its last words, its time, its end and the reason for it."""
+"""One emulator for as long as its machine lives: its line, its monitor and how it is ended."""
 
 import os
 import signal
 import socket
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import anyio
-from anyio.abc import ByteReceiveStream, Process, TaskGroup, UNIXSocketStream
+from anyio.abc import UNIXSocketStream
 
 from cloister.core.errors import HostError
 from cloister.core.text import decode, one_line
 from cloister.sandbox._spawn import spawn
 from cloister.sandbox.cgroup import Cgroup
+from cloister.sandbox.lifetime import PARTING_SECONDS, Lifetime
 from cloister.sandbox.microvm.qmp import Qmp
-from cloister.sandbox.running import TTL_GRACE_SECONDS
 
-_PARTING_SECONDS = 1.0
-_TAIL_BYTES = 4_096
 _KILLED = (-9, 137)
 _OFF = "reboot: Restarting system"
 """What every machine's console says at its end."""
@@ -27,21 +25,12 @@ _ALLOCATOR = {"MALLOC_ARENA_MAX": "1", "MALLOC_TOP_PAD_": "4194304"}
 """The emulator's memory grows in large steps; in a thread of its own it would ask the kernel for each page."""
 
 
-@dataclass(slots=True)
-class Machine:
+@dataclass(slots=True, kw_only=True)
+class Machine(Lifetime):
     """One machine as the host sees it from outside."""
 
-    process: Process
-    cgroup: Cgroup
     link: UNIXSocketStream
     monitor: Qmp
-    ttl_ends: float
-    """By `anyio.current_time()`."""
-    tasks: TaskGroup
-    reason: str = ""
-    """Why it is gone, in one sentence; empty while it lives and when nothing outside explains it."""
-    ended: anyio.Event = field(default_factory=anyio.Event)
-    _tail: bytearray = field(default_factory=bytearray)
 
     @property
     def last_words(self) -> str:
@@ -56,50 +45,21 @@ class Machine:
                 return pid
         raise HostError("emulator_failed", "The emulator of the machine is gone.")
 
-    def ends_with(self, lost: anyio.Event) -> None:
-        """From now on it is killed when `lost` happens and it does not end by itself soon."""
-        self.tasks.start_soon(self._follow, lost)
-
-    async def _follow(self, lost: anyio.Event) -> None:
-        await lost.wait()
-        with anyio.move_on_after(_PARTING_SECONDS):
-            await self.ended.wait()
-        self.cgroup.kill()
-
     async def close(self) -> None:
         """End it from our side. Nothing in it is worth waiting for."""
         self.reason = self.reason or "The sandbox was closed."
         # The emulator first: who waits for it then reaps it, which a kill of both would leave to others.
         with suppress(HostError, ProcessLookupError):
             os.kill(self.pid(), signal.SIGKILL)
-        with anyio.move_on_after(_PARTING_SECONDS):
+        with anyio.move_on_after(PARTING_SECONDS):
             await self.ended.wait()
         self.cgroup.kill()
         await self.ended.wait()
 
-    async def listen(self, stream: ByteReceiveStream) -> None:
-        async for data in stream:
-            self._tail += data
-            del self._tail[:-_TAIL_BYTES]
-
-    async def watch(self) -> None:
-        """Wait for the end, and bring it about when the time is up."""
-        with anyio.move_on_at(self.ttl_ends + TTL_GRACE_SECONDS):
-            await self.process.wait()
-        if self.process.returncode is None:
-            self.cgroup.kill()
-            await self.process.wait()
-        self.reason = self.reason or self._find_reason()
-        self.cgroup.kill()
-        self.ended.set()
-
-    def _find_reason(self) -> str:
-        if anyio.current_time() >= self.ttl_ends:
-            return "The sandbox reached the end of its time to live."
+    def explain(self) -> str:
         if self.cgroup.oom_kills() and self.process.returncode in _KILLED:
             return "The sandbox ran out of memory: the kernel killed its virtual machine."
-        said = self.last_words
-        return f"The sandbox ended: {said.rstrip('.')}." if said else ""
+        return ""
 
 
 Plan = Callable[[int, int], tuple[Sequence[str], Sequence[int]]]
@@ -125,7 +85,14 @@ async def started(plan: Plan, path: str, cgroup: Cgroup, ttl_seconds: float) -> 
                 os.close(descriptor)
             given = ()
             link, monitor = await UNIXSocketStream.from_socket(ours[0]), await Qmp.over(ours[1])
-            machine = Machine(process, cgroup, link, monitor, anyio.current_time() + ttl_seconds, tasks)
+            machine = Machine(
+                process=process,
+                cgroup=cgroup,
+                link=link,
+                monitor=monitor,
+                ttl_ends=anyio.current_time() + ttl_seconds,
+                tasks=tasks,
+            )
             for stream in (process.stdout, process.stderr):
                 if stream is not None:
                     tasks.start_soon(machine.listen, stream)

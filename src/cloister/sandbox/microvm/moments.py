@@ -15,7 +15,7 @@ import anyio
 from cloister.core.errors import HostError
 from cloister.sandbox.microvm import qemu, ram
 from cloister.sandbox.microvm.boot import Awake, Moment
-from cloister.sandbox.microvm.disks import Disk, OpenFile
+from cloister.sandbox.microvm.disks import Disk, OpenFile, held
 from cloister.sandbox.microvm.qmp import Qmp
 from cloister.sandbox.microvm.stream import with_pages
 
@@ -48,23 +48,30 @@ class Fork:
 async def fork_moment(awake: Awake, disk: Disk, base: OpenFile, top: OpenFile) -> Fork:
     """Of a machine that began with the memory `base`; its disk goes on in `top`."""
     written = OpenFile(ram.new_ram(os.fstat(base.descriptor).st_size))
-    with mmap.mmap(written.descriptor, 0) as target:
-        # Once while it still runs: what is wrong by then is copied again, into pages that are there already.
-        await anyio.to_thread.run_sync(_copy_written, awake, base, target)
-        async with awake.link.held(), _stopped(awake) as began:
-            state = await _save_devices(awake.machine.monitor)
-            runs = await anyio.to_thread.run_sync(_copy_written, awake, base, target)
-            # Last, because it is the only thing that changes the machine: until here it can go on as it was.
-            await _grow(awake, len(disk.layers) + 1, top)
-        pause = time.monotonic() - began
-        if sum(end - begin for begin, end in runs) <= CARRIED_BYTES:
-            state = await anyio.to_thread.run_sync(_carry, state, target, runs)
-        else:
-            await anyio.to_thread.run_sync(ram.fill_holes, base.descriptor, target, runs)
-            base = written
-    if base is written:
-        ram.seal(written.descriptor)
-    return Fork(Moment(base, state, disk), disk.under(top), pause)
+    try:
+        with mmap.mmap(written.descriptor, 0) as target:
+            # Once while it still runs: what is wrong by then is copied again, into pages that are there already.
+            await anyio.to_thread.run_sync(_copy_written, awake, base, target)
+            async with awake.link.held(), _stopped(awake) as began:
+                state = await _save_devices(awake.machine.monitor)
+                runs = await anyio.to_thread.run_sync(_copy_written, awake, base, target)
+                # Last, because it is the only thing that changes the machine: until here it can go on as it was.
+                await grow(awake, len(disk.layers) + 1, top)
+            pause = time.monotonic() - began
+            carried = sum(end - begin for begin, end in runs) <= CARRIED_BYTES
+            if carried:
+                with held(state):
+                    state = await anyio.to_thread.run_sync(_carry, state, target, runs)
+            else:
+                await anyio.to_thread.run_sync(ram.fill_holes, base.descriptor, target, runs)
+        if not carried:
+            ram.seal(written.descriptor)
+    except BaseException:
+        written.close()
+        raise
+    if carried:
+        written.close()
+    return Fork(Moment(base if carried else written, state, disk), disk.under(top), pause)
 
 
 def _carry(state: OpenFile, target: mmap.mmap, runs: Sequence[ram.Run]) -> OpenFile:
@@ -106,7 +113,7 @@ async def _save_devices(monitor: Qmp) -> OpenFile:
     return state
 
 
-async def _grow(awake: Awake, number: int, top: OpenFile) -> None:
+async def grow(awake: Awake, number: int, top: OpenFile) -> None:
     """Put `top`, which is the layer of that number, on the disk; what was on top is not written any more."""
     monitor = awake.machine.monitor
     overlay = {"node": qemu.node(number - 1), "overlay": qemu.node(number)}

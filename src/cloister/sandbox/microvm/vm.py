@@ -8,13 +8,14 @@ import os
 import shutil
 import time
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import anyio
 import msgspec
 
+from cloister.core.commands import Command
 from cloister.core.errors import HostError, SandboxLost, UserError
 from cloister.core.ids import OwnerId, SandboxId
 from cloister.core.records import Isolation, Quota
@@ -22,13 +23,16 @@ from cloister.sandbox import guest, plan, selftest
 from cloister.sandbox.api import Door, Report, Sandbox, SandboxInfo, SandboxSpec, SnapshotInfo, TierReport
 from cloister.sandbox.claims import Claims
 from cloister.sandbox.linked import Linked
-from cloister.sandbox.microvm import boot, qemu, ram
+from cloister.sandbox.microvm import boot, kept, qemu, ram
 from cloister.sandbox.microvm.boot import Awake, Means, Moment, Wish
 from cloister.sandbox.microvm.counter import counter_khz
-from cloister.sandbox.microvm.disks import Disk, OpenFile, new_layer
-from cloister.sandbox.microvm.image import Images, size_for
+from cloister.sandbox.microvm.disks import Disk, OpenFile, held, new_layer
+from cloister.sandbox.microvm.image import Images, Size, Source, size_for
 from cloister.sandbox.microvm.kernel import Kernels
-from cloister.sandbox.microvm.moments import fork_moment
+from cloister.sandbox.microvm.moments import fork_moment, grow
+from cloister.sandbox.snapshots import Origin, Snapshots, Subject, reference_in
+from cloister.sandbox.store import disk
+from cloister.sandbox.templates.building import locked
 from cloister.sandbox.templates.catalog import Templates
 
 ACCELERATORS: tuple[qemu.Accelerator, ...] = ("kvm", "tcg")
@@ -45,6 +49,10 @@ _NOT_TRIED = TierReport(
 _TRIAL = SandboxSpec(
     quota=Quota(cpus=1.0, memory_bytes=qemu.MEMORY_MIN, disk_bytes=16 * 1024**2), ttl_seconds=240.0
 )
+_SYNC_SECONDS = 60.0
+LAYERS_MAX = 200
+"""Of a disk: each is a file that the emulator has open, and one more place to look for what was written."""
+
 _INSTALL = "apt-get install --no-install-recommends qemu-system-x86"
 _FIX: dict[qemu.Accelerator, str] = {
     "kvm": "use a machine with hardware virtualization, or one whose host passes it on whole",
@@ -64,17 +72,27 @@ class MicrovmSandbox(Linked):
     """One running machine, as the rest of the house sees it."""
 
     def __init__(
-        self, host: "MicrovmHost", wish: Wish, info: SandboxInfo, awake: Awake, base: OpenFile
+        self,
+        host: "MicrovmHost",
+        wish: Wish,
+        info: SandboxInfo,
+        awake: Awake,
+        base: OpenFile,
+        files: ExitStack,
     ) -> None:
+        """`files` is what it holds open, and ends with it."""
         super().__init__(awake.link)
         self.info = info
         self.wish = wish
+        self.origin = wish.origin
         self.pause_seconds = 0.0
         """How long it stood still for its last fork."""
         self._host = host
         self._awake = awake
         self._base = base
         self._disk: Disk = awake.disk
+        self._began_with = len(awake.disk.layers) - 1
+        self._files = files
         self._copying = anyio.Lock()
         self._begun = 0
         self._waiting = 0
@@ -85,31 +103,89 @@ class MicrovmSandbox(Linked):
 
     async def snapshot(self, name: str | None = None) -> SnapshotInfo:
         """See `Sandbox.snapshot`."""
-        raise UserError(
-            "no_snapshots", "A virtual machine cannot be kept as a snapshot: fork it, or use another tier."
-        )
+        async with self._copying:
+            self._check_alive()
+            below = self._disk
+            written = kept.Written(below, len(below.layers) - self._began_with, self.info.quota.disk_bytes)
+            subject = Subject(self.info.id, "microvm", written, self.origin, self._divided)
+            try:
+                taken = await self._host.kept.take(subject, name)
+            except HostError:
+                self._check_alive()  # what the end of the machine brought about is its loss
+                raise
+            self.origin = Origin(taken.template, taken.id)
+            return taken
+
+    @asynccontextmanager
+    async def _divided(self) -> AsyncGenerator[None]:
+        """From the beginning of the block, what was written until then is not written any more."""
+        # Most of it while everything still runs; a template without the program pays below.
+        with suppress(UserError):
+            await self.run(Command(("sync",), cwd="/", seconds=_SYNC_SECONDS))
+        top = self._new_top()
+        async with self._link.held(quiet=True) as quiet:
+            if not quiet:
+                raise HostError(
+                    "snapshot_failed", "The files of the sandbox could not be brought to its disk."
+                )
+            await grow(self._awake, len(self._disk.layers) + 1, top)
+            self._disk = self._disk.under(top)
+        yield
+
+    def _new_top(self) -> OpenFile:
+        """A layer for what this machine writes next."""
+        if len(self._disk.layers) >= LAYERS_MAX:
+            raise HostError(
+                "too_many_copies", f"A virtual machine is copied at most {LAYERS_MAX} times: open a new one."
+            )
+        top = self._host.new_layer(self._disk.base.size)
+        # Held whatever comes: the emulator may have it on its disk even where what it is for failed afterwards.
+        self._files.enter_context(held(top))
+        return top
+
+    def _check_alive(self) -> None:
+        if self._awake.machine.ended.is_set() or self._link.lost.is_set():
+            raise SandboxLost(
+                self._awake.machine.reason
+                or self._link.reason
+                or "The sandbox was killed or ended by itself."
+            )
 
     async def wait_lost(self) -> str:
         await self._awake.machine.ended.wait()
         return self._awake.machine.reason or self._link.reason or "The sandbox was killed or ended by itself."
 
-    async def moment(self) -> Moment:
-        """This machine at a moment after the call. Those who wait for one at the same time get the same one."""
+    async def moment(self, files: ExitStack) -> Moment:
+        """This machine at a moment after the call, held open until `files` ends.
+
+        Those who wait for one at the same time get the same one.
+        """
         wanted = self._begun + 1
         self._waiting += 1
         try:
             async with self._copying:
-                if self._shared is None or self._shared.number < wanted:
+                shared = self._shared
+                if shared is None or shared.number < wanted:
                     self._begun += 1
-                    self._shared = _Shared(self._begun, await self._take_moment())
-                return self._shared.moment
+                    shared = _Shared(self._begun, await self._take_moment())
+                    self._share(shared)
+                files.enter_context(held(*shared.moment.files))
+                return shared.moment
         finally:
             self._waiting -= 1
             if self._waiting == 0:
-                self._shared = None
+                self._share(None)
+
+    def _share(self, shared: _Shared | None) -> None:
+        for file in shared.moment.files if shared else ():
+            file.hold()
+        for file in self._shared.moment.files if self._shared else ():
+            file.let_go()
+        self._shared = shared
 
     async def _take_moment(self) -> Moment:
-        top = self._host.new_layer(self._disk.base.size)
+        self._check_alive()
+        top = self._new_top()
         try:
             made = await fork_moment(self._awake, self._disk, self._base, top)
         except (HostError, LookupError, OSError) as error:
@@ -134,6 +210,7 @@ class MicrovmHost:
         self._templates = Templates(data_dir / "templates", path)
         self._kernels = Kernels(self._directory / "kernels", path)
         self._images = Images(self._directory / "images", self._claims)
+        self.kept = Snapshots(kept.Shelf(self._directory / "snapshots", self._images.directory))
         self._means: Means | None = None
         self._choosing = anyio.Lock()
 
@@ -141,23 +218,50 @@ class MicrovmHost:
     async def open(self, spec: SandboxSpec, door: Door | None = None) -> AsyncGenerator[Sandbox]:
         """See `Host.open`. Raises `HostError` with code `no_root`, `no_template`, `no_runtime` or `start_failed`."""
         plan.check_spec(spec)
-        rootfs = self._templates.find(spec.template)
-        _check_root()
-        if rootfs is None:
-            raise HostError(
-                "no_template", f"The template {spec.template} is not built yet: prepare it first."
-            )
-        means = await self._choose()
-        moment = await self._images.moment(means, rootfs, size_for(spec.quota), _silent)
-        async with self._opened(means, Wish(spec, door), moment, None) as sandbox:
+        if (reference := reference_in(spec.template)) is not None:
+            found, home = await self.kept.find(reference)
+            _check_root()
+            means = await self._choose()
+            # The room on its disk is what it was then.
+            quota = msgspec.structs.replace(spec.quota, disk_bytes=kept.disk_bytes(home))
+            spec = msgspec.structs.replace(spec, quota=quota)
+            origin, moment = Origin(found.template, found.id), await self._kept_moment(means, quota, home)
+        else:
+            rootfs = self._templates.find(spec.template)
+            _check_root()
+            if rootfs is None:
+                raise HostError(
+                    "no_template", f"The template {spec.template} is not built yet: prepare it first."
+                )
+            means = await self._choose()
+            origin, moment = Origin(spec.template), await self._moment(means, rootfs, spec.quota, _silent)
+        async with self._opened(means, Wish(spec, door, origin), moment) as sandbox:
             yield sandbox
+
+    async def _moment(self, means: Means, rootfs: Path, quota: Quota, report: Report) -> Moment:
+        size = size_for(quota)
+        source = self._images.template(rootfs, size, means.path, report)
+        return await self._images.moment(means, source, size, report)
+
+    async def _kept_moment(self, means: Means, quota: Quota, home: Path) -> Moment:
+        """A machine that has booted what was kept in `home`."""
+
+        async def opened() -> Disk:
+            return kept.load(home)
+
+        source = Source(home.name, opened, warm_up=(("true",),), settle_seconds=0.0)
+        size = Size(qemu.memory_for(quota.memory_bytes), 0)
+        return await self._images.moment(means, source, size, _silent)
 
     @asynccontextmanager
     async def fork(self, parent: MicrovmSandbox) -> AsyncGenerator[Sandbox]:
         """See `Sandbox.fork`."""
-        means, moment = await self._choose(), await parent.moment()
-        async with self._opened(means, parent.wish, moment, parent.info.id) as sandbox:
-            yield sandbox
+        means = await self._choose()
+        with ExitStack() as files:
+            moment = await parent.moment(files)
+            wish = replace(parent.wish, origin=parent.origin)
+            async with self._opened(means, wish, moment, parent.info.id) as sandbox:
+                yield sandbox
 
     async def prepare(self, template: str, report: Report) -> None:
         """See `Host.prepare`; raises as `Templates.prepare` and `open`, and `no_kernel`."""
@@ -165,7 +269,7 @@ class MicrovmHost:
         await self._kernels.prepare(report)
         rootfs = self._templates.find(template)
         if rootfs is not None:
-            await self._images.moment(await self._choose(), rootfs, size_for(Quota()), report)
+            await self._moment(await self._choose(), rootfs, Quota(), report)
 
     async def sweep(self) -> int:
         """See `Host.sweep`."""
@@ -202,28 +306,34 @@ class MicrovmHost:
         self._images.unload()
 
     async def snapshots(self) -> tuple[SnapshotInfo, ...]:
-        """None: a virtual machine is copied while it runs, by `fork`."""
-        return ()
+        """See `Host.snapshots`."""
+        return await self.kept.list()
 
     async def delete_snapshot(self, reference: str) -> None:
         """See `Host.delete_snapshot`."""
-        raise UserError("no_such_snapshot", f"There is no snapshot {reference} of a virtual machine.")
+        found, _ = await self.kept.find(reference)
+        await self.kept.delete(found.id)
+        self._images.forget(found.id)
 
     def new_layer(self, size_bytes: int) -> OpenFile:
         """A place for what a machine writes to its disk. Raises `HostError` (`no_disk`)."""
+        directory = self._images.directory
         try:
-            self._images.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return new_layer(self._images.directory, size_bytes)
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            disk.check_floor(directory, disk.floor_of(directory))
+            return new_layer(directory, size_bytes)
         except OSError as error:
-            raise HostError("no_disk", f"The disk of a sandbox cannot be made: {error.strerror}.") from error
+            raise disk.explained(error, "A new disk", directory, disk.floor_of(directory)) from error
 
     @asynccontextmanager
     async def _opened(
-        self, means: Means, wish: Wish, moment: Moment, parent: SandboxId | None
+        self, means: Means, wish: Wish, moment: Moment, parent: SandboxId | None = None
     ) -> AsyncGenerator[MicrovmSandbox]:
-        async with boot.woken(
-            means, self._claims, wish, moment, self.new_layer(moment.disk.base.size)
-        ) as awake:
+        top = self.new_layer(moment.disk.base.size)
+        async with AsyncExitStack() as stack:
+            files = stack.enter_context(ExitStack())
+            files.enter_context(held(top, *moment.files))
+            awake = await stack.enter_async_context(boot.woken(means, self._claims, wish, moment, top))
             now = time.time()
             info = SandboxInfo(
                 id=awake.name.sandbox,
@@ -235,7 +345,7 @@ class MicrovmHost:
                 parent=parent,
                 fork=None if parent is None else "memory",
             )
-            yield MicrovmSandbox(self, wish, info, awake, moment.ram)
+            yield MicrovmSandbox(self, wish, info, awake, moment.ram, files)
 
     async def _report(self, accelerator: qemu.Accelerator, *, again: bool) -> selftest.RuntimeReport:
         if accelerator == "kvm" and not os.access(_KVM, os.R_OK | os.W_OK):
@@ -285,16 +395,23 @@ class MicrovmHost:
         """The self-test: a machine with nothing on its disk, booted, which has to write and read a file."""
         _check_root()
         means = await self._means_with(emulator, "trial", accelerator)
+        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # Alone: others may begin on this data directory at the same time.
+        async with locked(self._directory / ".lock-trial", _silent):
+            await self._try_alone(means)
+
+    async def _try_alone(self, means: Means) -> None:
         rootfs = self._directory / "trial" / "rootfs"
         _bare_root(rootfs)
         try:
             base = await self._images.disk(rootfs, _TRIAL.quota.disk_bytes, self._path, _silent)
-            disk = Disk(base, (self.new_layer(base.size),))
+            trial = Disk(base, (self.new_layer(base.size),))
             memory = OpenFile(ram.new_ram(qemu.MEMORY_MIN))
-            async with boot.booted(means, self._claims, Wish(_TRIAL), disk, memory) as awake:
-                await awake.link.write("/work/trial", b"it works")
-                if await awake.link.read("/work/trial") != b"it works":
-                    raise HostError("trial_failed", "A file was not read as it was written.")
+            with held(memory, *trial.files):
+                async with boot.booted(means, self._claims, Wish(_TRIAL), trial, memory) as awake:
+                    await awake.link.write("/work/trial", b"it works")
+                    if await awake.link.read("/work/trial") != b"it works":
+                        raise HostError("trial_failed", "A file was not read as it was written.")
         finally:
             shutil.rmtree(rootfs.parent, ignore_errors=True)
 

@@ -30,6 +30,7 @@ from cloister.sandbox.templates.recipes import (
     Packages,
     Recipe,
     Repository,
+    Snapshot,
     check,
     check_name,
     directory_of,
@@ -150,10 +151,10 @@ class Templates:
                     return await oci.build_image(work, recipe)
                 case Dockerfile():
                     return await oci.build_dockerfile(work, recipe)
-                case Devcontainer() | Repository():
+                case Devcontainer() | Repository() | Snapshot():
                     raise HostError(
                         "no_template",
-                        f"The template {name} holds a repository: `cloister template build {name}`.",
+                        f"The template {name} is made in a sandbox: `cloister template build {name}`.",
                     )
 
         await self.build(name, base, report, again=again)

@@ -77,7 +77,16 @@ class Repository(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
     """How old it may get while a server runs."""
 
 
-Recipe = Packages | Oci | Dockerfile | Devcontainer | Repository
+class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="snapshot"):
+    """The files that a snapshot kept."""
+
+    snapshot: str
+    """Its name or id."""
+    env: dict[str, str] = {}
+    """Added to what commands in the sandbox found."""
+
+
+Recipe = Packages | Oci | Dockerfile | Devcontainer | Repository | Snapshot
 
 BUILT_IN: dict[str, Recipe] = {
     "default": Packages(
@@ -132,6 +141,8 @@ def check(recipe: Recipe) -> None:
                 raise _bad("`dockerfile` is a path inside `context`.")
         case Devcontainer() | Repository():
             _check_word("repo", recipe.repo)
+        case Snapshot():
+            _check_word("snapshot", recipe.snapshot)
     if isinstance(recipe, Repository) and not 1 <= recipe.minutes <= 100_000:
         raise _bad("`minutes` is between 1 and 100,000.")
     if not isinstance(recipe, Devcontainer | Repository):
