@@ -1,6 +1,7 @@
 """What every test gets. A test that needs sandboxes asks for `host` and is skipped, by reason, where there are none."""
 
 import os
+import signal
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -16,6 +17,11 @@ from cloister.sandbox import cgroup, plan
 from cloister.sandbox.container import ContainerHost
 from cloister.sandbox.microvm.vm import MicrovmHost
 from cloister.sandbox.owners import Owners
+
+# A suite that was started in the background has Ctrl-C ignored, and so would every process it starts.
+for ctrl in (signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(ctrl) is signal.SIG_IGN:
+        signal.signal(ctrl, signal.default_int_handler if ctrl is signal.SIGINT else signal.SIG_DFL)
 
 PATH = os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
 
