@@ -324,6 +324,14 @@ def test_help_lists_every_command_without_colours(cloister: Cloister) -> None:
             "sandbox",
             "template",
             "model",
+            "tree",
+            "fork",
+            "rewind",
+            "compare",
+            "rm",
+            "budget",
+            "policy",
+            "token",
         ]
     )
 

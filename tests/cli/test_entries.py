@@ -13,14 +13,14 @@ def shown(body: ToolReturned | ChecksRan | PromptReceived) -> list[str]:
 
 def test_short_fields_share_the_head_line() -> None:
     assert shown(ToolReturned(1, "c1", "bash", True, "ok", 0.25, 0)) == [
-        "ToolReturned attempt=1 call=c1 tool=bash ok=true text=ok seconds=0.250 exit_code=0"
+        "ToolReturned attempt=1 call=c1 tool=bash ok=true text=ok seconds=0.250 exit_code=0 origin=tool"
     ]
 
 
 def test_long_texts_are_whole_and_indented() -> None:
     text = "\n".join(f"line {number}" for number in range(200))
     assert shown(PromptReceived(text, "ann")) == [
-        "PromptReceived who=ann",
+        "PromptReceived who=ann origin=user",
         "      text:",
         *(f"        line {number}" for number in range(200)),
     ]
@@ -51,4 +51,4 @@ def test_records_inside_an_event_are_written_out() -> None:
 
 def test_a_terminal_escape_in_the_log_stays_text() -> None:
     lines = shown(PromptReceived("\x1b[2Jgone\x07", "ann\x1b]0;x\x07"))
-    assert lines == ["PromptReceived text=gone\\x07 who=ann"]
+    assert lines == ["PromptReceived text=gone\\x07 who=ann origin=user"]

@@ -155,7 +155,7 @@ class Stage:
         return (ran.out + ran.err).decode(errors="replace")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def tier(request: pytest.FixtureRequest) -> TierName:
     """The door is the same for all; what differs between tiers is tried on each."""
     return getattr(request, "param", "container")

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 SECONDS = 90
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def tier() -> TierName:
     """The clients are the same on every tier, and so is the way to the door."""
     return "container"

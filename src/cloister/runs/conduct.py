@@ -154,8 +154,8 @@ class _Conductor:
         assert isinstance(admitted, RunAdmitted)  # noqa: S101  (event 1 by the backbone's contract)
         if sum(isinstance(event.body, RunClaimed) for event in events) > 1:
             await self._journal.append(RunResumed(events[-1].seq))
-        base = await self._fetch(admitted)
         async with self._means.models(admitted.request) as unpaid:
+            base = await self._fetch(admitted)
             admitted = await self._govern(admitted, base, unpaid)
             allowed = AllowedModels(unpaid, self._means.policy)
             models = BudgetedModels(allowed, self._means.purse(admitted.request, self._journal))
