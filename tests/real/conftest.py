@@ -22,7 +22,7 @@ pytest.register_assert_rewrite("tests.real.trials")
 TEMPLATE = "real"
 PACKAGES = (
     *("python3", "python3-pytest", "git", "ripgrep", "nodejs", "node-tape", "gcc", "libc6-dev"),
-    *("openjdk-17-jdk-headless", "junit5"),
+    *("openjdk-17-jdk-headless", "junit5", "libcommons-lang3-java"),
 )
 
 RunIt = Callable[[NewRun], Awaitable[tuple[Event, ...]]]
