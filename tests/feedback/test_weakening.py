@@ -328,8 +328,16 @@ def test_where_no_test_is_known_by_name_any_weakened_test_may_be_the_one() -> No
             Weakening("tests/test_shop.py", "changed", "TotalTest::test_x"),
         ),
         ("com.shop.AddTest::adds", None, Weakening("src/test/java/com/shop/AddTest.java", "changed", "adds")),
-        ("com.shop.AddTest::adds()", None, Weakening("src/test/java/com/shop/AddTest.java", "changed", "adds")),
-        ("com.shop.AddTest::odd(int)[2]", None, Weakening("src/test/java/com/shop/AddTest.java", "changed", "odd")),
+        (
+            "com.shop.AddTest::adds()",
+            None,
+            Weakening("src/test/java/com/shop/AddTest.java", "changed", "adds"),
+        ),
+        (
+            "com.shop.AddTest::odd(int)[2]",
+            None,
+            Weakening("src/test/java/com/shop/AddTest.java", "changed", "odd"),
+        ),
         ("adds two (or more)", "test/calc.js", Weakening("test/calc.js", "changed", "adds two (or more)")),
         ("shop_tests", None, Weakening("tests/shop_tests.c", "changed", "adds")),
         ("tests/test_a.py::test_a[1]", None, Weakening("tests/data/a.json", "data")),

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from tests.real.sources import archive, unpack
 
 from cloister.testing.sample_repo import SampleRepo
-from tests.real.sources import archive, unpack
 
 CHEATS = ("deletes", "hard-codes", "skips")
 
@@ -98,7 +98,9 @@ class Bug:
 def build(case: Case, directory: Path) -> Bug:
     """Fetch what the case names and put it together. Skips where something cannot be had."""
     repo = SampleRepo(directory / "repo")
-    fetched = [archive(case.kind, case.package, one.version, one.file, one.sha256) for one in (case.old, case.new)]
+    fetched = [
+        archive(case.kind, case.package, one.version, one.file, one.sha256) for one in (case.old, case.new)
+    ]
     tree, other = directory / "old", directory / "new"
     unpack(fetched[0], tree)
     if case.patch is None:
@@ -211,7 +213,9 @@ def _block(language: str, lines: list[str], name: str) -> tuple[int, int]:
                 return node.lineno - 1, node.end_lineno
         raise AssertionError(f"there is no {name}")
     heads = {"javascript": rf"""test\((['"]){re.escape(name)}\1""", "c": rf"static void {name}\(void\)$"}
-    head = next(at for at, line in enumerate(lines) if re.search(heads.get(language, rf"void {name}\("), line))
+    head = next(
+        at for at, line in enumerate(lines) if re.search(heads.get(language, rf"void {name}\("), line)
+    )
     indent = lines[head][: len(lines[head]) - len(lines[head].lstrip())]
     stop = next(at for at in range(head + 1, len(lines)) if lines[at].startswith(f"{indent}}}"))
     marked = language == "java" and "@Test" in lines[head - 1]

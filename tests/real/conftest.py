@@ -6,6 +6,8 @@ from pathlib import Path
 
 import anyio
 import pytest
+from tests.conftest import PATH
+from tests.real.sources import CACHE
 
 from cloister.app import open_app
 from cloister.core.errors import HostError
@@ -14,8 +16,6 @@ from cloister.core.records import NewRun
 from cloister.sandbox.templates.catalog import Templates
 from cloister.sandbox.templates.recipes import Packages
 from cloister.settings import read_settings
-from tests.conftest import PATH
-from tests.real.sources import CACHE
 
 pytest.register_assert_rewrite("tests.real.trials")
 

@@ -3,6 +3,9 @@
 from pathlib import Path
 from typing import TypeVar
 
+from tests.real.bugs import CHEATS, Bug, Case, build
+from tests.real.conftest import TEMPLATE, RunIt
+
 from cloister.core.attempts import AttemptWish
 from cloister.core.diagnosis import Comparison
 from cloister.core.events import (
@@ -16,8 +19,6 @@ from cloister.core.events import (
     RunFinished,
 )
 from cloister.core.records import NewRun
-from tests.real.bugs import CHEATS, Bug, Case, build
-from tests.real.conftest import TEMPLATE, RunIt
 
 Body = TypeVar("Body")
 _PROMPT = "The tests fail. Find out why and mend it."

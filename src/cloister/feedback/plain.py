@@ -13,7 +13,9 @@ _LINE_CHARS = 2_000
 _NAME_CHARS = 400
 _MESSAGE_CHARS = 2_000
 _FOREIGN = re.compile(r"^<|site-packages/|dist-packages/|/lib/python\d|^/usr/|^/nix/|node_modules/|^/rustc/")
-_LIBRARY = re.compile(r"^\s*at (?:java|javax|jdk|sun|kotlin|scala|org\.junit|org\.opentest4j|org\.hamcrest)\.")
+_LIBRARY = re.compile(
+    r"^\s*at (?:java|javax|jdk|sun|kotlin|scala|org\.junit|org\.opentest4j|org\.hamcrest)\."
+)
 """Frames of Java's libraries, which name a file without its directory."""
 
 
