@@ -171,6 +171,13 @@ int CDECL main(void)
         ("src/lib.rs", RUST, "    #[test]\n", "    #[test]\n    #[ignore]\n", ("adds", "skipped")),
         ("AddTest.java", JAVA, "(3,", "(-1,", ("adds", "changed")),
         ("AddTest.java", JAVA, "    @Test\n", "    @Test\n    @Disabled\n", ("adds", "skipped")),
+        (
+            "AddTest.java",
+            JAVA,
+            "    @Test\n",
+            "    @org.junit.jupiter.api.Disabled\n    @Test\n",
+            ("adds", "skipped"),
+        ),
         ("shop_tests.c", C, "(3,", "(-1,", ("adds", "changed")),
         ("shop_tests.c", C, "    TEST_", "    TEST_IGNORE();\n    TEST_", ("adds", "skipped")),
         ("tests/shop.c", C, "    RUN_TEST(adds);\n", "", ("main", "changed")),

@@ -40,12 +40,12 @@ def archive(kind: str, package: str, version: str, file: str, sha256: str) -> Pa
         with tempfile.TemporaryDirectory(dir=CACHE) as name:
             try:
                 _FETCH[kind](package, version, file, Path(name))
-                found = Path(name) / file
-                if not found.is_file():
+                if not (Path(name) / file).is_file():
                     raise CannotFetch(f"it has no {file}")
             except (CannotFetch, HostError, OSError, subprocess.SubprocessError) as error:
                 pytest.skip(f"{package} {version} cannot be fetched here: {error}")
-            found.replace(kept)
+            for found in Path(name).iterdir():  # Debian's come in several files at a time
+                found.replace(kept.with_name(found.name))
     digest = hashlib.sha256(kept.read_bytes()).hexdigest()
     if digest != sha256:
         kept.unlink()

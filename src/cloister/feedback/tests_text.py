@@ -36,7 +36,7 @@ _LANGUAGES = {
 _SKIPS = re.compile(
     r"\b(?:it|test|describe|context|suite|specify)\.(?:skip|todo|failing|fixme)\b|\bx(?:it|test|describe|context)\(|"
     r"\bskip: *(?:true|['\"])|\btodo: *(?:true|['\"])|\bthis\.skip\(|\.skip\(|"
-    r"\bt\.Skip(?:f|Now)?\(|#\[ignore\b|@Disabled\b|@Ignore\b|\bGTEST_SKIP\(|\bDISABLED_|\bSKIP\(|\bTEST_IGNORE(?:_MESSAGE)?\("
+    r"\bt\.Skip(?:f|Now)?\(|#\[ignore\b|@(?:[\w.]{1,80}\.)?(?:Disabled|Ignore)\b|\bGTEST_SKIP\(|\bDISABLED_|\bSKIP\(|\bTEST_IGNORE(?:_MESSAGE)?\("
 )
 _ENDS_EARLY = re.compile(r"^(?:return\b|throw\b|process\.exit|os\.Exit|std::process::exit|exit\()")
 
