@@ -186,7 +186,7 @@ async def test_a_check_that_was_told_to_be_green_is_not(
 
     found = await place.proof("Fix the failing test")
 
-    assert (found.green, found.fixed) == (False, ("make test",))
+    assert (found.green, found.fixed) == (False, ())
     assert "the target test was changed" in found.weakened[0]
 
 

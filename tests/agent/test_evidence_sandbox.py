@@ -56,6 +56,10 @@ ENDS: dict[str, tuple[dict[str, str], Comparison]] = {
         {TEST_FILE: TESTS.replace("27", "20")},
         Comparison(passed=2, weakened=(f"{RED} (the test was changed)",)),
     ),
+    "another expectation in what git is told is binary": (
+        {TEST_FILE: TESTS.replace("27", "20"), ".gitattributes": "*.py binary\n"},
+        Comparison(passed=2, weakened=(f"{RED} (the test was changed)",)),
+    ),
     "no test": (
         {TEST_FILE: TESTS.replace("test_discount", "check_discount")},
         Comparison(passed=1, missing=(RED,), weakened=(f"{RED} (the test was deleted)",)),

@@ -134,6 +134,18 @@ describe("add", () => {
 GO = 'func TestAdd(t *testing.T) {\n\tif Add(1, 2) != 3 {\n\t\tt.Fatal("no")\n\t}\n}\n\nfunc TestZero(t *testing.T) {\n\tneed(t, 0)\n}\n'
 RUST = "#[cfg(test)]\nmod tests {\n    #[test]\n    fn adds() {\n        assert_eq!(add(1, 2), 3);\n    }\n\n    fn helper() {}\n}\n"
 JAVA = "class AddTest {\n    @Test\n    void adds() {\n        assertEquals(3, add(1, 2));\n    }\n}\n"
+C = """\
+static void adds(void)
+{
+    TEST_ASSERT_EQUAL_INT(3, add(1, 2));
+}
+
+int CDECL main(void)
+{
+    RUN_TEST(adds);
+    return UNITY_END();
+}
+"""
 
 
 @pytest.mark.parametrize(
@@ -159,6 +171,17 @@ JAVA = "class AddTest {\n    @Test\n    void adds() {\n        assertEquals(3, a
         ("src/lib.rs", RUST, "    #[test]\n", "    #[test]\n    #[ignore]\n", ("adds", "skipped")),
         ("AddTest.java", JAVA, "(3,", "(-1,", ("adds", "changed")),
         ("AddTest.java", JAVA, "    @Test\n", "    @Test\n    @Disabled\n", ("adds", "skipped")),
+        (
+            "AddTest.java",
+            JAVA,
+            "    @Test\n",
+            "    @org.junit.jupiter.api.Disabled\n    @Test\n",
+            ("adds", "skipped"),
+        ),
+        ("shop_tests.c", C, "(3,", "(-1,", ("adds", "changed")),
+        ("shop_tests.c", C, "    TEST_", "    TEST_IGNORE();\n    TEST_", ("adds", "skipped")),
+        ("tests/shop.c", C, "    RUN_TEST(adds);\n", "", ("main", "changed")),
+        ("tests/shop.c", C, "void adds(void)", "void adds_two(void)", ("adds", "deleted")),
     ],
 )
 def test_tests_in_other_languages_are_compared_by_their_lines(
@@ -168,11 +191,21 @@ def test_tests_in_other_languages_are_compared_by_their_lines(
     assert expected in found(path, text, text.replace(old, new))
 
 
-@pytest.mark.parametrize(("path", "text"), [("a.test.js", SCRIPT), ("a_test.go", GO), ("src/lib.rs", RUST)])
+def test_a_file_that_is_called_tests_is_one() -> None:
+    for path in ("tests.py", "shop/tests.py", "test.py"):
+        assert may_matter(path)
+        assert found(path, PYTHON, PYTHON.replace("== 27", "== 20")) != []
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [("a.test.js", SCRIPT), ("a_test.go", GO), ("src/lib.rs", RUST), ("tests/shop.c", C)],
+)
 def test_a_comment_or_another_indent_is_no_change(path: str, text: str) -> None:
     changed = "// why\n" + text.replace("expect(add(1", "  expect(add(1").replace(
         "assert_eq", "// so\n        assert_eq"
     )
+    changed = changed.replace("    TEST_", "    /* so */\n        TEST_")
 
     assert found(path, text, changed) == []
 
@@ -284,8 +317,9 @@ def test_where_no_test_is_known_by_name_any_weakened_test_may_be_the_one() -> No
     base, now = Diagnosis("make test", 2, 1.0), Diagnosis("make test", 0, 1.0)
     weak = Weakening("tests/run.c", "changed", "test_a")
 
-    assert compare([base], [now]).green
-    assert not compare([base], [Diagnosis("make test", 0, 1.0, weakened=(weak,))]).green
+    assert (compare([base], [now]).green, compare([base], [now]).fixed) == (True, ("make test",))
+    bent = compare([base], [Diagnosis("make test", 0, 1.0, weakened=(weak,))])
+    assert (bent.green, bent.fixed) == (False, ())
 
 
 @pytest.mark.parametrize(
@@ -301,6 +335,18 @@ def test_where_no_test_is_known_by_name_any_weakened_test_may_be_the_one() -> No
             Weakening("tests/test_shop.py", "changed", "TotalTest::test_x"),
         ),
         ("com.shop.AddTest::adds", None, Weakening("src/test/java/com/shop/AddTest.java", "changed", "adds")),
+        (
+            "com.shop.AddTest::adds()",
+            None,
+            Weakening("src/test/java/com/shop/AddTest.java", "changed", "adds"),
+        ),
+        (
+            "com.shop.AddTest::odd(int)[2]",
+            None,
+            Weakening("src/test/java/com/shop/AddTest.java", "changed", "odd"),
+        ),
+        ("adds two (or more)", "test/calc.js", Weakening("test/calc.js", "changed", "adds two (or more)")),
+        ("shop_tests", None, Weakening("tests/shop_tests.c", "changed", "adds")),
         ("tests/test_a.py::test_a[1]", None, Weakening("tests/data/a.json", "data")),
         ("a.test.js::x", None, Weakening("__snapshots__/a.test.js.snap", "data")),
     ],

@@ -50,7 +50,8 @@ async def weakened_tests(computer: Computer) -> tuple[Weakening, ...]:
     found: list[Version] = []
     wanted = [name for name in _names(listed.out) if may_matter(name)][:_FILES]
     if wanted:
-        options = ("--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", WHOLE)
+        # As text whatever the files or their attributes say: what git takes for binary it would not show.
+        options = ("--text", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", WHOLE)
         shown = await computer.run(_git("diff", *options, _BASE, "--", *wanted))
         found.extend(versions(decode(shown.out)))
     others = await computer.run(_git("ls-files", "-z", "--others", "--exclude-standard"))

@@ -39,6 +39,7 @@ from cloister.feedback.formats.stacks import stacks
 from cloister.feedback.formats.tap import tap
 from cloister.feedback.formats.traceback import tracebacks
 from cloister.feedback.formats.unittest_text import unittest_text
+from cloister.feedback.formats.unity_text import unity_text
 from cloister.feedback.formats.vitest_text import vitest_text
 
 _TESTS: tuple[Parser, ...] = (
@@ -57,6 +58,7 @@ _TESTS: tuple[Parser, ...] = (
     go_text,
     cargo_text,
     ctest_text,
+    unity_text,
 )
 _COMPLAINTS: tuple[Parser, ...] = (
     sarif,

@@ -13,6 +13,10 @@ _LINE_CHARS = 2_000
 _NAME_CHARS = 400
 _MESSAGE_CHARS = 2_000
 _FOREIGN = re.compile(r"^<|site-packages/|dist-packages/|/lib/python\d|^/usr/|^/nix/|node_modules/|^/rustc/")
+_LIBRARY = re.compile(
+    r"^\s*at (?:java|javax|jdk|sun|kotlin|scala|org\.junit|org\.opentest4j|org\.hamcrest)\."
+)
+"""Frames of Java's libraries, which name a file without its directory."""
 
 
 def lines(data: bytes) -> list[str]:
@@ -89,7 +93,9 @@ def place_in_stack(text: Sequence[str]) -> tuple[str, int | None] | None:
     """The first frame of a stack that lies in the repository: `at f (file:line:column)` and its kin."""
     for line in text[:200]:
         place = _frame(line)
-        if place is not None and not is_foreign(place[0]) and "." in place[0]:
+        if place is None or _LIBRARY.match(line):
+            continue
+        if not is_foreign(place[0]) and "." in place[0]:
             return path(place[0]), place[1]
     return None
 

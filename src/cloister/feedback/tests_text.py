@@ -14,8 +14,10 @@ _HEADS: dict[str, re.Pattern[str]] = {
     "java": re.compile(
         r"^\s*(?:@Test\b.{0,100})?(?:public |private |protected )?(?:void|fun) (\w{1,200}|`[^`]{1,200}`)\s*\("
     ),
+    # Any function: which of them are tests is told elsewhere, by `RUN_TEST` and the like, and the rest helps them.
     "c": re.compile(
-        r"^\s*(?:TEST(?:_F|_P)?\s*\(([\w, ]{1,200})\)|(?:static )?(?:void|int) (test\w{0,200})\s*\(|TEST_CASE\s*\(\s*\"(.{1,200}?)\")"
+        r"^\s*(?:TEST(?:_F|_P)?\s*\(([\w, ]{1,200})\)|TEST_CASE\s*\(\s*\"(.{1,200}?)\")|"
+        r"^(?:static |inline )?(?:const |unsigned |struct )?[A-Za-z_]\w{0,60}[ *]{1,4}(?:[A-Z_]{1,60} )?(\w{1,200})\s*\([^;]{0,400}$"
     ),
 }
 _LANGUAGES = {
@@ -34,7 +36,7 @@ _LANGUAGES = {
 _SKIPS = re.compile(
     r"\b(?:it|test|describe|context|suite|specify)\.(?:skip|todo|failing|fixme)\b|\bx(?:it|test|describe|context)\(|"
     r"\bskip: *(?:true|['\"])|\btodo: *(?:true|['\"])|\bthis\.skip\(|\.skip\(|"
-    r"\bt\.Skip(?:f|Now)?\(|#\[ignore\b|@Disabled\b|@Ignore\b|\bGTEST_SKIP\(|\bDISABLED_|\bSKIP\("
+    r"\bt\.Skip(?:f|Now)?\(|#\[ignore\b|@(?:[\w.]{1,80}\.)?(?:Disabled|Ignore)\b|\bGTEST_SKIP\(|\bDISABLED_|\bSKIP\(|\bTEST_IGNORE(?:_MESSAGE)?\("
 )
 _ENDS_EARLY = re.compile(r"^(?:return\b|throw\b|process\.exit|os\.Exit|std::process::exit|exit\()")
 

@@ -17,7 +17,7 @@ _TEST_PLACE = re.compile(
     r"(?:^|/)(?:tests?|__tests__|spec|specs|testdata|__snapshots__|fixtures|golden)/", re.IGNORECASE
 )
 _TEST_FILE = re.compile(
-    r"(?:^|/)(?:test_[^/]*|[^/]*_test|[^/]*Tests?|[^/]*Spec|[^/]*[._-](?:test|spec))\.[A-Za-z]{1,4}$|(?:^|/)conftest\.py$"
+    r"(?:^|/)(?:tests?|test_[^/]*|[^/]*_tests?|[^/]*Tests?|[^/]*Spec|[^/]*[._-](?:test|spec))\.[A-Za-z]{1,4}$|(?:^|/)conftest\.py$"
 )
 _CODE = re.compile(
     r"\.(?:py|pyi|js|jsx|ts|tsx|mjs|cjs|mts|cts|go|rs|java|kt|scala|c|cc|cpp|cxx|h|hpp|rb|php|swift|sh)$"

@@ -65,12 +65,16 @@ def _is_of(test: TestResult, one: Weakening) -> bool:
         return False
     if names_file and test.name == file:
         return True
+    stem, _, ending = one.file.rpartition("/")[2].rpartition(".")
+    if ending in ("c", "cc", "cpp", "cxx") and test.name == stem:
+        return True  # CTest knows programs, which are named like the file they are made from
     last = one.test.rpartition("::")[2]
     bare = test.name.partition("[")[0]
     if last not in bare:
         return False
     inner = bare.rpartition("::")[2]
-    ends_so = re.search(rf"(?:^|[^\w]){re.escape(last)}$", bare) is not None
+    # JUnit 5 writes what a method takes right behind its name.
+    ends_so = re.search(rf"(?:^|[^\w]){re.escape(last)}(?:\([^()]{{0,400}}\))?$", bare) is not None
     return ends_so or f"/{last}/" in f"/{inner}/"  # a subtest of Go's
 
 

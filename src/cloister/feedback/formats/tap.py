@@ -1,4 +1,4 @@
-"""The Test Anything Protocol, with the nested subtests and the YAML blocks of `node --test`."""
+"""The Test Anything Protocol, with the nested subtests and the YAML blocks of `node --test`, and the titles of tape."""
 
 import re
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ _PLAN = re.compile(r"^ {0,80}\d{1,9}\.\.\d{1,9}(?: |$)")
 _DIRECTIVE = re.compile(r"(?:^| )# ?(SKIP|TODO)\b", re.IGNORECASE)
 _LOCATION = re.compile(r"^ *(?:location|at): '?(.{1,400}?):(\d{1,9}):\d{1,9}'?$")
 _SUMS = re.compile(r"^ *# (?:tests|suites|pass|fail|cancelled|skipped|todo|duration_ms|Subtest:)\b")
+_PASSED_OVER = re.compile(r"^# (?:SKIP|TODO) (.{1,400})$")
 _ERROR = re.compile(r"^ *(?:error|message): (.*)$")
 
 
@@ -24,13 +25,14 @@ def tap(output: CheckOutput) -> Found | None:
     if not any(line.startswith("TAP version ") or _PLAN.match(line) for line in text):
         return None
     points = [(index, point) for index, line in enumerate(text) if (point := _POINT.match(line))]
-    owners = _owners(text)
-    tests: list[TestResult] = []
+    titles = _titles(text)
+    owners = {} if titles else _owners(text)
+    tests = [TestResult(plain.name(title), "skipped") for title in _passed_over(text)] if titles else []
     for number, (index, point) in enumerate(points):
         stop = points[number + 1][0] if number + 1 < len(points) else len(text)
         block = text[index + 1 : min(stop, index + 120)]
         if not any(line.strip() == "type: 'suite'" for line in block[:4]):
-            tests.append(_result(point, owners.get(index, ()), block))
+            tests.append(_result(point, owners.get(index, ()), block, titles.get(index)))
     return Found(tests=tuple(tests)) if tests else None
 
 
@@ -50,11 +52,40 @@ def _owners(text: Sequence[str]) -> dict[int, tuple[str, ...]]:
     return found
 
 
-def _result(point: re.Match[str], owners: tuple[str, ...], block: Sequence[str]) -> TestResult:
+def _titles(text: Sequence[str]) -> dict[int, str]:
+    """For each point the test that it belongs to, where tape tells the title of a test above its assertions.
+
+    Most assertions have no name of their own, so the test is what has a verdict: the worst of them. Empty for
+    every other dialect, which does not begin with a title.
+    """
+    start = next((index for index, line in enumerate(text) if line.startswith("TAP version ")), None)
+    if start is None or not any(line.startswith("# ") for line in text[start + 1 : start + 2]):
+        return {}
+    found: dict[int, str] = {}
+    title = ""
+    for index, line in enumerate(text[start + 1 :], start + 1):
+        if line.startswith("# Subtest: "):
+            return {}
+        if _PLAN.match(line):
+            break  # what follows only counts
+        if line.startswith("# ") and not _PASSED_OVER.match(line):
+            title = line[2:].strip()
+        elif line.startswith(("ok ", "not ok ")) and title:
+            found[index] = title
+    return found
+
+
+def _passed_over(text: Sequence[str]) -> list[str]:
+    return [found[1] for line in text if (found := _PASSED_OVER.match(line))]
+
+
+def _result(
+    point: re.Match[str], owners: tuple[str, ...], block: Sequence[str], test: str | None
+) -> TestResult:
     said = point[4] or point[3] or ""
     directive = _DIRECTIVE.search(said)
     title = said[: directive.start()] if directive else said
-    name = plain.name(" > ".join([*owners, title.strip()]))
+    name = plain.name(test or " > ".join([*owners, title.strip()]))
     status: TestStatus = "passed" if point[2] == "ok" else "failed"
     if directive:
         status = "skipped"
@@ -64,7 +95,19 @@ def _result(point: re.Match[str], owners: tuple[str, ...], block: Sequence[str])
     file, line = (plain.path(located[1]), plain.number(located[2])) if located else ("", None)
     stack = where(list(block), file)
     file, line = stack if stack[1] is not None else (file, line)
-    return TestResult(name, status, file or None, line, plain.message(_why(block)) or None)
+    why = _why(block) if test is None else _compared(title.strip(), block)
+    return TestResult(name, status, file or None, line, plain.message(why) or None)
+
+
+def _compared(title: str, block: Sequence[str]) -> str:
+    """tape's words: which assertion, what it wanted and what it got."""
+    kept = [title]
+    for line in block[1:]:
+        if line.startswith(("    at: ", "    stack: ", "  ...")):
+            break
+        if not line.startswith("    operator: "):
+            kept.append(line.strip())
+    return "\n".join(kept)
 
 
 def _why(block: Sequence[str]) -> str:

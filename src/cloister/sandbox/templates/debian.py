@@ -18,6 +18,8 @@ from cloister.sandbox.templates.recipes import Packages
 _APT = Path("/etc/apt")
 _OS_RELEASE = Path("/etc/os-release")
 _UNWANTED = ("man", "doc", "info", "locale")
+_MANUALS = 'mkdir -p "$1/usr/share/man/man1" "$1/usr/share/man/man7"'
+"""Some packages (Java's) cannot be set up where they have no place for the links to their manuals."""
 
 
 class BuildProgress:
@@ -55,6 +57,7 @@ async def build(work: Build, recipe: Packages) -> About:
         *("mmdebstrap", "--verbose", "--mode=root", "--variant=minbase", "--format=directory"),
         f"--include={','.join(recipe.packages)}",
         *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in _UNWANTED),
+        f"--setup-hook={_MANUALS}",
         *(release, str(work.rootfs), *(source.line() for source in sources)),
     ]
     progress = BuildProgress()
