@@ -138,6 +138,8 @@ class _Attempt:
         self._actor = Actor(place.attempt, place.journal, place.computer, place.policy, place.ask_seconds)
         self._tree = ""
         """The tree that was last checked and saved."""
+        self._unwritten: tuple[ToolReturned, ...] = ()
+        """The newest result, which is recorded with the end of its turn where that follows at once."""
         self._mind = Mind(place.attempt, place.journal, place.models, place.computer, place.base)
         self._circles = Circles(place.attempt, place.patience)
         # Time is measured here and not between events: the clock on the wall may jump.
@@ -178,7 +180,7 @@ class _Attempt:
         if reply is None:
             if ended := await self._unstick():
                 return ended
-            asked = await self._mind.ask(so_far.steps + 1)
+            asked = await self._mind.ask(so_far.steps + 1, self._actor.follow)
             if not isinstance(asked, ModelReplied):
                 return (
                     _Spent(asked.message)
@@ -191,10 +193,12 @@ class _Attempt:
         for call in reply.calls:
             if call.name == "finish":
                 finish = call
-            elif call.name == "recall":
+                continue
+            await self._write_down()
+            if call.name == "recall":
                 await self._recall(call)
             else:
-                await self._actor.act(call)
+                self._unwritten = (await self._actor.act(call),)
                 may_change = may_change or (call.name in TOOLS and TOOLS[call.name].changes_files)
         saved: str | None = None
         try:
@@ -202,10 +206,20 @@ class _Attempt:
                 saved = await self._place.files.save()
         except UserError as error:
             self._tree = ""
-            await self._journal.append(SaveRefused(self._place.attempt, reply.step, error.message))
+            await self._write_down(SaveRefused(self._place.attempt, reply.step, error.message))
             await self._refuse(finish, error.message)
             finish = None
+        except BaseException:
+            await self._write_down()  # what was done is in the log, whatever ends the turn
+            raise
         return await self._close_turn(reply, finish, saved)
+
+    async def _write_down(self, *bodies: AnyBody) -> None:
+        """Record `bodies` after the result that is not in the log yet, if there is one, in one go."""
+        unwritten, self._unwritten = self._unwritten, ()
+        if unwritten or bodies:
+            with anyio.CancelScope(shield=bool(unwritten)):  # a write has a deadline of its own
+                await self._journal.append(*unwritten, *bodies)
 
     async def _recall(self, call: ToolCall) -> None:
         try:
@@ -271,6 +285,7 @@ class _Attempt:
         tree = await self._place.files.tree()
         if tree == self._tree:
             return False
+        await self._write_down()
         before, self._tree = self._tree, tree
         place = self._place
         if place.checks:
@@ -293,6 +308,8 @@ class _Attempt:
     ) -> AttemptEnded | None:
         """Answer `finish`, record the save point, and end the attempt if the evidence allows."""
         attempt = self._place.attempt
+        if finish is not None or not reply.calls:
+            await self._write_down()
         before = self._progress()
         commit = saved or before.commit or self._place.base
         summary = await self._judge(reply, finish, commit)
@@ -303,7 +320,7 @@ class _Attempt:
             accepted = () if finish is None else (_returned(attempt, finish, True, "Accepted."),)
             if await self._end_unless_told(reply, finish, (*accepted, ended, end)):
                 return end
-        await self._journal.append(ended)
+        await self._write_down(ended)
         if before.silent >= _SILENT_REPLIES:
             return await self._end("red", "The model stopped acting before the checks were green.")
         return None
