@@ -26,10 +26,12 @@ from cloister.core.events import (
     BaselineTaken,
     ChecksChosen,
     Event,
+    FinishRefused,
     JudgeSpoke,
     ModelReplied,
     ModelSwitched,
     PromptReceived,
+    ProofTaken,
     RewindRequested,
     RunAdmitted,
     RunClaimed,
@@ -328,6 +330,36 @@ async def test_a_model_that_cannot_be_asked_here_is_noted_where_the_attempt_begi
     named = arena.journal(arena.request(FIX, attempts=(AttemptWish(model=arena.model(FIX)),)))
     assert (await arena.run(named)).outcome == "green"
     assert not of(named, ModelSwitched), "an attempt that names its model needs no other"
+
+
+async def test_a_test_that_was_green_and_is_red_in_the_proof_is_tried_once_more_to_decide(
+    arena: Arena,
+) -> None:
+    def wavering(*red: int) -> str:
+        """The fix, with an `add` that is wrong the given times that it is called."""
+        count = arena.root / f"count-{len(red)}"
+        lines = (
+            "import pathlib",
+            "def add(a, b):",
+            f"    count = pathlib.Path('{count}')",
+            "    called = len(count.read_text()) if count.exists() else 0",
+            "    count.write_text('x' * (called + 1))",
+            f"    return 0 if called in {list(red)} else a + b",
+            "def sub(a, b):",
+            "    return a - b",
+        )
+        write = "\n".join(("cat > calc.py <<'EOF'", *lines, "EOF"))
+        return script(bash(write), FINISH, 'say = "I cannot."')
+
+    once = arena.journal(arena.request(wavering(1)))
+    assert (await arena.run(once)).outcome == "green"
+    (proof,) = of(once, ProofTaken)
+    assert (proof.comparison.flaky, proof.comparison.green) == (("test_calc.Calc::test_add",), True)
+    assert set(proof.comparison.fixed) == {"test_calc.Calc::test_add", "test_calc.Calc::test_sub"}
+
+    twice = arena.journal(arena.request(wavering(1, 2)))
+    assert (await arena.run(twice)).outcome != "green"
+    assert of(twice, FinishRefused)
 
 
 async def test_a_search_that_finds_nothing_ends_within_its_budget(arena: Arena) -> None:

@@ -81,8 +81,11 @@ class Files(Protocol):
         ...
 
 
-Prove = Callable[[str], Awaitable[tuple[Diagnosis, ...]]]
-"""Runs the checks on a saved commit in a fresh sandbox that holds nothing else."""
+Prove = Callable[[str, tuple[Diagnosis, ...]], Awaitable[tuple[Diagnosis, ...]]]
+"""Runs the checks on a saved commit in a fresh sandbox that holds nothing else.
+
+What is red there and was not in the diagnoses given, which are of the same files, is tried once more to decide.
+"""
 
 
 class _Spent(NamedTuple):
@@ -365,7 +368,7 @@ class _Attempt:
         """Whether the checks are green on exactly what would be handed over."""
         if not self._place.checks or commit == self._place.base:
             return True  # without a change, the baseline is the proof
-        found = await self._place.prove(commit)
+        found = await self._place.prove(commit, self._known())
         comparison = compare(self._place.baseline, found, self._place.asked)
         await self._journal.append(ProofTaken(self._place.attempt, step, commit, found, comparison))
         return comparison.green
