@@ -197,7 +197,7 @@ def test_a_whole_run_is_shown_as_it_was() -> None:
             AttemptView(1, None, 0, Usage(), None, None, None, None, parent=0, at=22),
         ),
         asks=(),
-        messages=(Message("mind the lock", "bob", 110.0),),
+        messages=(Message("mind the lock", "bob", 111.0),),
         stopping=False,
         ranking=(SCORE,),
         cost=0.75,

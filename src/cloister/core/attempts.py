@@ -60,10 +60,10 @@ class Score(msgspec.Struct, frozen=True):
     lines: int
     """Added and removed together."""
     tokens: int
-    dollars: float | None = None
-    """What it cost by the prices that are known; None where one of its models has none."""
     why: str = ""
     """What set it apart from the one ranked before it, in words."""
+    dollars: float | None = None
+    """What it cost by the prices that are known; None where one of its models has none."""
 
 
 def parse_search(text: str) -> Search | None:
