@@ -16,8 +16,10 @@ from cloister.agent.budgeted import BudgetedModels
 from cloister.agent.checks import Since, run_affected
 from cloister.agent.mind import Mind
 from cloister.agent.progress import Progress, progress
+from cloister.agent.shell.reading import only_reads
 from cloister.agent.stuck import Circles
 from cloister.agent.tools import TOOLS
+from cloister.agent.tools.bash import BASH
 from cloister.agent.tools.finish import FinishArgs
 from cloister.agent.tools.recall import RecallArgs, recalled
 from cloister.agent.wrap_up import plainly
@@ -141,6 +143,8 @@ class _Attempt:
         self._actor = Actor(place.attempt, place.journal, place.computer, place.policy, place.ask_seconds)
         self._tree = ""
         """The tree that was last checked and saved."""
+        self._unseen = False
+        """Whether something was done since the files were last looked at."""
         self._unwritten: tuple[ToolReturned, ...] = ()
         """The newest result, which is recorded with the end of its turn where that follows at once."""
         self._mind = Mind(place.attempt, place.journal, place.models, place.computer, place.base)
@@ -191,18 +195,7 @@ class _Attempt:
                     else await self._end("failed", asked.message)
                 )
             reply = asked
-        finish: ToolCall | None = None
-        may_change = False
-        for call in reply.calls:
-            if call.name == "finish":
-                finish = call
-                continue
-            await self._write_down()
-            if call.name == "recall":
-                await self._recall(call)
-            else:
-                self._unwritten = (await self._actor.act(call),)
-                may_change = may_change or (call.name in TOOLS and TOOLS[call.name].changes_files)
+        finish, may_change = await self._act(reply)
         saved: str | None = None
         try:
             if may_change and await self._look(reply.step):
@@ -216,6 +209,25 @@ class _Attempt:
             await self._write_down()  # what was done is in the log, whatever ends the turn
             raise
         return await self._close_turn(reply, finish, saved)
+
+    async def _act(self, reply: ModelReplied) -> tuple[ToolCall | None, bool]:
+        """Do what the reply asks for. Returns its `finish`, if it has one, and whether files may be others now."""
+        finish: ToolCall | None = None
+        may_change = False
+        for call in reply.calls:
+            if call.name == "finish":
+                finish = call
+                continue
+            await self._write_down()
+            if call.name == "recall":
+                await self._recall(call)
+            else:
+                self._unwritten = (await self._actor.act(call),)
+                self._unseen = True
+                may_change = may_change or _may_change(call)
+        # What seemed only to read is not trusted to the end.
+        ends = finish is not None or not reply.calls
+        return finish, may_change or (ends and self._unseen)
 
     async def _write_down(self, *bodies: AnyBody) -> None:
         """Record `bodies` after the result that is not in the log yet, if there is one, in one go."""
@@ -286,6 +298,7 @@ class _Attempt:
     async def _look(self, step: int) -> bool:
         """Whether files changed; if so, the checks have run on them when this returns."""
         tree = await self._place.files.tree()
+        self._unseen = False
         if tree == self._tree:
             return False
         await self._write_down()
@@ -408,6 +421,14 @@ class _Attempt:
 
 def _returned(attempt: int, call: ToolCall, ok: bool, text: str) -> ToolReturned:
     return ToolReturned(attempt, call.id, call.name, ok, text, 0.0)
+
+
+def _may_change(call: ToolCall) -> bool:
+    """Whether files may be others after the call; where that is plain to see of a command, nobody looks."""
+    if call.name not in TOOLS or not TOOLS[call.name].changes_files:
+        return False
+    line = call.arguments.get("command")
+    return not (call.name == BASH.name and isinstance(line, str) and only_reads(line))
 
 
 def _seen(events: Sequence[Event], reply: ModelReplied) -> int:
