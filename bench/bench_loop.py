@@ -1,9 +1,18 @@
 """The loop's own cost per step, side by side with mini-swe-agent on the same replies and the same commands.
 
-Both call the shell with a command that waits a known time and prints two thousand bytes. What a step takes beyond
-that wait and the model's own time is overhead: for us with the durable log, the policy, the save points' look at the
-files and a real sandbox; for mini-swe-agent with its trajectory file, on this machine without any isolation. Both run
-in short turns, so that whatever else the machine does weighs on both. mini-swe-agent is put into an environment of its own; where it cannot be had, only ours is measured.
+Both call the shell with a command that waits a known time and prints two thousand bytes. What is counted is the time
+from one reply of the model to the next, without the model's own time and without that wait. So it holds, on both
+sides, the start and the end of the shell and of its two programs, and besides:
+
+- ours: a real sandbox, the policy's decision, the audit, and every event on disk (`synchronous = FULL`) before the
+  next thing is done or shown: two transactions a step. `reads` is a command that plainly changes no file; `may write`
+  is one that could, after which git in the sandbox is asked whether it did.
+- mini-swe-agent: a plain `sh` on this machine without any isolation, and its trajectory file, which is written and
+  not made durable.
+
+Both sides run in short turns one after the other, so that whatever else the machine does weighs on all of them; what
+is compared are medians. mini-swe-agent is put into an environment of its own; where it cannot be had, only ours is
+measured.
 """
 
 import json
@@ -30,6 +39,8 @@ WAIT = 0.05
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 WARM = CACHE / "cloister-tests"
 COMMAND = f"sleep {WAIT}; head -c 2000 a.txt"
+COMMANDS = {"reads": COMMAND, "may write": f"{COMMAND} #"}
+"""What is done is the same; a comment is enough for the loop not to be sure of it."""
 MINI = "mini-swe-agent==2.4.6"
 NEEDS = ("pyyaml", "jinja2", "pydantic", "rich", "python-dotenv", "platformdirs", "requests", "tenacity")
 """What its loop imports; the providers' libraries are not needed for a scripted model."""
@@ -95,23 +106,29 @@ async def main() -> None:
         repo = SampleRepo(directory / "repo")
         repo.write("a.txt", "a line of the file that is looked at\n" * 100)
         repo.commit("base")
-        script = directory / "loop.script.toml"
-        script.write_text(
-            f'[[reply]]\nname = "again"\nsay = "Look."\ncalls = [{{ tool = "bash", command = "{COMMAND}" }}]\n'
-            'goto = "again"\n'
-        )
-        budget = Budget(steps=STEPS, tokens=1_000_000_000)
-        new = NewRun("bench", str(repo.path), model=f"script:{script}", checks=("true",), budget=budget)
-        ours: list[float] = []
+        runs = {name: _run(directory, repo, name, line) for name, line in COMMANDS.items()}
+        ours: dict[str, list[float]] = {name: [] for name in runs}
         theirs: list[float] = []
         for _ in range(ROUNDS):
-            ours += await our_steps(directory, new)
+            for name, new in runs.items():
+                ours[name] += await our_steps(directory, new)
             if python is not None:
                 theirs += await anyio.to_thread.run_sync(mini_steps, python, repo.path, directory)
-    print(shown(f"loop overhead per step ({len(ours)} steps): ours", ours))
     if theirs:
-        ratio = statistics.median(ours) / statistics.median(theirs)
-        print(f"{shown('mini-swe-agent', theirs)}   ratio {ratio:.2f}x (goal: at most 1x)")
+        print(shown(f"loop overhead per step ({len(theirs)} steps each): mini-swe-agent", theirs))
+    for name, own in ours.items():
+        ratio = f"   ratio {statistics.median(own) / statistics.median(theirs):.2f}x" if theirs else ""
+        print(f"{shown(f'ours, {name}', own)}{ratio} (goal: at most 1x)")
+
+
+def _run(directory: Path, repo: SampleRepo, name: str, line: str) -> NewRun:
+    script = directory / f"{name.replace(' ', '-')}.script.toml"
+    script.write_text(
+        f'[[reply]]\nname = "again"\nsay = "Look."\ncalls = [{{ tool = "bash", command = "{line}" }}]\n'
+        'goto = "again"\n'
+    )
+    budget = Budget(steps=STEPS, tokens=1_000_000_000)
+    return NewRun("bench", str(repo.path), model=f"script:{script}", checks=("true",), budget=budget)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ from cloister.model.catalog import Amazon
 from cloister.model.local import LocalHost, open_local_host
 from cloister.model.local_files import Shelf
 from cloister.model.registry import Access
-from cloister.model.routing import Job, chosen, open_models
+from cloister.model.routing import Job, chosen, open_models, skipped
 from cloister.policy.api import Policy
 from cloister.policy.lines import lines
 from cloister.policy.read import layer
@@ -369,6 +369,7 @@ def _means(  # noqa: PLR0913  (each is one part of the machine)
         # Without a limit above the run nobody waits for the ledger before each call.
         ledger=ledger if settings.file.budgets.outer else NoLedger(),
         patience=settings.file.stuck,
+        left_out=lambda new: skipped(access, "code", _job(new)),
     )
 
 

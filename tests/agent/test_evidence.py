@@ -1,14 +1,17 @@
 """From a change in a sandbox to a verdict: fixes are proven, cheats are told as what they are."""
 
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from cloister.agent.checks import Since, run_affected, run_checks
+from cloister.agent.checks import Since, run_affected, run_checks, run_on_base
 from cloister.core.commands import Stream
 from cloister.core.diagnosis import Comparison, Diagnosis
+from cloister.core.diagnosis import TestResult as Result
 from cloister.feedback.asked import asked
 from cloister.feedback.compare import compare
 from cloister.feedback.tell import tell
@@ -214,6 +217,45 @@ async def test_a_test_that_fails_once_and_passes_once_is_flaky_and_nobodys(tmp_p
 
     assert found.flaky == ("test_shop.TotalTest::test_nothing",)
     assert (found.green, found.new) == (True, ())
+
+
+WAVERS = TESTS.replace(
+    "        self.assertEqual(total([], 0), 0)",
+    "        import pathlib\n        flag = pathlib.Path('flag')\n        first = not flag.exists()\n"
+    "        flag.touch()\n        self.assertFalse(first)",
+)
+NOTHING = "test_shop.TotalTest::test_nothing"
+
+
+async def test_a_test_that_was_red_on_the_base_by_chance_is_neither_asked_for_nor_a_proof(
+    tmp_path: Path,
+) -> None:
+    files = {"shop.py": SHOP, "tests/test_shop.py": WAVERS, ".gitignore": "flag\n"}
+    place = await placed(tmp_path, files, CHECK)
+    (place.computer.work / "flag").unlink()
+    baseline = await run_on_base(place.computer, (CHECK,), "again", _quiet)
+    (base,) = baseline
+    assert base.flaky == (NOTHING,)
+    wish = asked("Fix the failing tests", baseline)
+    assert wish.names == (TAX, DISCOUNT)
+
+    place.edit(*FIX)
+    place.edit("shop.py", "price * 0.5", "price * 19 // 100")
+    green = await run_checks(place.computer, (CHECK,), "look", _quiet, baseline=baseline)
+    found = compare(baseline, green, wish)
+    assert (found.green, set(found.fixed)) == (True, {TAX, DISCOUNT})
+    red = msgspec.structs.replace(base, flaky=(), tests=tuple(_only_red(base, NOTHING)))
+    by_chance, on_purpose = (
+        compare(baseline, (red,), asked(prompt, baseline))
+        for prompt in ("Fix the failing tests", "Fix test_nothing")
+    )
+    assert (by_chance.new, by_chance.flaky, by_chance.green) == ((), (NOTHING,), True)
+    assert (on_purpose.asked, on_purpose.green) == ((NOTHING,), False)
+
+
+def _only_red(base: Diagnosis, name: str) -> Iterator[Result]:
+    for test in base.tests:
+        yield msgspec.structs.replace(test, status="failed" if test.name == name else "passed")
 
 
 async def test_a_failure_is_told_with_the_lines_around_its_place(tmp_path: Path) -> None:

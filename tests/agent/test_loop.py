@@ -372,3 +372,26 @@ def test_every_tool_has_a_schema_that_stands_alone() -> None:
     for tool in TOOLS.values():
         assert tool.spec.parameters["type"] == "object"
         assert "$ref" not in str(tool.spec.parameters)
+
+
+async def test_a_change_by_what_seemed_only_to_read_is_found_before_the_end(bench: LoopBench) -> None:
+    """git runs a program of the agent's to show a difference, and that mends the bug."""
+    ended = await bench.work(
+        """
+[[reply]]
+calls = [{ tool = "bash", command = '''
+printf '#!/bin/sh\\nsed -i "s/a - b/a + b/" calc.py\\n' > show.sh; chmod +x show.sh
+git config diff.external ./show.sh; echo >> calc.py''' }]
+[[reply]]
+calls = [{ tool = "bash", command = "git diff" }]
+[[reply]]
+calls = [{ tool = "finish", summary = "Add adds." }]
+"""
+    )
+    assert ended.outcome == "green", ended.reason
+    before, unseen, last = bench.of(TurnEnded)
+    assert isinstance(before, TurnEnded)
+    assert isinstance(unseen, TurnEnded)
+    assert isinstance(last, TurnEnded)
+    assert (unseen.changed, unseen.commit) == (False, before.commit), "nobody looked after that"
+    assert (last.changed, ended.commit) == (True, last.commit)

@@ -214,6 +214,7 @@ goto = "there"
 NO_EFFECT = (
     '[[reply]]\nname = "n"\ncalls = [{ tool = "bash", command = "date +%N >> n.txt; date +%N" }]\ngoto = "n"'
 )
+IDLE = '[[reply]]\nname = "n"\ncalls = [{ tool = "bash", command = "date +%N" }]\ngoto = "n"'
 GARBLED = '[[reply]]\nname = "n"\ncalls = [{ tool = "teleport", to = "moon" }]\ngoto = "n"'
 
 
@@ -233,13 +234,14 @@ def notices(bench: LoopBench) -> list[tuple[str, str]]:
         pytest.param(CIRCLE + 'goto = "again"', "repeats", 8, id="repeats"),
         pytest.param(TOGGLE, "alternations", 8, id="alternations"),
         pytest.param(NO_EFFECT, "unchanged", 8, id="unchanged"),
+        pytest.param(IDLE, "idle", 10, id="idle"),
         pytest.param(GARBLED, "malformed", 6, id="malformed"),
     ],
 )
 async def test_each_kind_of_circle_is_told_and_then_ends_the_attempt(
     bench: LoopBench, script: str, kind: str, most: int
 ) -> None:
-    bench.patience = Patience(alternations=2, unchanged=4)
+    bench.patience = Patience(alternations=2, unchanged=4, idle=5)
     ended = await bench.work(script)
     assert (ended.outcome, "went round in circles" in ended.reason) == ("red", True)
     assert notices(bench) == [(kind, "nudge"), (kind, "stop")]

@@ -72,6 +72,18 @@ def test_skipped_and_weakened_tests_are_lost_ones() -> None:
     assert score(AttemptEnded(0, "red", "", "c", found), lines=1, tokens=1).weakened == 4
 
 
+def test_dollars_decide_before_tokens_where_they_are_known_of_all() -> None:
+    few_tokens = Score(0, "green", 0, 0, 0, 10, 100, dollars=0.5)
+    cheap = Score(1, "green", 0, 0, 0, 10, 900, dollars=0.25)
+    ordered, _ = rank([few_tokens, cheap])
+    assert [one.attempt for one in ordered] == [1, 0]
+    assert ordered[0].why == "dollars: 0.25, attempt 0 0.5"
+    unknown = Score(2, "green", 0, 0, 0, 10, 500)
+    ordered, _ = rank([few_tokens, cheap, unknown])
+    assert [(one.attempt, one.dollars) for one in ordered] == [(0, 0.5), (2, None), (1, 0.25)]
+    assert ordered[1].why == "tokens: 500, attempt 0 100"
+
+
 def test_only_equal_evidence_is_a_tie_and_the_earliest_comes_first() -> None:
     scores = [_as(GREEN, 2), _as(GREEN, 1), Score(0, "green", 0, 0, 0, 11, 1_000)]
     for given_order in permutations(scores):

@@ -3,7 +3,10 @@ from pathlib import Path
 import pytest
 
 from cloister.cli.request import Asked, new_run, repository
-from cloister.core.records import Budget
+from cloister.cli.run_file import read_run_file
+from cloister.core.attempts import AttemptWish
+from cloister.core.errors import UserError
+from cloister.core.records import Budget, RunRule
 from cloister.settings import read_settings
 
 ASKED = Asked("fix it", ".", None, (), None, 1, "auto", None, None, None, ())
@@ -34,3 +37,76 @@ def test_the_budget_is_the_configured_one_except_where_said(tmp_path: Path) -> N
     (tmp_path / "config.toml").write_text("[budget]\nsteps = 7\ntokens = 900\n")
     new = new_run(ASKED._replace(steps=3), read_settings({}, tmp_path))
     assert new.budget == Budget(steps=3, tokens=900)
+
+
+RUN = """
+prompt = "fix the failing test"
+repo = "../repo"
+checks = ["make test"]
+first_green = true
+attempts = [{ model = "script:one.toml" }, { temperature = 0.5, share = 2, hint = "Look twice." }]
+rules = [{ effect = "deny", action = "bash:git push*" }]
+
+[budget]
+steps = 30
+"""
+NOTHING = Asked("", "", None, (), None, 1, "auto", None, None, None, ())
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    (tmp_path / "repo").mkdir()
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "one.toml").write_text("")
+    file = tmp_path / "runs" / "run.toml"
+    file.write_text(RUN)
+    return file
+
+
+def test_a_run_file_is_a_whole_request_and_its_paths_start_where_it_is(written: Path) -> None:
+    settings = read_settings({}, written.parent)
+    new = new_run(NOTHING, settings, read_run_file(written))
+    root = written.parents[1]
+    assert (new.prompt, new.repo, new.checks) == ("fix the failing test", f"{root}/repo", ("make test",))
+    assert new.attempts == (
+        AttemptWish(model=f"script:{root}/runs/one.toml"),
+        AttemptWish(temperature=0.5, share=2, hint="Look twice."),
+    )
+    assert (new.first_green, new.rules) == (True, (RunRule("bash:git push*", "deny"),))
+    assert new.budget == Budget(steps=30, tokens=2 * Budget().tokens), "what is usual is so for one attempt"
+
+
+def test_what_is_typed_counts_before_the_run_file(written: Path) -> None:
+    typed = NOTHING._replace(prompt="do it", checks=("true",), steps=5, attempts=("share=1", "hint=x"))
+    new = new_run(typed, read_settings({}, written.parent), read_run_file(written))
+    assert (new.prompt, new.checks, new.budget.steps) == ("do it", ("true",), 5)
+    assert new.attempts == (AttemptWish(), AttemptWish(hint="x"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("prompt = ", "not valid TOML"),
+        ("promt = 'x'", "promt"),
+        ("attempts = [{ modell = 'x' }]", "modell"),
+        ("home = '/'", "home"),
+        ("forked_from = { run = 'r-1', seq = 3 }", "forked_from"),
+    ],
+)
+def test_a_run_file_that_is_not_understood_is_refused_by_what_is_wrong(
+    written: Path, text: str, said: str
+) -> None:
+    written.write_text(text)
+    with pytest.raises(UserError, match=said) as refused:
+        read_run_file(written)
+    assert refused.value.code == "bad_run_file"
+
+
+def test_without_a_prompt_or_a_repository_nothing_is_asked_for(written: Path) -> None:
+    settings = read_settings({}, written.parent)
+    with pytest.raises(UserError, match="--repo"):
+        new_run(NOTHING._replace(prompt="x"), settings)
+    with pytest.raises(UserError, match="prompt is empty"):
+        new_run(NOTHING._replace(repo=str(written.parent)), settings)
+    with pytest.raises(UserError, match="cannot be read"):
+        read_run_file(written.with_name("none.toml"))

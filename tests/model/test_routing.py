@@ -9,7 +9,7 @@ from cloister.core.errors import OutsideError, UserError
 from cloister.core.routes import ModelRoutes
 from cloister.model.api import Role
 from cloister.model.registry import Access
-from cloister.model.routing import Job, chain, open_models
+from cloister.model.routing import Job, chain, chosen, open_models, skipped
 from cloister.testing.model_conformance import check_failure, check_reply
 from cloister.testing.model_server import open_model_server
 
@@ -88,3 +88,23 @@ async def test_a_stand_in_makes_a_server_that_is_down_a_failure_like_any_other(t
         failure = await check_failure(models.named(first))
         assert (failure.code, failure.retryable) == ("network", True)
         assert (await check_reply(models.named(second))).text == "One."
+
+
+def test_a_model_without_a_key_is_left_out_of_a_list_that_has_another(tmp_path: Path) -> None:
+    usable = script(tmp_path, "one", "One.")
+    routes = ModelRoutes(code=("anthropic:claude-x", usable, "compatible:mine"))
+    access, job = Access(routes=routes), Job("/srv")
+    assert chosen(access, "code", job) == (usable,)
+    lacking = skipped(access, "code", job)
+    assert list(lacking) == ["anthropic:claude-x", "compatible:mine"]
+    assert "ANTHROPIC_API_KEY" in lacking["anthropic:claude-x"]
+    assert skipped(Access(routes=ModelRoutes(code=usable)), "code", job) == {}
+
+
+def test_a_list_in_which_no_model_can_be_asked_is_refused_with_what_the_first_lacks() -> None:
+    access = Access(routes=ModelRoutes(code=("anthropic:claude-x", "openai:gpt-x")))
+    with pytest.raises(UserError, match="ANTHROPIC_API_KEY"):
+        chosen(access, "code", Job("/srv"))
+    typo = Access(keys={"openai": "k"}, routes=ModelRoutes(code=("openai:gpt-x", "unheard-of")))
+    with pytest.raises(UserError, match="unheard-of"):
+        chosen(typo, "code", Job("/srv"))

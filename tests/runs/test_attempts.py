@@ -26,9 +26,12 @@ from cloister.core.events import (
     BaselineTaken,
     ChecksChosen,
     Event,
+    FinishRefused,
     JudgeSpoke,
     ModelReplied,
+    ModelSwitched,
     PromptReceived,
+    ProofTaken,
     RewindRequested,
     RunAdmitted,
     RunClaimed,
@@ -117,6 +120,7 @@ class Arena:
     base: str
     baseline: tuple[Diagnosis, ...]
     routes: ModelRoutes = field(default_factory=ModelRoutes)
+    left_out: dict[str, str] = field(default_factory=dict[str, str])
 
     def model(self, text: str) -> str:
         path = self.root / f"{abs(hash(text))}.script.toml"
@@ -171,6 +175,7 @@ class Arena:
             budgets=BudgetTree(),
             ledger=NoLedger(),
             patience=Patience(repeats=2),
+            left_out=lambda _: self.left_out,
         )
 
 
@@ -284,6 +289,77 @@ async def test_greedy_search_finds_green_where_one_attempt_alone_is_stuck(arena:
     steps = {body.attempt: body.budget.steps for body in of(journal, AttemptStarted) if body.budget}
     taken = sum(body.attempt == 0 for body in of(journal, ModelReplied))
     assert steps == {0: 60, 1: 60 - taken}
+
+
+async def test_a_beam_goes_on_from_two_save_points_at_once_and_gets_to_green(arena: Arena) -> None:
+    lost = script(
+        bash(
+            "echo note > notes.txt",
+            'branch = [{ when = "Take another way", goto = "right" }, { goto = "half" }]',
+        ),
+        bash(
+            ADD, 'name = "half"', 'branch = [{ when = "Take another way", goto = "right" }, { goto = "on" }]'
+        ),
+        bash("echo round and round", 'name = "on"', 'goto = "on"'),
+        bash(f"{ADD}; {SUB}; true", 'name = "right"'),
+        FINISH,
+    )
+    journal = arena.journal(arena.request(lost, search="beam:2"))
+    winner = await arena.run(journal)
+    assert winner.outcome == "green"
+    one, other = of(journal, AttemptForked)[:2]
+    assert (one.stuck, other.stuck) == (0, 0)
+    assert one.at_seq != other.at_seq
+    nodes = {node.attempt: node for node in tree(journal.events).nodes}
+    assert nodes[0].outcome == "red"
+    assert nodes[winner.attempt].parent == 0
+    best = min(
+        save_points(journal.events, 0), key=lambda point: point.comparison.red if point.comparison else 9
+    )
+    assert nodes[1].at == best.seq, "the best save point comes first"
+
+
+async def test_a_model_that_cannot_be_asked_here_is_noted_where_the_attempt_begins(arena: Arena) -> None:
+    arena.left_out = {"anthropic:claude-x": "Anthropic needs a key: set ANTHROPIC_API_KEY."}
+    journal = arena.journal(arena.request(FIX))
+    assert (await arena.run(journal)).outcome == "green"
+    (note,) = of(journal, ModelSwitched)
+    (started,) = of(journal, AttemptStarted)
+    assert (note.from_model, note.to_model) == ("anthropic:claude-x", started.model)
+    assert "ANTHROPIC_API_KEY" in note.reason
+    named = arena.journal(arena.request(FIX, attempts=(AttemptWish(model=arena.model(FIX)),)))
+    assert (await arena.run(named)).outcome == "green"
+    assert not of(named, ModelSwitched), "an attempt that names its model needs no other"
+
+
+async def test_a_test_that_was_green_and_is_red_in_the_proof_is_tried_once_more_to_decide(
+    arena: Arena,
+) -> None:
+    def wavering(*red: int) -> str:
+        """The fix, with an `add` that is wrong the given times that it is called."""
+        count = arena.root / f"count-{len(red)}"
+        lines = (
+            "import pathlib",
+            "def add(a, b):",
+            f"    count = pathlib.Path('{count}')",
+            "    called = len(count.read_text()) if count.exists() else 0",
+            "    count.write_text('x' * (called + 1))",
+            f"    return 0 if called in {list(red)} else a + b",
+            "def sub(a, b):",
+            "    return a - b",
+        )
+        write = "\n".join(("cat > calc.py <<'EOF'", *lines, "EOF"))
+        return script(bash(write), FINISH, 'say = "I cannot."')
+
+    once = arena.journal(arena.request(wavering(1)))
+    assert (await arena.run(once)).outcome == "green"
+    (proof,) = of(once, ProofTaken)
+    assert (proof.comparison.flaky, proof.comparison.green) == (("test_calc.Calc::test_add",), True)
+    assert set(proof.comparison.fixed) == {"test_calc.Calc::test_add", "test_calc.Calc::test_sub"}
+
+    twice = arena.journal(arena.request(wavering(1, 2)))
+    assert (await arena.run(twice)).outcome != "green"
+    assert of(twice, FinishRefused)
 
 
 async def test_a_search_that_finds_nothing_ends_within_its_budget(arena: Arena) -> None:

@@ -11,9 +11,9 @@ import pytest
 from cloister.agent.budget import Held
 from cloister.core.budget import Account, Call, Over, Spend
 from cloister.core.budget_tree import BudgetTree, PeriodLimits, ProjectLimits, UserLimits
-from cloister.core.events import BudgetExtended, ModelReplied, ModelSpent
+from cloister.core.events import AttemptStarted, BudgetExtended, ModelReplied, ModelSpent
 from cloister.core.ids import OwnerId, RunId
-from cloister.core.records import NewRun, Usage
+from cloister.core.records import Budget, NewRun, Usage
 from cloister.runs.api import Fence
 from cloister.runs.budget_ledger import SqliteLedger, run_accounts
 from cloister.runs.sqlite import SqliteBackbone, open_backbone
@@ -194,6 +194,19 @@ async def test_a_run_and_its_attempts_are_accounts_too(tmp_path: Path) -> None:
         ("attempt", "0", 100, 0.5),
     ]
     assert accounts[0].limits.tokens == 2_000_000
+
+
+async def test_an_attempt_is_shown_with_its_share_of_the_budget_also_before_it_spent_anything(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as (backbone, _):
+        fence = await begun(backbone, "/r", "ann")
+        shares = (Budget(steps=20, tokens=700), Budget(steps=40, tokens=1_400))
+        started = [AttemptStarted(number, "p:m", budget=share) for number, share in enumerate(shares)]
+        await backbone.append(fence, [*started, replied(100, 0.5)])
+        _, one, other = run_accounts(await backbone.read(fence.run))
+    assert (one.name, one.limits.steps, one.limits.tokens, one.spent.tokens) == ("0", 20, 700, 100)
+    assert (other.name, other.limits.steps, other.limits.tokens, other.spent.tokens) == ("1", 40, 1_400, 0)
 
 
 async def test_an_append_meant_for_the_end_of_the_log_is_none_when_the_log_went_on(tmp_path: Path) -> None:

@@ -39,11 +39,21 @@ def shop(own_host: ContainerHost, own_dir: Path) -> Workshop:
     return Workshop(own_host.templates, own_host, PlainGit(), None, Quota(), own_dir / "repositories")
 
 
+@pytest.fixture
+async def small(shop: Workshop, tmp_path: Path) -> str:
+    """A template of a few megabytes, for tests in which many are kept: what that takes is for the tests of the store."""
+    shop.templates.keep_recipe("small", Oci(str(image_with_git(tmp_path / "image", Path("/bin/bash")))))
+    await shop.prepare("small", quiet)
+    return "small"
+
+
 def project(at: Path) -> SampleRepo:
     repo = SampleRepo(at)
     repo.write("test_it.py", "def test_good(): pass\ndef test_bad(): assert False\n")
     repo.write(".gitignore", "venv/\n")
-    repo.write(".cloister.toml", 'setup = ["mkdir venv; date +%N > venv/stamp", "echo x > \'left [1]!\'"]\n')
+    repo.write(
+        ".cloister.toml", 'setup = ["mkdir venv; echo $RANDOM > venv/stamp", "echo x > \'left [1]!\'"]\n'
+    )
     repo.commit("base")
     return repo
 
@@ -99,12 +109,12 @@ async def test_a_run_that_starts_from_it_is_brought_to_the_newest_commit(
 
 
 async def test_only_what_is_missing_goes_in_and_a_damaged_repository_is_mended(
-    shop: Workshop, tmp_path: Path
+    shop: Workshop, small: str, tmp_path: Path
 ) -> None:
     repo = project(tmp_path / "repo")
     repo.write("large", "".join(f"{number * number} " for number in range(200_000)))
     old = repo.commit("large")
-    shop.templates.keep_recipe("warm", Repository(str(repo.path)))
+    shop.templates.keep_recipe("warm", Repository(str(repo.path), base=small))
     await shop.prepare("warm", quiet)
     repo.write("small", "x")
     repo.commit("moved")
@@ -144,10 +154,10 @@ async def test_a_setup_that_fails_is_named_and_leaves_no_template(shop: Workshop
 
 
 async def test_it_is_warmed_again_when_its_repository_moves_or_its_time_is_up(
-    shop: Workshop, tmp_path: Path
+    shop: Workshop, small: str, tmp_path: Path
 ) -> None:
     repo = project(tmp_path / "repo")
-    recipe = Repository(str(repo.path))
+    recipe = Repository(str(repo.path), base=small)
     shop.templates.keep_recipe("warm", recipe)
     warming = Warming(shop)
     assert await warming.refresh("warm", recipe)
@@ -156,19 +166,19 @@ async def test_it_is_warmed_again_when_its_repository_moves_or_its_time_is_up(
     repo.commit("moved")
     assert await warming.refresh("warm", recipe)
     assert not await warming.refresh("warm", recipe)
-    assert await warming.refresh("warm", Repository(str(repo.path), minutes=-1))
+    assert await warming.refresh("warm", Repository(str(repo.path), base=small, minutes=-1))
     built = shop.templates.built("warm")
     assert built is not None and built.about.commit == repo.head
     assert len(list((tmp_path / "data/templates").glob("warm-*"))) == 1, "old ones go"
 
 
 async def test_a_commit_that_cannot_be_warmed_is_not_tried_all_the_time(
-    shop: Workshop, tmp_path: Path
+    shop: Workshop, small: str, tmp_path: Path
 ) -> None:
     repo = project(tmp_path / "repo")
     repo.write(".cloister.toml", 'setup = ["false"]\n')
     repo.commit()
-    recipe = Repository(str(repo.path))
+    recipe = Repository(str(repo.path), base=small)
     shop.templates.keep_recipe("warm", recipe)
     warming = Warming(shop)
     with pytest.raises(UserError):
@@ -180,19 +190,22 @@ async def test_a_commit_that_cannot_be_warmed_is_not_tried_all_the_time(
 
 
 async def test_a_run_starts_from_the_warmed_template_of_its_repository_and_no_other(
-    shop: Workshop, tmp_path: Path
+    shop: Workshop, small: str, tmp_path: Path
 ) -> None:
     repo = project(tmp_path / "repo")
     (repo.path / "below").mkdir()
     other = SampleRepo(tmp_path / "other")
     other.commit()
-    shop.templates.keep_recipe("warm", Repository(str(repo.path)))
+    shop.templates.keep_recipe("warm", Repository(str(repo.path), base=small))
     warming = Warming(shop)
-    mine = NewRun(prompt="p", repo=str(repo.path / "below"))
-    assert await warming.choose(mine) == "default", "nobody waits for one that is not ready"
+    mine = NewRun(prompt="p", repo=str(repo.path / "below"), template=small)
+    assert await warming.choose(mine) == small, "nobody waits for one that is not ready"
     await shop.prepare("warm", quiet)
     assert await warming.choose(mine) == "warm"
-    assert await warming.choose(NewRun(prompt="p", repo=str(other.path))) == "default"
+    assert await warming.choose(NewRun(prompt="p", repo=str(other.path), template=small)) == small
+    assert await warming.choose(NewRun(prompt="p", repo=str(repo.path))) == "default", (
+        "it is made from another"
+    )
     assert await warming.choose(NewRun(prompt="p", repo=str(repo.path), template="warm")) == "warm"
     assert await warming.choose(NewRun(prompt="p", repo=str(repo.path), template="else")) == "else"
 
@@ -212,12 +225,12 @@ async def test_a_template_that_holds_a_repository_is_no_base_for_another(
     assert refused.value.code == "bad_template"
 
 
-def image_with_git(at: Path) -> Path:
+def image_with_git(at: Path, *more: Path) -> Path:
     needs("git", "busybox", "skopeo", "umoci", "ldd")
     passwd = b"root:x:0:0::/root:/bin/sh\ndev:x:1234:1234::/home/dev:/bin/sh\n"
     tree = layer(
         *busybox(),
-        *programs(Path("/usr/bin/git")),
+        *programs(Path("/usr/bin/git"), *more),
         member("etc/passwd", passwd),
         folder("home"),
         folder("home/dev", uid=1234, gid=1234),

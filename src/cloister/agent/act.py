@@ -1,7 +1,8 @@
-"""One tool call: decode, decide, then act. Each step is in the log before the next."""
+"""One tool call: decode, decide, then act. The decision is in the log before anything is done."""
 
 import secrets
 import time
+from typing import Any, NamedTuple
 
 import anyio
 import msgspec
@@ -13,10 +14,12 @@ from cloister.agent.tools.api import AnyTool, Observation, observe
 from cloister.core.commands import Computer, Stream
 from cloister.core.events import (
     ActionDecided,
+    AnyBody,
     AskAnswered,
     AskRaised,
     CommandOutput,
     Effect,
+    ModelReplied,
     ToolReturned,
 )
 from cloister.core.journal import Journal
@@ -24,6 +27,22 @@ from cloister.core.records import ToolCall
 from cloister.core.text import bounded, decode, one_line
 from cloister.policy.api import Policy, ToolAction
 from cloister.policy.decide import Decider
+
+_OF_THE_LOOP = frozenset({"finish", "recall"})
+"""Tools that do nothing in the sandbox: the loop answers them, and there is nothing to decide."""
+
+
+class _Decided(NamedTuple):
+    """What the policy says to one call."""
+
+    call: ToolCall
+    decided: ActionDecided
+    ask: AskRaised | None = None
+    """The question to a person, where that is what it says."""
+
+    @property
+    def bodies(self) -> tuple[AnyBody, ...]:
+        return (self.decided,) if self.ask is None else (self.decided, self.ask)
 
 
 class Actor:
@@ -38,35 +57,40 @@ class Actor:
         self._decider = Decider(policy)
         self._provenance = Provenance(attempt, journal)
         self._ask_seconds = ask_seconds
+        self._recorded: _Decided | None = None
+        """The decision about the first call of the newest reply, which is in the log with the reply."""
 
-    async def act(self, call: ToolCall) -> None:
-        """Do one call; its `ToolReturned` is in the log when this returns."""
+    async def follow(self, reply: ModelReplied) -> tuple[AnyBody, ...]:
+        """What is decided about the first call of `reply`. Recorded with it, it saves that call a write of its own."""
+        self._recorded = None
+        for call in reply.calls[:1]:
+            known = _known(call)
+            if isinstance(known, tuple) and call.name not in _OF_THE_LOOP:
+                self._recorded = await self._judge(call, *known)
+                return self._recorded.bodies
+        return ()
+
+    async def act(self, call: ToolCall) -> ToolReturned:
+        """Do one call, and return what is to be recorded of it."""
         started = time.monotonic()
         observation = await self._observe(call)
-        await self._journal.append(
-            ToolReturned(
-                self._attempt,
-                call.id,
-                call.name,
-                observation.ok,
-                observation.text,
-                time.monotonic() - started,
-                observation.exit_code,
-                self._provenance.origin(call.name),
-            )
+        return ToolReturned(
+            self._attempt,
+            call.id,
+            call.name,
+            observation.ok,
+            observation.text,
+            time.monotonic() - started,
+            observation.exit_code,
+            self._provenance.origin(call.name),
         )
 
     async def _observe(self, call: ToolCall) -> Observation:
-        tool = TOOLS.get(call.name)
-        if tool is None:
-            return observe(
-                False, f"There is no tool {one_line(call.name, 60)}; there are {', '.join(sorted(TOOLS))}."
-            )
-        try:
-            args = msgspec.convert(call.arguments, tool.args)
-        except msgspec.ValidationError as error:
-            return observe(False, f"The arguments of {tool.name} were not understood: {error}.")
-        effect, rule = await self._decide(call, tool, tool.target(args))
+        known = _known(call)
+        if isinstance(known, Observation):
+            return known
+        tool, args = known
+        effect, rule = await self._decide(call, tool, args)
         if effect != "allow":
             return observe(False, f"Not allowed: {rule}.")
 
@@ -75,7 +99,20 @@ class Actor:
 
         return await tool.run(self._computer, args, show)
 
-    async def _decide(self, call: ToolCall, tool: AnyTool, target: str) -> tuple[Effect, str]:
+    async def _decide(self, call: ToolCall, tool: AnyTool, args: Any) -> tuple[Effect, str]:
+        """What the policy, or a person whom it asks, says; in the log when this returns."""
+        found, self._recorded = self._recorded, None
+        if found is None or found.call is not call:
+            found = await self._judge(call, tool, args)
+            await self._journal.append(*found.bodies)
+        effect, rule = found.decided.effect, found.decided.rule
+        if found.ask is None:
+            return effect, rule
+        answer = await self._answer(found.ask)
+        return answer, f"{rule}, answered {answer}"
+
+    async def _judge(self, call: ToolCall, tool: AnyTool, args: Any) -> _Decided:
+        target = tool.target(args)
         commands = await read_commands(target) if self._decider.parses(tool.name) else None
         decision = self._decider.decide(
             ToolAction(tool.name, target, commands), untrusted=self._provenance.untrusted
@@ -83,8 +120,7 @@ class Actor:
         action = f"{tool.name}: {one_line(target)}"
         decided = ActionDecided(self._attempt, call.id, action, decision.effect, decision.rule)
         if decision.effect != "ask":
-            await self._journal.append(decided)
-            return decision.effect, decision.rule
+            return _Decided(call, decided)
         ask = AskRaised(
             ask="a-" + secrets.token_hex(4),
             attempt=self._attempt,
@@ -94,9 +130,7 @@ class Actor:
             rule=decision.rule,
             approver=decision.approver,
         )
-        await self._journal.append(decided, ask)
-        answer = await self._answer(ask)
-        return answer, f"{decision.rule}, answered {answer}"
+        return _Decided(call, decided, ask)
 
     async def _answer(self, ask: AskRaised) -> Effect:
         """Wait for a person; after the deadline the default is the answer, and is recorded as one."""
@@ -118,3 +152,16 @@ class Actor:
 def _counts(answer: AskAnswered, ask: AskRaised) -> bool:
     """Whether whoever answered may say this; the server asked before, and the log is the last to be believed."""
     return answer.answer == "deny" or answer.role == "admin" or answer.role == ask.approver
+
+
+def _known(call: ToolCall) -> tuple[AnyTool, Any] | Observation:
+    """The tool and its decoded arguments, or what is wrong with the call."""
+    tool = TOOLS.get(call.name)
+    if tool is None:
+        return observe(
+            False, f"There is no tool {one_line(call.name, 60)}; there are {', '.join(sorted(TOOLS))}."
+        )
+    try:
+        return tool, msgspec.convert(call.arguments, tool.args)
+    except msgspec.ValidationError as error:
+        return observe(False, f"The arguments of {tool.name} were not understood: {error}.")

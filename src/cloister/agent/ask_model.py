@@ -1,6 +1,7 @@
 """One step of a model: the request from the log, the stream to whoever watches, the reply to the log."""
 
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from itertools import count
 
@@ -11,13 +12,20 @@ from cloister.agent.budgeted import BudgetedModels
 from cloister.agent.which_model import ring, stands_in
 from cloister.core import limits
 from cloister.core.errors import Bug, UserError
-from cloister.core.events import ModelFailed, ModelReplied, ModelSwitched, ModelText
+from cloister.core.events import AnyBody, ModelFailed, ModelReplied, ModelSwitched, ModelText
 from cloister.core.journal import Journal
 from cloister.core.text import one_line
 from cloister.model.api import Failure, Reply, Request, TextDelta
 from cloister.model.retry import next_wait
 
 _REPLY_SECONDS = 900.0
+
+Follow = Callable[[ModelReplied], Awaitable[tuple[AnyBody, ...]]]
+"""What is recorded in one go with a reply, because it follows from that alone."""
+
+
+async def _nothing(reply: ModelReplied) -> tuple[AnyBody, ...]:
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +37,7 @@ class Step:
     asking: Request
     seen: int
     """The last event that the request was made from."""
+    follow: Follow = _nothing
 
 
 async def ask_model(models: BudgetedModels, journal: Journal, step: Step) -> ModelReplied | Failure:
@@ -108,7 +117,7 @@ async def _record(
         reply.cost,
         step.seen,
     )
-    await journal.append(body)
+    await journal.append(body, *await step.follow(body))
     return body
 
 

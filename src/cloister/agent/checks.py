@@ -29,6 +29,8 @@ _FILE_BYTES = 262_144
 _WORKFLOWS = 10
 _AGAIN_SECONDS = 120.0
 """A check that took longer is not run a second time to see whether it wavers."""
+_BASE_AGAIN_SECONDS = 60.0
+"""The same on the base, where every run whose base is red would wait for it."""
 
 _KEPT = "/tmp/.cloister"  # noqa: S108  (in the sandbox, beside its working tree)
 _SHORT_BYTES = 3_000
@@ -95,6 +97,14 @@ async def run_checks(
     return await _run(computer, specs, _Course(place, show, tuple(baseline), cpus))
 
 
+async def run_on_base(
+    computer: Computer, checks: Sequence[str], place: str, show: ShowCheck, *, cpus: float = 1.0
+) -> tuple[Diagnosis, ...]:
+    """As `run_checks` on the untouched base: whatever test is red is tried once more, so that chance is known as such."""
+    specs = await _specified(computer, checks)
+    return await _run(computer, specs, _Course(place, show, None, cpus))
+
+
 async def run_affected(
     computer: Computer, checks: Sequence[str], since: "Since", place: str, show: ShowCheck
 ) -> tuple[Diagnosis, ...]:
@@ -129,7 +139,8 @@ class Since:
 class _Course:
     place: str
     show: ShowCheck
-    baseline: tuple[Diagnosis, ...]
+    baseline: tuple[Diagnosis, ...] | None
+    """What was red before; None where there is no before: this is the base."""
     cpus: float
     parts: Mapping[str, tuple[Near, Diagnosis]] = field(default_factory=dict[str, tuple[Near, Diagnosis]])
     """Of long checks, the part that is looked at first, and what is known of the whole."""
@@ -198,24 +209,36 @@ async def _run(computer: Computer, specs: Sequence[Check], course: _Course) -> t
     return tuple([await sources.add(found[check.command]) for check in specs])
 
 
-def _wavers(now: Diagnosis, baseline: Sequence[Diagnosis]) -> bool:
+def _wavers(now: Diagnosis, baseline: Sequence[Diagnosis] | None) -> bool:
     """Whether a second look is worth its time: tests are red that were not, and the check ended by itself."""
+    most = _BASE_AGAIN_SECONDS if baseline is None else _AGAIN_SECONDS
+    return now.killed is None and now.seconds <= most and bool(_suspects(now, baseline))
+
+
+def _suspects(now: Diagnosis, baseline: Sequence[Diagnosis] | None) -> set[str]:
+    """Tests that are red and need not be."""
+    failing = {test.name for test in now.failing}
+    if baseline is None:
+        return failing
     before = [diagnosis for diagnosis in baseline if diagnosis.check == now.check]
-    if not before or now.killed is not None or now.seconds > _AGAIN_SECONDS:
-        return False
-    return bool(set(compare(before, [now]).new) & {test.name for test in now.failing})
+    seen = compare(before, [now])
+    return {*seen.new, *seen.flaky} & failing if before else set()
 
 
-def _settled(first: Diagnosis, second: Diagnosis, baseline: Sequence[Diagnosis]) -> Diagnosis:
-    """The first run, and which of its new failures passed in the second: those are flaky."""
-    before = [diagnosis for diagnosis in baseline if diagnosis.check == first.check]
+def _settled(first: Diagnosis, second: Diagnosis, baseline: Sequence[Diagnosis] | None) -> Diagnosis:
+    """The first run, and which of its suspects passed in the second: those are flaky.
+
+    Where the second is green as a whole it is the one that counts, so that a test that was asked for is seen to pass;
+    of the base the first stays, for what was red there.
+    """
     if second.killed is not None:
         return first
     now = {test.name: test.status for test in second.tests}
-    suspects = set(compare(before, [first]).new) & {test.name for test in first.failing}
     calm = second.unlisted > 0 or second.green
-    flaky = [name for name in suspects if now.get(name, "passed" if calm else "") == "passed"]
-    return msgspec.structs.replace(first, flaky=tuple(sorted(flaky)))
+    suspects = _suspects(first, baseline)
+    flaky = tuple(sorted(name for name in suspects if now.get(name, "passed" if calm else "") == "passed"))
+    counts = second if second.green and baseline is not None else first
+    return msgspec.structs.replace(counts, flaky=flaky)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,10 @@ from cloister.agent.budgeted import BudgetedModels
 from cloister.agent.checks import Since, run_affected
 from cloister.agent.mind import Mind
 from cloister.agent.progress import Progress, progress
+from cloister.agent.shell.reading import only_reads
 from cloister.agent.stuck import Circles
 from cloister.agent.tools import TOOLS
+from cloister.agent.tools.bash import BASH
 from cloister.agent.tools.finish import FinishArgs
 from cloister.agent.tools.recall import RecallArgs, recalled
 from cloister.agent.wrap_up import plainly
@@ -81,8 +83,11 @@ class Files(Protocol):
         ...
 
 
-Prove = Callable[[str], Awaitable[tuple[Diagnosis, ...]]]
-"""Runs the checks on a saved commit in a fresh sandbox that holds nothing else."""
+Prove = Callable[[str, tuple[Diagnosis, ...]], Awaitable[tuple[Diagnosis, ...]]]
+"""Runs the checks on a saved commit in a fresh sandbox that holds nothing else.
+
+What is red there and was not in the diagnoses given, which are of the same files, is tried once more to decide.
+"""
 
 
 class _Spent(NamedTuple):
@@ -138,6 +143,10 @@ class _Attempt:
         self._actor = Actor(place.attempt, place.journal, place.computer, place.policy, place.ask_seconds)
         self._tree = ""
         """The tree that was last checked and saved."""
+        self._unseen = False
+        """Whether something was done since the files were last looked at."""
+        self._unwritten: tuple[ToolReturned, ...] = ()
+        """The newest result, which is recorded with the end of its turn where that follows at once."""
         self._mind = Mind(place.attempt, place.journal, place.models, place.computer, place.base)
         self._circles = Circles(place.attempt, place.patience)
         # Time is measured here and not between events: the clock on the wall may jump.
@@ -178,7 +187,7 @@ class _Attempt:
         if reply is None:
             if ended := await self._unstick():
                 return ended
-            asked = await self._mind.ask(so_far.steps + 1)
+            asked = await self._mind.ask(so_far.steps + 1, self._actor.follow)
             if not isinstance(asked, ModelReplied):
                 return (
                     _Spent(asked.message)
@@ -186,26 +195,46 @@ class _Attempt:
                     else await self._end("failed", asked.message)
                 )
             reply = asked
-        finish: ToolCall | None = None
-        may_change = False
-        for call in reply.calls:
-            if call.name == "finish":
-                finish = call
-            elif call.name == "recall":
-                await self._recall(call)
-            else:
-                await self._actor.act(call)
-                may_change = may_change or (call.name in TOOLS and TOOLS[call.name].changes_files)
+        finish, may_change = await self._act(reply)
         saved: str | None = None
         try:
             if may_change and await self._look(reply.step):
                 saved = await self._place.files.save()
         except UserError as error:
             self._tree = ""
-            await self._journal.append(SaveRefused(self._place.attempt, reply.step, error.message))
+            await self._write_down(SaveRefused(self._place.attempt, reply.step, error.message))
             await self._refuse(finish, error.message)
             finish = None
+        except BaseException:
+            await self._write_down()  # what was done is in the log, whatever ends the turn
+            raise
         return await self._close_turn(reply, finish, saved)
+
+    async def _act(self, reply: ModelReplied) -> tuple[ToolCall | None, bool]:
+        """Do what the reply asks for. Returns its `finish`, if it has one, and whether files may be others now."""
+        finish: ToolCall | None = None
+        may_change = False
+        for call in reply.calls:
+            if call.name == "finish":
+                finish = call
+                continue
+            await self._write_down()
+            if call.name == "recall":
+                await self._recall(call)
+            else:
+                self._unwritten = (await self._actor.act(call),)
+                self._unseen = True
+                may_change = may_change or _may_change(call)
+        # What seemed only to read is not trusted to the end.
+        ends = finish is not None or not reply.calls
+        return finish, may_change or (ends and self._unseen)
+
+    async def _write_down(self, *bodies: AnyBody) -> None:
+        """Record `bodies` after the result that is not in the log yet, if there is one, in one go."""
+        unwritten, self._unwritten = self._unwritten, ()
+        if unwritten or bodies:
+            with anyio.CancelScope(shield=bool(unwritten)):  # a write has a deadline of its own
+                await self._journal.append(*unwritten, *bodies)
 
     async def _recall(self, call: ToolCall) -> None:
         try:
@@ -269,8 +298,10 @@ class _Attempt:
     async def _look(self, step: int) -> bool:
         """Whether files changed; if so, the checks have run on them when this returns."""
         tree = await self._place.files.tree()
+        self._unseen = False
         if tree == self._tree:
             return False
+        await self._write_down()
         before, self._tree = self._tree, tree
         place = self._place
         if place.checks:
@@ -293,6 +324,8 @@ class _Attempt:
     ) -> AttemptEnded | None:
         """Answer `finish`, record the save point, and end the attempt if the evidence allows."""
         attempt = self._place.attempt
+        if finish is not None or not reply.calls:
+            await self._write_down()
         before = self._progress()
         commit = saved or before.commit or self._place.base
         summary = await self._judge(reply, finish, commit)
@@ -303,7 +336,7 @@ class _Attempt:
             accepted = () if finish is None else (_returned(attempt, finish, True, "Accepted."),)
             if await self._end_unless_told(reply, finish, (*accepted, ended, end)):
                 return end
-        await self._journal.append(ended)
+        await self._write_down(ended)
         if before.silent >= _SILENT_REPLIES:
             return await self._end("red", "The model stopped acting before the checks were green.")
         return None
@@ -348,7 +381,7 @@ class _Attempt:
         """Whether the checks are green on exactly what would be handed over."""
         if not self._place.checks or commit == self._place.base:
             return True  # without a change, the baseline is the proof
-        found = await self._place.prove(commit)
+        found = await self._place.prove(commit, self._known())
         comparison = compare(self._place.baseline, found, self._place.asked)
         await self._journal.append(ProofTaken(self._place.attempt, step, commit, found, comparison))
         return comparison.green
@@ -388,6 +421,14 @@ class _Attempt:
 
 def _returned(attempt: int, call: ToolCall, ok: bool, text: str) -> ToolReturned:
     return ToolReturned(attempt, call.id, call.name, ok, text, 0.0)
+
+
+def _may_change(call: ToolCall) -> bool:
+    """Whether files may be others after the call; where that is plain to see of a command, nobody looks."""
+    if call.name not in TOOLS or not TOOLS[call.name].changes_files:
+        return False
+    line = call.arguments.get("command")
+    return not (call.name == BASH.name and isinstance(line, str) and only_reads(line))
 
 
 def _seen(events: Sequence[Event], reply: ModelReplied) -> int:

@@ -1,6 +1,6 @@
 """What one attempt asks its model, and with which view of the log: requests that fit, and the last words."""
 
-from cloister.agent.ask_model import Step, ask_model
+from cloister.agent.ask_model import Follow, Step, ask_model
 from cloister.agent.budgeted import BudgetedModels
 from cloister.agent.condense import condense
 from cloister.agent.context import WINDOW_TOKENS, Context, Window, request_of
@@ -59,7 +59,7 @@ class Mind:
         self._context.update(self._journal.events)
         return self._context, window
 
-    async def ask(self, step: int) -> ModelReplied | Failure:
+    async def ask(self, step: int, follow: Follow) -> ModelReplied | Failure:
         """Ask for one step, with a request that fits. Each try that fails is an event."""
         tries = 0
         while True:
@@ -69,7 +69,7 @@ class Mind:
             asked = await ask_model(
                 self._models,
                 self._journal,
-                Step(self._attempt, step, asking, self._journal.events[-1].seq),
+                Step(self._attempt, step, asking, self._journal.events[-1].seq, follow),
             )
             too_long = isinstance(asked, Failure) and asked.code == "context_too_long"
             if not too_long or tries >= _TOO_LONG_TRIES:

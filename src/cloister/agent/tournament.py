@@ -19,6 +19,7 @@ _FIELDS = (
     ("new", "new failures"),
     ("weakened", "weakened tests"),
     ("lines", "changed lines"),
+    ("dollars", "dollars"),
     ("tokens", "tokens"),
 )
 
@@ -33,8 +34,8 @@ def lost(found: Comparison) -> int:
     return len(found.missing) + len(found.skipped) + len(found.weakened)
 
 
-def score(ended: AttemptEnded, *, lines: int, tokens: int) -> Score:
-    """What the evidence says of an attempt. `lines` is the size of its diff, `tokens` what it cost."""
+def score(ended: AttemptEnded, *, lines: int, tokens: int, dollars: float | None = None) -> Score:
+    """What the evidence says of an attempt. `lines` is the size of its diff, the rest what it cost."""
     found = ended.comparison
     return Score(
         attempt=ended.attempt,
@@ -44,6 +45,7 @@ def score(ended: AttemptEnded, *, lines: int, tokens: int) -> Score:
         weakened=lost(found),
         lines=lines,
         tokens=tokens,
+        dollars=dollars,
     )
 
 
@@ -51,8 +53,18 @@ def rank(scores: Sequence[Score]) -> tuple[tuple[Score, ...], tuple[int, ...]]:
     """The scores with their reasons, best first, and the attempts that tie with the best.
 
     The order: proven; what was asked for is green; no new failures; fewer weakened tests; how it ended; the smaller
-    diff; the lower cost. Among equals the earlier attempt comes first.
+    diff; the lower cost, in dollars where they are known of all, else in tokens. Among equals the earlier attempt comes
+    first.
     """
+    if any(one.dollars is None for one in scores):
+        by_price = {one.attempt: one.dollars for one in scores}
+        scores = [msgspec.structs.replace(one, dollars=None) for one in scores]
+        ordered, tied = _ranked(scores)
+        return tuple(msgspec.structs.replace(one, dollars=by_price[one.attempt]) for one in ordered), tied
+    return _ranked(scores)
+
+
+def _ranked(scores: Sequence[Score]) -> tuple[tuple[Score, ...], tuple[int, ...]]:
     ordered = sorted(scores, key=lambda one: (_evidence(one), one.attempt))
     if len(ordered) < 2:
         return tuple(ordered), ()
@@ -62,9 +74,10 @@ def rank(scores: Sequence[Score]) -> tuple[tuple[Score, ...], tuple[int, ...]]:
     return tuple(explained), tied if len(tied) > 1 else ()
 
 
-def _evidence(one: Score) -> tuple[int, ...]:
+def _evidence(one: Score) -> tuple[float, ...]:
     order = _ORDER.index(one.outcome) if one.outcome in _ORDER else len(_ORDER)
-    return (_CLASS.get(one.outcome, 3), one.red, one.new, one.weakened, order, one.lines, one.tokens)
+    cost = one.dollars or 0.0
+    return (_CLASS.get(one.outcome, 3), one.red, one.new, one.weakened, order, one.lines, cost, one.tokens)
 
 
 def _because(one: Score, other: Score) -> Score:

@@ -91,9 +91,6 @@ SandboxName = Annotated[
         autocompletion=complete_sandbox,
     ),
 ]
-PromptText = Annotated[
-    str, typer.Argument(metavar="PROMPT", help="What should be done. '-' reads it from stdin.")
-]
 TierWish = Annotated[
     Literal["auto", "container", "gvisor", "microvm"], typer.Option("--tier", help="How strongly to isolate.")
 ]

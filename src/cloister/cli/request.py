@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from cloister.cli.run_file import BudgetWish, RunFile
 from cloister.cli.speak import typed
 from cloister.core.attempts import AttemptWish
 from cloister.core.errors import UserError
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 _URL = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _SCP = re.compile(r"^[^/\s]+@[^/\s:]+:")
 _SCRIPT = "script:"
+_HERE = Path()
+_NO_FILE = RunFile()
 _WISH = re.compile(
     r"(model|temperature|share|hint)=((?<=hint=).+|.+?)(?:,(?=(?:model|temperature|share|hint)=)|$)",
     re.DOTALL,
@@ -27,7 +30,7 @@ _WISH = re.compile(
 
 
 class Asked(NamedTuple):
-    """The arguments of `cloister run`."""
+    """The arguments of `cloister run`; empty, or as usual, where a file may say it."""
 
     prompt: str
     repo: str
@@ -51,36 +54,48 @@ class Asked(NamedTuple):
     must_pass: tuple[str, ...] = ()
 
 
-def new_run(asked: Asked, settings: "Settings") -> NewRun:
-    """The request, checked as far as the caller's side can. Raises `UserError`."""
-    usual, together = settings.file.budget, max(1, asked.n, len(asked.attempts))
+def new_run(asked: Asked, settings: "Settings", file: RunFile = _NO_FILE) -> NewRun:
+    """The request, checked as far as the caller's side can: what was typed counts before `file`. Raises `UserError`."""
+    attempts = tuple(attempt_wish(typed(text)) for text in asked.attempts) or tuple(
+        msgspec.structs.replace(wish, model=model_name(wish.model, file.home)) for wish in file.attempts
+    )
+    count = asked.n if asked.n != 1 or asked.attempts else file.n
     new = NewRun(
-        prompt=_prompt(asked.prompt),
-        repo=repository(asked.repo),
-        ref=asked.ref,
-        checks=tuple(typed(check) for check in asked.checks),
-        model=model_name(asked.model),
-        kind=asked.kind,
-        n=asked.n,
-        tier=asked.tier,
-        template=asked.template,
-        budget=Budget(
-            # What is usual is so for one attempt; what was typed is for all of them together.
-            steps=usual.steps * together if asked.steps is None else asked.steps,
-            tokens=usual.tokens * together if asked.tokens is None else asked.tokens,
-            seconds=usual.seconds if asked.seconds is None else asked.seconds,
-            dollars=usual.dollars if asked.dollars is None else asked.dollars,
-        ),
-        allow_hosts=asked.allow_hosts,
-        attempts=tuple(attempt_wish(typed(text)) for text in asked.attempts),
-        first_green=asked.first_green,
-        search=asked.search,
-        rules=tuple(_rule(text) for text in asked.rules),
-        asked=tuple(typed(name) for name in asked.must_pass),
+        prompt=_prompt(asked.prompt) if asked.prompt else file.prompt,
+        repo=repository(asked.repo) if asked.repo or not file.repo else repository(file.repo, file.home),
+        ref=asked.ref or file.ref,
+        checks=tuple(typed(check) for check in asked.checks) or file.checks,
+        model=model_name(asked.model) if asked.model else model_name(file.model, file.home),
+        kind=asked.kind or file.kind,
+        n=count,
+        tier=asked.tier if asked.tier != "auto" else file.tier,
+        template=asked.template if asked.template != "default" else file.template,
+        budget=_budget(asked, settings.file.budget, file.budget, max(1, count, len(attempts))),
+        allow_hosts=asked.allow_hosts or file.allow_hosts,
+        attempts=attempts,
+        first_green=asked.first_green or file.first_green,
+        search=asked.search or file.search,
+        rules=(*(_rule(text) for text in asked.rules), *file.rules),
+        asked=tuple(typed(name) for name in asked.must_pass) or file.asked,
+        key=file.key,
     )
     if problem := check_new_run(new):
         raise UserError("bad_run", problem)
     return new
+
+
+def _budget(asked: Asked, usual: Budget, wish: BudgetWish, together: int) -> Budget:
+    """What is usual is so for one attempt; what was typed or written is for all of them together."""
+    steps = wish.steps if asked.steps is None else asked.steps
+    tokens = wish.tokens if asked.tokens is None else asked.tokens
+    seconds = wish.seconds if asked.seconds is None else asked.seconds
+    dollars = wish.dollars if asked.dollars is None else asked.dollars
+    return Budget(
+        steps=usual.steps * together if steps is None else steps,
+        tokens=usual.tokens * together if tokens is None else tokens,
+        seconds=usual.seconds if seconds is None else seconds,
+        dollars=usual.dollars if dollars is None else dollars,
+    )
 
 
 def attempt_wish(text: str) -> AttemptWish:
@@ -106,13 +121,15 @@ def attempt_wish(text: str) -> AttemptWish:
         ) from None
 
 
-def repository(name: str) -> str:
-    """A URL as it is, a path made absolute. Raises `UserError` (`no_repository`)."""
+def repository(name: str, home: Path = _HERE) -> str:
+    """A URL as it is, a path made absolute, from `home` on. Raises `UserError` (`no_repository`)."""
     if _URL.match(name) or _SCP.match(name):
         return name
     if not name.strip():
-        raise UserError("no_repository", "No repository: give a path or a git URL with --repo.")
-    path = Path(name).expanduser()
+        raise UserError(
+            "no_repository", "No repository: give a path or a git URL with --repo, or in a file with --file."
+        )
+    path = home / Path(name).expanduser()
     try:
         path = path.resolve(strict=True)
     except (OSError, RuntimeError):
@@ -139,11 +156,11 @@ def _prompt(text: str) -> str:
     return sys.stdin.buffer.read(PROMPT_BYTES + 1).decode("utf-8", errors="replace")
 
 
-def model_name(name: str | None) -> str | None:
-    """A script's path is the caller's, too."""
+def model_name(name: str | None, home: Path = _HERE) -> str | None:
+    """A script's path is the caller's, too, or that of the file which names it."""
     if name is None or not name.startswith(_SCRIPT):
         return name
-    path = Path(name.removeprefix(_SCRIPT)).expanduser()
+    path = home / Path(name.removeprefix(_SCRIPT)).expanduser()
     if not path.is_file():
         raise UserError("no_script", f"There is no script {path}: give the file after script:.")
     return _SCRIPT + str(path.resolve())

@@ -5,15 +5,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.cli.options import AsJson, MustPass, PromptText, TierWish, settings_of
+from cloister.cli.options import AsJson, MustPass, TierWish, settings_of
 from cloister.cli.run_options import (
     AllowedHosts,
     AttemptWishes,
     Checks,
     FirstGreen,
     Kind,
+    MaybePrompt,
     ModelName,
     Rules,
+    RunFileName,
     SearchPolicy,
 )
 
@@ -25,8 +27,11 @@ if TYPE_CHECKING:
 
 def run(  # noqa: PLR0913  (each parameter is an option of the command)
     ctx: typer.Context,
-    prompt: PromptText,
-    repo: Annotated[str, typer.Option("--repo", metavar="PATH|URL", help="The repository to work on.")],
+    prompt: MaybePrompt = "",
+    repo: Annotated[
+        str, typer.Option("--repo", metavar="PATH|URL", help="The repository to work on.", show_default=False)
+    ] = "",
+    file: RunFileName = None,
     ref: Annotated[str | None, typer.Option("--ref", help="Branch, tag or commit to start from.")] = None,
     check: Checks = None,
     must_pass: MustPass = None,
@@ -49,6 +54,7 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
 ) -> None:
     """Start a run and watch it; exit 0 when its checks are green."""
     from cloister.cli.request import Asked, new_run
+    from cloister.cli.run_file import RunFile, read_run_file
 
     settings = settings_of(ctx)
     new = new_run(
@@ -74,6 +80,7 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
             must_pass=tuple(must_pass or ()),
         ),
         settings,
+        RunFile() if file is None else read_run_file(file),
     )
     if detach:
         detach_run(settings, new, as_json)

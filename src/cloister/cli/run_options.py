@@ -1,9 +1,20 @@
 """Options of `cloister run`. Imports nothing slow."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+MaybePrompt = Annotated[
+    str,
+    typer.Argument(
+        metavar="PROMPT", help="What should be done. '-' reads it from stdin.", show_default=False
+    ),
+]
+RunFileName = Annotated[
+    Path | None,
+    typer.Option("--file", metavar="RUN.toml", help="A run written down; options count before it."),
+]
 Checks = Annotated[
     list[str] | None,
     typer.Option("--check", metavar="CMD", help="A command that must be green; repeat for several."),

@@ -57,8 +57,10 @@ def _head(found: "TreeView", node: "NodeView") -> str:
     state = node.outcome or "works"
     point = f"event {node.at}" if node.at else "the base"
     where = "" if node.at is None else f"  from {point}"
+    cost = f"  {node.tokens:,} tokens" if node.tokens else ""
+    cost += f", ${node.dollars:.4f}" if node.dollars is not None else ""
     why = node.reason if node.reason else node.ended
-    return f"attempt {node.attempt} {state}{won}{where}{model}  {one_line(why or '', 100)}".rstrip()
+    return f"attempt {node.attempt} {state}{won}{where}{model}{cost}  {one_line(why or '', 100)}".rstrip()
 
 
 def _points(points: "tuple[PointView, ...]") -> str:

@@ -62,6 +62,8 @@ class Score(msgspec.Struct, frozen=True):
     tokens: int
     why: str = ""
     """What set it apart from the one ranked before it, in words."""
+    dollars: float | None = None
+    """What it cost by the prices that are known; None where one of its models has none."""
 
 
 def parse_search(text: str) -> Search | None:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from cloister.core.budget_tree import Limits, Period
-from cloister.core.events import AnyBody, ModelReplied, ModelSpent
+from cloister.core.events import AnyBody, Event, ModelReplied, ModelSpent
 from cloister.core.records import Budget, Usage
 from cloister.core.spending import Level, Resource
 
@@ -174,6 +174,17 @@ def _paid(steps: int, usage: Usage, cost: float | None) -> Spend:
     if cost is None:
         return Spend(steps, usage.total, unpriced=usage.total)
     return Spend(steps, usage.total, cost)
+
+
+def dollars_of(events: Sequence[Event], attempt: int) -> float | None:
+    """What an attempt spent on models itself; None where the price of one of them is not known, or none was asked."""
+    costs = [
+        event.body.cost
+        for event in events
+        if isinstance(event.body, ModelReplied | ModelSpent) and event.body.attempt == attempt
+    ]
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) if costs and len(known) == len(costs) else None
 
 
 def limits_of(budget: Budget) -> Limits:

@@ -86,7 +86,10 @@ def asked(
         return Asked(by_check, by_name)
     if _BUILD.match(told) and not _REPAIR.search(told):
         return Asked()
-    tests = [(diagnosis, name) for diagnosis, name in red if _of_tests(diagnosis)]
+    # What fails by chance nobody means who does not say so.
+    tests = [
+        (diagnosis, name) for diagnosis, name in red if _of_tests(diagnosis) and name not in diagnosis.flaky
+    ]
     return Asked(
         tuple(dict.fromkeys(name for diagnosis, name in tests if name == diagnosis.check)),
         tuple(name for diagnosis, name in tests if name != diagnosis.check),
@@ -100,6 +103,11 @@ def wanted(asked: Asked | None, check: str, name: str) -> bool:
     if name in asked.names_set:
         return True
     return any(covers(one, name) or covers(one, check) for one in asked.loose)
+
+
+def named(asked: Asked | None, name: str) -> bool:
+    """Whether somebody spoke of the test itself, and not of all that its check runs."""
+    return asked is not None and (name in asked.names_set or any(covers(one, name) for one in asked.loose))
 
 
 def covers(wish: str, name: str) -> bool:

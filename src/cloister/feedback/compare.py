@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from cloister.core import limits
 from cloister.core.diagnosis import Comparison, Diagnosis, Diagnostic, TestResult
 from cloister.core.text import one_line
-from cloister.feedback.asked import Asked, covers, wanted
+from cloister.feedback.asked import Asked, covers, named, wanted
 from cloister.feedback.weighed import weakened
 
 _RED = ("failed", "error")
@@ -63,10 +63,15 @@ class _Tally:
         self.passed = 0
 
     def add(self, before: Diagnosis | None, now: Diagnosis) -> None:
-        red_before = _red(before) if before else set[str]()
+        chance = set(before.flaky if before else ())
+        red_before = _red(before) - chance if before else chance
         blind = before is not None and _collected_nothing(before)
         self.flaky.extend(now.flaky)
         for name in sorted(_red(now).difference(now.flaky)):
+            if name in chance:
+                # It wavered on the base already: nobody's, unless just that was to be mended.
+                (self.asked if named(self._wish, name) else self.flaky).append(name)
+                continue
             # Where the base collected nothing, what is red now cannot be this run's doing.
             if name in red_before or blind:
                 self.still.append(name)
@@ -97,7 +102,7 @@ class _Tally:
             if test.status == "skipped" or status in _RED:
                 continue
             if status == "passed" or (status is None and absent_passes):
-                if test.status in _RED:
+                if test.status in _RED and (test.name in red_before or named(self._wish, test.name)):
                     self.fixed.append(test.name)
             elif status is None and _stood_for_others(test) and _others_run(test.name, here):
                 self.fixed.append(test.name)

@@ -67,9 +67,33 @@ def _names(table: RoleModels, role: Role) -> tuple[str, ...]:
 
 
 def chosen(access: Access, role: Role, job: Job) -> tuple[str, ...]:
-    """As `chain`, with full names. Raises as `choose`."""
-    names = (choose(name, access) for name in chain(access.routes, role, job))
-    return tuple(dict.fromkeys(names))
+    """As `chain`, with full names, and without those that lack a key or a URL here if any other is left.
+
+    Raises as `choose`.
+    """
+    names, unusable = _sorted_out(access, role, job)
+    if not names:
+        raise next(iter(unusable.values()))
+    return names
+
+
+def skipped(access: Access, role: Role, job: Job) -> dict[str, str]:
+    """The names that `chosen` leaves out, each with what it lacks; empty when nothing is left. Raises as `choose`."""
+    names, unusable = _sorted_out(access, role, job)
+    return {name: error.message for name, error in unusable.items()} if names else {}
+
+
+def _sorted_out(access: Access, role: Role, job: Job) -> tuple[tuple[str, ...], dict[str, UserError]]:
+    names: dict[str, None] = {}
+    unusable: dict[str, UserError] = {}
+    for name in chain(access.routes, role, job):
+        try:
+            names[choose(name, access)] = None
+        except UserError as error:
+            if error.code not in ("no_key", "no_model_url") or name is None:
+                raise
+            unusable[name] = error
+    return tuple(names), unusable
 
 
 @asynccontextmanager

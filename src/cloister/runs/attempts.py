@@ -17,6 +17,7 @@ from cloister.core.escalation import Answer, Branch, GiveUp, Stuck
 from cloister.core.events import (
     AttemptEnded,
     AttemptStarted,
+    ModelSwitched,
     PhaseEnded,
     PhaseStarted,
     RewindRequested,
@@ -199,8 +200,16 @@ class Attempts:
             hint=fork.hint if fork else wish.hint,
             budget=fork.budget if fork else shared(self._course.request.budget, self._wishes)[number],
         )
-        await self._journal.append(started)
+        await self._journal.append(started, *self._left_out(started, models))
         return started
+
+    def _left_out(self, started: AttemptStarted, models: BudgetedModels) -> tuple[ModelSwitched, ...]:
+        """A note for each model that would come before or after its own and cannot be asked here."""
+        if started.parent is not None or self._wish(started.attempt).model is not None:
+            return ()
+        first = models.chain("code")[0]
+        lacking = self._means.left_out(self._course.request).items()
+        return tuple(ModelSwitched(started.attempt, name, first, why) for name, why in lacking)
 
     @asynccontextmanager
     async def _place(

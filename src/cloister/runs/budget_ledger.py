@@ -27,8 +27,9 @@ from cloister.core.budget import (
 )
 from cloister.core.budget_tree import BudgetTree, Limits, Period
 from cloister.core.errors import Bug
-from cloister.core.events import BudgetExtended, Event, ModelReplied, ModelSpent, RunAdmitted
+from cloister.core.events import AttemptStarted, BudgetExtended, Event, ModelReplied, ModelSpent, RunAdmitted
 from cloister.core.ids import OwnerId, RunId
+from cloister.core.records import Budget
 from cloister.core.spending import Level, Resource
 from cloister.runs.budget_tally import Tally, keep, read_on, stored
 from cloister.runs.view import fold
@@ -252,8 +253,12 @@ def run_accounts(events: Sequence[Event]) -> Iterator[Account]:
         raise Bug("A run's log starts with its admission.")
     spent: dict[int | None, Spend] = {}
     extended: dict[str, dict[Resource, float]] = {}
+    shares: dict[int, Limits] = {}
     for event in events:
         match event.body:
+            case AttemptStarted(budget=Budget() as budget) as body:
+                shares[body.attempt] = msgspec.structs.replace(limits_of(budget), seconds=budget.seconds)
+                spent.setdefault(body.attempt, Spend())
             case (ModelReplied() | ModelSpent()) as body:
                 spent[body.attempt] = spent.get(body.attempt, Spend()) + (spend_of(body) or Spend())
             case BudgetExtended(level="run" | "attempt") as body:
@@ -266,7 +271,8 @@ def run_accounts(events: Sequence[Event]) -> Iterator[Account]:
     total = sum(spent.values(), Spend(seconds=fold(events, time.time()).seconds))
     yield Account("run", run, limits, total, extended.get(f"run {run}", {}))
     for attempt, took in sorted((number, took) for number, took in spent.items() if number is not None):
-        yield Account("attempt", str(attempt), Limits(), took, extended.get(f"attempt {attempt}", {}))
+        limits = shares.get(attempt, Limits())
+        yield Account("attempt", str(attempt), limits, took, extended.get(f"attempt {attempt}", {}))
 
 
 class BudgetReport(msgspec.Struct, frozen=True):

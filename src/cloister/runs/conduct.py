@@ -12,7 +12,7 @@ import anyio
 import msgspec
 
 from cloister.agent.budgeted import BudgetedModels
-from cloister.agent.checks import find_checks, run_checks
+from cloister.agent.checks import find_checks, run_on_base
 from cloister.core.attempts import ForkedFrom
 from cloister.core.commands import Computer, Stream
 from cloister.core.diagnosis import Comparison, Diagnosis
@@ -297,7 +297,7 @@ class _Conductor:
             await self._journal.append(ChecksChosen(checks, found=not named))
             with anyio.move_on_after(seconds) as patience:
                 cpus = self._means.quota.cpus
-                found = await run_checks(computer, checks, "baseline", self._show, cpus=cpus)
+                found = await run_on_base(computer, checks, "baseline", self._show, cpus=cpus)
                 await self._journal.append(BaselineTaken(found, comparison=_wanted(admitted, found)))
                 return checks, found
         assert patience.cancelled_caught  # noqa: S101  (the block above returns)

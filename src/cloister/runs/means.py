@@ -1,6 +1,6 @@
 """What conducting a run takes, wired once by the composition root."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +55,8 @@ class Means:
     ledger: Ledger
     patience: Patience
     """When an attempt counts as stuck."""
+    left_out: Callable[[NewRun], Mapping[str, str]] = lambda _: {}
+    """Models that the settings name for a run and that cannot be asked here, each with what it lacks."""
 
     def sandbox_spec(self, request: NewRun, template: str) -> SandboxSpec:
         ttl = min(request.budget.seconds + _TTL_MARGIN_SECONDS, limits.TTL_SECONDS_MAX)

@@ -9,6 +9,7 @@ import msgspec
 from cloister.agent.progress import progress
 from cloister.agent.tournament import rank, score
 from cloister.core.attempts import Score
+from cloister.core.budget import dollars_of
 from cloister.core.events import AttemptEnded, AttemptsRanked, JudgeSpoke
 from cloister.core.history import effective
 from cloister.core.journal import Journal
@@ -71,7 +72,9 @@ async def _scored(journal: Journal, course: Course, ended: AttemptEnded) -> Scor
     files = await change.files(course.bare, course.base, ended.commit) if ended.commit != course.base else ()
     spent = progress(effective(seen_by(journal.events, ended.attempt)), ended.attempt)
     lines = sum(file.added + file.removed for file in files)
-    return score(ended, lines=lines, tokens=spent.usage.total)
+    return score(
+        ended, lines=lines, tokens=spent.usage.total, dollars=dollars_of(journal.events, ended.attempt)
+    )
 
 
 async def _judged(journal: Journal, course: Course, tied: Sequence[AttemptEnded]) -> JudgeSpoke | None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from cloister.core.attempts import ForkedFrom, Score
+from cloister.core.budget import dollars_of
 from cloister.core.errors import UserError
 from cloister.core.events import (
     AttemptEnded,
@@ -12,6 +13,8 @@ from cloister.core.events import (
     AttemptsRanked,
     AttemptStarted,
     Event,
+    ModelReplied,
+    ModelSpent,
     RunAdmitted,
     RunFinished,
 )
@@ -46,6 +49,10 @@ class NodeView(msgspec.Struct, frozen=True):
     ended: str | None
     """Why it ended."""
     points: tuple[PointView, ...]
+    tokens: int = 0
+    """What it spent itself."""
+    dollars: float | None = None
+    """The same in US dollars; None where the price of one of its models is not known."""
 
 
 class TreeView(msgspec.Struct, frozen=True):
@@ -96,6 +103,8 @@ def _node(events: Sequence[Event], number: int, points: Sequence[SavePoint]) -> 
         outcome=ended and ended.outcome,
         ended=ended and ended.reason,
         points=tuple(_point(point) for point in points if point.seq > began),
+        tokens=sum(body.usage.total for body in bodies if isinstance(body, ModelReplied | ModelSpent)),
+        dollars=dollars_of(events, number),
     )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio
 import msgspec
 
-from cloister.agent.checks import find_checks, run_checks
+from cloister.agent.checks import find_checks, run_on_base
 from cloister.core import limits
 from cloister.core.commands import Command, Computer, Output, Stream, shell
 from cloister.core.errors import HostError, UserError
@@ -106,7 +106,7 @@ class Workshop:
                     work.note(decode(data).rstrip("\n"))
 
                 work.tell(0.6, f"running {len(checks)} checks")
-                baseline = await run_checks(sandbox, checks, "warm", show)
+                baseline = await run_on_base(sandbox, checks, "warm", show)
                 await workspace.disown(sandbox)
                 work.tell(0.9, "keeping the files")
                 await _keep(sandbox, work.rootfs)

@@ -125,10 +125,10 @@ class LoopBench:
                 )
             )
 
-    async def prove(self, commit: str) -> tuple[Diagnosis, ...]:
+    async def prove(self, commit: str, known: tuple[Diagnosis, ...] = ()) -> tuple[Diagnosis, ...]:
         fresh = LocalComputer(self.root / f"proof-{len(self.journal.events)}")
         await workspace.restore(fresh, self.bare, self.base, commit)
-        return await run_checks(fresh, (CHECK,), "proof", _quiet)
+        return await run_checks(fresh, (CHECK,), "proof", _quiet, baseline=known)
 
     def of(self, kind: type[AnyBody]) -> list[AnyBody]:
         return [body for body in self.journal.bodies if isinstance(body, kind)]
