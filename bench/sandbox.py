@@ -5,6 +5,7 @@ installed is not measured, and says so: `apt-get install bubblewrap podman` adds
 """
 
 import argparse
+import os
 
 import anyio
 from parts.files import streams
@@ -48,7 +49,11 @@ def main() -> None:
     parser.add_argument("--markdown", action="store_true", help="print the table once more for a document")
     chosen = parser.parse_args()
     with bench(chosen.rounds) as place:
+        busy = os.getloadavg()[0]
         anyio.run(measure, place, chosen.parts, chosen.idle)
+        print(
+            f"load of this machine: {busy:.1f} before, {os.getloadavg()[0]:.1f} after, {os.cpu_count()} cores"
+        )
         if chosen.markdown:
             print("\n" + place.table.markdown())
 

@@ -88,6 +88,7 @@ class Table:
         print(self.missing[-1])
 
     def markdown(self) -> str:
+        """As a document has it."""
         rows = [self.HEAD, ("---",) * len(self.HEAD), *(line.cells() for line in self.lines)]
         return "\n".join(["| " + " | ".join(row) + " |" for row in rows] + ["", *self.missing])
 

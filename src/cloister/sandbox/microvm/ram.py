@@ -99,7 +99,10 @@ def fill_holes(source: int, target: int, written: Sequence[Run]) -> None:
     for begin, end in _without(extents(source), written):
         at = begin
         while at < end:
-            at += os.copy_file_range(source, target, min(_PIECE, end - at), at, at)
+            copied = os.copy_file_range(source, target, min(_PIECE, end - at), at, at)
+            if copied == 0:
+                raise OSError("the memory of a machine ends too early")
+            at += copied
 
 
 def _without(runs: Iterable[Run], others: Sequence[Run]) -> Iterator[Run]:
