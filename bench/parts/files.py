@@ -42,7 +42,7 @@ async def pipe(sandbox: Sandbox) -> None:
 async def streams(bench: Bench) -> None:
     async with bench.containers() as host, host.open(SandboxSpec()) as sandbox:
         await _compare(bench, "stream into a file", sandbox, write, ("dd inside", inside))
-        await _compare(bench, "stream out of a file", sandbox, read, ("head | cat", pipe))
+        await _compare(bench, "stream out of a file", sandbox, read, ("head to cat", pipe))
 
 
 async def _compare(bench: Bench, name: str, sandbox: Sandbox, what: Way, beside: tuple[str, Way]) -> None:

@@ -54,7 +54,7 @@ class PipeSender(_End, ByteSendStream):
 
     async def send_all(self, items: Sequence[bytes]) -> None:
         """One after the other, without putting them together first."""
-        await anyio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint_if_cancelled()
         left = deque(memoryview(item) for item in items if item)
         while left:
             try:
@@ -69,6 +69,8 @@ class PipeSender(_End, ByteSendStream):
                 if written < len(first):
                     left.appendleft(first[written:])
                 written -= min(written, len(first))
+        # Others have their turn once it is on its way: it does not wait for them.
+        await anyio.lowlevel.cancel_shielded_checkpoint()
 
 
 class PipeReceiver(_End, ByteReceiveStream):
