@@ -35,7 +35,7 @@ test: .venv/dev.done check
 	.venv/bin/pytest --numprocesses auto --dist loadfile
 
 bench: .venv/dev.done
-	@for bench in bench/bench_*.py; do $(PY) $$bench; done
+	@for bench in bench/bench_*.py bench/egress.py bench/loop.py bench/sandbox.py; do $(PY) $$bench; done
 
 lock: .venv/dev.done
 	@scripts/lock

@@ -148,12 +148,12 @@ void command_write(struct command *c)
             break;
         if (n < 0) {
             c->grant += c->queue.size;
-            queue_free(&c->queue);
+            queue_empty(&c->queue);
             if (!c->pty) /* a terminal's one descriptor still has output to give */
                 shut(&c->in);
             break;
         }
-        c->grant += (uint32_t)n;
+        c->grant += (uint32_t)n + queue_widen(&c->queue);
     }
     if (c->in_ended && c->queue.size == 0 && c->in >= 0) {
         if (!c->pty)

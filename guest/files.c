@@ -34,7 +34,7 @@ void files_write(int note, const char *what, int fd, const void *data, size_t n)
 
 static _Noreturn void read_file(const struct start *s, int note)
 {
-    static char buffer[MAX_PAYLOAD];
+    static char buffer[WINDOW];
     const char *path = s->argv[0];
     struct stat about;
     unsigned long long left = strtoull(s->argv[2], NULL, 10);
@@ -107,7 +107,7 @@ static const char *resolve(int note, const char *path, char into[PATH_MAX])
 
 static _Noreturn void write_file(const struct start *s, int note)
 {
-    static char buffer[MAX_PAYLOAD], resolved[PATH_MAX], parent[PATH_MAX];
+    static char buffer[WINDOW], resolved[PATH_MAX], parent[PATH_MAX];
     if (strlen(s->argv[0]) + sizeof "/.cloister-XXXXXX" > PATH_MAX)
         child_fail(note, NOT_FOUND, s->argv[0], ENAMETOOLONG);
     const char *path = resolve(note, s->argv[0], resolved);

@@ -13,6 +13,8 @@ enum {
     HEADER = 9,
     MAX_PAYLOAD = 65536,
     WINDOW = 262144,      /* unacknowledged bytes per direction of a channel */
+    WIDE = 4 * WINDOW,    /* and from the host, on channels that carry much: */
+    MAX_WIDE = 8,         /* so many at once */
     MAX_COMMANDS = 64,
     MAX_ORPHANS = 64,     /* commands of the machine that this one was forked from */
     SLOTS = MAX_COMMANDS + MAX_ORPHANS,
@@ -53,10 +55,11 @@ struct start {
     void *block;
 };
 
-/* Bytes on their way from the host to a program; never more than the window. */
+/* Bytes on their way from the host to a program; never more than the window, which may grow. */
 struct queue {
     uint8_t *ring;
-    uint32_t head, size;
+    uint32_t capacity, head, size;
+    uint64_t written; /* all of it, since the channel began */
 };
 
 /* What a command's supervisor tells the guest, once. */
@@ -101,6 +104,8 @@ void in_consume(void);
 /* queue.c */
 void queue_put(struct queue *q, const uint8_t *data, uint32_t n);
 ssize_t queue_write(struct queue *q, int fd);
+void queue_empty(struct queue *q);
+uint32_t queue_widen(struct queue *q);
 void queue_free(struct queue *q);
 
 /* start.c */

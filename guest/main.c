@@ -222,8 +222,6 @@ static void open_stdio(void)
     close(fd);
     fcntl(STDIN_FILENO, F_SETFL, fcntl(STDIN_FILENO, F_GETFL) | O_NONBLOCK);
     fcntl(STDOUT_FILENO, F_SETFL, fcntl(STDOUT_FILENO, F_GETFL) | O_NONBLOCK);
-    fcntl(STDIN_FILENO, F_SETPIPE_SZ, WINDOW); /* fewer turns of the loop; a socket or a quota may refuse */
-    fcntl(STDOUT_FILENO, F_SETPIPE_SZ, WINDOW);
 }
 
 int main(int argc, char **argv)

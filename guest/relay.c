@@ -224,7 +224,7 @@ static bool write_some(struct relay *r)
         ssize_t n = queue_write(&r->queue, r->fd);
         if (n < 0)
             return errno == EAGAIN || errno == EINTR;
-        r->grant += (uint32_t)n;
+        r->grant += (uint32_t)n + queue_widen(&r->queue);
     }
     if (r->host_ended && r->queue.size == 0 && !r->shut_down) {
         r->shut_down = true;

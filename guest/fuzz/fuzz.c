@@ -186,7 +186,7 @@ static void reset(void)
     for (unsigned i = 0; i < SLOTS; i++)
         if (commands[i] != NULL)
             forget_command(i);
-    for (int i = 0; i < 2 * MAX_RELAYS; i++)
+    for (int i = 0; i < MAX_RELAYS; i++)
         if (relays[i] != NULL)
             forget(i);
     while (count > 0)

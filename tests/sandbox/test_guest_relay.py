@@ -1,3 +1,4 @@
+import hashlib
 import os
 import socket
 from collections.abc import Callable
@@ -112,6 +113,36 @@ async def test_what_the_door_said_last_arrives_before_the_connection_closes(open
         with anyio.fail_after(30):
             done = await link.run(python(ECHO, port))
             assert len(done.out) == size, done.err
+
+
+DIGEST = """
+import hashlib, socket, sys
+seen, size = hashlib.sha256(), 1
+with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as s:
+    while data := s.recv(size):
+        seen.update(data)
+        size = size * 7 % 300_007 + 1
+print(seen.hexdigest())
+"""
+
+
+async def test_more_large_downloads_than_are_widened_arrive_whole(open_guest: OpenGuest) -> None:
+    port, data = free_port(), os.urandom(5_000_000)
+
+    async def door(stream: ByteStream) -> None:
+        await stream.send(data)
+        await stream.send_eof()
+
+    async with open_guest(SELF, door=door, proxy_port=port) as (link, _):
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as tasks:
+
+                async def one() -> None:
+                    done = await link.run(python(DIGEST, port))
+                    assert done.out.decode().strip() == hashlib.sha256(data).hexdigest(), done.err
+
+                for _ in range(10):
+                    tasks.start_soon(one)
 
 
 async def test_a_program_that_does_not_read_makes_the_door_wait(open_guest: OpenGuest) -> None:

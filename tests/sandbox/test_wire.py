@@ -79,7 +79,7 @@ async def test_a_guest_that_is_gone_before_it_greets_loses_the_sandbox() -> None
         encode(frames.Output(99, "out", b"x")),
         encode(frames.Exit(99, False, 0, None, 0)),
         encode(frames.Credit(99, 1)),
-        encode(frames.Credit(1, 1)),
+        encode(frames.Credit(1, limits.WIDE_BYTES - limits.WINDOW_BYTES + 1)),
         encode(frames.Bytes(RELAY, b"x")),
         encode(frames.End(RELAY)),
         encode(frames.Close(RELAY)),

@@ -16,10 +16,18 @@ from cloister.core.ids import RunId, new_owner_id
 from cloister.core.records import NewRun
 from cloister.runs.sqlite import open_backbone
 from cloister.sandbox.owners import Owners
+from cloister.server.listen import bound
 from cloister.server.serve import serve
 from cloister.settings import Settings
 
 pytestmark = pytest.mark.anyio
+
+
+def test_answers_are_not_held_back_until_the_client_speaks() -> None:
+    with bound(0) as listener:
+        listener.listen()
+        with sockets.create_connection(listener.getsockname()), listener.accept()[0] as accepted:
+            assert accepted.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY)
 
 
 class Running:

@@ -47,6 +47,9 @@ FRAME_BYTES = 65_536
 WINDOW_BYTES = 262_144
 """Unacknowledged output per command; a command that is not read stops here."""
 
+WIDE_BYTES = 1_048_576
+"""What the guest may let the host send beyond that, on a few channels that carry much."""
+
 CONCURRENT_COMMANDS = 64
 """Live commands, file operations and relayed connections per sandbox."""
 

@@ -37,6 +37,8 @@ async def spawn(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     pass_fds: Sequence[int] = (),
+    stdin: int = PIPE,
+    stdout: int = PIPE,
 ) -> AsyncGenerator[Process]:
     """Run `argv` with three pipes, in a session of its own; leaving the block kills its group and reaps it.
 
@@ -45,8 +47,8 @@ async def spawn(
     try:
         process = await anyio.open_process(
             list(argv),
-            stdin=PIPE,
-            stdout=PIPE,
+            stdin=stdin,
+            stdout=stdout,
             stderr=PIPE,
             env=env,
             cwd=cwd,

@@ -15,9 +15,8 @@ from cloister.core.commands import Exited, Killed, Output, Stream
 from cloister.core.errors import SandboxLost
 from cloister.sandbox import frames
 from cloister.sandbox.frames import ProtocolBroken
-
-Post = Callable[[frames.FromHost], None]
-"""Queue a frame for the guest; never waits."""
+from cloister.sandbox.outbox import Outbox
+from cloister.sandbox.signpost import Signpost
 
 LARGE_BYTES = 4_096
 """Pieces from here on are kept as they came; smaller ones are joined, for each piece costs memory of its own."""
@@ -29,9 +28,9 @@ LATE_SECONDS = 10.0
 class Flow:
     """Credit both ways on one channel."""
 
-    def __init__(self, channel: int, post: Post) -> None:
+    def __init__(self, channel: int, outbox: Outbox) -> None:
         self._channel = channel
-        self._post = post
+        self._outbox = outbox
         self._expected = limits.WINDOW_BYTES
         self._owed = 0
         self.may_send = limits.WINDOW_BYTES
@@ -45,46 +44,29 @@ class Flow:
         """Let the guest send as much again, in large steps."""
         self._owed += size
         if self._owed >= limits.WINDOW_BYTES // 4:
-            self._post(frames.Credit(self._channel, self._owed))
+            self._outbox.post(frames.Credit(self._channel, self._owed))
             self._expected += self._owed
             self._owed = 0
 
     def granted(self, size: int) -> None:
         self.may_send += size
-        if self.may_send > limits.WINDOW_BYTES:
+        if self.may_send > limits.WIDE_BYTES:
             raise ProtocolBroken("more credit than was ever used")
-
-
-class Signpost:
-    """An event that can happen again and again."""
-
-    def __init__(self) -> None:
-        self._event: anyio.Event | None = None
-
-    def happened(self) -> None:
-        if self._event is not None:
-            self._event.set()
-            self._event = None
-
-    async def wait(self) -> None:
-        if self._event is None:
-            self._event = anyio.Event()
-        await self._event.wait()
 
 
 class CommandChannel:
     """A command or a file operation under way."""
 
     def __init__(
-        self, channel: int, post: Post, *, limit_bytes: int, deadline: float, late_seconds: float
+        self, channel: int, outbox: Outbox, *, limit_bytes: int, deadline: float, late_seconds: float
     ) -> None:
         self.id = channel
         self.end: frames.Exit | frames.Fail | None = None
         self.lost: str | None = None
         self.late = False
         """The guest should have ended it by now."""
-        self._post = post
-        self._flow = Flow(channel, post)
+        self._outbox = outbox
+        self._flow = Flow(channel, outbox)
         self._deadline = deadline
         self._late_seconds = late_seconds
         self._room = limit_bytes
@@ -106,7 +88,7 @@ class CommandChannel:
             self._flow.taken(len(data) - keep)
             if not self._dropping:
                 self._over = self._dropping = True
-                self._post(frames.Kill(self.id))
+                self._outbox.post(frames.Kill(self.id))
         if keep == 0:
             return
         self._held += keep
@@ -145,7 +127,7 @@ class CommandChannel:
                 return self._take()
             if self.end is not None:
                 return self.end
-            await self._wait()
+            await self._wait(self._changed)
 
     def _take(self) -> Output:
         run = self._runs.popleft()
@@ -159,11 +141,11 @@ class CommandChannel:
             self._flow.taken(len(taken.data))
         return taken
 
-    async def _wait(self) -> None:
-        """Wait for a change. When the guest is overdue, and not because nobody takes its output, say so."""
+    async def _wait(self, what: Signpost) -> None:
+        """Wait for that. When the guest is overdue, and not because nobody takes its output, say so."""
         seconds = self._late_seconds + max(0.0, self._deadline - anyio.current_time())
         with anyio.move_on_after(seconds) as patience:
-            await self._changed.wait()
+            await what.wait()
         if patience.cancelled_caught and not self._runs:
             self.late = True
             raise SandboxLost("The guest did not end a command in time.")
@@ -175,28 +157,28 @@ class CommandChannel:
             if self.lost is not None:
                 raise SandboxLost(self.lost)
             size = min(len(view), self._flow.may_send, limits.FRAME_BYTES)
-            if size == 0:
-                await self._wait()
+            if size == 0 or self._outbox.full:
+                await self._wait(self._changed if size == 0 else self._outbox.emptied)
                 continue
             self._flow.may_send -= size
-            self._post(frames.Bytes(self.id, bytes(view[:size])))
+            self._outbox.post_data(self.id, view[:size])
             view = view[size:]
 
     def send_eof(self) -> None:
         if self.end is None and not self._input_ended:
             self._input_ended = True
-            self._post(frames.End(self.id))
+            self._outbox.post(frames.End(self.id))
 
     def signal(self, number: int) -> None:
         if self.end is None:
             self._signals.add(number)
-            self._post(frames.Signal(self.id, number))
+            self._outbox.post(frames.Signal(self.id, number))
 
     def kill(self, grace_seconds: float) -> None:
         """End it; what it still prints arrives."""
         if self.end is None:
             self._deadline = min(self._deadline, anyio.current_time() + grace_seconds)
-            self._post(frames.Kill(self.id))
+            self._outbox.post(frames.Kill(self.id))
             self._changed.happened()
 
     def drop(self) -> None:
@@ -206,7 +188,7 @@ class CommandChannel:
         self._held = 0
         self._data.clear()
         self._runs.clear()
-        self._post(frames.Kill(self.id))
+        self._outbox.post(frames.Kill(self.id))
 
     async def wait_end(self, seconds: float) -> None:
         """Wait for the end or the loss; `late` when neither comes in time."""
@@ -231,11 +213,11 @@ class CommandChannel:
 class RelayStream(ByteStream):
     """A connection that a program inside made to the proxy port, or that we made to one."""
 
-    def __init__(self, channel: int, post: Post, forget: Callable[[int], None]) -> None:
+    def __init__(self, channel: int, outbox: Outbox, forget: Callable[[int], None]) -> None:
         self.id = channel
-        self._post = post
+        self._outbox = outbox
         self._forget = forget
-        self._flow = Flow(channel, post)
+        self._flow = Flow(channel, outbox)
         self._data = bytearray()
         self._changed = Signpost()
         self._peer_ended = self._peer_closed = self._eof_sent = self._closed = False
@@ -283,17 +265,17 @@ class RelayStream(ByteStream):
             if self._peer_closed:
                 raise anyio.BrokenResourceError
             size = min(len(view), self._flow.may_send, limits.FRAME_BYTES)
-            if size == 0:
-                await self._changed.wait()
+            if size == 0 or self._outbox.full:
+                await (self._changed if size == 0 else self._outbox.emptied).wait()
                 continue
             self._flow.may_send -= size
-            self._post(frames.Bytes(self.id, bytes(view[:size])))
+            self._outbox.post_data(self.id, view[:size])
             view = view[size:]
 
     async def send_eof(self) -> None:
         if not (self._eof_sent or self._closed or self._peer_closed):
             self._eof_sent = True
-            self._post(frames.End(self.id))
+            self._outbox.post(frames.End(self.id))
         await anyio.lowlevel.checkpoint()
 
     def drop(self) -> None:
@@ -301,7 +283,7 @@ class RelayStream(ByteStream):
         if not self._closed:
             self._closed = True
             if not self._peer_closed:
-                self._post(frames.Close(self.id))
+                self._outbox.post(frames.Close(self.id))
             self._forget(self.id)
             self._changed.happened()
 

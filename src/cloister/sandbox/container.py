@@ -16,7 +16,7 @@ from pathlib import Path
 
 import anyio
 
-from cloister.core.errors import Bug, CloisterError, HostError, SandboxLost, UserError
+from cloister.core.errors import CloisterError, HostError, SandboxLost, UserError
 from cloister.core.ids import OwnerId, SandboxId
 from cloister.core.records import Isolation, Quota, TierName
 from cloister.sandbox import guest, plan, selftest
@@ -321,14 +321,12 @@ class ContainerHost:
     async def _linked(
         self, running: Running, sandbox: SandboxId, wish: Wish, way: Way
     ) -> AsyncGenerator[Link]:
-        if running.process.stdin is None or running.process.stdout is None:
-            raise Bug("a runtime was started without pipes")
         async with AsyncExitStack() as stack:
             try:
                 link = await stack.enter_async_context(
                     open_link(
-                        running.process.stdin,
-                        running.process.stdout,
+                        running.into,
+                        running.out,
                         ttl_seconds=wish.spec.ttl_seconds,
                         hostname=plan.HOSTNAME,
                         env=environment(wish, way),

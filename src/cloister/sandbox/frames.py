@@ -248,6 +248,11 @@ def encode(frame: Frame) -> bytes:
     return _HEADER.pack(len(payload), kind, channel) + payload
 
 
+def encode_data(channel: int, data: memoryview) -> bytes:
+    """As `encode` of `Bytes`, for a part of something larger, which is copied once."""
+    return _HEADER.pack(len(data), 0x11, channel) + data
+
+
 def _exactly(payload: memoryview, size: int) -> memoryview:
     if len(payload) != size:
         raise ProtocolBroken(f"a payload of {len(payload)} bytes where {size} belong")

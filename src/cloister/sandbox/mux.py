@@ -85,7 +85,7 @@ class Mux:
             ) from None
         channel = CommandChannel(
             start.channel,
-            self.outbox.post,
+            self.outbox,
             limit_bytes=limit_bytes,
             deadline=anyio.current_time() + seconds,
             late_seconds=self._late_seconds,
@@ -305,7 +305,7 @@ class Mux:
         if self._door is None or self._doors >= limits.DOOR_CONNECTIONS:
             self.outbox.post(frames.Close(channel))
             return
-        relay = RelayStream(channel, self.outbox.post, self._forget_relay)
+        relay = RelayStream(channel, self.outbox, self._forget_relay)
         self._relays[channel] = relay
         self._doors += 1
         self._tasks.start_soon(self._serve, self._door, relay)
@@ -320,9 +320,7 @@ class Mux:
         if waiting.answer is not None:
             raise ProtocolBroken("a connection opened twice")
         if isinstance(answer, frames.Open):
-            waiting.answer = self._relays[channel] = RelayStream(
-                channel, self.outbox.post, self._forget_relay
-            )
+            waiting.answer = self._relays[channel] = RelayStream(channel, self.outbox, self._forget_relay)
         else:
             waiting.answer = answer
         waiting.settled.set()

@@ -3,21 +3,23 @@
 from anyio.abc import ByteSendStream
 
 from cloister.sandbox import frames
-from cloister.sandbox.channels import Signpost
-from cloister.sandbox.frames import encode
+from cloister.sandbox.frames import encode, encode_data
+from cloister.sandbox.pipes import PipeSender
+from cloister.sandbox.signpost import Signpost
 
 OUTBOX_BYTES = 4_194_304
-"""What frames that no credit bounds may fill."""
+"""What may wait here, whatever the credit of all channels together would allow."""
 
 
 class Outbox:
-    """Frames on their way to the guest. What may be in it is bounded by the credit of the channels."""
+    """Frames on their way to the guest. Who sends data, or what no credit bounds, waits for `room` first."""
 
     def __init__(self) -> None:
         self._frames: list[bytes] = []
-        self._size = 0
+        self.size = 0
+        """Bytes that wait."""
         self._filled = Signpost()
-        self._emptied = Signpost()
+        self.emptied = Signpost()
         self._closed = False
         self._later: list[bytes] | None = None
         """While held: what is sent when the guest goes on."""
@@ -25,11 +27,14 @@ class Outbox:
     def post(self, frame: frames.FromHost) -> None:
         self.post_bytes(encode(frame))
 
+    def post_data(self, channel: int, data: memoryview) -> None:
+        self.post_bytes(encode_data(channel, data))
+
     def post_bytes(self, data: bytes) -> None:
         if self._closed:
             return
         (self._frames if self._later is None else self._later).append(data)
-        self._size += len(data)
+        self.size += len(data)
         self._filled.happened()
 
     def hold(self, *, quiet: bool) -> None:
@@ -42,24 +47,30 @@ class Outbox:
         self.post(frames.Hold(on=False))
         self._frames += later
 
+    @property
+    def full(self) -> bool:
+        return self.size > OUTBOX_BYTES
+
     def close(self) -> None:
         self._closed = True
         self._frames.clear()
         self._later = None
-        self._size = 0
-        self._emptied.happened()
+        self.size = 0
+        self.emptied.happened()
 
     async def room(self) -> None:
-        """Wait until there is room for frames that no credit bounds."""
-        while self._size > OUTBOX_BYTES:
-            await self._emptied.wait()
+        """Wait until there is room for more."""
+        while self.full:
+            await self.emptied.wait()
 
     async def send_all(self, stream: ByteSendStream) -> None:
         while True:
             while not self._frames:
                 await self._filled.wait()
-            data = b"".join(self._frames)
-            self._frames.clear()
-            self._size -= len(data)
-            await stream.send(data)
-            self._emptied.happened()
+            frames, self._frames = self._frames, []
+            self.size -= sum(map(len, frames))
+            if isinstance(stream, PipeSender):
+                await stream.send_all(frames)
+            else:
+                await stream.send(b"".join(frames))
+            self.emptied.happened()

@@ -1,15 +1,18 @@
 """A runtime's process for as long as its sandbox lives, and how its sandbox is held still and ended."""
 
+import os
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 import anyio
+from anyio.abc import Process
 
 from cloister.core.errors import SandboxLost
 from cloister.sandbox._spawn import spawn
 from cloister.sandbox.cgroup import Cgroup
 from cloister.sandbox.lifetime import PARTING_SECONDS, Lifetime
+from cloister.sandbox.pipes import PipeReceiver, PipeSender, open_pipe
 from cloister.sandbox.store.api import Root
 
 _KILLED = 137
@@ -24,6 +27,8 @@ class Running(Lifetime):
     """One container as the host sees it from outside."""
 
     root: Root
+    into: PipeSender
+    out: PipeReceiver
     _copying: anyio.Lock = field(default_factory=anyio.Lock)
 
     @asynccontextmanager
@@ -38,12 +43,12 @@ class Running(Lifetime):
     async def close(self) -> None:
         """End it from our side."""
         self.reason = self.reason or "The sandbox was closed."
-        if self.process.stdin is not None:
-            await self.process.stdin.aclose()
+        await self.into.aclose()
         # The guest ends with its stream and the runtime reaps it; a kill of both would leave that to others.
         with anyio.move_on_after(PARTING_SECONDS):
             await self.process.wait()
         self.cgroup.kill()
+        await self.out.aclose()
 
     def explain(self) -> str:
         kills = self.cgroup.oom_kills()
@@ -55,16 +60,32 @@ class Running(Lifetime):
 
 
 @asynccontextmanager
+async def _piped(argv: Sequence[str], path: str) -> AsyncGenerator[tuple[Process, PipeSender, PipeReceiver]]:
+    """The runtime with the two pipes that its guest talks through."""
+    (to_read, into), (out, to_write) = open_pipe(), open_pipe()
+    async with PipeSender(into) as sender, PipeReceiver(out) as receiver, AsyncExitStack() as stack:
+        try:
+            started = spawn(argv, env={"PATH": path}, stdin=to_read, stdout=to_write)
+            process = await stack.enter_async_context(started)
+        finally:
+            os.close(to_read)
+            os.close(to_write)
+        yield process, sender, receiver
+
+
+@asynccontextmanager
 async def launched(
     argv: Sequence[str], path: str, cgroup: Cgroup, root: Root, ttl_seconds: float
 ) -> AsyncGenerator[Running]:
     """Start a runtime; leaving the block kills everything in its cgroup and waits for the runtime's end."""
     failure: Exception | None = None
-    async with spawn(argv, env={"PATH": path}) as process, anyio.create_task_group() as tasks:
+    async with _piped(argv, path) as (process, into, out), anyio.create_task_group() as tasks:
         running = Running(
             process=process,
             cgroup=cgroup,
             root=root,
+            into=into,
+            out=out,
             ttl_ends=anyio.current_time() + ttl_seconds,
             tasks=tasks,
         )

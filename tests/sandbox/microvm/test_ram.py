@@ -66,7 +66,7 @@ def test_what_a_process_wrote_privately_is_found_and_completed_from_what_it_bega
             runs = ram.copy_private(os.getpid(), address, size, copy)
             assert runs == ((2 * ram.PAGE, 4 * ram.PAGE), (50 * ram.PAGE, 51 * ram.PAGE))
             assert content(target) == {2: b"x", 3: b"x", 50: b"x"}
-            ram.fill_holes(base, copy, runs)
+            ram.fill_holes(base, target, runs)
         assert content(target) == {1: b"a", 2: b"x", 3: b"x", 40: b"c", 50: b"x"}
 
 
@@ -88,6 +88,5 @@ def test_holes_are_filled_and_nothing_that_was_written_is_touched(began: set[int
     with memory(dict.fromkeys(began, b"a")) as base, memory(dict.fromkeys(wrote, b"x")) as target:
         flags = bytes(0x80 if number in wrote else 0 for number in range(PAGES))
         runs = [(first * ram.PAGE, last * ram.PAGE) for first, last in ram.private_runs(flags)]
-        with mmap.mmap(target, 0) as copy:
-            ram.fill_holes(base, copy, runs)
+        ram.fill_holes(base, target, runs)
         assert content(target) == {**dict.fromkeys(began, b"a"), **dict.fromkeys(wrote, b"x")}

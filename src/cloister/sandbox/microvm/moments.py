@@ -63,7 +63,7 @@ async def fork_moment(awake: Awake, disk: Disk, base: OpenFile, top: OpenFile) -
                 with held(state):
                     state = await anyio.to_thread.run_sync(_carry, state, target, runs)
             else:
-                await anyio.to_thread.run_sync(ram.fill_holes, base.descriptor, target, runs)
+                await anyio.to_thread.run_sync(ram.fill_holes, base.descriptor, written.descriptor, runs)
         if not carried:
             ram.seal(written.descriptor)
     except BaseException:

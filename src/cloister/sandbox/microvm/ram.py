@@ -91,12 +91,18 @@ def copy_sparse(source: int, target: int) -> int:
     return written
 
 
-def fill_holes(source: int, target: mmap.mmap, written: Sequence[Run]) -> None:
-    """Copy what `source` has where nothing was `written` into `target`. `written` is in order."""
-    with memoryview(target) as view:
-        for begin, end in _without(extents(source), written):
-            for at in range(begin, end, _PIECE):
-                os.preadv(source, [view[at : min(at + _PIECE, end)]], at)
+def fill_holes(source: int, target: int, written: Sequence[Run]) -> None:
+    """Copy what `source` has where nothing was `written` into `target`. `written` is in order.
+
+    From file to file: through a mapping, each page would be a fault of its own, and be cleared before it is filled.
+    """
+    for begin, end in _without(extents(source), written):
+        at = begin
+        while at < end:
+            copied = os.copy_file_range(source, target, min(_PIECE, end - at), at, at)
+            if copied == 0:
+                raise OSError("the memory of a machine ends too early")
+            at += copied
 
 
 def _without(runs: Iterable[Run], others: Sequence[Run]) -> Iterator[Run]:

@@ -1,0 +1,1 @@
+"""What `bench/sandbox.py` measures, a part each, and what they share."""
