@@ -69,7 +69,9 @@ def routes(wanted: Callable[[str], bool]) -> list[tuple[str, str]]:
     ]
 
 
-OPERATED = {"/v1/runs", "/v1/runs/run/say", "/v1/runs/run/stop", "/v1/runs/run/answer"}
+OPERATED = {"/v1/runs"} | {
+    f"/v1/runs/run/{verb}" for verb in ("say", "stop", "answer", "fork", "rewind", "model")
+}
 
 
 async def test_a_viewer_can_change_nothing_and_an_operator_only_runs(house: House) -> None:

@@ -3,9 +3,9 @@
 import secrets
 import time
 
-import anyio
 import msgspec
 
+from cloister.agent.asking import answered
 from cloister.agent.provenance import Provenance
 from cloister.agent.shell.read import read_commands
 from cloister.agent.tools import TOOLS
@@ -13,7 +13,6 @@ from cloister.agent.tools.api import AnyTool, Observation, observe
 from cloister.core.commands import Computer, Stream
 from cloister.core.events import (
     ActionDecided,
-    AskAnswered,
     AskRaised,
     CommandOutput,
     Effect,
@@ -95,26 +94,5 @@ class Actor:
             approver=decision.approver,
         )
         await self._journal.append(decided, ask)
-        answer = await self._answer(ask)
+        answer = (await answered(self._journal, ask)).answer
         return answer, f"{decision.rule}, answered {answer}"
-
-    async def _answer(self, ask: AskRaised) -> Effect:
-        """Wait for a person; after the deadline the default is the answer, and is recorded as one."""
-        with anyio.move_on_after(max(0.0, ask.deadline - time.time())):
-            seen = 0
-            while True:
-                for event in self._journal.events[seen:]:
-                    match event.body:
-                        case AskAnswered(ask=name) as body if name == ask.ask and _counts(body, ask):
-                            return body.answer
-                        case _:
-                            pass
-                seen = len(self._journal.events)
-                await self._journal.changed(seen)
-        await self._journal.append(AskAnswered(ask.ask, ask.default, "deadline"))
-        return ask.default
-
-
-def _counts(answer: AskAnswered, ask: AskRaised) -> bool:
-    """Whether whoever answered may say this; the server asked before, and the log is the last to be believed."""
-    return answer.answer == "deny" or answer.role == "admin" or answer.role == ask.approver

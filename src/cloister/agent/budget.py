@@ -13,6 +13,7 @@ from typing import Protocol
 import anyio
 import msgspec
 
+from cloister.agent.asking import answered
 from cloister.core.budget import (
     Account,
     Call,
@@ -255,18 +256,3 @@ class Purse:
 
 def _key(over: Over | BudgetWarned | BudgetSpent) -> _Key:
     return (over.level, over.name, over.what, over.limit)
-
-
-async def answered(journal: Journal, ask: AskRaised) -> AskAnswered:
-    """Wait for a person; after the deadline the default is the answer, and is recorded as one."""
-    with anyio.move_on_after(max(0.0, ask.deadline - time.time())):
-        seen = 0
-        while True:
-            for event in journal.events[seen:]:
-                if isinstance(event.body, AskAnswered) and event.body.ask == ask.ask:
-                    return event.body
-            seen = len(journal.events)
-            await journal.changed(seen)
-    answer = AskAnswered(ask.ask, ask.default, "deadline")
-    await journal.append(answer)
-    return answer

@@ -9,6 +9,7 @@ import msgspec
 
 from cloister.agent.budget import Ledger, Purse
 from cloister.agent.budgeted import BudgetedModels
+from cloister.agent.provenance import Provenance
 from cloister.core import limits
 from cloister.core.budget_tree import BudgetTree
 from cloister.core.events import Event
@@ -81,6 +82,9 @@ class Means:
 
         repository = Repository.of(request.repo, branch_name(request.prompt, journal.events[0].run))
         inside = {endpoint.HOST: endpoint.Endpoint(lambda _: models.for_programs_inside()).serve}
-        outfit = self.doorway.outfit(self.run_policy(request), record, repository, inside)
+        read = Provenance(None, journal)
+        outfit = self.doorway.outfit(
+            self.run_policy(request), record, repository, inside, lambda: read.untrusted
+        )
         spec = self.sandbox_spec(request, template)
         return Through(self.host, outfit).open(msgspec.structs.replace(spec, env=endpoint.ENV))

@@ -87,8 +87,8 @@ async def compare(a: Subject, b: Subject, app: NamedDependency["App"]) -> Compar
     operation_id="removeRun",
     status_code=200,
 )
-async def remove_run(run: Run, app: NamedDependency["App"]) -> Removed:
-    return await app.remove(await app.backbone.resolve(run), app.settings.user)
+async def remove_run(run: Run, app: NamedDependency["App"], caller: NamedDependency[Caller]) -> Removed:
+    return await app.remove(await app.backbone.resolve(run), caller.name)
 
 
 ROUTES = (get_tree, fork_run, rewind_run, compare, remove_run)
