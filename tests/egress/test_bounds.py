@@ -191,3 +191,17 @@ async def test_refusals_of_credentials_and_pushes_fill_no_log_either() -> None:
                 await repository.admit(gate, visit, parse_head(pushes, ("example.com", 443)), Inlet(stream))
 
     assert len(world.requests) == 1
+
+
+async def test_a_sandbox_cannot_fill_the_log_with_connections() -> None:
+    world = World("example.com")
+    account = Account(DoorBounds())
+    account.decisions = limits.DOOR_DECISIONS - 1
+    for host in ("evil.test", "evil.test", "example.com"):
+        visit = Visit(Guest(SANDBOX, account), host, 80, world.record)
+        gate = Gate(world.decide, world.record, world.outside, DoorBounds())
+        world.names["example.com"] = ["93.184.216.34"]
+        with pytest.raises(Refused):
+            await gate.open(visit, await gate.connection(visit))
+    assert world.decisions == [("deny", "no rule allows it")]
+    assert world.dialled == []

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from tests.server.conftest import Serve, Served
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from cloister.core.events import AskAnswered, AskRaised, PromptReceived, RunFinished
 from cloister.core.ids import RunId
@@ -144,7 +144,7 @@ async def test_who_was_refused_is_in_the_audit_under_their_own_name(house: House
 
 
 async def test_what_an_admin_removes_is_removed_in_their_name(house: House) -> None:
-    await house.served.app.backbone.append(house.fence, [RunFinished("failed", "x", 1.0)])
+    await house.served.app.backbone.append(house.fence, [RunFinished("failed", "x")])
     removed = await house.ask("admin", "DELETE", f"/v1/runs/{house.run}")
     assert (removed.status_code, removed.json()["who"]) == (200, "ada")
 
@@ -214,6 +214,10 @@ async def test_a_token_that_was_removed_is_worth_nothing_also_on_an_open_connect
         assert (await house.ask("operator", "GET", "/v1/runs")).status_code == 401
         await socket.send('{"say": "x"}')
         assert json.loads(await socket.recv())["error"]["code"] == "denied"
+        await house.served.app.backbone.append(house.fence, [PromptReceived("not for otto", "ada")])
+        with pytest.raises(ConnectionClosed) as closed:
+            print(await socket.recv())
+        assert "otto" in str(closed.value)
 
 
 async def test_a_damaged_file_lets_nobody_in_but_the_first_token(house: House, settings: Settings) -> None:

@@ -57,6 +57,7 @@ class Visit:
         return ",".join(self.credentials) or None
 
     async def decided(self, effect: Literal["allow", "deny"], rule: str) -> None:
+        self._account.decision()
         body = ConnectionDecided(self.sandbox, self.host, self.port, effect, rule, self._credential)
         await self._record(self.sandbox, body)
 
