@@ -216,7 +216,7 @@ async def test_a_token_that_was_removed_is_worth_nothing_also_on_an_open_connect
         assert json.loads(await socket.recv())["error"]["code"] == "denied"
         await house.served.app.backbone.append(house.fence, [PromptReceived("not for otto", "ada")])
         with pytest.raises(ConnectionClosed) as closed:
-            print(await socket.recv())
+            await socket.recv()
         assert "otto" in str(closed.value)
 
 
