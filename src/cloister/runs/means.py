@@ -25,6 +25,7 @@ from cloister.forge.api import Forge
 from cloister.forge.change import branch_name
 from cloister.model.api import Models
 from cloister.policy.api import Policy
+from cloister.policy.caps import least
 from cloister.runs.rules import RuleFiles, run_layer
 from cloister.runs.warming import Warming
 from cloister.sandbox.api import Host, Sandbox, SandboxSpec
@@ -63,7 +64,14 @@ class Means:
 
     def purse(self, request: NewRun, journal: Journal) -> Purse:
         """What every call to a model in one run is paid from."""
-        return Purse(journal, request.budget, self.budgets, self.ledger, self.ask_seconds)
+        return Purse(
+            journal,
+            request.budget,
+            self.budgets,
+            self.ledger,
+            self.ask_seconds,
+            frozenset(least(self.policy)),
+        )
 
     def run_policy(self, request: NewRun) -> Policy:
         """All layers: the run may name hosts to reach, and a deny above it still wins."""
