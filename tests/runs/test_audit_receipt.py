@@ -46,7 +46,7 @@ def test_everything_that_was_touched_is_on_it() -> None:
     assert (made.branch, made.delivered_to) == ("cloister/fix", "/repo")
     assert (made.tools, made.commands) == ({"bash": 1}, 1)
     assert [used.command for used in made.notable] == ["ls"]
-    assert (made.allowed, made.judged_count) == (1, 1)
+    assert (made.allowed, made.judged_count) == (1, 2)
     (reached,) = made.connections
     assert (reached.host, reached.port, reached.count) == ("pypi.example", 443, 1)
     assert (reached.sent_bytes, reached.received_bytes, reached.credential) == (10, 20, "pypi-token")
@@ -110,6 +110,23 @@ def test_requests_that_the_door_read_are_on_it_and_are_no_markup() -> None:
     allowed, denied = [line for line in page(made).splitlines() if "`GET api.example:443`" in line]
     assert allowed.endswith("2×, the first `/a`, by rule `allow request:x`, credential `forge`")
     assert denied.startswith("- Denied: ") and "``/`![](x)``" in denied
+
+
+def test_a_yes_to_one_question_is_not_shown_as_a_yes_to_another() -> None:
+    made = receipt(
+        run_of(
+            "x",
+            e.ActionDecided(0, "c", "bash: rm -rf /", "ask", "ask bash (p:1)"),
+            e.AskRaised("a1", 0, "bash: rm -rf /", "rm -rf /", 4e9, rule="ask bash (p:1)"),
+            e.AskAnswered("a1", "deny", "ada"),
+            e.AskRaised("a2", 0, "budget: 10 tokens more for run r-1", "", 4e9),
+            e.AskAnswered("a2", "allow", "bob"),
+        )
+    )
+    assert [(one.action, one.rule, one.answer, one.who) for one in made.judged] == [
+        ("bash: rm -rf /", "ask bash (p:1)", "deny", "ada"),
+        ("budget: 10 tokens more for run r-1", "ask", "allow", "bob"),
+    ]
 
 
 def test_who_answered_a_question_is_on_it() -> None:

@@ -298,18 +298,23 @@ def _notable(used: Sequence[Used]) -> tuple[Used, ...]:
 def _judged(events: Sequence[e.Event]) -> list[Judged]:
     answers = {ev.body.ask: ev.body for ev in events if isinstance(ev.body, e.AskAnswered)}
     found: list[Judged] = []
+    before: e.AnyBody | None = None
     for event in events:
         match event.body:
             case e.ActionDecided(effect="deny") as decided:
                 found.append(Judged(decided.action, "deny", decided.rule))
             case e.ActionDecided(effect="ask") as decided:
                 found.append(Judged(decided.action, "ask", decided.rule))
-            case e.AskRaised() as ask if found and found[-1].effect == "ask":
+            case e.AskRaised() as ask:
                 answer = answers.get(ask.ask)
-                if answer is not None:
-                    found[-1] = msgspec.structs.replace(found[-1], answer=answer.answer, who=answer.who)
+                # A question belongs to the decision right before it, or to none: budgets ask by themselves.
+                if isinstance(before, e.ActionDecided) and before.effect == "ask":
+                    found.pop()
+                said = (answer.answer, answer.who) if answer else (None, None)
+                found.append(Judged(ask.action, "ask", ask.rule or "ask", *said))
             case _:
                 pass
+        before = event.body
     return found
 
 
