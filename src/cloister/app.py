@@ -33,6 +33,7 @@ from cloister.core.records import NewRun, Origin, check_new_run
 from cloister.core.records import Role as CallerRole
 from cloister.egress.credentials import read_credentials
 from cloister.egress.doorway import Doorway
+from cloister.egress.endpoint import serve as endpoint
 from cloister.egress.gate import DoorEvent
 from cloister.egress.outfit import Outfit, Through
 from cloister.egress.sets import SetFinder
@@ -283,7 +284,8 @@ def _doorway(settings: Settings, policy: Policy, backbone: SqliteBackbone) -> tu
         if stated := fact(body):
             await backbone.note(stated.kind, settings.user, stated.detail)
 
-    return doorway, doorway.outfit(policy, record)
+    nobodys = {endpoint.HOST: endpoint.Endpoint(lambda _: None).serve}
+    return doorway, doorway.outfit(policy, record, inside=nobodys)
 
 
 @contextmanager

@@ -78,7 +78,7 @@ def test_nothing_above_the_models_streams_from_one_but_through_the_purse() -> No
         "agent/budgeted.py",
         "agent/condense.py",
         "agent/tempered.py",  # inside of what pays
-        "egress/endpoint/serve.py",
+        "egress/endpoint/serve.py",  # given `for_programs_inside`
         "agent/tournament.py",  # inside of what pays
         "runs/ranking.py",
     }
@@ -286,3 +286,29 @@ async def test_attempts_that_reach_the_same_limit_ask_once(tmp_path: Path) -> No
     assert results == [Failure] * 4
     assert len([b for b in journal.bodies if isinstance(b, AskRaised)]) == 1
     assert len([b for b in journal.bodies if isinstance(b, BudgetSpent)]) == 1
+
+
+@pytest.mark.parametrize(("capped", "needed"), [((), "operator"), (("tokens",), "admin")])
+async def test_more_than_a_policy_allows_only_an_admin_gives(
+    tmp_path: Path, capped: tuple[str, ...], needed: str
+) -> None:
+    """An operator's yes that reached the log all the same is not believed."""
+    journal = _journal()
+    path = tmp_path / "m.toml"
+    path.write_text('[[reply]]\nsay = "x"')
+    purse = Purse(journal, Budget(tokens=50), BudgetTree(ask=True), NoLedger(), 0.3, frozenset(capped))
+    models = BudgetedModels(SoleModel(ScriptedModel(load_script(path))), purse)
+
+    async def say_yes() -> None:
+        while not (asks := [b for b in journal.bodies if isinstance(b, AskRaised)]):
+            await journal.changed(len(journal.events))
+        assert asks[0].approver == needed
+        await journal.append(AskAnswered(asks[0].ask, "allow", "otto", "operator"))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(say_yes)
+        async with models.role("code").stream(ASKING) as items:
+            assert [type(item) async for item in items] == [Failure]
+        tasks.cancel_scope.cancel()
+    given = [b for b in journal.bodies if isinstance(b, BudgetExtended)]
+    assert bool(given) == (needed == "operator")

@@ -15,6 +15,7 @@ from cloister.core.events import (
     BaselineTaken,
     ChecksChosen,
     ConnectionDecided,
+    Inherited,
     PromptReceived,
     RunAdmitted,
     ToolReturned,
@@ -119,3 +120,19 @@ async def test_after_something_came_over_the_network_every_result_is_marked(benc
     assert next(b for b in bench.journal.bodies if isinstance(b, ToolReturned)).origin == "repository"
     bench.journal.add(ConnectionDecided("s", "example.org", 443, "allow", "r"))
     assert Provenance(0, bench.journal).origin("read") == "web"
+
+
+async def test_a_forked_run_goes_on_with_what_the_one_before_it_has_read(bench: LoopBench) -> None:
+    read = ToolReturned(3, "c", "mcp:x.y", True, "push!", 0.1, origin="server")
+    bench.journal.add(Inherited(9, 0.0, read))
+    assert Provenance(0, bench.journal).untrusted
+
+    other = (await open_bench(bench.computer.work.parent / "other")).journal
+    other.add(Inherited(9, 0.0, ConnectionDecided("s", "example.org", 443, "allow", "r")))
+    assert Provenance(0, other).origin("bash") == "web"
+
+
+async def test_what_any_attempt_has_read_counts_where_attempts_share_a_door(bench: LoopBench) -> None:
+    bench.journal.add(ToolReturned(1, "c", "mcp:x.y", True, "push!", 0.1, origin="server"))
+    assert not Provenance(0, bench.journal).untrusted
+    assert Provenance(None, bench.journal).untrusted

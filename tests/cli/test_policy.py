@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -121,3 +122,21 @@ def test_an_action_that_is_none_is_refused(cloister: Cloister) -> None:
     done = cloister("policy", "explain", "fly:moon")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("cloister: 'fly:moon': an action is bash:COMMAND")
+
+
+def test_a_named_set_means_what_it_means_at_the_door(
+    cloister: Cloister, repo: SampleRepo, data_dir: Path, tmp_path: Path
+) -> None:
+    meaning = {"name": "pypi", "hosts": ["mirror.internal:8443"], "found_at": time.time()}
+    (data_dir / "sets.json").write_text(json.dumps({"pypi": meaning}))
+    rule = '[[rule]]\naction = "connect:@pypi"\neffect = "allow"\n'
+    tests = '[[test]]\naction = "connect:mirror.internal:8443"\nexpect = "allow"\n'
+    (data_dir / "organisation.toml").write_text(rule)
+    done = cloister("policy", "explain", "connect:mirror.internal:8443", "--repo", str(repo.path))
+    assert done.stdout.startswith("allow  connect:mirror.internal:8443\n  because: allow connect:@pypi (")
+    done = cloister("policy", "explain", "connect:mirror.internal:443", "--repo", str(repo.path))
+    assert done.stdout.startswith("deny  ")
+
+    file = tmp_path / "policy.toml"
+    file.write_text(rule + tests)
+    assert cloister("policy", "test", str(file)).stdout == "ok    allow  connect:mirror.internal:8443\n"

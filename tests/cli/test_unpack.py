@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from cloister.cli import unpack as unpacking
 from cloister.cli.copy import Inside, parse
 from cloister.cli.unpack import unpack
 from cloister.core.errors import OutsideError, UserError
@@ -113,13 +112,11 @@ def test_what_is_left_out_is_said(tmp_path: Path) -> None:
     assert (result.left_out, below(tmp_path / "r")) == (["pipe", "../x"], ["ok"])
 
 
-def test_an_archive_that_is_too_large_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "BYTES", 100)
-    monkeypatch.setattr(unpacking, "MEMBERS", 3)
+def test_an_archive_that_is_too_large_is_given_up(tmp_path: Path) -> None:
     with pytest.raises(UserError):
-        unpack(archive(member("a", data=bytes(101))), tmp_path / "one")
+        unpack(archive(member("a", data=bytes(101))), tmp_path / "one", most_bytes=100)
     with pytest.raises(UserError):
-        unpack(archive(*(member(str(number)) for number in range(4))), tmp_path / "two")
+        unpack(archive(*(member(str(number)) for number in range(4))), tmp_path / "two", most_members=3)
 
 
 def test_what_is_no_archive_is_said(tmp_path: Path) -> None:

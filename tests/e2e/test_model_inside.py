@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 ASK = """
-import json, os, urllib.error, urllib.request
+import json, os, sys, urllib.error, urllib.request
 body = {"model": "any", "messages": [{"role": "user", "content": "Who are you?"}]}
 request = urllib.request.Request(
     os.environ["OPENAI_BASE_URL"] + "/chat/completions",
@@ -12,21 +12,22 @@ request = urllib.request.Request(
     {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]},
 )
 try:
-    answer = json.load(urllib.request.urlopen(request, timeout=30))
+    for _ in range(int(sys.argv[1])):
+        answer = json.load(urllib.request.urlopen(request, timeout=30))
     print("IT SAID", answer["choices"][0]["message"]["content"])
 except urllib.error.HTTPError as error:
     print("REFUSED", error.code, error.read().decode())
 """
 
 
-def script(cloister: Any, expect: str) -> str:
+def script(cloister: Any, times: int, expect: str) -> str:
     return cloister.script(
         f"""
 [[reply]]
 say = "I am the model of this run."
 calls = [
     {{ tool = "write", path = "/tmp/ask.py", content = {json.dumps(ASK)} }},
-    {{ tool = "bash", command = "python3 /tmp/ask.py" }},
+    {{ tool = "bash", command = "python3 /tmp/ask.py {times}" }},
 ]
 
 [[reply]]
@@ -37,7 +38,7 @@ calls = [{{ tool = "finish", summary = "Asked." }}]
 
 
 def test_a_program_inside_speaks_to_the_runs_model_without_a_key(cloister: Any) -> None:
-    model = script(cloister, "IT SAID I am the model of this run")
+    model = script(cloister, 1, "IT SAID I am the model of this run")
     cloister("run", "Ask.", "--repo", str(cloister.ledger()), "--model", model, "--check", "true")
     spent = [e["body"] for e in cloister.events() if e["body"]["type"] == "ModelSpent"]
     assert [body["purpose"] for body in spent] == ["inside"]
@@ -45,11 +46,19 @@ def test_a_program_inside_speaks_to_the_runs_model_without_a_key(cloister: Any) 
 
 
 def test_a_program_inside_is_refused_when_the_budget_is_spent(cloister: Any) -> None:
-    model = script(cloister, "REFUSED 402")
+    """It asks until it may not, so that it does not matter how much a step of the run itself takes."""
+    tokens = 12_000
+    model = script(cloister, 500, "REFUSED 402")
     done = cloister(
         *("run", "Ask.", "--repo", str(cloister.ledger()), "--model", model, "--check", "true"),
-        *("--tokens", "1500"),
+        *("--tokens", str(tokens)),
         code=None,
     )
-    outputs = [e["body"]["text"] for e in cloister.events() if e["body"]["type"] == "ToolReturned"]
+    bodies = [event["body"] for event in cloister.events()]
+    outputs = [body["text"] for body in bodies if body["type"] == "ToolReturned"]
     assert any("REFUSED 402" in text and "budget" in text for text in outputs), done.stdout
+    usages = [body["usage"] for body in bodies if body["type"] in ("ModelSpent", "ModelReplied")]
+    assert 1 < len(usages) < 500
+    assert sum(usage["input_tokens"] + usage["output_tokens"] for usage in usages) <= tokens
+    receipt = cloister("receipt", "last").stdout
+    assert "Programs inside asked `script:" in receipt

@@ -21,9 +21,16 @@ from tests.egress.world import (
 from cloister.core import limits
 from cloister.core.events import ConnectionDecided, RequestDecided
 from cloister.core.ids import SandboxId
-from cloister.core.records import DoorBounds
+from cloister.core.records import CredentialEntry, DoorBounds
 from cloister.egress.bounds import Account, Accounts
+from cloister.egress.credentials import read_credentials
+from cloister.egress.gate import Gate, Guest, Visit
+from cloister.egress.http_head import parse_head
+from cloister.egress.inlet import Inlet
+from cloister.egress.keeper import Keeper
 from cloister.egress.refusal import Refused
+from cloister.egress.repository import Repository
+from cloister.egress.vault import Vault
 
 pytestmark = pytest.mark.anyio
 
@@ -163,3 +170,38 @@ async def test_requests_are_on_record_one_by_one_up_to_a_bound_and_connections_a
 
     assert sum(isinstance(body, RequestDecided) for body in world.log) == limits.DOOR_REQUESTS_RECORDED
     assert sum(isinstance(body, ConnectionDecided) for body in world.log) == 1
+
+
+async def test_refusals_of_credentials_and_pushes_fill_no_log_either() -> None:
+    world = World("example.com")
+    gate = Gate(world.decide, world.record, world.outside, DoorBounds())
+    account = Account(DoorBounds())
+    account.recorded = limits.DOOR_REQUESTS_RECORDED - 1
+    visit = Visit(Guest(SANDBOX, account), "example.com", 443, world.record)
+    entry = CredentialEntry("forge", "env:TOKEN", "example.com")
+    keeper = Keeper(read_credentials((entry,), "test"), Vault({"TOKEN": "a-secret-of-some-length"}))
+    uses = b"GET / HTTP/1.1\r\nHost: example.com\r\nX: {{secret:forge}}\r\n\r\n"
+    pushes = b"POST /o.git/git-receive-pack HTTP/1.1\r\nHost: example.com\r\n\r\n"
+    repository = Repository("example.com", 443, "/r.git", "cloister/x")
+    async with listening(echo) as port, await anyio.connect_tcp("127.0.0.1", port) as stream:
+        for _ in range(3):
+            with pytest.raises(Refused, match="may not be used"):
+                await keeper.dress(gate, visit, parse_head(uses, ("example.com", 443)))
+            with pytest.raises(Refused, match="own repository only"):
+                await repository.admit(gate, visit, parse_head(pushes, ("example.com", 443)), Inlet(stream))
+
+    assert len(world.requests) == 1
+
+
+async def test_a_sandbox_cannot_fill_the_log_with_connections() -> None:
+    world = World("example.com")
+    account = Account(DoorBounds())
+    account.decisions = limits.DOOR_DECISIONS - 1
+    for host in ("evil.test", "evil.test", "example.com"):
+        visit = Visit(Guest(SANDBOX, account), host, 80, world.record)
+        gate = Gate(world.decide, world.record, world.outside, DoorBounds())
+        world.names["example.com"] = ["93.184.216.34"]
+        with pytest.raises(Refused):
+            await gate.open(visit, await gate.connection(visit))
+    assert world.decisions == [("deny", "no rule allows it")]
+    assert world.dialled == []

@@ -247,14 +247,16 @@ async def test_a_server_that_answers_before_it_has_read_everything_is_heard() ->
         async with stream:
             await read_until(stream, b"\r\n\r\n")
             await stream.send(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n")
-            await anyio.sleep(0.2)
+            await heard.wait()
 
+    heard = anyio.Event()
     world = World("example.com")
     async with listening(serve) as port, going(world) as connect:
         world.has("example.com", port)
         async with await connect() as client:
             await client.send(get("/", "example.com", "Content-Length: 1000000", method="PUT"))
             assert (await read_until(client, b"\r\n\r\n")).startswith(b"HTTP/1.1 413 ")
+            heard.set()
 
 
 async def test_an_upgrade_is_asked_for_in_vain() -> None:

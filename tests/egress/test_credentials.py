@@ -196,6 +196,40 @@ async def test_a_server_that_echoes_the_secret_tells_nobody_inside(told: str, wa
         assert spelling not in heard and spelling not in plain
 
 
+async def test_a_secret_cannot_be_had_in_pieces() -> None:
+    """A server that echoes it and answers ranges would hand it over half by half."""
+    piece = b"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-9/40\r\nContent-Length: 10\r\n\r\n"
+    one = credential(header="Authorization: Bearer {}")
+    async with talking(keeper(one), piece + SECRET[:10].encode()) as talk:
+        told = await talk.ask("GET / HTTP/1.1", "Range: bytes=0-9", "If-Range: x", end=b".\n")
+    assert b"ange" not in talk.seen[0]
+    assert told.startswith(b"HTTP/1.1 502 ") and SECRET[:10].encode() not in told
+
+
+async def test_neither_the_reason_nor_the_name_of_a_header_tells_it() -> None:
+    secret = SECRET.encode()
+    answer = b"HTTP/1.1 400 bad token %s\r\nX-%s: 1\r\nContent-Length: 2\r\n\r\nok" % (secret, secret)
+    async with talking(keeper(credential(header="Authorization: Bearer {}")), answer) as talk:
+        told = await talk.ask("GET / HTTP/1.1")
+    assert secret not in told and told.count(b"*" * len(secret)) == 2
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        'a\\/b+c&d\\"e=fgh',
+        "a%2fb%2bc%26d%22e%3dfgh",
+        "a%2Fb%2Bc%26d%22e%3Dfgh",
+        "a/b+c&amp;d&quot;e=fgh",
+        b'a/b+c&d"e=fgh'.hex(),
+        b'a/b+c&d"e=fgh'.hex().upper(),
+    ],
+)
+def test_a_secret_with_signs_is_found_in_every_usual_spelling(told: str) -> None:
+    redactor = Redactor(spellings('a/b+c&d"e=fgh'))
+    assert redactor.whole(told.encode()) == b"*" * len(told)
+
+
 @settings(deadline=None)
 @given(st.binary(max_size=200), st.lists(st.integers(1, 50), max_size=20), st.integers(0, 3))
 def test_however_an_answer_is_cut_no_secret_is_left_and_no_length_changes(

@@ -25,13 +25,16 @@ from tests.egress.world import (
     web,
 )
 
+from cloister.agent.provenance import Provenance
 from cloister.core.events import ConnectionDecided
 from cloister.core.ids import SandboxId
 from cloister.core.records import DoorBounds
 from cloister.egress.door import Door
+from cloister.egress.doorway import Doorway
 from cloister.egress.gate import DoorEvent
 from cloister.egress.outside import Outside
-from cloister.policy.api import Layer, Rule
+from cloister.policy.api import Layer, Pointed, Rule
+from cloister.testing.memory_journal import MemoryJournal
 
 pytestmark = pytest.mark.anyio
 
@@ -534,3 +537,58 @@ async def test_when_the_sandbox_goes_away_its_connections_end_and_are_recorded()
             await read_until(client, b"x")
         assert world.traffic == [(1, 1)]
         await client.aclose()
+
+
+async def test_where_a_rule_says_so_anything_may_be_spoken_on_the_tls_port() -> None:
+    world = World("example.com", "other.test", "raw:example.com")
+    async with listening(echo) as port, going(world) as connect:
+        world.has("example.com", port)
+        world.has("other.test", port, "93.184.216.35")
+        for opening in (b"SSH-2.0-x\r\n", hello("another.test")):
+            async with await connect() as client:
+                await client.send(CONNECT % (443, 443))
+                assert await read_until(client, b"\r\n\r\n") == ESTABLISHED
+                await client.send(opening)
+                assert await read_until(client, opening) == opening
+        # The rule is for one host, and opens none.
+        async with await connect() as client:
+            await client.send(b"CONNECT other.test:443 HTTP/1.1\r\nHost: other.test:443\r\n\r\nSSH-2.0-x\r\n")
+            assert await read_all(client) == ESTABLISHED
+    assert ("deny", "port 443 carries TLS, and this is not") in world.decisions
+
+
+async def test_plain_http_to_the_tls_port_takes_the_same_rule() -> None:
+    asked = b"GET http://example.com:443/ HTTP/1.1\r\nHost: example.com:443\r\nConnection: close\r\n\r\n"
+    seen: list[bytes] = []
+    world = World("example.com")
+    async with listening(web(seen)) as port, going(world) as connect:
+        world.has("example.com", port)
+        assert (await ask(connect, asked)).startswith(b"HTTP/1.1 400 ")
+        world.policy = World("example.com", "raw:example.com").policy
+        assert (await ask(connect, asked)).endswith(b"ok")
+    assert len(seen) == 1
+
+
+async def test_after_text_from_outside_what_is_of_high_impact_does_not_pass() -> None:
+    """One connection brings text in; the next one of high impact is refused, and no person is waited for."""
+    world = World("example.com", "drop.test")
+    high = Layer("org", high_impact=(Pointed("connect:drop.test", "policy:1"),))
+    journal = MemoryJournal()
+
+    async def record(sandbox: SandboxId, body: DoorEvent) -> None:
+        await world.record(sandbox, body)
+        await journal.append(body)
+
+    read = Provenance(None, journal)
+    doorway = Doorway(outside=world.outside)
+    outfit = doorway.outfit((high, *world.policy), record, untrusted=lambda: read.untrusted)
+    drop = GET.replace(b"example.com", b"drop.test")
+    async with listening(web([])) as port, entering(outfit) as connect:
+        world.has("example.com", port)
+        world.has("drop.test", port, "93.184.216.35")
+        assert (await ask(connect, drop)).endswith(b"ok")
+        refused = await ask(connect, drop)
+        assert b" 403 " in refused and b"high impact after untrusted text" in refused
+        assert (await ask(connect, GET)).endswith(b"ok")
+    why = "ask connect:drop.test (policy:1): high impact after untrusted text"
+    assert world.decisions[1] == ("deny", f"{why}: a connection cannot wait for a person")

@@ -12,12 +12,14 @@ import openai
 import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
+from cloister.core import limits
 from cloister.core.ids import SandboxId
 from cloister.core.records import ToolCall, Usage
-from cloister.egress.conversation import Offer
+from cloister.egress.conversation import Offer, read_head
 from cloister.egress.door import Door
 from cloister.egress.endpoint.serve import HOST, Endpoint, status_of
 from cloister.egress.gate import DoorEvent
+from cloister.egress.inlet import Inlet
 from cloister.model.api import AssistantMessage, Failure, Reply, TextDelta, ToolMessage, UserMessage
 from cloister.policy.api import Action, Decision
 from cloister.testing.model_saying import SayingModel
@@ -339,3 +341,60 @@ async def test_the_model_is_listed_and_a_sandbox_without_one_is_told() -> None:
     assert listed["data"][0]["id"] == "saying:model"
     async with serving(None) as http:
         assert (await http.get(f"http://{HOST}/v1/models")).status_code == 503
+
+
+HELLO = {"model": "any", "max_tokens": 10, "messages": [{"role": "user", "content": "hi"}]}
+
+
+async def test_only_so_many_are_answered_at_a_time_and_none_is_lost() -> None:
+    """Each may hold a large body in memory: more than a few at a time could use up the machine's."""
+    until = anyio.Event()
+    model = SayingModel(*[TEXT] * limits.ENDPOINT_CALLS, until=until)
+    codes: list[int] = []
+    async with serving(model) as http, anyio.create_task_group() as tasks:
+
+        async def ask() -> None:
+            codes.append((await http.post(f"http://{HOST}/v1/messages", json=HELLO)).status_code)
+            if codes == [429]:
+                until.set()
+
+        for _ in range(limits.ENDPOINT_CALLS + 1):
+            tasks.start_soon(ask)
+    assert codes == [429, *[200] * limits.ENDPOINT_CALLS]
+
+
+async def test_calls_that_cost_nothing_because_they_fail_have_an_end_too() -> None:
+    failing = (Failure("bad_request", "The provider does not take this."),)
+    model = SayingModel(*[failing] * limits.ENDPOINT_FAILURES, TEXT)
+    async with serving(model) as http:
+        for _ in range(limits.ENDPOINT_FAILURES):
+            found = await http.post(f"http://{HOST}/v1/messages", json=HELLO)
+        assert (found.status_code, "does not take" in found.text) == (400, True)
+        found = await http.post(f"http://{HOST}/v1/messages", json=HELLO)
+    assert (found.status_code, "no more are made" in found.text) == (400, True)
+    assert len(model.asked) == limits.ENDPOINT_FAILURES
+
+
+async def test_a_program_that_does_not_read_its_answer_is_hung_up_on() -> None:
+    """Else it would hold a call to the provider, and what that may cost, for as long as it likes."""
+    model = SayingModel(tuple(TextDelta("x" * 60_000) for _ in range(500)))
+    endpoint = Endpoint(lambda _: model, send_seconds=0.2)
+    over = anyio.Event()
+
+    async def serve(stream: SocketStream) -> None:
+        client = Inlet(stream)
+        with pytest.raises(anyio.BrokenResourceError):
+            await endpoint.serve(SANDBOX, await read_head(client), client)
+        over.set()
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, serve)
+        port = listener.extra(SocketAttribute.local_port)
+        async with await anyio.connect_tcp("127.0.0.1", port) as silent:
+            body = msgspec.json.encode(HELLO | {"stream": True})
+            head = f"POST http://{HOST}/v1/messages HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: {len(body)}\r\n\r\n"
+            await silent.send(head.encode() + body)
+            with anyio.fail_after(20):
+                await over.wait()
+        tasks.cancel_scope.cancel()

@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from cloister.egress.doorway import Doorway
 from cloister.egress.gate import DoorEvent
 from cloister.egress.repository import Repository, commands_end, pushed_refs
 from cloister.egress.vault import Vault
-from cloister.policy.api import Layer, Rule
+from cloister.policy.api import Layer, Pointed, Policy, Rule
 
 pytestmark = pytest.mark.anyio
 
@@ -58,7 +58,9 @@ class Forge:
 
 
 @asynccontextmanager
-async def forging(tmp_path: Path, *rules: Rule) -> AsyncGenerator[tuple[Forge, World]]:
+async def forging(
+    tmp_path: Path, *rules: Rule, above: Policy = (), untrusted: Callable[[], bool] | None = None
+) -> AsyncGenerator[tuple[Forge, World]]:
     """A forge behind a door of a run whose policy has these rules and one for the credential."""
     world = World()
     bare = tmp_path / "forge" / "team" / "ledger.git"
@@ -72,7 +74,7 @@ async def forging(tmp_path: Path, *rules: Rule) -> AsyncGenerator[tuple[Forge, W
     doorway = Doorway(
         credentials=read_credentials((entry,), "test"), vault=Vault({"TOKEN": TOKEN}), outside=world.outside
     )
-    outfit = doorway.outfit(policy, record, Repository.of(ADDRESS, BRANCH))
+    outfit = doorway.outfit((*policy, *above), record, Repository.of(ADDRESS, BRANCH), untrusted=untrusted)
     authority = tmp_path / "authority.pem"
     authority.write_bytes(outfit.authority)
 
@@ -256,3 +258,13 @@ def test_any_bytes_are_commands_or_refused(data: bytes) -> None:
 )
 def test_only_a_plain_https_address_is_the_runs_own_repository(address: str) -> None:
     assert Repository.of(address, BRANCH) is None
+
+
+async def test_where_a_push_is_of_high_impact_git_inside_does_not_push(tmp_path: Path) -> None:
+    """To push, git must speak to the forge first, and from then on text from outside may have been read."""
+    high = Layer("org", high_impact=(Pointed("push:*"),))
+    async with forging(tmp_path, above=(high,), untrusted=lambda: True) as (forge, world):
+        assert (await forge.git("push", "-q", "origin", f"HEAD:{BRANCH}")).returncode != 0
+        assert f"refs/heads/{BRANCH}" not in await forge.refs()
+    denied = [body.rule for body in world.log if isinstance(body, RequestDecided) and body.effect == "deny"]
+    assert denied == ["ask push:*: high impact after untrusted text: a connection cannot wait for a person"]

@@ -18,6 +18,7 @@ from cloister.egress.authority import Authority
 from cloister.egress.conversation import Offer
 from cloister.egress.door import Door
 from cloister.egress.gate import DoorEvent
+from cloister.egress.outfit import Outfit
 from cloister.egress.outside import Outside
 from cloister.policy.api import Action, Decision, Layer, Policy, Rule
 from cloister.policy.decide import decide
@@ -33,7 +34,7 @@ class World:
     def __init__(self, *allowed: str, may_widen: bool = True, denied: Sequence[str] = ()) -> None:
         """`allowed` are hosts, or whole actions."""
         actions = [
-            host if host.startswith(("request:", "credential:", "push:")) else f"connect:{host}"
+            host if host.startswith(("request:", "credential:", "push:", "raw:")) else f"connect:{host}"
             for host in allowed
         ]
         rules = (
@@ -107,7 +108,7 @@ async def listening(serve: Serve) -> AsyncGenerator[int]:
 
 
 @asynccontextmanager
-async def entering(door: Door) -> AsyncGenerator[Callable[[], Awaitable[SocketStream]]]:
+async def entering(door: Door | Outfit) -> AsyncGenerator[Callable[[], Awaitable[SocketStream]]]:
     """The door behind a port, as the relay is for a program inside."""
 
     async def serve(client: SocketStream) -> None:

@@ -1,7 +1,10 @@
 """Programs inside a real sandbox against the door: they get what a rule gives, and never what it keeps."""
 
+import errno
+import io
 import os
 import re
+import shutil
 import ssl
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -12,6 +15,8 @@ import anyio
 import pytest
 from anyio.abc import ByteStream, SocketAttribute, SocketStream
 from anyio.streams.tls import TLSStream
+from tests.egress.git_server import TOKEN as GIT_TOKEN
+from tests.egress.git_server import git_server, make_repository
 
 from cloister.core.commands import Finished, shell
 from cloister.core.events import ConnectionDecided, RequestDecided
@@ -23,6 +28,7 @@ from cloister.egress.doorway import Doorway
 from cloister.egress.gate import DoorEvent
 from cloister.egress.outfit import Through
 from cloister.egress.outside import Outside
+from cloister.egress.repository import Repository
 from cloister.egress.vault import Vault
 from cloister.policy.api import Layer, Rule
 from cloister.sandbox.api import Host, Sandbox, SandboxSpec
@@ -59,7 +65,10 @@ RULES = (
     "connect:api.test:443",
     "connect:other.test:443",
     "credential:forge",
+    "credential:git",
 )
+REPOSITORY = "https://git.test/team/ledger.git"
+BRANCH = "cloister/mend-it-abc123"
 
 
 async def _answer(stream: ByteStream, seen: list[bytes]) -> None:
@@ -81,7 +90,7 @@ async def _answer(stream: ByteStream, seen: list[bytes]) -> None:
 
 
 @asynccontextmanager
-async def outside_world(authority: Authority) -> AsyncGenerator[Outer]:
+async def outside_world(authority: Authority, forge: Path) -> AsyncGenerator[Outer]:
     async with AsyncExitStack() as stack:
         plain = await stack.enter_async_context(await anyio.create_tcp_listener(local_host="127.0.0.1"))
         secure = await stack.enter_async_context(await anyio.create_tcp_listener(local_host="127.0.0.1"))
@@ -95,7 +104,10 @@ async def outside_world(authority: Authority) -> AsyncGenerator[Outer]:
                 await stream.aclose()
 
         async def serve_secure(stream: SocketStream) -> None:
+            named: list[str | None] = []
+
             def choose(wrapped: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
+                named.append(name)
                 wrapped.context = authority.context(name or "nobody.test")
 
             context = authority.context("nobody.test")
@@ -104,7 +116,7 @@ async def outside_world(authority: Authority) -> AsyncGenerator[Outer]:
                 inner = await TLSStream.wrap(
                     stream, server_side=True, ssl_context=context, standard_compatible=False
                 )
-                await _answer(inner, outer.seen)
+                await (git_server(forge)(inner) if named == ["git.test"] else _answer(inner, outer.seen))
             except (anyio.EndOfStream, anyio.BrokenResourceError, ssl.SSLError):
                 await stream.aclose()
 
@@ -132,9 +144,12 @@ def doorway(outer: Outer, authority: Authority, token: Path) -> Doorway:
         env="FORGE_TOKEN",
         header="Authorization: token {}",
     )
+    git = CredentialEntry("git", "env:GIT", "git.test", basic="x-access-token", paths=("/team/**",))
     trust = ssl.create_default_context(cadata=authority.pem.decode())
     return Doorway(
-        credentials=read_credentials((entry,), "test"), vault=Vault({}), outside=Outside(resolve, dial, trust)
+        credentials=read_credentials((entry, git), "test"),
+        vault=Vault({"GIT": GIT_TOKEN}),
+        outside=Outside(resolve, dial, trust),
     )
 
 
@@ -146,6 +161,7 @@ class Stage:
     outer: Outer
     host: Host
     token: Path
+    forge: Path
 
     async def sh(self, line: str, sandbox: Sandbox | None = None, *, root: bool = False) -> Finished:
         return await (sandbox or self.sandbox).run(shell(line, seconds=60, user="root" if root else "agent"))
@@ -170,15 +186,19 @@ async def stage(host: Host, tmp_path: Path) -> AsyncGenerator[Stage]:
     token = tmp_path / "token"
     token.write_text(TOKEN)
     rules = tuple(Rule(action, "allow", "test") for action in RULES)
-    async with outside_world(authority) as outer:
+    forge = tmp_path / "forge"
+    await anyio.to_thread.run_sync(make_repository, forge / "team" / "ledger.git")
+    async with outside_world(authority, forge) as outer:
 
         async def record(sandbox: SandboxId, body: DoorEvent) -> None:
             outer.log.append(body)
 
-        outfit = doorway(outer, authority, token).outfit((Layer("host", rules, may_widen=True),), record)
+        outfit = doorway(outer, authority, token).outfit(
+            (Layer("host", rules, may_widen=True),), record, Repository.of(REPOSITORY, BRANCH)
+        )
         through = Through(host, outfit)
         async with through.open(SandboxSpec()) as sandbox:
-            yield Stage(sandbox, outer, through, token)
+            yield Stage(sandbox, outer, through, token, forge)
 
 
 RAW = """
@@ -344,7 +364,10 @@ async def test_a_credential_works_inside_and_is_nowhere_inside(
     assert TOKEN not in said
     await _look_everywhere(stage, stage.sandbox)
     if tier == "container":
-        assert _in_memory(pids_of(stage.sandbox)) == []
+        pids = pids_of(stage.sandbox)
+        assert pids and _in_memory(pids) == []
+        # The search finds what is there.
+        assert os.getpid() in _in_memory([os.getpid()])
     assert TOKEN not in repr(stage.outer.log)
     used = [b.credential for b in stage.outer.log if isinstance(b, RequestDecided) and b.credential]
     assert used == ["forge", "forge"]
@@ -380,17 +403,30 @@ def _in_memory(pids: list[int]) -> list[int]:
     for pid in pids:
         try:
             regions = Path(f"/proc/{pid}/maps").read_text().splitlines()
-            with Path(f"/proc/{pid}/mem").open("rb") as memory:
-                for region in regions:
-                    first, last = (int(text, 16) for text in region.split()[0].split("-"))
-                    if " rw" in region and last - first < 67_108_864:
-                        memory.seek(first)
-                        found += [pid] if TOKEN.encode() in memory.read(last - first) else []
-        except (OSError, ValueError):
-            continue
+            with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
+                found += [pid for region in regions if _holds_token(memory, region)]
+        except ProcessLookupError:
+            continue  # It ended while we looked.
+        except OSError as error:
+            if error.errno not in (errno.ESRCH, errno.ENOENT):
+                raise
     return found
 
 
+def _holds_token(memory: io.FileIO, region: str) -> bool:
+    first, last = (int(text, 16) for text in region.split()[0].split("-"))
+    if " rw" not in region or last - first >= 67_108_864:
+        return False
+    try:
+        memory.seek(first)
+        return TOKEN.encode() in memory.read(last - first)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return False  # It was unmapped while we looked.
+
+
+@on_each_tier
 async def test_a_fork_has_the_same_stand_in_and_no_new_rights(stage: Stage) -> None:
     fake = (await stage.says("echo $FORGE_TOKEN")).strip()
     async with stage.sandbox.fork() as child:
@@ -404,8 +440,10 @@ async def test_a_fork_has_the_same_stand_in_and_no_new_rights(stage: Stage) -> N
     assert {b.sandbox for b in stage.outer.log} == {child.info.id}
 
 
+@on_each_tier
 async def test_a_snapshot_holds_nothing_of_a_credential_and_what_comes_of_it_works(stage: Stage) -> None:
     await stage.says("env > was; curl -sS https://api.test/repos/a > page")
+    await _look_everywhere(stage, stage.sandbox)
     taken = await stage.sandbox.snapshot()
     try:
         async with stage.host.open(SandboxSpec(template=f"snapshot:{taken.id}")) as later:
@@ -414,6 +452,53 @@ async def test_a_snapshot_holds_nothing_of_a_credential_and_what_comes_of_it_wor
             await _look_everywhere(stage, later)
     finally:
         await stage.host.delete_snapshot(taken.id)
+
+
+PUSHES = {
+    "another branch": "origin HEAD:main",
+    "another branch by force": "origin +HEAD:stable",
+    "a longer name": f"origin HEAD:{BRANCH}-2",
+    "a name below it": f"origin HEAD:refs/heads/{BRANCH}/x",
+    "a tag of its name": f"origin HEAD:refs/tags/{BRANCH}",
+    "a hidden ref": "origin HEAD:refs/cloister/attempt/0",
+    "its own branch and another": f"origin HEAD:{BRANCH} HEAD:main",
+    "a deletion": "origin :stable",
+    "a deletion of its own branch": f"origin :{BRANCH}",
+    "all branches and what is missing here": "--mirror origin",
+    "options for the server": f"-o merge_request.create origin HEAD:{BRANCH}",
+    "a signed push": f"--signed=if-asked -o x origin HEAD:{BRANCH}",
+    "another repository": f"https://git.test/team/other.git HEAD:{BRANCH}",
+    "a repository beside its own": f"https://git.test/team/ledger.git/../other.git HEAD:{BRANCH}",
+}
+
+
+async def test_git_inside_moves_the_runs_own_branch_and_nothing_else(stage: Stage) -> None:
+    bare = stage.forge / "team" / "ledger.git"
+    await anyio.to_thread.run_sync(shutil.copytree, bare, bare.with_name("other.git"))
+
+    async def refs() -> bytes:
+        listed = [
+            await anyio.run_process(["git", "-C", str(bare.with_name(name)), "show-ref"])
+            for name in ("ledger.git", "other.git")
+        ]
+        return b"".join(one.stdout for one in listed)
+
+    setup = await stage.says(
+        f"git clone -q {REPOSITORY} in && cd in && git config user.name a && git config user.email a@b &&"
+        "git commit -q --allow-empty -m mended && echo ready"
+    )
+    assert setup == "ready\n"
+    before = await refs()
+    lines = [f"git push -q {words} >/dev/null 2>&1; echo $?" for words in PUSHES.values()]
+    said = (await stage.says("cd in;" + "\n".join(lines))).split()
+    told = dict(zip(PUSHES, said, strict=True))
+    assert "0" not in said, told
+    assert await refs() == before
+    assert "0" in await stage.says(
+        f"cd in; git push -q origin HEAD:{BRANCH}; echo $?; grep -r {GIT_TOKEN[:20]} .git"
+    )
+    assert BRANCH.encode() in await refs()
+    assert GIT_TOKEN not in repr(stage.outer.log)
 
 
 async def test_a_rotated_credential_is_used_without_a_restart_and_both_are_redacted(stage: Stage) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from cloister.cli.policy_text import verdicts_of
+from cloister.policy.api import Sets
 from cloister.policy.file import PolicyFile, read_policy
 from cloister.policy.pattern import TOOL_NAMES, read_pattern
 
@@ -17,7 +18,10 @@ async def test_the_file_on_the_page_is_accepted_with_every_key_and_its_tests_hol
     (block,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     read = read_policy("organisation", block.encode(), "policy.md")
 
-    verdicts = await verdicts_of(read)
+    async def nothing(names: frozenset[str]) -> tuple[Sets, dict[str, str]]:
+        return {}, {}
+
+    verdicts = await verdicts_of(read, nothing)
     assert len(verdicts) == 2
     assert all(verdict.ok for verdict in verdicts)
     assert [
@@ -28,7 +32,7 @@ async def test_the_file_on_the_page_is_accepted_with_every_key_and_its_tests_hol
 def test_every_kind_of_action_is_on_the_page() -> None:
     for name in TOOL_NAMES:
         assert f"`{name}`" in PAGE
-    for kind in ("connect", "request", "credential", "push", "tier", "model", "mcp"):
+    for kind in ("connect", "request", "credential", "push", "raw", "tier", "model", "mcp"):
         assert f"`{kind}:" in PAGE
 
 

@@ -11,6 +11,7 @@ from cloister.policy.api import (
     ModelAction,
     Pointed,
     PushAction,
+    RawAction,
     RequestAction,
     Rule,
     TierAction,
@@ -18,6 +19,7 @@ from cloister.policy.api import (
 )
 from cloister.policy.builtin import BUILT_IN
 from cloister.policy.decide import Decider
+from cloister.policy.pattern import read_pattern, spell
 
 
 def deciding(*rules: tuple[str, Effect], only: tuple[str, ...] = (), **sets: tuple[str, ...]) -> Decider:
@@ -192,3 +194,33 @@ def test_tools_of_servers_are_known_as_mcp() -> None:
 def test_tools_may_be_named_without_saying_that_they_are_tools(short: str, action: Action) -> None:
     assert deciding().decide(action).effect == "allow"
     assert deciding((short, "deny")).decide(action).effect == "deny"
+
+
+def test_speaking_anything_on_the_tls_port_is_opened_by_host_and_by_nothing_else() -> None:
+    assert (
+        deciding(("connect:ssh.example.com:443", "allow")).decide(RawAction("ssh.example.com")).effect
+        == "deny"
+    )
+    decider = deciding(("raw:*.example.com", "allow"), ("raw:no.example.com", "deny"))
+    found = {host: decider.decide(RawAction(host)).effect for host in ("SSH.example.com.", "no.example.com")}
+    assert found == {"SSH.example.com.": "allow", "no.example.com": "deny"}
+    assert decider.decide(RawAction("example.com")).effect == "deny"
+    assert spell(read_pattern("raw:[::1]")) == "raw:[::1]"
+
+
+@pytest.mark.parametrize("text", ["raw:*", "raw:a.test:443", "raw:", "raw:a*b.test", "raw:a.test/x"])
+def test_a_rule_for_anything_names_a_host_and_no_port(text: str) -> None:
+    with pytest.raises(ValueError, match=r"an action is|write raw:HOST|wildcard|host"):
+        read_pattern(text)
+
+
+def test_requests_of_high_impact_are_read_from_the_first_on() -> None:
+    """Text from outside may come over the very connection on which they are then made."""
+    high = Layer("org", high_impact=(Pointed("request:POST api.example.com/**"),))
+    opened = Layer("host", (Rule("connect:api.example.com", "allow"),), may_widen=True)
+    decider = Decider((high, opened))
+
+    assert decider.decide(ConnectAction("api.example.com", 443)).inspect
+    assert decider.decide(get("/x", method="POST")).effect == "allow"
+    assert decider.decide(get("/x", method="POST"), untrusted=True).effect == "ask"
+    assert decider.decide(get("/x"), untrusted=True).effect == "allow"

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from html.parser import HTMLParser
+from typing import Literal
 
 import msgspec
 from hypothesis import given, settings
@@ -45,7 +46,7 @@ def test_everything_that_was_touched_is_on_it() -> None:
     assert (made.branch, made.delivered_to) == ("cloister/fix", "/repo")
     assert (made.tools, made.commands) == ({"bash": 1}, 1)
     assert [used.command for used in made.notable] == ["ls"]
-    assert (made.allowed, made.judged_count) == (1, 1)
+    assert (made.allowed, made.judged_count) == (1, 2)
     (reached,) = made.connections
     assert (reached.host, reached.port, reached.count) == ("pypi.example", 443, 1)
     assert (reached.sent_bytes, reached.received_bytes, reached.credential) == (10, 20, "pypi-token")
@@ -64,6 +65,68 @@ def test_everything_that_was_touched_is_on_it() -> None:
     ):
         assert part in text
     assert len(text.splitlines()) < 60
+
+
+def test_what_models_cost_who_asked_them_and_which_took_over_is_on_it() -> None:
+    made = receipt(
+        run_of(
+            "fix it",
+            e.ModelReplied(0, 1, "m", "", (), Usage(10, 5), 1.0, cost=0.5),
+            e.ModelSwitched(0, "m", "`n`", "m is overloaded"),
+            e.ModelSpent(None, "inside", "n", Usage(100, 20), 1.0, 0.25),
+            e.ModelSpent(None, "inside", "n", Usage(100, 20), 1.0, None),
+            e.ModelSpent(0, "wrap_up", "n", Usage(1, 2), 1.0, None, estimated=True),
+        )
+    )
+    assert (made.cost, made.switches_count) == (0.75, 1)
+    assert [(one.purpose, one.count, one.usage.total, one.cost) for one in made.beside] == [
+        ("inside", 2, 240, 0.25),
+        ("wrap_up", 1, 3, None),
+    ]
+    text = page(made)
+    for part in (
+        "- Programs inside asked `n` 2×: 200 tokens in, 40 out, $0.25",
+        "- For `wrap_up`: `n` 1×: 1 tokens in, 2 out\n",
+        "- Cost, as far as prices are known: $0.75",
+        "- Attempt 0 went on with `` `n` `` instead of `m`: `m is overloaded`",
+    ):
+        assert part in text, text
+    assert receipt(run_of("x")).cost is None
+
+
+def test_requests_that_the_door_read_are_on_it_and_are_no_markup() -> None:
+    def asked(path: str, effect: Literal["allow", "deny"], credential: str | None = None) -> e.RequestDecided:
+        return e.RequestDecided(
+            "s", "api.example", 443, "GET", path, effect, f"{effect} request:x", credential
+        )
+
+    made = receipt(
+        run_of("x", asked("/a", "allow", "forge"), asked("/b", "allow", "forge"), asked("/`![](x)", "deny"))
+    )
+    assert [(one.effect, one.count, one.path) for one in made.requests] == [
+        ("allow", 2, "/a"),
+        ("deny", 1, "/`![](x)"),
+    ]
+    allowed, denied = [line for line in page(made).splitlines() if "`GET api.example:443`" in line]
+    assert allowed.endswith("2×, the first `/a`, by rule `allow request:x`, credential `forge`")
+    assert denied.startswith("- Denied: ") and "``/`![](x)``" in denied
+
+
+def test_a_yes_to_one_question_is_not_shown_as_a_yes_to_another() -> None:
+    made = receipt(
+        run_of(
+            "x",
+            e.ActionDecided(0, "c", "bash: rm -rf /", "ask", "ask bash (p:1)"),
+            e.AskRaised("a1", 0, "bash: rm -rf /", "rm -rf /", 4e9, rule="ask bash (p:1)"),
+            e.AskAnswered("a1", "deny", "ada"),
+            e.AskRaised("a2", 0, "budget: 10 tokens more for run r-1", "", 4e9),
+            e.AskAnswered("a2", "allow", "bob"),
+        )
+    )
+    assert [(one.action, one.rule, one.answer, one.who) for one in made.judged] == [
+        ("bash: rm -rf /", "ask bash (p:1)", "deny", "ada"),
+        ("budget: 10 tokens more for run r-1", "ask", "allow", "bob"),
+    ]
 
 
 def test_who_answered_a_question_is_on_it() -> None:

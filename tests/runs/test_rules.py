@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from cloister.core.attempts import AttemptWish
 from cloister.core.errors import UserError
 from cloister.core.records import Budget, NewRun, Quota, RunRule
 from cloister.forge.plain import PlainGit
@@ -138,6 +139,28 @@ async def test_a_run_gets_no_more_than_any_layer_allows_and_is_told_why(place: P
     assert f"steps: 20 instead of 60 (limits.steps, {place.organisation}:2)" in governed.limited
     assert len(governed.limited) == 5
     assert type(governed.request.budget.steps) is int
+
+
+async def test_money_is_limited_also_for_a_run_that_set_no_limit(place: Place) -> None:
+    place.organisation.write_text("[limits]\ndollars = 2.5\n")
+    governed = await place.govern()
+    assert governed.request.budget.dollars == 2.5
+    assert governed.limited == (f"dollars: 2.5 instead of no limit (limits.dollars, {place.organisation}:2)",)
+
+    less = NewRun("p", str(place.repo.path), budget=Budget(dollars=1.0))
+    assert (await place.govern(less)).request.budget.dollars == 1.0
+
+
+async def test_no_way_of_asking_for_attempts_gets_more_than_the_limit(place: Place) -> None:
+    place.organisation.write_text("[limits]\nattempts = 2\n")
+    described = NewRun("p", str(place.repo.path), attempts=(AttemptWish(hint="a"),) * 5)
+    given = (await place.govern(described)).request
+    assert (given.n, len(given.attempts)) == (2, 2)
+
+    searching = NewRun("p", str(place.repo.path), search="beam:6")
+    governed = await place.govern(searching)
+    assert (governed.request.n, governed.request.search) == (1, "beam:2")
+    assert governed.limited[0].startswith("attempts: 2 instead of 6")
 
 
 def test_a_run_brings_rules_of_its_own() -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from cloister.core.errors import HostError
 from cloister.core.ids import OwnerId, new_owner_id
-from cloister.sandbox import owners as owners_module
 from cloister.sandbox.owners import Owners
 
 HOLDER = """
@@ -50,9 +49,8 @@ def test_an_owner_that_was_killed_is_dead_and_its_file_is_removed(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_owner_cannot_be_held_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owners_module, "_PATIENCE_SECONDS", 0.01)
-    owners, owner = Owners(tmp_path), new_owner_id()
+def test_one_owner_cannot_be_held_twice(tmp_path: Path) -> None:
+    owners, owner = Owners(tmp_path, patience_seconds=0.01), new_owner_id()
     with owners.hold(owner):
         with pytest.raises(HostError) as refused, owners.hold(owner):
             pass

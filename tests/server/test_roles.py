@@ -9,12 +9,13 @@ import httpx
 import pytest
 from tests.server.conftest import Serve, Served
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from cloister.core.events import AskAnswered, AskRaised, PromptReceived
+from cloister.core.events import AskAnswered, AskRaised, PromptReceived, RunFinished
 from cloister.core.ids import RunId
 from cloister.core.records import Role
 from cloister.runs.api import Fence
+from cloister.runs.audit.look import audit_page
 from cloister.runs.tokens import Tokens
 from cloister.server.openapi import openapi_document
 from cloister.settings import Settings
@@ -69,7 +70,9 @@ def routes(wanted: Callable[[str], bool]) -> list[tuple[str, str]]:
     ]
 
 
-OPERATED = {"/v1/runs", "/v1/runs/run/say", "/v1/runs/run/stop", "/v1/runs/run/answer"}
+OPERATED = {"/v1/runs"} | {
+    f"/v1/runs/run/{verb}" for verb in ("say", "stop", "answer", "fork", "rewind", "model")
+}
 
 
 async def test_a_viewer_can_change_nothing_and_an_operator_only_runs(house: House) -> None:
@@ -128,6 +131,27 @@ async def test_what_is_done_is_recorded_under_the_tokens_name(house: House) -> N
             pass
     said = [(body.text, body.who) for body in await house.events() if isinstance(body, PromptReceived)]
     assert said == [("hello", "otto"), ("hi", "ada")]
+
+
+async def test_who_was_refused_is_in_the_audit_under_their_own_name(house: House) -> None:
+    await house.ask("viewer", "POST", f"/v1/runs/{house.run}/stop", json={})
+    await house.ask("operator", "DELETE", "/v1/snapshots/x")
+    await house.served.client.post("/v1/runs", headers={"Authorization": "Bearer wrong"})
+    entries = await audit_page(house.served.app.settings.log_path, 0, 100, None)
+    calls = [(entry.who, json.loads(entry.detail)["status"]) for entry in entries if entry.kind == "ApiCall"]
+    assert calls == [("vera", 403), ("otto", 403)]
+    assert [entry.who for entry in entries if entry.kind == "LoginRefused"] == [""]
+
+
+async def test_what_an_admin_removes_is_removed_in_their_name(house: House) -> None:
+    await house.served.app.backbone.append(house.fence, [RunFinished("failed", "x")])
+    removed = await house.ask("admin", "DELETE", f"/v1/runs/{house.run}")
+    assert (removed.status_code, removed.json()["who"]) == (200, "ada")
+
+
+async def test_a_viewer_reads_the_receipt_in_both_forms(house: House) -> None:
+    for form in ("receipt", "receipt/markdown"):
+        assert (await house.ask("viewer", "GET", f"/v1/runs/{house.run}/{form}")).status_code == 200
 
 
 async def test_no_one_approves_more_than_their_role_may(house: House) -> None:
@@ -190,6 +214,10 @@ async def test_a_token_that_was_removed_is_worth_nothing_also_on_an_open_connect
         assert (await house.ask("operator", "GET", "/v1/runs")).status_code == 401
         await socket.send('{"say": "x"}')
         assert json.loads(await socket.recv())["error"]["code"] == "denied"
+        await house.served.app.backbone.append(house.fence, [PromptReceived("not for otto", "ada")])
+        with pytest.raises(ConnectionClosed) as closed:
+            await socket.recv()
+        assert "otto" in str(closed.value)
 
 
 async def test_a_damaged_file_lets_nobody_in_but_the_first_token(house: House, settings: Settings) -> None:

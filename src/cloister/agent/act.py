@@ -4,9 +4,9 @@ import secrets
 import time
 from typing import Any, NamedTuple
 
-import anyio
 import msgspec
 
+from cloister.agent.asking import answered
 from cloister.agent.provenance import Provenance
 from cloister.agent.shell.read import read_commands
 from cloister.agent.tools import TOOLS
@@ -15,7 +15,6 @@ from cloister.core.commands import Computer, Stream
 from cloister.core.events import (
     ActionDecided,
     AnyBody,
-    AskAnswered,
     AskRaised,
     CommandOutput,
     Effect,
@@ -108,7 +107,7 @@ class Actor:
         effect, rule = found.decided.effect, found.decided.rule
         if found.ask is None:
             return effect, rule
-        answer = await self._answer(found.ask)
+        answer = (await answered(self._journal, found.ask)).answer
         return answer, f"{rule}, answered {answer}"
 
     async def _judge(self, call: ToolCall, tool: AnyTool, args: Any) -> _Decided:
@@ -131,27 +130,6 @@ class Actor:
             approver=decision.approver,
         )
         return _Decided(call, decided, ask)
-
-    async def _answer(self, ask: AskRaised) -> Effect:
-        """Wait for a person; after the deadline the default is the answer, and is recorded as one."""
-        with anyio.move_on_after(max(0.0, ask.deadline - time.time())):
-            seen = 0
-            while True:
-                for event in self._journal.events[seen:]:
-                    match event.body:
-                        case AskAnswered(ask=name) as body if name == ask.ask and _counts(body, ask):
-                            return body.answer
-                        case _:
-                            pass
-                seen = len(self._journal.events)
-                await self._journal.changed(seen)
-        await self._journal.append(AskAnswered(ask.ask, ask.default, "deadline"))
-        return ask.default
-
-
-def _counts(answer: AskAnswered, ask: AskRaised) -> bool:
-    """Whether whoever answered may say this; the server asked before, and the log is the last to be believed."""
-    return answer.answer == "deny" or answer.role == "admin" or answer.role == ask.approver
 
 
 def _known(call: ToolCall) -> tuple[AnyTool, Any] | Observation:

@@ -5,7 +5,7 @@
 
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Protocol
@@ -13,6 +13,7 @@ from typing import Protocol
 import anyio
 import msgspec
 
+from cloister.agent.asking import answered
 from cloister.core.budget import (
     Account,
     Call,
@@ -130,13 +131,21 @@ class Purse:
     """All that one run may spend, with what it has spent: a fold of its log, and what is held for calls under way."""
 
     def __init__(
-        self, journal: Journal, budget: Budget, tree: BudgetTree, ledger: Ledger, ask_seconds: float
+        self,
+        journal: Journal,
+        budget: Budget,
+        tree: BudgetTree,
+        ledger: Ledger,
+        ask_seconds: float,
+        capped: Set[str] = frozenset(),
     ) -> None:
+        """`capped` is what a policy limits: more of that than it says only an admin may give."""
         self._journal = journal
         self._budget = budget
         self._tree = tree
         self._ledger = ledger
         self._ask_seconds = ask_seconds
+        self._capped = capped
         self._books = _Books()
         self._held: dict[str, tuple[int | None, Spend]] = {}
         self._asking = anyio.Lock()
@@ -241,6 +250,8 @@ class Purse:
         return False
 
     async def _ask(self, payer: Payer, over: Over, more: float) -> AskAnswered:
+        # What is the run's own an operator could have asked for at its start; the rest was set for them.
+        own = over.level in ("run", "attempt") and over.what not in self._capped
         ask = AskRaised(
             ask="a-" + secrets.token_hex(4),
             attempt=payer.attempt or 0,
@@ -248,6 +259,8 @@ class Purse:
             detail=f"{sentence(over)} {amount(over.what, over.spent)} are spent or held. "
             f"A yes adds {amount(over.what, more)}; a no ends the work here, with what is done saved.",
             deadline=time.time() + self._ask_seconds,
+            rule="" if own else f"the budget of {over.level} {over.name}",
+            approver="operator" if own else "admin",
         )
         await self._journal.append(ask)
         return await answered(self._journal, ask)
@@ -255,18 +268,3 @@ class Purse:
 
 def _key(over: Over | BudgetWarned | BudgetSpent) -> _Key:
     return (over.level, over.name, over.what, over.limit)
-
-
-async def answered(journal: Journal, ask: AskRaised) -> AskAnswered:
-    """Wait for a person; after the deadline the default is the answer, and is recorded as one."""
-    with anyio.move_on_after(max(0.0, ask.deadline - time.time())):
-        seen = 0
-        while True:
-            for event in journal.events[seen:]:
-                if isinstance(event.body, AskAnswered) and event.body.ask == ask.ask:
-                    return event.body
-            seen = len(journal.events)
-            await journal.changed(seen)
-    answer = AskAnswered(ask.ask, ask.default, "deadline")
-    await journal.append(answer)
-    return answer

@@ -9,7 +9,7 @@ import typer
 from cloister.cli.options import AsJson, settings_of
 
 if TYPE_CHECKING:
-    from cloister.policy.api import Action, Policy
+    from cloister.policy.api import Action, Decision, Policy
 
 app = typer.Typer(
     help="What the rules say, and why: explain, test, show, check, schema, sets.",
@@ -46,13 +46,16 @@ def explain(
     import anyio
 
     from cloister.cli.policy_text import explained, show_explained
+    from cloister.egress.outfit import sets_of
+    from cloister.egress.sets import SetFinder
     from cloister.policy.decide import Decider
 
-    async def find() -> "tuple[Action, Policy]":
-        return await _action(action), await _policy(ctx, repo)
+    async def find() -> "tuple[Action, Decision]":
+        found, policy = await _action(action), await _policy(ctx, repo)
+        sets = await sets_of(policy, SetFinder(settings_of(ctx).data_dir).find)
+        return found, Decider(policy, sets).decide(found, untrusted=untrusted)
 
-    found, policy = anyio.run(find)
-    record = explained(action, found, Decider(policy).decide(found, untrusted=untrusted))
+    record = explained(action, *anyio.run(find))
     if as_json:
         from cloister.cli.jsonl import put_json
 
@@ -120,12 +123,13 @@ def test(
     import anyio
 
     from cloister.cli.policy_text import show_verdict, verdicts_of
+    from cloister.egress.sets import SetFinder
     from cloister.policy.file import read_policy
     from cloister.runs.rules import REPOSITORY_FILE, read_bounded
 
     path = file or _top(repo) / REPOSITORY_FILE
     read = read_policy("organisation", read_bounded(path), str(path))
-    verdicts = anyio.run(verdicts_of, read)
+    verdicts = anyio.run(verdicts_of, read, SetFinder(settings_of(ctx).data_dir).find)
     if as_json:
         from cloister.cli.jsonl import put_json
 

@@ -7,6 +7,7 @@ import msgspec
 from cloister.agent.shell.read import read_commands
 from cloister.core.events import Effect
 from cloister.core.text import one_line
+from cloister.egress.outfit import FindSets, sets_of
 from cloister.policy.api import HOLE, Action, Approver, Decision, Layer, Policy, ToolAction
 from cloister.policy.builtin import BUILT_IN
 from cloister.policy.caps import least
@@ -75,9 +76,10 @@ def show_explained(record: Explained) -> None:
         print(f"  and more that is not known: {record.unclear}")
 
 
-async def verdicts_of(read: Read) -> tuple[Verdict, ...]:
+async def verdicts_of(read: Read, find_sets: FindSets) -> tuple[Verdict, ...]:
     """The tests of a file, decided by the built-in rules and that file alone."""
-    decider = Decider((BUILT_IN, read.layer))
+    policy = (BUILT_IN, read.layer)
+    decider = Decider(policy, await sets_of(policy, find_sets) if read.tests else {})
     return tuple([await _verdict(decider, test) for test in read.tests])
 
 

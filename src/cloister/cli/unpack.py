@@ -29,7 +29,9 @@ class Unpacked:
         """Names that were not made."""
 
 
-def unpack(archive: IO[bytes], root: Path) -> Unpacked:
+def unpack(
+    archive: IO[bytes], root: Path, *, most_members: int = MEMBERS, most_bytes: int = BYTES
+) -> Unpacked:
     """Unpack a tar stream below `root`, which is made. Raises `UserError` (`archive_too_large`), `OutsideError`."""
     result = Unpacked()
     links: list[tuple[Path, tarfile.TarInfo]] = []
@@ -37,7 +39,12 @@ def unpack(archive: IO[bytes], root: Path) -> Unpacked:
         root.mkdir(parents=True, exist_ok=True)
         with tarfile.open(fileobj=archive, mode="r|") as tar:
             for number, member in enumerate(tar):
-                _count(result, number, member)
+                result.bytes += max(0, member.size)
+                if number >= most_members or result.bytes > most_bytes or member.size < 0:
+                    raise UserError(
+                        "archive_too_large",
+                        f"There is more than {most_members:,} names or {most_bytes:,} bytes in it: copy a part of it.",
+                    )
                 path = _place(root, member.name)
                 if path is None or not _make(tar, root, path, member, links):
                     result.left_out.append(member.name)
@@ -53,15 +60,6 @@ def unpack(archive: IO[bytes], root: Path) -> Unpacked:
         if not _link(root, path, member):
             result.left_out.append(member.name)
     return result
-
-
-def _count(result: Unpacked, number: int, member: tarfile.TarInfo) -> None:
-    result.bytes += max(0, member.size)
-    if number >= MEMBERS or result.bytes > BYTES or member.size < 0:
-        raise UserError(
-            "archive_too_large",
-            f"There is more than {MEMBERS:,} names or {BYTES:,} bytes in it: copy a part of it.",
-        )
 
 
 def _place(root: Path, name: str) -> Path | None:

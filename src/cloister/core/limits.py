@@ -111,6 +111,9 @@ DOOR_REQUESTS_AT_ONCE = 1_000
 DOOR_REQUESTS_RECORDED = 2_000
 """Requests of one sandbox that are in the log one by one; connections always are."""
 
+DOOR_DECISIONS = 50_000
+"""Connections of one sandbox that are decided and recorded in its life, made or refused; then the door is shut."""
+
 DOOR_SANDBOXES = 4_096
 """Sandboxes without a connection whose use of one door is remembered."""
 
@@ -141,6 +144,12 @@ CHANGE_BYTES = 134_217_728
 
 DIFF_BYTES = 4_194_304
 """What is shown of one diff."""
+
+ENDPOINT_CALLS = 16
+"""Requests of programs inside to the run's model at a time."""
+
+ENDPOINT_FAILURES = 500
+"""Calls of programs inside that may fail at the provider; then nothing more is asked for them."""
 
 ENDPOINT_BODY_BYTES = 33_554_432
 """One request of a program inside to the run's model; pictures are in it."""

@@ -30,6 +30,7 @@ class Account:
         self.connections = 0
         self.moved_bytes = 0
         self.recorded = 0
+        self.decisions = 0
 
     def moved(self, count: int) -> None:
         """Raises `Spent` once it was too much."""
@@ -61,6 +62,12 @@ class Account:
         self._tokens -= 1
         if self._tokens < 0:
             await anyio.sleep(-self._tokens / rate)
+
+    def decision(self) -> None:
+        """Count one decision about a connection. Raises `Refused` when there were too many to record another."""
+        if self.decisions >= limits.DOOR_DECISIONS:
+            raise Refused(503, f"A sandbox has {limits.DOOR_DECISIONS:,} connections in its life.")
+        self.decisions += 1
 
     def may_record(self) -> bool:
         """Whether one more request is worth an event of its own."""

@@ -4,7 +4,6 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import anyio
 from anyio import DelimiterNotFound, EndOfStream, IncompleteRead
@@ -14,9 +13,9 @@ from anyio.streams.tls import TLSStream
 from cloister.core import limits
 from cloister.core.ids import SandboxId
 from cloister.core.text import one_line
-from cloister.egress.bounds import Account, Spent
+from cloister.egress.bounds import Spent
 from cloister.egress.exchange import Exchange
-from cloister.egress.gate import Gate, Opened, Visit
+from cloister.egress.gate import Gate, Guest, Opened, Visit
 from cloister.egress.http_head import BadHead, Head, parse_head
 from cloister.egress.inlet import Inlet
 from cloister.egress.keeper import Dressed, Keeper
@@ -43,13 +42,6 @@ class Offer:
     """Hosts that are no hosts but served in this process, by plain HTTP."""
 
 
-class Guest(NamedTuple):
-    """Who asks."""
-
-    sandbox: SandboxId
-    account: Account
-
-
 class Conversation:
     """One client. With an `origin` it believes to speak TLS to that host and port; without, it speaks to a proxy."""
 
@@ -63,7 +55,8 @@ class Conversation:
     ) -> None:
         self._gate = gate
         self._offer = offer
-        self._sandbox, self._account = guest
+        self._guest = guest
+        self._account = guest.account
         self._client = client
         self._origin = origin
         self._bounds = gate.bounds
@@ -97,11 +90,11 @@ class Conversation:
         """One request; whether another may follow."""
         handler = self._offer.inside.get(head.host)
         if handler is not None and self._origin is None:
-            await handler(self._sandbox, head, self._client)
+            await handler(self._guest.sandbox, head, self._client)
             return False
-        if self._origin is None and head.port == TLS_PORT:
-            raise Refused(400, f"Port {TLS_PORT} carries TLS: ask for https://{head.host}/ by CONNECT.")
         visit, decision = await self._judge(head)
+        if self._origin is None and head.port == TLS_PORT and not self._gate.raw(visit):
+            raise Refused(400, f"Port {TLS_PORT} carries TLS: ask for https://{head.host}/ by CONNECT.")
         dressed = await self._dress(visit, head)
         body = None
         if self._offer.repository and self._origin:
@@ -135,7 +128,7 @@ class Conversation:
                 await self._deny(visit, head, decision.rule)
             return visit, decision
         await self._drop()
-        visit = Visit(self._sandbox, head.host, head.port, gate.record)
+        visit = Visit(self._guest, head.host, head.port, gate.record)
         if self._origin is None:
             return visit, await gate.request(visit, head)
         decision = gate.of_request(visit, head)
@@ -144,8 +137,7 @@ class Conversation:
         return visit, decision
 
     async def _deny(self, visit: Visit, head: Head, rule: str) -> None:
-        if self._account.may_record():
-            await visit.request(head, "deny", rule)
+        await visit.request(head, "deny", rule)
         where = f"{visit.host}:{visit.port}"
         path = one_line(head.path, 100)
         raise Refused(403, f"{head.method} {path} of {where} is denied: {one_line(rule, 300)}.")
@@ -159,7 +151,7 @@ class Conversation:
         """Put the request on record where the door could read it or a rule about requests allowed it."""
         visit.credentials.update(dict.fromkeys(dressed.names))
         telling = self._origin is not None or decision.rule.startswith("allow request:")
-        if telling and self._account.may_record():
+        if telling:
             await visit.request(head, "allow", decision.rule, ",".join(dressed.names) or None)
 
     async def _server(self, visit: Visit, decision: Decision) -> tuple[Opened, Inlet, bool]:

@@ -14,8 +14,8 @@ from cloister.egress import socks
 from cloister.egress.authority import Authority
 from cloister.egress.bounds import Account, Accounts, Spent
 from cloister.egress.client_hello import NotTls, hides_a_name, receive_hello
-from cloister.egress.conversation import TLS_PORT, Conversation, Guest, Offer, read_head
-from cloister.egress.gate import Decide, Gate, Opened, Record, Visit
+from cloister.egress.conversation import TLS_PORT, Conversation, Offer, read_head
+from cloister.egress.gate import Decide, Gate, Guest, Opened, Record, Visit
 from cloister.egress.inlet import Inlet
 from cloister.egress.outside import Outside
 from cloister.egress.pump import Flow, Pace
@@ -96,7 +96,7 @@ class Door:
         if head is not None and not head.tunnel:
             await Conversation(self._gate, self._offer, Guest(sandbox, account), client).run(head)
             return
-        visit = Visit(sandbox, host, port, self._gate.record)
+        visit = Visit(Guest(sandbox, account), host, port, self._gate.record)
         await self._tunnel(visit, account, client, by_socks=head is None)
 
     async def _tunnel(self, visit: Visit, account: Account, client: Inlet, *, by_socks: bool) -> None:
@@ -117,7 +117,8 @@ class Door:
         async with Opened(visit, server, account) as opened:
             await self._established(client, by_socks=by_socks)
             ends = anyio.current_time() + self._bounds.connection_seconds
-            opening = await self._opening(visit, client) if visit.port == TLS_PORT else b""
+            judged = visit.port == TLS_PORT and not self._gate.raw(visit)
+            opening = await self._opening(visit, client) if judged else b""
             pace = Pace(self._bounds.idle_seconds, ends)
             await Flow(client, server, opened.traffic, pace).tunnel(opening)
 

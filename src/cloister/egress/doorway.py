@@ -1,6 +1,6 @@
 """Makes doors: what all of this machine's have in common, and what is one sandbox's own."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from cloister.core.records import DoorBounds
@@ -32,17 +32,19 @@ class Doorway:
         record: Record,
         repository: Repository | None = None,
         inside: Mapping[str, Handler] | None = None,
+        untrusted: Callable[[], bool] | None = None,
     ) -> Outfit:
         """A new door with its outfit; `repository` is one that git inside may fetch from and push one branch to.
 
-        That takes a credential for its host: without one, a repository is a host like any other.
+        That takes a credential for its host: without one, a repository is a host like any other. `untrusted` says
+        whether text from outside was read by now, after which what is of high impact does not pass.
         """
         if repository is not None and not self._knows(repository):
             repository = None
         if repository is not None:
             # Beside the built-in rules: no layer need delegate it, and every one can deny it.
             policy = (*policy[:1], _own_repository(repository), *policy[1:])
-        judge = Judge(policy, self.find_sets)
+        judge = Judge(policy, self.find_sets, untrusted)
         offer = Offer(Keeper(self.credentials, self.vault), repository, inside or {})
         door = Door(judge.decide, record, outside=self.outside, bounds=self.bounds, offer=offer)
         return Outfit(door, judge, credentials=bool(self.credentials))

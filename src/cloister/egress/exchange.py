@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import NamedTuple, Protocol
 
 import anyio
+import msgspec
 from anyio import DelimiterNotFound, EndOfStream, IncompleteRead
 
 from cloister.egress.bounds import Spent
@@ -131,7 +132,9 @@ class Exchange:
             framing = "close"
         keep = head.keep and framing != "close"
         if self._redactor:
-            headers = tuple((key, self._redactor.whole(value)) for key, value in headers)
+            hide = self._redactor.whole
+            headers = tuple((hide(key), hide(value)) for key, value in headers)
+            reply = msgspec.structs.replace(reply, reason=hide(reply.reason))
         await self._client.send(reply_head(reply, headers, framing, keep=keep))
         try:
             await self._body_down(reply, framing, inflater)
@@ -159,7 +162,11 @@ class Exchange:
 
     def _decoding(self, reply: Reply) -> tuple[Inflater | None, tuple[tuple[bytes, bytes], ...]]:
         """What undoes a compression that would hide a secret, and the headers without it."""
-        if self._redactor is None or reply.coding == "identity" or not reply.body:
+        if self._redactor is None or not reply.body:
+            return None, reply.headers
+        if reply.status == 206:
+            raise Refused(502, "The server's answer is a piece of something, and nobody asked for a piece.")
+        if reply.coding == "identity":
             return None, reply.headers
         if reply.coding is None:
             raise Refused(502, "The server's answer is compressed in a way that cannot be looked into.")

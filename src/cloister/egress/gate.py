@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import anyio
 from anyio.abc import ByteStream, SocketAttribute
@@ -17,7 +17,7 @@ from cloister.egress.http_head import Head
 from cloister.egress.outside import Outside
 from cloister.egress.pump import Traffic
 from cloister.egress.refusal import Refused
-from cloister.policy.api import Action, ConnectAction, Decision, RequestAction
+from cloister.policy.api import Action, ConnectAction, Decision, RawAction, RequestAction
 from cloister.policy.hosts import is_address, normal_host
 
 Decide = Callable[[Action], Decision]
@@ -28,15 +28,23 @@ _PATH_CHARS = 200
 _RULE_CHARS = 300
 
 
+class Guest(NamedTuple):
+    """A sandbox, and what it has used."""
+
+    sandbox: SandboxId
+    account: Account
+
+
 class Visit:
     """One sandbox's wish to reach one host, on record."""
 
-    def __init__(self, sandbox: SandboxId, host: str, port: int, record: Record) -> None:
-        self.sandbox = sandbox
+    def __init__(self, guest: Guest, host: str, port: int, record: Record) -> None:
+        self.sandbox = guest.sandbox
         self.host = host
         self.port = port
         self.credentials: dict[str, None] = {}
         """The names of those that were used."""
+        self._account = guest.account
         self._record = record
 
     @property
@@ -49,6 +57,7 @@ class Visit:
         return ",".join(self.credentials) or None
 
     async def decided(self, effect: Literal["allow", "deny"], rule: str) -> None:
+        self._account.decision()
         body = ConnectionDecided(self.sandbox, self.host, self.port, effect, rule, self._credential)
         await self._record(self.sandbox, body)
 
@@ -59,6 +68,9 @@ class Visit:
     async def request(
         self, head: Head, effect: Literal["allow", "deny"], rule: str, credential: str | None = None
     ) -> None:
+        """Put one request on record, as long as the sandbox has not filled the log with others."""
+        if not self._account.may_record():
+            return
         path = one_line(head.path, _PATH_CHARS)
         event = RequestDecided(
             self.sandbox, self.host, self.port, head.method, path, effect, rule, credential
@@ -94,7 +106,7 @@ class Gate:
     async def connection(self, visit: Visit) -> Decision:
         """What the policy says to the connection as a whole. Raises `Refused` unless it is yes."""
         await self.name(visit)
-        return await self._allowed(visit, self._decide(ConnectAction(visit.host, visit.port)))
+        return await self._allowed(visit, self.of(ConnectAction(visit.host, visit.port)))
 
     async def request(self, visit: Visit, head: Head) -> Decision:
         """What the policy says to one request; its refusal is on record as that of the connection."""
@@ -103,10 +115,18 @@ class Gate:
 
     def of_request(self, visit: Visit, head: Head) -> Decision:
         path = head.target.partition(b"?")[0].decode("ascii")
-        return self._decide(RequestAction(visit.host, visit.port, head.method, path))
+        return self.of(RequestAction(visit.host, visit.port, head.method, path))
+
+    def raw(self, visit: Visit) -> bool:
+        """Whether anything at all may be spoken on the TLS port of this host."""
+        return self.of(RawAction(visit.host)).effect == "allow"
 
     def of(self, action: Action) -> Decision:
-        return self._decide(action)
+        """What the policy says to something that cannot wait: where it would ask, no."""
+        decision = self._decide(action)
+        if decision.effect != "ask":
+            return decision
+        return Decision("deny", f"{decision.rule}: a connection cannot wait for a person")
 
     async def name(self, visit: Visit) -> None:
         """Give the host its one spelling. Raises `Refused` when it has none."""
@@ -116,8 +136,6 @@ class Gate:
             raise await visit.denied(f"it is not a host: {error}") from None
 
     async def _allowed(self, visit: Visit, decision: Decision) -> Decision:
-        if decision.effect == "ask":
-            raise await visit.denied(f"{decision.rule}: a connection cannot wait for a person")
         if decision.effect != "allow":
             raise await visit.denied(decision.rule)
         return decision

@@ -47,8 +47,11 @@ _SECONDS = 20.0
 class Judge:
     """A policy that knows what its named sets mean once it was told to look."""
 
-    def __init__(self, policy: Policy, find_sets: FindSets | None = None) -> None:
+    def __init__(
+        self, policy: Policy, find_sets: FindSets | None = None, untrusted: Callable[[], bool] | None = None
+    ) -> None:
         self._policy = policy
+        self._untrusted = untrusted or _never
         self._find_sets = find_sets
         self._decider = Decider(policy)
         self.env: dict[str, str] = {}
@@ -65,14 +68,24 @@ class Judge:
             self._decider = Decider(self._policy, sets)
 
     def decide(self, action: Action) -> Decision:
-        return self._decider.decide(action)
+        return self._decider.decide(action, untrusted=self._untrusted())
+
+
+def _never() -> bool:
+    return False
 
 
 def _actions(policy: Policy) -> Iterator[str]:
     """Every action that a layer speaks of."""
     for layer in policy:
-        for one in (*layer.rules, *(layer.delegate or ()), *layer.only):
+        for one in (*layer.rules, *(layer.delegate or ()), *layer.only, *layer.high_impact):
             yield one.action
+
+
+async def sets_of(policy: Policy, find_sets: FindSets) -> Sets:
+    """What the sets mean that the policy names; nobody is asked where it names none."""
+    names = _sets_in(policy)
+    return (await find_sets(names))[0] if names else {}
 
 
 def _sets_in(policy: Policy) -> frozenset[str]:

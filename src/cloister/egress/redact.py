@@ -1,17 +1,24 @@
 """Takes known secrets out of what a server says, however it is cut, without changing its length."""
 
 import base64
+import html
+import re
 from collections.abc import Iterable
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 _BASE64_MIN = 8
 """Fewer characters of a secret in base64 would be found by chance."""
+_ESCAPE = re.compile("%[0-9A-F]{2}")
 
 
 def spellings(secret: str) -> frozenset[bytes]:
-    """The ways in which a server may echo a secret: as it is, escaped for an address or JSON, in base64."""
+    """The ways in which a server may echo a secret: as it is, escaped for an address, JSON or HTML, in base64 or hex."""
     raw = secret.encode("utf-8")
-    found = {raw, quote(secret, safe="").encode(), secret.replace("\\", "\\\\").replace('"', '\\"').encode()}
+    in_json = secret.replace("\\", "\\\\").replace('"', '\\"')
+    escaped = {quote(secret, safe=""), quote(secret), quote_plus(secret)}
+    escaped |= {_ESCAPE.sub(lambda found: found[0].lower(), text) for text in escaped}
+    escaped |= {in_json, in_json.replace("/", "\\/"), html.escape(secret), html.escape(secret, quote=False)}
+    found = {raw, raw.hex().encode(), raw.hex().upper().encode(), *(text.encode() for text in escaped)}
     for coded in (base64.b64encode, base64.urlsafe_b64encode):
         for lead in range(3):
             # Of base64 at an unknown place only the characters that belong to the secret alone are sure.

@@ -6,6 +6,7 @@ from cloister.policy.api import (
     CredentialAction,
     ModelAction,
     PushAction,
+    RawAction,
     RequestAction,
     TierAction,
     ToolAction,
@@ -14,7 +15,7 @@ from cloister.policy.pattern import TOOL_NAMES, HostPattern, read_host
 
 _SPELLINGS = (
     "an action is bash:COMMAND, write:PATH (or another tool), connect:HOST[:PORT], request:METHOD HOST[:PORT]/PATH, "
-    "credential:NAME, push:REF, tier:NAME, model:NAME or mcp:SERVER.TOOL"
+    "credential:NAME, push:REF, raw:HOST, tier:NAME, model:NAME or mcp:SERVER.TOOL"
 )
 _TLS = 443
 
@@ -45,6 +46,8 @@ def _named(kind: str, name: str) -> Action:
             return CredentialAction(name, "", _TLS, "GET", "/")
         case "push":
             return PushAction("", name if name.startswith("refs/") else f"refs/heads/{name}")
+        case "raw":
+            return RawAction(_one_host(name).host)
         case "tier":
             return TierAction(name)
         case "model":

@@ -76,6 +76,12 @@ class PushAction(msgspec.Struct, frozen=True, tag="push"):
     ref: str
 
 
+class RawAction(msgspec.Struct, frozen=True, tag="raw"):
+    """Something inside would speak on the TLS port of a host that it may reach, and nobody looks what."""
+
+    host: str
+
+
 class TierAction(msgspec.Struct, frozen=True, tag="tier"):
     """A run wants a sandbox of this tier."""
 
@@ -88,7 +94,16 @@ class ModelAction(msgspec.Struct, frozen=True, tag="model"):
     model: str
 
 
-Action = ToolAction | ConnectAction | RequestAction | CredentialAction | PushAction | TierAction | ModelAction
+Action = (
+    ToolAction
+    | ConnectAction
+    | RequestAction
+    | CredentialAction
+    | PushAction
+    | RawAction
+    | TierAction
+    | ModelAction
+)
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -114,6 +129,7 @@ LimitName = Literal[
     "attempts",
     "steps",
     "tokens",
+    "dollars",
     "seconds",
     "cpus",
     "memory_bytes",

@@ -16,13 +16,17 @@ def least(policy: Policy) -> dict[LimitName, Cap]:
 
 
 def capped(
-    policy: Policy, wanted: Mapping[LimitName, float]
-) -> tuple[dict[LimitName, float], tuple[str, ...]]:
-    """What of `wanted` is given, and a sentence for everything that is less."""
+    policy: Policy, wanted: Mapping[LimitName, float | None]
+) -> tuple[dict[LimitName, float | None], tuple[str, ...]]:
+    """What of `wanted` is given, and a sentence for everything that is less. None is without a limit."""
     given = dict(wanted)
     notes: list[str] = []
     for name, cap in least(policy).items():
-        if name in wanted and wanted[name] > cap.most:
+        if name not in wanted:
+            continue
+        asked = wanted[name]
+        if asked is None or asked > cap.most:
             given[name] = cap.most
-            notes.append(f"{name}: {cap.most:g} instead of {wanted[name]:g} (limits.{name}, {cap.source})")
+            instead = "no limit" if asked is None else f"{asked:g}"
+            notes.append(f"{name}: {cap.most:g} instead of {instead} (limits.{name}, {cap.source})")
     return given, tuple(notes)

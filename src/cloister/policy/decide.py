@@ -67,6 +67,9 @@ class Decider:
         if opening is None:
             return Decision("deny", NO_RULE)
         partly = opening.partly or any(match.partly and _effect(match) != "allow" for match in matches)
+        high = self._high.find(probe)
+        # Untrusted text may come over this very connection: its requests must be seen from the first on.
+        partly = partly or any(match.partly for match in high)
         for only in self._only:
             limit = only.limit(probe)
             if limit is not None:
@@ -76,8 +79,8 @@ class Decider:
         asking = [m.entry for m in matches if not m.partly and _effect(m) == "ask"]
         if asking:
             return self._ask(asking, probe, f"{_named(asking[0], probe)}")
-        if untrusted and (high := [m.entry for m in self._high.find(probe) if not m.partly]):
-            return self._ask(high, probe, f"ask {_where(high[0], probe)}: high impact after untrusted text")
+        if untrusted and (grave := [m.entry for m in high if not m.partly]):
+            return self._ask(grave, probe, f"ask {_where(grave[0], probe)}: high impact after untrusted text")
         return Decision("allow", _named(opening.entry, probe), opening.exact, partly)
 
     def _opening(self, matches: Sequence[Match], probe: Probe) -> Match | None:

@@ -43,6 +43,7 @@ class LimitsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     attempts: Count | None = None
     steps: Count | None = None
     tokens: Count | None = None
+    dollars: Amount | None = None
     seconds: Amount | None = None
     cpus: Amount | None = None
     memory_bytes: Count | None = None

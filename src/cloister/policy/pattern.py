@@ -20,9 +20,8 @@ COMMAND_TOOLS = frozenset({"bash"})
 """Tools whose target is a command line: globs are about each command in it."""
 
 WEB_PORTS = (80, 443)
-Named = Literal["credential", "push", "tier", "model"]
+Named = Literal["credential", "push", "raw", "tier", "model"]
 
-_NAMED: tuple[Named, ...] = ("credential", "push", "tier", "model")
 _PATTERN_CHARS = 1_000
 _TOOL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _MCP = re.compile(r"[A-Za-z0-9_.*-]{1,128}")
@@ -31,7 +30,7 @@ _HOST_PORT = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(?::([^:]*))?")
 _NOT_WILDCARDS = frozenset("?[]{}\\")
 _KINDS = (
     "an action is tool:NAME[:GLOB], connect:HOST[:PORT], connect:@SET, request:METHOD HOST[:PORT]/PATH, "
-    "credential:NAME, push:REF, tier:NAME, model:GLOB, mcp:SERVER.TOOL, or a tool's name as in bash or write:GLOB"
+    "credential:NAME, push:REF, raw:HOST, tier:NAME, model:GLOB, mcp:SERVER.TOOL, or a tool's name as in bash or write:GLOB"
 )
 
 
@@ -122,6 +121,8 @@ def read_pattern(text: str) -> Pattern:
             return _read_request(rest)
         case "credential" | "push" | "tier" | "model":
             return NamedPattern(kind, _glob(rest))
+        case "raw":
+            return _read_raw(rest)
         case _:
             raise ValueError(_KINDS)
 
@@ -139,7 +140,7 @@ def spell(pattern: Pattern) -> str:
         case RequestPattern(method, host, path):
             return f"request:{method} {_spell_host(host)}{path}"
         case NamedPattern(kind, glob):
-            return f"{kind}:{glob}"
+            return f"{kind}:[{glob}]" if kind == "raw" and ":" in glob else f"{kind}:{glob}"
 
 
 def _spell_host(pattern: HostPattern) -> str:
@@ -175,6 +176,13 @@ def _read_set(name: str) -> SetPattern:
     if name not in SET_NAMES:
         raise ValueError(f"the named sets of hosts are {', '.join(sorted(SET_NAMES))}")
     return SetPattern(name)
+
+
+def _read_raw(rest: str) -> NamedPattern:
+    host = read_host(rest)
+    if host.port is not None or not host.host:
+        raise ValueError("write raw:HOST or raw:*.SUFFIX, without a port: it is about port 443")
+    return NamedPattern("raw", f"{'*.' if host.any_below else ''}{host.host}")
 
 
 def _read_request(rest: str) -> RequestPattern:

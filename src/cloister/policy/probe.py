@@ -12,6 +12,7 @@ from cloister.policy.api import (
     CredentialAction,
     ModelAction,
     PushAction,
+    RawAction,
     RequestAction,
     TierAction,
     ToolAction,
@@ -71,6 +72,8 @@ def probes(action: Action) -> tuple[Probe, ...]:
         case PushAction(ref=ref):
             short = (ref.removeprefix(_BRANCH),) if ref.startswith(_BRANCH) else ()
             return (NamedProbe("push", (ref, *short)),)
+        case RawAction(host):
+            return (NamedProbe("raw", (_host(host),)),)
         case TierAction(tier):
             return (NamedProbe("tier", (tier,)),)
         case ModelAction(model):

@@ -16,6 +16,7 @@ from cloister.core.events import (
     BaseFixed,
     BaselineTaken,
     ChecksChosen,
+    ConnectionDecided,
     Event,
     Inherited,
     PromptReceived,
@@ -73,6 +74,7 @@ def inheritance(events: Sequence[Event], new: NewRun, who: str) -> tuple[SavePoi
     attempt, point = point_at(events, origin.seq)
     ground: list[AnyBody] = []
     talk: list[AnyBody] = []
+    connected = False
     for event in effective(seen_by(events, attempt)):
         body = event.body
         match body:
@@ -82,6 +84,10 @@ def inheritance(events: Sequence[Event], new: NewRun, who: str) -> tuple[SavePoi
                 ground.append(msgspec.structs.replace(body, known=True))
             case _ if event.seq > point.seq or isinstance(body, _NOT_TALK):
                 pass
+            case ConnectionDecided(effect="allow") if not connected:
+                # One is enough to know that what was read since then may be anybody's.
+                connected = True
+                talk.append(Inherited(event.seq, event.at, body))
             case _ if isinstance(body, PromptReceived) or getattr(body, "attempt", None) == attempt:
                 talk.append(Inherited(event.seq, event.at, body))
             case _:

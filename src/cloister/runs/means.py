@@ -9,6 +9,7 @@ import msgspec
 
 from cloister.agent.budget import Ledger, Purse
 from cloister.agent.budgeted import BudgetedModels
+from cloister.agent.provenance import Provenance
 from cloister.core import limits
 from cloister.core.budget_tree import BudgetTree
 from cloister.core.events import Event
@@ -24,6 +25,7 @@ from cloister.forge.api import Forge
 from cloister.forge.change import branch_name
 from cloister.model.api import Models
 from cloister.policy.api import Policy
+from cloister.policy.caps import least
 from cloister.runs.rules import RuleFiles, run_layer
 from cloister.runs.warming import Warming
 from cloister.sandbox.api import Host, Sandbox, SandboxSpec
@@ -64,7 +66,14 @@ class Means:
 
     def purse(self, request: NewRun, journal: Journal) -> Purse:
         """What every call to a model in one run is paid from."""
-        return Purse(journal, request.budget, self.budgets, self.ledger, self.ask_seconds)
+        return Purse(
+            journal,
+            request.budget,
+            self.budgets,
+            self.ledger,
+            self.ask_seconds,
+            frozenset(least(self.policy)),
+        )
 
     def run_policy(self, request: NewRun) -> Policy:
         """All layers: the run may name hosts to reach, and a deny above it still wins."""
@@ -83,6 +92,9 @@ class Means:
 
         repository = Repository.of(request.repo, branch_name(request.prompt, journal.events[0].run))
         inside = {endpoint.HOST: endpoint.Endpoint(lambda _: models.for_programs_inside()).serve}
-        outfit = self.doorway.outfit(self.run_policy(request), record, repository, inside)
+        read = Provenance(None, journal)
+        outfit = self.doorway.outfit(
+            self.run_policy(request), record, repository, inside, lambda: read.untrusted
+        )
         spec = self.sandbox_spec(request, template)
         return Through(self.host, outfit).open(msgspec.structs.replace(spec, env=endpoint.ENV))

@@ -33,6 +33,7 @@ from cloister.forge.api import Delivered
 from cloister.forge.plain import PlainGit
 from cloister.policy.api import PushAction
 from cloister.policy.decide import Decider
+from cloister.runs.attempt_journal import AttemptJournal
 from cloister.runs.audit.page import page
 from cloister.runs.audit.receipt import Pending, receipt
 from cloister.runs.kept import bare_repository, check_kept
@@ -135,7 +136,7 @@ async def _may_deliver(
 ) -> bool:
     """Whether the rules let the branch go to its repository by itself; where they ask, a person applies it."""
     action = PushAction(request.repo, f"refs/heads/{branch}")
-    untrusted = Provenance(winner.attempt, journal).untrusted
+    untrusted = Provenance(winner.attempt, AttemptJournal(journal, winner.attempt)).untrusted
     decision = Decider(means.run_policy(request)).decide(action, untrusted=untrusted)
     if decision.effect == "allow":
         return True

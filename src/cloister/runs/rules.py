@@ -11,6 +11,7 @@ from urllib.parse import unquote
 import msgspec
 from anyio import to_thread
 
+from cloister.core.attempts import parse_search, wishes
 from cloister.core.errors import UserError
 from cloister.core.records import Budget, NewRun, Quota, Role, RunRule
 from cloister.core.text import one_line
@@ -98,7 +99,8 @@ async def govern(files: RuleFiles, request: NewRun, quota: Quota, bare: Path, co
         named.append(f"repository ({name})")
     budget = request.budget
     given, limited = capped(above, _wanted(request, quota))
-    request = msgspec.structs.replace(request, n=int(given["attempts"]), budget=_fitted(budget, given))
+    request = _with_attempts(request, int(given["attempts"] or 1))
+    request = msgspec.structs.replace(request, budget=_fitted(budget, given))
     return Governed(above, request, _fitted(quota, given), tuple(named), limited)
 
 
@@ -132,9 +134,27 @@ def check_allowed(policy: Policy, *, tier: str | None = None, models: Iterable[s
             raise UserError("denied", f"A run may not have {what}: {decision.rule}.")
 
 
-def _wanted(request: NewRun, quota: Quota) -> dict[LimitName, float]:
+def _attempts(request: NewRun) -> int:
+    """How many may be at work at a time."""
+    search = parse_search(request.search or "")
+    return max(len(wishes(request)), search.width if search else 1)
+
+
+def _with_attempts(request: NewRun, most: int) -> NewRun:
+    """`request` with no more attempts than that, however they were asked for."""
+    search = parse_search(request.search or "")
+    beam = None if search is None or search.width <= most else f"beam:{most}"
+    return msgspec.structs.replace(
+        request,
+        n=min(len(wishes(request)), most),
+        attempts=request.attempts[:most],
+        search=beam or request.search,
+    )
+
+
+def _wanted(request: NewRun, quota: Quota) -> dict[LimitName, float | None]:
     records = (request.budget, quota)
-    found: dict[LimitName, float] = {"attempts": request.n}
+    found: dict[LimitName, float | None] = {"attempts": _attempts(request)}
     for name in _LIMITS:
         for record in records:
             if name in record.__struct_fields__:
@@ -145,10 +165,12 @@ def _wanted(request: NewRun, quota: Quota) -> dict[LimitName, float]:
 _Record = TypeVar("_Record", Budget, Quota)
 
 
-def _fitted(record: _Record, given: Mapping[LimitName, float]) -> _Record:
+def _fitted(record: _Record, given: Mapping[LimitName, float | None]) -> _Record:
     """`record` with the numbers that are given, each in its own type."""
-    kinds: dict[str, type[float]] = {name: type(getattr(record, name)) for name in record.__struct_fields__}
-    values = {name: kinds[name](most) for name, most in given.items() if name in kinds}
+    values: dict[str, float] = {}
+    for name, most in given.items():
+        if name in record.__struct_fields__ and most is not None:
+            values[name] = int(most) if isinstance(getattr(record, name), int) else most
     return msgspec.structs.replace(record, **values)
 
 

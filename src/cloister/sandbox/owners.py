@@ -19,15 +19,16 @@ _PATIENCE_SECONDS = 5.0
 class Owners:
     """The lock files in one directory, shared by every process on this data directory."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, patience_seconds: float = _PATIENCE_SECONDS) -> None:
         self._directory = directory
+        self._patience_seconds = patience_seconds
 
     @contextmanager
     def hold(self, owner: OwnerId) -> Generator[None]:
         """Be `owner` until the block ends or this process dies. Raises `HostError` (`owner_taken`)."""
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = self._path(owner)
-        descriptor = _lock(path)
+        descriptor = _lock(path, self._patience_seconds)
         try:
             yield
         finally:
@@ -86,9 +87,9 @@ def _unlink_unheld(path: Path) -> bool:
     return True
 
 
-def _lock(path: Path) -> int:
+def _lock(path: Path, seconds: float) -> int:
     """An exclusively locked descriptor of the file that has the name `path`."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    deadline = time.monotonic() + seconds
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

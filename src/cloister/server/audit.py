@@ -36,11 +36,6 @@ logger = logging.getLogger(__name__)
 After = Annotated[int, QueryParameter(ge=0, le=SEQ_MAX, description="Only entries with a greater number.")]
 
 
-def who_of(scope: Scope, app: "App") -> str:
-    """Whose token came with a request. The one place that knows."""
-    return caller_of(scope).name if "user" in scope else app.settings.user
-
-
 class Refusals:
     """How many of the refused callers are entered: some per minute, whatever somebody sends."""
 
@@ -82,27 +77,21 @@ class _Ledger:
         is_socket = scope["type"] == "websocket"
         method = "WS" if is_socket else cast(str, scope["method"])  # type: ignore[typeddict-item]
         detail: dict[str, object] = {"method": method, "route": scope["path"][:ROUTE_CHARS]}
-        if _refused(scope, status):
+        if "user" not in scope and scope["path"] != OPEN_PATH:
+            # No token, or a page of another site: the guard did not let it in, and nobody knows who it was.
             if (left_out := self._refusals.enter()) is not None:
                 detail |= {"status": status, "left_out": left_out}
                 await self._app.backbone.note("LoginRefused", "", detail)
             return
         if scope["path"] == OPEN_PATH or (status is None and is_socket):
             return
-        who = who_of(scope, self._app)
+        who = caller_of(scope).name
         inside = _leads_inside(scope)
         if who not in self._seen or (is_socket and not inside):
             self._seen.add(who)
             await self._app.backbone.note("Login", who, detail)
         if method in _CHANGING and not inside:
             await self._app.backbone.note("ApiCall", who, detail | {"status": status})
-
-
-def _refused(scope: Scope, status: int | None) -> bool:
-    """No token, or a page of another site: the guard's answers."""
-    if status == 403:
-        return any(name == b"origin" for name, _ in scope["headers"])
-    return status in (401, 421)
 
 
 def _leads_inside(scope: Scope) -> bool:

@@ -53,10 +53,11 @@ def refuse(scope: Scope, callers: Callers) -> Refusal | None:
             "unauthorized",
             "Send the token: `Authorization: Bearer TOKEN`, from the data directory's `token`.",
         )
+    # Also of one who is refused it is known who it was.
+    remember(scope, caller)
     # A name of its own leads to a port inside a sandbox.
     if not may(caller.role, scope) or (has_own_name(host) and caller.role != "admin"):
         return 403, Problem("denied", f"{caller.name} is {caller.role}, which may not do this.")
-    remember(scope, caller)
     return None
 
 

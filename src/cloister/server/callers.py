@@ -13,7 +13,7 @@ from cloister.core.records import Role
 from cloister.runs.tokens import RANK, Tokens
 
 _READ = re.compile(
-    r"/v1/(?:runs|templates)(?:/[^/]+){0,2}/?|/v1/(?:pool|sandboxes|budget|compare|openapi\.json)/?"
+    r"/v1/(?:runs|templates)(?:/[^/]+){0,2}/?|/v1/runs/[^/]+/receipt/markdown/?|/v1/(?:pool|sandboxes|budget|compare|openapi\.json)/?"
 )
 """What a viewer may GET. The inside of sandboxes is not among it."""
 _STREAM = re.compile(r"/v1/runs/[^/]+/stream/?")

@@ -21,7 +21,7 @@ Seq = Annotated[int, msgspec.Meta(ge=1, le=SEQ_MAX)]
 Subject = Annotated[str, QueryParameter(description="A run, or an attempt of it: `RUN/K`.")]
 
 
-class Fork(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ForkRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A new run that goes on from a save point."""
 
     at: Seq | None = None
@@ -54,7 +54,7 @@ async def get_tree(run: Run, app: NamedDependency["App"]) -> TreeView:
     status_code=201,
 )
 async def fork_run(
-    run: Run, data: JSONBody[Fork], app: NamedDependency["App"], caller: NamedDependency[Caller]
+    run: Run, data: JSONBody[ForkRun], app: NamedDependency["App"], caller: NamedDependency[Caller]
 ) -> Admitted:
     caller.must_be("operator")
     found = await app.backbone.resolve(run)
@@ -87,8 +87,8 @@ async def compare(a: Subject, b: Subject, app: NamedDependency["App"]) -> Compar
     operation_id="removeRun",
     status_code=200,
 )
-async def remove_run(run: Run, app: NamedDependency["App"]) -> Removed:
-    return await app.remove(await app.backbone.resolve(run), app.settings.user)
+async def remove_run(run: Run, app: NamedDependency["App"], caller: NamedDependency[Caller]) -> Removed:
+    return await app.remove(await app.backbone.resolve(run), caller.name)
 
 
 ROUTES = (get_tree, fork_run, rewind_run, compare, remove_run)

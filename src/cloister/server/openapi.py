@@ -66,7 +66,7 @@ RECORDS = (
     files.MakeDirectory,
     files.Move,
     files.Remove,
-    forks.Fork,
+    forks.ForkRun,
     forks.GoesOn,
     forks.Rewind,
     process.NewCommand,

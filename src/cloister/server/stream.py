@@ -43,7 +43,7 @@ async def stream(
         after = read_after(socket.query_params.get("after", "0"), row.last_seq)
 
         async def follow() -> Ending:
-            return await _follow(wire, app, found, after)
+            return await _follow(wire, app, found, after, caller)
 
         async def listen() -> Ending:
             return await _listen(wire, app, found, caller)
@@ -53,9 +53,10 @@ async def stream(
     await converse(socket, sockets, parts)
 
 
-async def _follow(wire: Wire, app: "App", run: RunId, after: int) -> Ending:
+async def _follow(wire: Wire, app: "App", run: RunId, after: int, caller: Caller) -> Ending:
     async with app.backbone.follow(run, after) as items:
         async for item in items:
+            caller.must_be("viewer")  # a token may be taken away while its holder watches
             if isinstance(item, Event):
                 await wire.send_record(event=item)
             else:

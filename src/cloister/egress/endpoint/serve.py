@@ -4,8 +4,8 @@ No key is needed: what the program sends as one is dropped with the other header
 the run's budget (`AskedModel`), so this is no way around it.
 """
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 
 import anyio
 import msgspec
@@ -36,6 +36,8 @@ AskedModel = Callable[[SandboxId], Model | None]
 """The model that a sandbox's programs speak to; None while there is none for it."""
 
 _BODY_SECONDS = 60.0
+_SEND_SECONDS = 60.0
+"""A program that does not read its answer for so long is hung up on: the model's time is not its to hold."""
 _STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
     b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
@@ -89,11 +91,15 @@ def status_of(code: FailureCode) -> int:
 class Endpoint:
     """The handler of one door."""
 
-    def __init__(self, model: AskedModel) -> None:
+    def __init__(self, model: AskedModel, send_seconds: float = _SEND_SECONDS) -> None:
         self._model = model
+        self._send_seconds = send_seconds
+        self._calls = 0
+        self._failures = 0
 
     async def serve(self, sandbox: SandboxId, head: Head, client: Inlet) -> None:
         """Serve one request; the connection ends with it."""
+        client = _Hasty(client, self._send_seconds)
         wire = _WIRES.get(head.path.rstrip("/"))
         try:
             if head.path.rstrip("/") == "/v1/models" and head.method == "GET":
@@ -103,13 +109,33 @@ class Endpoint:
                 raise _No(404, "not_found", f"There is {', '.join(_WIRES)} and /v1/models here.")
             if head.method != "POST":
                 raise _No(405, "bad_request", f"{head.path} is asked with POST.")
-            asked = wire.read(await _body(head, client))
-            await self._answer(wire.writer(asked), asked, self._of(sandbox), client)
+            with self._counted():
+                asked = wire.read(await _body(head, client))
+                await self._answer(wire.writer(asked), asked, self._of(sandbox), client)
         except BadRequest as error:
             await _send(client, 400, (wire or Chat()).error(400, "bad_request", str(error)))
         except _No as no:
             data = (wire or Chat()).error(no.status, no.code, no.message)
             await _send(client, no.status, data, no.retry_seconds)
+
+    @contextmanager
+    def _counted(self) -> Generator[None]:
+        """So many at a time: each may hold a large body in memory, and a call to the provider."""
+        if self._calls >= limits.ENDPOINT_CALLS:
+            raise _No(
+                429, "rate_limit", f"At most {limits.ENDPOINT_CALLS} requests at a time are served.", 1.0
+            )
+        if self._failures >= limits.ENDPOINT_FAILURES:
+            raise _No(400, "refused", f"{limits.ENDPOINT_FAILURES} calls have failed: no more are made.")
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+
+    def _failed(self, failure: Failure) -> None:
+        # A call that fails costs nothing, so no budget would end a program that makes nothing but such calls.
+        self._failures += failure.code != "budget"
 
     def _of(self, sandbox: SandboxId) -> Model:
         model = self._model(sandbox)
@@ -133,10 +159,27 @@ class Endpoint:
                         await answer.end(item)
                         return
                     case Failure() if answer.begun:
+                        self._failed(item)
                         await answer.failed(item)
                         return
                     case Failure():
+                        self._failed(item)
                         raise _No(status_of(item.code), item.code, item.message, item.retry_seconds)
+
+
+class _Hasty(Inlet):
+    """A client that must take what it is sent within some time. Raises `BrokenResourceError` when it does not."""
+
+    def __init__(self, client: Inlet, seconds: float) -> None:
+        super().__init__(client)
+        self._seconds = seconds
+
+    async def send(self, item: bytes) -> None:
+        try:
+            with anyio.fail_after(self._seconds):
+                await super().send(item)
+        except TimeoutError:
+            raise anyio.BrokenResourceError from None
 
 
 class _Whole:

@@ -4,9 +4,10 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 
+from cloister.core.budget import amount
 from cloister.core.records import Isolation
 from cloister.core.text import one_line
-from cloister.runs.audit.receipt import Judged, Reached, Receipt, Used
+from cloister.runs.audit.receipt import Asked, Judged, Reached, Receipt, Requested, Used
 
 TEXT_CHARS = 300
 FILES = 40
@@ -62,8 +63,27 @@ def _asked(receipt: Receipt) -> Iterator[str]:
         f"- Model {models}: {receipt.steps:,} replies, {usage.input_tokens:,} tokens in, "
         f"{usage.output_tokens:,} out, {receipt.seconds:,.1f} s"
     )
+    yield from (f"- {_beside(asked)}" for asked in receipt.beside[:SHOWN])
+    yield from _more(len(receipt.beside), "kind of call")
+    if receipt.cost is not None:
+        yield f"- Cost, as far as prices are known: {amount('dollars', receipt.cost)}"
+    for one in receipt.switches[:SHOWN]:
+        yield (
+            f"- Attempt {one.attempt} went on with {code(one.to_model)} instead of {code(one.from_model)}: "
+            f"{code(one.reason, 160)}"
+        )
+    yield from _more(receipt.switches_count, "change of model")
     for isolation in receipt.isolation[:SHOWN]:
         yield f"- Isolation: {_isolation(isolation)}"
+
+
+def _beside(asked: Asked) -> str:
+    who = "Programs inside asked" if asked.purpose == "inside" else f"For {code(asked.purpose, 40)}:"
+    cost = "" if asked.cost is None else f", {amount('dollars', asked.cost)}"
+    return (
+        f"{who} {code(asked.model)} {asked.count:,}×: {asked.usage.input_tokens:,} tokens in, "
+        f"{asked.usage.output_tokens:,} out{cost}"
+    )
 
 
 def _change(receipt: Receipt) -> Iterator[str]:
@@ -139,9 +159,14 @@ def _connections(receipt: Receipt) -> Iterator[str]:
     yield ""
     if not receipt.connections:
         yield "None."
-        return
     yield from (f"- {_reached(reached)}" for reached in receipt.connections[:SHOWN])
     yield from _more(receipt.connections_count, "kind of connection")
+    if receipt.requests:
+        yield ""
+        yield "Requests that the door read:"
+        yield ""
+        yield from (f"- {_requested(one)}" for one in receipt.requests[:SHOWN])
+        yield from _more(receipt.requests_count, "kind of request")
 
 
 def _reached(reached: Reached) -> str:
@@ -151,6 +176,16 @@ def _reached(reached: Reached) -> str:
         return f"Denied: {place} {rule}"
     credential = f", credential {code(reached.credential, 80)}" if reached.credential else ""
     return f"{place}, {reached.sent_bytes:,} bytes out, {reached.received_bytes:,} back, {rule}{credential}"
+
+
+def _requested(one: Requested) -> str:
+    word = "Denied: " if one.effect == "deny" else ""
+    first = ", the first" if one.count > 1 else ""
+    credential = f", credential {code(one.credential, 80)}" if one.credential else ""
+    return (
+        f"{word}{code(f'{one.method} {one.host}:{one.port}', 160)} {one.count:,}×{first} "
+        f"{code(one.path, 160)}, by rule {code(one.rule, 160)}{credential}"
+    )
 
 
 def _sealed(receipt: Receipt) -> Iterator[str]:

@@ -54,6 +54,40 @@ class Reached(msgspec.Struct, frozen=True):
     """The name of the credential that the door added."""
 
 
+class Asked(msgspec.Struct, frozen=True):
+    """What calls to one model took that were no steps of the loop."""
+
+    purpose: str
+    """`inside` is what programs in the sandbox asked."""
+    model: str
+    count: int
+    usage: Usage
+    cost: float | None
+
+
+class Switched(msgspec.Struct, frozen=True):
+    """One model went on where another stopped."""
+
+    attempt: int
+    from_model: str
+    to_model: str
+    reason: str
+
+
+class Requested(msgspec.Struct, frozen=True):
+    """All requests to one host that the door read and decided alike."""
+
+    host: str
+    port: int
+    method: str
+    effect: str
+    rule: str
+    count: int
+    path: str
+    """Of the first of them."""
+    credential: str | None = None
+
+
 class Proof(msgspec.Struct, frozen=True):
     """The checks before and after."""
 
@@ -107,6 +141,16 @@ class Receipt(msgspec.Struct, frozen=True):
     connections: tuple[Reached, ...]
     connections_count: int
     """Kinds of connection, also those that are not listed."""
+    cost: float | None = None
+    """US dollars for all of it, as far as prices are known; None where none is."""
+    beside: tuple[Asked, ...] = ()
+    """Calls to models beside the steps."""
+    switches: tuple[Switched, ...] = ()
+    switches_count: int = 0
+    requests: tuple[Requested, ...] = ()
+    """Those that the door read one by one."""
+    requests_count: int = 0
+    """Kinds of request, also those that are not listed."""
     seal: Checkpoint | None = None
     """The head of the audit at the run's end, signed."""
 
@@ -126,6 +170,8 @@ def receipt(
     used, tools = _used(events)
     judged = _judged(events)
     reached = _reached(events)
+    requests = _requests(events)
+    switches = [ev.body for ev in events if isinstance(ev.body, e.ModelSwitched)]
     return Receipt(
         run=view.id,
         last_seq=view.last_seq,
@@ -160,8 +206,56 @@ def receipt(
         judged_count=len(judged),
         connections=tuple(reached[:HOSTS]),
         connections_count=len(reached),
+        cost=_cost(events),
+        beside=_beside(events)[:HOSTS],
+        switches=tuple(
+            Switched(one.attempt, one.from_model, one.to_model, one.reason) for one in switches[:DECISIONS]
+        ),
+        switches_count=len(switches),
+        requests=tuple(requests[:HOSTS]),
+        requests_count=len(requests),
         seal=seal,
     )
+
+
+def _cost(events: Sequence[e.Event]) -> float | None:
+    """All that models cost, also in turns that were lost."""
+    paid = (ev.body.cost for ev in events if isinstance(ev.body, e.ModelReplied | e.ModelSpent))
+    known = [cost for cost in paid if cost is not None]
+    return sum(known) if known else None
+
+
+def _beside(events: Sequence[e.Event]) -> tuple[Asked, ...]:
+    found: dict[tuple[str, str], Asked] = {}
+    for event in events:
+        body = event.body
+        if isinstance(body, e.ModelSpent):
+            key = (body.purpose, body.model)
+            so_far = found.get(key) or Asked(*key, 0, Usage(), None)
+            cost = so_far.cost if body.cost is None else (so_far.cost or 0.0) + body.cost
+            found[key] = Asked(*key, so_far.count + 1, so_far.usage + body.usage, cost)
+    return tuple(found[key] for key in sorted(found))
+
+
+def _requests(events: Sequence[e.Event]) -> list[Requested]:
+    """By host, method, decision, rule and credential, those that were denied last."""
+    found: dict[tuple[str, ...], Requested] = {}
+    for event in events:
+        body = event.body
+        if isinstance(body, e.RequestDecided):
+            key = (body.effect, body.host, str(body.port), body.method, body.rule, body.credential or "")
+            known = found.get(key)
+            found[key] = Requested(
+                body.host,
+                body.port,
+                body.method,
+                body.effect,
+                body.rule,
+                known.count + 1 if known else 1,
+                known.path if known else body.path,
+                body.credential,
+            )
+    return [found[key] for key in sorted(found)]
 
 
 def _proof(events: Sequence[e.Event], view: RunView) -> Proof:
@@ -204,18 +298,23 @@ def _notable(used: Sequence[Used]) -> tuple[Used, ...]:
 def _judged(events: Sequence[e.Event]) -> list[Judged]:
     answers = {ev.body.ask: ev.body for ev in events if isinstance(ev.body, e.AskAnswered)}
     found: list[Judged] = []
+    before: e.AnyBody | None = None
     for event in events:
         match event.body:
             case e.ActionDecided(effect="deny") as decided:
                 found.append(Judged(decided.action, "deny", decided.rule))
             case e.ActionDecided(effect="ask") as decided:
                 found.append(Judged(decided.action, "ask", decided.rule))
-            case e.AskRaised() as ask if found and found[-1].effect == "ask":
+            case e.AskRaised() as ask:
                 answer = answers.get(ask.ask)
-                if answer is not None:
-                    found[-1] = msgspec.structs.replace(found[-1], answer=answer.answer, who=answer.who)
+                # A question belongs to the decision right before it, or to none: budgets ask by themselves.
+                if isinstance(before, e.ActionDecided) and before.effect == "ask":
+                    found.pop()
+                said = (answer.answer, answer.who) if answer else (None, None)
+                found.append(Judged(ask.action, "ask", ask.rule or "ask", *said))
             case _:
                 pass
+        before = event.body
     return found
 
 
