@@ -369,7 +369,7 @@ async def test_calls_that_cost_nothing_because_they_fail_have_an_end_too() -> No
     async with serving(model) as http:
         for _ in range(limits.ENDPOINT_FAILURES):
             found = await http.post(f"http://{HOST}/v1/messages", json=HELLO)
-        assert (found.status_code, "does not take" in found.text) == (400, True)
+            assert (found.status_code, "does not take" in found.text) == (400, True)
         found = await http.post(f"http://{HOST}/v1/messages", json=HELLO)
     assert (found.status_code, "no more are made" in found.text) == (400, True)
     assert len(model.asked) == limits.ENDPOINT_FAILURES
