@@ -69,7 +69,7 @@ class Table:
     """Lines, each printed when it is known."""
 
     HEAD = ("what", "p50", "p99", "beside it, p50", "ratio", "goal", "met")
-    _WIDTHS = (50, 12, 9, 30, 8, 13, 4)
+    _WIDTHS = (54, 12, 9, 30, 8, 13, 4)
 
     def __init__(self) -> None:
         self.lines: list[Line] = []
