@@ -14,6 +14,7 @@ from cloister.cli.run_options import (
     Kind,
     MaybePrompt,
     ModelName,
+    RepoName,
     Rules,
     RunFileName,
     SearchPolicy,
@@ -28,9 +29,7 @@ if TYPE_CHECKING:
 def run(  # noqa: PLR0913  (each parameter is an option of the command)
     ctx: typer.Context,
     prompt: MaybePrompt = "",
-    repo: Annotated[
-        str, typer.Option("--repo", metavar="PATH|URL", help="The repository to work on.", show_default=False)
-    ] = "",
+    repo: RepoName = "",
     file: RunFileName = None,
     ref: Annotated[str | None, typer.Option("--ref", help="Branch, tag or commit to start from.")] = None,
     check: Checks = None,
