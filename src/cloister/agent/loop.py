@@ -205,9 +205,6 @@ class _Attempt:
             await self._write_down(SaveRefused(self._place.attempt, reply.step, error.message))
             await self._refuse(finish, error.message)
             finish = None
-        except BaseException:
-            await self._write_down()  # what was done is in the log, whatever ends the turn
-            raise
         return await self._close_turn(reply, finish, saved)
 
     async def _act(self, reply: ModelReplied) -> tuple[ToolCall | None, bool]:
@@ -231,10 +228,9 @@ class _Attempt:
 
     async def _write_down(self, *bodies: AnyBody) -> None:
         """Record `bodies` after the result that is not in the log yet, if there is one, in one go."""
-        unwritten, self._unwritten = self._unwritten, ()
-        if unwritten or bodies:
-            with anyio.CancelScope(shield=bool(unwritten)):  # a write has a deadline of its own
-                await self._journal.append(*unwritten, *bodies)
+        if self._unwritten or bodies:
+            await self._journal.append(*self._unwritten, *bodies)
+            self._unwritten = ()
 
     async def _recall(self, call: ToolCall) -> None:
         try:
@@ -285,6 +281,7 @@ class _Attempt:
     async def _wrap_up(self, over: _Spent) -> AttemptEnded:
         """Save what there is, let the model say what is left, and end."""
         so_far = self._fold()
+        await self._write_down()  # what was done when the time was over
         with anyio.move_on_after(_SAVE_SECONDS), suppress(UserError):
             tree = await self._place.files.tree()
             if tree != self._tree:

@@ -11,6 +11,9 @@ MaybePrompt = Annotated[
         metavar="PROMPT", help="What should be done. '-' reads it from stdin.", show_default=False
     ),
 ]
+RepoName = Annotated[
+    str, typer.Option("--repo", metavar="PATH|URL", help="The repository to work on.", show_default=False)
+]
 RunFileName = Annotated[
     Path | None,
     typer.Option("--file", metavar="RUN.toml", help="A run written down; options count before it."),
