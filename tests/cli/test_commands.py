@@ -60,7 +60,14 @@ def test_the_version_is_printed(cloister: Cloister) -> None:
 
 
 @pytest.mark.parametrize(
-    "argv", [["bogus"], ["ps", "--limit", "0"], ["ps", "--bogus"], ["run", "x"], ["serve", "--port", "x"]]
+    "argv",
+    [
+        ["bogus"],
+        ["ps", "--limit", "0"],
+        ["ps", "--bogus"],
+        ["run", "x", "--n", "y"],
+        ["serve", "--port", "x"],
+    ],
 )
 def test_usage_errors_end_with_two_and_no_traceback(cloister: Cloister, argv: list[str]) -> None:
     done = cloister(*argv)
@@ -222,6 +229,7 @@ def test_checkout_is_refused_on_a_dirty_tree_before_anything_is_touched(
     [
         (["run", " ", "--repo", "."], "The prompt is empty: say what should be done."),
         (["run", "x", "--repo", ""], "No repository: give a path or a git URL with --repo."),
+        (["run", "x"], "No repository: give a path or a git URL with --repo."),
         (["run", "x", "--repo", "nowhere"], "There is no repository nowhere: the path does not exist."),
         (["run", "x", "--repo", ".", "--n", "99"], "Attempts must be between 1 and 8, not 99."),
         (["run", "x", "--repo", ".", "--check", ""], "A check is empty: give the command to run."),

@@ -126,9 +126,7 @@ def repository(name: str, home: Path = _HERE) -> str:
     if _URL.match(name) or _SCP.match(name):
         return name
     if not name.strip():
-        raise UserError(
-            "no_repository", "No repository: give a path or a git URL with --repo, or in a file with --file."
-        )
+        raise UserError("no_repository", "No repository: give a path or a git URL with --repo.")
     path = home / Path(name).expanduser()
     try:
         path = path.resolve(strict=True)
