@@ -57,7 +57,3 @@ Rules = Annotated[
     list[str] | None,
     typer.Option("--rule", metavar="RULE", help="E.g. 'deny bash:git push*'; repeat for several."),
 ]
-
-RepoName = Annotated[
-    str, typer.Option("--repo", metavar="PATH|URL", help="The repository to work on.", show_default=False)
-]
