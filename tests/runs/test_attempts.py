@@ -38,6 +38,7 @@ from cloister.core.events import (
     RunResumed,
     SandboxClosed,
     SandboxOpened,
+    StuckNoticed,
     TurnEnded,
 )
 from cloister.core.ids import RunId
@@ -463,6 +464,7 @@ async def test_a_crash_anywhere_ends_the_same(arena: Arena) -> None:
     moments = [
         *_at(whole, AttemptStarted, 1),
         *_at(whole, ModelReplied, 2),
+        *_at(whole, StuckNoticed, 1),
         *_at(whole, AttemptForked, 0),
         *_at(whole, AttemptEnded, 0),
         *_at(whole, TurnEnded, -1),

@@ -17,7 +17,7 @@ from cloister.agent.checks import Since, run_affected
 from cloister.agent.mind import Mind
 from cloister.agent.progress import Progress, progress
 from cloister.agent.shell.reading import only_reads
-from cloister.agent.stuck import Circles
+from cloister.agent.stuck import Circles, unanswered
 from cloister.agent.tools import TOOLS
 from cloister.agent.tools.bash import BASH
 from cloister.agent.tools.finish import FinishArgs
@@ -243,6 +243,8 @@ class _Attempt:
 
     async def _unstick(self) -> AttemptEnded | None:
         """Say so when it goes round in circles; then let another try; then end."""
+        if notice := unanswered(self._journal.events, self._place.attempt):
+            return await self._heed(notice)
         self._circles.update(self._journal.events)
         circle = self._circles.found()
         if circle is None:
@@ -251,13 +253,17 @@ class _Attempt:
         stage = "nudge" if circle.earlier == 0 else "escalate" if circle.earlier == 1 and able else "stop"
         notice = StuckNoticed(self._place.attempt, circle.kind, circle.evidence, circle.step, stage)
         await self._journal.append(notice)
-        match stage:
+        return await self._heed(notice)
+
+    async def _heed(self, notice: StuckNoticed) -> AttemptEnded | None:
+        """Do what a notice says; after a crash it may have been written and not yet heeded."""
+        match notice.stage:
             case "nudge":
                 return None
             case "escalate":
                 return await self._escalate(Stuck(notice.attempt, notice.step, notice.evidence))
             case "stop":
-                return await self._end("red", f"The attempt went round in circles: {circle.evidence}")
+                return await self._end("red", f"The attempt went round in circles: {notice.evidence}")
 
     async def _escalate(self, stuck: Stuck) -> AttemptEnded | None:
         answer: Answer | None = None

@@ -13,6 +13,7 @@ from cloister.core.events import (
     ChecksRan,
     Event,
     ModelReplied,
+    ModelSwitched,
     PromptReceived,
     RunResumed,
     StuckKind,
@@ -239,3 +240,18 @@ class Circles:
         if not wanted or self._idle < wanted:
             return None
         return f"{self._idle} turns in a row, the last: {self._last[-1].said()}"
+
+
+def unanswered(events: Sequence[Event], attempt: int) -> StuckNoticed | None:
+    """The last notice about an attempt, if it asks for more than words and nothing came of it: a crash was quicker."""
+    for event in reversed(events):
+        match event.body:
+            case StuckNoticed() as body if body.attempt == attempt:
+                return None if body.stage == "nudge" else body
+            case (ModelReplied() | ModelSwitched()) as body if body.attempt == attempt:
+                return None
+            case PromptReceived():
+                return None
+            case _:
+                pass
+    return None
