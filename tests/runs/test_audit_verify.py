@@ -90,6 +90,14 @@ def test_any_edit_of_any_field_of_any_entry_is_found_at_its_number(
     assert verdict.problems[0].number in (number, number + 1)
 
 
+def test_an_entry_that_points_at_anothers_event_is_blamed_and_not_the_other(chained: Path) -> None:
+    found = entries(chained)
+    one, other = [entry for entry in found if entry.seq is not None][-2:]
+    statement = "UPDATE audit SET seq = ? WHERE number = ?"
+    verdict = attacked(chained, (statement, (one.seq, other.number)))
+    assert verdict.problems[0].number == other.number
+
+
 @given(st.data())
 @settings(max_examples=30, deadline=None)
 def test_any_entry_that_is_removed_is_missed(chained: Path, data: st.DataObject) -> None:

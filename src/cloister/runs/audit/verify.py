@@ -74,18 +74,18 @@ def verify(db: sqlite3.Connection | None, pinned: str | None = None) -> Verdict:
     db.execute("BEGIN")  # one moment of it all, whoever writes meanwhile
     try:
         chain = _Chain()
+        # What the chain says of itself is exact and leads; what follows from it may point at a neighbour.
         problems = _some(_entries(db, chain))
         checkpoints = [
             Checkpoint(*row)
             for row in db.execute(f"SELECT {CHECKPOINT_COLUMNS} FROM audit_checkpoints ORDER BY id")  # noqa: S608
         ]
         trust = _trusted(chain, checkpoints, pinned)
-        problems += _some(_signatures(db, chain, checkpoints, trust))
-        problems += _some(_log(db))
+        others = _some(_signatures(db, chain, checkpoints, trust)) + _some(_log(db))
+        problems += sorted(others, key=lambda problem: (problem.number is None, problem.number or 0))
     finally:
         db.rollback()
     signed = max((c.number for c in checkpoints if c.key in trust.keys), default=0)
-    ordered = sorted(problems, key=lambda problem: (problem.number is None, problem.number or 0))
     return Verdict(
         ok=not problems,
         entries=chain.newest,
@@ -93,7 +93,7 @@ def verify(db: sqlite3.Connection | None, pinned: str | None = None) -> Verdict:
         head=chain.head,
         signed=signed,
         key=trust.root,
-        problems=tuple(ordered[:PROBLEMS]),
+        problems=tuple(problems[:PROBLEMS]),
     )
 
 
