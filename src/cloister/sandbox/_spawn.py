@@ -44,22 +44,27 @@ async def spawn(
 
     `env` replaces the environment; `pass_fds` stay open in it under the same numbers. Raises `HostError` (`no_program`) when it cannot be started.
     """
+    process: Process | None = None
     try:
-        process = await anyio.open_process(
-            list(argv),
-            stdin=stdin,
-            stdout=stdout,
-            stderr=PIPE,
-            env=env,
-            cwd=cwd,
-            start_new_session=True,
-            pass_fds=pass_fds,
-        )
+        # Whoever is cancelled just now must not lose sight of a process that has begun.
+        with anyio.CancelScope(shield=True):
+            process = await anyio.open_process(
+                list(argv),
+                stdin=stdin,
+                stdout=stdout,
+                stderr=PIPE,
+                env=env,
+                cwd=cwd,
+                start_new_session=True,
+                pass_fds=pass_fds,
+            )
     except OSError as error:
         raise HostError(
             "no_program",
             f"{argv[0]} cannot be started: {error.strerror or error}; install it or fix its path.",
         ) from error
+    if process is None:
+        raise Bug("A process neither began nor failed to.")
     try:
         yield process
     finally:
