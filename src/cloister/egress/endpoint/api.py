@@ -1,6 +1,6 @@
 """What the three wire formats have in common: a request read from one, and a writer that answers in it."""
 
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -55,6 +55,23 @@ class Wire(Protocol):
     def error(self, status: int, code: str, message: str) -> bytes:
         """A whole answer that says no."""
         ...
+
+
+T = TypeVar("T")
+
+
+def understood(body: object, kind: type[T]) -> T:
+    """A decoded body as the record that a format has for it. Raises `BadRequest`."""
+    try:
+        return msgspec.convert(body, kind)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"{error}.") from None
+
+
+def openai_error(status: int, code: str, message: str) -> bytes:
+    """How both of OpenAI's formats say no."""
+    kind = "invalid_request_error" if status == 400 else code
+    return msgspec.json.encode({"error": {"message": message, "type": kind, "param": None, "code": code}})
 
 
 def event(data: object, name: str | None = None) -> bytes:

@@ -7,7 +7,17 @@ from typing import Any, Literal
 import msgspec
 
 from cloister.core.records import ToolCall, Usage
-from cloister.egress.endpoint.api import Asked, BadRequest, JsonObject, Writer, event, max_tokens, tool
+from cloister.egress.endpoint.api import (
+    Asked,
+    BadRequest,
+    JsonObject,
+    Writer,
+    event,
+    max_tokens,
+    openai_error,
+    tool,
+    understood,
+)
 from cloister.egress.endpoint.arguments import arguments, picture_at, written
 from cloister.model.api import (
     AssistantMessage,
@@ -90,10 +100,7 @@ class Chat:
     """`POST /v1/chat/completions`."""
 
     def read(self, body: object) -> Asked:
-        try:
-            found = msgspec.convert(body, _Body)
-        except msgspec.ValidationError as error:
-            raise BadRequest(f"{error}.") from None
+        found = understood(body, _Body)
         if found.n not in (None, 1):
             raise BadRequest("One choice at a time: n is 1.")
         system, messages = _conversation(found.messages)
@@ -113,8 +120,7 @@ class Chat:
         return _Writer(asked)
 
     def error(self, status: int, code: str, message: str) -> bytes:
-        kind = "invalid_request_error" if status == 400 else code
-        return msgspec.json.encode({"error": {"message": message, "type": kind, "param": None, "code": code}})
+        return openai_error(status, code, message)
 
 
 def _tool(one: _Tool) -> ToolSpec:

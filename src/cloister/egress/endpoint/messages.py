@@ -6,7 +6,16 @@ from typing import Literal
 import msgspec
 
 from cloister.core.records import ToolCall, Usage
-from cloister.egress.endpoint.api import Asked, BadRequest, JsonObject, Writer, event, max_tokens, tool
+from cloister.egress.endpoint.api import (
+    Asked,
+    BadRequest,
+    JsonObject,
+    Writer,
+    event,
+    max_tokens,
+    tool,
+    understood,
+)
 from cloister.egress.endpoint.arguments import picture, written
 from cloister.model.api import (
     AssistantMessage,
@@ -75,10 +84,7 @@ class Messages:
     """`POST /v1/messages`."""
 
     def read(self, body: object) -> Asked:
-        try:
-            found = msgspec.convert(body, _Body)
-        except msgspec.ValidationError as error:
-            raise BadRequest(f"{error}.") from None
+        found = understood(body, _Body)
         tools = found.tools or ()
         if served := next((one for one in tools if one.type not in (None, "custom")), None):
             raise BadRequest(

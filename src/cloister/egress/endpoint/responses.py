@@ -7,7 +7,17 @@ from typing import Literal
 import msgspec
 
 from cloister.core.records import ToolCall, Usage
-from cloister.egress.endpoint.api import Asked, BadRequest, JsonObject, Writer, event, max_tokens, tool
+from cloister.egress.endpoint.api import (
+    Asked,
+    BadRequest,
+    JsonObject,
+    Writer,
+    event,
+    max_tokens,
+    openai_error,
+    tool,
+    understood,
+)
 from cloister.egress.endpoint.arguments import arguments, picture_at, written
 from cloister.model.api import (
     AssistantMessage,
@@ -75,10 +85,7 @@ class Responses:
     """`POST /v1/responses`."""
 
     def read(self, body: object) -> Asked:
-        try:
-            found = msgspec.convert(body, _Body)
-        except msgspec.ValidationError as error:
-            raise BadRequest(f"{error}.") from None
+        found = understood(body, _Body)
         if found.previous_response_id is not None:
             raise BadRequest("Nothing is kept between requests: send the whole conversation as input.")
         items = (_Item(role="user", content=found.input),) if isinstance(found.input, str) else found.input
@@ -102,8 +109,7 @@ class Responses:
         return _Writer(asked.model)
 
     def error(self, status: int, code: str, message: str) -> bytes:
-        kind = "invalid_request_error" if status == 400 else code
-        return msgspec.json.encode({"error": {"message": message, "type": kind, "param": None, "code": code}})
+        return openai_error(status, code, message)
 
 
 class _Turns:
