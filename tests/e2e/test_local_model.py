@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from cloister.core.errors import OutsideError
-from cloister.model.fetch import fetch
+from cloister.model.fetch import Sources, fetch
 from cloister.model.local_files import Shelf
 from cloister.testing.model_tiny import write_tiny_model
 
@@ -72,7 +72,7 @@ def real_file() -> Path:
         pytest.skip(f"{REAL} is not in {CACHE}: set CLOISTER_TEST_FETCH=1 to fetch it (0.5 GB)")
 
     async def main() -> Path:
-        return await fetch(Shelf(CACHE), REAL, "https://huggingface.co", lambda done, total: None)
+        return await fetch(Shelf(CACHE), REAL, Sources("https://huggingface.co"), lambda done, total: None)
 
     try:
         return anyio.run(main)

@@ -30,6 +30,7 @@ def fetch(ctx: typer.Context, name: Local = None) -> None:
 
     from cloister.app import model_shelf
     from cloister.cli.model_progress import Bar
+    from cloister.model.fetch import Sources
     from cloister.model.fetch import fetch as fetch_file
 
     settings = settings_of(ctx)
@@ -38,7 +39,7 @@ def fetch(ctx: typer.Context, name: Local = None) -> None:
     bar = Bar(wanted, sys.stderr)
 
     async def main() -> "Path":
-        return await fetch_file(shelf, wanted, settings.file.model_hub, bar.show)
+        return await fetch_file(shelf, wanted, Sources(settings.file.model_hub), bar.show)
 
     try:
         path = anyio.run(main)

