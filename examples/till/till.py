@@ -1,8 +1,7 @@
-"""The till of a small shop. All amounts are whole cents."""
+# The till of a small shop. All amounts are whole cents.
 
 
 def total(prices):
-    """What a customer has to pay for everything."""
     result = 0
     for price in prices:
         result = price
@@ -10,5 +9,4 @@ def total(prices):
 
 
 def change(prices, paid):
-    """What a customer who paid gets back."""
     return paid - total(prices)

@@ -36,6 +36,10 @@ BASH = ToolSpec(
 )
 LS = ToolCall("c1", "bash", {"command": "ls"})
 PWD = ToolCall("c2", "bash", {"command": "pwd"})
+READ: tuple[Message, ...] = (
+    AssistantMessage("", (ToolCall("c9", "read", {"path": "a.py"}),)),
+    ToolMessage("c9", "read", "x = 0"),
+)
 
 
 def asked(*messages: Message) -> Request:
@@ -53,11 +57,43 @@ def test_each_tool_is_one_form_of_the_object_with_only_what_it_must_be_given() -
 
 def test_every_tool_there_is_has_a_form() -> None:
     events = [Event(RunId("r-0000"), 1, 0.0, RunAdmitted(NewRun("Fix it.", "repo"), "me"))]
-    small = action_request(next_request(events, 0, SPECS))
-    assert small.schema is not None
-    assert problem({"tool": "finish", "summary": "done"}, small.schema) is None
-    assert problem({"tool": "edit", "path": "a", "old": "b", "new": "c"}, small.schema) is None
+    first = next_request(events, 0, SPECS)
+    small = action_request(first)
+    later = action_request(msgspec.structs.replace(first, messages=(*first.messages, *READ)))
+    assert small.schema is not None and later.schema is not None
+    assert problem({"tool": "finish", "summary": "done"}, later.schema) is None
+    assert problem({"tool": "edit", "path": "a", "old": "b", "new": "c"}, later.schema) is None
     assert len(small.system) < 1_200, "the prefix is short"
+    assert small.system == later.system, "and stays the same"
+
+
+def test_before_it_has_looked_it_can_only_look() -> None:
+    small = action_request(Request("s", (UserMessage("Go."),), SPECS))
+    assert small.schema is not None
+    assert problem({"tool": "read", "path": "a.py"}, small.schema) is None
+    for early in ({"tool": "edit", "path": "a", "old": "b", "new": "c"}, {"tool": "finish", "summary": "x"}):
+        assert problem(early, small.schema) is not None
+
+
+FENCED = "```python\nx = 1\n```"
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ({"tool": "edit", "path": "a.py", "old": "x = 0", "new": FENCED}, {"new": "x = 1\n"}),
+        ({"tool": "write", "path": "a.md", "content": FENCED}, {}),
+        ({"tool": "write", "path": "a.py", "content": f"text = '{FENCED}'"}, {}),
+        ({"tool": "bash", "command": FENCED}, {}),
+    ],
+)
+async def test_code_is_taken_out_of_its_fence(said: dict[str, str], meant: dict[str, str]) -> None:
+    async with open_model_server() as server, open_models(access(server), Job("r")) as models:
+        server.say(CHAT.reply(Sent(text=(json.dumps(said),))))
+        reply = await check_reply(models.role("code"), Request("s", (UserMessage("Go."), *READ), SPECS))
+    arguments = {**said, **meant}
+    arguments.pop("tool")
+    assert reply.calls[0].arguments == arguments
 
 
 def test_a_conversation_alternates_whatever_it_was_made_of() -> None:

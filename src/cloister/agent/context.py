@@ -142,6 +142,7 @@ class Context:
         self._begin()
 
     def _begin(self) -> None:
+        self._surroundings: list[str] = []
         self._task: list[str] = []
         self._entries: list[_Entry] = []
         self._tokens = 0
@@ -195,7 +196,11 @@ class Context:
         )
 
     def _task_text(self) -> str:
-        return bounded("\n\n".join(self._task), self._window.room // 2 * BYTES_PER_TOKEN)
+        """What is there, then what to do: the last words are the ones that small models heed."""
+        room = self._window.room // 2 * BYTES_PER_TOKEN
+        task = bounded("\n\n".join(self._task), room * 3 // 4)
+        there = bounded("\n\n".join(self._surroundings), room - len(task))
+        return f"{there}\n\n{task}" if there else task
 
     def _take(self, event: Event) -> None:
         body = event.body
@@ -211,8 +216,10 @@ class Context:
             self._say(event.seq, f"Message from {said.who}:\n{said.text}", unseen=True)
         elif kind is AttemptStarted:
             self._hinted(event.seq, cast("AttemptStarted", body))
+        elif kind is RunAdmitted:
+            self._task.append(f"Task:\n{cast('RunAdmitted', body).request.prompt}")
         else:
-            self._task.extend(_task_part(body))
+            self._surroundings.extend(_surroundings(body))
 
     def _hinted(self, seq: int, body: AttemptStarted) -> None:
         """What all its turns should heed belongs to the task; what a fork is told, to where it begins."""
@@ -388,14 +395,12 @@ def _cut(value: object, limit: int) -> object:
             return value
 
 
-def _task_part(body: AnyBody) -> list[str]:
-    """The first message: the task, where it starts and what is red now."""
+def _surroundings(body: AnyBody) -> list[str]:
+    """Where the task starts, and what is red there."""
     match body:
-        case RunAdmitted():
-            return [f"Task:\n{body.request.prompt}"]
         case BaseFixed():
-            where = f" of {body.branch}" if body.branch else ""
-            return [f"The repository in /work is at commit {body.commit[:12]}{where}."]
+            where = f" on the branch {body.branch}" if body.branch else ""
+            return [f"The repository in /work is{where or ' checked out'}."]
         case ChecksChosen():
             lines = "\n".join(f"- {check}" for check in body.checks)
             return [f"Checks that must be green:\n{lines}" if body.checks else NO_CHECKS]

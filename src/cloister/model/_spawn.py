@@ -112,7 +112,8 @@ async def serving(order: Order, log: Path) -> AsyncGenerator[Serving]:
 
 async def _started(process: anyio.abc.Process, order: Order, key: str, log: Path) -> str:
     assert process.stdin is not None and process.stdout is not None  # noqa: S101  (both are pipes)
-    threads = len(os.sched_getaffinity(0))
+    # llama.cpp's threads wait for each other awake: with none to spare for sandboxes it becomes 20 times slower.
+    threads = max(1, len(os.sched_getaffinity(0)) - 1)
     wanted = {**msgspec.structs.asdict(order), "key": key, "threads": threads}
     said = b""
     try:

@@ -38,6 +38,12 @@ RESTLESS = 0.7
 _NUMBERED = re.compile(r"^ {0,5}\d{1,6}\t", re.MULTILINE)
 """A line's number before its text: a small model would copy it into what it writes."""
 
+_ORDER = ("read", "search", "edit", "write", "bash", "finish")
+"""What such a model should think of first comes first."""
+_LOOKS = frozenset({"read", "search", "bash"})
+"""All it may do before it has looked at anything: else it changes what it imagines."""
+_FENCED = re.compile(r"\s*```[\w+-]*\n(.*?)\n?```\s*", re.DOTALL)
+
 _HEAD = """\
 You repair code in a repository. Answer with one JSON object, which is done, and its result is shown to you:
 """
@@ -84,7 +90,7 @@ async def _actions(
         match item:
             case Reply():
                 fields = msgspec.json.decode(item.text, type=dict[str, object])
-                call = ToolCall(f"action_{turn}", str(fields.pop("tool")), fields)
+                call = ToolCall(f"action_{turn}", str(fields.pop("tool")), _bared(fields))
                 yield msgspec.structs.replace(item, text="", calls=(call,), stop="tools", opaque=None)
             case Failure():
                 yield item
@@ -94,7 +100,8 @@ async def _actions(
 
 def action_request(request: Request, window: int | None = None) -> Request:
     """The same request, as such a model understands it, within its window of tokens. Pure."""
-    lines = "\n".join(f"{_example(tool)}  {_first_sentence(tool.description)}" for tool in request.tools)
+    tools = sorted(request.tools, key=lambda tool: _place(tool.name))
+    lines = "\n".join(f"{_example(tool)}  {_first_sentence(tool.description)}" for tool in tools)
     restless = _repeats(request.messages)
     return Request(
         system=f"{_HEAD}{lines}\n{_TAIL}",
@@ -102,8 +109,27 @@ def action_request(request: Request, window: int | None = None) -> Request:
         tools=(),
         max_tokens=min(request.max_tokens, REPLY_TOKENS),
         temperature=request.temperature if request.temperature is not None else RESTLESS if restless else 0.0,
-        schema={"anyOf": [_form(tool) for tool in request.tools]},
+        schema={"anyOf": [_form(tool) for tool in _offered(tools, request.messages)]},
     )
+
+
+def _place(name: str) -> int:
+    return _ORDER.index(name) if name in _ORDER else len(_ORDER) - 1
+
+
+def _offered(tools: Sequence[ToolSpec], messages: Sequence[Message]) -> Sequence[ToolSpec]:
+    """What it may do next. The prefix still names all of them, so that it stays the same."""
+    looked = any(isinstance(message, ToolMessage) and message.tool in _LOOKS for message in messages)
+    looks = [tool for tool in tools if tool.name in _LOOKS]
+    return tools if looked or not looks else looks
+
+
+def _bared(fields: dict[str, object]) -> dict[str, object]:
+    """Code without the fence around it, which such a model writes by habit and no file wants but one in Markdown."""
+    if "command" in fields or str(fields.get("path", "")).endswith((".md", ".markdown")):
+        return fields
+    bare = {key: _FENCED.fullmatch(value) for key, value in fields.items() if isinstance(value, str)}
+    return {key: match[1] + "\n" if (match := bare.get(key)) else value for key, value in fields.items()}
 
 
 def _form(tool: ToolSpec) -> dict[str, object]:

@@ -15,8 +15,8 @@ from cloister.model.catalog import LOCAL
 from cloister.model.json_actions import JsonActions
 from cloister.model.local_files import OWN_WINDOW, Shelf
 
-SIMPLE = frozenset({"bash", "read", "write", "finish"})
-"""The tools that a model of this size can use; more of them only give it more ways to go wrong."""
+SIMPLE = frozenset({"read", "edit", "bash", "finish"})
+"""The tools that a model of this size can use: asked to write a whole file, it copies the mistake with the rest."""
 SPARE_BYTES = 536_870_912
 """What must be left of this machine's memory beside a model's weights."""
 

@@ -1,6 +1,7 @@
 """`read`, `write`, `edit`: files in the sandbox."""
 
 import posixpath
+from collections import Counter
 from typing import Annotated
 
 import msgspec
@@ -9,11 +10,15 @@ from msgspec import Meta
 from cloister.agent.tools.api import Observation, Show, Tool, observe
 from cloister.core.commands import Computer
 from cloister.core.errors import UserError
-from cloister.core.text import decode
+from cloister.core.text import bounded, decode
 
 _READ_BYTES = 4_194_304
 _LINES = 400
 _NEW_FILE_MODE = 0o644
+_AROUND = 4
+_PLACES = 20
+_NEAREST_CHARS = 2_000
+"""What is shown of a file where a text was meant to be; a line that is there often says little about where."""
 
 
 class ReadArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,7 +83,9 @@ async def _edit(computer: Computer, args: EditArgs, show: Show) -> Observation:
         old = args.old.encode("utf-8", errors="surrogateescape")
         count = data.count(old) if old else 0
         if count != 1:
-            return observe(False, _not_once(args, count))
+            return observe(False, _not_once(args, count, data))
+        if args.new == args.old:
+            return observe(False, "`old` and `new` are the same text: nothing was changed.")
         new = args.new.encode("utf-8", errors="surrogateescape")
         await computer.write(args.path, data.replace(old, new), mode=await _mode(computer, args.path))
     except UserError as error:
@@ -87,12 +94,31 @@ async def _edit(computer: Computer, args: EditArgs, show: Show) -> Observation:
     return observe(True, f"Edited {args.path} at line {line}.")
 
 
-def _not_once(args: EditArgs, count: int) -> str:
+def _not_once(args: EditArgs, count: int, data: bytes) -> str:
     if not args.old:
         return "`old` is empty: give the text to replace, or use write."
     if count == 0:
-        return f"`old` does not occur in {args.path}: read the file and copy the text exactly."
+        there = nearest(args.old, data.decode("utf-8", errors="replace"))
+        how = f"what is there instead is\n{there}" if there else "read the file and copy the text exactly."
+        return f"`old` does not occur in {args.path}: {how}"
     return f"`old` occurs {count} times in {args.path}: give more of the text around it."
+
+
+def nearest(old: str, text: str) -> str:
+    """The lines of `text` where `old` was probably meant to be, or nothing when no line of the two is alike."""
+    wanted = [line.strip() for line in old.splitlines()]
+    there = text.splitlines()
+    places: dict[str, list[int]] = {}
+    for number, line in enumerate(there):
+        if line.strip():
+            places.setdefault(line.strip(), []).append(number)
+    shifts = Counter(
+        number - at for at, line in enumerate(wanted) for number in places.get(line, ())[:_PLACES]
+    )
+    if not shifts:
+        return ""
+    begin = max(0, shifts.most_common(1)[0][0] - 1)
+    return bounded("\n".join(there[begin : begin + len(wanted) + _AROUND]), _NEAREST_CHARS)
 
 
 READ = Tool(

@@ -1,0 +1,46 @@
+"""What a model is told when a text that it wants to replace is not in the file."""
+
+import pytest
+
+from cloister.agent.tools.files import nearest
+
+TILL = '''\
+"""The till."""
+
+
+def total(prices):
+    """What a customer has to pay."""
+    result = 0
+    for price in prices:
+        result = price
+    return result
+
+
+def change(prices, paid):
+    return paid - total(prices)
+'''
+
+
+@pytest.mark.parametrize(
+    "meant",
+    [
+        "def total(prices):\n    result = 0\n    for price in prices:\n        result = price\n    return result",
+        "  def total(prices):\n      result = 1\n      for price in prices:\n",
+        "for price in prices:\n    result = price",
+    ],
+    ids=["a line left out", "wrong indentation", "no indentation"],
+)
+def test_the_place_that_was_meant_is_shown_as_it_is(meant: str) -> None:
+    shown = nearest(meant, TILL)
+    assert "    for price in prices:\n        result = price\n" in shown
+    assert shown in TILL
+
+
+def test_a_text_that_is_like_nothing_there_shows_nothing() -> None:
+    assert nearest("def tax(amount):\n\n\n", TILL) == ""
+    assert nearest("x", "") == ""
+
+
+def test_what_is_shown_is_short_and_found_at_once_however_large_the_file() -> None:
+    same = "x = 1\n" * 200_000
+    assert len(nearest("x = 1\ny = 2\n" * 2_000, same)) < 2_500
