@@ -500,3 +500,68 @@ def _at(journal: MemoryJournal, kind: type[AnyBody], which: int) -> list[int]:
     """The number of events when the one of `kind` was just written."""
     found = [n + 1 for n, body in enumerate(journal.bodies) if isinstance(body, kind)]
     return [found[which]]
+
+
+async def test_a_crash_right_after_rewinding_does_not_bring_back_what_was_left_behind(arena: Arena) -> None:
+    text = script(
+        bash(ADD, 'branch = [{ when = "Message from", goto = "right" }, { goto = "on" }]'),
+        bash("sleep 50", 'name = "on"', 'goto = "on"'),
+        bash(SUB, 'name = "right"'),
+        FINISH,
+    )
+    done = FINISH + '\nname = "done"\ngoto = "done"'
+    fixed = AttemptWish(model=arena.model(script(bash(f"{ADD}; {SUB}"), done)))
+    journal = arena.journal(arena.request(text, attempts=(AttemptWish(), fixed)), Interrupted)
+    assert isinstance(journal, Interrupted)
+    with anyio.CancelScope() as crash:
+
+        def then(body: AnyBody) -> None:
+            if isinstance(body, ModelReplied) and body.step == 2 and body.attempt == 0:
+                point = save_points(journal.events, 0)[0].seq
+                journal.add(PromptReceived("Now mend sub, too.", "ada"), RewindRequested(point, "ada"))
+            if isinstance(body, AttemptForked):
+                crash.cancel()
+
+        journal.then = then
+        await arena.run(journal)
+    journal.then = None
+    assert crash.cancelled_caught
+    journal.add(RunClaimed("o-2", 2), RunResumed(len(journal.events) + 1))
+    with anyio.fail_after(25):
+        await arena.run(journal)
+    ended = {body.attempt: (body.outcome, body.reason) for body in of(journal, AttemptEnded)}
+    assert ended[0][0] == "stopped"
+    assert "by ada" in ended[0][1]
+    assert (ended[1][0], ended[2][0]) == ("green", "green"), "those that were not beyond it go on"
+
+
+async def test_rewinding_again_and_again_does_not_spend_a_share_twice(arena: Arena) -> None:
+    text = script(
+        bash(ADD, 'branch = [{ when = "Message from", goto = "right" }, { goto = "on" }]'),
+        bash("date +%N", 'name = "on"', 'goto = "on"'),
+        bash(SUB, 'name = "right"'),
+        FINISH,
+    )
+    other = AttemptWish(model=arena.model(FIX))
+    journal = arena.journal(arena.request(text, attempts=(AttemptWish(), other)), Interrupted)
+    assert isinstance(journal, Interrupted)
+    rewound = 0
+
+    def then(body: AnyBody) -> None:
+        nonlocal rewound
+        if isinstance(body, ModelReplied) and body.attempt != 1 and body.step == 5 and rewound < 3:
+            rewound += 1
+            words = PromptReceived("Now mend sub, too.", "ada") if rewound == 3 else None
+            point = save_points(journal.events, 0)[0].seq
+            journal.add(*filter(None, (words,)), RewindRequested(point, "ada"))
+
+    journal.then = then
+    await arena.run(journal)
+    forks = of(journal, AttemptForked)
+    taken = [sum(body.attempt == number for body in of(journal, ModelReplied)) for number in (0, 2, 3)]
+    assert [fork.parent for fork in forks] == [0, 0, 0]
+    assert [fork.budget.steps for fork in forks] == [
+        30 - taken[0],
+        30 - taken[0] - taken[1],
+        30 - taken[0] - taken[1] - taken[2],
+    ]

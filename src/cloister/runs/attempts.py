@@ -118,17 +118,24 @@ class Attempts:
 
     async def _attempt(self, tasks: TaskGroup, number: int, gate: _Gate | None) -> None:
         with self._at_work[number] as scope:
-            if self._first_green() is None:
+            if (why := self._needless(number)) is not None:
+                self._stop(number, why)
+            else:
                 await self._guarded(tasks, number, gate)
         if gate is not None:
             gate.arrive(number)
         if scope.cancelled_caught or self._ended(number) is None:
-            winner = self._first_green()
-            why = self._stopped.get(number) or f"Attempt {winner} was proven first."
-            await self._end(number, "stopped", why)
+            await self._end(number, "stopped", self._stopped.get(number) or self._needless(number) or "")
         del self._at_work[number]
         self._stop_the_rest()
         self._idle.set()
+
+    def _needless(self, number: int) -> str | None:
+        """Why it need not work, as the log has it: also what was decided and not yet done when somebody crashed."""
+        winner, back = self._first_green(), self._growth.left_behind(number)
+        if winner is not None:
+            return _proven_first(winner)
+        return back and back.reason
 
     def _first_green(self) -> int | None:
         """The attempt that makes all others needless."""
@@ -142,7 +149,7 @@ class Attempts:
         if winner is not None:
             for number in list(self._at_work):
                 if number != winner:
-                    self._stop(number, f"Attempt {winner} was proven first.")
+                    self._stop(number, _proven_first(winner))
 
     def _stop(self, number: int, why: str) -> None:
         self._stopped.setdefault(number, why)
@@ -309,3 +316,7 @@ class Attempts:
         course = self._course
         found: Comparison = so_far.comparison or compare(course.baseline, course.baseline)
         await self._journal.append(AttemptEnded(number, outcome, reason, so_far.commit or course.base, found))
+
+
+def _proven_first(winner: int) -> str:
+    return f"Attempt {winner} was proven first."

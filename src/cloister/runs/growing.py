@@ -9,6 +9,7 @@ from cloister.core import limits
 from cloister.core.attempts import parse_search
 from cloister.core.escalation import Stuck
 from cloister.core.events import (
+    AttemptEnded,
     AttemptForked,
     AttemptStarted,
     ModelReplied,
@@ -99,15 +100,37 @@ class Growth:
             if number != fork.attempt and any(p.seq == fork.at_seq for p in save_points(events, number))
         )
 
+    def left_behind(self, number: int) -> AttemptForked | None:
+        """The rewinding that made attempt `number` needless, which may have been recorded just before a crash."""
+        forks = (e.body for e in self._journal.events if isinstance(e.body, AttemptForked))
+        asked = (fork for fork in forks if fork.asked is not None and number < fork.attempt)
+        return next((fork for fork in asked if self.beyond(fork, {number})), None)
+
     def _rewound(self, asked: int, body: RewindRequested, number: int) -> AttemptForked | None:
         events = self._journal.events
         for attempt in attempts_of(events):
             for point in save_points(events, attempt):
                 if point.seq == body.to and number < limits.SEARCH_NODES:
-                    budget = self._left(attempt)
+                    budget = self._less_what_went_on(self._left(attempt), attempt, point.seq)
                     reason = f"Rewound to event {body.to} by {body.who}."
                     return AttemptForked(number, attempt, point.seq, reason, budget, "", asked=asked)
         return None
+
+    def _less_what_went_on(self, left: Budget, attempt: int, back_to: int) -> Budget:
+        """`left` without what those took that went on in the place of `attempt`, or may still take."""
+        events = self._journal.events
+        ended = {e.body.attempt for e in events if isinstance(e.body, AttemptEnded)}
+        for fork in (e.body for e in events if isinstance(e.body, AttemptForked)):
+            if attempt != (fork.parent if fork.stuck is None else fork.stuck):
+                continue
+            given = fork.budget
+            if fork.attempt in ended or any(p.seq == back_to for p in save_points(events, fork.attempt)):
+                rest = self._less_what_went_on(self._left(fork.attempt), fork.attempt, back_to)
+                dollars = (given.dollars or 0.0) - (rest.dollars or 0.0)
+                left = unspent(left, given.steps - rest.steps, given.tokens - rest.tokens, dollars)
+            else:
+                left = unspent(left, given.steps, given.tokens, given.dollars or 0.0)
+        return left
 
     def _next(self) -> int:
         return max((*attempts_of(self._journal.events), -1)) + 1
@@ -139,7 +162,7 @@ class Growth:
         return Tree(nodes, base, compare(course.baseline, course.baseline).red, taken)
 
     def _left(self, attempt: int) -> Budget:
-        """What an attempt was given and did not spend, nor those that went on in its place."""
+        """What an attempt was given and did not spend."""
         events = self._journal.events
         given = next(
             (
