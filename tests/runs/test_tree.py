@@ -7,6 +7,7 @@ import pytest
 from cloister.core.errors import UserError
 from cloister.core.events import (
     AnyBody,
+    AttemptForked,
     AttemptStarted,
     BaseFixed,
     Event,
@@ -17,9 +18,9 @@ from cloister.core.events import (
     TurnEnded,
 )
 from cloister.core.ids import RunId
-from cloister.core.records import NewRun, Usage
+from cloister.core.records import Budget, NewRun, Usage
 from cloister.runs.comparing import Subject, compare_runs
-from cloister.runs.tree import point_at, tree
+from cloister.runs.tree import point_at, rewindable, tree
 from cloister.runs.view import fold
 
 BASE = "b" * 40
@@ -62,3 +63,13 @@ def test_an_event_that_is_no_save_point_is_answered_with_the_nearest_and_how_to_
         "Event 4 of run r-1 is no save point: the nearest are 7, 9; `cloister tree r-1 --json` lists them all."
     )
     assert {point.seq for node in tree(events).nodes for point in node.points} == {7, 9}
+
+
+def test_a_run_with_as_many_attempts_as_there_may_be_is_forked_and_not_rewound() -> None:
+    many = tuple(AttemptForked(number, 0, 7, "r", Budget(), "") for number in range(2, 16))
+    assert rewindable(log(*WORK, *many[:-1]), 7).seq == 7
+    with pytest.raises(UserError) as refused:
+        rewindable(log(*WORK, *many), 7)
+    assert refused.value.code == "too_many_attempts"
+    assert "cloister fork r-1 --at 7" in refused.value.message
+    assert rewindable(log(*WORK, *many, RunFinished("red", "Done.", 0)), 7).seq == 7

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from cloister.core import limits
 from cloister.core.attempts import ForkedFrom, Score
 from cloister.core.budget import dollars_of
 from cloister.core.errors import UserError
@@ -156,6 +157,22 @@ def point_at(events: Sequence[Event], seq: int | None) -> tuple[int, SavePoint]:
             f"Event {seq} of run {run} is no save point: the nearest are {near}; `cloister tree {run} --json` lists them all.",
         )
     return found[seq]
+
+
+def rewindable(events: Sequence[Event], to: int) -> SavePoint:
+    """The save point to which a run can go back, itself or in a fork.
+
+    Raises `UserError` (`no_save_point`, `too_many_attempts`).
+    """
+    _, point = point_at(events, to)
+    if len(attempts_of(events)) >= limits.SEARCH_NODES and not isinstance(events[-1].body, RunFinished):
+        run = events[0].run
+        raise UserError(
+            "too_many_attempts",
+            f"Run {run} has {limits.SEARCH_NODES} attempts, which is as many as there may be: "
+            f"`cloister fork {run} --at {to}` goes on in a run of its own.",
+        )
+    return point
 
 
 def _furthest(events: Sequence[Event], found: dict[int, tuple[int, SavePoint]]) -> tuple[int, SavePoint]:

@@ -22,6 +22,7 @@ _CONFLICT = {
     "run_removed",
     "task_id_taken",
     "template_in_use",
+    "too_many_attempts",
 }
 _HTTP_CODES = {
     400: ("bad_request", "The request is not valid."),
