@@ -189,7 +189,10 @@ class App:
         return await to_thread.run_sync(remove_files, self.settings.data_dir, run, row.state, who)
 
     async def compare(self, a: str, b: str) -> Compared:
-        """Two runs or attempts (`RUN/K`). Raises `UserError` (`no_such_run`, `no_such_attempt`, `bad_attempt`)."""
+        """Two runs or attempts (`RUN/K`).
+
+        Raises `UserError` (`no_such_run`, `no_such_attempt`, `bad_attempt`, `same_twice`).
+        """
         one, other = await self._subject(a), await self._subject(b)
         return await compare_runs(self.settings.data_dir, one, other, time.time())
 

@@ -78,7 +78,12 @@ def parse_subject(text: str) -> tuple[str, int | None]:
 
 
 async def compare_runs(data_dir: Path, a: Subject, b: Subject, now: float) -> Compared:
-    """Raises `UserError` (`no_such_attempt`)."""
+    """Raises `UserError` (`no_such_attempt`, `same_twice`)."""
+    if a.name == b.name:
+        raise UserError(
+            "same_twice",
+            f"Both sides are {a.name}: name two runs, or two attempts of one as RUN/0 and RUN/1.",
+        )
     left, left_diff = await _side(data_dir, a, now)
     right, right_diff = await _side(data_dir, b, now)
     found = ""
