@@ -16,6 +16,7 @@ from cloister.core.attempts import AttemptWish
 from cloister.core.budget_tree import BudgetTree
 from cloister.core.commands import Stream
 from cloister.core.diagnosis import Diagnosis
+from cloister.core.errors import HostError, SandboxLost
 from cloister.core.events import (
     AnyBody,
     AttemptEnded,
@@ -590,3 +591,25 @@ def test_no_line_of_a_change_passes_for_a_line_of_the_question() -> None:
     asked = judge_question("Mend it.", {0: lie, 1: "+z"})
     ours = [line for line in asked.splitlines() if line and not line.startswith("| ")]
     assert ours == ["Task:", "Mend it.", "Attempt 0:", "Attempt 1:"]
+
+
+async def test_one_of_five_sandboxes_that_cannot_be_made_costs_one_attempt(arena: Arena) -> None:
+    arena.host.refused = {
+        3: HostError("disk_full", "The disk is full: make room.")
+    }  # the first holds the base
+    journal = arena.journal(arena.request(FIX, n=5))
+    winner = await arena.run(journal)
+    ended = [(body.outcome, body.reason) for body in of(journal, AttemptEnded)]
+    assert winner.outcome == "green"
+    assert sorted(outcome for outcome, _ in ended) == ["failed", *["green"] * 4]
+    assert ("failed", "The disk is full: make room.") in ended
+    assert arena.host.living == []
+
+
+async def test_a_fork_that_is_lost_as_it_is_made_is_replaced(arena: Arena) -> None:
+    arena.host.refused = {4: SandboxLost("It was killed.")}
+    journal = arena.journal(arena.request(FIX, n=3))
+    await arena.run(journal)
+    assert [body.outcome for body in of(journal, AttemptEnded)] == ["green"] * 3
+    assert len(of(journal, RunResumed)) == 1
+    assert arena.host.living == []

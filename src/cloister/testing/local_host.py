@@ -15,7 +15,7 @@ from anyio import to_thread
 from anyio.abc import ByteStream
 
 from cloister.core.commands import Command, Finished
-from cloister.core.errors import SandboxLost, UserError
+from cloister.core.errors import CloisterError, SandboxLost, UserError
 from cloister.core.ids import SandboxId
 from cloister.core.records import Isolation
 from cloister.sandbox.api import Door, Report, SandboxInfo, SandboxSpec, SnapshotInfo
@@ -78,6 +78,8 @@ class LocalHost:
         self._root = root
         self._numbers = count(1)
         self.living: list[LocalSandbox] = []
+        self.refused: dict[int, CloisterError] = {}
+        """Which sandboxes, counted from 1, cannot be opened, and why."""
 
     @asynccontextmanager
     async def open(self, spec: SandboxSpec, door: Door | None = None) -> AsyncGenerator[LocalSandbox]:
@@ -87,7 +89,10 @@ class LocalHost:
     @asynccontextmanager
     async def opened(self, spec: SandboxSpec, parent: LocalSandbox | None) -> AsyncGenerator[LocalSandbox]:
         """A sandbox with the files of `parent`, if there is one."""
-        at = self._root / f"{next(self._numbers):04}"
+        number = next(self._numbers)
+        if number in self.refused:
+            raise self.refused[number]
+        at = self._root / f"{number:04}"
         if parent is not None:
             await to_thread.run_sync(lambda: shutil.copytree(parent.root, at, symlinks=True))
         made = LocalSandbox(self, at, spec, parent and parent.info.id)
