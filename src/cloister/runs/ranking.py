@@ -69,9 +69,8 @@ async def choose_winner(journal: Journal, course: Course, ended: Sequence[Attemp
 
 
 async def _scored(journal: Journal, course: Course, ended: AttemptEnded) -> Score:
-    files = await change.files(course.bare, course.base, ended.commit) if ended.commit != course.base else ()
+    lines = await change.lines(course.bare, course.base, ended.commit) if ended.commit != course.base else 0
     spent = progress(effective(seen_by(journal.events, ended.attempt)), ended.attempt)
-    lines = sum(file.added + file.removed for file in files)
     return score(
         ended, lines=lines, tokens=spent.usage.total, dollars=dollars_of(journal.events, ended.attempt)
     )
