@@ -57,7 +57,7 @@ def test_one_that_is_done_does_not_hide_that_others_work() -> None:
     items += [e.RunFinished("green", "Done.", 0)]
     shown = watched(*items)
     assert status(shown) == IDLE.text
-    assert shown[-1] == Line(f"            cloister tree {RUN}   shows the other attempts")
+    assert shown[-1] == Line(f"            cloister tree {RUN}   shows all attempts")
 
 
 def test_every_line_about_an_attempt_says_whose_it_is() -> None:

@@ -131,4 +131,4 @@ def _next(view: RunView) -> Iterator[Line]:
         else:
             yield Line(f"            git switch {shlex.quote(one_line(view.branch, 120))}")
     if len(view.attempts) > 1:
-        yield Line(f"            cloister tree {view.id}   shows the other attempts")
+        yield Line(f"            cloister tree {view.id}   shows all attempts")
