@@ -11,8 +11,6 @@ from cloister.core.escalation import Stuck
 from cloister.core.events import (
     AttemptForked,
     AttemptStarted,
-    ModelReplied,
-    ModelSpent,
     RewindRequested,
     StuckNoticed,
 )
@@ -55,7 +53,10 @@ class Growth:
             if known:
                 return known
             wanted = plan(
-                search, self._tree(stuck.attempt, at_work), stuck.attempt, self._left(stuck.attempt)
+                search,
+                self._tree(stuck.attempt, at_work),
+                stuck.attempt,
+                self._left(stuck.attempt, held=True),
             )
             evidence = one_line(stuck.evidence, 400)
             number = self._next()
@@ -104,7 +105,8 @@ class Growth:
         for attempt in attempts_of(events):
             for point in save_points(events, attempt):
                 if point.seq == body.to and number < limits.SEARCH_NODES:
-                    budget = self._left(attempt)
+                    # A call under way is cut off, and what is held for it comes back.
+                    budget = self._left(attempt, held=False)
                     reason = f"Rewound to event {body.to} by {body.who}."
                     return AttemptForked(number, attempt, point.seq, reason, budget, "", asked=asked)
         return None
@@ -138,7 +140,7 @@ class Growth:
         base = SavePoint(0, 0, course.base, None)
         return Tree(nodes, base, compare(course.baseline, course.baseline).red, taken)
 
-    def _left(self, attempt: int) -> Budget:
+    def _left(self, attempt: int, *, held: bool) -> Budget:
         """What an attempt was given and did not spend, nor those that went on in its place."""
         events = self._journal.events
         given = next(
@@ -149,18 +151,8 @@ class Growth:
             ),
             None,
         )
-        steps = tokens = 0
-        dollars = 0.0
-        for event in events:
-            match event.body:
-                case ModelReplied() as body if body.attempt == attempt:
-                    steps, tokens = steps + 1, tokens + body.usage.total
-                    dollars += body.cost or 0.0
-                case ModelSpent() as body if body.attempt == attempt:
-                    tokens, dollars = tokens + body.usage.total, dollars + (body.cost or 0.0)
-                case _:
-                    pass
-        return unspent(given or self._course.request.budget, steps, tokens, dollars)
+        took = self._course.models.spent(attempt, held=held)
+        return unspent(given or self._course.request.budget, took.steps, took.tokens, took.dollars)
 
 
 _ANOTHER_WAY = (
