@@ -88,7 +88,7 @@ def test_what_is_typed_counts_before_the_run_file(written: Path) -> None:
     [
         ("prompt = ", "not valid TOML"),
         ("promt = 'x'", "promt"),
-        ("attempts = [{ modell = 'x' }]", "modell"),
+        ("attempts = [{ modell = 'x' }]", "an attempt has model, temperature, share and hint"),
         ("home = '/'", "home"),
         ("forked_from = { run = 'r-1', seq = 3 }", "forked_from"),
     ],
