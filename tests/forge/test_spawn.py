@@ -1,11 +1,13 @@
 """Host processes for git end in time, print no more than allowed, and leave nothing behind."""
 
 import os
+from functools import partial
 from pathlib import Path
 
 import anyio
 import pytest
 from anyio import to_thread
+from tests.processes.cancelled import left_behind
 
 from cloister.core.errors import OutsideError
 from cloister.forge._spawn import Result, Spec, run
@@ -56,6 +58,10 @@ async def test_cancelling_kills_the_whole_group(tmp_path: Path) -> None:
             await anyio.wait_readable(fd)  # that is: it has ended
             os.close(fd)
     assert len(alive) == 2
+
+
+async def test_a_process_that_begins_in_the_moment_of_a_cancellation_is_ended_and_waited_for() -> None:
+    assert await left_behind(partial(run, _sh("sleep 1000 & wait"))) == {}
 
 
 def test_nothing_but_the_path_is_inherited_by_git_on_our_repositories(

@@ -100,8 +100,10 @@ async def test_what_was_left_running_before_the_attempts_began_has_no_model_any_
     ask, early, late, go = program(arena), arena.root / "early", arena.root / "late", arena.root / "go"
 
     async def before(warm: Sandbox) -> None:
-        daemon = f"setsid sh -c '{wait_for(go)}; python3 {ask} {ALL} {late}' > /dev/null 2>&1 < /dev/null &"
-        await warm.run(Command(("sh", "-c", f"python3 {ask} 10 {early}; {daemon}")))
+        up = arena.root / "up"
+        daemon = f"touch {up}; {wait_for(go)}; python3 {ask} {ALL} {late}"
+        left = f"setsid sh -c '{daemon}' > /dev/null 2>&1 < /dev/null & {wait_for(up)}"
+        await warm.run(Command(("sh", "-c", f"python3 {ask} 10 {early}; {left}")))
 
     arena.before = before
     text = script(bash(f"touch {go}; {wait_for(late)}; {ADD}; {SUB}", SPENT), f"{FINISH}\n{SPENT}")
