@@ -64,24 +64,18 @@ async def test_a_process_that_begins_in_the_moment_of_a_cancellation_is_ended_an
     assert await left_behind(partial(run, _sh("sleep 1000 & wait"))) == {}
 
 
-def test_nothing_but_the_path_is_inherited_by_git_on_our_repositories(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("GIT_DIR", "/elsewhere")
-    monkeypatch.setenv("SECRET", "x")
-    env = own_env()
-    assert env["PATH"] == os.environ["PATH"]
+def test_nothing_but_the_path_is_inherited_by_git_on_our_repositories() -> None:
+    env = own_env({"PATH": "/some/bin", "GIT_DIR": "/elsewhere", "SECRET": "x"})
+    assert env["PATH"] == "/some/bin"
+    assert own_env()["PATH"] == os.environ["PATH"]
     assert {"GIT_DIR", "SECRET"}.isdisjoint(env)
     assert env["GIT_CONFIG_NOSYSTEM"] == "1" and env["GIT_CONFIG_GLOBAL"] == "/dev/null"
 
 
-def test_a_persons_environment_is_kept_but_for_what_names_another_repository(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("GIT_DIR", "/elsewhere")
-    monkeypatch.setenv("GIT_SSH_COMMAND", "ssh -i key")
-    monkeypatch.setenv("SSH_AUTH_SOCK", "/agent")
-    env = person_env()
+def test_a_persons_environment_is_kept_but_for_what_names_another_repository() -> None:
+    known = {"GIT_DIR": "/elsewhere", "GIT_SSH_COMMAND": "ssh -i key", "SSH_AUTH_SOCK": "/agent"}
+    env = person_env(known)
+    assert person_env()["PATH"] == os.environ["PATH"]
     assert "GIT_DIR" not in env
     assert (env["GIT_SSH_COMMAND"], env["SSH_AUTH_SOCK"]) == ("ssh -i key", "/agent")
     assert env["GIT_TERMINAL_PROMPT"] == "0"
