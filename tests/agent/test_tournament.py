@@ -151,7 +151,7 @@ def test_n_attempts_are_n_equal_wishes() -> None:
 @pytest.mark.parametrize(
     ("new", "text"),
     [
-        (NewRun("p", "r", n=3, attempts=(AttemptWish(),) * 2), "leave --n out"),
+        (NewRun("p", "r", n=3, attempts=(AttemptWish(),) * 2), "leave n out"),
         (NewRun("p", "r", attempts=(AttemptWish(),) * 9), "between 1 and 8"),
         (NewRun("p", "r", attempts=(AttemptWish(share=0),)), "share"),
         (NewRun("p", "r", attempts=(AttemptWish(share=float("nan")),)), "share"),

@@ -12,8 +12,6 @@ from cloister.core.events import (
     AttemptEnded,
     AttemptForked,
     AttemptStarted,
-    ModelReplied,
-    ModelSpent,
     RewindRequested,
     StuckNoticed,
 )
@@ -56,7 +54,10 @@ class Growth:
             if known:
                 return known
             wanted = plan(
-                search, self._tree(stuck.attempt, at_work), stuck.attempt, self._left(stuck.attempt)
+                search,
+                self._tree(stuck.attempt, at_work),
+                stuck.attempt,
+                self._left(stuck.attempt, held=True),
             )
             evidence = one_line(stuck.evidence, 400)
             number = self._next()
@@ -111,7 +112,9 @@ class Growth:
         for attempt in attempts_of(events):
             for point in save_points(events, attempt):
                 if point.seq == body.to and number < limits.SEARCH_NODES:
-                    budget = self._less_what_went_on(self._left(attempt), attempt, point.seq)
+                    # A call under way is cut off, and what is held for it comes back.
+                    left = self._left(attempt, held=False)
+                    budget = self._less_what_went_on(left, attempt, point.seq)
                     reason = f"Rewound to event {body.to} by {body.who}."
                     return AttemptForked(number, attempt, point.seq, reason, budget, "", asked=asked)
         return None
@@ -125,7 +128,8 @@ class Growth:
                 continue
             given = fork.budget
             if fork.attempt in ended or any(p.seq == back_to for p in save_points(events, fork.attempt)):
-                rest = self._less_what_went_on(self._left(fork.attempt), fork.attempt, back_to)
+                rest = self._left(fork.attempt, held=False)
+                rest = self._less_what_went_on(rest, fork.attempt, back_to)
                 dollars = (given.dollars or 0.0) - (rest.dollars or 0.0)
                 left = unspent(left, given.steps - rest.steps, given.tokens - rest.tokens, dollars)
             else:
@@ -161,7 +165,7 @@ class Growth:
         base = SavePoint(0, 0, course.base, None)
         return Tree(nodes, base, compare(course.baseline, course.baseline).red, taken)
 
-    def _left(self, attempt: int) -> Budget:
+    def _left(self, attempt: int, *, held: bool) -> Budget:
         """What an attempt was given and did not spend."""
         events = self._journal.events
         given = next(
@@ -172,18 +176,8 @@ class Growth:
             ),
             None,
         )
-        steps = tokens = 0
-        dollars = 0.0
-        for event in events:
-            match event.body:
-                case ModelReplied() as body if body.attempt == attempt:
-                    steps, tokens = steps + 1, tokens + body.usage.total
-                    dollars += body.cost or 0.0
-                case ModelSpent() as body if body.attempt == attempt:
-                    tokens, dollars = tokens + body.usage.total, dollars + (body.cost or 0.0)
-                case _:
-                    pass
-        return unspent(given or self._course.request.budget, steps, tokens, dollars)
+        took = self._course.models.spent(attempt, held=held)
+        return unspent(given or self._course.request.budget, took.steps, took.tokens, took.dollars)
 
 
 _ANOTHER_WAY = (

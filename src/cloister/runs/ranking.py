@@ -6,14 +6,11 @@ from collections.abc import Mapping, Sequence
 import anyio
 import msgspec
 
-from cloister.agent.progress import progress
 from cloister.agent.tournament import rank, score
 from cloister.core.attempts import Score
 from cloister.core.budget import dollars_of
 from cloister.core.events import AttemptEnded, AttemptsRanked, JudgeSpoke
-from cloister.core.history import effective
 from cloister.core.journal import Journal
-from cloister.core.lineage import seen_by
 from cloister.core.text import bounded
 from cloister.forge import change
 from cloister.model.api import Failure, Reply, Request, ToolSpec, UserMessage
@@ -70,10 +67,8 @@ async def choose_winner(journal: Journal, course: Course, ended: Sequence[Attemp
 
 async def _scored(journal: Journal, course: Course, ended: AttemptEnded) -> Score:
     lines = await change.lines(course.bare, course.base, ended.commit) if ended.commit != course.base else 0
-    spent = progress(effective(seen_by(journal.events, ended.attempt)), ended.attempt)
-    return score(
-        ended, lines=lines, tokens=spent.usage.total, dollars=dollars_of(journal.events, ended.attempt)
-    )
+    tokens = course.models.spent(ended.attempt).tokens
+    return score(ended, lines=lines, tokens=tokens, dollars=dollars_of(journal.events, ended.attempt))
 
 
 async def _judged(journal: Journal, course: Course, tied: Sequence[AttemptEnded]) -> JudgeSpoke | None:
