@@ -64,7 +64,7 @@ from cloister.runs.sandboxes import Sandboxes, open_sandboxes
 from cloister.runs.sqlite import SqliteBackbone, open_backbone
 from cloister.runs.supervisor import Supervisor, open_supervisor
 from cloister.runs.tokens import RANK
-from cloister.runs.tree import TreeView, point_at, tree
+from cloister.runs.tree import TreeView, rewindable, tree
 from cloister.runs.view import RunView, fold
 from cloister.runs.warming import Warming, repositories
 from cloister.runs.workshop import Workshop
@@ -177,7 +177,7 @@ class App:
     async def rewind(self, run: RunId, to: int, who: str, role: CallerRole = "admin") -> RunId:
         """Let `run` go on from an earlier save point; one that is finished is forked. Returns which run goes on."""
         events = await self.events(run)
-        _, point = point_at(events, to)
+        point = rewindable(events, to)
         if isinstance(events[-1].body, RunFinished):
             return (await self.fork(run, point.seq, None, who, role))[0]
         await self.backbone.append_outside(run, RewindRequested(point.seq, who))
@@ -189,7 +189,10 @@ class App:
         return await to_thread.run_sync(remove_files, self.settings.data_dir, run, row.state, who)
 
     async def compare(self, a: str, b: str) -> Compared:
-        """Two runs or attempts (`RUN/K`). Raises `UserError` (`no_such_run`, `no_such_attempt`, `bad_attempt`)."""
+        """Two runs or attempts (`RUN/K`).
+
+        Raises `UserError` (`no_such_run`, `no_such_attempt`, `bad_attempt`, `same_twice`).
+        """
         one, other = await self._subject(a), await self._subject(b)
         return await compare_runs(self.settings.data_dir, one, other, time.time())
 

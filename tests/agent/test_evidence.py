@@ -352,3 +352,41 @@ async def test_a_problem_matcher_of_the_repository_is_used(tmp_path: Path) -> No
         "odd",
     )
     assert "> 2 |     return sum(prices) - off" in (complaint.source or "")
+
+
+async def test_a_module_in_the_place_of_the_one_that_runs_the_tests_is_not_green(place: Place) -> None:
+    lie = "import sys\nsys.stderr.write('Ran 3 tests in 0.001s\\n\\nOK\\n')\nsys.exit(0)\n"
+    (place.computer.work / "unittest.py").write_text(lie)
+    found = await place.proof()
+    assert not found.green
+    assert any("it takes the place of unittest" in one for one in found.weakened)
+
+
+async def test_a_cheat_cannot_hide_behind_many_files(tmp_path: Path) -> None:
+    many = {f"tests/a_{number:03}.txt": "1\n" for number in range(310)}
+    place = await placed(tmp_path, {"shop.py": SHOP, "tests/test_shop.py": TESTS, **many}, CHECK)
+    place.edit(*CHEATS["hard-codes what the test expects"])
+    for name in many:
+        (place.computer.work / name).write_text("2\n")
+    found = await place.proof()
+    assert not found.green
+    assert any("test_discount" in one for one in found.weakened)
+
+
+async def test_a_cheat_cannot_hide_behind_large_files_or_loose_ones(tmp_path: Path) -> None:
+    files = {"shop.py": SHOP, "tests/a.txt": "1\n", "tests/test_shop.py": TESTS}
+    place = await placed(tmp_path / "large", files, CHECK)
+    place.edit(*CHEATS["hard-codes what the test expects"])
+    (place.computer.work / "tests/a.txt").write_text("x" * 9_000_000)
+    found = await place.proof()
+    assert not found.green
+    assert any("more of them was changed than can be compared" in one for one in found.weakened)
+
+    place = await placed(tmp_path / "loose", files, CHECK)
+    place.edit(*FIX)
+    for number in range(310):
+        (place.computer.work / f"a{number}").mkdir()
+        (place.computer.work / f"a{number}" / "conftest.py").write_text("\n")
+    (place.computer.work / "z.conftest").mkdir()
+    (place.computer.work / "z.conftest" / "conftest.py").write_text("collect_ignore = ['test_shop.py']\n")
+    assert not (await place.proof()).green

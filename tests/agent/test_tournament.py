@@ -55,6 +55,14 @@ def test_an_attempt_that_weakened_tests_loses_against_one_that_did_not() -> None
     assert tied == ()
 
 
+def test_the_reason_is_what_decided_and_not_how_they_ended() -> None:
+    spent, stuck = Score(0, "budget", 1, 0, 0, 9, 9), Score(1, "red", 3, 0, 0, 1, 1)
+    ordered, _ = rank([stuck, spent])
+    assert [one.why for one in ordered] == ["still red: 1, attempt 1 3", "still red: 3, attempt 0 1"]
+    ordered, _ = rank([Score(0, "failed", 1, 0, 0, 0, 0), Score(1, "red", 1, 0, 0, 5, 5)])
+    assert ordered[0].why == "red, attempt 0 failed", "one that broke off comes after one that got to its end"
+
+
 def test_old_failures_that_nobody_asked_for_count_for_nothing() -> None:
     old = Comparison(still=("a", "b"), unrelated=("a", "b"), green=True)
     one = score(AttemptEnded(0, "green", "", "c", old), lines=1, tokens=1)
@@ -143,7 +151,7 @@ def test_n_attempts_are_n_equal_wishes() -> None:
 @pytest.mark.parametrize(
     ("new", "text"),
     [
-        (NewRun("p", "r", n=3, attempts=(AttemptWish(),) * 2), "leave --n out"),
+        (NewRun("p", "r", n=3, attempts=(AttemptWish(),) * 2), "leave n out"),
         (NewRun("p", "r", attempts=(AttemptWish(),) * 9), "between 1 and 8"),
         (NewRun("p", "r", attempts=(AttemptWish(share=0),)), "share"),
         (NewRun("p", "r", attempts=(AttemptWish(share=float("nan")),)), "share"),

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from tests.own_process import own_process
 
 from cloister.cli.failures import explain
 from cloister.core.errors import Bug, HostError, OutsideError, SandboxLost, UserError
@@ -40,12 +41,11 @@ def test_a_bug_is_one_sentence_and_its_traceback_is_kept(
     assert "odd" in (tmp_path / "server.log").read_text()
 
 
-def test_a_person_who_asks_for_the_traceback_gets_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("CLOISTER_DEBUG", "1")
-    assert explain(ValueError("odd"), [f"--data-dir={tmp_path}"]) == 70
-    assert "ValueError: odd\n" in capsys.readouterr().err
+def test_a_person_who_asks_for_the_traceback_gets_it(tmp_path: Path) -> None:
+    program = "import sys; from cloister.cli.failures import explain; sys.exit(explain(ValueError('odd'), sys.argv[1:]))"
+    told = own_process(program, f"--data-dir={tmp_path}", env={"CLOISTER_DEBUG": "1"})
+    assert told.returncode == 70
+    assert "ValueError: odd\n" in told.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from tests.own_process import own_process
 
 from cloister.cli.request import Asked, new_run, repository
 from cloister.cli.run_file import read_run_file
@@ -20,12 +21,21 @@ def test_a_url_is_left_as_it_is(url: str) -> None:
     assert repository(url) == url
 
 
-def test_relative_names_are_the_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+RELATIVE = """
+import pathlib, sys
+from cloister.cli.request import Asked, new_run
+from cloister.settings import read_settings
+asked = Asked("fix it", ".", None, (), "script:../replies.toml", 1, "auto", None, None, None, ())
+new = new_run(asked, read_settings({}, pathlib.Path(sys.argv[1])))
+print(new.repo, new.model)
+"""
+
+
+def test_relative_names_are_the_callers(tmp_path: Path) -> None:
     (tmp_path / "repo").mkdir()
     (tmp_path / "replies.toml").write_text("")
-    monkeypatch.chdir(tmp_path / "repo")
-    new = new_run(ASKED._replace(model="script:../replies.toml"), read_settings({}, tmp_path))
-    assert (new.repo, new.model) == (f"{tmp_path}/repo", f"script:{tmp_path}/replies.toml")
+    told = own_process(RELATIVE, str(tmp_path), cwd=tmp_path / "repo")
+    assert told.stdout == f"{tmp_path}/repo script:{tmp_path}/replies.toml\n", told.stderr
 
 
 def test_a_name_with_a_colon_is_a_path_when_there_is_no_user_before_it(tmp_path: Path) -> None:
@@ -88,7 +98,7 @@ def test_what_is_typed_counts_before_the_run_file(written: Path) -> None:
     [
         ("prompt = ", "not valid TOML"),
         ("promt = 'x'", "promt"),
-        ("attempts = [{ modell = 'x' }]", "modell"),
+        ("attempts = [{ modell = 'x' }]", "an attempt has model, temperature, share and hint"),
         ("home = '/'", "home"),
         ("forked_from = { run = 'r-1', seq = 3 }", "forked_from"),
     ],

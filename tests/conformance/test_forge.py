@@ -82,7 +82,7 @@ def _place(root: str, folder: Path, suffix: str = "") -> Place:
         return full.branches()
 
     return Place(
-        forge=PlainGit(),
+        forge=PlainGit({**os.environ, "no_proxy": "127.0.0.1"}),
         repo=f"{root}/full{suffix}",
         branch="main",
         commit=full.head,
@@ -95,11 +95,10 @@ def _place(root: str, folder: Path, suffix: str = "") -> Place:
 
 
 @pytest.fixture(params=["path", "http"])
-def place(request: pytest.FixtureRequest, places: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def place(request: pytest.FixtureRequest, places: Path) -> Iterator[Place]:
     if request.param == "path":
         yield _place(str(places), places)
         return
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
     handler = type("Handler", (GitOverHttp,), {"root": places})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

@@ -62,3 +62,32 @@ def test_a_program_inside_is_refused_when_the_budget_is_spent(cloister: Any) -> 
     assert sum(usage["input_tokens"] + usage["output_tokens"] for usage in usages) <= tokens
     receipt = cloister("receipt", "last").stdout
     assert "Programs inside asked `script:" in receipt
+
+
+def test_in_a_tournament_each_attempt_pays_for_the_programs_in_its_own_sandbox(cloister: Any) -> None:
+    tokens = 60_000
+    greedy, modest = script(cloister, 500, "REFUSED 402"), script(cloister, 3, "IT SAID")
+    cloister(
+        *("run", "Ask.", "--repo", str(cloister.ledger()), "--check", "true", "--tokens", str(tokens)),
+        *("--attempt", f"model={greedy}", "--attempt", f"model={modest}"),
+    )
+    bodies = [event["body"] for event in cloister.events()]
+    calls = [(body["purpose"], body["attempt"]) for body in bodies if body["type"] == "ModelSpent"]
+    assert calls.count(("inside", 1)) == 3
+    assert 3 < calls.count(("inside", 0)) < 500
+    spent = {
+        attempt: sum(
+            body["usage"]["input_tokens"] + body["usage"]["output_tokens"]
+            for body in bodies
+            if body["type"] in ("ModelSpent", "ModelReplied") and body["attempt"] == attempt
+        )
+        for attempt in (0, 1)
+    }
+    assert spent[1] < spent[0] <= tokens / 2
+    ended = {body["attempt"]: body["outcome"] for body in bodies if body["type"] == "AttemptEnded"}
+    assert ended == {0: "budget", 1: "green"}
+    accounts = [json.loads(line) for line in cloister("budget", "last", "--json").stdout.splitlines()]
+    shown = {
+        account["name"]: account["spent"]["tokens"] for account in accounts if account["level"] == "attempt"
+    }
+    assert shown == {"0": spent[0], "1": spent[1]}

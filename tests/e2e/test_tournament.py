@@ -61,6 +61,9 @@ def test_a_tournament_stays_inspectable_and_any_save_point_can_be_gone_on_from(c
     done = ran(cloister, "--repo", repo, "--attempt", f"model={hasty}", "--attempt", f"model={stuck}")
     assert "1. attempt 0 green" in done.stdout
     run = cloister.events()[0]["run"]
+    once = [e["body"].get("phase") for e in cloister.events(run) if e["body"]["type"] == "PhaseStarted"]
+    assert [once.count(phase) for phase in ("fetch", "create", "clone", "baseline", "fork")] == [1] * 5
+    assert cloister.kinds(run).count("BaselineTaken") == 1
     shown = cloister.json("tree", run)
     assert [(node["outcome"], shown["winner"]) for node in shown["nodes"]] == [("green", 0), ("red", 0)]
     assert "# done" in cloister("diff", run, "--attempt", "0").stdout

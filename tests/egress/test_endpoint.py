@@ -1,7 +1,7 @@
 """The model endpoint: programs with the providers' own clients, through a real door, without a key."""
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import anthropic
@@ -48,9 +48,14 @@ async def record(sandbox: SandboxId, body: DoorEvent) -> None:
 async def serving(model: SayingModel | None) -> AsyncGenerator[httpx2.AsyncClient]:
     """A client as programs inside have one: their only way is the door, whose rules allow nothing."""
     door = Door(deny, record, offer=Offer(inside={HOST: Endpoint(lambda _: model).serve}))
+    async with through(door, SANDBOX) as client:
+        yield client
 
+
+@asynccontextmanager
+async def through(door: Door, sandbox: SandboxId) -> AsyncGenerator[httpx2.AsyncClient]:
     async def serve(client: SocketStream) -> None:
-        await door.serve(SANDBOX, client)
+        await door.serve(sandbox, client)
 
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
     async with listener, anyio.create_task_group() as tasks:
@@ -373,6 +378,53 @@ async def test_calls_that_cost_nothing_because_they_fail_have_an_end_too() -> No
         found = await http.post(f"http://{HOST}/v1/messages", json=HELLO)
     assert (found.status_code, "no more are made" in found.text) == (400, True)
     assert len(model.asked) == limits.ENDPOINT_FAILURES
+
+
+async def test_a_sandbox_that_takes_all_it_may_leaves_the_others_of_its_door_theirs() -> None:
+    """Forks have one door: attempts of a tournament must not take each other's places, nor their failures."""
+    until, all_asked = anyio.Event(), anyio.Event()
+    failing = (Failure("bad_request", "The provider does not take this."),)
+    crowd = SayingModel(*[TEXT] * limits.ENDPOINT_CALLS, until=until)
+    failed = SayingModel(*[failing] * limits.ENDPOINT_FAILURES)
+    modest = SayingModel(TEXT)
+    models = {"s-crowd": crowd, "s-failed": failed, "s-modest": modest}
+    door = Door(deny, record, offer=Offer(inside={HOST: Endpoint(lambda name: models[name]).serve}))
+
+    async def ask(http: httpx2.AsyncClient) -> int:
+        return (await http.post(f"http://{HOST}/v1/messages", json=HELLO)).status_code
+
+    async with AsyncExitStack() as stack:
+        one, two, three = [await stack.enter_async_context(through(door, SandboxId(name))) for name in models]
+
+        async def crowding() -> None:
+            assert await ask(one) in (200, 429)
+            all_asked.set()
+
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        for _ in range(limits.ENDPOINT_CALLS + 1):
+            tasks.start_soon(crowding)
+        for _ in range(limits.ENDPOINT_FAILURES):
+            assert await ask(two) == 400
+        await all_asked.wait()  # the one that had no place
+        assert await ask(three) == 200
+        until.set()
+
+
+async def test_large_requests_of_one_sandbox_wait_for_each_other() -> None:
+    until = anyio.Event()
+    model = SayingModel(TEXT, TEXT, until=until)
+    large = {**HELLO, "system": "x" * (limits.ENDPOINT_BODY_BYTES - 1_000)}
+    codes: list[int] = []
+    async with serving(model) as http, anyio.create_task_group() as tasks:
+
+        async def ask() -> None:
+            codes.append((await http.post(f"http://{HOST}/v1/messages", json=large)).status_code)
+            if codes == [429]:
+                until.set()
+
+        for _ in range(3):
+            tasks.start_soon(ask)
+    assert codes == [429, 200, 200]
 
 
 async def test_a_program_that_does_not_read_its_answer_is_hung_up_on() -> None:

@@ -255,6 +255,12 @@ def scripts(**named: str) -> str:
         ),
         ("pom.xml", "<p/>", "<p>\n<testFailureIgnore>true</testFailureIgnore>\n</p>"),
         ("sitecustomize.py", None, "import os\nos._exit(0)\n"),
+        ("unittest.py", None, "print('Ran 2 tests in 0.001s', 'OK')\n"),
+        ("src/pytest/__init__.py", None, "raise SystemExit(0)\n"),
+        ("traceback.py", None, "raise SystemExit(0)\n"),
+        ("tests/difflib.cpython-311-x86_64-linux-gnu.so", None, "\x7fELF"),
+        ("node_modules/.bin/jest", None, "#!/bin/sh\nexit 0\n"),
+        ("web/node_modules/vitest/index.js", "a\n", "process.exit(0)\n"),
     ],
 )
 def test_configuration_by_which_fewer_tests_run_is_found(path: str, before: str | None, after: str) -> None:
@@ -272,9 +278,13 @@ def test_configuration_by_which_fewer_tests_run_is_found(path: str, before: str 
         ("Makefile", MAKE, MAKE.replace("--all", "--all --verbose")),
         ("conftest.py", "", "import pytest\n@pytest.fixture\ndef shop():\n    return 1\n"),
         ("Cargo.toml", "[package]\n", "[package]\nedition = '2021'\n"),
+        ("shop/token.py", None, "class Token: ...\n"),
+        ("tests/unittest/test_new.py", None, "def test_new():\n    assert 1\n"),
+        ("token.py", "A = 1\n", "A = 2\n"),
+        ("node_modules/left-pad/index.js", None, "x\n"),
     ],
 )
-def test_configuration_that_takes_no_test_away_is_fine(path: str, before: str, after: str) -> None:
+def test_configuration_that_takes_no_test_away_is_fine(path: str, before: str | None, after: str) -> None:
     assert weakenings([Version(path, before, after)]) == ()
 
 

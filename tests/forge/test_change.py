@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cloister.core.errors import UserError
 from cloister.core.ids import RunId, new_run_id
 from cloister.core.records import FileChange
-from cloister.forge.change import branch_name, diff, files, make_change
+from cloister.forge.change import branch_name, diff, files, lines, make_change
 from cloister.forge.host_git import in_bare
 from cloister.forge.plain import PlainGit
 from cloister.testing.sample_repo import SampleRepo
@@ -122,3 +122,21 @@ async def test_an_author_that_is_none_is_refused(author: str, repo: SampleRepo, 
     bare, base, saved = await _two_commits(repo, tmp_path)
     with pytest.raises(UserError):
         await make_change(bare, base, saved, "cloister/fix", "Fix", author)
+
+
+@pytest.mark.anyio
+async def test_a_change_is_as_large_as_it_is_whatever_git_takes_for_binary(
+    repo: SampleRepo, tmp_path: Path
+) -> None:
+    repo.write("a.js", "one\ntwo\n")
+    repo.write(".gitattributes", "*.txt binary\n")
+    repo.commit("Before")
+    (repo.path / "a.js").write_bytes(b"// \0\n@@ -1,900 +1,900 @@\ntwo\nthree\n")
+    repo.write("b.txt", "1\n2\n3\n")
+    bare, base, commit = await _two_commits(repo, tmp_path)
+    assert sum(file.added + file.removed for file in await files(bare, base, commit)) == 3, "git counts b.txt"
+    assert await lines(bare, base, commit) == (1 + 3) + 3
+    repo.write("c.txt", "x" * 5_000_000)
+    (tmp_path / "larger").mkdir()
+    bare, base, larger = await _two_commits(repo, tmp_path / "larger")
+    assert await lines(bare, base, larger) > 1_000_000, "too large to be counted is large"

@@ -5,10 +5,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.own_process import own_process
 
-from cloister.core.errors import CloisterError, HostError, OutsideError, UserError
+from cloister.core.errors import CloisterError, OutsideError, UserError
 from cloister.forge.api import Base, Delivered
-from cloister.forge.plain import BASE_REF, PlainGit, is_url
+from cloister.forge.plain import BASE_REF, PlainGit
 from cloister.testing.sample_repo import SampleRepo
 
 pytestmark = pytest.mark.anyio
@@ -96,34 +97,41 @@ async def test_odd_kinds_of_url_are_refused(url: str, tmp_path: Path) -> None:
     assert (type(error), error.code) == (UserError, "no_repository")
 
 
-def test_urls_and_paths_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+TELL_APART = "import sys; from cloister.forge.plain import is_url; print(*map(is_url, sys.argv[1:]))"
+FETCH = """
+import sys, anyio, pathlib
+from cloister.core.errors import CloisterError
+from cloister.forge.plain import PlainGit
+try:
+    anyio.run(PlainGit().fetch, sys.argv[1], None, pathlib.Path(sys.argv[2]))
+except CloisterError as error:
+    print(type(error).__name__, error.code)
+"""
+
+
+def test_urls_and_paths_are_told_apart(tmp_path: Path) -> None:
     (tmp_path / "odd:name").mkdir()
-    monkeypatch.chdir(tmp_path)
     urls = ["https://host/a.git", "ssh://git@host/a", "git@host:a/b.git", "host:a"]
     paths = ["/a/b", ".", "a/b:c", "odd:name", "file:///a", "~/a"]
-    assert [is_url(url) for url in urls] == [True] * len(urls)
-    assert [is_url(path) for path in paths] == [False] * len(paths)
+    told = own_process(TELL_APART, *urls, *paths, cwd=tmp_path)
+    assert told.stdout.split() == [*["True"] * len(urls), *["False"] * len(paths)], told.stderr
 
 
 async def test_an_unreachable_url_is_reported_without_its_password(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    git = PlainGit({**os.environ, "no_proxy": "127.0.0.1"})
     with pytest.raises(OutsideError) as caught:
-        await PlainGit().fetch("http://ada:p@ss@127.0.0.1:1/x.git", None, tmp_path / "bare")
+        await git.fetch("http://ada:p@ss@127.0.0.1:1/x.git", None, tmp_path / "bare")
     assert caught.value.code == "fetch_failed"
     assert caught.value.retryable
     assert caught.value.message.startswith("http://127.0.0.1:1/x.git cannot be fetched: ")
     assert "ss@" not in caught.value.message and "ada" not in caught.value.message
 
 
-async def test_without_git_the_host_is_to_blame(
-    repo: SampleRepo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(HostError) as caught:
-        await PlainGit().fetch(str(repo.path), None, tmp_path / "bare")
-    assert caught.value.code == "no_git"
+def test_without_git_the_host_is_to_blame(repo: SampleRepo, tmp_path: Path) -> None:
+    told = own_process(FETCH, str(repo.path), str(tmp_path / "bare"), env={"PATH": str(tmp_path)})
+    assert told.stdout == "HostError no_git\n", told.stderr
 
 
 async def test_a_delivery_touches_neither_head_nor_index_nor_tree(repo: SampleRepo, tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """Host processes for git end in time, print no more than allowed, and leave nothing behind."""
 
 import os
+from functools import partial
 from pathlib import Path
 
 import anyio
 import pytest
 from anyio import to_thread
+from tests.processes.cancelled import left_behind
 
 from cloister.core.errors import OutsideError
 from cloister.forge._spawn import Result, Spec, run
@@ -58,24 +60,22 @@ async def test_cancelling_kills_the_whole_group(tmp_path: Path) -> None:
     assert len(alive) == 2
 
 
-def test_nothing_but_the_path_is_inherited_by_git_on_our_repositories(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("GIT_DIR", "/elsewhere")
-    monkeypatch.setenv("SECRET", "x")
-    env = own_env()
-    assert env["PATH"] == os.environ["PATH"]
+async def test_a_process_that_begins_in_the_moment_of_a_cancellation_is_ended_and_waited_for() -> None:
+    assert await left_behind(partial(run, _sh("sleep 1000 & wait"))) == {}
+
+
+def test_nothing_but_the_path_is_inherited_by_git_on_our_repositories() -> None:
+    env = own_env({"PATH": "/some/bin", "GIT_DIR": "/elsewhere", "SECRET": "x"})
+    assert env["PATH"] == "/some/bin"
+    assert own_env()["PATH"] == os.environ["PATH"]
     assert {"GIT_DIR", "SECRET"}.isdisjoint(env)
     assert env["GIT_CONFIG_NOSYSTEM"] == "1" and env["GIT_CONFIG_GLOBAL"] == "/dev/null"
 
 
-def test_a_persons_environment_is_kept_but_for_what_names_another_repository(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("GIT_DIR", "/elsewhere")
-    monkeypatch.setenv("GIT_SSH_COMMAND", "ssh -i key")
-    monkeypatch.setenv("SSH_AUTH_SOCK", "/agent")
-    env = person_env()
+def test_a_persons_environment_is_kept_but_for_what_names_another_repository() -> None:
+    known = {"GIT_DIR": "/elsewhere", "GIT_SSH_COMMAND": "ssh -i key", "SSH_AUTH_SOCK": "/agent"}
+    env = person_env(known)
+    assert person_env()["PATH"] == os.environ["PATH"]
     assert "GIT_DIR" not in env
     assert (env["GIT_SSH_COMMAND"], env["SSH_AUTH_SOCK"]) == ("ssh -i key", "/agent")
     assert env["GIT_TERMINAL_PROMPT"] == "0"

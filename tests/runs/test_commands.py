@@ -30,8 +30,10 @@ def computer(tmp_path: Path) -> LocalComputer:
 
 
 @asynccontextmanager
-async def opened(tmp_path: Path, *, lives: bool = False) -> AsyncGenerator[Commands]:
-    async with open_commands(tmp_path / "commands", ME, lambda owner: lives) as commands:
+async def opened(
+    tmp_path: Path, *, lives: bool = False, kept: int = limits.COMMANDS_KEPT
+) -> AsyncGenerator[Commands]:
+    async with open_commands(tmp_path / "commands", ME, lambda owner: lives, kept) as commands:
         yield commands
 
 
@@ -156,10 +158,9 @@ async def test_a_flood_is_kept_within_bounds_and_its_end_is_exact(
 
 
 async def test_the_oldest_of_those_that_are_over_are_forgotten(
-    tmp_path: Path, computer: LocalComputer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, computer: LocalComputer
 ) -> None:
-    monkeypatch.setattr(limits, "COMMANDS_KEPT", 2)
-    async with opened(tmp_path) as commands:
+    async with opened(tmp_path, kept=2) as commands:
         running = await commands.start(HERE, computer, shell("sleep 600"))
         ids: list[str] = [running.record.id]
         for _ in range(4):

@@ -194,7 +194,7 @@ def test_a_whole_run_is_shown_as_it_was() -> None:
             AttemptView(
                 0, "p:m", 2, Usage(30, 2, 4), "c0", GREEN, "green", "done", cost=0.25, temperature=0.5
             ),
-            AttemptView(1, None, 0, Usage(), None, None, None, None, parent=0, at=22),
+            AttemptView(1, None, 0, Usage(), None, None, "stopped", "all green", parent=0, at=22),
         ),
         asks=(),
         messages=(Message("mind the lock", "bob", 111.0),),

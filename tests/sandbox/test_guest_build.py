@@ -46,23 +46,19 @@ async def test_an_interrupted_build_leaves_nothing(tmp_path: Path) -> None:
     assert left == []
 
 
-async def test_without_a_compiler_it_is_said_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
+async def test_without_a_compiler_it_is_said_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(HostError) as caught:
-        await guest_binary(tmp_path / "cache")
+        await guest_binary(tmp_path / "cache", search=str(tmp_path))
     assert caught.value.code == "no_compiler"
     assert "libc6-dev" in caught.value.message
 
 
-async def test_a_compiler_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_compiler_that_fails_is_quoted(tmp_path: Path) -> None:
     fake = tmp_path / "cc"
     fake.write_text("#!/bin/sh\necho cannot find -lc >&2; exit 1\n")
     fake.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with pytest.raises(HostError) as caught:
-        await guest_binary(tmp_path / "cache")
+        await guest_binary(tmp_path / "cache", search=f"{tmp_path}:/usr/bin:/bin")
     assert caught.value.code == "no_compiler"
     assert "cannot find -lc" in caught.value.message
     assert names(tmp_path / "cache") == []

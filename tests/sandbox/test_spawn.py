@@ -5,6 +5,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from tests.processes.cancelled import left_behind
 
 from cloister.core.errors import HostError
 from cloister.sandbox._spawn import CAPTURE_BYTES, capture, spawn
@@ -84,6 +85,10 @@ async def test_cancelling_a_capture_kills_it(tmp_path: Path) -> None:
             pids.append(int(await anyio.Path(pid_file).read_text()))
             tasks.cancel_scope.cancel()
     assert [pid for pid in pids if alive(pid)] == []
+
+
+async def test_a_program_that_begins_in_the_moment_of_a_cancellation_is_ended_and_waited_for() -> None:
+    assert await left_behind(partial(capture, ["sh", "-c", "sleep 1000 & wait"], seconds=60)) == {}
 
 
 async def test_a_process_may_have_as_many_files_open_as_its_hard_limit_says() -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from cloister.core.errors import HostError, UserError
 from cloister.sandbox import apt
-from cloister.sandbox.templates import building
 from cloister.sandbox.templates.about import MARKER
+from cloister.sandbox.templates.building import Disk
 from cloister.sandbox.templates.catalog import Templates
 from cloister.sandbox.templates.debian import BuildProgress, read_sources, useful_lines
 
@@ -257,15 +257,16 @@ async def test_a_build_that_fails_says_why_and_can_be_tried_again(tmp_path: Path
     assert good.find("default") is not None
 
 
-async def test_what_the_host_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_the_host_lacks_is_named(tmp_path: Path) -> None:
     needs_root()
     (tmp_path / "empty").mkdir()
     with pytest.raises(HostError) as refused:
         await Templates(tmp_path / "templates", str(tmp_path / "empty")).prepare("default", quiet)
     assert refused.value.code == "no_mmdebstrap"
-    monkeypatch.setattr(building, "NEEDED_BYTES", shutil.disk_usage(tmp_path).total * 2)
+    disk = Disk(needed_bytes=shutil.disk_usage(tmp_path).total * 2)
+    tools = fake_tool(tmp_path / "bin", "make")
     with pytest.raises(HostError) as refused:
-        await Templates(tmp_path / "templates", fake_tool(tmp_path / "bin", "make")).prepare("default", quiet)
+        await Templates(tmp_path / "templates", tools, disk).prepare("default", quiet)
     assert refused.value.code == "no_disk"
 
 

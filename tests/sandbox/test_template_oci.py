@@ -18,7 +18,7 @@ from cloister.core.commands import Command
 from cloister.core.errors import HostError, UserError
 from cloister.sandbox.api import SandboxSpec
 from cloister.sandbox.container import ContainerHost
-from cloister.sandbox.templates import building
+from cloister.sandbox.templates.building import Disk
 from cloister.sandbox.templates.catalog import Templates
 from cloister.sandbox.templates.oci import source_of
 from cloister.sandbox.templates.recipes import Dockerfile, Oci
@@ -213,13 +213,11 @@ async def test_a_user_whom_the_image_lacks_is_named_in_the_refusal(
     assert "no user nobody-here" in templates.log("image")
 
 
-async def test_an_image_that_would_fill_the_disk_is_given_up(
-    templates: Templates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_image_that_would_fill_the_disk_is_given_up(templates: Templates, tmp_path: Path) -> None:
     image = layout(tmp_path / "image", layer(*busybox()))
-    monkeypatch.setattr(building, "RESERVE_BYTES", shutil.disk_usage(tmp_path).total * 2)
+    disk = Disk(reserve_bytes=shutil.disk_usage(tmp_path).total * 2)
     with pytest.raises(HostError) as refused:
-        await unpacked(templates, image)
+        await unpacked(Templates(tmp_path / "templates", PATH, disk), image)
     assert refused.value.code == "no_disk"
     assert [path.name for path in (tmp_path / "templates").glob(".building-*")] == []
 

@@ -1,9 +1,10 @@
 import msgspec
 import pytest
 
+from cloister.core.describe import describe
 from cloister.core.errors import Bug, CloisterError, Fenced, HostError, OutsideError, SandboxLost, UserError
 from cloister.core.records import NewRun
-from cloister.server.errors import Problem, describe, problem
+from cloister.server.errors import Problem, problem
 
 
 @pytest.mark.parametrize(

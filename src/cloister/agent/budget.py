@@ -169,15 +169,22 @@ class Purse:
         mine = self._account("attempt", str(payer.attempt), payer.budget, [payer.attempt])
         return (run, msgspec.structs.replace(mine, spent=mine.spent + payer.inherited))
 
+    def spent(self, attempt: int | None, *, held: bool = True) -> Spend:
+        """What one payer has spent, with what is `held` for its calls under way."""
+        self._books.update(self._journal)
+        return self._taken([attempt]) if held else self._books.spent.get(attempt, Spend())
+
+    def _taken(self, attempts: Iterable[int | None]) -> Spend:
+        whose = set(attempts)
+        spent = sum((took for who, took in self._books.spent.items() if who in whose), Spend())
+        return sum((hold for who, hold in self._held.values() if who in whose), spent)
+
     def _everyone(self) -> set[int | None]:
         return {*self._books.spent, *(attempt for attempt, _ in self._held.values())}
 
     def _account(self, level: Level, name: str, budget: Budget, attempts: Iterable[int | None]) -> Account:
-        whose = set(attempts)
-        spent = sum((took for who, took in self._books.spent.items() if who in whose), Spend())
-        held = sum((hold for who, hold in self._held.values() if who in whose), Spend())
         extended = self._books.extended.get((level, name), {})
-        return Account(level, name, limits_of(budget), spent + held, extended)
+        return Account(level, name, limits_of(budget), self._taken(attempts), extended)
 
     async def permit(self, payer: Payer, call: Call) -> Permit | Over:
         """Hold what `call` takes at most on every level, or say which has no room; both are in the log."""

@@ -139,6 +139,10 @@ class BudgetedModels:
         """For what is not the loop: its calls are no steps, and cost like any other."""
         return self._budgeted(self._models.role("code"), INSIDE)
 
+    def spent(self, attempt: int | None, *, held: bool = True) -> Spend:
+        """What an attempt has spent, or the run beside its attempts, with what is `held` for calls under way."""
+        return self._purse.spent(attempt, held=held)
+
     def window(self, name: str) -> int | None:
         return self._models.window(name)
 

@@ -13,6 +13,7 @@ from cloister.core.commands import Command, Computer
 from cloister.core.diagnosis import Diagnosis, Weakening
 from cloister.core.errors import UserError
 from cloister.core.text import decode
+from cloister.feedback.configuration import stands_in
 from cloister.feedback.excerpt import around
 from cloister.feedback.versions import WHOLE, Version, versions
 from cloister.feedback.weakening import CONFIGURATION, may_matter, weakenings
@@ -20,9 +21,13 @@ from cloister.feedback.weakening import CONFIGURATION, may_matter, weakenings
 _BASE = "refs/cloister/base"
 _SECONDS = 30.0
 _FILES = 300
+"""How many are compared at a time."""
+_COMPARED = 3_000
 _DIFF_BYTES = 8_388_608
 _FILE_BYTES = 524_288
 _PLACES = 16
+_TOO_MUCH = Weakening("tests", "configuration", detail="more of them was changed than can be compared")
+"""Else what matters could be hidden behind what does not."""
 _MATCHER_DIRECTORIES = (".github", ".cloister")
 _MATCHER_FILES = 16
 
@@ -45,21 +50,28 @@ async def weakened_tests(computer: Computer) -> tuple[Weakening, ...]:
     listed = await computer.run(
         _git("diff", "--name-only", "--no-ext-diff", "--no-renames", "-z", _BASE, "--")
     )
+    if listed.exited.killed is not None:
+        return (_TOO_MUCH,)
     if not listed.ok:
         return ()
     found: list[Version] = []
-    wanted = [name for name in _names(listed.out) if may_matter(name)][:_FILES]
-    if wanted:
+    wanted = [name for name in _names(listed.out) if may_matter(name)]
+    whole = len(wanted) <= _COMPARED
+    for start in range(0, len(wanted) if whole else 0, _FILES):
         # As text whatever the files or their attributes say: what git takes for binary it would not show.
         options = ("--text", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", WHOLE)
-        shown = await computer.run(_git("diff", *options, _BASE, "--", *wanted))
+        shown = await computer.run(_git("diff", *options, _BASE, "--", *wanted[start : start + _FILES]))
+        whole = whole and shown.ok
         found.extend(versions(decode(shown.out)))
     others = await computer.run(_git("ls-files", "-z", "--others", "--exclude-standard"))
-    for name in _names(others.out):
-        if name.rpartition("/")[2] in CONFIGURATION and len(found) < _FILES:
-            text = await _text(computer, name)
-            found.append(Version(name, None, text))
-    return weakenings(found)
+    loose = [name for name in _names(others.out) if _decides(name)]
+    whole = whole and others.exited.killed is None and len(loose) <= _FILES
+    found += [Version(name, None, await _text(computer, name)) for name in loose[:_FILES]]
+    return weakenings(found) if whole else (_TOO_MUCH, *weakenings(found))
+
+
+def _decides(name: str) -> bool:
+    return name.rpartition("/")[2] in CONFIGURATION or stands_in(name) is not None
 
 
 async def problem_matchers(computer: Computer) -> tuple[bytes, ...]:

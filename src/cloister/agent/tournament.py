@@ -14,14 +14,17 @@ _CLASS: dict[str, int] = {"green": 0, "unproven": 1, "red": 2, "budget": 2, "fai
 
 _ORDER: tuple[Outcome, ...] = ("green", "unproven", "red", "budget", "failed", "stopped")
 
-_FIELDS = (
-    ("red", "still red"),
-    ("new", "new failures"),
-    ("weakened", "weakened tests"),
-    ("lines", "changed lines"),
-    ("dollars", "dollars"),
-    ("tokens", "tokens"),
-)
+_WORDS = {
+    "red": "still red",
+    "new": "new failures",
+    "weakened": "weakened tests",
+    "lines": "changed lines",
+    "dollars": "dollars",
+    "tokens": "tokens",
+}
+
+_DECIDES = ("outcome", "red", "new", "weakened", "outcome", "lines", "dollars", "tokens")
+"""What each part of `_evidence` is about."""
 
 
 def unmet(found: Comparison) -> int:
@@ -82,12 +85,15 @@ def _evidence(one: Score) -> tuple[float, ...]:
 
 def _because(one: Score, other: Score) -> Score:
     """`one` with the first thing in which it differs from `other`, in words."""
-    why = f"the same evidence as attempt {other.attempt}"
-    if one.outcome != other.outcome:
+    decided = next(
+        (n for n, (a, b) in enumerate(zip(_evidence(one), _evidence(other), strict=True)) if a != b), None
+    )
+    name = None if decided is None else _DECIDES[decided]
+    if name is None:
+        why = f"the same evidence as attempt {other.attempt}"
+    elif name == "outcome":
         why = f"{one.outcome}, attempt {other.attempt} {other.outcome}"
-    for name, words in _FIELDS:
-        mine, theirs = getattr(one, name), getattr(other, name)
-        if one.outcome == other.outcome and mine != theirs:
-            why = f"{words}: {mine:,}, attempt {other.attempt} {theirs:,}"
-            break
+    else:
+        mine, theirs = getattr(one, name) or 0, getattr(other, name) or 0
+        why = f"{_WORDS[name]}: {mine:,}, attempt {other.attempt} {theirs:,}"
     return msgspec.structs.replace(one, why=why)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import assert_never
 
 from cloister.cli import branching, facts
+from cloister.cli.at_work import AtWork
 from cloister.cli.excerpt import Excerpt, excerpt
 from cloister.cli.minding import Minding, minding
 from cloister.cli.pieces import IDLE, Fragment, Line, Piece, Status, seconds
@@ -92,8 +93,13 @@ class Renderer:
         self._streamed: dict[int, str] = {}
         self._noted: e.Phase | None = None
         self._inherited = 0
+        self._at_work = AtWork()
 
     def feed(self, item: e.Event | e.Delta) -> tuple[Piece, ...]:
+        pieces = self._pieces(item)
+        return self._at_work.over(pieces, item) if self._many else pieces
+
+    def _pieces(self, item: e.Event | e.Delta) -> tuple[Piece, ...]:
         match item:
             case e.Event():
                 self._events.append(item)
@@ -114,7 +120,6 @@ class Renderer:
         self._streamed[delta.attempt] = before + delta.text
         if self._many:
             # Several attempts talk at once: whole lines only, when the reply is complete.
-            yield Status(f"attempt {delta.attempt} writes")
             return
         text = delta.text if before else delta.text.lstrip("\n")
         if text:
@@ -169,7 +174,9 @@ class Renderer:
             case e.BaseFixed():
                 yield from facts.base(body.commit, body.branch, body.note)
             case e.SandboxOpened():
-                yield facts.opened(body)
+                # That of an attempt is isolated as the first one, which was told in full.
+                own = self._many and body.attempt is not None
+                yield Line(f"· [{body.attempt}] sandbox {body.sandbox}", "dim") if own else facts.opened(body)
             case e.SandboxClosed():
                 yield Line(f"· sandbox {body.sandbox} closed: {one_line(body.reason, 200)}", "dim")
             case e.ChecksChosen():
@@ -210,7 +217,8 @@ class Renderer:
     def _talk(self, body: _Talk) -> Iterator[Piece]:
         match body:
             case e.AttemptStarted():
-                yield Line(f"· {self._mark(body.attempt)}model {one_line(body.model, 200)}", "dim")
+                warm = "" if body.temperature is None else f" at {body.temperature:g}"
+                yield Line(f"· {self._mark(body.attempt)}model {one_line(body.model, 200)}{warm}", "dim")
             case e.PromptReceived():
                 yield Line(f"» {one_line(body.who, 40)}: {one_line(body.text, self._width)}", "head")
             case e.ModelReplied():
@@ -257,7 +265,8 @@ class Renderer:
                 yield from self._announce(body.attempt, body.call)
                 if body.effect == "deny" or not body.call:
                     why = one_line(body.rule, 200)
-                    yield Line(f"  ⊘ refused by the policy: {one_line(body.action, 120)} ({why})", "warn")
+                    what = f"refused by the policy: {one_line(body.action, 120)} ({why})"
+                    yield Line(f"{self._mark(body.attempt)}  ⊘ {what}", "warn")
             case e.AskRaised():
                 yield from self._ask(event, body)
             case e.AskAnswered():

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from cloister.cli.run_file import BudgetWish, RunFile
+from cloister.cli.run_file import RunFile
 from cloister.cli.speak import typed
-from cloister.core.attempts import AttemptWish
+from cloister.core.attempts import AttemptWish, read_attempts
 from cloister.core.errors import UserError
 from cloister.core.limits import PROMPT_BYTES
-from cloister.core.records import Budget, NewRun, RunRule, Tier, check_new_run
+from cloister.core.records import BudgetWish, NewRun, RunRule, Tier, check_new_run
 from cloister.core.text import one_line
 
 if TYPE_CHECKING:
@@ -24,9 +24,12 @@ _SCRIPT = "script:"
 _HERE = Path()
 _NO_FILE = RunFile()
 _WISH = re.compile(
-    r"(model|temperature|share|hint)=((?<=hint=).+|.+?)(?:,(?=(?:model|temperature|share|hint)=)|$)",
+    r"(model|temperature|share|hint)=((?<=hint=).*|.*?)(?:,(?=(?:model|temperature|share|hint)=)|$)",
     re.DOTALL,
 )
+_UNKNOWN = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+"""Is refused where it is read, as in a file."""
+_NUMBERS = ("temperature", "share")
 
 
 class Asked(NamedTuple):
@@ -56,9 +59,7 @@ class Asked(NamedTuple):
 
 def new_run(asked: Asked, settings: "Settings", file: RunFile = _NO_FILE) -> NewRun:
     """The request, checked as far as the caller's side can: what was typed counts before `file`. Raises `UserError`."""
-    attempts = tuple(attempt_wish(typed(text)) for text in asked.attempts) or tuple(
-        msgspec.structs.replace(wish, model=model_name(wish.model, file.home)) for wish in file.attempts
-    )
+    attempts = _attempts(asked, file)
     count = asked.n if asked.n != 1 or asked.attempts else file.n
     new = NewRun(
         prompt=_prompt(asked.prompt) if asked.prompt else file.prompt,
@@ -70,7 +71,7 @@ def new_run(asked: Asked, settings: "Settings", file: RunFile = _NO_FILE) -> New
         n=count,
         tier=asked.tier if asked.tier != "auto" else file.tier,
         template=asked.template if asked.template != "default" else file.template,
-        budget=_budget(asked, settings.file.budget, file.budget, max(1, count, len(attempts))),
+        budget=_budget(asked, file.budget).instead_of(settings.file.budget, max(1, count, len(attempts))),
         allow_hosts=asked.allow_hosts or file.allow_hosts,
         attempts=attempts,
         first_green=asked.first_green or file.first_green,
@@ -84,41 +85,49 @@ def new_run(asked: Asked, settings: "Settings", file: RunFile = _NO_FILE) -> New
     return new
 
 
-def _budget(asked: Asked, usual: Budget, wish: BudgetWish, together: int) -> Budget:
-    """What is usual is so for one attempt; what was typed or written is for all of them together."""
-    steps = wish.steps if asked.steps is None else asked.steps
-    tokens = wish.tokens if asked.tokens is None else asked.tokens
-    seconds = wish.seconds if asked.seconds is None else asked.seconds
-    dollars = wish.dollars if asked.dollars is None else asked.dollars
-    return Budget(
-        steps=usual.steps * together if steps is None else steps,
-        tokens=usual.tokens * together if tokens is None else tokens,
-        seconds=usual.seconds if seconds is None else seconds,
-        dollars=usual.dollars if dollars is None else dollars,
+def _budget(asked: Asked, wish: BudgetWish) -> BudgetWish:
+    """What was typed counts before what was written."""
+    return BudgetWish(
+        steps=wish.steps if asked.steps is None else asked.steps,
+        tokens=wish.tokens if asked.tokens is None else asked.tokens,
+        seconds=wish.seconds if asked.seconds is None else asked.seconds,
+        dollars=wish.dollars if asked.dollars is None else asked.dollars,
     )
 
 
-def attempt_wish(text: str) -> AttemptWish:
-    """`model=M,temperature=T,share=S,hint=…`, each at most once; a hint goes on to the end. Raises `UserError`."""
-    fields: dict[str, str] = {}
+def _attempts(asked: Asked, file: RunFile) -> tuple[AttemptWish, ...]:
+    """Those that were typed, or else those of the file; a script is a file of whoever named it."""
+    typed_ones = read_attempts([attempt_fields(typed(text)) for text in asked.attempts])
+    home = _HERE if typed_ones else file.home
+    return tuple(
+        msgspec.structs.replace(wish, model=model_name(wish.model, home))
+        for wish in typed_ones or file.attempts
+    )
+
+
+def attempt_fields(text: str) -> dict[str, object]:
+    """`model=M,temperature=T,share=S,hint=…`, each at most once, as a file or a request would have them; a hint goes
+    on to the end. Raises `UserError` (`bad_attempt`).
+    """
+    fields: dict[str, object] = {}
     rest = text
     while rest:
-        found = _WISH.match(rest)
+        found = _WISH.match(rest) or _UNKNOWN.fullmatch(rest)
         if found is None or found[1] in fields:
             raise UserError(
                 "bad_attempt",
                 f"An attempt is written as model=M,temperature=T,share=S,hint=TEXT, not {one_line(text, 80)!r}.",
             )
-        fields[found[1]] = found[2]
+        fields[found[1]] = _number(found[2]) if found[1] in _NUMBERS else found[2]
         rest = rest[found.end() :]
+    return fields
+
+
+def _number(text: str) -> float | str:
     try:
-        return msgspec.convert(
-            {**fields, "model": model_name(fields.get("model"))}, AttemptWish, strict=False
-        )
-    except msgspec.ValidationError as error:
-        raise UserError(
-            "bad_attempt", f"The attempt {one_line(text, 80)!r} is not understood: {error}."
-        ) from None
+        return float(text)
+    except ValueError:
+        return text  # refused where it is read, too
 
 
 def repository(name: str, home: Path = _HERE) -> str:

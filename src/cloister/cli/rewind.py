@@ -18,12 +18,12 @@ def rewind(
 ) -> None:
     """Let a run go on from an earlier save point; one that is finished is forked there."""
     from cloister.core.events import RewindRequested, RunFinished
-    from cloister.runs.tree import point_at
+    from cloister.runs.tree import rewindable
 
     settings = settings_of(ctx)
     with open_log(settings) as log:
         events = log.events(log.resolve(run))
-    point_at(events, to)
+    rewindable(events, to)
     if isinstance(events[-1].body, RunFinished):
         from cloister.cli.fork import fork
 

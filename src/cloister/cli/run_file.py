@@ -5,20 +5,11 @@ from pathlib import Path
 
 import msgspec
 
-from cloister.core.attempts import AttemptWish
+from cloister.core.attempts import AttemptWish, read_attempts
 from cloister.core.errors import UserError
-from cloister.core.records import RunRule, Tier
+from cloister.core.records import BudgetWish, RunRule, Tier
 
 _BYTES = 1_048_576
-
-
-class BudgetWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What of the usual budget is to be another."""
-
-    steps: int | None = None
-    tokens: int | None = None
-    seconds: float | None = None
-    dollars: float | None = None
 
 
 class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,6 +49,7 @@ def read_run_file(path: Path) -> RunFile:
         table = tomllib.loads(data.decode())
         if "home" in table:
             raise msgspec.ValidationError("Object contains unknown field `home`")
+        attempts = read_attempts(table.pop("attempts", ()))
         found = msgspec.convert(table, RunFile)
     except UnicodeDecodeError:
         raise UserError("bad_run_file", f"{path} is not UTF-8 text.") from None
@@ -65,4 +57,6 @@ def read_run_file(path: Path) -> RunFile:
         raise UserError("bad_run_file", f"{path} is not valid TOML: {error}.") from None
     except msgspec.ValidationError as error:
         raise UserError("bad_run_file", f"{path} describes no run: {error}.") from None
-    return msgspec.structs.replace(found, home=path.expanduser().absolute().parent)
+    except UserError as error:
+        raise UserError("bad_run_file", f"{path} describes no run: {error.message}") from None
+    return msgspec.structs.replace(found, attempts=attempts, home=path.expanduser().absolute().parent)

@@ -124,9 +124,11 @@ def _model(name: str) -> Line:
 def _next(view: RunView) -> Iterator[Line]:
     if view.branch is None:
         yield _fact("next", f"cloister log {view.id}")
-        return
-    yield _fact("next", f"cloister diff {view.id}")
-    if view.delivered_to is None:
-        yield Line(f"            cloister apply {view.id}")
     else:
-        yield Line(f"            git switch {shlex.quote(one_line(view.branch, 120))}")
+        yield _fact("next", f"cloister diff {view.id}")
+        if view.delivered_to is None:
+            yield Line(f"            cloister apply {view.id}")
+        else:
+            yield Line(f"            git switch {shlex.quote(one_line(view.branch, 120))}")
+    if len(view.attempts) > 1:
+        yield Line(f"            cloister tree {view.id}   shows all attempts")

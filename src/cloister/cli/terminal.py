@@ -51,6 +51,11 @@ def terminal_size() -> tuple[int, int]:
     return max(1, min(1_000, size.lines)), max(1, min(1_000, size.columns))
 
 
+def columns(elsewhere: int) -> int:
+    """How wide the terminal is; `elsewhere` where nobody looks at one."""
+    return terminal_size()[1] if is_terminal(1) else elsewhere
+
+
 @contextmanager
 def raw(descriptor: int, *, wanted: bool) -> Generator[None]:
     """Keys go through as they are, where `wanted`; the terminal is as before when the block ends, however it ends."""

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from cloister.runs.tree import NodeView, PointView, TreeView
 
 
+_REASON = 100
+"""What is shown of why an attempt was forked or ended."""
+
+
 def tree(ctx: typer.Context, run: RunName, as_json: AsJson = False) -> None:
     """Show a run's attempts, where each was forked, and the save points to fork from. Needs no server."""
     from cloister.runs.tree import tree as fold
@@ -22,30 +26,52 @@ def tree(ctx: typer.Context, run: RunName, as_json: AsJson = False) -> None:
 
         put_json(found)
         return
-    for line in tree_lines(found):
+    from cloister.cli.terminal import columns
+
+    for line in tree_lines(found, columns(10_000)):
         print(line)
 
 
-def tree_lines(found: "TreeView") -> Iterator[str]:
-    """The tree as text; children stand below their parent."""
+def tree_lines(found: "TreeView", columns: int) -> Iterator[str]:
+    """The tree as text, at most so many columns wide; children stand below their parent."""
     origin = found.forked_from
     yield f"{found.run}" + (f"  goes on from event {origin.seq} of {origin.run}" if origin else "")
     if found.inherited:
-        yield f"│ inherited  {_points(found.inherited)}"
+        yield from _listed("│ inherited  ", "│            ", found.inherited, columns)
     roots = [node for node in found.nodes if node.parent is None]
     for place, node in enumerate(roots):
-        yield from _branch(found, node, "", last=place + 1 == len(roots))
+        yield from _branch(found, node, "", columns, last=place + 1 == len(roots))
 
 
-def _branch(found: "TreeView", node: "NodeView", indent: str, *, last: bool) -> Iterator[str]:
-    yield f"{indent}{'└─' if last else '├─'} {_head(found, node)}"
+def _branch(found: "TreeView", node: "NodeView", indent: str, columns: int, *, last: bool) -> Iterator[str]:
+    from cloister.core.text import one_line
+
+    head = f"{indent}{'└─' if last else '├─'} {_head(found, node)}"
+    why = one_line(node.reason or node.ended or "", _REASON)
+    beside = len(head) + 2 + len(why) <= columns
+    yield f"{head}  {why}".rstrip() if beside else head
     children = [child for child in found.nodes if child.parent == node.attempt]
     below = indent + ("   " if last else "│  ")
     bar = "│" if children else " "
-    if node.points:
-        yield f"{below}{bar} saved  {_points(node.points)}"
+    if not beside:
+        yield f"{below}{bar} {one_line(why, max(20, columns - len(below) - 2))}"
+    yield from _listed(f"{below}{bar} saved  ", f"{below}{bar}        ", node.points, columns)
     for place, child in enumerate(children):
-        yield from _branch(found, child, below, last=place + 1 == len(children))
+        yield from _branch(found, child, below, columns, last=place + 1 == len(children))
+
+
+def _listed(first: str, then: str, points: "tuple[PointView, ...]", columns: int) -> Iterator[str]:
+    """Save points in as many lines as it takes."""
+    lines: list[list[str]] = []
+    room = 0
+    for text in _points(points):
+        room -= len(text) + 2
+        if room < 0 or not lines:
+            lines.append([])
+            room = columns - len(first) - len(text)
+        lines[-1].append(text)
+    for place, line in enumerate(lines):
+        yield (then if place else first) + "  ".join(line)
 
 
 def _head(found: "TreeView", node: "NodeView") -> str:
@@ -59,11 +85,10 @@ def _head(found: "TreeView", node: "NodeView") -> str:
     where = "" if node.at is None else f"  from {point}"
     cost = f"  {node.tokens:,} tokens" if node.tokens else ""
     cost += f", ${node.dollars:.4f}" if node.dollars is not None else ""
-    why = node.reason if node.reason else node.ended
-    return f"attempt {node.attempt} {state}{won}{where}{model}{cost}  {one_line(why or '', 100)}".rstrip()
+    return f"attempt {node.attempt} {state}{won}{where}{model}{cost}"
 
 
-def _points(points: "tuple[PointView, ...]") -> str:
+def _points(points: "tuple[PointView, ...]") -> list[str]:
     """`17 (3 red)`: the number to fork from, and how far from green it is. Those that changed nothing are left out."""
     shown: list[str] = []
     commit = None
@@ -71,4 +96,4 @@ def _points(points: "tuple[PointView, ...]") -> str:
         if point.commit != commit:
             shown.append(f"{point.seq}" + (f" ({point.red} red)" if point.red is not None else ""))
         commit = point.commit
-    return "  ".join(shown)
+    return shown

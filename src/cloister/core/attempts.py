@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from cloister.core import limits
+from cloister.core.describe import describe
+from cloister.core.errors import UserError
 from cloister.core.ids import RunId
 
 if TYPE_CHECKING:
@@ -74,6 +76,20 @@ def parse_search(text: str) -> Search | None:
     return Search("beam", int(found[1])) if found and int(found[1]) <= limits.ATTEMPTS else None
 
 
+class _Attempts(msgspec.Struct, frozen=True):
+    """The part of a request that is about attempts, named as it is there."""
+
+    attempts: tuple[AttemptWish, ...]
+
+
+def read_attempts(found: object) -> tuple[AttemptWish, ...]:
+    """The `attempts` of a request that were written as plain data. Raises `UserError` (`bad_attempt`)."""
+    try:
+        return msgspec.convert({"attempts": found}, _Attempts).attempts
+    except msgspec.ValidationError as error:
+        raise UserError("bad_attempt", describe(error)) from None
+
+
 def wishes(new: "NewRun") -> tuple[AttemptWish, ...]:
     """One for each attempt that a run begins with."""
     return new.attempts or (AttemptWish(),) * new.n
@@ -98,10 +114,12 @@ def part_of(budget: "Budget", part: float) -> "Budget":
 def check_attempts(new: "NewRun") -> str | None:
     """Why the attempts asked for cannot be made, as one sentence; None when they can."""
     if new.attempts and new.n not in (1, len(new.attempts)):
-        return f"{len(new.attempts)} attempts are described and {new.n} asked for: leave --n out."
+        return f"{len(new.attempts)} attempts are described and {new.n} asked for: leave n out."
     if len(new.attempts) > limits.ATTEMPTS:
         return f"Attempts must be between 1 and {limits.ATTEMPTS}, not {len(new.attempts)}."
     for wish in new.attempts:
+        if wish.model is not None and not wish.model.strip():
+            return "The model of an attempt is empty: leave it out to have the run's."
         if not (math.isfinite(wish.share) and 0 < wish.share <= 1_000_000):
             return "The share of an attempt is a number greater than 0."
         if wish.temperature is not None and not 0 <= wish.temperature <= 2:

@@ -146,10 +146,13 @@ DIFF_BYTES = 4_194_304
 """What is shown of one diff."""
 
 ENDPOINT_CALLS = 16
-"""Requests of programs inside to the run's model at a time."""
+"""Requests of programs in one sandbox to their model at a time."""
 
 ENDPOINT_FAILURES = 500
-"""Calls of programs inside that may fail at the provider; then nothing more is asked for them."""
+"""Calls of programs in one sandbox that may fail at the provider; then nothing more is asked for them."""
 
 ENDPOINT_BODY_BYTES = 33_554_432
 """One request of a program inside to the run's model; pictures are in it."""
+
+ENDPOINT_HELD_BYTES = 67_108_864
+"""All requests of one sandbox that are served at a time."""

@@ -36,6 +36,24 @@ class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """US dollars, by the prices that are known; None sets no limit."""
 
 
+class BudgetWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What of the usual budget is to be another."""
+
+    steps: int | None = None
+    tokens: int | None = None
+    seconds: float | None = None
+    dollars: float | None = None
+
+    def instead_of(self, usual: Budget, attempts: int) -> Budget:
+        """What is usual is so for one attempt; what was asked for is for all of them together."""
+        return Budget(
+            steps=usual.steps * attempts if self.steps is None else self.steps,
+            tokens=usual.tokens * attempts if self.tokens is None else self.tokens,
+            seconds=usual.seconds if self.seconds is None else self.seconds,
+            dollars=usual.dollars if self.dollars is None else self.dollars,
+        )
+
+
 class Patience(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """After how many turns without progress an attempt counts as stuck; 0 never."""
 

@@ -3,11 +3,11 @@
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from signal import SIGKILL
-from subprocess import DEVNULL, PIPE
+from subprocess import DEVNULL
 
 import anyio
+
+from cloister.processes._spawn import begin, ending
 
 
 class Failed(Exception):
@@ -32,33 +32,23 @@ async def output(
 ) -> bytes:
     """What a program prints. Raises `Failed`; whatever happens, its group is gone afterwards."""
     try:
-        process = await anyio.open_process(
-            list(argv),
-            stdin=DEVNULL,
-            stdout=PIPE,
-            stderr=DEVNULL,
-            cwd="/",
-            env={**inherited(), **(more_env or {})},
-            start_new_session=True,
+        process = await begin(
+            argv, stdin=DEVNULL, stderr=DEVNULL, cwd="/", env={**inherited(), **(more_env or {})}
         )
     except OSError as error:
         raise Failed(f"{argv[0]} cannot be started: {error.strerror}") from None
     out = bytearray()
     try:
-        with anyio.fail_after(seconds):
-            if process.stdout is not None:
-                async for data in process.stdout:
-                    out += data
-                    if len(out) > limit_bytes:
-                        raise Failed(f"{argv[0]} printed more than {limit_bytes:,} bytes")
-            code = await process.wait()
+        async with ending(process):
+            with anyio.fail_after(seconds):
+                if process.stdout is not None:
+                    async for data in process.stdout:
+                        out += data
+                        if len(out) > limit_bytes:
+                            raise Failed(f"{argv[0]} printed more than {limit_bytes:,} bytes")
+                code = await process.wait()
     except TimeoutError:
         raise Failed(f"{argv[0]} took longer than {seconds:g} seconds") from None
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, SIGKILL)
-        with anyio.CancelScope(shield=True):
-            await process.aclose()
     if code != 0:
         raise Failed(f"{argv[0]} ended with status {code}")
     return bytes(out)

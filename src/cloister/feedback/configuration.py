@@ -25,6 +25,15 @@ _SHRUGS = re.compile(r"\|\| *(?:true|:|exit 0)|; *(?:true|exit 0)|^\s*@?-|\bexit
 _TARGET = re.compile(r"^(test|tests|check|verify)\s*::?(?!=)")
 
 
+_STANDS_IN = re.compile(
+    r"^(?:src/|lib/|tests?/)?(unittest|doctest|pytest|_pytest|pluggy|iniconfig|nose2?|argparse|ast|copy|dataclasses|difflib|dis|gettext|"
+    r"heapq|inspect|linecache|locale|opcode|pprint|runpy|signal|textwrap|token|tokenize|traceback)"
+    r"(?:/__init__)?\.(?:py|pyc|(?:[\w.-]+\.)?so)$"
+)
+"""Where Python finds a module before the one of that name that runs the tests, or that this one needs to begin."""
+_PACKAGED = re.compile(r"(?:^|/)node_modules/(\.bin|@jest|jest[\w-]*|vitest|@vitest|mocha|ava|tap)/")
+
+
 class _Package(msgspec.Struct):
     scripts: dict[str, object] = {}
     jest: msgspec.Raw = msgspec.Raw(b"")
@@ -33,8 +42,22 @@ class _Package(msgspec.Struct):
     ava: msgspec.Raw = msgspec.Raw(b"")
 
 
+def stands_in(path: str) -> str | None:
+    """The runner of tests, or the part of one, in whose place a file of this name would work."""
+    found = _STANDS_IN.search(path) or _PACKAGED.search(path)
+    return found[1] if found else None
+
+
 def configuration(version: Version) -> Iterator[Weakening]:
     """Whether fewer tests run, or less comes of them, for what was changed in this file."""
+    other = stands_in(version.path)
+    if (
+        other is not None
+        and version.after is not None
+        and (version.before is None or "node_modules" in version.path)
+    ):
+        yield Weakening(version.path, "configuration", detail=f"it takes the place of {other}")
+        return
     name = version.path.rpartition("/")[2]
     before, after = version.before or "", version.after or ""
     if name in ("conftest.py", "sitecustomize.py", "usercustomize.py"):

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 
 from cloister.core.diagnosis import Weakening
 from cloister.feedback import tests_python, tests_text
-from cloister.feedback.configuration import configuration
+from cloister.feedback.configuration import configuration, stands_in
 from cloister.feedback.versions import Version
 
-KEPT = 200
+KEPT = 2_000
 _TEST_PLACE = re.compile(
     r"(?:^|/)(?:tests?|__tests__|spec|specs|testdata|__snapshots__|fixtures|golden)/", re.IGNORECASE
 )
@@ -30,14 +30,24 @@ def weakenings(changed: Sequence[Version]) -> tuple[Weakening, ...]:
     for version in changed:
         found.extend(configuration(version))
         found.extend(_tests(version))
-    return tuple(dict.fromkeys(found))[:KEPT]
+    # What decides which tests run comes first: it counts whatever else there is.
+    every = sorted(dict.fromkeys(found), key=lambda one: one.how != "configuration")
+    if len(every) > KEPT:
+        every[KEPT - 1 :] = [
+            Weakening("tests", "configuration", detail=f"{len(every):,} of them are less than they were")
+        ]
+    return tuple(every)
 
 
 def may_matter(path: str) -> bool:
     """Whether a changed file of this name is worth reading at all."""
     name = path.rpartition("/")[2]
     return bool(
-        _TEST_FILE.search(path) or _TEST_PLACE.search(path) or path.endswith(".rs") or name in CONFIGURATION
+        _TEST_FILE.search(path)
+        or _TEST_PLACE.search(path)
+        or path.endswith(".rs")
+        or name in CONFIGURATION
+        or stands_in(path)
     )
 
 

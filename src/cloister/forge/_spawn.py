@@ -3,7 +3,6 @@
 import os
 import resource
 import shutil
-import signal
 import socket
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -14,6 +13,7 @@ import anyio.abc
 import msgspec
 
 from cloister.core.errors import HostError, OutsideError
+from cloister.processes._spawn import begin, ending, kill_group
 
 _READ_BYTES = 65_536
 _ERROR_BYTES = 65_536
@@ -73,29 +73,21 @@ async def _started(
     _check_program(spec)
     who = spec.who
     try:
-        process = await anyio.open_process(
+        process = await begin(
             spec.argv,
             stdin=stdin if isinstance(stdin, int) else stdin.fileno(),
             stdout=stdout if isinstance(stdout, int) else stdout.fileno(),
-            stderr=PIPE,
             cwd="/",
             env=spec.env,
-            start_new_session=True,  # also: no terminal that ssh could ask on
             pass_fds=fds,
             user=who.uid if who else None,
             group=who.gid if who else None,
-            extra_groups=() if who else None,
         )
     except OSError as error:
         raise HostError("git_failed", f"git cannot be started on this machine: {error.strerror}.") from None
-    try:
+    async with ending(process):
         _limit_memory(process, spec.memory_bytes)
         yield process
-    finally:
-        _kill(process)
-        with anyio.CancelScope(shield=True):
-            await process.wait()
-            await process.aclose()
 
 
 def _limit_memory(process: anyio.abc.Process, limit: int | None) -> None:
@@ -103,14 +95,6 @@ def _limit_memory(process: anyio.abc.Process, limit: int | None) -> None:
     try:
         if limit is not None:
             resource.prlimit(process.pid, resource.RLIMIT_DATA, (limit, limit))
-    except ProcessLookupError:
-        return
-
-
-def _kill(process: anyio.abc.Process) -> None:
-    """Kill what is left of the group, also after the leader's own end."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
         return
 
@@ -178,9 +162,9 @@ async def _to_end(process: anyio.abc.Process, stdin: bytes | None, limit_bytes: 
             tasks.start_soon(_feed, process, stdin)
         out, cut = await _collect(process.stdout, limit_bytes)
         if cut:
-            _kill(process)
+            kill_group(process)
         code = await process.wait()
-        _kill(process)  # a descendant that holds a pipe open would keep us here
+        kill_group(process)  # a descendant that holds a pipe open would keep us here
     return Result(code, out, b"".join(err), cut)
 
 
@@ -199,7 +183,7 @@ async def converse(server: Spec, client: Spec, url_at: int) -> Result:
             theirs.close()  # so that the client sees the server's end
             result = await run(msgspec.structs.replace(client, argv=argv), fds=(ours.fileno(),))
             ours.close()
-            _kill(process)
+            kill_group(process)
             assert process.stderr is not None  # noqa: S101 - we asked for a pipe
             await _drain(process.stderr, err)
     return msgspec.structs.replace(result, err=b"".join(err) + result.err)

@@ -22,6 +22,7 @@ _STATUS: dict[str, Literal["added", "modified", "deleted", "renamed"]] = {
     "D": "deleted",
     "R": "renamed",
 }
+_HUNK = re.compile(rb"^@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@", re.MULTILINE)
 _DIFF = ("diff-tree", "-r", "--find-renames", "--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty")
 
 
@@ -115,6 +116,20 @@ async def files(bare: Path, base: str, commit: str) -> tuple[FileChange, ...]:
     raw = await in_bare(bare, *_DIFF, "--raw", "--numstat", "-z", "--end-of-options", base, commit)
     fields = must(raw, "compare the change with its base").split(b"\0")
     return tuple(sorted(_parse(fields), key=lambda change: change.path))
+
+
+async def lines(bare: Path, base: str, commit: str) -> int:
+    """How many lines `commit` adds and removes. What git takes for binary counts as text: a stray byte makes nothing smaller."""
+    counted = sum(file.added + file.removed for file in await files(bare, base, commit))
+    made = await in_bare(
+        bare,
+        *(*_DIFF, "--patch", "--text", "--unified=0", "--end-of-options", base, commit),
+        limit_bytes=limits.DIFF_BYTES,
+    )
+    if made.cut:
+        return counted + limits.DIFF_BYTES
+    hunks = _HUNK.finditer(must(made, "compare the change with its base"))
+    return sum(int(number or b"1") for hunk in hunks for number in hunk.groups())
 
 
 def _parse(fields: list[bytes]) -> list[FileChange]:

@@ -7,7 +7,7 @@ reaches the host, only packed objects do (`workspace.py`).
 import os
 import pwd
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -95,14 +95,14 @@ def _configured(settings: dict[str, str]) -> dict[str, str]:
     return env
 
 
-def own_env() -> dict[str, str]:
-    """The environment on repositories of ours: no configuration but what is written above."""
-    return {"PATH": _path(), **_OWN, **_ALWAYS, **_configured(_SETTINGS)}
+def own_env(known: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment on repositories of ours: of what is `known` (None: ours) the path, and what is written above."""
+    return {"PATH": _path(known), **_OWN, **_ALWAYS, **_configured(_SETTINGS)}
 
 
-def person_env() -> dict[str, str]:
+def person_env(known: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment for talking to a URL, where a person's own configuration and credentials are needed."""
-    kept = _spawn.inherited().items()
+    kept = (_spawn.inherited() if known is None else known).items()
     env = {key: value for key, value in kept if key in _KEPT_GIT or not key.startswith("GIT_")}
     return {**env, **_ALWAYS, **_configured(_SETTINGS)}
 
@@ -119,8 +119,8 @@ def checkout_env(who: Who | None, filters: Sequence[str] = ()) -> dict[str, str]
     return {"PATH": _path(), "HOME": _home(who), **_ALWAYS, **_configured(settings)}
 
 
-def _path() -> str:
-    return _spawn.inherited().get("PATH", os.defpath)
+def _path(known: Mapping[str, str] | None = None) -> str:
+    return (_spawn.inherited() if known is None else known).get("PATH", os.defpath)
 
 
 def _home(who: Who) -> str:
@@ -165,10 +165,10 @@ async def without_filters(checkout: Checkout, *args: str) -> Result:
     return await _spawn.run(msgspec.structs.replace(spec, env=checkout_env(checkout.who, names)))
 
 
-async def to_remote(bare: Path, *args: str) -> Result:
-    """git on a bare repository of ours that talks to a URL with the person's own credentials."""
+async def to_remote(bare: Path, *args: str, known: Mapping[str, str] | None = None) -> Result:
+    """git on a bare repository of ours that talks to a URL with the credentials of the person whose environment is `known`."""
     spec = _bare_spec(bare, args, limits.FETCH_SECONDS)
-    return await _spawn.run(msgspec.structs.replace(spec, env=person_env()))
+    return await _spawn.run(msgspec.structs.replace(spec, env=person_env(known)))
 
 
 async def copy_in(checkout: Checkout, commit: str, bare: Path, ref: str) -> Result:

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from anyio import to_thread
@@ -25,10 +26,14 @@ _NAMES_TRIED = 99
 class PlainGit:
     """Implements `Forge` for paths and for URLs without any forge's API."""
 
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        """URLs are asked with this environment: None is our own, with whatever credentials and proxies it names."""
+        self._environment = environment
+
     async def fetch(self, repo: str, ref: str | None, into: Path) -> Base:
         _check_text(repo, ref)
         if is_url(repo):
-            return await _fetch_url(repo, ref, into)
+            return await _fetch_url(repo, ref, into, self._environment)
         checkout = await to_thread.run_sync(find_checkout, repo)
         return await _fetch_checkout(checkout, ref, into)
 
@@ -186,11 +191,11 @@ def _count_entries(listing: bytes) -> int:
     return count
 
 
-async def _fetch_url(url: str, ref: str | None, into: Path) -> Base:
+async def _fetch_url(url: str, ref: str | None, into: Path, known: Mapping[str, str] | None) -> Base:
     shown = without_userinfo(url)
     await host_git.ensure_bare(into)
-    source, branch = await _name_at(url, ref, into)
-    fetched = await host_git.to_remote(into, *host_git.FETCH, "--", url, f"+{source}:{BASE_REF}")
+    source, branch = await _name_at(url, ref, into, known)
+    fetched = await host_git.to_remote(into, *host_git.FETCH, "--", url, f"+{source}:{BASE_REF}", known=known)
     if not fetched.ok and host_git.is_oid(source):
         raise _unknown(shown, source)
     if not fetched.ok:
@@ -201,12 +206,14 @@ async def _fetch_url(url: str, ref: str | None, into: Path) -> Base:
     return Base(host_git.oid(commit.out), branch)
 
 
-async def _name_at(url: str, ref: str | None, into: Path) -> tuple[str, str | None]:
+async def _name_at(
+    url: str, ref: str | None, into: Path, known: Mapping[str, str] | None
+) -> tuple[str, str | None]:
     """The full name of `ref` at `url`, and the branch that it is."""
     if ref is not None and host_git.is_oid(ref):
         return ref, None
     wanted = ("HEAD",) if ref is None else (f"refs/heads/{ref}", f"refs/tags/{ref}", ref)
-    listed = await host_git.to_remote(into, "ls-remote", "--symref", "--", url, *wanted)
+    listed = await host_git.to_remote(into, "ls-remote", "--symref", "--", url, *wanted, known=known)
     shown = without_userinfo(url)
     if not listed.ok:
         raise _fetch_failed(shown, listed)

@@ -8,7 +8,6 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from subprocess import PIPE
 
 import anyio
 import anyio.abc
@@ -16,6 +15,7 @@ import msgspec
 
 from cloister.core.errors import HostError, OutsideError, UserError
 from cloister.core.text import one_line
+from cloister.processes._spawn import begin, ending
 
 START_SECONDS = 180.0
 """Reading a gigabyte from a slow disk."""
@@ -90,24 +90,20 @@ async def pip_download(package: str, folder: Path, options: tuple[str, ...]) -> 
 
 
 @asynccontextmanager
-async def serving(order: Order, log: Path) -> AsyncGenerator[Serving]:
-    """Start it and wait until it can be asked. Raises `UserError` (`no_extra`), `HostError` (`local_model_failed`)."""
+async def serving(order: Order, log: Path, program: Path = _PROGRAM) -> AsyncGenerator[Serving]:
+    """Start it and wait until it can be asked. Raises `UserError` (`no_extra`), `HostError` (`local_model_failed`).
+
+    `program` is what serves it: told what to serve on its standard input, it says there where it does.
+    """
     if importlib.util.find_spec("xllamacpp") is None:
         raise UserError("no_extra", "Local models need llama.cpp: pip install 'cloister[local]'.")
     key = secrets.token_urlsafe(24)
     with log.open("wb") as errors:
         # Isolated and with nothing of our environment: it needs no keys of ours.
-        process = await anyio.open_process(
-            [sys.executable, "-I", str(_PROGRAM)], stdin=PIPE, stdout=PIPE, stderr=errors, env={}, cwd="/"
-        )
-    try:
+        process = await begin([sys.executable, "-I", str(program)], stderr=errors, env={}, cwd="/")
+    async with ending(process):
         url = await _started(process, order, key, log)
         yield Serving(url + "/v1", key, process)
-    finally:
-        with anyio.CancelScope(shield=True):
-            if process.returncode is None:
-                process.kill()
-            await process.aclose()
 
 
 async def _started(process: anyio.abc.Process, order: Order, key: str, log: Path) -> str:

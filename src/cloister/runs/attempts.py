@@ -10,6 +10,7 @@ from anyio.abc import TaskGroup
 from cloister.agent.budgeted import BudgetedModels
 from cloister.agent.loop import Workplace, work
 from cloister.agent.progress import progress
+from cloister.agent.search import unspent
 from cloister.core.attempts import AttemptWish, shared, wishes
 from cloister.core.diagnosis import Comparison
 from cloister.core.errors import Bug, CloisterError, Fenced, SandboxLost, sole
@@ -26,7 +27,7 @@ from cloister.core.events import (
 from cloister.core.history import effective
 from cloister.core.journal import Journal
 from cloister.core.lineage import root_of
-from cloister.core.records import Outcome
+from cloister.core.records import Budget, Outcome
 from cloister.feedback.asked import asked
 from cloister.feedback.compare import compare
 from cloister.runs.attempt_journal import AttemptJournal
@@ -73,6 +74,7 @@ class Attempts:
 
     async def run(self) -> tuple[AttemptEnded, ...]:
         """Run them all to their ends; returns those, by number. What the log knows is not done again."""
+        self._course.inside.shut(None)  # what began before the attempts did is nobody's from here on
         known = [*range(len(self._wishes)), *self._growth.forked()]
         todo = [number for number in known if self._ended(number) is None]
         async with anyio.create_task_group() as tasks:
@@ -118,17 +120,24 @@ class Attempts:
 
     async def _attempt(self, tasks: TaskGroup, number: int, gate: _Gate | None) -> None:
         with self._at_work[number] as scope:
-            if self._first_green() is None:
+            if (why := self._needless(number)) is not None:
+                self._stop(number, why)
+            else:
                 await self._guarded(tasks, number, gate)
         if gate is not None:
             gate.arrive(number)
         if scope.cancelled_caught or self._ended(number) is None:
-            winner = self._first_green()
-            why = self._stopped.get(number) or f"Attempt {winner} was proven first."
-            await self._end(number, "stopped", why)
+            await self._end(number, "stopped", self._stopped.get(number) or self._needless(number) or "")
         del self._at_work[number]
         self._stop_the_rest()
         self._idle.set()
+
+    def _needless(self, number: int) -> str | None:
+        """Why it need not work, as the log has it: also what was decided and not yet done when somebody crashed."""
+        winner, back = self._first_green(), self._growth.left_behind(number)
+        if winner is not None:
+            return _proven_first(winner)
+        return back and back.reason
 
     def _first_green(self) -> int | None:
         """The attempt that makes all others needless."""
@@ -142,7 +151,7 @@ class Attempts:
         if winner is not None:
             for number in list(self._at_work):
                 if number != winner:
-                    self._stop(number, f"Attempt {winner} was proven first.")
+                    self._stop(number, _proven_first(winner))
 
     def _stop(self, number: int, why: str) -> None:
         self._stopped.setdefault(number, why)
@@ -198,10 +207,19 @@ class Attempts:
             at=fork and fork.at_seq,
             temperature=wish.temperature,
             hint=fork.hint if fork else wish.hint,
-            budget=fork.budget if fork else shared(self._course.request.budget, self._wishes)[number],
+            budget=fork.budget if fork else self._share(number),
         )
         await self._journal.append(started, *self._left_out(started, models))
         return started
+
+    def _share(self, number: int) -> Budget:
+        """Its part of what the run had left when the attempts began."""
+        whole = self._course.request.budget
+        if self._alone:
+            return whole
+        before = self._course.models.spent(None)
+        left = unspent(whole, before.steps, before.tokens, before.dollars)
+        return shared(left, self._wishes)[number]
 
     def _left_out(self, started: AttemptStarted, models: BudgetedModels) -> tuple[ModelSwitched, ...]:
         """A note for each model that would come before or after its own and cannot be asked here."""
@@ -248,31 +266,35 @@ class Attempts:
         course, number = self._course, begun.attempt
         budget = begun.budget or course.request.budget
         searching = course.request.search is not None
-        await work(
-            Workplace(
-                attempt=number,
-                journal=journal,
-                computer=sandbox,
-                models=models.of(number, budget),
-                policy=self._means.run_policy(course.request),
-                budget=budget,
-                files=SavedFiles(sandbox, course, number),
-                prove=partial(self._places.prove, number),
-                base=course.base,
-                checks=course.checks,
-                baseline=course.baseline,
-                ask_seconds=self._means.ask_seconds,
-                patience=self._means.patience,
-                escalate=partial(self._escalate, tasks) if searching else None,
-                asked=asked(
-                    course.request.prompt, course.baseline, course.request.checks, course.request.asked
-                ),
-                cpus=self._means.quota.cpus,
+        paying = models.of(number, budget)
+        inside = paying.for_programs_inside()
+        with course.inside.paid(sandbox.info.id, number, inside):
+            await work(
+                Workplace(
+                    attempt=number,
+                    journal=journal,
+                    computer=sandbox,
+                    models=paying,
+                    policy=self._means.run_policy(course.request),
+                    budget=budget,
+                    files=SavedFiles(sandbox, course, number),
+                    prove=partial(self._places.prove, number, inside),
+                    base=course.base,
+                    checks=course.checks,
+                    baseline=course.baseline,
+                    ask_seconds=self._means.ask_seconds,
+                    patience=self._means.patience,
+                    escalate=partial(self._escalate, tasks) if searching else None,
+                    asked=asked(
+                        course.request.prompt, course.baseline, course.request.checks, course.request.asked
+                    ),
+                    cpus=self._means.quota.cpus,
+                )
             )
-        )
 
     async def _escalate(self, tasks: TaskGroup, stuck: Stuck) -> Answer:
         """A stuck attempt is gone on with from the best save points, if the search finds any."""
+        self._course.inside.shut(stuck.attempt)
         forks = await self._growth.search(stuck, frozenset(self._at_work))
         for fork in forks:
             if fork.attempt not in self._at_work and self._ended(fork.attempt) is None:
@@ -309,3 +331,7 @@ class Attempts:
         course = self._course
         found: Comparison = so_far.comparison or compare(course.baseline, course.baseline)
         await self._journal.append(AttemptEnded(number, outcome, reason, so_far.commit or course.base, found))
+
+
+def _proven_first(winner: int) -> str:
+    return f"Attempt {winner} was proven first."

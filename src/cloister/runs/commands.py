@@ -141,8 +141,12 @@ class Background:
 class Commands:
     """The background commands of this data directory, those of the past included. Made by `open_commands`."""
 
-    def __init__(self, directory: Path, owner: OwnerId, tasks: TaskGroup) -> None:
+    def __init__(
+        self, directory: Path, owner: OwnerId, tasks: TaskGroup, kept: int = limits.COMMANDS_KEPT
+    ) -> None:
+        """`kept` is how many of those that are over are remembered."""
         self._directory = directory
+        self._kept = kept
         self._owner = owner
         self._tasks = tasks
         self._all: dict[CommandId, Background] = {}
@@ -245,7 +249,7 @@ class Commands:
             (each.record for each in self._all.values() if each.record.state != "running"),
             key=lambda record: record.started_at,
         )
-        for record in over[: max(0, len(over) + 1 - limits.COMMANDS_KEPT)]:
+        for record in over[: max(0, len(over) + 1 - self._kept)]:
             del self._all[record.id]
             await to_thread.run_sync(_remove, self._directory / record.id)
 
@@ -314,11 +318,14 @@ def _remove(home: Path) -> None:
 
 @asynccontextmanager
 async def open_commands(
-    directory: Path, owner: OwnerId, owner_lives: Callable[[OwnerId], bool]
+    directory: Path,
+    owner: OwnerId,
+    owner_lives: Callable[[OwnerId], bool],
+    kept: int = limits.COMMANDS_KEPT,
 ) -> AsyncGenerator[Commands]:
     """The registry; leaving the block ends every command in it."""
     async with anyio.create_task_group() as tasks:
-        commands = Commands(directory, owner, tasks)
+        commands = Commands(directory, owner, tasks, kept)
         await commands.load(owner_lives)
         try:
             yield commands

@@ -9,7 +9,7 @@ import msgspec
 from cloister.agent.progress import progress
 from cloister.core.diagnosis import Comparison
 from cloister.core.errors import UserError
-from cloister.core.events import AttemptEnded, AttemptForked, AttemptStarted, Event, ModelReplied
+from cloister.core.events import AttemptForked, AttemptStarted, Event, ModelReplied
 from cloister.core.history import effective
 from cloister.core.ids import RunId
 from cloister.core.lineage import seen_by
@@ -18,6 +18,7 @@ from cloister.forge import change
 from cloister.forge.between import diff_of_diffs
 from cloister.runs.kept import bare_repository, check_kept
 from cloister.runs.result import attempt_commit, base_commit, result_commit
+from cloister.runs.tree import ended
 from cloister.runs.view import fold
 
 
@@ -77,7 +78,12 @@ def parse_subject(text: str) -> tuple[str, int | None]:
 
 
 async def compare_runs(data_dir: Path, a: Subject, b: Subject, now: float) -> Compared:
-    """Raises `UserError` (`no_such_attempt`)."""
+    """Raises `UserError` (`no_such_attempt`, `same_twice`)."""
+    if a.name == b.name:
+        raise UserError(
+            "same_twice",
+            f"Both sides are {a.name}: name two runs, or two attempts of one as RUN/0 and RUN/1.",
+        )
     left, left_diff = await _side(data_dir, a, now)
     right, right_diff = await _side(data_dir, b, now)
     found = ""
@@ -150,5 +156,5 @@ def _seconds(events: Sequence[Event], number: int, now: float) -> float:
     start = next(
         (e.at for e in own if isinstance(e.body, AttemptStarted | AttemptForked | ModelReplied)), now
     )
-    end = next((e.at for e in own if isinstance(e.body, AttemptEnded)), now)
-    return max(0.0, end - start)
+    over = ended(events, number)
+    return max(0.0, (over.at if over else now) - start)

@@ -48,6 +48,7 @@ from cloister.model.api import Models
 from cloister.runs.allowed_models import AllowedModels
 from cloister.runs.attempts import Attempts
 from cloister.runs.forking import copy_files, inheritance
+from cloister.runs.inside import Inside
 from cloister.runs.kept import bare_repository, check_kept
 from cloister.runs.means import Means
 from cloister.runs.places import Course
@@ -129,6 +130,7 @@ class _Conductor:
         self._journal = journal
         self._run = run
         self._bare = bare_repository(means.data_dir, run)
+        self._inside = Inside()
 
     async def guarded(self) -> RunFinished | Fenced:
         """Run it; whatever goes wrong becomes the reason of the run's end."""
@@ -226,13 +228,14 @@ class _Conductor:
             template = await self._template(admitted.request, report)
         await self._journal.append(PhaseStarted("create"))
         started = anyio.current_time()
-        opening = self._means.open(admitted.request, template.name, self._journal, models)
+        opening = self._means.open(admitted.request, template.name, self._journal, self._inside.model)
         async with opening as sandbox:
             opened = SandboxOpened(sandbox.info.id, sandbox.info.isolation, template=template.name)
             await self._journal.append(PhaseEnded("create", anyio.current_time() - started), opened)
             # `auto` is known only now, and nothing is in the sandbox yet.
             check_allowed(self._means.policy, tier=sandbox.info.isolation.tier)
-            yield sandbox, template
+            with self._inside.paid(sandbox.info.id, None, models.for_programs_inside()):
+                yield sandbox, template
         await self._journal.append(SandboxClosed(sandbox.info.id, "the run has what it needs"))
 
     async def _template(self, request: NewRun, report: Report) -> Built:
@@ -266,6 +269,7 @@ class _Conductor:
             base=base.commit,
             bare=self._bare,
             models=models,
+            inside=self._inside,
             checks=checks,
             baseline=baseline,
             template=template.name,

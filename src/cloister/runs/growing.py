@@ -9,10 +9,9 @@ from cloister.core import limits
 from cloister.core.attempts import parse_search
 from cloister.core.escalation import Stuck
 from cloister.core.events import (
+    AttemptEnded,
     AttemptForked,
     AttemptStarted,
-    ModelReplied,
-    ModelSpent,
     RewindRequested,
     StuckNoticed,
 )
@@ -55,7 +54,10 @@ class Growth:
             if known:
                 return known
             wanted = plan(
-                search, self._tree(stuck.attempt, at_work), stuck.attempt, self._left(stuck.attempt)
+                search,
+                self._tree(stuck.attempt, at_work),
+                stuck.attempt,
+                self._left(stuck.attempt, held=True),
             )
             evidence = one_line(stuck.evidence, 400)
             number = self._next()
@@ -99,15 +101,40 @@ class Growth:
             if number != fork.attempt and any(p.seq == fork.at_seq for p in save_points(events, number))
         )
 
+    def left_behind(self, number: int) -> AttemptForked | None:
+        """The rewinding that made attempt `number` needless, which may have been recorded just before a crash."""
+        forks = (e.body for e in self._journal.events if isinstance(e.body, AttemptForked))
+        asked = (fork for fork in forks if fork.asked is not None and number < fork.attempt)
+        return next((fork for fork in asked if self.beyond(fork, {number})), None)
+
     def _rewound(self, asked: int, body: RewindRequested, number: int) -> AttemptForked | None:
         events = self._journal.events
         for attempt in attempts_of(events):
             for point in save_points(events, attempt):
                 if point.seq == body.to and number < limits.SEARCH_NODES:
-                    budget = self._left(attempt)
+                    # A call under way is cut off, and what is held for it comes back.
+                    left = self._left(attempt, held=False)
+                    budget = self._less_what_went_on(left, attempt, point.seq)
                     reason = f"Rewound to event {body.to} by {body.who}."
                     return AttemptForked(number, attempt, point.seq, reason, budget, "", asked=asked)
         return None
+
+    def _less_what_went_on(self, left: Budget, attempt: int, back_to: int) -> Budget:
+        """`left` without what those took that went on in the place of `attempt`, or may still take."""
+        events = self._journal.events
+        ended = {e.body.attempt for e in events if isinstance(e.body, AttemptEnded)}
+        for fork in (e.body for e in events if isinstance(e.body, AttemptForked)):
+            if attempt != (fork.parent if fork.stuck is None else fork.stuck):
+                continue
+            given = fork.budget
+            if fork.attempt in ended or any(p.seq == back_to for p in save_points(events, fork.attempt)):
+                rest = self._left(fork.attempt, held=False)
+                rest = self._less_what_went_on(rest, fork.attempt, back_to)
+                dollars = (given.dollars or 0.0) - (rest.dollars or 0.0)
+                left = unspent(left, given.steps - rest.steps, given.tokens - rest.tokens, dollars)
+            else:
+                left = unspent(left, given.steps, given.tokens, given.dollars or 0.0)
+        return left
 
     def _next(self) -> int:
         return max((*attempts_of(self._journal.events), -1)) + 1
@@ -138,8 +165,8 @@ class Growth:
         base = SavePoint(0, 0, course.base, None)
         return Tree(nodes, base, compare(course.baseline, course.baseline).red, taken)
 
-    def _left(self, attempt: int) -> Budget:
-        """What an attempt was given and did not spend, nor those that went on in its place."""
+    def _left(self, attempt: int, *, held: bool) -> Budget:
+        """What an attempt was given and did not spend."""
         events = self._journal.events
         given = next(
             (
@@ -149,18 +176,8 @@ class Growth:
             ),
             None,
         )
-        steps = tokens = 0
-        dollars = 0.0
-        for event in events:
-            match event.body:
-                case ModelReplied() as body if body.attempt == attempt:
-                    steps, tokens = steps + 1, tokens + body.usage.total
-                    dollars += body.cost or 0.0
-                case ModelSpent() as body if body.attempt == attempt:
-                    tokens, dollars = tokens + body.usage.total, dollars + (body.cost or 0.0)
-                case _:
-                    pass
-        return unspent(given or self._course.request.budget, steps, tokens, dollars)
+        took = self._course.models.spent(attempt, held=held)
+        return unspent(given or self._course.request.budget, took.steps, took.tokens, took.dollars)
 
 
 _ANOTHER_WAY = (

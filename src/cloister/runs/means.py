@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 
 from cloister.agent.budget import Ledger, Purse
-from cloister.agent.budgeted import BudgetedModels
 from cloister.agent.provenance import Provenance
 from cloister.core import limits
 from cloister.core.budget_tree import BudgetTree
@@ -80,18 +79,18 @@ class Means:
         return (*self.policy, run_layer(request))
 
     def open(
-        self, request: NewRun, template: str, journal: Journal, models: BudgetedModels
+        self, request: NewRun, template: str, journal: Journal, model: endpoint.AskedModel
     ) -> AbstractAsyncContextManager[Sandbox]:
         """A sandbox of one run with a door of its own; what that decides is in the run's log.
 
-        Programs inside may speak to the run's model through it, and the run pays.
+        Programs inside may speak to `model` through it, which pays.
         """
 
         async def record(sandbox: SandboxId, body: DoorEvent) -> None:
             await journal.append(body)
 
         repository = Repository.of(request.repo, branch_name(request.prompt, journal.events[0].run))
-        inside = {endpoint.HOST: endpoint.Endpoint(lambda _: models.for_programs_inside()).serve}
+        inside = {endpoint.HOST: endpoint.Endpoint(model).serve}
         read = Provenance(None, journal)
         outfit = self.doorway.outfit(
             self.run_policy(request), record, repository, inside, lambda: read.untrusted

@@ -15,6 +15,8 @@ from cloister.core.journal import Journal
 from cloister.core.records import NewRun
 from cloister.core.text import decode
 from cloister.forge import workspace
+from cloister.model.api import Model
+from cloister.runs.inside import Inside
 from cloister.runs.means import Means
 from cloister.sandbox.api import Sandbox
 
@@ -28,6 +30,7 @@ class Course:
     base: str
     bare: Path
     models: BudgetedModels
+    inside: Inside
     checks: tuple[str, ...]
     baseline: tuple[Diagnosis, ...]
     template: str = "default"
@@ -92,10 +95,13 @@ class Places:
         """Bring the files of `commit` in."""
         await workspace.restore(sandbox, self.course.bare, self.course.base, commit)
 
-    async def prove(self, attempt: int, commit: str, known: tuple[Diagnosis, ...]) -> tuple[Diagnosis, ...]:
+    async def prove(
+        self, attempt: int, inside: Model, commit: str, known: tuple[Diagnosis, ...]
+    ) -> tuple[Diagnosis, ...]:
         """The checks on `commit` in a sandbox like the one in which the baseline was taken.
 
         `known` is what they said of the same files before; a test that is red only here is tried once more.
+        Programs in it speak to `inside`, which the attempt pays.
         """
 
         def show(check: str, stream: Stream, data: bytes) -> None:
@@ -104,12 +110,14 @@ class Places:
         async with self._open() as sandbox:
             await self.restore(sandbox, commit)
             course, cpus = self.course, self.means.quota.cpus
-            return await run_checks(sandbox, course.checks, "proof", show, baseline=known, cpus=cpus)
+            with course.inside.paid(sandbox.info.id, attempt, inside):
+                return await run_checks(sandbox, course.checks, "proof", show, baseline=known, cpus=cpus)
 
     @asynccontextmanager
     async def _open(self) -> AsyncGenerator[Sandbox]:
         course = self.course
-        async with self.means.open(course.request, course.template, self.journal, course.models) as sandbox:
+        inside = course.inside.model
+        async with self.means.open(course.request, course.template, self.journal, inside) as sandbox:
             yield sandbox
 
     async def _opened(self, sandbox: Sandbox, attempt: int) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from cloister.core import limits
 from cloister.core.attempts import ForkedFrom, Score
 from cloister.core.budget import dollars_of
 from cloister.core.errors import UserError
@@ -88,10 +89,10 @@ def tree(events: Sequence[Event]) -> TreeView:
 
 
 def _node(events: Sequence[Event], number: int, points: Sequence[SavePoint]) -> NodeView:
+    over = ended(events, number)
     bodies = [e.body for e in events if getattr(e.body, "attempt", None) == number]
     fork = next((body for body in bodies if isinstance(body, AttemptForked)), None)
     started = next((body for body in bodies if isinstance(body, AttemptStarted)), None)
-    ended = next((body for body in bodies if isinstance(body, AttemptEnded)), None)
     began = next(e.seq for e in events if e.body is bodies[0])
     return NodeView(
         attempt=number,
@@ -100,12 +101,30 @@ def _node(events: Sequence[Event], number: int, points: Sequence[SavePoint]) -> 
         reason=fork and fork.reason,
         model=started and started.model,
         temperature=started and started.temperature,
-        outcome=ended and ended.outcome,
-        ended=ended and ended.reason,
+        outcome=over and over.outcome,
+        ended=over and over.reason,
         points=tuple(_point(point) for point in points if point.seq > began),
         tokens=sum(body.usage.total for body in bodies if isinstance(body, ModelReplied | ModelSpent)),
         dollars=dollars_of(events, number),
     )
+
+
+class Over(msgspec.Struct, frozen=True):
+    """The end of an attempt."""
+
+    at: float
+    """Unix seconds."""
+    outcome: Outcome
+    reason: str
+
+
+def ended(events: Sequence[Event], attempt: int) -> Over | None:
+    """How an attempt ended: by itself, or cut off by the end of the run; None while it works."""
+    for event in events:
+        if isinstance(event.body, AttemptEnded) and event.body.attempt == attempt:
+            return Over(event.at, event.body.outcome, event.body.reason)
+    last = events[-1]
+    return Over(last.at, "stopped", last.body.reason) if isinstance(last.body, RunFinished) else None
 
 
 def _point(point: SavePoint) -> PointView:
@@ -135,9 +154,25 @@ def point_at(events: Sequence[Event], seq: int | None) -> tuple[int, SavePoint]:
         near = ", ".join(str(known) for known in sorted(found, key=lambda known: abs(known - seq))[:3])
         raise UserError(
             "no_save_point",
-            f"Event {seq} of run {run} is no save point: the nearest are {near}; `cloister tree {run}` lists them all.",
+            f"Event {seq} of run {run} is no save point: the nearest are {near}; `cloister tree {run} --json` lists them all.",
         )
     return found[seq]
+
+
+def rewindable(events: Sequence[Event], to: int) -> SavePoint:
+    """The save point to which a run can go back, itself or in a fork.
+
+    Raises `UserError` (`no_save_point`, `too_many_attempts`).
+    """
+    _, point = point_at(events, to)
+    if len(attempts_of(events)) >= limits.SEARCH_NODES and not isinstance(events[-1].body, RunFinished):
+        run = events[0].run
+        raise UserError(
+            "too_many_attempts",
+            f"Run {run} has {limits.SEARCH_NODES} attempts, which is as many as there may be: "
+            f"`cloister fork {run} --at {to}` goes on in a run of its own.",
+        )
+    return point
 
 
 def _furthest(events: Sequence[Event], found: dict[int, tuple[int, SavePoint]]) -> tuple[int, SavePoint]:

@@ -417,6 +417,7 @@ def _seconds(draft: _Draft, now: float) -> float:
 
 
 def _attempt_views(draft: _Draft) -> tuple[AttemptView, ...]:
+    cut_off = draft.finished  # what had no end of its own ended with the run
     return tuple(
         AttemptView(
             attempt=number,
@@ -425,8 +426,8 @@ def _attempt_views(draft: _Draft) -> tuple[AttemptView, ...]:
             usage=attempt.usage,
             commit=attempt.commit,
             comparison=attempt.comparison,
-            outcome=attempt.ended.outcome if attempt.ended else None,
-            reason=attempt.ended.reason if attempt.ended else None,
+            outcome=attempt.ended.outcome if attempt.ended else cut_off and "stopped",
+            reason=attempt.ended.reason if attempt.ended else cut_off and cut_off.reason,
             parent=attempt.parent,
             at=attempt.at,
             temperature=attempt.temperature,

@@ -1,8 +1,6 @@
 """The only file of this package that starts processes on the host."""
 
-import os
 import resource
-import signal
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -13,6 +11,7 @@ import msgspec
 from anyio.abc import ByteReceiveStream, ByteSendStream, Process
 
 from cloister.core.errors import Bug, HostError
+from cloister.processes._spawn import begin, ending
 
 CAPTURE_BYTES = 16_777_216
 """Largest output, per stream, that `capture` keeps; a program that prints more is killed."""
@@ -44,36 +43,15 @@ async def spawn(
 
     `env` replaces the environment; `pass_fds` stay open in it under the same numbers. Raises `HostError` (`no_program`) when it cannot be started.
     """
-    process: Process | None = None
     try:
-        # Whoever is cancelled just now must not lose sight of a process that has begun.
-        with anyio.CancelScope(shield=True):
-            process = await anyio.open_process(
-                list(argv),
-                stdin=stdin,
-                stdout=stdout,
-                stderr=PIPE,
-                env=env,
-                cwd=cwd,
-                start_new_session=True,
-                pass_fds=pass_fds,
-            )
+        process = await begin(argv, env=env, cwd=cwd, stdin=stdin, stdout=stdout, pass_fds=pass_fds)
     except OSError as error:
         raise HostError(
             "no_program",
             f"{argv[0]} cannot be started: {error.strerror or error}; install it or fix its path.",
         ) from error
-    if process is None:
-        raise Bug("A process neither began nor failed to.")
-    try:
+    async with ending(process):
         yield process
-    finally:
-        with anyio.CancelScope(shield=True):
-            # The group outlives its leader when the program left children behind; a group id is not
-            # given to anyone else while it has members.
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.aclose()
 
 
 def pipes(process: Process) -> tuple[ByteSendStream, ByteReceiveStream, ByteReceiveStream]:

@@ -31,24 +31,21 @@ def source_dir() -> Path:
     return packaged if packaged.is_dir() else here.parents[3] / "guest"
 
 
-async def guest_binary(cache_dir: Path) -> Path:
+async def guest_binary(cache_dir: Path, search: str | None = None) -> Path:
     """The program that is PID 1 inside, built if it is not in `cache_dir` yet."""
-    return await build("guest", cache_dir)
+    return await build("guest", cache_dir, search)
 
 
-async def build(program: Program, cache_dir: Path) -> Path:
+async def build(program: Program, cache_dir: Path, search: str | None = None) -> Path:
     """Compile `program` into `cache_dir/PROGRAM-HASH` unless it is there. Safe to interrupt and to run twice.
 
-    Raises `HostError` with code `no_compiler` or `no_guest_sources`.
+    The compiler is looked for on `search`, a path like `PATH`, which is what None means. Raises `HostError` with
+    code `no_compiler` or `no_guest_sources`.
     """
-    return await _build_from(source_dir(), program, cache_dir)
-
-
-async def _build_from(sources_dir: Path, program: Program, cache_dir: Path) -> Path:
-    sources, target = await anyio.to_thread.run_sync(partial(_plan, sources_dir, program, cache_dir))
+    sources, target = await anyio.to_thread.run_sync(partial(_plan, source_dir(), program, cache_dir))
     if await anyio.Path(target).is_file():
         return target
-    compiler = await anyio.to_thread.run_sync(shutil.which, "cc")
+    compiler = await anyio.to_thread.run_sync(partial(shutil.which, "cc", path=search))
     if compiler is None:
         raise HostError("no_compiler", f"There is no C compiler (cc) on this machine: {NO_COMPILER}.")
     await anyio.Path(cache_dir).mkdir(parents=True, exist_ok=True)

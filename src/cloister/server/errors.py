@@ -8,6 +8,7 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException
 from litestar.exceptions.http_exceptions import RequestEntityTooLarge
 
+from cloister.core.describe import describe
 from cloister.core.errors import CloisterError, Fenced, HostError, OutsideError, SandboxLost, UserError, sole
 
 logger = logging.getLogger(__name__)
@@ -22,6 +23,7 @@ _CONFLICT = {
     "run_removed",
     "task_id_taken",
     "template_in_use",
+    "too_many_attempts",
 }
 _HTTP_CODES = {
     400: ("bad_request", "The request is not valid."),
@@ -62,21 +64,6 @@ def respond(_request: Request[Any, Any, Any], error: Exception) -> Response[Prob
     """Litestar's way to ask for `problem`."""
     status, body = problem(error)
     return Response(body, status_code=status, media_type="application/json")
-
-
-def describe(error: msgspec.MsgspecError) -> str:
-    """Where a record is wrong and what was expected there. Values that the client sent are not repeated."""
-    message, _, path = str(error).partition(" - at ")
-    if not isinstance(error, msgspec.ValidationError):
-        return f"The request is not JSON: {message}."
-    where = path.strip("`") or "$"
-    if message.startswith(("Expected", "Object missing required field")):
-        return f"At {where}: {message}."
-    if message.startswith("Object contains unknown field"):
-        return f"At {where}: there is a field that is not known here."
-    if message.startswith("Invalid enum value"):
-        return f"At {where}: the value is not one of those allowed."
-    return f"At {where}: the value is not valid."
 
 
 def _own_status(error: CloisterError) -> int:

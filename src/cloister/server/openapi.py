@@ -13,7 +13,6 @@ from litestar.openapi.spec import Components, SecurityScheme
 from cloister import __version__
 from cloister.core.commands import Entry
 from cloister.core.events import Event
-from cloister.core.records import NewRun
 from cloister.runs.api import RunRow
 from cloister.runs.audit.entry import AuditEntry
 from cloister.runs.audit.receipt import Receipt
@@ -48,7 +47,6 @@ RECORDS = (
     BudgetReport,
     Entry,
     Event,
-    NewRun,
     PoolInfo,
     Problem,
     Receipt,
@@ -72,6 +70,7 @@ RECORDS = (
     process.NewCommand,
     runs.Admitted,
     runs.Answer,
+    runs.RunWish,
     runs.Say,
     runs.UseModel,
     sandboxes.Exec,

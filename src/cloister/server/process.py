@@ -13,9 +13,10 @@ from msgspec import Meta
 
 from cloister.core import limits
 from cloister.core.commands import WORK_DIR, Command, Exited, Output, Process, Pty, User
+from cloister.core.describe import describe
 from cloister.core.errors import UserError
 from cloister.sandbox.api import Sandbox
-from cloister.server.errors import Problem, describe
+from cloister.server.errors import Problem
 from cloister.server.sandboxes import SandboxName, Seconds, argv_of
 from cloister.server.wire import NORMAL, TRY_LATER, Ending, Part, Socket, Sockets, Wire, converse
 

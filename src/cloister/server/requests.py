@@ -8,8 +8,8 @@ import msgspec
 from litestar import Request
 from litestar.datastructures import State
 
+from cloister.core.describe import describe
 from cloister.core.errors import HostError, UserError
-from cloister.server.errors import describe
 
 Result = TypeVar("Result")
 

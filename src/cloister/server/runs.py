@@ -1,6 +1,6 @@
 """Routes of runs: ask for one, look at it, speak to it."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from litestar import MediaType, Response, get, post
@@ -10,7 +10,7 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 
 from cloister.core.events import Event
 from cloister.core.ids import RunId
-from cloister.core.records import NewRun, Origin
+from cloister.core.records import Budget, BudgetWish, NewRun, Origin
 from cloister.runs.api import RunRow
 from cloister.runs.view import RunView
 from cloister.server.callers import Caller
@@ -28,6 +28,18 @@ After = Annotated[int, QueryParameter(ge=0, le=SEQ_MAX, description="Only events
 Attempt = Annotated[
     int | None, QueryParameter(ge=0, le=1_000_000, description="Only what this attempt did and inherited.")
 ]
+
+
+class RunWish(NewRun, frozen=True, forbid_unknown_fields=True):
+    """A request for a run, of whose budget only what differs from the usual one is said."""
+
+    budget: BudgetWish = BudgetWish()  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def new_run(self, usual: Budget) -> NewRun:
+        """The request with all of its budget."""
+        said: dict[str, Any] = {name: getattr(self, name) for name in self.__struct_fields__}
+        said["budget"] = self.budget.instead_of(usual, max(1, self.n, len(self.attempts)))
+        return NewRun(**said)
 
 
 class Admitted(msgspec.Struct, frozen=True):
@@ -69,10 +81,10 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     },
 )
 async def new_run(
-    data: JSONBody[NewRun], app: NamedDependency["App"], caller: NamedDependency[Caller]
+    data: JSONBody[RunWish], app: NamedDependency["App"], caller: NamedDependency[Caller]
 ) -> Response[Admitted]:
     caller.must_be("operator")
-    run, made = await app.submit(data, caller.name, caller.role)
+    run, made = await app.submit(data.new_run(app.settings.file.budget), caller.name, caller.role)
     return Response(Admitted(run, made), status_code=201 if made else 200)
 
 

@@ -6,11 +6,12 @@ import msgspec
 from litestar import websocket
 from litestar.di import NamedDependency
 
+from cloister.core.describe import describe
 from cloister.core.errors import CloisterError, UserError
 from cloister.core.events import Event
 from cloister.core.ids import RunId
 from cloister.server.callers import Caller
-from cloister.server.errors import describe, problem
+from cloister.server.errors import problem
 from cloister.server.runs import SEQ_MAX, Answer, Run
 from cloister.server.wire import NORMAL, Ending, Part, Socket, Sockets, Wire, converse
 

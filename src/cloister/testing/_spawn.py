@@ -1,16 +1,21 @@
 """Starts the plain host processes of the fakes. For tests only: nothing here isolates anything."""
 
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
-import anyio
-import anyio.abc
+from anyio.abc import Process
+
+from cloister.processes._spawn import begin, ending
 
 
-async def start(argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> anyio.abc.Process:
-    """A process in its own session, so that its whole group can be signalled."""
-    return await anyio.open_process(argv, cwd=cwd, env=env, start_new_session=True)
+@asynccontextmanager
+async def started(argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> AsyncGenerator[Process]:
+    """A process in its own session, so that its whole group can be signalled; it is gone after the block."""
+    process = await begin(argv, cwd=cwd, env=env)
+    async with ending(process):
+        yield process
 
 
 def output_of(argv: Sequence[str], cwd: Path, env: Mapping[str, str], stdin: bytes = b"") -> bytes:

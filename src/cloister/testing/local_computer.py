@@ -10,7 +10,7 @@ import signal as signals
 import stat
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Generator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path, PurePosixPath
 
 import anyio
@@ -54,15 +54,18 @@ class LocalComputer:
             raise UserError("no_pty", "A local computer has no terminals: leave `pty` out.")
         env = {"PATH": _PATH, "HOME": str(self._root), "LANG": "C.UTF-8", **command.env}
         began = time.monotonic()
-        try:
-            process = await _spawn.start(command.argv, self._host_path(command.cwd), env)
-        except (FileNotFoundError, NotADirectoryError):
-            raise UserError("not_found", f"There is no program {command.argv[0]}.") from None
-        except PermissionError:
-            raise UserError("denied", f"{command.argv[0]} is not executable.") from None
-        send, receive = anyio.create_memory_object_stream[Output](16)
-        local = LocalProcess(process, command, began, receive)
-        try:
+        async with AsyncExitStack() as stack:
+            try:
+                process = await stack.enter_async_context(
+                    _spawn.started(command.argv, self._host_path(command.cwd), env)
+                )
+            except (FileNotFoundError, NotADirectoryError):
+                raise UserError("not_found", f"There is no program {command.argv[0]}.") from None
+            except PermissionError:
+                raise UserError("denied", f"{command.argv[0]} is not executable.") from None
+            send, receive = anyio.create_memory_object_stream[Output](16)
+            stack.callback(receive.close)
+            local = LocalProcess(process, command, began, receive)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_pump, "out", process.stdout, send.clone())
                 tasks.start_soon(_pump, "err", process.stderr, send.clone())
@@ -70,12 +73,6 @@ class LocalComputer:
                 send.close()
                 yield local
                 tasks.cancel_scope.cancel()
-        finally:
-            receive.close()
-            _signal_group(process, signals.SIGKILL)
-            with anyio.CancelScope(shield=True):
-                await process.wait()
-                await process.aclose()
 
     async def run(self, command: Command, stdin: bytes = b"") -> Finished:
         parts: dict[Stream, list[bytes]] = {"out": [], "err": []}

@@ -4,48 +4,47 @@ import resource
 import sysconfig
 from contextlib import suppress
 from pathlib import Path
-from subprocess import DEVNULL, PIPE
+from subprocess import DEVNULL
 
 import anyio
+
+from cloister.processes._spawn import begin, ending
 
 _SECONDS = 5.0
 _OUTPUT_BYTES = 16_777_216
 _MEMORY_BYTES = 1_073_741_824
 
 
-async def syntax_tree(text: str) -> bytes | None:
+def installed() -> Path:
+    """Where `shfmt` is: beside the interpreter that we run on."""
+    return Path(sysconfig.get_path("scripts")) / "shfmt"
+
+
+async def syntax_tree(text: str, program: Path | None = None) -> bytes | None:
     """The syntax tree of `text` as JSON; None when it is no bash or is too much of it."""
-    program = Path(sysconfig.get_path("scripts")) / "shfmt"
     try:
-        process = await anyio.open_process(
-            [str(program), "--language-dialect=bash", "--to-json"],
-            stdin=PIPE,
-            stdout=PIPE,
+        process = await begin(
+            [str(program or installed()), "--language-dialect=bash", "--to-json"],
             stderr=DEVNULL,
             env={"PATH": "", "GOMAXPROCS": "1"},
-            start_new_session=True,
             cwd="/",
         )
-        resource.prlimit(process.pid, resource.RLIMIT_DATA, (_MEMORY_BYTES, _MEMORY_BYTES))
     except OSError:
         return None
     out = bytearray()
-    async with process:
-        with anyio.move_on_after(_SECONDS) as patience:
-            try:
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(_feed, process, text.encode("utf-8", errors="replace"))
-                    assert process.stdout is not None  # noqa: S101  (a pipe was asked for)
-                    async for data in process.stdout:
-                        out += data
-                        if len(out) > _OUTPUT_BYTES:
-                            tasks.cancel_scope.cancel()
-                await process.wait()
-            finally:
-                if process.returncode is None:
-                    process.kill()
-        if patience.cancelled_caught or len(out) > _OUTPUT_BYTES:
-            return None
+    with anyio.move_on_after(_SECONDS) as patience:
+        async with ending(process), anyio.create_task_group() as tasks:
+            with suppress(ProcessLookupError):  # it may have ended
+                resource.prlimit(process.pid, resource.RLIMIT_DATA, (_MEMORY_BYTES, _MEMORY_BYTES))
+            tasks.start_soon(_feed, process, text.encode("utf-8", errors="replace"))
+            assert process.stdout is not None  # noqa: S101  (a pipe was asked for)
+            async for data in process.stdout:
+                out += data
+                if len(out) > _OUTPUT_BYTES:
+                    tasks.cancel_scope.cancel()
+            await process.wait()
+    if patience.cancelled_caught or len(out) > _OUTPUT_BYTES:
+        return None
     return bytes(out) if process.returncode == 0 else None
 
 

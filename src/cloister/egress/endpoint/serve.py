@@ -1,11 +1,12 @@
 """`http://model.cloister`: one request of a program inside, asked of the run's model and answered in its own format.
 
 No key is needed: what the program sends as one is dropped with the other headers. The model that is asked pays from
-the run's budget (`AskedModel`), so this is no way around it.
+the budget of the attempt, or of the run, that the sandbox belongs to (`AskedModel`), so this is no way around either.
 """
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 import anyio
 import msgspec
@@ -88,14 +89,23 @@ def status_of(code: FailureCode) -> int:
             return 502
 
 
+@dataclass(slots=True)
+class _Use:
+    """What one sandbox takes of the endpoint; the others of the same door have their own."""
+
+    calls: int = 0
+    failures: int = 0
+    bytes: int = 0
+    """Of the requests that are served now."""
+
+
 class Endpoint:
     """The handler of one door."""
 
     def __init__(self, model: AskedModel, send_seconds: float = _SEND_SECONDS) -> None:
         self._model = model
         self._send_seconds = send_seconds
-        self._calls = 0
-        self._failures = 0
+        self._uses: dict[SandboxId, _Use] = {}
 
     async def serve(self, sandbox: SandboxId, head: Head, client: Inlet) -> None:
         """Serve one request; the connection ends with it."""
@@ -109,33 +119,49 @@ class Endpoint:
                 raise _No(404, "not_found", f"There is {', '.join(_WIRES)} and /v1/models here.")
             if head.method != "POST":
                 raise _No(405, "bad_request", f"{head.path} is asked with POST.")
-            with self._counted():
-                asked = wire.read(await _body(head, client))
-                await self._answer(wire.writer(asked), asked, self._of(sandbox), client)
+            model = self._of(sandbox)
+            with self._counted(sandbox) as use:
+                await self._call(wire, head, client, model, use)
         except BadRequest as error:
             await _send(client, 400, (wire or Chat()).error(400, "bad_request", str(error)))
         except _No as no:
             data = (wire or Chat()).error(no.status, no.code, no.message)
             await _send(client, no.status, data, no.retry_seconds)
 
+    async def _call(self, wire: Wire, head: Head, client: Inlet, model: Model, use: _Use) -> None:
+        size = 0
+
+        def more(taken: int) -> None:
+            nonlocal size
+            size += taken
+            use.bytes += taken
+            if use.bytes > limits.ENDPOINT_HELD_BYTES:
+                most = f"{limits.ENDPOINT_HELD_BYTES:,}"
+                raise _No(
+                    429, "rate_limit", f"Requests that are served at a time have at most {most} bytes.", 1.0
+                )
+
+        try:
+            asked = wire.read(await _body(head, client, more))
+            await self._answer(wire.writer(asked), asked, model, client, use)
+        finally:
+            use.bytes -= size
+
     @contextmanager
-    def _counted(self) -> Generator[None]:
+    def _counted(self, sandbox: SandboxId) -> Generator[_Use]:
         """So many at a time: each may hold a large body in memory, and a call to the provider."""
-        if self._calls >= limits.ENDPOINT_CALLS:
+        use = self._uses.setdefault(sandbox, _Use())
+        if use.calls >= limits.ENDPOINT_CALLS:
             raise _No(
                 429, "rate_limit", f"At most {limits.ENDPOINT_CALLS} requests at a time are served.", 1.0
             )
-        if self._failures >= limits.ENDPOINT_FAILURES:
+        if use.failures >= limits.ENDPOINT_FAILURES:
             raise _No(400, "refused", f"{limits.ENDPOINT_FAILURES} calls have failed: no more are made.")
-        self._calls += 1
+        use.calls += 1
         try:
-            yield
+            yield use
         finally:
-            self._calls -= 1
-
-    def _failed(self, failure: Failure) -> None:
-        # A call that fails costs nothing, so no budget would end a program that makes nothing but such calls.
-        self._failures += failure.code != "budget"
+            use.calls -= 1
 
     def _of(self, sandbox: SandboxId) -> Model:
         model = self._model(sandbox)
@@ -148,23 +174,29 @@ class Endpoint:
         one = {"id": name, "object": "model", "type": "model", "display_name": name, "created": 0}
         return {"object": "list", "data": [{**one, "owned_by": "cloister"}], "has_more": False}
 
-    async def _answer(self, writer: Writer, asked: Asked, model: Model, client: Inlet) -> None:
+    async def _answer(self, writer: Writer, asked: Asked, model: Model, client: Inlet, use: _Use) -> None:
         answer: _Streamed | _Whole = _Streamed(writer, client) if asked.stream else _Whole(writer, client)
+        last: Reply | Failure | None = None
         async with model.stream(asked.request) as items:
             async for item in items:
                 match item:
                     case TextDelta():
                         await answer.text(item.text)
-                    case Reply():
-                        await answer.end(item)
-                        return
-                    case Failure() if answer.begun:
-                        self._failed(item)
-                        await answer.failed(item)
-                        return
-                    case Failure():
-                        self._failed(item)
-                        raise _No(status_of(item.code), item.code, item.message, item.retry_seconds)
+                    case Reply() | Failure():
+                        last = item
+                        break
+        # What was held for the call is given back by now: who asks again at once finds it there.
+        match last:
+            case Reply():
+                await answer.end(last)
+            case Failure():
+                # One that fails costs nothing: no budget would end a program that makes only such calls.
+                use.failures += last.code != "budget"
+                if not answer.begun:
+                    raise _No(status_of(last.code), last.code, last.message, last.retry_seconds)
+                await answer.failed(last)
+            case None:
+                pass
 
 
 class _Hasty(Inlet):
@@ -228,14 +260,15 @@ class _Streamed:
         await self._client.send(chunk(self._writer.failed(failure)) + chunk(b""))
 
 
-async def _body(head: Head, client: Inlet) -> object:
-    """The decoded body. Raises `_No` and `BadRequest`."""
+async def _body(head: Head, client: Inlet, more: Callable[[int], None]) -> object:
+    """The decoded body; `more` is told of each piece of it. Raises `_No` and `BadRequest`."""
     read = bytearray()
     if head.waits:
         await client.send(b"HTTP/1.1 100 Continue\r\n\r\n")
     try:
         with anyio.fail_after(_BODY_SECONDS):
             async for piece in pieces(client, head.body, strict=True):
+                more(len(piece))
                 read += piece
                 if len(read) > limits.ENDPOINT_BODY_BYTES:
                     raise _No(

@@ -23,10 +23,7 @@ from cloister.sandbox._spawn import capture, pipes, spawn
 from cloister.sandbox.api import Report
 
 NEEDED_BYTES = 3 * 1024**3
-"""Free disk space a build asks for."""
-
 RESERVE_BYTES = 1024**3
-"""Free disk space at which a build is ended: an image says nothing true about its own size."""
 
 BUILD_SECONDS = 3_600.0
 REMOVE_SECONDS = 300.0
@@ -38,6 +35,16 @@ Hear = Callable[[str], None]
 """Is given each line that a tool prints."""
 
 
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """How much of the disk a build leaves free."""
+
+    needed_bytes: int = NEEDED_BYTES
+    """With less than this none begins."""
+    reserve_bytes: int = RESERVE_BYTES
+    """At this one is ended: an image says nothing true about its own size."""
+
+
 @dataclass(slots=True)
 class Build:
     """A build under way."""
@@ -47,6 +54,7 @@ class Build:
     path: str
     report: Report
     log: Path
+    reserve_bytes: int = RESERVE_BYTES
     _written: int = 0
 
     @property
@@ -99,7 +107,7 @@ class Build:
 
                 async def watch_disk() -> None:
                     nonlocal full
-                    while shutil.disk_usage(self.home).free > RESERVE_BYTES:  # noqa: ASYNC110  a disk signals nothing
+                    while shutil.disk_usage(self.home).free > self.reserve_bytes:  # noqa: ASYNC110  a disk signals nothing
                         await anyio.sleep(_LOOK_SECONDS)
                     full = True
                     tasks.cancel_scope.cancel()
@@ -151,16 +159,16 @@ async def sync(path: Path, search: str) -> None:
     await capture(["sync", "-f", str(path)], env=tool_env(search), seconds=REMOVE_SECONDS)
 
 
-def check_host(directory: Path) -> None:
+def check_host(directory: Path, needed_bytes: int = NEEDED_BYTES) -> None:
     """Raises `HostError` (`no_root`, `no_disk`)."""
     if os.geteuid() != 0:
         raise HostError("no_root", "Building a template needs root on this machine: run with sudo.")
     directory.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(directory).free
-    if free < NEEDED_BYTES:
+    if free < needed_bytes:
         raise HostError(
             "no_disk",
-            f"A template needs {NEEDED_BYTES >> 30} GiB of free disk and {directory} has "
+            f"A template needs {needed_bytes >> 30} GiB of free disk and {directory} has "
             f"{free / 2**30:.1f} GiB: free some space or choose another data directory.",
         )
 

@@ -55,11 +55,15 @@ class TemplateInfo(msgspec.Struct, frozen=True):
     """Of the newest build; None before the first."""
 
 
+_DISK = building.Disk()
+
+
 class Templates:
     """The templates below one directory, which several processes may share."""
 
-    def __init__(self, directory: Path, path: str) -> None:
+    def __init__(self, directory: Path, path: str, disk: building.Disk = _DISK) -> None:
         self._directory = directory
+        self._disk = disk
         self._path = path
         self._used: dict[Path, tuple[int, int]] = {}
 
@@ -168,7 +172,7 @@ class Templates:
         if before is not None and not again:
             return before
         stem = self._stem(name)
-        building.check_host(self._directory)
+        building.check_host(self._directory, self._disk.needed_bytes)
         async with building.locked(self._directory / f".lock-{stem}", report):
             now = self.built(name)
             if now is not None and now != before:
@@ -186,7 +190,7 @@ class Templates:
         log = self._log_path(name)
         log.unlink(missing_ok=True)
         log.touch(mode=0o600)
-        work = Build(name, home, self._path, report, log)
+        work = Build(name, home, self._path, report, log, self._disk.reserve_bytes)
         started = time.time()
         try:
             about = await make(work)

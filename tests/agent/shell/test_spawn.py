@@ -1,0 +1,25 @@
+"""The parser of shell text is gone when nobody waits for its answer any more."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tests.processes.cancelled import left_behind
+
+from cloister.agent.shell._spawn import syntax_tree
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_parser_that_begins_in_the_moment_of_a_cancellation_is_ended_and_waited_for(
+    tmp_path: Path,
+) -> None:
+    slow = tmp_path / "slow"
+    slow.write_text("#!/bin/sh\nsleep 1000 & wait\n")
+    slow.chmod(0o755)
+    assert await left_behind(partial(syntax_tree, "ls", slow)) == {}
+
+
+async def test_without_a_parser_there_is_no_tree(tmp_path: Path) -> None:
+    assert await syntax_tree("ls", tmp_path / "none") is None
+    assert await syntax_tree("ls") is not None

@@ -1,0 +1,182 @@
+"""A repository with two bugs, and everything that attempts on it take, for the tests of attempts."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+
+from cloister.agent.budget import NoLedger
+from cloister.agent.budgeted import BudgetedModels
+from cloister.core.budget_tree import BudgetTree
+from cloister.core.diagnosis import Diagnosis
+from cloister.core.events import (
+    AnyBody,
+    AttemptEnded,
+    BaseFixed,
+    BaselineTaken,
+    ChecksChosen,
+    Event,
+    RunAdmitted,
+    RunClaimed,
+)
+from cloister.core.ids import RunId
+from cloister.core.records import Budget, NewRun, Patience, Quota
+from cloister.core.routes import ModelRoutes
+from cloister.egress.doorway import Doorway
+from cloister.forge import workspace
+from cloister.forge.plain import PlainGit
+from cloister.model.registry import Access
+from cloister.model.routing import Job, open_models
+from cloister.policy.api import Layer
+from cloister.policy.builtin import BUILT_IN
+from cloister.runs.attempts import Attempts
+from cloister.runs.inside import Inside
+from cloister.runs.means import Means
+from cloister.runs.places import Course
+from cloister.runs.ranking import choose_winner
+from cloister.runs.rules import RuleFiles
+from cloister.runs.warming import Warming
+from cloister.runs.workshop import Workshop
+from cloister.sandbox.api import Sandbox
+from cloister.sandbox.templates.catalog import Templates
+from cloister.testing.local_host import LocalHost
+from cloister.testing.memory_journal import MemoryJournal
+from cloister.testing.sample_repo import SampleRepo
+
+T = TypeVar("T")
+
+CHECK = "python3 -m unittest -q"
+BROKEN = "def add(a, b):\n    return a - b\n\n\ndef sub(a, b):\n    return a + b\n"
+TESTS = """\
+import unittest
+import calc
+
+
+class Calc(unittest.TestCase):
+    def test_add(self):
+        self.assertEqual(calc.add(1, 2), 3)
+
+    def test_sub(self):
+        self.assertEqual(calc.sub(3, 2), 1)
+"""
+ADD = "sed -i '/def add/,/return/ s/a - b/a + b/' calc.py"
+SUB = "sed -i '/def sub/,/return/ s/a + b/a - b/' calc.py"
+
+
+def script(*replies: str) -> str:
+    return "".join(f"[[reply]]\n{reply}\n" for reply in replies)
+
+
+def bash(command: str, *more: str) -> str:
+    return "\n".join((f'calls = [{{ tool = "bash", command = """{command}""" }}]', *more))
+
+
+FINISH = 'calls = [{ tool = "finish", summary = "Done." }]'
+FIX = script(bash(f"{ADD}; {SUB}"), FINISH)
+LONG_FIX = script(bash(f"{ADD}; {SUB}; echo '# a comment' >> calc.py"), FINISH)
+OTHER_FIX = script(bash(f"{ADD}; sed -i '/def sub/,/return/ s/a + b/-b + a/' calc.py"), FINISH)
+HALF = script(bash(ADD), bash("true", 'name = "on"', 'goto = "on"'))
+STUCK = script(
+    bash(ADD, 'branch = [{ when = "Take another way", goto = "right" }, { goto = "on" }]'),
+    bash("echo round and round", 'name = "on"', 'goto = "on"'),
+    bash(SUB, 'name = "right"'),
+    FINISH,
+)
+"""Fixes one of both, then goes round in circles, unless it is told of somebody who did."""
+
+
+@dataclass
+class Arena:
+    """A repository with two bugs, and everything that attempts on it take."""
+
+    root: Path
+    repo: SampleRepo
+    host: LocalHost
+    bare: Path
+    base: str
+    baseline: tuple[Diagnosis, ...]
+    routes: ModelRoutes = field(default_factory=ModelRoutes)
+    left_out: dict[str, str] = field(default_factory=dict[str, str])
+    inside: Inside = field(default_factory=Inside)
+    before: Callable[[Sandbox], Awaitable[None]] | None = None
+    """What happens in the warm sandbox before the attempts begin."""
+
+    def model(self, text: str) -> str:
+        path = self.root / f"{abs(hash(text))}.script.toml"
+        path.write_text(text)
+        return f"script:{path}"
+
+    def request(self, text: str, **more: object) -> NewRun:
+        made = {"model": self.model(text), "budget": Budget(steps=60), **more}
+        return NewRun("Make it work.", str(self.repo.path), **made)  # pyright: ignore[reportArgumentType]
+
+    def journal(self, request: NewRun, kind: type[MemoryJournal] = MemoryJournal) -> MemoryJournal:
+        return kind(
+            RunAdmitted(request, "ada"),
+            RunClaimed("o-1", 1),
+            BaseFixed(self.base, "main"),
+            ChecksChosen((CHECK,), found=False),
+            BaselineTaken(self.baseline),
+        )
+
+    async def run(self, journal: MemoryJournal) -> AttemptEnded:
+        admitted = journal.events[0].body
+        assert isinstance(admitted, RunAdmitted)
+        request, access = admitted.request, Access(routes=self.routes)
+        means = self.means()
+        async with open_models(access, Job(request.repo, request.model)) as unpaid:
+            models = BudgetedModels(unpaid, means.purse(request, journal))
+            inside = self.inside = Inside()
+            course = Course(
+                RunId("r-memory"), request, self.base, self.bare, models, inside, (CHECK,), self.baseline
+            )
+            with anyio.fail_after(60):
+                async with means.open(request, "default", journal, inside.model) as warm:
+                    with inside.paid(warm.info.id, None, models.for_programs_inside()):
+                        await workspace.put(warm, self.bare, self.base)
+                        if self.before is not None:
+                            await self.before(warm)
+                        ended = await Attempts(means, journal, course, warm).run()
+                return await choose_winner(journal, course, ended)
+
+    def means(self) -> Means:
+        async def log(run: RunId) -> tuple[Event, ...]:
+            raise AssertionError(run)
+
+        templates = Templates(self.root / "templates", "")
+        workshop = Workshop(templates, self.host, PlainGit(), None, Quota(), self.root / "repositories")
+        return Means(
+            data_dir=self.root,
+            host=self.host,
+            warming=Warming(workshop),
+            forge=PlainGit(),
+            models=lambda new: open_models(Access(), Job(new.repo, new.model)),
+            rules=RuleFiles(self.root / "none.toml", False, Layer("host", ())),
+            policy=(BUILT_IN,),
+            doorway=Doorway(),
+            quota=Quota(),
+            ask_seconds=5.0,
+            log=log,
+            budgets=BudgetTree(),
+            ledger=NoLedger(),
+            patience=Patience(repeats=2),
+            left_out=lambda _: self.left_out,
+        )
+
+
+class Interrupted(MemoryJournal):
+    """Lets something happen when an event is written."""
+
+    then: Callable[[AnyBody], None] | None = None
+
+    def add(self, *bodies: AnyBody) -> None:
+        super().add(*bodies)
+        for body in bodies:
+            if self.then is not None:
+                self.then(body)
+
+
+def of(journal: MemoryJournal, kind: type[T]) -> list[T]:
+    return [body for body in journal.bodies if isinstance(body, kind)]
