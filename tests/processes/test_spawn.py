@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 from subprocess import DEVNULL
 
 import anyio
@@ -56,3 +57,9 @@ async def test_what_cannot_be_started_leaves_nothing_to_end() -> None:
     with pytest.raises(FileNotFoundError):
         await begin(["/nowhere/program"])
     assert children() == before
+
+
+def test_there_is_one_place_where_a_process_that_can_be_cancelled_begins() -> None:
+    src = Path(__file__).parents[2] / "src" / "cloister"
+    found = [path for path in src.rglob("*.py") if "open_process(" in path.read_text(encoding="utf-8")]
+    assert [str(path.relative_to(src)) for path in found] == ["processes/_spawn.py"]
