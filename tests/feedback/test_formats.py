@@ -1,6 +1,7 @@
 """What each tool really printed, read: tests and complaints, one a line.
 
-The files in `captured/` were written by the tools themselves, run on small broken programs; only paths were changed.
+The files in `captured/` were written by the tools themselves, run on small broken programs; only paths were changed,
+and what describes the machine was left out.
 """
 
 from pathlib import Path
@@ -19,7 +20,10 @@ def output(name: str) -> CheckOutput:
         path = CAPTURED / f"{name}.{ending}"
         return path.read_bytes() if path.exists() else b""
 
-    reports = tuple(data for data in (read("json"), read("xml")) if data)
+    one_each = (
+        path.read_bytes() for path in sorted(CAPTURED.glob(f"{name}.*.xml"))
+    )  # a file for every class
+    reports = tuple(data for data in (read("json"), read("xml"), *one_each) if data)
     return CheckOutput(name, 1, None, 1.0, read("out"), read("err"), reports)
 
 
@@ -84,6 +88,11 @@ def test_every_parser_has_captured_output() -> None:
         ("node_tap", "node_junit"),
         ("go_test_json", "go_test_text"),
         ("go_test_json", "go_test_v"),
+        ("surefire_junit4", "maven_junit4"),
+        ("surefire_junit5", "maven_junit5"),
+        ("surefire_junit5", "maven_quiet"),
+        ("gradle_reports", "gradle_test"),
+        ("gradle_reports", "gradle_full"),
     ],
 )
 def test_a_test_has_the_same_name_whichever_way_its_runner_reports(one: str, other: str) -> None:

@@ -73,8 +73,9 @@ def _is_of(test: TestResult, one: Weakening) -> bool:
     if last not in bare:
         return False
     inner = bare.rpartition("::")[2]
-    # JUnit 5 writes what a method takes right behind its name.
-    ends_so = re.search(rf"(?:^|[^\w]){re.escape(last)}(?:\([^()]{{0,400}}\))?$", bare) is not None
+    # JUnit 5 writes what a method takes right behind its name, surefire with braces.
+    takes = r"(?:\([^()]{0,400}\)|\{[^{}]{0,400}\})?"
+    ends_so = re.search(rf"(?:^|[^\w]){re.escape(last)}{takes}$", bare) is not None
     return ends_so or f"/{last}/" in f"/{inner}/"  # a subtest of Go's
 
 
