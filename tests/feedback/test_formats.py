@@ -110,3 +110,24 @@ def test_a_complaint_tells_the_sentence_whole() -> None:
 
     assert "Expected: 3" in (found[1].message or "")
     assert "node_modules" not in "".join(test.message or "" for test in diagnose(output("jest")).failing[1:])
+
+
+def test_a_test_in_rusts_documentation_keeps_its_name_when_lines_are_added_above_it() -> None:
+    moved = output("cargo_parts").out.replace(b"(line 3)", b"(line 9)").replace(b"(line 7)", b"(line 10)")
+    found = [
+        diagnose(CheckOutput("cargo test", 1, None, 1.0, out, b""))
+        for out in (output("cargo_parts").out, moved)
+    ]
+
+    assert {test.name for test in found[0].tests} == {test.name for test in found[1].tests}
+    assert "src/lib.rs - add" in {test.name for test in found[0].failing}
+
+
+def test_why_a_panic_was_not_the_expected_one_is_told_without_the_frames_before_it() -> None:
+    said = {test.name: test.message for test in diagnose(output("cargo_parts")).failing}
+
+    assert said["tests::overflows"] == (
+        "something else\npanic did not contain expected string\n"
+        '      panic message: "something else"\n expected substring: "overflow"'
+    )
+    assert said["tests::refuses"] == "test did not panic as expected"
