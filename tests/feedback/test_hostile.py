@@ -32,6 +32,7 @@ SEEDS: tuple[bytes, ...] = (
     b"--- FAIL: T (0.0s)\n    a_test.go:1: x\nFAIL\tp\t0.1s\nok  \tp\t1s\n",
     b"=== RUN   T\n",
     b"test a ... FAILED\n\ntest result: \n---- a stdout ----\nthread 'a' panicked at a.rs:1:1:\n",
+    b"test a.rs - b (line 1) ... FAILED\n\ntest result: \n---- a.rs - b (line 1) stdout ----\n",
     b"Tests: 1 failed, 1 passed, 2 total\nFAIL a.js\n  \xe2\x97\x8f a \xe2\x80\xba b\n    at x (a.js:1:1)\n",
     b" Test Files \n      Tests  1 failed (1)\n FAIL  a.js > b\n \xe2\x9d\xaf a.js:1:1\n",
     b"  1 passing (1ms)\n  1) a\n       b:\n     at x (a.js:1:1)\n",

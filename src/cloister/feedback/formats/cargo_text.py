@@ -16,7 +16,7 @@ _VERDICT = re.compile(
 _HEAD = re.compile(r"^---- (.{1,400}) stdout ----$")
 _PANIC = re.compile(r"^thread '.{0,400}' (?:\(\d{1,20}\) )?panicked at ([^\s:]{1,300}):(\d{1,9}):(\d{1,9}):$")
 _CALM = re.compile(r"^note: (test did not panic as expected) at ([^\s:]{1,300}):(\d{1,9}):\d{1,9}$")
-_IN_DOCUMENTATION = re.compile(r"^(\S{1,300}\.rs - .{0,300}) \(line (\d{1,9})\)$")
+_IN_DOCUMENTATION = re.compile(r"^(\S{1,300}\.rs)( - .{0,300}|) (?:- )?\(line (\d{1,9})\)$")
 _STATUSES: dict[str, TestStatus] = {"ok": "passed", "FAILED": "failed", "ignored": "skipped"}
 _ENDS = ("stack backtrace:", "note: run with `RUST_BACKTRACE")
 _WHY = "note: panic did not contain expected string"
@@ -42,8 +42,9 @@ def cargo_text(output: CheckOutput) -> Found | None:
     for verdict in verdicts:
         name, status = plain.name(names.get(verdict[1], verdict[1])), _STATUSES[verdict[2]]
         story = stories.get(verdict[1], _Story())
-        if status == "failed" and story.line is None and (place := _IN_DOCUMENTATION.match(verdict[1])):
-            file, number = plain.path(place[1].partition(" - ")[0]), plain.number(place[2])
+        if status == "failed" and (place := _IN_DOCUMENTATION.match(verdict[1])):
+            # Where it panicked is counted in a program that nobody sees.
+            file, number = plain.path(place[1]), plain.number(place[3])
         else:
             file, number = story.file, story.line
         tests.append(TestResult(name, status, file, number, story.why if status == "failed" else None))
@@ -55,7 +56,7 @@ def _lasting(names: Iterable[str]) -> dict[str, str]:
     places: dict[str, dict[int, str]] = {}
     for name in names:
         if found := _IN_DOCUMENTATION.match(name):
-            places.setdefault(found[1], {})[int(found[2])] = name
+            places.setdefault(found[1] + found[2], {})[int(found[3])] = name
     return {
         told[line]: owner if number == 1 else f"{owner} ({number})"
         for owner, told in places.items()
