@@ -8,6 +8,7 @@ from cloister.feedback.api import CheckOutput
 from cloister.feedback.compare import compare
 from cloister.feedback.diagnose import diagnose
 from cloister.feedback.formats.gradle_text import untouched
+from cloister.feedback.kinds import leaves_reports
 
 CAPTURED = Path(__file__).parent / "captured"
 
@@ -80,3 +81,10 @@ def test_only_reports_of_tests_that_gradle_calls_up_to_date_are_taken_as_they_ar
         "./build/test-results/test",
         "./shop/till/build/test-results/integrationTest",
     )
+
+
+def test_reports_are_looked_for_wherever_maven_or_gradle_has_a_part() -> None:
+    lines = ("mvn test", "cd app && ./mvnw -B verify", "./gradlew test", "JAVA_HOME=/x gradle check; true")
+
+    assert all(map(leaves_reports, lines))
+    assert not any(map(leaves_reports, ("javac A.java", "pytest tests/gradle_test.py", "ls .gradle", "mvnd")))

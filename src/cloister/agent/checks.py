@@ -19,7 +19,7 @@ from cloister.feedback.diagnose import diagnose
 from cloister.feedback.discover import TOOLS, WANTED, WORKFLOWS, discover, scripts_of
 from cloister.feedback.flags import environment, specify
 from cloister.feedback.formats.gradle_text import untouched
-from cloister.feedback.kinds import JAVA
+from cloister.feedback.kinds import leaves_reports
 from cloister.feedback.nearest import WORTH_SECONDS, Near, merged, nearest
 from cloister.feedback.own import FILES, adjusted, own_checks
 
@@ -280,7 +280,7 @@ class _Run:
 
     async def _stamp(self, report: str) -> str | None:
         """A file that is older than any report of this run, where reports go to places of the tool's own."""
-        if JAVA not in self.check.languages:
+        if not leaves_reports(self.check.command):
             return None
         await self.computer.write(f"{report}.stamp", b"")
         return f"{report}.stamp"
