@@ -113,7 +113,12 @@ def test_no_parser_hangs_or_raises_on_output_made_to_hurt(parser: Parser) -> Non
         assert time.process_time() - started < SECONDS, output.out[:60]
 
 
-@pytest.mark.parametrize("seed", [b"a", b"a.c:1:1: error: e\n", b"\n", b"\xff", b'{"runs":['], ids=repr)
+MAVEN = b"[ERROR] c(a.B)  Time elapsed: 0 s  <<< FAILURE!\nx\n"
+
+
+@pytest.mark.parametrize(
+    "seed", [b"a", b"a.c:1:1: error: e\n", b"\n", b"\xff", b'{"runs":[', MAVEN], ids=repr
+)
 def test_ten_megabytes_of_it_are_understood_in_seconds(seed: bytes) -> None:
     started = time.process_time()
     diagnose(CheckOutput("check", 1, None, 1.0, seed * (LARGE // len(seed)), b"", ()))

@@ -1,6 +1,10 @@
 """Tests in Rust's documentation: bending them is found, adding to them is not held against anybody."""
 
+import time
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.feedback.test_formats import output
 
 from cloister.core.diagnosis import Diagnosis
@@ -87,3 +91,22 @@ def test_an_example_that_was_bent_is_told(old: str, new: str, expected: tuple[st
 )
 def test_the_code_and_the_words_around_an_example_may_change(old: str, new: str) -> None:
     assert lost(old, new) == ()
+
+
+PIECES = st.sampled_from(
+    ["/// ```\n", "//! ```x\n", "/// a\n", "fn f()\n", "```", "\n", "\x00", "pub mod ", "#[a]\n"]
+)
+
+
+@given(st.lists(PIECES).map("".join), st.lists(PIECES).map("".join))
+def test_whatever_a_file_holds_it_is_compared(before: str, after: str) -> None:
+    weakenings([Version(FILE, before, after)])
+    assert weakenings([Version(FILE, before, before)]) == ()
+
+
+@pytest.mark.parametrize("piece", ["/// ```\n", "//! ```\n//! a\n//! ```\n", "pub(a) const " * 20, "fn f\n"])
+def test_a_megabyte_of_it_takes_no_longer_than_it_must(piece: str) -> None:
+    text = piece * (1_000_000 // len(piece))
+    started = time.process_time()
+    weakenings([Version(FILE, text, text[::-1])])
+    assert time.process_time() - started < 5
