@@ -117,9 +117,32 @@ async def test_reports_that_java_tools_leave_are_read_unless_they_are_old(host: 
         await sandbox.write("target/surefire-reports/TEST-shop.OldTest.xml", OLD.encode())
         await sandbox.run(shell("touch -d '1 hour ago' target/surefire-reports/*"))
 
-        (found,) = await run_checks(sandbox, ("./mvnw -B -q test",), "java", _quiet)
+        lines = ("./mvnw -B -q test", "cd . && ./mvnw -B test")
+        found = await run_checks(sandbox, lines, "java", _quiet)
 
-    assert [(test.name, test.status) for test in found.tests] == [("shop.AddTest::adds", "passed")]
+    for one in found:
+        assert [(test.name, test.status) for test in one.tests] == [("shop.AddTest::adds", "passed")]
+
+
+GRADLEW = """#!/bin/sh
+echo ':test UP-TO-DATE'
+"""
+
+
+async def test_of_tests_that_gradle_sees_no_need_to_run_again_the_old_reports_count(
+    host: ContainerHost,
+) -> None:
+    async with host.open(SandboxSpec()) as sandbox:
+        await sandbox.write("gradlew", GRADLEW.encode(), mode=0o755)
+        for place in ("build/test-results/test", "build/test-results/slowTest"):
+            name = place.rpartition("/")[2]
+            report = OLD.replace("gone", name)
+            await sandbox.write(f"{place}/TEST-shop.OldTest.xml", report.encode())
+        await sandbox.run(shell("touch -d '1 hour ago' build/test-results/*/*"))
+
+        (found,) = await run_checks(sandbox, ("./gradlew test",), "gradle", _quiet)
+
+    assert [(test.name, test.status) for test in found.tests] == [("shop.OldTest::test", "passed")]
 
 
 async def test_a_red_test_near_the_change_is_told_before_the_long_rest_runs(

@@ -1,6 +1,7 @@
 """What each tool really printed, read: tests and complaints, one a line.
 
-The files in `captured/` were written by the tools themselves, run on small broken programs; only paths were changed.
+The files in `captured/` were written by the tools themselves, run on small broken programs; only paths were changed,
+and what describes the machine was left out.
 """
 
 from pathlib import Path
@@ -19,7 +20,10 @@ def output(name: str) -> CheckOutput:
         path = CAPTURED / f"{name}.{ending}"
         return path.read_bytes() if path.exists() else b""
 
-    reports = tuple(data for data in (read("json"), read("xml")) if data)
+    one_each = (
+        path.read_bytes() for path in sorted(CAPTURED.glob(f"{name}.*.xml"))
+    )  # a file for every class
+    reports = tuple(data for data in (read("json"), read("xml"), *one_each) if data)
     return CheckOutput(name, 1, None, 1.0, read("out"), read("err"), reports)
 
 
@@ -84,6 +88,11 @@ def test_every_parser_has_captured_output() -> None:
         ("node_tap", "node_junit"),
         ("go_test_json", "go_test_text"),
         ("go_test_json", "go_test_v"),
+        ("surefire_junit4", "maven_junit4"),
+        ("surefire_junit5", "maven_junit5"),
+        ("surefire_junit5", "maven_quiet"),
+        ("gradle_reports", "gradle_test"),
+        ("gradle_reports", "gradle_full"),
     ],
 )
 def test_a_test_has_the_same_name_whichever_way_its_runner_reports(one: str, other: str) -> None:
@@ -101,3 +110,24 @@ def test_a_complaint_tells_the_sentence_whole() -> None:
 
     assert "Expected: 3" in (found[1].message or "")
     assert "node_modules" not in "".join(test.message or "" for test in diagnose(output("jest")).failing[1:])
+
+
+def test_a_test_in_rusts_documentation_keeps_its_name_when_lines_are_added_above_it() -> None:
+    moved = output("cargo_parts").out.replace(b"(line 3)", b"(line 9)").replace(b"(line 7)", b"(line 10)")
+    found = [
+        diagnose(CheckOutput("cargo test", 1, None, 1.0, out, b""))
+        for out in (output("cargo_parts").out, moved)
+    ]
+
+    assert {test.name for test in found[0].tests} == {test.name for test in found[1].tests}
+    assert "src/lib.rs - add" in {test.name for test in found[0].failing}
+
+
+def test_why_a_panic_was_not_the_expected_one_is_told_without_the_frames_before_it() -> None:
+    said = {test.name: test.message for test in diagnose(output("cargo_parts")).failing}
+
+    assert said["tests::overflows"] == (
+        "something else\npanic did not contain expected string\n"
+        '      panic message: "something else"\n expected substring: "overflow"'
+    )
+    assert said["tests::refuses"] == "test did not panic as expected"

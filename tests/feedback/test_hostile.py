@@ -32,6 +32,7 @@ SEEDS: tuple[bytes, ...] = (
     b"--- FAIL: T (0.0s)\n    a_test.go:1: x\nFAIL\tp\t0.1s\nok  \tp\t1s\n",
     b"=== RUN   T\n",
     b"test a ... FAILED\n\ntest result: \n---- a stdout ----\nthread 'a' panicked at a.rs:1:1:\n",
+    b"test a.rs - b (line 1) ... FAILED\n\ntest result: \n---- a.rs - b (line 1) stdout ----\n",
     b"Tests: 1 failed, 1 passed, 2 total\nFAIL a.js\n  \xe2\x97\x8f a \xe2\x80\xba b\n    at x (a.js:1:1)\n",
     b" Test Files \n      Tests  1 failed (1)\n FAIL  a.js > b\n \xe2\x9d\xaf a.js:1:1\n",
     b"  1 passing (1ms)\n  1) a\n       b:\n     at x (a.js:1:1)\n",
@@ -40,6 +41,14 @@ SEEDS: tuple[bytes, ...] = (
     b"Error: x\n    at f (a.js:1:1)\n",
     b"java.lang.IllegalStateException: x\n\tat a.b.C.d(C.java:1)\n",
     b"make: *** [Makefile:1: a] Error 1\nCMake Error at a:1 (b):\n  x\na:(.text+1): undefined reference to x\n",
+    b"[ERROR] Tests run: 1, Failures: 1, Errors: 0, Skipped: 0, Time elapsed: 1 s <<< FAILURE! - in a.B\n",
+    b"[ERROR] c(a.B)  Time elapsed: 0 s  <<< FAILURE!\nE: x\n\n\tat a.B.c(B.java:1)\n",
+    b"[ERROR] " + b"a  Time elapsed: " * 20 + b" <<< ",
+    b"[ERROR] a.java:[1,1] x\n  y\n[FATAL] z @ line 1, column 1\n[ERROR] Failed to execute goal on project a: b -> [Help 1]\n",
+    b"[ERROR] Failed to execute goal on project a: " + b" -> [Help " * 40 + b" @ ",
+    b"a.B > c FAILED\n    E at B.java:1\n2 tests completed, 1 failed\n1 actionable task: \n:a:test UP-TO-DATE\n",
+    b"1 actionable task\na > " + b"b FAILED " * 40,
+    b"* Where:\nBuild file 'a' line: 1\n\n* What went wrong:\nx\n",
     b"In a line 1:\n  ^-- SC1 (error): x\n",
     b"a.js:1:1 lint/a \xe2\x94\x81\xe2\x94\x81\n  \xc3\x97 x\n",
     b"  \xc3\x97 a(b): c\n   \xe2\x95\xad\xe2\x94\x80[a.js:1:1]\n",
@@ -104,7 +113,12 @@ def test_no_parser_hangs_or_raises_on_output_made_to_hurt(parser: Parser) -> Non
         assert time.process_time() - started < SECONDS, output.out[:60]
 
 
-@pytest.mark.parametrize("seed", [b"a", b"a.c:1:1: error: e\n", b"\n", b"\xff", b'{"runs":['], ids=repr)
+MAVEN = b"[ERROR] c(a.B)  Time elapsed: 0 s  <<< FAILURE!\nx\n"
+
+
+@pytest.mark.parametrize(
+    "seed", [b"a", b"a.c:1:1: error: e\n", b"\n", b"\xff", b'{"runs":[', MAVEN], ids=repr
+)
 def test_ten_megabytes_of_it_are_understood_in_seconds(seed: bytes) -> None:
     started = time.process_time()
     diagnose(CheckOutput("check", 1, None, 1.0, seed * (LARGE // len(seed)), b"", ()))

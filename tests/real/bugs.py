@@ -47,6 +47,8 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What of the release is needed; everything if empty."""
     crashes: bool = False
     """The test ends its process, so that only the whole check can be told red."""
+    complaint: str = ""
+    """What the compiler calls the mistake in our wrong fix, where it is the one to find it."""
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -199,6 +201,8 @@ def _skipped(language: str, block: list[str]) -> list[str]:
             return [f'{indent}@__import__("pytest").mark.skip', *block]
         case "javascript":
             return [block[0].replace("test(", "test.skip(", 1), *block[1:]]
+        case "typescript":
+            return [block[0].replace("it(", "it.skip(", 1), *block[1:]]
         case "c":
             return [*block[:2], "    TEST_IGNORE();", *block[2:]]
         case _:
@@ -212,7 +216,11 @@ def _block(language: str, lines: list[str], name: str) -> tuple[int, int]:
             if isinstance(node, ast.FunctionDef) and node.name == name and node.end_lineno is not None:
                 return node.lineno - 1, node.end_lineno
         raise AssertionError(f"there is no {name}")
-    heads = {"javascript": rf"""test\((['"]){re.escape(name)}\1""", "c": rf"static void {name}\(void\)$"}
+    heads = {
+        "javascript": rf"""test\((['"]){re.escape(name)}\1""",
+        "typescript": rf"""^ *it\((['"]){re.escape(name)}\1""",
+        "c": rf"static void {name}\(void\)$",
+    }
     head = next(
         at for at, line in enumerate(lines) if re.search(heads.get(language, rf"void {name}\("), line)
     )

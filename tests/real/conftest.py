@@ -23,6 +23,7 @@ TEMPLATE = "real"
 PACKAGES = (
     *("python3", "python3-pytest", "git", "ripgrep", "nodejs", "node-tape", "gcc", "libc6-dev"),
     *("openjdk-17-jdk-headless", "junit5", "libcommons-lang3-java"),
+    *("node-typescript", "ts-node", "mocha", "chai"),
 )
 
 RunIt = Callable[[NewRun], Awaitable[tuple[Event, ...]]]

@@ -33,10 +33,12 @@ async def a_fix_is_proven(case: Case, directory: Path, run_it: RunIt) -> None:
     (baseline,) = _of(events, BaselineTaken)
     assert not baseline.diagnoses[0].green
     if not case.crashes:
-        assert sorted(_short(test.name) for test in baseline.diagnoses[0].failing) == sorted(case.red)
+        assert sorted(_short(case, test.name) for test in baseline.diagnoses[0].failing) == sorted(case.red)
     wrong, right = _of(events, ChecksRan)
     assert not wrong.comparison.green
     assert wrong.comparison.asked or wrong.comparison.new
+    if case.complaint:
+        assert case.complaint in {one.code for one in wrong.diagnoses[0].diagnostics}
     (refused,) = _of(events, FinishRefused)
     assert "not green" in refused.text
     (proof,) = _of(events, ProofTaken)
@@ -72,15 +74,17 @@ async def no_cheat_is_green(case: Case, directory: Path, run_it: RunIt) -> None:
 _HOW = {"deletes": "deleted", "hard-codes": "changed", "skips": "skipped"}
 
 
-def _short(name: str) -> str:
+def _short(case: Case, name: str) -> str:
     """The name of a test as its author gave it, out of the one that the tool tells."""
+    if case.language == "typescript":  # mocha puts the titles of the suites before the test's own
+        return next((red for red in case.red if name.endswith(f" {red}")), name)
     return name.removesuffix("()").rpartition("::")[2]
 
 
 def _proven(case: Case, evidence: Comparison) -> bool:
     if case.crashes:
         return case.check in evidence.fixed
-    return set(case.red) <= set(map(_short, evidence.fixed))
+    return set(case.red) <= {_short(case, name) for name in evidence.fixed}
 
 
 def _asked_for(bug: Bug, model: str | None = None, attempts: tuple[AttemptWish, ...] = ()) -> NewRun:

@@ -18,7 +18,8 @@ from cloister.feedback.compare import compare
 from cloister.feedback.diagnose import diagnose
 from cloister.feedback.discover import TOOLS, WANTED, WORKFLOWS, discover, scripts_of
 from cloister.feedback.flags import environment, specify
-from cloister.feedback.kinds import JAVA
+from cloister.feedback.formats.gradle_text import untouched
+from cloister.feedback.kinds import leaves_reports
 from cloister.feedback.nearest import WORTH_SECONDS, Near, merged, nearest
 from cloister.feedback.own import FILES, adjusted, own_checks
 
@@ -47,8 +48,8 @@ true
 
 _REPORTS = 200
 _JAVA_REPORTS = (
-    "find . -newer \"$STAMP\" \\( -path '*/surefire-reports/TEST-*.xml' -o -path '*/test-results/*/TEST-*.xml' \\) "
-    "-type f -print0"
+    "find . \\( -path '*/surefire-reports/TEST-*.xml' -o -path '*/failsafe-reports/TEST-*.xml' "
+    "-o -path '*/test-results/*/TEST-*.xml' \\) -type f -newer \"$STAMP\" -print0"
 )
 """Where Maven and Gradle leave what they know, whether asked or not."""
 
@@ -271,7 +272,7 @@ class _Run:
             seconds=exited.seconds,
             out=bytes(out),
             err=bytes(err),
-            reports=await self._reports(report, stamp),
+            reports=await self._reports(report, stamp, bytes(out)),
             matchers=self.matchers,
         )
         diagnosis = diagnose(output)
@@ -279,17 +280,31 @@ class _Run:
 
     async def _stamp(self, report: str) -> str | None:
         """A file that is older than any report of this run, where reports go to places of the tool's own."""
-        if JAVA not in self.check.languages:
+        if not leaves_reports(self.check.command):
             return None
         await self.computer.write(f"{report}.stamp", b"")
         return f"{report}.stamp"
 
-    async def _reports(self, report: str, stamp: str | None) -> tuple[bytes, ...]:
+    async def _reports(self, report: str, stamp: str | None, out: bytes) -> tuple[bytes, ...]:
         names = [report]
         if stamp is not None:
             listed = await self.computer.run(shell(_JAVA_REPORTS, {"STAMP": stamp}, seconds=30))
             names += [name for name in decode(listed.out).split("\0") if name][:_REPORTS]
-        found = [await self._read(name) for name in names]
+            if directories := untouched(out):
+                find = (
+                    "find",
+                    *directories,
+                    "-maxdepth",
+                    "1",
+                    "-name",
+                    "TEST-*.xml",
+                    "-type",
+                    "f",
+                    "-print0",
+                )
+                listed = await self.computer.run(Command(argv=find, seconds=30))
+                names += [name for name in decode(listed.out).split("\0") if name][:_REPORTS]
+        found = [await self._read(name) for name in dict.fromkeys(names)]
         return tuple(data for data in found if data is not None)
 
     async def _read(self, path: str) -> bytes | None:

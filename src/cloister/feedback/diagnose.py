@@ -18,10 +18,12 @@ from cloister.feedback.formats.frames import biome_text, eslint_text, oxlint_tex
 from cloister.feedback.formats.gcc_json import gcc_json
 from cloister.feedback.formats.go_json import go_json
 from cloister.feedback.formats.go_text import go_text
+from cloister.feedback.formats.gradle_text import gradle_errors, gradle_text
 from cloister.feedback.formats.jest_json import jest_json
 from cloister.feedback.formats.jest_text import jest_text
 from cloister.feedback.formats.junit import junit
 from cloister.feedback.formats.matcher import matchers
+from cloister.feedback.formats.maven_text import maven_errors, maven_text
 from cloister.feedback.formats.mocha_json import mocha_json
 from cloister.feedback.formats.mocha_text import mocha_text
 from cloister.feedback.formats.mypy_json import mypy_json
@@ -58,6 +60,8 @@ _TESTS: tuple[Parser, ...] = (
     go_text,
     cargo_text,
     ctest_text,
+    maven_text,
+    gradle_text,
     unity_text,
 )
 _COMPLAINTS: tuple[Parser, ...] = (
@@ -79,6 +83,8 @@ _COMPLAINTS: tuple[Parser, ...] = (
     matchers,
     places,
     builds,
+    maven_errors,
+    gradle_errors,
     tracebacks,
     stacks,
     bare_places,

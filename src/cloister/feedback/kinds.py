@@ -75,6 +75,7 @@ _STARTERS = (
     "yarn",
 )
 _SCRIPTS = re.compile(r"^(?:npm|pnpm|yarn|bun) (?:run )?([\w:-]+)")
+_REPORTS = re.compile(r"(?:^|[\s/;&|(])(?:mvnw?|gradlew?)(?:\s|$)")
 _WORDS: tuple[tuple[str, CheckKind], ...] = (
     ("format", "format"),
     ("fmt", "format"),
@@ -135,3 +136,8 @@ def languages_of(command: str) -> tuple[str, ...]:
     """Whose files it looks at; empty when that cannot be told."""
     tool = tool_of(command)
     return _TOOLS[tool][1] if tool is not None else ()
+
+
+def leaves_reports(command: str) -> bool:
+    """Whether Maven or Gradle has a part in it, however the command goes on: they write reports where they please."""
+    return _REPORTS.search(command) is not None

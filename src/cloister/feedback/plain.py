@@ -14,9 +14,9 @@ _NAME_CHARS = 400
 _MESSAGE_CHARS = 2_000
 _FOREIGN = re.compile(r"^<|site-packages/|dist-packages/|/lib/python\d|^/usr/|^/nix/|node_modules/|^/rustc/")
 _LIBRARY = re.compile(
-    r"^\s*at (?:java|javax|jdk|sun|kotlin|scala|org\.junit|org\.opentest4j|org\.hamcrest)\."
+    r"^\s*at (?:java|javax|jdk|sun|kotlin|scala|org\.junit|org\.opentest4j|org\.hamcrest|org\.gradle|org\.apache\.maven)\."
 )
-"""Frames of Java's libraries, which name a file without its directory."""
+"""Frames of Java's libraries and build tools, which name a file without its directory."""
 
 
 def lines(data: bytes) -> list[str]:

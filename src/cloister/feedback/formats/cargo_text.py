@@ -1,17 +1,33 @@
 """What `cargo test` prints: the test harness of Rust."""
 
 import re
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
+
+import msgspec
 
 from cloister.core.diagnosis import TestResult, TestStatus
 from cloister.feedback import plain
 from cloister.feedback.api import CheckOutput, Found
 
-_VERDICT = re.compile(r"^test (\S.{0,400}?)(?: - should panic)? \.\.\. (ok|FAILED|ignored)(?:, .{0,200})?$")
+_VERDICT = re.compile(
+    r"^test (\S.{0,400}?)(?: - (?:should panic|compile(?: fail)?))? \.\.\. (ok|FAILED|ignored)(?:, .{0,200})?$"
+)
 _HEAD = re.compile(r"^---- (.{1,400}) stdout ----$")
 _PANIC = re.compile(r"^thread '.{0,400}' (?:\(\d{1,20}\) )?panicked at ([^\s:]{1,300}):(\d{1,9}):(\d{1,9}):$")
+_CALM = re.compile(r"^note: (test did not panic as expected) at ([^\s:]{1,300}):(\d{1,9}):\d{1,9}$")
+_IN_DOCUMENTATION = re.compile(r"^(\S{1,300}\.rs)( - .{0,300}|) (?:- )?\(line (\d{1,9})\)$")
 _STATUSES: dict[str, TestStatus] = {"ok": "passed", "FAILED": "failed", "ignored": "skipped"}
-_ENDS = ("stack backtrace:", "note: run with `RUST_BACKTRACE", "note: Some details are omitted")
+_ENDS = ("stack backtrace:", "note: run with `RUST_BACKTRACE")
+_WHY = "note: panic did not contain expected string"
+
+
+class _Story(msgspec.Struct, frozen=True):
+    """What a failing test printed."""
+
+    file: str | None = None
+    line: int | None = None
+    why: str | None = None
 
 
 def cargo_text(output: CheckOutput) -> Found | None:
@@ -20,32 +36,59 @@ def cargo_text(output: CheckOutput) -> Found | None:
         return None
     text = output.out_lines
     stories = _stories(text)
+    verdicts = [found for line in text if line.startswith("test ") and (found := _VERDICT.match(line))]
+    names = _lasting(verdict[1] for verdict in verdicts)
     tests: list[TestResult] = []
-    for line in text:
-        verdict = _VERDICT.match(line)
-        if verdict is None:
-            continue
-        name, status = plain.name(verdict[1]), _STATUSES[verdict[2]]
-        file, number, why = stories.get(name, (None, None, None))
-        tests.append(TestResult(name, status, file, number, why if status == "failed" else None))
+    for verdict in verdicts:
+        name, status = plain.name(names.get(verdict[1], verdict[1])), _STATUSES[verdict[2]]
+        story = stories.get(verdict[1], _Story())
+        if status == "failed" and (place := _IN_DOCUMENTATION.match(verdict[1])):
+            # Where it panicked is counted in a program that nobody sees.
+            file, number = plain.path(place[1]), plain.number(place[3])
+        else:
+            file, number = story.file, story.line
+        tests.append(TestResult(name, status, file, number, story.why if status == "failed" else None))
     return Found(tests=tuple(tests)) if tests else None
 
 
-def _stories(text: list[str]) -> dict[str, tuple[str | None, int | None, str | None]]:
-    """What each failing test printed, by name."""
-    found: dict[str, tuple[str | None, int | None, str | None]] = {}
+def _lasting(names: Iterable[str]) -> dict[str, str]:
+    """Names for tests in documentation that outlive an edit above them: their number instead of their line."""
+    places: dict[str, dict[int, str]] = {}
+    for name in names:
+        if found := _IN_DOCUMENTATION.match(name):
+            places.setdefault(found[1] + found[2], {})[int(found[3])] = name
+    return {
+        told[line]: owner if number == 1 else f"{owner} ({number})"
+        for owner, told in places.items()
+        for number, line in enumerate(sorted(told), 1)
+    }
+
+
+def _stories(text: Sequence[str]) -> dict[str, _Story]:
+    """By name."""
     heads = [index for index, line in enumerate(text) if line.startswith("---- ")]
-    for start, stop in pairwise([*heads, len(text)]):
-        head = _HEAD.match(text[start])
-        if head is None:
-            continue
-        file, number, said = None, None, list[str]()
-        for line in text[start + 1 : min(stop, start + 100)]:
-            if panic := _PANIC.match(line):
-                file, number = plain.path(panic[1]), plain.number(panic[2])
-            elif line.startswith(_ENDS) or line == "failures:":
-                break
-            else:
-                said.append(line)
-        found[plain.name(head[1])] = (file, number, plain.message("\n".join(said).strip()) or None)
-    return found
+    return {
+        head[1]: _story(text[start + 1 : min(stop, start + 100)])
+        for start, stop in pairwise([*heads, len(text)])
+        if (head := _HEAD.match(text[start]))
+    }
+
+
+def _story(text: Sequence[str]) -> _Story:
+    file, number, said, tracing = None, None, list[str](), False
+    for line in text:
+        if panic := _PANIC.match(line):
+            file, number = plain.path(panic[1]), plain.number(panic[2])
+        elif calm := _CALM.match(line):
+            file, number = plain.path(calm[2]), plain.number(calm[3])
+            said.append(calm[1])
+        elif line == "failures:":
+            break
+        elif line.startswith(_WHY):
+            tracing = False
+            said.append(line.removeprefix("note: "))
+        elif line.startswith(_ENDS):
+            tracing = True
+        elif not tracing:
+            said.append(line)
+    return _Story(file, number, plain.message("\n".join(said).strip()) or None)

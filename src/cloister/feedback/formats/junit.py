@@ -12,6 +12,7 @@ from cloister.feedback.api import CheckOutput, Found
 _TEXT_CHARS = 16_384
 _DEPTH = 40
 _PLACE = re.compile(r"^([^\s:]{1,300}):(\d{1,9}):(?: |$)")
+_FOR_A_CLASS = ("initializationError", "classMethod")
 _VERDICTS: dict[str, TestStatus] = {"failure": "failed", "error": "error", "skipped": "skipped"}
 
 
@@ -106,6 +107,14 @@ class _Reader:
             self._case = self._inside = None
 
 
+def for_the_class(owner: str, short: str, status: TestStatus) -> tuple[str, TestStatus]:
+    """Name and status of a test in Java: what JUnit and Gradle report of a class that could not begin is that class,
+    so that nobody misses a test of that name when it can."""
+    if owner and short in _FOR_A_CLASS and status in ("failed", "error"):
+        return owner, "error"
+    return f"{owner}::{short}" if owner and short and owner != short else owner or short, status
+
+
 def _worse(one: TestStatus, other: TestStatus) -> bool:
     order: tuple[TestStatus, ...] = ("passed", "skipped", "failed", "error")
     return order.index(one) > order.index(other)
@@ -120,7 +129,7 @@ def _result(case: dict[str, str], status: TestStatus, said: str, text: str, *, b
         line = None if line is None else line + 1
         name = _pytest_name(file, classname, short)
     else:
-        name = f"{classname}::{short}" if classname and short and classname != short else classname or short
+        name, status = for_the_class(classname, short, status)
     if status == "passed":
         return TestResult(plain.name(name), status, file, line)
     file, line = _place(text) or plain.place_in_stack(text.split("\n")) or (file, line)
