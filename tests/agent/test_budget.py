@@ -9,6 +9,7 @@ import pytest
 
 from cloister.agent.budget import NoLedger, Payer, Purse
 from cloister.agent.budgeted import BudgetedModels
+from cloister.agent.estimate import request_tokens
 from cloister.agent.loop import Workplace
 from cloister.core.budget_tree import BudgetTree
 from cloister.core.errors import Bug
@@ -23,15 +24,16 @@ from cloister.core.events import (
     RunAdmitted,
     TurnEnded,
 )
-from cloister.core.records import Budget, NewRun, Patience
+from cloister.core.records import Budget, NewRun, Patience, Usage
 from cloister.core.routes import ModelEntry, ModelRoutes
-from cloister.model.api import Failure, Reply, Request, UserMessage
+from cloister.model.api import Failure, Reply, Request, TextDelta, UserMessage
 from cloister.model.registry import Access
 from cloister.model.routing import Job, open_models
 from cloister.model.script import load_script
 from cloister.model.scripted import ScriptedModel
 from cloister.testing.loop_bench import LoopBench, open_bench
 from cloister.testing.memory_journal import MemoryJournal
+from cloister.testing.model_saying import SayingModel
 from cloister.testing.model_sole import SoleModel
 
 pytestmark = pytest.mark.anyio
@@ -222,6 +224,30 @@ async def test_a_call_that_is_cut_off_is_paid_by_estimate(tmp_path: Path) -> Non
     assert spent.estimated
     assert spent.usage.input_tokens > 0
     assert spent.usage.output_tokens > 0
+
+
+async def test_a_reply_that_breaks_off_is_paid_and_a_call_that_was_turned_away_is_not(tmp_path: Path) -> None:
+    broke = Failure("network", "It broke.", retryable=True, usage=Usage(input_tokens=900))
+    model = SayingModel(
+        (TextDelta("word " * 100), broke),
+        (TextDelta("word " * 100), Failure("overloaded", "Busy.", retryable=True)),
+        (Failure("refused", "No.", usage=Usage(70, 5)),),
+        (Failure("rate_limit", "Later.", retryable=True),),
+    )
+    journal = _journal()
+    models = BudgetedModels(SoleModel(model), Purse(journal, Budget(), BudgetTree(), NoLedger(), 1.0))
+    for _ in range(4):
+        async with models.role("code").stream(ASKING) as items:
+            assert [type(item) async for item in items][-1] is Failure
+    spent = [b.usage for b in journal.bodies if isinstance(b, ModelSpent)]
+    assert [usage.output_tokens > 100 for usage in spent] == [True, True, False]
+    assert [usage.input_tokens for usage in spent] == [900, request_tokens(ASKING), 70]
+
+
+async def test_a_model_that_always_breaks_off_cannot_spend_more_than_there_is(bench: LoopBench) -> None:
+    script = '[[reply]]\nfail = { code = "network", say = "%s", times = 99, retry_seconds = 0 }\nsay = "x"'
+    ended = await bench.work(script % ("word " * 4_000), budget=Budget(tokens=16_000))
+    assert (ended.outcome, "16,000 tokens is spent." in ended.reason) == ("budget", True), ended.reason
 
 
 async def test_attempts_that_call_at_the_same_time_never_hold_more_than_the_run_has(tmp_path: Path) -> None:

@@ -136,6 +136,8 @@ async def test_a_refusal_is_a_failure(remote: Remote) -> None:
     remote.server.say(remote.wire.reply(Sent(text=("I",), ending="refused")))
     failure = await check_failure(remote.model)
     assert (failure.code, failure.retryable) == ("refused", False)
+    assert failure.usage is not None
+    assert failure.usage.input_tokens == 100, "a refusal costs what any reply costs"
 
 
 async def test_an_empty_reply_is_a_failure_that_may_pass(remote: Remote) -> None:
@@ -163,6 +165,7 @@ async def test_a_rate_limit_carries_the_wait_that_was_asked_for(remote: Remote) 
     remote.server.say(replace(answer, headers={**answer.headers, "retry-after": "7"}))
     failure = await check_failure(remote.model)
     assert (failure.code, failure.retryable, failure.retry_seconds) == ("rate_limit", True, 7.0)
+    assert failure.usage is None, "nothing was begun"
     assert len(remote.server.asked) == 1, "the SDK retried behind our back"
 
 
@@ -192,6 +195,7 @@ async def test_a_connection_that_breaks_in_the_middle_is_a_failure(remote: Remot
     failure = await check_failure(remote.model)
     assert failure.code in ("network", "bad_reply")
     assert failure.retryable
+    assert failure.usage is not None, "what there was of it was made, and somebody pays for it"
 
 
 async def test_a_stream_that_ends_politely_but_too_early_is_a_failure(remote: Remote) -> None:

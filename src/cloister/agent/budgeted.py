@@ -28,9 +28,23 @@ class _Heard:
     """What came of a call so far."""
 
     reply: Reply | None = None
-    failed: bool = False
+    failure: Failure | None = None
     output_tokens: int = 0
     """Of the text that was streamed, estimated."""
+
+    @property
+    def nothing(self) -> bool:
+        """Whether it failed before there was anything to pay for."""
+        return self.failure is not None and self.failure.usage is None and not self.output_tokens
+
+    def at_least(self, input_tokens: int) -> Usage:
+        """What a call took that came to no reply: what the provider said of it, and else the estimate."""
+        said = Usage() if self.failure is None or self.failure.usage is None else self.failure.usage
+        return msgspec.structs.replace(
+            said,
+            input_tokens=said.input_tokens or input_tokens,
+            output_tokens=max(said.output_tokens, self.output_tokens),
+        )
 
 
 class BudgetedModel:
@@ -82,12 +96,12 @@ class BudgetedModel:
 
     async def _record(self, permit: Permit, call: Call, heard: _Heard, seconds: float) -> None:
         """Every call is in the log: as a step, if the loop made it one, else as what was spent."""
-        if heard.failed or (heard.reply is not None and self._is_step(permit)):
+        if heard.nothing or (heard.reply is not None and self._is_step(permit)):
             return
         if heard.reply is not None:
             usage, cost = heard.reply.usage, heard.reply.cost
         else:
-            usage = Usage(call.input_tokens, heard.output_tokens)
+            usage = heard.at_least(call.input_tokens)
             cost = self._models.cost(self.name, usage)
         await self._purse.journal.append(
             ModelSpent(
@@ -162,7 +176,7 @@ async def _listen(
             case Reply():
                 heard.reply = item
             case Failure():
-                heard.failed = True
+                heard.failure = item
         yield item
 
 

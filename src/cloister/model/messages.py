@@ -23,6 +23,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.usage import RequestUsage
 
 from cloister.core import limits
 from cloister.core.records import ToolCall, Usage
@@ -180,6 +181,5 @@ def _arguments(sent: str | Mapping[str, object] | None) -> dict[str, object]:
         return {INVALID_ARGUMENTS: bounded(sent, INVALID_CHARS)}
 
 
-def usage_of(response: ModelResponse) -> Usage:
-    usage = response.usage
+def counted(usage: RequestUsage) -> Usage:
     return Usage(usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens)

@@ -26,10 +26,10 @@ from pydantic_ai.models import StreamedResponse, create_async_httpx2_client
 from pydantic_ai.settings import ModelSettings
 
 from cloister.core.errors import OutsideError
-from cloister.model.api import Failure, Model, Reply, Request, TextDelta
+from cloister.model.api import Failure, FailureCode, Model, Reply, Request, TextDelta
 from cloister.model.catalog import CATALOG, FIRST_LISTED
 from cloister.model.failures import Origin, failure_from
-from cloister.model.messages import calls_of, parameters, to_opaque, to_wire, unfenced, usage_of
+from cloister.model.messages import calls_of, counted, parameters, to_opaque, to_wire, unfenced
 from cloister.model.schema import problem
 from cloister.model.wires import Endpoint, build
 
@@ -40,6 +40,8 @@ SILENCE_SECONDS = 600.0
 CONNECT_SECONDS = 10.0
 CLOSE_SECONDS = 5.0
 LIST_SECONDS = 10.0
+_MADE: frozenset[FailureCode] = frozenset({"refused", "network", "bad_reply"})
+"""Failures in the middle of a reply that say nothing against the model having worked on it."""
 
 
 @asynccontextmanager
@@ -124,16 +126,18 @@ class RemoteModel:
             except StopAsyncIteration:
                 break
             except Exception as error:  # as in `_ask`
-                yield failure_from(error, self._origin)
+                yield _begun(failure_from(error, self._origin), opened, text)
                 return
             if piece:
                 text += piece
                 yield TextDelta(piece)
         try:
             ended = self._ended(opened.get(), text)
-            yield self._as_asked(ended, schema) if schema is not None and isinstance(ended, Reply) else ended
+            if schema is not None and isinstance(ended, Reply):
+                ended = self._as_asked(ended, schema)
         except Exception as error:  # as in `_ask`
-            yield failure_from(error, self._origin)
+            ended = failure_from(error, self._origin)
+        yield _begun(ended, opened, text) if isinstance(ended, Failure) else ended
 
     def _ended(self, response: ModelResponse, text: str) -> Reply | Failure:
         calls = calls_of(response)
@@ -148,7 +152,7 @@ class RemoteModel:
                 stop = "tools" if calls else "end"
         if not text and not calls and stop != "length":
             return Failure("bad_reply", f"{self.name} sent an empty reply.", retryable=True)
-        return Reply(text, calls, usage_of(response), stop, to_opaque(response, self._endpoint.kind))
+        return Reply(text, calls, counted(response.usage), stop, to_opaque(response, self._endpoint.kind))
 
     def _as_asked(self, reply: Reply, schema: dict[str, object]) -> Reply | Failure:
         """The reply if its text is JSON as the schema wants it."""
@@ -169,6 +173,14 @@ class RemoteModel:
                 await stack.aclose()
             except Exception as error:  # the items are out; closing must not replace the caller's own error
                 logger.debug("%s: closing a reply failed: %s", self.name, type(error).__name__)
+
+
+def _begun(failure: Failure, opened: StreamedResponse, text: str) -> Failure:
+    """`failure` of a reply that was under way: what there is of it was made, and is paid for."""
+    usage = counted(opened.usage)
+    if usage.total or text or failure.code in _MADE:
+        return msgspec.structs.replace(failure, usage=usage)
+    return failure
 
 
 def _text_of(event: ModelResponseStreamEvent) -> str:
