@@ -78,11 +78,10 @@ def test_nothing_above_the_models_streams_from_one_but_through_the_purse() -> No
     assert callers <= {
         "agent/ask_model.py",
         "agent/budgeted.py",
-        "agent/condense.py",
+        "agent/consult.py",
         "agent/tempered.py",  # inside of what pays
         "egress/endpoint/serve.py",  # given `for_programs_inside`
         "agent/tournament.py",  # inside of what pays
-        "runs/ranking.py",
     }
 
 

@@ -145,6 +145,12 @@ class BudgetedModels:
     def named(self, name: str) -> BudgetedModel:
         return self._budgeted(self._models.named(name), "code")
 
+    def in_role(self, role: Role, name: str) -> BudgetedModel:
+        """One of a role's chain. Raises as `Models.named`."""
+        # An attempt's own temperature is for its steps alone.
+        models = self._models.models if isinstance(self._models, Tempered) else self._models
+        return self._budgeted(models.named(name), role)
+
     def for_last_words(self, name: str) -> BudgetedModel:
         """May use what is kept back for the end."""
         return self._budgeted(self._models.named(name), WRAP_UP)

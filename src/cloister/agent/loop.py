@@ -16,6 +16,7 @@ from cloister.agent.budgeted import BudgetedModels
 from cloister.agent.checks import Since, run_affected
 from cloister.agent.mind import Mind
 from cloister.agent.progress import Progress, progress
+from cloister.agent.reviewing import Review
 from cloister.agent.shell.reading import only_reads
 from cloister.agent.stuck import Circles, unanswered
 from cloister.agent.tools import TOOLS
@@ -120,6 +121,8 @@ class Workplace:
     """Asked when telling it so did not help; None puts the next model of the chain in charge."""
     asked: Asked | None = None
     """What must be green in the end; None is every check in full."""
+    review: Review | None = None
+    """Asked about what is proven, before it is handed over."""
     cpus: float = 1.0
     """How many checks may run side by side."""
 
@@ -361,7 +364,8 @@ class _Attempt:
         if finish is None:
             # A model that only talks has finished if there is something to show for it.
             done = not reply.calls and commit != self._place.base and self._green()
-            return reply.text if done and await self._proven(reply.step, commit) else None
+            done = done and await self._proven(reply.step, commit)
+            return reply.text if done and not await self._objections(commit, reply.text) else None
         try:
             summary = msgspec.convert(finish.arguments, FinishArgs).summary
         except msgspec.ValidationError as error:
@@ -375,7 +379,15 @@ class _Attempt:
                 finish, f"{_WEAKENED if self._evidence().weakened else _ONLY_HERE}\n{self._told()}"
             )
             return None
+        if await self._objections(commit, summary):
+            await self._refuse(finish, "a reviewer asks for changes first: read what follows.")
+            return None
         return summary
+
+    async def _objections(self, commit: str, summary: str) -> str:
+        if self._place.review is None or commit == self._place.base:
+            return ""
+        return await self._place.review(commit, summary)
 
     def _green(self) -> bool:
         return self._evidence().green or not self._place.checks

@@ -169,6 +169,18 @@ class ModelFailed(Body, frozen=True):
     message: str
     retry_seconds: float | None = None
     model: str = ""
+    role: str = "code"
+    """What it was asked to be; `code` is a step of the loop."""
+
+
+class Advised(Body, frozen=True):
+    """A model with a role of its own had something to say: a plan before the first step, or a review of the change."""
+
+    attempt: int
+    role: Literal["plan", "review"]
+    model: str
+    text: str
+    """The plan, or what a review objects to; empty when it approves."""
 
 
 class ModelSwitched(Body, frozen=True):
@@ -363,6 +375,7 @@ AnyBody = (
     | PromptReceived
     | ModelReplied
     | ModelFailed
+    | Advised
     | ModelSpent
     | BudgetWarned
     | BudgetSpent

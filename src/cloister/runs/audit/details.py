@@ -38,7 +38,7 @@ _OfTheRun = (
     | e.AttemptEnded
     | e.RunFinished
 )
-_OfChoices = e.AttemptForked | e.AttemptsRanked | e.JudgeSpoke | e.ModelSwitched | e.BudgetSpent
+_OfChoices = e.AttemptForked | e.AttemptsRanked | e.JudgeSpoke | e.Advised | e.ModelSwitched | e.BudgetSpent
 _OfTheWork = e.ModelReplied | e.ModelSpent | e.ModelFailed | e.ActionDecided | e.ToolReturned
 _OfChecks = e.BaselineTaken | e.ChecksRan | e.ProofTaken
 _Outward = e.ConnectionDecided | e.ConnectionClosed | e.RequestDecided | e.ChangeMade | e.ChangeDelivered
@@ -84,7 +84,14 @@ def fact(body: e.AnyBody) -> Fact | None:
             | e.RunFinished()
         ):
             detail = _run(body)
-        case e.AttemptForked() | e.AttemptsRanked() | e.JudgeSpoke() | e.ModelSwitched() | e.BudgetSpent():
+        case (
+            e.AttemptForked()
+            | e.AttemptsRanked()
+            | e.JudgeSpoke()
+            | e.Advised()
+            | e.ModelSwitched()
+            | e.BudgetSpent()
+        ):
             detail = _choices(body)
         case e.ModelReplied() | e.ModelSpent() | e.ModelFailed() | e.ActionDecided() | e.ToolReturned():
             detail = _work(body)
@@ -212,6 +219,13 @@ def _choices(body: _OfChoices) -> Detail:
             return {"best_first": _listed([score.attempt for score in body.scores]), "tied": list(body.tied)}
         case e.JudgeSpoke():
             return {"model": _cut(body.model), "tied": list(body.tied), "choice": body.choice}
+        case e.Advised():
+            return {
+                "attempt": body.attempt,
+                "role": body.role,
+                "model": _cut(body.model),
+                "bytes": _bytes(body.text),
+            }
         case e.ModelSwitched():
             return {
                 "attempt": body.attempt,
