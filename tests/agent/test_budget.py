@@ -118,6 +118,70 @@ async def test_what_a_turn_had_done_when_its_time_was_over_is_saved(bench: LoopB
     assert (turn.commit, turn.changed) == (ended.commit, True)
 
 
+SLOW = """
+[[reply]]
+calls = [{ tool = "bash", command = "sed -i 's/a - b/a + b/' calc.py; sleep 1000" }]
+
+[[reply]]
+expect = "the time was over"
+calls = [{ tool = "bash", command = "true" }]
+
+[[reply]]
+calls = [{ tool = "finish", summary = "In the time that was given." }]
+"""
+
+
+async def _saying(bench: LoopBench, answer: str) -> None:
+    """Whoever is asked says this."""
+    seen = 0
+    while True:
+        await bench.journal.changed(seen)
+        for event in bench.journal.events[seen:]:
+            if isinstance(event.body, AskRaised):
+                await anyio.sleep(0.3)
+                bench.journal.add(
+                    AskAnswered(event.body.ask, "allow" if answer == "allow" else "deny", "ada")
+                )
+        seen = len(bench.journal.events)
+
+
+async def test_a_person_may_give_more_time_and_the_work_goes_on_from_what_was_saved(bench: LoopBench) -> None:
+    bench.tree = BudgetTree(ask=True, extend_percent=900)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_saying, bench, "allow")
+        ended = await bench.work(SLOW, budget=Budget(seconds=3.0), ask_seconds=30)
+        assert ended.outcome == "green", ended.reason
+        tasks.cancel_scope.cancel()
+    [more] = [b for b in bench.journal.bodies if isinstance(b, BudgetExtended)]
+    assert (more.level, more.what, more.amount) == ("run", "seconds", 27.0)
+    [ask] = [b for b in bench.journal.bodies if isinstance(b, AskRaised)]
+    assert "27 seconds more" in ask.action
+    saved = [(b.changed, b.commit == bench.base) for b in bench.journal.bodies if isinstance(b, TurnEnded)]
+    assert saved[0] == (True, False), "what was done when the time was over"
+
+
+async def test_time_is_warned_of_asked_for_and_then_over(bench: LoopBench) -> None:
+    bench.tree = BudgetTree(ask=True, warn_percent=10)
+    script = (
+        SLOW.replace("sleep 1000", "sleep 1")
+        .replace('expect = "the time was over"\n', "")
+        .replace("true", "sleep 99")
+    )
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_saying, bench, "deny")
+        ended = await bench.work(script, budget=Budget(seconds=5.0), ask_seconds=30)
+        assert (ended.outcome, "5 seconds is spent." in ended.reason) == ("budget", True), ended.reason
+        assert ended.commit != bench.base
+        tasks.cancel_scope.cancel()
+    kinds = [
+        type(b)
+        for b in bench.journal.bodies
+        if isinstance(b, BudgetWarned | AskRaised | AskAnswered | BudgetSpent)
+        and getattr(b, "what", "seconds") == "seconds"
+    ]
+    assert kinds == [BudgetWarned, AskRaised, AskAnswered, BudgetSpent]
+
+
 async def test_a_warning_is_given_once_and_the_model_is_told(bench: LoopBench) -> None:
     script = NOTES.replace(
         '{ goto = "again" }', '{ when = "Most of the budget", goto = "hurry" }, { goto = "again" }'

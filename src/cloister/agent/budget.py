@@ -214,6 +214,23 @@ class Purse:
             if not isinstance(held, Held):
                 await self.settle(ticket)
 
+    def more_seconds(self) -> float:
+        """What people added to the time of the run, which passes for all its attempts at once."""
+        self._books.update(self._journal)
+        return self._books.extended.get(("run", str(self.run)), {}).get("seconds", 0.0)
+
+    async def warn_of_time(self, payer: Payer, spent: float, limit: float) -> None:
+        """Say once that most of the time is over, if it is. It is measured by whoever can interrupt."""
+        if spent >= limit * self._tree.warn_percent / 100:
+            self._books.update(self._journal)
+            await self._warn_once(payer, Over("run", str(self.run), "seconds", spent, limit))
+
+    async def ask_for_time(self, payer: Payer, spent: float, limit: float) -> bool:
+        """Whether there is more time now that it is over; both answers are in the log."""
+        seen = self._journal.events[-1].seq
+        async with self._asking:
+            return await self._given_more(payer, Over("run", str(self.run), "seconds", spent, limit), seen)
+
     async def settle(self, ticket: str) -> None:
         """The call is over, and what it took is in the log."""
         with anyio.CancelScope(shield=True):
@@ -223,12 +240,15 @@ class Purse:
     async def _warn(self, payer: Payer, accounts: Sequence[Account]) -> None:
         """Once for each limit."""
         for over in warnings(accounts, self._tree.warn_percent):
-            key = _key(over)
-            if key not in self._books.warned:
-                self._books.warned.add(key)
-                await self._journal.append(
-                    BudgetWarned(over.level, over.name, over.what, over.spent, over.limit, payer.attempt)
-                )
+            await self._warn_once(payer, over)
+
+    async def _warn_once(self, payer: Payer, over: Over) -> None:
+        key = _key(over)
+        if key not in self._books.warned:
+            self._books.warned.add(key)
+            await self._journal.append(
+                BudgetWarned(over.level, over.name, over.what, over.spent, over.limit, payer.attempt)
+            )
 
     async def _given_more(self, payer: Payer, over: Over, seen: int) -> bool:
         """Ask a person for more, where that is allowed, once for each limit. True when it is worth another look."""

@@ -159,6 +159,15 @@ class BudgetedModels:
         """For what is not the loop: its calls are no steps, and cost like any other."""
         return self._budgeted(self._models.role("code"), INSIDE)
 
+    def more_seconds(self) -> float:
+        return self._purse.more_seconds()
+
+    async def warn_of_time(self, spent: float, limit: float) -> None:
+        await self._purse.warn_of_time(self._payer, spent, limit)
+
+    async def ask_for_time(self, spent: float, limit: float) -> bool:
+        return await self._purse.ask_for_time(self._payer, spent, limit)
+
     def window(self, name: str) -> int | None:
         return self._models.window(name)
 
