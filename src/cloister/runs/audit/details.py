@@ -38,11 +38,11 @@ _OfTheRun = (
     | e.AttemptEnded
     | e.RunFinished
 )
-_OfChoices = e.AttemptForked | e.AttemptsRanked | e.JudgeSpoke | e.Advised | e.ModelSwitched | e.BudgetSpent
+_OfChoices = e.AttemptForked | e.AttemptsRanked | e.JudgeSpoke | e.ModelSwitched | e.BudgetSpent
 _OfTheWork = e.ModelReplied | e.ModelSpent | e.ModelFailed | e.ActionDecided | e.ToolReturned
 _OfChecks = e.BaselineTaken | e.ChecksRan | e.ProofTaken
 _Outward = e.ConnectionDecided | e.ConnectionClosed | e.RequestDecided | e.ChangeMade | e.ChangeDelivered
-Audited = _OfPeople | _OfTheRun | _OfChoices | _OfTheWork | _OfChecks | _Outward
+Audited = _OfPeople | _OfTheRun | e.Advised | _OfChoices | _OfTheWork | _OfChecks | _Outward
 
 AUDITED_KINDS = frozenset(kind.__name__ for kind in Audited.__args__)  # type: ignore[attr-defined]
 """Events that are an action or a decision. Of the others only the hash over the log speaks."""
@@ -84,14 +84,9 @@ def fact(body: e.AnyBody) -> Fact | None:
             | e.RunFinished()
         ):
             detail = _run(body)
-        case (
-            e.AttemptForked()
-            | e.AttemptsRanked()
-            | e.JudgeSpoke()
-            | e.Advised()
-            | e.ModelSwitched()
-            | e.BudgetSpent()
-        ):
+        case e.Advised():
+            detail = _advice(body)
+        case e.AttemptForked() | e.AttemptsRanked() | e.JudgeSpoke() | e.ModelSwitched() | e.BudgetSpent():
             detail = _choices(body)
         case e.ModelReplied() | e.ModelSpent() | e.ModelFailed() | e.ActionDecided() | e.ToolReturned():
             detail = _work(body)
@@ -219,13 +214,6 @@ def _choices(body: _OfChoices) -> Detail:
             return {"best_first": _listed([score.attempt for score in body.scores]), "tied": list(body.tied)}
         case e.JudgeSpoke():
             return {"model": _cut(body.model), "tied": list(body.tied), "choice": body.choice}
-        case e.Advised():
-            return {
-                "attempt": body.attempt,
-                "role": body.role,
-                "model": _cut(body.model),
-                "bytes": _bytes(body.text),
-            }
         case e.ModelSwitched():
             return {
                 "attempt": body.attempt,
@@ -244,6 +232,15 @@ def _choices(body: _OfChoices) -> Detail:
             }
         case _:
             assert_never(body)
+
+
+def _advice(body: e.Advised) -> Detail:
+    return {
+        "attempt": body.attempt,
+        "role": body.role,
+        "model": _cut(body.model),
+        "bytes": _bytes(body.text),
+    }
 
 
 def _work(body: _OfTheWork) -> Detail:
