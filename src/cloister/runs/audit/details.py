@@ -59,7 +59,6 @@ class Fact(NamedTuple):
 
 def fact(body: e.AnyBody) -> Fact | None:
     """What is entered for `body`; None when it is neither an action nor a decision."""
-    detail: Detail | None
     who: str | None = None
     match body:
         case (
