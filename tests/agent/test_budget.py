@@ -252,6 +252,19 @@ async def test_money_ends_an_attempt_by_the_prices_that_are_known(bench: LoopBen
     assert spent <= 0.12
 
 
+async def test_a_model_whose_price_nobody_knows_is_no_way_around_the_money_where_it_counts_as_something(
+    bench: LoopBench,
+) -> None:
+    script = NOTES.replace('say = "I', 'input_tokens = 1000\noutput_tokens = 100\nsay = "I')
+    bench.patience = Patience(unchanged=0)
+    bench.tree = BudgetTree(unpriced=20.0)
+    ended = await bench.work(script, budget=Budget(dollars=0.3, steps=40))
+    assert (ended.outcome, "$0.30 is spent." in ended.reason) == ("budget", True), ended.reason
+    paid = [b.cost for b in bench.journal.bodies if isinstance(b, ModelReplied | ModelSpent)]
+    assert paid[0] == pytest.approx(1_100 * 20 / 1_000_000)
+    assert sum(cost or 0.0 for cost in paid) <= 0.3
+
+
 def _journal() -> MemoryJournal:
     return MemoryJournal(RunAdmitted(NewRun("p", "r"), "me"))
 

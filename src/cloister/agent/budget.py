@@ -39,7 +39,7 @@ from cloister.core.events import (
 )
 from cloister.core.ids import RunId
 from cloister.core.journal import Journal
-from cloister.core.records import Budget
+from cloister.core.records import Budget, Usage
 from cloister.core.spending import Level, Resource
 
 _Key = tuple[Level, str, Resource, float]
@@ -213,6 +213,11 @@ class Purse:
         finally:
             if not isinstance(held, Held):
                 await self.settle(ticket)
+
+    def assumed(self, usage: Usage) -> float | None:
+        """US dollars for `usage` of a model whose price nobody knows; None when it counts as none."""
+        per_million = self._tree.unpriced
+        return None if per_million is None else usage.total * per_million / 1_000_000
 
     def more_seconds(self) -> float:
         """What people added to the time of the run, which passes for all its attempts at once."""

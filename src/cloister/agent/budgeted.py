@@ -72,7 +72,7 @@ class BudgetedModel:
         started = time.monotonic()
         less = msgspec.structs.replace(request, max_tokens=permit.output_tokens)
         try:
-            async with self._model.stream(less) as items, aclosing(_listen(items, heard)) as heeded:
+            async with self._model.stream(less) as items, aclosing(self._listen(items, heard)) as heeded:
                 yield heeded
         finally:
             with anyio.CancelScope(shield=True):
@@ -83,8 +83,8 @@ class BudgetedModel:
 
     def _call(self, request: Request) -> Call:
         tokens = request_tokens(request)
-        into = self._models.cost(self.name, Usage(tokens, 0))
-        out = self._models.cost(self.name, Usage(0, _MILLION))
+        into = self._cost(Usage(tokens, 0))
+        out = self._cost(Usage(0, _MILLION))
         return Call(
             tokens,
             request.max_tokens,
@@ -94,6 +94,26 @@ class BudgetedModel:
             keep_back=self._purpose != WRAP_UP,
         )
 
+    def _cost(self, usage: Usage) -> float | None:
+        known = self._models.cost(self.name, usage)
+        return self._purse.assumed(usage) if known is None else known
+
+    async def _listen(
+        self, items: AsyncIterator[TextDelta | Reply | Failure], heard: _Heard
+    ) -> AsyncGenerator[TextDelta | Reply | Failure]:
+        async for item in items:
+            match item:
+                case TextDelta():
+                    heard.output_tokens += text_tokens(item.text)
+                    yield item
+                case Reply():
+                    cost = self._cost(item.usage) if item.cost is None else item.cost
+                    heard.reply = msgspec.structs.replace(item, cost=cost)
+                    yield heard.reply
+                case Failure():
+                    heard.failure = item
+                    yield item
+
     async def _record(self, permit: Permit, call: Call, heard: _Heard, seconds: float) -> None:
         """Every call is in the log: as a step, if the loop made it one, else as what was spent."""
         if heard.nothing or (heard.reply is not None and self._is_step(permit)):
@@ -102,7 +122,7 @@ class BudgetedModel:
             usage, cost = heard.reply.usage, heard.reply.cost
         else:
             usage = heard.at_least(call.input_tokens)
-            cost = self._models.cost(self.name, usage)
+            cost = self._cost(usage)
         await self._purse.journal.append(
             ModelSpent(
                 self._payer.attempt, self._purpose, self.name, usage, seconds, cost, heard.reply is None
@@ -179,20 +199,6 @@ class BudgetedModels:
 
     def _budgeted(self, model: Model, purpose: str) -> BudgetedModel:
         return BudgetedModel(model, self._models, self._purse, self._payer, purpose)
-
-
-async def _listen(
-    items: AsyncIterator[TextDelta | Reply | Failure], heard: _Heard
-) -> AsyncGenerator[TextDelta | Reply | Failure]:
-    async for item in items:
-        match item:
-            case TextDelta():
-                heard.output_tokens += text_tokens(item.text)
-            case Reply():
-                heard.reply = item
-            case Failure():
-                heard.failure = item
-        yield item
 
 
 async def _only(item: Failure) -> AsyncGenerator[TextDelta | Reply | Failure]:
