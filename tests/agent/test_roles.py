@@ -6,6 +6,7 @@ import pytest
 
 from cloister.agent.budget import NoLedger, Purse
 from cloister.agent.budgeted import BudgetedModels
+from cloister.agent.classifying import classify, known_kind
 from cloister.agent.consult import Adviser, Heard, consult
 from cloister.core.budget_tree import BudgetTree
 from cloister.core.events import (
@@ -140,6 +141,30 @@ async def test_a_summariser_that_fails_is_replaced_by_the_next(bench: LoopBench,
     failed = [(b.model, b.role) for b in bench.journal.bodies if isinstance(b, ModelFailed)]
     assert set(failed) == {(dead, "summarise")}
     assert all(b.model == code for b in bench.journal.bodies if isinstance(b, ModelReplied))
+
+
+@pytest.mark.parametrize(
+    ("says", "kind"),
+    [
+        ('calls = [{ tool = "choose", kind = "docs" }]', "docs"),
+        ('calls = [{ tool = "choose", kind = "none" }]', ""),
+        ('calls = [{ tool = "choose", kind = "rm -rf" }]', ""),
+        ('say = "docs, I think"', ""),
+    ],
+)
+async def test_the_kind_of_a_task_is_one_of_those_the_settings_know(
+    tmp_path: Path, says: str, kind: str
+) -> None:
+    journal = MemoryJournal(RunAdmitted(NewRun("Mend the manual.", "r"), "me"))
+    sorter = script(tmp_path, "sorter", f'expect = "docs, web(.|\\n)*Mend the manual"\n{says}')
+    routes = ModelRoutes(code=script(tmp_path, "code", DONE), classify=sorter)
+    async with open_models(Access(routes=routes), Job("repo")) as models:
+        purse = Purse(journal, Budget(), BudgetTree(), NoLedger(), 1.0)
+        adviser = Adviser(BudgetedModels(models, purse), journal, 0)
+        assert await classify(adviser, "Mend the manual.", ("docs", "web")) == kind
+        assert known_kind(journal.bodies) == kind, "it is not asked again"
+        assert await classify(adviser, "Mend the manual.", ()) == ""
+    assert [b.purpose for b in journal.bodies if isinstance(b, ModelSpent)] == ["classify"]
 
 
 async def test_a_model_in_another_role_pays_like_any_other(tmp_path: Path) -> None:

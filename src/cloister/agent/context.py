@@ -274,7 +274,7 @@ class Context:
     def _advised(self, seq: int, body: Advised) -> None:
         if body.role == "plan":
             self._say(seq, PLANNED.format(text=body.text))
-        elif body.text:
+        elif body.role == "review" and body.text:
             self._say(seq, REVIEWED.format(text=body.text))
 
     def _reply(self, seq: int, body: ModelReplied) -> None:

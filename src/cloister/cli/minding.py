@@ -49,7 +49,8 @@ def minding(body: Minding, mark: str) -> Iterator[Line]:
             why = one_line(body.evidence, 200)
             yield Line(f"! {mark}going round in circles ({body.kind}): {why}; {_DONE[body.stage]}", "warn")
         case e.Advised():
-            said = f"by {one_line(body.model, 100)}: {one_line(body.text, 300) or 'nothing to object to'}"
+            none = "no kind that is known" if body.role == "classify" else "nothing to object to"
+            said = f"by {one_line(body.model, 100)}: {one_line(body.text, 300) or none}"
             yield Line(f"· {mark}{body.role} {said}", "head" if body.text else "dim")
         case _:
             assert_never(body)

@@ -174,13 +174,13 @@ class ModelFailed(Body, frozen=True):
 
 
 class Advised(Body, frozen=True):
-    """A model with a role of its own had something to say: a plan before the first step, or a review of the change."""
+    """A model with a role of its own had something to say: the kind of task, a plan, or a review of the change."""
 
     attempt: int
-    role: Literal["plan", "review"]
+    role: Literal["plan", "review", "classify"]
     model: str
     text: str
-    """The plan, or what a review objects to; empty when it approves."""
+    """The plan; what a review objects to, empty when it approves; the kind of task, empty when it is none of them."""
 
 
 class ModelSwitched(Body, frozen=True):

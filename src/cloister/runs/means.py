@@ -62,6 +62,9 @@ class Means:
     left_out: Callable[[NewRun], Mapping[str, str]] = lambda _: {}
     """Models that the settings name for a run and that cannot be asked here, each with what it lacks."""
 
+    kinds: tuple[str, ...] = ()
+    """The kinds of task that the settings tell apart."""
+
     def sandbox_spec(self, request: NewRun, template: str) -> SandboxSpec:
         seconds = request.budget.seconds
         if self.budgets.ask:  # people may give more time while it lives
