@@ -14,6 +14,7 @@ from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.escalation import Answer, Branch, GiveUp, Stuck, Switch
 from cloister.core.events import (
     AnyBody,
+    AttemptStarted,
     ChecksRan,
     ModelReplied,
     ModelSwitched,
@@ -86,6 +87,16 @@ def test_a_crash_does_not_make_it_forget_what_it_was_told() -> None:
     found = look([*crashed, *rest])
     assert found is not None
     assert (found.kind, found.step, found.earlier) == ("repeats", 8, 1)
+
+
+def test_a_fork_does_not_inherit_the_circles_of_the_one_before_it() -> None:
+    same = turns(*(act(n, "ls", "a") for n in range(1, 5)))
+    told = [*same, StuckNoticed(0, "repeats", "…", 4), *turns(*(act(n, "ls", "a") for n in range(5, 8)))]
+    anew = [*told, AttemptStarted(0, "p:m", parent=0)]
+    assert look([*anew, *act(8, "ls", "a")]) is None, "three of these are not its own"
+    found = look([*anew, *turns(*(act(n, "ls", "a") for n in range(8, 12)))])
+    assert found is not None
+    assert found.earlier == 0, "nobody has told it yet"
 
 
 def test_two_turns_that_take_each_others_place_three_times_are_a_circle() -> None:

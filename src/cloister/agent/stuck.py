@@ -10,6 +10,7 @@ import msgspec
 from cloister.agent.tools import TOOLS
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.events import (
+    AttemptStarted,
     ChecksRan,
     Event,
     ModelReplied,
@@ -163,6 +164,9 @@ class Circles:
     def _take(self, event: Event) -> None:
         body = event.body
         match body:
+            case AttemptStarted() if body.attempt == self._attempt:
+                self._noticed = 0
+                self._forget()  # a fork was told to take another way, and is told again before it counts as stuck
             case PromptReceived():
                 self._noticed = 0
                 self._forget()  # somebody helps: what follows is a new beginning
