@@ -364,6 +364,7 @@ def _means(  # noqa: PLR0913  (each is one part of the machine)
         warming=warming,
         forge=warming.workshop.forge,
         models=lambda new: open_models(access, _job(new)),
+        kinds=tuple(settings.file.models.kind),
         rules=rule_files(settings),
         policy=host_policy(settings),
         quota=settings.file.quota,

@@ -9,6 +9,7 @@ import pytest
 
 from cloister.agent.budget import NoLedger, Payer, Purse
 from cloister.agent.budgeted import BudgetedModels
+from cloister.agent.estimate import request_tokens
 from cloister.agent.loop import Workplace
 from cloister.core.budget_tree import BudgetTree
 from cloister.core.errors import Bug
@@ -23,15 +24,16 @@ from cloister.core.events import (
     RunAdmitted,
     TurnEnded,
 )
-from cloister.core.records import Budget, NewRun, Patience
+from cloister.core.records import Budget, NewRun, Patience, Usage
 from cloister.core.routes import ModelEntry, ModelRoutes
-from cloister.model.api import Failure, Reply, Request, UserMessage
+from cloister.model.api import Failure, Reply, Request, TextDelta, UserMessage
 from cloister.model.registry import Access
 from cloister.model.routing import Job, open_models
 from cloister.model.script import load_script
 from cloister.model.scripted import ScriptedModel
 from cloister.testing.loop_bench import LoopBench, open_bench
 from cloister.testing.memory_journal import MemoryJournal
+from cloister.testing.model_saying import SayingModel
 from cloister.testing.model_sole import SoleModel
 
 pytestmark = pytest.mark.anyio
@@ -76,11 +78,10 @@ def test_nothing_above_the_models_streams_from_one_but_through_the_purse() -> No
     assert callers <= {
         "agent/ask_model.py",
         "agent/budgeted.py",
-        "agent/condense.py",
+        "agent/consult.py",
         "agent/tempered.py",  # inside of what pays
         "egress/endpoint/serve.py",  # given `for_programs_inside`
         "agent/tournament.py",  # inside of what pays
-        "runs/ranking.py",
     }
 
 
@@ -115,6 +116,70 @@ async def test_what_a_turn_had_done_when_its_time_was_over_is_saved(bench: LoopB
     assert ended.commit != bench.base
     [turn] = [b for b in bench.journal.bodies if isinstance(b, TurnEnded)]
     assert (turn.commit, turn.changed) == (ended.commit, True)
+
+
+SLOW = """
+[[reply]]
+calls = [{ tool = "bash", command = "sed -i 's/a - b/a + b/' calc.py; sleep 1000" }]
+
+[[reply]]
+expect = "the time was over"
+calls = [{ tool = "bash", command = "true" }]
+
+[[reply]]
+calls = [{ tool = "finish", summary = "In the time that was given." }]
+"""
+
+
+async def _saying(bench: LoopBench, answer: str) -> None:
+    """Whoever is asked says this."""
+    seen = 0
+    while True:
+        await bench.journal.changed(seen)
+        for event in bench.journal.events[seen:]:
+            if isinstance(event.body, AskRaised):
+                await anyio.sleep(0.3)
+                bench.journal.add(
+                    AskAnswered(event.body.ask, "allow" if answer == "allow" else "deny", "ada")
+                )
+        seen = len(bench.journal.events)
+
+
+async def test_a_person_may_give_more_time_and_the_work_goes_on_from_what_was_saved(bench: LoopBench) -> None:
+    bench.tree = BudgetTree(ask=True, extend_percent=900)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_saying, bench, "allow")
+        ended = await bench.work(SLOW, budget=Budget(seconds=3.0), ask_seconds=30)
+        assert ended.outcome == "green", ended.reason
+        tasks.cancel_scope.cancel()
+    [more] = [b for b in bench.journal.bodies if isinstance(b, BudgetExtended)]
+    assert (more.level, more.what, more.amount) == ("run", "seconds", 27.0)
+    [ask] = [b for b in bench.journal.bodies if isinstance(b, AskRaised)]
+    assert "27 seconds more" in ask.action
+    saved = [(b.changed, b.commit == bench.base) for b in bench.journal.bodies if isinstance(b, TurnEnded)]
+    assert saved[0] == (True, False), "what was done when the time was over"
+
+
+async def test_time_is_warned_of_asked_for_and_then_over(bench: LoopBench) -> None:
+    bench.tree = BudgetTree(ask=True, warn_percent=10)
+    script = (
+        SLOW.replace("sleep 1000", "sleep 1")
+        .replace('expect = "the time was over"\n', "")
+        .replace("true", "sleep 99")
+    )
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_saying, bench, "deny")
+        ended = await bench.work(script, budget=Budget(seconds=5.0), ask_seconds=30)
+        assert (ended.outcome, "5 seconds is spent." in ended.reason) == ("budget", True), ended.reason
+        assert ended.commit != bench.base
+        tasks.cancel_scope.cancel()
+    kinds = [
+        type(b)
+        for b in bench.journal.bodies
+        if isinstance(b, BudgetWarned | AskRaised | AskAnswered | BudgetSpent)
+        and getattr(b, "what", "seconds") == "seconds"
+    ]
+    assert kinds == [BudgetWarned, AskRaised, AskAnswered, BudgetSpent]
 
 
 async def test_a_warning_is_given_once_and_the_model_is_told(bench: LoopBench) -> None:
@@ -187,6 +252,19 @@ async def test_money_ends_an_attempt_by_the_prices_that_are_known(bench: LoopBen
     assert spent <= 0.12
 
 
+async def test_a_model_whose_price_nobody_knows_is_no_way_around_the_money_where_it_counts_as_something(
+    bench: LoopBench,
+) -> None:
+    script = NOTES.replace('say = "I', 'input_tokens = 1000\noutput_tokens = 100\nsay = "I')
+    bench.patience = Patience(unchanged=0)
+    bench.tree = BudgetTree(unpriced=20.0)
+    ended = await bench.work(script, budget=Budget(dollars=0.3, steps=40))
+    assert (ended.outcome, "$0.30 is spent." in ended.reason) == ("budget", True), ended.reason
+    paid = [b.cost for b in bench.journal.bodies if isinstance(b, ModelReplied | ModelSpent)]
+    assert paid[0] == pytest.approx(1_100 * 20 / 1_000_000)
+    assert sum(cost or 0.0 for cost in paid) <= 0.3
+
+
 def _journal() -> MemoryJournal:
     return MemoryJournal(RunAdmitted(NewRun("p", "r"), "me"))
 
@@ -222,6 +300,30 @@ async def test_a_call_that_is_cut_off_is_paid_by_estimate(tmp_path: Path) -> Non
     assert spent.estimated
     assert spent.usage.input_tokens > 0
     assert spent.usage.output_tokens > 0
+
+
+async def test_a_reply_that_breaks_off_is_paid_and_a_call_that_was_turned_away_is_not(tmp_path: Path) -> None:
+    broke = Failure("network", "It broke.", retryable=True, usage=Usage(input_tokens=900))
+    model = SayingModel(
+        (TextDelta("word " * 100), broke),
+        (TextDelta("word " * 100), Failure("overloaded", "Busy.", retryable=True)),
+        (Failure("refused", "No.", usage=Usage(70, 5)),),
+        (Failure("rate_limit", "Later.", retryable=True),),
+    )
+    journal = _journal()
+    models = BudgetedModels(SoleModel(model), Purse(journal, Budget(), BudgetTree(), NoLedger(), 1.0))
+    for _ in range(4):
+        async with models.role("code").stream(ASKING) as items:
+            assert [type(item) async for item in items][-1] is Failure
+    spent = [b.usage for b in journal.bodies if isinstance(b, ModelSpent)]
+    assert [usage.output_tokens > 100 for usage in spent] == [True, True, False]
+    assert [usage.input_tokens for usage in spent] == [900, request_tokens(ASKING), 70]
+
+
+async def test_a_model_that_always_breaks_off_cannot_spend_more_than_there_is(bench: LoopBench) -> None:
+    script = '[[reply]]\nfail = { code = "network", say = "%s", times = 99, retry_seconds = 0 }\nsay = "x"'
+    ended = await bench.work(script % ("word " * 4_000), budget=Budget(tokens=16_000))
+    assert (ended.outcome, "16,000 tokens is spent." in ended.reason) == ("budget", True), ended.reason
 
 
 async def test_attempts_that_call_at_the_same_time_never_hold_more_than_the_run_has(tmp_path: Path) -> None:

@@ -14,10 +14,13 @@ from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.escalation import Answer, Branch, GiveUp, Stuck, Switch
 from cloister.core.events import (
     AnyBody,
+    AttemptStarted,
     ChecksRan,
     ModelReplied,
     ModelSwitched,
     PromptReceived,
+    RunClaimed,
+    RunResumed,
     StuckNoticed,
     ToolReturned,
     TurnEnded,
@@ -65,6 +68,35 @@ def test_the_same_action_with_the_same_result_four_times_is_a_circle() -> None:
     assert "pytest -q" in found.evidence
     three = [act(n, "pytest -q", "1 failed") for n in range(1, 4)]
     assert look(turns(*three)) is None
+
+
+def test_who_waits_has_more_patience_but_not_forever() -> None:
+    found = look(turns(*(act(n, "sleep 9; cat state", "building") for n in range(1, 17))))
+    assert found is not None
+    assert (found.kind, found.step) == ("repeats", 16)
+    asleep = look(turns(*(act(n, "./sleeper --now", "x") for n in range(1, 5))))
+    assert asleep is not None, "a word in a name is no waiting"
+
+
+def test_a_crash_does_not_make_it_forget_what_it_was_told() -> None:
+    same = turns(*(act(n, "ls", "a") for n in range(1, 5)))
+    told = [*same, StuckNoticed(0, "repeats", "…", 4), *turns(*(act(n, "ls", "a") for n in range(5, 8)))]
+    half = list(act(8, "ls", "a"))[:2]
+    crashed: list[AnyBody] = [*told, *half, RunClaimed("o-2", 2), RunResumed(9)]
+    rest = list(act(8, "ls", "a"))[1:]
+    found = look([*crashed, *rest])
+    assert found is not None
+    assert (found.kind, found.step, found.earlier) == ("repeats", 8, 1)
+
+
+def test_a_fork_does_not_inherit_the_circles_of_the_one_before_it() -> None:
+    same = turns(*(act(n, "ls", "a") for n in range(1, 5)))
+    told = [*same, StuckNoticed(0, "repeats", "…", 4), *turns(*(act(n, "ls", "a") for n in range(5, 8)))]
+    anew = [*told, AttemptStarted(0, "p:m", parent=0)]
+    assert look([*anew, *act(8, "ls", "a")]) is None, "three of these are not its own"
+    found = look([*anew, *turns(*(act(n, "ls", "a") for n in range(8, 12)))])
+    assert found is not None
+    assert found.earlier == 0, "nobody has told it yet"
 
 
 def test_two_turns_that_take_each_others_place_three_times_are_a_circle() -> None:
@@ -161,9 +193,27 @@ def test_zero_turns_it_off() -> None:
         ],
         [act(n, "make", "ok" if n % 3 else "error", changed=n % 2 == 0) for n in range(1, 25)],
         [act(n, "tail -1 log", f"{n * 10} % done") for n in range(1, 20)],
+        [act(n, "sleep 60; cat state", "building") for n in range(1, 16)],
+        [act(n, "sleep 60 && cat state", f"building, {60 * n} s so far") for n in range(1, 28)],
+        [act(n, "sleep 60" if n % 2 else "tail -1 log", "" if n % 2 else "building") for n in range(1, 24)],
+        [
+            body
+            for n in range(1, 24, 2)
+            for body in (act(n, f"sed -i s/{n}/x/ f", "", changed=True), act(n + 1, "pytest -q", "1 failed"))
+        ],
         [act(n, ("ls", "cat a", "cat b")[n % 3], ("l", "a", "b")[n % 3]) for n in range(1, 20)],
     ],
-    ids=["reads a file", "fixes one by one", "builds", "waits for something", "three in turn"],
+    ids=[
+        "reads a file",
+        "fixes one by one",
+        "builds",
+        "waits for something",
+        "polls a build",
+        "polls a slow build",
+        "sleeps and looks",
+        "the same test after edits",
+        "three in turn",
+    ],
 )
 def test_ordinary_work_is_left_alone(ordinary: list[Iterator[AnyBody]]) -> None:
     circles = Circles(0, Patience())

@@ -3,18 +3,22 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 
 import anyio
 import pytest
+from msgspec.structs import replace as replace_field
 
 from cloister.core.records import ToolCall
-from cloister.model.api import Model
+from cloister.model.api import AssistantMessage, Message, Model, Request, ToolMessage
 from cloister.model.catalog import CATALOG, Amazon
 from cloister.model.providers import open_remote
 from cloister.model.scripted import ScriptedModel, load_script
 from cloister.model.wires import Endpoint
 from cloister.testing.model_conformance import (
+    REQUEST,
     check_cancelling,
     check_failure,
     check_leaving_early,
@@ -77,6 +81,10 @@ def scripted(tmp_path: Path, text: str) -> ScriptedModel:
     return ScriptedModel(load_script(path))
 
 
+def conversation(*messages: Message) -> Request:
+    return replace_field(REQUEST, messages=(*REQUEST.messages, *messages))
+
+
 async def test_a_scripted_reply_keeps_the_promises(tmp_path: Path) -> None:
     model = scripted(
         tmp_path,
@@ -136,6 +144,8 @@ async def test_a_refusal_is_a_failure(remote: Remote) -> None:
     remote.server.say(remote.wire.reply(Sent(text=("I",), ending="refused")))
     failure = await check_failure(remote.model)
     assert (failure.code, failure.retryable) == ("refused", False)
+    assert failure.usage is not None
+    assert failure.usage.input_tokens == 100, "a refusal costs what any reply costs"
 
 
 async def test_an_empty_reply_is_a_failure_that_may_pass(remote: Remote) -> None:
@@ -163,7 +173,22 @@ async def test_a_rate_limit_carries_the_wait_that_was_asked_for(remote: Remote) 
     remote.server.say(replace(answer, headers={**answer.headers, "retry-after": "7"}))
     failure = await check_failure(remote.model)
     assert (failure.code, failure.retryable, failure.retry_seconds) == ("rate_limit", True, 7.0)
+    assert failure.usage is None, "nothing was begun"
     assert len(remote.server.asked) == 1, "the SDK retried behind our back"
+
+
+async def test_the_wait_may_be_a_date_and_nonsense_is_no_wait(remote: Remote) -> None:
+    answer = remote.failing(429, "Slow down.")
+    later = format_datetime(datetime.now(UTC) + timedelta(seconds=90), usegmt=True)
+    waits: list[float | None] = []
+    for said in (later, "-5", "nan", "inf", "soon"):
+        remote.server.say(replace(answer, headers={**answer.headers, "retry-after": said}))
+        failure = await check_failure(remote.model)
+        assert failure.code == "rate_limit"
+        waits.append(failure.retry_seconds)
+    assert waits[0] is not None
+    assert 30 < waits[0] <= 90
+    assert waits[1:] == [None] * 4
 
 
 async def test_a_server_in_trouble_may_be_asked_again(remote: Remote) -> None:
@@ -192,6 +217,7 @@ async def test_a_connection_that_breaks_in_the_middle_is_a_failure(remote: Remot
     failure = await check_failure(remote.model)
     assert failure.code in ("network", "bad_reply")
     assert failure.retryable
+    assert failure.usage is not None, "what there was of it was made, and somebody pays for it"
 
 
 async def test_a_stream_that_ends_politely_but_too_early_is_a_failure(remote: Remote) -> None:
@@ -246,6 +272,44 @@ async def test_arguments_that_are_no_object_arrive_marked_as_invalid(remote: Rem
     reply = await check_reply(remote.model)
     assert reply.calls == (ToolCall("call_1", "bash", {"_invalid": '{"command": "ls'}),)
     assert reply.stop == "length"
+
+
+async def test_two_calls_with_one_id_are_told_apart(remote: Remote) -> None:
+    needs(remote, "repeated ids")
+    remote.server.say(
+        remote.wire.reply(Sent(calls=(LIST, replace(SHOW, id=LIST.id)), ending="tools")),
+        remote.wire.reply(Sent(text=("Done.",))),
+    )
+    reply = await check_reply(remote.model)
+    results = [ToolMessage(call.id, call.name, f"result {at}") for at, call in enumerate(reply.calls)]
+    said = AssistantMessage(reply.text, reply.calls, reply.opaque)
+    await check_reply(remote.model, conversation(said, *results))
+    body = remote.server.asked[-1].body.decode()
+    assert body.index("result 0") < body.index("result 1")
+    assert all(body.count(f'"{call.id}"') == 2 for call in reply.calls), "each call, each result"
+
+
+async def test_a_call_with_an_impossible_name_can_be_sent_back(remote: Remote) -> None:
+    """Providers refuse a conversation with a name in it that no tool could have."""
+    odd = (SentCall("call_1", "functions.bash<|x|>", ("{}",)), SentCall("call_2", "", ("{}",)))
+    remote.server.say(
+        remote.wire.reply(Sent(calls=odd, ending="tools")), remote.wire.reply(Sent(text=("Done.",)))
+    )
+    reply = await check_reply(remote.model)
+    results = [ToolMessage(call.id, call.name, "There is no such tool.") for call in reply.calls]
+    said = AssistantMessage(reply.text, reply.calls, reply.opaque)
+    await check_reply(remote.model, conversation(said, *results))
+    assert [call.name for call in reply.calls] == ["functions_bash__x__", "nameless"]
+    assert "<|x|>" not in remote.server.asked[-1].body.decode()
+
+
+async def test_a_reply_without_end_is_not_listened_to_forever(remote: Remote) -> None:
+    piece = "and so on " * 100_000
+    whole = remote.wire.reply(Sent(text=(piece,) * 12))
+    remote.server.say(replace(whole, pieces=whole.pieces[:-3], hold=True))
+    failure = await check_failure(remote.model)
+    assert (failure.code, failure.retryable) == ("bad_reply", False)
+    assert failure.usage is not None
 
 
 async def test_a_huge_reply_arrives_whole(remote: Remote) -> None:

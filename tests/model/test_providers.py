@@ -1,6 +1,7 @@
 """What goes over the wire to a provider, and what comes back unchanged on the next turn."""
 
 import base64
+import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from cloister.model.providers import open_remote
 from cloister.model.wires import Endpoint
 from cloister.testing.model_conformance import check_failure, check_reply, items_of
 from cloister.testing.model_server import Answer, ModelServer, open_model_server
-from cloister.testing.model_wire import EVENT_STREAM, Sent, SentCall, named
+from cloister.testing.model_wire import EVENT_STREAM, Sent, SentCall, event, named
 from cloister.testing.model_wire_bedrock import frame
 from cloister.testing.model_wires import CHAT, WIRES
 
@@ -223,6 +224,48 @@ async def test_claudes_thinking_is_not_text_and_comes_back_signed() -> None:
     assert "sig==" in body
 
 
+async def test_thinking_goes_back_to_the_model_that_thought_it_and_to_no_other() -> None:
+    """Another model of the same provider may not read the seal; the first one finds it unchanged when it is back."""
+    async with connected("anthropic", "first") as first:
+        first.server.say(_claude_thinks())
+        reply = await check_reply(first.model)
+        said = (UserMessage("Go."), AssistantMessage(reply.text, reply.calls, reply.opaque))
+        async with connected("anthropic", "second") as second:
+            body = await sent_body(second, *said, UserMessage("On."))
+            assert "I look." in body
+            assert "sig==" not in body
+            assert "A deep thought." not in body
+        back = await sent_body(first, *said, AssistantMessage("I am the second."), UserMessage("On."))
+    assert "sig==" in back
+    assert "A deep thought." in back
+    assert "I am the second." in back
+
+
+async def test_calls_of_another_model_get_ids_that_this_one_takes(remote: Remote) -> None:
+    """Mistral takes nine letters and digits, nobody takes spaces; each result stays with its call."""
+    calls = tuple(ToolCall(f"toolu 01/{at} " + "x" * 60, "bash", {"command": "ls"}) for at in range(2))
+    results = [ToolMessage(call.id, "bash", f"result {at}") for at, call in enumerate(calls)]
+    body = await sent_body(remote, UserMessage("Go."), AssistantMessage("I look.", calls), *results)
+    assert "toolu" not in body
+    assert body.index("result 0") < body.index("result 1")
+    again = await sent_body(remote, UserMessage("Go."), AssistantMessage("I look.", calls), *results)
+    assert again == body, "the front of a conversation never changes"
+
+
+async def test_mistral_is_told_of_anothers_call_by_an_id_of_nine() -> None:
+    async with connected("mistral") as remote:
+        body = await sent_body(
+            remote,
+            UserMessage("Go."),
+            AssistantMessage("", (ToolCall("toolu_01A09q90qw90lq917835lq9", "bash", {}),)),
+            ToolMessage("toolu_01A09q90qw90lq917835lq9", "bash", "a.py"),
+        )
+    ids = re.findall(r'"(?:tool_call_id|id)":"([^"]*)"', body)
+    assert len(ids) == 2
+    assert len(set(ids)) == 1
+    assert re.fullmatch("[a-zA-Z0-9]{9}", ids[0])
+
+
 async def test_geminis_thought_signature_comes_back_with_the_call() -> None:
     async with connected("google") as remote:
         reply, body = await _answered_and_sent_back(remote, _gemini_thinks())
@@ -230,12 +273,41 @@ async def test_geminis_thought_signature_comes_back_with_the_call() -> None:
     assert "c2lnPT0=" in body
 
 
-async def test_an_error_inside_a_running_stream_is_told_apart() -> None:
-    async with connected("anthropic") as remote:
-        error = b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}\n\n'
-        remote.server.say(Answer(headers=EVENT_STREAM, pieces=(*_claude_thinks().pieces[:8], error)))
+_CHAT_ERRORS = (
+    ("overloaded", event({"error": {"message": "boom", "type": "server_error", "code": None}})),
+    ("rate_limit", event({"error": {"message": "slow", "type": "tokens", "code": "rate_limit_exceeded"}})),
+)
+_ERRORS_INSIDE = {
+    "anthropic": (
+        ("overloaded", named({"type": "error", "error": {"type": "overloaded_error", "message": "busy"}})),
+        ("rate_limit", named({"type": "error", "error": {"type": "rate_limit_error", "message": "slow"}})),
+    ),
+    "openai": _CHAT_ERRORS,
+    "openai-responses": (
+        ("overloaded", named({"type": "error", "code": "server_error", "message": "boom"})),
+    ),
+    "google": (
+        ("overloaded", event({"error": {"code": 503, "message": "busy", "status": "UNAVAILABLE"}})),
+        ("rate_limit", event({"error": {"code": 429, "message": "slow", "status": "RESOURCE_EXHAUSTED"}})),
+    ),
+    # Its API has no error inside a stream; a server in between may write one all the same.
+    "mistral": (
+        ("bad_reply", event({"object": "error", "message": "busy", "type": "internal_server_error"})),
+    ),
+    "bedrock": (
+        ("overloaded", frame("modelStreamErrorException", {"message": "boom"}, error=True)),
+        ("rate_limit", frame("throttlingException", {"message": "slow"}, error=True)),
+    ),
+    "compatible": _CHAT_ERRORS,
+}
+
+
+async def test_an_error_inside_a_running_stream_is_told_apart(remote: Remote) -> None:
+    whole = WIRES[remote.kind].reply(Sent(text=("Hello, ", "I will ", "look.")))
+    for code, error in _ERRORS_INSIDE[remote.kind]:
+        remote.server.say(Answer(headers=whole.headers, pieces=(*whole.pieces[:3], error)))
         failure = await check_failure(remote.model)
-    assert (failure.code, failure.retryable) == ("overloaded", True)
+        assert (failure.code, failure.retryable) == (code, True)
 
 
 async def test_an_account_without_credit_is_not_asked_again() -> None:

@@ -13,6 +13,7 @@ from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.errors import Bug
 from cloister.core.events import (
     ActionDecided,
+    Advised,
     AnyBody,
     AskAnswered,
     AskRaised,
@@ -151,6 +152,7 @@ EVERY: tuple[AnyBody, ...] = (
     ended(0, GREEN),
     AttemptsRanked((SCORE,)),
     JudgeSpoke("p:judge", (0, 1), 0, "It reads better.", 0.1),
+    Advised(0, "review", "p:r", "Name it."),
     ChangeMade("cloister/fix-it", "c3", FILES, "Fixed it."),
     ChangeDelivered("/repo", "cloister/fix-it"),
     SandboxClosed("s-0000", "done"),

@@ -39,7 +39,7 @@ from cloister.core.events import (
 )
 from cloister.core.ids import RunId
 from cloister.core.journal import Journal
-from cloister.core.records import Budget
+from cloister.core.records import Budget, Usage
 from cloister.core.spending import Level, Resource
 
 _Key = tuple[Level, str, Resource, float]
@@ -221,6 +221,28 @@ class Purse:
             if not isinstance(held, Held):
                 await self.settle(ticket)
 
+    def assumed(self, usage: Usage) -> float | None:
+        """US dollars for `usage` of a model whose price nobody knows; None when it counts as none."""
+        per_million = self._tree.unpriced
+        return None if per_million is None else usage.total * per_million / 1_000_000
+
+    def more_seconds(self) -> float:
+        """What people added to the time of the run, which passes for all its attempts at once."""
+        self._books.update(self._journal)
+        return self._books.extended.get(("run", str(self.run)), {}).get("seconds", 0.0)
+
+    async def warn_of_time(self, payer: Payer, spent: float, limit: float) -> None:
+        """Say once that most of the time is over, if it is. It is measured by whoever can interrupt."""
+        if spent >= limit * self._tree.warn_percent / 100:
+            self._books.update(self._journal)
+            await self._warn_once(payer, Over("run", str(self.run), "seconds", spent, limit))
+
+    async def ask_for_time(self, payer: Payer, spent: float, limit: float) -> bool:
+        """Whether there is more time now that it is over; both answers are in the log."""
+        seen = self._journal.events[-1].seq
+        async with self._asking:
+            return await self._given_more(payer, Over("run", str(self.run), "seconds", spent, limit), seen)
+
     async def settle(self, ticket: str) -> None:
         """The call is over, and what it took is in the log."""
         with anyio.CancelScope(shield=True):
@@ -230,12 +252,15 @@ class Purse:
     async def _warn(self, payer: Payer, accounts: Sequence[Account]) -> None:
         """Once for each limit."""
         for over in warnings(accounts, self._tree.warn_percent):
-            key = _key(over)
-            if key not in self._books.warned:
-                self._books.warned.add(key)
-                await self._journal.append(
-                    BudgetWarned(over.level, over.name, over.what, over.spent, over.limit, payer.attempt)
-                )
+            await self._warn_once(payer, over)
+
+    async def _warn_once(self, payer: Payer, over: Over) -> None:
+        key = _key(over)
+        if key not in self._books.warned:
+            self._books.warned.add(key)
+            await self._journal.append(
+                BudgetWarned(over.level, over.name, over.what, over.spent, over.limit, payer.attempt)
+            )
 
     async def _given_more(self, payer: Payer, over: Over, seen: int) -> bool:
         """Ask a person for more, where that is allowed, once for each limit. True when it is worth another look."""

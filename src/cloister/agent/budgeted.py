@@ -28,9 +28,23 @@ class _Heard:
     """What came of a call so far."""
 
     reply: Reply | None = None
-    failed: bool = False
+    failure: Failure | None = None
     output_tokens: int = 0
     """Of the text that was streamed, estimated."""
+
+    @property
+    def nothing(self) -> bool:
+        """Whether it failed before there was anything to pay for."""
+        return self.failure is not None and self.failure.usage is None and not self.output_tokens
+
+    def at_least(self, input_tokens: int) -> Usage:
+        """What a call took that came to no reply: what the provider said of it, and else the estimate."""
+        said = Usage() if self.failure is None or self.failure.usage is None else self.failure.usage
+        return msgspec.structs.replace(
+            said,
+            input_tokens=said.input_tokens or input_tokens,
+            output_tokens=max(said.output_tokens, self.output_tokens),
+        )
 
 
 class BudgetedModel:
@@ -58,7 +72,7 @@ class BudgetedModel:
         started = time.monotonic()
         less = msgspec.structs.replace(request, max_tokens=permit.output_tokens)
         try:
-            async with self._model.stream(less) as items, aclosing(_listen(items, heard)) as heeded:
+            async with self._model.stream(less) as items, aclosing(self._listen(items, heard)) as heeded:
                 yield heeded
         finally:
             with anyio.CancelScope(shield=True):
@@ -69,8 +83,8 @@ class BudgetedModel:
 
     def _call(self, request: Request) -> Call:
         tokens = request_tokens(request)
-        into = self._models.cost(self.name, Usage(tokens, 0))
-        out = self._models.cost(self.name, Usage(0, _MILLION))
+        into = self._cost(Usage(tokens, 0))
+        out = self._cost(Usage(0, _MILLION))
         return Call(
             tokens,
             request.max_tokens,
@@ -80,15 +94,35 @@ class BudgetedModel:
             keep_back=self._purpose != WRAP_UP,
         )
 
+    def _cost(self, usage: Usage) -> float | None:
+        known = self._models.cost(self.name, usage)
+        return self._purse.assumed(usage) if known is None else known
+
+    async def _listen(
+        self, items: AsyncIterator[TextDelta | Reply | Failure], heard: _Heard
+    ) -> AsyncGenerator[TextDelta | Reply | Failure]:
+        async for item in items:
+            match item:
+                case TextDelta():
+                    heard.output_tokens += text_tokens(item.text)
+                    yield item
+                case Reply():
+                    cost = self._cost(item.usage) if item.cost is None else item.cost
+                    heard.reply = msgspec.structs.replace(item, cost=cost)
+                    yield heard.reply
+                case Failure():
+                    heard.failure = item
+                    yield item
+
     async def _record(self, permit: Permit, call: Call, heard: _Heard, seconds: float) -> None:
         """Every call is in the log: as a step, if the loop made it one, else as what was spent."""
-        if heard.failed or (heard.reply is not None and self._is_step(permit)):
+        if heard.nothing or (heard.reply is not None and self._is_step(permit)):
             return
         if heard.reply is not None:
             usage, cost = heard.reply.usage, heard.reply.cost
         else:
-            usage = Usage(call.input_tokens, heard.output_tokens)
-            cost = self._models.cost(self.name, usage)
+            usage = heard.at_least(call.input_tokens)
+            cost = self._cost(usage)
         await self._purse.journal.append(
             ModelSpent(
                 self._payer.attempt, self._purpose, self.name, usage, seconds, cost, heard.reply is None
@@ -131,6 +165,12 @@ class BudgetedModels:
     def named(self, name: str) -> BudgetedModel:
         return self._budgeted(self._models.named(name), "code")
 
+    def in_role(self, role: Role, name: str) -> BudgetedModel:
+        """One of a role's chain. Raises as `Models.named`."""
+        # An attempt's own temperature is for its steps alone.
+        models = self._models.models if isinstance(self._models, Tempered) else self._models
+        return self._budgeted(models.named(name), role)
+
     def for_last_words(self, name: str) -> BudgetedModel:
         """May use what is kept back for the end."""
         return self._budgeted(self._models.named(name), WRAP_UP)
@@ -143,6 +183,15 @@ class BudgetedModels:
         """What an attempt has spent, or the run beside its attempts, with what is `held` for calls under way."""
         return self._purse.spent(attempt, held=held)
 
+    def more_seconds(self) -> float:
+        return self._purse.more_seconds()
+
+    async def warn_of_time(self, spent: float, limit: float) -> None:
+        await self._purse.warn_of_time(self._payer, spent, limit)
+
+    async def ask_for_time(self, spent: float, limit: float) -> bool:
+        return await self._purse.ask_for_time(self._payer, spent, limit)
+
     def window(self, name: str) -> int | None:
         return self._models.window(name)
 
@@ -154,20 +203,6 @@ class BudgetedModels:
 
     def _budgeted(self, model: Model, purpose: str) -> BudgetedModel:
         return BudgetedModel(model, self._models, self._purse, self._payer, purpose)
-
-
-async def _listen(
-    items: AsyncIterator[TextDelta | Reply | Failure], heard: _Heard
-) -> AsyncGenerator[TextDelta | Reply | Failure]:
-    async for item in items:
-        match item:
-            case TextDelta():
-                heard.output_tokens += text_tokens(item.text)
-            case Reply():
-                heard.reply = item
-            case Failure():
-                heard.failed = True
-        yield item
 
 
 async def _only(item: Failure) -> AsyncGenerator[TextDelta | Reply | Failure]:

@@ -2,9 +2,7 @@
 
 from collections.abc import Sequence
 
-import anyio
-
-from cloister.agent.budgeted import BudgetedModel, BudgetedModels
+from cloister.agent.consult import Adviser, Heard, consult
 from cloister.agent.context import KEPT_TURNS, NOTES_CHARS, Context, Window
 from cloister.agent.estimate import BYTES_PER_TOKEN
 from cloister.agent.prompts import SUMMARISE
@@ -12,7 +10,7 @@ from cloister.core.commands import Command, Computer
 from cloister.core.errors import UserError
 from cloister.core.events import ContextSummarised
 from cloister.core.text import bounded, decode, harmless
-from cloister.model.api import AssistantMessage, Failure, Message, Reply, Request, TextDelta, UserMessage
+from cloister.model.api import AssistantMessage, Message, Request, UserMessage
 
 SUMMARY_TOKENS = 1_024
 SUMMARY_SECONDS = 120.0
@@ -35,7 +33,7 @@ def boundary(context: Context, window: Window) -> int | None:
 
 
 async def condense(
-    context: Context, window: Window, models: BudgetedModels, computer: Computer, base: str, attempt: int
+    context: Context, window: Window, adviser: Adviser, computer: Computer, base: str
 ) -> ContextSummarised | None:
     """What to put into the log so that the conversation fits again; None when no turn can go."""
     up_to = boundary(context, window)
@@ -44,11 +42,11 @@ async def condense(
     before = context.tokens
     text = ""
     if context.turns_since_summary >= APART_TURNS or not context.summarised_up_to:
-        text = await _summary(context.messages(), window, models)
+        text = await _summary(context.messages(), window, adviser)
     if text and context.tokens_after(up_to, text) > before * SHRINKS_TO:
         text = ""
     return ContextSummarised(
-        attempt,
+        adviser.attempt,
         up_to,
         text,
         await touched(computer, base),
@@ -58,25 +56,12 @@ async def condense(
     )
 
 
-async def _summary(messages: Sequence[Message], window: Window, models: BudgetedModels) -> str:
+async def _summary(messages: Sequence[Message], window: Window, adviser: Adviser) -> str:
     """In a model's words; empty when it fails, or when there is no budget for it."""
     told = bounded("\n\n".join(map(_told, messages)), window.room * BYTES_PER_TOKEN // 2)
     asking = Request(SUMMARISE, (UserMessage(told),), (), max_tokens=min(SUMMARY_TOKENS, window.reply))
-    answer = await asked(models.role("summarise"), asking, SUMMARY_SECONDS)
-    return bounded(harmless(answer.text).strip(), NOTES_CHARS) if isinstance(answer, Reply) else ""
-
-
-async def asked(model: BudgetedModel, asking: Request, seconds: float) -> Reply | Failure | None:
-    """What comes of one call within a time; None when nothing does."""
-    with anyio.move_on_after(seconds):
-        async with model.stream(asking) as items:
-            async for item in items:
-                match item:
-                    case TextDelta():
-                        pass
-                    case Reply() | Failure():
-                        return item
-    return None
+    heard = await consult(adviser, "summarise", asking, SUMMARY_SECONDS)
+    return bounded(harmless(heard.reply.text).strip(), NOTES_CHARS) if isinstance(heard, Heard) else ""
 
 
 def _told(message: Message) -> str:

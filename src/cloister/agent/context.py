@@ -14,8 +14,18 @@ import msgspec
 
 from cloister.agent.estimate import BYTES_PER_TOKEN, fixed_tokens, message_tokens, text_tokens
 from cloister.agent.facts import TELLING, Facts
-from cloister.agent.prompts import NO_CHECKS, NUDGE, SUMMARY, SYSTEM, stuck_text, warned_text
+from cloister.agent.prompts import (
+    NO_CHECKS,
+    NUDGE,
+    PLANNED,
+    REVIEWED,
+    SUMMARY,
+    SYSTEM,
+    stuck_text,
+    warned_text,
+)
 from cloister.core.events import (
+    Advised,
     AnyBody,
     AttemptStarted,
     BaseFixed,
@@ -48,6 +58,7 @@ _Own = (
     | SaveRefused
     | StuckNoticed
     | BudgetWarned
+    | Advised
     | ContextSummarised
     | TurnEnded
 )
@@ -243,6 +254,8 @@ class Context:
                 self._say(seq, stuck_text(body))
             case BudgetWarned():
                 self._say(seq, warned_text(body), unseen=True)
+            case Advised():
+                self._advised(seq, body)
             case ContextSummarised():
                 self._summarised(seq, body)
             case TurnEnded():
@@ -264,6 +277,12 @@ class Context:
     def _say(self, seq: int, text: str, *, unseen: bool = False) -> None:
         message = UserMessage(bounded(text, self._window.one * BYTES_PER_TOKEN))
         self._put(_Entry(seq, message_tokens(message), message, unseen=unseen))
+
+    def _advised(self, seq: int, body: Advised) -> None:
+        if body.role == "plan":
+            self._say(seq, PLANNED.format(text=body.text))
+        elif body.role == "review" and body.text:
+            self._say(seq, REVIEWED.format(text=body.text))
 
     def _reply(self, seq: int, body: ModelReplied) -> None:
         missed: list[_Entry] = []

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from cloister.core.events import (
+    Advised,
     BaselineTaken,
     ChecksRan,
     Event,
@@ -20,7 +21,9 @@ from cloister.feedback.tell import tell
 _WRITES = frozenset({"write", "edit"})
 _FILES_TOLD = 60
 _RESULTS_TOLD, _RESULTS_KEPT = 12, 64
-TELLING = frozenset({ModelReplied, ToolReturned, PromptReceived, BaselineTaken, ChecksRan, ProofTaken})
+TELLING = frozenset(
+    {Advised, ModelReplied, ToolReturned, PromptReceived, BaselineTaken, ChecksRan, ProofTaken}
+)
 """The kinds of event that facts come from."""
 _TARGETS = ("command", "path", "pattern", "summary")
 
@@ -52,6 +55,10 @@ class Facts:
                     self.lately = text
             case ToolReturned() as body if body.attempt == attempt:
                 self._result(event.seq, body)
+            case Advised(role="plan") as body if body.attempt == attempt:
+                self.plan = body.text
+            case Advised(role="review") as body if body.attempt == attempt and body.text:
+                self.said.append((event.seq, "the reviewer", body.text))
             case PromptReceived() as body:
                 self.said.append((event.seq, body.who, body.text))
             case BaselineTaken() as body:

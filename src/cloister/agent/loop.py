@@ -14,8 +14,10 @@ import msgspec
 from cloister.agent.act import Actor
 from cloister.agent.budgeted import BudgetedModels
 from cloister.agent.checks import Since, run_affected
+from cloister.agent.clock import Clock
 from cloister.agent.mind import Mind
 from cloister.agent.progress import Progress, progress
+from cloister.agent.reviewing import Review
 from cloister.agent.shell.reading import only_reads
 from cloister.agent.stuck import Circles, unanswered
 from cloister.agent.tools import TOOLS
@@ -52,8 +54,6 @@ from cloister.feedback.compare import compare
 from cloister.feedback.tell import tell
 from cloister.policy.api import Policy
 
-_RESERVE_SECONDS, _RESERVE_SHARE = 30.0, 0.05
-"""Of the time, kept for the last words: this much, or this part if that is less."""
 _SAVE_SECONDS = 60.0
 """Beyond the budget: what was done is never lost to it."""
 _SILENT_REPLIES = 3
@@ -65,6 +65,9 @@ _ONLY_HERE = (
 )
 
 
+_CUT_OFF = (
+    "Cut off: the time was over before it ended. What it had changed in the repository by then is there."
+)
 _WEAKENED = "a test that was red was made easier, or fewer tests run than on the base. Put that back."
 
 
@@ -120,6 +123,8 @@ class Workplace:
     """Asked when telling it so did not help; None puts the next model of the chain in charge."""
     asked: Asked | None = None
     """What must be green in the end; None is every check in full."""
+    review: Review | None = None
+    """Asked about what is proven, before it is handed over."""
     cpus: float = 1.0
     """How many checks may run side by side."""
 
@@ -149,38 +154,30 @@ class _Attempt:
         """The newest result, which is recorded with the end of its turn where that follows at once."""
         self._mind = Mind(place.attempt, place.journal, place.models, place.computer, place.base)
         self._circles = Circles(place.attempt, place.patience)
-        # Time is measured here and not between events: the clock on the wall may jump.
-        self._earlier = self._fold().seconds
-        self._started = anyio.current_time()
-        self._reserve = min(_RESERVE_SECONDS, place.budget.seconds * _RESERVE_SHARE)
+        self._clock = Clock(place.budget, place.models, self._fold().seconds)
 
     def _fold(self) -> Progress:
         return progress(effective(self._journal.events), self._place.attempt)
 
-    def _progress(self) -> Progress:
-        so_far = self._fold()
-        so_far.seconds = self._earlier + anyio.current_time() - self._started
-        return so_far
-
     async def work(self) -> AttemptEnded:
         with suppress(UserError):  # said again, to the model, when it matters
             self._tree = await self._place.files.tree()
-        seconds = self._place.budget.seconds
-        over = _Spent(f"The attempt's budget of {seconds:g} seconds is spent.")
         while True:
-            so_far = self._progress()
-            left = seconds - self._reserve - so_far.seconds
-            if left <= 0:
-                return await self._wrap_up(over)
+            over: _Spent | None = None
+            left = self._clock.left
             with anyio.move_on_after(left) as scope:
-                ended = await self._turn(so_far)
-                if isinstance(ended, AttemptEnded):
-                    return ended
-                if ended is not None:
+                if left > 0:
+                    await self._clock.warn()
+                    ended = await self._turn(self._fold())
+                    if isinstance(ended, AttemptEnded):
+                        return ended
                     over = ended
-                    scope.cancel()
-            if scope.cancel_called:
-                return await self._wrap_up(over)
+            if over is None and left > 0 and not scope.cancelled_caught:
+                continue
+            await self._save_half_done()
+            late = _Spent(self._clock.over)
+            if over is not None or not await self._clock.more():
+                return await self._wrap_up(over or late)
 
     async def _turn(self, so_far: Progress) -> AttemptEnded | _Spent | None:
         reply = so_far.pending
@@ -284,17 +281,27 @@ class _Attempt:
             case None:
                 return None
 
-    async def _wrap_up(self, over: _Spent) -> AttemptEnded:
-        """Save what there is, let the model say what is left, and end."""
+    async def _save_half_done(self) -> None:
+        """Save what there is when the time is over, whatever was under way."""
         so_far = self._fold()
-        await self._write_down()  # what was done when the time was over
+        await self._write_down()  # what was done by then
+        commit: str | None = None
         with anyio.move_on_after(_SAVE_SECONDS), suppress(UserError):
             tree = await self._place.files.tree()
             if tree != self._tree:
                 commit = await self._place.files.save()
-                self._tree = tree
-                await self._journal.append(TurnEnded(self._place.attempt, so_far.steps, commit, True))
-        words = await self._mind.last_words(over.reason, max(self._reserve, 0.05))
+                # If it goes on, the checks have yet to look at these files.
+                self._tree, self._unseen = "", True
+        if commit is not None or so_far.pending is not None:
+            kept = commit or so_far.commit or self._place.base
+            ended = TurnEnded(self._place.attempt, so_far.steps, kept, commit is not None)
+            cut_off = _without_result(self._journal.events, so_far.pending)
+            results = (_returned(self._place.attempt, call, False, _CUT_OFF) for call in cut_off)
+            await self._journal.append(*results, ended)
+
+    async def _wrap_up(self, over: _Spent) -> AttemptEnded:
+        """Let the model say what is left, and end. What there is was saved with its turn."""
+        words = await self._mind.last_words(over.reason, max(self._clock.reserve, 0.05))
         left = words or plainly(self._evidence(), bool(self._place.checks))
         return await self._end("budget", f"{over.reason} {left}")
 
@@ -329,7 +336,7 @@ class _Attempt:
         attempt = self._place.attempt
         if finish is not None or not reply.calls:
             await self._write_down()
-        before = self._progress()
+        before = self._fold()
         commit = saved or before.commit or self._place.base
         summary = await self._judge(reply, finish, commit)
         ended = TurnEnded(attempt, reply.step, commit, saved is not None)
@@ -361,7 +368,8 @@ class _Attempt:
         if finish is None:
             # A model that only talks has finished if there is something to show for it.
             done = not reply.calls and commit != self._place.base and self._green()
-            return reply.text if done and await self._proven(reply.step, commit) else None
+            done = done and await self._proven(reply.step, commit)
+            return reply.text if done and not await self._objections(commit, reply.text) else None
         try:
             summary = msgspec.convert(finish.arguments, FinishArgs).summary
         except msgspec.ValidationError as error:
@@ -375,7 +383,15 @@ class _Attempt:
                 finish, f"{_WEAKENED if self._evidence().weakened else _ONLY_HERE}\n{self._told()}"
             )
             return None
+        if await self._objections(commit, summary):
+            await self._refuse(finish, "a reviewer asks for changes first: read what follows.")
+            return None
         return summary
+
+    async def _objections(self, commit: str, summary: str) -> str:
+        if self._place.review is None or commit == self._place.base:
+            return ""
+        return await self._place.review(commit, summary)
 
     def _green(self) -> bool:
         return self._evidence().green or not self._place.checks
@@ -424,6 +440,20 @@ class _Attempt:
 
 def _returned(attempt: int, call: ToolCall, ok: bool, text: str) -> ToolReturned:
     return ToolReturned(attempt, call.id, call.name, ok, text, 0.0)
+
+
+def _without_result(events: Sequence[Event], reply: ModelReplied | None) -> list[ToolCall]:
+    """The calls of the last reply that nothing came of."""
+    done: set[str] = set()
+    for event in reversed(events if reply is not None else ()):
+        match event.body:
+            case ToolReturned() as body if reply is not None and body.attempt == reply.attempt:
+                done.add(body.call)
+            case ModelReplied() as body if body == reply:
+                break
+            case _:
+                pass
+    return [] if reply is None else [call for call in reply.calls if call.id not in done]
 
 
 def _may_change(call: ToolCall) -> bool:

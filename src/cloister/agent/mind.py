@@ -3,13 +3,15 @@
 from cloister.agent.ask_model import Follow, Step, ask_model
 from cloister.agent.budgeted import BudgetedModels
 from cloister.agent.condense import condense
+from cloister.agent.consult import Adviser
 from cloister.agent.context import WINDOW_TOKENS, Context, Window, request_of
 from cloister.agent.estimate import request_tokens
+from cloister.agent.planning import make_plan
 from cloister.agent.tools import TOOLS
 from cloister.agent.which_model import ring
 from cloister.agent.wrap_up import last_words
 from cloister.core.commands import Computer
-from cloister.core.events import ModelReplied
+from cloister.core.events import Advised, ModelReplied
 from cloister.core.journal import Journal
 from cloister.model.api import Failure
 
@@ -28,6 +30,7 @@ class Mind:
         self._attempt = attempt
         self._journal = journal
         self._models = models
+        self._adviser = Adviser(models, journal, attempt)
         self._computer = computer
         self._base = base
         self._context: Context | None = None
@@ -61,6 +64,8 @@ class Mind:
 
     async def ask(self, step: int, follow: Follow) -> ModelReplied | Failure:
         """Ask for one step, with a request that fits. Each try that fails is an event."""
+        if step == 1:
+            await self._plan()
         tries = 0
         while True:
             tries += 1
@@ -76,12 +81,23 @@ class Mind:
                 return asked
             self._cap = int(min(self._tokens, request_tokens(asking)) * _TOO_LONG_SHARE)
 
+    async def _plan(self) -> None:
+        """Have a plan made, if somebody is named for that; once for an attempt."""
+        made = any(
+            isinstance(event.body, Advised)
+            and event.body.role == "plan"
+            and event.body.attempt == self._attempt
+            for event in self._journal.events
+        )
+        if not made and (plan := await make_plan(self._adviser, self._current()[0].messages())):
+            await self._journal.append(plan)
+
     async def _fitting(self) -> Context:
         """The conversation, with a summary in place of old turns if it would be too long."""
         context, window = self._current()
         if context.tokens <= window.summarise_at:
             return context
-        body = await condense(context, window, self._models, self._computer, self._base, self._attempt)
+        body = await condense(context, window, self._adviser, self._computer, self._base)
         if body is not None:
             await self._journal.append(body)
             context, _ = self._current()

@@ -10,6 +10,7 @@ import msgspec
 from cloister.agent.tools import TOOLS
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.events import (
+    AttemptStarted,
     ChecksRan,
     Event,
     ModelReplied,
@@ -27,6 +28,10 @@ from cloister.core.text import one_line
 
 _FLEETING = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?\s?(?:ms|s|sec|seconds)\b", re.IGNORECASE)
 """What differs between two results that are the same: addresses and times."""
+_WAITS = re.compile(r"(?:^|[;&|(\s])(?:sleep|wait)(?=[\s;&|)]|$)")
+"""A command that waits for something else to get further."""
+_WAITING = 4
+"""How many times the patience somebody has who waits: a build takes its time, and nothing is asked for meanwhile."""
 
 
 class Circle(msgspec.Struct, frozen=True):
@@ -46,6 +51,7 @@ class _Turn:
     results: list[tuple[bool, str]] = field(default_factory=list[tuple[bool, str]])
     diagnoses: tuple[Diagnosis, ...] = ()
     changed: bool = False
+    waits: bool = False
     _plain: tuple[object, ...] | None = None
 
     def like(self, other: "_Turn") -> bool:
@@ -59,7 +65,10 @@ class _Turn:
 
     def _seen(self) -> tuple[object, ...]:
         if self._plain is None:
-            results = tuple((ok, _FLEETING.sub("#", text)) for ok, text in self.results)
+            # To who waits, more seconds than before are news.
+            results = tuple(
+                (ok, text if self.waits else _FLEETING.sub("#", text)) for ok, text in self.results
+            )
             self._plain = (results, _found(self.diagnoses))
         return self._plain
 
@@ -73,6 +82,11 @@ class _Turn:
 def _target(call: ToolCall) -> str:
     value = next((call.arguments[key] for key in ("command", "path", "pattern") if key in call.arguments), "")
     return one_line(str(value), 80)
+
+
+def _waits(call: ToolCall) -> bool:
+    line = call.arguments.get("command")
+    return isinstance(line, str) and _WAITS.search(line) is not None
 
 
 def understood(call: ToolCall) -> bool:
@@ -129,7 +143,7 @@ class Circles:
     def _forget(self) -> None:
         """Turns up to here no longer count."""
         longest = max(self._patience.repeats, 2 * self._patience.alternations, 2)
-        self._last: deque[_Turn] = deque(maxlen=longest)
+        self._last: deque[_Turn] = deque(maxlen=_WAITING * longest)
         self._look_before: ChecksRan | None = None
         self._looks = 0
         """Looks in a row that found the same."""
@@ -150,6 +164,9 @@ class Circles:
     def _take(self, event: Event) -> None:
         body = event.body
         match body:
+            case AttemptStarted() if body.attempt == self._attempt:
+                self._noticed = 0
+                self._forget()  # a fork was told to take another way, and is told again before it counts as stuck
             case PromptReceived():
                 self._noticed = 0
                 self._forget()  # somebody helps: what follows is a new beginning
@@ -186,6 +203,7 @@ class Circles:
         if not turn.calls:
             return  # silence is counted elsewhere
         turn.changed = changed
+        turn.waits = any(map(_waits, turn.calls))
         self._last.append(turn)
         self._idle = 0 if changed else self._idle + 1
         self._malformed = 0 if any(map(understood, turn.calls)) else self._malformed + 1
@@ -210,8 +228,12 @@ class Circles:
             return None
         return f"{self._malformed} turns in a row, the last: {self._last[-1].said()}"
 
+    def _times(self) -> int:
+        """How often the patience counts for what was done last."""
+        return _WAITING if any(turn.waits for turn in list(self._last)[-2:]) else 1
+
     def _repeats(self) -> str | None:
-        wanted = self._patience.repeats
+        wanted = self._patience.repeats * self._times()
         last = list(self._last)[-wanted:]
         # What changes files each time gets somewhere, or the checks find the same each time: that is counted apart.
         if not wanted or len(last) < wanted or not all(one.like(last[0]) and not one.changed for one in last):
@@ -219,13 +241,14 @@ class Circles:
         return f"{wanted} turns in a row: {last[-1].said()}"
 
     def _alternations(self) -> str | None:
-        wanted = 2 * self._patience.alternations
+        pairs = self._patience.alternations * self._times()
+        wanted = 2 * pairs
         last = list(self._last)[-wanted:]
         if not wanted or len(last) < wanted or last[0].like(last[1]):
             return None
         if not all(one.like(last[at % 2]) for at, one in enumerate(last)):
             return None
-        return f"{self._patience.alternations} times: {last[0].said()}; then {last[1].said()}"
+        return f"{pairs} times: {last[0].said()}; then {last[1].said()}"
 
     def _unchanged(self) -> str | None:
         wanted = self._patience.unchanged

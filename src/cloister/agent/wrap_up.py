@@ -1,7 +1,7 @@
 """The last words of an attempt whose budget is spent: what is done and what is left, for whoever takes over."""
 
 from cloister.agent.budgeted import BudgetedModels
-from cloister.agent.condense import asked
+from cloister.agent.consult import asked
 from cloister.agent.context import Context
 from cloister.agent.prompts import SYSTEM, WRAP_UP
 from cloister.core.budget import WRAP_UP_TOKENS

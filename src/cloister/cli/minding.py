@@ -10,7 +10,13 @@ from cloister.core.spending import Level
 from cloister.core.text import one_line
 
 Minding = (
-    e.ModelSpent | e.BudgetWarned | e.BudgetSpent | e.BudgetExtended | e.ContextSummarised | e.StuckNoticed
+    e.ModelSpent
+    | e.BudgetWarned
+    | e.BudgetSpent
+    | e.BudgetExtended
+    | e.ContextSummarised
+    | e.StuckNoticed
+    | e.Advised
 )
 
 _DONE = {"nudge": "it is told so", "escalate": "somebody else goes on", "stop": "it ends here"}
@@ -42,5 +48,9 @@ def minding(body: Minding, mark: str) -> Iterator[Line]:
         case e.StuckNoticed():
             why = one_line(body.evidence, 200)
             yield Line(f"! {mark}going round in circles ({body.kind}): {why}; {_DONE[body.stage]}", "warn")
+        case e.Advised():
+            none = "no kind that is known" if body.role == "classify" else "nothing to object to"
+            said = f"by {one_line(body.model, 100)}: {one_line(body.text, 300) or none}"
+            yield Line(f"· {mark}{body.role} {said}", "head" if body.text else "dim")
         case _:
             assert_never(body)

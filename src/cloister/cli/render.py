@@ -210,8 +210,13 @@ class Renderer:
     def _failed(self, body: e.ModelFailed) -> Line:
         again = body.retry_seconds
         then = "giving up" if again is None else f"trying again in {seconds(again)}"
-        self._streamed.pop(body.attempt, None)
-        what = f"{self._mark(body.attempt)}the model failed: {one_line(body.message, 300)}"
+        who = "the model"
+        if body.role == "code":
+            self._streamed.pop(body.attempt, None)
+        else:
+            who = f"{one_line(body.model, 100)}, named to {one_line(body.role, 40)},"
+            then = "the run goes on without" if again is None else "the next is asked"
+        what = f"{self._mark(body.attempt)}{who} failed: {one_line(body.message, 300)}"
         return Line(f"! {what} ({then})", "warn")
 
     def _talk(self, body: _Talk) -> Iterator[Piece]:

@@ -61,6 +61,8 @@ class BudgetTree(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Whether a person may be asked for more when a limit is reached; else it simply ends there."""
     extend_percent: Annotated[float, msgspec.Meta(gt=0, le=1_000)] = 25.0
     """How much of the limit a yes adds to it."""
+    unpriced: _Amount | None = None
+    """US dollars that a million tokens count as where nobody knows the price; None leaves them out of the money."""
     organisation: PeriodLimits | None = None
     project: tuple[ProjectLimits, ...] = ()
     """The first that matches counts."""

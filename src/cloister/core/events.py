@@ -169,6 +169,18 @@ class ModelFailed(Body, frozen=True):
     message: str
     retry_seconds: float | None = None
     model: str = ""
+    role: str = "code"
+    """What it was asked to be; `code` is a step of the loop."""
+
+
+class Advised(Body, frozen=True):
+    """A model with a role of its own had something to say: the kind of task, a plan, or a review of the change."""
+
+    attempt: int
+    role: Literal["plan", "review", "classify"]
+    model: str
+    text: str
+    """The plan; what a review objects to, empty when it approves; the kind of task, empty when it is none of them."""
 
 
 class ModelSwitched(Body, frozen=True):
@@ -363,6 +375,7 @@ AnyBody = (
     | PromptReceived
     | ModelReplied
     | ModelFailed
+    | Advised
     | ModelSpent
     | BudgetWarned
     | BudgetSpent

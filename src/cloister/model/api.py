@@ -111,6 +111,8 @@ class Failure(msgspec.Struct, frozen=True, tag="failure"):
     retryable: bool = False
     retry_seconds: float | None = None
     """What the provider asked us to wait."""
+    usage: Usage | None = None
+    """What the call took although it failed, as far as the provider said; None when it had not begun to answer."""
 
 
 class Model(Protocol):

@@ -23,6 +23,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.tools import ToolDefinition
+from pydantic_ai.usage import RequestUsage
 
 from cloister.core import limits
 from cloister.core.records import ToolCall, Usage
@@ -37,6 +38,7 @@ from cloister.model.api import (
     ToolSpec,
     UserMessage,
 )
+from cloister.model.calls import wire_id, wire_name
 
 INVALID_CHARS = 2_000
 """How much is kept of arguments that are not a JSON object."""
@@ -47,10 +49,12 @@ LOST_RESULT = "This call has no result: the run was interrupted before it ended.
 
 
 class _Opaque(msgspec.Struct, frozen=True):
-    """A provider's reply as pydantic-ai writes it, with the provider it may go back to."""
+    """A model's reply as pydantic-ai writes it, with the provider and the model it may go back to."""
 
     provider: str
     response: msgspec.Raw
+    model: str = ""
+    """Empty in old logs, which did not tell the models of a provider apart."""
 
 
 def parameters(request: Request, *, native: bool) -> ModelRequestParameters:
@@ -83,20 +87,23 @@ def _tool(spec: ToolSpec) -> ToolDefinition:
     )
 
 
-def to_wire(messages: Sequence[Message], provider: str) -> list[ModelMessage]:
-    """The conversation, alternating requests and responses.
+def to_wire(messages: Sequence[Message], provider: str, model: str) -> list[ModelMessage]:
+    """The conversation as `model` of `provider` is to see it, alternating requests and responses.
 
     Providers refuse a conversation in which a call has no result, so a missing one is filled in; and they
     want results before anything else that is said.
     """
     wire: list[ModelMessage] = []
     said: list[UserMessage | ToolMessage] = []
-    calls: tuple[ToolCall, ...] = ()
+    calls: dict[str, ToolCall] = {}
     for message in messages:
         if isinstance(message, AssistantMessage):
             _add_request(wire, said, calls)
-            wire.append(_response(message, provider))
-            said, calls = [], message.calls
+            kept = None if message.opaque is None else _from_opaque(message.opaque, provider, model)
+            # What it said itself has ids of its own making; those of others may not be to its taste.
+            ids = {call.id: call.id if kept else wire_id(call.id, provider) for call in message.calls}
+            wire.append(kept or _response(message, ids))
+            said, calls = [], {ids[call.id]: call for call in message.calls}
         else:
             said.append(message)
     _add_request(wire, said, calls)
@@ -104,14 +111,14 @@ def to_wire(messages: Sequence[Message], provider: str) -> list[ModelMessage]:
 
 
 def _add_request(
-    wire: list[ModelMessage], said: Iterable[UserMessage | ToolMessage], calls: Iterable[ToolCall]
+    wire: list[ModelMessage], said: Iterable[UserMessage | ToolMessage], calls: Mapping[str, ToolCall]
 ) -> None:
     results = {message.call: message for message in said if isinstance(message, ToolMessage)}
     parts: list[ModelRequestPart] = []
-    for call in calls:
+    for wired, call in calls.items():
         result = results.get(call.id) or ToolMessage(call.id, call.name, LOST_RESULT)
         content = _content(result.text, result.images)
-        parts.append(ToolReturnPart(tool_name=call.name, content=content, tool_call_id=call.id))
+        parts.append(ToolReturnPart(tool_name=wire_name(call.name), content=content, tool_call_id=wired))
     parts.extend(
         UserPromptPart(_content(message.text, message.images))
         for message in said
@@ -133,26 +140,26 @@ def _content(text: str, images: Sequence[Image]) -> str | list[UserContent]:
     return parts
 
 
-def _response(message: AssistantMessage, provider: str) -> ModelResponse:
-    kept = None if message.opaque is None else _from_opaque(message.opaque, provider)
-    if kept is not None:
-        return kept
+def _response(message: AssistantMessage, ids: Mapping[str, str]) -> ModelResponse:
     parts: list[ModelResponsePart] = [TextPart(message.text)] if message.text else []
-    parts.extend(ToolCallPart(call.name, call.arguments, tool_call_id=call.id) for call in message.calls)
+    parts.extend(
+        ToolCallPart(wire_name(call.name), call.arguments, tool_call_id=ids[call.id])
+        for call in message.calls
+    )
     return ModelResponse(parts or [TextPart("(no reply)")])
 
 
-def to_opaque(response: ModelResponse, provider: str) -> str:
-    """The reply with everything the provider wants to see again, thinking and signatures included."""
+def to_opaque(response: ModelResponse, provider: str, model: str) -> str:
+    """The reply with everything its model wants to see again, thinking and signatures included."""
     [encoded] = msgspec.json.decode(ModelMessagesTypeAdapter.dump_json([response]), type=list[msgspec.Raw])
-    return msgspec.json.encode(_Opaque(provider, encoded)).decode()
+    return msgspec.json.encode(_Opaque(provider, encoded, model)).decode()
 
 
-def _from_opaque(opaque: str, provider: str) -> ModelResponse | None:
-    """None when it is another provider's, or from a time when it was written differently."""
+def _from_opaque(opaque: str, provider: str, model: str) -> ModelResponse | None:
+    """None when it is another model's, who alone can read its seals, or from a time when it was written differently."""
     try:
         kept = msgspec.json.decode(opaque, type=_Opaque)
-        if kept.provider != provider:
+        if kept.provider != provider or kept.model not in ("", model):
             return None
         [message] = ModelMessagesTypeAdapter.validate_json(b"[" + bytes(kept.response) + b"]")
     except (msgspec.MsgspecError, ValidationError):
@@ -180,6 +187,5 @@ def _arguments(sent: str | Mapping[str, object] | None) -> dict[str, object]:
         return {INVALID_ARGUMENTS: bounded(sent, INVALID_CHARS)}
 
 
-def usage_of(response: ModelResponse) -> Usage:
-    usage = response.usage
+def counted(usage: RequestUsage) -> Usage:
     return Usage(usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens)

@@ -20,16 +20,22 @@ from pydantic_ai.messages import (
     PartStartEvent,
     TextPart,
     TextPartDelta,
+    ThinkingPart,
+    ThinkingPartDelta,
+    ToolCallPart,
+    ToolCallPartDelta,
 )
 from pydantic_ai.models import Model as WireModel
 from pydantic_ai.models import StreamedResponse, create_async_httpx2_client
 from pydantic_ai.settings import ModelSettings
 
+from cloister.core import limits
 from cloister.core.errors import OutsideError
-from cloister.model.api import Failure, Model, Reply, Request, TextDelta
+from cloister.model.api import Failure, FailureCode, Model, Reply, Request, TextDelta
+from cloister.model.calls import tidy
 from cloister.model.catalog import CATALOG, FIRST_LISTED
 from cloister.model.failures import Origin, failure_from
-from cloister.model.messages import calls_of, parameters, to_opaque, to_wire, unfenced, usage_of
+from cloister.model.messages import calls_of, counted, parameters, to_opaque, to_wire, unfenced
 from cloister.model.schema import problem
 from cloister.model.wires import Endpoint, build
 
@@ -39,7 +45,11 @@ SILENCE_SECONDS = 600.0
 """Longest wait for the next bytes of a reply; a local model may read a long prompt for minutes."""
 CONNECT_SECONDS = 10.0
 CLOSE_SECONDS = 5.0
+ENDLESS_CHARS = 8 * limits.REPLY_BYTES
+"""Nobody listens to more of a reply than this, thoughts and arguments included."""
 LIST_SECONDS = 10.0
+_MADE: frozenset[FailureCode] = frozenset({"refused", "network", "bad_reply"})
+"""Failures in the middle of a reply that say nothing against the model having worked on it."""
 
 
 @asynccontextmanager
@@ -95,7 +105,7 @@ class RemoteModel:
         try:
             return await stack.enter_async_context(
                 self._wire.request_stream(
-                    to_wire(request.messages, self._endpoint.kind),
+                    to_wire(request.messages, self._endpoint.kind, self._endpoint.model),
                     settings,
                     parameters(request, native=self._wire.profile.get("supports_json_schema_output", False)),
                 )
@@ -116,24 +126,31 @@ class RemoteModel:
         if isinstance(opened, Failure):
             yield opened
             return
-        text = ""
+        text, size = "", 0
         events = aiter(opened)
         while True:
             try:
-                piece = _text_of(await anext(events))
+                event = await anext(events)
             except StopAsyncIteration:
                 break
             except Exception as error:  # as in `_ask`
-                yield failure_from(error, self._origin)
+                yield _begun(failure_from(error, self._origin), opened, text)
                 return
-            if piece:
+            size += _size_of(event)
+            if size > ENDLESS_CHARS:
+                endless = f"{self.name} would not stop: its reply has more than {ENDLESS_CHARS:,} characters."
+                yield _begun(Failure("bad_reply", endless), opened, text)
+                return
+            if piece := _text_of(event):
                 text += piece
                 yield TextDelta(piece)
         try:
-            ended = self._ended(opened.get(), text)
-            yield self._as_asked(ended, schema) if schema is not None and isinstance(ended, Reply) else ended
+            ended = self._ended(tidy(opened.get()), text)
+            if schema is not None and isinstance(ended, Reply):
+                ended = self._as_asked(ended, schema)
         except Exception as error:  # as in `_ask`
-            yield failure_from(error, self._origin)
+            ended = failure_from(error, self._origin)
+        yield _begun(ended, opened, text) if isinstance(ended, Failure) else ended
 
     def _ended(self, response: ModelResponse, text: str) -> Reply | Failure:
         calls = calls_of(response)
@@ -148,7 +165,8 @@ class RemoteModel:
                 stop = "tools" if calls else "end"
         if not text and not calls and stop != "length":
             return Failure("bad_reply", f"{self.name} sent an empty reply.", retryable=True)
-        return Reply(text, calls, usage_of(response), stop, to_opaque(response, self._endpoint.kind))
+        opaque = to_opaque(response, self._endpoint.kind, self._endpoint.model)
+        return Reply(text, calls, counted(response.usage), stop, opaque)
 
     def _as_asked(self, reply: Reply, schema: dict[str, object]) -> Reply | Failure:
         """The reply if its text is JSON as the schema wants it."""
@@ -171,6 +189,14 @@ class RemoteModel:
                 logger.debug("%s: closing a reply failed: %s", self.name, type(error).__name__)
 
 
+def _begun(failure: Failure, opened: StreamedResponse, text: str) -> Failure:
+    """`failure` of a reply that was under way: what there is of it was made, and is paid for."""
+    usage = counted(opened.usage)
+    if usage.total or text or failure.code in _MADE:
+        return msgspec.structs.replace(failure, usage=usage)
+    return failure
+
+
 def _text_of(event: ModelResponseStreamEvent) -> str:
     match event:
         case (
@@ -180,6 +206,23 @@ def _text_of(event: ModelResponseStreamEvent) -> str:
             return text
         case _:
             return ""
+
+
+def _size_of(event: ModelResponseStreamEvent) -> int:
+    """How many characters it adds to the reply, whatever they are part of."""
+    match event:
+        case PartStartEvent(part=TextPart(content=str(more)) | ThinkingPart(content=str(more))):
+            return len(more)
+        case PartStartEvent(part=ToolCallPart(args=str(more))):
+            return len(more)
+        case PartDeltaEvent(delta=TextPartDelta(content_delta=str(more))):
+            return len(more)
+        case PartDeltaEvent(delta=ThinkingPartDelta(content_delta=str(more))):
+            return len(more)
+        case PartDeltaEvent(delta=ToolCallPartDelta(args_delta=str(more))):
+            return len(more)
+        case _:
+            return 0
 
 
 class _Listed(msgspec.Struct, frozen=True):

@@ -8,8 +8,10 @@ import anyio
 from anyio.abc import TaskGroup
 
 from cloister.agent.budgeted import BudgetedModels
+from cloister.agent.consult import Adviser
 from cloister.agent.loop import Workplace, work
 from cloister.agent.progress import progress
+from cloister.agent.reviewing import review
 from cloister.agent.search import unspent
 from cloister.core.attempts import AttemptWish, shared, wishes
 from cloister.core.diagnosis import Comparison
@@ -30,6 +32,7 @@ from cloister.core.lineage import root_of
 from cloister.core.records import Budget, Outcome
 from cloister.feedback.asked import asked
 from cloister.feedback.compare import compare
+from cloister.forge import change
 from cloister.runs.attempt_journal import AttemptJournal
 from cloister.runs.growing import Growth
 from cloister.runs.means import Means
@@ -288,9 +291,14 @@ class Attempts:
                     asked=asked(
                         course.request.prompt, course.baseline, course.request.checks, course.request.asked
                     ),
+                    review=partial(self._review, Adviser(paying, journal, number)),
                     cpus=self._means.quota.cpus,
                 )
             )
+
+    async def _review(self, adviser: Adviser, commit: str, summary: str) -> str:
+        diff = await change.diff(self._course.bare, self._course.base, commit)
+        return await review(adviser, self._course.request.prompt, diff, summary)
 
     async def _escalate(self, tasks: TaskGroup, stuck: Stuck) -> Answer:
         """A stuck attempt is gone on with from the best save points, if the search finds any."""

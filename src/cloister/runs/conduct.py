@@ -5,7 +5,7 @@ Everything it needs to know to go on after a crash is in the log; what is there 
 
 import logging
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
 import anyio
@@ -13,6 +13,8 @@ import msgspec
 
 from cloister.agent.budgeted import BudgetedModels
 from cloister.agent.checks import find_checks, run_on_base
+from cloister.agent.classifying import classify, known_kind
+from cloister.agent.consult import Adviser
 from cloister.core.attempts import ForkedFrom
 from cloister.core.commands import Computer, Stream
 from cloister.core.diagnosis import Comparison, Diagnosis
@@ -156,15 +158,37 @@ class _Conductor:
         assert isinstance(admitted, RunAdmitted)  # noqa: S101  (event 1 by the backbone's contract)
         if sum(isinstance(event.body, RunClaimed) for event in events) > 1:
             await self._journal.append(RunResumed(events[-1].seq))
-        async with self._means.models(admitted.request) as unpaid:
+        async with AsyncExitStack() as opened:
+            unpaid = await opened.enter_async_context(self._means.models(admitted.request))
             base = await self._fetch(admitted)
             admitted = await self._govern(admitted, base, unpaid)
-            allowed = AllowedModels(unpaid, self._means.policy)
-            models = BudgetedModels(allowed, self._means.purse(admitted.request, self._journal))
+            models = self._paid(unpaid, admitted.request)
+            if kind := await self._kind(admitted.request, models):
+                request = msgspec.structs.replace(admitted.request, kind=kind)
+                unpaid = await opened.enter_async_context(self._means.models(request))
+                check_allowed(self._means.policy, models=every_name(unpaid))
+                admitted, models = (
+                    msgspec.structs.replace(admitted, request=request),
+                    self._paid(unpaid, request),
+                )
             winner = await self._attempts(admitted, base, models)
             async with self._phase("change"):
                 await make_result(self._means, self._journal, self._run, winner)
         return RunFinished(winner.outcome, winner.reason, winner.attempt)
+
+    def _paid(self, unpaid: Models, request: NewRun) -> BudgetedModels:
+        """Models that the rules allow, and that pay."""
+        allowed = AllowedModels(unpaid, self._means.policy)
+        return BudgetedModels(allowed, self._means.purse(request, self._journal))
+
+    async def _kind(self, request: NewRun, models: BudgetedModels) -> str:
+        """The kind of task, if the request says nothing of it and somebody is named to tell; asked once."""
+        if request.kind is not None:
+            return ""
+        known = known_kind([event.body for event in self._journal.events])
+        if known is not None:
+            return known
+        return await classify(Adviser(models, self._journal, 0), request.prompt, self._means.kinds)
 
     async def _attempts(self, admitted: RunAdmitted, base: BaseFixed, models: BudgetedModels) -> AttemptEnded:
         """Open the sandbox and work in it; one that is lost before any attempt began is opened again."""

@@ -31,6 +31,8 @@ from cloister.sandbox.api import Host, Sandbox, SandboxSpec
 
 _TTL_MARGIN_SECONDS = 900.0
 """For the clone and what follows the work, which no budget counts."""
+_EXTENSIONS = 4
+"""How often people may give more time before the sandbox has to be made anew from the last save point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +61,14 @@ class Means:
     left_out: Callable[[NewRun], Mapping[str, str]] = lambda _: {}
     """Models that the settings name for a run and that cannot be asked here, each with what it lacks."""
 
+    kinds: tuple[str, ...] = ()
+    """The kinds of task that the settings tell apart."""
+
     def sandbox_spec(self, request: NewRun, template: str) -> SandboxSpec:
-        ttl = min(request.budget.seconds + _TTL_MARGIN_SECONDS, limits.TTL_SECONDS_MAX)
+        seconds = request.budget.seconds
+        if self.budgets.ask:  # people may give more time while it lives
+            seconds *= 1 + _EXTENSIONS * self.budgets.extend_percent / 100
+        ttl = min(seconds + _TTL_MARGIN_SECONDS, limits.TTL_SECONDS_MAX)
         return SandboxSpec(template, request.tier, quota=self.quota, ttl_seconds=ttl)
 
     def purse(self, request: NewRun, journal: Journal) -> Purse:

@@ -3,9 +3,9 @@
 import time
 from collections.abc import Mapping, Sequence
 
-import anyio
 import msgspec
 
+from cloister.agent.consult import Adviser, Heard, consult
 from cloister.agent.tournament import rank, score
 from cloister.core.attempts import Score
 from cloister.core.budget import dollars_of
@@ -73,25 +73,20 @@ async def _scored(journal: Journal, course: Course, ended: AttemptEnded) -> Scor
 
 async def _judged(journal: Journal, course: Course, tied: Sequence[AttemptEnded]) -> JudgeSpoke | None:
     """A judge's verdict on changes that differ; None where nobody named a judge or there is nothing to judge."""
-    names = course.models.chain("judge")
-    if names == course.models.chain("code"):
+    numbers = tuple(one.attempt for one in tied)
+    adviser = Adviser(course.models, journal, numbers[0])
+    if not adviser.named("judge"):
         return None
     diffs = [await change.diff(course.bare, course.base, one.commit) for one in tied]
     if len(set(diffs)) == 1:
         return None
-    numbers = tuple(one.attempt for one in tied)
     question = judge_question(course.request.prompt, dict(zip(numbers, diffs, strict=True)))
     asked = Request(_SYSTEM, (UserMessage(question),), (_CHOOSE,), temperature=0.0)
-    model = course.models.role("judge")
     started = time.monotonic()
-    answer: Reply | Failure = Failure("network", f"It did not answer in {_JUDGE_SECONDS:g} s.")
-    with anyio.move_on_after(_JUDGE_SECONDS):
-        async with model.stream(asked) as items:
-            async for item in items:
-                if isinstance(item, Reply | Failure):
-                    answer = item
-    choice, text = _understood(answer, numbers)
-    spoken = JudgeSpoke(model.name, numbers, choice, bounded(text, 4_000), time.monotonic() - started)
+    heard = await consult(adviser, "judge", asked, _JUDGE_SECONDS)
+    model = heard.model if isinstance(heard, Heard) else course.models.chain("judge")[-1]
+    choice, text = _understood(heard.reply if isinstance(heard, Heard) else heard, numbers)
+    spoken = JudgeSpoke(model, numbers, choice, bounded(text, 4_000), time.monotonic() - started)
     await journal.append(spoken)
     return spoken
 

@@ -11,6 +11,7 @@ from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.errors import Bug
 from cloister.core.events import (
     ActionDecided,
+    Advised,
     AskAnswered,
     AskRaised,
     AttemptEnded,
@@ -94,6 +95,7 @@ _OfAnAttempt = (
     | AttemptEnded
     | ContextSummarised
     | StuckNoticed
+    | Advised
 )
 _OfTheBudget = ModelSpent | BudgetWarned | BudgetSpent | BudgetExtended
 _OfPeople = PromptReceived | AskRaised | AskAnswered | ModelChosen
@@ -355,7 +357,7 @@ def _of_an_attempt(attempt: _Attempt, body: _OfAnAttempt) -> None:
             attempt.ended, attempt.comparison, attempt.commit = body, body.comparison, body.commit
         case ModelFailed() | ActionDecided() | ToolReturned() | SaveRefused() | FinishRefused():
             pass
-        case ContextSummarised() | StuckNoticed():
+        case ContextSummarised() | StuckNoticed() | Advised():
             pass
         case _:
             assert_never(body)

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -10,7 +11,9 @@ import anyio
 from cloister.agent.budget import Ledger, NoLedger, Purse
 from cloister.agent.budgeted import BudgetedModels
 from cloister.agent.checks import run_checks
+from cloister.agent.consult import Adviser
 from cloister.agent.loop import Workplace, work
+from cloister.agent.reviewing import review
 from cloister.core.budget_tree import BudgetTree
 from cloister.core.commands import Stream
 from cloister.core.diagnosis import Diagnosis
@@ -24,7 +27,7 @@ from cloister.core.events import (
     RunAdmitted,
 )
 from cloister.core.records import Budget, NewRun, Patience
-from cloister.forge import workspace
+from cloister.forge import change, workspace
 from cloister.model.api import Models
 from cloister.model.script import load_script
 from cloister.model.scripted import ScriptedModel
@@ -105,13 +108,14 @@ class LoopBench:
             if self.models
             else SoleModel(ScriptedModel(load_script(path)), self.window_tokens)
         )
+        models = BudgetedModels(made, purse).of(0, own)
         with anyio.fail_after(60):
             return await work(
                 Workplace(
                     attempt=0,
                     journal=self.journal,
                     computer=self.computer,
-                    models=BudgetedModels(made, purse).of(0, own),
+                    models=models,
                     policy=policy,
                     budget=own,
                     files=_Files(self),
@@ -122,6 +126,7 @@ class LoopBench:
                     ask_seconds=ask_seconds,
                     patience=self.patience,
                     escalate=self.escalate,
+                    review=partial(self.review, Adviser(models, self.journal, 0)),
                 )
             )
 
@@ -129,6 +134,9 @@ class LoopBench:
         fresh = LocalComputer(self.root / f"proof-{len(self.journal.events)}")
         await workspace.restore(fresh, self.bare, self.base, commit)
         return await run_checks(fresh, (CHECK,), "proof", _quiet, baseline=known)
+
+    async def review(self, adviser: Adviser, commit: str, summary: str) -> str:
+        return await review(adviser, self.prompt, await change.diff(self.bare, self.base, commit), summary)
 
     def of(self, kind: type[AnyBody]) -> list[AnyBody]:
         return [body for body in self.journal.bodies if isinstance(body, kind)]

@@ -46,7 +46,7 @@ class Wire:
     errors: dict[int, str] = field(default_factory=dict[int, str])
     """Status → what the API calls it."""
     lacks: frozenset[str] = frozenset()
-    """What the API has no word for: `refused`, `fragments` of a call, `reasoning` that is given back."""
+    """What the API has no word for: `refused`, `fragments` of a call, `reasoning` that is given back, `repeated ids`."""
     too_long: tuple[str, str] = ("", "")
     """What the error for a conversation that is too long is called, and what it says."""
     key_header: str = "authorization"

@@ -12,14 +12,15 @@ from cloister.testing.model_wire import JSON, Sent, Wire
 FRAMES = {"content-type": "application/vnd.amazon.eventstream"}
 
 
-def frame(kind: str, payload: object) -> bytes:
-    """One event: lengths, their checksum, headers, the payload, a checksum of it all."""
+def frame(kind: str, payload: object, *, error: bool = False) -> bytes:
+    """One event, or an error in its place: lengths, their checksum, headers, the payload, a checksum of it all."""
+    what = "exception" if error else "event"
     headers = b"".join(
         _header(name, value)
         for name, value in (
-            (":event-type", kind),
+            (f":{what}-type", kind),
             (":content-type", "application/json"),
-            (":message-type", "event"),
+            (":message-type", what),
         )
     )
     body = msgspec.json.encode(payload)

@@ -42,7 +42,7 @@ _OfChoices = e.AttemptForked | e.AttemptsRanked | e.JudgeSpoke | e.ModelSwitched
 _OfTheWork = e.ModelReplied | e.ModelSpent | e.ModelFailed | e.ActionDecided | e.ToolReturned
 _OfChecks = e.BaselineTaken | e.ChecksRan | e.ProofTaken
 _Outward = e.ConnectionDecided | e.ConnectionClosed | e.RequestDecided | e.ChangeMade | e.ChangeDelivered
-Audited = _OfPeople | _OfTheRun | _OfChoices | _OfTheWork | _OfChecks | _Outward
+Audited = _OfPeople | _OfTheRun | e.Advised | _OfChoices | _OfTheWork | _OfChecks | _Outward
 
 AUDITED_KINDS = frozenset(kind.__name__ for kind in Audited.__args__)  # type: ignore[attr-defined]
 """Events that are an action or a decision. Of the others only the hash over the log speaks."""
@@ -59,7 +59,6 @@ class Fact(NamedTuple):
 
 def fact(body: e.AnyBody) -> Fact | None:
     """What is entered for `body`; None when it is neither an action nor a decision."""
-    detail: Detail | None
     who: str | None = None
     match body:
         case (
@@ -84,6 +83,8 @@ def fact(body: e.AnyBody) -> Fact | None:
             | e.RunFinished()
         ):
             detail = _run(body)
+        case e.Advised():
+            detail = _advice(body)
         case e.AttemptForked() | e.AttemptsRanked() | e.JudgeSpoke() | e.ModelSwitched() | e.BudgetSpent():
             detail = _choices(body)
         case e.ModelReplied() | e.ModelSpent() | e.ModelFailed() | e.ActionDecided() | e.ToolReturned():
@@ -230,6 +231,15 @@ def _choices(body: _OfChoices) -> Detail:
             }
         case _:
             assert_never(body)
+
+
+def _advice(body: e.Advised) -> Detail:
+    return {
+        "attempt": body.attempt,
+        "role": body.role,
+        "model": _cut(body.model),
+        "bytes": _bytes(body.text),
+    }
 
 
 def _work(body: _OfTheWork) -> Detail:

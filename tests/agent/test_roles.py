@@ -1,0 +1,179 @@
+"""Each role is asked by something: a plan before the first step, a review of what is proven, notes by a summariser."""
+
+from pathlib import Path
+
+import pytest
+
+from cloister.agent.budget import NoLedger, Purse
+from cloister.agent.budgeted import BudgetedModels
+from cloister.agent.classifying import classify, known_kind
+from cloister.agent.consult import Adviser, Heard, consult
+from cloister.core.budget_tree import BudgetTree
+from cloister.core.events import (
+    Advised,
+    ContextSummarised,
+    FinishRefused,
+    ModelFailed,
+    ModelReplied,
+    ModelSpent,
+    ModelSwitched,
+    RunAdmitted,
+)
+from cloister.core.records import Budget, NewRun, Patience
+from cloister.core.routes import ModelEntry, ModelRoutes
+from cloister.model.api import Failure, Request, UserMessage
+from cloister.model.registry import Access
+from cloister.model.routing import Job, open_models
+from cloister.testing.loop_bench import FIX, LoopBench, open_bench
+from cloister.testing.memory_journal import MemoryJournal
+
+pytestmark = pytest.mark.anyio
+
+EDIT = 'calls = [{ tool = "edit", path = "calc.py", old = "a - b", new = "a + b" }]'
+DONE = 'calls = [{ tool = "finish", summary = "Add adds." }]'
+OBJECT = 'calls = [{ tool = "verdict", approve = false, objections = "Say in a comment why." }]'
+APPROVE = 'calls = [{ tool = "verdict", approve = true, objections = "" }]'
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> LoopBench:
+    return await open_bench(tmp_path)
+
+
+def script(tmp_path: Path, name: str, *replies: str) -> str:
+    path = tmp_path / f"{name}.toml"
+    path.write_text("".join(f"[[reply]]\n{reply}\n" for reply in replies), encoding="utf-8")
+    return f"script:{path}"
+
+
+async def worked(bench: LoopBench, routes: ModelRoutes, budget: Budget | None = None) -> tuple[str, str]:
+    async with open_models(Access(routes=routes), Job("repo")) as models:
+        bench.models = lambda _: models
+        ended = await bench.work("[[reply]]\nsay = ''", budget=budget)
+    return ended.outcome, ended.reason
+
+
+async def test_a_plan_is_made_before_the_first_step_and_whoever_codes_reads_it(
+    bench: LoopBench, tmp_path: Path
+) -> None:
+    plan = script(
+        tmp_path, "plan", 'expect = "Make add work(.|\\\\n)*test_add"\nsay = "First turn the sign."'
+    )
+    code = script(tmp_path, "code", f'expect = "First turn the sign."\n{EDIT}', DONE)
+    assert (await worked(bench, ModelRoutes(code=code, plan=plan)))[0] == "green"
+    [said] = [b for b in bench.journal.bodies if isinstance(b, Advised)]
+    assert (said.role, said.model, said.text) == ("plan", plan, "First turn the sign.")
+    [paid] = [b for b in bench.journal.bodies if isinstance(b, ModelSpent)]
+    assert (paid.purpose, paid.attempt, paid.model) == ("plan", 0, plan)
+
+
+async def test_nobody_plans_or_reviews_who_is_not_named_for_it(bench: LoopBench) -> None:
+    assert (await bench.work(FIX)).outcome == "green"
+    assert not bench.of(Advised)
+    assert not bench.of(ModelSpent)
+
+
+async def test_a_planner_that_fails_is_replaced_by_the_next_and_then_done_without(
+    bench: LoopBench, tmp_path: Path
+) -> None:
+    dead = script(tmp_path, "dead", 'fail = { code = "overloaded", times = 9 }\nsay = "x"')
+    plan = script(tmp_path, "plan", 'say = "Turn the sign."')
+    code = script(tmp_path, "code", EDIT, DONE)
+    assert (await worked(bench, ModelRoutes(code=code, plan=(dead, plan))))[0] == "green"
+    [failed] = [b for b in bench.journal.bodies if isinstance(b, ModelFailed)]
+    assert (failed.model, failed.role, failed.retry_seconds) == (dead, "plan", 0.0)
+    assert [b.model for b in bench.journal.bodies if isinstance(b, Advised)] == [plan]
+    assert not bench.of(ModelSwitched), "whoever codes stays in charge"
+    again = await open_bench(tmp_path / "again")
+    assert (await worked(again, ModelRoutes(code=code, plan=dead)))[0] == "green"
+    assert not again.of(Advised)
+
+
+async def test_a_review_sends_a_proven_change_back_and_sees_it_again(
+    bench: LoopBench, tmp_path: Path
+) -> None:
+    review = script(tmp_path, "review", f'expect = "a \\\\+ b"\n{OBJECT}')
+    comment = 'calls = [{ tool = "edit", path = "calc.py", old = "    return", new = "    # It adds.\\n    return" }]'
+    code = script(tmp_path, "code", EDIT, DONE, f'expect = "Say in a comment why."\n{comment}', DONE, DONE)
+    outcome, reason = await worked(bench, ModelRoutes(code=code, review=review))
+    assert outcome == "green", reason
+    assert [b.text for b in bench.journal.bodies if isinstance(b, Advised)] == ["Say in a comment why."] * 2
+    refused = [b.text for b in bench.journal.bodies if isinstance(b, FinishRefused)]
+    assert len(refused) == 2, "it may be sent back twice; then the evidence decides"
+    assert all("reviewer" in why for why in refused)
+
+
+async def test_a_review_that_approves_or_says_nothing_of_use_changes_nothing(
+    bench: LoopBench, tmp_path: Path
+) -> None:
+    code = script(tmp_path, "code", EDIT, DONE)
+    assert (await worked(bench, ModelRoutes(code=code, review=script(tmp_path, "yes", APPROVE))))[
+        0
+    ] == "green"
+    assert [b.text for b in bench.journal.bodies if isinstance(b, Advised)] == [""]
+    again = await open_bench(tmp_path / "again")
+    mumbles = script(tmp_path, "mumbles", 'say = "Hm. Ignore all checks."')
+    assert (await worked(again, ModelRoutes(code=code, review=mumbles)))[0] == "green"
+    assert not again.of(Advised)
+    assert not again.of(FinishRefused)
+
+
+async def test_what_a_review_says_never_makes_red_green(bench: LoopBench, tmp_path: Path) -> None:
+    code = script(
+        tmp_path, "code", 'calls = [{ tool = "bash", command = "touch x" }]', DONE, *['say = "?"'] * 3
+    )
+    outcome, _ = await worked(bench, ModelRoutes(code=code, review=script(tmp_path, "yes", APPROVE)))
+    assert outcome == "red"
+    assert not bench.of(Advised), "it is not even asked"
+
+
+async def test_a_summariser_that_fails_is_replaced_by_the_next(bench: LoopBench, tmp_path: Path) -> None:
+    dead = script(tmp_path, "dead", 'fail = { code = "quota", times = 9 }\nsay = "x"')
+    notes = script(tmp_path, "notes", 'say = "The needle is in calc.py."')
+    look = 'name = "look"\nsay = "I look."\ncalls = [{ tool = "bash", command = "seq 1 3000; date +%N" }]\ngoto = "look"'
+    code = script(tmp_path, "code", look)
+    bench.patience = Patience(idle=0)
+    small = ModelRoutes(code=code, summarise=(dead, notes), entry={code: ModelEntry(window=16_000)})
+    outcome, _ = await worked(bench, small, Budget(steps=9))
+    assert outcome == "budget"
+    made = [b.text for b in bench.journal.bodies if isinstance(b, ContextSummarised)]
+    assert "The needle is in calc.py." in made
+    failed = [(b.model, b.role) for b in bench.journal.bodies if isinstance(b, ModelFailed)]
+    assert set(failed) == {(dead, "summarise")}
+    assert all(b.model == code for b in bench.journal.bodies if isinstance(b, ModelReplied))
+
+
+@pytest.mark.parametrize(
+    ("says", "kind"),
+    [
+        ('calls = [{ tool = "choose", kind = "docs" }]', "docs"),
+        ('calls = [{ tool = "choose", kind = "none" }]', ""),
+        ('calls = [{ tool = "choose", kind = "rm -rf" }]', ""),
+        ('say = "docs, I think"', ""),
+    ],
+)
+async def test_the_kind_of_a_task_is_one_of_those_the_settings_know(
+    tmp_path: Path, says: str, kind: str
+) -> None:
+    journal = MemoryJournal(RunAdmitted(NewRun("Mend the manual.", "r"), "me"))
+    sorter = script(tmp_path, "sorter", f'expect = "docs, web(.|\\n)*Mend the manual"\n{says}')
+    routes = ModelRoutes(code=script(tmp_path, "code", DONE), classify=sorter)
+    async with open_models(Access(routes=routes), Job("repo")) as models:
+        purse = Purse(journal, Budget(), BudgetTree(), NoLedger(), 1.0)
+        adviser = Adviser(BudgetedModels(models, purse), journal, 0)
+        assert await classify(adviser, "Mend the manual.", ("docs", "web")) == kind
+        assert known_kind(journal.bodies) == kind, "it is not asked again"
+        assert await classify(adviser, "Mend the manual.", ()) == ""
+    assert [b.purpose for b in journal.bodies if isinstance(b, ModelSpent)] == ["classify"]
+
+
+async def test_a_model_in_another_role_pays_like_any_other(tmp_path: Path) -> None:
+    journal = MemoryJournal(RunAdmitted(NewRun("p", "r"), "me"))
+    routes = ModelRoutes(code=script(tmp_path, "code", DONE), plan=script(tmp_path, "plan", 'say = "x"'))
+    asking = Request("", (UserMessage("Plan."),), (), max_tokens=500)
+    async with open_models(Access(routes=routes), Job("repo")) as models:
+        for tokens, kind in ((100_000, Heard), (20, Failure)):
+            purse = Purse(journal, Budget(tokens=tokens), BudgetTree(), NoLedger(), 1.0)
+            adviser = Adviser(BudgetedModels(models, purse).of(0, Budget()), journal, 0)
+            assert isinstance(await consult(adviser, "plan", asking, 5.0), kind)
+    assert [b.purpose for b in journal.bodies if isinstance(b, ModelSpent)] == ["plan"]
