@@ -352,3 +352,18 @@ async def test_a_problem_matcher_of_the_repository_is_used(tmp_path: Path) -> No
         "odd",
     )
     assert "> 2 |     return sum(prices) - off" in (complaint.source or "")
+
+
+@pytest.mark.parametrize("padding", [{f"tests/a{n}.txt": "x" for n in range(310)}, {"tests/a.txt": "x"}])
+async def test_a_change_may_not_be_too_large_to_be_seen_through(
+    tmp_path: Path, padding: dict[str, str]
+) -> None:
+    files = {"shop.py": SHOP, "tests/test_shop.py": TESTS, **padding}
+    place = await placed(tmp_path, files, CHECK)
+    for name in padding:
+        (place.computer.work / name).write_text("y" * (9_000_000 // len(padding)))
+    place.edit("tests/test_shop.py", "10), 27)", "10), 20)")
+
+    found = await place.proof()
+
+    assert (found.green, bool(found.weakened)) == (False, True)

@@ -384,3 +384,20 @@ def test_a_whole_diff_gives_both_versions() -> None:
 def test_looking_for_weakenings_never_raises(before: str, after: str, path: str) -> None:
     weakenings([Version(path, before, after), Version(path, None, after), Version(path, before, None)])
     versions(before + "\ndiff --git a/a b/a\n--- a/a\n+++ b/a\n@@ -1 +1 @@\n" + after)
+
+
+def many(tests: int, value: int) -> str:
+    return "".join(f"def test_{n}():\n    assert f({n}) == {value}\n\n\n" for n in range(tests))
+
+
+def test_a_weakened_test_cannot_hide_behind_many_others() -> None:
+    others = Version("tests/test_a.py", many(400, 1), many(400, 2))
+    red = Version("tests/test_z.py", many(1, 1), many(1, 2))
+    base = Diagnosis("pytest", 1, 1.0, tests=(Result("tests/test_z.py::test_0", "failed"),))
+    weak = weakenings([others, red])
+
+    now = Diagnosis("pytest", 0, 1.0, tests=(Result("tests/test_z.py::test_0", "passed"),), weakened=weak)
+    assert not compare([base], [now]).green
+
+    files = [Version(f"tests/test_{n}.py", many(1, 1), many(1, 2)) for n in range(300)]
+    assert [one.how for one in weakenings([*files, red])] == ["configuration"]

@@ -4,7 +4,7 @@ Inside the agent's own sandbox this is advice for the model. The proof asks the 
 of the change has run there, and only that counts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -19,7 +19,8 @@ from cloister.feedback.weakening import CONFIGURATION, may_matter, weakenings
 
 _BASE = "refs/cloister/base"
 _SECONDS = 30.0
-_FILES = 300
+_BATCH = 100
+"""Files whose two versions are read at once."""
 _DIFF_BYTES = 8_388_608
 _FILE_BYTES = 524_288
 _PLACES = 16
@@ -41,25 +42,59 @@ async def changed_between(computer: Computer, old: str, new: str) -> tuple[str, 
 
 
 async def weakened_tests(computer: Computer) -> tuple[Weakening, ...]:
-    """What the working tree does to tests and their configuration, against the base."""
-    listed = await computer.run(
-        _git("diff", "--name-only", "--no-ext-diff", "--no-renames", "-z", _BASE, "--")
-    )
-    if not listed.ok:
+    """What the working tree does to tests and their configuration, against the base.
+
+    What could not be looked at counts as changed: a change may not be too large to be seen through.
+    """
+    if not (await computer.run(_git("rev-parse", "--verify", "--quiet", _BASE))).ok:
         return ()
-    found: list[Version] = []
-    wanted = [name for name in _names(listed.out) if may_matter(name)][:_FILES]
-    if wanted:
-        # As text whatever the files or their attributes say: what git takes for binary it would not show.
-        options = ("--text", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", WHOLE)
-        shown = await computer.run(_git("diff", *options, _BASE, "--", *wanted))
-        found.extend(versions(decode(shown.out)))
+    listed = await computer.run(
+        _git("diff", "--name-status", "--no-ext-diff", "--no-renames", "-z", _BASE, "--")
+    )
     others = await computer.run(_git("ls-files", "-z", "--others", "--exclude-standard"))
-    for name in _names(others.out):
-        if name.rpartition("/")[2] in CONFIGURATION and len(found) < _FILES:
-            text = await _text(computer, name)
-            found.append(Version(name, None, text))
-    return weakenings(found)
+    if not listed.ok or not others.ok:
+        return (
+            Weakening(".", "configuration", detail="too much was changed to see what became of the tests"),
+        )
+    changed = _changed(listed.out)
+    new = {name: None for status, name in changed if status == "A"} | dict.fromkeys(_names(others.out))
+    # What is new weakens nothing, unless by a name that tools look for.
+    wanted = [name for status, name in changed if status != "A" and may_matter(name)]
+    wanted += [name for name in new if name.rpartition("/")[2] in CONFIGURATION]
+    found: list[Version] = []
+    unseen: list[Weakening] = []
+    for start in range(0, len(wanted), _BATCH):
+        batch = wanted[start : start + _BATCH]
+        seen = await _versions(computer, batch, new)
+        if seen is None:
+            for name in batch:
+                one = await _versions(computer, [name], new)
+                found.extend(one or ())
+                unseen.extend(() if one is not None else (Weakening(name, "changed"),))
+        else:
+            found.extend(seen)
+    return (*unseen, *weakenings(found))
+
+
+async def _versions(
+    computer: Computer, names: Sequence[str], new: Collection[str]
+) -> tuple[Version, ...] | None:
+    """The files on the base and now; None when they are more than can be read at once."""
+    # As text whatever the files or their attributes say: what git takes for binary it would not show.
+    options = ("--text", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", WHOLE)
+    shown = await computer.run(_git("--literal-pathspecs", "diff", *options, _BASE, "--", *names))
+    if not shown.ok:
+        return None
+    found = versions(decode(shown.out))
+    tracked = {version.path for version in found}
+    texts = [(name, await _text(computer, name)) for name in names if name in new and name not in tracked]
+    return (*found, *(Version(name, None, text) for name, text in texts if text is not None))
+
+
+def _changed(data: bytes) -> list[tuple[str, str]]:
+    """Letter and name of each file, as `--name-status -z` tells them."""
+    parts = decode(data).split("\0")
+    return list(zip(parts[::2], parts[1::2], strict=False))
 
 
 async def problem_matchers(computer: Computer) -> tuple[bytes, ...]:

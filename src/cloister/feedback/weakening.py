@@ -25,12 +25,21 @@ _CODE = re.compile(
 
 
 def weakenings(changed: Sequence[Version]) -> tuple[Weakening, ...]:
-    """Every weakening in the files that changed, the likeliest to matter first."""
+    """Every weakening in the files that changed. Of very many, only the files: none may hide behind others."""
     found: list[Weakening] = []
     for version in changed:
         found.extend(configuration(version))
         found.extend(_tests(version))
-    return tuple(dict.fromkeys(found))[:KEPT]
+    once = tuple(dict.fromkeys(found))
+    if len(once) > KEPT:
+        once = tuple(dict.fromkeys(_whole(one) for one in once))
+    if len(once) > KEPT:
+        return (Weakening(".", "configuration", detail="more tests were changed than can be looked through"),)
+    return once
+
+
+def _whole(one: Weakening) -> Weakening:
+    return one if one.test is None else Weakening(one.file, "changed")
 
 
 def may_matter(path: str) -> bool:
