@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from cloister.agent.checks import Since, run_affected, run_checks, run_on_base
+from cloister.agent.proof import run_proof
 from cloister.core.commands import Stream
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.diagnosis import TestResult as Result
@@ -72,7 +73,7 @@ class Place:
         commit = await workspace.save(self.computer, self.bare, self.base, "refs/cloister/attempt/0")
         fresh = LocalComputer(self.root / "fresh")
         await workspace.restore(fresh, self.bare, self.base, commit)
-        found = await run_checks(fresh, (self.check,), "proof", _quiet, baseline=self.baseline)
+        found = await run_proof(fresh, (self.check,), _quiet, baseline=self.baseline, known=self.baseline)
         return compare(self.baseline, found, asked(prompt, self.baseline))
 
 

@@ -401,3 +401,56 @@ def test_a_weakened_test_cannot_hide_behind_many_others() -> None:
 
     files = [Version(f"tests/test_{n}.py", many(1, 1), many(1, 2)) for n in range(300)]
     assert [one.how for one in weakenings([*files, red])] == ["configuration"]
+
+
+def test_a_test_that_a_linter_complains_of_may_be_mended() -> None:
+    tidied = Weakening("tests/test_a.py", "changed", "test_a")
+    base = [Diagnosis("ruff check", 1, 1.0), check(test_a="passed")]
+    now = [Diagnosis("ruff check", 0, 1.0, weakened=(tidied,)), check(tidied, test_a="passed")]
+
+    assert (compare(base, now).green, compare(base, now).fixed) == (True, ("ruff check",))
+
+
+@pytest.mark.parametrize(
+    ("path", "before", "after"),
+    [
+        ("pytest.py", None, "x = 1\n"),
+        ("src/unittest/__init__.py", None, "x = 1\n"),
+        ("shop.py", "", "import os\nif os.environ.get('PYTEST_CURRENT_TEST'):\n    x = 1\n"),
+        ("shop.py", "", "import unittest\nunittest.TestCase.assertEqual = print\n"),
+        ("shop.js", "", "if (process.env.JEST_WORKER_ID) answer = 27;\n"),
+        ("shop.js", "", "global.expect = () => ok;\n"),
+        ("shop.go", "", "func init() {\n\tif testing.Testing() {\n\t}\n}\n"),
+        ("src/lib.rs", "", "    if cfg!(test) { return 27; }\n"),
+        ("shop.c", "", "__attribute__((constructor)) static void f(void) { _exit(0); }\n"),
+        ("shop.py", "", "class A:\n    def __eq__(self, other):\n        return True\n"),
+    ],
+)
+def test_code_made_for_the_eyes_of_tests_is_seen_where_something_was_red(
+    path: str, before: str | None, after: str
+) -> None:
+    assert may_matter(path)
+    found = weakenings([Version(path, before, after)])
+    assert [one.how for one in found] == ["deceived"]
+    now = check(*found, test_a="passed")
+
+    assert not compare([check(exit_code=1, test_a="failed")], [now]).green
+    assert compare([check(test_a="passed")], [now]).green
+
+
+@pytest.mark.parametrize(
+    ("path", "before", "after"),
+    [
+        ("shop/pytest.py", None, "x = 1\n"),
+        ("queue.py", None, "x = 1\n"),
+        ("plugin.py", "import _pytest\n", "import _pytest\nfrom _pytest import fixtures\n"),
+        ("shop.py", "", "class A:\n    def __eq__(self, other):\n        return self.x == other.x\n"),
+        ("src/lib.rs", "", "#[cfg(test)]\nmod tests {\n}\n"),
+        ("shop.js", "", "assert.equal(a, b);\nassert.ok(a == b);\n"),
+        ("tests/run.py", "", "import os\nos.environ['PYTEST_CURRENT_TEST']\n"),
+    ],
+)
+def test_code_that_has_nothing_to_do_with_tests_is_left_in_peace(
+    path: str, before: str | None, after: str
+) -> None:
+    assert weakenings([Version(path, before, after)]) == ()

@@ -15,7 +15,7 @@ from cloister.core.errors import UserError
 from cloister.core.text import decode
 from cloister.feedback.excerpt import around
 from cloister.feedback.versions import WHOLE, Version, versions
-from cloister.feedback.weakening import CONFIGURATION, may_matter, weakenings
+from cloister.feedback.weakening import matters_when_new, may_matter, weakenings
 
 _BASE = "refs/cloister/base"
 _SECONDS = 30.0
@@ -41,6 +41,40 @@ async def changed_between(computer: Computer, old: str, new: str) -> tuple[str, 
     return _names(done.out) if done.ok else None
 
 
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Names of files, against the base."""
+
+    changed: tuple[str, ...]
+    """Other than on the base, or gone."""
+    new: tuple[str, ...]
+
+
+async def changed_since_base(computer: Computer) -> Changes | None:
+    """Which files the working tree changes; None when git inside cannot say."""
+    listed = await computer.run(
+        _git("diff", "--name-status", "--no-ext-diff", "--no-renames", "-z", _BASE, "--")
+    )
+    others = await computer.run(_git("ls-files", "-z", "--others", "--exclude-standard"))
+    if not listed.ok or not others.ok:
+        return None
+    parts = decode(listed.out).split("\0")
+    told = list(zip(parts[::2], parts[1::2], strict=False))
+    new = dict.fromkeys((*(name for letter, name in told if letter == "A"), *_names(others.out)))
+    return Changes(tuple(name for letter, name in told if letter != "A"), tuple(new))
+
+
+async def base_files(computer: Computer) -> tuple[str, ...]:
+    """Every file that the base has."""
+    return _names((await computer.run(_git("ls-tree", "-r", "-z", "--name-only", _BASE))).out)
+
+
+async def restore_from_base(computer: Computer, names: Sequence[str]) -> bool:
+    """Make these files what they were on the base; whether that went well."""
+    where = ("checkout", "--quiet", "--force", _BASE, "--pathspec-from-file=-", "--pathspec-file-nul")
+    return (await computer.run(_git("--literal-pathspecs", *where), "\0".join(names).encode())).ok
+
+
 async def weakened_tests(computer: Computer) -> tuple[Weakening, ...]:
     """What the working tree does to tests and their configuration, against the base.
 
@@ -48,21 +82,16 @@ async def weakened_tests(computer: Computer) -> tuple[Weakening, ...]:
     """
     if not (await computer.run(_git("rev-parse", "--verify", "--quiet", _BASE))).ok:
         return ()
-    listed = await computer.run(
-        _git("diff", "--name-status", "--no-ext-diff", "--no-renames", "-z", _BASE, "--")
-    )
-    others = await computer.run(_git("ls-files", "-z", "--others", "--exclude-standard"))
-    if not listed.ok or not others.ok:
-        return (
-            Weakening(".", "configuration", detail="too much was changed to see what became of the tests"),
-        )
-    changed = _changed(listed.out)
-    new = {name: None for status, name in changed if status == "A"} | dict.fromkeys(_names(others.out))
+    changes = await changed_since_base(computer)
+    if changes is None:
+        unseen = "too much was changed to see what became of the tests"
+        return (Weakening(".", "configuration", detail=unseen),)
     # What is new weakens nothing, unless by a name that tools look for.
-    wanted = [name for status, name in changed if status != "A" and may_matter(name)]
-    wanted += [name for name in new if name.rpartition("/")[2] in CONFIGURATION]
+    wanted = [name for name in changes.changed if may_matter(name)]
+    wanted += [name for name in changes.new if matters_when_new(name)]
+    new = frozenset(changes.new)
     found: list[Version] = []
-    unseen: list[Weakening] = []
+    hidden: list[Weakening] = []
     for start in range(0, len(wanted), _BATCH):
         batch = wanted[start : start + _BATCH]
         seen = await _versions(computer, batch, new)
@@ -70,10 +99,10 @@ async def weakened_tests(computer: Computer) -> tuple[Weakening, ...]:
             for name in batch:
                 one = await _versions(computer, [name], new)
                 found.extend(one or ())
-                unseen.extend(() if one is not None else (Weakening(name, "changed"),))
+                hidden.extend(() if one is not None else (Weakening(name, "changed"),))
         else:
             found.extend(seen)
-    return (*unseen, *weakenings(found))
+    return (*hidden, *weakenings(found))
 
 
 async def _versions(
@@ -89,12 +118,6 @@ async def _versions(
     tracked = {version.path for version in found}
     texts = [(name, await _text(computer, name)) for name in names if name in new and name not in tracked]
     return (*found, *(Version(name, None, text) for name, text in texts if text is not None))
-
-
-def _changed(data: bytes) -> list[tuple[str, str]]:
-    """Letter and name of each file, as `--name-status -z` tells them."""
-    parts = decode(data).split("\0")
-    return list(zip(parts[::2], parts[1::2], strict=False))
 
 
 async def problem_matchers(computer: Computer) -> tuple[bytes, ...]:

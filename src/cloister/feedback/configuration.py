@@ -11,12 +11,13 @@ from cloister.feedback.versions import Version
 
 _HOOKS = re.compile(
     r"pytest_collection_modifyitems|pytest_ignore_collect|collect_ignore(?:_glob)?|pytest_collect_file|pytest_runtest_\w+|"
-    r"pytest_pyfunc_call|pytest_report_\w+|pytest_sessionfinish|pytest_itemcollected|pytest_deselected|"
+    r"pytest_pyfunc_call|pytest_report_\w+|pytest_cmdline_\w+|pytest_load_initial_conftests|pytest_pycollect_\w+|"
+    r"pytest_fixture_setup|pytest_unconfigure|pytest_sessionfinish|pytest_itemcollected|pytest_deselected|"
     r"\bskip(?:if)?\b|\bxfail\b|importorskip|os\._exit|sys\.exit|pytest\.exit"
 )
 _LEAVES_OUT = re.compile(
     r"--deselect|--ignore(?:-glob)?\b|--co(?:llect-only)?\b|--last-failed|--lf\b|--exitfirst|--maxfail|addopts.{0,200}[ \"'=]-[kmx]\b|"
-    r"norecursedirs|collect_ignore|testpaths|python_(?:files|classes|functions)|--passWithNoTests|passWithNoTests|"
+    r"(?:^|[\s\"'=\[,])-p[\s\"',=]+(?!no:)\w|(?:^|[\s\"'])-p(?!no:)[a-z_]\w*|^[\"']-p[\"'],?$|norecursedirs|collect_ignore|testpaths|python_(?:files|classes|functions)|--passWithNoTests|passWithNoTests|"
     r"testPathIgnorePatterns|modulePathIgnorePatterns|testMatch|testRegex|--grep|--invert|--bail|"
     r"skipTests|maven\.test\.skip|testFailureIgnore|ignoreFailures|<skip>|excludeTestsMatching|WILL_FAIL|DISABLED|"
     r"harness *= *false|test *= *false|doctest *= *false"

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from cloister.core.diagnosis import Weakening
 from cloister.feedback import tests_python, tests_text
 from cloister.feedback.configuration import configuration
+from cloister.feedback.deceiving import deceiving
 from cloister.feedback.versions import Version
 
 KEPT = 200
@@ -30,6 +31,8 @@ def weakenings(changed: Sequence[Version]) -> tuple[Weakening, ...]:
     for version in changed:
         found.extend(configuration(version))
         found.extend(_tests(version))
+        if not is_test_place(version.path) and not is_test_file(version.path):
+            found.extend(deceiving(version))
     once = tuple(dict.fromkeys(found))
     if len(once) > KEPT:
         once = tuple(dict.fromkeys(_whole(one) for one in once))
@@ -44,10 +47,14 @@ def _whole(one: Weakening) -> Weakening:
 
 def may_matter(path: str) -> bool:
     """Whether a changed file of this name is worth reading at all."""
-    name = path.rpartition("/")[2]
-    return bool(
-        _TEST_FILE.search(path) or _TEST_PLACE.search(path) or path.endswith(".rs") or name in CONFIGURATION
-    )
+    return is_test_file(path) or is_test_place(path) or matters_when_new(path)
+
+
+def matters_when_new(path: str) -> bool:
+    """The same of a file that the base has not: a test more weakens nothing."""
+    if path.rpartition("/")[2] in CONFIGURATION:
+        return True
+    return is_test_code(path) and not is_test_file(path) and not is_test_place(path)
 
 
 CONFIGURATION = frozenset(
@@ -84,6 +91,21 @@ CONFIGURATION = frozenset(
         "usercustomize.py",
     }
 )
+
+
+def is_test_place(path: str) -> bool:
+    """Whether it lies where tests and what they need live."""
+    return _TEST_PLACE.search(path) is not None
+
+
+def is_test_file(path: str) -> bool:
+    """Whether it is named like a file of tests."""
+    return _TEST_FILE.search(path) is not None
+
+
+def is_test_code(path: str) -> bool:
+    """Whether it is a program and not data."""
+    return _CODE.search(path) is not None
 
 
 def _tests(version: Version) -> Iterator[Weakening]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from cloister.core.diagnosis import Diagnosis, TestResult, Weakening
 from cloister.core.text import one_line
+from cloister.feedback.kinds import may_run_tests
 
 _HOW = {
     "changed": "the test was changed",
@@ -12,6 +13,9 @@ _HOW = {
     "deleted": "the test was deleted",
     "data": "what it expects was changed",
     "configuration": "fewer tests run",
+    "base": "it is red with the tests as they were on the base",
+    "deceived": "what tests say can no longer be trusted",
+    "silenced": "the complaint was silenced, not mended",
 }
 
 
@@ -20,9 +24,17 @@ def weakened(baseline: Sequence[Diagnosis], now: Sequence[Diagnosis]) -> dict[st
     found: dict[str, str] = {}
     every = {one: None for diagnosis in now for one in diagnosis.weakened}
     # A check that was red for reasons that no test explains might have been red because of any of them.
-    unexplained = any(not diagnosis.green and not diagnosis.failing for diagnosis in baseline)
+    unexplained = any(
+        not diagnosis.green and not diagnosis.failing and may_run_tests(diagnosis.check)
+        for diagnosis in baseline
+    )
+    any_red = any(not diagnosis.green for diagnosis in baseline)
     for one in every:
-        if one.how == "configuration":
+        if one.how == "deceived":
+            if any_red:
+                found.setdefault(one.file, _sentence(one.file, one))
+            continue
+        if one.how in ("configuration", "base"):
             found.setdefault(one.file, _sentence(one.file, one))
             continue
         names = list(_meant(one, baseline))
