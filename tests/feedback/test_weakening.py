@@ -212,6 +212,12 @@ def test_a_comment_or_another_indent_is_no_change(path: str, text: str) -> None:
 
 MAKE = "all:\n\tcc a.c\n\ntest: all\n\t./run-tests --all\n"
 
+VARIABLES = "RUN = ./run-tests\n\ntest: unit\n\nunit: all\n\t$(RUN) --all\n\nall:\n\tcc a.c\n"
+CMAKE = (
+    "enable_testing()\nadd_executable(shop_tests tests/shop_tests.c shop.c)\n"
+    "add_test(NAME shop\n    COMMAND shop_tests)\n"
+)
+
 
 def scripts(**named: str) -> str:
     return json.dumps({"scripts": named})
@@ -253,6 +259,33 @@ def scripts(**named: str) -> str:
             "add_test(a a)\n",
             "add_test(a a)\nset_tests_properties(a PROPERTIES DISABLED TRUE)\n",
         ),
+        ("Makefile", MAKE, MAKE.replace("./run-tests --all", "echo ./run-tests --all")),
+        ("Makefile", MAKE, MAKE.replace("--all", "--all | cat")),
+        ("Makefile", MAKE, MAKE.replace("--all", "--all; echo done")),
+        ("Makefile", MAKE, MAKE.replace("--all", "--none")),
+        ("Makefile", MAKE, MAKE + "\ntest:\n\t@true\n"),
+        ("Makefile", MAKE, ".IGNORE:\n" + MAKE),
+        ("Makefile", MAKE, "SHELL = /bin/true\n" + MAKE),
+        ("Makefile", MAKE, "MAKEFLAGS += -i\n" + MAKE),
+        ("Makefile", MAKE, "CFLAGS += -DNDEBUG\n" + MAKE),
+        ("Makefile", VARIABLES, VARIABLES.replace("./run-tests", "true")),
+        ("Makefile", VARIABLES, VARIABLES.replace("unit: all", "unit: none")),
+        ("package.json", scripts(test="node run.js"), scripts(test="node --require ./lie.js run.js")),
+        ("package.json", scripts(test="jest"), scripts(test="echo jest")),
+        ("CMakeLists.txt", CMAKE, CMAKE.replace("COMMAND shop_tests", "COMMAND true")),
+        ("CMakeLists.txt", CMAKE, CMAKE.replace("tests/shop_tests.c", "lie.c")),
+        ("CMakeLists.txt", CMAKE, CMAKE.replace("enable_testing()\n", "")),
+        (
+            "CMakeLists.txt",
+            CMAKE,
+            CMAKE + 'set_tests_properties(shop PROPERTIES PASS_REGULAR_EXPRESSION ".")\n',
+        ),
+        (".coveragerc", "[report]\nfail_under = 90\n", "[report]\nfail_under = 10\n"),
+        (
+            "pyproject.toml",
+            "[tool.pytest.ini_options]\naddopts = '--cov-fail-under=90'\n",
+            "[tool.pytest.ini_options]\n",
+        ),
         ("pom.xml", "<p/>", "<p>\n<testFailureIgnore>true</testFailureIgnore>\n</p>"),
         ("sitecustomize.py", None, "import os\nos._exit(0)\n"),
     ],
@@ -270,6 +303,17 @@ def test_configuration_by_which_fewer_tests_run_is_found(path: str, before: str 
         ("pyproject.toml", "[project]\n", "[project]\ndependencies = ['httpx']\n"),
         ("Makefile", MAKE, MAKE + "\nlint:\n\truff check\n"),
         ("Makefile", MAKE, MAKE.replace("--all", "--all --verbose")),
+        ("Makefile", MAKE, MAKE.replace("cc a.c", "cc a.c b.c")),
+        ("Makefile", MAKE, MAKE.replace("--all\n", "--all\n\t./run-more\n")),
+        ("Makefile", VARIABLES, VARIABLES.replace("cc a.c", "cc -O2 a.c").replace("RUN =", "RUN :=")),
+        ("package.json", scripts(test="jest"), scripts(test="NODE_ENV=test npm run build && jest --ci")),
+        ("package.json", scripts(test="mocha test"), scripts(test="mocha test/*.js")),
+        (
+            "CMakeLists.txt",
+            CMAKE,
+            CMAKE.replace("shop.c)", "shop.c cart.c)") + "add_test(NAME b COMMAND b)\n",
+        ),
+        (".coveragerc", "[report]\nfail_under = 90\n", "[report]\nfail_under = 95\n"),
         ("conftest.py", "", "import pytest\n@pytest.fixture\ndef shop():\n    return 1\n"),
         ("Cargo.toml", "[package]\n", "[package]\nedition = '2021'\n"),
     ],

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 import msgspec
 
 from cloister.core.diagnosis import Weakening
+from cloister.feedback.cmake import cmake_lists
 from cloister.feedback.documents import decoded
+from cloister.feedback.recipes import is_less, recipes
 from cloister.feedback.versions import Version
 
 _HOOKS = re.compile(
@@ -22,8 +24,12 @@ _LEAVES_OUT = re.compile(
     r"skipTests|maven\.test\.skip|testFailureIgnore|ignoreFailures|<skip>|excludeTestsMatching|WILL_FAIL|DISABLED|"
     r"harness *= *false|test *= *false|doctest *= *false"
 )
-_SHRUGS = re.compile(r"\|\| *(?:true|:|exit 0)|; *(?:true|exit 0)|^\s*@?-|\bexit 0\b", re.MULTILINE)
-_TARGET = re.compile(r"^(test|tests|check|verify)\s*::?(?!=)")
+_THRESHOLD = re.compile(
+    r"\b(?:cov-)?fail[_-]under\W{1,4}(\d{1,3})|[\"'](?:branches|functions|lines|statements)[\"']\s{0,4}:\s{0,4}(\d{1,3})"
+)
+"""How much of the code tests have to reach."""
+_SLIPS_IN = re.compile(r"\b(?:setupFiles(?:AfterEnv)?|moduleNameMapper|testRunner|globalSetup|resolver)\b")
+"""Where modules of one's own get between a test and what it tests."""
 
 
 class _Package(msgspec.Struct):
@@ -38,12 +44,15 @@ def configuration(version: Version) -> Iterator[Weakening]:
     """Whether fewer tests run, or less comes of them, for what was changed in this file."""
     name = version.path.rpartition("/")[2]
     before, after = version.before or "", version.after or ""
+    yield from _thresholds(version, before, after)
     if name in ("conftest.py", "sitecustomize.py", "usercustomize.py"):
         yield from _more(version, _HOOKS, before, after)
     elif name == "package.json":
         yield from _scripts(version, before, after)
     elif name in ("Makefile", "makefile", "GNUmakefile"):
-        yield from _recipes(version, before, after)
+        yield from recipes(version)
+    elif name == "CMakeLists.txt":
+        yield from cmake_lists(version)
     elif name in _RUNNERS or name.startswith(("jest.config.", "vitest.config.", "vite.config.", ".mocharc")):
         yield from _more(version, _LEAVES_OUT, before, after)
 
@@ -55,7 +64,6 @@ _RUNNERS = (
     "setup.cfg",
     "tox.ini",
     "noxfile.py",
-    "CMakeLists.txt",
     "Cargo.toml",
     "pom.xml",
     "build.gradle",
@@ -86,7 +94,7 @@ def _scripts(version: Version, before: str, after: str) -> Iterator[Weakening]:
         other = new.scripts.get(name)
         if other == script or not isinstance(script, str):
             continue
-        if not isinstance(other, str) or _is_less(script, other):
+        if not isinstance(other, str) or is_less(script, other) or _leaves_out_more(script, other):
             yield Weakening(version.path, "configuration", detail=f"the script {name} was changed")
             return
     for one, two in (
@@ -95,43 +103,25 @@ def _scripts(version: Version, before: str, after: str) -> Iterator[Weakening]:
         (old.vitest, new.vitest),
         (old.ava, new.ava),
     ):
-        if bytes(one) != bytes(two) and _LEAVES_OUT.search(bytes(two).decode("utf-8", errors="replace")):
+        settings = bytes(two).decode("utf-8", errors="replace")
+        slip = _SLIPS_IN.search(settings)
+        if slip and slip.group().encode() not in bytes(one):
+            yield Weakening(version.path, "deceived", detail=f"{slip.group()} is new")
+        if bytes(one) != bytes(two) and _LEAVES_OUT.search(settings):
             yield Weakening(version.path, "configuration", detail="the runner's settings were changed")
             return
 
 
-def _is_less(old: str, new: str) -> bool:
-    """Whether a command no longer does what it did: its programs are gone, or its verdict is thrown away."""
-    parts = re.split(r"&&|;|\|\||\n", old)
-    programs = {word for part in parts if (word := part.strip(" \t@-").partition(" ")[0])}
-    lost = any(program not in new for program in programs)
-    return (
-        lost
-        or bool(_SHRUGS.search(new) and not _SHRUGS.search(old))
-        or bool(_LEAVES_OUT.search(new) and not _LEAVES_OUT.search(old))
-    )
+def _leaves_out_more(old: str, new: str) -> bool:
+    return bool(_LEAVES_OUT.search(new) and not _LEAVES_OUT.search(old))
 
 
-def _recipes(version: Version, before: str, after: str) -> Iterator[Weakening]:
-    old, new = _targets(before), _targets(after)
-    for name, recipe in old.items():
-        now = new.get(name)
-        if now is None:
-            yield Weakening(version.path, "configuration", detail=f"the target {name} is gone")
-        elif now != recipe and _is_less("\n".join(recipe), "\n".join(now)):
-            yield Weakening(version.path, "configuration", detail=f"the target {name} was changed")
+def _thresholds(version: Version, before: str, after: str) -> Iterator[Weakening]:
+    """A bar that was lowered or taken away."""
+    old, new = _bars(before), _bars(after)
+    if old and (len(new) < len(old) or any(now < was for was, now in zip(old, new, strict=False))):
+        yield Weakening(version.path, "configuration", detail="less of the code has to be tested")
 
 
-def _targets(text: str) -> dict[str, list[str]]:
-    """The recipes of the targets that run tests, with the line that names what they need."""
-    found: dict[str, list[str]] = {}
-    current: list[str] | None = None
-    for line in text.split("\n"):
-        if target := _TARGET.match(line):
-            current = found.setdefault(target[1], [])
-            current.extend(line.partition(":")[2].split())  # what it needs, which may be what runs the tests
-        elif line.startswith("\t") and current is not None:
-            current.append(line.strip())
-        elif line.strip():
-            current = None
-    return found
+def _bars(text: str) -> list[int]:
+    return [int(one or other) for one, other in _THRESHOLD.findall(text)]

@@ -61,6 +61,11 @@ CONFIGURATION = frozenset(
     {
         "pytest.ini",
         ".pytest.ini",
+        "pytest.toml",
+        ".pytest.toml",
+        ".coveragerc",
+        ".nycrc",
+        ".nycrc.json",
         "pyproject.toml",
         "setup.cfg",
         "tox.ini",
