@@ -23,6 +23,8 @@ _SOMETHING_IS_MISSING = re.compile(
     r"ENOENT|No such file or directory"
 )
 
+_CHECKS = re.compile(r"test|check|verify|spec|^ci\b", re.IGNORECASE)
+"""How a script is called that is there to check something; one that is checked is called otherwise."""
 _BUILT_TOGETHER = (".go", ".java", ".kt", ".scala", ".c", ".cc", ".cpp", ".cxx", ".rs", ".swift")
 
 
@@ -45,7 +47,9 @@ def put_back(
     built: there it may also stay as it is now.
     """
     modules = {_module(name) for name in known if not is_test_place(name)}
-    touched = [name for name in changed if _is_of_tests(name)]
+    named = {word.removeprefix("./") for one in baseline for word in one.check.split()}
+    scripts = {name for name in named if _CHECKS.search(name.rpartition("/")[2])}
+    touched = [name for name in changed if _is_of_tests(name) or name in scripts]
     remove = tuple(name for name in new if _RUNNERS.search(name) or _takes_its_place(name, modules))
     tests = tuple(name for name in new if is_test_file(name) and name not in remove)
     if not touched and not remove and not tests:

@@ -11,14 +11,16 @@ from cloister.core.diagnosis import Weakening
 from cloister.feedback import tests_python, tests_text
 from cloister.feedback.configuration import configuration
 from cloister.feedback.deceiving import deceiving
+from cloister.feedback.silencing import may_silence, silencing
 from cloister.feedback.versions import Version
 
-KEPT = 200
+KEPT = 400
 _TEST_PLACE = re.compile(
     r"(?:^|/)(?:tests?|__tests__|spec|specs|testdata|__snapshots__|fixtures|golden)/", re.IGNORECASE
 )
 _TEST_FILE = re.compile(
-    r"(?:^|/)(?:tests?|test_[^/]*|[^/]*_tests?|[^/]*Tests?|[^/]*Spec|[^/]*[._-](?:test|spec))\.[A-Za-z]{1,4}$|(?:^|/)conftest\.py$"
+    r"(?:^|/)(?:(?:run)?tests?|test[_-][^/]*|[^/]*_tests?|[^/]*Tests?|[^/]*Spec|[^/]*[._-](?:tests?|spec))(?:\.[A-Za-z]{1,4})?$|"
+    r"(?:^|/)conftest\.py$"
 )
 _CODE = re.compile(
     r"\.(?:py|pyi|js|jsx|ts|tsx|mjs|cjs|mts|cts|go|rs|java|kt|scala|c|cc|cpp|cxx|h|hpp|rb|php|swift|sh)$"
@@ -31,13 +33,14 @@ def weakenings(changed: Sequence[Version]) -> tuple[Weakening, ...]:
     for version in changed:
         found.extend(configuration(version))
         found.extend(_tests(version))
+        found.extend(silencing(version))
         if not is_test_place(version.path) and not is_test_file(version.path):
             found.extend(deceiving(version))
     once = tuple(dict.fromkeys(found))
     if len(once) > KEPT:
         once = tuple(dict.fromkeys(_whole(one) for one in once))
     if len(once) > KEPT:
-        return (Weakening(".", "configuration", detail="more tests were changed than can be looked through"),)
+        return (Weakening(".", "deceived", detail="more tests were changed than can be looked through"),)
     return once
 
 
@@ -52,7 +55,7 @@ def may_matter(path: str) -> bool:
 
 def matters_when_new(path: str) -> bool:
     """The same of a file that the base has not: a test more weakens nothing."""
-    if path.rpartition("/")[2] in CONFIGURATION:
+    if path.rpartition("/")[2] in CONFIGURATION or may_silence(path):
         return True
     return is_test_code(path) and not is_test_file(path) and not is_test_place(path)
 

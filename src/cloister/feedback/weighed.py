@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from cloister.core.diagnosis import Diagnosis, TestResult, Weakening
 from cloister.core.text import one_line
 from cloister.feedback.kinds import may_run_tests
+from cloister.feedback.silencing import hushed
 
 _HOW = {
     "changed": "the test was changed",
@@ -28,10 +29,11 @@ def weakened(baseline: Sequence[Diagnosis], now: Sequence[Diagnosis]) -> dict[st
         not diagnosis.green and not diagnosis.failing and may_run_tests(diagnosis.check)
         for diagnosis in baseline
     )
+    checks = {diagnosis.check: diagnosis for diagnosis in now}
     any_red = any(not diagnosis.green for diagnosis in baseline)
     for one in every:
-        if one.how == "deceived":
-            if any_red:
+        if one.how in ("deceived", "silenced"):
+            if any_red if one.how == "deceived" else hushed(one, baseline, checks):
                 found.setdefault(one.file, _sentence(one.file, one))
             continue
         if one.how in ("configuration", "base"):
