@@ -464,6 +464,7 @@ def test_a_test_that_a_linter_complains_of_may_be_mended() -> None:
         ("shop.py", "", "import unittest\nunittest.TestCase.assertEqual = print\n"),
         ("shop.js", "", "if (process.env.JEST_WORKER_ID) answer = 27;\n"),
         ("shop.js", "", "global.expect = () => ok;\n"),
+        ("shop.js", "", "require('assert')['strictEqual'] = () => {};\n"),
         ("shop.go", "", "func init() {\n\tif testing.Testing() {\n\t}\n}\n"),
         ("src/lib.rs", "", "    if cfg!(test) { return 27; }\n"),
         ("shop.c", "", "__attribute__((constructor)) static void f(void) { _exit(0); }\n"),

@@ -24,6 +24,7 @@ _ASKS = re.compile(
 _FORGES = re.compile(
     r"\b(?:unittest\.)?TestCase\.\w{1,60} *=[^=]|\bimport _pytest\b|\bfrom _pytest\b|"
     r"\b(?:globalThis|global)\.(?:expect|test|it|describe|assert)\b *=[^=]|\bassert\.\w{1,40} *=[^=>]|"
+    r"\[['\"](?:(?:deep)?(?:[sS]trict)?[eE]qual|ok|assert\w{0,40})['\"]\] *=[^=]|"
     r"\bos\._exit\(|\b_exit\(|\b_Exit\(|\bquick_exit\(|process\.reallyExit|__attribute__\(\(\s*(?:constructor|destructor)"
 )
 """Tools of tests that are changed under way, and ends that no runner sees."""
