@@ -287,6 +287,17 @@ async def test_the_whole_of_a_long_output_stays_in_the_sandbox(tmp_path: Path) -
     )
 
 
+async def test_each_of_two_red_checks_keeps_its_own_output(tmp_path: Path) -> None:
+    noise = "import sys\nfor n in range(500):\n    print(sys.argv[1], n)\nraise SystemExit(3)\n"
+    place = await placed(tmp_path, {"noise.py": noise}, "python3 noise.py first")
+    checks = ("python3 noise.py first", "python3 noise.py second")
+
+    found = await run_checks(place.computer, checks, "look", _quiet)
+
+    kept = [await place.computer.read(one.log or "") for one in found]
+    assert [b"first 0\n" in kept[0], b"second 0\n" in kept[1]] == [True, True]
+
+
 async def test_between_turns_only_what_a_change_can_touch_runs_again(tmp_path: Path) -> None:
     counting = "import pathlib\nwith pathlib.Path('runs').open('a') as file:\n    file.write('x')\n"
     files = {

@@ -199,7 +199,7 @@ async def _run(computer: Computer, specs: Sequence[Check], course: _Course) -> t
 
     async def one(number: int, check: Check) -> None:
         report = f"/tmp/.cloister-{course.place}-{number}.xml"  # noqa: S108
-        run = _Run(computer, check, course, matchers)
+        run = _Run(computer, check, course, matchers, number)
         near = course.parts.get(check.command)
         if near is not None:
             part = await run.once(f"{report}.part", near[0].line)
@@ -262,6 +262,8 @@ class _Run:
     check: Check
     course: _Course
     matchers: tuple[bytes, ...]
+    number: int
+    """Which of the checks it is, so that none writes over what another left."""
 
     async def once(self, report: str, line: str | None = None) -> Diagnosis:
         out, err = bytearray(), bytearray()
@@ -321,7 +323,7 @@ class _Run:
             or len(output.out) + len(output.err) <= _SHORT_BYTES
         ):
             return None
-        path = f"{_KEPT}/{self.course.place}.log"
+        path = f"{_KEPT}/{self.course.place}-{self.number}.log"
         try:
             await self.computer.write(path, b"$ " + output.command.encode() + b"\n" + output.out + output.err)
         except UserError:
