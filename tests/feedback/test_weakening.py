@@ -1,6 +1,7 @@
 """Ways to make a red test green that are not fixes."""
 
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -499,3 +500,17 @@ def test_code_that_has_nothing_to_do_with_tests_is_left_in_peace(
     path: str, before: str | None, after: str
 ) -> None:
     assert weakenings([Version(path, before, after)]) == ()
+
+
+def test_a_makefile_that_was_written_to_hurt_is_read_in_seconds() -> None:
+    uses = "$(A)" * 490
+    hostile = f"A = {uses}\nB = {uses}\n\ntest: {'x ' * 900}\n" + f"\t{uses}\n" * 500
+    words = "test:\n" + ("\t" + "a " * 900 + "\n") * 500
+    started = time.process_time()
+
+    for before, after in ((MAKE, hostile), (hostile, hostile + "\tx\n"), (words, words.replace("a ", "b "))):
+        weakenings(
+            [Version("Makefile", before, after), Version("CMakeLists.txt", before, "add_test(" * 50_000)]
+        )
+
+    assert time.process_time() - started < 10

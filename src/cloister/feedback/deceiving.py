@@ -29,6 +29,31 @@ _FORGES = re.compile(
 )
 """Tools of tests that are changed under way, and ends that no runner sees."""
 
+_NEEDLES = (
+    *(
+        "PYTEST_",
+        "CLOISTER_REPORT",
+        ".cloister",
+        "junit",
+        "sys.modules",
+        "JEST_WORKER_ID",
+        "VITEST_",
+        "__eq__",
+    ),
+    *(
+        "NODE_TEST_CONTEXT",
+        "testing.Testing",
+        "flag.Lookup",
+        "os.Args",
+        "cfg",
+        "TestCase",
+        "_pytest",
+        "global",
+    ),
+    *("assert", "_exit(", "_Exit(", "reallyExit", "structor", "qual", "['ok", '["ok'),
+)
+"""One of these is in all that is looked for: most files are done with at once."""
+
 _TOOLS = frozenset(
     {
         *(
@@ -58,13 +83,15 @@ def deceiving(version: Version) -> Iterator[Weakening]:
     if version.before is None and (top := _TOP_MODULE.match(version.path)) and top[1] in _TOOLS:
         yield Weakening(version.path, "deceived", detail=f"it takes the place of {top[1]}")
         return
+    added = _added(before, after)
+    if not any(needle in added for needle in _NEEDLES):
+        return
     for words, said in (
         (_ASKS, "it asks whether it is being tested"),
         (_FORGES, "it meddles with the tests' tools"),
     ):
-        if words.search(before):
-            continue  # it is what this program is about
-        if found := words.search(_added(before, after)):
+        found = words.search(added)
+        if found and not words.search(before):  # else it is what this program is about
             yield Weakening(version.path, "deceived", detail=f"{said}: {found.group().strip()}")
             return
     if version.path.endswith(".py") and _equals_all(after) > _equals_all(before):

@@ -25,6 +25,9 @@ _WHOLE_FILE = re.compile(
     re.MULTILINE,
 )
 _LINES = 20_000
+# A Makefile may be written to hurt: its values multiply where they name each other.
+_VALUE_CHARS, _LINE_CHARS = 200, 2_000
+_COMMANDS, _WORDS = 200, 40
 
 
 def is_less(old: str, new: str) -> bool:
@@ -36,7 +39,7 @@ def is_less(old: str, new: str) -> bool:
 
 
 def _parts(command: str) -> list[str]:
-    return [part for part in re.split(r"&&|\|\||;|\n", command) if part.strip()]
+    return [part for part in re.split(r"&&|\|\||;|\n", command) if part.strip()][:_COMMANDS]
 
 
 def _words(part: str) -> list[str]:
@@ -44,7 +47,7 @@ def _words(part: str) -> list[str]:
     words = part.strip(" \t@-+").split()
     while words and re.match(r"^\w+=", words[0]):
         words = words[1:]
-    return words
+    return words[:_WORDS]
 
 
 def _holds(now: list[str], old: list[str]) -> bool:
@@ -86,7 +89,7 @@ class _Makefile:
         current: tuple[str, ...] = ()
         fresh = False
         for line in text.replace("\\\n", " ").split("\n")[:_LINES]:
-            line = line[:2_000]
+            line = line[:_LINE_CHARS]
             if line.startswith("\t"):
                 for name in current:
                     if fresh:
@@ -100,7 +103,7 @@ class _Makefile:
                     self._needs.setdefault(name, []).extend(needs.split())
                     self._does.setdefault(name, []).extend([does.strip()] if does.strip() else [])
             elif value := _VARIABLE.match(line):
-                self._values[value[1]] = value[2].strip()
+                self._values[value[1]] = value[2].strip()[:_VALUE_CHARS]
             elif line.strip():
                 current = ()
 
@@ -111,17 +114,17 @@ class _Makefile:
         lines: list[str] = []
         seen: set[str] = set()
         waiting = [target]
-        while waiting and len(seen) < 200:
+        while waiting and len(seen) < _COMMANDS and len(lines) < _COMMANDS:
             name = waiting.pop(0)
             if name in seen:
                 continue
             seen.add(name)
             needs = self._expanded(" ".join(self._needs.get(name, ()))).split()
-            lines += [*needs, *map(self._expanded, self._does.get(name, ()))]
+            lines += [*needs, *map(self._expanded, self._does.get(name, ())[:_COMMANDS])]
             waiting += [need for need in needs if need in self._needs]
         return "\n".join(lines)
 
     def _expanded(self, line: str) -> str:
         for _ in range(4):
-            line = _USED.sub(lambda used: self._values.get(used[1], used[0]), line)[:20_000]
+            line = _USED.sub(lambda used: self._values.get(used[1], used[0]), line)[:_LINE_CHARS]
         return line
