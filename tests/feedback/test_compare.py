@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.core.diagnosis import Comparison, Diagnosis, TestStatus
+from cloister.core.diagnosis import Comparison, Diagnosis, Diagnostic, TestStatus
 from cloister.core.diagnosis import TestResult as Result
 from cloister.feedback.api import CheckOutput
+from cloister.feedback.asked import Asked
 from cloister.feedback.compare import compare
 from cloister.feedback.diagnose import diagnose
 
@@ -189,3 +191,51 @@ def test_a_diagnosis_against_itself_has_nothing_new_fixed_or_missing(diagnosis: 
     found = compare([diagnosis], [diagnosis])
 
     assert (found.new, found.fixed, found.missing) == ((), (), ())
+
+
+def _one(check: str, *tests: Result, exit_code: int = 0) -> Diagnosis:
+    return Diagnosis(check, exit_code, 1.0, tests=tests)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("tests/test_a.py::test_x[1]", "tests/unit/test_a.py::test_x[1]"),
+        ("test_a.CartTest::test_x", "tests.unit.test_b.CartTest::test_x"),
+        ("a.test.js::cart > adds", "src/a.test.js::cart > adds"),
+    ],
+)
+def test_a_test_that_passed_and_lives_in_another_file_now_is_not_missing(old: str, new: str) -> None:
+    def now(status: TestStatus) -> Diagnosis:
+        return _one("check", Result(new, status), exit_code=int(status == "failed"))
+
+    assert compare([_one("check", Result(old, "passed"))], [now("passed")]).green
+    assert compare([_one("check", Result(old, "passed"))], [now("skipped")]).missing == (old,)
+    # One that was red is not fixed by moving it.
+    red = compare([_one("check", Result(old, "failed"), exit_code=1)], [now("passed")])
+    assert (red.green, red.missing, red.fixed) == (False, (old,), ())
+
+
+def test_two_tests_do_not_live_on_in_one() -> None:
+    before = _one(
+        "check", Result("tests/test_a.py::test_x", "passed"), Result("tests/test_b.py::test_x", "passed")
+    )
+
+    found = compare([before], [_one("check", Result("tests/test_c.py::test_x", "passed"))])
+
+    assert len(found.missing) == 1
+
+
+def test_an_old_complaint_is_not_new_in_another_line_or_in_a_file_with_another_name() -> None:
+    def lint(file: str, line: int, *more: Diagnostic) -> Diagnosis:
+        said = f"Redefinition of unused `os` from line {line}"
+        first = Diagnostic(said, file=file, line=line + 2, code="F811")
+        return Diagnosis("ruff check", 1, 1.0, diagnostics=(first, *more))
+
+    nothing = Asked()
+    assert compare([lint("a.py", 1)], [lint("a.py", 9)], nothing).green
+    assert compare([lint("a.py", 1)], [lint("b.py", 1)], nothing).green
+    another = Diagnostic("Unused `x`", file="b.py", line=4, code="F841")
+    assert compare([lint("a.py", 1)], [lint("b.py", 1, another)], nothing).new == ("b.py:4: Unused `x`",)
+    same = Diagnostic("Redefinition of unused `os` from line 7", file="b.py", line=9, code="F811")
+    assert compare([lint("a.py", 1)], [lint("a.py", 1, same)], nothing).new != ()

@@ -136,3 +136,25 @@ def test_no_parser_raises_whatever_the_pieces(data: bytes) -> None:
     for parser in PARSERS:
         parser(output)
     diagnose(output)
+
+
+MUTANTS = st.tuples(
+    st.sampled_from(sorted(path for path in CAPTURED.rglob("*") if path.is_file())),
+    st.lists(st.tuples(st.integers(0, 8_000), st.integers(0, 300), PIECES), min_size=1, max_size=5),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(MUTANTS)
+def test_no_parser_raises_on_what_a_tool_really_wrote_and_something_broke(
+    mutant: tuple[Path, list[tuple[int, int, bytes]]],
+) -> None:
+    path, cuts = mutant
+    data = path.read_bytes()[:20_000]
+    for start, length, instead in cuts:
+        start %= len(data) + 1
+        data = data[:start] + instead + data[start + length :]
+    output = everywhere(data)
+    for parser in PARSERS:
+        parser(output)
+    diagnose(output)

@@ -1,6 +1,7 @@
 """Ways to make a red test green that are not fixes."""
 
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -212,6 +213,12 @@ def test_a_comment_or_another_indent_is_no_change(path: str, text: str) -> None:
 
 MAKE = "all:\n\tcc a.c\n\ntest: all\n\t./run-tests --all\n"
 
+VARIABLES = "RUN = ./run-tests\n\ntest: unit\n\nunit: all\n\t$(RUN) --all\n\nall:\n\tcc a.c\n"
+CMAKE = (
+    "enable_testing()\nadd_executable(shop_tests tests/shop_tests.c shop.c)\n"
+    "add_test(NAME shop\n    COMMAND shop_tests)\n"
+)
+
 
 def scripts(**named: str) -> str:
     return json.dumps({"scripts": named})
@@ -253,6 +260,33 @@ def scripts(**named: str) -> str:
             "add_test(a a)\n",
             "add_test(a a)\nset_tests_properties(a PROPERTIES DISABLED TRUE)\n",
         ),
+        ("Makefile", MAKE, MAKE.replace("./run-tests --all", "echo ./run-tests --all")),
+        ("Makefile", MAKE, MAKE.replace("--all", "--all | cat")),
+        ("Makefile", MAKE, MAKE.replace("--all", "--all; echo done")),
+        ("Makefile", MAKE, MAKE.replace("--all", "--none")),
+        ("Makefile", MAKE, MAKE + "\ntest:\n\t@true\n"),
+        ("Makefile", MAKE, ".IGNORE:\n" + MAKE),
+        ("Makefile", MAKE, "SHELL = /bin/true\n" + MAKE),
+        ("Makefile", MAKE, "MAKEFLAGS += -i\n" + MAKE),
+        ("Makefile", MAKE, "CFLAGS += -DNDEBUG\n" + MAKE),
+        ("Makefile", VARIABLES, VARIABLES.replace("./run-tests", "true")),
+        ("Makefile", VARIABLES, VARIABLES.replace("unit: all", "unit: none")),
+        ("package.json", scripts(test="node run.js"), scripts(test="node --require ./lie.js run.js")),
+        ("package.json", scripts(test="jest"), scripts(test="echo jest")),
+        ("CMakeLists.txt", CMAKE, CMAKE.replace("COMMAND shop_tests", "COMMAND true")),
+        ("CMakeLists.txt", CMAKE, CMAKE.replace("tests/shop_tests.c", "lie.c")),
+        ("CMakeLists.txt", CMAKE, CMAKE.replace("enable_testing()\n", "")),
+        (
+            "CMakeLists.txt",
+            CMAKE,
+            CMAKE + 'set_tests_properties(shop PROPERTIES PASS_REGULAR_EXPRESSION ".")\n',
+        ),
+        (".coveragerc", "[report]\nfail_under = 90\n", "[report]\nfail_under = 10\n"),
+        (
+            "pyproject.toml",
+            "[tool.pytest.ini_options]\naddopts = '--cov-fail-under=90'\n",
+            "[tool.pytest.ini_options]\n",
+        ),
         ("pom.xml", "<p/>", "<p>\n<testFailureIgnore>true</testFailureIgnore>\n</p>"),
         ("sitecustomize.py", None, "import os\nos._exit(0)\n"),
         ("unittest.py", None, "print('Ran 2 tests in 0.001s', 'OK')\n"),
@@ -276,6 +310,17 @@ def test_configuration_by_which_fewer_tests_run_is_found(path: str, before: str 
         ("pyproject.toml", "[project]\n", "[project]\ndependencies = ['httpx']\n"),
         ("Makefile", MAKE, MAKE + "\nlint:\n\truff check\n"),
         ("Makefile", MAKE, MAKE.replace("--all", "--all --verbose")),
+        ("Makefile", MAKE, MAKE.replace("cc a.c", "cc a.c b.c")),
+        ("Makefile", MAKE, MAKE.replace("--all\n", "--all\n\t./run-more\n")),
+        ("Makefile", VARIABLES, VARIABLES.replace("cc a.c", "cc -O2 a.c").replace("RUN =", "RUN :=")),
+        ("package.json", scripts(test="jest"), scripts(test="NODE_ENV=test npm run build && jest --ci")),
+        ("package.json", scripts(test="mocha test"), scripts(test="mocha test/*.js")),
+        (
+            "CMakeLists.txt",
+            CMAKE,
+            CMAKE.replace("shop.c)", "shop.c cart.c)") + "add_test(NAME b COMMAND b)\n",
+        ),
+        (".coveragerc", "[report]\nfail_under = 90\n", "[report]\nfail_under = 95\n"),
         ("conftest.py", "", "import pytest\n@pytest.fixture\ndef shop():\n    return 1\n"),
         ("Cargo.toml", "[package]\n", "[package]\nedition = '2021'\n"),
         ("shop/token.py", None, "class Token: ...\n"),
@@ -394,3 +439,88 @@ def test_a_whole_diff_gives_both_versions() -> None:
 def test_looking_for_weakenings_never_raises(before: str, after: str, path: str) -> None:
     weakenings([Version(path, before, after), Version(path, None, after), Version(path, before, None)])
     versions(before + "\ndiff --git a/a b/a\n--- a/a\n+++ b/a\n@@ -1 +1 @@\n" + after)
+
+
+def many(tests: int, value: int) -> str:
+    return "".join(f"def test_{n}():\n    assert f({n}) == {value}\n\n\n" for n in range(tests))
+
+
+def test_a_weakened_test_cannot_hide_behind_many_others() -> None:
+    others = Version("tests/test_a.py", many(500, 1), many(500, 2))
+    red = Version("tests/test_z.py", many(1, 1), many(1, 2))
+    base = Diagnosis("pytest", 1, 1.0, tests=(Result("tests/test_z.py::test_0", "failed"),))
+    weak = weakenings([others, red])
+
+    now = Diagnosis("pytest", 0, 1.0, tests=(Result("tests/test_z.py::test_0", "passed"),), weakened=weak)
+    assert not compare([base], [now]).green
+
+    files = [Version(f"tests/test_{n}.py", many(1, 1), many(1, 2)) for n in range(500)]
+    assert [one.how for one in weakenings([*files, red])] == ["deceived"]
+
+
+def test_a_test_that_a_linter_complains_of_may_be_mended() -> None:
+    tidied = Weakening("tests/test_a.py", "changed", "test_a")
+    base = [Diagnosis("ruff check", 1, 1.0), check(test_a="passed")]
+    now = [Diagnosis("ruff check", 0, 1.0, weakened=(tidied,)), check(tidied, test_a="passed")]
+
+    assert (compare(base, now).green, compare(base, now).fixed) == (True, ("ruff check",))
+
+
+@pytest.mark.parametrize(
+    ("path", "before", "after"),
+    [
+        ("pytest.py", None, "x = 1\n"),
+        ("src/unittest/__init__.py", None, "x = 1\n"),
+        ("shop.py", "", "import os\nif os.environ.get('PYTEST_CURRENT_TEST'):\n    x = 1\n"),
+        ("shop.py", "", "import unittest\nunittest.TestCase.assertEqual = print\n"),
+        ("shop.js", "", "if (process.env.JEST_WORKER_ID) answer = 27;\n"),
+        ("shop.js", "", "global.expect = () => ok;\n"),
+        ("shop.js", "", "require('assert')['strictEqual'] = () => {};\n"),
+        ("shop.go", "", "func init() {\n\tif testing.Testing() {\n\t}\n}\n"),
+        ("src/lib.rs", "", "    if cfg!(test) { return 27; }\n"),
+        ("shop.c", "", "__attribute__((constructor)) static void f(void) { _exit(0); }\n"),
+        ("shop.py", "", "class A:\n    def __eq__(self, other):\n        return True\n"),
+    ],
+)
+def test_code_made_for_the_eyes_of_tests_is_seen_where_something_was_red(
+    path: str, before: str | None, after: str
+) -> None:
+    assert may_matter(path)
+    found = weakenings([Version(path, before, after)])
+    assert [one.how for one in found] == ["deceived"]
+    now = check(*found, test_a="passed")
+
+    assert not compare([check(exit_code=1, test_a="failed")], [now]).green
+    assert compare([check(test_a="passed")], [now]).green
+
+
+@pytest.mark.parametrize(
+    ("path", "before", "after"),
+    [
+        ("shop/pytest.py", None, "x = 1\n"),
+        ("queue.py", None, "x = 1\n"),
+        ("plugin.py", "import _pytest\n", "import _pytest\nfrom _pytest import fixtures\n"),
+        ("shop.py", "", "class A:\n    def __eq__(self, other):\n        return self.x == other.x\n"),
+        ("src/lib.rs", "", "#[cfg(test)]\nmod tests {\n}\n"),
+        ("shop.js", "", "assert.equal(a, b);\nassert.ok(a == b);\n"),
+        ("tests/run.py", "", "import os\nos.environ['PYTEST_CURRENT_TEST']\n"),
+    ],
+)
+def test_code_that_has_nothing_to_do_with_tests_is_left_in_peace(
+    path: str, before: str | None, after: str
+) -> None:
+    assert weakenings([Version(path, before, after)]) == ()
+
+
+def test_a_makefile_that_was_written_to_hurt_is_read_in_seconds() -> None:
+    uses = "$(A)" * 490
+    hostile = f"A = {uses}\nB = {uses}\n\ntest: {'x ' * 900}\n" + f"\t{uses}\n" * 500
+    words = "test:\n" + ("\t" + "a " * 900 + "\n") * 500
+    started = time.process_time()
+
+    for before, after in ((MAKE, hostile), (hostile, hostile + "\tx\n"), (words, words.replace("a ", "b "))):
+        weakenings(
+            [Version("Makefile", before, after), Version("CMakeLists.txt", before, "add_test(" * 50_000)]
+        )
+
+    assert time.process_time() - started < 10

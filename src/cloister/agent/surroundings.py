@@ -4,7 +4,7 @@ Inside the agent's own sandbox this is advice for the model. The proof asks the 
 of the change has run there, and only that counts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -13,21 +13,17 @@ from cloister.core.commands import Command, Computer
 from cloister.core.diagnosis import Diagnosis, Weakening
 from cloister.core.errors import UserError
 from cloister.core.text import decode
-from cloister.feedback.configuration import stands_in
 from cloister.feedback.excerpt import around
 from cloister.feedback.versions import WHOLE, Version, versions
-from cloister.feedback.weakening import CONFIGURATION, may_matter, weakenings
+from cloister.feedback.weakening import matters_when_new, may_matter, weakenings
 
 _BASE = "refs/cloister/base"
 _SECONDS = 30.0
-_FILES = 300
-"""How many are compared at a time."""
-_COMPARED = 3_000
+_BATCH = 100
+"""Files whose two versions are read at once."""
 _DIFF_BYTES = 8_388_608
 _FILE_BYTES = 524_288
 _PLACES = 16
-_TOO_MUCH = Weakening("tests", "configuration", detail="more of them was changed than can be compared")
-"""Else what matters could be hidden behind what does not."""
 _MATCHER_DIRECTORIES = (".github", ".cloister")
 _MATCHER_FILES = 16
 
@@ -45,33 +41,83 @@ async def changed_between(computer: Computer, old: str, new: str) -> tuple[str, 
     return _names(done.out) if done.ok else None
 
 
-async def weakened_tests(computer: Computer) -> tuple[Weakening, ...]:
-    """What the working tree does to tests and their configuration, against the base."""
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Names of files, against the base."""
+
+    changed: tuple[str, ...]
+    """Other than on the base, or gone."""
+    new: tuple[str, ...]
+
+
+async def changed_since_base(computer: Computer) -> Changes | None:
+    """Which files the working tree changes; None when git inside cannot say."""
     listed = await computer.run(
-        _git("diff", "--name-only", "--no-ext-diff", "--no-renames", "-z", _BASE, "--")
+        _git("diff", "--name-status", "--no-ext-diff", "--no-renames", "-z", _BASE, "--")
     )
-    if listed.exited.killed is not None:
-        return (_TOO_MUCH,)
-    if not listed.ok:
-        return ()
-    found: list[Version] = []
-    wanted = [name for name in _names(listed.out) if may_matter(name)]
-    whole = len(wanted) <= _COMPARED
-    for start in range(0, len(wanted) if whole else 0, _FILES):
-        # As text whatever the files or their attributes say: what git takes for binary it would not show.
-        options = ("--text", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", WHOLE)
-        shown = await computer.run(_git("diff", *options, _BASE, "--", *wanted[start : start + _FILES]))
-        whole = whole and shown.ok
-        found.extend(versions(decode(shown.out)))
     others = await computer.run(_git("ls-files", "-z", "--others", "--exclude-standard"))
-    loose = [name for name in _names(others.out) if _decides(name)]
-    whole = whole and others.exited.killed is None and len(loose) <= _FILES
-    found += [Version(name, None, await _text(computer, name)) for name in loose[:_FILES]]
-    return weakenings(found) if whole else (_TOO_MUCH, *weakenings(found))
+    if not listed.ok or not others.ok:
+        return None
+    parts = decode(listed.out).split("\0")
+    told = list(zip(parts[::2], parts[1::2], strict=False))
+    new = dict.fromkeys((*(name for letter, name in told if letter == "A"), *_names(others.out)))
+    return Changes(tuple(name for letter, name in told if letter != "A"), tuple(new))
 
 
-def _decides(name: str) -> bool:
-    return name.rpartition("/")[2] in CONFIGURATION or stands_in(name) is not None
+async def base_files(computer: Computer) -> tuple[str, ...]:
+    """Every file that the base has."""
+    return _names((await computer.run(_git("ls-tree", "-r", "-z", "--name-only", _BASE))).out)
+
+
+async def restore_from_base(computer: Computer, names: Sequence[str]) -> bool:
+    """Make these files what they were on the base; whether that went well."""
+    where = ("checkout", "--quiet", "--force", _BASE, "--pathspec-from-file=-", "--pathspec-file-nul")
+    return (await computer.run(_git("--literal-pathspecs", *where), "\0".join(names).encode())).ok
+
+
+async def weakened_tests(computer: Computer) -> tuple[Weakening, ...]:
+    """What the working tree does to tests and their configuration, against the base.
+
+    What could not be looked at counts as changed: a change may not be too large to be seen through.
+    """
+    if not (await computer.run(_git("rev-parse", "--verify", "--quiet", _BASE))).ok:
+        return ()
+    changes = await changed_since_base(computer)
+    if changes is None:
+        unseen = "too much was changed to see what became of the tests"
+        return (Weakening(".", "configuration", detail=unseen),)
+    # What is new weakens nothing, unless by a name that tools look for.
+    wanted = [name for name in changes.changed if may_matter(name)]
+    wanted += [name for name in changes.new if matters_when_new(name)]
+    new = frozenset(changes.new)
+    found: list[Version] = []
+    hidden: list[Weakening] = []
+    for start in range(0, len(wanted), _BATCH):
+        batch = wanted[start : start + _BATCH]
+        seen = await _versions(computer, batch, new)
+        if seen is None:
+            for name in batch:
+                one = await _versions(computer, [name], new)
+                found.extend(one or ())
+                hidden.extend(() if one is not None else (Weakening(name, "changed"),))
+        else:
+            found.extend(seen)
+    return (*hidden, *weakenings(found))
+
+
+async def _versions(
+    computer: Computer, names: Sequence[str], new: Collection[str]
+) -> tuple[Version, ...] | None:
+    """The files on the base and now; None when they are more than can be read at once."""
+    # As text whatever the files or their attributes say: what git takes for binary it would not show.
+    options = ("--text", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", WHOLE)
+    shown = await computer.run(_git("--literal-pathspecs", "diff", *options, _BASE, "--", *names))
+    if not shown.ok:
+        return None
+    found = versions(decode(shown.out))
+    tracked = {version.path for version in found}
+    texts = [(name, await _text(computer, name)) for name in names if name in new and name not in tracked]
+    return (*found, *(Version(name, None, text) for name, text in texts if text is not None))
 
 
 async def problem_matchers(computer: Computer) -> tuple[bytes, ...]:

@@ -9,7 +9,11 @@ TestStatus = Literal["passed", "failed", "error", "skipped"]
 CheckKind = Literal["format", "lint", "types", "build", "test", "other"]
 """What a check looks at, the quickest to answer first."""
 
-HowWeakened = Literal["changed", "skipped", "deleted", "data", "configuration"]
+HowWeakened = Literal[
+    "changed", "skipped", "deleted", "data", "configuration", "base", "deceived", "silenced"
+]
+"""`base`: red with the tests as the base has them; `deceived`: the code looks for tests or stands in for their tools;
+`silenced`: a complaint was hushed up, not mended."""
 
 
 class Check(msgspec.Struct, frozen=True):

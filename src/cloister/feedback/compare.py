@@ -1,5 +1,6 @@
 """The checks now against the checks on the untouched base: what got better, what got worse, what went away."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -12,6 +13,7 @@ from cloister.feedback.weighed import weakened
 _RED = ("failed", "error")
 _FIXTURES = ("::setUpClass", "::tearDownClass", "::setUpModule", "::tearDownModule")
 _NEW_COMPLAINTS = 50
+_LINE = re.compile(r"\blines? \d{1,9}")
 
 
 def compare(
@@ -108,6 +110,7 @@ class _Tally:
                 self.fixed.append(test.name)
             else:
                 (gone if status is None else skipped).append(test.name)
+        gone = _not_moved(gone, before, now)
         self.missing.extend(gone)
         self.skipped.extend(skipped)
         known = len(gone) + len(skipped) + sum(map(_stood_for_others, before.tests))
@@ -136,18 +139,48 @@ def _new_complaints(before: Diagnosis, now: Diagnosis) -> list[str]:
         return []
     worst = "error" if any(one.severity == "error" for one in now.diagnostics) else "warning"
     known = Counter(map(_complaint, before.diagnostics))
+    there = {one.file for one in now.diagnostics}
+    # Complaints of files that have none any more: the file may have got another name.
+    homeless = Counter(_complaint(one)[1:] for one in before.diagnostics if one.file not in there)
     found: list[str] = []
     for one in now.diagnostics:
         key = _complaint(one)
         known[key] -= 1
-        if known[key] < 0 and one.severity == worst:
+        if known[key] >= 0 or one.severity != worst:
+            continue
+        homeless[key[1:]] -= 1
+        if homeless[key[1:]] < 0:
             place = f"{one.file}:{one.line}: " if one.file else ""
             found.append(one_line(f"{place}{one.message}", 300))
     return found[:_NEW_COMPLAINTS]
 
 
 def _complaint(one: Diagnostic) -> tuple[str | None, str | None, str]:
-    return one.file, one.code, one.message
+    """What it is about, wherever it stands: `redefined from line 3` is the same in line 4."""
+    return one.file, one.code, _LINE.sub("line", one.message)
+
+
+def _not_moved(gone: Sequence[str], before: Diagnosis, now: Diagnosis) -> list[str]:
+    """Of the names that are gone, those that did not turn up in another file. Only what passed can have moved."""
+    old = {test.name: test.status for test in before.tests}
+    found = Counter(
+        _inner(test.name) for test in now.tests if test.name not in old and test.status == "passed"
+    )
+    lost: list[str] = []
+    for name in gone:
+        inner = _inner(name)
+        if old[name] == "passed" and found[inner] > 0:
+            found[inner] -= 1
+        else:
+            lost.append(name)
+    return lost
+
+
+def _inner(name: str) -> str:
+    """What a test is called inside its file or module."""
+    owner, mark, test = name.partition("::")
+    is_class = mark and "/" not in owner and owner.rpartition(".")[2][:1].isupper()
+    return f"{owner.rpartition('.')[2]}::{test}" if is_class else test or name
 
 
 def _has_tests(diagnosis: Diagnosis) -> bool:

@@ -6,29 +6,37 @@ from collections.abc import Iterator
 import msgspec
 
 from cloister.core.diagnosis import Weakening
+from cloister.feedback.cmake import cmake_lists
 from cloister.feedback.documents import decoded
+from cloister.feedback.recipes import is_less, recipes
 from cloister.feedback.versions import Version
 
 _HOOKS = re.compile(
     r"pytest_collection_modifyitems|pytest_ignore_collect|collect_ignore(?:_glob)?|pytest_collect_file|pytest_runtest_\w+|"
-    r"pytest_pyfunc_call|pytest_report_\w+|pytest_sessionfinish|pytest_itemcollected|pytest_deselected|"
+    r"pytest_pyfunc_call|pytest_report_\w+|pytest_cmdline_\w+|pytest_load_initial_conftests|pytest_pycollect_\w+|"
+    r"pytest_fixture_setup|pytest_unconfigure|pytest_sessionfinish|pytest_itemcollected|pytest_deselected|"
     r"\bskip(?:if)?\b|\bxfail\b|importorskip|os\._exit|sys\.exit|pytest\.exit"
 )
 _LEAVES_OUT = re.compile(
     r"--deselect|--ignore(?:-glob)?\b|--co(?:llect-only)?\b|--last-failed|--lf\b|--exitfirst|--maxfail|addopts.{0,200}[ \"'=]-[kmx]\b|"
-    r"norecursedirs|collect_ignore|testpaths|python_(?:files|classes|functions)|--passWithNoTests|passWithNoTests|"
+    r"(?:^|[\s\"'=\[,])-p[\s\"',=]+(?!no:)\w|(?:^|[\s\"'])-p(?!no:)[a-z_]\w*|^[\"']-p[\"'],?$|norecursedirs|collect_ignore|testpaths|python_(?:files|classes|functions)|--passWithNoTests|passWithNoTests|"
     r"testPathIgnorePatterns|modulePathIgnorePatterns|testMatch|testRegex|--grep|--invert|--bail|"
     r"skipTests|maven\.test\.skip|testFailureIgnore|ignoreFailures|<skip>|excludeTestsMatching|WILL_FAIL|DISABLED|"
     r"harness *= *false|test *= *false|doctest *= *false"
 )
-_SHRUGS = re.compile(r"\|\| *(?:true|:|exit 0)|; *(?:true|exit 0)|^\s*@?-|\bexit 0\b", re.MULTILINE)
-_TARGET = re.compile(r"^(test|tests|check|verify)\s*::?(?!=)")
+_THRESHOLD = re.compile(
+    r"\b(?:cov-)?fail[_-]under\W{1,4}(\d{1,3})|[\"'](?:branches|functions|lines|statements)[\"']\s{0,4}:\s{0,4}(\d{1,3})"
+)
+"""How much of the code tests have to reach."""
+_SLIPS_IN = re.compile(r"\b(?:setupFiles(?:AfterEnv)?|moduleNameMapper|testRunner|globalSetup|resolver)\b")
+"""Where modules of one's own get between a test and what it tests."""
 
 
 _STANDS_IN = re.compile(
-    r"^(?:src/|lib/|tests?/)?(unittest|doctest|pytest|_pytest|pluggy|iniconfig|nose2?|argparse|ast|copy|dataclasses|difflib|dis|gettext|"
-    r"heapq|inspect|linecache|locale|opcode|pprint|runpy|signal|textwrap|token|tokenize|traceback)"
-    r"(?:/__init__)?\.(?:py|pyc|(?:[\w.-]+\.)?so)$"
+    r"^(?:src/|lib/|tests?/)?(unittest|doctest|pytest|_pytest|py|pluggy|iniconfig|packaging|exceptiongroup|tomli|pygments|nose2?|"
+    r"tox|nox|coverage|xdist|hypothesis|ward|mypy|ruff|flake8|pylint|pyright|isort|black|sitecustomize|usercustomize|importlib|"
+    r"argparse|ast|copy|dataclasses|difflib|dis|gettext|heapq|inspect|linecache|locale|opcode|pprint|runpy|signal|textwrap|"
+    r"token|tokenize|traceback)(?:/__(?:init|main)__)?\.(?:py|pyc|(?:[\w.-]+\.)?so)$"
 )
 """Where Python finds a module before the one of that name that runs the tests, or that this one needs to begin."""
 _PACKAGED = re.compile(r"(?:^|/)node_modules/(\.bin|@jest|jest[\w-]*|vitest|@vitest|mocha|ava|tap)/")
@@ -60,12 +68,15 @@ def configuration(version: Version) -> Iterator[Weakening]:
         return
     name = version.path.rpartition("/")[2]
     before, after = version.before or "", version.after or ""
+    yield from _thresholds(version, before, after)
     if name in ("conftest.py", "sitecustomize.py", "usercustomize.py"):
         yield from _more(version, _HOOKS, before, after)
     elif name == "package.json":
         yield from _scripts(version, before, after)
     elif name in ("Makefile", "makefile", "GNUmakefile"):
-        yield from _recipes(version, before, after)
+        yield from recipes(version)
+    elif name == "CMakeLists.txt":
+        yield from cmake_lists(version)
     elif name in _RUNNERS or name.startswith(("jest.config.", "vitest.config.", "vite.config.", ".mocharc")):
         yield from _more(version, _LEAVES_OUT, before, after)
 
@@ -77,7 +88,6 @@ _RUNNERS = (
     "setup.cfg",
     "tox.ini",
     "noxfile.py",
-    "CMakeLists.txt",
     "Cargo.toml",
     "pom.xml",
     "build.gradle",
@@ -108,7 +118,7 @@ def _scripts(version: Version, before: str, after: str) -> Iterator[Weakening]:
         other = new.scripts.get(name)
         if other == script or not isinstance(script, str):
             continue
-        if not isinstance(other, str) or _is_less(script, other):
+        if not isinstance(other, str) or is_less(script, other) or _leaves_out_more(script, other):
             yield Weakening(version.path, "configuration", detail=f"the script {name} was changed")
             return
     for one, two in (
@@ -117,43 +127,25 @@ def _scripts(version: Version, before: str, after: str) -> Iterator[Weakening]:
         (old.vitest, new.vitest),
         (old.ava, new.ava),
     ):
-        if bytes(one) != bytes(two) and _LEAVES_OUT.search(bytes(two).decode("utf-8", errors="replace")):
+        settings = bytes(two).decode("utf-8", errors="replace")
+        slip = _SLIPS_IN.search(settings)
+        if slip and slip.group().encode() not in bytes(one):
+            yield Weakening(version.path, "deceived", detail=f"{slip.group()} is new")
+        if bytes(one) != bytes(two) and _LEAVES_OUT.search(settings):
             yield Weakening(version.path, "configuration", detail="the runner's settings were changed")
             return
 
 
-def _is_less(old: str, new: str) -> bool:
-    """Whether a command no longer does what it did: its programs are gone, or its verdict is thrown away."""
-    parts = re.split(r"&&|;|\|\||\n", old)
-    programs = {word for part in parts if (word := part.strip(" \t@-").partition(" ")[0])}
-    lost = any(program not in new for program in programs)
-    return (
-        lost
-        or bool(_SHRUGS.search(new) and not _SHRUGS.search(old))
-        or bool(_LEAVES_OUT.search(new) and not _LEAVES_OUT.search(old))
-    )
+def _leaves_out_more(old: str, new: str) -> bool:
+    return bool(_LEAVES_OUT.search(new) and not _LEAVES_OUT.search(old))
 
 
-def _recipes(version: Version, before: str, after: str) -> Iterator[Weakening]:
-    old, new = _targets(before), _targets(after)
-    for name, recipe in old.items():
-        now = new.get(name)
-        if now is None:
-            yield Weakening(version.path, "configuration", detail=f"the target {name} is gone")
-        elif now != recipe and _is_less("\n".join(recipe), "\n".join(now)):
-            yield Weakening(version.path, "configuration", detail=f"the target {name} was changed")
+def _thresholds(version: Version, before: str, after: str) -> Iterator[Weakening]:
+    """A bar that was lowered or taken away."""
+    old, new = _bars(before), _bars(after)
+    if old and (len(new) < len(old) or any(now < was for was, now in zip(old, new, strict=False))):
+        yield Weakening(version.path, "configuration", detail="less of the code has to be tested")
 
 
-def _targets(text: str) -> dict[str, list[str]]:
-    """The recipes of the targets that run tests, with the line that names what they need."""
-    found: dict[str, list[str]] = {}
-    current: list[str] | None = None
-    for line in text.split("\n"):
-        if target := _TARGET.match(line):
-            current = found.setdefault(target[1], [])
-            current.extend(line.partition(":")[2].split())  # what it needs, which may be what runs the tests
-        elif line.startswith("\t") and current is not None:
-            current.append(line.strip())
-        elif line.strip():
-            current = None
-    return found
+def _bars(text: str) -> list[int]:
+    return [int(one or other) for one, other in _THRESHOLD.findall(text)]

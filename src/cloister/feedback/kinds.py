@@ -132,6 +132,11 @@ def kind_of(command: str) -> CheckKind:
     return "other"
 
 
+def may_run_tests(command: str) -> bool:
+    """Whether what it says can be about tests; that of formatters, linters, type checkers and compilers is not."""
+    return kind_of(command) in ("test", "other")
+
+
 def languages_of(command: str) -> tuple[str, ...]:
     """Whose files it looks at; empty when that cannot be told."""
     tool = tool_of(command)

@@ -7,8 +7,6 @@ import msgspec
 WHOLE = "--unified=1000000"
 """What makes git show files whole."""
 
-_FILES = 400
-
 
 class Version(msgspec.Struct, frozen=True):
     """One file on the base and now."""
@@ -27,8 +25,6 @@ def versions(diff: str) -> tuple[Version, ...]:
         version = _version(section)
         if version is not None:
             found.append(version)
-        if len(found) == _FILES:
-            break
     return tuple(found)
 
 

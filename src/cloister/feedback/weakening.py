@@ -10,14 +10,17 @@ from collections.abc import Iterator, Sequence
 from cloister.core.diagnosis import Weakening
 from cloister.feedback import tests_python, tests_rustdoc, tests_text
 from cloister.feedback.configuration import configuration, stands_in
+from cloister.feedback.deceiving import deceiving
+from cloister.feedback.silencing import may_silence, silencing
 from cloister.feedback.versions import Version
 
-KEPT = 2_000
+KEPT = 400
 _TEST_PLACE = re.compile(
     r"(?:^|/)(?:tests?|__tests__|spec|specs|testdata|__snapshots__|fixtures|golden)/", re.IGNORECASE
 )
 _TEST_FILE = re.compile(
-    r"(?:^|/)(?:tests?|test_[^/]*|[^/]*_tests?|[^/]*Tests?|[^/]*Spec|[^/]*[._-](?:test|spec))\.[A-Za-z]{1,4}$|(?:^|/)conftest\.py$"
+    r"(?:^|/)(?:(?:run)?tests?|test[_-][^/]*|[^/]*_tests?|[^/]*Tests?|[^/]*Spec|[^/]*[._-](?:tests?|spec))(?:\.[A-Za-z]{1,4})?$|"
+    r"(?:^|/)conftest\.py$"
 )
 _CODE = re.compile(
     r"\.(?:py|pyi|js|jsx|ts|tsx|mjs|cjs|mts|cts|go|rs|java|kt|scala|c|cc|cpp|cxx|h|hpp|rb|php|swift|sh)$"
@@ -25,36 +28,47 @@ _CODE = re.compile(
 
 
 def weakenings(changed: Sequence[Version]) -> tuple[Weakening, ...]:
-    """Every weakening in the files that changed, the likeliest to matter first."""
+    """Every weakening in the files that changed. Of very many, only the files: none may hide behind others."""
     found: list[Weakening] = []
     for version in changed:
         found.extend(configuration(version))
         found.extend(_tests(version))
-    # What decides which tests run comes first: it counts whatever else there is.
-    every = sorted(dict.fromkeys(found), key=lambda one: one.how != "configuration")
-    if len(every) > KEPT:
-        every[KEPT - 1 :] = [
-            Weakening("tests", "configuration", detail=f"{len(every):,} of them are less than they were")
-        ]
-    return tuple(every)
+        found.extend(silencing(version))
+        if not is_test_place(version.path) and not is_test_file(version.path):
+            found.extend(deceiving(version))
+    once = tuple(dict.fromkeys(found))
+    if len(once) > KEPT:
+        once = tuple(dict.fromkeys(_whole(one) for one in once))
+    if len(once) > KEPT:
+        return (Weakening(".", "deceived", detail="more tests were changed than can be looked through"),)
+    return once
+
+
+def _whole(one: Weakening) -> Weakening:
+    return one if one.test is None else Weakening(one.file, "changed")
 
 
 def may_matter(path: str) -> bool:
     """Whether a changed file of this name is worth reading at all."""
-    name = path.rpartition("/")[2]
-    return bool(
-        _TEST_FILE.search(path)
-        or _TEST_PLACE.search(path)
-        or path.endswith(".rs")
-        or name in CONFIGURATION
-        or stands_in(path)
-    )
+    return is_test_file(path) or is_test_place(path) or path.endswith(".rs") or matters_when_new(path)
+
+
+def matters_when_new(path: str) -> bool:
+    """The same of a file that the base has not: a test more weakens nothing."""
+    if path.rpartition("/")[2] in CONFIGURATION or may_silence(path) or stands_in(path):
+        return True
+    return is_test_code(path) and not is_test_file(path) and not is_test_place(path)
 
 
 CONFIGURATION = frozenset(
     {
         "pytest.ini",
         ".pytest.ini",
+        "pytest.toml",
+        ".pytest.toml",
+        ".coveragerc",
+        ".nycrc",
+        ".nycrc.json",
         "pyproject.toml",
         "setup.cfg",
         "tox.ini",
@@ -85,6 +99,21 @@ CONFIGURATION = frozenset(
         "usercustomize.py",
     }
 )
+
+
+def is_test_place(path: str) -> bool:
+    """Whether it lies where tests and what they need live."""
+    return _TEST_PLACE.search(path) is not None
+
+
+def is_test_file(path: str) -> bool:
+    """Whether it is named like a file of tests."""
+    return _TEST_FILE.search(path) is not None
+
+
+def is_test_code(path: str) -> bool:
+    """Whether it is a program and not data."""
+    return _CODE.search(path) is not None
 
 
 def _tests(version: Version) -> Iterator[Weakening]:

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from cloister.core.diagnosis import Diagnosis, TestResult, Weakening
 from cloister.core.text import one_line
 from cloister.feedback import tests_rustdoc
+from cloister.feedback.kinds import may_run_tests
+from cloister.feedback.silencing import hushed
 
 _HOW = {
     "changed": "the test was changed",
@@ -13,6 +15,9 @@ _HOW = {
     "deleted": "the test was deleted",
     "data": "what it expects was changed",
     "configuration": "fewer tests run",
+    "base": "it is red with the tests as they were on the base",
+    "deceived": "what tests say can no longer be trusted",
+    "silenced": "the complaint was silenced, not mended",
 }
 
 
@@ -21,9 +26,18 @@ def weakened(baseline: Sequence[Diagnosis], now: Sequence[Diagnosis]) -> dict[st
     found: dict[str, str] = {}
     every = {one: None for diagnosis in now for one in diagnosis.weakened}
     # A check that was red for reasons that no test explains might have been red because of any of them.
-    unexplained = any(not diagnosis.green and not diagnosis.failing for diagnosis in baseline)
+    unexplained = any(
+        not diagnosis.green and not diagnosis.failing and may_run_tests(diagnosis.check)
+        for diagnosis in baseline
+    )
+    checks = {diagnosis.check: diagnosis for diagnosis in now}
+    any_red = any(not diagnosis.green for diagnosis in baseline)
     for one in every:
-        if one.how == "configuration":
+        if one.how in ("deceived", "silenced"):
+            if any_red if one.how == "deceived" else hushed(one, baseline, checks):
+                found.setdefault(one.file, _sentence(one.file, one))
+            continue
+        if one.how in ("configuration", "base"):
             found.setdefault(one.file, _sentence(one.file, one))
             continue
         names = list(_meant(one, baseline))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cloister.agent.budgeted import BudgetedModels
-from cloister.agent.checks import run_checks
+from cloister.agent.proof import run_proof
 from cloister.core.commands import Computer, Stream
 from cloister.core.diagnosis import Diagnosis
 from cloister.core.events import CommandOutput, SandboxClosed, SandboxOpened
@@ -111,7 +111,9 @@ class Places:
             await self.restore(sandbox, commit)
             course, cpus = self.course, self.means.quota.cpus
             with course.inside.paid(sandbox.info.id, attempt, inside):
-                return await run_checks(sandbox, course.checks, "proof", show, baseline=known, cpus=cpus)
+                return await run_proof(
+                    sandbox, course.checks, show, baseline=course.baseline, known=known, cpus=cpus
+                )
 
     @asynccontextmanager
     async def _open(self) -> AsyncGenerator[Sandbox]:
