@@ -57,7 +57,7 @@ async def test_a_plan_is_made_before_the_first_step_and_whoever_codes_reads_it(
     bench: LoopBench, tmp_path: Path
 ) -> None:
     plan = script(
-        tmp_path, "plan", 'expect = "Make add work(.|\\\\n)*test_add"\nsay = "First turn the sign."'
+        tmp_path, "plan", 'expect = "test_add(.|\\\\n)*Make add work"\nsay = "First turn the sign."'
     )
     code = script(tmp_path, "code", f'expect = "First turn the sign."\n{EDIT}', DONE)
     assert (await worked(bench, ModelRoutes(code=code, plan=plan)))[0] == "green"

@@ -469,8 +469,6 @@ def test_a_test_that_a_linter_complains_of_may_be_mended() -> None:
 @pytest.mark.parametrize(
     ("path", "before", "after"),
     [
-        ("pytest.py", None, "x = 1\n"),
-        ("src/unittest/__init__.py", None, "x = 1\n"),
         ("shop.py", "", "import os\nif os.environ.get('PYTEST_CURRENT_TEST'):\n    x = 1\n"),
         ("shop.py", "", "import unittest\nunittest.TestCase.assertEqual = print\n"),
         ("shop.js", "", "if (process.env.JEST_WORKER_ID) answer = 27;\n"),
