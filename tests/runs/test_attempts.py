@@ -285,18 +285,18 @@ async def test_a_crash_anywhere_ends_the_same(arena: Arena) -> None:
     expected = await arena.run(whole)
     assert expected.outcome == "green"
     tree_expected = await tree_of(arena.bare, expected.commit)
-    moments = [
-        *_at(whole, AttemptStarted, 1),
-        *_at(whole, ModelReplied, 2),
-        *_at(whole, StuckNoticed, 1),
-        *_at(whole, AttemptForked, 0),
-        *_at(whole, AttemptEnded, 0),
-        *_at(whole, TurnEnded, -1),
+    moments: list[tuple[type[AnyBody], int]] = [
+        (AttemptStarted, 2),
+        (ModelReplied, 3),
+        (StuckNoticed, 2),
+        (AttemptForked, 1),
+        (AttemptEnded, 1),
+        (TurnEnded, len(of(whole, TurnEnded)) // 2),
     ]
-    for moment in moments:
+    for kind, times in moments:
         journal = arena.journal(request, Interrupted)
         assert isinstance(journal, Interrupted)
-        await _killed(arena, journal, moment)
+        await _killed(arena, journal, kind, times)
         journal.add(RunClaimed("o-2", 2), RunResumed(len(journal.events) + 1))
         winner = await arena.run(journal)
         assert (winner.outcome, await tree_of(arena.bare, winner.commit)) == ("green", tree_expected)
@@ -306,24 +306,18 @@ async def test_a_crash_anywhere_ends_the_same(arena: Arena) -> None:
         assert arena.host.living == []
 
 
-async def _killed(arena: Arena, journal: Interrupted, moment: int) -> None:
-    """Run until the log has so many events, and no further."""
+async def _killed(arena: Arena, journal: Interrupted, kind: type[AnyBody], times: int) -> None:
+    """Run until the log has so many events of a kind, and no further."""
     with anyio.CancelScope() as scope:
 
         def then(body: AnyBody) -> None:
-            if len(journal.events) >= moment:
+            if len(of(journal, kind)) >= times:
                 scope.cancel()
 
         journal.then = then
         await arena.run(journal)
     assert scope.cancelled_caught
     journal.then = None
-
-
-def _at(journal: MemoryJournal, kind: type[AnyBody], which: int) -> list[int]:
-    """The number of events when the one of `kind` was just written."""
-    found = [n + 1 for n, body in enumerate(journal.bodies) if isinstance(body, kind)]
-    return [found[which]]
 
 
 async def test_a_crash_right_after_rewinding_does_not_bring_back_what_was_left_behind(arena: Arena) -> None:
