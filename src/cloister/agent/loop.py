@@ -15,7 +15,7 @@ from cloister.agent.act import Actor
 from cloister.agent.budgeted import BudgetedModels
 from cloister.agent.checks import Since, run_affected
 from cloister.agent.mind import Mind
-from cloister.agent.progress import Progress, progress
+from cloister.agent.progress import Progress, Progressing
 from cloister.agent.shell.reading import only_reads
 from cloister.agent.stuck import Circles, unanswered
 from cloister.agent.tools import TOOLS
@@ -149,13 +149,14 @@ class _Attempt:
         """The newest result, which is recorded with the end of its turn where that follows at once."""
         self._mind = Mind(place.attempt, place.journal, place.models, place.computer, place.base)
         self._circles = Circles(place.attempt, place.patience)
+        self._progressing = Progressing(place.attempt)
         # Time is measured here and not between events: the clock on the wall may jump.
         self._earlier = self._fold().seconds
         self._started = anyio.current_time()
         self._reserve = min(_RESERVE_SECONDS, place.budget.seconds * _RESERVE_SHARE)
 
     def _fold(self) -> Progress:
-        return progress(effective(self._journal.events), self._place.attempt)
+        return self._progressing.over(self._journal.events)
 
     def _progress(self) -> Progress:
         so_far = self._fold()

@@ -100,8 +100,8 @@ class Writer:
         settled = self._thread.settled
         while settled:
             job = settled.popleft()
+            job.done.set()  # who wrote goes on first, then who watches
             self._hub.announce(job.events)
-            job.done.set()
 
     async def close(self) -> None:
         with anyio.CancelScope(shield=True):  # bounded by the join inside
