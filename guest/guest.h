@@ -40,7 +40,7 @@ enum frame_type {
 enum fail_code { NOT_FOUND = 1, DENIED, NOT_A_FILE, NOT_A_DIRECTORY, TOO_MANY, NO_SPACE, FAILED };
 enum start_kind {
     KIND_PROGRAM, KIND_READ, KIND_WRITE, KIND_LIST, KIND_STAT, KIND_MOVE, KIND_REMOVE, KIND_MAKE, KIND_WATCH,
-    KINDS,
+    KIND_MARK, KINDS,
 };
 enum hold { GO_ON, HOLD_STILL, HOLD_QUIET };
 enum start_flag { FLAG_PTY = 1, FLAG_ROOT = 2 };
@@ -169,8 +169,9 @@ _Noreturn void tree_make(const struct start *s, int note);
 _Noreturn void tree_move(const struct start *s, int note);
 _Noreturn void tree_remove(const struct start *s, int note);
 
-/* watch.c */
+/* watch.c, mark.c */
 _Noreturn void watch_run(const struct start *s, int note);
+_Noreturn void mark_run(const struct start *s, int note);
 
 /* seccomp.c */
 void seccomp_load(void);
