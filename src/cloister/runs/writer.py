@@ -52,7 +52,8 @@ class Writer:
     def __init__(self, db: sqlite3.Connection, path: Path, hub: Hub) -> None:
         self._path = path
         self._hub = hub
-        self._slots = anyio.CapacityLimiter(BATCH)
+        # Where there is room, a write is on its way at once: a turn of the event loop would be time lost.
+        self._slots = anyio.Semaphore(BATCH, fast_acquire=True)
         self._bell, ring = socket.socketpair()
         self._bell.setblocking(False)
         self._thread = _Thread(db, path, ring)
