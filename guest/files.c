@@ -208,7 +208,6 @@ _Noreturn void files_run(const struct start *s, int note)
     case KIND_MOVE: tree_move(s, note);
     case KIND_REMOVE: tree_remove(s, note);
     case KIND_MAKE: tree_make(s, note);
-    case KIND_MARK: mark_run(s, note);
     default: watch_run(s, note);
     }
 }

@@ -97,6 +97,7 @@ void out_frame(uint8_t type, uint32_t channel, const void *payload, uint32_t len
 uint8_t *out_payload(void);
 void out_commit(uint8_t type, uint32_t channel, uint32_t length);
 void out_u32(uint8_t type, uint32_t channel, uint32_t value);
+void out_fail(uint32_t channel, uint8_t code, const char *text);
 bool in_read(void);
 bool in_frame(uint8_t *type, uint32_t *channel, struct cursor *payload);
 void in_consume(void);
@@ -169,9 +170,11 @@ _Noreturn void tree_make(const struct start *s, int note);
 _Noreturn void tree_move(const struct start *s, int note);
 _Noreturn void tree_remove(const struct start *s, int note);
 
-/* watch.c, mark.c */
+/* watch.c */
 _Noreturn void watch_run(const struct start *s, int note);
-_Noreturn void mark_run(const struct start *s, int note);
+
+/* mark.c */
+void mark_tell(uint32_t id, const struct start *s);
 
 /* seccomp.c */
 void seccomp_load(void);

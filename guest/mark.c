@@ -1,5 +1,6 @@
 /* Whether anything below a directory changed: one number made of what the kernel says about each file. No file is read,
- * so that it costs what looking at the names costs; where that is much, there is no number. */
+ * so that it costs what looking at the names costs; where that is much, there is no number. The guest does it itself: there
+ * is one after nearly every command, nothing is opened but directories, and all that comes of it is equal or not. */
 #include "guest.h"
 
 #include <dirent.h>
@@ -12,7 +13,7 @@
 
 enum { MAX_MARKED = 2048, MAX_DEPTH = 64, JUST_NOW_MS = 20 };
 
-static uint64_t sum = 1; /* and all files, so that the order in which a directory names them does not matter */
+static uint64_t sum; /* of all files, so that the order in which a directory names them does not matter */
 static unsigned marked;
 static int64_t newest; /* change of them all */
 
@@ -74,22 +75,37 @@ static bool mark_below(int fd, uint64_t above, unsigned depth, const char *witho
     return whole;
 }
 
-_Noreturn void mark_run(const struct start *s, int note)
+/* False when there is too much, or not all may be seen; `errno` says what is wrong with the directory itself. */
+static bool mark(const char *path, const char *without, uint64_t *found)
 {
-    const char *path = s->argv[0];
     struct timespec now;
-    uint8_t record[8];
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    sum = 1;
+    marked = 0;
+    newest = 0;
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
-        child_fail(note, errno == ENOTDIR ? NOT_A_DIRECTORY : code_of(errno), path, errno);
+        return false;
     clock_gettime(CLOCK_REALTIME, &now);
-    if (!mark_below(fd, 1, 0, s->argv[1]))
-        _exit(0);
+    bool whole = mark_below(fd, 1, 0, without);
+    errno = 0;
     /* The kernel's clock has steps: a change in the same one as the last would not be seen. */
-    if (newest > in_ms(now) - JUST_NOW_MS)
-        sum = 0;
-    put_u32(record, (uint32_t)sum);
-    put_u32(record + 4, (uint32_t)(sum >> 32));
-    files_write(note, path, STDOUT_FILENO, record, sizeof record);
-    _exit(0);
+    *found = newest > in_ms(now) - JUST_NOW_MS ? 0 : sum;
+    return whole;
+}
+
+void mark_tell(uint32_t id, const struct start *s)
+{
+    uint64_t found = 0;
+    uint8_t data[1 + 8] = {1}, ended[7] = {0};
+    bool whole = mark(s->argv[0], s->argv[1], &found);
+    if (!whole && errno != 0) {
+        bool no_directory = errno == ENOTDIR || errno == ELOOP;
+        out_fail(id, no_directory ? NOT_A_DIRECTORY : code_of(errno), strerror(errno));
+        return;
+    }
+    put_u32(data + 1, (uint32_t)found);
+    put_u32(data + 5, (uint32_t)(found >> 32));
+    if (whole)
+        out_frame(DATA, id, data, sizeof data);
+    out_frame(EXIT, id, ended, sizeof ended);
 }
