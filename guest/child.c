@@ -119,31 +119,25 @@ static _Noreturn void enter(const struct start *s, int note)
     child_fail(note, code_of(errno), s->argv[0], errno);
 }
 
-static bool may_switch(void)
-{
-    return options.user_switch && geteuid() == 0;
-}
-
 _Noreturn void child_run(const struct start *s, int note)
 {
-    prepare(s->flags & FLAG_PTY, may_switch() && !(s->flags & FLAG_ROOT), note);
+    prepare(s->flags & FLAG_PTY, options.user_switch && geteuid() == 0 && !(s->flags & FLAG_ROOT), note);
     enter(s, note);
 }
 
-/* Be ready to run whatever comes as the agent, and wait for it: a START frame after the limit of open files, 0 for the
- * one that everybody here has. */
+/* Be ready to run whatever comes as the agent, and wait for it: a START frame after the limit of open files. */
 _Noreturn void child_wait(int order, int note)
 {
     static uint8_t message[sizeof(uint32_t) + MAX_PAYLOAD];
     uint32_t files;
     struct start s;
-    prepare(false, may_switch(), note);
+    prepare(false, true, note);
     ssize_t n = recv(order, message, sizeof message, 0);
     if (n < (ssize_t)sizeof files)
         _exit(0); /* nobody needs us any more */
     memcpy(&files, message, sizeof files);
     struct rlimit open_files = {files, files};
-    if (files > 0 && setrlimit(RLIMIT_NOFILE, &open_files) != 0)
+    if (setrlimit(RLIMIT_NOFILE, &open_files) != 0)
         child_fail(note, FAILED, "the limit of open files", errno);
     struct cursor payload = {message + sizeof files, message + n};
     start_decode(&s, &payload);

@@ -161,10 +161,10 @@ bool vm_quiet(bool on)
     return ask(ASK_QUIET, &(uint8_t){on}, 1) == 1;
 }
 
-/* What a command may have open at once; 0 outside a machine of our own, where everything has one limit. */
+/* What a command may have open at once. */
 uint32_t vm_open_files(void)
 {
-    return options.vm ? open_files : 0;
+    return open_files;
 }
 
 void vm_rename(const uint8_t *name, uint32_t length)

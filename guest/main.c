@@ -208,7 +208,7 @@ static _Noreturn void loop(int signals)
         /* Whoever had no room to speak is heard as soon as there is, not when something else happens. */
         bool tight = out_room() <= FRAME_ROOM + 1;
         out_flush();
-        if (ready && asked && !held && command_idle())
+        if (options.vm && ready && asked && !held && command_idle())
             command_spare();
         again = tight && out_room() > FRAME_ROOM + 1;
     }

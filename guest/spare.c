@@ -1,5 +1,5 @@
-/* Two processes that are ready to be the next command, with its pipes: what a command's start takes before its program is
- * over by the time it is asked for; and in the memory of a saved machine it always is. */
+/* Two processes that are ready to be the next command, with its pipes. Where every instruction is slow, most of what a
+ * command's start takes is over by the time it is asked for; and in the memory of a saved machine it always is. */
 #include "command.h"
 
 #include <poll.h>
