@@ -6,7 +6,7 @@ sides, the start and the end of the shell and of its two programs, and besides:
 
 - ours: a real sandbox, the policy's decision, the audit, and every event on disk (`synchronous = FULL`) before the
   next thing is done or shown: two transactions a step. `reads` is a command that plainly changes no file; `may write`
-  is one that could, after which git in the sandbox is asked whether it did.
+  is one that could, after which the files in the sandbox are looked at.
 - mini-swe-agent: a plain `sh` on this machine without any isolation, and its trajectory file, which is written and
   not made durable.
 

@@ -16,15 +16,6 @@ static struct command *commands[SLOTS];
 static uint32_t last_id;
 static unsigned turn; /* who is read first; changes so that nobody starves */
 
-static void fail_start(uint32_t id, uint8_t code, const char *text)
-{
-    uint8_t payload[1 + MAX_TEXT];
-    size_t n = strlen(text);
-    payload[0] = code;
-    memcpy(payload + 1, text, n);
-    out_frame(FAIL, id, payload, 1 + (uint32_t)n);
-}
-
 static unsigned count(bool orphans)
 {
     unsigned n = 0;
@@ -53,12 +44,17 @@ void command_start(uint32_t id, struct cursor *payload)
     struct start s;
     struct bytes frame = {payload->at, (size_t)(payload->end - payload->at)};
     start_decode(&s, payload);
+    if (s.kind == KIND_MARK) {
+        mark_tell(id, &s);
+        start_free(&s);
+        return;
+    }
     unsigned slot = 0;
     while (slot < SLOTS && commands[slot] != NULL)
         slot++;
     struct command *c = slot < SLOTS && count(false) < MAX_COMMANDS ? calloc(1, sizeof *c) : NULL;
     if (c == NULL) {
-        fail_start(id, TOO_MANY, "too many commands at once");
+        out_fail(id, TOO_MANY, "too many commands at once");
     } else {
         commands[slot] = c;
         c->id = id;
@@ -69,7 +65,7 @@ void command_start(uint32_t id, struct cursor *payload)
         c->deadline = s.timeout_ms ? c->started + s.timeout_ms : 0;
         c->grace_ms = s.grace_ms;
         if (!command_launch(c, &s, frame)) {
-            fail_start(id, FAILED, strerror(errno));
+            out_fail(id, FAILED, strerror(errno));
             forget(slot);
         }
     }

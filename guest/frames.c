@@ -118,6 +118,15 @@ void out_u32(uint8_t type, uint32_t channel, uint32_t value)
     out_frame(type, channel, payload, sizeof payload);
 }
 
+void out_fail(uint32_t id, uint8_t code, const char *text)
+{
+    uint8_t payload[1 + MAX_TEXT];
+    size_t n = strlen(text);
+    payload[0] = code;
+    memcpy(payload + 1, text, n);
+    out_frame(FAIL, id, payload, 1 + (uint32_t)n);
+}
+
 /* Read what is there; false when the host closed the stream. */
 bool in_read(void)
 {

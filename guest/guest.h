@@ -40,7 +40,7 @@ enum frame_type {
 enum fail_code { NOT_FOUND = 1, DENIED, NOT_A_FILE, NOT_A_DIRECTORY, TOO_MANY, NO_SPACE, FAILED };
 enum start_kind {
     KIND_PROGRAM, KIND_READ, KIND_WRITE, KIND_LIST, KIND_STAT, KIND_MOVE, KIND_REMOVE, KIND_MAKE, KIND_WATCH,
-    KINDS,
+    KIND_MARK, KINDS,
 };
 enum hold { GO_ON, HOLD_STILL, HOLD_QUIET };
 enum start_flag { FLAG_PTY = 1, FLAG_ROOT = 2 };
@@ -97,6 +97,7 @@ void out_frame(uint8_t type, uint32_t channel, const void *payload, uint32_t len
 uint8_t *out_payload(void);
 void out_commit(uint8_t type, uint32_t channel, uint32_t length);
 void out_u32(uint8_t type, uint32_t channel, uint32_t value);
+void out_fail(uint32_t channel, uint8_t code, const char *text);
 bool in_read(void);
 bool in_frame(uint8_t *type, uint32_t *channel, struct cursor *payload);
 void in_consume(void);
@@ -171,6 +172,9 @@ _Noreturn void tree_remove(const struct start *s, int note);
 
 /* watch.c */
 _Noreturn void watch_run(const struct start *s, int note);
+
+/* mark.c */
+void mark_tell(uint32_t id, const struct start *s);
 
 /* seccomp.c */
 void seccomp_load(void);

@@ -55,7 +55,7 @@ void start_decode(struct start *s, struct cursor *c)
         die("a frame is too short");
     s->argv = take_strings(c, &arena, s->env + count + 1, s->argc);
     take_nothing(c);
-    static const unsigned needs[KINDS] = {1, 3, 3, 1, 1, 2, 2, 2, 1};
+    static const unsigned needs[KINDS] = {1, 3, 3, 1, 1, 2, 2, 2, 1, 2};
     if (s->kind >= KINDS || s->flags > (FLAG_PTY | FLAG_ROOT) || s->argc < needs[s->kind])
         die("a START frame is wrong");
     if (s->kind != KIND_PROGRAM && (s->flags & FLAG_PTY))

@@ -33,7 +33,7 @@ starts = st.builds(
     frames.Start,
     commands,
     st.lists(words, max_size=5).map(tuple),
-    st.sampled_from(["program", "read", "write", "list", "stat", "move", "remove", "mkdir", "watch"]),
+    st.sampled_from(["program", "read", "write", "list", "stat", "move", "remove", "mkdir", "watch", "mark"]),
     words,
     st.lists(words, max_size=5).map(tuple),
     st.booleans(),

@@ -55,7 +55,7 @@ def corpus(tmp_path: Path) -> Path:
         "files": [
             frames.Start(number + 1, ("a", "1", "2"), kind)
             for number, kind in enumerate(
-                ("read", "write", "list", "stat", "move", "remove", "mkdir", "watch")
+                ("read", "write", "list", "stat", "move", "remove", "mkdir", "watch", "mark")
             )
         ],
         "copied": [

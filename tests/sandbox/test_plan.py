@@ -183,6 +183,16 @@ def test_the_environment_points_at_the_only_way_out() -> None:
     assert env["HOME"] == "/home/agent"
 
 
+def test_text_is_utf_8_unless_somebody_chose_a_language() -> None:
+    plain = plan.environment(SandboxSpec(), Way())
+    assert plain["LC_CTYPE"] == "C.UTF-8"
+    assert "LANG" not in plain, "every program would open a dozen files for it"
+    for name in ("LANG", "LC_ALL"):
+        asked = plan.environment(SandboxSpec(env={name: "de_DE.UTF-8"}), Way())
+        from_image = plan.environment(SandboxSpec(), Way(), {name: "de_DE.UTF-8"})
+        assert "LC_CTYPE" not in {**asked, **from_image}, "it would stand over that"
+
+
 def test_the_mount_point_never_hides_what_we_need() -> None:
     everywhere = {"/srv", "/mnt", "/media", "/opt"}
     assert plan.mount_point([Path("/var/lib/cloister")], everywhere) == "/srv"

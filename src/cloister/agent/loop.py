@@ -16,7 +16,7 @@ from cloister.agent.budgeted import BudgetedModels
 from cloister.agent.checks import Since, run_affected
 from cloister.agent.clock import Clock
 from cloister.agent.mind import Mind
-from cloister.agent.progress import Progress, progress
+from cloister.agent.progress import Progress, Progressing
 from cloister.agent.reviewing import Review
 from cloister.agent.shell.reading import only_reads
 from cloister.agent.stuck import Circles, unanswered
@@ -154,10 +154,11 @@ class _Attempt:
         """The newest result, which is recorded with the end of its turn where that follows at once."""
         self._mind = Mind(place.attempt, place.journal, place.models, place.computer, place.base)
         self._circles = Circles(place.attempt, place.patience)
+        self._progressing = Progressing(place.attempt)
         self._clock = Clock(place.budget, place.models, self._fold().seconds)
 
     def _fold(self) -> Progress:
-        return progress(effective(self._journal.events), self._place.attempt)
+        return self._progressing.over(self._journal.events)
 
     async def work(self) -> AttemptEnded:
         with suppress(UserError):  # said again, to the model, when it matters

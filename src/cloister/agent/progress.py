@@ -1,7 +1,7 @@
 """How far an attempt is: a fold of the log, so that a resumed attempt knows what the first one knew."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cloister.core.diagnosis import Comparison
 from cloister.core.events import (
@@ -13,8 +13,10 @@ from cloister.core.events import (
     PhaseStarted,
     ProofTaken,
     RunClaimed,
+    RunResumed,
     TurnEnded,
 )
+from cloister.core.history import effective
 from cloister.core.records import Usage
 
 
@@ -39,16 +41,48 @@ class Progress:
 
 def progress(events: Sequence[Event], attempt: int) -> Progress:
     """Fold the effective events of one attempt."""
-    so_far = Progress()
-    clock: float | None = None
-    for event in events:
-        if clock is not None:
+    return _Fold(attempt).over(events)
+
+
+class Progressing:
+    """The progress of an attempt whose log grows: what was taken in is not looked at again."""
+
+    def __init__(self, attempt: int) -> None:
+        self._attempt = attempt
+        self._taken = 0
+        self._fold = _Fold(attempt)
+
+    def over(self, events: Sequence[Event]) -> Progress:
+        """As `progress` of the effective ones among all `events`; what was returned before it is not changed."""
+        fresh = events[self._taken :]
+        if any(type(event.body) is RunResumed for event in fresh):  # which makes earlier ones count no more
+            self._fold = _Fold(self._attempt)
+            fresh = effective(events)
+        self._taken = len(events)
+        return replace(self._fold.over(fresh))
+
+
+class _Fold:
+    def __init__(self, attempt: int) -> None:
+        self._attempt = attempt
+        self._so_far = Progress()
+        self._clock: float | None = None
+
+    def over(self, events: Sequence[Event]) -> Progress:
+        """All that was ever given to it; grows with the next."""
+        for event in events:
+            self._take(event)
+        return self._so_far
+
+    def _take(self, event: Event) -> None:
+        attempt, so_far = self._attempt, self._so_far
+        if self._clock is not None:
             if not isinstance(event.body, RunClaimed):
-                so_far.seconds += max(0.0, event.at - clock)
-            clock = event.at
+                so_far.seconds += max(0.0, event.at - self._clock)
+            self._clock = event.at
         match event.body:
-            case PhaseStarted(phase="baseline") | AttemptStarted() if clock is None:
-                clock = event.at
+            case PhaseStarted(phase="baseline") | AttemptStarted() if self._clock is None:
+                self._clock = event.at
             case ModelReplied() as body if body.attempt == attempt:
                 so_far.steps += 1
                 so_far.usage += body.usage
@@ -63,4 +97,3 @@ def progress(events: Sequence[Event], attempt: int) -> Progress:
                 so_far.ended = body
             case _:
                 pass
-    return so_far

@@ -159,6 +159,13 @@ class Computer(Protocol):
         """The file itself: a link is not followed. Raises as `read`."""
         ...
 
+    async def mark(self, path: str, *, without: str = "") -> int | None:
+        """A number that is another one when anything below a directory was changed, its name `without` left aside.
+
+        0 is equal to none: something is changing just now. None where there is too much to look at. Raises as `list`.
+        """
+        ...
+
     async def move(self, source: str, target: str) -> None:
         """Give a file or directory another name, in place of a file there; parent directories are made."""
         ...

@@ -3,7 +3,8 @@
 from cloister.core.records import Usage
 from cloister.model.api import Model, Models, Role
 from cloister.policy.api import Policy
-from cloister.runs.rules import check_allowed
+from cloister.policy.decide import Decider
+from cloister.runs.rules import check_decided
 
 
 class AllowedModels:
@@ -12,6 +13,7 @@ class AllowedModels:
     def __init__(self, models: Models, policy: Policy) -> None:
         self._models = models
         self._policy = policy
+        self._decider = Decider(policy)
 
     def role(self, role: Role) -> Model:
         return self.named(self._models.chain(role)[0])
@@ -21,7 +23,7 @@ class AllowedModels:
 
     def named(self, name: str) -> Model:
         """Raises `UserError` (`denied`), too."""
-        check_allowed(self._policy, models=(name,))
+        check_decided(self._decider, models=(name,))
         return self._models.named(name)
 
     def window(self, name: str) -> int | None:
@@ -31,5 +33,5 @@ class AllowedModels:
         return self._models.cost(name, usage)
 
     def instead(self, name: str) -> "AllowedModels":
-        check_allowed(self._policy, models=(name,))
+        check_decided(self._decider, models=(name,))
         return AllowedModels(self._models.instead(name), self._policy)

@@ -73,10 +73,13 @@ class Backbone(Protocol):
         """Events with `seq > after`, in order."""
         ...
 
-    def follow(self, run: RunId, after: int = 0) -> AbstractAsyncContextManager[AsyncIterator[Event | Delta]]:
+    def follow(
+        self, run: RunId, after: int = 0, *, deltas: bool = True
+    ) -> AbstractAsyncContextManager[AsyncIterator[Event | Delta]]:
         """Replays the log after `after`, then goes on live, without gap or repetition, until `RunFinished`.
 
-        Deltas of this process's runs come between; a reader that is too slow misses deltas, never events.
+        Deltas of this process's runs come between, unless they are not wanted; a reader that is too slow misses deltas,
+        never events.
         """
         ...
 

@@ -22,7 +22,8 @@ Item = Event | Delta | None
 class Subscription:
     """What one reader has not taken yet. The first thing it takes is None: the past is in the log."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, deltas: bool) -> None:
+        self._deltas = deltas
         self._items: deque[Item] = deque([None])
         self._news = anyio.Event()
 
@@ -30,7 +31,7 @@ class Subscription:
         self._put(event)
 
     def put_delta(self, delta: Delta) -> None:
-        if len(self._items) < DELTAS_WAITING:
+        if self._deltas and len(self._items) < DELTAS_WAITING:
             self._put(delta)
 
     def look(self) -> None:
@@ -74,8 +75,8 @@ class Hub:
         return not self._readers
 
     @contextmanager
-    def subscribe(self, run: RunId) -> Generator[Subscription]:
-        subscription = Subscription()
+    def subscribe(self, run: RunId, *, deltas: bool = True) -> Generator[Subscription]:
+        subscription = Subscription(deltas=deltas)
         self._readers.setdefault(run, set()).add(subscription)
         try:
             yield subscription

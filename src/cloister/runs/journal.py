@@ -61,7 +61,8 @@ class RunJournal:
     async def keep_current(self) -> None:
         """Take in what anybody appends, until the run is finished."""
         try:
-            async with self._backbone.follow(self._fence.run, after=len(self._events)) as items:
+            known = len(self._events)
+            async with self._backbone.follow(self._fence.run, known, deltas=False) as items:
                 async for item in items:
                     if isinstance(item, Event):
                         self._take((item,))

@@ -15,6 +15,7 @@ from cloister.core.journal import Journal
 from cloister.core.records import NewRun
 from cloister.core.text import decode
 from cloister.forge import workspace
+from cloister.forge.look import Look
 from cloister.model.api import Model
 from cloister.runs.inside import Inside
 from cloister.runs.means import Means
@@ -43,12 +44,13 @@ class SavedFiles:
     computer: Computer
     course: Course
     attempt: int
-    last: str | None = None
-    """The newest name of the tree."""
+    _look: Look = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._look = Look(self.computer, self.course.bare, self.course.base)
 
     async def tree(self) -> str:
-        self.last = await workspace.tree(self.computer, self.course.bare, self.course.base, self.last)
-        return self.last
+        return await self._look.tree()
 
     async def save(self) -> str:
         ref = f"refs/cloister/attempt/{self.attempt}"

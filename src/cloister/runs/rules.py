@@ -121,7 +121,11 @@ def every_name(models: Models) -> tuple[str, ...]:
 
 def check_allowed(policy: Policy, *, tier: str | None = None, models: Iterable[str] = ()) -> None:
     """Raises `UserError` (`denied`) when a run may not have this tier or one of these models."""
-    decider = Decider(policy)
+    check_decided(Decider(policy), tier=tier, models=models)
+
+
+def check_decided(decider: Decider, *, tier: str | None = None, models: Iterable[str] = ()) -> None:
+    """As `check_allowed`, by a policy that is arranged already."""
     asked: list[tuple[str, Action]] = []
     if tier is not None and tier != "auto":
         asked.append((f"the tier {tier}", TierAction(tier)))

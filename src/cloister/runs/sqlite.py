@@ -113,7 +113,9 @@ class SqliteBackbone:
         return await self._read(partial(self._reader.events, run, after, limit))
 
     @asynccontextmanager
-    async def follow(self, run: RunId, after: int = 0) -> AsyncGenerator[AsyncIterator[Event | Delta]]:
+    async def follow(
+        self, run: RunId, after: int = 0, *, deltas: bool = True
+    ) -> AsyncGenerator[AsyncIterator[Event | Delta]]:
         await self.row(run)
 
         async def read(cursor: int) -> Page:
@@ -121,7 +123,7 @@ class SqliteBackbone:
 
         try:
             # Subscribed before the log is read: what is appended meanwhile is in one of the two, or in both.
-            with self._hub.subscribe(run) as live:
+            with self._hub.subscribe(run, deltas=deltas) as live:
                 self._writer.watch(True)
                 async with aclosing(Follower(read, live, max(after, 0)).items()) as items:
                     yield items

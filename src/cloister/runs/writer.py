@@ -52,7 +52,8 @@ class Writer:
     def __init__(self, db: sqlite3.Connection, path: Path, hub: Hub) -> None:
         self._path = path
         self._hub = hub
-        self._slots = anyio.CapacityLimiter(BATCH)
+        # Where there is room, a write is on its way at once: a turn of the event loop would be time lost.
+        self._slots = anyio.Semaphore(BATCH, fast_acquire=True)
         self._bell, ring = socket.socketpair()
         self._bell.setblocking(False)
         self._thread = _Thread(db, path, ring)
@@ -100,8 +101,8 @@ class Writer:
         settled = self._thread.settled
         while settled:
             job = settled.popleft()
+            job.done.set()  # who wrote goes on first, then who watches
             self._hub.announce(job.events)
-            job.done.set()
 
     async def close(self) -> None:
         with anyio.CancelScope(shield=True):  # bounded by the join inside

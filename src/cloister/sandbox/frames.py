@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Callable
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -17,7 +17,7 @@ FIRST_RELAY = 0x80000000
 """From here on, connections out, which the guest numbers."""
 FAIL_TEXT_BYTES = 200
 
-Kind = Literal["program", "read", "write", "list", "stat", "move", "remove", "mkdir", "watch"]
+Kind = Literal["program", "read", "write", "list", "stat", "move", "remove", "mkdir", "watch", "mark"]
 FailCode = Literal["not_found", "denied", "not_a_file", "not_a_directory", "too_many", "no_space", "failed"]
 
 _HEADER = struct.Struct("<IBI")
@@ -30,7 +30,7 @@ _WAKE = struct.Struct("<QII32s")
 _SIZE = struct.Struct("<HH")
 _ENTRY = struct.Struct("<BQIQI")
 _CHANGE = struct.Struct("<BI")
-_KINDS: tuple[Kind, ...] = ("program", "read", "write", "list", "stat", "move", "remove", "mkdir", "watch")
+_KINDS: tuple[Kind, ...] = get_args(Kind)
 _FAILS: tuple[FailCode, ...] = (
     "not_found",
     "denied",

@@ -34,6 +34,9 @@ class Linked:
     async def stat(self, path: str) -> Entry:
         return await self._link.stat(path)
 
+    async def mark(self, path: str, *, without: str = "") -> int | None:
+        return await self._link.mark(path, without=without)
+
     async def move(self, source: str, target: str) -> None:
         await self._link.move(source, target)
 

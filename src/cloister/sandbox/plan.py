@@ -156,9 +156,14 @@ def environment(
 ) -> dict[str, str]:
     """What commands inside find in their environment; `image` is the template's own."""
     proxy = f"http://127.0.0.1:{PROXY_PORT}"
+    chosen = {**(image or {}), **spec.env}
     return {
         "PATH": _SEARCH_PATH,
-        "LANG": "C.UTF-8",
+        # In what else makes up a locale, C.UTF-8 is the C that every program has built in: with `LANG` each one
+        # would open a dozen files to find that out. It stands over `LANG`, so it is not there beside one.
+        **({} if {"LANG", "LC_ALL"} & chosen.keys() else {"LC_CTYPE": "C.UTF-8"}),
+        # Or bash would look up its user to learn it.
+        "SHELL": "/bin/bash",
         # Bytecode is matched to its source by whole seconds: an edit within the second would not count.
         "PYTHONDONTWRITEBYTECODE": "1",
         **dict.fromkeys(("MAVEN_OPTS", "GRADLE_OPTS"), _JAVA_PROXY),

@@ -109,7 +109,7 @@ def file_error(kind: frames.Kind, path: str, fail: frames.Fail) -> UserError:
             return UserError("denied", f"The agent's user may not {_VERB[kind]} {where}.")
         case "not_a_file":
             return UserError("not_a_file", f"{where} is not a regular file.")
-        case "not_a_directory" if kind in ("list", "mkdir", "watch"):
+        case "not_a_directory" if kind in ("list", "mkdir", "watch", "mark"):
             return UserError("not_a_directory", f"{where} is not a directory.")
         case "too_many":
             return too_many()
@@ -151,4 +151,5 @@ _VERB: dict[frames.Kind, str] = {
     "remove": "remove",
     "mkdir": "make",
     "watch": "watch",
+    "mark": "look at",
 }

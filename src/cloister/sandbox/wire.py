@@ -32,6 +32,7 @@ LISTING_BYTES = 16_777_216
 """Longest directory listing that is taken."""
 
 _ENTRY_BYTES = 512
+_MARK_BYTES = 8
 
 
 class RunningCommand:
@@ -168,6 +169,12 @@ class Link:
         if len(entries) != 1:
             raise self._mux.broken(ProtocolBroken("more or less than one file"))
         return entries[0]
+
+    async def mark(self, path: str, *, without: str = "") -> int | None:
+        data = await self._file("mark", (inside_path(path), without), _MARK_BYTES)
+        if len(data) not in (0, _MARK_BYTES):
+            raise self._mux.broken(ProtocolBroken("half a mark"))
+        return int.from_bytes(data, "little") if data else None
 
     async def move(self, source: str, target: str) -> None:
         argv = (inside_path(source), inside_path(target))

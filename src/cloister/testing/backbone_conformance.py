@@ -373,6 +373,21 @@ async def a_slow_reader_misses_fragments_and_never_events(rig: Rig) -> None:
             raise AssertionError("fragments for a reader that does not read were all kept")
 
 
+async def who_wants_no_fragments_gets_none(rig: Rig) -> None:
+    async with rig.open() as backbone:
+        fence = await claimed(backbone)
+        newest = (await backbone.read(fence.run))[-1]
+        async with (
+            backbone.follow(fence.run, newest.seq - 1, deltas=False) as events,
+            backbone.follow(fence.run, newest.seq - 1) as everything,
+        ):
+            expect([await anext(aiter(items)) for items in (events, everything)], [newest] * 2)
+            backbone.publish(fence.run, ModelText(0, "x"))
+            added = await backbone.append(fence, [STARTED])
+            expect(await anext(aiter(events)), added[0])
+            expect([await anext(aiter(everything)) for _ in range(2)], [ModelText(0, "x"), added[0]])
+
+
 async def showing_to_nobody_is_nothing(rig: Rig) -> None:
     async with rig.open() as backbone:
         fence = await claimed(backbone)
@@ -413,6 +428,7 @@ PROMISES: tuple[Promise, ...] = (
     following_a_finished_run_ends,
     fragments_come_between_the_events,
     a_slow_reader_misses_fragments_and_never_events,
+    who_wants_no_fragments_gets_none,
     showing_to_nobody_is_nothing,
     runs_are_listed_newest_first,
 )

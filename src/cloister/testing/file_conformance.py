@@ -1,6 +1,7 @@
 """What every kind of sandbox promises of its files and its ports; `sandbox_conformance.PROMISES` has these, too."""
 
 import anyio
+import anyio.lowlevel
 
 from cloister.core.commands import shell
 from cloister.sandbox.api import Host, SandboxSpec
@@ -29,6 +30,31 @@ async def names_are_looked_at_moved_made_and_removed(host: Host) -> None:
         for code, path in (("not_found", "a"), ("denied", "/etc/passwd"), ("denied", "/usr")):
             with refused(code):
                 await sandbox.remove(path, recursive=True)
+
+
+async def a_mark_is_another_one_after_any_change(host: Host) -> None:
+    changes = (
+        *("echo 1 > a/file", "echo 2 > a/file", "chmod 600 a/file", "mv a/file a/other", "touch a/b/.hidden"),
+        *("ln -s b a/link", "ln -sfn c a/link", "rm a/b/.hidden", "printf 3 1<> a/other", "rm -r a"),
+    )
+    async with host.open(SandboxSpec()) as sandbox:
+
+        async def mark(line: str) -> int | None:
+            await text(sandbox, f"{line}; echo x >> .git/index; ls -R > /dev/null")
+            with anyio.fail_after(WAIT_SECONDS):
+                while (found := await sandbox.mark(".", without=".git")) == 0:
+                    await anyio.lowlevel.checkpoint()  # it was only just changed
+            expect(await sandbox.mark(".", without=".git"), found)
+            return found
+
+        marks = [await mark("mkdir -p a/b .git"), *[await mark(change) for change in changes]]
+        expect(len({*marks, None}), len(marks) + 1)
+        hold(await sandbox.mark(".") != marks[-1], "nothing is left aside unless that is asked for")
+        await text(sandbox, "seq 3000 | xargs touch; ln -s / out; mkfifo pipe")
+        expect(await sandbox.mark("."), None)
+        for code, path in (("not_found", "none"), ("not_a_directory", "pipe")):
+            with refused(code):
+                await sandbox.mark(path)
 
 
 async def streams_have_any_size_and_are_whole_or_not_there(host: Host) -> None:
@@ -113,6 +139,7 @@ async def a_server_inside_is_reached_through_its_port(host: Host) -> None:
 
 FILE_PROMISES: tuple[Promise, ...] = (
     names_are_looked_at_moved_made_and_removed,
+    a_mark_is_another_one_after_any_change,
     streams_have_any_size_and_are_whole_or_not_there,
     changes_are_told_as_they_happen,
     a_tree_goes_from_one_sandbox_to_another_as_it_is,
