@@ -15,7 +15,7 @@ from cloister.testing.model_tiny import write_tiny_model
 pytest.importorskip("xllamacpp", reason="the extra `local` is not installed")
 
 CACHE = Path.home() / ".cache" / "cloister-tests" / "models"
-REAL = "qwen2.5-coder-0.5b"
+USUAL, SMALL = "qwen2.5-coder-1.5b", "qwen2.5-coder-0.5b"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -65,43 +65,51 @@ def open_files(process: Path) -> bytes:
         return b""
 
 
-def real_file() -> Path:
-    """The file of the small real model; only where it may be fetched or was."""
-    place = CACHE / f"{REAL}.gguf"
-    if not place.is_file() and os.environ.get("CLOISTER_TEST_FETCH") != "1":
-        pytest.skip(f"{REAL} is not in {CACHE}: set CLOISTER_TEST_FETCH=1 to fetch it (0.5 GB)")
+def real_file(name: str) -> Path:
+    """The file of a real model, fetched once. CLOISTER_TEST_FETCH=0 fetches nothing."""
+    place = CACHE / f"{name}.gguf"
+    if not place.is_file() and os.environ.get("CLOISTER_TEST_FETCH") == "0":
+        pytest.skip(f"{name} is not in {CACHE}, and CLOISTER_TEST_FETCH=0 says not to fetch it")
 
     async def main() -> Path:
-        return await fetch(Shelf(CACHE), REAL, Sources("https://huggingface.co"), lambda done, total: None)
+        return await fetch(Shelf(CACHE), name, Sources("https://huggingface.co"), lambda done, total: None)
 
     try:
         return anyio.run(main)
     except OutsideError as error:
-        pytest.skip(f"{REAL} cannot be fetched: {error.message}")
+        pytest.skip(f"{name} cannot be fetched: {error.message}")
+
+
+def run_the_demos_job(cloister: Any, name: str, *bounds: str) -> list[dict[str, Any]]:
+    """The events of a run that a real model drove."""
+    cloister.data_dir.mkdir(exist_ok=True)
+    (cloister.data_dir / "config.toml").write_text(f'[local_models]\n"{name}" = "{real_file(name)}"\n')
+    repo = repository(cloister, {path.name: path.read_text() for path in (EXAMPLES / "till").glob("*.py")})
+    prompt = "A test fails. Read till.py, repair it, and finish when the tests pass."
+    options = ("--check", "python3 -m pytest -q", "--model", f"local:{name}", *bounds)
+    cloister("run", prompt, "--repo", str(repo), *options, code=None)
+    return [event["body"] for event in cloister.events()]
+
+
+def is_proven(bodies: list[dict[str, Any]]) -> bool:
+    return any(body["type"] == "ProofTaken" and body["comparison"]["green"] for body in bodies)
 
 
 @pytest.mark.real_model
 def test_a_real_model_acts_and_the_evidence_decides(cloister: Any) -> None:
-    cloister.data_dir.mkdir(exist_ok=True)
-    config = cloister.data_dir / "config.toml"
-    config.write_text(f'[local_models]\n"{REAL}" = "{real_file()}"\n')
-    sources = {path.name: path.read_text() for path in (EXAMPLES / "till").glob("*.py")}
-    repo = repository(cloister, sources)
-    prompt = "A test fails. Read till.py, repair it, and finish when the tests pass."
-    bounds = ("--steps", "4", "--seconds", "50")
-    check = ("--check", "python3 -m pytest -q")
-    cloister("run", prompt, "--repo", str(repo), *check, "--model", f"local:{REAL}", *bounds, code=None)
-    events = cloister.events()
-    replies = [e["body"] for e in events if e["body"]["type"] == "ModelReplied"]
-    assert replies, events
-    assert {call["name"] for body in replies for call in body["calls"]} <= {
-        "bash",
-        "read",
-        "write",
-        "edit",
-        "search",
-        "finish",
-    }
-    outcome = events[-1]["body"]["outcome"]
-    proven = any(e["body"]["type"] == "ProofTaken" and e["body"]["comparison"]["green"] for e in events)
-    assert (outcome == "green") == proven, "whatever it says, only the evidence makes a run green"
+    bodies = run_the_demos_job(cloister, SMALL, "--steps", "4", "--seconds", "50")
+    called = {call["name"] for body in bodies if body["type"] == "ModelReplied" for call in body["calls"]}
+    assert called and called <= {"bash", "read", "edit", "finish"}, bodies
+    assert (bodies[-1]["outcome"] == "green") == is_proven(bodies), "whatever it says"
+
+
+@pytest.mark.real_model
+def test_the_model_of_the_demo_repairs_its_bug(cloister: Any) -> None:
+    if not (CACHE / f"{USUAL}.gguf").is_file():
+        pytest.skip(f"{USUAL} (1.1 GB) is not in {CACHE}: `cloister model fetch` brings it")
+    bodies = run_the_demos_job(cloister, USUAL, "--steps", "12")
+    assert bodies[-1]["outcome"] == "green", bodies[-1]
+    assert is_proven(bodies)
+    [branch] = cloister.git(cloister.cwd / "repository", "branch", "--list", "cloister/*").split()
+    changed = cloister.git(cloister.cwd / "repository", "diff", "--numstat", "main", branch)
+    assert changed.split()[2:] == ["till.py"], "the test is as it was"
