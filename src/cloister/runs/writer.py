@@ -105,6 +105,7 @@ class Writer:
             self._hub.announce(job.events)
 
     async def close(self) -> None:
+        self._thread.take_no_more()
         with anyio.CancelScope(shield=True):  # bounded by the join inside
             await to_thread.run_sync(self._thread.close)
         self._hand_back()
@@ -115,7 +116,7 @@ class Writer:
 
 
 class _Thread:
-    """The half that runs beside the event loop: `put`, `watch` and `close` are called from outside."""
+    """The half that runs beside the event loop: the methods without an underscore are called from outside."""
 
     def __init__(self, db: sqlite3.Connection, path: Path, ring: socket.socket) -> None:
         self._db = db
@@ -140,10 +141,13 @@ class _Thread:
         self._watching = on
         self._waiting.put(None)
 
-    def close(self) -> None:
-        """Finish what waits, end the thread, close the connection. Blocks."""
+    def take_no_more(self) -> None:
+        """Called where `put` is, so that nothing comes after the last look at what waits."""
         self._closing = True
         self._waiting.put(None)
+
+    def close(self) -> None:
+        """Finish what waits, end the thread, close the connection. Blocks."""
         self._thread.join(STUCK_SECONDS)
         if not self._thread.is_alive():
             self._ring.close()
@@ -156,7 +160,8 @@ class _Thread:
             batch = self._take()
             if batch:
                 self._settle(batch)
-            elif self._closing:
+            # Whatever woke it up to end may have been taken along with the last writes.
+            if self._closing and self._waiting.empty():
                 return
             if self._watching and time.monotonic() - looked >= POLL_SECONDS:
                 seen, version = version, self._version()
