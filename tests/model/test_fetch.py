@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
-from cloister.core.errors import OutsideError, UserError
+from cloister.core.errors import HostError, OutsideError, UserError
 from cloister.model.fetch import Sources, fetch
 from cloister.model.local_files import FILES, LocalFile, Shelf
 from cloister.model.pieces import Pieces
@@ -133,6 +133,21 @@ async def test_a_file_of_ones_own_is_verified_and_left_where_it_is(tmp_path: Pat
 async def test_an_unknown_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="There is no local model 'large': use small"):
         await fetch(shelf(tmp_path), "large", NOWHERE, quiet)
+
+
+async def test_a_disk_without_room_is_said_before_anything_is_fetched(tmp_path: Path) -> None:
+    huge = msgspec.structs.replace(FILE, bytes=10**18)
+    async with open_hub() as hub:
+        with pytest.raises(HostError, match=r"needs 1000000000\.0 GB more") as caught:
+            await fetch(Shelf(tmp_path, {}, {"small": huge}), "small", Sources(hub.url), quiet)
+    assert (caught.value.code, hub.asked) == ("disk_full", [])
+
+
+async def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
+    (tmp_path / "small.part").symlink_to("/dev/full")
+    async with open_hub() as hub:
+        with pytest.raises(HostError, match=r"small\.part cannot be written \(No space left on device\)"):
+            await fetch(Shelf(tmp_path, {}, {"small": FILE}), "small", Sources(hub.url), quiet)
 
 
 EACH = 4_000_000

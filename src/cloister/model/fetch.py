@@ -1,13 +1,14 @@
 """Bring the file of a model to this machine: goes on where it stopped, and counts only when its hash is right."""
 
 import os
+import shutil
 from pathlib import Path
 
 import httpx2
 import msgspec
 from anyio import to_thread
 
-from cloister.core.errors import OutsideError, UserError
+from cloister.core.errors import HostError, OutsideError, UserError
 from cloister.model.local_files import PIECE, LocalFile, Progress, Shelf, check_file
 from cloister.model.pieces import add_piece
 
@@ -25,7 +26,8 @@ class Sources(msgspec.Struct, frozen=True):
 async def fetch(shelf: Shelf, name: str, sources: Sources, progress: Progress) -> Path:
     """The verified file of a model; what is there already is only verified.
 
-    Raises `UserError` (`unknown_model`, `bad_model_file`), `OutsideError` (`hub_unreachable`, `bad_model_file`).
+    Raises `UserError` (`unknown_model`, `bad_model_file`), `OutsideError` (`hub_unreachable`, `registry_unreachable`,
+    `bad_model_file`), `HostError` (`disk_full`, `disk_failed`).
     """
     file = shelf.entry(name)
     place = shelf.place(name)
@@ -35,14 +37,32 @@ async def fetch(shelf: Shelf, name: str, sources: Sources, progress: Progress) -
         return place
     if name in shelf.own:
         return shelf.found(name)
-    place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     part = place.with_suffix(".part")
-    await _bring(sources, part, file, progress)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _check_room(part, file)
+        await _bring(sources, part, file, progress)
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        raise HostError(
+            "disk_failed", f"{part} cannot be written ({why}): what arrived is kept; run it again."
+        ) from None
     if problem := await to_thread.run_sync(check_file, part, file, progress):
         part.unlink()
         raise OutsideError("bad_model_file", f"{problem} It was thrown away.")
     part.replace(place)
     return place
+
+
+def _check_room(part: Path, file: LocalFile) -> None:
+    need = file.bytes - _had(part, file.bytes) + (file.pieces.each_bytes if file.pieces else 0)
+    free = shutil.disk_usage(part.parent).free
+    if need > free:
+        raise HostError(
+            "disk_full",
+            f"The model {file.name} needs {need / 1e9:.1f} GB more in {part.parent} and {free / 1e9:.1f} are free: make "
+            "room, or name a file of yours in the settings (local_models).",
+        )
 
 
 async def _bring(sources: Sources, part: Path, file: LocalFile, progress: Progress) -> None:
