@@ -46,13 +46,18 @@ def decode(data: bytes) -> str:
 
 def inert(text: str) -> str:
     """`text` with terminal escapes removed and controls made visible; newlines and tabs stay. What a model is told."""
-    plain = _ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
-    return _CONTROLS.sub(_visible, plain)
+    if text.isascii() and text.isprintable():
+        return text  # as most short ones are
+    plain = _ESCAPES.sub("", text) if "\x1b" in text else text
+    return _CONTROLS.sub(_visible, plain.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def harmless(text: str) -> str:
     """`text` as a person may be shown it: inert, nothing in it hidden, and no letter buried under marks."""
-    plain = _HIDDEN.sub(_visible, inert(text))
+    plain = inert(text)
+    if plain.isascii():
+        return plain  # nothing in ASCII is hidden, and none of it is a mark
+    plain = _HIDDEN.sub(_visible, plain)
     return _FLOOD.sub(lambda found: f"{found[1]}[+{len(found[2])} marks]", plain)
 
 

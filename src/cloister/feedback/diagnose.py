@@ -107,8 +107,9 @@ def diagnose(output: CheckOutput) -> Diagnosis:
     """What `output` says. Never raises: what nobody understands is still an exit status and a tail."""
     tested = Found()
     diagnostics: list[Diagnostic] = []
+    some_fail = False
     for parser in PARSERS:
-        if parser in TELLS_OF_TESTS and any(test.status in ("failed", "error") for test in tested.tests):
+        if parser in TELLS_OF_TESTS and some_fail:
             continue
         if parser in _TESTS and (tested.tests or tested.unlisted):
             continue
@@ -117,6 +118,7 @@ def diagnose(output: CheckOutput) -> Diagnosis:
             continue
         if not tested.tests and not tested.unlisted:
             tested = found
+            some_fail = any(test.status in ("failed", "error") for test in found.tests)
         diagnostics.extend(found.diagnostics)
     tests, unlisted = _bounded_tests(_once_each(tested.tests))
     return Diagnosis(
@@ -147,11 +149,14 @@ def _bounded_tests(tests: list[TestResult]) -> tuple[tuple[TestResult, ...], int
     unlisted = 0
     room = limits.DIAGNOSIS_BYTES * 4 // 5
     for test in sorted(tests, key=lambda test: -_RANK[test.status]):
+        if len(kept) == limits.TESTS_KEPT:
+            unlisted += test.status == "passed"
+            continue
         size = len(msgspec.json.encode(test)) + 1
         if test.message is not None and size > room:
             test = msgspec.structs.replace(test, message=None)
             size = len(msgspec.json.encode(test)) + 1
-        if len(kept) < limits.TESTS_KEPT and size <= room:
+        if size <= room:
             kept.append(test)
             room -= size
         else:
