@@ -32,7 +32,7 @@ fix: .venv/dev.done
 	.venv/bin/ruff check --fix
 
 test: .venv/dev.done check
-	.venv/bin/pytest --numprocesses auto --dist loadfile
+	.venv/bin/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 bench: .venv/dev.done
 	@for bench in bench/bench_*.py bench/egress.py bench/loop.py bench/sandbox.py; do $(PY) $$bench; done

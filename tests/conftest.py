@@ -24,6 +24,14 @@ for ctrl in (signal.SIGINT, signal.SIGQUIT):
         signal.signal(ctrl, signal.default_int_handler if ctrl is signal.SIGINT else signal.SIG_DFL)
 
 PATH = os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+SLOW_FIRST = ("real", "e2e", "chaos", "escape", "sandbox", "conformance")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The directories with the longest files begin, so that no worker is left alone with one in the end."""
+    here = Path(__file__).parent
+    places = {name: place for place, name in enumerate(SLOW_FIRST)}
+    items.sort(key=lambda item: places.get(item.path.relative_to(here).parts[0], len(SLOW_FIRST)))
 
 
 @pytest.fixture
