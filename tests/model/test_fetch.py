@@ -135,6 +135,25 @@ async def test_an_unknown_model_is_refused(tmp_path: Path) -> None:
         await fetch(shelf(tmp_path), "large", NOWHERE, quiet)
 
 
+async def test_two_who_fetch_at_once_do_not_write_over_each_other(tmp_path: Path) -> None:
+    mine = shelf(tmp_path)
+    refused: list[str] = []
+
+    async def one(hub: Hub) -> None:
+        try:
+            await fetch(mine, "small", Sources(hub.url), quiet)
+        except UserError as error:
+            refused.append(error.code)
+
+    async with open_hub() as hub:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(one, hub)
+            tasks.start_soon(one, hub)
+        place = await fetch(mine, "small", Sources(hub.url), quiet)
+    assert (refused, len(hub.asked)) == (["fetch_under_way"], 1)
+    assert place.read_bytes() == DATA
+
+
 async def test_a_disk_without_room_is_said_before_anything_is_fetched(tmp_path: Path) -> None:
     huge = msgspec.structs.replace(FILE, bytes=10**18)
     async with open_hub() as hub:

@@ -1,7 +1,10 @@
 """Bring the file of a model to this machine: goes on where it stopped, and counts only when its hash is right."""
 
+import fcntl
 import os
 import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx2
@@ -26,8 +29,8 @@ class Sources(msgspec.Struct, frozen=True):
 async def fetch(shelf: Shelf, name: str, sources: Sources, progress: Progress) -> Path:
     """The verified file of a model; what is there already is only verified.
 
-    Raises `UserError` (`unknown_model`, `bad_model_file`), `OutsideError` (`hub_unreachable`, `registry_unreachable`,
-    `bad_model_file`), `HostError` (`disk_full`, `disk_failed`).
+    Raises `UserError` (`unknown_model`, `bad_model_file`, `fetch_under_way`), `OutsideError` (`hub_unreachable`,
+    `registry_unreachable`, `bad_model_file`), `HostError` (`disk_full`, `disk_failed`).
     """
     file = shelf.entry(name)
     place = shelf.place(name)
@@ -40,18 +43,34 @@ async def fetch(shelf: Shelf, name: str, sources: Sources, progress: Progress) -
     part = place.with_suffix(".part")
     try:
         place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _check_room(part, file)
-        await _bring(sources, part, file, progress)
+        with _alone(place.parent):
+            _check_room(part, file)
+            await _bring(sources, part, file, progress)
+            if problem := await to_thread.run_sync(check_file, part, file, progress):
+                part.unlink()
+                raise OutsideError("bad_model_file", f"{problem} It was thrown away.")
+            part.replace(place)
     except OSError as error:
         why = error.strerror or type(error).__name__
         raise HostError(
             "disk_failed", f"{part} cannot be written ({why}): what arrived is kept; run it again."
         ) from None
-    if problem := await to_thread.run_sync(check_file, part, file, progress):
-        part.unlink()
-        raise OutsideError("bad_model_file", f"{problem} It was thrown away.")
-    part.replace(place)
     return place
+
+
+@contextmanager
+def _alone(folder: Path) -> Generator[None]:
+    """Nobody else fetches into `folder`; the kernel lets go when we are gone, however that happens."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise UserError(
+            "fetch_under_way", f"Another process is fetching a model into {folder}: wait for it."
+        ) from None
+    finally:
+        os.close(descriptor)
 
 
 def _check_room(part: Path, file: LocalFile) -> None:
