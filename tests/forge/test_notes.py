@@ -60,14 +60,14 @@ async def test_notes_of_others_stay_and_changes_at_the_same_time_both_get_theirs
     repo: SampleRepo, tmp_path: Path
 ) -> None:
     repo.git("notes", "--ref=cloister", "add", "-m", "mine", "HEAD")
-    made = [await changed(repo, tmp_path / f"run{n}.git", f"{n}.txt", f"receipt {n}\n") for n in range(3)]
+    made = [await changed(repo, tmp_path / f"run{n}.git", f"{n}.txt", f"receipt {n}\n") for n in range(6)]
 
     async def deliver(n: int) -> None:
         done = await PlainGit().deliver(tmp_path / f"run{n}.git", *made[n], str(repo.path))
         assert done is not None
 
     async with anyio.create_task_group() as tasks:
-        for n in range(3):
+        for n in range(6):
             tasks.start_soon(deliver, n)
     for n, (commit, _) in enumerate(made):
         assert repo.git("notes", "--ref=cloister", "show", commit) == f"receipt {n}"

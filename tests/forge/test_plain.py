@@ -184,6 +184,7 @@ async def test_another_users_repository_is_used_with_that_users_rights(
     marker = repo.path / "marker"
     repo.git("config", "filter.evil.clean", f"sh -c 'id -u >> {marker}; cat'")
     repo.write(".gitattributes", "*.md filter=evil\n")
+    repo.write("new.md", "new\n")  # one that git must look into, so that the filter is seen to run
     commit = repo.commit("Hostile")
     repo.write("README.md", "# Simple\n")  # of the same length, so that git must look inside
     marker.unlink()

@@ -19,6 +19,8 @@ from cloister.forge import _spawn
 from cloister.forge._spawn import Result, Spec, Who
 
 _OID = re.compile(r"[0-9a-f]{40}")
+NO_COMMIT = "0" * 40
+"""What git calls the commit of a ref that is not there."""
 _USERINFO = re.compile(r"(?<=://)[^/\s]*@")
 
 FETCH = (

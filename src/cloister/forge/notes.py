@@ -3,14 +3,27 @@
 import hashlib
 from pathlib import Path
 
-from cloister.core import limits
 from cloister.core.text import decode
-from cloister.forge.host_git import Checkout, in_bare, in_checkout, is_oid, must, oid
+from cloister.forge._spawn import Result
+from cloister.forge.host_git import (
+    NO_COMMIT,
+    Checkout,
+    copy_in,
+    copy_out,
+    in_bare,
+    in_checkout,
+    is_oid,
+    must,
+    oid,
+)
 
 NOTES_REF = "refs/notes/cloister"
 TRAILER = "Cloister-Receipt"
 
-_TRIES = 5
+_THEIRS = "refs/notes/cloister-theirs"
+"""In the run's own repository: the notes of the repository that gets the change."""
+
+_TRIES = 10
 """How often another writer of the notes may come first."""
 
 _NAMES = {
@@ -19,7 +32,6 @@ _NAMES = {
     "GIT_COMMITTER_NAME": "Cloister",
     "GIT_COMMITTER_EMAIL": "cloister@localhost",
 }
-_ADD = ("notes", f"--ref={NOTES_REF}", "add", "--force")
 
 
 def trailer(text: str) -> str:
@@ -32,7 +44,7 @@ async def attach(bare: Path, commit: str, text: str) -> None:
     blob = oid(
         must(await in_bare(bare, "hash-object", "-w", "--stdin", stdin=text.encode()), "keep a receipt")
     )
-    must(await in_bare(bare, *_ADD, "-C", blob, commit, env=_NAMES), "attach a receipt")
+    must(await _add(bare, NOTES_REF, blob, commit), "attach a receipt")
 
 
 async def carry(bare: Path, commit: str, checkout: Checkout) -> bool:
@@ -40,16 +52,36 @@ async def carry(bare: Path, commit: str, checkout: Checkout) -> bool:
 
     False when there is none or it could not be written: a change without its note is still delivered.
     """
-    shown = await in_bare(
-        bare, "notes", f"--ref={NOTES_REF}", "show", commit, limit_bytes=limits.OUTPUT_BYTES
-    )
-    if not shown.ok or shown.cut:
+    kept = await in_bare(bare, "notes", f"--ref={NOTES_REF}", "list", commit)
+    if not kept.ok:
         return False
-    made = await in_checkout(checkout, "hash-object", "-w", "--stdin", "--no-filters", stdin=shown.out)
-    blob = decode(made.out).strip()
-    if not made.ok or not is_oid(blob):
-        return False
+    note = oid(kept.out)
     for _ in range(_TRIES):
-        if (await in_checkout(checkout, *_ADD, "-C", blob, commit, env=_NAMES)).ok:
+        there = await in_checkout(checkout, "rev-parse", "--verify", "--quiet", NOTES_REF)
+        before = decode(there.out).strip() or NO_COMMIT
+        together = await _beside(bare, commit, note, checkout, before)
+        if together is None:
+            return False
+        # `git notes` itself would overwrite what another writer added since it looked.
+        moved = await in_checkout(
+            checkout, "update-ref", "-m", "cloister: receipt", NOTES_REF, together, before
+        )
+        if moved.ok:
             return True
     return False
+
+
+async def _beside(bare: Path, commit: str, note: str, checkout: Checkout, before: str) -> str | None:
+    """A commit of notes with all of `before` and the one of `commit`, in both repositories; nobody's ref moves."""
+    if before == NO_COMMIT:
+        await in_bare(bare, "update-ref", "-d", _THEIRS)
+    elif not is_oid(before) or not (await copy_in(checkout, before, bare, _THEIRS)).ok:
+        return None
+    if not (await _add(bare, _THEIRS, note, commit)).ok:
+        return None
+    together = oid(must(await in_bare(bare, "rev-parse", _THEIRS), "find the notes"))
+    return together if (await copy_out(bare, together, checkout)).ok else None
+
+
+async def _add(bare: Path, ref: str, blob: str, commit: str) -> Result:
+    return await in_bare(bare, "notes", f"--ref={ref}", "add", "--force", "-C", blob, commit, env=_NAMES)

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+import anyio
 from anyio import to_thread
 
 from cloister.core.errors import OutsideError, UserError
@@ -12,14 +13,13 @@ from cloister.core.text import decode, one_line
 from cloister.forge import host_git, notes
 from cloister.forge._spawn import Result, Who
 from cloister.forge.api import Base, Delivered
-from cloister.forge.host_git import Checkout, complaint, in_checkout, must, without_userinfo
+from cloister.forge.host_git import NO_COMMIT, Checkout, complaint, in_checkout, must, without_userinfo
 
 BASE_REF = "refs/cloister/base"
 """The commit a run starts from, in the run's own repository."""
 
 _SCHEMES = ("https", "http", "ssh", "git")
 _SCP_LIKE = re.compile(r"[^/\s:]+:(?!:)[^\s]*")
-_NO_COMMIT = "0" * 40
 _NAMES_TRIED = 99
 
 
@@ -29,6 +29,7 @@ class PlainGit:
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         """URLs are asked with this environment: None is our own, with whatever credentials and proxies it names."""
         self._environment = environment
+        self._notes = anyio.Lock()
 
     async def fetch(self, repo: str, ref: str | None, into: Path) -> Base:
         _check_text(repo, ref)
@@ -46,7 +47,8 @@ class PlainGit:
         if not copied.ok:
             raise _not_written(checkout, copied)
         made = await _create_branch(checkout, branch, commit)
-        return Delivered(str(checkout.top), made, await notes.carry(bare, commit, checkout))
+        async with self._notes:  # one after the other never has to try again
+            return Delivered(str(checkout.top), made, await notes.carry(bare, commit, checkout))
 
 
 def is_url(repo: str) -> bool:
@@ -251,7 +253,7 @@ async def _create_branch(checkout: Checkout, branch: str, commit: str) -> str:
     wanted = branch
     for number in range(2, _NAMES_TRIED):
         ref = f"refs/heads/{wanted}"
-        made = await in_checkout(checkout, "update-ref", "-m", "cloister: deliver", ref, commit, _NO_COMMIT)
+        made = await in_checkout(checkout, "update-ref", "-m", "cloister: deliver", ref, commit, NO_COMMIT)
         if made.ok:
             return wanted
         there = await in_checkout(checkout, "rev-parse", "--verify", "--quiet", ref)
