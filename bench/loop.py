@@ -6,7 +6,7 @@ sides, the start and the end of the shell and of its two programs, and besides:
 
 - ours: a real sandbox, the policy's decision, the audit, and every event on disk (`synchronous = FULL`) before the
   next thing is done or shown: two transactions a step. `reads` is a command that plainly changes no file; `may write`
-  is one that could, after which the files in the sandbox are looked at.
+  is one by a program that could, after which the files in the sandbox are looked at.
 - mini-swe-agent: a plain `sh` on this machine without any isolation, and its trajectory file, which is written and
   not made durable.
 
@@ -38,9 +38,10 @@ ROUNDS = int(os.environ.get("ROUNDS", "8"))
 WAIT = 0.05
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 WARM = CACHE / "cloister-tests"
-COMMAND = f"sleep {WAIT}; head -c 2000 a.txt"
-COMMANDS = {"reads": COMMAND, "may write": f"{COMMAND} #"}
-"""What is done is the same; a comment is enough for the loop not to be sure of it."""
+COMMANDS = {
+    "reads": f"sleep {WAIT}; head -c 2000 a.txt",
+    "may write": f"sleep {WAIT}; dd if=a.txt bs=2000 count=1 status=none",
+}
 MINI = "mini-swe-agent==2.4.6"
 NEEDS = ("pyyaml", "jinja2", "pydantic", "rich", "python-dotenv", "platformdirs", "requests", "tenacity")
 """What its loop imports; the providers' libraries are not needed for a scripted model."""
@@ -63,11 +64,11 @@ def mini_python() -> Path | None:
     return python
 
 
-def mini_steps(python: Path, repo: Path, scratch: Path) -> list[float]:
+def mini_steps(python: Path, repo: Path, scratch: Path, command: str) -> list[float]:
     """Overhead of each of its steps."""
     script = Path(__file__).with_name("mini_steps.py")
     done = subprocess.run(
-        [str(python), str(script), str(repo), str(scratch / "trajectory.json"), str(STEPS), COMMAND],
+        [str(python), str(script), str(repo), str(scratch / "trajectory.json"), str(STEPS), command],
         check=True,
         capture_output=True,
         text=True,
@@ -108,17 +109,21 @@ async def main() -> None:
         repo.commit("base")
         runs = {name: _run(directory, repo, name, line) for name, line in COMMANDS.items()}
         ours: dict[str, list[float]] = {name: [] for name in runs}
-        theirs: list[float] = []
+        theirs: dict[str, list[float]] = {name: [] for name in runs}
         for _ in range(ROUNDS):
             for name, new in runs.items():
                 ours[name] += await our_steps(directory, new)
-            if python is not None:
-                theirs += await anyio.to_thread.run_sync(mini_steps, python, repo.path, directory)
-    if theirs:
-        print(shown(f"loop overhead per step ({len(theirs)} steps each): mini-swe-agent", theirs))
+                if python is not None:
+                    theirs[name] += await anyio.to_thread.run_sync(
+                        mini_steps, python, repo.path, directory, COMMANDS[name]
+                    )
     for name, own in ours.items():
-        ratio = f"   ratio {statistics.median(own) / statistics.median(theirs):.2f}x" if theirs else ""
-        print(f"{shown(f'ours, {name}', own)}{ratio} (goal: at most 1x)")
+        peer = theirs[name]
+        print(f"loop overhead per step of a command that {name} ({len(own)} steps):")
+        print(f"  {shown('ours', own)}")
+        if peer:
+            print(f"  {shown('mini-swe-agent', peer)}")
+            print(f"  ratio {statistics.median(own) / statistics.median(peer):.2f}x (goal: at most 1x)")
 
 
 def _run(directory: Path, repo: SampleRepo, name: str, line: str) -> NewRun:
