@@ -9,6 +9,7 @@ from cloister.agent.ask_model import Step, ask_model
 from cloister.agent.budget import NoLedger, Purse
 from cloister.agent.budgeted import BudgetedModels
 from cloister.agent.context import request
+from cloister.agent.which_model import InCharge
 from cloister.core.budget_tree import BudgetTree
 from cloister.core.events import (
     AnyBody,
@@ -55,7 +56,8 @@ def journal(*more: AnyBody) -> MemoryJournal:
 async def step(models: Models, log: MemoryJournal) -> ModelReplied | Failure:
     purse = Purse(log, Budget(), BudgetTree(), NoLedger(), 1.0)
     asking = request(log.events, 0, ())
-    return await ask_model(BudgetedModels(models, purse), log, Step(0, 1, asking, len(log.events)))
+    names = InCharge(0).ring(log.events, models.chain("code"))
+    return await ask_model(BudgetedModels(models, purse), log, Step(0, 1, names, asking, len(log.events)))
 
 
 async def asked(chain: tuple[str, ...], log: MemoryJournal, access: Access | None = None) -> list[AnyBody]:

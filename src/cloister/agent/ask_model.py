@@ -9,7 +9,7 @@ import anyio
 import msgspec
 
 from cloister.agent.budgeted import BudgetedModels
-from cloister.agent.which_model import ring, stands_in
+from cloister.agent.which_model import stands_in
 from cloister.core import limits
 from cloister.core.errors import Bug, UserError
 from cloister.core.events import AnyBody, ModelFailed, ModelReplied, ModelSwitched, ModelText
@@ -34,6 +34,8 @@ class Step:
 
     attempt: int
     number: int
+    models: tuple[str, ...]
+    """Whom to ask: the one in charge, then those that stand in for it."""
     asking: Request
     seen: int
     """The last event that the request was made from."""
@@ -47,7 +49,7 @@ async def ask_model(models: BudgetedModels, journal: Journal, step: Step) -> Mod
     have failed is there a wait. One that failed for good is not asked again.
     """
     attempt = step.attempt
-    names = ring(journal.events, attempt, models.chain("code"))
+    names = step.models
     for tries in count(1):
         alive: list[str] = []
         patience: Failure | None = None

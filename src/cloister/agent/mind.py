@@ -8,7 +8,7 @@ from cloister.agent.context import WINDOW_TOKENS, Context, Window, request_of
 from cloister.agent.estimate import request_tokens
 from cloister.agent.planning import make_plan
 from cloister.agent.tools import TOOLS
-from cloister.agent.which_model import ring
+from cloister.agent.which_model import InCharge
 from cloister.agent.wrap_up import last_words
 from cloister.core.commands import Computer
 from cloister.core.events import Advised, ModelReplied
@@ -30,6 +30,7 @@ class Mind:
         self._attempt = attempt
         self._journal = journal
         self._models = models
+        self._in_charge = InCharge(attempt)
         self._adviser = Adviser(models, journal, attempt)
         self._computer = computer
         self._base = base
@@ -49,7 +50,7 @@ class Mind:
         return next(iter(self._ring()[1:]), None)
 
     def _ring(self) -> tuple[str, ...]:
-        return ring(self._journal.events, self._attempt, self._models.chain("code"))
+        return self._in_charge.ring(self._journal.events, self._models.chain("code"))
 
     def _current(self) -> tuple[Context, Window]:
         """The conversation up to this moment, for the window of the model in charge."""
@@ -74,7 +75,7 @@ class Mind:
             asked = await ask_model(
                 self._models,
                 self._journal,
-                Step(self._attempt, step, asking, self._journal.events[-1].seq, follow),
+                Step(self._attempt, step, self._ring(), asking, self._journal.events[-1].seq, follow),
             )
             too_long = isinstance(asked, Failure) and asked.code == "context_too_long"
             if not too_long or tries >= _TOO_LONG_TRIES:
