@@ -11,6 +11,7 @@ import anyio
 import pytest
 from msgspec.structs import replace as replace_field
 
+from cloister.core import limits
 from cloister.core.records import ToolCall
 from cloister.model.api import AssistantMessage, Message, Model, Request, ToolMessage
 from cloister.model.catalog import CATALOG, Amazon
@@ -310,6 +311,19 @@ async def test_a_reply_without_end_is_not_listened_to_forever(remote: Remote) ->
     failure = await check_failure(remote.model)
     assert (failure.code, failure.retryable) == ("bad_reply", False)
     assert failure.usage is not None
+
+
+@pytest.mark.parametrize("said", [(-5, 0, -7), (10**30, 0, 10**19), (10, 500, 5)])
+async def test_nonsense_about_what_a_reply_took_is_no_number_that_anybody_counts_with(
+    remote: Remote, said: tuple[int, int, int]
+) -> None:
+    into, cached, out = said
+    remote.server.say(
+        remote.wire.reply(Sent(text=("Ok.",), input_tokens=into, cached_tokens=cached, output_tokens=out))
+    )
+    usage = (await check_reply(remote.model)).usage
+    assert 0 <= usage.cached_tokens <= usage.input_tokens <= limits.CALL_TOKENS
+    assert 0 <= usage.output_tokens <= limits.CALL_TOKENS
 
 
 async def test_a_huge_reply_arrives_whole(remote: Remote) -> None:

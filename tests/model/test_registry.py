@@ -8,9 +8,11 @@ import pytest
 
 from cloister.core.errors import OutsideError, UserError
 from cloister.model.catalog import CATALOG, FIRST_LISTED, Amazon
+from cloister.model.providers import open_remote
 from cloister.model.registry import Access, choose, open_model
+from cloister.model.wires import Endpoint
 from cloister.settings import PROVIDER_KEYS
-from cloister.testing.model_conformance import check_reply
+from cloister.testing.model_conformance import check_failure, check_reply
 from cloister.testing.model_server import Answer, open_model_server
 from cloister.testing.model_wire import JSON, Sent
 from cloister.testing.model_wires import WIRES
@@ -70,6 +72,41 @@ def test_a_provider_without_its_key_names_the_variable() -> None:
 @pytest.mark.parametrize("name", ["gpt-x", "misty:large", ":", "script:", "script", "anthropic-x:y"])
 def test_a_name_that_means_nothing_is_refused(name: str) -> None:
     assert refused(name, keys=ALL, url=URL).code == "unknown_model"
+
+
+@pytest.mark.parametrize("key", ["sk-1\n", "sk 1", "sk-\u00e9", "sk-\x00"])
+async def test_a_key_that_no_header_carries_is_said_to_be_one_and_not_shown(key: str) -> None:
+    error = refused("mistral:m", keys={"mistral": key})
+    assert error.code == "no_key"
+    assert "MISTRAL_API_KEY" in error.message
+    assert key.strip() not in error.message
+    # Were one to get through, what the provider's client says of it is still shown without it.
+    async with open_model_server() as server, open_remote(Endpoint("mistral", "m", server.url, key)) as model:
+        failure = await check_failure(model)
+    assert "sk" not in failure.message.removeprefix("mistral:m ")
+
+
+@pytest.mark.parametrize("name", ["x?key=1", "a/../b", "..", "x#y", "x\ny", "x\x1b[31m", "n" * 301, "a\\b"])
+def test_a_name_that_would_lead_elsewhere_is_refused(name: str) -> None:
+    error = refused(f"google:{name}", keys=ALL)
+    assert error.code == "unknown_model"
+    assert error.message.isprintable()
+    assert len(error.message) < 400
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hf.co/unsloth/Qwen3-4B-GGUF:Q4_K_M",
+        "arn:aws:bedrock:us-east-1:123456789012:inference-profile/us.anthropic.claude",
+        "qwen/qwen3-4b@q4_k_m",
+        "/srv/models/My Model.gguf",
+        "ft:gpt-x:org::id",
+        "with..dots",
+    ],
+)
+def test_names_as_servers_have_them_are_taken(name: str) -> None:
+    assert chosen(f"compatible:{name}", url=URL) == f"compatible:{name}"
 
 
 @pytest.mark.parametrize("url", [None, "", "localhost:8080", "file:///etc/passwd"])

@@ -9,7 +9,7 @@ import anyio
 import msgspec
 
 from cloister.agent.budget import Payer, Permit, Purse
-from cloister.agent.estimate import request_tokens, text_tokens
+from cloister.agent.estimate import BYTES_PER_TOKEN, request_tokens, text_tokens
 from cloister.agent.tempered import Tempered
 from cloister.core.budget import Call, Spend, sentence
 from cloister.core.errors import CloisterError
@@ -72,7 +72,10 @@ class BudgetedModel:
         started = time.monotonic()
         less = msgspec.structs.replace(request, max_tokens=permit.output_tokens)
         try:
-            async with self._model.stream(less) as items, aclosing(self._listen(items, heard)) as heeded:
+            async with (
+                self._model.stream(less) as items,
+                aclosing(self._listen(items, call, heard)) as heeded,
+            ):
                 yield heeded
         finally:
             with anyio.CancelScope(shield=True):
@@ -99,7 +102,7 @@ class BudgetedModel:
         return self._purse.assumed(usage) if known is None else known
 
     async def _listen(
-        self, items: AsyncIterator[TextDelta | Reply | Failure], heard: _Heard
+        self, items: AsyncIterator[TextDelta | Reply | Failure], call: Call, heard: _Heard
     ) -> AsyncGenerator[TextDelta | Reply | Failure]:
         async for item in items:
             match item:
@@ -107,8 +110,10 @@ class BudgetedModel:
                     heard.output_tokens += text_tokens(item.text)
                     yield item
                 case Reply():
-                    cost = self._cost(item.usage) if item.cost is None else item.cost
-                    heard.reply = msgspec.structs.replace(item, cost=cost)
+                    usage = _believed(item, call)
+                    known = item.cost if usage == item.usage else None
+                    cost = self._cost(usage) if known is None else known
+                    heard.reply = msgspec.structs.replace(item, usage=usage, cost=cost)
                     yield heard.reply
                 case Failure():
                     heard.failure = item
@@ -203,6 +208,19 @@ class BudgetedModels:
 
     def _budgeted(self, model: Model, purpose: str) -> BudgetedModel:
         return BudgetedModel(model, self._models, self._purse, self._payer, purpose)
+
+
+def _believed(reply: Reply, call: Call) -> Usage:
+    """What a reply took: as its provider says, and by estimate where that says nothing, as some servers never do."""
+    said = reply.usage
+    if said.input_tokens and said.output_tokens:
+        return said
+    wrote = text_tokens(reply.text) + len(msgspec.json.encode(reply.calls)) // BYTES_PER_TOKEN
+    return msgspec.structs.replace(
+        said,
+        input_tokens=said.input_tokens or call.input_tokens,
+        output_tokens=said.output_tokens or wrote,
+    )
 
 
 async def _only(item: Failure) -> AsyncGenerator[TextDelta | Reply | Failure]:

@@ -188,4 +188,16 @@ def _arguments(sent: str | Mapping[str, object] | None) -> dict[str, object]:
 
 
 def counted(usage: RequestUsage) -> Usage:
-    return Usage(usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens)
+    """What a provider says a call took, as far as it can be: nothing negative, and the cache is part of the input."""
+    into = _count(usage.input_tokens, limits.CALL_TOKENS)
+    read = _count(usage.cache_read_tokens, into)
+    return Usage(
+        into,
+        _count(usage.output_tokens, limits.CALL_TOKENS),
+        read,
+        _count(usage.cache_write_tokens, into - read),
+    )
+
+
+def _count(said: int, most: int) -> int:
+    return max(0, min(int(said), most))

@@ -5,6 +5,7 @@ This module is imported when a model is opened and not before, because it and th
 """
 
 import logging
+import warnings
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
@@ -13,6 +14,7 @@ import anyio
 import httpx2
 import msgspec
 from anyio import to_thread
+from pydantic_ai.exceptions import UsageExtractionFailedWarning
 from pydantic_ai.messages import (
     ModelResponse,
     ModelResponseStreamEvent,
@@ -96,6 +98,8 @@ class RemoteModel:
             await self._close(stack)
 
     async def _ask(self, stack: AsyncExitStack, request: Request) -> StreamedResponse | Failure:
+        # What a provider says nonsense about is counted by estimate; nobody needs to read of it on a terminal.
+        warnings.simplefilter("ignore", UsageExtractionFailedWarning)
         settings = ModelSettings(max_tokens=request.max_tokens, cache=True)
         if CATALOG[self._endpoint.kind].wire != "bedrock":  # whose client was told when it was made
             # max_retries=0: the loop decides when to try again, and says so in the log.

@@ -1,5 +1,6 @@
 """From a model's name to a model: `PROVIDER:NAME` for every provider of the catalog, or `script:FILE`."""
 
+import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -22,6 +23,13 @@ NO_MODEL = (
     + ", ".join(dict.fromkeys(p.key_variable for p in CATALOG.values() if p.needs_key))
     + " or CLOISTER_MODEL_URL, or run `cloister model fetch` and use --model local."
 )
+
+NAME_CHARS = 300
+"""Of a model's name. Amazon's are the longest."""
+_ELSEWHERE = re.compile(r"[?#\\]|(?:^|/)\.\.?(?:/|$)")
+"""Some APIs have the name in the URL, where this would lead to another of their services."""
+_TRAVELS = re.compile(r"[!-~]*")
+"""What a header can carry of a key; a client that is given more quotes all of it in its error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +70,20 @@ def choose(name: str | None, access: Access) -> str:
         return f"{kind}:{_local_name(model)}"
     provider = CATALOG.get(kind)
     if provider is None:
-        raise UserError("unknown_model", f"There is no model {one_line(wanted)!r}: {_spellings()}")
+        raise UserError("unknown_model", f"There is no model {one_line(wanted, 200)!r}: {_spellings()}")
+    if len(model) > NAME_CHARS or not model.isprintable() or _ELSEWHERE.search(model):
+        raise UserError(
+            "unknown_model",
+            f"{one_line(wanted, 100)!r} is no name of a model: at most {NAME_CHARS} characters, none of them a line "
+            "break, ?, # or a backslash, and no part of it `..`.",
+        )
     if provider.needs_key and not access.keys.get(kind):
         raise UserError("no_key", f"{provider.title} needs a key: set {provider.key_variable}.")
+    if not _TRAVELS.fullmatch(access.keys.get(kind) or ""):
+        raise UserError(
+            "no_key",
+            f"The key in {provider.key_variable} has a space, a line break or a letter that no key has: set it again.",
+        )
     _check_url(kind, access.url_of(kind))
     return f"{kind}:{model or provider.model}"
 
