@@ -13,7 +13,7 @@ from msgspec.structs import replace as replace_field
 
 from cloister.core import limits
 from cloister.core.records import ToolCall
-from cloister.model.api import AssistantMessage, Message, Model, Request, ToolMessage
+from cloister.model.api import AssistantMessage, Message, Model, Reply, Request, ToolMessage
 from cloister.model.catalog import CATALOG, Amazon
 from cloister.model.providers import open_remote
 from cloister.model.scripted import ScriptedModel, load_script
@@ -24,6 +24,7 @@ from cloister.testing.model_conformance import (
     check_failure,
     check_leaving_early,
     check_reply,
+    items_of,
 )
 from cloister.testing.model_server import Answer, ModelServer, open_model_server
 from cloister.testing.model_wire import Sent, SentCall, Wire
@@ -321,7 +322,9 @@ async def test_nonsense_about_what_a_reply_took_is_no_number_that_anybody_counts
     remote.server.say(
         remote.wire.reply(Sent(text=("Ok.",), input_tokens=into, cached_tokens=cached, output_tokens=out))
     )
-    usage = (await check_reply(remote.model)).usage
+    *_, reply = await items_of(remote.model, REQUEST)
+    assert isinstance(reply, Reply), reply
+    usage = reply.usage
     assert 0 <= usage.cached_tokens <= usage.input_tokens <= limits.CALL_TOKENS
     assert 0 <= usage.output_tokens <= limits.CALL_TOKENS
 
