@@ -1,5 +1,6 @@
 """Every model behind the seam keeps the seam's promises: the scripted one and each provider's wire."""
 
+import gzip
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -27,7 +28,7 @@ from cloister.testing.model_conformance import (
     items_of,
 )
 from cloister.testing.model_server import Answer, ModelServer, open_model_server
-from cloister.testing.model_wire import Sent, SentCall, Wire
+from cloister.testing.model_wire import EVENT_STREAM, Sent, SentCall, Wire
 from cloister.testing.model_wires import WIRES
 
 pytestmark = pytest.mark.anyio
@@ -312,6 +313,29 @@ async def test_a_reply_without_end_is_not_listened_to_forever(remote: Remote) ->
     failure = await check_failure(remote.model)
     assert (failure.code, failure.retryable) == ("bad_reply", False)
     assert failure.usage is not None
+
+
+@pytest.mark.parametrize("status", [200, 500])
+async def test_a_line_without_end_is_not_read_forever(remote: Remote, status: int) -> None:
+    if remote.kind == "bedrock":
+        pytest.skip("bedrock has a client of its own, which bounds each frame")
+    endless = Answer(status, EVENT_STREAM, (b"data: ", *(b"x" * 40_000 for _ in range(5))), hold=True)
+    remote.server.say(endless)
+    url = remote.server.url + SUFFIX.get(remote.kind, "")
+    with anyio.fail_after(20):
+        async with open_remote(Endpoint(remote.kind, "test-model", url, KEY), 100_000) as model:
+            failure = await check_failure(model)
+    assert failure.code == "bad_reply", failure.message
+
+
+async def test_a_packed_reply_is_not_unpacked(remote: Remote) -> None:
+    if remote.kind == "bedrock":
+        pytest.skip("bedrock has a client of its own")
+    whole = remote.wire.reply(GREETING)
+    packed = gzip.compress(b"".join(whole.pieces))
+    remote.server.say(replace(whole, headers={**whole.headers, "content-encoding": "gzip"}, pieces=(packed,)))
+    assert (await check_failure(remote.model)).code in ("bad_reply", "network")
+    assert remote.server.asked[-1].headers["accept-encoding"] == "identity"
 
 
 @pytest.mark.parametrize("said", [(-5, 0, -7), (10**30, 0, 10**19), (10, 500, 5)])

@@ -193,3 +193,24 @@ async def test_leaving_early_is_fine() -> None:
         whole = CHAT.reply(Sent(text=('{"tool": "bash", ', '"command": "ls"}')))
         server.say(whole, whole, whole)
         await check_leaving_early(models.role("code"), REQUEST)
+
+
+def test_results_stay_with_their_calls_when_ids_come_again() -> None:
+    def turn(path: str) -> tuple[Message, ...]:
+        call = ToolCall("action_3", "read", {"path": path})
+        return AssistantMessage("", (call,)), ToolMessage("action_3", "read", f"This is {path}.")
+
+    asked = action_request(Request("", (UserMessage("Fix it."), *turn("a.py"), *turn("b.py")), (BASH,)))
+    said = [message.text for message in asked.messages]
+    assert said[2] == "This is a.py."
+    assert said[4] == "This is b.py."
+
+
+def test_whoever_asks_for_something_else_than_a_step_is_heard_in_their_own_words() -> None:
+    verdict = ToolSpec(
+        "verdict", "Say whether it may be handed over.", {"properties": {"approve": {}}, "required": []}
+    )
+    asked = action_request(Request("You review a change.", (UserMessage("The change: …"),), (verdict,)))
+    assert asked.system.startswith("You review a change.")
+    assert '"tool":"verdict"' in asked.system
+    assert "You repair code" not in asked.system

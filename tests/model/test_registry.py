@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 
 from cloister.core.errors import OutsideError, UserError
@@ -176,6 +177,38 @@ async def test_a_compatible_server_without_a_list_gets_a_stand_in_name(answer: A
         async with open_model("compatible", Access(None, {"compatible": "k"}, server.url)) as model:
             assert model.name == "compatible:default"
         assert server.asked[0].headers["authorization"] == "Bearer k"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(200, JSON, (b'{"data": [', *(b'{"id": "x"},' * 80_000 for _ in range(5))), hold=True),
+        Answer(200, {**JSON, "content-encoding": "gzip"}, (b"\x1f\x8b",)),
+    ],
+    ids=["endless", "packed"],
+)
+async def test_a_list_of_models_has_an_end(answer: Answer) -> None:
+    async with open_model_server() as server:
+        server.say(answer)
+        with anyio.fail_after(20), pytest.raises(OutsideError) as caught:
+            async with open_model("compatible", Access(url=server.url)):
+                pass
+    assert caught.value.code == "model_unreachable"
+
+
+@pytest.mark.parametrize("name", ["", "x\ny", "n" * 400])
+async def test_a_server_cannot_give_itself_a_name_that_nobody_can_show(name: str) -> None:
+    async with open_model_server() as server:
+        server.say(Answer(200, JSON, (msgspec.json.encode({"data": [{"id": name}]}),)))
+        async with open_model("compatible", Access(url=server.url)) as model:
+            assert model.name == "compatible:default"
+
+
+def test_a_url_with_a_password_is_refused_and_not_shown() -> None:
+    error = refused("compatible:x", url="http://ann:s3cret@localhost:8080/v1")
+    assert error.code == "no_model_url"
+    assert "s3cret" not in error.message
+    assert chosen("compatible:x", url="http://localhost:8080/@v1") == "compatible:x"
 
 
 async def test_a_compatible_server_that_is_not_there_is_named() -> None:

@@ -62,9 +62,14 @@ class BudgetedModel:
         return self._model.name
 
     @asynccontextmanager
-    async def stream(self, request: Request) -> AsyncGenerator[AsyncIterator[TextDelta | Reply | Failure]]:
+    async def stream(
+        self, request: Request, begun: Callable[[], None] | None = None
+    ) -> AsyncGenerator[AsyncIterator[TextDelta | Reply | Failure]]:
+        """As every model. `begun` is called when it is really asked: a person may have been asked for more first."""
         call = self._call(request)
         permit = await self._purse.permit(self._payer, call)
+        if begun is not None:
+            begun()
         if not isinstance(permit, Permit):
             yield _only(Failure("budget", sentence(permit)))
             return

@@ -11,6 +11,7 @@ from cloister.agent.tools import TOOLS
 from cloister.agent.which_model import ring
 from cloister.agent.wrap_up import last_words
 from cloister.core.commands import Computer
+from cloister.core.errors import UserError
 from cloister.core.events import Advised, ModelReplied
 from cloister.core.journal import Journal
 from cloister.model.api import Failure
@@ -36,8 +37,8 @@ class Mind:
         self._context: Context | None = None
         self._tokens = 0
         """The window that `_context` was made for."""
-        self._cap: int | None = None
-        """A window that is smaller than the model's data says: it was told so."""
+        self._caps: dict[str, int] = {}
+        """Windows that are smaller than the models' data says: they said so."""
 
     @property
     def model(self) -> str:
@@ -51,10 +52,20 @@ class Mind:
     def _ring(self) -> tuple[str, ...]:
         return ring(self._journal.events, self._attempt, self._models.chain("code"))
 
+    def _able(self) -> tuple[str, int | None]:
+        """The one in charge, or who stands in for it where settings no longer have it; and its window, if known."""
+        for name in self._ring():
+            try:
+                return name, self._models.window(name)
+            except UserError:
+                continue
+        return self.model, None
+
     def _current(self) -> tuple[Context, Window]:
         """The conversation up to this moment, for the window of the model in charge."""
-        tokens = self._models.window(self.model) or WINDOW_TOKENS
-        tokens = tokens if self._cap is None else min(tokens, self._cap)
+        name, known = self._able()
+        most = known or WINDOW_TOKENS
+        tokens = min(most, self._caps.get(name, most))
         window = Window.of(tokens, _SPECS)
         if self._context is None or tokens != self._tokens:
             self._context = Context(self._attempt, window)
@@ -79,7 +90,7 @@ class Mind:
             too_long = isinstance(asked, Failure) and asked.code == "context_too_long"
             if not too_long or tries >= _TOO_LONG_TRIES:
                 return asked
-            self._cap = int(min(self._tokens, request_tokens(asking)) * _TOO_LONG_SHARE)
+            self._caps[self._able()[0]] = int(min(self._tokens, request_tokens(asking)) * _TOO_LONG_SHARE)
 
     async def _plan(self) -> None:
         """Have a plan made, if somebody is named for that; once for an attempt."""
@@ -106,4 +117,4 @@ class Mind:
     async def last_words(self, reason: str, seconds: float) -> str:
         """What the model says is left, within what is kept back; empty when it says nothing."""
         context, _ = self._current()
-        return await last_words(self._models, self.model, context, _SPECS, reason, seconds)
+        return await last_words(self._models, self._able()[0], context, _SPECS, reason, seconds)

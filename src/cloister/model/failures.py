@@ -8,6 +8,7 @@ from pydantic_ai import exceptions as wire
 
 from cloister.core.text import one_line
 from cloister.model.api import Failure, FailureCode
+from cloister.model.bodies import EndlessBody
 from cloister.model.error_bodies import as_data, kind_told, sentence, wait_told
 from cloister.model.retry import RETRYABLE
 
@@ -26,6 +27,7 @@ _MAPPED: tuple[tuple[type[Exception], FailureCode, str], ...] = (
     (wire.ModelTimeoutError, "network", "did not answer in time"),
     (wire.ModelConnectionError, "network", "cannot be reached, or the connection broke"),
     (wire.ContentFilterError, "refused", "refused to answer"),
+    (EndlessBody, "bad_reply", "would not stop, or packed its reply although it was asked not to"),
     (wire.ModelAPIError, "bad_reply", "sent a reply that breaks off or cannot be read"),
     (wire.UnexpectedModelBehavior, "bad_reply", "sent a reply that cannot be used"),
     (wire.UserError, "bad_request", "cannot be asked this"),

@@ -34,8 +34,9 @@ from pydantic_ai.settings import ModelSettings
 from cloister.core import limits
 from cloister.core.errors import OutsideError
 from cloister.model.api import Failure, FailureCode, Model, Reply, Request, TextDelta
+from cloister.model.bodies import BODY_BYTES, EndlessBody, bound
 from cloister.model.calls import tidy
-from cloister.model.catalog import CATALOG, FIRST_LISTED
+from cloister.model.catalog import CATALOG, FIRST_LISTED, NAME_CHARS
 from cloister.model.failures import Origin, failure_from
 from cloister.model.messages import calls_of, counted, parameters, to_opaque, to_wire, unfenced
 from cloister.model.schema import problem
@@ -50,13 +51,16 @@ CLOSE_SECONDS = 5.0
 ENDLESS_CHARS = 8 * limits.REPLY_BYTES
 """Nobody listens to more of a reply than this, thoughts and arguments included."""
 LIST_SECONDS = 10.0
+LIST_BYTES = 4_194_304
 _MADE: frozenset[FailureCode] = frozenset({"refused", "network", "bad_reply"})
 """Failures in the middle of a reply that say nothing against the model having worked on it."""
 
 
 @asynccontextmanager
-async def open_remote(endpoint: Endpoint) -> AsyncGenerator[Model]:
+async def open_remote(endpoint: Endpoint, most_bytes: int = BODY_BYTES) -> AsyncGenerator[Model]:
     """A model that somebody serves. Its name `FIRST_LISTED` is the first that the server lists.
+
+    Of one answer it reads `most_bytes` at most; where the SDK has a client of its own, as much as that lets through.
 
     Raises `OutsideError` (`model_unreachable`) when the server must be asked for that and does not answer, and
     `UserError` (`no_extra`, `no_region`).
@@ -69,15 +73,19 @@ async def open_remote(endpoint: Endpoint) -> AsyncGenerator[Model]:
     ) as http:
         # Importing an SDK takes a second or more; other runs must not stand still for it.
         wire = await to_thread.run_sync(build, endpoint, http)
-        yield RemoteModel(endpoint, wire, http)
+        http.headers["accept-encoding"] = "identity"
+        yield RemoteModel(endpoint, wire, http, most_bytes)
 
 
 class RemoteModel:
     """A `Model` served by somebody else."""
 
-    def __init__(self, endpoint: Endpoint, wire: WireModel, http: httpx2.AsyncClient) -> None:
+    def __init__(
+        self, endpoint: Endpoint, wire: WireModel, http: httpx2.AsyncClient, most_bytes: int
+    ) -> None:
         self._endpoint = endpoint
         self._wire = wire
+        self._most_bytes = most_bytes
         self._answered: dict[int, httpx2.Response] = {}
         """The HTTP response to the request that a task is making, by the task's id."""
         http.event_hooks["response"].append(self._note_response)
@@ -123,6 +131,7 @@ class RemoteModel:
 
     async def _note_response(self, response: httpx2.Response) -> None:
         self._answered[anyio.get_current_task().id] = response
+        bound(response, self._most_bytes)
 
     async def _items(
         self, opened: StreamedResponse | Failure, schema: dict[str, object] | None
@@ -239,12 +248,17 @@ class _Listing(msgspec.Struct, frozen=True):
 
 async def _first_listed(url: str, key: str | None) -> str:
     """What the server calls its first model; `default` when it keeps no list."""
-    headers = {"authorization": f"Bearer {key}"} if key else {}
+    headers = {"accept-encoding": "identity", **({"authorization": f"Bearer {key}"} if key else {})}
     try:
-        async with httpx2.AsyncClient(timeout=LIST_SECONDS) as client:
-            answer = await client.get(url.rstrip("/") + "/models", headers=headers)
-        listed = msgspec.json.decode(answer.content, type=_Listing).data if answer.is_success else ()
-    except (httpx2.HTTPError, httpx2.InvalidURL):
+        with anyio.fail_after(LIST_SECONDS):
+            async with (
+                httpx2.AsyncClient(timeout=LIST_SECONDS) as client,
+                client.stream("GET", url.rstrip("/") + "/models", headers=headers) as answer,
+            ):
+                bound(answer, LIST_BYTES)
+                body = await answer.aread()
+        listed = msgspec.json.decode(body, type=_Listing).data if answer.is_success else ()
+    except (httpx2.HTTPError, httpx2.InvalidURL, EndlessBody, TimeoutError):
         raise OutsideError(
             "model_unreachable",
             f"No model server answers at {url}: start it, or correct its URL in the settings.",
@@ -252,4 +266,5 @@ async def _first_listed(url: str, key: str | None) -> str:
         ) from None
     except msgspec.MsgspecError:
         listed = ()
-    return listed[0].id if listed else FIRST_LISTED
+    first = listed[0].id if listed else FIRST_LISTED
+    return first if first.isprintable() and 0 < len(first) <= NAME_CHARS else FIRST_LISTED

@@ -12,7 +12,7 @@ from cloister.core.errors import UserError
 from cloister.core.routes import ModelRoutes
 from cloister.core.text import one_line
 from cloister.model.api import Model
-from cloister.model.catalog import CATALOG, COMPATIBLE, LOCAL, SCRIPT, Amazon
+from cloister.model.catalog import CATALOG, COMPATIBLE, LOCAL, NAME_CHARS, SCRIPT, Amazon
 from cloister.model.json_actions import JsonActions
 from cloister.model.local import LocalHost, LocalModel
 from cloister.model.local_files import FILES, is_path
@@ -24,8 +24,6 @@ NO_MODEL = (
     + " or CLOISTER_MODEL_URL, or run `cloister model fetch` and use --model local."
 )
 
-NAME_CHARS = 300
-"""Of a model's name. Amazon's are the longest."""
 _ELSEWHERE = re.compile(r"[?#\\]|(?:^|/)\.\.?(?:/|$)")
 """Some APIs have the name in the URL, where this would lead to another of their services."""
 _TRAVELS = re.compile(r"[!-~]*")
@@ -143,6 +141,12 @@ def _check_url(kind: str, url: str | None) -> None:
         )
     if url and not url.startswith(("http://", "https://")):
         raise UserError("no_model_url", f"The URL of {kind} must begin with http:// or https://.")
+    if url and "@" in url.split("//", 1)[1].split("/", 1)[0]:
+        raise UserError(
+            "no_model_url",
+            f"The URL of {kind} holds a name or a password, which would be shown with its failures: leave it out and "
+            f"set {CATALOG[kind].key_variable}.",
+        )
 
 
 def _local_name(model: str) -> str:

@@ -159,10 +159,16 @@ class _Models:
         return _Models(self._access, Job(self._job.repo, full, self._job.kind), self._shelf)
 
     def window(self, name: str) -> int | None:
-        return window(choose(name, self._access), self._access.routes.entry)
+        return window(self._really(name), self._access.routes.entry)
 
     def cost(self, name: str, usage: Usage) -> float | None:
-        return cost(choose(name, self._access), usage, self._access.routes.entry)
+        return cost(self._really(name), usage, self._access.routes.entry)
+
+    def _really(self, name: str) -> str:
+        """The full name; of a model that its server was to name, what that called it, once it was asked."""
+        full = choose(name, self._access)
+        opened = self._shelf.opened(full)
+        return full if opened is None or full in self._access.routes.entry else opened.name
 
     async def open(self, name: str) -> Model:
         return await self._shelf.open(name)
