@@ -11,7 +11,7 @@ import msgspec
 from cloister.agent.budget import Payer, Permit, Purse
 from cloister.agent.estimate import BYTES_PER_TOKEN, request_tokens, text_tokens
 from cloister.agent.tempered import Tempered
-from cloister.core.budget import Call, Spend, sentence
+from cloister.core.budget import Call, Over, Spend, sentence
 from cloister.core.errors import CloisterError
 from cloister.core.events import ModelReplied, ModelSpent
 from cloister.core.records import Budget, Usage
@@ -201,6 +201,16 @@ class BudgetedModels:
 
     async def ask_for_time(self, spent: float, limit: float) -> bool:
         return await self._purse.ask_for_time(self._payer, spent, limit)
+
+    def time_above(self) -> Over | None:
+        """The level above the run that runs out of time first, as far as is known."""
+        return self._purse.time_above()
+
+    def watch_time(self, tell: Callable[[], None]) -> None:
+        self._purse.watch_time(tell)
+
+    async def ask_for_time_above(self, over: Over) -> bool:
+        return await self._purse.ask_for_time_above(self._payer, over)
 
     def window(self, name: str) -> int | None:
         return self._models.window(name)
