@@ -22,6 +22,15 @@ pytestmark = pytest.mark.anyio
 
 ALL = dict.fromkeys(CATALOG, "k")
 URL = "http://localhost:8080/v1"
+NOWHERE = (
+    "http://[x",
+    "http://a:99999999/v1",
+    "http://a b/",
+    "http://",
+    "http:///v1",
+    "http://a\x00",
+    "http://a:x",
+)
 
 
 def chosen(
@@ -110,7 +119,7 @@ def test_names_as_servers_have_them_are_taken(name: str) -> None:
     assert chosen(f"compatible:{name}", url=URL) == f"compatible:{name}"
 
 
-@pytest.mark.parametrize("url", [None, "", "localhost:8080", "file:///etc/passwd"])
+@pytest.mark.parametrize("url", [None, "", "localhost:8080", "file:///etc/passwd", *NOWHERE])
 def test_a_compatible_model_needs_the_url_of_a_server(url: str | None) -> None:
     assert refused("compatible:x", url=url).code == "no_model_url"
 

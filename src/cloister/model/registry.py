@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from anyio import to_thread
 
@@ -18,6 +19,7 @@ from cloister.model.local import LocalHost, LocalModel
 from cloister.model.local_files import FILES, is_path
 from cloister.model.scripted import ScriptedModel, load_script
 
+_EXAMPLE = "http://localhost:8080/v1"
 NO_MODEL = (
     "No model is configured: set "
     + ", ".join(dict.fromkeys(p.key_variable for p in CATALOG.values() if p.needs_key))
@@ -136,17 +138,33 @@ def _check_url(kind: str, url: str | None) -> None:
     if not url and kind == COMPATIBLE:
         raise UserError(
             "no_model_url",
-            f"{COMPATIBLE}:NAME needs a server: set CLOISTER_MODEL_URL to its base URL, e.g. http://localhost:8080/v1 "
+            f"{COMPATIBLE}:NAME needs a server: set CLOISTER_MODEL_URL to its base URL, e.g. {_EXAMPLE} "
             f"(and {CATALOG[kind].key_variable} if it wants a key).",
         )
     if url and not url.startswith(("http://", "https://")):
         raise UserError("no_model_url", f"The URL of {kind} must begin with http:// or https://.")
-    if url and "@" in url.split("//", 1)[1].split("/", 1)[0]:
+    host = _host(url) if url else None
+    if url and host is None:
+        raise UserError(
+            "no_model_url",
+            f"The URL of {kind} leads nowhere: write it as http://HOST:PORT/PATH, e.g. {_EXAMPLE}.",
+        )
+    if host is not None and "@" in host:
         raise UserError(
             "no_model_url",
             f"The URL of {kind} holds a name or a password, which would be shown with its failures: leave it out and "
             f"set {CATALOG[kind].key_variable}.",
         )
+
+
+def _host(url: str) -> str | None:
+    """Where a URL leads, with the name and the password in it; None when that is nowhere."""
+    try:
+        parts = urlsplit(url)
+        there = bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none, a bracket that is not closed
+        return None
+    return parts.netloc if there and url.isprintable() and " " not in url else None
 
 
 def _local_name(model: str) -> str:

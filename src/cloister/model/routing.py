@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import get_args
 
 import anyio
 import msgspec
@@ -75,6 +76,20 @@ def chosen(access: Access, role: Role, job: Job) -> tuple[str, ...]:
     if not names:
         raise next(iter(unusable.values()))
     return names
+
+
+def check_roles(access: Access, job: Job) -> None:
+    """Whether somebody can be asked for every role that the settings name; what one lacks is said before a run begins.
+
+    Raises as `choose`.
+    """
+    for role in get_args(Role):
+        try:
+            chosen(access, role, job)
+        except UserError as error:
+            if role == "code":
+                raise
+            raise UserError(error.code, f"For the role {role}: {error.message}") from None
 
 
 def skipped(access: Access, role: Role, job: Job) -> dict[str, str]:
