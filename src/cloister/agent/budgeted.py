@@ -10,6 +10,7 @@ import msgspec
 
 from cloister.agent.budget import Payer, Permit, Purse
 from cloister.agent.estimate import BYTES_PER_TOKEN, request_tokens, text_tokens
+from cloister.agent.lost_call import LOST
 from cloister.agent.tempered import Tempered
 from cloister.core.budget import Call, Over, Spend, sentence
 from cloister.core.errors import CloisterError
@@ -188,6 +189,13 @@ class BudgetedModels:
     def for_programs_inside(self) -> BudgetedModel:
         """For what is not the loop: its calls are no steps, and cost like any other."""
         return self._budgeted(self._models.role("code"), INSIDE)
+
+    async def count_lost(self, name: str, usage: Usage) -> None:
+        """Record what a call of a step took, by estimate, in which the owner before this one died."""
+        known = self._models.cost(name, usage)
+        cost = self._purse.assumed(usage) if known is None else known
+        spent = ModelSpent(self._payer.attempt, LOST, name, usage, 0.0, cost, estimated=True)
+        await self._purse.journal.append(spent)
 
     def spent(self, attempt: int | None, *, held: bool = True) -> Spend:
         """What an attempt has spent, or the run beside its attempts, with what is `held` for calls under way."""

@@ -6,15 +6,18 @@ from cloister.agent.condense import condense
 from cloister.agent.consult import Adviser
 from cloister.agent.context import WINDOW_TOKENS, Context, Window, request_of
 from cloister.agent.estimate import request_tokens
+from cloister.agent.lost_call import call_was_lost
 from cloister.agent.planning import make_plan
 from cloister.agent.tools import TOOLS
 from cloister.agent.which_model import ring
 from cloister.agent.wrap_up import last_words
+from cloister.core.budget import LEAST_OUTPUT_TOKENS
 from cloister.core.commands import Computer
 from cloister.core.errors import UserError
 from cloister.core.events import Advised, ModelReplied
 from cloister.core.journal import Journal
-from cloister.model.api import Failure
+from cloister.core.records import Usage
+from cloister.model.api import Failure, Request
 
 _SPECS = tuple(tool.spec for tool in TOOLS.values())
 _TOO_LONG_TRIES = 3
@@ -37,6 +40,8 @@ class Mind:
         self._context: Context | None = None
         self._tokens = 0
         """The window that `_context` was made for."""
+        self._looked = False
+        """Whether it was asked what the owner before this one left unpaid."""
         self._caps: dict[str, int] = {}
         """Windows that are smaller than the models' data says: they said so."""
 
@@ -82,6 +87,9 @@ class Mind:
             tries += 1
             context = await self._fitting()
             asking = request_of(context, _SPECS, self._tokens)
+            if tries == 1 and not self._looked:
+                self._looked = True
+                await self._pay_for_lost(asking)
             asked = await ask_model(
                 self._models,
                 self._journal,
@@ -91,6 +99,11 @@ class Mind:
             if not too_long or tries >= _TOO_LONG_TRIES:
                 return asked
             self._caps[self._able()[0]] = int(min(self._tokens, request_tokens(asking)) * _TOO_LONG_SHARE)
+
+    async def _pay_for_lost(self, asking: Request) -> None:
+        """Count what a call took in which an owner died: who crashes again and again must not spend for nothing."""
+        if call_was_lost(self._journal.events, self._attempt):
+            await self._models.count_lost(self._able()[0], Usage(request_tokens(asking), LEAST_OUTPUT_TOKENS))
 
     async def _plan(self) -> None:
         """Have a plan made, if somebody is named for that; once for an attempt."""
