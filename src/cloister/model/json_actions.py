@@ -62,6 +62,8 @@ class JsonActions:
         self._window = window
         self._only = only
         """The tools it is offered; None offers all."""
+        self._failed = False
+        """Whether what it wrote last was no action: asked in the same way, it would write the same again."""
 
     @property
     def name(self) -> str:
@@ -77,33 +79,34 @@ class JsonActions:
             some = tuple(tool for tool in request.tools if tool.name in self._only)
             request = msgspec.structs.replace(request, tools=some or request.tools)
         async with (
-            self._behind.stream(action_request(request, self._window)) as items,
-            aclosing(_actions(items, len(request.messages))) as actions,
+            self._behind.stream(action_request(request, self._window, self._failed)) as items,
+            aclosing(self._actions(items, len(request.messages))) as actions,
         ):
             yield actions
 
+    async def _actions(
+        self, items: AsyncIterator[TextDelta | Reply | Failure], turn: int
+    ) -> AsyncGenerator[TextDelta | Reply | Failure]:
+        """The object that comes is an action; nobody wants to watch it being written."""
+        async for item in items:
+            match item:
+                case Reply():
+                    self._failed = False
+                    fields = msgspec.json.decode(item.text, type=dict[str, object])
+                    call = ToolCall(f"action_{turn}", str(fields.pop("tool")), _bared(fields))
+                    yield msgspec.structs.replace(item, text="", calls=(call,), stop="tools", opaque=None)
+                case Failure():
+                    self._failed = item.code == "bad_reply"
+                    yield item
+                case TextDelta():
+                    pass
 
-async def _actions(
-    items: AsyncIterator[TextDelta | Reply | Failure], turn: int
-) -> AsyncGenerator[TextDelta | Reply | Failure]:
-    """The object that comes is an action; nobody wants to watch it being written."""
-    async for item in items:
-        match item:
-            case Reply():
-                fields = msgspec.json.decode(item.text, type=dict[str, object])
-                call = ToolCall(f"action_{turn}", str(fields.pop("tool")), _bared(fields))
-                yield msgspec.structs.replace(item, text="", calls=(call,), stop="tools", opaque=None)
-            case Failure():
-                yield item
-            case TextDelta():
-                pass
 
-
-def action_request(request: Request, window: int | None = None) -> Request:
+def action_request(request: Request, window: int | None = None, failed: bool = False) -> Request:
     """The same request, as such a model understands it, within its window of tokens. Pure."""
     tools = sorted(request.tools, key=lambda tool: _place(tool.name))
     lines = "\n".join(f"{_example(tool)}  {_first_sentence(tool.description)}" for tool in tools)
-    restless = _repeats(request.messages)
+    restless = failed or _repeats(request.messages)
     return Request(
         system=_system(request, lines),
         messages=tuple(_within(_conversation(request.messages), window)),
