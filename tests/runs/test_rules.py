@@ -239,7 +239,7 @@ async def test_tiers_and_models_that_are_not_allowed_are_refused_with_the_rule(p
 
 
 async def test_a_model_that_its_server_names_is_refused_by_that_name(place: Place) -> None:
-    place.organisation.write_text('deny = ["model:ollama:forbidden*"]')
+    place.organisation.write_text('[[rule]]\naction = "model:ollama:forbidden*"\neffect = "deny"')
     async with open_model_server() as server:
         server.say(json_answer(200, {"data": [{"id": "forbidden:70b"}]}))
         access = Access("ollama", routes=ModelRoutes(url={"ollama": server.url}))
