@@ -315,6 +315,25 @@ async def test_a_reply_without_end_is_not_listened_to_forever(remote: Remote) ->
     assert failure.usage is not None
 
 
+async def test_a_character_that_was_cut_in_two_is_put_together_and_half_a_one_is_no_failure(
+    remote: Remote,
+) -> None:
+    if remote.kind in ("bedrock", "mistral"):
+        pytest.skip(f"{remote.kind}'s own client reads no half characters")
+    call = SentCall("call_1", "bash", ('{"command": "echo HIGH"}',))
+    whole = remote.wire.reply(
+        Sent(text=("It is HIGH", "LOW. HIGH", " And LOW"), calls=(call,), ending="tools")
+    )
+    halves = [piece.replace(b"HIGH", rb"\ud83d").replace(b"LOW", rb"\ude00") for piece in whole.pieces]
+    remote.server.say(replace(whole, pieces=tuple(halves)))
+    reply = await check_reply(remote.model)
+    assert reply.text == "It is \U0001f600. \ufffd And \ufffd"
+    assert len(reply.calls) == 1
+    said = AssistantMessage(reply.text, reply.calls, reply.opaque)
+    remote.server.say(remote.wire.reply(Sent(text=("Ok.",))))
+    await check_reply(remote.model, conversation(said, ToolMessage("call_1", "bash", "done")))
+
+
 @pytest.mark.parametrize("status", [200, 500])
 async def test_a_line_without_end_is_not_read_forever(remote: Remote, status: int) -> None:
     if remote.kind == "bedrock":

@@ -116,3 +116,5 @@ def test_a_role_that_nobody_can_have_here_is_said_before_a_run_begins() -> None:
         check_roles(Access(routes=routes), Job("repo"))
     assert (caught.value.code, "review" in caught.value.message) == ("no_key", True)
     check_roles(Access(keys={"openai": "k"}, routes=routes), Job("repo"))
+    with pytest.raises(UserError, match=r"^There is no model"):
+        check_roles(Access(), Job("repo", "nonsense"))

@@ -33,6 +33,7 @@ from pydantic_ai.settings import ModelSettings
 
 from cloister.core import limits
 from cloister.core.errors import OutsideError
+from cloister.core.text import whole
 from cloister.model.api import Failure, FailureCode, Model, Reply, Request, TextDelta
 from cloister.model.bodies import BODY_BYTES, EndlessBody, bound
 from cloister.model.calls import tidy
@@ -139,7 +140,7 @@ class RemoteModel:
         if isinstance(opened, Failure):
             yield opened
             return
-        text, size = "", 0
+        text, size, half = "", 0, ""
         events = aiter(opened)
         while True:
             try:
@@ -154,11 +155,13 @@ class RemoteModel:
                 endless = f"{self.name} would not stop: its reply has more than {ENDLESS_CHARS:,} characters."
                 yield _begun(Failure("bad_reply", endless), opened, text)
                 return
-            if piece := _text_of(event):
+            # Servers that count as JavaScript does may cut a character in two.
+            piece, half = _without_half(half + _text_of(event))
+            if piece:
                 text += piece
                 yield TextDelta(piece)
         try:
-            ended = self._ended(tidy(opened.get()), text)
+            ended = self._ended(tidy(opened.get()), text + whole(half))
             if schema is not None and isinstance(ended, Reply):
                 ended = self._as_asked(ended, schema)
         except Exception as error:  # as in `_ask`
@@ -219,6 +222,12 @@ def _text_of(event: ModelResponseStreamEvent) -> str:
             return text
         case _:
             return ""
+
+
+def _without_half(text: str) -> tuple[str, str]:
+    """Its whole characters, and the first half of one that it may end with."""
+    half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
+    return whole(text.removesuffix(half) if half else text), half
 
 
 def _size_of(event: ModelResponseStreamEvent) -> int:

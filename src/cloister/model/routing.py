@@ -83,12 +83,11 @@ def check_roles(access: Access, job: Job) -> None:
 
     Raises as `choose`.
     """
+    chosen(access, "code", job)
     for role in get_args(Role):
         try:
             chosen(access, role, job)
         except UserError as error:
-            if role == "code":
-                raise
             raise UserError(error.code, f"For the role {role}: {error.message}") from None
 
 
