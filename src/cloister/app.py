@@ -44,7 +44,7 @@ from cloister.model.catalog import Amazon
 from cloister.model.local import LocalHost, open_local_host
 from cloister.model.local_files import Shelf
 from cloister.model.registry import Access
-from cloister.model.routing import Job, chosen, open_models, skipped
+from cloister.model.routing import Job, check_roles, chosen, open_models, skipped
 from cloister.policy.api import Policy
 from cloister.policy.lines import lines
 from cloister.policy.read import layer
@@ -105,7 +105,9 @@ class App:
         """Admit a run; it is durable and on its way when this returns. The flag: made now or known by key."""
         if problem := check_new_run(new):
             raise UserError("bad_run", problem)
-        models = chosen(model_access(self.settings), "code", _job(new))
+        access = model_access(self.settings)
+        check_roles(access, _job(new))
+        models = chosen(access, "code", _job(new))
         self.workshop.templates.recipe(new.template)
         above = await to_thread.run_sync(rule_files(self.settings).above, new.repo)
         check_role(above, new, role)

@@ -12,7 +12,7 @@ import msgspec
 from cloister.core.budget_tree import BudgetTree
 from cloister.core.errors import UserError
 from cloister.core.records import Budget, CredentialEntry, DoorBounds, Patience, PoolWish, Quota, check_budget
-from cloister.core.routes import ModelRoutes
+from cloister.core.routes import ModelRoutes, check_routes
 
 Secret = str
 
@@ -164,7 +164,7 @@ def _out_of_range(found: FileSettings) -> str | None:
         return f"concurrent_runs is from 1 to 64, not {found.concurrent_runs}."
     if not 0 <= found.ask_seconds <= 86_400:
         return f"ask_seconds is from 0 to 86400, not {found.ask_seconds}."
-    return check_budget(found.budget)
+    return check_budget(found.budget) or check_routes(found.models, PROVIDER_KEYS, ("local", "script"))
 
 
 def read_settings(env: Mapping[str, str] | None = None, data_dir: Path | None = None) -> Settings:
@@ -176,11 +176,12 @@ def read_settings(env: Mapping[str, str] | None = None, data_dir: Path | None = 
     settings = _read_file(config, required=named is not None)
     url = env.get("CLOISTER_MODEL_URL") or settings.model_url
     model = env.get("CLOISTER_MODEL") or settings.model
-    keys = {name: env[var] for name, var in PROVIDER_KEYS.items() if env.get(var)}
+    # A key that was read from a file often ends with the line.
+    keys = {name: key for name, var in PROVIDER_KEYS.items() if (key := env.get(var, "").strip())}
     if url is None and (other := env.get("OPENAI_BASE_URL")):
         # The variables of OpenAI's own client, which people point at servers of their own.
         url = other
-        keys.setdefault("compatible", env.get("OPENAI_API_KEY", ""))
+        keys.setdefault("compatible", keys.get("openai", ""))
     collector = env.get("OTEL_EXPORTER_OTLP_ENDPOINT") or settings.otlp_endpoint
     return Settings(
         data_dir=data,
@@ -191,7 +192,7 @@ def read_settings(env: Mapping[str, str] | None = None, data_dir: Path | None = 
         home=env.get("HOME", "/root"),
         user=env.get("SUDO_USER") or env.get("USER") or "root",
         variables=_variables(settings, env),
-        amazon={name: env[variable] for variable, name in _AMAZON.items() if env.get(variable)},
+        amazon={name: value for var, name in _AMAZON.items() if (value := env.get(var, "").strip())},
         otlp_headers=_headers(env.get("OTEL_EXPORTER_OTLP_HEADERS", "")),
     )
 

@@ -24,7 +24,7 @@ from cloister.core.events import (
     RunAdmitted,
     TurnEnded,
 )
-from cloister.core.records import Budget, NewRun, Patience, Usage
+from cloister.core.records import Budget, NewRun, Patience, ToolCall, Usage
 from cloister.core.routes import ModelEntry, ModelRoutes
 from cloister.model.api import Failure, Reply, Request, TextDelta, UserMessage
 from cloister.model.registry import Access
@@ -318,6 +318,27 @@ async def test_a_reply_that_breaks_off_is_paid_and_a_call_that_was_turned_away_i
     spent = [b.usage for b in journal.bodies if isinstance(b, ModelSpent)]
     assert [usage.output_tokens > 100 for usage in spent] == [True, True, False]
     assert [usage.input_tokens for usage in spent] == [900, request_tokens(ASKING), 70]
+
+
+async def test_a_reply_whose_provider_does_not_say_what_it_took_is_paid_by_estimate() -> None:
+    calls = (ToolCall("c1", "write", {"content": "word " * 400}),)
+    model = SayingModel(
+        (Reply("word " * 100, calls, Usage(), cost=0.0),),
+        (Reply("Yes.", (), Usage(70, 0)),),
+        (Reply("Yes.", (), Usage(70, 7), cost=0.5),),
+    )
+    journal = _journal()
+    tree = BudgetTree(unpriced=1_000_000.0)  # a dollar for each token
+    models = BudgetedModels(SoleModel(model), Purse(journal, Budget(), tree, NoLedger(), 1.0))
+    for _ in range(3):
+        async with models.role("judge").stream(ASKING) as items:
+            assert [type(item) async for item in items][-1] is Reply
+    silent, half, whole = [body for body in journal.bodies if isinstance(body, ModelSpent)]
+    assert silent.usage.input_tokens == request_tokens(ASKING)
+    assert silent.usage.output_tokens > 500
+    assert silent.cost == float(silent.usage.total)
+    assert (half.usage.input_tokens, half.usage.output_tokens > 0) == (70, True)
+    assert (whole.usage, whole.cost) == (Usage(70, 7), 0.5)
 
 
 async def test_a_model_that_always_breaks_off_cannot_spend_more_than_there_is(bench: LoopBench) -> None:

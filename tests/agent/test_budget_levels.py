@@ -125,6 +125,28 @@ async def test_a_level_above_the_run_ends_the_work_in_order(
     assert ask.approver == "admin", "a limit that was set for people is not theirs to raise"
 
 
+@pytest.mark.parametrize("step", [0, 1], ids=["in the first turn", "later"])
+@pytest.mark.parametrize("slow", ["a command", "a model"])
+async def test_the_time_of_a_level_above_ends_also_while_something_runs(
+    bench: LoopBench, slow: str, step: int
+) -> None:
+    bench.tree = BudgetTree()
+    bench.ledger = OneLevel(bench, "project", Limits(seconds=2.0))
+    quick = '[[reply]]\ncalls = [{ tool = "bash", command = "echo note >> notes.txt" }]\n'
+    command = '[[reply]]\ncalls = [{ tool = "bash", command = "echo more >> notes.txt; sleep 50" }]\n'
+    words = f'[[reply]]\nsay = "{"word " * 2_000}"\n'
+    last = words if slow == "a model" else command
+    ended = await bench.work(f"pace_seconds = 0.5\n{quick * step}{last}")
+    assert ended.outcome == "budget"
+    assert ended.reason.startswith("The budget of project theirs of 2 seconds is spent."), ended.reason
+    took = bench.journal.events[-1].at - bench.journal.events[0].at
+    assert took < 12, "nor do the last words go on for long"
+    if slow == "a command":
+        assert ended.commit != bench.base, "what was done is kept"
+    [spent] = [b for b in bench.journal.bodies if isinstance(b, BudgetSpent)]
+    assert (spent.level, spent.what) == ("project", "seconds")
+
+
 @pytest.mark.parametrize(("level", "what"), INNER)
 async def test_the_runs_own_budget_and_an_attempts_share_end_the_work_in_order(
     bench: LoopBench, level: Level, what: Resource

@@ -84,6 +84,17 @@ async def test_the_log_of_a_turn_is_reply_decision_result_checks_save_point(benc
     ]
 
 
+async def test_arguments_that_broke_off_are_answered_with_what_to_do(bench: LoopBench) -> None:
+    cut = """[[reply]]
+calls = [{ tool = "write", _invalid = '{"path": "long.py", "content": "one two thr' }]
+
+[[reply]]
+expect = "no whole JSON object; they end with .*one two thr.* in several calls"
+"""
+    ended = await bench.work(cut + FIX.replace("[[reply]]", "", 1))
+    assert ended.outcome == "green", ended.reason
+
+
 async def test_finish_with_red_checks_is_answered_with_the_diagnosis(bench: LoopBench) -> None:
     ended = await bench.work(
         """

@@ -1,5 +1,6 @@
 """Every model behind the seam keeps the seam's promises: the scripted one and each provider's wire."""
 
+import gzip
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -11,8 +12,9 @@ import anyio
 import pytest
 from msgspec.structs import replace as replace_field
 
+from cloister.core import limits
 from cloister.core.records import ToolCall
-from cloister.model.api import AssistantMessage, Message, Model, Request, ToolMessage
+from cloister.model.api import AssistantMessage, Message, Model, Reply, Request, ToolMessage
 from cloister.model.catalog import CATALOG, Amazon
 from cloister.model.providers import open_remote
 from cloister.model.scripted import ScriptedModel, load_script
@@ -23,9 +25,10 @@ from cloister.testing.model_conformance import (
     check_failure,
     check_leaving_early,
     check_reply,
+    items_of,
 )
 from cloister.testing.model_server import Answer, ModelServer, open_model_server
-from cloister.testing.model_wire import Sent, SentCall, Wire
+from cloister.testing.model_wire import EVENT_STREAM, Sent, SentCall, Wire
 from cloister.testing.model_wires import WIRES
 
 pytestmark = pytest.mark.anyio
@@ -310,6 +313,63 @@ async def test_a_reply_without_end_is_not_listened_to_forever(remote: Remote) ->
     failure = await check_failure(remote.model)
     assert (failure.code, failure.retryable) == ("bad_reply", False)
     assert failure.usage is not None
+
+
+async def test_a_character_that_was_cut_in_two_is_put_together_and_half_a_one_is_no_failure(
+    remote: Remote,
+) -> None:
+    if remote.kind in ("bedrock", "mistral"):
+        pytest.skip(f"{remote.kind}'s own client reads no half characters")
+    call = SentCall("call_1", "bash", ('{"command": "echo HIGH"}',))
+    whole = remote.wire.reply(
+        Sent(text=("It is HIGH", "LOW. HIGH", " And LOW"), calls=(call,), ending="tools")
+    )
+    halves = [piece.replace(b"HIGH", rb"\ud83d").replace(b"LOW", rb"\ude00") for piece in whole.pieces]
+    remote.server.say(replace(whole, pieces=tuple(halves)))
+    reply = await check_reply(remote.model)
+    assert reply.text == "It is \U0001f600. \ufffd And \ufffd"
+    assert len(reply.calls) == 1
+    said = AssistantMessage(reply.text, reply.calls, reply.opaque)
+    remote.server.say(remote.wire.reply(Sent(text=("Ok.",))))
+    await check_reply(remote.model, conversation(said, ToolMessage("call_1", "bash", "done")))
+
+
+@pytest.mark.parametrize("status", [200, 500])
+async def test_a_line_without_end_is_not_read_forever(remote: Remote, status: int) -> None:
+    if remote.kind == "bedrock":
+        pytest.skip("bedrock has a client of its own, which bounds each frame")
+    endless = Answer(status, EVENT_STREAM, (b"data: ", *(b"x" * 40_000 for _ in range(5))), hold=True)
+    remote.server.say(endless)
+    url = remote.server.url + SUFFIX.get(remote.kind, "")
+    with anyio.fail_after(20):
+        async with open_remote(Endpoint(remote.kind, "test-model", url, KEY), 100_000) as model:
+            failure = await check_failure(model)
+    assert failure.code == "bad_reply", failure.message
+
+
+async def test_a_packed_reply_is_not_unpacked(remote: Remote) -> None:
+    if remote.kind == "bedrock":
+        pytest.skip("bedrock has a client of its own")
+    whole = remote.wire.reply(GREETING)
+    packed = gzip.compress(b"".join(whole.pieces))
+    remote.server.say(replace(whole, headers={**whole.headers, "content-encoding": "gzip"}, pieces=(packed,)))
+    assert (await check_failure(remote.model)).code in ("bad_reply", "network")
+    assert remote.server.asked[-1].headers["accept-encoding"] == "identity"
+
+
+@pytest.mark.parametrize("said", [(-5, 0, -7), (10**30, 0, 10**19), (10, 500, 5)])
+async def test_nonsense_about_what_a_reply_took_is_no_number_that_anybody_counts_with(
+    remote: Remote, said: tuple[int, int, int]
+) -> None:
+    into, cached, out = said
+    remote.server.say(
+        remote.wire.reply(Sent(text=("Ok.",), input_tokens=into, cached_tokens=cached, output_tokens=out))
+    )
+    *_, reply = await items_of(remote.model, REQUEST)
+    assert isinstance(reply, Reply), reply
+    usage = reply.usage
+    assert 0 <= usage.cached_tokens <= usage.input_tokens <= limits.CALL_TOKENS
+    assert 0 <= usage.output_tokens <= limits.CALL_TOKENS
 
 
 async def test_a_huge_reply_arrives_whole(remote: Remote) -> None:

@@ -17,9 +17,12 @@ from cloister.core.budget import (
     first_day,
     granted,
     sentence,
+    spend_of,
     warnings,
 )
 from cloister.core.budget_tree import Limits
+from cloister.core.events import ModelReplied
+from cloister.core.records import Usage
 
 CALL = Call(1_000, 8_000, dollars_in=0.01, dollars_out=0.00001)
 
@@ -106,3 +109,15 @@ def test_a_month_begins_on_its_first_day() -> None:
     first = datetime(2026, 3, 1, tzinfo=UTC).timestamp()
     assert first_day("month", at) == int(first // 86_400)
     assert first_day("day", at) == int(at // 86_400)
+
+
+def test_a_price_next_to_nothing_is_counted_like_any_other() -> None:
+    call = Call(1_000, 8_000, dollars_in=0.0, dollars_out=5e-324)
+    answer = granted([account(dollars=10.0)], call)
+    assert isinstance(answer, Granted)
+    assert answer.output_tokens == 8_000
+
+
+def test_no_reply_gives_anything_back() -> None:
+    took = spend_of(ModelReplied(0, 1, "p:m", "", (), Usage(-50, -50), 0.1, cost=-3.0))
+    assert took == Spend(1, 0, 0.0)

@@ -26,6 +26,20 @@ def test_the_file_in_the_data_directory_is_read(tmp_path: Path) -> None:
         ("colour = 1", "colour"),
         ('port = "many"', "port"),
         ("[budget]\nsteps = 1.5", "budget.steps"),
+        (f"[budget]\nsteps = {10**20}", "at most 1,000,000,000,000,000 steps"),
+        ("[budgets.organisation]\ndollars = inf", "budgets.organisation.dollars"),
+        ("[budgets]\nunpriced = inf", "budgets.unpriced"),
+        (f"[stuck]\nrepeats = {10**20}", "stuck.repeats"),
+        ('[models.entry."openai:x"]\ninput_price = inf\noutput_price = 1', "input_price"),
+        ('[models.entry."openai:x"]\ninput_price = 1', "input_price and output_price"),
+        ('[models.entry."opnai:x"]\nwindow = 2000', "'opnai:x': write PROVIDER:NAME"),
+        ('[models.entry."openai"]\nwindow = 2000', "'openai': write PROVIDER:NAME"),
+        ('[models.url]\nopnai = "http://x"', "'opnai', which is no provider"),
+        ('[models.url]\nopenai = "localhost"', "models.url.openai must begin with http://"),
+        ("[models]\ncode = []", "models.code names no model"),
+        ('[models]\nplan = ["openai", ""]', "models.plan names no model"),
+        ('[models.kind.docs]\ncode = ""', "models.kind.docs.code names no model"),
+        ('[[models.repository]]\nmatch = "*"\nreview = " "', "models.repository.review names no model"),
     ],
 )
 def test_a_corrupt_file_is_refused_with_the_place(tmp_path: Path, text: str, said: str) -> None:
@@ -60,3 +74,10 @@ def test_keys_come_from_the_environment_and_the_environment_wins(tmp_path: Path)
     )
     assert settings.file.model == "script:x"
     assert settings.keys == {"anthropic": "k"}
+
+
+def test_a_key_is_taken_without_the_line_break_that_its_file_had(tmp_path: Path) -> None:
+    env = {"CLOISTER_DATA_DIR": str(tmp_path), "OPENAI_API_KEY": "sk-1\n", "MISTRAL_API_KEY": " \n"}
+    settings = read_settings({**env, "OPENAI_BASE_URL": "http://localhost:1/v1", "AWS_REGION": "eu-west-1\n"})
+    assert settings.keys == {"openai": "sk-1", "openai-responses": "sk-1", "compatible": "sk-1"}
+    assert settings.amazon == {"region": "eu-west-1"}

@@ -10,14 +10,24 @@ from cloister.agent.context import request as next_request
 from cloister.agent.tools import TOOLS
 from cloister.core.events import Event, RunAdmitted
 from cloister.core.ids import RunId
-from cloister.core.records import NewRun, ToolCall
+from cloister.core.records import NewRun, ToolCall, Usage
 from cloister.core.routes import ModelEntry, ModelRoutes
-from cloister.model.api import AssistantMessage, Message, Request, ToolMessage, ToolSpec, UserMessage
-from cloister.model.json_actions import RESTLESS, RESULT_CHARS, action_request
+from cloister.model.api import (
+    AssistantMessage,
+    Failure,
+    Message,
+    Reply,
+    Request,
+    ToolMessage,
+    ToolSpec,
+    UserMessage,
+)
+from cloister.model.json_actions import RESTLESS, RESULT_CHARS, JsonActions, action_request
 from cloister.model.registry import Access
 from cloister.model.routing import Job, open_models
 from cloister.model.schema import problem
-from cloister.testing.model_conformance import check_failure, check_leaving_early, check_reply
+from cloister.testing.model_conformance import check_failure, check_leaving_early, check_reply, items_of
+from cloister.testing.model_saying import SayingModel
 from cloister.testing.model_server import ModelServer, open_model_server
 from cloister.testing.model_wire import Sent
 from cloister.testing.model_wires import CHAT
@@ -193,3 +203,37 @@ async def test_leaving_early_is_fine() -> None:
         whole = CHAT.reply(Sent(text=('{"tool": "bash", ', '"command": "ls"}')))
         server.say(whole, whole, whole)
         await check_leaving_early(models.role("code"), REQUEST)
+
+
+def test_results_stay_with_their_calls_when_ids_come_again() -> None:
+    def turn(path: str) -> tuple[Message, ...]:
+        call = ToolCall("action_3", "read", {"path": path})
+        return AssistantMessage("", (call,)), ToolMessage("action_3", "read", f"This is {path}.")
+
+    asked = action_request(Request("", (UserMessage("Fix it."), *turn("a.py"), *turn("b.py")), (BASH,)))
+    said = [message.text for message in asked.messages]
+    assert said[2] == "This is a.py."
+    assert said[4] == "This is b.py."
+
+
+def test_whoever_asks_for_something_else_than_a_step_is_heard_in_their_own_words() -> None:
+    verdict = ToolSpec(
+        "verdict", "Say whether it may be handed over.", {"properties": {"approve": {}}, "required": []}
+    )
+    asked = action_request(Request("You review a change.", (UserMessage("The change: …"),), (verdict,)))
+    assert asked.system.startswith("You review a change.")
+    assert '"tool":"verdict"' in asked.system
+    assert "You repair code" not in asked.system
+
+
+async def test_after_a_reply_that_is_no_action_it_is_asked_in_another_way() -> None:
+    model = SayingModel(
+        (Failure("bad_reply", "No JSON.", retryable=True),),
+        (Failure("overloaded", "Busy.", retryable=True),),
+        (Reply('{"tool": "bash", "command": "ls"}', (), Usage(1, 1)),),
+        (Reply('{"tool": "bash", "command": "ls"}', (), Usage(1, 1)),),
+    )
+    actions = JsonActions(model)
+    for _ in range(4):
+        await items_of(actions, Request("", (UserMessage("Fix it."),), (BASH,)))
+    assert [asked.temperature for asked in model.asked] == [0.0, RESTLESS, 0.0, 0.0]

@@ -252,6 +252,19 @@ async def test_calls_of_another_model_get_ids_that_this_one_takes(remote: Remote
     assert again == body, "the front of a conversation never changes"
 
 
+async def test_calls_of_others_that_have_one_id_are_told_apart(remote: Remote) -> None:
+    turns: list[Message] = []
+    for command in ("ls one", "ls two"):  # some servers begin to count anew with each reply
+        call = ToolCall("call_0", "bash", {"command": command})
+        turns += [AssistantMessage("", (call,)), ToolMessage("call_0", "bash", f"did {command}")]
+    body = await sent_body(remote, UserMessage("Look."), *turns)
+    ids = re.findall(r'"(?:id|tool_use_id|tool_call_id|call_id|toolUseId)"\s*:\s*"([^"]+)"', body)
+    if remote.kind != "google":  # which tells calls apart by their order
+        assert len(set(ids)) == 2, ids
+        assert sorted(ids.count(one) for one in set(ids)) == [2, 2]
+    assert body.index("did ls one") < body.index("did ls two")
+
+
 async def test_mistral_is_told_of_anothers_call_by_an_id_of_nine() -> None:
     async with connected("mistral") as remote:
         body = await sent_body(

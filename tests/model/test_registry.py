@@ -4,13 +4,16 @@ import sys
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 
 from cloister.core.errors import OutsideError, UserError
 from cloister.model.catalog import CATALOG, FIRST_LISTED, Amazon
+from cloister.model.providers import open_remote
 from cloister.model.registry import Access, choose, open_model
+from cloister.model.wires import Endpoint
 from cloister.settings import PROVIDER_KEYS
-from cloister.testing.model_conformance import check_reply
+from cloister.testing.model_conformance import check_failure, check_reply
 from cloister.testing.model_server import Answer, open_model_server
 from cloister.testing.model_wire import JSON, Sent
 from cloister.testing.model_wires import WIRES
@@ -19,6 +22,15 @@ pytestmark = pytest.mark.anyio
 
 ALL = dict.fromkeys(CATALOG, "k")
 URL = "http://localhost:8080/v1"
+NOWHERE = (
+    "http://[x",
+    "http://a:99999999/v1",
+    "http://a b/",
+    "http://",
+    "http:///v1",
+    "http://a\x00",
+    "http://a:x",
+)
 
 
 def chosen(
@@ -72,7 +84,42 @@ def test_a_name_that_means_nothing_is_refused(name: str) -> None:
     assert refused(name, keys=ALL, url=URL).code == "unknown_model"
 
 
-@pytest.mark.parametrize("url", [None, "", "localhost:8080", "file:///etc/passwd"])
+@pytest.mark.parametrize("key", ["sk-1\n", "sk 1", "sk-\u00e9", "sk-\x00"])
+async def test_a_key_that_no_header_carries_is_said_to_be_one_and_not_shown(key: str) -> None:
+    error = refused("mistral:m", keys={"mistral": key})
+    assert error.code == "no_key"
+    assert "MISTRAL_API_KEY" in error.message
+    assert key.strip() not in error.message
+    # Were one to get through, what the provider's client says of it is still shown without it.
+    async with open_model_server() as server, open_remote(Endpoint("mistral", "m", server.url, key)) as model:
+        failure = await check_failure(model)
+    assert "sk" not in failure.message.removeprefix("mistral:m ")
+
+
+@pytest.mark.parametrize("name", ["x?key=1", "a/../b", "..", "x#y", "x\ny", "x\x1b[31m", "n" * 301, "a\\b"])
+def test_a_name_that_would_lead_elsewhere_is_refused(name: str) -> None:
+    error = refused(f"google:{name}", keys=ALL)
+    assert error.code == "unknown_model"
+    assert error.message.isprintable()
+    assert len(error.message) < 400
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hf.co/unsloth/Qwen3-4B-GGUF:Q4_K_M",
+        "arn:aws:bedrock:us-east-1:123456789012:inference-profile/us.anthropic.claude",
+        "qwen/qwen3-4b@q4_k_m",
+        "/srv/models/My Model.gguf",
+        "ft:gpt-x:org::id",
+        "with..dots",
+    ],
+)
+def test_names_as_servers_have_them_are_taken(name: str) -> None:
+    assert chosen(f"compatible:{name}", url=URL) == f"compatible:{name}"
+
+
+@pytest.mark.parametrize("url", [None, "", "localhost:8080", "file:///etc/passwd", *NOWHERE])
 def test_a_compatible_model_needs_the_url_of_a_server(url: str | None) -> None:
     assert refused("compatible:x", url=url).code == "no_model_url"
 
@@ -139,6 +186,38 @@ async def test_a_compatible_server_without_a_list_gets_a_stand_in_name(answer: A
         async with open_model("compatible", Access(None, {"compatible": "k"}, server.url)) as model:
             assert model.name == "compatible:default"
         assert server.asked[0].headers["authorization"] == "Bearer k"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(200, JSON, (b'{"data": [', *(b'{"id": "x"},' * 80_000 for _ in range(5))), hold=True),
+        Answer(200, {**JSON, "content-encoding": "gzip"}, (b"\x1f\x8b",)),
+    ],
+    ids=["endless", "packed"],
+)
+async def test_a_list_of_models_has_an_end(answer: Answer) -> None:
+    async with open_model_server() as server:
+        server.say(answer)
+        with anyio.fail_after(20), pytest.raises(OutsideError) as caught:
+            async with open_model("compatible", Access(url=server.url)):
+                pass
+    assert caught.value.code == "model_unreachable"
+
+
+@pytest.mark.parametrize("name", ["", "x\ny", "n" * 400])
+async def test_a_server_cannot_give_itself_a_name_that_nobody_can_show(name: str) -> None:
+    async with open_model_server() as server:
+        server.say(Answer(200, JSON, (msgspec.json.encode({"data": [{"id": name}]}),)))
+        async with open_model("compatible", Access(url=server.url)) as model:
+            assert model.name == "compatible:default"
+
+
+def test_a_url_with_a_password_is_refused_and_not_shown() -> None:
+    error = refused("compatible:x", url="http://ann:s3cret@localhost:8080/v1")
+    assert error.code == "no_model_url"
+    assert "s3cret" not in error.message
+    assert chosen("compatible:x", url="http://localhost:8080/@v1") == "compatible:x"
 
 
 async def test_a_compatible_server_that_is_not_there_is_named() -> None:

@@ -9,7 +9,7 @@ from cloister.core.errors import OutsideError, UserError
 from cloister.core.routes import ModelRoutes
 from cloister.model.api import Role
 from cloister.model.registry import Access
-from cloister.model.routing import Job, chain, chosen, open_models, skipped
+from cloister.model.routing import Job, chain, check_roles, chosen, open_models, skipped
 from cloister.testing.model_conformance import check_failure, check_reply
 from cloister.testing.model_server import open_model_server
 
@@ -108,3 +108,13 @@ def test_a_list_in_which_no_model_can_be_asked_is_refused_with_what_the_first_la
     typo = Access(keys={"openai": "k"}, routes=ModelRoutes(code=("openai:gpt-x", "unheard-of")))
     with pytest.raises(UserError, match="unheard-of"):
         chosen(typo, "code", Job("/srv"))
+
+
+def test_a_role_that_nobody_can_have_here_is_said_before_a_run_begins() -> None:
+    routes = ModelRoutes(code="script:x", review="openai:gpt-x")
+    with pytest.raises(UserError) as caught:
+        check_roles(Access(routes=routes), Job("repo"))
+    assert (caught.value.code, "review" in caught.value.message) == ("no_key", True)
+    check_roles(Access(keys={"openai": "k"}, routes=routes), Job("repo"))
+    with pytest.raises(UserError, match=r"^There is no model"):
+        check_roles(Access(), Job("repo", "nonsense"))

@@ -98,6 +98,20 @@ async def test_what_was_spent_is_what_the_log_says_at_every_level(tmp_path: Path
         ]
 
 
+@pytest.mark.parametrize("said", [Usage(10**30, 10**19), Usage(-(10**30), -5)])
+async def test_a_log_in_which_a_provider_said_nonsense_locks_nobody_out(tmp_path: Path, said: Usage) -> None:
+    async with opened(tmp_path, BudgetTree(user=(UserLimits(name="bob", tokens=10_000),))) as (
+        backbone,
+        ledger,
+    ):
+        odd = await begun(backbone, "/src/odd", "ann")
+        await backbone.append(odd, [ModelReplied(0, 1, "p:m", "", (), said, 0.1)])
+        other = await begun(backbone, "/src/web", "bob")
+        assert isinstance(await ledger.reserve(other.run, "t1", SMALL_CALL), Held)
+        found = by_level(await ledger.accounts_of(odd.run))
+        assert 0 <= found["user"][1].tokens <= 10**12
+
+
 async def test_the_ledger_is_the_same_after_a_restart_and_when_it_is_made_anew_from_the_log(
     tmp_path: Path,
 ) -> None:

@@ -7,10 +7,16 @@ import pytest
 from cloister.core.attempts import AttemptWish
 from cloister.core.errors import UserError
 from cloister.core.records import Budget, NewRun, Quota, RunRule
+from cloister.core.routes import ModelRoutes
 from cloister.forge.plain import PlainGit
+from cloister.model.registry import Access
+from cloister.model.routing import Job, open_models
 from cloister.policy.api import ConnectAction, Layer, Rule, ToolAction
 from cloister.policy.decide import decide
+from cloister.runs.allowed_models import AllowedModels
 from cloister.runs.rules import Governed, RuleFiles, check_allowed, govern, run_layer
+from cloister.testing.model_server import open_model_server
+from cloister.testing.model_wire import json_answer
 from cloister.testing.sample_repo import SampleRepo
 
 pytestmark = pytest.mark.anyio
@@ -230,3 +236,14 @@ async def test_tiers_and_models_that_are_not_allowed_are_refused_with_the_rule(p
     with pytest.raises(UserError, match="not have the model other:x: only model:acme") as caught:
         check_allowed(policy, models=("other:x",))
     assert caught.value.code == "denied"
+
+
+async def test_a_model_that_its_server_names_is_refused_by_that_name(place: Place) -> None:
+    place.organisation.write_text('[[rule]]\naction = "model:ollama:forbidden*"\neffect = "deny"')
+    async with open_model_server() as server:
+        server.say(json_answer(200, {"data": [{"id": "forbidden:70b"}]}))
+        access = Access("ollama", routes=ModelRoutes(url={"ollama": server.url}))
+        async with open_models(access, Job("repo")) as models:
+            assert models.chain("code") == ("ollama:default",)
+            with pytest.raises(UserError, match="not have the model ollama:forbidden:70b"):
+                AllowedModels(models, place.files.above(None)).role("code")

@@ -24,6 +24,7 @@ from cloister.core.events import (
 from cloister.core.journal import Journal
 from cloister.core.records import ToolCall
 from cloister.core.text import bounded, decode, one_line
+from cloister.model.api import INVALID_ARGUMENTS
 from cloister.policy.api import Policy, ToolAction
 from cloister.policy.decide import Decider
 
@@ -138,6 +139,13 @@ def _known(call: ToolCall) -> tuple[AnyTool, Any] | Observation:
     if tool is None:
         return observe(
             False, f"There is no tool {one_line(call.name, 60)}; there are {', '.join(sorted(TOOLS))}."
+        )
+    if set(call.arguments) == {INVALID_ARGUMENTS}:
+        sent = str(call.arguments[INVALID_ARGUMENTS])
+        return observe(
+            False,
+            f"The arguments of {tool.name} are no whole JSON object; they end with {one_line(sent[-80:], 80)!r}. If they "
+            "broke off because they were too long, do it in several calls with less in each.",
         )
     try:
         return tool, msgspec.convert(call.arguments, tool.args)

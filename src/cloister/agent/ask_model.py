@@ -86,9 +86,11 @@ async def _ask_named(
         return Failure("bad_request", error.message)
     started = time.monotonic()
     with anyio.CancelScope() as patience:
-        async with model.stream(step.asking) as items:
-            # Not before: a person may have been asked for more budget first.
+
+        def begun() -> None:
             patience.deadline = anyio.current_time() + _REPLY_SECONDS
+
+        async with model.stream(step.asking, begun) as items:
             async for item in items:
                 match item:
                     case TextDelta():

@@ -5,7 +5,7 @@
 
 import secrets
 import time
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Protocol
@@ -149,6 +149,10 @@ class Purse:
         self._books = _Books()
         self._held: dict[str, tuple[int | None, Spend]] = {}
         self._asking = anyio.Lock()
+        self._above: tuple[Over, ...] = ()
+        """The time of the levels above, as it was known last, at `_above_at`."""
+        self._above_at = 0.0
+        self._watching: list[Callable[[], None]] = []
 
     @property
     def journal(self) -> Journal:
@@ -212,6 +216,7 @@ class Purse:
             held = await self._ledger.reserve(self.run, ticket, less)
             if isinstance(held, Over):
                 return held
+            self._learn(held.accounts)
             await self._warn(payer, (*held.accounts, *inner))
             return Permit(ticket, held.granted.output_tokens, self._journal.events[-1].seq)
         except BaseException:
@@ -220,6 +225,27 @@ class Purse:
         finally:
             if not isinstance(held, Held):
                 await self.settle(ticket)
+
+    def _learn(self, above: Sequence[Account]) -> None:
+        """How much time the levels above have: it passes while a call or a command runs, and is not held."""
+        timed = [account for account in above if account.limit("seconds") is not None]
+        self._above = tuple(
+            Over(each.level, each.name, "seconds", each.spent.seconds, each.limit("seconds") or 0.0)
+            for each in timed
+        )
+        self._above_at = anyio.current_time()
+        for tell in self._watching:
+            tell()
+
+    def time_above(self) -> Over | None:
+        """The level above that runs out of time first, with what this run alone has spent of it meanwhile."""
+        passed = anyio.current_time() - self._above_at
+        now = [msgspec.structs.replace(each, spent=each.spent + passed) for each in self._above]
+        return min(now, key=lambda each: each.limit - each.spent, default=None)
+
+    def watch_time(self, tell: Callable[[], None]) -> None:
+        """Call `tell` whenever more is known about the time above."""
+        self._watching.append(tell)
 
     def assumed(self, usage: Usage) -> float | None:
         """US dollars for `usage` of a model whose price nobody knows; None when it counts as none."""
@@ -239,9 +265,19 @@ class Purse:
 
     async def ask_for_time(self, payer: Payer, spent: float, limit: float) -> bool:
         """Whether there is more time now that it is over; both answers are in the log."""
+        return await self._ask_for(payer, Over("run", str(self.run), "seconds", spent, limit))
+
+    async def ask_for_time_above(self, payer: Payer, over: Over) -> bool:
+        """As `ask_for_time`, of a level above the run."""
+        given = await self._ask_for(payer, over)
+        if given:
+            self._above = ()  # known again with the next call
+        return given
+
+    async def _ask_for(self, payer: Payer, over: Over) -> bool:
         seen = self._journal.events[-1].seq
         async with self._asking:
-            return await self._given_more(payer, Over("run", str(self.run), "seconds", spent, limit), seen)
+            return await self._given_more(payer, over, seen)
 
     async def settle(self, ticket: str) -> None:
         """The call is over, and what it took is in the log."""

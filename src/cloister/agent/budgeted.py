@@ -9,9 +9,10 @@ import anyio
 import msgspec
 
 from cloister.agent.budget import Payer, Permit, Purse
-from cloister.agent.estimate import request_tokens, text_tokens
+from cloister.agent.estimate import BYTES_PER_TOKEN, request_tokens, text_tokens
+from cloister.agent.lost_call import LOST
 from cloister.agent.tempered import Tempered
-from cloister.core.budget import Call, Spend, sentence
+from cloister.core.budget import Call, Over, Spend, sentence
 from cloister.core.errors import CloisterError
 from cloister.core.events import ModelReplied, ModelSpent
 from cloister.core.records import Budget, Usage
@@ -62,9 +63,14 @@ class BudgetedModel:
         return self._model.name
 
     @asynccontextmanager
-    async def stream(self, request: Request) -> AsyncGenerator[AsyncIterator[TextDelta | Reply | Failure]]:
+    async def stream(
+        self, request: Request, begun: Callable[[], None] | None = None
+    ) -> AsyncGenerator[AsyncIterator[TextDelta | Reply | Failure]]:
+        """As every model. `begun` is called when it is really asked: a person may have been asked for more first."""
         call = self._call(request)
         permit = await self._purse.permit(self._payer, call)
+        if begun is not None:
+            begun()
         if not isinstance(permit, Permit):
             yield _only(Failure("budget", sentence(permit)))
             return
@@ -72,7 +78,10 @@ class BudgetedModel:
         started = time.monotonic()
         less = msgspec.structs.replace(request, max_tokens=permit.output_tokens)
         try:
-            async with self._model.stream(less) as items, aclosing(self._listen(items, heard)) as heeded:
+            async with (
+                self._model.stream(less) as items,
+                aclosing(self._listen(items, call, heard)) as heeded,
+            ):
                 yield heeded
         finally:
             with anyio.CancelScope(shield=True):
@@ -99,7 +108,7 @@ class BudgetedModel:
         return self._purse.assumed(usage) if known is None else known
 
     async def _listen(
-        self, items: AsyncIterator[TextDelta | Reply | Failure], heard: _Heard
+        self, items: AsyncIterator[TextDelta | Reply | Failure], call: Call, heard: _Heard
     ) -> AsyncGenerator[TextDelta | Reply | Failure]:
         async for item in items:
             match item:
@@ -107,8 +116,10 @@ class BudgetedModel:
                     heard.output_tokens += text_tokens(item.text)
                     yield item
                 case Reply():
-                    cost = self._cost(item.usage) if item.cost is None else item.cost
-                    heard.reply = msgspec.structs.replace(item, cost=cost)
+                    usage = _believed(item, call)
+                    known = item.cost if usage == item.usage else None
+                    cost = self._cost(usage) if known is None else known
+                    heard.reply = msgspec.structs.replace(item, usage=usage, cost=cost)
                     yield heard.reply
                 case Failure():
                     heard.failure = item
@@ -179,6 +190,13 @@ class BudgetedModels:
         """For what is not the loop: its calls are no steps, and cost like any other."""
         return self._budgeted(self._models.role("code"), INSIDE)
 
+    async def count_lost(self, name: str, usage: Usage) -> None:
+        """Record what a call of a step took, by estimate, in which the owner before this one died."""
+        known = self._models.cost(name, usage)
+        cost = self._purse.assumed(usage) if known is None else known
+        spent = ModelSpent(self._payer.attempt, LOST, name, usage, 0.0, cost, estimated=True)
+        await self._purse.journal.append(spent)
+
     def spent(self, attempt: int | None, *, held: bool = True) -> Spend:
         """What an attempt has spent, or the run beside its attempts, with what is `held` for calls under way."""
         return self._purse.spent(attempt, held=held)
@@ -192,6 +210,16 @@ class BudgetedModels:
     async def ask_for_time(self, spent: float, limit: float) -> bool:
         return await self._purse.ask_for_time(self._payer, spent, limit)
 
+    def time_above(self) -> Over | None:
+        """The level above the run that runs out of time first, as far as is known."""
+        return self._purse.time_above()
+
+    def watch_time(self, tell: Callable[[], None]) -> None:
+        self._purse.watch_time(tell)
+
+    async def ask_for_time_above(self, over: Over) -> bool:
+        return await self._purse.ask_for_time_above(self._payer, over)
+
     def window(self, name: str) -> int | None:
         return self._models.window(name)
 
@@ -203,6 +231,19 @@ class BudgetedModels:
 
     def _budgeted(self, model: Model, purpose: str) -> BudgetedModel:
         return BudgetedModel(model, self._models, self._purse, self._payer, purpose)
+
+
+def _believed(reply: Reply, call: Call) -> Usage:
+    """What a reply took: as its provider says, and by estimate where that says nothing, as some servers never do."""
+    said = reply.usage
+    if said.input_tokens and said.output_tokens:
+        return said
+    wrote = text_tokens(reply.text) + len(msgspec.json.encode(reply.calls)) // BYTES_PER_TOKEN
+    return msgspec.structs.replace(
+        said,
+        input_tokens=said.input_tokens or call.input_tokens,
+        output_tokens=said.output_tokens or wrote,
+    )
 
 
 async def _only(item: Failure) -> AsyncGenerator[TextDelta | Reply | Failure]:

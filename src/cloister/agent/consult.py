@@ -63,8 +63,12 @@ async def _one(
 
 async def asked(model: BudgetedModel, asking: Request, seconds: float) -> Reply | Failure | None:
     """What comes of one call within a time; None when nothing does."""
-    with anyio.move_on_after(seconds):
-        async with model.stream(asking) as items:
+    with anyio.CancelScope() as patience:
+
+        def begun() -> None:
+            patience.deadline = anyio.current_time() + seconds
+
+        async with model.stream(asking, begun) as items:
             async for item in items:
                 match item:
                     case TextDelta():

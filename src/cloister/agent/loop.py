@@ -166,7 +166,7 @@ class _Attempt:
         while True:
             over: _Spent | None = None
             left = self._clock.left
-            with anyio.move_on_after(left) as scope:
+            with self._clock.running() as scope:
                 if left > 0:
                     await self._clock.warn()
                     ended = await self._turn(self._fold())

@@ -6,6 +6,7 @@ from cloister.agent.context import Context
 from cloister.agent.prompts import SYSTEM, WRAP_UP
 from cloister.core.budget import WRAP_UP_TOKENS
 from cloister.core.diagnosis import Comparison
+from cloister.core.errors import UserError
 from cloister.core.text import bounded, one_line
 from cloister.model.api import Failure, Reply, Request, ToolSpec, UserMessage
 
@@ -22,7 +23,10 @@ async def last_words(
     seconds: float,
 ) -> str:
     """In the model's words, from all it has seen or, if that is too dear, from the facts alone; empty when neither fits."""
-    model = models.for_last_words(name)
+    try:
+        model = models.for_last_words(name)
+    except UserError:  # nobody is left to speak
+        return ""
     end = UserMessage(WRAP_UP.format(reason=reason))
     whole = Request(SYSTEM, (*context.messages(), end), tools, max_tokens=WRAP_UP_TOKENS)
     answer = await asked(model, whole, seconds / 2)

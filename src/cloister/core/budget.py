@@ -140,7 +140,8 @@ def _output_room(what: Resource, left: float, call: Call) -> int:
             left -= call.dollars_in + last
             if call.dollars_out <= 0:
                 return call.output_tokens if left >= 0 else 0
-            return int(left / call.dollars_out)
+            # Cut first: a price that is next to nothing allows more than a number can say.
+            return int(min(left / call.dollars_out, call.output_tokens))
 
 
 def _hold(call: Call, output: int) -> Spend:
@@ -171,9 +172,10 @@ def spend_of(body: AnyBody) -> Spend | None:
 
 
 def _paid(steps: int, usage: Usage, cost: float | None) -> Spend:
+    tokens = max(0, usage.total)  # nobody gives anything back
     if cost is None:
-        return Spend(steps, usage.total, unpriced=usage.total)
-    return Spend(steps, usage.total, cost)
+        return Spend(steps, tokens, unpriced=tokens)
+    return Spend(steps, tokens, max(0.0, cost))
 
 
 def dollars_of(events: Sequence[Event], attempt: int) -> float | None:

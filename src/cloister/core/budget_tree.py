@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from cloister.core.spending import Resource
 Period = Literal["day", "month"]
 
-_Count = Annotated[int, msgspec.Meta(ge=1)]
-_Amount = Annotated[float, msgspec.Meta(gt=0)]
+_Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000_000_000)]
+_Amount = Annotated[float, msgspec.Meta(gt=0, le=1_000_000_000_000)]
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -53,6 +53,12 @@ WIDE_BYTES = 1_048_576
 CONCURRENT_COMMANDS = 64
 """Live commands, file operations and relayed connections per sandbox."""
 
+CALL_TOKENS = 1_000_000_000_000
+"""What one call to a model may be said to have taken; who says more does not count."""
+
+BUDGET_MAX = 1_000_000_000_000_000
+"""Steps or tokens of the largest budget."""
+
 RUN_SECONDS_MAX = 604_800.0
 """Largest time budget."""
 

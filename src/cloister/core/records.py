@@ -57,9 +57,9 @@ class BudgetWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Patience(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """After how many turns without progress an attempt counts as stuck; 0 never."""
 
-    repeats: Annotated[int, msgspec.Meta(ge=0)] = 4
+    repeats: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 4
     """Turns in a row with the same actions and the same results."""
-    alternations: Annotated[int, msgspec.Meta(ge=0)] = 3
+    alternations: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 3
     """Times that the same two turns take each other's place."""
     unchanged: Annotated[int, msgspec.Meta(ge=0)] = 8
     """Times in a row that the checks found exactly the same after files were changed."""
@@ -235,6 +235,8 @@ def check_budget(budget: Budget) -> str | None:
             "A budget needs at least one step, one token and some time, "
             f"at most {limits.RUN_SECONDS_MAX:,.0f} seconds."
         )
+    if max(budget.steps, budget.tokens) > limits.BUDGET_MAX:
+        return f"A budget has at most {limits.BUDGET_MAX:,} steps or tokens."
     if budget.dollars is not None and not 0 < budget.dollars < float("inf"):
         return "A budget in dollars is more than nothing: leave it out to set no limit."
     return None

@@ -1,10 +1,11 @@
 """Which model does what: the `[models]` table of the configuration file, as records."""
 
+from collections.abc import Collection, Iterator
 from typing import Annotated, Literal
 
 import msgspec
 
-Dollars = Annotated[float, msgspec.Meta(ge=0)]
+Dollars = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
 ModelNames = str | tuple[str, ...] | None
 """One model, or several of which each stands in for the one before it; None leaves it to a wider table."""
 
@@ -25,7 +26,7 @@ class ModelEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     mode: Literal["tools", "json"] = "tools"
     """`json`: one JSON object per turn under a schema, for models too small to call tools."""
-    window: Annotated[int, msgspec.Meta(ge=1_024)] | None = None
+    window: Annotated[int, msgspec.Meta(ge=1_024, le=1_000_000_000)] | None = None
     """How many tokens a conversation may have."""
     input_price: Dollars | None = None
     """US dollars per million tokens."""
@@ -52,3 +53,35 @@ class ModelRoutes(RoleModels, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Provider → base URL, where it is not served at the usual one."""
     entry: dict[str, ModelEntry] = {}
     """By full name."""
+
+
+def check_routes(routes: ModelRoutes, providers: Collection[str], own: Collection[str]) -> str | None:
+    """What is wrong with the table, as one sentence; None when nothing is. `own` are models that have no URL."""
+    for kind, url in routes.url.items():
+        if kind not in providers:
+            return f"models.url names {kind!r}, which is no provider: there are {', '.join(providers)}."
+        if not url.startswith(("http://", "https://")):
+            return f"models.url.{kind} must begin with http:// or https://."
+    for name, entry in routes.entry.items():
+        kind, colon, model = name.partition(":")
+        if kind not in (*providers, *own) or not colon or not model:
+            return f"models.entry names {name!r}: write PROVIDER:NAME, as for run --model."
+        if (entry.input_price is None) != (entry.output_price is None):
+            return f"models.entry.{name!r} has one price: give input_price and output_price."
+    for where, table in _tables(routes):
+        for role in RoleModels.__struct_fields__:
+            if not _named(getattr(table, role)):
+                return f"{where}.{role} names no model: write PROVIDER:NAME, or leave it out."
+    return None
+
+
+def _tables(routes: ModelRoutes) -> Iterator[tuple[str, RoleModels]]:
+    yield "models", routes
+    yield from (("models.repository", table) for table in routes.repository)
+    yield from ((f"models.kind.{kind}", table) for kind, table in routes.kind.items())
+
+
+def _named(names: ModelNames) -> bool:
+    """Whether nothing is said, or at least one name, and none that is empty."""
+    some = (names,) if isinstance(names, str) else names
+    return some is None or (bool(some) and all(name.strip() for name in some))

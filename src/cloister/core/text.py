@@ -44,6 +44,17 @@ def decode(data: bytes) -> str:
     return data.decode("utf-8", errors="replace")
 
 
+def whole(text: str) -> str:
+    """`text` without halves of characters, which no file and no wire takes: two that belong together become one."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
 def inert(text: str) -> str:
     """`text` with terminal escapes removed and controls made visible; newlines and tabs stay. What a model is told."""
     if text.isascii() and text.isprintable():

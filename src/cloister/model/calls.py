@@ -8,8 +8,11 @@ import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import cast
 
-from pydantic_ai.messages import ModelResponse, ModelResponsePart, ToolCallPart
+from pydantic_ai.messages import ModelResponse, ModelResponsePart, TextPart, ThinkingPart, ToolCallPart
+
+from cloister.core.text import whole
 
 _NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _NAME_CHARS = 64
@@ -29,15 +32,34 @@ def tidy(response: ModelResponse) -> ModelResponse:
 def _tidied(parts: Iterable[ModelResponsePart]) -> Iterable[ModelResponsePart]:
     seen: set[str] = set()
     for part in parts:
+        if isinstance(part, TextPart | ThinkingPart):
+            yield part if part.content == whole(part.content) else replace(part, content=whole(part.content))
+            continue
         if not isinstance(part, ToolCallPart):
             yield part
             continue
-        own, count = part.tool_call_id, 1
+        sent, count = whole(part.tool_call_id), 1
+        own = sent
         while own in seen:
             count += 1
-            own = f"{part.tool_call_id[:30]}-{count}"
+            own = f"{sent[:30]}-{count}"
         seen.add(own)
-        yield replace(part, tool_name=wire_name(part.tool_name), tool_call_id=own)
+        args = cast("str | dict[str, object] | None", _mended(part.args))
+        yield replace(part, tool_name=wire_name(part.tool_name), args=args, tool_call_id=own)
+
+
+def _mended(value: object) -> object:
+    """A value as of JSON, with whole characters only."""
+    match value:
+        case str():
+            return whole(value)
+        case dict():
+            table = cast("dict[str, object]", value)
+            return {whole(key): _mended(item) for key, item in table.items()}
+        case list():
+            return [_mended(item) for item in cast("list[object]", value)]
+        case _:
+            return value
 
 
 def wire_name(name: str) -> str:

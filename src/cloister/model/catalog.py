@@ -39,6 +39,9 @@ class Amazon(msgspec.Struct, frozen=True):
 FIRST_LISTED = "default"
 """Stands for the first model that a server lists."""
 
+NAME_CHARS = 300
+"""Of a model's name. Amazon's are the longest."""
+
 CATALOG: dict[str, Provider] = {
     "anthropic": Provider(
         title="Anthropic",

@@ -2,13 +2,14 @@
 
 import logging
 from dataclasses import dataclass
-from typing import cast
 
 import httpx2
 from pydantic_ai import exceptions as wire
 
 from cloister.core.text import one_line
 from cloister.model.api import Failure, FailureCode
+from cloister.model.bodies import EndlessBody
+from cloister.model.error_bodies import as_data, kind_told, sentence, wait_told
 from cloister.model.retry import RETRYABLE
 
 logger = logging.getLogger(__name__)
@@ -26,6 +27,7 @@ _MAPPED: tuple[tuple[type[Exception], FailureCode, str], ...] = (
     (wire.ModelTimeoutError, "network", "did not answer in time"),
     (wire.ModelConnectionError, "network", "cannot be reached, or the connection broke"),
     (wire.ContentFilterError, "refused", "refused to answer"),
+    (EndlessBody, "bad_reply", "would not stop, or packed its reply although it was asked not to"),
     (wire.ModelAPIError, "bad_reply", "sent a reply that breaks off or cannot be read"),
     (wire.UnexpectedModelBehavior, "bad_reply", "sent a reply that cannot be used"),
     (wire.UserError, "bad_request", "cannot be asked this"),
@@ -33,6 +35,15 @@ _MAPPED: tuple[tuple[type[Exception], FailureCode, str], ...] = (
     (OSError, "network", "cannot be reached, or the connection broke"),
 )
 """The first class that fits decides, so subclasses stand before their bases."""
+
+_TELLING = (wire.ModelRequestRejectedError, wire.ModelRateLimitError)
+"""Of these the words say more than the class, but for those below it that are plain enough."""
+_TOLD = (wire.ModelContextWindowExceededError, wire.ModelNotFoundError)
+_WHAT: dict[FailureCode, str] = {
+    "context_too_long": "says that the conversation is too long",
+    "refused": "refused to answer",
+    "quota": "says that the account's quota or credit is used up",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,51 +57,42 @@ class Origin:
 
 def failure_from(error: Exception, origin: Origin) -> Failure:
     """Never raises. An error we do not know is logged, without its text, and called a bad reply."""
+    body = as_data(error.body) if isinstance(error, wire.ModelAPIError) else None
+    # Before the status, which is the same for what one has to shorten, to pay or to leave alone.
+    if isinstance(error, _TELLING) and not isinstance(error, _TOLD) and (told := kind_told(body)):
+        return _failure(error, body, origin, told, _WHAT[told])
     if isinstance(error, wire.ModelAuthenticationError):
         return Failure("auth", f"{origin.name} refused the key: check {origin.key_variable}.")
     if isinstance(error, wire.ModelHTTPError) and type(error) is wire.ModelHTTPError:
-        return _by_status(error, origin)
+        return _by_status(error, body, origin)
     for kind, code, what in _MAPPED:
         if isinstance(error, kind):
-            return _failure(error, origin, code, what)
+            return _failure(error, body, origin, code, what)
     logger.warning("%s: unexpected %s from the provider's SDK", origin.name, type(error).__qualname__)
-    return _failure(error, origin, "bad_reply", "sent a reply that cannot be read")
+    return _failure(error, body, origin, "bad_reply", "sent a reply that cannot be read")
 
 
-def _by_status(error: wire.ModelHTTPError, origin: Origin) -> Failure:
+def _by_status(error: wire.ModelHTTPError, body: object, origin: Origin) -> Failure:
     """A status that pydantic-ai puts into no category."""
     if error.status_code == 413:
-        return _failure(error, origin, "context_too_long", "says that the conversation is too long")
-    if error.status_code in (408, 409, 425) or error.status_code >= 500:
-        return _failure(error, origin, "overloaded", f"answered with status {error.status_code}")
-    return _failure(error, origin, "bad_request", f"answered with status {error.status_code}")
+        return _failure(error, body, origin, "context_too_long", _WHAT["context_too_long"])
+    if error.status_code in (408, 409, 424, 425) or error.status_code >= 500:
+        return _failure(error, body, origin, "overloaded", f"answered with status {error.status_code}")
+    return _failure(error, body, origin, "bad_request", f"answered with status {error.status_code}")
 
 
-def _failure(error: Exception, origin: Origin, code: FailureCode, what: str) -> Failure:
-    detail = _detail(error, origin)
+def _failure(error: Exception, body: object, origin: Origin, code: FailureCode, what: str) -> Failure:
+    detail = _detail(error, body, origin)
     wait = error.retry_after if isinstance(error, wire.ModelAPIError) else None
+    wait = wait_told(body) if wait is None else wait
     message = f"{origin.name} {what}" + (f": {detail}" if detail else ".")
     return Failure(code, message, code in RETRYABLE, wait if code in RETRYABLE else None)
 
 
-def _detail(error: Exception, origin: Origin) -> str:
-    body = error.body if isinstance(error, wire.ModelAPIError) else None
-    text = _said(body) or (str(error) if isinstance(error, wire.AgentRunError) else type(error).__name__)
+def _detail(error: Exception, body: object, origin: Origin) -> str:
+    text = sentence(body) or (str(error) if isinstance(error, wire.AgentRunError) else type(error).__name__)
     for secret in origin.secrets:
-        text = text.replace(secret, "[key]")
+        # As it is, and as Python writes it when it quotes it.
+        for written in dict.fromkeys((secret, repr(secret)[1:-1], repr(secret.encode())[2:-1])):
+            text = text.replace(written, "[key]")
     return one_line(text, DETAIL_CHARS)
-
-
-def _said(body: object) -> str | None:
-    """The sentence in a provider's error body: `message`, or `error.message`, or the text itself."""
-    match body:
-        case str():
-            return body
-        case dict():
-            table = cast("dict[str, object]", body)
-            return _said(table.get("message")) or _said(table.get("error"))
-        case list():
-            items = cast("list[object]", body)
-            return _said(items[0]) if items else None
-        case _:
-            return None

@@ -138,7 +138,7 @@ async def _download(url: str, part: Path, file: LocalFile, progress: Progress) -
                     have += len(piece)
                     progress(have, file.bytes)
                 await to_thread.run_sync(os.fsync, stream.fileno())
-    except httpx2.HTTPError as error:
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise OutsideError(
             "hub_unreachable",
             f"{url} cannot be fetched ({type(error).__name__}); {have:,} bytes are kept: run it again, or name a "

@@ -47,6 +47,7 @@ _FENCED = re.compile(r"\s*```[\w+-]*\n(.*?)\n?```\s*", re.DOTALL)
 _HEAD = """\
 You repair code in a repository. Answer with one JSON object, which is done, and its result is shown to you:
 """
+_ELSE = "Answer with one JSON object:\n"
 _TAIL = """\
 Read a file before you change it. Change the code, never the tests. After a change the checks run by themselves.
 When they are green, finish.
@@ -61,6 +62,8 @@ class JsonActions:
         self._window = window
         self._only = only
         """The tools it is offered; None offers all."""
+        self._failed = False
+        """Whether what it wrote last was no action: asked in the same way, it would write the same again."""
 
     @property
     def name(self) -> str:
@@ -76,41 +79,49 @@ class JsonActions:
             some = tuple(tool for tool in request.tools if tool.name in self._only)
             request = msgspec.structs.replace(request, tools=some or request.tools)
         async with (
-            self._behind.stream(action_request(request, self._window)) as items,
-            aclosing(_actions(items, len(request.messages))) as actions,
+            self._behind.stream(action_request(request, self._window, self._failed)) as items,
+            aclosing(self._actions(items, len(request.messages))) as actions,
         ):
             yield actions
 
+    async def _actions(
+        self, items: AsyncIterator[TextDelta | Reply | Failure], turn: int
+    ) -> AsyncGenerator[TextDelta | Reply | Failure]:
+        """The object that comes is an action; nobody wants to watch it being written."""
+        async for item in items:
+            match item:
+                case Reply():
+                    self._failed = False
+                    fields = msgspec.json.decode(item.text, type=dict[str, object])
+                    call = ToolCall(f"action_{turn}", str(fields.pop("tool")), _bared(fields))
+                    yield msgspec.structs.replace(item, text="", calls=(call,), stop="tools", opaque=None)
+                case Failure():
+                    self._failed = item.code == "bad_reply"
+                    yield item
+                case TextDelta():
+                    pass
 
-async def _actions(
-    items: AsyncIterator[TextDelta | Reply | Failure], turn: int
-) -> AsyncGenerator[TextDelta | Reply | Failure]:
-    """The object that comes is an action; nobody wants to watch it being written."""
-    async for item in items:
-        match item:
-            case Reply():
-                fields = msgspec.json.decode(item.text, type=dict[str, object])
-                call = ToolCall(f"action_{turn}", str(fields.pop("tool")), _bared(fields))
-                yield msgspec.structs.replace(item, text="", calls=(call,), stop="tools", opaque=None)
-            case Failure():
-                yield item
-            case TextDelta():
-                pass
 
-
-def action_request(request: Request, window: int | None = None) -> Request:
+def action_request(request: Request, window: int | None = None, failed: bool = False) -> Request:
     """The same request, as such a model understands it, within its window of tokens. Pure."""
     tools = sorted(request.tools, key=lambda tool: _place(tool.name))
     lines = "\n".join(f"{_example(tool)}  {_first_sentence(tool.description)}" for tool in tools)
-    restless = _repeats(request.messages)
+    restless = failed or _repeats(request.messages)
     return Request(
-        system=f"{_HEAD}{lines}\n{_TAIL}",
+        system=_system(request, lines),
         messages=tuple(_within(_conversation(request.messages), window)),
         tools=(),
         max_tokens=min(request.max_tokens, REPLY_TOKENS),
         temperature=request.temperature if request.temperature is not None else RESTLESS if restless else 0.0,
         schema={"anyOf": [_form(tool) for tool in _offered(tools, request.messages)]},
     )
+
+
+def _system(request: Request, lines: str) -> str:
+    """The short prefix of the loop; whoever asks for something else, such as a review, says in their own words what."""
+    if any(tool.name in _ORDER for tool in request.tools):
+        return f"{_HEAD}{lines}\n{_TAIL}"
+    return f"{request.system.rstrip()}\n\n{_ELSE}{lines}\n"
 
 
 def _place(name: str) -> int:
@@ -161,13 +172,13 @@ def _first_sentence(text: str) -> str:
 
 def _conversation(messages: Sequence[Message]) -> list[Message]:
     """Each call followed by its result, everything else as it was said; never two of one side in a row."""
-    results = {message.call: message for message in messages if isinstance(message, ToolMessage)}
     said: list[Message] = []
-    for message in messages:
+    for at, message in enumerate(messages):
         match message:
             case UserMessage():
                 _say(said, message.text)
             case AssistantMessage() if message.calls:
+                results = _results(messages, at + 1)
                 for call in message.calls:
                     said.append(AssistantMessage(_action(call)))
                     result = results.get(call.id)
@@ -177,6 +188,17 @@ def _conversation(messages: Sequence[Message]) -> list[Message]:
             case ToolMessage():
                 pass  # said with its call
     return said
+
+
+def _results(messages: Sequence[Message], at: int) -> dict[str, ToolMessage]:
+    """What came of the calls of one reply, by their ids, which a later reply may use again."""
+    found: dict[str, ToolMessage] = {}
+    for message in messages[at:]:
+        if isinstance(message, AssistantMessage):
+            break
+        if isinstance(message, ToolMessage):
+            found[message.call] = message
+    return found
 
 
 def _within(said: list[Message], window: int | None) -> list[Message]:

@@ -85,10 +85,26 @@ class LocalModel:
     """A `Model` on this machine. It is small, so it is spoken to in JSON actions."""
 
     def __init__(self, name: str, host: LocalHost) -> None:
+        known = host.shelf.files.get(name)
+        window = OWN_WINDOW if known is None else known.window
+        self._actions = JsonActions(_Served(name, host), window, SIMPLE)
+
+    @property
+    def name(self) -> str:
+        return self._actions.name
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncGenerator[AsyncIterator[TextDelta | Reply | Failure]]:
+        async with self._actions.stream(request) as items:
+            yield items
+
+
+class _Served:
+    """What our own server of a model says."""
+
+    def __init__(self, name: str, host: LocalHost) -> None:
         self._name = name
         self._host = host
-        known = host.shelf.files.get(name)
-        self._window = OWN_WINDOW if known is None else known.window
 
     @property
     def name(self) -> str:
@@ -106,10 +122,7 @@ class LocalModel:
             yield _only(Failure("bad_request", error.message))
             return
         endpoint = Endpoint("llamacpp", self._name, running.url, running.key)
-        async with (
-            open_remote(endpoint) as remote,
-            JsonActions(remote, self._window, SIMPLE).stream(request) as items,
-        ):
+        async with open_remote(endpoint) as remote, remote.stream(request) as items:
             yield items
 
 

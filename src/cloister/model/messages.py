@@ -96,18 +96,40 @@ def to_wire(messages: Sequence[Message], provider: str, model: str) -> list[Mode
     wire: list[ModelMessage] = []
     said: list[UserMessage | ToolMessage] = []
     calls: dict[str, ToolCall] = {}
-    for message in messages:
+    own = [_kept(message, provider, model) for message in messages]
+    used = {call.id for message, kept in zip(messages, own, strict=True) if kept for call in _calls(message)}
+    for message, kept in zip(messages, own, strict=True):
         if isinstance(message, AssistantMessage):
             _add_request(wire, said, calls)
-            kept = None if message.opaque is None else _from_opaque(message.opaque, provider, model)
-            # What it said itself has ids of its own making; those of others may not be to its taste.
-            ids = {call.id: call.id if kept else wire_id(call.id, provider) for call in message.calls}
+            # What it said itself has ids of its own making; those of others may not be to its taste, or come twice.
+            ids = {call.id: call.id if kept else _new_id(call.id, provider, used) for call in message.calls}
             wire.append(kept or _response(message, ids))
             said, calls = [], {ids[call.id]: call for call in message.calls}
         else:
             said.append(message)
     _add_request(wire, said, calls)
     return wire
+
+
+def _calls(message: Message) -> tuple[ToolCall, ...]:
+    return message.calls if isinstance(message, AssistantMessage) else ()
+
+
+def _new_id(call: str, provider: str, used: set[str]) -> str:
+    """An id that no other call of the conversation has: some servers begin anew with each reply."""
+    found, times = wire_id(call, provider), 1
+    while found in used:
+        times += 1
+        found = wire_id(f"{call}#{times}", provider)
+    used.add(found)
+    return found
+
+
+def _kept(message: Message, provider: str, model: str) -> ModelResponse | None:
+    """The reply as its model wrote it, if it was this one."""
+    if not isinstance(message, AssistantMessage) or message.opaque is None:
+        return None
+    return _from_opaque(message.opaque, provider, model)
 
 
 def _add_request(
@@ -188,4 +210,16 @@ def _arguments(sent: str | Mapping[str, object] | None) -> dict[str, object]:
 
 
 def counted(usage: RequestUsage) -> Usage:
-    return Usage(usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens)
+    """What a provider says a call took, as far as it can be: nothing negative, and the cache is part of the input."""
+    into = _count(usage.input_tokens, limits.CALL_TOKENS)
+    read = _count(usage.cache_read_tokens, into)
+    return Usage(
+        into,
+        _count(usage.output_tokens, limits.CALL_TOKENS),
+        read,
+        _count(usage.cache_write_tokens, into - read),
+    )
+
+
+def _count(said: int, most: int) -> int:
+    return max(0, min(int(said), most))

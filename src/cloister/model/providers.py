@@ -5,6 +5,7 @@ This module is imported when a model is opened and not before, because it and th
 """
 
 import logging
+import warnings
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
@@ -13,6 +14,7 @@ import anyio
 import httpx2
 import msgspec
 from anyio import to_thread
+from pydantic_ai.exceptions import UsageExtractionFailedWarning
 from pydantic_ai.messages import (
     ModelResponse,
     ModelResponseStreamEvent,
@@ -31,9 +33,11 @@ from pydantic_ai.settings import ModelSettings
 
 from cloister.core import limits
 from cloister.core.errors import OutsideError
+from cloister.core.text import whole
 from cloister.model.api import Failure, FailureCode, Model, Reply, Request, TextDelta
+from cloister.model.bodies import BODY_BYTES, EndlessBody, bound
 from cloister.model.calls import tidy
-from cloister.model.catalog import CATALOG, FIRST_LISTED
+from cloister.model.catalog import CATALOG, FIRST_LISTED, NAME_CHARS
 from cloister.model.failures import Origin, failure_from
 from cloister.model.messages import calls_of, counted, parameters, to_opaque, to_wire, unfenced
 from cloister.model.schema import problem
@@ -48,13 +52,16 @@ CLOSE_SECONDS = 5.0
 ENDLESS_CHARS = 8 * limits.REPLY_BYTES
 """Nobody listens to more of a reply than this, thoughts and arguments included."""
 LIST_SECONDS = 10.0
+LIST_BYTES = 4_194_304
 _MADE: frozenset[FailureCode] = frozenset({"refused", "network", "bad_reply"})
 """Failures in the middle of a reply that say nothing against the model having worked on it."""
 
 
 @asynccontextmanager
-async def open_remote(endpoint: Endpoint) -> AsyncGenerator[Model]:
+async def open_remote(endpoint: Endpoint, most_bytes: int = BODY_BYTES) -> AsyncGenerator[Model]:
     """A model that somebody serves. Its name `FIRST_LISTED` is the first that the server lists.
+
+    Of one answer it reads `most_bytes` at most; where the SDK has a client of its own, as much as that lets through.
 
     Raises `OutsideError` (`model_unreachable`) when the server must be asked for that and does not answer, and
     `UserError` (`no_extra`, `no_region`).
@@ -67,15 +74,19 @@ async def open_remote(endpoint: Endpoint) -> AsyncGenerator[Model]:
     ) as http:
         # Importing an SDK takes a second or more; other runs must not stand still for it.
         wire = await to_thread.run_sync(build, endpoint, http)
-        yield RemoteModel(endpoint, wire, http)
+        http.headers["accept-encoding"] = "identity"
+        yield RemoteModel(endpoint, wire, http, most_bytes)
 
 
 class RemoteModel:
     """A `Model` served by somebody else."""
 
-    def __init__(self, endpoint: Endpoint, wire: WireModel, http: httpx2.AsyncClient) -> None:
+    def __init__(
+        self, endpoint: Endpoint, wire: WireModel, http: httpx2.AsyncClient, most_bytes: int
+    ) -> None:
         self._endpoint = endpoint
         self._wire = wire
+        self._most_bytes = most_bytes
         self._answered: dict[int, httpx2.Response] = {}
         """The HTTP response to the request that a task is making, by the task's id."""
         http.event_hooks["response"].append(self._note_response)
@@ -96,6 +107,8 @@ class RemoteModel:
             await self._close(stack)
 
     async def _ask(self, stack: AsyncExitStack, request: Request) -> StreamedResponse | Failure:
+        # What a provider says nonsense about is counted by estimate; nobody needs to read of it on a terminal.
+        warnings.simplefilter("ignore", UsageExtractionFailedWarning)
         settings = ModelSettings(max_tokens=request.max_tokens, cache=True)
         if CATALOG[self._endpoint.kind].wire != "bedrock":  # whose client was told when it was made
             # max_retries=0: the loop decides when to try again, and says so in the log.
@@ -119,6 +132,7 @@ class RemoteModel:
 
     async def _note_response(self, response: httpx2.Response) -> None:
         self._answered[anyio.get_current_task().id] = response
+        bound(response, self._most_bytes)
 
     async def _items(
         self, opened: StreamedResponse | Failure, schema: dict[str, object] | None
@@ -126,7 +140,7 @@ class RemoteModel:
         if isinstance(opened, Failure):
             yield opened
             return
-        text, size = "", 0
+        text, size, half = "", 0, ""
         events = aiter(opened)
         while True:
             try:
@@ -141,11 +155,13 @@ class RemoteModel:
                 endless = f"{self.name} would not stop: its reply has more than {ENDLESS_CHARS:,} characters."
                 yield _begun(Failure("bad_reply", endless), opened, text)
                 return
-            if piece := _text_of(event):
+            # Servers that count as JavaScript does may cut a character in two.
+            piece, half = _without_half(half + _text_of(event))
+            if piece:
                 text += piece
                 yield TextDelta(piece)
         try:
-            ended = self._ended(tidy(opened.get()), text)
+            ended = self._ended(tidy(opened.get()), text + whole(half))
             if schema is not None and isinstance(ended, Reply):
                 ended = self._as_asked(ended, schema)
         except Exception as error:  # as in `_ask`
@@ -208,6 +224,12 @@ def _text_of(event: ModelResponseStreamEvent) -> str:
             return ""
 
 
+def _without_half(text: str) -> tuple[str, str]:
+    """Its whole characters, and the first half of one that it may end with."""
+    half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
+    return whole(text.removesuffix(half) if half else text), half
+
+
 def _size_of(event: ModelResponseStreamEvent) -> int:
     """How many characters it adds to the reply, whatever they are part of."""
     match event:
@@ -235,12 +257,17 @@ class _Listing(msgspec.Struct, frozen=True):
 
 async def _first_listed(url: str, key: str | None) -> str:
     """What the server calls its first model; `default` when it keeps no list."""
-    headers = {"authorization": f"Bearer {key}"} if key else {}
+    headers = {"accept-encoding": "identity", **({"authorization": f"Bearer {key}"} if key else {})}
     try:
-        async with httpx2.AsyncClient(timeout=LIST_SECONDS) as client:
-            answer = await client.get(url.rstrip("/") + "/models", headers=headers)
-        listed = msgspec.json.decode(answer.content, type=_Listing).data if answer.is_success else ()
-    except (httpx2.HTTPError, httpx2.InvalidURL):
+        with anyio.fail_after(LIST_SECONDS):
+            async with (
+                httpx2.AsyncClient(timeout=LIST_SECONDS) as client,
+                client.stream("GET", url.rstrip("/") + "/models", headers=headers) as answer,
+            ):
+                bound(answer, LIST_BYTES)
+                body = await answer.aread()
+        listed = msgspec.json.decode(body, type=_Listing).data if answer.is_success else ()
+    except (httpx2.HTTPError, httpx2.InvalidURL, EndlessBody, TimeoutError):
         raise OutsideError(
             "model_unreachable",
             f"No model server answers at {url}: start it, or correct its URL in the settings.",
@@ -248,4 +275,5 @@ async def _first_listed(url: str, key: str | None) -> str:
         ) from None
     except msgspec.MsgspecError:
         listed = ()
-    return listed[0].id if listed else FIRST_LISTED
+    first = listed[0].id if listed else FIRST_LISTED
+    return first if first.isprintable() and 0 < len(first) <= NAME_CHARS else FIRST_LISTED

@@ -1,9 +1,11 @@
 """From a model's name to a model: `PROVIDER:NAME` for every provider of the catalog, or `script:FILE`."""
 
+import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from anyio import to_thread
 
@@ -11,17 +13,23 @@ from cloister.core.errors import UserError
 from cloister.core.routes import ModelRoutes
 from cloister.core.text import one_line
 from cloister.model.api import Model
-from cloister.model.catalog import CATALOG, COMPATIBLE, LOCAL, SCRIPT, Amazon
+from cloister.model.catalog import CATALOG, COMPATIBLE, LOCAL, NAME_CHARS, SCRIPT, Amazon
 from cloister.model.json_actions import JsonActions
 from cloister.model.local import LocalHost, LocalModel
 from cloister.model.local_files import FILES, is_path
 from cloister.model.scripted import ScriptedModel, load_script
 
+_EXAMPLE = "http://localhost:8080/v1"
 NO_MODEL = (
     "No model is configured: set "
     + ", ".join(dict.fromkeys(p.key_variable for p in CATALOG.values() if p.needs_key))
     + " or CLOISTER_MODEL_URL, or run `cloister model fetch` and use --model local."
 )
+
+_ELSEWHERE = re.compile(r"[?#\\]|(?:^|/)\.\.?(?:/|$)")
+"""Some APIs have the name in the URL, where this would lead to another of their services."""
+_TRAVELS = re.compile(r"[!-~]*")
+"""What a header can carry of a key; a client that is given more quotes all of it in its error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +70,20 @@ def choose(name: str | None, access: Access) -> str:
         return f"{kind}:{_local_name(model)}"
     provider = CATALOG.get(kind)
     if provider is None:
-        raise UserError("unknown_model", f"There is no model {one_line(wanted)!r}: {_spellings()}")
+        raise UserError("unknown_model", f"There is no model {one_line(wanted, 200)!r}: {_spellings()}")
+    if len(model) > NAME_CHARS or not model.isprintable() or _ELSEWHERE.search(model):
+        raise UserError(
+            "unknown_model",
+            f"{one_line(wanted, 100)!r} is no name of a model: at most {NAME_CHARS} characters, none of them a line "
+            "break, ?, # or a backslash, and no part of it `..`.",
+        )
     if provider.needs_key and not access.keys.get(kind):
         raise UserError("no_key", f"{provider.title} needs a key: set {provider.key_variable}.")
+    if not _TRAVELS.fullmatch(access.keys.get(kind) or ""):
+        raise UserError(
+            "no_key",
+            f"The key in {provider.key_variable} has a space, a line break or a letter that no key has: set it again.",
+        )
     _check_url(kind, access.url_of(kind))
     return f"{kind}:{model or provider.model}"
 
@@ -119,11 +138,33 @@ def _check_url(kind: str, url: str | None) -> None:
     if not url and kind == COMPATIBLE:
         raise UserError(
             "no_model_url",
-            f"{COMPATIBLE}:NAME needs a server: set CLOISTER_MODEL_URL to its base URL, e.g. http://localhost:8080/v1 "
+            f"{COMPATIBLE}:NAME needs a server: set CLOISTER_MODEL_URL to its base URL, e.g. {_EXAMPLE} "
             f"(and {CATALOG[kind].key_variable} if it wants a key).",
         )
     if url and not url.startswith(("http://", "https://")):
         raise UserError("no_model_url", f"The URL of {kind} must begin with http:// or https://.")
+    host = _host(url) if url else None
+    if url and host is None:
+        raise UserError(
+            "no_model_url",
+            f"The URL of {kind} leads nowhere: write it as http://HOST:PORT/PATH, e.g. {_EXAMPLE}.",
+        )
+    if host is not None and "@" in host:
+        raise UserError(
+            "no_model_url",
+            f"The URL of {kind} holds a name or a password, which would be shown with its failures: leave it out and "
+            f"set {CATALOG[kind].key_variable}.",
+        )
+
+
+def _host(url: str) -> str | None:
+    """Where a URL leads, with the name and the password in it; None when that is nowhere."""
+    try:
+        parts = urlsplit(url)
+        there = bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none, a bracket that is not closed
+        return None
+    return parts.netloc if there and url.isprintable() and " " not in url else None
 
 
 def _local_name(model: str) -> str:

@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import get_args
 
 import anyio
 import msgspec
@@ -75,6 +76,19 @@ def chosen(access: Access, role: Role, job: Job) -> tuple[str, ...]:
     if not names:
         raise next(iter(unusable.values()))
     return names
+
+
+def check_roles(access: Access, job: Job) -> None:
+    """Whether somebody can be asked for every role that the settings name; what one lacks is said before a run begins.
+
+    Raises as `choose`.
+    """
+    chosen(access, "code", job)
+    for role in get_args(Role):
+        try:
+            chosen(access, role, job)
+        except UserError as error:
+            raise UserError(error.code, f"For the role {role}: {error.message}") from None
 
 
 def skipped(access: Access, role: Role, job: Job) -> dict[str, str]:
@@ -159,10 +173,16 @@ class _Models:
         return _Models(self._access, Job(self._job.repo, full, self._job.kind), self._shelf)
 
     def window(self, name: str) -> int | None:
-        return window(choose(name, self._access), self._access.routes.entry)
+        return window(self._really(name), self._access.routes.entry)
 
     def cost(self, name: str, usage: Usage) -> float | None:
-        return cost(choose(name, self._access), usage, self._access.routes.entry)
+        return cost(self._really(name), usage, self._access.routes.entry)
+
+    def _really(self, name: str) -> str:
+        """The full name; of a model that its server was to name, what that called it, once it was asked."""
+        full = choose(name, self._access)
+        opened = self._shelf.opened(full)
+        return full if opened is None or full in self._access.routes.entry else opened.name
 
     async def open(self, name: str) -> Model:
         return await self._shelf.open(name)

@@ -24,7 +24,10 @@ class AllowedModels:
     def named(self, name: str) -> Model:
         """Raises `UserError` (`denied`), too."""
         check_decided(self._decider, models=(name,))
-        return self._models.named(name)
+        found = self._models.named(name)
+        # What a server calls the model that it was asked to choose is known once it was opened.
+        check_decided(self._decider, models=(found.name,))
+        return found
 
     def window(self, name: str) -> int | None:
         return self._models.window(name)

@@ -12,6 +12,7 @@ from typing import cast
 
 import msgspec
 
+from cloister.core import limits
 from cloister.core.budget import DAY_SECONDS, Spend
 from cloister.core.records import Usage
 from cloister.core.spending import Level, Resource
@@ -145,7 +146,8 @@ def _worked(whose: RunOf, at: float, head: str) -> Spend:
 
 
 def _paid(body: _Body) -> Spend:
-    steps, tokens = int(body.type == "ModelReplied"), body.usage.total
+    # A log from a time when providers were believed whatever they said may hold more than the tables can.
+    steps, tokens = int(body.type == "ModelReplied"), max(0, min(body.usage.total, limits.CALL_TOKENS))
     if body.cost is None:
         return Spend(steps, tokens, unpriced=tokens)
     return Spend(steps, tokens, body.cost)
