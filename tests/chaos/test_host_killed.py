@@ -8,6 +8,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from tests.conftest import loop_devices
 
 from cloister.core.ids import new_owner_id
 from cloister.sandbox import cgroup
@@ -110,8 +111,7 @@ def mounts_of(data_dir: Path, devices: list[str]) -> list[str]:
 
 
 def devices_of(data_dir: Path) -> list[str]:
-    files = Path("/sys/block").glob("loop*/loop/backing_file")
-    return [f"/dev/{path.parts[3]}" for path in files if path.read_text().startswith(str(data_dir))]
+    return [f"/dev/{name}" for name in loop_devices(data_dir)]
 
 
 def own_network() -> str:
