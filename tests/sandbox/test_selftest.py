@@ -6,7 +6,7 @@ from pathlib import Path
 
 import anyio
 
-from cloister.sandbox.selftest import Bench, Proof, remembered, report
+from cloister.sandbox.selftest import Bench, Proof, RuntimeReport, remembered, report
 
 AT_ONCE = 16
 
@@ -23,8 +23,11 @@ def test_trials_that_end_in_the_same_moment_are_all_remembered(tmp_path: Path) -
     async def trial(_: Path) -> Proof:
         return Proof()
 
+    def tried(bench: Bench) -> RuntimeReport:
+        return anyio.run(partial(report, "crun", bench, trial))
+
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        made = list(pool.map(lambda bench: anyio.run(partial(report, "crun", bench, trial)), benches))
+        made = list(pool.map(tried, benches))
 
     assert all(one.works for one in made)
     assert [remembered("crun", bench) for bench in benches] == made
