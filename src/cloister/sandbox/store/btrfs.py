@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 _COPY_SECONDS = 900.0
 _SETTLE_SECONDS = 4.0
-_PATIENCE_SECONDS = 20.0
+_PATIENCE_SECONDS = 3.0
 _FORGET = 64
 """Quota groups of removed subvolumes that are remembered until the kernel lets go of them."""
 
