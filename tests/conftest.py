@@ -3,12 +3,13 @@
 import os
 import signal
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 import anyio
 import pytest
+from hypothesis import HealthCheck, settings
 
 from cloister.core.errors import HostError
 from cloister.core.ids import new_owner_id
@@ -22,6 +23,12 @@ from cloister.sandbox.owners import Owners
 for ctrl in (signal.SIGINT, signal.SIGQUIT):
     if signal.getsignal(ctrl) is signal.SIG_IGN:
         signal.signal(ctrl, signal.default_int_handler if ctrl is signal.SIGINT else signal.SIG_DFL)
+
+# Whether a property holds says nothing about how busy the machine is, and a run of the suite is like the one before.
+# `--hypothesis-profile search` looks elsewhere each time.
+settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("steady", settings.get_profile("search"), derandomize=True, database=None)
+settings.load_profile("steady")
 
 PATH = os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
 SLOW_FIRST = ("real", "e2e", "chaos", "escape", "sandbox", "conformance")
@@ -154,6 +161,16 @@ def own_host(own_dir: Path) -> Generator[ContainerHost]:
         anyio.run(opened.close)
 
 
+def loop_devices(directory: Path) -> list[str]:
+    """The names of the devices over files below `directory`."""
+    found: list[str] = []
+    for path in Path("/sys/block").glob("loop*/loop/backing_file"):
+        with suppress(OSError):  # others on this machine let go of theirs at any moment
+            if path.read_text().startswith(str(directory)):
+                found.append(path.parts[3])
+    return found
+
+
 def leftovers(directory: Path) -> Iterator[str]:
     """What sandboxes whose data is below `directory` left on this machine."""
     names = {
@@ -167,9 +184,7 @@ def leftovers(directory: Path) -> Iterator[str]:
     yield from (f"cgroup {name}" for name in cgroup.names(cgroup.read_layout()) if name in names)
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     yield from (f"mount {line}" for line in mounts if str(directory) in line)
-    for path in Path("/sys/block").glob("loop*/loop/backing_file"):
-        if path.read_text().startswith(str(directory)):
-            yield f"loop device {path}"
+    yield from (f"loop device {name}" for name in loop_devices(directory))
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = path.read_bytes().decode(errors="replace").split("\0")

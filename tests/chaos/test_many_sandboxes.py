@@ -1,5 +1,6 @@
 """Leaks show in numbers: many sandboxes, one after the other and at once."""
 
+import gc
 import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -30,6 +31,7 @@ HostOf = Callable[[TierName, str | None], AbstractAsyncContextManager[ContainerH
 
 def held(data_dir: Path) -> dict[str, int]:
     """What this process, and of this machine what belongs to `data_dir`, holds."""
+    gc.collect()  # what earlier tests left to it shall not go in between
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     return {
         "descriptors": len(list(Path("/proc/self/fd").iterdir())),

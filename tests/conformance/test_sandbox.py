@@ -17,7 +17,7 @@ from cloister.testing.sandbox_conformance import PROMISES
 
 pytestmark = pytest.mark.anyio
 
-PROMISE_SECONDS = 60.0
+PROMISE_SECONDS = 180.0
 WAYS: tuple[tuple[TierName, str], ...] = (("container", "crun"), ("container", "runc"), ("gvisor", "runsc"))
 
 HostOf = Callable[[TierName, str | None], AbstractAsyncContextManager[ContainerHost]]

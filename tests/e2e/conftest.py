@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -99,16 +100,17 @@ class Cloister:
         path.write_text(text)
         return f"script:{path}"
 
-    def until(self, what: Callable[[], bool], seconds: float = 60) -> None:
-        """Wait for something that no event announces to this process."""
+    def until(self, what: Callable[[], bool], seconds: float = 180) -> None:
+        """Wait for something that no event announces to this process; each look may start one of its own."""
         deadline = time.monotonic() + seconds
         while not what():
             assert time.monotonic() < deadline, "it did not come to pass"
             time.sleep(0.02)
 
     def kill(self, pid: int) -> None:
-        """kill -9, and wait until it is gone."""
-        os.kill(pid, signal.SIGKILL)
+        """kill -9, and wait until it is gone. It may have gone with another that was killed before."""
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
         self.until(lambda: _gone(pid))
 
     def sandbox_processes(self) -> list[int]:
@@ -133,6 +135,8 @@ class Cloister:
 
 @pytest.fixture
 def cloister(data_dir: Path, tmp_path: Path) -> Iterator[Cloister]:
+    # A server that a command starts by itself takes any port: the usual one may be another's on this machine.
+    (data_dir / "config.toml").write_text("port = 0\n")
     command = Cloister(data_dir, tmp_path)
     yield command
     if (data_dir / "server.json").exists():

@@ -97,19 +97,22 @@ def test_a_tournament_stays_inspectable_and_any_save_point_can_be_gone_on_from(c
     assert "only its log is left" in cloister("fork", run, code=2).stderr
 
 
-def test_kill_9_with_attempts_and_forks_in_flight_ends_the_same(cloister: Any) -> None:
+def test_kill_9_with_attempts_and_forks_in_flight_ends_the_same(cloister: Any, outside: int) -> None:
     repo = calc(cloister)
-    stuck, hasty = cloister.script(STUCK), cloister.script(HASTY)
+    # What was forked waits until the world outside lets it, which is after the kill.
+    until_let_go = f"until curl -sf --noproxy '' http://localhost:{outside}/; do sleep 0.1; done"
+    stuck, hasty = cloister.script(STUCK.replace("sleep 1", until_let_go)), cloister.script(HASTY)
     cloister("serve", "--background", "--port", "0")
     ran(
         cloister,
         *("--repo", repo, "--attempt", f"model={stuck}", "--attempt", f"model={hasty}"),
-        *("--search", "greedy", "--detach"),
+        *("--search", "greedy", "--detach", "--allow-host", f"localhost:{outside}"),
     )
     cloister.until(lambda: "AttemptForked" in cloister.kinds())
     cloister.kill(cloister.server_pid())
     cloister.until(lambda: cloister.sandbox_processes() == [])
     assert "RunFinished" not in cloister.kinds()
+    cloister.let_go()
     cloister("serve", "--background", "--port", "0")
     cloister("watch", "last")
     events = [event["body"] for event in cloister.events()]

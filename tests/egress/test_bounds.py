@@ -72,7 +72,7 @@ async def test_an_answer_without_an_end_is_cut_off() -> None:
 
 async def test_a_connection_has_an_end_however_busy_it_is() -> None:
     world = World("example.com:22")
-    async with listening(echo) as port, going(world, DoorBounds(connection_seconds=0.3)) as connect:
+    async with listening(echo) as port, going(world, DoorBounds(connection_seconds=1.0)) as connect:
         world.has("example.com", port)
         async with await connect() as client:
             await client.send(CONNECT % (22, 22))

@@ -3,6 +3,7 @@
 import base64
 import gzip
 import os
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -272,6 +273,20 @@ async def test_a_file_that_changes_is_read_again_without_a_restart(tmp_path: Pat
 
     assert b"X-Key: first-value-0001\r\n" in talk.seen[0]
     assert b"X-Key: second-value-0002\r\n" in talk.seen[1]
+
+
+async def test_a_file_that_changes_twice_within_a_tick_of_its_clock_is_read_again(tmp_path: Path) -> None:
+    place = tmp_path / "token"
+    one = credential(**{"from": f"file:{place}", "header": "X-Key: {}"})
+    tick = time.time_ns() + 10**12
+    async with talking(keeper(one)) as talk:
+        for value in ("first-value-0001", "other-value-0002"):
+            place.write_text(value)
+            os.utime(place, ns=(tick, tick))
+            await talk.ask("GET / HTTP/1.1")
+
+    assert b"X-Key: first-value-0001\r\n" in talk.seen[0]
+    assert b"X-Key: other-value-0002\r\n" in talk.seen[1]
 
 
 async def test_a_command_is_asked_again_when_a_server_did_not_take_its_answer(tmp_path: Path) -> None:

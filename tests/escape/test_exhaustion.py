@@ -75,8 +75,10 @@ async def test_a_zombie_factory_fills_its_own_quota_and_is_gone_with_its_command
                 # The same again, in the background and orphaned: whoever inherits them reaps them.
                 line = "for i in $(seq 100); do (true &); done; wait; echo made"
                 assert (await sandbox.run(shell(line))).out == b"made\n"
-                left = await sandbox.run(shell("grep -hs '^State:.Z' /proc/[0-9]*/status | wc -l"))
-                assert int(left.out) == 0
+                # The last of them may be ending in this very moment: what counts is that none stays.
+                count = shell("grep -hs '^State:.Z' /proc/[0-9]*/status | wc -l")
+                while int((await sandbox.run(count)).out):
+                    pass
 
 
 async def test_shared_memory_counts_as_memory(host: Host) -> None:
@@ -129,8 +131,12 @@ async def test_a_busy_sandbox_gets_its_share_of_the_processor_and_no_more(
 
 def _seconds_used(pids: list[int]) -> float:
     """What the host spent on these processes; what a sandbox believes may be wrong."""
-    fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
-    return sum(int(used) for field in fields for used in field[11:13]) / os.sysconf("SC_CLK_TCK")
+    used = 0
+    for pid in pids:
+        with suppress(OSError):  # It ended while we looked.
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            used += sum(map(int, fields[11:13]))
+    return used / os.sysconf("SC_CLK_TCK")
 
 
 async def test_a_full_disk_of_names_and_deep_directories_is_removed_with_the_sandbox(

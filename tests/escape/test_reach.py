@@ -5,6 +5,7 @@ import re
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -208,13 +209,13 @@ OWN = re.compile(r"/root|/memfd|/proc|/sys|.*/sandboxes/[^/]*/config\.json$")
 
 
 def _open_files(pid: int) -> set[str]:
-    links = list(Path(f"/proc/{pid}/fd").iterdir())
-    # The root of some other mount is called `/` too.
-    return {_kind(link) for link in links if str(link.readlink()) != "/" or link.samefile("/")}
-
-
-def _kind(link: Path) -> str:
-    return str(link.readlink()).split(":")[0]
+    found: set[str] = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # It was closed while we looked.
+            # The root of some other mount is called `/` too.
+            if (name := str(link.readlink())) != "/" or link.samefile("/"):
+                found.add(name.split(":")[0])
+    return found
 
 
 async def test_hostile_writes_change_neither_the_template_nor_the_next_sandbox(

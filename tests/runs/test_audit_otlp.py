@@ -70,11 +70,12 @@ def heard() -> Iterator[Heard]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            if heard.status == 200:
+            status = heard.status  # once: a test may change it in any moment
+            if status == 200:
                 with heard.news:
                     heard.requests.append((self.path, {k.lower(): v for k, v in self.headers.items()}, body))
                     heard.news.notify_all()
-            self.send_response(heard.status)
+            self.send_response(status)
             self.end_headers()
             self.wfile.write(heard.answer)
 

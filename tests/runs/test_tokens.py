@@ -1,6 +1,8 @@
 """Named tokens in their file."""
 
+import os
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,17 @@ def test_changes_by_others_are_seen_without_a_restart(tmp_path: Path) -> None:
     assert server.find(secret) is not None
     command.remove("ci")
     assert server.find(secret) is None
+
+
+def test_a_change_within_a_tick_of_the_files_clock_is_seen_too(tmp_path: Path) -> None:
+    server, path = Tokens(tmp_path), tmp_path / "tokens.json"
+    secret = Tokens(tmp_path).add("ci", "viewer", "root").encode()
+    tick = time.time_ns() + 10**12
+    os.utime(path, ns=(tick, tick))
+    assert server.find(secret) is not None
+    path.write_bytes(path.read_bytes().replace(b'"ci"', b'"xy"'))
+    os.utime(path, ns=(tick, tick))
+    assert [token.name for token in server.all()] == ["xy"]
 
 
 @pytest.mark.parametrize("name", ["", "A", "a b", "a/b", "-a", "a" * 41, "deadline", "root", "a\n", "é"])

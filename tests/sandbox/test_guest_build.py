@@ -77,7 +77,9 @@ async def test_the_library_for_old_gvisors_leaves_out_the_flag_and_changes_nothi
     tmp_path: Path,
 ) -> None:
     library = await build("automount", tmp_path)
-    for line in (["ls", "-la", "/usr"], ["stat", "/etc/passwd"], ["stat", "/no/such/file"]):
+    # Not when it was last read, which somebody else may do in between.
+    stat = ["stat", "--format=%n %F %A %u %g %s %i %Y"]
+    for line in (["ls", "-la", "/usr"], [*stat, "/etc/passwd"], [*stat, "/no/such/file"]):
         plain = await capture(line, env={"PATH": "/usr/bin:/bin"}, seconds=20)
         loaded = await capture(line, env={"PATH": "/usr/bin:/bin", "LD_PRELOAD": str(library)}, seconds=20)
         assert loaded == plain

@@ -27,7 +27,11 @@ def sh(line: str, **more: object) -> Command:
 
 
 def alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
+    """What has ended may still wait for whoever inherited it to take note."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
 
 
 async def read_until(process: RunningCommand, wanted: bytes) -> bytes:

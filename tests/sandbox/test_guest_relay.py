@@ -1,7 +1,7 @@
 import hashlib
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 
 import anyio
@@ -27,18 +27,21 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as s:
 """
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port that nobody else is given meanwhile: it is bound here, and the guest listens there."""
+    with socket.socket() as kept:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("127.0.0.1", 0))
+        yield kept.getsockname()[1]
 
 
 def python(code: str, port: int) -> Command:
     return Command(("python3", "-c", code, str(port)), cwd="/", seconds=30)
 
 
-async def test_a_program_reaches_the_door_through_the_proxy_port(open_guest: OpenGuest) -> None:
-    port, data = free_port(), os.urandom(3_000_000)
+async def test_a_program_reaches_the_door_through_the_proxy_port(open_guest: OpenGuest, port: int) -> None:
+    data = os.urandom(3_000_000)
 
     async def door(stream: ByteStream) -> None:
         async for received in stream:
@@ -52,8 +55,7 @@ async def test_a_program_reaches_the_door_through_the_proxy_port(open_guest: Ope
             assert done.out == data
 
 
-async def test_many_connections_at_once_are_kept_apart(open_guest: OpenGuest) -> None:
-    port = free_port()
+async def test_many_connections_at_once_are_kept_apart(open_guest: OpenGuest, port: int) -> None:
 
     async def door(stream: ByteStream) -> None:
         async for received in stream:
@@ -71,8 +73,9 @@ async def test_many_connections_at_once_are_kept_apart(open_guest: OpenGuest) ->
                     tasks.start_soon(one, number)
 
 
-async def test_more_connections_than_there_is_room_for_wait_their_turn(open_guest: OpenGuest) -> None:
-    port = free_port()
+async def test_more_connections_than_there_is_room_for_wait_their_turn(
+    open_guest: OpenGuest, port: int
+) -> None:
     code = """
 import socket, sys
 all = [socket.create_connection(("127.0.0.1", int(sys.argv[1]))) for _ in range(40)]
@@ -94,16 +97,16 @@ print("all answered")
             assert (await link.run(Command(("true",), cwd="/"))).ok
 
 
-async def test_without_a_door_a_connection_is_closed_at_once(open_guest: OpenGuest) -> None:
-    port = free_port()
+async def test_without_a_door_a_connection_is_closed_at_once(open_guest: OpenGuest, port: int) -> None:
     async with open_guest(SELF, proxy_port=port) as (link, _):
         with anyio.fail_after(30):
             done = await link.run(python(ECHO, port))
             assert done.out == b""
 
 
-async def test_what_the_door_said_last_arrives_before_the_connection_closes(open_guest: OpenGuest) -> None:
-    port = free_port()
+async def test_what_the_door_said_last_arrives_before_the_connection_closes(
+    open_guest: OpenGuest, port: int
+) -> None:
     size = limits.WINDOW_BYTES
 
     async def door(stream: ByteStream) -> None:
@@ -126,8 +129,8 @@ print(seen.hexdigest())
 """
 
 
-async def test_more_large_downloads_than_are_widened_arrive_whole(open_guest: OpenGuest) -> None:
-    port, data = free_port(), os.urandom(5_000_000)
+async def test_more_large_downloads_than_are_widened_arrive_whole(open_guest: OpenGuest, port: int) -> None:
+    data = os.urandom(5_000_000)
 
     async def door(stream: ByteStream) -> None:
         await stream.send(data)
@@ -145,8 +148,7 @@ async def test_more_large_downloads_than_are_widened_arrive_whole(open_guest: Op
                     tasks.start_soon(one)
 
 
-async def test_a_program_that_does_not_read_makes_the_door_wait(open_guest: OpenGuest) -> None:
-    port = free_port()
+async def test_a_program_that_does_not_read_makes_the_door_wait(open_guest: OpenGuest, port: int) -> None:
     blocked, done = anyio.Event(), anyio.Event()
     code = """
 import socket, sys

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from tests.conftest import loop_devices
 
 from cloister.core.errors import HostError
 from cloister.sandbox.store import ioctls, mounts
@@ -39,11 +40,6 @@ async def store(tmp_path: Path) -> AsyncGenerator[BtrfsStore]:
     await opened.close()
 
 
-def loops(of: Path) -> list[str]:
-    found = (entry for entry in Path("/sys/block").glob("loop*/loop/backing_file"))
-    return [entry.parts[3] for entry in found if entry.read_text().startswith(str(of))]
-
-
 def mounts_of(path: Path) -> list[str]:
     """Lines of any process's list of mounts that name `path`."""
     lines: set[str] = set()
@@ -57,7 +53,7 @@ def mounts_of(path: Path) -> list[str]:
 
 async def until_gone(of: Path) -> None:
     with anyio.fail_after(30):
-        while loops(of):  # noqa: ASYNC110  the kernel lets go of a device in its own time and tells nobody
+        while loop_devices(of):  # noqa: ASYNC110  the kernel lets go of a device in its own time and tells nobody
             await anyio.sleep(0.01)
 
 
@@ -83,9 +79,9 @@ async def test_the_store_is_in_nobodys_list_of_mounts_and_its_device_goes_with_i
     store: BtrfsStore, tmp_path: Path
 ) -> None:
     root = await store.create(None, "s-one", LIMIT)
-    assert len(loops(tmp_path)) == 1
+    assert len(loop_devices(tmp_path)) == 1
     assert mounts_of(tmp_path) == []
-    assert isinstance(root, Tree) and f"/dev/{loops(tmp_path)[0]}" == str(root.device)
+    assert isinstance(root, Tree) and f"/dev/{loop_devices(tmp_path)[0]}" == str(root.device)
     assert "s-one" not in root.subvolume, "a guest sees this name"
     await store.close()
     await until_gone(tmp_path)
@@ -102,7 +98,7 @@ async def test_two_stores_of_one_directory_share_one_device(store: BtrfsStore, t
     child = await other.fork(one, "s-three", LIMIT)
     assert (writable(child) / "file").read_text() == "seen by both"
     await store.close()
-    assert len(loops(tmp_path)) == 1, "the other one still has it"
+    assert len(loop_devices(tmp_path)) == 1, "the other one still has it"
     assert (writable(child) / "file").read_text() == "seen by both"
     await other.close()
     await until_gone(tmp_path)
@@ -129,7 +125,7 @@ async def test_after_a_kill_nothing_is_attached_and_the_next_one_goes_on(tmp_pat
     with await anyio.to_thread.run_sync(partial(subprocess.Popen, argv, stdout=subprocess.PIPE)) as holder:
         assert holder.stdout is not None
         assert await anyio.to_thread.run_sync(holder.stdout.readline) == b"up\n"
-        assert len(loops(tmp_path)) == 1
+        assert len(loop_devices(tmp_path)) == 1
         holder.send_signal(signal.SIGKILL)
     await until_gone(tmp_path)
     assert mounts_of(tmp_path) == []

@@ -226,16 +226,22 @@ async def test_an_image_that_would_fill_the_disk_is_given_up(templates: Template
 def registry(tmp_path: Path) -> Generator[str]:
     """A registry of our own on loopback; its `host:port`."""
     needs("docker-registry", "skopeo")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
+    # Bound here for as long as the registry listens there, so that nobody else is given the port.
+    kept = socket.socket()
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", 0))
+    port: int = kept.getsockname()[1]
     config = tmp_path / "registry.yml"
     config.write_text(
         f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {tmp_path}/registry}}}}\n"
         f"http: {{addr: 127.0.0.1:{port}}}\nlog: {{level: error}}\n"
     )
-    with subprocess.Popen(
-        ["docker-registry", "serve", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as process:
+    with (
+        kept,
+        subprocess.Popen(
+            ["docker-registry", "serve", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process,
+    ):
         try:
             deadline = time.monotonic() + 30
             while True:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.sandbox.fake_guest import HELLO, FakeGuest, linked
 from tests.sandbox.strategies import from_guest
@@ -154,6 +154,10 @@ def test_whatever_a_guest_says_everyone_is_answered_or_told_of_the_loss(stream: 
     anyio.run(everyone_is_told, [stream[at : at + step] for at in range(0, len(stream), step)])
 
 
+# A lie that somebody else finds, and a connection that is answered before all know of it.
+@example(
+    [encode(frames.Output(4, "out", frames.encode_change(Change("created", "x")))), encode(frames.Open(DIAL))]
+)
 @given(st.lists(st.sampled_from(TRUE_WORDS), max_size=30))
 @settings(deadline=None, max_examples=50)
 def test_true_words_in_any_order_and_number_are_answers_or_a_loss(words: list[bytes]) -> None:

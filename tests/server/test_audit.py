@@ -61,7 +61,9 @@ async def test_every_websocket_that_is_opened_is_a_login(served: Served, setting
 
 
 async def test_those_who_are_refused_are_entered_up_to_a_bound(served: Served, settings: Settings) -> None:
-    async with httpx.AsyncClient(trust_env=False, base_url=f"http://127.0.0.1:{served.port}") as stranger:
+    async with httpx.AsyncClient(
+        timeout=30, trust_env=False, base_url=f"http://127.0.0.1:{served.port}"
+    ) as stranger:
         for _ in range(REFUSALS + 5):
             reply = await stranger.post("/v1/runs", headers={"Authorization": "Bearer guess-s3cret"}, json={})
             assert reply.status_code == 401

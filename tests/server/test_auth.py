@@ -11,7 +11,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_health_needs_no_token(served: Served) -> None:
-    async with httpx.AsyncClient(trust_env=False) as stranger:
+    async with httpx.AsyncClient(timeout=30, trust_env=False) as stranger:
         reply = await stranger.get(f"http://127.0.0.1:{served.port}/v1/health")
     assert reply.status_code == 200
     assert reply.json()["ok"] is True
@@ -29,7 +29,7 @@ async def test_every_other_route_wants_the_token(served: Served) -> None:
 
 
 async def test_the_token_in_the_address_is_worth_nothing(served: Served) -> None:
-    async with httpx.AsyncClient(trust_env=False) as stranger:
+    async with httpx.AsyncClient(timeout=30, trust_env=False) as stranger:
         for name in ("token", "access_token", "authorization"):
             url = f"http://127.0.0.1:{served.port}/v1/runs?{name}={served.token}"
             assert (await stranger.get(url)).status_code == 401

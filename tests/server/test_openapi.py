@@ -146,5 +146,5 @@ def test_the_server_serves_the_same_document(live: tuple[Served, str]) -> None:
     served = live[0]
     headers = {"Authorization": f"Bearer {served.token}"}
     url = f"http://127.0.0.1:{served.port}/v1/openapi.json"
-    reply = httpx.get(url, headers=headers, trust_env=False)
+    reply = httpx.get(url, headers=headers, timeout=30, trust_env=False)
     assert msgspec.json.decode(reply.content) == openapi_document()

@@ -124,7 +124,7 @@ async def test_requests_reach_a_server_inside_by_its_own_name(served: Served, sa
         assert reply.json()["head"][0] == f"GET {path} HTTP/1.1"
         assert served.token not in reply.text
     assert reply.headers["set-cookie"] == "a=1"
-    async with httpx.AsyncClient(trust_env=False) as stranger:
+    async with httpx.AsyncClient(timeout=30, trust_env=False) as stranger:
         for path in ("/", "/v1/health"):
             refused = await stranger.get(f"http://127.0.0.1:{served.port}{path}", headers={"Host": host})
             assert refused.status_code == 401

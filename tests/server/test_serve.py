@@ -70,7 +70,7 @@ async def test_a_server_announces_itself_while_it_listens(settings: Settings) ->
     async with started(settings) as running:
         said = json.loads(announcement.read_text())
         assert said == {"pid": os.getpid(), "port": int(running.url.rsplit(":", 1)[1]), "url": running.url}
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(timeout=30, trust_env=False) as client:
             assert (await client.get(f"{running.url}/v1/health")).status_code == 200
             assert (await client.get(f"{running.url}/v1/runs")).status_code == 401
             headers = {"Authorization": f"Bearer {running.token}"}
@@ -110,7 +110,9 @@ async def _watch_and_signal(settings: Settings, run: RunId, number: signal.Signa
 async def test_a_run_is_driven_to_its_end_and_watched_there(settings: Settings) -> None:
     async with started(settings) as running:
         headers = {"Authorization": f"Bearer {running.token}"}
-        async with httpx.AsyncClient(trust_env=False, base_url=running.url, headers=headers) as client:
+        async with httpx.AsyncClient(
+            timeout=30, trust_env=False, base_url=running.url, headers=headers
+        ) as client:
             body = {"prompt": "p", "repo": str(settings.data_dir / "nowhere")}
             run = (await client.post("/v1/runs", json=body)).json()["id"]
             url = running.url.replace("http", "ws") + f"/v1/runs/{run}/stream"

@@ -1,6 +1,7 @@
 """Reads the values of credentials where they are kept, again when they change, and shows them to nobody."""
 
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +15,8 @@ _BYTES = 16_384
 _SECONDS = 10.0
 _FRESH_SECONDS = 60.0
 """How long the answer of a command or a keyring is believed."""
+_TICK_NANOSECONDS = 20_000_000
+"""More than the clock of any filesystem stands still."""
 _KEPT = 4
 """Former values that are still taken out of answers."""
 
@@ -109,7 +112,11 @@ def _read_file(path: Path, mark: object) -> tuple[object, bytes | None]:
     with path.expanduser().open("rb") as file:
         status = os.fstat(file.fileno())
         now = (status.st_ino, status.st_mtime_ns, status.st_size)
-        return now, None if now == mark else file.read(_BYTES + 1)
+        if now == mark:
+            return now, None
+        # Another value may be written in the same tick of the file's clock: a file that new is read again.
+        settled = time.time_ns() - status.st_mtime_ns > _TICK_NANOSECONDS
+        return now if settled else None, file.read(_BYTES + 1)
 
 
 def _checked(data: bytes) -> str:

@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 
 _SETTLE_SECONDS = 5.0
 _TRIAL_SECONDS = 30.0
+_LAST_WORDS_SECONDS = 5.0
 _TRIAL = SandboxSpec(quota=Quota(cpus=1.0, memory_bytes=134_217_728, processes=32), ttl_seconds=60.0)
 
 
@@ -335,7 +336,7 @@ class ContainerHost:
                 )
             except SandboxLost as error:
                 # The guest never spoke: the reason is what the launcher or the runtime said about it.
-                with anyio.move_on_after(1.0):
+                with anyio.move_on_after(_LAST_WORDS_SECONDS):
                     await running.ended.wait()
                 raise HostError(
                     "start_failed", f"A sandbox could not be started: {running.last_words or error}"

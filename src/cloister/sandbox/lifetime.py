@@ -29,6 +29,8 @@ class Lifetime:
     ended: anyio.Event = field(default_factory=anyio.Event)
     _tail: bytearray = field(default_factory=bytearray)
     _clock: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    _talking: int = 0
+    _silent: anyio.Event = field(default_factory=anyio.Event)
 
     @property
     def last_words(self) -> str:
@@ -52,25 +54,40 @@ class Lifetime:
         self._clock.deadline = self.ttl_ends
 
     async def listen(self, stream: ByteReceiveStream) -> None:
+        """Remember the last of what it says. To be started before `watch`."""
+        self._talking += 1
         async for data in stream:
             self._tail += data
             del self._tail[:-_TAIL_BYTES]
+        self._talking -= 1
+        if not self._talking:
+            self._silent.set()
 
     async def watch(self) -> None:
         """Wait for the end, and bring it about when the time is up."""
-        self._clock.deadline = self.ttl_ends + TTL_GRACE_SECONDS
-        with self._clock:
-            await self.process.wait()
-        if self.process.returncode is None:
+        try:
+            self._clock.deadline = self.ttl_ends + TTL_GRACE_SECONDS
+            with self._clock:
+                await self.process.wait()
+            if self.process.returncode is None:
+                self.cgroup.kill()
+                await self.process.wait()
+            ended_at = anyio.current_time()
+            # A process that was killed may leave its guest behind, still on our pipes.
             self.cgroup.kill()
-            await self.process.wait()
-        self.reason = self.reason or self._find_reason()
-        # A process that was killed may leave its guest behind, still on our pipes.
-        self.cgroup.kill()
-        self.ended.set()
+            await self._hear_out()
+            self.reason = self.reason or self._find_reason(ended_at)
+        finally:
+            self.ended.set()
 
-    def _find_reason(self) -> str:
-        if anyio.current_time() >= self.ttl_ends:
+    async def _hear_out(self) -> None:
+        """That it has ended may be known before its last words have arrived."""
+        if self._talking:
+            with anyio.move_on_after(PARTING_SECONDS):
+                await self._silent.wait()
+
+    def _find_reason(self, ended_at: float) -> str:
+        if ended_at >= self.ttl_ends:
             return "The sandbox reached the end of its time to live."
         if why := self.explain():
             return why

@@ -221,7 +221,11 @@ class Mux:
         decoder = Decoder(decode_from_guest)
         try:
             while not self.lost.is_set():
-                for frame in decoder.feed(await stdout.receive(READ_BYTES)):
+                data = await stdout.receive(READ_BYTES)
+                # Given up meanwhile: nobody would tell those whom these words gave something to wait for.
+                if self.lost.is_set():
+                    break
+                for frame in decoder.feed(data):
                     self._handle(frame)
         except ProtocolBroken as error:
             self.broken(error)

@@ -4,6 +4,7 @@ A trial opens a throw-away sandbox and does something in it; its result is remem
 the kernel changes.
 """
 
+import fcntl
 import os
 import shutil
 from collections.abc import Awaitable, Callable, Sequence
@@ -182,12 +183,19 @@ def _read(memory: Path) -> dict[str, RuntimeReport]:
 
 
 def _write(memory: Path, key: str, made: RuntimeReport) -> None:
-    entries = {**_read(memory), key: made}
-    data = msgspec.json.encode(tuple(_Remembered(k, r) for k, r in entries.items()), enc_hook=str)
     memory.parent.mkdir(parents=True, exist_ok=True)
     scratch = memory.with_name(f".{memory.name}.{os.getpid()}")
-    scratch.write_bytes(data)
-    scratch.replace(memory)
+    # The directory is the lock: what another process remembers in the same moment is not lost.
+    directory = os.open(memory.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        entries = {**_read(memory), key: made}
+        scratch.write_bytes(
+            msgspec.json.encode(tuple(_Remembered(k, r) for k, r in entries.items()), enc_hook=str)
+        )
+        scratch.replace(memory)
+    finally:
+        os.close(directory)
 
 
 def _to_path(kind: type, value: object) -> object:

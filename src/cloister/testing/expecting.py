@@ -3,6 +3,8 @@
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 
+import anyio
+
 from cloister.core.commands import Exited, Finished, Output, Process, shell
 from cloister.core.errors import CloisterError
 from cloister.sandbox.api import Host, Sandbox
@@ -53,6 +55,13 @@ async def rest(process: Process) -> Finished:
             case Exited():
                 return Finished(item, bytes(out), bytes(err))
     raise AssertionError("there was no end")
+
+
+async def ample_seconds(sandbox: Sandbox) -> float:
+    """A time in which a shell has long begun, however slow this sandbox is on this machine now."""
+    began = anyio.current_time()
+    await sandbox.run(shell("true"))
+    return 0.3 + 10 * (anyio.current_time() - began)
 
 
 async def text(sandbox: Sandbox, line: str) -> str:

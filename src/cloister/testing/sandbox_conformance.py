@@ -15,6 +15,7 @@ from cloister.testing.command_conformance import COMMAND_PROMISES
 from cloister.testing.expecting import (
     WAIT_SECONDS,
     Promise,
+    ample_seconds,
     expect,
     first_output,
     hold,
@@ -75,7 +76,8 @@ async def a_command_that_takes_too_long_is_ended_with_its_whole_tree(host: Host)
         finished = await sandbox.run(shell(stubborn, seconds=0.5, grace_seconds=0.2))
         expect((finished.exited.killed, finished.exited.ok), ("time", False))
         expect(await text(sandbox, "pgrep -c -f 'sleep 98[7]' || true"), "0")
-        gentle = await sandbox.run(shell("trap 'echo bye; exit 0' TERM; sleep 30 & wait", seconds=0.3))
+        line, seconds = "trap 'echo bye; exit 0' TERM; sleep 300 & wait", await ample_seconds(sandbox)
+        gentle = await sandbox.run(shell(line, seconds=seconds, grace_seconds=WAIT_SECONDS))
         expect((gentle.out, gentle.exited.killed), (b"bye\n", "time"))
 
 

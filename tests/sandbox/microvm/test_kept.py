@@ -1,5 +1,6 @@
 """What is kept of a machine: its disk, at one moment, for as long as somebody wants it."""
 
+import os
 from pathlib import Path
 
 import anyio
@@ -7,9 +8,11 @@ import msgspec
 import pytest
 
 from cloister.core.commands import Command, shell
+from cloister.core.ids import new_owner_id
 from cloister.core.records import Quota
 from cloister.sandbox.api import SandboxSpec
 from cloister.sandbox.microvm.vm import MicrovmHost
+from cloister.sandbox.owners import Owners
 from cloister.testing.sandbox_conformance import first_output
 
 pytestmark = pytest.mark.anyio
@@ -47,6 +50,25 @@ async def test_the_disk_is_kept_and_what_runs_is_not_and_both_lines_go_on(
             await machines.delete_snapshot(info.id)
         assert not list((machine_dir / "images").glob(f"{taken.id}-*"))
         assert not list((machine_dir / "snapshots").glob(f"*{taken.id}*"))
+
+
+async def test_a_machine_that_says_nothing_while_it_boots_is_booted_once_more(
+    data_dir: Path, machine_dir: Path, small: SandboxSpec, caplog: pytest.LogCaptureFixture
+) -> None:
+    owner = new_owner_id()
+    with anyio.fail_after(2 * WAIT_SECONDS), Owners(data_dir / "owners").hold(owner):
+        # So early no kernel has said a word.
+        machines = MicrovmHost(data_dir, owner, None, os.environ["PATH"], boot_seconds=(0.01, WAIT_SECONDS))
+        async with machines.open(small) as parent:
+            await parent.write("file", b"then")
+            taken = await parent.snapshot()
+        # What is opened from a snapshot for the first time is booted.
+        async with machines.open(msgspec.structs.replace(small, template=f"snapshot:{taken.id}")) as restored:
+            assert await restored.read("file") == b"then"
+        await machines.delete_snapshot(taken.id)
+        await machines.close()
+    assert "it said nothing for 0.01 seconds: it is booted once more" in caplog.text
+    assert list((data_dir / "sandboxes").iterdir()) == []
 
 
 async def test_a_snapshot_is_whole_although_somebody_writes_all_the_time(

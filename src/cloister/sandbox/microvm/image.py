@@ -4,6 +4,7 @@ Both are made once and never written again; each appears by one rename, so what 
 """
 
 import hashlib
+import logging
 import os
 import secrets
 import shutil
@@ -24,10 +25,12 @@ from cloister.sandbox._spawn import capture
 from cloister.sandbox.api import Report, SandboxSpec
 from cloister.sandbox.claims import Claims
 from cloister.sandbox.microvm import qemu, ram
-from cloister.sandbox.microvm.boot import Means, Moment, Wish, booted
+from cloister.sandbox.microvm.boot import BOOT_SECONDS, Means, Moment, Silent, Wish, booted
 from cloister.sandbox.microvm.disks import DISK_STEP, Disk, OpenFile, held, new_layer, open_file
 from cloister.sandbox.microvm.moments import last_moment
 from cloister.sandbox.templates.building import locked
+
+logger = logging.getLogger(__name__)
 
 WARM_UP = (
     ("/bin/sh", "-c", ":"),
@@ -105,9 +108,11 @@ class Source:
 class Images:
     """The disks and images below one directory, which several processes may share."""
 
-    def __init__(self, directory: Path, claims: Claims) -> None:
+    def __init__(self, directory: Path, claims: Claims, boot_seconds: Sequence[float] | None = None) -> None:
+        """`boot_seconds` is how long a boot may take, the first time and when it is tried again; None is the usual."""
         self.directory = directory
         self._claims = claims
+        self._boot_seconds = boot_seconds
         self._loaded: dict[str, Moment] = {}
         self._loading = anyio.Lock()
 
@@ -169,13 +174,25 @@ class Images:
         return open_file(target)
 
     async def _build(self, means: Means, source: Source, key: _Key, report: Report) -> None:
+        *shorter, longest = self._boot_seconds or BOOT_SECONDS[means.accelerator]
+        report(None, "booting a machine")
+        for seconds in shorter:
+            try:
+                await self._boot(means, source, key, seconds)
+                break
+            except Silent as error:
+                logger.warning("%s: it is booted once more", error.message)
+        else:
+            await self._boot(means, source, key, longest)
+        await anyio.to_thread.run_sync(_remove_unused, self.directory)
+
+    async def _boot(self, means: Means, source: Source, key: _Key, seconds: float) -> None:
         below = await source.disk()
         disk = below.under(new_layer(self.directory, below.base.size))
-        report(None, "booting a machine")
         memory = OpenFile(ram.new_ram(key.memory_bytes))
         spec = SandboxSpec(quota=Quota(memory_bytes=key.memory_bytes), ttl_seconds=_BUILD_SECONDS)
         with held(memory, *disk.files):
-            async with booted(means, self._claims, Wish(spec), disk, memory) as awake:
+            async with booted(means, self._claims, Wish(spec), disk, memory, seconds) as awake:
                 for argv in source.warm_up:
                     with suppress(UserError):
                         await awake.link.run(Command(argv, cwd="/", seconds=60.0))
@@ -183,7 +200,6 @@ class Images:
                 moment = await last_moment(awake, memory)
             with held(moment.state):
                 await anyio.to_thread.run_sync(_keep, moment, self.directory, key.directory)
-        await anyio.to_thread.run_sync(_remove_unused, self.directory)
 
 
 async def make_disk(rootfs: Path, target: Path, free_bytes: int, path: str) -> None:

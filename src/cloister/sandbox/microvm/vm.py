@@ -7,7 +7,7 @@ to its guest. Its memory and its disk are open files without names, so nothing r
 import os
 import shutil
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -200,8 +200,19 @@ class MicrovmSandbox(Linked):
 class MicrovmHost:
     """This machine as a place for virtual machines. Implements `sandbox.api.Host`."""
 
-    def __init__(self, data_dir: Path, owner: OwnerId, runtime: str | None, path: str) -> None:
-        """`owner` must be held by this process; `runtime` is the emulator, None is QEMU's; `path` is `PATH`."""
+    def __init__(
+        self,
+        data_dir: Path,
+        owner: OwnerId,
+        runtime: str | None,
+        path: str,
+        *,
+        boot_seconds: Sequence[float] | None = None,
+    ) -> None:
+        """`owner` must be held by this process; `runtime` is the emulator, None is QEMU's; `path` is `PATH`.
+
+        `boot_seconds` is as for `Images`.
+        """
         self._data_dir = data_dir
         self._directory = data_dir / "microvm"
         self._runtime = runtime or qemu.EMULATOR
@@ -209,7 +220,7 @@ class MicrovmHost:
         self._claims = Claims(data_dir, owner)
         self._templates = Templates(data_dir / "templates", path)
         self._kernels = Kernels(self._directory / "kernels", path)
-        self._images = Images(self._directory / "images", self._claims)
+        self._images = Images(self._directory / "images", self._claims, boot_seconds)
         self.kept = Snapshots(kept.Shelf(self._directory / "snapshots", self._images.directory))
         self._means: Means | None = None
         self._choosing = anyio.Lock()

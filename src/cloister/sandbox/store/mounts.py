@@ -76,7 +76,12 @@ def _attach_new(file: int) -> tuple[int, Path]:
             device = Path(f"/dev/loop{fcntl.ioctl(control, _LOOP_GET_FREE)}")
         finally:
             os.close(control)
-        descriptor = os.open(device, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            descriptor = os.open(device, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            continue  # Another took it since, and lets go of it in this moment.
         try:
             _configure(descriptor, file)
             return descriptor, device
