@@ -72,7 +72,7 @@ def test_a_server_that_cannot_start_says_why(
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.splitlines()[-1] == (
         f"cloister: The server did not start: Port {place.port} is taken: "
-        "stop what listens there or choose another with --port."
+        "stop what listens there or choose another with `port` in the settings, or `cloister serve --port`."
     )
 
 

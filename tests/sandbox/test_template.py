@@ -134,6 +134,10 @@ def test_a_failed_build_is_explained_by_its_errors_only() -> None:
     assert useful_lines(deque()) == "mmdebstrap said nothing"
 
 
+MOUNTS = "mount -t tmpfs none $root/home"
+"""As the real tool does for the packages' own scripts."""
+
+
 def quiet(fraction: float | None, note: str) -> None:
     del fraction, note
 
@@ -193,7 +197,7 @@ async def test_two_who_build_at_the_same_time_build_once(tmp_path: Path) -> None
 async def test_a_build_that_was_cancelled_leaves_nothing(tmp_path: Path) -> None:
     needs_root()
     path = fake_tool(
-        tmp_path / "bin", "make; echo '1 newly installed' >&2; echo 'Unpacking x' >&2; sleep 1000"
+        tmp_path / "bin", f"make; {MOUNTS}; echo '1 newly installed' >&2; echo 'Unpacking x' >&2; sleep 1000"
     )
     templates = Templates(tmp_path / "templates", path)
     with anyio.fail_after(30):
@@ -222,6 +226,10 @@ anyio.run(Templates(Path(sys.argv[1]), sys.argv[2]).prepare, "default", show)
 """
 
 
+def mounted() -> str:
+    return Path("/proc/self/mountinfo").read_text()
+
+
 def build_until_killed(directory: Path, path: str) -> None:
     argv = [sys.executable, "-c", BUILDER, str(directory), path]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as builder:
@@ -234,8 +242,9 @@ async def test_a_builder_that_was_killed_is_repaired_by_the_next(tmp_path: Path)
     needs_root()
     gate, directory = tmp_path / "gate", tmp_path / "templates"
     os.mkfifo(gate)
-    body = f"make; echo '1 newly installed' >&2; echo 'Unpacking x' >&2; read line < {gate}"
+    body = f"make; {MOUNTS}; echo '1 newly installed' >&2; echo 'Unpacking x' >&2; read line < {gate}"
     build_until_killed(directory, fake_tool(tmp_path / "stuck", body))
+    assert str(directory) not in mounted(), "what it mounted was its own"
     gate.write_text("the tool may end\n")
     assert any(p.name.startswith(".building-") for p in directory.iterdir())
     templates = Templates(directory, fake_tool(tmp_path / "good", "make"))

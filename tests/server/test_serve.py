@@ -133,7 +133,7 @@ async def test_a_taken_port_is_said_and_leaves_nothing_behind(settings: Settings
             await serve(settings, port=port, ready=lambda url: None)
     assert caught.value.code == "port_taken"
     assert caught.value.message == (
-        f"Port {port} is taken: stop what listens there or choose another with --port."
+        f"Port {port} is taken: stop what listens there or choose another with `port` in the settings, or `cloister serve --port`."
     )
     assert not (settings.data_dir / "server.json").exists()
 

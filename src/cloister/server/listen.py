@@ -18,6 +18,8 @@ GOODBYE_SECONDS = 2.0
 REQUESTS_SECONDS = 3
 """How long requests that are being answered may hold up the end."""
 
+_HOW = "`port` in the settings, or `cloister serve --port`"
+
 _HEADERS = [("x-content-type-options", "nosniff"), ("cache-control", "no-store")]
 
 
@@ -60,10 +62,10 @@ def _bind_error(port: int, error: OSError) -> HostError:
     if error.errno == errno.EADDRINUSE:
         return HostError(
             "port_taken",
-            f"Port {port} is taken: stop what listens there or choose another with --port.",
+            f"Port {port} is taken: stop what listens there or choose another with {_HOW}.",
         )
     return HostError(
-        "port_failed", f"Port {port} cannot be used ({error.strerror}): choose another with --port."
+        "port_failed", f"Port {port} cannot be used ({error.strerror}): choose another with {_HOW}."
     )
 
 

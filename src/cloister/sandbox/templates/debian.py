@@ -51,9 +51,12 @@ class BuildProgress:
 async def build(work: Build, recipe: Packages) -> About:
     """Install the packages into `work.rootfs`."""
     work.need("mmdebstrap", "mmdebstrap")
+    work.need("unshare", "util-linux")
     release = host_release()
     sources = read_sources(release)
     argv = [
+        # What it mounts goes with it, however it ends: on the host a killed one would leave its mounts behind.
+        *("unshare", "--mount", "--propagation=private", "--"),
         *("mmdebstrap", "--verbose", "--mode=root", "--variant=minbase", "--format=directory"),
         f"--include={','.join(recipe.packages)}",
         *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in _UNWANTED),
