@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import msgspec
 
 from cloister.agent.checks import ShowCheck, run_checks, run_loosely
-from cloister.agent.surroundings import base_files, changed_since_base, restore_from_base
+from cloister.agent.surroundings import base_files, both_versions, changed_since_base, restore_from_base
 from cloister.core.commands import Command, Computer
 from cloister.core.diagnosis import Diagnosis, Weakening
-from cloister.feedback.as_before import PutBack, must_pass_as_before, put_back
+from cloister.feedback.as_before import PutBack, is_looked_into, must_pass_as_before, put_back
 from cloister.feedback.compare import compare
 from cloister.feedback.kinds import may_run_tests
 
@@ -35,13 +35,16 @@ async def run_proof(
     if not decisive or seen.weakened:
         return found
     changes = await changed_since_base(computer)
-    if changes is None:
+    names = [name for name in changes.changed if is_looked_into(name)] if changes else []
+    texts = await both_versions(computer, names)
+    if changes is None or texts is None:
         return _doubted(found, (Weakening(".", "base", detail="what the change did cannot be seen"),))
-    ways = put_back(changes.changed, changes.new, await base_files(computer), baseline)
+    inside = {one.path: one for one in texts}
+    ways = put_back(changes.changed, changes.new, await base_files(computer), baseline, inside)
     red = tuple(one.check for one in baseline if not one.green and may_run_tests(one.check))
     before = tuple(one for one in baseline if one.check in red)
     for number, way in enumerate(ways):
-        if not await _restored(computer, way):
+        if not await _restored(computer, way):  # each from where the one before left off
             return _doubted(found, (Weakening(".", "base", detail="the base's tests could not be put back"),))
         place = f"proof-base-{number}"
         again = await run_loosely(computer, red, place, show, found, cpus)
@@ -55,6 +58,8 @@ async def run_proof(
 async def _restored(computer: Computer, back: PutBack) -> bool:
     if back.restore and not await restore_from_base(computer, back.restore):
         return False
+    for name, text in back.write:
+        await computer.write(name, text.encode())
     if back.remove:
         done = await computer.run(Command(("rm", "-f", "--", *back.remove), seconds=_SECONDS))
         return done.ok

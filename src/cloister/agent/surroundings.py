@@ -120,6 +120,17 @@ async def _versions(
     return (*found, *(Version(name, None, text) for name, text in texts if text is not None))
 
 
+async def both_versions(computer: Computer, names: Sequence[str]) -> tuple[Version, ...] | None:
+    """Files on the base and now; None when they are more than can be looked through."""
+    found: list[Version] = []
+    for start in range(0, len(names), _BATCH):
+        seen = await _versions(computer, names[start : start + _BATCH], frozenset())
+        if seen is None:
+            return None
+        found.extend(seen)
+    return tuple(found)
+
+
 async def problem_matchers(computer: Computer) -> tuple[bytes, ...]:
     """The problem-matcher files of the repository."""
     found: list[bytes] = []
