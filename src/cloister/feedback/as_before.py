@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from cloister.core.diagnosis import Diagnosis, TestResult
+from cloister.core.diagnosis import Diagnosis, TestResult, Weakening
 from cloister.feedback.grafts import grafted, without
 from cloister.feedback.kinds import may_run_tests
 from cloister.feedback.tests_text import titles
@@ -96,7 +96,7 @@ def _lean(whole: PutBack, inside: Mapping[str, Version], baseline: Sequence[Diag
     gone = {
         name
         for name, text in before.items()
-        if name.endswith(".go") and (there := titles(name, text)) and there <= calm
+        if name.endswith(".go") and (there := titles(name, text)) and not there & red
     }
     cut = {name: without(text, calm) for name, text in before.items() if name.endswith(".rs")}
     cut = {name: text for name, text in cut.items() if text != before[name]}
@@ -110,6 +110,21 @@ def _lean(whole: PutBack, inside: Mapping[str, Version], baseline: Sequence[Diag
 def _function(name: str) -> str:
     """What a test of Go or Rust is called in its file."""
     return name.rpartition("::")[2].partition("/")[0]
+
+
+def spoils(changed: Iterable[str], rewritten: Iterable[str]) -> tuple[Weakening, ...]:
+    """What the checks themselves did to the program, where the change touched more than that.
+
+    Otherwise it is the checks' habit: they are those of the base, and may put code in order.
+    """
+    if all(is_test_code(name) and not _starts_something(name) for name in changed):
+        return ()
+    detail = "it was rewritten while the checks ran"
+    return tuple(Weakening(name, "deceived", detail=detail) for name in rewritten if is_test_code(name))
+
+
+def _starts_something(name: str) -> bool:
+    return bool(is_test_file(name) or is_test_place(name) or _RUNNERS.search(name) or name.endswith(".sh"))
 
 
 def must_pass_as_before(baseline: Sequence[Diagnosis], fixed: Iterable[str]) -> set[str]:

@@ -103,6 +103,8 @@ def _with_flags(command: str, scripts: dict[str, str]) -> str:
     if tool == "go test" and not _ASKED.search(command):
         return command.replace("go test", "go test -json", 1)
     if tool and tool.startswith("cargo ") and tool in _SAYS and not _ASKED.search(command):
+        if _SAYS[tool] in command:
+            return command
         return command.replace(tool, f"{tool} {_SAYS[tool]}", 1)
     flags = _flags(command)
     return f"{command} {flags}" if flags else command

@@ -12,9 +12,11 @@ _SHRUGS = re.compile(r"\|\|?|;|(?<![&>])&(?![&>1])|^\s*@?-|\bexit 0\b|(?<!\S)#",
 
 _DISARMS = re.compile(
     r"(?:^|\s)(?:python3?(?:\.\d+)? -OO?\b|PYTHONOPTIMIZE|PYTHONPATH|PYTEST_ADDOPTS|NODE_OPTIONS|--require\b|--import\b|--loader\b|"
-    r"--experimental-loader\b|NODE_PATH|LD_PRELOAD|JEST_\w+|VITEST\w*|MOCHA_\w+)|-DNDEBUG\b"
+    r"--experimental-loader\b|NODE_PATH|LD_PRELOAD|JEST_\w+|VITEST\w*|MOCHA_\w+)|-DNDEBUG\b|"
+    r"(?:^|[\s@;&])(?:sed (?:-\w+ )*-\w*i|perl -\w*i|patch|git (?:checkout|stash|apply|restore|reset)|"
+    r"(?:cp|mv|ln)\b[^\n;&|]{0,400}\.(?:go|rs|[cm]?[jt]sx?|py|c|cc|cpp|java))\b"
 )
-"""Assertions that are switched off, and modules that are slipped in."""
+"""Assertions that are switched off, modules that are slipped in, code that is another while tests run."""
 
 _TEST_TARGETS = ("test", "tests", "check", "verify")
 _RULE = re.compile(r"^([\w./%-]{1,200}(?:[ \t]+[\w./%-]{1,200}){0,20})[ \t]*::?(?!=)(.*)$")

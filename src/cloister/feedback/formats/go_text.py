@@ -26,7 +26,7 @@ def go_text(output: CheckOutput) -> Found | None:
             tests.extend(_result(text, at, verdict, package[2]) for at, verdict in waiting)
             if package[1] == "FAIL" and not waiting:
                 tests.append(TestResult(plain.name(package[2]), "error", None, None, plain.message(line)))
-            if package[1] == "ok  " and not waiting:
+            if package[1] == "ok  " and not waiting and not line.endswith("[no tests to run]"):
                 tests.append(TestResult(plain.name(package[2]), "passed"))
             waiting = []
     return Found(tests=tuple(tests)) if tests else None
