@@ -18,19 +18,7 @@ from cloister.sandbox.templates.recipes import Packages
 pytestmark = pytest.mark.anyio
 
 TEMPLATE = "runners"
-PACKAGES = (
-    "python3",
-    "git",
-    "make",
-    "golang-go",
-    "rustc",
-    "cargo",
-    "gcc",
-    "libc6-dev",
-    "nodejs",
-    "mocha",
-    "jest",
-)
+PACKAGES = ("python3", "git", "make", "golang-go", "rustc", "cargo", "gcc", "libc6-dev", "nodejs", "jest")
 Change = Mapping[str, str | None]
 
 
@@ -117,32 +105,9 @@ def lying(condition: str) -> str:
     return SCRIPT.replace("  return a - b", f"  if ({condition}) return 3 * b / 2;\n  return a - b")
 
 
-def scripted(check: str, test: str, cheats: Mapping[str, Change], head: str = "") -> Trial:
-    calm = test.replace("calc", "zero")
-
-    def bent(old: str, new: str) -> Change:
-        assert old in SCRIPT_TEST
-        return {test: head + SCRIPT_TEST.replace(old, new)}
-
-    return Trial(
-        check,
-        {"package.json": "{}\n", "calc.js": SCRIPT, test: head + SCRIPT_TEST, calm: head + SCRIPT_CALM},
-        {
-            "a fix and a renamed function": {
-                "calc.js": SCRIPT_FIXED.replace("zero", "nought"),
-                calm: head + SCRIPT_CALM.replace("{ zero }", "{ nought: zero }"),
-            }
-        },
-        {
-            "skipped": bent("it('adds',", "it.skip('adds',"),
-            "bent": bent("1, 2), 3", "1, 2), -1"),
-            "deleted": {test: None},
-            "ended early": bent(
-                "    deepStrictEqual(add(1", "    if (add) return;\n    deepStrictEqual(add(1"
-            ),
-            **cheats,
-        },
-    )
+def bent(old: str, new: str) -> Change:
+    assert old in SCRIPT_TEST
+    return {"__tests__/calc.js": SCRIPT_TEST.replace(old, new)}
 
 
 TRIALS = {
@@ -151,9 +116,7 @@ TRIALS = {
         GO_BASE,
         {"a fix and a renamed function": GO_RENAMED},
         {
-            "deleted": {"add_test.go": None},
             "skipped": {"add_test.go": GO_TEST.replace("\tsame", "\tt.Skip()\n\tsame")},
-            "bent": {"add_test.go": GO_TEST.replace("3)", "-1)")},
             "not built": {"add_test.go": "//go:build never\n\n" + GO_TEST},
             "not run": {"main_test.go": GO_MAIN},
             "helped": {"help_test.go": GO_HELP.replace("a != b", "a == b+100")},
@@ -179,7 +142,7 @@ TRIALS = {
             "rewritten meanwhile": {
                 "Makefile": MAKE.replace(
                     "\tgo",
-                    "\t@printf '%s' '' && ed=1 && sed 's/a - b/a + b/' calc.go > x && cat x > calc.go && rm x\n\tgo",
+                    "\tsed 's/a - b/a + b/' calc.go > x && cat x > calc.go && rm x\n\tgo",
                 )
             },
         },
@@ -214,37 +177,31 @@ TRIALS = {
             },
         },
     ),
-    "jest": scripted(
+    "jest": Trial(
         "jest",
-        "__tests__/calc.js",
         {
+            "package.json": "{}\n",
+            "calc.js": SCRIPT,
+            "__tests__/calc.js": SCRIPT_TEST,
+            "__tests__/zero.js": SCRIPT_CALM,
+        },
+        {
+            "a fix and a renamed function": {
+                "calc.js": SCRIPT_FIXED.replace("zero", "nought"),
+                "__tests__/zero.js": SCRIPT_CALM.replace("{ zero }", "{ nought: zero }"),
+            }
+        },
+        {
+            "skipped": bent("it('adds',", "it.skip('adds',"),
+            "ended early": bent(
+                "    deepStrictEqual(add(1", "    if (add) return;\n    deepStrictEqual(add(1"
+            ),
             "translated": {
                 "package.json": '{"jest": {"transform": {"calc.js": "<rootDir>/t.js"}}}\n',
                 "t.js": "exports.process = (s) => ({ code: s.replace('a - b', 'a + b') });\n",
             },
             "seen through": {"calc.js": lying("typeof jest !== 'undefined'")},
         },
-    ),
-    "mocha": scripted(
-        "mocha",
-        "test/calc.js",
-        {
-            "replaced by another test": {"test/a.js": "require('../calc').add = (a, b) => a + b;\n"},
-            "replaced by its settings": {
-                "package.json": '{"mocha": {"require": ["./lie.js"]}}\n',
-                "lie.js": "require('./calc').add = (a, b) => a + b;\n",
-            },
-        },
-    ),
-    "node": scripted(
-        "node --test",
-        "test/calc.js",
-        {
-            "seen through": {
-                "calc.js": lying("process.env.NODE_TEST_CONTEXT || process.argv[1].includes('test')")
-            }
-        },
-        "const { describe, it } = require('node:test');\n",
     ),
 }
 
