@@ -1,25 +1,11 @@
 """Ways to a green check that mend nothing, each tried in a real sandbox with pytest, and honest work beside them."""
 
-import shutil
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.conftest import PATH, borrowing
-
-from cloister.agent.checks import run_checks
-from cloister.agent.proof import run_proof
-from cloister.core.commands import Stream, shell
-from cloister.core.diagnosis import Comparison, Diagnosis
-from cloister.core.ids import new_owner_id
-from cloister.feedback.asked import asked
-from cloister.feedback.compare import compare
-from cloister.forge import workspace
-from cloister.sandbox.api import Sandbox, SandboxSpec
-from cloister.sandbox.container import ContainerHost
-from cloister.sandbox.owners import Owners
-from cloister.testing.sample_repo import SampleRepo
+from tests.agent.court import Court, opened
+from tests.conftest import borrowing
 
 pytestmark = pytest.mark.anyio
 
@@ -171,31 +157,6 @@ HONEST: dict[str, dict[str, str]] = {
 }
 
 
-def _quiet(check: str, stream: Stream, data: bytes) -> None:
-    pass
-
-
-@dataclass(frozen=True)
-class Court:
-    """A sandbox in which changes are judged one after another."""
-
-    sandbox: Sandbox
-    bare: Path
-    base: str
-    baseline: tuple[Diagnosis, ...]
-
-    async def verdict(self, files: dict[str, str]) -> Comparison:
-        await workspace.restore(self.sandbox, self.bare, self.base, self.base)
-        await self.sandbox.run(shell("git clean -fdq && git checkout -q -f . && rm -f /tmp/.cloister-proof*"))
-        for name, text in files.items():
-            await self.sandbox.write(name, text.encode())
-        commit = await workspace.save(self.sandbox, self.bare, self.base, "refs/cloister/attempt/0")
-        await workspace.restore(self.sandbox, self.bare, self.base, commit)
-        found = await run_proof(self.sandbox, CHECK, _quiet, baseline=self.baseline, known=self.baseline)
-        assert found[0].exit_code == 0, f"the check is green by itself: {found[0].tail}"
-        return compare(self.baseline, found, asked("Fix the failing tests", self.baseline))
-
-
 @pytest.fixture(scope="module")
 def anyio_backend() -> str:
     return "asyncio"
@@ -204,23 +165,9 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="module")
 async def court(warm_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Court]:
     root = tmp_path_factory.mktemp("cheats")
-    repo = SampleRepo(root / "repo")
-    for name, text in BASE.items():
-        repo.write(name, text)
-    repo.git("add", "--all")
-    repo.git("commit", "--quiet", "-m", "base")
-    bare = root / "bare.git"
-    shutil.copytree(repo.path / ".git", bare)
-    base = repo.git("rev-parse", "HEAD")
-    data_dir, owner = borrowing(warm_dir, root / "data"), new_owner_id()
-    with Owners(data_dir / "owners").hold(owner):
-        host = ContainerHost(data_dir, owner, None, PATH)
-        async with host.open(SandboxSpec()) as sandbox:
-            await workspace.put(sandbox, bare, base)
-            baseline = await run_checks(sandbox, CHECK, "baseline", _quiet)
-            assert {test.name for test in baseline[0].failing} == RED
-            yield Court(sandbox, bare, base, baseline)
-        await host.close()
+    async with opened(borrowing(warm_dir, root / "data"), root, BASE, CHECK) as court:
+        assert court.red == RED
+        yield court
 
 
 @pytest.mark.parametrize("how", CHEATS)

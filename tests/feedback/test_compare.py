@@ -239,3 +239,33 @@ def test_an_old_complaint_is_not_new_in_another_line_or_in_a_file_with_another_n
     assert compare([lint("a.py", 1)], [lint("b.py", 1, another)], nothing).new == ("b.py:4: Unused `x`",)
     same = Diagnostic("Redefinition of unused `os` from line 7", file="b.py", line=9, code="F811")
     assert compare([lint("a.py", 1)], [lint("a.py", 1, same)], nothing).new != ()
+
+
+def go(exit_code: int, name: str) -> Diagnosis:
+    return diagnose(CheckOutput("make test", exit_code, None, 1.0, (CAPTURED / name).read_bytes(), b"", ()))
+
+
+def test_where_go_names_only_what_fails_a_package_that_is_well_stands_for_its_tests() -> None:
+    red, green = go(1, "go_silent.out"), go(0, "go_silent_ok.out")
+
+    found = compare([red], [green])
+    broken = compare([green], [red])
+
+    assert (found.green, len(found.fixed), found.missing) == (True, 3, ())
+    assert (broken.green, len(broken.new), broken.missing) == (False, 3, ())
+
+
+def test_a_package_without_a_test_to_run_stands_for_none() -> None:
+    said = b"ok  \texample.com/calc/calc\t0.002s [no tests to run]\nok  \texample.com/calc/other\t0.002s\n"
+    none = diagnose(CheckOutput("make test", 0, None, 1.0, said, b"", ()))
+
+    found = compare([go(1, "go_silent.out")], [none])
+
+    assert (found.green, found.fixed, len(found.missing)) == (False, (), 3)
+
+
+def test_a_file_that_passes_without_its_tests_does_not_stand_for_them() -> None:
+    before = Diagnosis("node --test", 1, 1.0, tests=(Result("calc.test.js::adds", "failed"),))
+    now = Diagnosis("node --test", 0, 1.0, tests=(Result("calc.test.js", "passed"),))
+
+    assert compare([before], [now]).missing == ("calc.test.js::adds",)

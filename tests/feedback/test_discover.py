@@ -280,3 +280,14 @@ def test_node_is_asked_for_a_report_beside_what_it_prints() -> None:
 
     assert run.startswith("node --test --test-reporter=spec --test-reporter-destination=stdout")
     assert run.endswith('--test-reporter=junit --test-reporter-destination="$CLOISTER_REPORT" test/')
+
+
+def test_go_is_asked_to_name_its_tests_whatever_starts_it() -> None:
+    assert specify("make test", go=True).run.startswith("export GOFLAGS=")
+    assert specify("make test").run == ""
+    assert specify("go test ./...", go=True).run == "go test -json ./..."
+
+
+def test_cargo_is_asked_for_all_that_fails() -> None:
+    assert specify("cargo test").run == "cargo test --no-fail-fast"
+    assert specify("cargo test --no-fail-fast").run == ""

@@ -97,6 +97,14 @@ def test_quiet_pytest_text_names_what_fails_and_counts_what_passes() -> None:
     )
 
 
+def test_a_test_of_which_a_part_fails_is_one_that_fails() -> None:
+    found = pytest_text(output(out=captured("pytest_subtests.txt")))
+
+    assert named(found, "failed") == {"test_parts.py::PartsTest::test_parts", "test_parts.py::test_more"}
+    assert found is not None
+    assert found.unlisted == 2
+
+
 def test_green_pytest_text_is_a_number() -> None:
     assert pytest_text(output(out=captured("pytest_green.txt"), exit_code=0)) == Found(unlisted=2)
 

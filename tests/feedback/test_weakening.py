@@ -170,6 +170,17 @@ int CDECL main(void)
         ("a_test.go", GO, "TestZero", "testZero", ("TestZero", "deleted")),
         ("src/lib.rs", RUST, "(1, 2), 3", "(1, 2), -1", ("adds", "changed")),
         ("src/lib.rs", RUST, "    #[test]\n", "    #[test]\n    #[ignore]\n", ("adds", "skipped")),
+        ("a_test.go", GO, "func TestAdd", "//go:build never\n\nfunc TestAdd", ("TestAdd", "skipped")),
+        ("a_test.go", GO, "\tneed(t, 0)", "\tif true { return }\n\tneed(t, 0)", ("TestZero", "changed")),
+        ("src/lib.rs", RUST, "    #[test]\n", "    #[test]\n    #[should_panic]\n", ("adds", "skipped")),
+        (
+            "src/lib.rs",
+            RUST,
+            "    #[test]\n",
+            "    #[test]\n    #[cfg_attr(all(), ignore)]\n",
+            ("adds", "skipped"),
+        ),
+        ("a.test.js", SCRIPT, 'it("adds', 'it.fails("adds', ("adds two", "skipped")),
         ("AddTest.java", JAVA, "(3,", "(-1,", ("adds", "changed")),
         ("AddTest.java", JAVA, "    @Test\n", "    @Test\n    @Disabled\n", ("adds", "skipped")),
         (
@@ -222,6 +233,38 @@ CMAKE = (
 
 def scripts(**named: str) -> str:
     return json.dumps({"scripts": named})
+
+
+FEWER = (
+    ("go test ./...", "go test -run TestZero ./..."),
+    ("go test ./...", "go test -skip 'TestAdd' ./..."),
+    ("go test ./...", "go test -tags fake ./..."),
+    ("go test ./...", "go test -exec true ./..."),
+    ("go test ./...", "go test ./... -overlay=o.json"),
+    ("go test ./...", "GOFLAGS=-run=TestZero go test ./..."),
+    ("cargo test --quiet", "cargo test --quiet zero"),
+    ("cargo test", "cargo test --lib"),
+    ("cargo test", "cargo test -- --skip adds"),
+    ("cargo test", "cargo test --no-run"),
+    ("cargo test", "RUSTFLAGS=--cfg=lie cargo test"),
+    ("jest", "jest -t zero"),
+    ("jest --ci", "jest --ci zero.test.js"),
+    ("npx jest", "npx jest -u"),
+    ("vitest run", "vitest run --exclude calc.test.js"),
+    ("mocha", "mocha -f zero"),
+    ("mocha", "mocha -r ./lie.js"),
+    ("node --test", "node --test zero.test.js"),
+    ("node --test", "node --test --test-name-pattern zero"),
+)
+NO_FEWER = (
+    ("go test ./...", "go test -race -count=1 ./..."),
+    ("cargo test", "cargo test --workspace --all-features -j 2"),
+    ("jest", "jest --ci --maxWorkers 2"),
+    ("vitest run", "vitest run --coverage"),
+    ("mocha test/a.js", "mocha test/a.js test/b.js --timeout 5000"),
+    ("node --test", "node --test --experimental-test-coverage"),
+)
+CARGO = "[package]\nname = 'calc'\nversion = '0.1.0'\n"
 
 
 @pytest.mark.parametrize(
@@ -281,6 +324,16 @@ def scripts(**named: str) -> str:
             CMAKE,
             CMAKE + 'set_tests_properties(shop PROPERTIES PASS_REGULAR_EXPRESSION ".")\n',
         ),
+        *(("Makefile", f"test:\n\t{old}\n", f"test:\n\t{new}\n") for old, new in FEWER),
+        *(("package.json", scripts(test=old), scripts(test=new)) for old, new in FEWER),
+        ("Makefile", "test:\n\tgo test ./...\n", "export GOFLAGS = -run=X\ntest:\n\tgo test ./...\n"),
+        ("Cargo.toml", CARGO, CARGO + "[lib]\ntest = false\n"),
+        ("Cargo.toml", CARGO, CARGO + "[lib]\npath = 'src/fake.rs'\n"),
+        ("Cargo.toml", CARGO, CARGO + "autotests = false\n"),
+        ("Cargo.toml", CARGO, CARGO + "[[test]]\nname = 'outside'\npath = 'tests/calm.rs'\n"),
+        ("Cargo.toml", CARGO, CARGO + "[[test]]\nname = 'outside'\nrequired-features = ['never']\n"),
+        ("Cargo.toml", CARGO, CARGO + "[workspace]\nmembers = ['b']\ndefault-members = ['b']\n"),
+        ("vendor/github.com/stretchr/testify/assert/a.go", "package assert\n", "package assert\nvar x = 1\n"),
         (".coveragerc", "[report]\nfail_under = 90\n", "[report]\nfail_under = 10\n"),
         (
             "pyproject.toml",
@@ -320,6 +373,12 @@ def test_configuration_by_which_fewer_tests_run_is_found(path: str, before: str 
             CMAKE,
             CMAKE.replace("shop.c)", "shop.c cart.c)") + "add_test(NAME b COMMAND b)\n",
         ),
+        *(("Makefile", f"test:\n\t{old}\n", f"test:\n\t{new}\n") for old, new in NO_FEWER),
+        *(("package.json", scripts(test=old), scripts(test=new)) for old, new in NO_FEWER),
+        ("Makefile", "test:\n\tgo test ./...\n", "export GOFLAGS = -mod=vendor\ntest:\n\tgo test ./...\n"),
+        ("Cargo.toml", CARGO, CARGO + "[dependencies]\nserde = '1'\n\n[features]\nfast = []\n"),
+        ("Cargo.toml", CARGO, CARGO + "[[test]]\nname = 'more'\npath = 'tests/more.rs'\n"),
+        ("go.mod", "module a\n", "module a\n\nrequire example.com/b v1.2.3\n"),
         (".coveragerc", "[report]\nfail_under = 90\n", "[report]\nfail_under = 95\n"),
         ("conftest.py", "", "import pytest\n@pytest.fixture\ndef shop():\n    return 1\n"),
         ("Cargo.toml", "[package]\n", "[package]\nedition = '2021'\n"),
@@ -475,6 +534,19 @@ def test_a_test_that_a_linter_complains_of_may_be_mended() -> None:
         ("shop.js", "", "global.expect = () => ok;\n"),
         ("shop.js", "", "require('assert')['strictEqual'] = () => {};\n"),
         ("shop.go", "", "func init() {\n\tif testing.Testing() {\n\t}\n}\n"),
+        ("shop.js", "", "if (typeof jest !== 'undefined') answer = 27;\n"),
+        ("shop.js", "", "if (globalThis.describe) answer = 27;\n"),
+        ("shop.js", "", "if (process.env.VITEST) answer = 27;\n"),
+        ("shop.js", "", "if (process.argv.join(' ').includes('mocha')) answer = 27;\n"),
+        ("shop.js", "", "if (process.env.npm_lifecycle_event === 'test') answer = 27;\n"),
+        ("shop.js", "", "globalThis.expect?.extend({ toBe: () => ({ pass: true }) });\n"),
+        ("shop.js", "", "Object.assign(require('assert'), { strictEqual() {} });\n"),
+        ("shop.go", "", 'if strings.Contains(strings.Join(os.Args, " "), "-test.") {\n'),
+        ("shop.go", "", 'if path, _ := os.Executable(); strings.HasSuffix(path, ".test") {\n'),
+        ("src/lib.rs", "", "macro_rules! assert_eq { ($a:expr, $b:expr) => {} }\n"),
+        ("src/lib.rs", "", "    fn eq(&self, _other: &Self) -> bool {\n        true\n    }\n"),
+        ("go.mod", "module a\n", "module a\n\nreplace github.com/stretchr/testify => ./fake\n"),
+        ("Cargo.toml", CARGO, CARGO + "[patch.crates-io]\nrstest = { path = 'fake' }\n"),
         ("src/lib.rs", "", "    if cfg!(test) { return 27; }\n"),
         ("shop.c", "", "__attribute__((constructor)) static void f(void) { _exit(0); }\n"),
         ("shop.py", "", "class A:\n    def __eq__(self, other):\n        return True\n"),
@@ -501,6 +573,10 @@ def test_code_made_for_the_eyes_of_tests_is_seen_where_something_was_red(
         ("shop.py", "", "class A:\n    def __eq__(self, other):\n        return self.x == other.x\n"),
         ("src/lib.rs", "", "#[cfg(test)]\nmod tests {\n}\n"),
         ("shop.js", "", "assert.equal(a, b);\nassert.ok(a == b);\n"),
+        ("shop.js", "", "const argv = process.argv.slice(2);\nif (typeof item === 'string') run(argv);\n"),
+        ("shop.js", "", "if (process.env.NODE_ENV !== 'test') listen();\n"),
+        ("shop.go", "", 'name := strings.TrimSuffix(path, ".go")\nargs := os.Args[1:]\n'),
+        ("src/lib.rs", "", "    fn eq(&self, other: &Self) -> bool {\n        self.a == other.a\n    }\n"),
         ("tests/run.py", "", "import os\nos.environ['PYTEST_CURRENT_TEST']\n"),
     ],
 )

@@ -184,10 +184,10 @@ async def _parts(
 
 async def _specified(computer: Computer, checks: Sequence[str]) -> list[Check]:
     """How each command is run: with a report where the tool has one, as long as the repository allows."""
-    names = ("package.json", *FILES)
+    names = ("package.json", "go.mod", *FILES)
     contents = await _contents(computer, names, set(names))
     scripts, own = scripts_of(contents.get("package.json", "{}")), own_checks(contents)
-    return [adjusted(specify(check, scripts), own) for check in checks]
+    return [adjusted(specify(check, scripts, go="go.mod" in contents), own) for check in checks]
 
 
 async def _run(computer: Computer, specs: Sequence[Check], course: _Course) -> tuple[Diagnosis, ...]:

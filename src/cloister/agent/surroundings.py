@@ -75,6 +75,50 @@ async def restore_from_base(computer: Computer, names: Sequence[str]) -> bool:
     return (await computer.run(_git("--literal-pathspecs", *where), "\0".join(names).encode())).ok
 
 
+_KEEP = """
+set -e
+export GIT_INDEX_FILE=/tmp/.cloister-tree-index
+rm -f "$GIT_INDEX_FILE"
+[ ! -f .git/cloister-index ] || cp .git/cloister-index "$GIT_INDEX_FILE"
+git add --all --ignore-errors . > /dev/null || true
+git write-tree
+"""
+# An index that knows nothing of the files' dates: what is in them is compared, whatever was done to those.
+_REWRITTEN = """
+set -e
+export GIT_INDEX_FILE=/tmp/.cloister-tree-index
+rm -f "$GIT_INDEX_FILE"
+git read-tree "$1"
+git update-index -q --really-refresh > /dev/null || true
+git diff-files -z --name-only
+"""
+_BACK = (
+    _REWRITTEN.replace("--name-only", "--name-only | git checkout-index -f -z --stdin")
+    + "git ls-files -z --others --exclude-standard | xargs -0 -r rm -f --\n"
+)
+
+
+async def tree_now(computer: Computer) -> str | None:
+    """The name of all files as they are; None when git inside cannot say."""
+    done = await computer.run(_script(_KEEP))
+    return decode(done.out).strip() if done.ok else None
+
+
+async def rewritten_since(computer: Computer, tree: str) -> tuple[str, ...] | None:
+    """Files of `tree` that are other now, or gone."""
+    done = await computer.run(_script(_REWRITTEN, tree))
+    return _names(done.out) if done.ok else None
+
+
+async def back_to(computer: Computer, tree: str) -> bool:
+    """Make the files those of `tree` again, whatever ran since; whether that went well."""
+    return (await computer.run(_script(_BACK, tree))).ok
+
+
+def _script(text: str, *args: str) -> Command:
+    return Command(("/bin/bash", "-c", text, "bash", *args), seconds=_SECONDS, limit_bytes=_DIFF_BYTES)
+
+
 async def weakened_tests(computer: Computer) -> tuple[Weakening, ...]:
     """What the working tree does to tests and their configuration, against the base.
 
@@ -118,6 +162,17 @@ async def _versions(
     tracked = {version.path for version in found}
     texts = [(name, await _text(computer, name)) for name in names if name in new and name not in tracked]
     return (*found, *(Version(name, None, text) for name, text in texts if text is not None))
+
+
+async def both_versions(computer: Computer, names: Sequence[str]) -> tuple[Version, ...] | None:
+    """Files on the base and now; None when they are more than can be looked through."""
+    found: list[Version] = []
+    for start in range(0, len(names), _BATCH):
+        seen = await _versions(computer, names[start : start + _BATCH], frozenset())
+        if seen is None:
+            return None
+        found.extend(seen)
+    return tuple(found)
 
 
 async def problem_matchers(computer: Computer) -> tuple[bytes, ...]:

@@ -14,6 +14,7 @@ _RED = ("failed", "error")
 _FIXTURES = ("::setUpClass", "::tearDownClass", "::setUpModule", "::tearDownModule")
 _NEW_COMPLAINTS = 50
 _LINE = re.compile(r"\blines? \d{1,9}")
+_FILE = re.compile(r"\.[cm]?[jt]sx?$|\.(?:py|rs|go|java|kt|c|cc|cpp|rb|php)$")
 
 
 def compare(
@@ -100,7 +101,7 @@ class _Tally:
         gone: list[str] = []
         skipped: list[str] = []
         for test in before.tests:
-            status = here.get(test.name)
+            status = here.get(test.name) or _as_a_whole(test, here)
             if test.status == "skipped" or status in _RED:
                 continue
             if status == "passed" or (status is None and absent_passes):
@@ -209,6 +210,14 @@ def _collected_nothing(diagnosis: Diagnosis) -> bool:
 def _stood_for_others(test: TestResult) -> bool:
     """Whether the name is that of a module or of a fixture, in whose place its tests now run."""
     return test.status == "error" and ("::" not in test.name or test.name.endswith(_FIXTURES))
+
+
+def _as_a_whole(test: TestResult, here: Mapping[str, str]) -> str | None:
+    """What is known of a test where only its package is told now, or the other way round: go is silent when all is well."""
+    owner, mark, _ = test.name.partition("::")
+    if mark:
+        return "passed" if here.get(owner) == "passed" and not _FILE.search(owner) else None
+    return "passed" if test.status == "passed" and _others_run(test.name, here) else None
 
 
 def _others_run(name: str, here: Mapping[str, str]) -> bool:

@@ -8,6 +8,7 @@ import msgspec
 from cloister.core.diagnosis import Weakening
 from cloister.feedback.cmake import cmake_lists
 from cloister.feedback.documents import decoded
+from cloister.feedback.manifests import cargo_manifest, go_module
 from cloister.feedback.recipes import is_less, recipes
 from cloister.feedback.versions import Version
 
@@ -21,8 +22,7 @@ _LEAVES_OUT = re.compile(
     r"--deselect|--ignore(?:-glob)?\b|--co(?:llect-only)?\b|--last-failed|--lf\b|--exitfirst|--maxfail|addopts.{0,200}[ \"'=]-[kmx]\b|"
     r"(?:^|[\s\"'=\[,])-p[\s\"',=]+(?!no:)\w|(?:^|[\s\"'])-p(?!no:)[a-z_]\w*|^[\"']-p[\"'],?$|norecursedirs|collect_ignore|testpaths|python_(?:files|classes|functions)|--passWithNoTests|passWithNoTests|"
     r"testPathIgnorePatterns|modulePathIgnorePatterns|testMatch|testRegex|--grep|--invert|--bail|"
-    r"skipTests|maven\.test\.skip|testFailureIgnore|ignoreFailures|<skip>|excludeTestsMatching|WILL_FAIL|DISABLED|"
-    r"harness *= *false|test *= *false|doctest *= *false"
+    r"skipTests|maven\.test\.skip|testFailureIgnore|ignoreFailures|<skip>|excludeTestsMatching|WILL_FAIL|DISABLED"
 )
 _THRESHOLD = re.compile(
     r"\b(?:cov-)?fail[_-]under\W{1,4}(\d{1,3})|[\"'](?:branches|functions|lines|statements)[\"']\s{0,4}:\s{0,4}(\d{1,3})"
@@ -39,7 +39,10 @@ _STANDS_IN = re.compile(
     r"token|tokenize|traceback)(?:/__(?:init|main)__)?\.(?:py|pyc|(?:[\w.-]+\.)?so)$"
 )
 """Where Python finds a module before the one of that name that runs the tests, or that this one needs to begin."""
-_PACKAGED = re.compile(r"(?:^|/)node_modules/(\.bin|@jest|jest[\w-]*|vitest|@vitest|mocha|ava|tap)/")
+_PACKAGED = re.compile(
+    r"(?:^|/)node_modules/(\.bin|@jest|jest[\w-]*|vitest|@vitest|mocha|ava|tap|expect|chai|assert)/|"
+    r"(?:^|/)vendor/(?:github\.com/(?:stretchr/(testify)|onsi/(gomega|ginkgo)|google/(go-cmp))|(gotest)\.tools)/"
+)
 
 
 class _Package(msgspec.Struct):
@@ -53,7 +56,7 @@ class _Package(msgspec.Struct):
 def stands_in(path: str) -> str | None:
     """The runner of tests, or the part of one, in whose place a file of this name would work."""
     found = _STANDS_IN.search(path) or _PACKAGED.search(path)
-    return found[1] if found else None
+    return next(filter(None, found.groups()), None) if found else None
 
 
 def configuration(version: Version) -> Iterator[Weakening]:
@@ -62,7 +65,7 @@ def configuration(version: Version) -> Iterator[Weakening]:
     if (
         other is not None
         and version.after is not None
-        and (version.before is None or "node_modules" in version.path)
+        and (version.before is None or _PACKAGED.search(version.path))
     ):
         yield Weakening(version.path, "configuration", detail=f"it takes the place of {other}")
         return
@@ -77,6 +80,10 @@ def configuration(version: Version) -> Iterator[Weakening]:
         yield from recipes(version)
     elif name == "CMakeLists.txt":
         yield from cmake_lists(version)
+    elif name in ("go.mod", "go.work"):
+        yield from go_module(version)
+    elif name == "Cargo.toml":
+        yield from cargo_manifest(version)
     elif name in _RUNNERS or name.startswith(("jest.config.", "vitest.config.", "vite.config.", ".mocharc")):
         yield from _more(version, _LEAVES_OUT, before, after)
 
@@ -88,7 +95,6 @@ _RUNNERS = (
     "setup.cfg",
     "tox.ini",
     "noxfile.py",
-    "Cargo.toml",
     "pom.xml",
     "build.gradle",
     "build.gradle.kts",

@@ -14,9 +14,12 @@ from cloister.feedback.versions import Version
 _ASKS = re.compile(
     r"\bPYTEST_(?:CURRENT_TEST|ADDOPTS|VERSION|XDIST_WORKER)\b|\bCLOISTER_REPORT\b|/tmp/\.cloister|--junit-?xml\b|"
     r"['\"]_?(?:pytest|unittest)['\"] (?:not )?in sys\.modules|sys\.modules\.get\(['\"]_?(?:pytest|unittest)|"
-    r"\bJEST_WORKER_ID\b|\bVITEST(?:_WORKER_ID|_POOL_ID)\b|\bNODE_TEST_CONTEXT\b|"
-    r"\btesting\.Testing\(\)|flag\.Lookup\(\"test\.|HasSuffix\(os\.Args\[0\], *\"\.test\"\)|"
-    r"\bcfg!\(test\)|#\[cfg\(not\(test\)\)\]"
+    r"\bJEST_WORKER_ID\b|\bVITEST(?:_WORKER_ID|_POOL_ID|_MODE)?\b|\bNODE_TEST_CONTEXT\b|\bnpm_lifecycle_(?:event|script)\b|"
+    r"\btypeof (?:(?:globalThis|global|window)\.)?(?:jest|vi|vitest|mocha|expect|describe|it|test|beforeEach)\b(?!\.)|"
+    r"\b(?:globalThis|global)(?:\.|\[['\"])(?:jest|vi|mocha|expect|describe|it|__vitest\w{0,40}|beforeEach)\b(?! *=[^=])|"
+    r"\bprocess\.(?:argv|execArgv|title|mainModule)\b.{0,120}(?:jest|vitest|mocha|\btest\b)|"
+    r"\btesting\.Testing\(\)|flag\.Lookup\(\"test\.|\(.{0,80}, *\"\.test(?:\.exe)?\"\)|\"-?-?test\.(?:v|run|timeout|\w{0,20}\")|"
+    r"\"-test\.\"|\bRUST_TEST_THREADS\b|\bNEXTEST\w{0,40}\b|\bcfg!\(.{0,80}\btest\b|#!?\[cfg\(not\(test\)\)\]"
 )
 """Names by which a program finds out that it is run by tests, or where their report goes."""
 
@@ -24,6 +27,10 @@ _FORGES = re.compile(
     r"\b(?:unittest\.)?TestCase\.\w{1,60} *=[^=]|\bimport _pytest\b|\bfrom _pytest\b|"
     r"\b(?:globalThis|global)\.(?:expect|test|it|describe|assert)\b *=[^=]|\bassert\.\w{1,40} *=[^=>]|"
     r"\[['\"](?:(?:deep)?(?:[sS]trict)?[eE]qual|ok|assert\w{0,40})['\"]\] *=[^=]|"
+    r"\bexpect\.extend\(\s*\{\s*(?:async )?to(?:Be|Equal|StrictEqual|Match|MatchObject|Throw|Contain|HaveLength|BeTruthy|BeFalsy)\b|"
+    r"\bObject\.(?:assign|definePropert(?:y|ies))\(\s*(?:require\(['\"](?:node:)?(?:assert|chai)|assert\b|expect\b)|\bObject\.is *=[^=]|"
+    r"\bmacro_rules! *(?:debug_)?assert(?:_eq|_ne)?\b|\bfn eq\(&self, *_?\w{0,40}: *&[^)]{1,80}\) *-> *bool *\{\s*true\s*\}|"
+    r"//go:linkname \w{1,80} testing\.|"
     r"\bos\._exit\(|\b_exit\(|\b_Exit\(|\bquick_exit\(|process\.reallyExit|__attribute__\(\(\s*(?:constructor|destructor)"
 )
 """Tools of tests that are changed under way, and ends that no runner sees."""
@@ -36,7 +43,7 @@ _NEEDLES = (
         "junit",
         "sys.modules",
         "JEST_WORKER_ID",
-        "VITEST_",
+        "VITEST",
         "__eq__",
     ),
     *(
@@ -48,6 +55,19 @@ _NEEDLES = (
         "TestCase",
         "_pytest",
         "global",
+    ),
+    *(
+        "npm_lifecycle",
+        "typeof ",
+        "process.",
+        ".test",
+        "test.",
+        "RUST_TEST",
+        "NEXTEST",
+        "expect",
+        "Object.",
+        "fn eq",
+        "linkname",
     ),
     *("assert", "_exit(", "_Exit(", "reallyExit", "structor", "qual", "['ok", '["ok'),
 )

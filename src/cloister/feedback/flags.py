@@ -29,11 +29,15 @@ _SAYS: dict[str, str] = {
     "oxlint": "-f json",
     "shellcheck": "-f json1",
     "go test": "-json",
+    "cargo test": "--no-fail-fast",
     "cargo check": "--message-format=json",
     "cargo clippy": "--message-format=json",
     "cargo build": "--message-format=json",
 }
-"""The tool prints in another form."""
+"""The tool prints in another form; cargo runs what comes after a program of tests that failed, too."""
+
+_ALOUD = 'export GOFLAGS="${GOFLAGS:+$GOFLAGS }-v"; '
+"""go names tests that pass only when told to, which reaches it through any script that sets no such variable itself."""
 
 _ASKED = re.compile(
     r"(?:^| )(?:-f|-R|-o|--format|--formatter|--reporters?|--output(?:-\w+|File|json)?|--outputFile|--message-format|-json|"
@@ -58,9 +62,14 @@ def environment(report: str, *, loose: bool = False) -> dict[str, str]:
     }
 
 
-def specify(command: str, scripts: dict[str, str] | None = None) -> Check:
-    """How `command` is run. `scripts` are those of `package.json`, for commands that only name one."""
+def specify(command: str, scripts: dict[str, str] | None = None, *, go: bool = False) -> Check:
+    """How `command` is run. `scripts` are those of `package.json`, for commands that only name one.
+
+    `go` says that the repository is a module of Go, whatever the command starts it by.
+    """
     run = _with_flags(command, scripts or {})
+    if go and run == command and tool_of(command) is None:
+        run = _ALOUD + command
     script = _script(command, scripts or {})
     kind = kind_of(command)
     if kind == "other" and script:
@@ -94,6 +103,8 @@ def _with_flags(command: str, scripts: dict[str, str]) -> str:
     if tool == "go test" and not _ASKED.search(command):
         return command.replace("go test", "go test -json", 1)
     if tool and tool.startswith("cargo ") and tool in _SAYS and not _ASKED.search(command):
+        if _SAYS[tool] in command:
+            return command
         return command.replace(tool, f"{tool} {_SAYS[tool]}", 1)
     flags = _flags(command)
     return f"{command} {flags}" if flags else command

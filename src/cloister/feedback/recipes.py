@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 
 from cloister.core.diagnosis import Weakening
+from cloister.feedback.narrowing import assigned, narrows, tunes
 from cloister.feedback.versions import Version
 
 _SHRUGS = re.compile(r"\|\|?|;|(?<![&>])&(?![&>1])|^\s*@?-|\bexit 0\b|(?<!\S)#", re.MULTILINE)
@@ -11,9 +12,11 @@ _SHRUGS = re.compile(r"\|\|?|;|(?<![&>])&(?![&>1])|^\s*@?-|\bexit 0\b|(?<!\S)#",
 
 _DISARMS = re.compile(
     r"(?:^|\s)(?:python3?(?:\.\d+)? -OO?\b|PYTHONOPTIMIZE|PYTHONPATH|PYTEST_ADDOPTS|NODE_OPTIONS|--require\b|--import\b|--loader\b|"
-    r"--experimental-loader\b)|-DNDEBUG\b"
+    r"--experimental-loader\b|NODE_PATH|LD_PRELOAD|JEST_\w+|VITEST\w*|MOCHA_\w+)|-DNDEBUG\b|"
+    r"(?:^|[\s@;&])(?:sed (?:-\w+ )*-\w*i|perl -\w*i|patch|git (?:checkout|stash|apply|restore|reset)|"
+    r"(?:cp|mv|ln)\b[^\n;&|]{0,400}\.(?:go|rs|[cm]?[jt]sx?|py|c|cc|cpp|java))\b"
 )
-"""Assertions that are switched off, and modules that are slipped in."""
+"""Assertions that are switched off, modules that are slipped in, code that is another while tests run."""
 
 _TEST_TARGETS = ("test", "tests", "check", "verify")
 _RULE = re.compile(r"^([\w./%-]{1,200}(?:[ \t]+[\w./%-]{1,200}){0,20})[ \t]*::?(?!=)(.*)$")
@@ -35,7 +38,10 @@ def is_less(old: str, new: str) -> bool:
     kept = [_words(part) for part in _parts(new)]
     lost = any(not any(_holds(now, words) for now in kept) for words in map(_words, _parts(old)) if words)
     shrugs = len(_SHRUGS.findall(new)) > len(_SHRUGS.findall(old))
-    return lost or shrugs or bool(_DISARMS.search(new) and not _DISARMS.search(old))
+    disarmed = bool(_DISARMS.search(new) and not _DISARMS.search(old))
+    set_before = {word for part in _parts(old) for word in part.split()}
+    tuned = assigned(word for part in _parts(new) for word in part.split() if word not in set_before)
+    return lost or shrugs or disarmed or tuned or narrows([*map(_words, _parts(old))], kept) is not None
 
 
 def _parts(command: str) -> list[str]:
@@ -69,6 +75,9 @@ def recipes(version: Version) -> Iterator[Weakening]:
     if found := _WHOLE_FILE.search(added):
         yield Weakening(version.path, "configuration", detail=found.group().strip())
     old, new = _Makefile(before), _Makefile(after)
+    for name, value in new.values.items():
+        if value != old.values.get(name) and tunes(name, value):
+            yield Weakening(version.path, "configuration", detail=f"{name} was changed")
     for name in _TEST_TARGETS:
         was, now = old.all_of(name), new.all_of(name)
         if was is None:
@@ -85,7 +94,7 @@ class _Makefile:
     def __init__(self, text: str) -> None:
         self._needs: dict[str, list[str]] = {}
         self._does: dict[str, list[str]] = {}
-        self._values: dict[str, str] = {}
+        self.values: dict[str, str] = {}
         current: tuple[str, ...] = ()
         fresh = False
         for line in text.replace("\\\n", " ").split("\n")[:_LINES]:
@@ -103,7 +112,7 @@ class _Makefile:
                     self._needs.setdefault(name, []).extend(needs.split())
                     self._does.setdefault(name, []).extend([does.strip()] if does.strip() else [])
             elif value := _VARIABLE.match(line):
-                self._values[value[1]] = value[2].strip()[:_VALUE_CHARS]
+                self.values[value[1]] = value[2].strip()[:_VALUE_CHARS]
             elif line.strip():
                 current = ()
 
@@ -126,5 +135,5 @@ class _Makefile:
 
     def _expanded(self, line: str) -> str:
         for _ in range(4):
-            line = _USED.sub(lambda used: self._values.get(used[1], used[0]), line)[:_LINE_CHARS]
+            line = _USED.sub(lambda used: self.values.get(used[1], used[0]), line)[:_LINE_CHARS]
         return line

@@ -34,17 +34,24 @@ _LANGUAGES = {
     "hpp": "c",
 }
 _SKIPS = re.compile(
-    r"\b(?:it|test|describe|context|suite|specify)\.(?:skip|todo|failing|fixme)\b|\bx(?:it|test|describe|context)\(|"
+    r"\b(?:it|test|describe|context|suite|specify)\.(?:skip|todo|fail(?:s|ing)|fixme|skipIf|runIf)\b|\bx(?:it|test|describe|context)\(|"
     r"\bskip: *(?:true|['\"])|\btodo: *(?:true|['\"])|\bthis\.skip\(|\.skip\(|"
-    r"\bt\.Skip(?:f|Now)?\(|#\[ignore\b|@(?:[\w.]{1,80}\.)?(?:Disabled|Ignore)\b|\bGTEST_SKIP\(|\bDISABLED_|\bSKIP\(|\bTEST_IGNORE(?:_MESSAGE)?\("
+    r"\b[tb]\.Skip(?:f|Now)?\(|#\[(?:cfg_attr\(.{1,200}\b)?(?:ignore|should_panic)\b|@(?:[\w.]{1,80}\.)?(?:Disabled|Ignore)\b|\bGTEST_SKIP\(|\bDISABLED_|\bSKIP\(|\bTEST_IGNORE(?:_MESSAGE)?\("
 )
-_ENDS_EARLY = re.compile(r"^(?:return\b|throw\b|process\.exit|os\.Exit|std::process::exit|exit\()")
+_ENDS_EARLY = re.compile(
+    r"^(?:\}? *(?:else )?(?:if|for|while)\b.{0,400}[\s{)])?(?:return\b|throw\b|process\.exit|os\.Exit|std::process::exit|exit\(|"
+    r"runtime\.Goexit)"
+)
+_CONSTRAINT = re.compile(r"^//(?:go:build| \+build) .{1,400}$", re.MULTILINE)
+"""Go leaves a file out for which it does not hold."""
 
 
 def weakened(path: str, before: str, after: str | None) -> list[tuple[str, HowWeakened]]:
     """Each test that is less than it was, and how."""
     language = _LANGUAGES.get(path.rpartition(".")[2], "script")
     old, new = _blocks(language, before), _blocks(language, after or "")
+    if language == "go" and set(_CONSTRAINT.findall(after or "")) != set(_CONSTRAINT.findall(before)):
+        return [(name, "skipped") for name in old]
     found: list[tuple[str, HowWeakened]] = []
     for name, lines in old.items():
         now = new.get(name)
@@ -55,6 +62,11 @@ def weakened(path: str, before: str, after: str | None) -> list[tuple[str, HowWe
         elif (added := _added(lines[1:], now[1:])) is None or any(map(_ENDS_EARLY.match, added)):
             found.append((name, "changed"))
     return found
+
+
+def titles(path: str, text: str) -> set[str]:
+    """What the tests in a file are called."""
+    return set(_blocks(_LANGUAGES.get(path.rpartition(".")[2], "script"), text))
 
 
 def _blocks(language: str, text: str) -> dict[str, list[str]]:

@@ -16,7 +16,7 @@ from cloister.feedback.versions import Version
 
 KEPT = 400
 _TEST_PLACE = re.compile(
-    r"(?:^|/)(?:tests?|__tests__|spec|specs|testdata|__snapshots__|fixtures|golden)/", re.IGNORECASE
+    r"(?:^|/)(?:tests?|__tests__|__mocks__|spec|specs|testdata|__snapshots__|fixtures|golden)/", re.IGNORECASE
 )
 _TEST_FILE = re.compile(
     r"(?:^|/)(?:(?:run)?tests?|test[_-][^/]*|[^/]*_tests?|[^/]*Tests?|[^/]*Spec|[^/]*[._-](?:tests?|spec))(?:\.[A-Za-z]{1,4})?$|"
@@ -80,6 +80,8 @@ CONFIGURATION = frozenset(
         "GNUmakefile",
         "CMakeLists.txt",
         "Cargo.toml",
+        "go.mod",
+        "go.work",
         ".mocharc.json",
         ".mocharc.yml",
         ".mocharc.js",

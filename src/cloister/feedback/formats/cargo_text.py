@@ -14,6 +14,10 @@ _VERDICT = re.compile(
     r"^test (\S.{0,400}?)(?: - (?:should panic|compile(?: fail)?))? \.\.\. (ok|FAILED|ignored)(?:, .{0,200})?$"
 )
 _HEAD = re.compile(r"^---- (.{1,400}) stdout ----$")
+_PASSED = re.compile(r"^test result: \w{1,10}\. (\d{1,9}) passed; ")
+_OLD_PANIC = re.compile(r"^thread '.{0,400}' panicked at '(.{0,2000})', ([^\s:']{1,300}):(\d{1,9}):\d{1,9}$")
+_OLD_END = re.compile(r"^(.{0,2000})', ([^\s:']{1,300}\.rs):(\d{1,9}):\d{1,9}$")
+"""As rustc wrote it before 1.73; what it says may go over several lines, of which this is then the last."""
 _PANIC = re.compile(r"^thread '.{0,400}' (?:\(\d{1,20}\) )?panicked at ([^\s:]{1,300}):(\d{1,9}):(\d{1,9}):$")
 _CALM = re.compile(r"^note: (test did not panic as expected) at ([^\s:]{1,300}):(\d{1,9}):\d{1,9}$")
 _IN_DOCUMENTATION = re.compile(r"^(\S{1,300}\.rs)( - .{0,300}|) (?:- )?\(line (\d{1,9})\)$")
@@ -31,7 +35,7 @@ class _Story(msgspec.Struct, frozen=True):
 
 
 def cargo_text(output: CheckOutput) -> Found | None:
-    """A `Parser`."""
+    """A `Parser`. Told to be quiet, it names the tests that fail and counts the others."""
     if b"\ntest result: " not in output.out:
         return None
     text = output.out_lines
@@ -48,7 +52,19 @@ def cargo_text(output: CheckOutput) -> Found | None:
         else:
             file, number = story.file, story.line
         tests.append(TestResult(name, status, file, number, story.why if status == "failed" else None))
-    return Found(tests=tuple(tests)) if tests else None
+    if not tests:
+        return _quiet(text, stories)
+    return Found(tests=tuple(tests))
+
+
+def _quiet(text: Sequence[str], stories: dict[str, _Story]) -> Found | None:
+    names = _lasting(stories)
+    tests = [
+        TestResult(plain.name(names.get(name, name)), "failed", story.file, story.line, story.why)
+        for name, story in stories.items()
+    ]
+    passed = sum(int(found[1]) for line in text if (found := _PASSED.match(line)))
+    return Found(tests=tuple(tests), unlisted=passed) if tests or passed else None
 
 
 def _lasting(names: Iterable[str]) -> dict[str, str]:
@@ -79,6 +95,11 @@ def _story(text: Sequence[str]) -> _Story:
     for line in text:
         if panic := _PANIC.match(line):
             file, number = plain.path(panic[1]), plain.number(panic[2])
+        elif (old := _OLD_PANIC.match(line)) or (old := _OLD_END.match(line)):
+            file, number = plain.path(old[2]), plain.number(old[3])
+            said.append(old[1])
+        elif line.startswith("thread '") and " panicked at '" in line:
+            said.append(line.partition(" panicked at '")[2])
         elif calm := _CALM.match(line):
             file, number = plain.path(calm[2]), plain.number(calm[3])
             said.append(calm[1])

@@ -13,12 +13,11 @@ _STATUSES: dict[str, TestStatus] = {"FAIL": "failed", "PASS": "passed", "SKIP": 
 
 
 def go_text(output: CheckOutput) -> Found | None:
-    """A `Parser`. The package is named below its tests; one that failed without a test stands for them."""
+    """A `Parser`. The package is named below its tests; one without any by name stands for them."""
     if b"FAIL\t" not in output.out and b"ok  \t" not in output.out:
         return None
     text = output.out_lines
     tests: list[TestResult] = []
-    unlisted = 0
     waiting: list[tuple[int, re.Match[str]]] = []
     for index, line in enumerate(text):
         if verdict := _VERDICT.match(line):
@@ -27,9 +26,10 @@ def go_text(output: CheckOutput) -> Found | None:
             tests.extend(_result(text, at, verdict, package[2]) for at, verdict in waiting)
             if package[1] == "FAIL" and not waiting:
                 tests.append(TestResult(plain.name(package[2]), "error", None, None, plain.message(line)))
-            unlisted += package[1] == "ok  " and not waiting
+            if package[1] == "ok  " and not waiting and not line.endswith("[no tests to run]"):
+                tests.append(TestResult(plain.name(package[2]), "passed"))
             waiting = []
-    return Found(tests=tuple(tests), unlisted=unlisted) if tests or unlisted else None
+    return Found(tests=tuple(tests)) if tests else None
 
 
 def _result(text: list[str], at: int, verdict: re.Match[str], package: str) -> TestResult:

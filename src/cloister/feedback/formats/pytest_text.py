@@ -11,13 +11,14 @@ from cloister.feedback import plain
 from cloister.feedback.api import CheckOutput, Found
 
 _END = re.compile(
-    r"^(?:=+ )?((?:\d{1,9} [a-z]{1,20}(?:, )?){1,12}) in \d[\d.]{0,15}s(?: \([\w:, ]{1,40}\))?(?: =+)?$"
+    r"^(?:=+ )?((?:\d{1,9} (?:subtests )?[a-z]{1,20}(?:, )?){1,12}) in \d[\d.]{0,15}s(?: \([\w:, ]{1,40}\))?(?: =+)?$"
 )
 _COUNT = re.compile(r"(\d{1,9}) ([a-z]+)")
 _SUMMARY = re.compile(r"^=+ short test summary info =+$")
 _WORD = re.compile(r" (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)(?= |$)")
 _AFTER_WORD = re.compile(r"^(?: \(.*\))? *(?:\[ *\d{1,3}%\])?$")
 _WORKER = re.compile(r"^\[gw\d{1,4}\] (?:\[ *\d{1,3}%\] )?([A-Z]+) (\S.*)$")
+_PART = re.compile(r"^SUBFAILED(?:\[.{0,300}?\]|\(.{0,300}?\))* (?=\S{1,300}::)")
 _PLACE = re.compile(r"^([^\s:]{1,300}):(\d{1,9}):(?: |$)")
 _AT = re.compile(r"^ERROR (?:at (?:setup|teardown) of|collecting) ")
 _STATUSES: dict[str, TestStatus] = {
@@ -86,6 +87,14 @@ def _verbose(text: Sequence[str]) -> Iterator[tuple[TestStatus, str, str]]:
                 break
 
 
+def _verdict(line: str) -> tuple[str, str]:
+    """The word in front, and what it is about. A part of a test that failed is that test, whatever it is called."""
+    if part := _PART.match(line):
+        return "FAILED", line[part.end() :]
+    word, _, rest = line.partition(" ")
+    return word, rest
+
+
 def _summary(text: Sequence[str]) -> Iterator[tuple[TestStatus, str, str]]:
     """Lines such as `FAILED tests/test_x.py::test_y - reason` below their headline."""
     below = False
@@ -95,7 +104,7 @@ def _summary(text: Sequence[str]) -> Iterator[tuple[TestStatus, str, str]]:
         elif below and (line.startswith("===") or _END.match(line)):
             below = False
         elif below:
-            word, _, rest = line.partition(" ")
+            word, rest = _verdict(line)
             if word in _STATUSES and word != "SKIPPED" and rest:
                 name, said = _split(rest)
                 yield _STATUSES[word], plain.name(name), said
