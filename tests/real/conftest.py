@@ -1,4 +1,4 @@
-"""One app and one template for the real bugs of a file; the template is kept between test sessions."""
+"""One app for the real bugs of a file, and one template for all of them, which is kept between test sessions."""
 
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -23,7 +23,8 @@ TEMPLATE = "real"
 PACKAGES = (
     *("python3", "python3-pytest", "git", "ripgrep", "nodejs", "node-tape", "gcc", "libc6-dev"),
     *("openjdk-17-jdk-headless", "junit5", "libcommons-lang3-java"),
-    *("node-typescript", "ts-node", "mocha", "chai"),
+    *("node-typescript", "ts-node", "mocha", "chai", "jest"),
+    *("make", "golang-go", "rustc", "cargo"),
 )
 
 RunIt = Callable[[NewRun], Awaitable[tuple[Event, ...]]]

@@ -5,20 +5,12 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-import anyio
 import pytest
 from tests.agent.court import Court, opened
-from tests.conftest import PATH
-from tests.real.sources import CACHE
-
-from cloister.core.errors import HostError
-from cloister.sandbox.templates.catalog import Templates
-from cloister.sandbox.templates.recipes import Packages
+from tests.real.conftest import TEMPLATE
 
 pytestmark = pytest.mark.anyio
 
-TEMPLATE = "runners"
-PACKAGES = ("python3", "git", "make", "golang-go", "rustc", "cargo", "gcc", "libc6-dev", "nodejs", "jest")
 Change = Mapping[str, str | None]
 
 
@@ -206,28 +198,12 @@ TRIALS = {
 }
 
 
-@pytest.fixture(scope="session")
-def runner_templates() -> Path:
-    """The directory with a template that has the runners."""
-    templates = Templates(CACHE / "templates", PATH)
-
-    async def prepare() -> None:
-        templates.keep_recipe(TEMPLATE, Packages(PACKAGES))
-        await templates.prepare(TEMPLATE, lambda fraction, note: None)
-
-    try:
-        anyio.run(prepare)
-    except HostError as error:
-        pytest.skip(f"no template with the runners ({error.code}): {error.message}")
-    return CACHE / "templates"
-
-
 @pytest.mark.parametrize("tool", TRIALS)
 async def test_a_fix_is_proven_and_no_way_round_the_tests_is_green(
-    warm_dir: Path, runner_templates: Path, tmp_path: Path, tool: str
+    warm_dir: Path, real_templates: Path, tmp_path: Path, tool: str
 ) -> None:
     trial = TRIALS[tool]
-    async with _court(warm_dir, runner_templates, tmp_path, trial) as court:
+    async with _court(warm_dir, real_templates, tmp_path, trial) as court:
         assert court.red, court.baseline
 
         honest = {how: await court.verdict(files) for how, files in trial.honest.items()}
