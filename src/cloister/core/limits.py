@@ -162,3 +162,6 @@ ENDPOINT_BODY_BYTES = 33_554_432
 
 ENDPOINT_HELD_BYTES = 67_108_864
 """All requests of one sandbox that are served at a time."""
+
+FILE_CLOCK_NANOSECONDS = 20_000_000
+"""More than the clock of any filesystem stands still: a file changed since then may change again unseen."""

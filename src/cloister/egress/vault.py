@@ -7,6 +7,7 @@ from pathlib import Path
 
 import anyio
 
+from cloister.core import limits
 from cloister.egress._spawn import Failed, output, words
 from cloister.egress.credentials import Credential
 from cloister.egress.fakes import MIN_CHARS
@@ -15,8 +16,6 @@ _BYTES = 16_384
 _SECONDS = 10.0
 _FRESH_SECONDS = 60.0
 """How long the answer of a command or a keyring is believed."""
-_TICK_NANOSECONDS = 20_000_000
-"""More than the clock of any filesystem stands still."""
 _KEPT = 4
 """Former values that are still taken out of answers."""
 
@@ -115,7 +114,7 @@ def _read_file(path: Path, mark: object) -> tuple[object, bytes | None]:
         if now == mark:
             return now, None
         # Another value may be written in the same tick of the file's clock: a file that new is read again.
-        settled = time.time_ns() - status.st_mtime_ns > _TICK_NANOSECONDS
+        settled = time.time_ns() - status.st_mtime_ns > limits.FILE_CLOCK_NANOSECONDS
         return now if settled else None, file.read(_BYTES + 1)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from cloister.core import limits
 from cloister.core.errors import HostError, UserError
 from cloister.core.records import Role
 
@@ -26,8 +27,6 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
 _TAKEN = frozenset({"deadline"})
 """Words that stand in the log for something else than a person."""
 _FILE_BYTES = 1_048_576
-_TICK_NANOSECONDS = 20_000_000
-"""More than the clock of any filesystem stands still."""
 
 
 class Token(msgspec.Struct, frozen=True):
@@ -65,7 +64,7 @@ class Tokens:
         if now != self._seen:
             self._known = self._read()
             # Others may write again in the same tick of the file's clock: a file that new is read again.
-            settled = time.time_ns() - status.st_mtime_ns > _TICK_NANOSECONDS
+            settled = time.time_ns() - status.st_mtime_ns > limits.FILE_CLOCK_NANOSECONDS
             self._seen = now if settled else None
         return self._known
 
