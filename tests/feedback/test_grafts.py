@@ -1,6 +1,7 @@
 """Files that are code and tests at once: the base's tests in what is otherwise as it is now."""
 
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -125,3 +126,11 @@ def test_a_package_that_starts_its_tests_as_before_stays_as_it_is(after: str) ->
 @given(st.text(), st.text(), st.sampled_from(["src/lib.rs", "package.json", "a.go"]))
 def test_grafting_never_raises(before: str, after: str, path: str) -> None:
     grafted(Version(path, before, after), {"a"})
+
+
+@pytest.mark.parametrize("line", ["fn a(\n", "#[test]\nfn a() {\n", "#[test]\n", "mod a {\n    fn b() {\n"])
+def test_a_file_made_to_hurt_takes_no_longer_than_another_of_its_length(line: str) -> None:
+    hostile = line * (200_000 // len(line))
+    started = time.process_time()
+    grafted(Version("src/lib.rs", BASE + hostile, hostile), ("a", "b"))
+    assert time.process_time() - started < 3, "what is quadratic takes minutes"

@@ -141,7 +141,18 @@ async def test_the_wait_that_google_asks_for_is_in_its_body() -> None:
         None,
         {"x": object()},
     ],
-    ids=lambda body: repr(body)[:30],
+    ids=(
+        "bytes",
+        "text",
+        "open brackets",
+        "bad waits",
+        "no error",
+        "one detail",
+        "deep",
+        "list",
+        "nothing",
+        "odd",
+    ),
 )
 def test_whatever_a_body_is_it_is_read_without_a_fuss(body: object) -> None:
     data = as_data(body)

@@ -5,7 +5,8 @@ whole, or the fix would go with it.
 """
 
 import re
-from collections.abc import Collection, Iterator
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
 import msgspec
@@ -51,39 +52,49 @@ def grafted(version: Version, calm: Collection[str] = ()) -> str | None:
 def without(text: str, calm: Collection[str]) -> str:
     """A file of tests in Rust without the tests of these names."""
     lines = text.split("\n")
-    for item in reversed([*_items(lines)]):
-        if item.is_test and item.key[1] == "fn" and item.key[2] in calm:
-            del lines[item.start : item.stop]
-    return "\n".join(lines)
+    tests = (item for item in _items(lines) if item.is_test and item.key[1] == "fn" and item.key[2] in calm)
+    return _replaced(lines, dict.fromkeys(_apart(tests), ""))
 
 
 def _rust(before: str, after: str, calm: Collection[str]) -> str:
     old, new = before.split("\n")[:_LINES], after.split("\n")
-    olds = {item.key: item for item in _outermost(_items(old)) if item.is_test}
+    olds = {item.key: item for item in _apart(item for item in _items(old) if item.is_test)}
     if not olds:
         return after
-    found = {item.key: item for item in _items(new[:_LINES])}
     said = {key: without("\n".join(old[item.start : item.stop]), calm) for key, item in olds.items()}
-    places = sorted((found[key] for key in olds if key in found), key=lambda item: -item.start)
-    lines = list(new)
-    for item in places:
-        lines[item.start : item.stop] = said[item.key].split("\n")
-    lost = [said[key] for key in olds if key not in found and not key[0]]
-    return "\n".join([*lines, *lost])
+    places = [*_apart(item for item in _items(new[:_LINES]) if item.key in said)]
+    found = {item.key for item in places}
+    lost = [text for key, text in said.items() if key not in found and not key[0]]
+    return "\n".join([_replaced(new, {item: said[item.key] for item in places}), *lost])
 
 
-def _outermost(items: Iterator[_Item]) -> Iterator[_Item]:
+def _replaced(lines: Sequence[str], places: Mapping[_Item, str]) -> str:
+    """The lines with another text, or none, in each of the places, which are in order and apart."""
+    made: list[str] = []
+    done = 0
+    for item, text in places.items():
+        made += lines[done : item.start]
+        made += [text] if text else []
+        done = item.stop
+    return "\n".join([*made, *lines[done:]])
+
+
+def _apart(items: Iterable[_Item]) -> Iterator[_Item]:
     """Those that are in none of the others."""
     end = 0
     for item in items:
-        if item.is_test and item.start >= end:
+        if item.start >= end:
             end = item.stop
             yield item
 
 
-def _items(lines: list[str]) -> Iterator[_Item]:
+def _items(lines: Sequence[str]) -> Iterator[_Item]:
     """Every module and function in order, outer ones before what is in them; an end is told by its indent."""
     many: dict[tuple[str, str, str], int] = {}
+    ends: dict[str, list[int]] = {}
+    for at, line in enumerate(lines):
+        if (rest := line.lstrip()).startswith("}"):
+            ends.setdefault(line[: len(line) - len(rest)], []).append(at)
     for at, line in enumerate(lines):
         head = _HEAD.match(line[:2_400])
         if head is None:
@@ -94,16 +105,14 @@ def _items(lines: list[str]) -> Iterator[_Item]:
         key = (head[1], head[2], head[3])
         many[key] = many.get(key, 0) + 1
         marks = "\n".join(lines[start:at])
-        yield _Item((*key, many[key]), start, _end(lines, at, head[1]), _TESTED.search(marks) is not None)
+        stop = at + 1 if line.rstrip().endswith((";", "}")) else _end(ends.get(head[1], ()), at, len(lines))
+        yield _Item((*key, many[key]), start, stop, _TESTED.search(marks) is not None)
 
 
-def _end(lines: list[str], at: int, indent: str) -> int:
-    if lines[at].rstrip().endswith((";", "}")):
-        return at + 1
-    for index in range(at + 1, len(lines)):
-        if lines[index].startswith(f"{indent}}}"):
-            return index + 1
-    return len(lines)
+def _end(ends: Sequence[int], at: int, most: int) -> int:
+    """Behind the first of these lines after `at`."""
+    place = bisect_right(ends, at)
+    return ends[place] + 1 if place < len(ends) else most
 
 
 def _package(before: str, after: str) -> str:
