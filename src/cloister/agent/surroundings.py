@@ -77,7 +77,7 @@ async def restore_from_base(computer: Computer, names: Sequence[str]) -> bool:
 
 _KEEP = """
 set -e
-export GIT_INDEX_FILE=/tmp/.cloister-tree-index
+export GIT_INDEX_FILE=.git/cloister-tree-index
 rm -f "$GIT_INDEX_FILE"
 [ ! -f .git/cloister-index ] || cp .git/cloister-index "$GIT_INDEX_FILE"
 git add --all --ignore-errors . > /dev/null || true
@@ -86,7 +86,7 @@ git write-tree
 # An index that knows nothing of the files' dates: what is in them is compared, whatever was done to those.
 _REWRITTEN = """
 set -e
-export GIT_INDEX_FILE=/tmp/.cloister-tree-index
+export GIT_INDEX_FILE=.git/cloister-tree-index
 rm -f "$GIT_INDEX_FILE"
 git read-tree "$1"
 git update-index -q --really-refresh > /dev/null || true
