@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
@@ -38,6 +39,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The directories with the longest files begin, so that no worker is left alone with one in the end."""
     here = Path(__file__).parent
     places = {name: place for place, name in enumerate(SLOW_FIRST)}
+    names = [item.nodeid for item in items]
+    if twice := {name for name, times in Counter(names).items() if times > 1}:
+        raise pytest.UsageError(
+            f"Workers know tests by their names and run only one of each: {sorted(twice)}."
+        )
     items.sort(key=lambda item: places.get(item.path.relative_to(here).parts[0], len(SLOW_FIRST)))
 
 
