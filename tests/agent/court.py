@@ -58,11 +58,8 @@ class Court:
         return compare(self.baseline, found, asked("Fix the failing tests", self.baseline))
 
 
-@asynccontextmanager
-async def opened(
-    data_dir: Path, root: Path, files: Mapping[str, str], checks: tuple[str, ...], template: str = "default"
-) -> AsyncGenerator[Court]:
-    """A court for the repository of these files, whose checks are red."""
+def committed(root: Path, files: Mapping[str, str]) -> tuple[Path, str]:
+    """A repository of these files, as a run has it, and its only commit."""
     repo = SampleRepo(root / "repo")
     for name, text in files.items():
         repo.write(name, text)
@@ -70,7 +67,15 @@ async def opened(
     repo.git("commit", "--quiet", "-m", "base")
     bare = root / "bare.git"
     shutil.copytree(repo.path / ".git", bare)
-    base = repo.git("rev-parse", "HEAD")
+    return bare, repo.git("rev-parse", "HEAD")
+
+
+@asynccontextmanager
+async def opened(
+    data_dir: Path, root: Path, files: Mapping[str, str], checks: tuple[str, ...], template: str = "default"
+) -> AsyncGenerator[Court]:
+    """A court for the repository of these files, whose checks are red."""
+    bare, base = committed(root, files)
     owner = new_owner_id()
     with Owners(data_dir / "owners").hold(owner):
         host = ContainerHost(data_dir, owner, None, PATH)

@@ -1,12 +1,12 @@
 """From a change in a sandbox to a verdict: fixes are proven, cheats are told as what they are."""
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import pytest
+from tests.agent.court import committed
 
 from cloister.agent.checks import Since, run_affected, run_checks, run_on_base
 from cloister.agent.proof import run_proof
@@ -18,7 +18,6 @@ from cloister.feedback.compare import compare
 from cloister.feedback.tell import tell
 from cloister.forge import workspace
 from cloister.testing.local_computer import LocalComputer
-from cloister.testing.sample_repo import SampleRepo
 
 pytestmark = pytest.mark.anyio
 
@@ -78,15 +77,8 @@ class Place:
 
 
 async def placed(root: Path, files: dict[str, str], check: str) -> Place:
-    repo = SampleRepo(root / "repo")
-    for name, text in files.items():
-        repo.write(name, text)
-    repo.git("add", "--all")
-    repo.git("commit", "--quiet", "-m", "base")
-    bare = root / "bare.git"
-    shutil.copytree(repo.path / ".git", bare)
+    bare, base = committed(root, files)
     computer = LocalComputer(root / "computer")
-    base = repo.git("rev-parse", "HEAD")
     await workspace.put(computer, bare, base)
     baseline = await run_checks(computer, (check,), "baseline", _quiet)
     return Place(root, bare, base, computer, check, baseline)
