@@ -13,13 +13,13 @@ import anyio
 
 from cloister.core.events import ActionDecided, AnyBody, FinishRefused, ToolReturned
 from cloister.core.ids import OwnerId
-from cloister.core.records import NewRun
-from cloister.runs.audit import chain
-from cloister.runs.audit.reader import AuditReader
-from cloister.runs.audit.verify import verify
-from cloister.runs.schema import open_to_write
-from cloister.runs.sqlite import open_backbone
-from cloister.runs.transactions import encoded
+from cloister.core.requests import NewRun
+from cloister.log.audit import chain
+from cloister.log.audit.reader import AuditReader
+from cloister.log.audit.verify import verify
+from cloister.log.sqlite.backbone import open_backbone
+from cloister.log.sqlite.schema import open_to_write
+from cloister.log.sqlite.transactions import encoded
 
 ROUNDS = int(os.environ.get("ROUNDS", "400"))
 TEXT = "a line of output\n" * 20

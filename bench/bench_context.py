@@ -4,12 +4,12 @@ import statistics
 import time
 from collections.abc import Callable
 
-from cloister.agent.context import Context, Window
-from cloister.agent.stuck import Circles
+from cloister.agent.context.messages import Context, Window
+from cloister.agent.native.stuck import Circles
 from cloister.agent.tools import TOOLS
 from cloister.core.events import Event
-from cloister.core.records import Patience
-from cloister.testing.long_log import RUN, long_log, turn
+from cloister.core.requests import Patience
+from cloister.testing.journals import RUN, long_log, turn
 
 STEPS = 1_000
 SPECS = tuple(tool.spec for tool in TOOLS.values())

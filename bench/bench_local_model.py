@@ -12,11 +12,11 @@ from pathlib import Path
 
 import anyio
 
-from cloister.app import open_app
+from cloister.app.settings import default_data_dir, read_settings
+from cloister.app.wiring import open_app
 from cloister.core.events import Event, RunFinished
-from cloister.core.records import Budget, NewRun
-from cloister.model.local_files import FILES, Shelf
-from cloister.settings import default_data_dir, read_settings
+from cloister.core.requests import Budget, NewRun
+from cloister.model.local.files import FILES, Shelf
 from cloister.testing.sample_repo import SampleRepo
 
 RUNS = int(os.environ.get("RUNS", "10"))

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import anyio
 
-from cloister.app import App, open_app
+from cloister.app.settings import read_settings
+from cloister.app.wiring import App, open_app
 from cloister.core.events import AttemptEnded, Event, RunFinished
-from cloister.core.records import NewRun
-from cloister.settings import read_settings
+from cloister.core.requests import NewRun
 from cloister.testing.sample_repo import SampleRepo
 
 ROUNDS = int(os.environ.get("ROUNDS", "3"))

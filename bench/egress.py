@@ -17,15 +17,15 @@ from pathlib import Path
 import anyio
 from anyio.abc import SocketAttribute, SocketStream
 
-from cloister.core.commands import Command
+from cloister.core.computer import Command
 from cloister.core.ids import SandboxId, new_owner_id
-from cloister.egress.doorway import Doorway
-from cloister.egress.gate import DoorEvent
-from cloister.egress.outfit import Outfit, Through
+from cloister.egress.factory import Doorway
+from cloister.egress.rules import DoorEvent
+from cloister.egress.sandbox_setup import Outfit, Through
 from cloister.policy.api import Layer, Rule
 from cloister.sandbox.api import Sandbox, SandboxSpec
-from cloister.sandbox.container import ContainerHost
-from cloister.sandbox.owners import Owners
+from cloister.sandbox.container.host import ContainerHost
+from cloister.sandbox.liveness import Owners
 
 SIZE = 200 * 1_048_576
 ROUNDS = 5

@@ -27,10 +27,10 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from cloister.app import open_app
+from cloister.app.settings import read_settings
+from cloister.app.wiring import open_app
 from cloister.core.events import Event, ModelReplied, RunFinished
-from cloister.core.records import Budget, NewRun
-from cloister.settings import read_settings
+from cloister.core.requests import Budget, NewRun
 from cloister.testing.sample_repo import SampleRepo
 
 STEPS = int(os.environ.get("STEPS", "25"))

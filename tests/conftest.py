@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, settings
 
 from cloister.core.errors import HostError
 from cloister.core.ids import new_owner_id
-from cloister.core.records import TierName
-from cloister.sandbox import cgroup, plan
-from cloister.sandbox.container import ContainerHost
-from cloister.sandbox.microvm.vm import MicrovmHost
-from cloister.sandbox.owners import Owners
+from cloister.core.requests import TierName
+from cloister.sandbox.container import cgroup, oci
+from cloister.sandbox.container.host import ContainerHost
+from cloister.sandbox.liveness import Owners
+from cloister.sandbox.microvm.host import MicrovmHost
 
 # A suite that was started in the background has Ctrl-C ignored, and so would every process it starts.
 for ctrl in (signal.SIGINT, signal.SIGQUIT):
@@ -32,7 +32,7 @@ settings.register_profile("steady", settings.get_profile("search"), derandomize=
 settings.load_profile("steady")
 
 PATH = os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-SLOW_FIRST = ("real", "e2e", "chaos", "escape", "sandbox", "conformance")
+SLOW_FIRST = ("whole/real", "whole/e2e", "whole/chaos", "whole/escape", "sandbox", "whole/conformance")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -44,7 +44,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         raise pytest.UsageError(
             f"Workers know tests by their names and run only one of each: {sorted(twice)}."
         )
-    items.sort(key=lambda item: places.get(item.path.relative_to(here).parts[0], len(SLOW_FIRST)))
+
+    def place(item: pytest.Item) -> int:
+        parts = item.path.relative_to(here).parts
+        names = (parts[0], "/".join(parts[:2]))
+        return min((places[name] for name in names if name in places), default=len(SLOW_FIRST))
+
+    items.sort(key=place)
 
 
 @pytest.fixture
@@ -184,7 +190,7 @@ def leftovers(directory: Path) -> Iterator[str]:
         for at, below, _ in os.walk(directory)
         if at.endswith("/sandboxes")
         for path in map(Path, below)
-        if plan.parse_name(path.name)
+        if oci.parse_name(path.name)
     }
     yield from (f"directory {name}" for name in names)
     yield from (f"cgroup {name}" for name in cgroup.names(cgroup.read_layout()) if name in names)

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from cloister.core.commands import shell
+from cloister.core.computer import shell
 from cloister.sandbox.api import Sandbox, SandboxSpec
 from parts.place import Bench, timed
 from parts.table import Goal, Line

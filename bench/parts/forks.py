@@ -11,10 +11,10 @@ from pathlib import Path
 
 import anyio
 
-from cloister.core.commands import shell
-from cloister.core.records import Quota
+from cloister.core.computer import shell
+from cloister.core.requests import Quota
 from cloister.sandbox.api import Sandbox, SandboxSpec
-from cloister.sandbox.container import ContainerHost
+from cloister.sandbox.container.host import ContainerHost
 from parts.place import TRUE, Bench, first_exec
 from parts.table import Goal, Line, ms
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import anyio
 
-from cloister.core.records import Quota
-from cloister.sandbox import cgroup
+from cloister.core.requests import Quota
 from cloister.sandbox._spawn import allow_many_files
 from cloister.sandbox.api import Sandbox, SandboxSpec
-from cloister.sandbox.container import ContainerHost
+from cloister.sandbox.container import cgroup
+from cloister.sandbox.container.host import ContainerHost
 from parts.place import TRUE, Bench
 from parts.table import Goal, Line
 

@@ -3,10 +3,10 @@
 import time
 from pathlib import Path
 
-from cloister.core.commands import Command
-from cloister.core.records import Quota
+from cloister.core.computer import Command
+from cloister.core.requests import Quota
 from cloister.sandbox.api import Sandbox, SandboxSpec
-from cloister.sandbox.microvm.vm import MicrovmHost, MicrovmSandbox
+from cloister.sandbox.microvm.host import MicrovmHost, MicrovmSandbox
 from parts.place import WARM, Bench, nothing
 from parts.table import Goal, Line, ms
 

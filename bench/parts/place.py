@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cloister.core.commands import Command
+from cloister.core.computer import Command
 from cloister.core.ids import OwnerId, new_owner_id
 from cloister.sandbox.api import Host, SandboxSpec
-from cloister.sandbox.container import ContainerHost
-from cloister.sandbox.owners import Owners
+from cloister.sandbox.container.host import ContainerHost
+from cloister.sandbox.liveness import Owners
 from cloister.sandbox.store.choose import StoreChoice
 from parts.table import Table
 

@@ -10,9 +10,9 @@ from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from cloister.core.records import PoolWish, Quota, TierName
+from cloister.core.requests import PoolWish, Quota, TierName
 from cloister.sandbox.api import Sandbox, SandboxSpec
-from cloister.sandbox.container import ContainerHost
+from cloister.sandbox.container.host import ContainerHost
 from cloister.sandbox.pool import open_pool
 from parts.place import TRUE, Bench, first_exec, nothing, timed
 from parts.raw import Bwrap, Peer, Podman, Runtime, Shell, SweRex, swe_rex_python, why_missing

@@ -2,8 +2,8 @@
 
 from cloister.agent.progress import Progressing, progress
 from cloister.core.events import Event, RunClaimed, RunResumed
-from cloister.core.history import effective
-from cloister.testing.long_log import RUN, beginning, turn
+from cloister.core.log import effective
+from cloister.testing.journals import RUN, beginning, turn
 
 
 def test_what_was_taken_in_step_by_step_is_what_all_of_it_says() -> None:

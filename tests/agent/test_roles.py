@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from cloister.agent.budget import NoLedger, Purse
-from cloister.agent.budgeted import BudgetedModels
-from cloister.agent.classifying import classify, known_kind
-from cloister.agent.consult import Adviser, Heard, consult
-from cloister.core.budget_tree import BudgetTree
+from cloister.agent.budget.metering import BudgetedModels
+from cloister.agent.budget.purse import NoLedger, Purse
+from cloister.agent.roles import Adviser, Heard, classify, consult, known_kind
+from cloister.core.budget import BudgetTree
 from cloister.core.events import (
     Advised,
     ContextSummarised,
@@ -19,13 +18,13 @@ from cloister.core.events import (
     ModelSwitched,
     RunAdmitted,
 )
-from cloister.core.records import Budget, NewRun, Patience
-from cloister.core.routes import ModelEntry, ModelRoutes
+from cloister.core.model_config import ModelEntry, ModelRoutes
+from cloister.core.requests import Budget, NewRun, Patience
 from cloister.model.api import Failure, Request, UserMessage
-from cloister.model.registry import Access
-from cloister.model.routing import Job, open_models
+from cloister.model.names import Access
+from cloister.model.roles import Job, open_models
+from cloister.testing.journals import MemoryJournal
 from cloister.testing.loop_bench import FIX, LoopBench, open_bench
-from cloister.testing.memory_journal import MemoryJournal
 
 pytestmark = pytest.mark.anyio
 

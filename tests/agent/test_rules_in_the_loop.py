@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from cloister.agent.checks import run_checks
-from cloister.agent.provenance import Provenance
-from cloister.core.commands import Stream
+from cloister.agent.evidence.run_checks import run_checks
+from cloister.agent.taint import Provenance
+from cloister.core.computer import Stream
 from cloister.core.events import (
     ActionDecided,
     AnyBody,
@@ -20,9 +20,9 @@ from cloister.core.events import (
     RunAdmitted,
     ToolReturned,
 )
-from cloister.core.records import NewRun
+from cloister.core.requests import NewRun
 from cloister.policy.api import Layer, Pointed, Rule
-from cloister.policy.builtin import BUILT_IN
+from cloister.policy.layers import BUILT_IN
 from cloister.testing.loop_bench import CHECK, FIX, LoopBench, open_bench
 
 pytestmark = pytest.mark.anyio

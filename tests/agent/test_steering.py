@@ -12,8 +12,8 @@ from cloister.core.events import (
     PromptReceived,
     ToolReturned,
 )
+from cloister.testing.journals import MemoryJournal
 from cloister.testing.loop_bench import FIX, LoopBench, open_bench
-from cloister.testing.memory_journal import MemoryJournal
 
 pytestmark = pytest.mark.anyio
 

@@ -7,12 +7,11 @@ from typing import Any, cast
 import pytest
 from tests.core.attempts_table import BAD, GOOD, Row
 
-from cloister.cli.request import Asked, new_run
-from cloister.cli.run_file import read_run_file
+from cloister.app.settings import read_settings
+from cloister.cli.request import Asked, new_run, read_run_file
 from cloister.core.attempts import AttemptWish
 from cloister.core.errors import UserError
-from cloister.core.records import Budget, NewRun
-from cloister.settings import read_settings
+from cloister.core.requests import Budget, NewRun
 
 ASKED = Asked("fix it", "https://host.example/a.git", None, (), None, 1, "auto", None, None, None, ())
 NOTHING = ASKED._replace(prompt="", repo="")

@@ -15,12 +15,12 @@ from pathlib import Path
 import anyio
 import pytest
 from tests.cli.conftest import Cloister
-from tests.runs.test_audit import opened, to_version_1, whole_run
+from tests.log.audit.test_audit import opened, to_version_1, whole_run
 
-from cloister.cli.audit_lines import entry_line, read_since
+from cloister.cli.screen.audit import entry_line, read_since
 from cloister.core.errors import UserError
 from cloister.core.ids import RunId
-from cloister.runs.audit.entry import AuditEntry
+from cloister.log.audit.entry import AuditEntry
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import anyio
 
 from cloister.core.events import ModelReplied
 from cloister.core.ids import OwnerId, RunId
-from cloister.core.records import NewRun, Usage
-from cloister.runs.sqlite import open_backbone
+from cloister.core.requests import NewRun, Usage
+from cloister.log.sqlite.backbone import open_backbone
 
 Cloister = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -20,9 +20,9 @@ from cloister.core.events import (
     StopRequested,
 )
 from cloister.core.ids import OwnerId, RunId
-from cloister.core.records import NewRun
-from cloister.runs.reader import LogReader
-from cloister.runs.sqlite import open_backbone
+from cloister.core.requests import NewRun
+from cloister.log.sqlite.backbone import open_backbone
+from cloister.log.sqlite.reader import LogReader
 
 Cloister = Callable[..., subprocess.CompletedProcess[str]]
 

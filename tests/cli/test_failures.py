@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from tests.own_process import own_process
+from tests.system.own_process import own_process
 
 from cloister.cli.failures import explain
 from cloister.core.errors import Bug, HostError, OutsideError, SandboxLost, UserError

@@ -1,14 +1,13 @@
 from pathlib import Path
 
 import pytest
-from tests.own_process import own_process
+from tests.system.own_process import own_process
 
-from cloister.cli.request import Asked, new_run, repository
-from cloister.cli.run_file import read_run_file
+from cloister.app.settings import read_settings
+from cloister.cli.request import Asked, new_run, read_run_file, repository
 from cloister.core.attempts import AttemptWish
 from cloister.core.errors import UserError
-from cloister.core.records import Budget, RunRule
-from cloister.settings import read_settings
+from cloister.core.requests import Budget, RunRule
 
 ASKED = Asked("fix it", ".", None, (), None, 1, "auto", None, None, None, ())
 
@@ -24,7 +23,7 @@ def test_a_url_is_left_as_it_is(url: str) -> None:
 RELATIVE = """
 import pathlib, sys
 from cloister.cli.request import Asked, new_run
-from cloister.settings import read_settings
+from cloister.app.settings import read_settings
 asked = Asked("fix it", ".", None, (), "script:../replies.toml", 1, "auto", None, None, None, ())
 new = new_run(asked, read_settings({}, pathlib.Path(sys.argv[1])))
 print(new.repo, new.model)

@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from cloister.cli.living import living, lock_held
+from cloister.cli.client.discover import living, lock_held
 
 Cloister = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -134,13 +134,13 @@ def test_a_refusal_of_the_server_is_the_commands_refusal(cloister: Cloister, ser
 async def test_ctrl_c_lets_go_of_a_watched_run(
     plain_env: dict[str, str], cloister: Cloister, server: None
 ) -> None:
-    from cloister.core.records import NewRun
-    from cloister.runs.sqlite import open_backbone
+    from cloister.core.requests import NewRun
+    from cloister.log.sqlite.backbone import open_backbone
 
     # A run that another living process holds: nothing happens in it while we watch.
     path = Path(plain_env["CLOISTER_DATA_DIR"])
     from cloister.core.ids import new_owner_id
-    from cloister.sandbox.owners import Owners
+    from cloister.sandbox.liveness import Owners
 
     owners, owner = Owners(path / "owners"), new_owner_id()
     with owners.hold(owner):

@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from cloister.runs.tokens import Tokens
+from cloister.app.tokens import Tokens
 
 Cloister = Callable[..., subprocess.CompletedProcess[str]]
 

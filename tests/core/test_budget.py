@@ -12,6 +12,7 @@ from cloister.core.budget import (
     Account,
     Call,
     Granted,
+    Limits,
     Over,
     Spend,
     first_day,
@@ -20,9 +21,8 @@ from cloister.core.budget import (
     spend_of,
     warnings,
 )
-from cloister.core.budget_tree import Limits
 from cloister.core.events import ModelReplied
-from cloister.core.records import Usage
+from cloister.core.requests import Usage
 
 CALL = Call(1_000, 8_000, dollars_in=0.01, dollars_out=0.00001)
 

@@ -1,7 +1,7 @@
 import msgspec
 
 from cloister.core.events import AnyBody, PhaseStarted, RunAdmitted, decode_body, encode_body
-from cloister.core.records import NewRun, check_new_run
+from cloister.core.requests import NewRun, check_new_run
 
 
 def test_every_kind_of_event_survives_the_log() -> None:

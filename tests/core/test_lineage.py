@@ -14,8 +14,8 @@ from cloister.core.events import (
     TurnEnded,
 )
 from cloister.core.ids import RunId
-from cloister.core.lineage import ancestors, attempts_of, of_attempt, root_of, save_points, seen_by
-from cloister.core.records import Budget, Usage
+from cloister.core.log import ancestors, attempts_of, of_attempt, root_of, save_points, seen_by
+from cloister.core.requests import Budget, Usage
 
 
 def log(*bodies: AnyBody) -> list[Event]:

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from cloister.app.settings import FileSettings, read_settings
 from cloister.core.errors import UserError
-from cloister.settings import FileSettings, read_settings
 
 
 def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:

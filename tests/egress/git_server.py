@@ -10,8 +10,8 @@ import anyio
 from anyio.abc import ByteStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from cloister.egress.http_body import pieces
-from cloister.egress.http_head import Framing
+from cloister.egress.http.body import pieces
+from cloister.egress.http.head import Framing
 
 TOKEN = "ghp_0a1b2c3d4e5f6g7h8i9j0k1l2m3n4o5p6q7r"
 BASIC = b"Basic " + base64.b64encode(b"x-access-token:" + TOKEN.encode())

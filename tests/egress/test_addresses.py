@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.egress.addresses import forbidden
-from cloister.policy.hosts import normal_host
+from cloister.policy.pattern import normal_host
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,11 @@ from anyio import EndOfStream
 from anyio.abc import ByteStream
 from tests.egress.world import PUBLIC, SANDBOX, World, hello, listening, scripted
 
-from cloister.core.records import CredentialEntry, DoorBounds
-from cloister.egress.conversation import Offer
-from cloister.egress.credentials import read_credentials
-from cloister.egress.door import Door
-from cloister.egress.keeper import Keeper
-from cloister.egress.vault import Vault
+from cloister.core.requests import CredentialEntry, DoorBounds
+from cloister.egress.credentials import Vault, read_credentials
+from cloister.egress.http.connection import Offer
+from cloister.egress.inject import Keeper
+from cloister.egress.proxy import Door
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cloister.egress.addresses import NEIGHBOURS, forbidden
 from cloister.policy.api import ConnectAction, Layer, Rule
 from cloister.policy.decide import decide
-from cloister.policy.hosts import is_address, normal_host
+from cloister.policy.pattern import is_address, normal_host
 
 POLICY = (
     Layer(

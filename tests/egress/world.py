@@ -13,13 +13,12 @@ from anyio.streams.tls import TLSStream
 
 from cloister.core.events import ConnectionClosed, ConnectionDecided, RequestDecided
 from cloister.core.ids import SandboxId
-from cloister.core.records import DoorBounds
-from cloister.egress.authority import Authority
-from cloister.egress.conversation import Offer
-from cloister.egress.door import Door
-from cloister.egress.gate import DoorEvent
-from cloister.egress.outfit import Outfit
-from cloister.egress.outside import Outside
+from cloister.core.requests import DoorBounds
+from cloister.egress.http.connection import Offer
+from cloister.egress.proxy import Door
+from cloister.egress.rules import DoorEvent, Outside
+from cloister.egress.sandbox_setup import Outfit
+from cloister.egress.tls import Authority
 from cloister.policy.api import Action, Decision, Layer, Policy, Rule
 from cloister.policy.decide import decide
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from cloister.core.diagnosis import Comparison, Diagnosis, Diagnostic, TestStatus
 from cloister.core.diagnosis import TestResult as Result
 from cloister.feedback.api import CheckOutput
-from cloister.feedback.asked import Asked
 from cloister.feedback.compare import compare
 from cloister.feedback.diagnose import diagnose
+from cloister.feedback.goals import Asked
 
 CAPTURED = Path(__file__).parent / "captured"
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from cloister.core.errors import UserError
 from cloister.core.ids import RunId, new_run_id
-from cloister.core.records import FileChange
+from cloister.core.requests import FileChange
 from cloister.forge.change import branch_name, diff, files, lines, make_change
-from cloister.forge.host_git import in_bare
+from cloister.forge.host import in_bare
 from cloister.forge.plain import PlainGit
 from cloister.testing.sample_repo import SampleRepo
 

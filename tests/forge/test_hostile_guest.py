@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from cloister.core.commands import Command, Exited, Finished
+from cloister.core.computer import Command, Exited, Finished
 from cloister.core.errors import CloisterError, SandboxLost, UserError
 from cloister.forge import change, workspace
-from cloister.forge.host_git import in_bare
+from cloister.forge.host import in_bare
 from cloister.forge.plain import PlainGit
-from cloister.testing.local_computer import LocalComputer
+from cloister.testing.local import LocalComputer
 from cloister.testing.sample_repo import SampleRepo
 
 pytestmark = pytest.mark.anyio

@@ -5,9 +5,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from cloister.core.commands import Command, Computer, Exited, Finished, Output, Pty, shell
+from cloister.core.computer import Command, Computer, Exited, Finished, Output, Pty, shell
 from cloister.core.errors import UserError
-from cloister.testing.local_computer import LocalComputer
+from cloister.testing.local import LocalComputer
 
 pytestmark = pytest.mark.anyio
 

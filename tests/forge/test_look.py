@@ -5,12 +5,12 @@ from pathlib import Path
 import anyio.lowlevel
 import pytest
 
-from cloister.core.commands import WORK_DIR, Command, Finished
+from cloister.core.computer import WORK_DIR, Command, Finished
 from cloister.core.errors import UserError
 from cloister.forge import workspace
-from cloister.forge.look import Look
 from cloister.forge.plain import PlainGit
-from cloister.testing.local_computer import LocalComputer
+from cloister.forge.workspace import Look
+from cloister.testing.local import LocalComputer
 from cloister.testing.sample_repo import SampleRepo
 
 pytestmark = pytest.mark.anyio

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.own_process import own_process
+from tests.system.own_process import own_process
 
 from cloister.core.errors import CloisterError, OutsideError, UserError
 from cloister.forge.api import Base, Delivered

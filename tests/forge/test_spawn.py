@@ -7,11 +7,11 @@ from pathlib import Path
 import anyio
 import pytest
 from anyio import to_thread
-from tests.processes.cancelled import left_behind
+from tests.system.cancelled import left_behind
 
 from cloister.core.errors import OutsideError
 from cloister.forge._spawn import Result, Spec, run
-from cloister.forge.host_git import own_env, person_env
+from cloister.forge.host import own_env, person_env
 
 pytestmark = pytest.mark.anyio
 

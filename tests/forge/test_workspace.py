@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from cloister.core import limits
-from cloister.core.commands import Command, shell
+from cloister.core.computer import Command, shell
 from cloister.core.errors import UserError
 from cloister.forge import packs, workspace
 from cloister.forge.change import files
-from cloister.forge.host_git import in_bare
+from cloister.forge.host import in_bare
 from cloister.forge.plain import PlainGit
-from cloister.testing.local_computer import LocalComputer
+from cloister.testing.local import LocalComputer
 from cloister.testing.sample_repo import SampleRepo
 
 pytestmark = pytest.mark.anyio

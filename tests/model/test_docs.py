@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from cloister.core.routes import ModelRoutes
+from cloister.core.model_config import ModelRoutes
 from cloister.model.catalog import CATALOG, FIRST_LISTED
-from cloister.model.script import load_script
+from cloister.model.scripted import load_script
 from cloister.testing.model_wires import WIRES
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from cloister.core.records import Usage
-from cloister.core.routes import ModelEntry, ModelRoutes
+from cloister.core.model_config import ModelEntry, ModelRoutes
+from cloister.core.requests import Usage
 from cloister.model.catalog import CATALOG
+from cloister.model.names import Access
 from cloister.model.prices import cost, window
-from cloister.model.registry import Access
-from cloister.model.routing import Job, open_models
-from cloister.testing.model_conformance import check_reply
+from cloister.model.roles import Job, open_models
+from cloister.testing.conformance.model import check_reply
 
 USAGE = Usage(input_tokens=1_000_000, output_tokens=100_000, cached_tokens=500_000)
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.model.api import Failure
-from cloister.model.retry import LONGEST_SECONDS, MAX_TRIES, PATIENCE_SECONDS, next_wait
+from cloister.model.api import LONGEST_SECONDS, MAX_TRIES, PATIENCE_SECONDS, Failure, next_wait
 
 BUSY = Failure("overloaded", "busy", retryable=True)
 

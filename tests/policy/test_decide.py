@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from cloister.core.events import Effect
 from cloister.policy.api import Action, Commands, ConnectAction, Decision, Layer, Policy, Rule, ToolAction
-from cloister.policy.builtin import BUILT_IN
 from cloister.policy.decide import NO_RULE, decide
+from cloister.policy.layers import BUILT_IN
 
 
 def host_layer(*rules: tuple[str, Effect], may_widen: bool = True) -> Layer:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cloister.cli.policy_text import verdicts_of
+from cloister.cli.screen.policy import verdicts_of
 from cloister.policy.api import Sets
 from cloister.policy.file import PolicyFile, read_policy
 from cloister.policy.pattern import TOOL_NAMES, read_pattern

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from cloister.core.errors import UserError
 from cloister.policy.api import Cap, ConnectAction, Pointed, Rule
-from cloister.policy.caps import capped
 from cloister.policy.file import FILE_BYTES, Expectation, read_policy
+from cloister.policy.layers import capped
 
 FILE = """\
 delegate = ["connect:*.Example.com"]

@@ -19,10 +19,9 @@ from cloister.policy.api import (
     TierAction,
     ToolAction,
 )
-from cloister.policy.builtin import BUILT_IN
-from cloister.policy.caps import least
 from cloister.policy.decide import Decider, decide
 from cloister.policy.file import Author, read_policy
+from cloister.policy.layers import BUILT_IN, least
 
 API = ConnectAction("api.example.com", 443)
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from cloister.core.errors import UserError
 from cloister.policy.api import ConnectAction, Layer, Rule
 from cloister.policy.decide import decide
-from cloister.policy.hosts import normal_host
-from cloister.policy.read import layer
+from cloister.policy.layers import layer
+from cloister.policy.pattern import normal_host
 
 
 class Written(msgspec.Struct, frozen=True):

@@ -17,8 +17,8 @@ from cloister.policy.api import (
     TierAction,
     ToolAction,
 )
-from cloister.policy.builtin import BUILT_IN
 from cloister.policy.decide import Decider
+from cloister.policy.layers import BUILT_IN
 from cloister.policy.pattern import read_pattern, spell
 
 

@@ -7,9 +7,9 @@ from typing import TypeVar
 
 import anyio
 
-from cloister.agent.budget import NoLedger
-from cloister.agent.budgeted import BudgetedModels
-from cloister.core.budget_tree import BudgetTree
+from cloister.agent.budget.metering import BudgetedModels
+from cloister.agent.budget.purse import NoLedger
+from cloister.core.budget import BudgetTree
 from cloister.core.diagnosis import Diagnosis
 from cloister.core.events import (
     AnyBody,
@@ -22,27 +22,25 @@ from cloister.core.events import (
     RunClaimed,
 )
 from cloister.core.ids import RunId
-from cloister.core.records import Budget, NewRun, Patience, Quota
-from cloister.core.routes import ModelRoutes
-from cloister.egress.doorway import Doorway
+from cloister.core.model_config import ModelRoutes
+from cloister.core.requests import Budget, NewRun, Patience, Quota
+from cloister.egress.factory import Doorway
 from cloister.forge import workspace
 from cloister.forge.plain import PlainGit
-from cloister.model.registry import Access
-from cloister.model.routing import Job, open_models
+from cloister.model.names import Access
+from cloister.model.roles import Job, open_models
 from cloister.policy.api import Layer
-from cloister.policy.builtin import BUILT_IN
-from cloister.runs.attempts import Attempts
-from cloister.runs.inside import Inside
-from cloister.runs.means import Means
-from cloister.runs.places import Course
-from cloister.runs.ranking import choose_winner
-from cloister.runs.rules import RuleFiles
-from cloister.runs.warming import Warming
-from cloister.runs.workshop import Workshop
+from cloister.policy.layers import BUILT_IN
+from cloister.runs.attempts.context import Course, Inside
+from cloister.runs.attempts.manager import Attempts
+from cloister.runs.attempts.ranking import choose_winner
+from cloister.runs.run_rules import RuleFiles
+from cloister.runs.services import Means
+from cloister.runs.templates import Warming, Workshop
 from cloister.sandbox.api import Sandbox
 from cloister.sandbox.templates.catalog import Templates
-from cloister.testing.local_host import LocalHost
-from cloister.testing.memory_journal import MemoryJournal
+from cloister.testing.journals import MemoryJournal
+from cloister.testing.local import LocalHost
 from cloister.testing.sample_repo import SampleRepo
 
 T = TypeVar("T")

@@ -7,12 +7,12 @@ import anyio
 import pytest
 from tests.runs.arena import BROKEN, CHECK, FIX, TESTS, Arena
 
-from cloister.agent.checks import run_checks
-from cloister.core.commands import Stream
+from cloister.agent.evidence.run_checks import run_checks
+from cloister.core.computer import Stream
 from cloister.core.diagnosis import Diagnosis
 from cloister.forge import workspace
 from cloister.forge.plain import PlainGit
-from cloister.testing.local_host import LocalHost
+from cloister.testing.local import LocalHost
 from cloister.testing.sample_repo import SampleRepo
 
 

@@ -40,13 +40,13 @@ from cloister.core.events import (
     StuckNoticed,
     TurnEnded,
 )
-from cloister.core.lineage import save_points, seen_by
-from cloister.core.records import Budget
-from cloister.core.routes import ModelRoutes
+from cloister.core.log import save_points, seen_by
+from cloister.core.model_config import ModelRoutes
+from cloister.core.requests import Budget
 from cloister.forge.packs import tree_of
-from cloister.runs.ranking import judge_question
-from cloister.runs.tree import tree
-from cloister.testing.memory_journal import MemoryJournal
+from cloister.runs.attempts.ranking import judge_question
+from cloister.runs.attempts.tree import tree
+from cloister.testing.journals import MemoryJournal
 
 pytestmark = pytest.mark.anyio
 

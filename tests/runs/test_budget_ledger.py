@@ -8,15 +8,23 @@ from pathlib import Path
 import anyio
 import pytest
 
-from cloister.agent.budget import Held
-from cloister.core.budget import Account, Call, Over, Spend
-from cloister.core.budget_tree import BudgetTree, PeriodLimits, ProjectLimits, UserLimits
+from cloister.agent.budget.purse import Held
+from cloister.core.budget import (
+    Account,
+    BudgetTree,
+    Call,
+    Over,
+    PeriodLimits,
+    ProjectLimits,
+    Spend,
+    UserLimits,
+)
 from cloister.core.events import AttemptStarted, BudgetExtended, ModelReplied, ModelSpent
 from cloister.core.ids import OwnerId, RunId
-from cloister.core.records import Budget, NewRun, Usage
-from cloister.runs.api import Fence
-from cloister.runs.budget_ledger import SqliteLedger, run_accounts
-from cloister.runs.sqlite import SqliteBackbone, open_backbone
+from cloister.core.requests import Budget, NewRun, Usage
+from cloister.log.api import Fence
+from cloister.log.sqlite.backbone import SqliteBackbone, open_backbone
+from cloister.runs.budget import SqliteLedger, run_accounts
 
 pytestmark = pytest.mark.anyio
 

@@ -1,6 +1,6 @@
 """What a forked run has of the one it goes on from."""
 
-from cloister.agent.provenance import Provenance
+from cloister.agent.taint import Provenance
 from cloister.core.attempts import ForkedFrom
 from cloister.core.events import (
     AnyBody,
@@ -13,9 +13,9 @@ from cloister.core.events import (
     TurnEnded,
 )
 from cloister.core.ids import RunId
-from cloister.core.records import NewRun
-from cloister.runs.forking import inheritance
-from cloister.testing.memory_journal import MemoryJournal
+from cloister.core.requests import NewRun
+from cloister.runs.attempts.tree import inheritance
+from cloister.testing.journals import MemoryJournal
 
 OUT = ConnectionDecided("s", "example.org", 443, "allow", "r")
 REFUSED = ConnectionDecided("s", "example.org", 443, "deny", "r")

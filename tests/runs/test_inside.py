@@ -6,7 +6,7 @@ import pytest
 from tests.runs.arena import ADD, FINISH, FIX, STUCK, SUB, Arena, Interrupted, bash, of, script
 
 from cloister.core.attempts import AttemptWish
-from cloister.core.commands import Command
+from cloister.core.computer import Command
 from cloister.core.events import (
     AnyBody,
     AttemptEnded,
@@ -17,9 +17,9 @@ from cloister.core.events import (
     ModelReplied,
     ModelSpent,
 )
-from cloister.core.records import Budget
+from cloister.core.requests import Budget
 from cloister.sandbox.api import Sandbox
-from cloister.testing.memory_journal import MemoryJournal
+from cloister.testing.journals import MemoryJournal
 
 pytestmark = pytest.mark.anyio
 

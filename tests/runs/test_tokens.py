@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cloister.app.tokens import Tokens
 from cloister.core.errors import HostError, UserError
-from cloister.runs.tokens import Tokens
 
 
 def test_a_token_is_found_by_its_secret_and_by_nothing_else(tmp_path: Path) -> None:

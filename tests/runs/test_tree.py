@@ -18,9 +18,9 @@ from cloister.core.events import (
     TurnEnded,
 )
 from cloister.core.ids import RunId
-from cloister.core.records import Budget, NewRun, Usage
-from cloister.runs.comparing import Subject, compare_runs
-from cloister.runs.tree import point_at, rewindable, tree
+from cloister.core.requests import Budget, NewRun, Usage
+from cloister.runs.attempts.compare import Subject, compare_runs
+from cloister.runs.attempts.tree import point_at, rewindable, tree
 from cloister.runs.view import fold
 
 BASE = "b" * 40

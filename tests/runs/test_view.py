@@ -62,7 +62,7 @@ from cloister.core.events import (
     TurnEnded,
 )
 from cloister.core.ids import RunId
-from cloister.core.records import Budget, FileChange, Isolation, NewRun, ToolCall, Usage
+from cloister.core.requests import Budget, FileChange, Isolation, NewRun, ToolCall, Usage
 from cloister.runs.view import AttemptView, Message, RunView, fold
 
 RUN = RunId("r-0000")

@@ -9,10 +9,10 @@ import anyio
 import pytest
 from anyio.abc import ByteStream, Process
 
-from cloister.sandbox import frames
 from cloister.sandbox._spawn import pipes, spawn
-from cloister.sandbox.guest import guest_binary
-from cloister.sandbox.wire import Link, link_over
+from cloister.sandbox.guest_build import guest_binary
+from cloister.sandbox.protocol import frames
+from cloister.sandbox.protocol.link import Link, link_over
 
 OpenGuest = Callable[..., AbstractAsyncContextManager[tuple[Link, Process]]]
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"

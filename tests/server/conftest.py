@@ -10,14 +10,14 @@ import httpx
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
-from cloister.app import App, open_app
-from cloister.core.records import NewRun
-from cloister.runs.api import Fence
-from cloister.server.asgi import asgi_app
-from cloister.server.listen import bound, listening
-from cloister.server.token import load_token
-from cloister.server.wire import Sockets
-from cloister.settings import Settings, read_settings
+from cloister.app.settings import Settings, read_settings
+from cloister.app.wiring import App, open_app
+from cloister.core.requests import NewRun
+from cloister.log.api import Fence
+from cloister.server.app import asgi_app
+from cloister.server.auth import load_token
+from cloister.server.serve import bound, listening
+from cloister.server.ws import Sockets
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import pytest
 from tests.core.attempts_table import BAD, GOOD
 from tests.server.conftest import Served
 
-from cloister.core.records import Budget, NewRun
+from cloister.core.requests import Budget, NewRun
 
 pytestmark = pytest.mark.anyio
 

@@ -1,9 +1,17 @@
 import msgspec
 import pytest
 
-from cloister.core.describe import describe
-from cloister.core.errors import Bug, CloisterError, Fenced, HostError, OutsideError, SandboxLost, UserError
-from cloister.core.records import NewRun
+from cloister.core.errors import (
+    Bug,
+    CloisterError,
+    Fenced,
+    HostError,
+    OutsideError,
+    SandboxLost,
+    UserError,
+    describe,
+)
+from cloister.core.requests import NewRun
 from cloister.server.errors import Problem, problem
 
 

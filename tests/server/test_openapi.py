@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from schemathesis import checks
 from tests.server.conftest import Served, serve_app
 
+from cloister.app.settings import read_settings
 from cloister.core import diagnosis
 from cloister.core.events import (
     AnyBody,
@@ -24,9 +25,8 @@ from cloister.core.events import (
     SandboxOpened,
     ToolReturned,
 )
-from cloister.core.records import Isolation, ToolCall, Usage
+from cloister.core.requests import Isolation, ToolCall, Usage
 from cloister.server.openapi import openapi_document
-from cloister.settings import read_settings
 
 SCHEMA: Any = cast(Any, schemathesis.openapi).from_dict(openapi_document())
 CHECKS: list[Any] = [

@@ -4,8 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cloister.server import commands, dial, files, process, stream, wire
+from cloister.server import ws
 from cloister.server.openapi import openapi_document
+from cloister.server.routes import commands, dial, files, process, stream
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "http.md").read_text(encoding="utf-8")
 
@@ -33,7 +34,7 @@ def test_every_websocket_route_is_on_the_page() -> None:
 
 
 def test_every_close_code_and_error_status_is_on_the_page() -> None:
-    codes = [wire.NORMAL, wire.GOING_AWAY, wire.UNEXPECTED, wire.TRY_LATER]
+    codes = [ws.NORMAL, ws.GOING_AWAY, ws.UNEXPECTED, ws.TRY_LATER]
     assert [code for code in codes if f"| {code} |" not in PAGE] == []
     operations = [each for item in openapi_document()["paths"].values() for each in item.values()]
     statuses = {status for operation in operations for status in operation["responses"]}

@@ -10,15 +10,14 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
-from cloister.app import open_app
+from cloister.app.settings import Settings
+from cloister.app.wiring import open_app
 from cloister.core.errors import HostError, UserError
 from cloister.core.ids import RunId, new_owner_id
-from cloister.core.records import NewRun
-from cloister.runs.sqlite import open_backbone
-from cloister.sandbox.owners import Owners
-from cloister.server.listen import bound
-from cloister.server.serve import serve
-from cloister.settings import Settings
+from cloister.core.requests import NewRun
+from cloister.log.sqlite.backbone import open_backbone
+from cloister.sandbox.liveness import Owners
+from cloister.server.serve import bound, serve
 
 pytestmark = pytest.mark.anyio
 

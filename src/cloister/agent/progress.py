@@ -9,15 +9,18 @@ from cloister.core.events import (
     AttemptStarted,
     ChecksRan,
     Event,
+    ModelChosen,
     ModelReplied,
+    ModelSwitched,
     PhaseStarted,
     ProofTaken,
     RunClaimed,
     RunResumed,
     TurnEnded,
 )
-from cloister.core.history import effective
-from cloister.core.records import Usage
+from cloister.core.log import effective
+from cloister.core.requests import Usage
+from cloister.model.api import Failure
 
 
 @dataclass(slots=True)
@@ -97,3 +100,37 @@ class _Fold:
                 so_far.ended = body
             case _:
                 pass
+
+
+# Which model takes the next step of an attempt: a fold of the log, so that a resume goes on with the same one. Pure.
+
+
+class InCharge:
+    """The model in charge of an attempt whose log grows: what was taken in is not looked at again."""
+
+    def __init__(self, attempt: int) -> None:
+        self._attempt = attempt
+        self._taken = 0
+        self._chosen: str | None = None
+
+    def ring(self, events: Sequence[Event], chain: Sequence[str]) -> tuple[str, ...]:
+        """The models to ask, the one that is in charge first, then those that stand in for it, round to its start."""
+        for event in events[self._taken :]:
+            match event.body:
+                case ModelSwitched() as body if body.attempt == self._attempt:
+                    self._chosen = body.to_model
+                case ModelChosen() as body:
+                    self._chosen = body.model
+                case _:
+                    pass
+        self._taken = len(events)
+        current = self._chosen or chain[0]
+        if current not in chain:
+            return (current, *chain)
+        at = chain.index(current)
+        return (*chain[at:], *chain[:at])
+
+
+def stands_in(failure: Failure) -> bool:
+    """Whether another model, asked the same, need not fail."""
+    return failure.retryable or failure.code in ("auth", "quota", "bad_request")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cloister.cli.living import living, lock_held
+from cloister.app.settings import PROVIDER_KEYS, Settings
+from cloister.cli.client.discover import living, lock_held
 from cloister.core.errors import CloisterError, HostError, UserError
 from cloister.core.text import one_line
-from cloister.settings import PROVIDER_KEYS, Settings
 
 if TYPE_CHECKING:
     from cloister.sandbox.api import TierReport
@@ -82,10 +82,10 @@ def _mmdebstrap(settings: Settings, built: bool | None) -> Finding:
 
 
 async def _tiers(settings: Settings) -> tuple[Finding, ...]:
-    from cloister.app import make_data_dir
+    from cloister.app.wiring import make_data_dir
     from cloister.core.ids import new_owner_id
-    from cloister.sandbox.owners import Owners
-    from cloister.sandbox.tiers import Choices, choose, local_tiers
+    from cloister.sandbox.liveness import Owners
+    from cloister.sandbox.providers import Choices, choose, local_tiers
 
     owner = new_owner_id()
     try:
@@ -127,7 +127,7 @@ def _about_tier(report: "TierReport", auto: str | None) -> str:
 
 
 def _cgroups() -> Finding:
-    from cloister.sandbox.cgroup import read_layout
+    from cloister.sandbox.container.cgroup import read_layout
 
     try:
         layout = read_layout()
@@ -150,7 +150,7 @@ def _data_dir(data_dir: Path) -> Finding:
 
 def _log(data_dir: Path) -> Finding:
     from cloister.core.errors import HostError
-    from cloister.runs.reader import LogReader
+    from cloister.log.sqlite.reader import LogReader
 
     path = data_dir / "cloister.db"
     if not path.exists():
@@ -203,7 +203,7 @@ def _pool(settings: Settings) -> tuple[Finding, ...]:
     """What is kept warm, where the configuration asks for it."""
     if not settings.file.pool:
         return ()
-    from cloister.cli.client import Client
+    from cloister.cli.client.http import Client
 
     try:
         place = living(settings.data_dir)
@@ -234,8 +234,7 @@ def _server(data_dir: Path) -> Finding:
 
 async def credential_findings(settings: Settings) -> tuple[Finding, ...]:
     """Whether each credential's value can be read where it is kept; none is shown."""
-    from cloister.egress.credentials import read_credentials
-    from cloister.egress.vault import Unreadable, Vault
+    from cloister.egress.credentials import Unreadable, Vault, read_credentials
 
     try:
         found = read_credentials(settings.file.credential, str(settings.config_path))
@@ -256,7 +255,7 @@ async def credential_findings(settings: Settings) -> tuple[Finding, ...]:
 
 def _model(settings: Settings) -> Finding:
     """Which model a run would use. Names of key variables, never their values."""
-    from cloister.app import usual_model
+    from cloister.app.wiring import usual_model
 
     given = dict.fromkeys(
         PROVIDER_KEYS[provider] for provider in PROVIDER_KEYS if settings.keys.get(provider)

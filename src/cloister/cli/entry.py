@@ -6,33 +6,23 @@ from typing import Annotated
 import typer
 
 from cloister import __version__
-from cloister.cli import (
-    answer,
-    apply,
+from cloister.cli.commands import (
     audit,
+    branch,
     budget,
-    compare,
-    diff,
     doctor,
-    fork,
-    log,
     model,
     policy,
-    ps,
-    receipt,
-    rewind,
-    rm,
+    result,
     run,
-    sandbox,
-    say,
     serve,
     snapshot,
-    stop,
+    steer,
     template,
     token,
-    tree,
     watch,
 )
+from cloister.cli.commands.sandbox import sandbox
 
 app = typer.Typer(
     name="cloister",
@@ -70,21 +60,21 @@ def _root(  # pyright: ignore[reportUnusedFunction]
 
 
 app.command("run")(run.run)
-app.command("ps")(ps.ps)
+app.command("ps")(watch.ps)
 app.command("watch")(watch.watch)
-app.command("say")(say.say)
-app.command("stop")(stop.stop)
-app.command("answer")(answer.answer)
-app.command("log")(log.log)
-app.command("diff")(diff.diff)
-app.command("apply")(apply.apply)
-app.command("tree")(tree.tree)
-app.command("fork")(fork.fork)
-app.command("rewind")(rewind.rewind)
-app.command("compare")(compare.compare)
-app.command("receipt")(receipt.receipt)
+app.command("say")(steer.say)
+app.command("stop")(steer.stop)
+app.command("answer")(steer.answer)
+app.command("log")(result.log)
+app.command("diff")(result.diff)
+app.command("apply")(result.apply)
+app.command("tree")(branch.tree)
+app.command("fork")(branch.fork)
+app.command("rewind")(branch.rewind)
+app.command("compare")(result.compare)
+app.command("receipt")(result.receipt)
 app.add_typer(audit.app, name="audit")
-app.command("rm")(rm.rm)
+app.command("rm")(result.rm)
 app.command("budget")(budget.budget)
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(snapshot.app, name="snapshot")

@@ -1,11 +1,13 @@
 """Every failure as one sentence on stderr and one exit code."""
 
+import logging
 import os
 import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TextIO
 
 from cloister.core.errors import CloisterError
 from cloister.core.text import harmless
@@ -47,7 +49,7 @@ def _say(sentence: str) -> None:
 
 
 def _bug(error: BaseException, leaves: Sequence[BaseException], argv: Sequence[str]) -> None:
-    from cloister.settings import debug_wanted
+    from cloister.app.settings import debug_wanted
 
     text = "".join(traceback.format_exception(error))
     first = leaves[0]
@@ -63,7 +65,7 @@ def _bug(error: BaseException, leaves: Sequence[BaseException], argv: Sequence[s
 
 def _keep(text: str, argv: Sequence[str]) -> Path | None:
     """Append the traceback to the data directory's log, where there is one we may write."""
-    from cloister.settings import default_data_dir, environment
+    from cloister.app.settings import default_data_dir, environment
 
     data_dir = _named_data_dir(argv) or default_data_dir(environment())
     path = data_dir / "server.log"
@@ -86,3 +88,28 @@ def _named_data_dir(argv: Sequence[str]) -> Path | None:
         if word.startswith("--data-dir="):
             return Path(word.partition("=")[2])
     return None
+
+
+# What the program says about itself, on stderr or in `server.log`: harmless like all that a person reads.
+#
+# Messages quote errors, and errors quote what guests and repositories wrote.
+
+
+class Harmless(logging.Formatter):
+    """Time, level, message and traceback, with nothing in them that acts on a terminal."""
+
+    converter = time.gmtime
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
+
+    def format(self, record: logging.LogRecord) -> str:
+        return harmless(super().format(record))
+
+
+def log_to(file: TextIO) -> None:
+    """Warnings and worse go to `file`, for as long as the process lives."""
+    handler = logging.StreamHandler(file)
+    handler.setFormatter(Harmless())
+    handler.setLevel(logging.WARNING)
+    logging.getLogger().addHandler(handler)

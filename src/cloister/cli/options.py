@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
+    from cloister.app.settings import Settings
     from cloister.core.ids import RunId
-    from cloister.runs.reader import LogReader
-    from cloister.settings import Settings
+    from cloister.log.sqlite.reader import LogReader
 
 
 def settings_of(ctx: typer.Context) -> "Settings":
     """The settings for the chosen data directory. Raises `UserError` (`bad_config`)."""
-    from cloister.settings import read_settings
+    from cloister.app.settings import read_settings
 
     chosen = ctx.find_root().params.get("data_dir")
     return read_settings(data_dir=Path(chosen) if chosen else None)
@@ -22,8 +22,8 @@ def settings_of(ctx: typer.Context) -> "Settings":
 
 def open_log(settings: "Settings") -> "LogReader":
     """The log of the data directory, read-only."""
-    from cloister.runs.reader import LogReader
-    from cloister.sandbox.owners import Owners
+    from cloister.log.sqlite.reader import LogReader
+    from cloister.sandbox.liveness import Owners
 
     return LogReader(settings.data_dir / "cloister.db", Owners(settings.data_dir / "owners").lives)
 
@@ -53,8 +53,8 @@ def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def complete_sandbox(ctx: typer.Context, incomplete: str) -> list[str]:
     def find() -> list[str]:
-        from cloister.cli.client import Client
-        from cloister.cli.living import living
+        from cloister.cli.client.discover import living
+        from cloister.cli.client.http import Client
 
         place = living(settings_of(ctx).data_dir)
         names = [info.id for info in Client(place).sandboxes()] if place else []
@@ -65,8 +65,8 @@ def complete_sandbox(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def complete_snapshot(ctx: typer.Context, incomplete: str) -> list[str]:
     def find() -> list[str]:
-        from cloister.cli.client import Client
-        from cloister.cli.living import living
+        from cloister.cli.client.discover import living
+        from cloister.cli.client.http import Client
 
         place = living(settings_of(ctx).data_dir)
         names = [info.name or info.id for info in Client(place).snapshots()] if place else []

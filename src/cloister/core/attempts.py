@@ -2,17 +2,18 @@
 
 import math
 import re
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from cloister.core import limits
-from cloister.core.describe import describe
-from cloister.core.errors import UserError
+from cloister.core.errors import UserError, describe
 from cloister.core.ids import RunId
 
 if TYPE_CHECKING:
-    from cloister.core.records import Budget, NewRun
+    from cloister.core.requests import Budget, NewRun
+
 
 _BEAM = re.compile(r"beam:([1-9][0-9]?)")
 
@@ -131,3 +132,39 @@ def check_attempts(new: "NewRun") -> str | None:
     if any(part.steps < 1 or part.tokens < 1 for part in shared(new.budget, wishes(new))):
         return "The budget leaves an attempt without a step or a token: give more steps or fewer attempts."
     return None
+
+
+# What a stuck attempt asks for, and what it can be told.
+
+
+class Stuck(msgspec.Struct, frozen=True):
+    """An attempt goes round in circles and said so itself would not help."""
+
+    attempt: int
+    step: int
+    evidence: str
+    """What it keeps doing, in words for a person and for the model that goes on."""
+
+
+class Branch(msgspec.Struct, frozen=True, tag="branch"):
+    """Others go on from save points: this attempt ends here."""
+
+    attempts: tuple[int, ...]
+
+
+class Switch(msgspec.Struct, frozen=True, tag="switch"):
+    """Go on with another model."""
+
+    model: str
+
+
+class GiveUp(msgspec.Struct, frozen=True, tag="give_up"):
+    """End here."""
+
+    reason: str
+
+
+Answer = Branch | Switch | GiveUp
+
+Escalate = Callable[[Stuck], Awaitable[Answer]]
+"""Asked by the loop when a nudge did not help; whatever it begins is in the log when it answers."""

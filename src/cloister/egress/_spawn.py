@@ -7,7 +7,7 @@ from subprocess import DEVNULL
 
 import anyio
 
-from cloister.processes._spawn import begin, ending
+from cloister.system._spawn import begin, ending
 
 
 class Failed(Exception):

@@ -5,9 +5,9 @@ from typing import Protocol
 
 import msgspec
 
-from cloister.core.commands import Killed
+from cloister.core.computer import Killed
 from cloister.core.diagnosis import Diagnostic, TestResult
-from cloister.feedback import plain
+from cloister.feedback.parsers import plain
 
 
 class CheckOutput(msgspec.Struct, frozen=True, dict=True):

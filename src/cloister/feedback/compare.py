@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from cloister.core import limits
 from cloister.core.diagnosis import Comparison, Diagnosis, Diagnostic, TestResult
 from cloister.core.text import one_line
-from cloister.feedback.asked import Asked, covers, named, wanted
-from cloister.feedback.weighed import weakened
+from cloister.feedback.goals import Asked, covers, named, wanted
+from cloister.feedback.integrity.weigh import weakened
 
 _RED = ("failed", "error")
 _FIXTURES = ("::setUpClass", "::tearDownClass", "::setUpModule", "::tearDownModule")

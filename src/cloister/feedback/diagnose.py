@@ -8,41 +8,26 @@ from cloister.core import limits
 from cloister.core.diagnosis import Diagnosis, Diagnostic, TestResult, TestStatus
 from cloister.core.text import bounded, decode, harmless
 from cloister.feedback.api import CheckOutput, Found, Parser
-from cloister.feedback.formats.biome_json import biome_json
-from cloister.feedback.formats.builds import builds
-from cloister.feedback.formats.cargo_text import cargo_text
-from cloister.feedback.formats.ctest_text import ctest_text
-from cloister.feedback.formats.ctrf import ctrf
-from cloister.feedback.formats.eslint_json import eslint_json
-from cloister.feedback.formats.frames import biome_text, eslint_text, oxlint_text, shellcheck_text
-from cloister.feedback.formats.gcc_json import gcc_json
-from cloister.feedback.formats.go_json import go_json
-from cloister.feedback.formats.go_text import go_text
-from cloister.feedback.formats.gradle_text import gradle_errors, gradle_text
-from cloister.feedback.formats.jest_json import jest_json
-from cloister.feedback.formats.jest_text import jest_text
-from cloister.feedback.formats.junit import junit
-from cloister.feedback.formats.matcher import matchers
-from cloister.feedback.formats.maven_text import maven_errors, maven_text
-from cloister.feedback.formats.mocha_json import mocha_json
-from cloister.feedback.formats.mocha_text import mocha_text
-from cloister.feedback.formats.mypy_json import mypy_json
-from cloister.feedback.formats.node_spec import node_spec
-from cloister.feedback.formats.oxlint_json import oxlint_json
-from cloister.feedback.formats.places import bare_places, mentions, places
-from cloister.feedback.formats.pylint_json import pylint_json
-from cloister.feedback.formats.pyright_json import pyright_json
-from cloister.feedback.formats.pytest_text import pytest_text
-from cloister.feedback.formats.ruff_json import ruff_json
-from cloister.feedback.formats.rust_json import rust_json
-from cloister.feedback.formats.sarif import sarif
-from cloister.feedback.formats.shellcheck_json import shellcheck_json
-from cloister.feedback.formats.stacks import stacks
-from cloister.feedback.formats.tap import tap
-from cloister.feedback.formats.traceback import tracebacks
-from cloister.feedback.formats.unittest_text import unittest_text
-from cloister.feedback.formats.unity_text import unity_text
-from cloister.feedback.formats.vitest_text import vitest_text
+from cloister.feedback.parsers.crash import builds, stacks, tracebacks
+from cloister.feedback.parsers.lint.compilers import gcc_json, rust_json
+from cloister.feedback.parsers.lint.framed_text import biome_text, eslint_text, oxlint_text, shellcheck_text
+from cloister.feedback.parsers.lint.javascript import biome_json, eslint_json, oxlint_json
+from cloister.feedback.parsers.lint.location_text import bare_places, mentions, places
+from cloister.feedback.parsers.lint.problem_matcher import matchers
+from cloister.feedback.parsers.lint.python import mypy_json, pylint_json, pyright_json, ruff_json
+from cloister.feedback.parsers.lint.sarif import sarif
+from cloister.feedback.parsers.lint.shellcheck import shellcheck_json
+from cloister.feedback.parsers.tests.c import ctest_text, unity_text
+from cloister.feedback.parsers.tests.ctrf import ctrf
+from cloister.feedback.parsers.tests.go import go_json, go_text
+from cloister.feedback.parsers.tests.java import gradle_errors, gradle_text, maven_errors, maven_text
+from cloister.feedback.parsers.tests.jest import jest_json, jest_text, vitest_text
+from cloister.feedback.parsers.tests.junit import junit
+from cloister.feedback.parsers.tests.mocha import mocha_json, mocha_text
+from cloister.feedback.parsers.tests.node import node_spec
+from cloister.feedback.parsers.tests.python import pytest_text, unittest_text
+from cloister.feedback.parsers.tests.rust import cargo_text
+from cloister.feedback.parsers.tests.tap import tap
 
 _TESTS: tuple[Parser, ...] = (
     junit,

@@ -2,14 +2,112 @@
 
 import re
 import shlex
-from collections.abc import Collection, Iterable, Mapping
+import tomllib
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import msgspec
 
 from cloister.core import limits
-from cloister.feedback.hints import hinted
-from cloister.feedback.kinds import kind_of
-from cloister.feedback.own import FILES, own_checks
+from cloister.core.diagnosis import Check, CheckKind
+from cloister.core.text import one_line
+from cloister.feedback.kinds import kind_of, tool_of, words
+
+# What CI runs, as a hint: the `run:` lines of workflows that start a tool we know and change nothing.
+
+
+_RUN = re.compile(r"^(\s*)(?:- )?run:\s*(.*)$")
+_BLOCK = re.compile(r"^[|>][+-]?\d?$")
+_CHANGES = re.compile(r"(?:^| )(?:--fix|--write|-w|install|publish|deploy|push|upload|release|ci)(?: |$)")
+_LINES = 2_000
+_HINTS = 4
+
+
+def hinted(workflows: Mapping[str, str], contents: Mapping[str, str]) -> list[str]:
+    """Commands of the workflows that check something, tests first. Expressions of the CI make a line unusable."""
+    makefile = contents.get("Makefile", "")
+    found: dict[str, None] = {}
+    for name in sorted(workflows):
+        for line in _commands(workflows[name].split("\n")[:_LINES]):
+            if _checks(line, makefile):
+                found.setdefault(one_line(line, 300))
+    ordered = sorted(found, key=lambda line: kind_of(line) != "test")
+    return ordered[:_HINTS]
+
+
+def _checks(line: str, makefile: str) -> bool:
+    if not words(line) or _CHANGES.search(line) or "${{" in line:
+        return False
+    if line.startswith("make "):
+        return kind_of(line) == "test" and f"{line[5:].strip()}:" in makefile
+    return tool_of(line) is not None and kind_of(line) == "test"
+
+
+def _commands(lines: list[str]) -> Iterator[str]:
+    """The commands below `run:`, on its line or in the block under it."""
+    index = 0
+    while index < len(lines):
+        run = _RUN.match(lines[index][:2_000])
+        index += 1
+        if run is None:
+            continue
+        said = run[2].strip()
+        if not _BLOCK.match(said):
+            yield said.strip("'\"")
+            continue
+        depth = len(run[1]) + 1
+        while index < len(lines) and (not lines[index].strip() or _indent(lines[index]) >= depth):
+            yield lines[index].strip()
+            index += 1
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
+
+
+# What a repository says itself about its checks: `.cloister.toml`, or `.cloister/config.toml`.
+
+
+FILES = (".cloister.toml", ".cloister/config.toml")
+
+
+class OwnCheck(msgspec.Struct, frozen=True):
+    """One check of the repository's own list; a plain string is its command."""
+
+    command: str
+    kind: CheckKind | None = None
+    timeout: float | None = None
+
+
+class _Own(msgspec.Struct, frozen=True):
+    checks: list[str | OwnCheck] = []
+
+
+def own_checks(contents: Mapping[str, str]) -> tuple[OwnCheck, ...]:
+    """The list of the first file that has one; a file that cannot be read is as none."""
+    for name in FILES:
+        try:
+            own = msgspec.convert(tomllib.loads(contents.get(name, "")), _Own)
+        except (tomllib.TOMLDecodeError, msgspec.ValidationError, RecursionError):
+            continue
+        found = [OwnCheck(one) if isinstance(one, str) else one for one in own.checks]
+        kept = [
+            msgspec.structs.replace(one, command=one.command.strip()) for one in found if one.command.strip()
+        ]
+        if kept:
+            return tuple(kept[: limits.CHECKS])
+    return ()
+
+
+def adjusted(check: Check, own: tuple[OwnCheck, ...]) -> Check:
+    """The check with the kind and the time limit that the repository gives it; longer than ours no check runs."""
+    for one in own:
+        if one.command == check.command:
+            seconds = (
+                check.seconds if one.timeout is None else max(1.0, min(one.timeout, limits.CHECK_SECONDS))
+            )
+            return msgspec.structs.replace(check, kind=one.kind or check.kind, seconds=seconds)
+    return check
+
 
 WANTED: tuple[str, ...] = (
     *FILES,

@@ -13,7 +13,7 @@ import anyio.abc
 import msgspec
 
 from cloister.core.errors import HostError, OutsideError
-from cloister.processes._spawn import begin, ending, kill_group
+from cloister.system._spawn import begin, ending, kill_group
 
 _READ_BYTES = 65_536
 _ERROR_BYTES = 65_536

@@ -9,9 +9,9 @@ from typing import Literal
 from cloister.core import limits
 from cloister.core.errors import UserError
 from cloister.core.ids import RunId
-from cloister.core.records import FileChange
+from cloister.core.requests import FileChange
 from cloister.core.text import decode, inert
-from cloister.forge.host_git import in_bare, must, oid
+from cloister.forge.host import in_bare, must, oid
 
 AUTHOR = "Cloister <cloister@localhost>"
 

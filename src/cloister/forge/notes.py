@@ -5,7 +5,7 @@ from pathlib import Path
 
 from cloister.core.text import decode
 from cloister.forge._spawn import Result
-from cloister.forge.host_git import (
+from cloister.forge.host import (
     NO_COMMIT,
     Checkout,
     copy_in,

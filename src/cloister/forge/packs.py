@@ -15,7 +15,7 @@ from anyio import to_thread
 from cloister.core import limits
 from cloister.core.errors import SandboxLost, UserError
 from cloister.core.text import decode
-from cloister.forge.host_git import complaint, in_bare, is_oid, must, oid
+from cloister.forge.host import complaint, in_bare, is_oid, must, oid
 
 DEPTHS = (100, 1)
 """How many commits are kept of a history that is too large, tried in this order."""

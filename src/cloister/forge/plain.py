@@ -10,10 +10,10 @@ from anyio import to_thread
 
 from cloister.core.errors import OutsideError, UserError
 from cloister.core.text import decode, one_line
-from cloister.forge import host_git, notes
+from cloister.forge import host, notes
 from cloister.forge._spawn import Result, Who
 from cloister.forge.api import Base, Delivered
-from cloister.forge.host_git import NO_COMMIT, Checkout, complaint, in_checkout, must, without_userinfo
+from cloister.forge.host import NO_COMMIT, Checkout, complaint, in_checkout, must, without_userinfo
 
 BASE_REF = "refs/cloister/base"
 """The commit a run starts from, in the run's own repository."""
@@ -43,7 +43,7 @@ class PlainGit:
         if is_url(repo):
             return None
         checkout = await to_thread.run_sync(find_checkout, repo)
-        copied = await host_git.copy_out(bare, commit, checkout)
+        copied = await host.copy_out(bare, commit, checkout)
         if not copied.ok:
             raise _not_written(checkout, copied)
         made = await _create_branch(checkout, branch, commit)
@@ -119,8 +119,8 @@ def _check_text(*texts: str | None) -> None:
 
 async def _fetch_checkout(checkout: Checkout, ref: str | None, into: Path) -> Base:
     commit = await _commit_in(checkout, ref)
-    await host_git.ensure_bare(into)
-    copied = await host_git.copy_in(checkout, commit, into, BASE_REF)
+    await host.ensure_bare(into)
+    copied = await host.copy_in(checkout, commit, into, BASE_REF)
     if not copied.ok:
         reason = complaint(copied)
         raise UserError(
@@ -134,7 +134,7 @@ async def _commit_in(checkout: Checkout, ref: str | None) -> str:
     name = f"{ref or 'HEAD'}^{{commit}}"
     found = await in_checkout(checkout, "rev-parse", "--verify", "--quiet", "--end-of-options", name)
     text = decode(found.out).strip()
-    if found.ok and host_git.is_oid(text):
+    if found.ok and host.is_oid(text):
         return text
     if found.ok:
         raise UserError(
@@ -168,7 +168,7 @@ async def _dirty_note(checkout: Checkout, commit: str) -> str | None:
     """What a person whose tree is dirty should know. A tree that cannot be looked at gives no note."""
     if checkout.bare:
         return None
-    status = await host_git.without_filters(
+    status = await host.without_filters(
         checkout, "status", "--porcelain", "-z", "--untracked-files=all", "--ignore-submodules=dirty"
     )
     if status.code != 0 and not status.cut:
@@ -195,27 +195,27 @@ def _count_entries(listing: bytes) -> int:
 
 async def _fetch_url(url: str, ref: str | None, into: Path, known: Mapping[str, str] | None) -> Base:
     shown = without_userinfo(url)
-    await host_git.ensure_bare(into)
+    await host.ensure_bare(into)
     source, branch = await _name_at(url, ref, into, known)
-    fetched = await host_git.to_remote(into, *host_git.FETCH, "--", url, f"+{source}:{BASE_REF}", known=known)
-    if not fetched.ok and host_git.is_oid(source):
+    fetched = await host.to_remote(into, *host.FETCH, "--", url, f"+{source}:{BASE_REF}", known=known)
+    if not fetched.ok and host.is_oid(source):
         raise _unknown(shown, source)
     if not fetched.ok:
         raise _fetch_failed(shown, fetched)
-    commit = await host_git.in_bare(into, "rev-parse", "--verify", f"{BASE_REF}^{{commit}}")
+    commit = await host.in_bare(into, "rev-parse", "--verify", f"{BASE_REF}^{{commit}}")
     if not commit.ok:
         raise _unknown(shown, ref or "HEAD")
-    return Base(host_git.oid(commit.out), branch)
+    return Base(host.oid(commit.out), branch)
 
 
 async def _name_at(
     url: str, ref: str | None, into: Path, known: Mapping[str, str] | None
 ) -> tuple[str, str | None]:
     """The full name of `ref` at `url`, and the branch that it is."""
-    if ref is not None and host_git.is_oid(ref):
+    if ref is not None and host.is_oid(ref):
         return ref, None
     wanted = ("HEAD",) if ref is None else (f"refs/heads/{ref}", f"refs/tags/{ref}", ref)
-    listed = await host_git.to_remote(into, "ls-remote", "--symref", "--", url, *wanted, known=known)
+    listed = await host.to_remote(into, "ls-remote", "--symref", "--", url, *wanted, known=known)
     shown = without_userinfo(url)
     if not listed.ok:
         raise _fetch_failed(shown, listed)

@@ -6,17 +6,18 @@ the commit that holds it is made by the host.
 
 import logging
 import shlex
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from cloister.core import limits
-from cloister.core.commands import Command, Computer, Finished
+from cloister.core.computer import WORK_DIR, Command, Computer, Finished
 from cloister.core.errors import Bug, SandboxLost, UserError
 from cloister.core.text import decode, one_line
 from cloister.forge import packs
 from cloister.forge.change import AUTHOR, commit_tree
-from cloister.forge.host_git import in_bare, is_oid, must
+from cloister.forge.host import in_bare, is_oid, must
 
 log = logging.getLogger(__name__)
 
@@ -252,3 +253,34 @@ def _why(done: Finished) -> str:
         return f"it was ended ({done.exited.killed})"
     lines = [line for line in decode(done.err[-4_000:]).splitlines() if line.strip()]
     return one_line(lines[-1], 200).rstrip(".") if lines else f"it ended with status {done.exited.code}"
+
+
+# The name of a working tree, turn after turn: git is asked only when a file has changed.
+
+
+class Look:
+    """A working tree that is looked at again and again."""
+
+    def __init__(self, computer: Computer, bare: Path, base: str) -> None:
+        self._computer = computer
+        self._bare = bare
+        self._base = base
+        self._name: str | None = None
+        """The newest name of the tree."""
+        self._mark: int | None = 0
+        """The files from outside, before they were given that name; None when there are too many to look at."""
+
+    async def tree(self) -> str:
+        """As `workspace.tree`. What changes nothing but git's own files, such as what it ignores, counts later."""
+        mark = await self._marked()
+        if self._name is None or not mark or mark != self._mark:
+            self._name = await tree(self._computer, self._bare, self._base, self._name)
+            self._mark = mark  # from before git looked: what changed meanwhile is not in it
+        return self._name
+
+    async def _marked(self) -> int | None:
+        if self._mark is None:
+            return None
+        with suppress(UserError):  # git says better what is wrong
+            return await self._computer.mark(WORK_DIR, without=".git")
+        return 0

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from cloister.core.records import Usage
-from cloister.core.routes import ModelEntry
+from cloister.core.model_config import ModelEntry
+from cloister.core.requests import Usage
 from cloister.model.catalog import CATALOG, FREE, LOCAL
-from cloister.model.local_files import FILES, OWN_WINDOW
+from cloister.model.local.files import FILES, OWN_WINDOW
 
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo

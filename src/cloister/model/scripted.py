@@ -4,21 +4,272 @@ It keeps no position. Where the run is in the script follows from the conversati
 the next reply is the right one. Only failures made on purpose are counted in the process.
 """
 
+import math
 import re
+import tomllib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import cast
+from pathlib import Path
+from typing import Literal, NoReturn, cast
 
 import anyio
 import anyio.lowlevel
 import msgspec
 
-from cloister.core.records import ToolCall, Usage
+from cloister.core.errors import UserError
+from cloister.core.requests import ToolCall, Usage
 from cloister.core.text import one_line
-from cloister.model.api import AssistantMessage, Failure, Message, Reply, Request, TextDelta
-from cloister.model.retry import RETRYABLE
-from cloister.model.script import PLACEHOLDER, Fail, Script, ScriptReply, load_script
+from cloister.model.api import (
+    RETRYABLE,
+    AssistantMessage,
+    Failure,
+    FailureCode,
+    Message,
+    Reply,
+    Request,
+    TextDelta,
+)
+
+# The scripted model's file format: TOML in, a checked `Script` out.
+#
+# Everything that can be wrong with a script is found here, before a run starts, and named by file and reply number.
+
+
+SCRIPT_BYTES = 4_194_304
+"""Largest script file."""
+
+PLACEHOLDER = re.compile(r"\{\{([A-Za-z_]\w*)(:int)?\}\}")
+"""`{{name}}`, or `{{name:int}}` as a whole argument; no spaces inside, so that other templates pass through."""
+
+
+class BranchEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where to go when `when` is found in the observation; without `when`, always."""
+
+    goto: str
+    when: str | None = None
+
+
+class Fail(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A provider failure, made on purpose."""
+
+    code: FailureCode
+    message: str = "failed on purpose by the script"
+    times: int = 1
+    """How many calls in a row fail before the reply is given."""
+    retryable: bool | None = None
+    """None: what a provider's failure of this kind would be."""
+    retry_seconds: float | None = None
+    say: str = ""
+    """Text that is streamed before the failure."""
+
+
+class ReplyEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One `[[reply]]` table as it is written."""
+
+    name: str | None = None
+    say: str | None = None
+    calls: tuple[dict[str, object], ...] = ()
+    expect: str | None = None
+    goto: str | None = None
+    branch: tuple[BranchEntry, ...] = ()
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    stop: Literal["end", "tools", "length"] | None = None
+    wait_seconds: float = 0.0
+    fail: Fail | None = None
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    reply: tuple[dict[str, object], ...]
+    pace_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool call; its arguments may hold placeholders."""
+
+    tool: str
+    arguments: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    when: re.Pattern[str] | None
+    goto: int
+    """Index into the script's replies."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptReply:
+    """One reply, checked."""
+
+    number: int
+    """From 1, as people count them in the file."""
+    entry: ReplyEntry
+    calls: tuple[Call, ...]
+    expect: re.Pattern[str] | None
+    branches: tuple[Branch, ...]
+    """Tried in order; empty when the script ends here."""
+
+    @property
+    def label(self) -> str:
+        return _label(self.number, self.entry.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A whole file, checked."""
+
+    path: Path
+    replies: tuple[ScriptReply, ...]
+    pace_seconds: float
+    """Pause between streamed fragments."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where in which file we are, for error messages."""
+
+    path: Path
+    number: int
+    name: object
+
+    def wrong(self, what: str) -> NoReturn:
+        name = self.name if isinstance(self.name, str) else None
+        raise UserError("bad_script", f"Script {self.path}, {_label(self.number, name)}: {what}.") from None
+
+    def regex(self, pattern: str) -> re.Pattern[str]:
+        try:
+            return re.compile(pattern, re.MULTILINE)
+        except re.error as error:
+            self.wrong(f"{pattern!r} is not a regular expression: {error}")
+
+
+def load_script(path: Path) -> Script:
+    """Read and check a script. Raises `UserError` (`bad_script`) naming the file and the reply."""
+    document = _read(path)
+    try:
+        file = msgspec.convert(document, _File)
+    except msgspec.ValidationError as error:
+        raise UserError("bad_script", f"Script {path}: {error}.") from None
+    if not file.reply:
+        raise UserError("bad_script", f"Script {path} has no [[reply]].")
+    if file.pace_seconds < 0:
+        raise UserError("bad_script", f"Script {path}: pace_seconds cannot be negative.")
+    places = [_Place(path, at + 1, table.get("name")) for at, table in enumerate(file.reply)]
+    entries = [_entry(place, table) for place, table in zip(places, file.reply, strict=True)]
+    index: dict[str, int] = {}
+    for at, (place, entry) in enumerate(zip(places, entries, strict=True)):
+        if entry.name is not None and index.setdefault(entry.name, at) != at:
+            place.wrong(f"reply {index[entry.name] + 1} has the same name")
+    replies = tuple(
+        ScriptReply(
+            number=place.number,
+            entry=entry,
+            calls=tuple(_call(place, table) for table in entry.calls),
+            expect=None if entry.expect is None else place.regex(entry.expect),
+            branches=_branches(place, entry, index, last=at + 1 == len(entries)),
+        )
+        for at, (place, entry) in enumerate(zip(places, entries, strict=True))
+    )
+    _check_placeholders(places, replies)
+    return Script(path, replies, file.pace_seconds)
+
+
+def _read(path: Path) -> dict[str, object]:
+    try:
+        if not path.is_file():
+            raise UserError("bad_script", f"There is no script {path}.")
+        size = path.stat().st_size
+        if size > SCRIPT_BYTES:
+            raise UserError(
+                "bad_script",
+                f"Script {path} is {size:,} bytes and the limit is {SCRIPT_BYTES:,}: split the run.",
+            )
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise UserError("bad_script", f"Script {path} is not UTF-8 text.") from None
+    except OSError as error:
+        raise UserError("bad_script", f"Script {path} cannot be read: {error.strerror}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError("bad_script", f"Script {path} is not valid TOML: {error}.") from None
+
+
+def _entry(place: _Place, table: dict[str, object]) -> ReplyEntry:
+    try:
+        entry = msgspec.convert(table, ReplyEntry)
+    except msgspec.ValidationError as error:
+        place.wrong(str(error))
+    if entry.say is None and not entry.calls and entry.fail is None:
+        place.wrong('it does nothing: give it say, calls or fail (say = "" is an empty reply)')
+    if entry.goto is not None and entry.branch:
+        place.wrong("give it goto or branch, not both")
+    if entry.wait_seconds < 0 or (entry.input_tokens or 0) < 0 or (entry.output_tokens or 0) < 0:
+        place.wrong("seconds and tokens cannot be negative")
+    if entry.fail is not None and entry.fail.times < 1:
+        place.wrong("fail.times must be at least 1")
+    return entry
+
+
+def _branches(place: _Place, entry: ReplyEntry, index: dict[str, int], *, last: bool) -> tuple[Branch, ...]:
+    written = entry.branch if entry.goto is None else (BranchEntry(entry.goto),)
+    if not written:
+        return () if last else (Branch(None, place.number),)
+    found: list[Branch] = []
+    for branch in written:
+        if found and found[-1].when is None:
+            place.wrong("a branch after the one without when can never be taken")
+        if branch.goto not in index:
+            place.wrong(f"there is no reply named {branch.goto!r} to go to")
+        when = None if branch.when is None else place.regex(branch.when)
+        found.append(Branch(when, index[branch.goto]))
+    return tuple(found)
+
+
+def _call(place: _Place, table: dict[str, object]) -> Call:
+    arguments = dict(table)
+    tool = arguments.pop("tool", None)
+    if not isinstance(tool, str) or not tool:
+        place.wrong('a call needs tool = "NAME"; its other keys are the arguments')
+    for key, value in arguments.items():
+        if not _is_json(value):
+            place.wrong(f"the call of {tool} has a value in {key} that JSON cannot hold")
+    return Call(tool, arguments)
+
+
+def _is_json(value: object) -> bool:
+    """TOML also has dates, times, infinity and nan."""
+    match value:
+        case str() | bool() | int():
+            return True
+        case float():
+            return math.isfinite(value)
+        case list():
+            return all(_is_json(item) for item in cast("list[object]", value))
+        case dict():
+            return all(_is_json(item) for item in cast("dict[str, object]", value).values())
+        case _:
+            return False
+
+
+def _check_placeholders(places: list[_Place], replies: tuple[ScriptReply, ...]) -> None:
+    known: set[str] = set()
+    for reply in replies:
+        for pattern in (reply.expect, *(branch.when for branch in reply.branches)):
+            known.update(pattern.groupindex if pattern is not None else ())
+    for place, reply in zip(places, replies, strict=True):
+        text = msgspec.json.encode([reply.entry.say, [call.arguments for call in reply.calls]]).decode()
+        for found in PLACEHOLDER.finditer(text):
+            if found.group(1) not in known:
+                place.wrong(
+                    f"{found.group()} is not a group (?P<{found.group(1)}>…) of any pattern in the script"
+                )
+
+
+def _label(number: int, name: str | None) -> str:
+    return f"reply {number}" if name is None else f'reply {number} ("{name}")'
+
 
 __all__ = ["Script", "ScriptedModel", "load_script"]
 

@@ -3,7 +3,7 @@
 import posixpath
 from functools import lru_cache
 
-from cloister.core.commands import WORK_DIR
+from cloister.core.computer import WORK_DIR
 from cloister.policy.api import HOLE
 
 

@@ -18,8 +18,7 @@ from cloister.policy.api import (
     ToolAction,
 )
 from cloister.policy.globs import normal_path
-from cloister.policy.hosts import normal_host
-from cloister.policy.pattern import COMMAND_TOOLS, PATH_TOOLS, Named
+from cloister.policy.pattern import COMMAND_TOOLS, PATH_TOOLS, Named, normal_host
 
 PATH_CHARS = 4_096
 """No system opens a longer path."""

@@ -8,9 +8,9 @@ import anyio
 
 from cloister.core.errors import Fenced
 from cloister.core.ids import OwnerId, RunId
-from cloister.core.journal import Journal
-from cloister.runs.api import Backbone, Fence
-from cloister.runs.journal import open_journal
+from cloister.core.log import Journal
+from cloister.log.api import Backbone, Fence
+from cloister.log.journal import open_journal
 
 logger = logging.getLogger(__name__)
 

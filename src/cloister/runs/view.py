@@ -59,9 +59,9 @@ from cloister.core.events import (
     ToolReturned,
     TurnEnded,
 )
-from cloister.core.history import effective
 from cloister.core.ids import RunId
-from cloister.core.records import Budget, FileChange, Isolation, NewRun, Outcome, State, Usage
+from cloister.core.log import effective
+from cloister.core.requests import Budget, FileChange, Isolation, NewRun, Outcome, State, Usage
 from cloister.feedback.compare import compare
 
 _OfTheRun = RunAdmitted | RunClaimed | RunResumed | PhaseStarted | PhaseEnded | StopRequested | RunFinished

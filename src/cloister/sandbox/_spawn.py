@@ -11,7 +11,7 @@ import msgspec
 from anyio.abc import ByteReceiveStream, ByteSendStream, Process
 
 from cloister.core.errors import Bug, HostError
-from cloister.processes._spawn import begin, ending
+from cloister.system._spawn import begin, ending
 
 CAPTURE_BYTES = 16_777_216
 """Largest output, per stream, that `capture` keeps; a program that prints more is killed."""

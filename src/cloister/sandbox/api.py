@@ -9,9 +9,9 @@ import msgspec
 from anyio.abc import ByteStream
 
 from cloister.core import limits
-from cloister.core.commands import Computer
+from cloister.core.computer import Computer
 from cloister.core.ids import SandboxId, SnapshotId
-from cloister.core.records import Isolation, Quota, Tier, TierName
+from cloister.core.requests import Isolation, Quota, Tier, TierName
 
 Door = Callable[[SandboxId, ByteStream], Awaitable[None]]
 """Serves one connection that a program inside made to the proxy port, to its end; then it is closed."""

@@ -14,10 +14,10 @@ import msgspec
 from anyio.abc import ByteStream, TaskGroup, TaskStatus
 
 from cloister.core import limits
-from cloister.core.commands import Command
+from cloister.core.computer import Command
 from cloister.core.errors import CloisterError, HostError, UserError
 from cloister.core.ids import SandboxId
-from cloister.core.records import PoolWish, Quota, Tier
+from cloister.core.requests import PoolWish, Quota, Tier
 from cloister.sandbox.api import Door, Host, Poolable, Report, Sandbox, SandboxSpec, SnapshotInfo
 
 logger = logging.getLogger(__name__)

@@ -11,14 +11,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import anyio
 import msgspec
 
+from cloister.core.computer import Command
 from cloister.core.errors import CloisterError, HostError
-from cloister.core.records import TierName
+from cloister.core.requests import TierName
 from cloister.core.text import decode, one_line
 from cloister.sandbox._spawn import capture
-from cloister.sandbox.api import TierReport
-from cloister.sandbox.runtimes import CANDIDATES, Way
+from cloister.sandbox.api import Sandbox, TierReport
+from cloister.sandbox.container import oci
+from cloister.sandbox.container.runtimes import CANDIDATES, Way
 
 STARTS = 50
 """Programs that a trial starts inside: a packaged gVisor is known that runs well until it has to fork often."""
@@ -200,3 +203,36 @@ def _write(memory: Path, key: str, made: RuntimeReport) -> None:
 
 def _to_path(kind: type, value: object) -> object:
     return Path(str(value)) if kind is Path else value
+
+
+# What the self-test of a runtime does: a root with nothing in it but the guest, and many programs at once.
+
+
+_AT_ONCE = 10
+
+
+async def start_many(sandbox: Sandbox) -> float:
+    """How many seconds it takes to start many programs. The only one in a bare root is the guest, which refuses."""
+    started = anyio.current_time()
+
+    async def some() -> None:
+        for _ in range(STARTS // _AT_ONCE):
+            finished = await sandbox.run(Command((oci.GUEST, "--help"), cwd="/"))
+            if b"usage" not in finished.err:
+                raise HostError("trial_failed", "A program inside did not run as it should.")
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(_AT_ONCE):
+                tasks.start_soon(some)
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return anyio.current_time() - started
+
+
+def furnish(at: Path) -> None:
+    """The least that a runtime accepts as a root filesystem: mount points, and a directory to write in."""
+    for name in ("proc", "dev", ".cloister", "work"):
+        (at / name).mkdir()
+    (at / ".cloister" / "guest").touch()
+    os.chown(at / "work", 1000, 1000)

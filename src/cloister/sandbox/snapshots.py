@@ -19,11 +19,11 @@ import msgspec
 from cloister.core import limits
 from cloister.core.errors import UserError
 from cloister.core.ids import SandboxId, SnapshotId, is_id, new_snapshot_id
-from cloister.core.records import TierName
+from cloister.core.requests import TierName
 from cloister.core.text import one_line
 from cloister.sandbox.api import SNAPSHOT_PREFIX, SnapshotInfo
-from cloister.sandbox.store import disk
-from cloister.sandbox.store.image import locked
+from cloister.sandbox.store import api
+from cloister.sandbox.store.loop_file import locked
 
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
 _NEW, _OLD = ".new-", ".old-"
@@ -154,7 +154,7 @@ def _disk_errors(directory: Path) -> Generator[None]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise disk.explained(error, "A snapshot", directory, 0) from error
+        raise api.explained(error, "A snapshot", directory, 0) from error
 
 
 def _begin(path: Path) -> int:

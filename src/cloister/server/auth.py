@@ -1,15 +1,93 @@
 """Who may speak to the server: local callers that hold a token. Wraps everything else."""
 
+import hmac
+import os
 import re
-from collections.abc import Iterable
+import secrets
+import stat
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
 
 import msgspec
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from cloister.core.errors import CloisterError
-from cloister.server.callers import Callers, may, remember
+from cloister.app.tokens import RANK, Tokens
+from cloister.core.errors import CloisterError, HostError, UserError
+from cloister.core.requests import Role
 from cloister.server.errors import Problem, problem
 from cloister.server.port_headers import has_own_name
+
+# Who calls, in which role, and what that role may do. What is not listed here only an admin may.
+
+
+_READ = re.compile(
+    r"/v1/(?:runs|templates)(?:/[^/]+){0,2}/?|/v1/runs/[^/]+/receipt/markdown/?|/v1/(?:pool|sandboxes|budget|compare|openapi\.json)/?"
+)
+"""What a viewer may GET. The inside of sandboxes is not among it."""
+_STREAM = re.compile(r"/v1/runs/[^/]+/stream/?")
+_OPERATE = re.compile(r"/v1/runs(?:/[^/]+/(?:say|stop|answer|fork|rewind|model))?/?")
+"""What an operator may POST beside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """One who holds a token."""
+
+    name: str
+    role: Role
+    holds: Callable[[], bool] = lambda: True
+    """Whether the token still counts: a connection may outlive it."""
+
+    def must_be(self, role: Role) -> None:
+        """Raises `UserError` (`denied`) unless this caller is at least `role`, and still is."""
+        if RANK[self.role] < RANK[role] or not self.holds():
+            raise UserError("denied", f"{self.name} is {self.role}: this needs the role {role}.")
+
+
+class Callers:
+    """Everyone who may call: the one with the data directory's own token, and those with named ones."""
+
+    def __init__(self, token: str, user: str, tokens: Tokens) -> None:
+        self._secret = token.encode("ascii")
+        self._user = user
+        self._tokens = tokens
+
+    def find(self, given: bytes) -> Caller | None:
+        """Whose token was given."""
+        if hmac.compare_digest(given, self._secret):
+            return Caller(self._user, "admin")
+        found = self._tokens.find(given)
+        if found is None:
+            return None
+        return Caller(found.name, found.role, lambda: found in self._tokens.all())
+
+
+def may(role: Role, scope: Scope) -> bool:
+    """Whether `role` may make this request at all; what it says is judged by its route."""
+    if role == "admin":
+        return True
+    path = scope["path"]
+    if scope["type"] == "websocket":
+        return _STREAM.fullmatch(path) is not None
+    if scope["type"] != "http":
+        return False
+    method = scope["method"]
+    if method in ("GET", "HEAD"):
+        return _READ.fullmatch(path) is not None
+    return role == "operator" and method == "POST" and _OPERATE.fullmatch(path) is not None
+
+
+def remember(scope: Scope, caller: Caller) -> None:
+    """Let routes know who calls."""
+    scope["user"] = caller
+
+
+def caller_of(scope: Scope) -> Caller:
+    """Who makes this request; every request but for `/v1/health` has one."""
+    return cast(Caller, scope["user"])
+
 
 SUBPROTOCOL = "cloister"
 """What a browser offers beside the token, because it cannot set headers on a WebSocket."""
@@ -96,3 +174,69 @@ async def _answer(scope: Scope, send: Send, refusal: Refusal) -> None:
     else:
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": data, "more_body": False})
+
+
+# The bearer token: made once per data directory, readable by its owner alone.
+
+
+_SHAPE = re.compile(r"^[A-Za-z0-9_-]{32,128}$")
+_READ_BYTES = 256
+
+
+def load_token(path: Path) -> str:
+    """The token in `path`, made now if there is none.
+
+    Raises `HostError` with code `no_data_dir`, `token_exposed`, `token_broken` or `token_failed`.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise HostError(
+            "no_data_dir",
+            f"The data directory {path.parent} cannot be made ({error.strerror}): "
+            "choose another with --data-dir.",
+        ) from None
+    try:
+        if not path.exists() and not path.is_symlink():
+            _make(path)
+        return _read(path)
+    except OSError as error:
+        raise HostError("token_failed", f"The token file {path} cannot be used: {error.strerror}.") from None
+
+
+def _make(path: Path) -> None:
+    # Linked into place when it is whole: a crash in between never leaves an empty token behind.
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(secrets.token_urlsafe(32) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            return  # somebody else made one in this moment: theirs counts
+    finally:
+        draft.unlink()
+
+
+def _read(path: Path) -> str:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            raise HostError(
+                "token_exposed", f"{path} is not a file of yours: delete it and a new token is made."
+            )
+        if stat.S_IMODE(status.st_mode) & 0o077:
+            raise HostError(
+                "token_exposed",
+                f"{path} can be read by others: delete it to get a new token, "
+                f"or run `chmod 600 {path}` if you know nobody read it.",
+            )
+        text = file.read(_READ_BYTES).decode("ascii", errors="replace").strip()
+    if not _SHAPE.match(text):
+        raise HostError("token_broken", f"{path} holds no token: delete it and a new one is made.")
+    return text

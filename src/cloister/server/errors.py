@@ -8,8 +8,16 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException
 from litestar.exceptions.http_exceptions import RequestEntityTooLarge
 
-from cloister.core.describe import describe
-from cloister.core.errors import CloisterError, Fenced, HostError, OutsideError, SandboxLost, UserError, sole
+from cloister.core.errors import (
+    CloisterError,
+    Fenced,
+    HostError,
+    OutsideError,
+    SandboxLost,
+    UserError,
+    describe,
+    sole,
+)
 
 logger = logging.getLogger(__name__)
 

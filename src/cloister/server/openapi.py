@@ -11,21 +11,23 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
 
 from cloister import __version__
-from cloister.core.commands import Entry
+from cloister.core.computer import Entry
 from cloister.core.events import Event
-from cloister.runs.api import RunRow
-from cloister.runs.audit.entry import AuditEntry
-from cloister.runs.audit.receipt import Receipt
-from cloister.runs.audit.verify import Verdict
-from cloister.runs.budget_ledger import BudgetReport
-from cloister.runs.comparing import Compared
-from cloister.runs.kept import Removed
-from cloister.runs.tree import TreeView
+from cloister.log.api import RunRow
+from cloister.log.audit.entry import AuditEntry
+from cloister.log.audit.verify import Verdict
+from cloister.runs.attempts.compare import Compared
+from cloister.runs.attempts.tree import TreeView
+from cloister.runs.budget import BudgetReport
+from cloister.runs.delivery import Removed
+from cloister.runs.receipt import Receipt
 from cloister.runs.view import RunView
 from cloister.sandbox.api import SandboxInfo, SnapshotInfo
 from cloister.sandbox.pool import PoolInfo
 from cloister.sandbox.templates.catalog import TemplateInfo
-from cloister.server import (
+from cloister.server.auth import OPEN_PATH
+from cloister.server.errors import Problem
+from cloister.server.routes import (
     audit,
     budget,
     commands,
@@ -37,8 +39,6 @@ from cloister.server import (
     snapshots,
     templates,
 )
-from cloister.server.auth import OPEN_PATH
-from cloister.server.errors import Problem
 
 Document = dict[str, Any]
 

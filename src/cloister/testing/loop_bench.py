@@ -8,16 +8,15 @@ from pathlib import Path
 
 import anyio
 
-from cloister.agent.budget import Ledger, NoLedger, Purse
-from cloister.agent.budgeted import BudgetedModels
-from cloister.agent.checks import run_checks
-from cloister.agent.consult import Adviser
-from cloister.agent.loop import Workplace, work
-from cloister.agent.reviewing import review
-from cloister.core.budget_tree import BudgetTree
-from cloister.core.commands import Stream
+from cloister.agent.budget.metering import BudgetedModels
+from cloister.agent.budget.purse import Ledger, NoLedger, Purse
+from cloister.agent.evidence.run_checks import run_checks
+from cloister.agent.native.loop import Workplace, work
+from cloister.agent.roles import Adviser, review
+from cloister.core.attempts import Escalate
+from cloister.core.budget import BudgetTree
+from cloister.core.computer import Stream
 from cloister.core.diagnosis import Diagnosis
-from cloister.core.escalation import Escalate
 from cloister.core.events import (
     AnyBody,
     AttemptEnded,
@@ -26,16 +25,15 @@ from cloister.core.events import (
     ChecksChosen,
     RunAdmitted,
 )
-from cloister.core.records import Budget, NewRun, Patience
+from cloister.core.requests import Budget, NewRun, Patience
 from cloister.forge import change, workspace
 from cloister.model.api import Models
-from cloister.model.script import load_script
-from cloister.model.scripted import ScriptedModel
+from cloister.model.scripted import ScriptedModel, load_script
 from cloister.policy.api import Policy
-from cloister.policy.builtin import BUILT_IN
-from cloister.testing.local_computer import LocalComputer
-from cloister.testing.memory_journal import MemoryJournal
-from cloister.testing.model_sole import SoleModel
+from cloister.policy.layers import BUILT_IN
+from cloister.testing.journals import MemoryJournal
+from cloister.testing.local import LocalComputer
+from cloister.testing.models import SoleModel
 from cloister.testing.sample_repo import SampleRepo
 
 BROKEN = "def add(a, b):\n    return a - b\n"

@@ -1,13 +1,252 @@
 """The streaming formats of the model APIs, as a provider writes them: answers for `model_server`."""
 
-from collections.abc import Iterable
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
 import msgspec
 
 from cloister.testing.model_server import Answer
-from cloister.testing.model_wire import EVENT_STREAM, Sent, Wire, event, json_answer, named
-from cloister.testing.model_wire_bedrock import BEDROCK
-from cloister.testing.model_wire_responses import RESPONSES
+
+# What every API's way to say things has in common: replies to be sent, and the answers of `model_server`.
+
+
+Ending = Literal["end", "tools", "length", "refused"]
+
+EVENT_STREAM = {"content-type": "text/event-stream"}
+JSON = {"content-type": "application/json"}
+
+
+@dataclass(frozen=True, slots=True)
+class SentCall:
+    """A tool call as it goes over the wire: the JSON text of its arguments, in fragments."""
+
+    id: str
+    name: str
+    fragments: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One reply, whatever the format."""
+
+    text: tuple[str, ...] = ()
+    calls: tuple[SentCall, ...] = ()
+    ending: Ending = "end"
+    input_tokens: int = 100
+    cached_tokens: int = 40
+    """Part of `input_tokens`."""
+    output_tokens: int = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """One API's way to say things."""
+
+    reply: Callable[[Sent], Answer]
+    error: Callable[[int, str, str], Answer]
+    """Status, the API's own name for the error, message."""
+    errors: dict[int, str] = field(default_factory=dict[int, str])
+    """Status → what the API calls it."""
+    lacks: frozenset[str] = frozenset()
+    """What the API has no word for: `refused`, `fragments` of a call, `reasoning` that is given back, `repeated ids`."""
+    too_long: tuple[str, str] = ("", "")
+    """What the error for a conversation that is too long is called, and what it says."""
+    key_header: str = "authorization"
+    """The header in which the key travels."""
+
+
+def event(data: object, name: str | None = None) -> bytes:
+    """One server-sent event."""
+    head = b"" if name is None else b"event: " + name.encode() + b"\n"
+    return head + b"data: " + msgspec.json.encode(data) + b"\n\n"
+
+
+def named(data: dict[str, object]) -> bytes:
+    """An event with its type as its name."""
+    return event(data, str(data["type"]))
+
+
+def json_answer(status: int, body: object) -> Answer:
+    return Answer(status, JSON, (msgspec.json.encode(body),))
+
+
+# Amazon Bedrock's ConverseStream: JSON in the binary frames of Amazon's event streams.
+
+
+FRAMES = {"content-type": "application/vnd.amazon.eventstream"}
+
+
+def frame(kind: str, payload: object, *, error: bool = False) -> bytes:
+    """One event, or an error in its place: lengths, their checksum, headers, the payload, a checksum of it all."""
+    what = "exception" if error else "event"
+    headers = b"".join(
+        _header(name, value)
+        for name, value in (
+            (f":{what}-type", kind),
+            (":content-type", "application/json"),
+            (":message-type", what),
+        )
+    )
+    body = msgspec.json.encode(payload)
+    prelude = struct.pack(">II", 16 + len(headers) + len(body), len(headers))
+    start = prelude + struct.pack(">I", zlib.crc32(prelude)) + headers + body
+    return start + struct.pack(">I", zlib.crc32(start))
+
+
+def _header(name: str, value: str) -> bytes:
+    text_type = 7
+    return (
+        struct.pack(">B", len(name))
+        + name.encode()
+        + struct.pack(">BH", text_type, len(value))
+        + value.encode()
+    )
+
+
+def _reply(sent: Sent) -> Answer:
+    return Answer(headers=FRAMES, pieces=tuple(_pieces(sent)))
+
+
+def _pieces(sent: Sent) -> Iterator[bytes]:
+    yield frame("messageStart", {"role": "assistant"})
+    at = 0
+    if sent.text:
+        for text in sent.text:
+            yield frame("contentBlockDelta", {"contentBlockIndex": at, "delta": {"text": text}})
+        yield frame("contentBlockStop", {"contentBlockIndex": at})
+        at += 1
+    for call in sent.calls:
+        start = {"toolUse": {"toolUseId": call.id, "name": call.name}}
+        yield frame("contentBlockStart", {"contentBlockIndex": at, "start": start})
+        for part in call.fragments:
+            delta = {"toolUse": {"input": part}}
+            yield frame("contentBlockDelta", {"contentBlockIndex": at, "delta": delta})
+        yield frame("contentBlockStop", {"contentBlockIndex": at})
+        at += 1
+    stop = {"end": "end_turn", "tools": "tool_use", "length": "max_tokens", "refused": "content_filtered"}
+    yield frame("messageStop", {"stopReason": stop[sent.ending]})
+    usage = {
+        "inputTokens": sent.input_tokens - sent.cached_tokens,
+        "cacheReadInputTokens": sent.cached_tokens,
+        "cacheWriteInputTokens": 0,
+        "outputTokens": sent.output_tokens,
+        "totalTokens": sent.input_tokens + sent.output_tokens,
+    }
+    yield frame("metadata", {"usage": usage, "metrics": {"latencyMs": 1}})
+
+
+def _error(status: int, kind: str, message: str) -> Answer:
+    return Answer(status, {**JSON, "x-amzn-errortype": kind}, (msgspec.json.encode({"message": message}),))
+
+
+BEDROCK = Wire(
+    _reply,
+    _error,
+    {
+        400: "ValidationException",
+        401: "UnrecognizedClientException",
+        404: "ResourceNotFoundException",
+        429: "ThrottlingException",
+        500: "InternalServerException",
+        503: "ServiceUnavailableException",
+    },
+    too_long=("ValidationException", "Input is too long for requested model."),
+)
+
+
+# OpenAI's Responses API as it streams: one item after the other, each with its deltas.
+
+
+def _responses_reply(sent: Sent) -> Answer:
+    pieces = [_whole("response.created", {"status": "in_progress"})]
+    at = 0
+    if sent.text:
+        pieces.extend(_message(sent.text, at))
+        at += 1
+    for call in sent.calls:
+        pieces.extend(_call(call, at))
+        at += 1
+    cut = {"length": "max_output_tokens", "refused": "content_filter"}.get(sent.ending)
+    usage = {
+        "input_tokens": sent.input_tokens,
+        "input_tokens_details": {"cached_tokens": sent.cached_tokens},
+        "output_tokens": sent.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": sent.input_tokens + sent.output_tokens,
+    }
+    if cut is None:
+        pieces.append(_whole("response.completed", {"status": "completed", "usage": usage}))
+    else:
+        ended = {"status": "incomplete", "incomplete_details": {"reason": cut}, "usage": usage}
+        pieces.append(_whole("response.incomplete", ended))
+    return Answer(headers=EVENT_STREAM, pieces=tuple(pieces))
+
+
+def _whole(kind: str, more: Mapping[str, object]) -> bytes:
+    response: dict[str, object] = {
+        "id": "resp_1",
+        "object": "response",
+        "created_at": 1,
+        "model": "test-model",
+        "output": [],
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+        "error": None,
+        "incomplete_details": None,
+    }
+    return named({"type": kind, "sequence_number": 0, "response": {**response, **more}})
+
+
+def _message(texts: tuple[str, ...], at: int) -> Iterator[bytes]:
+    item: dict[str, object] = {"type": "message", "id": "msg_1", "role": "assistant", "status": "in_progress"}
+    where = {"item_id": "msg_1", "output_index": at, "content_index": 0, "sequence_number": 0}
+    part: dict[str, object] = {"type": "output_text", "text": "", "annotations": []}
+    yield _item("response.output_item.added", at, {**item, "content": []})
+    yield named({"type": "response.content_part.added", **where, "part": part})
+    for text in texts:
+        yield named({"type": "response.output_text.delta", **where, "delta": text, "logprobs": []})
+    whole = "".join(texts)
+    yield named({"type": "response.output_text.done", **where, "text": whole, "logprobs": []})
+    done = {**item, "status": "completed", "content": [{**part, "text": whole}]}
+    yield _item("response.output_item.done", at, done)
+
+
+def _call(call: SentCall, at: int) -> Iterator[bytes]:
+    item = {"type": "function_call", "id": f"fc_{call.id}", "call_id": call.id, "name": call.name}
+    where = {"item_id": f"fc_{call.id}", "output_index": at, "sequence_number": 0}
+    yield _item("response.output_item.added", at, {**item, "arguments": "", "status": "in_progress"})
+    for part in call.fragments:
+        yield named({"type": "response.function_call_arguments.delta", **where, "delta": part})
+    whole = "".join(call.fragments)
+    yield named({"type": "response.function_call_arguments.done", **where, "arguments": whole})
+    yield _item("response.output_item.done", at, {**item, "arguments": whole, "status": "completed"})
+
+
+def _item(kind: str, at: int, item: Mapping[str, object]) -> bytes:
+    return named({"type": kind, "output_index": at, "sequence_number": 0, "item": item})
+
+
+def _responses_error(status: int, kind: str, message: str) -> Answer:
+    return json_answer(status, {"error": {"message": message, "type": kind, "param": None, "code": kind}})
+
+
+RESPONSES = Wire(
+    _responses_reply,
+    _responses_error,
+    {
+        400: "invalid_request_error",
+        401: "authentication_error",
+        404: "not_found_error",
+        429: "rate_limit_error",
+    },
+    # A call's id is what its deltas are told apart by.
+    lacks=frozenset({"repeated ids"}),
+    too_long=("context_length_exceeded", "Your input exceeds the context window of this model."),
+)
 
 
 def _openai_reply(sent: Sent) -> Answer:

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cloister.agent.shell.read import read_commands
+from cloister.agent.shell.parse import read_commands
 from cloister.policy.api import Layer, Rule, ToolAction
-from cloister.policy.builtin import BUILT_IN
 from cloister.policy.decide import Decider
+from cloister.policy.layers import BUILT_IN
 
 NO_MARK = Decider(
     (BUILT_IN, Layer("host", (Rule("tool:bash:mark", "deny"), Rule("tool:bash:mark *", "deny"))))

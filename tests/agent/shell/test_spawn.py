@@ -4,7 +4,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.processes.cancelled import left_behind
+from tests.system.cancelled import left_behind
 
 from cloister.agent.shell._spawn import syntax_tree
 

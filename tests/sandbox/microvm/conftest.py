@@ -8,10 +8,10 @@ import anyio
 import pytest
 
 from cloister.core.ids import new_owner_id
-from cloister.core.records import Quota
+from cloister.core.requests import Quota
 from cloister.sandbox.api import SandboxSpec
-from cloister.sandbox.microvm.vm import MicrovmHost
-from cloister.sandbox.owners import Owners
+from cloister.sandbox.liveness import Owners
+from cloister.sandbox.microvm.host import MicrovmHost
 
 SMALL = SandboxSpec(quota=Quota(memory_bytes=256 << 20))
 """Software emulation is slow and the machine is shared: small is enough nearly everywhere."""

@@ -5,8 +5,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from cloister.sandbox.microvm.vm import MicrovmHost
-from cloister.testing.sandbox_conformance import PROMISES, Promise
+from cloister.sandbox.microvm.host import MicrovmHost
+from cloister.testing.conformance.sandbox import PROMISES, Promise
 
 pytestmark = pytest.mark.anyio
 

@@ -6,10 +6,10 @@ import zlib
 import anyio
 import pytest
 
-from cloister.core.commands import Command, shell
+from cloister.core.computer import Command, shell
 from cloister.sandbox.api import Sandbox, SandboxSpec
-from cloister.sandbox.microvm.vm import MicrovmHost
-from cloister.testing.sandbox_conformance import first_output, rest
+from cloister.sandbox.microvm.host import MicrovmHost
+from cloister.testing.conformance.sandbox import first_output, rest
 
 pytestmark = pytest.mark.anyio
 

@@ -10,15 +10,15 @@ from pathlib import Path
 import anyio
 import pytest
 
-from cloister.core.commands import Command, shell
+from cloister.core.computer import Command, shell
 from cloister.core.errors import SandboxLost
 from cloister.core.ids import new_owner_id
-from cloister.core.records import Quota
-from cloister.sandbox import cgroup, plan
+from cloister.core.requests import Quota
 from cloister.sandbox._spawn import spawn
 from cloister.sandbox.api import Sandbox, SandboxSpec
-from cloister.sandbox.microvm.vm import MicrovmHost
-from cloister.sandbox.owners import Owners
+from cloister.sandbox.container import cgroup, oci
+from cloister.sandbox.liveness import Owners
+from cloister.sandbox.microvm.host import MicrovmHost
 
 pytestmark = pytest.mark.anyio
 
@@ -85,7 +85,7 @@ async def test_the_emulator_is_nobody_and_sees_nothing(machines: MicrovmHost, sm
             emulator = emulators(sandbox)[-1]
             facts = status(emulator)
             ids.add(facts["Uid"])
-            assert int(facts["Uid"].split()[0]) >= plan.SLOTS.start * plan.IDS
+            assert int(facts["Uid"].split()[0]) >= oci.SLOTS.start * oci.IDS
             assert {int(facts[name], 16) for name in ("CapPrm", "CapEff", "CapInh", "CapBnd", "CapAmb")} == {
                 0
             }
@@ -168,10 +168,10 @@ HOLDER = """
 import os, sys, anyio
 from pathlib import Path
 from cloister.core.ids import OwnerId
-from cloister.core.records import Quota
+from cloister.core.requests import Quota
 from cloister.sandbox.api import SandboxSpec
-from cloister.sandbox.microvm.vm import MicrovmHost
-from cloister.sandbox.owners import Owners
+from cloister.sandbox.microvm.host import MicrovmHost
+from cloister.sandbox.liveness import Owners
 
 async def main():
     data, owner = Path(sys.argv[1]), OwnerId(sys.argv[2])

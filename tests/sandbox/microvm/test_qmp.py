@@ -10,7 +10,7 @@ import pytest
 from anyio.abc import UNIXSocketStream
 
 from cloister.core.errors import HostError
-from cloister.sandbox.microvm.qmp import LINE_BYTES, Qmp
+from cloister.sandbox.microvm.machine import LINE_BYTES, Qmp
 
 pytestmark = pytest.mark.anyio
 

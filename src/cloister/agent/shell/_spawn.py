@@ -8,7 +8,7 @@ from subprocess import DEVNULL
 
 import anyio
 
-from cloister.processes._spawn import begin, ending
+from cloister.system._spawn import begin, ending
 
 _SECONDS = 5.0
 _OUTPUT_BYTES = 16_777_216

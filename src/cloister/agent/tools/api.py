@@ -7,8 +7,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from cloister.core import limits
-from cloister.core.commands import Computer, Stream
-from cloister.core.records import Origin
+from cloister.core.computer import Computer, Stream
+from cloister.core.requests import Origin
 from cloister.core.text import bounded, inert
 from cloister.model.api import ToolSpec
 

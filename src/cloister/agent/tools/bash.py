@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from cloister.agent.tools.api import Observation, Show, Tool, observe
 from cloister.core import limits
-from cloister.core.commands import Computer, Exited, Output, shell
+from cloister.core.computer import Computer, Exited, Output, shell
 from cloister.core.text import decode
 
 _KEPT_BYTES = 1_048_576

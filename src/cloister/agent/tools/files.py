@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from cloister.agent.tools.api import Observation, Show, Tool, observe
-from cloister.core.commands import Computer
+from cloister.core.computer import Computer
 from cloister.core.errors import UserError
 from cloister.core.text import bounded, decode
 

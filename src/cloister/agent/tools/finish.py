@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from cloister.agent.tools.api import Observation, Show, Tool, observe
-from cloister.core.commands import Computer
+from cloister.core.computer import Computer
 
 
 class FinishArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from cloister.agent.tools.api import Observation, Show, Tool, observe
-from cloister.core.commands import Computer
+from cloister.core.computer import Computer
 from cloister.core.diagnosis import Diagnosis
 from cloister.core.events import BaselineTaken, ChecksRan, Event, ModelReplied, ProofTaken, ToolReturned
 

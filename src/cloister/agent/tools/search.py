@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from cloister.agent.tools.api import Observation, Show, Tool, observe
-from cloister.core.commands import Command, Computer
+from cloister.core.computer import Command, Computer
 from cloister.core.text import decode
 
 _NOTHING, _WRONG = 1, 2

@@ -13,21 +13,21 @@ import anyio
 from anyio.abc import SocketAttribute
 
 from cloister.core.errors import HostError, SandboxLost
-from cloister.core.records import Quota
-from cloister.sandbox import frames, plan
+from cloister.core.requests import Quota
 from cloister.sandbox.api import Door, SandboxSpec
-from cloister.sandbox.cgroup import Cgroup
-from cloister.sandbox.claims import Claims
-from cloister.sandbox.microvm import qemu
+from cloister.sandbox.container import oci
+from cloister.sandbox.container.cgroup import Cgroup
+from cloister.sandbox.container.names import Claims
+from cloister.sandbox.container.runtimes import Way
+from cloister.sandbox.microvm import command_line
 from cloister.sandbox.microvm.disks import Disk, OpenFile
-from cloister.sandbox.microvm.initramfs import initramfs
-from cloister.sandbox.microvm.kernel import Kernel
+from cloister.sandbox.microvm.kernel import Kernel, initramfs
 from cloister.sandbox.microvm.machine import Machine, started
-from cloister.sandbox.runtimes import Way
+from cloister.sandbox.protocol import frames
+from cloister.sandbox.protocol.link import Link, link_over
 from cloister.sandbox.snapshots import Origin
-from cloister.sandbox.wire import Link, link_over
 
-BOOT_SECONDS: dict[qemu.Accelerator, tuple[float, ...]] = {"kvm": (20.0,), "tcg": (60.0, 180.0)}
+BOOT_SECONDS: dict[command_line.Accelerator, tuple[float, ...]] = {"kvm": (20.0,), "tcg": (60.0, 180.0)}
 """How long a boot may take, the first time and when it is tried again.
 
 With hardware it is over in a second or never. An emulated kernel now and then never says a word on a busy host, and
@@ -51,7 +51,7 @@ class Means:
     jail: Path
     guest: Path
     kernel: Kernel
-    accelerator: qemu.Accelerator
+    accelerator: command_line.Accelerator
     path: str
     place: str
     """Where a jail is mounted, in a namespace of its own."""
@@ -86,7 +86,7 @@ class Wish:
 class Awake:
     """A machine whose guest answers."""
 
-    name: plan.Name
+    name: oci.Name
     machine: Machine
     link: Link
     disk: Disk
@@ -110,7 +110,9 @@ async def booted(
 
         def argv(link: int, monitor: int) -> tuple[Sequence[str], Sequence[int]]:
             kernel = os.open(means.kernel.image, os.O_RDONLY | os.O_CLOEXEC)
-            start = qemu.Boot(kernel, archive, qemu.cmdline(means.accelerator, means.counter_khz))
+            start = command_line.Boot(
+                kernel, archive, command_line.cmdline(means.accelerator, means.counter_khz)
+            )
             shared = os.dup(memory.descriptor)
             return _argv(means, name, group, _plan(means, size, (shared, True), (link, monitor), disk, start))
 
@@ -136,7 +138,7 @@ async def woken(
             )
 
         async with started(argv, means.path, group, wish.spec.ttl_seconds) as machine:
-            hostname = f"{plan.HOSTNAME}-{secrets.token_hex(4)}"
+            hostname = f"{oci.HOSTNAME}-{secrets.token_hex(4)}"
             greeting = (_wake(wish.spec.quota), _setup(wish, hostname))
             async with _linked(machine, name, wish, greeting) as link:
                 machine.ends_with(link.lost)
@@ -154,12 +156,12 @@ def _wake(quota: Quota) -> frames.Wake:
 
 
 def _setup(wish: Wish, hostname: str) -> frames.Setup:
-    return frames.Setup(max(1, round(wish.spec.ttl_seconds)), plan.PROXY_PORT, hostname)
+    return frames.Setup(max(1, round(wish.spec.ttl_seconds)), oci.PROXY_PORT, hostname)
 
 
 def _outer(quota: Quota, memory: int) -> Quota:
     """What the emulator may use of this machine; what commands may use is held inside."""
-    return Quota(quota.cpus, memory + qemu.OVERHEAD_BYTES, qemu.TASKS)
+    return Quota(quota.cpus, memory + command_line.OVERHEAD_BYTES, command_line.TASKS)
 
 
 def _initramfs_file(means: Means) -> int:
@@ -177,10 +179,10 @@ def _plan(
     memory: tuple[int, bool],
     lines: tuple[int, int],
     disk: Disk,
-    start: qemu.Boot | int,
-) -> qemu.MachinePlan:
+    start: command_line.Boot | int,
+) -> command_line.MachinePlan:
     below = (disk.base, *disk.layers[:-1])
-    return qemu.MachinePlan(
+    return command_line.MachinePlan(
         accelerator=means.accelerator,
         memory_bytes=memory_bytes,
         ram=memory[0],
@@ -188,15 +190,15 @@ def _plan(
         link=lines[0],
         monitor=lines[1],
         disk=(
-            *(qemu.LayerFiles(file.again(os.O_RDONLY)) for file in below),
-            qemu.LayerFiles(disk.top.again(os.O_RDONLY), disk.top.again(os.O_RDWR)),
+            *(command_line.LayerFiles(file.again(os.O_RDONLY)) for file in below),
+            command_line.LayerFiles(disk.top.again(os.O_RDONLY), disk.top.again(os.O_RDWR)),
         ),
         start=start,
     )
 
 
 def _argv(
-    means: Means, name: plan.Name, group: Cgroup, made: qemu.MachinePlan
+    means: Means, name: oci.Name, group: Cgroup, made: command_line.MachinePlan
 ) -> tuple[Sequence[str], Sequence[int]]:
     jail = [
         *(str(means.jail), "-p", str(os.getpid()), "-u", str(name.first_id), "-m", means.place),
@@ -204,9 +206,13 @@ def _argv(
         *(("-k",) if means.accelerator == "kvm" else ()),
         "--",
     ]
-    start = (made.start.kernel, made.start.initramfs) if isinstance(made.start, qemu.Boot) else (made.start,)
+    start = (
+        (made.start.kernel, made.start.initramfs)
+        if isinstance(made.start, command_line.Boot)
+        else (made.start,)
+    )
     files = [number for layer in made.disk for number in (layer.read, layer.write) if number is not None]
-    return [*jail, *qemu.emulator_argv(means.emulator, made)], [
+    return [*jail, *command_line.emulator_argv(means.emulator, made)], [
         made.ram,
         made.link,
         made.monitor,
@@ -241,7 +247,7 @@ async def _first_word(machine: Machine, seconds: float) -> None:
 @asynccontextmanager
 async def _linked(
     machine: Machine,
-    name: plan.Name,
+    name: oci.Name,
     wish: Wish,
     greeting: frames.Setup | tuple[frames.Wake, frames.Setup],
 ) -> AsyncGenerator[Link]:
@@ -249,7 +255,7 @@ async def _linked(
     opened = False
     try:
         async with link_over(
-            machine.link, machine.link, greeting, env=plan.environment(wish.spec, Way()), door=door
+            machine.link, machine.link, greeting, env=oci.environment(wish.spec, Way()), door=door
         ) as link:
             opened = True
             yield link

@@ -23,9 +23,9 @@ import anyio
 from cloister.core.errors import HostError
 from cloister.core.text import decode, one_line
 from cloister.sandbox._spawn import capture
-from cloister.sandbox.store import disk, ioctls, mounts
+from cloister.sandbox.store import api, btrfs_ioctl, mounts
 from cloister.sandbox.store.api import Root, Tree
-from cloister.sandbox.store.image import TOP, Image, Mounted, locked
+from cloister.sandbox.store.loop_file import TOP, Image, Mounted, locked
 
 T = TypeVar("T")
 
@@ -62,13 +62,13 @@ class BtrfsStore:
     async def create(self, template: Path | None, name: str, limit_bytes: int) -> Root:
         store = await self._ready()
         if template is None:
-            return await self._make(store, name, limit_bytes, ioctls.create)
+            return await self._make(store, name, limit_bytes, btrfs_ioctl.create)
         source = await self._adopted(store, template)
-        return await self._make(store, name, limit_bytes, partial(ioctls.snapshot, source))
+        return await self._make(store, name, limit_bytes, partial(btrfs_ioctl.snapshot, source))
 
     async def fork(self, parent: Root, name: str, limit_bytes: int) -> Root:
         store = await self._ready()
-        copy = partial(ioctls.snapshot, _within(store, parent))
+        copy = partial(btrfs_ioctl.snapshot, _within(store, parent))
         return await self._make(store, name, limit_bytes, copy)
 
     async def remove(self, name: str) -> None:
@@ -84,20 +84,20 @@ class BtrfsStore:
         source = _within(store, parent)
 
         def copy() -> int:
-            if ioctls.counts_by_writer(store.top):
-                ioctls.snapshot(source, at / "root", read_only=True)
-                return ioctls.held(source)
+            if btrfs_ioctl.counts_by_writer(store.top):
+                btrfs_ioctl.snapshot(source, at / "root", read_only=True)
+                return btrfs_ioctl.held(source)
             # A moment later nothing of it is the sandbox's alone any more.
             mounts.flush(store.top)
-            size = ioctls.held(source)
-            ioctls.snapshot(source, at / "root", read_only=True)
+            size = btrfs_ioctl.held(source)
+            btrfs_ioctl.snapshot(source, at / "root", read_only=True)
             return size
 
         return await self._do(store, "A snapshot", copy)
 
     async def restore(self, at: Path, name: str, limit_bytes: int) -> Root:
         store = await self._ready()
-        return await self._make(store, name, limit_bytes, partial(ioctls.snapshot, at / "root"))
+        return await self._make(store, name, limit_bytes, partial(btrfs_ioctl.snapshot, at / "root"))
 
     async def discard(self, at: Path) -> None:
         store = await self._mounted()
@@ -110,7 +110,7 @@ class BtrfsStore:
         if store is None or now - self._settled < _SETTLE_SECONDS:
             return
         self._settled = now
-        await self._do(store, "Writing", partial(ioctls.sync, store.top))
+        await self._do(store, "Writing", partial(btrfs_ioctl.sync, store.top))
         self._settled = anyio.current_time()
         if self._image is not None and self._image.needs_growth(store):
             await self._image.grow(store)
@@ -127,7 +127,7 @@ class BtrfsStore:
     def _forget(self, store: Mounted) -> None:
         """Newer kernels do it themselves; groups of what was removed are small, and in nobody's way but many."""
         with suppress(OSError):
-            self._gone = [number for number in self._gone if not ioctls.forget_limit(store.top, number)]
+            self._gone = [number for number in self._gone if not btrfs_ioctl.forget_limit(store.top, number)]
 
     async def _mounted_again(self) -> Mounted:
         """Mounted, even if that takes until the sandbox that just ended has let go of a store that stood still."""
@@ -158,7 +158,7 @@ class BtrfsStore:
         try:
             for name in ("templates", "roots", "snapshots"):
                 (store.top / name).mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._limits = ioctls.has_quota(store.top)
+            self._limits = btrfs_ioctl.has_quota(store.top)
         except OSError as error:
             store.close()
             raise self._explained(error, "Opening") from error
@@ -168,7 +168,7 @@ class BtrfsStore:
         """Mounted, with room for something new."""
         store = await self._mounted()
         if self._image is None:
-            disk.check_floor(self._data_dir, self._floor)
+            api.check_floor(self._data_dir, self._floor)
             return store
         self._image.check_room(store)
         if self._image.needs_growth(store):
@@ -181,7 +181,7 @@ class BtrfsStore:
         def made() -> None:
             make(path)
             if self._limits:
-                ioctls.limit(path, limit)
+                btrfs_ioctl.limit(path, limit)
 
         try:
             await self._do(store, "A new root", made)
@@ -224,14 +224,14 @@ class BtrfsStore:
             return
         why = one_line(decode(copied.err), 300)
         if os.strerror(errno.ENOSPC) in why:
-            raise disk.no_disk(os.strerror(errno.ENOSPC))
+            raise api.no_disk(os.strerror(errno.ENOSPC))
         raise HostError("store_failed", f"The template could not be copied into the store: {why}")
 
     async def _remove(self, store: Mounted, *parts: str) -> None:
         path = store.top.joinpath(*parts)
         try:
-            self._gone = [*self._gone, ioctls.tree_of(path)][-_FORGET:]
-            await anyio.to_thread.run_sync(ioctls.destroy, path)
+            self._gone = [*self._gone, btrfs_ioctl.tree_of(path)][-_FORGET:]
+            await anyio.to_thread.run_sync(btrfs_ioctl.destroy, path)
         except FileNotFoundError:
             return
         except OSError as error:
@@ -259,10 +259,10 @@ class BtrfsStore:
     def _floor(self) -> int:
         if self._image is not None:
             return self._image.floor
-        return disk.floor_of(self._data_dir) if self._native_floor is None else self._native_floor
+        return api.floor_of(self._data_dir) if self._native_floor is None else self._native_floor
 
     def _explained(self, error: OSError, what: str) -> HostError:
-        return disk.explained(error, what, self._data_dir, self._floor)
+        return api.explained(error, what, self._data_dir, self._floor)
 
 
 def _within(store: Mounted, root: Root) -> Path:
@@ -302,10 +302,10 @@ def _outdated(home: Path) -> bool:
 def _begin(scratch: Path, identity: str) -> None:
     scratch.mkdir(mode=0o700)
     (scratch / "source").write_text(identity)
-    ioctls.create(scratch / "root")
+    btrfs_ioctl.create(scratch / "root")
 
 
 def _finish(scratch: Path, home: Path) -> None:
-    ioctls.protect(scratch / "root")
+    btrfs_ioctl.protect(scratch / "root")
     mounts.flush(scratch)
     scratch.rename(home)

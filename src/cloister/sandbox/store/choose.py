@@ -6,7 +6,7 @@ from typing import Literal
 from uuid import uuid4
 
 from cloister.core.errors import HostError
-from cloister.sandbox.store import ioctls
+from cloister.sandbox.store import btrfs_ioctl
 from cloister.sandbox.store.api import Store
 from cloister.sandbox.store.btrfs import BtrfsStore
 from cloister.sandbox.store.overlay import OverlayStore
@@ -37,7 +37,7 @@ async def stores(choice: StoreChoice, data_dir: Path, path: str) -> tuple[Store,
 async def _all(data_dir: Path, path: str) -> tuple[Store, ...]:
     plain = OverlayStore(data_dir, path, reflink=can_share_blocks(data_dir))
     # Counting is the owner's decision on a filesystem that is not ours alone; one in a file has limits always.
-    if is_btrfs(data_dir) and ioctls.has_quota(data_dir):
+    if is_btrfs(data_dir) and btrfs_ioctl.has_quota(data_dir):
         return (BtrfsStore(data_dir, path, native=True), plain)
     own = BtrfsStore(data_dir, path, native=False)
     used = (data_dir / "store.btrfs").exists()
@@ -54,7 +54,7 @@ async def _all(data_dir: Path, path: str) -> tuple[Store, ...]:
 def is_btrfs(directory: Path) -> bool:
     """Whether `directory` is on btrfs: only that answers."""
     try:
-        return ioctls.tree_of(directory) > 0
+        return btrfs_ioctl.tree_of(directory) > 0
     except OSError:
         return False
 
@@ -65,7 +65,7 @@ def can_share_blocks(directory: Path) -> bool:
     try:
         names[0].write_bytes(bytes(65_536))
         with names[0].open("rb") as source, names[1].open("wb") as target:
-            ioctls.clone_file(source.fileno(), target.fileno())
+            btrfs_ioctl.clone_file(source.fileno(), target.fileno())
     except OSError:
         return False
     finally:

@@ -13,7 +13,7 @@ import anyio
 from cloister.core.errors import HostError
 from cloister.core.text import decode, one_line
 from cloister.sandbox._spawn import capture
-from cloister.sandbox.store import disk
+from cloister.sandbox.store import api
 from cloister.sandbox.store.api import Layers, Root
 
 _COPY_SECONDS = 600.0
@@ -88,8 +88,8 @@ class OverlayStore:
         return self._data_dir / "sandboxes" / name / "files"
 
     def _check_room(self) -> None:
-        floor = disk.floor_of(self._data_dir) if self._floor is None else self._floor
-        disk.check_floor(self._data_dir, floor)
+        floor = api.floor_of(self._data_dir) if self._floor is None else self._floor
+        api.check_floor(self._data_dir, floor)
 
     async def _copy(self, source: Path, target: Path) -> None:
         # `-a` keeps owners, links, times, whiteouts (character devices 0:0) and the overlay's own attributes.
@@ -104,7 +104,7 @@ class OverlayStore:
         if os.strerror(errno.ENOSPC) in why:
             # What was copied so far is of no use and in everybody's way.
             await self._remove(target)
-            raise disk.no_disk(os.strerror(errno.ENOSPC))
+            raise api.no_disk(os.strerror(errno.ENOSPC))
         raise HostError("store_failed", f"The files could not be copied: {why}")
 
     async def _remove(self, at: Path) -> None:
@@ -139,7 +139,7 @@ def _make(*directories: Path) -> None:
     except OSError as error:
         shutil.rmtree(directories[0], ignore_errors=True)
         if error.errno == errno.ENOSPC:
-            raise disk.no_disk(os.strerror(errno.ENOSPC)) from error
+            raise api.no_disk(os.strerror(errno.ENOSPC)) from error
         raise HostError("store_failed", f"{directories[0]} cannot be made: {error.strerror}.") from error
 
 

@@ -20,8 +20,7 @@ from cloister.core.errors import HostError, UserError
 from cloister.core.text import decode, one_line
 from cloister.sandbox.api import Report
 from cloister.sandbox.templates import building, debian, oci
-from cloister.sandbox.templates.about import MARKER, About, Built, complete, load
-from cloister.sandbox.templates.building import Build
+from cloister.sandbox.templates.building import MARKER, About, Build, Built, complete, load
 from cloister.sandbox.templates.recipes import (
     BUILT_IN,
     Devcontainer,

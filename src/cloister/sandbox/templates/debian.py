@@ -3,17 +3,110 @@
 import re
 import shutil
 from collections import deque
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import anyio
+import msgspec
 
 from cloister.core.errors import HostError
 from cloister.core.text import one_line
-from cloister.sandbox import apt
 from cloister.sandbox.templates import root
-from cloister.sandbox.templates.about import About
-from cloister.sandbox.templates.building import Build
+from cloister.sandbox.templates.building import About, Build
 from cloister.sandbox.templates.recipes import Packages
+
+# Reads the host's own apt configuration: which package sources serve its release. Pure.
+
+
+_OPTIONS = re.compile(r"^(deb)\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)\s*(.*)$")
+_FIELDS = {"signed-by": "signed-by", "architectures": "arch", "trusted": "trusted"}
+_KEPT_OPTIONS = frozenset(_FIELDS.values())
+_USERINFO = re.compile(r"(://)[^/@\s]*@")
+
+
+class Source(msgspec.Struct, frozen=True):
+    """One package source of one suite."""
+
+    uri: str
+    suite: str
+    components: tuple[str, ...] = ()
+    options: tuple[tuple[str, str], ...] = ()
+
+    def line(self) -> str:
+        """The source in apt's one-line style."""
+        options = f"[{' '.join(f'{k}={v}' for k, v in self.options)}] " if self.options else ""
+        return " ".join(["deb", f"{options}{self.uri}", self.suite, *self.components])
+
+    def public_line(self) -> str:
+        """As `line`, without a user and password in the address and without paths of this host."""
+        return msgspec.structs.replace(self, uri=_USERINFO.sub(r"\1", self.uri), options=()).line()
+
+
+def codename(os_release: str) -> str | None:
+    """`VERSION_CODENAME` in the text of `/etc/os-release`."""
+    for line in os_release.splitlines():
+        key, _, value = line.partition("=")
+        if key.strip() == "VERSION_CODENAME":
+            return value.strip().strip("\"'") or None
+    return None
+
+
+def parse_sources(files: Mapping[str, str], release: str) -> tuple[Source, ...]:
+    """The binary package sources of `release` and its pockets, without repetition.
+
+    `files` maps names to texts: `*.sources` are in the deb822 style, everything else in the one-line style.
+    """
+    found: dict[Source, None] = {}
+    for name, text in sorted(files.items()):
+        parse = _deb822 if name.endswith(".sources") else _one_line
+        for source in parse(text):
+            if source.suite == release or source.suite.startswith(f"{release}-"):
+                found[source] = None
+    return tuple(found)
+
+
+def _one_line(text: str) -> Iterable[Source]:
+    for raw in text.splitlines():
+        match = _OPTIONS.match(raw.partition("#")[0].strip())
+        if match is None or match[3].startswith("cdrom:"):
+            continue
+        pairs = (option.partition("=") for option in (match[2] or "").split())
+        kept = tuple((key, value) for key, _, value in pairs if key in _KEPT_OPTIONS)
+        yield Source(match[3], match[4], tuple(match[5].split()), kept)
+
+
+def _deb822(text: str) -> Iterable[Source]:
+    for stanza in re.split(r"\n[ \t]*\n", text):
+        fields = _stanza(stanza)
+        if "deb" not in fields.get("types", "").split() or fields.get("enabled", "yes").lower() in (
+            "no",
+            "false",
+        ):
+            continue
+        if "-----BEGIN" in fields.get("signed-by", ""):
+            continue  # An inline key has no one-line form, and without its key the source proves nothing.
+        options = tuple((to, ",".join(fields[of].split())) for of, to in _FIELDS.items() if fields.get(of))
+        for uri in fields.get("uris", "").split():
+            for suite in fields.get("suites", "").split():
+                yield Source(uri, suite, tuple(fields.get("components", "").split()), options)
+
+
+def _stanza(text: str) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    last = ""
+    for line in text.splitlines():
+        if line.startswith("#"):
+            continue
+        if line[:1] in (" ", "\t"):
+            if last:
+                fields[last] += "\n" + line.strip()
+            continue
+        key, colon, value = line.partition(":")
+        if colon:
+            last = key.strip().lower()
+            fields[last] = value.strip()
+    return fields
+
 
 _APT = Path("/etc/apt")
 _OS_RELEASE = Path("/etc/os-release")
@@ -78,7 +171,7 @@ async def build(work: Build, recipe: Packages) -> About:
 def host_release() -> str:
     """This host's Debian release. Raises `HostError` (`no_sources`)."""
     try:
-        release = apt.codename(_OS_RELEASE.read_text())
+        release = codename(_OS_RELEASE.read_text())
     except OSError:
         release = None
     if release is None:
@@ -88,7 +181,7 @@ def host_release() -> str:
     return release
 
 
-def read_sources(release: str, apt_dir: Path = _APT) -> tuple[apt.Source, ...]:
+def read_sources(release: str, apt_dir: Path = _APT) -> tuple[Source, ...]:
     """This host's package sources for `release`. Raises `HostError` (`no_sources`)."""
     paths = [apt_dir / "sources.list", *sorted((apt_dir / "sources.list.d").glob("*"))]
     files = {
@@ -96,7 +189,7 @@ def read_sources(release: str, apt_dir: Path = _APT) -> tuple[apt.Source, ...]:
         for p in paths
         if p.suffix in (".list", ".sources") and p.is_file()
     }
-    sources = apt.parse_sources(files, release)
+    sources = parse_sources(files, release)
     if not sources:
         raise HostError(
             "no_sources", f"{apt_dir} names no package source for {release}: add one and try again."
@@ -110,7 +203,7 @@ def useful_lines(tail: "deque[str]") -> str:
     return one_line(" ".join((errors or list(tail))[-3:]) or "mmdebstrap said nothing", 400)
 
 
-def _finish(rootfs: Path, sources: tuple[apt.Source, ...]) -> root.Settled:
+def _finish(rootfs: Path, sources: tuple[Source, ...]) -> root.Settled:
     """No trace of this host's mirrors, and everything else that makes it a template."""
     lists = rootfs / "etc" / "apt"
     shutil.rmtree(lists / "sources.list.d", ignore_errors=True)

@@ -14,8 +14,7 @@ import msgspec
 from cloister.core.errors import HostError, UserError
 from cloister.core.text import one_line
 from cloister.sandbox.templates import root
-from cloister.sandbox.templates.about import About
-from cloister.sandbox.templates.building import Build
+from cloister.sandbox.templates.building import About, Build
 from cloister.sandbox.templates.recipes import Dockerfile, Oci
 
 _IMAGE = "image"

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from cloister.core.errors import UserError
-from cloister.sandbox.templates.about import HOME
+from cloister.sandbox.templates.building import HOME
 
 AGENT = 1000
 """The agent's user and group id, as the guest has it."""

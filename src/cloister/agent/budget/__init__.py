@@ -1,0 +1,1 @@
+"""Paying for calls and keeping time."""

@@ -1,0 +1,361 @@
+"""Models that cost: each call is permitted by the purse before it is made, and recorded before it is over."""
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass
+
+import anyio
+import msgspec
+
+from cloister.agent.budget.purse import Payer, Permit, Purse
+from cloister.agent.context.messages import BYTES_PER_TOKEN, request_tokens, text_tokens
+from cloister.agent.progress import progress
+from cloister.core.budget import Call, Over, Spend, sentence
+from cloister.core.errors import CloisterError
+from cloister.core.events import (
+    ActionDecided,
+    AskRaised,
+    AttemptEnded,
+    ChecksRan,
+    Event,
+    FinishRefused,
+    ModelReplied,
+    ModelSpent,
+    ProofTaken,
+    RunClaimed,
+    RunResumed,
+    SandboxClosed,
+    SandboxOpened,
+    SaveRefused,
+    ToolReturned,
+)
+from cloister.core.log import effective
+from cloister.core.requests import Budget, Usage
+from cloister.model.api import Failure, Model, Models, Reply, Request, Role, TextDelta
+
+# Whether an owner died while it asked a model: what that call took is in no log, and still counts. Pure.
+
+
+LOST = "lost"
+"""The purpose of what is counted for such a call."""
+
+_BUSY = (
+    ActionDecided,
+    AskRaised,
+    AttemptEnded,
+    ChecksRan,
+    FinishRefused,
+    ModelReplied,
+    ProofTaken,
+    SaveRefused,
+    ToolReturned,
+)
+"""After these an attempt does something else than ask."""
+_BEFORE = (RunResumed, SandboxClosed, SandboxOpened)
+
+
+def call_was_lost(events: Sequence[Event], attempt: int) -> bool:
+    """Whether the owner before this one seems to have died in a call for the next step of `attempt`.
+
+    Nobody can know: it is so if the last that it wrote is something after which it asks. Who went in order has
+    recorded what the call took until then. False once the owner of now has written about the attempt.
+    """
+    claims = [at for at, event in enumerate(events) if isinstance(event.body, RunClaimed)]
+    if len(claims) < 2 or any(_is_own(event, attempt) for event in events[claims[-1] :]):
+        return False
+    if progress(effective(events), attempt).pending is not None:
+        return False
+    began = False
+    for event in reversed(events[claims[-2] : claims[-1]]):
+        if _is_own(event, attempt):
+            recorded = isinstance(event.body, ModelSpent) and event.body.purpose == "code"
+            return not recorded and not isinstance(event.body, _BUSY)
+        began = began or isinstance(event.body, SandboxOpened)
+    return began and any(_is_own(event, attempt) for event in events[: claims[-2]])
+
+
+def _is_own(event: Event, attempt: int) -> bool:
+    """Whether the loop of the attempt wrote it; what is done so that it can begin does not count."""
+    body = event.body
+    return getattr(body, "attempt", None) == attempt and not isinstance(body, _BEFORE)
+
+
+# Models at another temperature, for an attempt that shall differ from the others.
+
+
+@dataclass(frozen=True, slots=True)
+class _Tempered:
+    """A model at another temperature."""
+
+    model: Model
+    temperature: float
+
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncGenerator[AsyncIterator[TextDelta | Reply | Failure]]:
+        asked = msgspec.structs.replace(request, temperature=self.temperature)
+        async with self.model.stream(asked) as items:
+            yield items
+
+
+@dataclass(frozen=True, slots=True)
+class Tempered:
+    """`Models` whose steps are taken at a temperature of their own; what is asked for other roles is as it was."""
+
+    models: Models
+    temperature: float
+
+    def role(self, role: Role) -> Model:
+        found = self.models.role(role)
+        return _Tempered(found, self.temperature) if role == "code" else found
+
+    def chain(self, role: Role) -> tuple[str, ...]:
+        return self.models.chain(role)
+
+    def named(self, name: str) -> Model:
+        return _Tempered(self.models.named(name), self.temperature)
+
+    def window(self, name: str) -> int | None:
+        return self.models.window(name)
+
+    def cost(self, name: str, usage: Usage) -> float | None:
+        return self.models.cost(name, usage)
+
+    def instead(self, name: str) -> "Tempered":
+        return Tempered(self.models.instead(name), self.temperature)
+
+
+WRAP_UP = "wrap_up"
+INSIDE = "inside"
+
+_MILLION = 1_000_000
+
+
+@dataclass(slots=True)
+class _Heard:
+    """What came of a call so far."""
+
+    reply: Reply | None = None
+    failure: Failure | None = None
+    output_tokens: int = 0
+    """Of the text that was streamed, estimated."""
+
+    @property
+    def nothing(self) -> bool:
+        """Whether it failed before there was anything to pay for."""
+        return self.failure is not None and self.failure.usage is None and not self.output_tokens
+
+    def at_least(self, input_tokens: int) -> Usage:
+        """What a call took that came to no reply: what the provider said of it, and else the estimate."""
+        said = Usage() if self.failure is None or self.failure.usage is None else self.failure.usage
+        return msgspec.structs.replace(
+            said,
+            input_tokens=said.input_tokens or input_tokens,
+            output_tokens=max(said.output_tokens, self.output_tokens),
+        )
+
+
+class BudgetedModel:
+    """A `Model` that pays. Only `BudgetedModels` makes them."""
+
+    def __init__(self, model: Model, models: Models, purse: Purse, payer: Payer, purpose: str) -> None:
+        self._model = model
+        self._models = models
+        self._purse = purse
+        self._payer = payer
+        self._purpose = purpose
+
+    @property
+    def name(self) -> str:
+        return self._model.name
+
+    @asynccontextmanager
+    async def stream(
+        self, request: Request, begun: Callable[[], None] | None = None
+    ) -> AsyncGenerator[AsyncIterator[TextDelta | Reply | Failure]]:
+        """As every model. `begun` is called when it is really asked: a person may have been asked for more first."""
+        call = self._call(request)
+        permit = await self._purse.permit(self._payer, call)
+        if begun is not None:
+            begun()
+        if not isinstance(permit, Permit):
+            yield _only(Failure("budget", sentence(permit)))
+            return
+        heard = _Heard()
+        started = time.monotonic()
+        less = msgspec.structs.replace(request, max_tokens=permit.output_tokens)
+        try:
+            async with (
+                self._model.stream(less) as items,
+                aclosing(self._listen(items, call, heard)) as heeded,
+            ):
+                yield heeded
+        finally:
+            with anyio.CancelScope(shield=True):
+                # Whoever lost the run meanwhile hears of it with the next thing they write.
+                with suppress(CloisterError):
+                    await self._record(permit, call, heard, time.monotonic() - started)
+                await self._purse.settle(permit.ticket)
+
+    def _call(self, request: Request) -> Call:
+        tokens = request_tokens(request)
+        into = self._cost(Usage(tokens, 0))
+        out = self._cost(Usage(0, _MILLION))
+        return Call(
+            tokens,
+            request.max_tokens,
+            steps=1 if self._purpose == "code" else 0,
+            dollars_in=into,
+            dollars_out=None if out is None else out / _MILLION,
+            keep_back=self._purpose != WRAP_UP,
+        )
+
+    def _cost(self, usage: Usage) -> float | None:
+        known = self._models.cost(self.name, usage)
+        return self._purse.assumed(usage) if known is None else known
+
+    async def _listen(
+        self, items: AsyncIterator[TextDelta | Reply | Failure], call: Call, heard: _Heard
+    ) -> AsyncGenerator[TextDelta | Reply | Failure]:
+        async for item in items:
+            match item:
+                case TextDelta():
+                    heard.output_tokens += text_tokens(item.text)
+                    yield item
+                case Reply():
+                    usage = _believed(item, call)
+                    known = item.cost if usage == item.usage else None
+                    cost = self._cost(usage) if known is None else known
+                    heard.reply = msgspec.structs.replace(item, usage=usage, cost=cost)
+                    yield heard.reply
+                case Failure():
+                    heard.failure = item
+                    yield item
+
+    async def _record(self, permit: Permit, call: Call, heard: _Heard, seconds: float) -> None:
+        """Every call is in the log: as a step, if the loop made it one, else as what was spent."""
+        if heard.nothing or (heard.reply is not None and self._is_step(permit)):
+            return
+        if heard.reply is not None:
+            usage, cost = heard.reply.usage, heard.reply.cost
+        else:
+            usage = heard.at_least(call.input_tokens)
+            cost = self._cost(usage)
+        await self._purse.journal.append(
+            ModelSpent(
+                self._payer.attempt, self._purpose, self.name, usage, seconds, cost, heard.reply is None
+            )
+        )
+
+    def _is_step(self, permit: Permit) -> bool:
+        return self._purpose == "code" and any(
+            isinstance(event.body, ModelReplied) and self._payer.attempt in (None, event.body.attempt)
+            for event in self._purse.journal.events[permit.seq :]
+        )
+
+
+class BudgetedModels:
+    """`Models` of which each call is paid by one attempt of a run, or by the run itself."""
+
+    def __init__(self, models: Models, purse: Purse, payer: Payer | None = None) -> None:
+        self._models = models
+        self._purse = purse
+        self._payer = payer or Payer()
+
+    def of(self, attempt: int, budget: Budget, inherited: Spend | None = None) -> "BudgetedModels":
+        """The same models, paid by this attempt: from the run's budget, and from its share of it."""
+        return BudgetedModels(self._models, self._purse, Payer(attempt, budget, inherited or Spend()))
+
+    def around(self, wrap: Callable[[Models], Models]) -> "BudgetedModels":
+        """The same models, changed by `wrap`; paying stays outside of it."""
+        return BudgetedModels(wrap(self._models), self._purse, self._payer)
+
+    def at(self, temperature: float) -> "BudgetedModels":
+        """The same models, with the steps taken at this temperature."""
+        return BudgetedModels(Tempered(self._models, temperature), self._purse, self._payer)
+
+    def role(self, role: Role) -> BudgetedModel:
+        return self._budgeted(self._models.role(role), role)
+
+    def chain(self, role: Role) -> tuple[str, ...]:
+        return self._models.chain(role)
+
+    def named(self, name: str) -> BudgetedModel:
+        return self._budgeted(self._models.named(name), "code")
+
+    def in_role(self, role: Role, name: str) -> BudgetedModel:
+        """One of a role's chain. Raises as `Models.named`."""
+        # An attempt's own temperature is for its steps alone.
+        models = self._models.models if isinstance(self._models, Tempered) else self._models
+        return self._budgeted(models.named(name), role)
+
+    def for_last_words(self, name: str) -> BudgetedModel:
+        """May use what is kept back for the end."""
+        return self._budgeted(self._models.named(name), WRAP_UP)
+
+    def for_programs_inside(self) -> BudgetedModel:
+        """For what is not the loop: its calls are no steps, and cost like any other."""
+        return self._budgeted(self._models.role("code"), INSIDE)
+
+    async def count_lost(self, name: str, usage: Usage) -> None:
+        """Record what a call of a step took, by estimate, in which the owner before this one died."""
+        known = self._models.cost(name, usage)
+        cost = self._purse.assumed(usage) if known is None else known
+        spent = ModelSpent(self._payer.attempt, LOST, name, usage, 0.0, cost, estimated=True)
+        await self._purse.journal.append(spent)
+
+    def spent(self, attempt: int | None, *, held: bool = True) -> Spend:
+        """What an attempt has spent, or the run beside its attempts, with what is `held` for calls under way."""
+        return self._purse.spent(attempt, held=held)
+
+    def more_seconds(self) -> float:
+        return self._purse.more_seconds()
+
+    async def warn_of_time(self, spent: float, limit: float) -> None:
+        await self._purse.warn_of_time(self._payer, spent, limit)
+
+    async def ask_for_time(self, spent: float, limit: float) -> bool:
+        return await self._purse.ask_for_time(self._payer, spent, limit)
+
+    def time_above(self) -> Over | None:
+        """The level above the run that runs out of time first, as far as is known."""
+        return self._purse.time_above()
+
+    def watch_time(self, tell: Callable[[], None]) -> None:
+        self._purse.watch_time(tell)
+
+    async def ask_for_time_above(self, over: Over) -> bool:
+        return await self._purse.ask_for_time_above(self._payer, over)
+
+    def window(self, name: str) -> int | None:
+        return self._models.window(name)
+
+    def cost(self, name: str, usage: Usage) -> float | None:
+        return self._models.cost(name, usage)
+
+    def instead(self, name: str) -> "BudgetedModels":
+        return BudgetedModels(self._models.instead(name), self._purse, self._payer)
+
+    def _budgeted(self, model: Model, purpose: str) -> BudgetedModel:
+        return BudgetedModel(model, self._models, self._purse, self._payer, purpose)
+
+
+def _believed(reply: Reply, call: Call) -> Usage:
+    """What a reply took: as its provider says, and by estimate where that says nothing, as some servers never do."""
+    said = reply.usage
+    if said.input_tokens and said.output_tokens:
+        return said
+    wrote = text_tokens(reply.text) + len(msgspec.json.encode(reply.calls)) // BYTES_PER_TOKEN
+    return msgspec.structs.replace(
+        said,
+        input_tokens=said.input_tokens or call.input_tokens,
+        output_tokens=said.output_tokens or wrote,
+    )
+
+
+async def _only(item: Failure) -> AsyncGenerator[TextDelta | Reply | Failure]:
+    yield item

@@ -1,0 +1,102 @@
+"""The wall time of one attempt: how much is spent and left, when to warn, and asking for more of it."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import anyio
+
+from cloister.agent.budget.metering import BudgetedModels
+from cloister.core.budget import Over, amount, sentence
+from cloister.core.requests import Budget
+
+_RESERVE_SECONDS, _RESERVE_SHARE = 30.0, 0.05
+"""Kept for the last words: this much, or this part of the time if that is less."""
+
+
+class Clock:
+    """Measures here and not between events: the clock on the wall may jump."""
+
+    def __init__(self, budget: Budget, models: BudgetedModels, earlier: float) -> None:
+        """`earlier` is what was spent before, in seconds, by the log."""
+        self._budget = budget
+        self._models = models
+        self._earlier = earlier
+        self._started = anyio.current_time()
+        self._scope: anyio.CancelScope | None = None
+        self._own_reserve = _reserve(budget.seconds)
+        models.watch_time(self._tighten)
+
+    @property
+    def spent(self) -> float:
+        return self._earlier + anyio.current_time() - self._started
+
+    @property
+    def limit(self) -> float:
+        """With what people added."""
+        return self._budget.seconds + self._models.more_seconds()
+
+    @property
+    def left(self) -> float:
+        """Before the last words must begin, by the run's own time and by that of the levels above it."""
+        above = self._models.time_above()
+        return self._own_left if above is None else min(self._own_left, _left(above))
+
+    @property
+    def _own_left(self) -> float:
+        return self.limit - self._own_reserve - self.spent
+
+    @property
+    def reserve(self) -> float:
+        """Of the time, kept for the last words."""
+        above = self._models.time_above()
+        return self._own_reserve if above is None else min(self._own_reserve, _reserve(above.limit))
+
+    def _above(self) -> Over | None:
+        """The level above the run whose time is over before its own, if one is."""
+        above = self._models.time_above()
+        return above if above is not None and _left(above) <= 0 < self._own_left else None
+
+    @property
+    def over(self) -> str:
+        """What is said when it is."""
+        above = self._above()
+        if above is not None:
+            return sentence(above)
+        return f"The attempt's budget of {amount('seconds', self.limit)} is spent."
+
+    @contextmanager
+    def running(self) -> Generator[anyio.CancelScope]:
+        """What is done in the block is cut off when no time is left, also of a level that is heard of meanwhile."""
+        with anyio.move_on_after(self.left) as scope:
+            self._scope = scope
+            try:
+                yield scope
+            finally:
+                self._scope = None
+
+    def _tighten(self) -> None:
+        if self._scope is not None:
+            self._scope.deadline = min(self._scope.deadline, anyio.current_time() + self.left)
+
+    async def warn(self) -> None:
+        """Once most of it is spent."""
+        await self._models.warn_of_time(self.spent, self.limit)
+
+    async def more(self) -> bool:
+        """Whether a person gave more, if one may be asked; waiting for the answer costs no time."""
+        asked = anyio.current_time()
+        above = self._above()
+        if above is not None:
+            given = await self._models.ask_for_time_above(above)
+        else:
+            given = await self._models.ask_for_time(self.spent, self.limit)
+        self._started += anyio.current_time() - asked
+        return given
+
+
+def _reserve(limit: float) -> float:
+    return min(_RESERVE_SECONDS, limit * _RESERVE_SHARE)
+
+
+def _left(above: Over) -> float:
+    return above.limit - _reserve(above.limit) - above.spent

@@ -1,0 +1,1 @@
+"""Checks and proof: what shows that a change works."""

@@ -1,0 +1,353 @@
+"""Checks in the sandbox: find them, run them, watch them, understand them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import anyio
+import msgspec
+
+from cloister.agent.evidence.worktree import Sources, changed_between, problem_matchers, weakened_tests
+from cloister.core import limits
+from cloister.core.computer import Command, Computer, Exited, Output, Stream, shell
+from cloister.core.diagnosis import Check, Diagnosis
+from cloister.core.errors import UserError, sole
+from cloister.core.text import decode
+from cloister.feedback.affected import WORTH_SECONDS, Near, batches, merged, nearest, plan
+from cloister.feedback.api import CheckOutput
+from cloister.feedback.compare import compare
+from cloister.feedback.diagnose import diagnose
+from cloister.feedback.discover import (
+    FILES,
+    TOOLS,
+    WANTED,
+    WORKFLOWS,
+    adjusted,
+    discover,
+    own_checks,
+    scripts_of,
+)
+from cloister.feedback.kinds import leaves_reports
+from cloister.feedback.parsers.tests.java import untouched
+from cloister.feedback.report_flags import environment, specify
+
+ShowCheck = Callable[[str, Stream, bytes], None]
+"""The check's command line, the stream and what arrived."""
+
+_FILE_BYTES = 262_144
+_WORKFLOWS = 10
+_AGAIN_SECONDS = 120.0
+"""A check that took longer is not run a second time to see whether it wavers."""
+_BASE_AGAIN_SECONDS = 60.0
+"""The same on the base, where every run whose base is red would wait for it."""
+
+_KEPT = "/tmp/.cloister"  # noqa: S108  (in the sandbox, beside its working tree)
+_SHORT_BYTES = 3_000
+"""Output of a failing check up to here is in its tail anyway."""
+
+_PROBE = f"""
+for tool in {" ".join(TOOLS)}; do command -v "$tool" > /dev/null 2>&1 && echo "$tool"; done
+python3 -c 'import pytest' 2> /dev/null && echo pytest
+ls node_modules/.bin 2> /dev/null
+git ls-files -z --cached --others --exclude-standard -- '*test*.py' | xargs -0 -r grep -l -s -E '^(import|from) unittest' | head -n 1 | grep -q . && echo unittest
+true
+"""
+
+
+_REPORTS = 200
+_JAVA_REPORTS = (
+    "find . \\( -path '*/surefire-reports/TEST-*.xml' -o -path '*/failsafe-reports/TEST-*.xml' "
+    "-o -path '*/test-results/*/TEST-*.xml' \\) -type f -newer \"$STAMP\" -print0"
+)
+"""Where Maven and Gradle leave what they know, whether asked or not."""
+
+
+async def find_checks(computer: Computer) -> tuple[str, ...]:
+    """Which checks the repository in the sandbox has, of those whose tools are there."""
+    names = await _files(computer)
+    workflows = [name for name in names if name.startswith(WORKFLOWS) and name.endswith((".yml", ".yaml"))]
+    contents = await _contents(computer, [*WANTED, *workflows[:_WORKFLOWS]], set(names))
+    probed = await computer.run(shell(_PROBE, seconds=30))
+    return discover(names, contents, frozenset(decode(probed.out).split()))
+
+
+async def _files(computer: Computer) -> list[str]:
+    listed = await computer.run(
+        Command(argv=("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"), seconds=30)
+    )
+    return [name for name in decode(listed.out).split("\0") if name]
+
+
+async def _contents(computer: Computer, wanted: Sequence[str], names: set[str]) -> dict[str, str]:
+    contents: dict[str, str] = {}
+    for name in wanted:
+        if name in names:
+            try:
+                contents[name] = decode(await computer.read(name, limit_bytes=_FILE_BYTES))
+            except UserError:
+                continue
+    return contents
+
+
+async def run_checks(
+    computer: Computer,
+    checks: Sequence[str],
+    place: str,
+    show: ShowCheck,
+    *,
+    baseline: Sequence[Diagnosis] = (),
+    cpus: float = 1.0,
+) -> tuple[Diagnosis, ...]:
+    """Run each check to its end. `place` is new each time, so that no report is taken for another's.
+
+    With a `baseline`, a test that is red now and was not is tried once more before it is believed.
+    """
+    specs = await _specified(computer, checks)
+    return await _run(computer, specs, _Course(place, show, tuple(baseline), cpus))
+
+
+async def run_loosely(
+    computer: Computer,
+    checks: Sequence[str],
+    place: str,
+    show: ShowCheck,
+    known: Sequence[Diagnosis],
+    cpus: float,
+) -> tuple[Diagnosis, ...]:
+    """As `run_checks`, but tests run even where others beside them cannot be loaded."""
+    specs = await _specified(computer, checks)
+    return await _run(computer, specs, _Course(place, show, tuple(known), cpus, loose=True))
+
+
+async def run_on_base(
+    computer: Computer, checks: Sequence[str], place: str, show: ShowCheck, *, cpus: float = 1.0
+) -> tuple[Diagnosis, ...]:
+    """As `run_checks` on the untouched base: whatever test is red is tried once more, so that chance is known as such."""
+    specs = await _specified(computer, checks)
+    return await _run(computer, specs, _Course(place, show, None, cpus))
+
+
+async def run_affected(
+    computer: Computer, checks: Sequence[str], since: "Since", place: str, show: ShowCheck
+) -> tuple[Diagnosis, ...]:
+    """As `run_checks`, only what the changed files can have touched; of the rest, what was known stands."""
+    specs = await _specified(computer, checks)
+    changed = await changed_between(computer, since.old, since.new)
+    known = {diagnosis.check: diagnosis for diagnosis in since.known}
+    touched = plan(changed, specs)
+    chosen = [check for check in plan(None, specs) if check in touched or check.command not in known]
+    parts = await _parts(computer, chosen, known, changed)
+    ran = await _run(computer, chosen, _Course(place, show, since.baseline, since.cpus, parts))
+    known.update({diagnosis.check: diagnosis for diagnosis in ran})
+    # What became of the tests is asked of the files as they are now, also for checks that did not run again.
+    weakened = ran[0].weakened if ran else await weakened_tests(computer)
+    return tuple(msgspec.structs.replace(known[check.command], weakened=weakened) for check in specs)
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """What is known already."""
+
+    old: str
+    """Name of the tree that was checked last; empty when none was."""
+    new: str
+    known: tuple[Diagnosis, ...]
+    """What the checks said then."""
+    baseline: tuple[Diagnosis, ...]
+    cpus: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Course:
+    place: str
+    show: ShowCheck
+    baseline: tuple[Diagnosis, ...] | None
+    """What was red before; None where there is no before: this is the base."""
+    cpus: float
+    parts: Mapping[str, tuple[Near, Diagnosis]] = field(default_factory=dict[str, tuple[Near, Diagnosis]])
+    """Of long checks, the part that is looked at first, and what is known of the whole."""
+    loose: bool = False
+    """Tests run even where others cannot be loaded."""
+
+
+async def _parts(
+    computer: Computer, checks: Sequence[Check], known: Mapping[str, Diagnosis], changed: Sequence[str] | None
+) -> dict[str, tuple[Near, Diagnosis]]:
+    slow = (
+        [
+            check
+            for check in checks
+            if check.command in known and known[check.command].seconds >= WORTH_SECONDS
+        ]
+        if changed
+        else []
+    )
+    files = await _files(computer) if slow else ()
+    parts: dict[str, tuple[Near, Diagnosis]] = {}
+    for check in slow:
+        if near := nearest(check, known[check.command], changed or (), files):
+            parts[check.command] = (near, known[check.command])
+    return parts
+
+
+async def _specified(computer: Computer, checks: Sequence[str]) -> list[Check]:
+    """How each command is run: with a report where the tool has one, as long as the repository allows."""
+    names = ("package.json", "go.mod", *FILES)
+    contents = await _contents(computer, names, set(names))
+    scripts, own = scripts_of(contents.get("package.json", "{}")), own_checks(contents)
+    return [adjusted(specify(check, scripts, go="go.mod" in contents), own) for check in checks]
+
+
+async def _run(computer: Computer, specs: Sequence[Check], course: _Course) -> tuple[Diagnosis, ...]:
+    if not specs:
+        return ()
+    # Before any check: what runs in there could change what is looked at.
+    weakened = await weakened_tests(computer)
+    matchers = await problem_matchers(computer)
+    found: dict[str, Diagnosis] = {}
+
+    async def one(number: int, check: Check) -> None:
+        report = f"/tmp/.cloister-{course.place}-{number}.xml"  # noqa: S108
+        run = _Run(computer, check, course, matchers, number)
+        near = course.parts.get(check.command)
+        if near is not None:
+            part = await run.once(f"{report}.part", near[0].line)
+            if part.failing and part.killed is None:
+                whole = merged(near[1], part, near[0].files)
+                found[check.command] = msgspec.structs.replace(whole, weakened=weakened)
+                return
+        diagnosis = await run.once(report)
+        if _wavers(diagnosis, course.baseline):
+            diagnosis = _settled(diagnosis, await run.once(f"{report}.again"), course.baseline)
+        found[check.command] = msgspec.structs.replace(diagnosis, weakened=weakened)
+
+    numbers = {check.command: number for number, check in enumerate(specs)}
+    for group in batches(plan(None, specs), int(course.cpus)):
+        try:
+            async with anyio.create_task_group() as tasks:
+                for check in group:
+                    tasks.start_soon(one, numbers[check.command], check)
+        except Exception as error:
+            raise sole(error) from None
+    sources = Sources(computer)
+    return tuple([await sources.add(found[check.command]) for check in specs])
+
+
+def _wavers(now: Diagnosis, baseline: Sequence[Diagnosis] | None) -> bool:
+    """Whether a second look is worth its time: tests are red that were not, and the check ended by itself."""
+    most = _BASE_AGAIN_SECONDS if baseline is None else _AGAIN_SECONDS
+    return now.killed is None and now.seconds <= most and bool(_suspects(now, baseline))
+
+
+def _suspects(now: Diagnosis, baseline: Sequence[Diagnosis] | None) -> set[str]:
+    """Tests that are red and need not be."""
+    failing = {test.name for test in now.failing}
+    if baseline is None:
+        return failing
+    before = [diagnosis for diagnosis in baseline if diagnosis.check == now.check]
+    seen = compare(before, [now])
+    return {*seen.new, *seen.flaky} & failing if before else set()
+
+
+def _settled(first: Diagnosis, second: Diagnosis, baseline: Sequence[Diagnosis] | None) -> Diagnosis:
+    """The first run, and which of its suspects passed in the second: those are flaky.
+
+    Where the second is green as a whole it is the one that counts, so that a test that was asked for is seen to pass;
+    of the base the first stays, for what was red there.
+    """
+    if second.killed is not None:
+        return first
+    now = {test.name: test.status for test in second.tests}
+    calm = second.unlisted > 0 or second.green
+    suspects = _suspects(first, baseline)
+    flaky = tuple(sorted(name for name in suspects if now.get(name, "passed" if calm else "") == "passed"))
+    counts = second if second.green and baseline is not None else first
+    return msgspec.structs.replace(counts, flaky=flaky)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    computer: Computer
+    check: Check
+    course: _Course
+    matchers: tuple[bytes, ...]
+    number: int
+    """Which of the checks it is, so that none writes over what another left."""
+
+    async def once(self, report: str, line: str | None = None) -> Diagnosis:
+        out, err = bytearray(), bytearray()
+        exited = Exited(None)
+        check = self.check
+        line = line or check.run or check.command
+        command = shell(line, env=environment(report, loose=self.course.loose), seconds=check.seconds)
+        stamp = await self._stamp(report)
+        async with self.computer.start(command) as process:
+            await process.send_eof()
+            async for item in process:
+                match item:
+                    case Output(stream, data):
+                        (out if stream == "out" else err).extend(data)
+                        self.course.show(check.command, stream, data)
+                    case Exited():
+                        exited = item
+        output = CheckOutput(
+            command=check.command,
+            exit_code=exited.code,
+            killed=exited.killed,
+            seconds=exited.seconds,
+            out=bytes(out),
+            err=bytes(err),
+            reports=await self._reports(report, stamp, bytes(out)),
+            matchers=self.matchers,
+        )
+        diagnosis = diagnose(output)
+        return msgspec.structs.replace(diagnosis, log=await self._kept(diagnosis, output))
+
+    async def _stamp(self, report: str) -> str | None:
+        """A file that is older than any report of this run, where reports go to places of the tool's own."""
+        if not leaves_reports(self.check.command):
+            return None
+        await self.computer.write(f"{report}.stamp", b"")
+        return f"{report}.stamp"
+
+    async def _reports(self, report: str, stamp: str | None, out: bytes) -> tuple[bytes, ...]:
+        names = [report]
+        if stamp is not None:
+            listed = await self.computer.run(shell(_JAVA_REPORTS, {"STAMP": stamp}, seconds=30))
+            names += [name for name in decode(listed.out).split("\0") if name][:_REPORTS]
+            if directories := untouched(out):
+                find = (
+                    "find",
+                    *directories,
+                    "-maxdepth",
+                    "1",
+                    "-name",
+                    "TEST-*.xml",
+                    "-type",
+                    "f",
+                    "-print0",
+                )
+                listed = await self.computer.run(Command(argv=find, seconds=30))
+                names += [name for name in decode(listed.out).split("\0") if name][:_REPORTS]
+        found = [await self._read(name) for name in dict.fromkeys(names)]
+        return tuple(data for data in found if data is not None)
+
+    async def _read(self, path: str) -> bytes | None:
+        try:
+            return await self.computer.read(path, limit_bytes=limits.JUNIT_BYTES)
+        except UserError:
+            return None
+
+    async def _kept(self, diagnosis: Diagnosis, output: CheckOutput) -> str | None:
+        """Where the whole output of a red check is, for a model that wants to read on. A proof's sandbox is gone soon."""
+        if (
+            diagnosis.green
+            or self.course.place.startswith("proof")
+            or len(output.out) + len(output.err) <= _SHORT_BYTES
+        ):
+            return None
+        path = f"{_KEPT}/{self.course.place}-{self.number}.log"
+        try:
+            await self.computer.write(path, b"$ " + output.command.encode() + b"\n" + output.out + output.err)
+        except UserError:
+            return None
+        return path

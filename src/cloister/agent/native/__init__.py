@@ -1,0 +1,1 @@
+"""The native harness: our own loop around a model."""

@@ -1,0 +1,258 @@
+"""What one attempt asks its model, and with which view of the log: requests that fit, and the last words."""
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from itertools import count
+
+import anyio
+import msgspec
+
+from cloister.agent.budget.metering import BudgetedModels, call_was_lost
+from cloister.agent.context.messages import WINDOW_TOKENS, Context, Window, request_of, request_tokens
+from cloister.agent.context.summarise import condense
+from cloister.agent.progress import InCharge, stands_in
+from cloister.agent.roles import Adviser, last_words, make_plan
+from cloister.agent.tools import TOOLS
+from cloister.core import limits
+from cloister.core.budget import LEAST_OUTPUT_TOKENS
+from cloister.core.computer import Computer
+from cloister.core.errors import Bug, UserError
+from cloister.core.events import Advised, AnyBody, ModelFailed, ModelReplied, ModelSwitched, ModelText
+from cloister.core.log import Journal
+from cloister.core.requests import Usage
+from cloister.core.text import one_line
+from cloister.model.api import Failure, Reply, Request, TextDelta, next_wait
+
+# One step of a model: the request from the log, the stream to whoever watches, the reply to the log.
+
+
+_REPLY_SECONDS = 900.0
+
+Follow = Callable[[ModelReplied], Awaitable[tuple[AnyBody, ...]]]
+"""What is recorded in one go with a reply, because it follows from that alone."""
+
+
+async def _nothing(reply: ModelReplied) -> tuple[AnyBody, ...]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of one attempt."""
+
+    attempt: int
+    number: int
+    models: tuple[str, ...]
+    """Whom to ask: the one in charge, then those that stand in for it."""
+    asking: Request
+    seen: int
+    """The last event that the request was made from."""
+    follow: Follow = _nothing
+
+
+async def ask_model(models: BudgetedModels, journal: Journal, step: Step) -> ModelReplied | Failure:
+    """Ask until there is a reply or trying again makes no sense. Each failure and each change of model is an event.
+
+    When a model fails and another stands in for it, that one is asked the same at once; only when all of them
+    have failed is there a wait. One that failed for good is not asked again.
+    """
+    attempt = step.attempt
+    names = step.models
+    for tries in count(1):
+        alive: list[str] = []
+        patience: Failure | None = None
+        for at, name in enumerate(names):
+            result = await _ask_named(models, name, journal, step)
+            if isinstance(result, ModelReplied) or result.code == "budget":
+                return result
+            if result.retryable:
+                alive.append(name)
+                patience = result
+            if at + 1 < len(names) and stands_in(result):
+                await journal.append(
+                    ModelFailed(attempt, result.code, result.message, 0.0, name),
+                    ModelSwitched(attempt, name, names[at + 1], one_line(result.message)),
+                )
+                continue
+            wait = None if patience is None or not stands_in(result) else next_wait(patience, tries)
+            await journal.append(ModelFailed(attempt, result.code, result.message, wait, name))
+            if wait is None:
+                return result
+            if alive[0] != name:
+                await journal.append(ModelSwitched(attempt, name, alive[0], one_line(result.message)))
+            await anyio.sleep(wait)
+        names = tuple(alive)
+    raise Bug("counting ended")
+
+
+async def _ask_named(
+    models: BudgetedModels, name: str, journal: Journal, step: Step
+) -> ModelReplied | Failure:
+    try:
+        model = models.named(name)
+    except UserError as error:
+        return Failure("bad_request", error.message)
+    started = time.monotonic()
+    with anyio.CancelScope() as patience:
+
+        def begun() -> None:
+            patience.deadline = anyio.current_time() + _REPLY_SECONDS
+
+        async with model.stream(step.asking, begun) as items:
+            async for item in items:
+                match item:
+                    case TextDelta():
+                        journal.show(ModelText(step.attempt, item.text))
+                    case Reply():
+                        # Inside the block: what the call may take is held until what it took is in the log.
+                        return await _record(journal, step, model.name, item, time.monotonic() - started)
+                    case Failure():
+                        return item
+    return Failure("network", f"The model did not finish its reply in {_REPLY_SECONDS:g} s.", retryable=True)
+
+
+async def _record(
+    journal: Journal, step: Step, model: str, reply: Reply, seconds: float
+) -> ModelReplied | Failure:
+    fit = _bounded(reply)
+    if isinstance(fit, Failure):
+        return fit
+    body = ModelReplied(
+        step.attempt,
+        step.number,
+        model,
+        reply.text,
+        reply.calls,
+        reply.usage,
+        seconds,
+        reply.opaque,
+        reply.cost,
+        step.seen,
+    )
+    await journal.append(body, *await step.follow(body))
+    return body
+
+
+def _bounded(reply: Reply) -> Reply | Failure:
+    size = len(msgspec.json.encode(reply))
+    if size > limits.REPLY_BYTES:
+        return Failure(
+            "bad_reply", f"The model's reply has {size:,} bytes; the limit is {limits.REPLY_BYTES:,}."
+        )
+    return reply
+
+
+_SPECS = tuple(tool.spec for tool in TOOLS.values())
+_TOO_LONG_TRIES = 3
+"""How often a request that the provider finds too long is made shorter."""
+_TOO_LONG_SHARE = 0.6
+
+
+class Mind:
+    """The model in charge of an attempt, and what it is shown."""
+
+    def __init__(
+        self, attempt: int, journal: Journal, models: BudgetedModels, computer: Computer, base: str
+    ) -> None:
+        self._attempt = attempt
+        self._journal = journal
+        self._models = models
+        self._in_charge = InCharge(attempt)
+        self._adviser = Adviser(models, journal, attempt)
+        self._computer = computer
+        self._base = base
+        self._context: Context | None = None
+        self._tokens = 0
+        """The window that `_context` was made for."""
+        self._looked = False
+        """Whether it was asked what the owner before this one left unpaid."""
+        self._caps: dict[str, int] = {}
+        """Windows that are smaller than the models' data says: they said so."""
+
+    @property
+    def model(self) -> str:
+        """The one in charge."""
+        return self._ring()[0]
+
+    def other_model(self) -> str | None:
+        """The one that would take over."""
+        return next(iter(self._ring()[1:]), None)
+
+    def _ring(self) -> tuple[str, ...]:
+        return self._in_charge.ring(self._journal.events, self._models.chain("code"))
+
+    def _able(self) -> tuple[str, int | None]:
+        """The one in charge, or who stands in for it where settings no longer have it; and its window, if known."""
+        for name in self._ring():
+            try:
+                return name, self._models.window(name)
+            except UserError:
+                continue
+        return self.model, None
+
+    def _current(self) -> tuple[Context, Window]:
+        """The conversation up to this moment, for the window of the model in charge."""
+        name, known = self._able()
+        most = known or WINDOW_TOKENS
+        tokens = min(most, self._caps.get(name, most))
+        window = Window.of(tokens, _SPECS)
+        if self._context is None or tokens != self._tokens:
+            self._context = Context(self._attempt, window)
+            self._tokens = tokens
+        self._context.update(self._journal.events)
+        return self._context, window
+
+    async def ask(self, step: int, follow: Follow) -> ModelReplied | Failure:
+        """Ask for one step, with a request that fits. Each try that fails is an event."""
+        if step == 1:
+            await self._plan()
+        tries = 0
+        while True:
+            tries += 1
+            context = await self._fitting()
+            asking = request_of(context, _SPECS, self._tokens)
+            if tries == 1 and not self._looked:
+                self._looked = True
+                await self._pay_for_lost(asking)
+            asked = await ask_model(
+                self._models,
+                self._journal,
+                Step(self._attempt, step, self._ring(), asking, self._journal.events[-1].seq, follow),
+            )
+            too_long = isinstance(asked, Failure) and asked.code == "context_too_long"
+            if not too_long or tries >= _TOO_LONG_TRIES:
+                return asked
+            self._caps[self._able()[0]] = int(min(self._tokens, request_tokens(asking)) * _TOO_LONG_SHARE)
+
+    async def _pay_for_lost(self, asking: Request) -> None:
+        """Count what a call took in which an owner died: who crashes again and again must not spend for nothing."""
+        if call_was_lost(self._journal.events, self._attempt):
+            await self._models.count_lost(self._able()[0], Usage(request_tokens(asking), LEAST_OUTPUT_TOKENS))
+
+    async def _plan(self) -> None:
+        """Have a plan made, if somebody is named for that; once for an attempt."""
+        made = any(
+            isinstance(event.body, Advised)
+            and event.body.role == "plan"
+            and event.body.attempt == self._attempt
+            for event in self._journal.events
+        )
+        if not made and (plan := await make_plan(self._adviser, self._current()[0].messages())):
+            await self._journal.append(plan)
+
+    async def _fitting(self) -> Context:
+        """The conversation, with a summary in place of old turns if it would be too long."""
+        context, window = self._current()
+        if context.tokens <= window.summarise_at:
+            return context
+        body = await condense(context, window, self._adviser, self._computer, self._base)
+        if body is not None:
+            await self._journal.append(body)
+            context, _ = self._current()
+        return context
+
+    async def last_words(self, reason: str, seconds: float) -> str:
+        """What the model says is left, within what is kept back; empty when it says nothing."""
+        context, _ = self._current()
+        return await last_words(self._models, self._able()[0], context, _SPECS, reason, seconds)

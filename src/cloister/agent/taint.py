@@ -1,0 +1,74 @@
+"""Where the text came from that a model has read: after outsiders' words, high-impact actions need a person.
+
+Trusted are the people who speak to the run, its base commit, the template, and what commands make of these.
+Everything else is not: the text of an issue, an answer of a tool server, and, from the moment when the door lets
+anything of the run out, whatever a tool shows, because what came back may be in any file by then.
+"""
+
+import msgspec
+
+from cloister.agent.tools import TOOLS
+from cloister.core.events import (
+    AnyBody,
+    ConnectionDecided,
+    Inherited,
+    PromptReceived,
+    RunAdmitted,
+    ToolReturned,
+)
+from cloister.core.log import Journal
+from cloister.core.requests import Origin
+
+UNTRUSTED: frozenset[Origin] = frozenset({"issue", "web", "server"})
+
+
+class Provenance:
+    """What one attempt has read so far, or without a number any of them: a fold that goes on where it stopped."""
+
+    def __init__(self, attempt: int | None, journal: Journal) -> None:
+        self._attempt = attempt
+        self._journal = journal
+        self._seen = 0
+        self._connected = False
+        self._untrusted = False
+
+    @property
+    def untrusted(self) -> bool:
+        """Whether text from outside was read, or may have been."""
+        self._go_on()
+        return self._untrusted or self._connected
+
+    def origin(self, tool: str) -> Origin:
+        """Where the text comes from that `tool` returned just now."""
+        self._go_on()
+        own: Origin = TOOLS[tool].origin if tool in TOOLS else "tool"
+        return "web" if self._connected and own not in UNTRUSTED else own
+
+    def _go_on(self) -> None:
+        events = self._journal.events
+        for event in events[self._seen :]:
+            self._read(event.body)
+        self._seen = len(events)
+
+    def _read(self, body: AnyBody) -> None:
+        match body:
+            case Inherited(body=before):
+                # A forked run goes on with what the one before it has read.
+                self._read(_as_read_by(self._attempt, before))
+            case ConnectionDecided(effect="allow"):
+                self._connected = True
+            case RunAdmitted(request=request):
+                self._untrusted = self._untrusted or request.origin in UNTRUSTED
+            case PromptReceived(origin=origin):
+                self._untrusted = self._untrusted or origin in UNTRUSTED
+            case ToolReturned(attempt=attempt, origin=origin) if self._attempt in (None, attempt):
+                self._untrusted = self._untrusted or origin in UNTRUSTED
+            case _:
+                pass
+
+
+def _as_read_by(attempt: int | None, body: AnyBody) -> AnyBody:
+    """What was inherited was read by every attempt, whoever read it there."""
+    if isinstance(body, ToolReturned) and attempt is not None:
+        return msgspec.structs.replace(body, attempt=attempt)
+    return body

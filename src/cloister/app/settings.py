@@ -1,0 +1,226 @@
+"""The only reader of the environment and of the configuration file: one frozen `Settings`."""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+from urllib.parse import unquote
+
+import msgspec
+
+from cloister.core.budget import BudgetTree
+from cloister.core.errors import UserError
+from cloister.core.model_config import ModelRoutes, check_routes
+from cloister.core.requests import (
+    Budget,
+    CredentialEntry,
+    DoorBounds,
+    Patience,
+    PoolWish,
+    Quota,
+    check_budget,
+)
+
+Secret = str
+
+ORGANISATION_POLICY = Path("/etc/cloister/policy.toml")
+"""Holds for every user of this machine."""
+
+PROVIDER_KEYS = {
+    "anthropic": "ANTHROPIC_API_KEY",
+    "openai": "OPENAI_API_KEY",
+    "openai-responses": "OPENAI_API_KEY",
+    "google": "GEMINI_API_KEY",
+    "mistral": "MISTRAL_API_KEY",
+    "bedrock": "AWS_BEARER_TOKEN_BEDROCK",
+    "openrouter": "OPENROUTER_API_KEY",
+    "ollama": "OLLAMA_API_KEY",
+    "vllm": "VLLM_API_KEY",
+    "llamacpp": "LLAMA_API_KEY",
+    "lmstudio": "LM_API_TOKEN",
+    "compatible": "CLOISTER_MODEL_KEY",
+}
+
+
+_AMAZON = {
+    "AWS_DEFAULT_REGION": "region",
+    "AWS_REGION": "region",
+    "AWS_ACCESS_KEY_ID": "access_key",
+    "AWS_SECRET_ACCESS_KEY": "secret_key",
+    "AWS_SESSION_TOKEN": "session_token",
+}
+
+
+class RuleEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One `[[policy]]` table of the configuration file."""
+
+    action: str
+    effect: str
+
+
+class ProjectEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One `[[project]]` table: rules for some repositories."""
+
+    repo: str
+    """Which: `host/path` of a URL or a directory, with `*` for any characters."""
+    policy: str
+    """The policy file, from the configuration file's directory."""
+
+
+class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`config.toml` in the data directory, or the file that `CLOISTER_CONFIG` names."""
+
+    model: str | None = None
+    """Default model, `provider:name` or `script:FILE`."""
+    model_url: str | None = None
+    """Base URL of an OpenAI-compatible server, used by `compatible:NAME`."""
+    local_models: dict[str, str] = {}
+    """Name of a local model → its file, when it is not to be fetched."""
+    model_hub: str = "https://huggingface.co"
+    """Where the files of local models are fetched from."""
+    models: ModelRoutes = ModelRoutes()
+    """Which model does what; a role that no table names takes `model`."""
+    port: int = 7717
+    concurrent_runs: int = 2
+    runtime: str | None = None
+    """Path or name of the OCI runtime of the `container` tier; None takes the first of crun and runc that works."""
+    runsc: str | None = None
+    """Path or name of gVisor's runtime, for the `gvisor` tier; None is `runsc`."""
+    store: Literal["auto", "btrfs", "btrfs-loop", "reflink", "overlay"] = "auto"
+    """Where sandboxes' files are kept; `auto` takes the best that this machine can have."""
+    budget: Budget = Budget()
+    budgets: BudgetTree = BudgetTree()
+    """What the levels above a run may spend."""
+    stuck: Patience = Patience()
+    """When an attempt counts as stuck."""
+    quota: Quota = Quota()
+    ask_seconds: float = 300.0
+    """How long an `ask` waits for a person before it is denied."""
+    policy: tuple[RuleEntry, ...] = ()
+    door: DoorBounds = DoorBounds()
+    """What one sandbox may use of its door."""
+    credential: tuple[CredentialEntry, ...] = ()
+    """Secrets that the door adds to requests, one `[[credential]]` table each."""
+    policy_file: str | None = None
+    """The organisation's policy; None is `/etc/cloister/policy.toml`, where there is one."""
+    project: tuple[ProjectEntry, ...] = ()
+    pool: tuple[PoolWish, ...] = ()
+    """Sandboxes that a server keeps ready, one `[[pool]]` table per template."""
+    otlp_endpoint: str | None = None
+    """Base URL of an OpenTelemetry collector that a server sends the audit to."""
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """Everything that was read, once."""
+
+    data_dir: Path
+    config_path: Path
+    file: FileSettings
+    keys: dict[str, Secret]
+    """Provider → API key. Never leaves the host process."""
+    path: str
+    """`PATH` for the programs we start on the host."""
+    home: str
+    user: str
+    variables: dict[str, Secret] = {}
+    """Those that credentials are read from. Never leave the host process."""
+    amazon: dict[str, Secret] = {}
+    """Who asks Amazon Bedrock, and where: `region`, `access_key`, `secret_key`, `session_token`."""
+    otlp_headers: dict[str, Secret] = {}
+    """What the collector wants to see, such as a key."""
+
+    @property
+    def log_path(self) -> Path:
+        """The file of the log and the audit."""
+        return self.data_dir / "cloister.db"
+
+
+def default_data_dir(env: Mapping[str, str]) -> Path:
+    if chosen := env.get("CLOISTER_DATA_DIR"):
+        return Path(chosen).expanduser().absolute()
+    if os.geteuid() == 0:
+        return Path("/var/lib/cloister")
+    base = env.get("XDG_DATA_HOME") or str(Path(env.get("HOME", "/")) / ".local" / "share")
+    return Path(base) / "cloister"
+
+
+def _read_file(path: Path, *, required: bool) -> FileSettings:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        if required:
+            raise UserError("bad_config", f"There is no configuration file {path}.") from None
+        return FileSettings()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError("bad_config", f"{path} cannot be read: {error}.") from None
+    try:
+        found = msgspec.convert(tomllib.loads(text), FileSettings)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError("bad_config", f"{path} is not valid TOML: {error}.") from None
+    except msgspec.ValidationError as error:
+        raise UserError("bad_config", f"{path} has a wrong setting: {error}.") from None
+    if problem := _out_of_range(found):
+        raise UserError("bad_config", f"{path} has a wrong setting: {problem}")
+    return found
+
+
+def _out_of_range(found: FileSettings) -> str | None:
+    if not 0 <= found.port <= 65_535:
+        return f"port is from 0 to 65535, not {found.port}."
+    if not 1 <= found.concurrent_runs <= 64:
+        return f"concurrent_runs is from 1 to 64, not {found.concurrent_runs}."
+    if not 0 <= found.ask_seconds <= 86_400:
+        return f"ask_seconds is from 0 to 86400, not {found.ask_seconds}."
+    return check_budget(found.budget) or check_routes(found.models, PROVIDER_KEYS, ("local", "script"))
+
+
+def read_settings(env: Mapping[str, str] | None = None, data_dir: Path | None = None) -> Settings:
+    """Read the environment and the file. Raises `UserError` (`bad_config`)."""
+    env = os.environ if env is None else env
+    data = (data_dir or default_data_dir(env)).expanduser().absolute()
+    named = env.get("CLOISTER_CONFIG")
+    config = Path(named).expanduser() if named else data / "config.toml"
+    settings = _read_file(config, required=named is not None)
+    url = env.get("CLOISTER_MODEL_URL") or settings.model_url
+    model = env.get("CLOISTER_MODEL") or settings.model
+    # A key that was read from a file often ends with the line.
+    keys = {name: key for name, var in PROVIDER_KEYS.items() if (key := env.get(var, "").strip())}
+    if url is None and (other := env.get("OPENAI_BASE_URL")):
+        # The variables of OpenAI's own client, which people point at servers of their own.
+        url = other
+        keys.setdefault("compatible", keys.get("openai", ""))
+    collector = env.get("OTEL_EXPORTER_OTLP_ENDPOINT") or settings.otlp_endpoint
+    return Settings(
+        data_dir=data,
+        config_path=config,
+        file=msgspec.structs.replace(settings, model=model, model_url=url, otlp_endpoint=collector),
+        keys=keys,
+        path=env.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
+        home=env.get("HOME", "/root"),
+        user=env.get("SUDO_USER") or env.get("USER") or "root",
+        variables=_variables(settings, env),
+        amazon={name: value for var, name in _AMAZON.items() if (value := env.get(var, "").strip())},
+        otlp_headers=_headers(env.get("OTEL_EXPORTER_OTLP_HEADERS", "")),
+    )
+
+
+def _variables(settings: FileSettings, env: Mapping[str, str]) -> dict[str, Secret]:
+    named = (one.source.partition(":") for one in settings.credential)
+    return {name: env[name] for kind, _, name in named if kind == "env" and name in env}
+
+
+def _headers(text: str) -> dict[str, Secret]:
+    """`name=value,name=value`, values percent-encoded, as OpenTelemetry's variables are written."""
+    pairs = [part.partition("=") for part in text.split(",") if "=" in part]
+    return {name.strip(): unquote(value.strip()) for name, _, value in pairs if name.strip()}
+
+
+def environment() -> Mapping[str, str]:
+    """The environment, for the few who must look before there are settings."""
+    return os.environ
+
+
+def debug_wanted(env: Mapping[str, str] | None = None) -> bool:
+    """Whether a person asked for tracebacks with `CLOISTER_DEBUG=1`."""
+    return (os.environ if env is None else env).get("CLOISTER_DEBUG", "") not in ("", "0")

@@ -1,0 +1,1 @@
+"""How commands reach a run: over HTTP, in this process, or in the log."""

@@ -1,0 +1,28 @@
+"""`cloister doctor`: whether a run could start on this machine, and what to do if not."""
+
+import typer
+
+from cloister.cli.options import AsJson, settings_of
+
+
+def doctor(ctx: typer.Context, as_json: AsJson = False) -> None:
+    """Check this machine; exit 0 when a run could start, 3 otherwise."""
+    import anyio
+
+    from cloister.cli.checkup import checkup
+
+    findings = anyio.run(checkup, settings_of(ctx))
+    ready = all(finding.ok or not finding.needed for finding in findings)
+    if as_json:
+        from cloister.cli.screen.shows import put_json
+
+        put_json({"ready": ready, "findings": findings})
+    else:
+        for finding in findings:
+            mark = "ok" if finding.ok else "MISSING" if finding.needed else "note"
+            print(f"{mark:<8} {finding.name:<10} {finding.found}")
+            if finding.fix and not finding.ok:
+                print(f"{'':<19} fix: {finding.fix}")
+        print("A run can start." if ready else "A run cannot start yet: see MISSING above.")
+    if not ready:
+        raise typer.Exit(3)

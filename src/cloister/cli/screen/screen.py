@@ -1,0 +1,162 @@
+"""Pieces on a terminal or in a pipe. No alternate screen; in a pipe no colours and no cursor moves."""
+
+import re
+import sys
+import time
+from collections.abc import Iterable
+from typing import TextIO, assert_never
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from cloister.runs.words.lines import IDLE, Fragment, Line, Piece, Status, Style, bar, seconds
+
+# Streamed text broken at words instead of in the middle of them, as it arrives.
+
+
+_PARTS = re.compile(r"\n|[^\S\n]+|\S+")
+
+
+class Flow:
+    """Knows the column; holds back the last word until it is whole."""
+
+    def __init__(self, width: int) -> None:
+        self.width = max(20, width)
+        self._column = 0
+        self._gap = ""
+        self._word = ""
+
+    def feed(self, text: str) -> str:
+        """What can be written now."""
+        out: list[str] = []
+        for part in _PARTS.findall(text):
+            if part == "\n":
+                out.append(self.flush() + "\n")
+                self._column, self._gap = 0, ""
+            elif part.isspace():
+                out.append(self.flush())
+                self._gap += part
+            else:
+                self._word += part
+        return "".join(out)
+
+    def flush(self) -> str:
+        """The word that was held back, with the gap or the line break before it."""
+        word, self._word = self._word, ""
+        if not word:
+            return ""
+        size = cell_len(self._gap) + cell_len(word)
+        gap, self._gap = self._gap, ""
+        if self._column and gap and self._column + size > self.width:
+            self._column = cell_len(word)
+            return "\n" + word
+        self._column += size
+        return gap + word
+
+    @property
+    def mid_line(self) -> bool:
+        return self._column > 0 or bool(self._word)
+
+    def restart(self) -> None:
+        """The cursor is at the beginning of a fresh line."""
+        self._column, self._gap, self._word = 0, "", ""
+
+
+_STYLES: dict[Style, str] = {
+    "plain": "",
+    "head": "bold",
+    "dim": "dim",
+    "good": "green",
+    "bad": "red",
+    "warn": "yellow",
+    "said": "",
+}
+_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_BAR_WIDTH = 30
+_CLEAR = "\r\x1b[2K"
+
+
+class Screen:
+    """Writes pieces in order; on a terminal the last status stays below them and moves."""
+
+    def __init__(self, file: TextIO | None = None) -> None:
+        self._file = file or sys.stdout
+        self._console = Console(
+            file=self._file, highlight=False, markup=False, emoji=False, soft_wrap=True, legacy_windows=False
+        )
+        self._moves = self._console.is_terminal and not self._console.is_dumb_terminal
+        self._status = IDLE
+        self._since = time.monotonic()
+        self._drawn = False
+        self._flow = Flow(self._console.width if self._moves else 1_000_000)
+
+    @property
+    def width(self) -> int:
+        return self._console.width if self._console.is_terminal else 120
+
+    def put(self, pieces: Iterable[Piece]) -> None:
+        for piece in pieces:
+            match piece:
+                case Line():
+                    self._line(piece)
+                case Fragment():
+                    self._fragment(piece)
+                case Status():
+                    if piece != self._status:
+                        self._status = piece
+                        self._since = time.monotonic()
+                case _:
+                    assert_never(piece)
+        self.tick()
+        self._file.flush()
+
+    def tick(self) -> None:
+        """Draw the status again: its spinner and its seconds move."""
+        if not self._moves or self._flow.mid_line:
+            return
+        self._clear()
+        self._flow.width = self._console.width
+        if self._status.text:
+            text = Text(self._status_text(), style="dim", no_wrap=True)
+            text.truncate(max(10, self._console.width - 1), overflow="ellipsis")
+            self._console.print(text, end="")
+            self._drawn = True
+        self._file.flush()
+
+    def close(self) -> None:
+        """Leave the cursor on a fresh line with no status."""
+        self._status = IDLE
+        self._clear()
+        self._end_line()
+        self._file.flush()
+
+    def _line(self, line: Line) -> None:
+        self._clear()
+        self._end_line()
+        text = line.text
+        if line.style == "said" and self._moves:
+            text = self._flow.feed(text) + self._flow.flush()
+            self._flow.restart()
+        self._console.print(Text(text, style=_STYLES[line.style]))
+
+    def _fragment(self, fragment: Fragment) -> None:
+        self._clear()
+        self._console.print(Text(self._flow.feed(fragment.text), style=_STYLES[fragment.style]), end="")
+
+    def _end_line(self) -> None:
+        if self._flow.mid_line:
+            self._file.write(self._flow.flush() + "\n")
+        self._flow.restart()
+
+    def _clear(self) -> None:
+        if self._drawn:
+            self._file.write(_CLEAR)
+            self._drawn = False
+
+    def _status_text(self) -> str:
+        elapsed = time.monotonic() - self._since
+        if self._status.fraction is not None:
+            return f"{bar(self._status.fraction, _BAR_WIDTH)}  {self._status.text}"
+        frame = _SPINNER[int(elapsed * 10) % len(_SPINNER)]
+        return f"{frame} {self._status.text}  {seconds(elapsed)}"

@@ -1,0 +1,1 @@
+"""HTTP through the proxy."""

@@ -1,0 +1,191 @@
+"""The HTTP requests of one connection, one after the other: each is read, judged, and carried alone."""
+
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+
+import anyio
+from anyio import DelimiterNotFound, EndOfStream, IncompleteRead
+from anyio.abc import ByteStream
+from anyio.streams.tls import TLSStream
+
+from cloister.core import limits
+from cloister.core.ids import SandboxId
+from cloister.core.text import one_line
+from cloister.egress.git_push import Repository
+from cloister.egress.http.exchange import Exchange
+from cloister.egress.http.head import BadHead, Head, parse_head
+from cloister.egress.inject import Dressed, Keeper
+from cloister.egress.quota import BROKEN, Refused, Spent
+from cloister.egress.rules import Gate, Guest, Opened, Visit
+from cloister.egress.streams import Inlet, Pace
+from cloister.policy.api import Decision
+
+TLS_PORT = 443
+"""On which nothing but TLS is spoken."""
+
+Handler = Callable[[SandboxId, Head, Inlet], Awaitable[None]]
+"""Serves one request on the connection it came on and closes nothing; the body is still to be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a door does beyond letting through."""
+
+    keeper: Keeper = field(default_factory=Keeper)
+    repository: Repository | None = None
+    """The run's own, with rules of its own for git."""
+    inside: Mapping[str, Handler] = field(default_factory=dict[str, Handler])
+    """Hosts that are no hosts but served in this process, by plain HTTP."""
+
+
+class Conversation:
+    """One client. With an `origin` it believes to speak TLS to that host and port; without, it speaks to a proxy."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        offer: Offer,
+        guest: Guest,
+        client: Inlet,
+        origin: tuple[str, int] | None = None,
+    ) -> None:
+        self._gate = gate
+        self._offer = offer
+        self._guest = guest
+        self._account = guest.account
+        self._client = client
+        self._origin = origin
+        self._bounds = gate.bounds
+        self._ends = anyio.current_time() + self._bounds.connection_seconds
+        self._opened: Opened | None = None
+        self._stream: Inlet | None = None
+        self._stack = AsyncExitStack()
+
+    async def run(self, head: Head | None = None) -> None:
+        """To its end; `head` is that of the first request, when it was read already. Raises `Refused`."""
+        async with self._stack:
+            head = head or await self._next(self._bounds.head_seconds)
+            while head is not None:
+                if not await self._serve(head):
+                    return
+                head = await self._next(self._bounds.idle_seconds)
+
+    async def _next(self, seconds: float) -> Head | None:
+        try:
+            with anyio.move_on_after(min(seconds, self._ends - anyio.current_time())):
+                head = await read_head(self._client, self._origin)
+                await self._account.request()
+                if head.tunnel:
+                    raise Refused(400, "CONNECT comes first on a connection.")
+                return head
+        except EndOfStream:
+            pass
+        return None
+
+    async def _serve(self, head: Head) -> bool:
+        """One request; whether another may follow."""
+        handler = self._offer.inside.get(head.host)
+        if handler is not None and self._origin is None:
+            await handler(self._guest.sandbox, head, self._client)
+            return False
+        visit, decision = await self._judge(head)
+        if self._origin is None and head.port == TLS_PORT and not self._gate.raw(visit):
+            raise Refused(400, f"Port {TLS_PORT} carries TLS: ask for https://{head.host}/ by CONNECT.")
+        dressed = await self._dress(visit, head)
+        body = None
+        if self._offer.repository and self._origin:
+            body = await self._offer.repository.admit(self._gate, visit, head, self._client)
+        await self._note(visit, head, decision, dressed)
+        for attempt in range(2):
+            opened, stream, fresh = await self._server(visit, decision)
+            pace = Pace(self._bounds.idle_seconds, self._ends)
+            exchange = Exchange(self._client, stream, opened.traffic, pace, dressed.redactor)
+            try:
+                kept = await exchange.run(head, head.forward_with(dressed.headers), body)
+            except (Refused, *BROKEN, Spent):
+                # A server may close a connection just when it is used again: nobody's fault, once.
+                if fresh or attempt or exchange.began or head.body:
+                    raise
+                await self._drop()
+                continue
+            if exchange.status == 401:
+                self._offer.keeper.doubt(dressed.names)
+            if not kept.server:
+                await self._drop()
+            return kept.client
+        raise Refused(502, f"{visit.host} does not answer.")
+
+    async def _judge(self, head: Head) -> tuple[Visit, Decision]:
+        gate, opened = self._gate, self._opened
+        if opened is not None and (opened.visit.host, opened.visit.port) == (head.host, head.port):
+            visit = opened.visit
+            decision = gate.of_request(visit, head)
+            if decision.effect != "allow":
+                await self._deny(visit, head, decision.rule)
+            return visit, decision
+        await self._drop()
+        visit = Visit(self._guest, head.host, head.port, gate.record)
+        if self._origin is None:
+            return visit, await gate.request(visit, head)
+        decision = gate.of_request(visit, head)
+        if decision.effect != "allow":
+            await self._deny(visit, head, decision.rule)
+        return visit, decision
+
+    async def _deny(self, visit: Visit, head: Head, rule: str) -> None:
+        await visit.request(head, "deny", rule)
+        where = f"{visit.host}:{visit.port}"
+        path = one_line(head.path, 100)
+        raise Refused(403, f"{head.method} {path} of {where} is denied: {one_line(rule, 300)}.")
+
+    async def _dress(self, visit: Visit, head: Head) -> Dressed:
+        if self._origin is None:
+            return Dressed(head.headers)
+        return await self._offer.keeper.dress(self._gate, visit, head)
+
+    async def _note(self, visit: Visit, head: Head, decision: Decision, dressed: Dressed) -> None:
+        """Put the request on record where the door could read it or a rule about requests allowed it."""
+        visit.credentials.update(dict.fromkeys(dressed.names))
+        telling = self._origin is not None or decision.rule.startswith("allow request:")
+        if telling:
+            await visit.request(head, "allow", decision.rule, ",".join(dressed.names) or None)
+
+    async def _server(self, visit: Visit, decision: Decision) -> tuple[Opened, Inlet, bool]:
+        if self._opened is not None and self._stream is not None and self._opened.visit is visit:
+            return self._opened, self._stream, False
+        server = await self._gate.open(visit, decision)
+        opened = await self._stack.enter_async_context(Opened(visit, server, self._account))
+        secure = server if self._origin is None else await self._secure(visit, server)
+        self._opened, self._stream = opened, Inlet(secure)
+        return opened, self._stream, True
+
+    async def _secure(self, visit: Visit, server: ByteStream) -> ByteStream:
+        try:
+            with anyio.fail_after(self._bounds.dial_seconds):
+                return await TLSStream.wrap(
+                    server, hostname=visit.host, ssl_context=self._gate.trust, standard_compatible=False
+                )
+        except ssl.SSLCertVerificationError as error:
+            why = one_line(error.verify_message, 120)
+            raise Refused(502, f"The certificate of {visit.host} is not trusted: {why}.") from None
+        except (ssl.SSLError, EndOfStream, *BROKEN):
+            raise Refused(502, f"{visit.host} does not speak TLS on port {visit.port}.") from None
+
+    async def _drop(self) -> None:
+        self._opened = self._stream = None
+        await self._stack.aclose()
+
+
+async def read_head(client: Inlet, origin: tuple[str, int] | None = None) -> Head:
+    """The next head. Raises `Refused`, and `EndOfStream` when nothing more comes."""
+    try:
+        data = await client.receive_until(b"\r\n\r\n", limits.DOOR_HEAD_BYTES)
+        return parse_head(data + b"\r\n\r\n", origin)
+    except DelimiterNotFound:
+        raise Refused(431, f"A request head has at most {limits.DOOR_HEAD_BYTES:,} bytes.") from None
+    except IncompleteRead:
+        raise EndOfStream from None
+    except BadHead as error:
+        raise Refused(error.status, error.message) from None

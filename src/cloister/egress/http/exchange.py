@@ -1,0 +1,199 @@
+"""One HTTP request and its answer, carried between two streams that may both be used again afterwards."""
+
+import zlib
+from collections.abc import AsyncIterator, Iterator
+from typing import NamedTuple, Protocol
+
+import anyio
+import msgspec
+from anyio import DelimiterNotFound, EndOfStream, IncompleteRead
+
+from cloister.egress.http.body import BadBody, chunk, pieces
+from cloister.egress.http.head import BadReply, Framing, Head, Reply, parse_reply, reply_head
+from cloister.egress.inject import Redactor
+from cloister.egress.quota import BROKEN, Refused, Spent
+from cloister.egress.streams import Inlet, Pace, Traffic
+
+_HEAD_BYTES = 65_536
+_INTERIM = 16
+_INFLATED_BYTES = 262_144
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Inflater(Protocol):
+    """Undoes a compression, piece by piece."""
+
+    @property
+    def unconsumed_tail(self) -> bytes: ...
+
+    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
+
+
+class Kept(NamedTuple):
+    """Which of the two connections may be used again."""
+
+    client: bool
+    server: bool
+
+
+class Exchange:
+    """Carries one request."""
+
+    def __init__(
+        self,
+        client: Inlet,
+        server: Inlet,
+        traffic: Traffic,
+        pace: Pace,
+        redactor: Redactor | None = None,
+    ) -> None:
+        self._client = client
+        self._server = server
+        self._traffic = traffic
+        self._pace = pace
+        self._redactor = redactor
+        self._failed: Exception | None = None
+        self.began = False
+        """Whether anything of the answer has come."""
+        self.status = 0
+
+    async def run(self, head: Head, forward: bytes, body: AsyncIterator[bytes] | None = None) -> Kept:
+        """Raises `Refused` while the client can still be told, and how a peer that is gone shows."""
+        kept: Kept | None = None
+        with self._pace.scope:
+            if not head.body:
+                await self._send_up(forward)
+                kept = await self._down(head)
+            else:
+                kept = await self._both(head, forward, body)
+        if kept is None:
+            if not self.began:
+                raise Refused(502, "The server did not answer in time.")
+            return Kept(client=False, server=False)
+        return kept
+
+    async def _both(self, head: Head, forward: bytes, body: AsyncIterator[bytes] | None) -> Kept:
+        sent = False
+        kept: Kept | None = None
+        failure: Exception | None = None
+        async with anyio.create_task_group() as tasks:
+
+            async def up() -> None:
+                nonlocal sent, failure
+                try:
+                    await self._send_up(forward)
+                    await self._body_up(head, body)
+                    sent = True
+                except (BadBody, EndOfStream) as error:
+                    failure = Refused(400, str(error)) if isinstance(error, BadBody) else error
+                    tasks.cancel_scope.cancel()
+                except (Spent, *BROKEN) as error:
+                    failure = error
+                    # A server that refuses a body often says why before it hangs up: leave it a moment to.
+                    self._pace.scope.deadline = min(self._pace.scope.deadline, anyio.current_time() + 1)
+
+            tasks.start_soon(up)
+            try:
+                kept = await self._down(head)
+            except (Refused, Spent, *BROKEN) as error:
+                failure = failure or error
+            tasks.cancel_scope.cancel()
+        if kept is None:
+            raise failure or Refused(502, "The server did not answer.")
+        return kept if sent else Kept(client=False, server=False)
+
+    async def _send_up(self, data: bytes) -> None:
+        await self._server.send(data)
+        self._traffic.sent(len(data))
+        self._pace.moved()
+
+    async def _body_up(self, head: Head, body: AsyncIterator[bytes] | None) -> None:
+        if head.waits and body is None:
+            await self._client.send(CONTINUE)
+        async for piece in body or pieces(self._client, head.body, strict=True):
+            await self._send_up(chunk(piece) if head.body == "chunked" else piece)
+        if head.body == "chunked":
+            await self._send_up(chunk(b""))
+
+    async def _down(self, head: Head) -> Kept:
+        try:
+            reply = await self._reply(head)
+        except BadReply as error:
+            raise Refused(502, str(error)) from None
+        self.status = reply.status
+        inflater, headers = self._decoding(reply)
+        framing: Framing = reply.body
+        if inflater is not None and framing:
+            framing = "chunked"
+        if framing == "chunked" and head.old:
+            framing = "close"
+        keep = head.keep and framing != "close"
+        if self._redactor:
+            hide = self._redactor.whole
+            headers = tuple((hide(key), hide(value)) for key, value in headers)
+            reply = msgspec.structs.replace(reply, reason=hide(reply.reason))
+        await self._client.send(reply_head(reply, headers, framing, keep=keep))
+        try:
+            await self._body_down(reply, framing, inflater)
+        except BadBody:
+            return Kept(client=False, server=False)
+        return Kept(client=keep, server=reply.keep)
+
+    async def _reply(self, head: Head) -> Reply:
+        for _ in range(_INTERIM):
+            try:
+                data = await self._server.receive_until(b"\r\n\r\n", _HEAD_BYTES)
+            except DelimiterNotFound:
+                raise BadReply("The server's answer has a head that is too long.") from None
+            except IncompleteRead:
+                raise BadReply("The server hung up without an answer.") from None
+            self.began = True
+            self._traffic.received(len(data) + 4)
+            self._pace.moved()
+            reply = parse_reply(data + b"\r\n\r\n", head.method)
+            if reply.status == 101:
+                raise BadReply("The server wants to speak something else than HTTP.")
+            if reply.status >= 200:
+                return reply
+        raise BadReply("The server does not come to its answer.")
+
+    def _decoding(self, reply: Reply) -> tuple[Inflater | None, tuple[tuple[bytes, bytes], ...]]:
+        """What undoes a compression that would hide a secret, and the headers without it."""
+        if self._redactor is None or not reply.body:
+            return None, reply.headers
+        if reply.status == 206:
+            raise Refused(502, "The server's answer is a piece of something, and nobody asked for a piece.")
+        if reply.coding == "identity":
+            return None, reply.headers
+        if reply.coding is None:
+            raise Refused(502, "The server's answer is compressed in a way that cannot be looked into.")
+        plain = tuple(h for h in reply.headers if h[0].lower() not in (b"content-encoding", b"etag"))
+        return zlib.decompressobj(47 if reply.coding == "gzip" else 15), plain
+
+    async def _body_down(self, reply: Reply, framing: Framing, inflater: Inflater | None) -> None:
+        async for raw in pieces(self._server, reply.body, strict=False):
+            self._traffic.received(len(raw))
+            self._pace.moved()
+            for piece in self._inflated(raw, inflater):
+                data = self._redactor.feed(piece) if self._redactor else piece
+                await self._send_down(data, framing)
+        if self._redactor:
+            await self._send_down(self._redactor.end(), framing)
+        if framing == "chunked":
+            await self._client.send(chunk(b""))
+
+    async def _send_down(self, data: bytes, framing: Framing) -> None:
+        if data:
+            await self._client.send(chunk(data) if framing == "chunked" else data)
+            self._pace.moved()
+
+    def _inflated(self, raw: bytes, inflater: Inflater | None) -> Iterator[bytes]:
+        if inflater is None:
+            yield raw
+            return
+        try:
+            yield inflater.decompress(raw, _INFLATED_BYTES)
+            while inflater.unconsumed_tail:
+                yield inflater.decompress(inflater.unconsumed_tail, _INFLATED_BYTES)
+        except zlib.error:
+            raise BadBody("The server's answer is not compressed as it says.") from None

@@ -1,0 +1,315 @@
+"""The head of a request to the door, read strictly and once: what is in doubt is refused, never repaired."""
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+_REQUEST = re.compile(rb"([A-Z]{1,20}) ([\x21-\x7e]{1,8192}) (HTTP/1\.[01])")
+_HEADER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,256}):[ \t]*([\t\x20-\x7e\x80-\xff]*)")
+_AUTHORITY = re.compile(rb"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,255})(?::([0-9]{1,5}))?")
+_TARGET = re.compile(rb"http://([^/?#]*)([/?].*)?", re.IGNORECASE)
+_LENGTH = re.compile(rb"[0-9]{1,15}")
+_HEADERS = 100
+_HOP_BY_HOP = frozenset(
+    {b"connection", b"keep-alive", b"te", b"trailer", b"upgrade", b"host", b"expect", b"http2-settings"}
+)
+_FRAMING = frozenset({b"host", b"content-length", b"transfer-encoding"})
+
+Headers = Sequence[tuple[bytes, bytes]]
+Framing = int | Literal["chunked", "close"]
+"""How long a body is: a number of bytes, in chunks, or until the connection ends."""
+
+
+class BadHead(Exception):
+    """The head is refused; the message says why in one sentence."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+
+
+class Head(msgspec.Struct, frozen=True):
+    """One request to the door."""
+
+    host: str
+    """In lower case, without a final dot; not yet known to be a name at all."""
+    port: int
+    tunnel: bool
+    """CONNECT, against one HTTP request."""
+    method: str = ""
+    target: bytes = b""
+    """Path and query as they were written, for an HTTP request."""
+    path: str = ""
+    """The path as people are shown it: decoded, without the query."""
+    named: bytes = b""
+    """The value of the Host header that goes on."""
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    """What is meant for the server, without Host."""
+    body: Framing = 0
+    keep: bool = False
+    """Whether the client may send another request afterwards."""
+    waits: bool = False
+    """Whether the client wants to be told to go on before it sends the body."""
+    old: bool = False
+    """HTTP/1.0: its client does not know chunks."""
+
+    @property
+    def forward(self) -> bytes:
+        """The head to send on."""
+        return b"" if self.tunnel else self.forward_with(self.headers)
+
+    def forward_with(self, headers: Headers) -> bytes:
+        """The head to send on, with these headers instead."""
+        first = b"%s %s HTTP/1.1" % (self.method.encode("ascii"), self.target)
+        lines = [first, b"Host: " + self.named, *(b"%s: %s" % header for header in headers)]
+        return b"\r\n".join([*lines, b"", b""])
+
+
+def parse_head(data: bytes, origin: tuple[str, int] | None = None) -> Head:
+    """Read everything up to and including the empty line. Raises `BadHead` and nothing else.
+
+    Within terminated TLS `origin` is the host and port that the connection is for; elsewhere the request names them.
+    """
+    if not data.endswith(b"\r\n\r\n"):
+        raise BadHead("The request head does not end with an empty line.")
+    first, *rest = data[:-4].split(b"\r\n")
+    line = _REQUEST.fullmatch(first)
+    if line is None:
+        raise BadHead("The request line is malformed.")
+    if len(rest) > _HEADERS:
+        raise BadHead(f"A request has at most {_HEADERS} headers.", 431)
+    headers = [_header(text) for text in rest]
+    method, target, version = line[1], line[2], line[3]
+    if method == b"CONNECT":
+        if origin is not None:
+            raise BadHead("There is no tunnel within a tunnel.")
+        return _tunnel(target, headers)
+    if origin is not None:
+        host, port, path = *origin, _own_path(target)
+        default = 443
+    else:
+        host, port, path = _absolute(target)
+        default = 80
+    _check_host(headers, (host, port), default, must=version == b"HTTP/1.1")
+    name = host.encode("ascii") + (b"" if port == default else b":%d" % port)
+    old = version == b"HTTP/1.0"
+    return Head(
+        host,
+        port,
+        tunnel=False,
+        method=method.decode("ascii"),
+        target=path,
+        path=shown_path(path),
+        named=name,
+        headers=tuple(_forwarded(headers)),
+        body=_framing(headers),
+        keep=_keeps(headers, old=old),
+        waits=b"100-continue" in [value.lower() for value in values(headers, b"expect")] and not old,
+        old=old,
+    )
+
+
+def shown_path(target: bytes) -> str:
+    """The path of a request as people are shown it: decoded, without the query."""
+    return unquote_to_bytes(target.partition(b"?")[0]).decode("utf-8", errors="replace")
+
+
+def values(headers: Headers, name: bytes) -> list[bytes]:
+    """All values of a header, by its name in lower case."""
+    return [value for key, value in headers if key.lower() == name]
+
+
+def _header(text: bytes) -> tuple[bytes, bytes]:
+    found = _HEADER.fullmatch(text)
+    if found is None:
+        raise BadHead("A header is malformed.")
+    return found[1], found[2].strip(b" \t")
+
+
+def _tunnel(target: bytes, headers: Headers) -> Head:
+    host, port = _authority(target)
+    if port is None:
+        raise BadHead("CONNECT needs HOST:PORT.")
+    for value in values(headers, b"host"):
+        if _authority(value) not in ((host, port), (host, None)):
+            raise BadHead("The Host header names another host than the request.")
+    if values(headers, b"transfer-encoding") or any(v != b"0" for v in values(headers, b"content-length")):
+        raise BadHead("CONNECT has no body.")
+    return Head(host, port, tunnel=True)
+
+
+def _absolute(target: bytes) -> tuple[str, int, bytes]:
+    url = _TARGET.fullmatch(target)
+    if url is None or b"#" in target or b"\\" in target:
+        raise BadHead("This is a proxy: ask it for http://HOST/… or to CONNECT HOST:PORT.")
+    host, port = _authority(url[1])
+    path = url[2] or b"/"
+    return host, 80 if port is None else port, path if path.startswith(b"/") else b"/" + path
+
+
+def _own_path(target: bytes) -> bytes:
+    if not target.startswith(b"/") or b"#" in target or b"\\" in target:
+        raise BadHead("A request to a server begins its target with a slash.")
+    return target
+
+
+def _check_host(headers: Headers, authority: tuple[str, int], default: int, *, must: bool) -> None:
+    hosts = values(headers, b"host")
+    if len(hosts) > 1 or (not hosts and must):
+        raise BadHead("A request has exactly one Host header.")
+    for value in hosts:
+        host, port = _authority(value)
+        if (host, default if port is None else port) != authority:
+            raise BadHead("The Host header names another host than the request.")
+
+
+def _authority(text: bytes) -> tuple[str, int | None]:
+    """Host and port. User names, escapes and anything else that is not a host and a port are refused."""
+    found = _AUTHORITY.fullmatch(text)
+    if found is None:
+        raise BadHead("The request does not name a host in plain ASCII, with or without a port.")
+    port = None if found[2] is None else int(found[2])
+    if port is not None and not 1 <= port <= 65_535:
+        raise BadHead("A port is a number from 1 to 65535.")
+    host = found[1].decode("ascii").lower().removesuffix(".")
+    if not host:
+        raise BadHead("The request names no host.")
+    return host, port
+
+
+def _framing(headers: Headers) -> Framing:
+    codings = values(headers, b"transfer-encoding")
+    lengths = values(headers, b"content-length")
+    if codings and lengths:
+        raise BadHead("A body has a Content-Length or comes in chunks, not both.")
+    if codings:
+        if len(codings) > 1 or codings[0].lower() != b"chunked":
+            raise BadHead("A body has no other transfer encoding than chunked.")
+        return "chunked"
+    if len(lengths) > 1 or not all(_LENGTH.fullmatch(length) for length in lengths):
+        raise BadHead("The Content-Length is not one number.")
+    return int(lengths[0]) if lengths else 0
+
+
+def _listed(headers: Headers) -> set[bytes]:
+    return {name.strip().lower() for value in values(headers, b"connection") for name in value.split(b",")}
+
+
+def _keeps(headers: Headers, *, old: bool) -> bool:
+    wishes = _listed(headers) | {value.lower() for value in values(headers, b"proxy-connection")}
+    return b"close" not in wishes and (not old or b"keep-alive" in wishes)
+
+
+def _forwarded(headers: Headers) -> Headers:
+    """The headers that are meant for the server and not for a proxy."""
+    listed = _listed(headers)
+    if listed & _FRAMING:
+        raise BadHead("The Connection header lists a header that must not be dropped.")
+    dropped = _HOP_BY_HOP | listed
+    return [
+        (key, value)
+        for key, value in headers
+        if key.lower() not in dropped and not key.lower().startswith(b"proxy-")
+    ]
+
+
+# The head of a server's answer: how long its body is, and what of it the client inside is told.
+
+
+_STATUS = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
+_REPLY_HEADER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,256})[ \t]*:[ \t]*([^\r\n\0]*)")
+_REPLY_LENGTH = re.compile(rb"[0-9]{1,18}")
+_REPLY_HEADERS = 200
+_REPLY_HOP_BY_HOP = frozenset(
+    {b"connection", b"keep-alive", b"te", b"trailer", b"upgrade", b"transfer-encoding", b"content-length"}
+)
+
+Coding = Literal["identity", "gzip", "deflate"]
+
+
+class BadReply(Exception):
+    """The answer cannot be passed on; the message says why in one sentence."""
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """One answer of a server."""
+
+    status: int
+    reason: bytes
+    headers: tuple[tuple[bytes, bytes], ...]
+    """Without those about the connection and the length of the body."""
+    body: Framing
+    keep: bool
+    """Whether the server takes another request on this connection."""
+    length: int | None = None
+    """What the server said of the length, also where there is no body, as after HEAD."""
+
+    @property
+    def coding(self) -> Coding | None:
+        """How the body is compressed; None for a way that is not known here."""
+        found = b",".join(values(self.headers, b"content-encoding")).strip().lower()
+        match found:
+            case b"" | b"identity":
+                return "identity"
+            case b"gzip" | b"x-gzip":
+                return "gzip"
+            case b"deflate":
+                return "deflate"
+            case _:
+                return None
+
+
+def parse_reply(data: bytes, method: str) -> Reply:
+    """Read a head with its empty line; `method` is that of the request. Raises `BadReply` and nothing else."""
+    first, *rest = data.removesuffix(b"\r\n\r\n").split(b"\r\n")
+    line = _STATUS.fullmatch(first)
+    if line is None or len(rest) > _REPLY_HEADERS:
+        raise BadReply("The server's answer is not HTTP/1.")
+    headers: list[tuple[bytes, bytes]] = []
+    for text in rest:
+        found = _REPLY_HEADER.fullmatch(text)
+        if found is None:
+            raise BadReply("The server's answer has a malformed header.")
+        headers.append((found[1], found[2].strip(b" \t")))
+    status = int(line[2])
+    body, length = _reply_framing(status, method, headers)
+    listed = {v.strip().lower() for value in values(headers, b"connection") for v in value.split(b",")}
+    return Reply(
+        status,
+        line[3] or b"",
+        tuple((key, value) for key, value in headers if key.lower() not in _REPLY_HOP_BY_HOP | listed),
+        body,
+        keep=body != "close" and b"close" not in listed and (line[1] == b"1" or b"keep-alive" in listed),
+        length=length,
+    )
+
+
+def _reply_framing(status: int, method: str, headers: Headers) -> tuple[Framing, int | None]:
+    codings = [value.lower() for value in values(headers, b"transfer-encoding")]
+    lengths = set(values(headers, b"content-length"))
+    if (codings and lengths) or len(lengths) > 1 or not all(map(_REPLY_LENGTH.fullmatch, lengths)):
+        raise BadReply("The server's answer has more than one length.")
+    if codings and codings != [b"chunked"]:
+        raise BadReply("The server's answer comes in a transfer encoding other than chunked.")
+    length = int(lengths.pop()) if lengths else None
+    if method == "HEAD" or status in (204, 304) or status < 200:
+        return 0, length
+    if codings:
+        return "chunked", None
+    return ("close", None) if length is None else (length, length)
+
+
+def reply_head(reply: Reply, headers: Headers, body: Framing, *, keep: bool) -> bytes:
+    """The head that the client inside is sent."""
+    lines = [b"HTTP/1.1 %d %s" % (reply.status, reply.reason), *(b"%s: %s" % header for header in headers)]
+    if body == "chunked":
+        lines.append(b"Transfer-Encoding: chunked")
+    elif isinstance(body, int) and reply.length is not None and reply.status != 204:
+        lines.append(b"Content-Length: %d" % reply.length)
+    if reply.status >= 200:
+        lines.append(b"Connection: keep-alive" if keep else b"Connection: close")
+    return b"\r\n".join([*lines, b"", b""])

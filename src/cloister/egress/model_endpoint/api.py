@@ -1,0 +1,136 @@
+"""What the three wire formats have in common: a request read from one, and a writer that answers in it."""
+
+import base64
+import binascii
+from typing import Protocol, TypeVar, cast
+
+import msgspec
+
+from cloister.core.requests import ToolCall
+from cloister.model.api import INVALID_ARGUMENTS, Failure, Image, Reply, Request, ToolSpec
+
+JsonObject = dict[str, object]
+
+MAX_TOKENS = 32_000
+"""What one reply may have, whatever the program inside asks for."""
+
+
+class BadRequest(Exception):
+    """The request cannot be understood; the message says why in one sentence."""
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """One request of a program inside."""
+
+    request: Request
+    model: str
+    """What it believes to speak to; the run's own model answers, and the reply bears this name."""
+    stream: bool = False
+    usage: bool = True
+    """Whether a stream ends with the tokens it took, where the format leaves that open."""
+
+
+class Writer(Protocol):
+    """Writes one answer. `begin`, `text` and `end` are pieces of an event stream, `whole` is all of it at once."""
+
+    def begin(self) -> bytes: ...
+
+    def text(self, text: str) -> bytes: ...
+
+    def end(self, reply: Reply) -> bytes: ...
+
+    def failed(self, failure: Failure) -> bytes:
+        """The end of a stream that broke."""
+        ...
+
+    def whole(self, reply: Reply) -> bytes: ...
+
+
+class Wire(Protocol):
+    """One format."""
+
+    def read(self, body: object) -> Asked:
+        """Understand a decoded body. Raises `BadRequest`."""
+        ...
+
+    def writer(self, asked: Asked) -> Writer: ...
+
+    def error(self, status: int, code: str, message: str) -> bytes:
+        """A whole answer that says no."""
+        ...
+
+
+T = TypeVar("T")
+
+
+def understood(body: object, kind: type[T]) -> T:
+    """A decoded body as the record that a format has for it. Raises `BadRequest`."""
+    try:
+        return msgspec.convert(body, kind)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"{error}.") from None
+
+
+def openai_error(status: int, code: str, message: str) -> bytes:
+    """How both of OpenAI's formats say no."""
+    kind = "invalid_request_error" if status == 400 else code
+    return msgspec.json.encode({"error": {"message": message, "type": kind, "param": None, "code": code}})
+
+
+def event(data: object, name: str | None = None) -> bytes:
+    """One event of a stream."""
+    head = b"" if name is None else b"event: " + name.encode() + b"\n"
+    return head + b"data: " + msgspec.json.encode(data) + b"\n\n"
+
+
+def max_tokens(*asked: int | None) -> int:
+    """The first that was said, within what one reply may have."""
+    said = next((tokens for tokens in asked if tokens is not None), MAX_TOKENS)
+    if said < 1:
+        raise BadRequest("A reply has at least one token.")
+    return min(said, MAX_TOKENS)
+
+
+def tool(name: str | None, description: str | None, parameters: JsonObject | None) -> ToolSpec:
+    if not name:
+        raise BadRequest("A tool needs a name.")
+    return ToolSpec(name, description or "", parameters or {"type": "object", "properties": {}})
+
+
+# Parts of a conversation that every wire format has, each written a little differently: texts, pictures, arguments.
+
+
+_DATA = "data:"
+_KINDS = ("image/png", "image/jpeg", "image/gif", "image/webp")
+
+
+def arguments(text: str) -> JsonObject:
+    """The arguments of a call that the program gives back, as it had them from us."""
+    try:
+        found: object = msgspec.json.decode(text.encode() or b"{}")
+    except (msgspec.DecodeError, RecursionError):
+        return {INVALID_ARGUMENTS: text}
+    return cast("JsonObject", found) if isinstance(found, dict) else {INVALID_ARGUMENTS: text}
+
+
+def written(call: ToolCall) -> str:
+    """The arguments of a call as a JSON text."""
+    return msgspec.json.encode(call.arguments).decode()
+
+
+def picture(media_type: str, data: str) -> Image:
+    """A picture in base64. Raises `BadRequest`."""
+    if media_type not in _KINDS:
+        raise BadRequest("A picture is PNG, JPEG, GIF or WebP.")
+    try:
+        return Image(base64.b64decode(data, validate=True), media_type)
+    except (binascii.Error, ValueError):
+        raise BadRequest("A picture is not valid base64.") from None
+
+
+def picture_at(url: str) -> Image:
+    """A picture in a `data:` URL; others are not fetched. Raises `BadRequest`."""
+    head, comma, data = url.partition(",")
+    if not head.startswith(_DATA) or not head.endswith(";base64") or not comma:
+        raise BadRequest("A picture comes as a data: URL in base64; others are not fetched.")
+    return picture(head.removeprefix(_DATA).removesuffix(";base64"), data)

@@ -1,0 +1,296 @@
+"""`http://model.cloister`: one request of a program inside, asked of the run's model and answered in its own format.
+
+No key is needed: what the program sends as one is dropped with the other headers. The model that is asked pays from
+the budget of the attempt, or of the run, that the sandbox belongs to (`AskedModel`), so this is no way around either.
+"""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import anyio
+import msgspec
+
+from cloister.core import limits
+from cloister.core.ids import SandboxId
+from cloister.egress.http.body import BadBody, chunk, pieces
+from cloister.egress.http.head import Head
+from cloister.egress.model_endpoint.api import Asked, BadRequest, Wire, Writer
+from cloister.egress.model_endpoint.chat import Chat
+from cloister.egress.model_endpoint.messages import Messages
+from cloister.egress.model_endpoint.responses import Responses
+from cloister.egress.quota import BROKEN
+from cloister.egress.streams import Inlet
+from cloister.model.api import Failure, FailureCode, Model, Reply, TextDelta
+
+HOST = "model.cloister"
+
+ENV = {
+    "OPENAI_BASE_URL": f"http://{HOST}/v1",
+    "OPENAI_API_KEY": "none-needed",
+    "ANTHROPIC_BASE_URL": f"http://{HOST}",
+    "ANTHROPIC_API_KEY": "none-needed",
+}
+"""What makes programs with the usual clients find it."""
+
+AskedModel = Callable[[SandboxId], Model | None]
+"""The model that a sandbox's programs speak to; None while there is none for it."""
+
+_BODY_SECONDS = 60.0
+_SEND_SECONDS = 60.0
+"""A program that does not read its answer for so long is hung up on: the model's time is not its to hold."""
+_STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
+    b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+)
+_WIRES: dict[str, Wire] = {
+    "/v1/chat/completions": Chat(),
+    "/v1/responses": Responses(),
+    "/v1/messages": Messages(),
+}
+_REASONS = {
+    200: b"OK",
+    400: b"Bad Request",
+    402: b"Payment Required",
+    404: b"Not Found",
+    405: b"Method Not Allowed",
+    413: b"Content Too Large",
+    429: b"Too Many Requests",
+    502: b"Bad Gateway",
+    503: b"Service Unavailable",
+    529: b"Overloaded",
+}
+
+
+class _No(Exception):
+    """An answer that says no, in the words of the format."""
+
+    def __init__(self, status: int, code: str, message: str, retry_seconds: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.retry_seconds = retry_seconds
+
+
+def status_of(code: FailureCode) -> int:
+    """How a failure of the model shows inside. A spent budget is 402, which no client tries again by itself."""
+    match code:
+        case "budget":
+            return 402
+        case "rate_limit":
+            return 429
+        case "overloaded":
+            return 529
+        case "context_too_long" | "refused" | "bad_request":
+            return 400
+        case "auth" | "quota" | "network" | "bad_reply" | "off_script":
+            # The run's own affair with its provider: nothing that a program inside could mend.
+            return 502
+
+
+@dataclass(slots=True)
+class _Use:
+    """What one sandbox takes of the endpoint; the others of the same door have their own."""
+
+    calls: int = 0
+    failures: int = 0
+    bytes: int = 0
+    """Of the requests that are served now."""
+
+
+class Endpoint:
+    """The handler of one door."""
+
+    def __init__(self, model: AskedModel, send_seconds: float = _SEND_SECONDS) -> None:
+        self._model = model
+        self._send_seconds = send_seconds
+        self._uses: dict[SandboxId, _Use] = {}
+
+    async def serve(self, sandbox: SandboxId, head: Head, client: Inlet) -> None:
+        """Serve one request; the connection ends with it."""
+        client = _Hasty(client, self._send_seconds)
+        wire = _WIRES.get(head.path.rstrip("/"))
+        try:
+            if head.path.rstrip("/") == "/v1/models" and head.method == "GET":
+                await _send(client, 200, msgspec.json.encode(self._list(sandbox)))
+                return
+            if wire is None:
+                raise _No(404, "not_found", f"There is {', '.join(_WIRES)} and /v1/models here.")
+            if head.method != "POST":
+                raise _No(405, "bad_request", f"{head.path} is asked with POST.")
+            model = self._of(sandbox)
+            with self._counted(sandbox) as use:
+                await self._call(wire, head, client, model, use)
+        except BadRequest as error:
+            await _send(client, 400, (wire or Chat()).error(400, "bad_request", str(error)))
+        except _No as no:
+            data = (wire or Chat()).error(no.status, no.code, no.message)
+            await _send(client, no.status, data, no.retry_seconds)
+
+    async def _call(self, wire: Wire, head: Head, client: Inlet, model: Model, use: _Use) -> None:
+        size = 0
+
+        def more(taken: int) -> None:
+            nonlocal size
+            size += taken
+            use.bytes += taken
+            if use.bytes > limits.ENDPOINT_HELD_BYTES:
+                most = f"{limits.ENDPOINT_HELD_BYTES:,}"
+                raise _No(
+                    429, "rate_limit", f"Requests that are served at a time have at most {most} bytes.", 1.0
+                )
+
+        try:
+            asked = wire.read(await _body(head, client, more))
+            await self._answer(wire.writer(asked), asked, model, client, use)
+        finally:
+            use.bytes -= size
+
+    @contextmanager
+    def _counted(self, sandbox: SandboxId) -> Generator[_Use]:
+        """So many at a time: each may hold a large body in memory, and a call to the provider."""
+        use = self._uses.setdefault(sandbox, _Use())
+        if use.calls >= limits.ENDPOINT_CALLS:
+            raise _No(
+                429, "rate_limit", f"At most {limits.ENDPOINT_CALLS} requests at a time are served.", 1.0
+            )
+        if use.failures >= limits.ENDPOINT_FAILURES:
+            raise _No(400, "refused", f"{limits.ENDPOINT_FAILURES} calls have failed: no more are made.")
+        use.calls += 1
+        try:
+            yield use
+        finally:
+            use.calls -= 1
+
+    def _of(self, sandbox: SandboxId) -> Model:
+        model = self._model(sandbox)
+        if model is None:
+            raise _No(503, "no_model", "This sandbox belongs to no run that has a model.")
+        return model
+
+    def _list(self, sandbox: SandboxId) -> dict[str, object]:
+        name = self._of(sandbox).name
+        one = {"id": name, "object": "model", "type": "model", "display_name": name, "created": 0}
+        return {"object": "list", "data": [{**one, "owned_by": "cloister"}], "has_more": False}
+
+    async def _answer(self, writer: Writer, asked: Asked, model: Model, client: Inlet, use: _Use) -> None:
+        answer: _Streamed | _Whole = _Streamed(writer, client) if asked.stream else _Whole(writer, client)
+        last: Reply | Failure | None = None
+        async with model.stream(asked.request) as items:
+            async for item in items:
+                match item:
+                    case TextDelta():
+                        await answer.text(item.text)
+                    case Reply() | Failure():
+                        last = item
+                        break
+        # What was held for the call is given back by now: who asks again at once finds it there.
+        match last:
+            case Reply():
+                await answer.end(last)
+            case Failure():
+                # One that fails costs nothing: no budget would end a program that makes only such calls.
+                use.failures += last.code != "budget"
+                if not answer.begun:
+                    raise _No(status_of(last.code), last.code, last.message, last.retry_seconds)
+                await answer.failed(last)
+            case None:
+                pass
+
+
+class _Hasty(Inlet):
+    """A client that must take what it is sent within some time. Raises `BrokenResourceError` when it does not."""
+
+    def __init__(self, client: Inlet, seconds: float) -> None:
+        super().__init__(client)
+        self._seconds = seconds
+
+    async def send(self, item: bytes) -> None:
+        try:
+            with anyio.fail_after(self._seconds):
+                await super().send(item)
+        except TimeoutError:
+            raise anyio.BrokenResourceError from None
+
+
+class _Whole:
+    """An answer that is sent when it is complete."""
+
+    begun = False
+
+    def __init__(self, writer: Writer, client: Inlet) -> None:
+        self._writer = writer
+        self._client = client
+
+    async def text(self, text: str) -> None:
+        return None
+
+    async def end(self, reply: Reply) -> None:
+        await _send(self._client, 200, self._writer.whole(reply))
+
+    async def failed(self, failure: Failure) -> None:
+        return None
+
+
+class _Streamed:
+    """An answer that is sent as it comes."""
+
+    def __init__(self, writer: Writer, client: Inlet) -> None:
+        self._writer = writer
+        self._client = client
+        self.begun = False
+
+    async def _begin(self) -> None:
+        if not self.begun:
+            self.begun = True
+            await self._client.send(_STREAM_HEAD + chunk(self._writer.begin()))
+
+    async def text(self, text: str) -> None:
+        await self._begin()
+        await self._client.send(chunk(self._writer.text(text)))
+
+    async def end(self, reply: Reply) -> None:
+        if not self.begun and reply.text:
+            await self.text(reply.text)
+        await self._begin()
+        await self._client.send(chunk(self._writer.end(reply)) + chunk(b""))
+
+    async def failed(self, failure: Failure) -> None:
+        await self._client.send(chunk(self._writer.failed(failure)) + chunk(b""))
+
+
+async def _body(head: Head, client: Inlet, more: Callable[[int], None]) -> object:
+    """The decoded body; `more` is told of each piece of it. Raises `_No` and `BadRequest`."""
+    read = bytearray()
+    if head.waits:
+        await client.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+    try:
+        with anyio.fail_after(_BODY_SECONDS):
+            async for piece in pieces(client, head.body, strict=True):
+                more(len(piece))
+                read += piece
+                if len(read) > limits.ENDPOINT_BODY_BYTES:
+                    raise _No(
+                        413, "too_large", f"A request has at most {limits.ENDPOINT_BODY_BYTES:,} bytes."
+                    )
+        return msgspec.json.decode(bytes(read))
+    except TimeoutError:
+        raise BadRequest("The body did not come in time.") from None
+    except BadBody as error:
+        raise BadRequest(str(error)) from None
+    except (msgspec.DecodeError, RecursionError):
+        raise BadRequest("The body is not JSON.") from None
+
+
+async def _send(client: Inlet, status: int, data: bytes, retry_seconds: float | None = None) -> None:
+    lines = [
+        b"HTTP/1.1 %d %s" % (status, _REASONS[status]),
+        b"Content-Type: application/json",
+        b"Content-Length: %d" % len(data),
+        b"Connection: close",
+    ]
+    if retry_seconds is not None:
+        lines.append(b"Retry-After: %d" % max(1, round(retry_seconds)))
+    with suppress(*BROKEN):
+        await client.send(b"\r\n".join([*lines, b"", data]))

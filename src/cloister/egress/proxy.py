@@ -1,0 +1,161 @@
+"""The door: one relayed connection at a time is asked where it wants to go, judged, and carried there."""
+
+import ssl
+
+import anyio
+from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
+from anyio.abc import ByteStream
+from anyio.streams.tls import TLSStream
+
+from cloister.core.ids import SandboxId
+from cloister.core.requests import DoorBounds
+from cloister.core.text import one_line
+from cloister.egress import streams
+from cloister.egress.http.connection import TLS_PORT, Conversation, Offer, read_head
+from cloister.egress.quota import BROKEN, Account, Accounts, Refused, Spent, answer
+from cloister.egress.rules import Decide, Gate, Guest, Opened, Outside, Record, Visit
+from cloister.egress.streams import Flow, Inlet, Pace
+from cloister.egress.tls import Authority, NotTls, hides_a_name, receive_hello
+from cloister.policy.pattern import is_address
+
+_ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
+
+
+class Door:
+    """The only way out of every sandbox that has it.
+
+    Policy is asked by name before the name is resolved, so a denied name is never looked up. Every address
+    that the name resolves to is judged, and exactly a judged address is dialled. A connection is recorded
+    before it is made; if that fails, so does the connection, with the same error.
+    """
+
+    def __init__(
+        self,
+        decide: Decide,
+        record: Record,
+        *,
+        outside: Outside | None = None,
+        bounds: DoorBounds | None = None,
+        offer: Offer | None = None,
+    ) -> None:
+        self._bounds = bounds or DoorBounds()
+        self._accounts = Accounts(self._bounds)
+        self._gate = Gate(decide, record, outside or Outside(), self._bounds)
+        self._offer = offer or Offer()
+        self._authority: Authority | None = None
+
+    async def stand_ins(self) -> dict[str, str]:
+        """The variables inside that hold stand-ins for credentials."""
+        return await self._offer.keeper.env()
+
+    @property
+    def authority(self) -> Authority:
+        """Whom the programs inside must trust, where the door reads what they say to a server."""
+        self._authority = self._authority or Authority()
+        return self._authority
+
+    def connections(self, sandbox: SandboxId) -> int:
+        """How many of a sandbox are served now."""
+        return self._accounts.of(sandbox).connections
+
+    async def serve(self, sandbox: SandboxId, client: ByteStream) -> None:
+        """Serve one connection from inside to its end, and close it."""
+        async with client:
+            account = self._accounts.of(sandbox)
+            try:
+                with account.connection():
+                    await self._serve(sandbox, account, Inlet(client))
+            except Refused as refused:
+                await answer(client, refused.status, refused.sentence)
+            except (EndOfStream, Spent, BrokenResourceError, ClosedResourceError):
+                return
+
+    async def _serve(self, sandbox: SandboxId, account: Account, client: Inlet) -> None:
+        try:
+            with anyio.fail_after(self._bounds.head_seconds):
+                first = await client.peek()
+                await account.request()
+                if first == streams.VERSION:
+                    host, port = await streams.asked(client)
+                    head = None
+                elif 0x41 <= first <= 0x5A:
+                    head = await read_head(client)
+                    host, port = head.host, head.port
+                else:
+                    raise Refused(400, "This is an HTTP and SOCKS5 proxy, and this is neither.")
+        except TimeoutError:
+            raise Refused(408, "The request head did not come in time.") from None
+        except streams.BadSocks as error:
+            if error.reply is not None:
+                await streams.answer(client, error.reply)
+            raise EndOfStream from None
+        if head is not None and not head.tunnel:
+            await Conversation(self._gate, self._offer, Guest(sandbox, account), client).run(head)
+            return
+        visit = Visit(Guest(sandbox, account), host, port, self._gate.record)
+        await self._tunnel(visit, account, client, by_socks=head is None)
+
+    async def _tunnel(self, visit: Visit, account: Account, client: Inlet, *, by_socks: bool) -> None:
+        try:
+            if visit.host in self._offer.inside:
+                raise Refused(400, f"{visit.host} is asked by plain HTTP, as in http://{visit.host}/.")
+            decision = await self._gate.connection(visit)
+            if decision.inspect or self._offer.keeper.holds(visit.host, visit.port):
+                await self._established(client, by_socks=by_socks)
+                await self._read_along(visit, account, client)
+                return
+            server = await self._gate.open(visit, decision)
+        except Refused as refused:
+            if not by_socks:
+                raise
+            await streams.answer(client, streams.DENIED if refused.status == 403 else streams.UNREACHABLE)
+            raise EndOfStream from None
+        async with Opened(visit, server, account) as opened:
+            await self._established(client, by_socks=by_socks)
+            ends = anyio.current_time() + self._bounds.connection_seconds
+            judged = visit.port == TLS_PORT and not self._gate.raw(visit)
+            opening = await self._opening(visit, client) if judged else b""
+            pace = Pace(self._bounds.idle_seconds, ends)
+            await Flow(client, server, opened.traffic, pace).tunnel(opening)
+
+    async def _established(self, client: Inlet, *, by_socks: bool) -> None:
+        if by_socks:
+            await streams.answer(client, 0)
+        else:
+            await client.send(_ESTABLISHED)
+
+    async def _opening(self, visit: Visit, client: Inlet) -> bytes:
+        """The first bytes of a tunnel; on the TLS port they must ask for the host that was judged."""
+        try:
+            with anyio.fail_after(self._bounds.head_seconds):
+                opening, name = await receive_hello(client, b"")
+        except (NotTls, TimeoutError):
+            await visit.decided("deny", f"port {visit.port} carries TLS, and this is not")
+            raise EndOfStream from None
+        asked = visit.host if name is None and is_address(visit.host) else (name or "").lower()
+        if asked != visit.host:
+            await visit.decided("deny", f"the TLS name {one_line(asked, 100)!r} is not the host")
+            raise EndOfStream
+        if hides_a_name(opening):
+            await visit.decided("deny", "a second name is hidden in the TLS greeting (ECH)")
+            raise EndOfStream
+        return opening
+
+    async def _read_along(self, visit: Visit, account: Account, client: Inlet) -> None:
+        """Be the server towards the client, so that its requests can be judged one by one."""
+        client.unread(await self._opening(visit, client))
+        context = self.authority.context(visit.host)
+        try:
+            with anyio.fail_after(self._bounds.head_seconds):
+                secure = await TLSStream.wrap(
+                    client, server_side=True, ssl_context=context, standard_compatible=False
+                )
+        except (ssl.SSLError, TimeoutError, *BROKEN):
+            # Most often: the client does not trust the authority.
+            raise EndOfStream from None
+        inner = Inlet(secure)
+        try:
+            guest = Guest(visit.sandbox, account)
+            await Conversation(self._gate, self._offer, guest, inner, (visit.host, visit.port)).run()
+        except Refused as refused:
+            await answer(secure, refused.status, refused.sentence)

@@ -1,0 +1,139 @@
+"""What one sandbox has used of the door, held against what it may use."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+
+import anyio
+from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
+from anyio.abc import ByteStream
+
+from cloister.core import limits
+from cloister.core.ids import SandboxId
+from cloister.core.requests import DoorBounds
+
+# How the door says no: a status and one sentence.
+
+
+BROKEN = (BrokenResourceError, ClosedResourceError, OSError)
+"""How a peer that is gone shows."""
+
+_LINGER_SECONDS = 1.0
+_LINGER_BYTES = 262_144
+_REASONS = {
+    400: "Bad Request",
+    403: "Forbidden",
+    408: "Request Timeout",
+    411: "Length Required",
+    429: "Too Many Requests",
+    431: "Request Header Fields Too Large",
+    502: "Bad Gateway",
+    503: "Service Unavailable",
+}
+
+
+class Refused(Exception):
+    """The client is answered with a status and one sentence."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.sentence = sentence
+
+
+async def answer(client: ByteStream, status: int, sentence: str) -> None:
+    """Send a whole answer, then read what is still coming for a moment, so that the answer is not lost to a reset."""
+    body = f"{sentence}\n".encode()
+    head = (
+        f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: text/plain; charset=utf-8\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    with anyio.move_on_after(_LINGER_SECONDS), suppress(EndOfStream, *BROKEN):
+        await client.send(head.encode("ascii") + body)
+        with suppress(NotImplementedError):  # TLS has no half of a connection to end
+            await client.send_eof()
+        left = _LINGER_BYTES
+        while left > 0:
+            left -= len(await client.receive())
+
+
+_PATIENCE_SECONDS = 2.0
+"""A request over the rate waits so long before it is refused."""
+
+
+class Spent(Exception):
+    """The sandbox has moved all the bytes it may."""
+
+
+class Account:
+    """One sandbox's use."""
+
+    def __init__(self, bounds: DoorBounds, now: Callable[[], float] = anyio.current_time) -> None:
+        self._bounds = bounds
+        self._now = now
+        self._tokens = float(bounds.requests_at_once)
+        self._filled = now()
+        self.connections = 0
+        self.moved_bytes = 0
+        self.recorded = 0
+        self.decisions = 0
+
+    def moved(self, count: int) -> None:
+        """Raises `Spent` once it was too much."""
+        self.moved_bytes += count
+        if self.moved_bytes > self._bounds.bytes:
+            raise Spent
+
+    @contextmanager
+    def connection(self) -> Generator[None]:
+        """Raises `Refused` when there are too many, or too much was moved already."""
+        if self.connections >= self._bounds.connections:
+            raise Refused(503, f"A sandbox has at most {self._bounds.connections} connections at a time.")
+        if self.moved_bytes > self._bounds.bytes:
+            raise Refused(503, f"The sandbox has moved the {self._bounds.bytes:,} bytes that it may.")
+        self.connections += 1
+        try:
+            yield
+        finally:
+            self.connections -= 1
+
+    async def request(self) -> None:
+        """Count one request; waits a little when they come too fast. Raises `Refused`."""
+        now = self._now()
+        rate = self._bounds.requests_per_second
+        self._tokens = min(self._bounds.requests_at_once, self._tokens + (now - self._filled) * rate)
+        self._filled = now
+        if self._tokens <= 1 - _PATIENCE_SECONDS * rate:
+            raise Refused(429, f"A sandbox makes at most {rate:g} requests a second: make fewer.")
+        self._tokens -= 1
+        if self._tokens < 0:
+            await anyio.sleep(-self._tokens / rate)
+
+    def decision(self) -> None:
+        """Count one decision about a connection. Raises `Refused` when there were too many to record another."""
+        if self.decisions >= limits.DOOR_DECISIONS:
+            raise Refused(503, f"A sandbox has {limits.DOOR_DECISIONS:,} connections in its life.")
+        self.decisions += 1
+
+    def may_record(self) -> bool:
+        """Whether one more request is worth an event of its own."""
+        self.recorded += 1
+        return self.recorded <= limits.DOOR_REQUESTS_RECORDED
+
+
+class Accounts:
+    """Those of all sandboxes of one door; who has no connection and was not seen for long is forgotten."""
+
+    def __init__(self, bounds: DoorBounds) -> None:
+        self._bounds = bounds
+        self._accounts: OrderedDict[SandboxId, Account] = OrderedDict()
+
+    def of(self, sandbox: SandboxId) -> Account:
+        account = self._accounts.pop(sandbox, None) or Account(self._bounds)
+        self._accounts[sandbox] = account
+        while len(self._accounts) > limits.DOOR_SANDBOXES:
+            oldest = next(iter(self._accounts))
+            if self._accounts[oldest].connections:
+                break
+            del self._accounts[oldest]
+        return account

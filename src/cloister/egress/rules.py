@@ -1,0 +1,248 @@
+"""Who may go where: the policy is asked by name, every address of the name is judged, and a judged one is dialled."""
+
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import anyio
+from anyio.abc import ByteStream, SocketAttribute
+
+from cloister.core.events import ConnectionClosed, ConnectionDecided, RequestDecided
+from cloister.core.ids import SandboxId
+from cloister.core.requests import DoorBounds
+from cloister.core.text import one_line
+from cloister.egress.addresses import NEIGHBOURS, forbidden
+from cloister.egress.http.head import Head
+from cloister.egress.quota import Account, Refused
+from cloister.egress.streams import Traffic
+from cloister.policy.api import Action, ConnectAction, Decision, RawAction, RequestAction
+from cloister.policy.pattern import is_address, normal_host
+
+# The world outside, as this machine reaches it: names resolved here, addresses dialled as they are.
+
+
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+"""The addresses of a host, for a port. Raises `OSError` when there are none."""
+
+Dial = Callable[[str, int], Awaitable[ByteStream]]
+"""A connection to exactly this address. Raises `OSError`."""
+
+
+async def resolve(host: str, port: int) -> Sequence[str]:
+    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(address[0] for *_, address in found))
+
+
+async def dial(address: str, port: int) -> ByteStream:
+    return await anyio.connect_tcp(address, port)
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """How to get there."""
+
+    resolve: Resolve = resolve
+    dial: Dial = dial
+    trust: ssl.SSLContext = field(default_factory=ssl.create_default_context)
+    """Which servers are believed, where the door itself speaks TLS to them."""
+
+
+Decide = Callable[[Action], Decision]
+DoorEvent = ConnectionDecided | ConnectionClosed | RequestDecided
+Record = Callable[[SandboxId, DoorEvent], Awaitable[None]]
+
+_PATH_CHARS = 200
+_RULE_CHARS = 300
+
+
+class Guest(NamedTuple):
+    """A sandbox, and what it has used."""
+
+    sandbox: SandboxId
+    account: Account
+
+
+class Visit:
+    """One sandbox's wish to reach one host, on record."""
+
+    def __init__(self, guest: Guest, host: str, port: int, record: Record) -> None:
+        self.sandbox = guest.sandbox
+        self.host = host
+        self.port = port
+        self.credentials: dict[str, None] = {}
+        """The names of those that were used."""
+        self._account = guest.account
+        self._record = record
+
+    @property
+    def remedy(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"only a rule for connect:{host}:{self.port} may open it, if any"
+
+    @property
+    def _credential(self) -> str | None:
+        return ",".join(self.credentials) or None
+
+    async def decided(self, effect: Literal["allow", "deny"], rule: str) -> None:
+        self._account.decision()
+        body = ConnectionDecided(self.sandbox, self.host, self.port, effect, rule, self._credential)
+        await self._record(self.sandbox, body)
+
+    async def denied(self, rule: str) -> Refused:
+        await self.decided("deny", rule)
+        return Refused(403, f"{self.host}:{self.port} is denied: {one_line(rule, _RULE_CHARS)}.")
+
+    async def request(
+        self, head: Head, effect: Literal["allow", "deny"], rule: str, credential: str | None = None
+    ) -> None:
+        """Put one request on record, as long as the sandbox has not filled the log with others."""
+        if not self._account.may_record():
+            return
+        path = one_line(head.path, _PATH_CHARS)
+        event = RequestDecided(
+            self.sandbox, self.host, self.port, head.method, path, effect, rule, credential
+        )
+        await self._record(self.sandbox, event)
+
+    async def closed(self, traffic: Traffic, seconds: float) -> None:
+        await self._record(
+            self.sandbox,
+            ConnectionClosed(
+                self.sandbox,
+                self.host,
+                self.port,
+                traffic.sent_bytes,
+                traffic.received_bytes,
+                seconds,
+                self._credential,
+            ),
+        )
+
+
+class Gate:
+    """Judges and dials."""
+
+    def __init__(self, decide: Decide, record: Record, outside: Outside, bounds: DoorBounds) -> None:
+        self._decide = decide
+        self.record = record
+        self._resolve = outside.resolve
+        self._dial = outside.dial
+        self.trust = outside.trust
+        self.bounds = bounds
+
+    async def connection(self, visit: Visit) -> Decision:
+        """What the policy says to the connection as a whole. Raises `Refused` unless it is yes."""
+        await self.name(visit)
+        return await self._allowed(visit, self.of(ConnectAction(visit.host, visit.port)))
+
+    async def request(self, visit: Visit, head: Head) -> Decision:
+        """What the policy says to one request; its refusal is on record as that of the connection."""
+        await self.name(visit)
+        return await self._allowed(visit, self.of_request(visit, head))
+
+    def of_request(self, visit: Visit, head: Head) -> Decision:
+        path = head.target.partition(b"?")[0].decode("ascii")
+        return self.of(RequestAction(visit.host, visit.port, head.method, path))
+
+    def raw(self, visit: Visit) -> bool:
+        """Whether anything at all may be spoken on the TLS port of this host."""
+        return self.of(RawAction(visit.host)).effect == "allow"
+
+    def of(self, action: Action) -> Decision:
+        """What the policy says to something that cannot wait: where it would ask, no."""
+        decision = self._decide(action)
+        if decision.effect != "ask":
+            return decision
+        return Decision("deny", f"{decision.rule}: a connection cannot wait for a person")
+
+    async def name(self, visit: Visit) -> None:
+        """Give the host its one spelling. Raises `Refused` when it has none."""
+        try:
+            visit.host = normal_host(visit.host)
+        except ValueError as error:
+            raise await visit.denied(f"it is not a host: {error}") from None
+
+    async def _allowed(self, visit: Visit, decision: Decision) -> Decision:
+        if decision.effect != "allow":
+            raise await visit.denied(decision.rule)
+        return decision
+
+    async def open(self, visit: Visit, decision: Decision) -> ByteStream:
+        """A connection to a judged address, recorded before it is made. Raises `Refused`."""
+        literal = is_address(visit.host)
+        addresses = [visit.host] if literal else await self._addresses(visit, decision)
+        for address in addresses:
+            kind = forbidden(address)
+            if kind is None or (decision.exact and (literal or kind in NEIGHBOURS)):
+                continue
+            raise await visit.denied(f"its address {one_line(address, 50)} is {kind}; {visit.remedy}")
+        await visit.decided("allow", decision.rule)
+        try:
+            return await self._connect(visit, addresses, exact=decision.exact)
+        except BaseException:
+            with anyio.move_on_after(RECORD_SECONDS, shield=True):
+                await visit.closed(Traffic(), 0.0)
+            raise
+
+    async def _addresses(self, visit: Visit, decision: Decision) -> Sequence[str]:
+        try:
+            with anyio.fail_after(self.bounds.dial_seconds):
+                addresses = await self._resolve(visit.host, visit.port)
+        except (OSError, UnicodeError):
+            addresses = ()
+        if not addresses:
+            await visit.decided("allow", decision.rule)
+            await visit.closed(Traffic(), 0.0)
+            raise Refused(502, f"{visit.host} cannot be resolved.")
+        return addresses
+
+    async def _connect(self, visit: Visit, addresses: Sequence[str], *, exact: bool) -> ByteStream:
+        found = None
+        with anyio.move_on_after(self.bounds.dial_seconds):
+            found = await self._dial_any(addresses, visit.port)
+        if found is None:
+            raise Refused(502, f"{visit.host} does not answer on port {visit.port}.")
+        server, address = found
+        if not exact and _is_own(server, address):
+            await server.aclose()
+            raise await visit.denied(f"its address {address} is this machine's; {visit.remedy}")
+        return server
+
+    async def _dial_any(self, addresses: Sequence[str], port: int) -> tuple[ByteStream, str] | None:
+        for address in addresses:
+            with suppress(OSError):
+                return await self._dial(address, port), address
+        return None
+
+
+RECORD_SECONDS = 5.0
+"""How long the last word about a connection may take to be recorded."""
+
+
+class Opened:
+    """A connection to a server, from its first byte to its record."""
+
+    def __init__(self, visit: Visit, server: ByteStream, account: Account) -> None:
+        self.visit = visit
+        self.server = server
+        self.traffic = Traffic(account.moved)
+        self._start = anyio.current_time()
+
+    async def __aenter__(self) -> "Opened":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        with anyio.move_on_after(RECORD_SECONDS, shield=True):
+            try:
+                await self.server.aclose()
+            finally:
+                await self.visit.closed(self.traffic, anyio.current_time() - self._start)
+
+
+def _is_own(server: ByteStream, address: str) -> bool:
+    """Whether a public address is one of this machine's own: then the connection comes from it, too."""
+    local = server.extra(SocketAttribute.local_address, None)  # noqa: S610
+    return isinstance(local, tuple) and local[0] == address

@@ -1,0 +1,233 @@
+"""A certificate authority for one sandbox and its forks; its key is in this process alone and never on a disk."""
+
+import datetime
+import os
+import ssl
+from collections import OrderedDict
+from ipaddress import ip_address
+
+from anyio import EndOfStream
+from anyio.abc import ByteReceiveStream
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from cloister.core import limits
+from cloister.policy.pattern import is_address
+
+_DAYS = 8
+"""Longer than any sandbox lives."""
+_LEAVES = 256
+
+
+class Authority:
+    """Vouches for any host, towards those who trust it: the programs inside one sandbox."""
+
+    def __init__(self) -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._leaf_key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name(
+            [x509.NameAttribute(NameOID.COMMON_NAME, f"Cloister door {os.urandom(4).hex()}")]
+        )
+        public = self._key.public_key()
+        self._certificate = (
+            self._begun(self._name, public)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(signs=True), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        self._contexts: OrderedDict[str, ssl.SSLContext] = OrderedDict()
+
+    @property
+    def pem(self) -> bytes:
+        """The certificate to trust."""
+        return self._certificate.public_bytes(serialization.Encoding.PEM)
+
+    def context(self, host: str) -> ssl.SSLContext:
+        """To be `host`, over HTTP/1.1."""
+        found = self._contexts.pop(host, None) or self._make(host)
+        self._contexts[host] = found
+        while len(self._contexts) > _LEAVES:
+            self._contexts.popitem(last=False)
+        return found
+
+    def _make(self, host: str) -> ssl.SSLContext:
+        name = x509.IPAddress(ip_address(host)) if is_address(host) else x509.DNSName(host)
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])])
+        public = self._leaf_key.public_key()
+        leaf = (
+            self._begun(subject, public)
+            .add_extension(x509.SubjectAlternativeName([name]), critical=False)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
+            )
+            .sign(self._key, hashes.SHA256())
+        )
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        key = self._leaf_key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        _load(context, leaf.public_bytes(serialization.Encoding.PEM) + key)
+        return context
+
+    def _begun(self, subject: x509.Name, public: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+        now = datetime.datetime.now(datetime.UTC)
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(public)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=1))
+            .not_valid_after(now + datetime.timedelta(days=_DAYS))
+        )
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _load(context: ssl.SSLContext, pem: bytes) -> None:
+    """The only way in is a file: this one is memory."""
+    descriptor = os.memfd_create("leaf", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, pem)
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+
+
+# The name in a TLS ClientHello, as OpenSSL itself reads it, and whether another name is hidden in it.
+
+
+_HANDSHAKE, _CLIENT_HELLO = b"\x16", b"\x01"
+_SERVER_NAME, _ENCRYPTED_CLIENT_HELLO = 0, 0xFE0D
+_RECORDS = 16
+"""Into so many pieces a ClientHello may be cut."""
+
+
+class NotTls(Exception):
+    """What came is not a whole ClientHello."""
+
+
+async def receive_hello(stream: ByteReceiveStream, begun: bytes) -> tuple[bytes, str | None]:
+    """Read until the ClientHello is whole; returns all bytes read and the server name, None when there is none.
+
+    The handshake goes no further: the callback refuses it as soon as the name is known. Raises `NotTls`.
+    """
+    names: list[str | None] = []
+
+    def note(_: ssl.SSLObject, name: str | None, __: ssl.SSLContext) -> int:
+        names.append(name)
+        return ssl.ALERT_DESCRIPTION_HANDSHAKE_FAILURE
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.sni_callback = note
+    incoming = ssl.MemoryBIO()
+    handshake = context.wrap_bio(incoming, ssl.MemoryBIO(), server_side=True)
+    read = bytearray(begun)
+    incoming.write(begun)
+    while len(read) <= limits.DOOR_HEAD_BYTES:
+        try:
+            message = _message(bytes(read))
+            # A name that is not text would make the callback fail where nobody can catch it.
+            if message is not None and not _extensions(message).get(_SERVER_NAME, b"").isascii():
+                break
+            handshake.do_handshake()
+        except IndexError:
+            break
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError:
+            break
+        if names:
+            break
+        try:
+            more = await stream.receive(limits.DOOR_HEAD_BYTES)
+        except EndOfStream:
+            break
+        read += more
+        incoming.write(more)
+    if not names:
+        raise NotTls
+    return bytes(read), names[0]
+
+
+def hides_a_name(hello: bytes) -> bool:
+    """Whether a whole ClientHello has an encrypted one within: the name outside is then not where it goes.
+
+    Nobody in between can tell a real one from a decoy, so both count.
+    """
+    try:
+        message = _message(hello)
+        return message is None or _ENCRYPTED_CLIENT_HELLO in _extensions(message)
+    except IndexError:
+        return True
+
+
+def _message(records: bytes) -> bytes | None:
+    """The handshake message that the records carry; None when more must come. Raises `IndexError` if none can."""
+    message = bytearray()
+    at = 0
+    for _ in range(_RECORDS):
+        if len(records) < at + 5:
+            return None if records[at : at + 1] in (b"", _HANDSHAKE) else _no_hello()
+        size = int.from_bytes(records[at + 3 : at + 5], "big")
+        if records[at : at + 1] != _HANDSHAKE or not size:
+            return _no_hello()
+        message += records[at + 5 : at + 5 + size]
+        if bytes(message[:1]) not in (b"", _CLIENT_HELLO):
+            return _no_hello()
+        length = 4 + int.from_bytes(message[1:4], "big")
+        if len(message) >= 4 and len(message) >= length:
+            return bytes(message[4:length])
+        at += 5 + size
+        if len(records) < at:
+            return None
+    return _no_hello()
+
+
+def _no_hello() -> bytes:
+    raise IndexError
+
+
+def _extensions(hello: bytes) -> dict[int, bytes]:
+    """The extensions of a ClientHello by number. Raises `IndexError` when it is malformed."""
+    at = 2 + 32
+    at += 1 + hello[at]
+    at += 2 + int.from_bytes(_cut(hello, at, 2), "big")
+    at += 1 + hello[at]
+    if at == len(hello):
+        return {}
+    end = at + 2 + int.from_bytes(_cut(hello, at, 2), "big")
+    at += 2
+    found: dict[int, bytes] = {}
+    while at < end:
+        size = int.from_bytes(_cut(hello, at + 2, 2), "big")
+        kind = int.from_bytes(_cut(hello, at, 2), "big")
+        found[kind] = found.get(kind, b"") + _cut(hello, at + 4, size)
+        at += 4 + size
+    return found
+
+
+def _cut(data: bytes, at: int, count: int) -> bytes:
+    if at + count > len(data):
+        raise IndexError
+    return data[at : at + count]

@@ -1,0 +1,1 @@
+"""Whether a change weakens the checks that judge it."""

@@ -1,0 +1,322 @@
+"""Which files are put back to ask the decisive question: do the tests that were red pass as the base has them?
+
+Rules can be got round; a test that is run as it was cannot. What a test is made of goes back: its own file, what helps
+it, its data, the hooks and settings of its runner; tests that are new go away. In files that are both, only what is of
+tests goes back (`grafts`). Other tests that no longer load then
+say nothing: only those that were red are looked at.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import cast
+
+import msgspec
+
+from cloister.core.diagnosis import Diagnosis, TestResult, Weakening
+from cloister.feedback.integrity.text_tests import titles
+from cloister.feedback.integrity.versions import Version
+from cloister.feedback.integrity.weakening import is_test_code, is_test_file, is_test_place
+from cloister.feedback.kinds import may_run_tests
+
+# Files that are code or settings and tests at once: as they are now, with the base's tests in them.
+#
+# Rust has its tests beside the code, `package.json` says how they are started beside all else. Such a file cannot go back
+# whole, or the fix would go with it.
+
+
+_HEAD = re.compile(
+    r"^(\s*)(?:pub(?:\([\w: ]{1,60}\))? )?(?:(?:async|const|unsafe) ){0,3}(mod|fn) (\w{1,200})\b(.{0,2000})$"
+)
+_TESTED = re.compile(r"#\[(?:[\w:]{1,80}::)?(?:test|rstest|test_case|quickcheck)\b|#\[cfg\(.{0,200}\btest\b")
+_LINES = 50_000
+_RUNNERS = ("jest", "mocha", "vitest", "ava", "tap", "nyc", "c8", "babel")
+_STARTS_TESTS = re.compile(r"test|check|spec|verify|^ci\b")
+
+
+class _Item(msgspec.Struct, frozen=True):
+    """A module or function of tests in a file, with the marks above it."""
+
+    key: tuple[str, str, str, int]
+    """Indent, kind, name, and which of that name it is."""
+    start: int
+    stop: int
+    is_test: bool
+
+
+def grafted(version: Version, calm: Collection[str] = ()) -> str | None:
+    """The file now, with the base's tests in the place of its own; None where that changes nothing.
+
+    Tests whose names are in `calm` are left out: they passed, may be edited, and could keep the others from being built.
+    """
+    if version.before is None or version.after is None:
+        return None
+    name = version.path.rpartition("/")[2]
+    if name == "package.json":
+        found = _package(version.before, version.after)
+    elif name.endswith(".rs"):
+        found = _rust(version.before, version.after, calm)
+    else:
+        return None
+    return None if found == version.after else found
+
+
+def without(text: str, calm: Collection[str]) -> str:
+    """A file of tests in Rust without the tests of these names."""
+    lines = text.split("\n")
+    tests = (item for item in _items(lines) if item.is_test and item.key[1] == "fn" and item.key[2] in calm)
+    return _replaced(lines, dict.fromkeys(_apart(tests), ""))
+
+
+def _rust(before: str, after: str, calm: Collection[str]) -> str:
+    old, new = before.split("\n")[:_LINES], after.split("\n")
+    olds = {item.key: item for item in _apart(item for item in _items(old) if item.is_test)}
+    if not olds:
+        return after
+    said = {key: without("\n".join(old[item.start : item.stop]), calm) for key, item in olds.items()}
+    places = [*_apart(item for item in _items(new[:_LINES]) if item.key in said)]
+    found = {item.key for item in places}
+    lost = [text for key, text in said.items() if key not in found and not key[0]]
+    return "\n".join([_replaced(new, {item: said[item.key] for item in places}), *lost])
+
+
+def _replaced(lines: Sequence[str], places: Mapping[_Item, str]) -> str:
+    """The lines with another text, or none, in each of the places, which are in order and apart."""
+    made: list[str] = []
+    done = 0
+    for item, text in places.items():
+        made += lines[done : item.start]
+        made += [text] if text else []
+        done = item.stop
+    return "\n".join([*made, *lines[done:]])
+
+
+def _apart(items: Iterable[_Item]) -> Iterator[_Item]:
+    """Those that are in none of the others."""
+    end = 0
+    for item in items:
+        if item.start >= end:
+            end = item.stop
+            yield item
+
+
+def _items(lines: Sequence[str]) -> Iterator[_Item]:
+    """Every module and function in order, outer ones before what is in them; an end is told by its indent."""
+    many: dict[tuple[str, str, str], int] = {}
+    ends: dict[str, list[int]] = {}
+    for at, line in enumerate(lines):
+        if (rest := line.lstrip()).startswith("}"):
+            ends.setdefault(line[: len(line) - len(rest)], []).append(at)
+    for at, line in enumerate(lines):
+        head = _HEAD.match(line[:2_400])
+        if head is None:
+            continue
+        start = at
+        while start and lines[start - 1].strip().startswith(("#[", "///")):
+            start -= 1
+        key = (head[1], head[2], head[3])
+        many[key] = many.get(key, 0) + 1
+        marks = "\n".join(lines[start:at])
+        stop = at + 1 if line.rstrip().endswith((";", "}")) else _end(ends.get(head[1], ()), at, len(lines))
+        yield _Item((*key, many[key]), start, stop, _TESTED.search(marks) is not None)
+
+
+def _end(ends: Sequence[int], at: int, most: int) -> int:
+    """Behind the first of these lines after `at`."""
+    place = bisect_right(ends, at)
+    return ends[place] + 1 if place < len(ends) else most
+
+
+def _package(before: str, after: str) -> str:
+    """The scripts that start tests, what runs around them, and the settings of runners, as the base has them."""
+    old, new = _object(before), _object(after)
+    if old is None or new is None:
+        return after
+    were, are = _scripts(old), _scripts(new)
+    kept = {name: line for name, line in were.items() if _STARTS_TESTS.search(name)}
+    hooks = {f"{when}{name}" for name in kept for when in ("pre", "post")} - set(were)
+    scripts = {name: line for name, line in are.items() if name not in hooks} | kept
+    settings = {name: old[name] for name in _RUNNERS if name in old}
+    rest = {name: value for name, value in new.items() if name not in _RUNNERS}
+    whole = {**rest, **settings, "scripts": scripts}
+    is_same = scripts == are and settings == {name: new[name] for name in _RUNNERS if name in new}
+    return after if is_same else msgspec.json.format(msgspec.json.encode(whole), indent=2).decode() + "\n"
+
+
+def _object(text: str) -> dict[str, object] | None:
+    try:
+        return msgspec.json.decode(text, type=dict[str, object])
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return None
+
+
+def _scripts(package: dict[str, object]) -> dict[str, object]:
+    found = package.get("scripts")
+    return cast("dict[str, object]", found) if isinstance(found, dict) else {}
+
+
+_BASE_RUNNERS = re.compile(
+    r"(?:^|/)(?:conftest\.py|sitecustomize\.py|usercustomize\.py|\.?pytest\.(?:ini|toml)|"
+    r"\.mocharc(?:\.\w{2,5})?|(?:jest|vitest|vite|babel|ava|karma|playwright)\.config\.\w{2,4}|vitest\.workspace\.\w{2,4}|"
+    r"\.babelrc(?:\.\w{2,5})?|\.swcrc|\.npmrc|\.yarnrc(?:\.yml)?|\.cargo/config(?:\.toml)?)$"
+)
+_SOMETHING_IS_MISSING = re.compile(
+    r"fixture '[^']{1,100}' not found|No module named|ModuleNotFoundError|Cannot find module|FileNotFoundError|"
+    r"ENOENT|No such file or directory|Jest encountered an unexpected token|Failed to resolve import|Failed to load url"
+)
+
+_SCRIPT = re.compile(r"\.[cm]?[jt]sx?$")
+_CHECKS = re.compile(r"test|check|verify|spec|^ci\b", re.IGNORECASE)
+"""How a script is called that is there to check something; one that is checked is called otherwise."""
+_BUILT_TOGETHER = (".go", ".java", ".kt", ".scala", ".c", ".cc", ".cpp", ".cxx", ".rs", ".swift")
+
+
+class PutBack(msgspec.Struct, frozen=True):
+    """What makes the tests those of the base again."""
+
+    restore: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
+    write: tuple[tuple[str, str], ...] = ()
+    """Files with what is to be in them."""
+
+
+def put_back(
+    changed: Sequence[str],
+    new: Sequence[str],
+    known: Collection[str],
+    baseline: Sequence[Diagnosis],
+    texts: Mapping[str, Version] | None = None,
+) -> tuple[PutBack, ...]:
+    """Ways to put the base's tests back, each going further than the one before; any of them may do.
+
+    None when the change has not touched them.
+
+    `changed` are files of the base that differ or are gone, `new` those it has not, `known` all that it has, `texts` what is in
+    those that `is_looked_into`. Where tests are compiled together, one that passed and was edited along with the code
+    would keep all from being built: there it may also stay as it is now, or is left out where its tests are known.
+    """
+    modules = {_module(name) for name in known if not is_test_place(name)}
+    named = {word.removeprefix("./") for one in baseline for word in one.check.split()}
+    scripts = {name for name in named if _CHECKS.search(name.rpartition("/")[2])}
+    touched = [name for name in changed if _is_of_tests(name) or name in scripts]
+    remove = tuple(name for name in new if _BASE_RUNNERS.search(name) or _takes_its_place(name, modules))
+    tests = tuple(name for name in new if _is_test(name) and name not in remove)
+    inside = {name: one for name, one in (texts or {}).items() if name in changed}
+    grafts = _grafts(inside, touched, ())
+    if not touched and not remove and not tests and not grafts:
+        return ()
+    whole = PutBack(tuple(touched), (*remove, *tests), grafts)
+    calm = {name for name in _calm(baseline) if name.endswith(_BUILT_TOGETHER)}
+    lean = _lean(whole, inside, baseline)
+    if lean is None and calm.intersection(touched):
+        lean = PutBack(tuple(name for name in touched if name not in calm), whole.remove, grafts)
+    return (whole,) if lean is None else (lean, whole)
+
+
+def is_looked_into(name: str) -> bool:
+    """Whether what is in the file decides what of it is put back."""
+    return name.endswith((".rs", ".go")) or name.rpartition("/")[2] == "package.json"
+
+
+def _grafts(
+    inside: Mapping[str, Version], touched: Sequence[str], calm: Collection[str]
+) -> tuple[tuple[str, str], ...]:
+    made = ((name, grafted(one, calm)) for name, one in inside.items() if name not in touched)
+    return tuple((name, text) for name, text in made if text is not None)
+
+
+def _lean(whole: PutBack, inside: Mapping[str, Version], baseline: Sequence[Diagnosis]) -> PutBack | None:
+    """The same without tests that passed: files of Go with no other tests, and functions of Rust. None where it is no less."""
+    red = {_function(test.name) for diagnosis in baseline for test in diagnosis.failing}
+    calm = {_function(test.name) for one in baseline for test in one.tests if test.status == "passed"} - red
+    before = {name: inside[name].before or "" for name in whole.restore if name in inside}
+    gone = {
+        name
+        for name, text in before.items()
+        if name.endswith(".go") and (there := titles(name, text)) and not there & red
+    }
+    cut = {name: without(text, calm) for name, text in before.items() if name.endswith(".rs")}
+    cut = {name: text for name, text in cut.items() if text != before[name]}
+    grafts = _grafts(inside, whole.restore, calm)
+    if not gone and not cut and grafts == whole.write:
+        return None
+    restore = tuple(name for name in whole.restore if name not in gone and name not in cut)
+    return PutBack(restore, (*whole.remove, *sorted(gone)), (*grafts, *cut.items()))
+
+
+def _function(name: str) -> str:
+    """What a test of Go or Rust is called in its file."""
+    return name.rpartition("::")[2].partition("/")[0]
+
+
+def spoils(changed: Iterable[str], rewritten: Iterable[str]) -> tuple[Weakening, ...]:
+    """What the checks themselves did to the program, where the change touched more than that.
+
+    Otherwise it is the checks' habit: they are those of the base, and may put code in order.
+    """
+    if all(is_test_code(name) and not _starts_something(name) for name in changed):
+        return ()
+    detail = "it was rewritten while the checks ran"
+    return tuple(Weakening(name, "deceived", detail=detail) for name in rewritten if is_test_code(name))
+
+
+def _starts_something(name: str) -> bool:
+    return bool(
+        is_test_file(name) or is_test_place(name) or _BASE_RUNNERS.search(name) or name.endswith(".sh")
+    )
+
+
+def must_pass_as_before(baseline: Sequence[Diagnosis], fixed: Iterable[str]) -> set[str]:
+    """Of what became green, that which must be so with the base's own tests too.
+
+    A linter may complain about tests, and be content when those are mended. Where a test was red because something that it needs was not there, to add that is the fix.
+    """
+    lacking = {
+        test.name
+        for diagnosis in baseline
+        for test in diagnosis.failing
+        if _SOMETHING_IS_MISSING.search(test.message or "")
+    }
+    others = {diagnosis.check for diagnosis in baseline if not may_run_tests(diagnosis.check)}
+    return set(fixed) - lacking - others
+
+
+def _is_of_tests(name: str) -> bool:
+    if name.endswith(".rs") and not is_test_place(name) and not is_test_file(name):
+        return False  # tests live beside the code there
+    return bool(is_test_file(name) or is_test_place(name) or _BASE_RUNNERS.search(name))
+
+
+def _is_test(name: str) -> bool:
+    """Runners of JavaScript know tests by their place as well."""
+    return is_test_file(name) or (is_test_place(name) and _SCRIPT.search(name) is not None)
+
+
+def _takes_its_place(name: str, modules: Collection[str]) -> bool:
+    """A module beside the tests that is found before the one it is named after."""
+    return is_test_place(name) and is_test_code(name) and not is_test_file(name) and _module(name) in modules
+
+
+def _module(name: str) -> str:
+    path = name.removesuffix("/__init__.py")
+    return path.rpartition("/")[2].partition(".")[0]
+
+
+def _calm(baseline: Sequence[Diagnosis]) -> Iterator[str]:
+    """Files of tests none of which was red: they may be edited freely."""
+    if any(not one.green and not one.failing and may_run_tests(one.check) for one in baseline):
+        return  # a check was red and no test says why
+    red = {file for diagnosis in baseline for test in diagnosis.failing for file in _files(test)}
+    for diagnosis in baseline:
+        for test in diagnosis.tests:
+            yield from (file for file in _files(test) if file not in red)
+
+
+def _files(test: TestResult) -> Iterator[str]:
+    owner = test.name.partition("::")[0]
+    yield owner
+    parts = owner.split(".")
+    # `tests.test_shop.TotalTest`: a module, perhaps with a class behind it.
+    yield from ("/".join(parts[:end]) + ".py" for end in range(1, len(parts) + 1))
+    if test.file is not None:
+        yield test.file

@@ -1,0 +1,1 @@
+"""Tool output to findings: one file per format."""

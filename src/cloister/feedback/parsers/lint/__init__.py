@@ -1,0 +1,1 @@
+"""Output of compilers, linters and type checkers."""

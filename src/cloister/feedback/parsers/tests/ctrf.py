@@ -1,0 +1,45 @@
+"""The Common Test Report Format."""
+
+import msgspec
+
+from cloister.core.diagnosis import TestResult, TestStatus
+from cloister.feedback.api import CheckOutput, Found
+from cloister.feedback.parsers import plain
+from cloister.feedback.parsers.json import whole
+
+_STATUSES: dict[str, TestStatus] = {"passed": "passed", "failed": "failed", "other": "error"}
+
+
+class _Test(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    status: str
+    message: str | None = None
+    trace: str | None = None
+    file_path: str | None = None
+    line: int | None = None
+
+
+class _Results(msgspec.Struct, frozen=True):
+    tests: list[_Test]
+    tool: msgspec.Raw
+
+
+class _Report(msgspec.Struct, frozen=True):
+    results: _Results
+
+
+def ctrf(output: CheckOutput) -> Found | None:
+    """A `Parser`."""
+    for report in whole(output, b'"results"', _Report):
+        tests = tuple(_read(test) for test in report.results.tests)
+        return Found(tests=tests) if tests else None
+    return None
+
+
+def _read(test: _Test) -> TestResult:
+    status = _STATUSES.get(test.status, "skipped")
+    file = plain.path(test.file_path) if test.file_path else None
+    said = plain.message(test.message or test.trace or "") or None
+    return TestResult(
+        plain.name(test.name), status, file, plain.count(test.line), said if status != "passed" else None
+    )

@@ -1,0 +1,198 @@
+"""What Maven prints: its tests by surefire, its compiler's complaints, and why a build could not even begin."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from cloister.core.diagnosis import Diagnostic, TestResult, TestStatus
+from cloister.feedback.api import CheckOutput, Found
+from cloister.feedback.parsers import plain
+from cloister.feedback.parsers.tests.junit import for_the_class
+
+_TAG = re.compile(r"^\[(ERROR|WARNING|FATAL)\] ?(.*)$")
+_COUNTS = r"Tests run: (\d{1,9}), Failures: (\d{1,9}), Errors: (\d{1,9}), Skipped: (\d{1,9})"
+_CLASS = re.compile(rf"^\[(?:INFO|ERROR|WARNING)\] {_COUNTS}, Time elapsed: .{{1,60}} - in (\S{{1,400}})$")
+_TOTAL = re.compile(rf"^\[(?:INFO|ERROR|WARNING)\] {_COUNTS}$")
+_CASE = re.compile(r"^\[ERROR\] (\S.{0,400}?) {1,2}Time elapsed: .{1,40} <<< (FAILURE|ERROR)!$")
+_OF_CLASS = re.compile(r"^(.{1,300})\(([\w$.]{1,300})\)$")
+_FRAME = re.compile(r"^\s{1,16}at ([\w$.]{1,400})\.([\w$<>]{1,200})\(")
+_COMPLAINT = re.compile(r"^(\S{1,400}\.\w{1,12}):\[(\d{1,9})(?:,(\d{1,9}))?\] (\S.*)$")
+_POM = re.compile(r"^(?:(\S{1,300}), )?line (\d{1,9}), column (\d{1,9})$")
+_UNREADABLE = re.compile(r"^Non-parseable POM (\S{1,300}): ")
+_GOAL = re.compile(
+    r"^Failed to execute goal (?:\S{1,300} (?:\(\S{1,100}\) )?)?on project (\S{1,200}): (.{1,2000}?)(?: -> \[Help \d{1,3}\])?$"
+)
+_SAID_ALREADY = ("There are test failures", "Compilation failure", "There was a")
+_STATUSES: dict[str, TestStatus] = {"FAILURE": "failed", "ERROR": "error"}
+_STORY = 200
+
+
+def maven_text(output: CheckOutput) -> Found | None:
+    """A `Parser`: failing tests by name, the others by number."""
+    if b"Tests run: " not in output.out:
+        return None
+    text = output.out_lines
+    tests: list[TestResult] = []
+    whole = of_classes = 0
+    owner = ""
+    for index, line in enumerate(text):
+        if "Tests run: " in line:
+            if found := _CLASS.match(line):
+                owner = found[5]
+                of_classes += _passed(found)
+            elif found := _TOTAL.match(line):
+                whole += _passed(found)
+        elif " <<< " in line and (case := _CASE.match(line)):
+            tests.append(_failing(case, owner, text[index + 1 : index + _STORY]))
+    passed = max(
+        whole, of_classes
+    )  # quiet, it counts only at the end; of classes that passed it says nothing
+    return Found(tests=tuple(tests), unlisted=passed) if tests or passed else None
+
+
+def _passed(counts: re.Match[str]) -> int:
+    run, *others = (int(counts[number]) for number in range(1, 5))
+    return max(0, run - sum(others))
+
+
+def _failing(case: re.Match[str], owner: str, below: Sequence[str]) -> TestResult:
+    story: list[str] = []
+    for line in below:
+        if line.startswith(("[INFO] ", "[ERROR] ")):
+            break
+        story.append(line)
+    frames = next((index for index, line in enumerate(story) if _FRAME.match(line)), len(story))
+    file, number = plain.place_in_stack(story[frames:]) or (None, None)
+    message = plain.message("\n".join(story[:frames])) or None
+    owner, short = _name(case[1], owner, story[frames:])
+    name, status = for_the_class(owner, short, _STATUSES[case[2]])
+    return TestResult(plain.name(name), status, file, number, message)
+
+
+def _name(said: str, owner: str, frames: Sequence[str]) -> tuple[str, str]:
+    """Class and test as in surefire's report: JUnit 4 prints the class behind the test, JUnit 5 leaves it to the head."""
+    if found := _OF_CLASS.match(said):
+        return found[2], found[1]
+    # Of a nested class only the stack tells.
+    method = re.split(r"[({\[]", said, maxsplit=1)[0]
+    inner = (found[1] for line in frames if (found := _FRAME.match(line)) and found[2] == method)
+    nested = next((one for one in inner if one.startswith(f"{owner}$")), owner)
+    return nested, said
+
+
+def maven_errors(output: CheckOutput) -> Found | None:
+    """A `Parser`: the compiler's complaints, what is wrong with the POM, and goals that failed for other reasons."""
+    if b"[ERROR] " not in output.out and b"[WARNING] " not in output.out:
+        return None
+    found = tuple(_errors(output.out_lines))
+    return Found(diagnostics=found) if found else None
+
+
+def _errors(text: Sequence[str]) -> Iterator[Diagnostic]:
+    for index, line in enumerate(text):
+        tag = _TAG.match(line)
+        if tag is None:
+            continue
+        how = "warning" if tag[1] == "WARNING" else "error"
+        if found := _COMPLAINT.match(tag[2]):
+            said = "\n".join([found[4], *_below(text[index + 1 : index + 8])])
+            at = (plain.number(found[2]), plain.number(found[3]))
+            yield plain.complaint("javac", said, found[1], at, how)
+        elif (place := _POM.match(tag[2].rpartition(" @ ")[2])) and not tag[2].startswith(" "):
+            said = tag[2].rpartition(" @ ")[0].strip()
+            where = _UNREADABLE.match(said)
+            file = where[1] if where else place[1] or "pom.xml"
+            at = (plain.number(place[2]), plain.number(place[3]))
+            yield plain.complaint("maven", said[where.end() :] if where else said, file, at, how)
+        elif (found := _GOAL.match(tag[2])) and not found[2].startswith(_SAID_ALREADY):
+            yield plain.complaint("maven", found[2], "pom.xml")
+
+
+def _below(lines: Sequence[str]) -> Iterator[str]:
+    """What a complaint says on further lines, which are indented, with the tag before them or without."""
+    for line in lines:
+        bare = line.removeprefix("[ERROR] ")
+        if not bare.startswith("  ") or not bare.strip():
+            return
+        yield bare.rstrip()
+
+
+# What Gradle prints: tests in a sentence each, and what is wrong with a build script.
+
+
+_VERDICT = re.compile(r"^([\w$.]{1,300}) > (\S.{0,400}) (PASSED|FAILED|SKIPPED)$")
+_GRADLE_COUNTS = re.compile(
+    r"^(\d{1,9}) tests? completed(?:, (\d{1,9}) failed)?(?:, (\d{1,9}) skipped)?$",
+)
+_AT = re.compile(r"^(\S.{0,300}) at ([\w$]{1,200}\.\w{1,12}):(\d{1,9})$")
+_SCRIPT = re.compile(r"^(?:Build|Settings|Script) file '([^']{1,400})' line: (\d{1,9})$")
+_UP_TO_DATE = re.compile(r"^(?:> Task )?((?::[\w.-]{1,100}){0,20}):(\w{0,100}[tT]est) UP-TO-DATE$")
+_DIRECTORIES = 100
+_GRADLE_STATUSES: dict[str, TestStatus] = {"PASSED": "passed", "FAILED": "failed", "SKIPPED": "skipped"}
+_GRADLE_STORY = 200
+
+
+def gradle_text(output: CheckOutput) -> Found | None:
+    """A `Parser`. What is printed of tests is the build's own choice: failing ones are always named."""
+    if b" actionable task" not in output.out and b" completed, " not in output.err:
+        return None
+    text = output.out_lines
+    tests: list[TestResult] = []
+    for index, line in enumerate(text):
+        if " > " in line and (verdict := _VERDICT.match(line)):
+            tests.append(_result(verdict, text[index + 1 : index + _GRADLE_STORY]))
+    named = sum(test.status == "passed" for test in tests)
+    counted = [found for line in (*output.err_lines, *text) if (found := _GRADLE_COUNTS.match(line))]
+    passed = sum(int(one[1]) - int(one[2] or 0) - int(one[3] or 0) for one in counted)
+    unlisted = max(0, passed - named)
+    return Found(tests=tuple(tests), unlisted=unlisted) if tests or unlisted else None
+
+
+def _result(verdict: re.Match[str], below: Sequence[str]) -> TestResult:
+    owner, said, status = verdict[1], verdict[2], _GRADLE_STATUSES[verdict[3]]
+    name, status = for_the_class(owner, said, status)
+    if status in ("passed", "skipped"):
+        return TestResult(plain.name(name), status)
+    story: list[str] = []
+    for line in below:
+        if line and not line.startswith("    "):
+            break
+        story.append(line[4:])
+    if short := _AT.match(story[0] if story else ""):
+        return TestResult(plain.name(name), status, short[2], plain.number(short[3]), plain.message(short[1]))
+    frames = next((at for at, line in enumerate(story) if line.startswith("    at ")), len(story))
+    file, number = plain.place_in_stack(story[frames:]) or (None, None)
+    return TestResult(
+        plain.name(name), status, file, number, plain.message("\n".join(story[:frames])) or None
+    )
+
+
+def untouched(out: bytes) -> tuple[str, ...]:
+    """Directories with the reports of tests that Gradle did not run again, because nothing they look at has changed."""
+    if b" UP-TO-DATE" not in out:
+        return ()
+    found = (_UP_TO_DATE.match(line) for line in plain.lines(out))
+    places = (f".{one[1].replace(':', '/')}/build/test-results/{one[2]}" for one in found if one)
+    return tuple(dict.fromkeys(place for place in places if "/../" not in place))[:_DIRECTORIES]
+
+
+def gradle_errors(output: CheckOutput) -> Found | None:
+    """A `Parser`: where a build script is wrong. What the compiler says is in a form of its own, which others read."""
+    if b"* What went wrong:" not in output.err:
+        return None
+    found = tuple(_gradle_errors(output.err_lines))
+    return Found(diagnostics=found) if found else None
+
+
+def _gradle_errors(text: Sequence[str]) -> Iterator[Diagnostic]:
+    place: re.Match[str] | None = None
+    for index, line in enumerate(text):
+        if line.startswith("* Where:"):
+            place = _SCRIPT.match(text[index + 1]) if index + 1 < len(text) else None
+        elif line.startswith("* What went wrong:") and place is not None:
+            said: list[str] = []
+            for below in text[index + 1 : index + 20]:
+                if not below.strip():
+                    break
+                said.append(below.removeprefix("> "))
+            yield plain.complaint("gradle", "\n".join(said), place[1], (plain.number(place[2]), None))
+            place = None

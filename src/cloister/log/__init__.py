@@ -1,0 +1,1 @@
+"""The durable log: appended, followed, replayed."""

@@ -1,0 +1,1 @@
+"""The audit: a hash chain over everything that people and runs did."""

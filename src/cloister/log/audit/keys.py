@@ -1,0 +1,172 @@
+"""The host's key: Ed25519, made on first use, readable by its owner alone. It signs the head of the audit."""
+
+import os
+import re
+import secrets
+import stat
+import time
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from cloister.core.errors import HostError, UserError
+from cloister.log.audit import chain
+from cloister.log.sqlite.schema import mapped, open_to_write
+
+KEY_FILE = "audit.key"
+_PUBLIC = re.compile(r"ed25519:[0-9a-f]{64}")
+_READ_BYTES = 4_096
+
+
+class HostKey:
+    """The private key in one file. Read anew for every signature: it may be replaced while a server runs.
+
+    Every method may raise `HostError` with code `audit_key_exposed`, `audit_key_broken` or `audit_key_failed`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def public(self) -> str:
+        """The public key as text, made now if there is none."""
+        return _public_text(self._load())
+
+    def sign(self, data: bytes) -> str:
+        return self._load().sign(data).hex()
+
+    def draft(self) -> "Draft":
+        """A new key beside this one, to be put in its place."""
+        path = self._path.with_name(f"{self._path.name}.{secrets.token_hex(8)}")
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return Draft(self._path, path, _write_new(path))
+        except OSError as error:
+            raise _failed(path, error) from None
+
+    def _load(self) -> Ed25519PrivateKey:
+        try:
+            if not self._path.exists() and not self._path.is_symlink():
+                draft = self.draft()
+                try:
+                    os.link(draft.path, self._path)  # whole or not at all, and never over another's
+                except FileExistsError:
+                    pass
+                finally:
+                    draft.drop()
+            return _parsed(self._path, _read(self._path))
+        except OSError as error:
+            raise _failed(self._path, error) from None
+
+
+class Draft:
+    """A key that is not in use yet."""
+
+    def __init__(self, target: Path, path: Path, public: str) -> None:
+        self._target = target
+        self.path = path
+        self.public = public
+
+    def take(self) -> None:
+        """Put it in the place of the present key."""
+        self.path.replace(self._target)
+
+    def drop(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+def valid(public: str, signature: str, data: bytes) -> bool:
+    """Whether `signature` is that of `public` over `data`."""
+    if not _PUBLIC.fullmatch(public):
+        return False
+    try:
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public.removeprefix("ed25519:")))
+        key.verify(bytes.fromhex(signature), data)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def check_public(text: str) -> str:
+    """`text` as a public key. Raises `UserError` (`bad_key`)."""
+    if not _PUBLIC.fullmatch(text.strip()):
+        raise UserError(
+            "bad_key",
+            "A public key is `ed25519:` and 64 hexadecimal digits, as `cloister audit key` prints it.",
+        )
+    return text.strip()
+
+
+def _write_new(path: Path) -> str:
+    key = Ed25519PrivateKey.generate()
+    pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(pem)
+        file.flush()
+        os.fsync(file.fileno())
+    return _public_text(key)
+
+
+def _public_text(key: Ed25519PrivateKey) -> str:
+    return f"ed25519:{key.public_key().public_bytes_raw().hex()}"
+
+
+def _read(path: Path) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            raise HostError("audit_key_exposed", f"{path} is not a file of yours: move it away.")
+        if stat.S_IMODE(status.st_mode) & 0o077:
+            raise HostError(
+                "audit_key_exposed",
+                f"{path} can be read by others: run `chmod 600 {path}`, then `cloister audit key --rotate`.",
+            )
+        return file.read(_READ_BYTES)
+
+
+def _parsed(path: Path, pem: bytes) -> Ed25519PrivateKey:
+    try:
+        key = serialization.load_pem_private_key(pem, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise HostError(
+            "audit_key_broken", f"{path} holds no Ed25519 key: put the right one back, or move it away."
+        )
+    return key
+
+
+def _failed(path: Path, error: OSError) -> HostError:
+    return HostError("audit_key_failed", f"The audit's key {path} cannot be used: {error.strerror}.")
+
+
+# Another key for the host, introduced by the one before it.
+
+
+def rotate_key(path: Path) -> str:
+    """Make a new key for the audit in the log at `path`; returns the public one. Raises `HostError`.
+
+    The old key is gone afterwards; what it signed stays valid, and its public half stays with that.
+    """
+    key = HostKey(path.with_name(KEY_FILE))
+    db = open_to_write(path)
+    draft = key.draft()
+    try:
+        with mapped(path):
+            db.execute("BEGIN IMMEDIATE")
+            chain.rotate(db, key, draft.public, time.time())
+            # The entry first: a crash here loses a key that nobody used, and the old one goes on.
+            db.execute("COMMIT")
+        draft.take()
+    finally:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        db.close()
+        draft.drop()
+    return draft.public

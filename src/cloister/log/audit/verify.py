@@ -1,0 +1,322 @@
+"""Whether the audit is what was written: every entry, every signature, and the log it speaks of."""
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from cloister.log.audit.chain import decode_tag
+from cloister.log.audit.details import AUDITED_KINDS
+from cloister.log.audit.entry import (
+    FIRST,
+    AuditEntry,
+    Checkpoint,
+    entry_hash,
+    extended,
+    microseconds,
+    signed_bytes,
+)
+from cloister.log.audit.keys import valid
+from cloister.log.audit.reader import CHECKPOINT_COLUMNS, ENTRY_COLUMNS, AuditReader
+from cloister.log.sqlite.schema import mapped
+
+PROBLEMS = 20
+"""How many are told; one is enough to distrust the rest."""
+
+T = TypeVar("T")
+
+
+class Flaw(msgspec.Struct, frozen=True):
+    """Something that is not as it was written."""
+
+    why: str
+    number: int | None = None
+    """The entry."""
+    run: str | None = None
+    seq: int | None = None
+    """The event."""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What was found. `ok` when nothing was."""
+
+    ok: bool
+    entries: int
+    checkpoints: int
+    head: str
+    signed: int
+    """The newest entry that a trusted signature covers; after it only the chain itself speaks."""
+    key: str | None
+    """The key that all trust began with: the one that was given, else the first of the chain."""
+    problems: tuple[Flaw, ...] = ()
+
+
+class _Chain(msgspec.Struct):
+    """What the first pass leaves for the others."""
+
+    newest: int = 0
+    head: str = FIRST
+    backfilled: int = 0
+    ends: dict[str, int] = {}
+    """Run → the number of the entry of its end."""
+    excused: set[str] = set()
+    """Runs whose end could not be signed, as an entry says."""
+    keys: list[tuple[int, str, str | None]] = []
+    """Number, key, the key before it."""
+
+
+def verify(db: sqlite3.Connection | None, pinned: str | None = None) -> Verdict:
+    """Check everything. With `pinned`, a public key from elsewhere, trust begins there and not in the file."""
+    if db is None:
+        return Verdict(True, 0, 0, FIRST, 0, pinned)
+    db.execute("BEGIN")  # one moment of it all, whoever writes meanwhile
+    try:
+        chain = _Chain()
+        # What the chain says of itself is exact and leads; what follows from it may point at a neighbour.
+        problems = _some(_entries(db, chain))
+        checkpoints = [
+            Checkpoint(*row)
+            for row in db.execute(f"SELECT {CHECKPOINT_COLUMNS} FROM audit_checkpoints ORDER BY id")  # noqa: S608
+        ]
+        trust = _trusted(chain, checkpoints, pinned)
+        others = _some(_signatures(db, chain, checkpoints, trust)) + _some(_log(db))
+        problems += sorted(others, key=lambda problem: (problem.number is None, problem.number or 0))
+    finally:
+        db.rollback()
+    signed = max((c.number for c in checkpoints if c.key in trust.keys), default=0)
+    return Verdict(
+        ok=not problems,
+        entries=chain.newest,
+        checkpoints=len(checkpoints),
+        head=chain.head,
+        signed=signed,
+        key=trust.root,
+        problems=tuple(problems[:PROBLEMS]),
+    )
+
+
+def verify_file(path: Path, pinned: str | None = None) -> Verdict:
+    """As `verify`, of the log at `path`. Raises `HostError` when the file itself cannot be read."""
+    with mapped(path), AuditReader(path) as audit:
+        return verify(audit.db, pinned)
+
+
+def _some(problems: Iterator[Flaw]) -> list[Flaw]:
+    """All of them are looked at and the first are kept."""
+    return [problem for position, problem in enumerate(problems) if position < PROBLEMS]
+
+
+def _entries(db: sqlite3.Connection, chain: _Chain) -> Iterator[Flaw]:
+    """The chain by itself: numbers, links, hashes."""
+    for row in db.execute(f"SELECT {ENTRY_COLUMNS} FROM audit ORDER BY number"):  # noqa: S608
+        entry = AuditEntry(*row)
+        if entry.number != chain.newest + 1:
+            gone = f"{chain.newest + 1}" + (
+                f" to {entry.number - 1}" if entry.number > chain.newest + 2 else ""
+            )
+            yield Flaw(f"Entry {gone} was removed.", chain.newest + 1)
+        elif entry.previous != chain.head:
+            yield Flaw(
+                f"Entry {entry.number} does not follow entry {entry.number - 1}: one of them was edited, "
+                "or their order was.",
+                entry.number,
+            )
+        if entry_hash(entry) != entry.hash:
+            yield Flaw(f"Entry {entry.number} was edited: its hash is not that of its content.", entry.number)
+        chain.newest, chain.head = entry.number, entry.hash
+        _remember(chain, entry)
+    highest = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'audit'").fetchone()
+    if highest is not None and highest[0] != chain.newest:
+        why = (
+            f"The audit ends with entry {chain.newest} and once had entry {highest[0]}: its end was cut off."
+        )
+        yield Flaw(why, chain.newest + 1)
+
+
+def _remember(chain: _Chain, entry: AuditEntry) -> None:
+    match entry:
+        case AuditEntry(kind="RunFinished", run=str(run)):
+            chain.ends[run] = entry.number
+        case AuditEntry(kind="Backfilled", run=None):
+            chain.backfilled = entry.number
+        case AuditEntry(kind="Unsigned" | "KeyMade", run=None):
+            try:
+                detail = msgspec.json.decode(entry.detail, type=dict[str, str | None])
+            except msgspec.DecodeError:
+                return  # its hash says that it was edited
+            if entry.kind == "Unsigned" and (run := detail.get("run")):
+                chain.excused.add(run)
+            elif key := detail.get("key"):
+                chain.keys.append((entry.number, key, detail.get("previous")))
+        case _:
+            pass
+
+
+class _Trust(NamedTuple):
+    root: str | None
+    keys: frozenset[str]
+
+
+def _trusted(chain: _Chain, checkpoints: list[Checkpoint], pinned: str | None) -> _Trust:
+    """The first key, and each that a trusted one introduced: by a signature over the very entry that names it.
+
+    A later signature of the old key says nothing about a key that somebody slipped in between.
+    """
+    root = pinned or (chain.keys[0][1] if chain.keys else None)
+    if root is None:
+        return _Trust(None, frozenset())
+    keys = {root}
+    for number, key, before in chain.keys:
+        if before in keys and any(c.key == before and c.number == number for c in checkpoints):
+            keys.add(key)
+    return _Trust(root, frozenset(keys))
+
+
+def _signatures(
+    db: sqlite3.Connection, chain: _Chain, checkpoints: list[Checkpoint], trust: _Trust
+) -> Iterator[Flaw]:
+    introduced = {key: number for number, key, _ in reversed(chain.keys)}
+    for each in checkpoints:
+        data = signed_bytes(each.number, each.hash, each.at_us, each.run, each.key)
+        if not valid(each.key, each.signature, data):
+            yield Flaw(f"The signature over entry {each.number} is not valid.", each.number)
+            continue
+        found = db.execute("SELECT hash FROM audit WHERE number = ?", (each.number,)).fetchone()
+        if found is None:
+            why = f"Entry {each.number} was signed and is gone: the audit was cut off after entry {chain.newest}."
+            yield Flaw(why, min(each.number, chain.newest + 1))
+        elif found[0] != each.hash:
+            yield Flaw(
+                f"Entry {each.number} is not the one that was signed: it or one before it was edited.",
+                each.number,
+            )
+        elif introduced.get(each.key, each.number + 1) > each.number:
+            yield Flaw(
+                f"Entry {each.number} was signed with a key that no entry before it names.", each.number
+            )
+    if checkpoints and max(checkpoints, key=lambda each: each.number).key not in trust.keys:
+        number = max(each.number for each in checkpoints)
+        yield Flaw(
+            f"The newest signature, over entry {number}, is of a key that the trusted one did not introduce: "
+            "if you know that the key was replaced, verify with --key and the new one.",
+            number,
+        )
+    elif trust.root is not None and not checkpoints and chain.ends:
+        yield Flaw("No signature is left.", chain.newest)
+    signed = {each.run for each in checkpoints}
+    for run, number in chain.ends.items():
+        if run not in signed and run not in chain.excused and number > chain.backfilled:
+            yield Flaw(f"The signature over the end of run {run} was removed.", number, run)
+
+
+class _EventRow(NamedTuple):
+    run: str
+    seq: int
+    at: float
+    body: bytes
+
+
+class _Audited(NamedTuple):
+    run: str
+    seq: int
+    number: int
+    at_us: int
+    kind: str
+    log: str | None
+
+
+def _log(db: sqlite3.Connection) -> Iterator[Flaw]:
+    """The log beside the chain, both in the order of runs and their events."""
+    events = (
+        _EventRow(*row)
+        for row in db.execute(
+            "SELECT r.id, e.seq, e.at, e.body FROM runs r JOIN events e ON e.run = r.num ORDER BY r.id, e.seq"
+        )
+    )
+    audited = _Peek(
+        _Audited(*row)
+        for row in db.execute(
+            "SELECT run, seq, number, at_us, kind, log FROM audit WHERE run IS NOT NULL ORDER BY run, seq"
+        )
+    )
+    rows = {name: (last, log) for name, last, log in db.execute("SELECT id, last_seq, log FROM runs")}
+    run, seq, log = "", 0, FIRST
+    for event in events:
+        if event.run != run:
+            yield from _run_end(run, seq, log, rows)
+            run, seq, log = event.run, 0, FIRST
+        seq += 1
+        yield from _without_event(audited, (event.run, event.seq))
+        if event.seq != seq:
+            yield Flaw(f"Event {seq} of run {run} was removed.", None, run, seq)
+            seq = event.seq
+        log = extended(log, event.seq, microseconds(event.at), event.body)
+        entry = audited.next if audited.next and audited.next[:2] == (event.run, event.seq) else None
+        if entry is not None:
+            audited.step()
+        yield from _compared(event, entry, log)
+        log = log if entry is None or entry.log is None else entry.log
+    yield from _run_end(run, seq, log, rows)
+    yield from _without_event(audited, None)
+
+
+def _compared(event: _EventRow, entry: _Audited | None, log: str) -> Iterator[Flaw]:
+    """One event and its entry."""
+    place = f"event {event.seq} of run {event.run}"
+    try:
+        kind = decode_tag(event.body).type
+    except msgspec.DecodeError:
+        yield Flaw(f"The body of {place} is no event.", entry and entry.number, event.run, event.seq)
+        return
+    if entry is None:
+        if kind in AUDITED_KINDS:
+            why = f"The entry of {place} ({kind}) is missing."
+            yield Flaw(why, None, event.run, event.seq)
+        return
+    if entry.log != log:
+        why = (
+            f"Up to {place} the log is not the one that entry {entry.number} speaks of: an event was edited."
+        )
+        yield Flaw(why, entry.number, event.run, event.seq)
+    elif entry.kind != kind or entry.at_us != microseconds(event.at):
+        yield Flaw(f"Entry {entry.number} is not that of {place}.", entry.number, event.run, event.seq)
+
+
+def _run_end(run: str, seq: int, log: str, rows: dict[str, tuple[int, str]]) -> Iterator[Flaw]:
+    """What follows a run's last entry is held only by what the run's row says."""
+    if run and rows[run] != (seq, log):
+        last, _ = rows[run]
+        what = "was edited" if last == seq else f"ends with event {seq} and should end with {last}"
+        yield Flaw(f"The end of the log of run {run} {what}.", None, run, seq)
+
+
+def _without_event(audited: "_Peek[_Audited]", until: tuple[str, int] | None) -> Iterator[Flaw]:
+    """Entries that come before `until` and whose events are not there."""
+    while audited.next is not None and (until is None or audited.next[:2] < until):
+        entry = audited.step()
+        yield Flaw(
+            f"Entry {entry.number} speaks of event {entry.seq} of run {entry.run}, which was removed.",
+            entry.number,
+            entry.run,
+            entry.seq,
+        )
+
+
+class _Peek(Iterator[T]):
+    """An iterator whose next item can be looked at."""
+
+    def __init__(self, items: Iterator[T]) -> None:
+        self._items = items
+        self.next: T | None = next(items, None)
+
+    def __next__(self) -> T:
+        return self.step()
+
+    def step(self) -> T:
+        found = self.next
+        if found is None:
+            raise StopIteration
+        self.next = next(self._items, None)
+        return found

@@ -1,0 +1,131 @@
+"""One run's log in the hands of its owner: what the loop reads, adds to and waits on."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+
+import anyio
+
+from cloister.core.errors import CloisterError, UserError
+from cloister.core.events import AnyBody, Delta, Event, RunFinished
+from cloister.core.log import Journal, Sight
+from cloister.log.api import Backbone, Fence
+
+
+class RunJournal:
+    """`Journal` over a backbone. `events` never has a gap and never goes back."""
+
+    def __init__(self, backbone: Backbone, fence: Fence) -> None:
+        self._backbone = backbone
+        self._fence = fence
+        self._events: list[Event] = []
+        self._news = anyio.Event()
+        self._failure: CloisterError | None = None
+
+    @property
+    def events(self) -> Sequence[Event]:
+        return self._events
+
+    async def append(self, *bodies: AnyBody) -> None:
+        added = await self._backbone.append(self._fence, bodies)
+        if added and added[0].seq > len(self._events) + 1:
+            # Someone else's event came in between and is still on its way here. The own events are durable,
+            # so the list is brought up to date even if the caller is cancelled meanwhile.
+            with anyio.CancelScope(shield=True):
+                await self.catch_up()
+        self._take(added)
+
+    async def append_at(self, last: int, *bodies: AnyBody) -> bool:
+        added = await self._backbone.append(self._fence, bodies, last=last)
+        self._take(added)
+        if not added:
+            await self.catch_up()
+        return bool(added)
+
+    def show(self, delta: Delta) -> None:
+        self._backbone.publish(self._fence.run, delta)
+
+    async def changed(self, after: int) -> None:
+        while len(self._events) <= after:
+            if self._failure is not None:
+                raise self._failure
+            if self._events and isinstance(self._events[-1].body, RunFinished):
+                raise UserError(
+                    "run_finished", f"Run {self._fence.run} is finished: nothing more will happen."
+                )
+            await self._news.wait()
+
+    async def catch_up(self) -> None:
+        """Read what the log has beyond `events`."""
+        while page := await self._backbone.read(self._fence.run, after=len(self._events)):
+            self._take(page)
+
+    async def keep_current(self) -> None:
+        """Take in what anybody appends, until the run is finished."""
+        try:
+            known = len(self._events)
+            async with self._backbone.follow(self._fence.run, known, deltas=False) as items:
+                async for item in items:
+                    if isinstance(item, Event):
+                        self._take((item,))
+        except CloisterError as error:
+            self._failure = error
+            self._tell()
+
+    def _take(self, events: Sequence[Event]) -> None:
+        """Events arrive twice, as the answer to an append and by following; each is kept once, in order."""
+        fresh = [event for event in events if event.seq > len(self._events)]
+        if fresh:
+            self._events.extend(fresh)
+            self._tell()
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = anyio.Event()
+
+
+@asynccontextmanager
+async def open_journal(backbone: Backbone, fence: Fence) -> AsyncGenerator[RunJournal]:
+    """The journal of the run that `fence` holds, loaded to this moment and kept current inside the block."""
+    journal = RunJournal(backbone, fence)
+    await journal.catch_up()
+    failure: Exception | None = None
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(journal.keep_current)
+        try:
+            yield journal
+        except Exception as error:
+            failure = error  # raised below as it is: a task group would wrap it
+        tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+# The log as one attempt sees it: what it inherited from the attempt it was forked from is its own.
+
+
+class AttemptJournal:
+    """`Journal` over the run's. Events keep their numbers, so that waiting and reading agree."""
+
+    def __init__(self, journal: Journal, attempt: int) -> None:
+        self._journal = journal
+        self._sight = Sight(journal.events, attempt)
+        self._seen: list[Event] = []
+
+    @property
+    def events(self) -> Sequence[Event]:
+        known = self._journal.events
+        for position in range(len(self._seen), len(known)):
+            self._seen.append(self._sight.of(known[position]))
+        return self._seen
+
+    async def append(self, *bodies: AnyBody) -> None:
+        await self._journal.append(*bodies)
+
+    async def append_at(self, last: int, *bodies: AnyBody) -> bool:
+        return await self._journal.append_at(last, *bodies)
+
+    def show(self, delta: Delta) -> None:
+        self._journal.show(delta)
+
+    async def changed(self, after: int) -> None:
+        await self._journal.changed(after)

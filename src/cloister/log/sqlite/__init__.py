@@ -1,0 +1,1 @@
+"""The log in SQLite, the embedded default."""

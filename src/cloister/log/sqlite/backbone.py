@@ -1,0 +1,235 @@
+"""The embedded backbone: one SQLite file, one writer thread per process, an in-process hub."""
+
+import logging
+import sqlite3
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+from anyio import to_thread
+
+from cloister.core import limits
+from cloister.core.errors import CloisterError, UserError
+from cloister.core.events import (
+    AnyBody,
+    Delta,
+    Event,
+    FromOutside,
+    PromptReceived,
+    RunAdmitted,
+    RunFinished,
+    encode_body,
+)
+from cloister.core.ids import OwnerId, RunId
+from cloister.core.requests import NewRun, check_new_run
+from cloister.log.api import Fence, RunRow
+from cloister.log.audit import chain
+from cloister.log.audit.details import Detail
+from cloister.log.audit.keys import KEY_FILE, HostKey
+from cloister.log.hub import Hub, Subscription
+from cloister.log.sqlite import transactions
+from cloister.log.sqlite.reader import LogReader, Page
+from cloister.log.sqlite.transactions import Entry, encoded
+from cloister.log.sqlite.writer import Writer, open_writer
+
+# Following one run: the log first, then live, without gap or repetition.
+
+
+class Follower:
+    """One reader's place in one run."""
+
+    def __init__(self, read: Callable[[int], Awaitable[Page]], live: Subscription, after: int) -> None:
+        self._read = read
+        """The page after a sequence number."""
+        self._live = live
+        self._cursor = after
+        self._ended = False
+
+    async def items(self) -> AsyncGenerator[Event | Delta]:
+        """Everything after the start, until the run is finished."""
+        while not self._ended:
+            item = await self._live.next()
+            if isinstance(item, Event) and item.seq <= self._cursor:
+                continue
+            if item is None or (isinstance(item, Event) and item.seq > self._cursor + 1):
+                # Told to look, or another process wrote in between: the log has it all.
+                async with aclosing(self._from_log()) as events:
+                    async for event in events:
+                        yield event
+                continue
+            if isinstance(item, Event):
+                self._pass(item)
+            yield item
+
+    async def _from_log(self) -> AsyncGenerator[Event]:
+        more = True
+        while more and not self._ended:
+            page = await self._read(self._cursor)
+            for event in page.events:
+                self._pass(event)
+                yield event
+            self._ended = self._ended or (page.finished and self._cursor >= page.last_seq)
+            more = page.more
+        self._live.caught_up(self._cursor)
+
+    def _pass(self, event: Event) -> None:
+        self._cursor = event.seq
+        self._ended = isinstance(event.body, RunFinished)
+
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+
+class SqliteBackbone:
+    """`Backbone` over one file that several processes may use at the same time."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        reader: LogReader,
+        hub: Hub,
+        key: HostKey,
+        owner_lives: Callable[[OwnerId], bool],
+        now: Callable[[], float],
+    ) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._hub = hub
+        self._key = key
+        self._owner_lives = owner_lives
+        self._now = now
+        self._reading = anyio.CapacityLimiter(1)
+        """One connection, one reader at a time."""
+
+    async def admit(self, new: NewRun, who: str) -> tuple[RunId, bool]:
+        if problem := check_new_run(new):
+            raise UserError("bad_run", problem)
+        entry = _from_a_person(RunAdmitted(new, who))
+        return await self._writer.write(lambda db: transactions.admit(db, entry, self._now()))
+
+    async def claim(self, owner: OwnerId, run: RunId | None = None) -> Fence | None:
+        return await self._writer.write(
+            lambda db: transactions.claim(db, owner, run, self._owner_lives, self._now())
+        )
+
+    async def append(
+        self, fence: Fence, bodies: Sequence[AnyBody], last: int | None = None
+    ) -> tuple[Event, ...]:
+        entries = tuple(encoded(body) for body in bodies)
+        return await self._writer.write(
+            lambda db: transactions.append(db, fence, entries, self._now(), self._key, last)
+        )
+
+    async def append_outside(self, run: RunId, body: FromOutside) -> Event:
+        entry = _from_a_person(body)
+        return await self._writer.write(lambda db: transactions.append_outside(db, run, entry, self._now()))
+
+    async def note(self, kind: str, who: str, detail: Detail | str) -> None:
+        """Enter into the audit what belongs to no run; durable when this returns."""
+
+        def work(db: sqlite3.Connection) -> tuple[None, tuple[Event, ...]]:
+            chain.note(db, kind, who, detail, self._now())
+            if chain.unsigned(db) >= chain.UNCHECKED:
+                chain.checkpoint(db, self._key, self._now())
+            return None, ()
+
+        await self._writer.write(work)
+
+    async def sign_audit(self) -> None:
+        """Sign the head of the audit unless that was done. For the end of a server: it never raises."""
+
+        def work(db: sqlite3.Connection) -> tuple[None, tuple[Event, ...]]:
+            if chain.unsigned(db):
+                chain.checkpoint(db, self._key, self._now())
+            return None, ()
+
+        try:
+            with anyio.CancelScope(shield=True):  # a write has a deadline of its own
+                await self._writer.write(work)
+        except CloisterError as error:
+            logger.warning("the audit was not signed at the end: %s", error.message)
+
+    async def read(self, run: RunId, after: int = 0, limit: int = 10_000) -> tuple[Event, ...]:
+        return await self._read(partial(self._reader.events, run, after, limit))
+
+    @asynccontextmanager
+    async def follow(
+        self, run: RunId, after: int = 0, *, deltas: bool = True
+    ) -> AsyncGenerator[AsyncIterator[Event | Delta]]:
+        await self.row(run)
+
+        async def read(cursor: int) -> Page:
+            return await self._read(partial(self._reader.page, run, cursor))
+
+        try:
+            # Subscribed before the log is read: what is appended meanwhile is in one of the two, or in both.
+            with self._hub.subscribe(run, deltas=deltas) as live:
+                self._writer.watch(True)
+                async with aclosing(Follower(read, live, max(after, 0)).items()) as items:
+                    yield items
+        finally:
+            self._writer.watch(not self._hub.idle)
+
+    def publish(self, run: RunId, delta: Delta) -> None:
+        self._hub.publish(run, delta)
+
+    async def runs(self, limit: int = 100) -> tuple[RunRow, ...]:
+        return await self._read(partial(self._reader.rows, limit))
+
+    async def row(self, run: RunId) -> RunRow:
+        return await self._read(partial(self._reader.row, run))
+
+    async def resolve(self, prefix: str) -> RunId:
+        """The run that `prefix` names, as `LogReader.resolve`."""
+        return await self._read(partial(self._reader.resolve, prefix))
+
+    async def transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Do `work` in a transaction of the log's file, for what is kept beside the log; durable when this returns."""
+        return await self._writer.write(lambda db: (work(db), ()))
+
+    async def look(self, work: Callable[[sqlite3.Connection], T]) -> T | None:
+        """Do `work`, which only reads, on the log's file; None when there is no log yet."""
+        return await self._read(partial(self._reader.look, work))
+
+    async def _read(self, work: Callable[[], T]) -> T:
+        return await to_thread.run_sync(work, limiter=self._reading)
+
+
+def _from_a_person(body: AnyBody) -> Entry:
+    """As `encoded`, for a body whose size and text somebody outside chose."""
+    try:
+        size = len(body.text.encode()) if isinstance(body, PromptReceived) else 0
+        limit = limits.PROMPT_BYTES if size > limits.PROMPT_BYTES else limits.EVENT_BYTES
+        size = max(size, len(encode_body(body)))
+    except UnicodeEncodeError:
+        raise UserError("bad_text", "The text is not valid Unicode: send UTF-8.") from None
+    if size > limit:
+        raise UserError(
+            "too_large",
+            f"That is {size:,} bytes and the limit is {limit:,}: put long text into a file of the repository.",
+        )
+    return encoded(body)
+
+
+@asynccontextmanager
+async def open_backbone(
+    path: Path,
+    *,
+    owner_lives: Callable[[OwnerId], bool],
+    now: Callable[[], float] = time.time,
+) -> AsyncGenerator[SqliteBackbone]:
+    """The backbone over the file at `path`, made if missing. Leaving the block finishes what was begun.
+
+    `owner_lives` is called in threads. Raises `HostError` with code `newer_data`, `corrupt_data`,
+    `no_disk`, `no_access`, `no_wal`, `log_busy` or `disk_failed`; so may every method.
+    """
+    hub = Hub()
+    async with open_writer(path, hub) as writer:
+        with await to_thread.run_sync(LogReader, path, owner_lives) as reader:
+            key = HostKey(path.with_name(KEY_FILE))
+            yield SqliteBackbone(writer, reader, hub, key, owner_lives, now)

@@ -1,0 +1,214 @@
+"""Reading the log with nothing but SQLite: what `ps` and `log` use, and the backbone too. Starts fast."""
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar, cast
+
+import msgspec
+
+from cloister.core.errors import HostError, UserError
+from cloister.core.events import AnyBody, Event, decode_body
+from cloister.core.ids import OwnerId, RunId, is_id
+from cloister.core.requests import Outcome, State
+from cloister.log.api import RunRow
+from cloister.log.sqlite.schema import check_ours, connect, is_new, mapped
+
+T = TypeVar("T")
+
+COLUMNS = (
+    "num, id, state, outcome, reason, prompt, repo, model, created_at, updated_at, last_seq, owner, epoch"
+)
+
+Record = tuple[
+    int, str, State, Outcome | None, str | None, str, str, str | None, float, float, int, str | None, int
+]
+"""One row of `runs`, in the order of `COLUMNS`."""
+
+
+def no_such_run(name: str) -> UserError:
+    return UserError("no_such_run", f"There is no run {name[:64]!r}: `cloister ps` lists them.")
+
+
+def find(db: sqlite3.Connection, run: RunId) -> Record:
+    """The stored row of `run`. Raises `UserError` (`no_such_run`)."""
+    if not is_id(run):
+        raise no_such_run(run)
+    found = db.execute(f"SELECT {COLUMNS} FROM runs WHERE id = ?", (run,)).fetchone()  # noqa: S608
+    if found is None:
+        raise no_such_run(run)
+    return cast(Record, found)
+
+
+def _nobody(_: OwnerId) -> bool:
+    return False
+
+
+def _open(path: Path) -> sqlite3.Connection | None:
+    with mapped(path):
+        # Not opened read-only: then SQLite could not put right what a killed writer left half-done.
+        db = connect(path)
+        try:
+            db.execute("PRAGMA query_only = ON")
+            if not is_new(db):
+                check_ours(db, path)
+                return db
+        except BaseException:
+            db.close()
+            raise
+        db.close()
+        return None
+
+
+PAGE_EVENTS = 256
+PAGE_BYTES = 8_388_608
+"""A page ends after the event that reaches either."""
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Some events, and how the log stood when they were read."""
+
+    events: tuple[Event, ...]
+    more: bool
+    """Whether the page was full: the log may go on."""
+    last_seq: int
+    finished: bool
+    """Whether nothing will ever follow `last_seq`."""
+
+
+class LogReader:
+    """A read-only view of the log, also while others write. A log that was never made is an empty one.
+
+    Calls take turns; every method may raise `HostError` (`corrupt_data`, `newer_data`, `no_access`).
+    """
+
+    def __init__(self, path: Path, owner_lives: Callable[[OwnerId], bool] = _nobody) -> None:
+        self._path = path
+        self._owner_lives = owner_lives
+        self._db = _open(path) if path.exists() else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._db is not None:
+            self._db.close()
+
+    def rows(self, limit: int = 100) -> tuple[RunRow, ...]:
+        """Newest first."""
+        if self._db is None:
+            return ()
+        with mapped(self._path):
+            found = self._db.execute(
+                f"SELECT {COLUMNS} FROM runs ORDER BY num DESC LIMIT ?",  # noqa: S608
+                (limit,),
+            ).fetchall()
+        return tuple(self._row(cast(Record, record)) for record in found)
+
+    def row(self, run: RunId) -> RunRow:
+        if self._db is None:
+            raise no_such_run(run)
+        with mapped(self._path):
+            return self._row(find(self._db, run))
+
+    def events(self, run: RunId, after: int = 0, limit: int = 1_000_000) -> tuple[Event, ...]:
+        """Events with `seq > after`, in order. Raises `UserError` (`no_such_run`)."""
+        return self._page(run, after, limit, None).events
+
+    def page(self, run: RunId, after: int) -> Page:
+        """The next page of events after `after`. Raises `UserError` (`no_such_run`)."""
+        return self._page(run, after, PAGE_EVENTS, PAGE_BYTES)
+
+    def _page(self, run: RunId, after: int, limit: int, limit_bytes: int | None) -> Page:
+        if self._db is None:
+            raise no_such_run(run)
+        events: list[Event] = []
+        size = 0
+        with mapped(self._path):
+            # The row first: whatever it counts is in the log already, so the events are never short of it.
+            record = find(self._db, run)
+            found = self._db.execute(
+                "SELECT seq, at, body FROM events WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?",
+                (record[0], after, limit),
+            )
+            with closing(found):  # an open cursor would keep the log from being tidied up
+                for seq, at, body in found:
+                    events.append(Event(run, seq, at, self._decode(body)))
+                    size += len(body)
+                    if limit_bytes is not None and size >= limit_bytes:
+                        break
+        full = len(events) == limit or (limit_bytes is not None and size >= limit_bytes)
+        return Page(tuple(events), full, record[10], record[2] == "finished")
+
+    def _decode(self, body: bytes) -> AnyBody:
+        try:
+            return decode_body(body)
+        except msgspec.DecodeError as error:
+            # One unreadable entry says nothing about the file: the other runs are as they were.
+            raise HostError(
+                "unreadable_event", f"An event of this run in {self._path} cannot be read by this version."
+            ) from error
+
+    def look(self, work: Callable[[sqlite3.Connection], T]) -> T | None:
+        """Do `work`, which only reads, in one moment of the file; None when there is no log yet."""
+        if self._db is None:
+            return None
+        with mapped(self._path):
+            self._db.execute("BEGIN")
+            try:
+                return work(self._db)
+            finally:
+                self._db.execute("ROLLBACK")
+
+    def resolve(self, prefix: str) -> RunId:
+        """The run whose id starts with `prefix` (the leading `r-` may be left out); `last` is the newest.
+
+        Raises `UserError` with code `no_such_run` or `ambiguous_run`.
+        """
+        if self._db is None or not prefix or not prefix.isascii():
+            raise no_such_run(prefix)
+        with mapped(self._path):
+            if prefix == "last":
+                found = self._db.execute("SELECT id FROM runs ORDER BY num DESC LIMIT 1").fetchall()
+            else:
+                found = self._db.execute(
+                    "SELECT id FROM runs WHERE substr(id, 1, length(?1)) = ?1 "
+                    "OR substr(id, 3, length(?1)) = ?1 ORDER BY id <> ?1, num DESC LIMIT 3",
+                    (prefix,),
+                ).fetchall()
+        ids = [RunId(name) for (name,) in found]
+        if not ids:
+            raise no_such_run(prefix)
+        if len(ids) > 1 and ids[0] != prefix:
+            raise UserError(
+                "ambiguous_run",
+                f"{prefix[:64]!r} is the start of several runs ({', '.join(ids)} …): type more of it.",
+            )
+        return ids[0]
+
+    def _row(self, record: Record) -> RunRow:
+        _, name, state, outcome, reason, prompt, repo, model, created, updated, last, holder, epoch = record
+        owner = None if holder is None else OwnerId(holder)
+        lives = owner is not None and state == "running" and self._owner_lives(owner)
+        return RunRow(
+            id=RunId(name),
+            state=state,
+            outcome=outcome,
+            reason=reason,
+            prompt=prompt,
+            repo=repo,
+            model=model,
+            created_at=created,
+            updated_at=updated,
+            last_seq=last,
+            owner=owner,
+            epoch=epoch,
+            owner_lives=lives,
+        )

@@ -1,0 +1,206 @@
+"""The file that holds the log: its tables, how it is opened, and what its failures mean."""
+
+import os
+import sqlite3
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from cloister.core.errors import Bug, CloisterError, HostError
+from cloister.log.audit.chain import add_audit
+
+VERSION = 2
+APPLICATION_ID = 0x636C6F69
+"""Tells our file from any other SQLite database."""
+
+BUSY_SECONDS = 10.0
+"""How long one transaction waits for another process's."""
+
+_LOG = (
+    """CREATE TABLE runs (
+        num INTEGER PRIMARY KEY,
+        id TEXT NOT NULL UNIQUE,
+        key TEXT UNIQUE,
+        state TEXT NOT NULL CHECK (state IN ('queued', 'running', 'finished')),
+        outcome TEXT,
+        reason TEXT,
+        prompt TEXT NOT NULL,
+        repo TEXT NOT NULL,
+        model TEXT,
+        created_at REAL NOT NULL,
+        updated_at REAL NOT NULL,
+        last_seq INTEGER NOT NULL,
+        owner TEXT,
+        epoch INTEGER NOT NULL
+    ) STRICT""",
+    "CREATE INDEX runs_to_claim ON runs (num) WHERE state <> 'finished'",
+    """CREATE TABLE events (
+        id INTEGER PRIMARY KEY,
+        run INTEGER NOT NULL REFERENCES runs (num),
+        seq INTEGER NOT NULL,
+        at REAL NOT NULL,
+        body BLOB NOT NULL,
+        UNIQUE (run, seq)
+    ) STRICT""",
+    """CREATE TRIGGER events_never_change BEFORE UPDATE ON events
+        BEGIN SELECT RAISE(ABORT, 'the log is append-only'); END""",
+    """CREATE TRIGGER events_never_go BEFORE DELETE ON events
+        BEGIN SELECT RAISE(ABORT, 'the log is append-only'); END""",
+    # Also what stops INSERT OR REPLACE, which deletes without asking the trigger above.
+    """CREATE TRIGGER events_have_no_gap BEFORE INSERT ON events
+        WHEN NEW.seq <> 1 + COALESCE((SELECT MAX(seq) FROM events WHERE run = NEW.run), 0)
+        BEGIN SELECT RAISE(ABORT, 'the log has no gap'); END""",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+)
+"""As of version 1."""
+
+_CORRUPT = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_NO_ACCESS = frozenset(
+    {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_AUTH}
+)
+
+
+def corrupt(path: Path) -> HostError:
+    return HostError(
+        "corrupt_data",
+        f"{path} is damaged or is not a log of Cloister: move it and its -wal and -shm files away, or "
+        "restore a copy; nothing was deleted.",
+    )
+
+
+def meaning(error: sqlite3.Error, path: Path) -> CloisterError:
+    """What a failure of SQLite is in our words."""
+    full: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    code = full & 0xFF
+    if code == sqlite3.SQLITE_FULL or full == sqlite3.SQLITE_IOERR_SHMSIZE:
+        return HostError("no_disk", f"There is no space left for {path}: free some and try again.")
+    if code in _CORRUPT:
+        return corrupt(path)
+    if code in _BUSY:
+        return HostError("log_busy", f"Another process keeps {path} busy: try again in a moment.")
+    if code in _NO_ACCESS:
+        return HostError(
+            "no_access", f"{path} cannot be opened or written: check its permissions and directory."
+        )
+    if code == sqlite3.SQLITE_IOERR:
+        return HostError("disk_failed", f"Reading or writing {path} failed ({error}): check the disk.")
+    return Bug(f"The log refused a statement: {error}.")
+
+
+@contextmanager
+def mapped(path: Path) -> Generator[None]:
+    """Failures of SQLite inside the block leave it as ours."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise meaning(error, path) from error
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection without implicit transactions; its users take turns, in whatever thread they are."""
+    db = sqlite3.connect(
+        f"file:{quote(str(path))}?mode=rw",
+        uri=True,
+        timeout=BUSY_SECONDS,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    db.execute("PRAGMA trusted_schema = OFF")
+    return db
+
+
+def is_new(db: sqlite3.Connection) -> bool:
+    """Whether nothing was ever stored: just made, or whoever made it was stopped before it was ready."""
+    return db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0
+
+
+def check_ours(db: sqlite3.Connection, path: Path) -> None:
+    """Raises `HostError` (`newer_data`, `corrupt_data`) for a file that this version cannot read."""
+    version = version_of(db)
+    ours: int = db.execute("PRAGMA application_id").fetchone()[0]
+    if ours != APPLICATION_ID or version < 1:
+        raise corrupt(path)
+    if version > VERSION:
+        raise HostError(
+            "newer_data",
+            f"{path} was written by a newer Cloister (data version {version}, this one reads {VERSION}): "
+            "upgrade Cloister.",
+        )
+
+
+def open_to_write(path: Path) -> sqlite3.Connection:
+    """Open the log, made if missing. Raises `HostError`; never deletes or repairs anything."""
+    _make_private(path)
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            return _open_once(path)
+        except sqlite3.OperationalError as error:
+            # Two first opens at once: switching to WAL fails at once instead of waiting its turn.
+            if error.sqlite_errorcode & 0xFF not in _BUSY or time.monotonic() > deadline:
+                raise meaning(error, path) from error
+            time.sleep(0.01)
+        except sqlite3.Error as error:
+            raise meaning(error, path) from error
+
+
+def _make_private(path: Path) -> None:
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Only ever opened by hand when nobody can have it open: closing a second descriptor of the file
+        # would drop the locks that SQLite holds on it in this process.
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        pass
+    except OSError as error:
+        code = "no_disk" if error.errno == 28 else "no_access"
+        raise HostError(code, f"{path} cannot be made: {error.strerror}.") from error
+
+
+def _open_once(path: Path) -> sqlite3.Connection:
+    db = connect(path)
+    try:
+        # Before anything is written: a foreign database stays as it is.
+        new = is_new(db)
+        if not new:
+            check_ours(db, path)
+        if db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+            raise HostError(
+                "no_wal",
+                f"{path} is on a file system that cannot share memory: choose a local data directory.",
+            )
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute("PRAGMA journal_size_limit = 67108864")
+        db.execute("PRAGMA foreign_keys = ON")
+        if new or version_of(db) < VERSION:
+            _bring_up(db, path)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def version_of(db: sqlite3.Connection) -> int:
+    return db.execute("PRAGMA user_version").fetchone()[0]
+
+
+def _bring_up(db: sqlite3.Connection, path: Path) -> None:
+    """Make the tables, or what an older version did not have: all of it or none."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        if is_new(db):
+            for statement in _LOG:
+                db.execute(statement)
+            db.execute("PRAGMA user_version = 1")
+        check_ours(db, path)
+        if version_of(db) < 2:
+            add_audit(db, time.time())
+            db.execute("PRAGMA user_version = 2")
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise

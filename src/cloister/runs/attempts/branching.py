@@ -1,0 +1,178 @@
+"""How the tree of a run's attempts grows: a search goes on from save points, and people rewind to them."""
+
+from collections.abc import Set as AbstractSet
+
+import anyio
+
+from cloister.agent.ranking import Node, Tree, plan, unspent
+from cloister.core import limits
+from cloister.core.attempts import Stuck, parse_search
+from cloister.core.events import AttemptEnded, AttemptForked, AttemptStarted, RewindRequested, StuckNoticed
+from cloister.core.log import Journal, SavePoint, attempts_of, depth, root_of, save_points
+from cloister.core.requests import Budget
+from cloister.core.text import one_line
+from cloister.feedback.compare import compare
+from cloister.runs.attempts.context import Course
+
+
+class Growth:
+    """Decides on forks and records them; whoever asks starts the attempts."""
+
+    def __init__(self, journal: Journal, course: Course) -> None:
+        self._journal = journal
+        self._course = course
+        self._one_at_a_time = anyio.Lock()
+        """Numbers are given out by the log, so two decisions must not overlap."""
+
+    def forked(self) -> tuple[int, ...]:
+        """The attempts that came later."""
+        return tuple(e.body.attempt for e in self._journal.events if isinstance(e.body, AttemptForked))
+
+    def fork_of(self, attempt: int) -> AttemptForked | None:
+        found = (e.body for e in self._journal.events if isinstance(e.body, AttemptForked))
+        return next((body for body in found if body.attempt == attempt), None)
+
+    async def search(self, stuck: Stuck, at_work: AbstractSet[int]) -> tuple[AttemptForked, ...]:
+        """What goes on in place of a stuck attempt; asked again after a crash, it is the same."""
+        search = parse_search(self._course.request.search or "")
+        if search is None:
+            return ()
+        async with self._one_at_a_time:
+            known = tuple(
+                e.body
+                for e in self._journal.events
+                if isinstance(e.body, AttemptForked) and e.body.stuck == stuck.attempt
+            )
+            if known:
+                return known
+            wanted = plan(
+                search,
+                self._tree(stuck.attempt, at_work),
+                stuck.attempt,
+                self._left(stuck.attempt, held=True),
+            )
+            evidence = one_line(stuck.evidence, 400)
+            number = self._next()
+            forks = tuple(
+                AttemptForked(
+                    attempt=number + offset,
+                    parent=fork.parent,
+                    at_seq=fork.point.seq,
+                    reason=f"attempt {stuck.attempt} is stuck: {evidence}",
+                    budget=fork.budget,
+                    hint=_ANOTHER_WAY.format(evidence=evidence),
+                    stuck=stuck.attempt,
+                )
+                for offset, fork in enumerate(wanted)
+            )
+            if forks:
+                await self._journal.append(*forks)
+            return forks
+
+    async def rewind(self) -> tuple[AttemptForked, ...]:
+        """Answers every request to rewind that has none yet."""
+        async with self._one_at_a_time:
+            events = self._journal.events
+            answered = {e.body.asked for e in events if isinstance(e.body, AttemptForked)}
+            forks: list[AttemptForked] = []
+            for event in list(events):
+                if isinstance(event.body, RewindRequested) and event.seq not in answered:
+                    fork = self._rewound(event.seq, event.body, self._next() + len(forks))
+                    if fork is not None:
+                        forks.append(fork)
+            if forks:
+                await self._journal.append(*forks)
+            return tuple(forks)
+
+    def beyond(self, fork: AttemptForked, at_work: AbstractSet[int]) -> tuple[int, ...]:
+        """Those at work that came by the save point to which a person went back."""
+        events = self._journal.events
+        return tuple(
+            number
+            for number in sorted(at_work)
+            if number != fork.attempt and any(p.seq == fork.at_seq for p in save_points(events, number))
+        )
+
+    def left_behind(self, number: int) -> AttemptForked | None:
+        """The rewinding that made attempt `number` needless, which may have been recorded just before a crash."""
+        forks = (e.body for e in self._journal.events if isinstance(e.body, AttemptForked))
+        asked = (fork for fork in forks if fork.asked is not None and number < fork.attempt)
+        return next((fork for fork in asked if self.beyond(fork, {number})), None)
+
+    def _rewound(self, asked: int, body: RewindRequested, number: int) -> AttemptForked | None:
+        events = self._journal.events
+        for attempt in attempts_of(events):
+            for point in save_points(events, attempt):
+                if point.seq == body.to and number < limits.SEARCH_NODES:
+                    # A call under way is cut off, and what is held for it comes back.
+                    left = self._left(attempt, held=False)
+                    budget = self._less_what_went_on(left, attempt, point.seq)
+                    reason = f"Rewound to event {body.to} by {body.who}."
+                    return AttemptForked(number, attempt, point.seq, reason, budget, "", asked=asked)
+        return None
+
+    def _less_what_went_on(self, left: Budget, attempt: int, back_to: int) -> Budget:
+        """`left` without what those took that went on in the place of `attempt`, or may still take."""
+        events = self._journal.events
+        ended = {e.body.attempt for e in events if isinstance(e.body, AttemptEnded)}
+        for fork in (e.body for e in events if isinstance(e.body, AttemptForked)):
+            if attempt != (fork.parent if fork.stuck is None else fork.stuck):
+                continue
+            given = fork.budget
+            if fork.attempt in ended or any(p.seq == back_to for p in save_points(events, fork.attempt)):
+                rest = self._left(fork.attempt, held=False)
+                rest = self._less_what_went_on(rest, fork.attempt, back_to)
+                dollars = (given.dollars or 0.0) - (rest.dollars or 0.0)
+                left = unspent(left, given.steps - rest.steps, given.tokens - rest.tokens, dollars)
+            else:
+                left = unspent(left, given.steps, given.tokens, given.dollars or 0.0)
+        return left
+
+    def _next(self) -> int:
+        return max((*attempts_of(self._journal.events), -1)) + 1
+
+    def _tree(self, stuck: int, at_work: AbstractSet[int]) -> Tree:
+        events = self._journal.events
+        course = self._course
+        given_up = {
+            e.body.attempt for e in events if isinstance(e.body, StuckNoticed) and e.body.stage != "nudge"
+        }
+        nodes = tuple(
+            Node(
+                attempt=number,
+                root=root_of(events, number),
+                depth=depth(events, number),
+                live=number in at_work and number != stuck,
+                stuck=number == stuck or (number in given_up and number not in at_work),
+                points=save_points(events, number),
+            )
+            for number in attempts_of(events)
+        )
+        commits = {point.seq: point.commit for node in nodes for point in node.points} | {0: course.base}
+        taken = frozenset(
+            (root_of(events, e.body.parent), commits[e.body.at_seq])
+            for e in events
+            if isinstance(e.body, AttemptForked) and e.body.at_seq in commits
+        )
+        base = SavePoint(0, 0, course.base, None)
+        return Tree(nodes, base, compare(course.baseline, course.baseline).red, taken)
+
+    def _left(self, attempt: int, *, held: bool) -> Budget:
+        """What an attempt was given and did not spend."""
+        events = self._journal.events
+        given = next(
+            (
+                e.body.budget
+                for e in events
+                if isinstance(e.body, AttemptStarted) and e.body.attempt == attempt
+            ),
+            None,
+        )
+        took = self._course.models.spent(attempt, held=held)
+        return unspent(given or self._course.request.budget, took.steps, took.tokens, took.dollars)
+
+
+_ANOTHER_WAY = (
+    "An earlier attempt went on from exactly here and got stuck: {evidence} "
+    "What it did after this point is undone. Take another way."
+)

@@ -1,0 +1,277 @@
+"""The tree of a run's attempts and their save points: a pure fold of the log."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from anyio import to_thread
+
+from cloister.core import limits
+from cloister.core.attempts import AttemptWish, ForkedFrom, Score, wishes
+from cloister.core.budget import dollars_of
+from cloister.core.errors import Bug, UserError
+from cloister.core.events import (
+    AnyBody,
+    AttemptEnded,
+    AttemptForked,
+    AttemptsRanked,
+    AttemptStarted,
+    BaseFixed,
+    BaselineTaken,
+    ChecksChosen,
+    ConnectionDecided,
+    Event,
+    Inherited,
+    ModelReplied,
+    ModelSpent,
+    PromptReceived,
+    RunAdmitted,
+    RunFinished,
+    RunResumed,
+    SandboxOpened,
+)
+from cloister.core.ids import RunId
+from cloister.core.log import SavePoint, attempts_of, effective, root_of, save_points, seen_by
+from cloister.core.requests import NewRun, Outcome
+from cloister.forge.read import copy_commit
+
+
+class PointView(msgspec.Struct, frozen=True):
+    """A save point: `cloister fork` and `cloister rewind` go on from its number."""
+
+    seq: int
+    step: int
+    commit: str
+    red: int | None
+    """What the newest checks found red; None before any ran."""
+
+
+class NodeView(msgspec.Struct, frozen=True):
+    """One attempt and what it saved itself; what came before is its parent's."""
+
+    attempt: int
+    parent: int | None
+    at: int | None
+    """The save point of the parent that it goes on from; 0 is the untouched base."""
+    reason: str | None
+    """Why it was forked; None for those the run began with."""
+    model: str | None
+    temperature: float | None
+    outcome: Outcome | None
+    """None while it works."""
+    ended: str | None
+    """Why it ended."""
+    points: tuple[PointView, ...]
+    tokens: int = 0
+    """What it spent itself."""
+    dollars: float | None = None
+    """The same in US dollars; None where the price of one of its models is not known."""
+
+
+class TreeView(msgspec.Struct, frozen=True):
+    """All attempts of a run."""
+
+    run: RunId
+    forked_from: ForkedFrom | None
+    inherited: tuple[PointView, ...]
+    """Save points of the run it was forked from."""
+    winner: int | None
+    nodes: tuple[NodeView, ...]
+    """By number: a parent comes before its children."""
+    ranking: tuple[Score, ...] = ()
+
+
+def tree(events: Sequence[Event]) -> TreeView:
+    """The tree that the whole log `events` tells of."""
+    admitted = events[0].body
+    numbers = attempts_of(events)
+    began = next((e.seq for e in events if isinstance(e.body, AttemptStarted)), len(events) + 1)
+    points = {number: save_points(events, number) for number in numbers}
+    inherited = {p.seq: p for found in points.values() for p in found if p.seq < began}
+    finished = events[-1].body
+    ranked = next((e.body for e in events if isinstance(e.body, AttemptsRanked)), None)
+    return TreeView(
+        run=events[0].run,
+        forked_from=admitted.request.forked_from if isinstance(admitted, RunAdmitted) else None,
+        inherited=tuple(_point(inherited[seq]) for seq in sorted(inherited)),
+        winner=finished.attempt if isinstance(finished, RunFinished) else None,
+        nodes=tuple(_node(events, number, points[number]) for number in numbers),
+        ranking=ranked.scores if ranked else (),
+    )
+
+
+def _node(events: Sequence[Event], number: int, points: Sequence[SavePoint]) -> NodeView:
+    over = ended(events, number)
+    bodies = [e.body for e in events if getattr(e.body, "attempt", None) == number]
+    fork = next((body for body in bodies if isinstance(body, AttemptForked)), None)
+    started = next((body for body in bodies if isinstance(body, AttemptStarted)), None)
+    began = next(e.seq for e in events if e.body is bodies[0])
+    return NodeView(
+        attempt=number,
+        parent=fork and fork.parent,
+        at=fork and fork.at_seq,
+        reason=fork and fork.reason,
+        model=started and started.model,
+        temperature=started and started.temperature,
+        outcome=over and over.outcome,
+        ended=over and over.reason,
+        points=tuple(_point(point) for point in points if point.seq > began),
+        tokens=sum(body.usage.total for body in bodies if isinstance(body, ModelReplied | ModelSpent)),
+        dollars=dollars_of(events, number),
+    )
+
+
+class Over(msgspec.Struct, frozen=True):
+    """The end of an attempt."""
+
+    at: float
+    """Unix seconds."""
+    outcome: Outcome
+    reason: str
+
+
+def ended(events: Sequence[Event], attempt: int) -> Over | None:
+    """How an attempt ended: by itself, or cut off by the end of the run; None while it works."""
+    for event in events:
+        if isinstance(event.body, AttemptEnded) and event.body.attempt == attempt:
+            return Over(event.at, event.body.outcome, event.body.reason)
+    last = events[-1]
+    return Over(last.at, "stopped", last.body.reason) if isinstance(last.body, RunFinished) else None
+
+
+def _point(point: SavePoint) -> PointView:
+    return PointView(point.seq, point.step, point.commit, point.comparison and point.comparison.red)
+
+
+def all_points(events: Sequence[Event]) -> dict[int, tuple[int, SavePoint]]:
+    """Every save point of a run by its number, with the attempt that made it, or the first that inherited it."""
+    found: dict[int, tuple[int, SavePoint]] = {}
+    for number in attempts_of(events):
+        for point in save_points(events, number):
+            found.setdefault(point.seq, (number, point))
+    return found
+
+
+def point_at(events: Sequence[Event], seq: int | None) -> tuple[int, SavePoint]:
+    """The attempt and the save point that `seq` names; None is the one its result, or its furthest work, stands on.
+
+    Raises `UserError` (`no_save_point`).
+    """
+    run, found = events[0].run, all_points(events)
+    if not found:
+        raise UserError("no_save_point", f"Run {run} has no save point yet: there is nothing to go on from.")
+    if seq is None:
+        return _furthest(events, found)
+    if seq not in found:
+        near = ", ".join(str(known) for known in sorted(found, key=lambda known: abs(known - seq))[:3])
+        raise UserError(
+            "no_save_point",
+            f"Event {seq} of run {run} is no save point: the nearest are {near}; `cloister tree {run} --json` lists them all.",
+        )
+    return found[seq]
+
+
+def rewindable(events: Sequence[Event], to: int) -> SavePoint:
+    """The save point to which a run can go back, itself or in a fork.
+
+    Raises `UserError` (`no_save_point`, `too_many_attempts`).
+    """
+    _, point = point_at(events, to)
+    if len(attempts_of(events)) >= limits.SEARCH_NODES and not isinstance(events[-1].body, RunFinished):
+        run = events[0].run
+        raise UserError(
+            "too_many_attempts",
+            f"Run {run} has {limits.SEARCH_NODES} attempts, which is as many as there may be: "
+            f"`cloister fork {run} --at {to}` goes on in a run of its own.",
+        )
+    return point
+
+
+def _furthest(events: Sequence[Event], found: dict[int, tuple[int, SavePoint]]) -> tuple[int, SavePoint]:
+    finished = events[-1].body
+    winner = finished.attempt if isinstance(finished, RunFinished) else None
+    own = [one for one in found.values() if winner is None or one[0] == winner] or list(found.values())
+    if winner is not None:
+        return max(own, key=lambda one: one[1].seq)
+    last = dict(sorted(own, key=lambda one: one[1].seq))
+    return min(last.items(), key=lambda one: (_red(one[1]), -one[1].seq))
+
+
+def _red(point: SavePoint) -> int:
+    return 1_000_000 if point.comparison is None else point.comparison.red
+
+
+# A run that goes on from a save point of another: its request, its files and its conversation.
+
+
+_NOT_TALK = (AttemptStarted, AttemptForked, AttemptEnded, SandboxOpened, RunResumed)
+
+
+def fork_request(events: Sequence[Event], at: int | None, say: str | None) -> NewRun:
+    """The request for a run with one attempt, like the one that made the save point, that goes on from there.
+
+    Raises `UserError` (`no_save_point`).
+    """
+    admitted = events[0].body
+    if not isinstance(admitted, RunAdmitted):
+        raise Bug("A run's log starts with its admission.")
+    attempt, point = point_at(events, at)
+    wish = wishes(admitted.request)[root_of(events, attempt)]
+    return msgspec.structs.replace(
+        admitted.request,
+        key=None,
+        n=1,
+        attempts=() if wish == AttemptWish() else (msgspec.structs.replace(wish, share=1.0),),
+        first_green=False,
+        forked_from=ForkedFrom(events[0].run, point.seq, say),
+    )
+
+
+def check_fork(events: Sequence[Event], new: NewRun) -> None:
+    """Raises `UserError` unless the run in `events` is one from which `new` can go on."""
+    origin = new.forked_from
+    admitted = events[0].body
+    if origin is None or not isinstance(admitted, RunAdmitted):
+        return
+    point_at(events, origin.seq)
+    if new.repo != admitted.request.repo:
+        raise UserError(
+            "other_repository", f"Run {origin.run} worked on another repository: a fork stays with its own."
+        )
+
+
+def inheritance(events: Sequence[Event], new: NewRun, who: str) -> tuple[SavePoint, tuple[AnyBody, ...]]:
+    """The save point, and the events with which the log of a forked run goes on after its admission."""
+    origin = new.forked_from
+    if origin is None:
+        raise Bug("a run that was not forked inherits nothing")
+    attempt, point = point_at(events, origin.seq)
+    ground: list[AnyBody] = []
+    talk: list[AnyBody] = []
+    connected = False
+    for event in effective(seen_by(events, attempt)):
+        body = event.body
+        match body:
+            case BaseFixed() | ChecksChosen():
+                ground.append(body)
+            case BaselineTaken():
+                ground.append(msgspec.structs.replace(body, known=True))
+            case _ if event.seq > point.seq or isinstance(body, _NOT_TALK):
+                pass
+            case ConnectionDecided(effect="allow") if not connected:
+                # One is enough to know that what was read since then may be anybody's.
+                connected = True
+                talk.append(Inherited(event.seq, event.at, body))
+            case _ if isinstance(body, PromptReceived) or getattr(body, "attempt", None) == attempt:
+                talk.append(Inherited(event.seq, event.at, body))
+            case _:
+                pass
+    told: tuple[AnyBody, ...] = (PromptReceived(origin.say, who),) if origin.say else ()
+    return point, (*ground, *talk, *told)
+
+
+async def copy_files(parent: Path, point: SavePoint, base: str, into: Path) -> None:
+    """Bring the save point, and the base below it, into the new run's own repository."""
+    if not await to_thread.run_sync(parent.exists):
+        raise UserError("no_repository", "The run it goes on from was removed with its files.")
+    await copy_commit(parent, point.commit, base, into)

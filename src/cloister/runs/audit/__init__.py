@@ -1,1 +1,0 @@
-"""The audit: who did what, as a chain of entries that nobody can change without being found out."""

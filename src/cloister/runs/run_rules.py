@@ -1,0 +1,271 @@
+"""The layers of rules above a run: where each is written, read anew for every run, and what they take from it."""
+
+import posixpath
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar, get_args
+from urllib.parse import unquote
+
+import msgspec
+from anyio import to_thread
+
+from cloister.core.attempts import parse_search, wishes
+from cloister.core.errors import UserError
+from cloister.core.requests import Budget, NewRun, Quota, Role, RunRule, Usage
+from cloister.core.text import one_line
+from cloister.forge.plain import find_checkout, is_url
+from cloister.forge.read import read_file, read_head_file
+from cloister.model.api import Model, Models
+from cloister.model.api import Role as ModelRole
+from cloister.policy.api import Action, Layer, LimitName, ModelAction, Policy, TierAction
+from cloister.policy.decide import Decider
+from cloister.policy.file import FILE_BYTES, Author, read_policy
+from cloister.policy.globs import text_matches
+from cloister.policy.layers import BUILT_IN, capped, layer
+
+REPOSITORY_FILE = ".cloister/policy.toml"
+"""Of the base commit: what the run writes there changes nothing for it."""
+
+_LIMITS: tuple[LimitName, ...] = get_args(LimitName)
+_SCP = re.compile(r"(?:[^@/]+@)?([^:/]+):(?!//)(.*)", re.DOTALL)
+
+
+def run_layer(request: NewRun) -> Layer:
+    """The rules that a request brings along. Raises `UserError` (`bad_policy`)."""
+    opened = [RunRule(f"connect:{host}", "allow") for host in request.allow_hosts]
+    return layer("run", (*opened, *request.rules), "the run's request", may_widen=True)
+
+
+def check_role(above: Policy, request: NewRun, role: Role) -> None:
+    """Raises `UserError` (`denied`) when one who is no admin would open what nobody delegated."""
+    opens = request.allow_hosts or any(rule.effect != "deny" for rule in request.rules)
+    if opens and role != "admin" and all(layer.delegate is None for layer in above):
+        raise UserError(
+            "denied",
+            "Only an admin may open hosts or ask for more here: no policy delegates anything to runs.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RuleFiles:
+    """Where the layers above a repository are written."""
+
+    organisation: Path
+    organisation_required: bool
+    """Whether it was named, so that it must exist."""
+    host: Layer
+    projects: tuple[tuple[str, Path], ...] = ()
+    """Globs over repositories, and the policy of each."""
+
+    def above(self, repo: str | None) -> Policy:
+        """The layers above `repo`, or those that hold for all. Blocks a little. Raises `UserError` (`bad_policy`)."""
+        layers = [BUILT_IN]
+        if self.organisation_required or _there(self.organisation):
+            layers.append(_read("organisation", self.organisation))
+        if self.host.rules:
+            layers.append(self.host)
+        names = _names(repo) if repo is not None and self.projects else ()
+        for glob, path in self.projects:
+            if any(text_matches(_plain(glob), name) for name in names):
+                layers.append(_read("project", path))
+        return tuple(layers)
+
+
+@dataclass(frozen=True, slots=True)
+class Governed:
+    """What the layers above a run, and its repository, make of it."""
+
+    policy: Policy
+    """Without the run's own layer."""
+    request: NewRun
+    """With what it really gets."""
+    quota: Quota
+    layers: tuple[str, ...]
+    limited: tuple[str, ...]
+
+
+async def govern(files: RuleFiles, request: NewRun, quota: Quota, bare: Path, commit: str) -> Governed:
+    """The rules for a run on `commit`, which `bare` holds. Raises `UserError` (`bad_policy`, `file_too_large`)."""
+    above = await to_thread.run_sync(files.above, request.repo)
+    named = [each.name if each.name == "built-in" else f"{each.name} ({_file_of(each)})" for each in above]
+    written = await read_file(bare, commit, REPOSITORY_FILE)
+    if written is not None:
+        name = f"{REPOSITORY_FILE}@{commit[:12]}"
+        above = (*above, read_policy("repository", written, name).layer)
+        named.append(f"repository ({name})")
+    budget = request.budget
+    given, limited = capped(above, _wanted(request, quota))
+    request = _with_attempts(request, int(given["attempts"] or 1))
+    request = msgspec.structs.replace(request, budget=_fitted(budget, given))
+    return Governed(above, request, _fitted(quota, given), tuple(named), limited)
+
+
+async def policy_here(files: RuleFiles, repo: str | None) -> Policy:
+    """The layers that a run on the HEAD of `repo`, a directory on this machine, would have above its own."""
+    above = await to_thread.run_sync(files.above, repo)
+    found = await read_head_file(repo, REPOSITORY_FILE) if repo is not None else None
+    commit, written = found or ("", None)
+    if written is None:
+        return above
+    return (*above, read_policy("repository", written, f"{REPOSITORY_FILE}@{commit[:12]}").layer)
+
+
+def every_name(models: Models) -> tuple[str, ...]:
+    """The models that a run may come to ask, in whatever role."""
+    return tuple(dict.fromkeys(name for role in get_args(ModelRole) for name in models.chain(role)))
+
+
+def check_allowed(policy: Policy, *, tier: str | None = None, models: Iterable[str] = ()) -> None:
+    """Raises `UserError` (`denied`) when a run may not have this tier or one of these models."""
+    check_decided(Decider(policy), tier=tier, models=models)
+
+
+def check_decided(decider: Decider, *, tier: str | None = None, models: Iterable[str] = ()) -> None:
+    """As `check_allowed`, by a policy that is arranged already."""
+    asked: list[tuple[str, Action]] = []
+    if tier is not None and tier != "auto":
+        asked.append((f"the tier {tier}", TierAction(tier)))
+    asked += [(f"the model {one_line(name, 100)}", ModelAction(name)) for name in models]
+    for what, action in asked:
+        decision = decider.decide(action)
+        if decision.effect == "ask":
+            raise UserError("denied", f"A run cannot wait for a person to allow {what}: {decision.rule}.")
+        if decision.effect == "deny":
+            raise UserError("denied", f"A run may not have {what}: {decision.rule}.")
+
+
+def _attempts(request: NewRun) -> int:
+    """How many may be at work at a time."""
+    search = parse_search(request.search or "")
+    return max(len(wishes(request)), search.width if search else 1)
+
+
+def _with_attempts(request: NewRun, most: int) -> NewRun:
+    """`request` with no more attempts than that, however they were asked for."""
+    search = parse_search(request.search or "")
+    beam = None if search is None or search.width <= most else f"beam:{most}"
+    return msgspec.structs.replace(
+        request,
+        n=min(len(wishes(request)), most),
+        attempts=request.attempts[:most],
+        search=beam or request.search,
+    )
+
+
+def _wanted(request: NewRun, quota: Quota) -> dict[LimitName, float | None]:
+    records = (request.budget, quota)
+    found: dict[LimitName, float | None] = {"attempts": _attempts(request)}
+    for name in _LIMITS:
+        for record in records:
+            if name in record.__struct_fields__:
+                found[name] = getattr(record, name)
+    return found
+
+
+_Record = TypeVar("_Record", Budget, Quota)
+
+
+def _fitted(record: _Record, given: Mapping[LimitName, float | None]) -> _Record:
+    """`record` with the numbers that are given, each in its own type."""
+    values: dict[str, float] = {}
+    for name, most in given.items():
+        if name in record.__struct_fields__ and most is not None:
+            values[name] = int(most) if isinstance(getattr(record, name), int) else most
+    return msgspec.structs.replace(record, **values)
+
+
+def _there(path: Path) -> bool:
+    """Whether there is a file; one that we may not even look at is there, and cannot be passed over."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _read(author: Author, path: Path) -> Layer:
+    return read_policy(author, read_bounded(path), str(path)).layer
+
+
+def read_bounded(path: Path) -> bytes:
+    """The bytes of a policy file, no more than one may have. Raises `UserError` (`bad_policy`)."""
+    try:
+        with path.open("rb") as file:
+            return file.read(FILE_BYTES + 1)
+    except OSError as error:
+        raise UserError("bad_policy", f"The policy {path} cannot be read: {error.strerror}.") from None
+
+
+def _file_of(layer: Layer) -> str:
+    pieces: Iterable[str] = (
+        item.source
+        for group in (layer.rules, layer.delegate or (), layer.only, layer.high_impact, layer.caps)
+        for item in group
+    )
+    first = next(iter(pieces), "empty")
+    return re.sub(r"(:\d+|, rule \d+)$", "", first)
+
+
+def _names(repo: str) -> tuple[str, ...]:
+    """How a project may call the repository: a URL as `host/path`, a directory by its full path."""
+    try:
+        if is_url(repo):
+            return (_plain(repo),)
+        return (str(find_checkout(repo).top),)
+    except UserError:
+        return (repo,)
+
+
+def _plain(repo: str) -> str:
+    """One spelling for the many of a URL: no scheme, user or `.git`, in lower case. Paths stay as they are."""
+    scheme, separator, rest = repo.partition("://")
+    if not separator:
+        short = _SCP.fullmatch(repo)
+        if short is None or repo.startswith(("/", "*")):
+            return repo
+        rest = f"{short[1]}/{short[2]}"
+    elif scheme.lower() == "file":
+        return rest
+    host, _, path = rest.partition("/")
+    normal = posixpath.normpath(f"/{unquote(path)}").lstrip("/")
+    return f"{host.rpartition('@')[2]}/{normal}".casefold().removesuffix(".git").rstrip("/")
+
+
+# The models of a run, as far as its rules let it have them.
+
+
+class AllowedModels:
+    """`Models` of which none is asked that the rules deny, whoever names it: settings, an attempt or a person."""
+
+    def __init__(self, models: Models, policy: Policy) -> None:
+        self._models = models
+        self._policy = policy
+        self._decider = Decider(policy)
+
+    def role(self, role: ModelRole) -> Model:
+        return self.named(self._models.chain(role)[0])
+
+    def chain(self, role: ModelRole) -> tuple[str, ...]:
+        return self._models.chain(role)
+
+    def named(self, name: str) -> Model:
+        """Raises `UserError` (`denied`), too."""
+        check_decided(self._decider, models=(name,))
+        found = self._models.named(name)
+        # What a server calls the model that it was asked to choose is known once it was opened.
+        check_decided(self._decider, models=(found.name,))
+        return found
+
+    def window(self, name: str) -> int | None:
+        return self._models.window(name)
+
+    def cost(self, name: str, usage: Usage) -> float | None:
+        return self._models.cost(name, usage)
+
+    def instead(self, name: str) -> "AllowedModels":
+        check_decided(self._decider, models=(name,))
+        return AllowedModels(self._models.instead(name), self._policy)

@@ -1,0 +1,107 @@
+"""What conducting a run takes, wired once by the composition root."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from cloister.agent.budget.purse import Ledger, Purse
+from cloister.agent.taint import Provenance
+from cloister.core import limits
+from cloister.core.budget import BudgetTree
+from cloister.core.events import Event
+from cloister.core.ids import RunId, SandboxId
+from cloister.core.log import Journal
+from cloister.core.requests import NewRun, Patience, Quota
+from cloister.egress.factory import Doorway
+from cloister.egress.git_push import Repository
+from cloister.egress.model_endpoint import serve as endpoint
+from cloister.egress.rules import DoorEvent
+from cloister.egress.sandbox_setup import Through
+from cloister.forge.api import Forge
+from cloister.forge.change import branch_name
+from cloister.model.api import Models
+from cloister.policy.api import Policy
+from cloister.policy.layers import least
+from cloister.runs.run_rules import RuleFiles, run_layer
+from cloister.runs.templates import Warming
+from cloister.sandbox.api import Host, Sandbox, SandboxSpec
+
+_TTL_MARGIN_SECONDS = 900.0
+"""For the clone and what follows the work, which no budget counts."""
+_EXTENSIONS = 4
+"""How often people may give more time before the sandbox has to be made anew from the last save point."""
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """The machine, the models, the rules."""
+
+    data_dir: Path
+    host: Host
+    warming: Warming
+    forge: Forge
+    models: Callable[[NewRun], AbstractAsyncContextManager[Models]]
+    rules: RuleFiles
+    policy: Policy
+    """Without the run's own layer; of one run, with its repository's."""
+    quota: Quota
+    ask_seconds: float
+    doorway: Doorway
+    """How doors are made here."""
+    log: Callable[[RunId], Awaitable[tuple[Event, ...]]]
+    """The whole log of another run. Raises `UserError` (`no_such_run`)."""
+    budgets: BudgetTree
+    """What the levels above a run may spend, and when people are told and asked."""
+    ledger: Ledger
+    patience: Patience
+    """When an attempt counts as stuck."""
+    left_out: Callable[[NewRun], Mapping[str, str]] = lambda _: {}
+    """Models that the settings name for a run and that cannot be asked here, each with what it lacks."""
+
+    kinds: tuple[str, ...] = ()
+    """The kinds of task that the settings tell apart."""
+
+    def sandbox_spec(self, request: NewRun, template: str) -> SandboxSpec:
+        seconds = request.budget.seconds
+        if self.budgets.ask:  # people may give more time while it lives
+            seconds *= 1 + _EXTENSIONS * self.budgets.extend_percent / 100
+        ttl = min(seconds + _TTL_MARGIN_SECONDS, limits.TTL_SECONDS_MAX)
+        return SandboxSpec(template, request.tier, quota=self.quota, ttl_seconds=ttl)
+
+    def purse(self, request: NewRun, journal: Journal) -> Purse:
+        """What every call to a model in one run is paid from."""
+        return Purse(
+            journal,
+            request.budget,
+            self.budgets,
+            self.ledger,
+            self.ask_seconds,
+            frozenset(least(self.policy)),
+        )
+
+    def run_policy(self, request: NewRun) -> Policy:
+        """All layers: the run may name hosts to reach, and a deny above it still wins."""
+        return (*self.policy, run_layer(request))
+
+    def open(
+        self, request: NewRun, template: str, journal: Journal, model: endpoint.AskedModel
+    ) -> AbstractAsyncContextManager[Sandbox]:
+        """A sandbox of one run with a door of its own; what that decides is in the run's log.
+
+        Programs inside may speak to `model` through it, which pays.
+        """
+
+        async def record(sandbox: SandboxId, body: DoorEvent) -> None:
+            await journal.append(body)
+
+        repository = Repository.of(request.repo, branch_name(request.prompt, journal.events[0].run))
+        inside = {endpoint.HOST: endpoint.Endpoint(model).serve}
+        read = Provenance(None, journal)
+        outfit = self.doorway.outfit(
+            self.run_policy(request), record, repository, inside, lambda: read.untrusted
+        )
+        spec = self.sandbox_spec(request, template)
+        return Through(self.host, outfit).open(msgspec.structs.replace(spec, env=endpoint.ENV))

@@ -1,0 +1,398 @@
+"""Builds templates of every kind; those of a repository or a snapshot are made inside a sandbox and then kept.
+
+Nothing of a repository runs on this machine: what it asks for runs in a sandbox made from another template, with the
+same rules for the network as any sandbox made by hand.
+"""
+
+import logging
+import posixpath
+import shutil
+import time
+import tomllib
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+import msgspec
+
+from cloister.agent.evidence.run_checks import find_checks, run_on_base
+from cloister.core import limits
+from cloister.core.computer import Command, Computer, Output, Stream, shell
+from cloister.core.diagnosis import Diagnosis
+from cloister.core.errors import CloisterError, HostError, UserError
+from cloister.core.requests import NewRun, Quota
+from cloister.core.text import decode, one_line
+from cloister.forge import read, workspace
+from cloister.forge.api import Base, Forge
+from cloister.forge.plain import find_checkout, is_url
+from cloister.sandbox.api import SNAPSHOT_PREFIX, Door, Host, Keepable, Report, Sandbox, SandboxSpec
+from cloister.sandbox.providers import which
+from cloister.sandbox.templates import devcontainer, root
+from cloister.sandbox.templates.building import About, Build, Built
+from cloister.sandbox.templates.catalog import Templates
+from cloister.sandbox.templates.devcontainer import Feature, Step, Wanted
+from cloister.sandbox.templates.recipes import Devcontainer, Dockerfile, Oci, Repository, Snapshot
+
+_TTL_SECONDS = 7_200.0
+_STEP_SECONDS = 1_800.0
+_SETUP_KEPT = 16
+IMAGE = "-image"
+"""Ending of the name of the template that a devcontainer's image becomes."""
+
+
+class _Own(msgspec.Struct):
+    """The part of `.cloister.toml` that matters here."""
+
+    setup: list[str] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """Everything a build needs."""
+
+    templates: Templates
+    host: Host
+    forge: Forge
+    door: Door | None
+    quota: Quota
+    repositories: Path
+    """Where the repositories that templates hold are fetched to."""
+
+    async def prepare(self, name: str, report: Report, *, again: bool = False) -> Built:
+        """Build `name` if it is missing, or `again`. Raises as `Templates.prepare` and as the forge."""
+        recipe = self.templates.recipe(name)
+        if again or self.templates.built(name) is None:
+            match recipe:
+                case Repository():
+                    await self._repository(name, recipe, report, again=again)
+                case Devcontainer():
+                    await self._devcontainer(name, recipe, report, again=again)
+                case Snapshot():
+                    await self._snapshot(name, recipe, report, again=again)
+                case _:
+                    await self.templates.prepare(name, report, again=again)
+        await self.host.prepare(name, report)  # whatever else it wants to do before the first sandbox
+        built = self.templates.built(name)
+        if built is None:
+            raise UserError("unknown_template", f"The template {name} was removed just now.")
+        return built
+
+    async def fetch(self, name: str, recipe: Repository | Devcontainer) -> Base:
+        """Bring the repository of a template up to date here."""
+        self.repositories.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return await self.forge.fetch(recipe.repo, recipe.ref, self.bare(name))
+
+    def bare(self, name: str) -> Path:
+        return self.repositories / f"{name}.git"
+
+    async def _repository(self, name: str, recipe: Repository, report: Report, *, again: bool) -> None:
+        if isinstance(self.templates.recipe(recipe.base), Repository):
+            raise UserError("bad_template", f"{recipe.base} holds a repository: choose another base.")
+        await self.prepare(recipe.base, report)
+
+        async def make(work: Build) -> About:
+            base = await self.fetch(name, recipe)
+            below = self.templates.built(recipe.base)
+            if below is None or not below.about.git:
+                raise UserError("no_git", f"The template {recipe.base} has no git: choose another base.")
+            setup = _setup(await read.read_file(self.bare(name), base.commit, ".cloister.toml"))
+            async with self._opened(recipe.base) as sandbox:
+                work.tell(0.1, f"cloning {base.commit[:7]}")
+                await workspace.put(sandbox, self.bare(name), base.commit)
+                for number, line in enumerate(setup):
+                    work.tell(0.2 + 0.4 * number / len(setup), one_line(line, 80))
+                    await run_step(work, sandbox, shell(line, seconds=_STEP_SECONDS), line)
+                checks = await find_checks(sandbox)
+
+                def show(check: str, stream: Stream, data: bytes) -> None:
+                    work.note(decode(data).rstrip("\n"))
+
+                work.tell(0.6, f"running {len(checks)} checks")
+                baseline = await run_on_base(sandbox, checks, "warm", show)
+                await workspace.disown(sandbox)
+                work.tell(0.9, "keeping the files")
+                await _keep(sandbox, work.rootfs)
+            return msgspec.structs.replace(
+                below.about,
+                kind="repository",
+                commit=base.commit,
+                base=below.home.name,
+                checks=checks,
+                baseline=baseline,
+            )
+
+        await self.templates.build(name, make, report, again=again)
+
+    async def _devcontainer(self, name: str, recipe: Devcontainer, report: Report, *, again: bool) -> None:
+        base = await self.fetch(name, recipe)
+        wanted = await self._wanted(name, base)
+        image = f"{name}{IMAGE}"
+        context = self.repositories / f"{name}.context"
+        await anyio.to_thread.run_sync(lambda: shutil.rmtree(context, ignore_errors=True))
+        if wanted.dockerfile is not None:
+            await read.export(self.bare(name), base.commit, context)
+        try:
+            self.templates.keep_recipe(image, _image_recipe(recipe, wanted, context))
+            await self.templates.prepare(image, report, again=again)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(lambda: shutil.rmtree(context, ignore_errors=True))
+        below = self.templates.built(image)
+        if below is None:
+            raise UserError("unknown_template", f"The template {image} was removed just now.")
+        env = {**below.about.env, **wanted.env_over(below.about.env)}
+
+        async def make(work: Build) -> About:
+            async with self._opened(image, env) as sandbox:
+                if below.about.git:
+                    work.tell(0.1, f"cloning {base.commit[:7]}")
+                    await workspace.put(sandbox, self.bare(name), base.commit)
+                elif wanted.steps or wanted.features:
+                    raise UserError(
+                        "no_git", "The image has no git, so the repository cannot be put into it."
+                    )
+                for feature in wanted.features:
+                    work.tell(0.3, f"feature {feature.directory}")
+                    await run_step(work, sandbox, _install(feature, below.about.home), feature.directory)
+                for step in wanted.steps:
+                    work.tell(0.5, step.name)
+                    await run_step(work, sandbox, _step_command(step, bash=below.about.bash), step.name)
+                if below.about.git:
+                    await workspace.disown(sandbox)
+                work.tell(0.9, "keeping the files")
+                await _keep(sandbox, work.rootfs)
+            return msgspec.structs.replace(
+                below.about, kind="devcontainer", env=env, commit=base.commit, base=below.home.name
+            )
+
+        await self.templates.build(name, make, report, again=again)
+
+    async def _snapshot(self, name: str, recipe: Snapshot, report: Report, *, again: bool) -> None:
+        async def make(work: Build) -> About:
+            work.tell(0.1, f"opening the snapshot {one_line(recipe.snapshot, 60)}")
+            kept = which(recipe.snapshot, await self.host.snapshots())
+            async with self._opened(f"{SNAPSHOT_PREFIX}{kept.id}") as sandbox:
+                work.tell(0.3, f"keeping the files, {kept.size_bytes / 1e6:,.0f} MB over {kept.template}")
+                await _keep(sandbox, work.rootfs)
+            about = self._about(kept.template)
+            git, bash = (root.has(work.rootfs, program) for program in ("git", "bash"))
+            return About(
+                kind="snapshot",
+                env={**about.env, **recipe.env},
+                home=about.home,
+                git=git,
+                bash=bash,
+                base=kept.id,
+            )
+
+        await self.templates.build(name, make, report, again=again)
+
+    def _about(self, template: str) -> About:
+        """What is known of a template, which may be gone by now."""
+        try:
+            below = self.templates.built(template)
+        except UserError:
+            below = None
+        return below.about if below else About()
+
+    async def _wanted(self, name: str, base: Base) -> Wanted:
+        for place in devcontainer.PLACES:
+            data = await read.read_file(self.bare(name), base.commit, place)
+            if data is not None:
+                return devcontainer.parse(decode(data), place)
+        raise UserError("no_devcontainer", f"The repository has no {' and no '.join(devcontainer.PLACES)}.")
+
+    def _opened(
+        self, template: str, env: dict[str, str] | None = None
+    ) -> AbstractAsyncContextManager[Sandbox]:
+        spec = SandboxSpec(template=template, quota=self.quota, ttl_seconds=_TTL_SECONDS, env=env or {})
+        return self.host.open(spec, self.door)
+
+
+async def _keep(sandbox: Sandbox, at: Path) -> None:
+    if not isinstance(sandbox, Keepable):
+        tier = sandbox.info.isolation.tier
+        raise HostError("cannot_keep", f"The files of a sandbox of the tier {tier} cannot become a template.")
+    await sandbox.keep(at)
+
+
+async def forget(templates: Templates, repositories: Path, name: str) -> int:
+    """Remove a template with everything that was fetched for it; returns how many builds. Raises as `remove`."""
+    recipe = templates.recipe(name)
+    count = await templates.remove(name)
+    if isinstance(recipe, Devcontainer) and f"{name}{IMAGE}" in templates.names():
+        count += await templates.remove(f"{name}{IMAGE}")
+    bare = repositories / f"{name}.git"
+    await anyio.to_thread.run_sync(lambda: shutil.rmtree(bare, ignore_errors=True))
+    return count
+
+
+def _image_recipe(recipe: Devcontainer, wanted: Wanted, context: Path) -> Oci | Dockerfile:
+    if wanted.dockerfile is None:
+        return Oci(wanted.image or "", user=wanted.user, tls=recipe.tls)
+    inside = context / wanted.context
+    dockerfile = posixpath.relpath(wanted.dockerfile, wanted.context)
+    # SAFETY: a link of the repository's must not make a directory of this machine its context.
+    if not inside.resolve().is_relative_to(context.resolve()) or dockerfile.startswith("../"):
+        raise UserError("bad_devcontainer", "The devcontainer's Dockerfile must be inside its context.")
+    return Dockerfile(
+        context=str(inside),
+        dockerfile=dockerfile,
+        target=wanted.target,
+        args=wanted.args,
+        network=recipe.network,
+        user=wanted.user,
+        tls=recipe.tls,
+    )
+
+
+def _setup(text: bytes | None) -> tuple[str, ...]:
+    """`setup` of `.cloister.toml`. Raises `UserError` (`bad_setup`)."""
+    if text is None:
+        return ()
+    try:
+        own = msgspec.convert(tomllib.loads(decode(text)), _Own)
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError, RecursionError) as error:
+        message = f".cloister.toml cannot be read: {one_line(str(error), 160)}."
+        raise UserError("bad_setup", message) from None
+    return tuple(line.strip() for line in own.setup if line.strip())[:_SETUP_KEPT]
+
+
+def _install(feature: Feature, home: str) -> Command:
+    env = {"_REMOTE_USER": "agent", "_REMOTE_USER_HOME": home, **feature.env}
+    directory = f"{devcontainer.WORKSPACE}/{feature.directory}"
+    return Command(("/bin/sh", "./install.sh"), cwd=directory, env=env, user="root", seconds=_STEP_SECONDS)
+
+
+def _step_command(step: Step, *, bash: bool) -> Command:
+    if isinstance(step.command, tuple):
+        return Command(step.command, seconds=_STEP_SECONDS)
+    return Command(("/bin/bash" if bash else "/bin/sh", "-c", step.command), seconds=_STEP_SECONDS)
+
+
+async def run_step(work: Build, computer: Computer, command: Command, name: str) -> None:
+    """Run it with its output in the build's log. Raises `UserError` (`setup_failed`) unless it succeeds."""
+    roomy = msgspec.structs.replace(command, limit_bytes=limits.FILE_BYTES)
+    last = ""
+    async with computer.start(roomy) as process:
+        await process.send_eof()
+        async for item in process:
+            if isinstance(item, Output):
+                text = decode(item.data).rstrip("\n")
+                work.note(text)
+                last = text.rpartition("\n")[2] or last
+            elif not item.ok:
+                why = item.killed or f"status {item.code}"
+                message = f"`{one_line(name, 80)}` failed ({why}): {one_line(last, 160)}"
+                raise UserError("setup_failed", message)
+
+
+# Warmed templates: which of them a run starts from, and keeping them fresh while a server runs.
+
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 60.0
+"""How often repositories are asked whether they moved."""
+
+
+def same_repository(one: str, other: str) -> bool:
+    """Whether two names mean one repository. Blocks a little."""
+    if one == other:
+        return True
+    try:
+        if is_url(one) or is_url(other):
+            return is_url(one) and is_url(other) and _bare_url(one) == _bare_url(other)
+        return find_checkout(one).top == find_checkout(other).top
+    except UserError:
+        return False
+
+
+def _bare_url(url: str) -> str:
+    return url.rstrip("/").removesuffix(".git")
+
+
+def known_baseline(
+    built: Built, commit: str, checks: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[Diagnosis, ...]] | None:
+    """The checks and their result on `commit`, when the template saw just that; `checks` are those asked for."""
+    about = built.about
+    if about.kind != "repository" or about.commit != commit or not about.baseline:
+        return None
+    if checks and checks != about.checks:
+        return None
+    return about.checks, about.baseline
+
+
+@dataclass(slots=True)
+class Warming:
+    """The warmed templates of one data directory."""
+
+    workshop: Workshop
+    look_seconds: float = _LOOK_SECONDS
+    _failed: dict[str, tuple[float, str]] = field(default_factory=dict[str, tuple[float, str]])
+    """Template → when it could not be built, and on which commit."""
+
+    async def choose(self, request: NewRun) -> str:
+        """The template that a run starts from: a warmed one of its repository that is ready, else the one it names."""
+
+        def find() -> str:
+            for name, recipe in self._recipes():
+                if recipe.base != request.template or not same_repository(recipe.repo, request.repo):
+                    continue
+                if self.workshop.templates.built(name) is not None:
+                    return name
+            return request.template
+
+        return await anyio.to_thread.run_sync(find)
+
+    async def keep_warm(self) -> None:
+        """Never returns: builds what is missing, too old, or of another commit than its repository's."""
+        while True:
+            for name, recipe in self._recipes():
+                try:
+                    await self.refresh(name, recipe)
+                except CloisterError as error:
+                    logger.warning("the template %s was not warmed: %s", name, error.message)
+                except Exception:
+                    logger.exception("the template %s was not warmed", name)
+            await anyio.sleep(self.look_seconds)
+
+    async def refresh(self, name: str, recipe: Repository) -> bool:
+        """Build it again if it is time; returns whether it was."""
+        base = await self.workshop.fetch(name, recipe)
+        tried = self._failed.get(name)
+        if tried and tried[1] == base.commit and time.time() - tried[0] < 60 * recipe.minutes:
+            return False
+        if not self._is_due(name, recipe, base.commit):
+            return False
+        try:
+            await self.workshop.prepare(name, _log_progress, again=True)
+        except Exception:
+            self._failed[name] = (time.time(), base.commit)
+            raise
+        self._failed.pop(name, None)
+        return True
+
+    def _is_due(self, name: str, recipe: Repository, commit: str) -> bool:
+        built = self.workshop.templates.built(name)
+        if built is None or built.about.commit != commit:
+            return True
+        below = self.workshop.templates.built(recipe.base)
+        if below is not None and built.about.base != below.home.name:
+            return True
+        return time.time() - built.about.built_at > 60 * recipe.minutes
+
+    def _recipes(self) -> tuple[tuple[str, Repository], ...]:
+        found = [(info.name, info.recipe) for info in self.workshop.templates.all()]
+        return tuple((name, recipe) for name, recipe in found if isinstance(recipe, Repository))
+
+
+def repositories(data_dir: Path) -> Path:
+    """Where the repositories of templates are."""
+    return data_dir / "template-repositories"
+
+
+def _log_progress(fraction: float | None, note: str) -> None:
+    logger.info("Warming a template: %s %s", note, "" if fraction is None else f"{fraction:.0%}")

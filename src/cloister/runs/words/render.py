@@ -1,0 +1,381 @@
+"""Events and deltas of a run → what a screen shows. Pure: the same items give the same pieces."""
+
+from collections.abc import Iterator
+from typing import assert_never
+
+from cloister.core import events as e
+from cloister.core.attempts import wishes
+from cloister.core.requests import NewRun, ToolCall
+from cloister.core.text import harmless, one_line
+from cloister.runs.view import fold, red
+from cloister.runs.words import attempts, facts
+from cloister.runs.words.attempts import AtWork, Minding, minding
+from cloister.runs.words.facts import Excerpt, excerpt
+from cloister.runs.words.lines import IDLE, Fragment, Line, Piece, Status, seconds
+from cloister.runs.words.summary import summary
+
+_DOING: dict[e.Phase, str] = {
+    "fetch": "fetching the repository",
+    "template": "preparing the template",
+    "create": "opening a sandbox",
+    "clone": "bringing the repository in",
+    "baseline": "running the checks on the untouched base",
+    "fork": "forking the sandbox",
+    "work": "working",
+    "change": "making the change",
+}
+
+_Beginning = (
+    e.RunAdmitted
+    | e.RunClaimed
+    | e.RunResumed
+    | e.BaseFixed
+    | e.SandboxOpened
+    | e.SandboxClosed
+    | e.ChecksChosen
+    | e.BaselineTaken
+)
+_Talk = (
+    e.AttemptStarted
+    | e.PromptReceived
+    | e.ModelReplied
+    | e.ModelFailed
+    | e.ModelSwitched
+    | e.ModelChosen
+    | e.FinishRefused
+    | e.AttemptEnded
+)
+_Branching = e.AttemptForked | e.AttemptsRanked | e.JudgeSpoke | e.RewindRequested | e.Inherited
+_Action = (
+    e.ActionDecided
+    | e.AskRaised
+    | e.AskAnswered
+    | e.ToolReturned
+    | e.ChecksRan
+    | e.ProofTaken
+    | e.SaveRefused
+)
+_Rest = (
+    e.PolicyFixed
+    | e.PhaseStarted
+    | e.PhaseEnded
+    | e.TurnEnded
+    | e.StopRequested
+    | e.ConnectionDecided
+    | e.ConnectionClosed
+    | e.RequestDecided
+    | e.ChangeMade
+    | e.ChangeDelivered
+    | e.RunFinished
+)
+
+ASK_LINES = 30
+"""How much of an action is shown to the person who must allow it."""
+
+_CallKey = tuple[int, str]
+"""Attempt and id of a tool call."""
+
+
+class Renderer:
+    """Folds one run's items, from its first event on, into pieces. `width` is where single-line facts are cut."""
+
+    def __init__(self, width: int = 100) -> None:
+        self._width = max(40, width)
+        self._events: list[e.Event] = []
+        self._request: NewRun | None = None
+        self._red_before = 0
+        self._checks: frozenset[str] = frozenset()
+        # Ids of calls are the model's: unique within one reply of one attempt, and no further.
+        self._calls: dict[_CallKey, ToolCall] = {}
+        self._announced: set[_CallKey] = set()
+        self._outputs: dict[_CallKey, Excerpt] = {}
+        self._streamed: dict[int, str] = {}
+        self._noted: e.Phase | None = None
+        self._inherited = 0
+        self._at_work = AtWork()
+
+    def feed(self, item: e.Event | e.Delta) -> tuple[Piece, ...]:
+        pieces = self._pieces(item)
+        return self._at_work.over(pieces, item) if self._many else pieces
+
+    def _pieces(self, item: e.Event | e.Delta) -> tuple[Piece, ...]:
+        match item:
+            case e.Event():
+                self._events.append(item)
+                return tuple(self._event(item))
+            case e.ModelText():
+                return tuple(self._model_text(item))
+            case e.CommandOutput():
+                return tuple(self._output(item))
+            case e.Progress():
+                return tuple(self._progress(item))
+            case _:
+                assert_never(item)
+
+    # Deltas
+
+    def _model_text(self, delta: e.ModelText) -> Iterator[Piece]:
+        before = self._streamed.get(delta.attempt, "")
+        self._streamed[delta.attempt] = before + delta.text
+        if self._many:
+            # Several attempts talk at once: whole lines only, when the reply is complete.
+            return
+        text = delta.text if before else delta.text.lstrip("\n")
+        if text:
+            yield Fragment(harmless(text))
+
+    def _output(self, delta: e.CommandOutput) -> Iterator[Piece]:
+        key = (delta.attempt, delta.source)
+        if delta.source in self._checks or key not in self._calls:
+            if last := [line for line in harmless(delta.text).split("\n") if line.strip()]:
+                yield Status(f"checking: {one_line(last[-1], self._width)}")
+            return
+        lines = self._outputs.setdefault(key, Excerpt()).feed(delta.text)
+        yield from self._dimmed(delta.attempt, lines)
+
+    def _progress(self, delta: e.Progress) -> Iterator[Piece]:
+        note = one_line(delta.note, 80)
+        if delta.phase != self._noted:
+            self._noted = delta.phase
+            yield Line(f"· {_DOING[delta.phase]}: {note}", "dim")
+        yield Status(f"{delta.phase}: {note}", delta.fraction)
+
+    # Events
+
+    def _event(self, event: e.Event) -> Iterator[Piece]:
+        body = event.body
+        if isinstance(body, _Beginning):
+            yield from self._beginning(event, body)
+        elif isinstance(body, _Talk):
+            yield from self._talk(body)
+        elif isinstance(body, _Action):
+            yield from self._action(event, body)
+        elif isinstance(body, _Branching):
+            self._inherited += isinstance(body, e.Inherited)
+            yield from attempts.lines(body, self._inherited)
+        elif isinstance(body, Minding):
+            yield from minding(body, "" if body.attempt is None else self._mark(body.attempt))
+        else:
+            yield from self._rest(event, body)
+
+    def _beginning(self, event: e.Event, body: _Beginning) -> Iterator[Piece]:
+        match body:
+            case e.RunAdmitted():
+                yield from self._admitted(event, body.request)
+            case e.RunClaimed():
+                if body.epoch > 1:
+                    yield Line("↻ taken over: the process that drove this run is gone", "warn")
+            case e.RunResumed():
+                # The calls of a turn that was cut off are made again.
+                self._announced.clear()
+                self._outputs.clear()
+                yield Line(f"↻ going on after event {body.after_seq}", "warn")
+            case e.BaseFixed():
+                yield from facts.base(body.commit, body.branch, body.note)
+            case e.SandboxOpened():
+                # That of an attempt is isolated as the first one, which was told in full.
+                own = self._many and body.attempt is not None
+                yield Line(f"· [{body.attempt}] sandbox {body.sandbox}", "dim") if own else facts.opened(body)
+            case e.SandboxClosed():
+                yield Line(f"· sandbox {body.sandbox} closed: {one_line(body.reason, 200)}", "dim")
+            case e.ChecksChosen():
+                self._checks = frozenset(body.checks)
+                how = "found" if body.found else "asked for"
+                yield from (Line(f"· check ({how}): {one_line(c, self._width)}", "dim") for c in body.checks)
+            case e.BaselineTaken():
+                yield from self._baseline(body)
+            case _:
+                assert_never(body)
+
+    def _baseline(self, body: e.BaselineTaken) -> Iterator[Piece]:
+        self._red_before = red(body.diagnoses)
+        if body.known:
+            yield Line("· this commit was checked when its template was warmed", "dim")
+        yield from facts.unfinished(body.diagnoses)
+        yield facts.baseline(body.diagnoses)
+
+    def _admitted(self, event: e.Event, request: NewRun) -> Iterator[Piece]:
+        self._request = request
+        yield Line(f"● {event.run}  {one_line(request.prompt, self._width - 20)}", "head")
+        ref = f" at {one_line(request.ref, 80)}" if request.ref else ""
+        yield Line(f"· repository {one_line(request.repo, 200)}{ref}", "dim")
+
+    def _over(self, body: e.AttemptEnded) -> Iterator[Line]:
+        if self._many:
+            good = body.outcome == "green"
+            text = f"attempt {body.attempt} ended {body.outcome}: {one_line(body.reason, 200)}"
+            yield Line(f"{'✓' if good else '✗'} {text}", "good" if good else "bad")
+
+    def _failed(self, body: e.ModelFailed) -> Line:
+        again = body.retry_seconds
+        then = "giving up" if again is None else f"trying again in {seconds(again)}"
+        who = "the model"
+        if body.role == "code":
+            self._streamed.pop(body.attempt, None)
+        else:
+            who = f"{one_line(body.model, 100)}, named to {one_line(body.role, 40)},"
+            then = "the run goes on without" if again is None else "the next is asked"
+        what = f"{self._mark(body.attempt)}{who} failed: {one_line(body.message, 300)}"
+        return Line(f"! {what} ({then})", "warn")
+
+    def _talk(self, body: _Talk) -> Iterator[Piece]:
+        match body:
+            case e.AttemptStarted():
+                warm = "" if body.temperature is None else f" at {body.temperature:g}"
+                yield Line(f"· {self._mark(body.attempt)}model {one_line(body.model, 200)}{warm}", "dim")
+            case e.PromptReceived():
+                yield Line(f"» {one_line(body.who, 40)}: {one_line(body.text, self._width)}", "head")
+            case e.ModelReplied():
+                self._forget(body.attempt)
+                for call in body.calls:
+                    self._calls[body.attempt, call.id] = call
+                yield from self._reply(body)
+            case e.ModelFailed():
+                yield self._failed(body)
+            case e.ModelSwitched():
+                yield Line(f"· {self._mark(body.attempt)}going on with {one_line(body.to_model, 200)}", "dim")
+            case e.ModelChosen():
+                yield Line(f"» {one_line(body.who, 40)} wants {one_line(body.model, 200)} to go on", "head")
+            case e.FinishRefused():
+                yield from self._announce_finish(body.attempt)
+                first = one_line(body.text, self._width)
+                yield Line(f"✗ {self._mark(body.attempt)}not done yet: {first}", "warn")
+            case e.AttemptEnded():
+                yield from self._over(body)
+            case _:
+                assert_never(body)
+
+    def _forget(self, attempt: int) -> None:
+        """A reply ends the turn before it; ids of its calls may come again."""
+        self._calls = {key: call for key, call in self._calls.items() if key[0] != attempt}
+        self._announced = {key for key in self._announced if key[0] != attempt}
+
+    def _reply(self, body: e.ModelReplied) -> Iterator[Piece]:
+        streamed = self._streamed.pop(body.attempt, "")
+        if not body.text.strip():
+            return
+        if self._many or not streamed:
+            yield from facts.said(body.text, self._mark(body.attempt))
+        elif body.text.startswith(streamed):
+            if rest := body.text[len(streamed) :]:
+                yield Fragment(harmless(rest))
+        else:
+            # This watcher was too slow and missed fragments: the log has the whole text.
+            yield from facts.said(body.text)
+
+    def _action(self, event: e.Event, body: _Action) -> Iterator[Piece]:
+        match body:
+            case e.ActionDecided():
+                yield from self._announce(body.attempt, body.call)
+                if body.effect == "deny" or not body.call:
+                    why = one_line(body.rule, 200)
+                    what = f"refused by the policy: {one_line(body.action, 120)} ({why})"
+                    yield Line(f"{self._mark(body.attempt)}  ⊘ {what}", "warn")
+            case e.AskRaised():
+                yield from self._ask(event, body)
+            case e.AskAnswered():
+                yield Line(f"? {body.ask}: {body.answer}, says {one_line(body.who, 40)}", "head")
+            case e.ToolReturned():
+                yield from self._announce(body.attempt, body.call)
+                yield from self._returned(body)
+            case e.ChecksRan():
+                yield from facts.unfinished(body.diagnoses)
+                line = facts.checks(self._red_before, body.comparison)
+                yield Line(self._mark(body.attempt) + line.text, line.style)
+                if not body.comparison.green:
+                    yield from facts.red_names(body.comparison, self._width)
+            case e.ProofTaken():
+                yield from facts.unfinished(body.diagnoses)
+                line = facts.checks(self._red_before, body.comparison)
+                text = f"{self._mark(body.attempt)}{line.text}  in a fresh sandbox, commit {body.commit[:10]}"
+                yield Line(text, line.style)
+            case e.SaveRefused():
+                yield Line(f"! {self._mark(body.attempt)}{one_line(body.text, 300)}", "warn")
+            case _:
+                assert_never(body)
+
+    def _announce(self, attempt: int, call: str) -> Iterator[Piece]:
+        known = self._calls.get((attempt, call))
+        if known is not None and (attempt, call) not in self._announced:
+            self._announced.add((attempt, call))
+            yield Line(self._mark(attempt) + facts.call_line(known, self._width), "head")
+            yield Status(f"{one_line(known.name, 20)} runs")
+
+    def _announce_finish(self, attempt: int) -> Iterator[Piece]:
+        """The refusal comes before the call's result, and reads better after the call."""
+        for (of, call), known in list(self._calls.items()):
+            if of == attempt and known.name == "finish":
+                yield from self._announce(attempt, call)
+
+    def _ask(self, event: e.Event, body: e.AskRaised) -> Iterator[Piece]:
+        left = seconds(max(0.0, body.deadline - event.at))
+        yield Line(f"? {self._mark(body.attempt)}may it? {one_line(body.action, 200)}", "warn")
+        # Whoever answers must see what they allow: all of it, or a note that there is more.
+        yield from (Line(f"  │ {line}".rstrip(), "warn") for line in excerpt(body.detail, ASK_LINES))
+        yield Line(f"    cloister log {event.run} --after {event.seq - 1}   shows all of it", "warn")
+        if body.rule:
+            yield Line(f"  because: {one_line(body.rule, 200)}", "warn")
+        whose = "Only an admin may allow it. " if body.approver == "admin" else ""
+        yield Line(f"  {whose}Answer within {left}, else it is: {body.default}", "warn")
+        yield Line(f"    cloister answer {event.run} {one_line(body.ask, 60)} allow|deny", "warn")
+        yield Status("waiting for your answer")
+
+    def _returned(self, body: e.ToolReturned) -> Iterator[Piece]:
+        live = self._outputs.pop((body.attempt, body.call), None)
+        yield from self._dimmed(body.attempt, live.end() if live else facts.observation(body))
+        mark = self._mark(body.attempt)
+        if not body.ok:
+            code = f"exit {body.exit_code}" if body.exit_code is not None else "failed"
+            yield Line(f"{mark}  └ {code} after {seconds(body.seconds)}", "warn")
+        elif body.seconds >= 1:
+            yield Line(f"{mark}  └ {seconds(body.seconds)}", "dim")
+        yield IDLE
+
+    def _rest(self, event: e.Event, body: _Rest) -> Iterator[Piece]:
+        match body:
+            case e.PhaseStarted():
+                yield Status(_DOING[body.phase])
+            case e.PhaseEnded():
+                self._noted = None
+                yield Line(f"✓ {body.phase}  {seconds(body.seconds)}", "dim")
+                yield IDLE
+            case e.PolicyFixed():
+                yield from facts.policy(body)
+            case e.StopRequested():
+                yield Line(f"■ {one_line(body.who, 40)} asked the run to stop", "warn")
+                yield Status("stopping")
+            case e.ConnectionDecided():
+                where = one_line(f"{body.host}:{body.port}", 200)
+                if body.effect == "deny":
+                    yield Line(f"  ⊘ connection to {where} refused ({one_line(body.rule, 200)})", "warn")
+                else:
+                    yield Line(f"  → connection to {where}", "dim")
+            case e.RunFinished():
+                yield IDLE
+                yield from summary(fold(self._events), self._width)
+            case (
+                e.TurnEnded()
+                | e.ConnectionClosed()
+                | e.RequestDecided()
+                | e.ChangeMade()
+                | e.ChangeDelivered()
+            ):
+                yield IDLE
+            case _:
+                assert_never(body)
+
+    def _dimmed(self, attempt: int, lines: list[str]) -> Iterator[Piece]:
+        mark = f"{self._mark(attempt)}  │ "
+        room = self._width - len(mark)
+        for line in lines:
+            # Cut rather than wrapped: the rest of a wrapped line would look like a line of ours.
+            cut = line if len(line) <= room else line[: room - 1] + "…"
+            yield Line((mark + cut).rstrip(), "dim")
+
+    @property
+    def _many(self) -> bool:
+        new = self._request
+        return new is not None and (len(wishes(new)) > 1 or new.search is not None)
+
+    def _mark(self, attempt: int) -> str:
+        return f"[{attempt}] " if self._many else ""

@@ -1,0 +1,1 @@
+"""The tiers on an OCI runtime: container and gVisor."""

@@ -1,0 +1,306 @@
+"""What sandboxes of a template start from: its file system as a disk, and a machine that has booted it, kept in files.
+
+Both are made once and never written again; each appears by one rename, so what has its name is complete.
+"""
+
+import hashlib
+import logging
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import msgspec
+
+from cloister.core.computer import Command
+from cloister.core.errors import HostError, UserError
+from cloister.core.requests import Quota
+from cloister.core.text import decode, one_line
+from cloister.sandbox._spawn import capture
+from cloister.sandbox.api import Report, SandboxSpec
+from cloister.sandbox.container.names import Claims
+from cloister.sandbox.microvm import command_line, ram
+from cloister.sandbox.microvm.boot import BOOT_SECONDS, Means, Moment, Silent, Wish, booted
+from cloister.sandbox.microvm.checkpoint import last_moment
+from cloister.sandbox.microvm.disks import DISK_STEP, Disk, OpenFile, held, new_layer, open_file
+from cloister.sandbox.templates.building import locked
+
+logger = logging.getLogger(__name__)
+
+WARM_UP = (
+    ("/bin/sh", "-c", ":"),
+    ("/bin/bash", "-c", ":"),
+    ("python3", "-c", "pass"),
+    ("git", "--version"),
+    ("ls", "/work"),
+    ("/bin/sh", "-c", "find /usr/bin -type f -size -96k -exec cat {} + > /dev/null"),
+    ("/bin/sync",),
+    ("echo", "hi"),
+)
+"""What is run once before a machine is kept, so that its files are in memory; what the template lacks is left out."""
+
+_BUILD_SECONDS = 600.0
+_SETTLE_SECONDS = 3.0
+"""What a kernel puts off until it has nothing else to do is done before it is saved, not in every sandbox."""
+
+_BLOCK = 4_096
+_INODE_BYTES = 256
+_OVERHEAD_BYTES = 16 * 1024**2
+_NOBODY = 65_534
+
+_LOADED = 3
+_UNUSED_SECONDS = 2 * 86_400.0
+"""After so long an image that nobody loaded is removed when another one is made."""
+
+_VERSION = 6
+"""Raised when what is kept changes."""
+
+
+class Size(msgspec.Struct, frozen=True):
+    """How large a machine is."""
+
+    memory_bytes: int
+    disk_bytes: int
+    """What can be written beyond the template."""
+
+
+def size_for(quota: Quota) -> Size:
+    """The size of machine that a quota gets. Memory is given in steps, because each size has an image of its own."""
+    return Size(command_line.memory_for(quota.memory_bytes), quota.disk_bytes // DISK_STEP * DISK_STEP)
+
+
+class _Key(msgspec.Struct, frozen=True):
+    """Everything that decides what is in an image."""
+
+    template: str
+    kernel: str
+    guest: str
+    emulator: str
+    accelerator: str
+    cmdline: str
+    processor: str
+    memory_bytes: int
+    disk_bytes: int
+    version: int = _VERSION
+
+    @property
+    def directory(self) -> str:
+        return f"{self.template}-{self.memory_bytes >> 20}m-{hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:12]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What the machines of an image boot from."""
+
+    name: str
+    """Says which disk it is, for ever."""
+    disk: Callable[[], Awaitable[Disk]]
+    """Opens it, without a layer to write to."""
+    warm_up: tuple[tuple[str, ...], ...] = WARM_UP
+    settle_seconds: float = _SETTLE_SECONDS
+
+
+class Images:
+    """The disks and images below one directory, which several processes may share."""
+
+    def __init__(self, directory: Path, claims: Claims, boot_seconds: Sequence[float] | None = None) -> None:
+        """`boot_seconds` is how long a boot may take, the first time and when it is tried again; None is the usual."""
+        self.directory = directory
+        self._claims = claims
+        self._boot_seconds = boot_seconds
+        self._loaded: dict[str, Moment] = {}
+        self._loading = anyio.Lock()
+
+    def template(self, rootfs: Path, size: Size, path: str, report: Report) -> Source:
+        """The file system `rootfs`, with as much room as `size` says."""
+
+        async def disk() -> Disk:
+            return Disk(await self.disk(rootfs, size.disk_bytes, path, report), ())
+
+        return Source(rootfs.parent.name, disk)
+
+    async def moment(self, means: Means, source: Source, size: Size, report: Report) -> Moment:
+        """What a machine of that size with the disk of `source` starts from; made if it is missing.
+
+        Raises `HostError` (`no_disk_image`, `start_failed`).
+        """
+        key = _key(means, source.name, size)
+        if (known := self._loaded.get(key.directory)) is not None:
+            return known
+        async with self._loading:
+            if (known := self._loaded.get(key.directory)) is not None:
+                return known
+            home = self.directory / key.directory
+            if not home.is_dir():
+                self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+                async with locked(self.directory / f".lock-{key.directory}", report):
+                    if not home.is_dir():
+                        await self._build(means, source, key, report)
+            made = await anyio.to_thread.run_sync(_load, home, await source.disk())
+            # Each takes memory for as long as it is loaded, so only the last few stay.
+            self._unload(list(self._loaded)[: -(_LOADED - 1)])
+            self._loaded[key.directory] = made
+            for file in made.files:
+                file.hold()
+            return made
+
+    def unload(self) -> None:
+        """Let go of all; machines that were made from one go on."""
+        self._unload(list(self._loaded))
+
+    def forget(self, name: str) -> None:
+        """Let go of what was made of the source of that name."""
+        self._unload([key for key in self._loaded if key.startswith(f"{name}-")])
+
+    def _unload(self, names: Sequence[str]) -> None:
+        for name in names:
+            for file in self._loaded.pop(name).files:
+                file.let_go()
+
+    async def disk(self, rootfs: Path, free_bytes: int, path: str, report: Report) -> OpenFile:
+        """`rootfs` as a file system with so much room; made if it is missing. Raises `HostError` (`no_disk_image`)."""
+        target = self.directory / f"{rootfs.parent.name}-{free_bytes >> 20}m-free.ext4"
+        if not target.is_file():
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            async with locked(self.directory / f".lock-{target.name}", report):
+                if not target.is_file():
+                    report(None, "making the disk of the template")
+                    await make_disk(rootfs, target, free_bytes, path)
+        return open_file(target)
+
+    async def _build(self, means: Means, source: Source, key: _Key, report: Report) -> None:
+        *shorter, longest = self._boot_seconds or BOOT_SECONDS[means.accelerator]
+        report(None, "booting a machine")
+        for seconds in shorter:
+            try:
+                await self._boot(means, source, key, seconds)
+                break
+            except Silent as error:
+                logger.warning("%s: it is booted once more", error.message)
+        else:
+            await self._boot(means, source, key, longest)
+        await anyio.to_thread.run_sync(_remove_unused, self.directory)
+
+    async def _boot(self, means: Means, source: Source, key: _Key, seconds: float) -> None:
+        below = await source.disk()
+        disk = below.under(new_layer(self.directory, below.base.size))
+        memory = OpenFile(ram.new_ram(key.memory_bytes))
+        spec = SandboxSpec(quota=Quota(memory_bytes=key.memory_bytes), ttl_seconds=_BUILD_SECONDS)
+        with held(memory, *disk.files):
+            async with booted(means, self._claims, Wish(spec), disk, memory, seconds) as awake:
+                for argv in source.warm_up:
+                    with suppress(UserError):
+                        await awake.link.run(Command(argv, cwd="/", seconds=60.0))
+                await anyio.sleep(source.settle_seconds)
+                moment = await last_moment(awake, memory)
+            with held(moment.state):
+                await anyio.to_thread.run_sync(_keep, moment, self.directory, key.directory)
+
+
+async def make_disk(rootfs: Path, target: Path, free_bytes: int, path: str) -> None:
+    """A file system with the files of `rootfs` in it and room for `free_bytes` more, in a sparse file."""
+    scratch = target.with_name(f".making-{target.name}-{secrets.token_hex(4)}")
+    used = await anyio.to_thread.run_sync(_bytes_in, rootfs)
+    size = (used + used // 4 + free_bytes + free_bytes // 8 + _OVERHEAD_BYTES) // 1024
+    # No journal: a crash ends the sandbox anyway. The tables of free inodes are left for the kernel to imagine.
+    argv = [
+        *(
+            "mke2fs",
+            "-q",
+            "-F",
+            "-t",
+            "ext4",
+            "-b",
+            str(_BLOCK),
+            "-m",
+            "0",
+            "-O",
+            "^has_journal,^metadata_csum",
+        ),
+        *("-E", "lazy_itable_init=1,root_owner=0:0", "-d", str(rootfs), str(scratch), f"{size}k"),
+    ]
+    try:
+        await _run(argv, path)
+        shown = await _run(["dumpe2fs", "-h", str(scratch)], path)
+        blocks, free = _number(shown, "Block count:"), _number(shown, "Free blocks:")
+        # What is free beyond the quota is kept for an id that no command has. Root inside could take that id on, and
+        # would then be stopped by the end of the disk, a little later.
+        kept = min(max(0, free - free_bytes // _BLOCK), blocks // 2 - 1)  # more than half cannot be kept
+        await _run(["tune2fs", "-r", str(kept), "-u", str(_NOBODY), "-g", str(_NOBODY), str(scratch)], path)
+        scratch.chmod(0o600)
+        scratch.rename(target)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+async def _run(argv: list[str], path: str) -> str:
+    done = await capture(argv, env={"PATH": path, "LC_ALL": "C.UTF-8"}, seconds=_BUILD_SECONDS)
+    if not done.ok:
+        said = one_line(decode(done.err), 300)
+        raise HostError("no_disk_image", f"The disk of a template could not be made: {said}")
+    return decode(done.out)
+
+
+def _number(shown: str, field: str) -> int:
+    """What `dumpe2fs` says after `field`."""
+    return int(next(line for line in shown.splitlines() if line.startswith(field)).split(":")[1])
+
+
+def _bytes_in(rootfs: Path) -> int:
+    """What the files below take, counted in whole blocks and with an inode each."""
+    total = 0
+    for at, directories, files in os.walk(rootfs):
+        for name in (*directories, *files):
+            total += (os.lstat(f"{at}/{name}").st_size + _BLOCK - 1) // _BLOCK * _BLOCK + _INODE_BYTES
+    return total
+
+
+def _key(means: Means, name: str, size: Size) -> _Key:
+    return _Key(
+        template=name,
+        kernel=means.kernel.version,
+        guest=means.guest.name,
+        emulator=means.version,
+        accelerator=means.accelerator,
+        cmdline=command_line.cmdline(means.accelerator, means.counter_khz),
+        processor=command_line.processor(means.accelerator),
+        memory_bytes=size.memory_bytes,
+        disk_bytes=size.disk_bytes,
+    )
+
+
+def _keep(moment: Moment, directory: Path, name: str) -> None:
+    scratch = directory / f".keeping-{name}-{secrets.token_hex(4)}"
+    scratch.mkdir(mode=0o700)
+    try:
+        for file, source in (("ram", moment.ram), ("state", moment.state), ("layer", moment.disk.top)):
+            with (scratch / file).open("wb") as target:
+                os.ftruncate(target.fileno(), os.fstat(source.descriptor).st_size)
+                ram.copy_sparse(source.descriptor, target.fileno())
+                os.fsync(target.fileno())
+        scratch.rename(directory / name)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+
+
+def _remove_unused(directory: Path) -> None:
+    """Whoever still uses one has its files open, or will make it again."""
+    for ram_file in directory.glob("*/ram"):
+        if time.time() - ram_file.parent.stat().st_mtime > _UNUSED_SECONDS:
+            shutil.rmtree(ram_file.parent, ignore_errors=True)
+
+
+def _load(home: Path, below: Disk) -> Moment:
+    os.utime(home)
+    kept = open_file(home / "ram")
+    with held(kept):
+        memory = OpenFile(ram.new_ram(kept.size))
+        ram.copy_sparse(kept.descriptor, memory.descriptor)
+    ram.seal(memory.descriptor)
+    return Moment(memory, open_file(home / "state"), below.under(open_file(home / "layer")))

@@ -1,0 +1,1 @@
+"""The framed protocol between the host and the guest."""

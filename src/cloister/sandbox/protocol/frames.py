@@ -1,0 +1,498 @@
+"""The frames between host and guest: values to bytes and strictly back. Pure; see guest/README.md."""
+
+import struct
+from collections.abc import Callable
+from typing import Generic, Literal, TypeVar, get_args
+
+import msgspec
+
+from cloister.core import limits
+from cloister.core.computer import Change, Entry, Stream
+from cloister.core.text import decode, one_line
+
+VERSION = 1
+FIRST_DIAL = 0x40000000
+"""Channels below are commands; from here on, connections in."""
+FIRST_RELAY = 0x80000000
+"""From here on, connections out, which the guest numbers."""
+FAIL_TEXT_BYTES = 200
+
+Kind = Literal["program", "read", "write", "list", "stat", "move", "remove", "mkdir", "watch", "mark"]
+FailCode = Literal["not_found", "denied", "not_a_file", "not_a_directory", "too_many", "no_space", "failed"]
+
+_HEADER = struct.Struct("<IBI")
+_U16 = struct.Struct("<H")
+_U32 = struct.Struct("<I")
+_EXIT = struct.Struct("<BBBI")
+_START = struct.Struct("<BBIIHH")
+_SETUP = struct.Struct("<IH")
+_WAKE = struct.Struct("<QII32s")
+_SIZE = struct.Struct("<HH")
+_ENTRY = struct.Struct("<BQIQI")
+_CHANGE = struct.Struct("<BI")
+_KINDS: tuple[Kind, ...] = get_args(Kind)
+_FAILS: tuple[FailCode, ...] = (
+    "not_found",
+    "denied",
+    "not_a_file",
+    "not_a_directory",
+    "too_many",
+    "no_space",
+    "failed",
+)
+_ENTRY_KINDS: tuple[Literal["file", "dir", "link", "other"], ...] = ("file", "dir", "link", "other")
+_What = Literal["ready", "created", "changed", "removed", "overflow"]
+_CHANGES: tuple[_What, ...] = ("ready", "created", "changed", "removed", "overflow")
+_PATH_BYTES = 4_096
+_KILLED: tuple[Literal["time", "asked"] | None, ...] = (None, "time", "asked")
+
+
+class ProtocolBroken(Exception):
+    """The other side sent something that no correct peer sends. The message says what; never its content."""
+
+
+class Hello(msgspec.Struct, frozen=True):
+    version: int
+
+
+class Setup(msgspec.Struct, frozen=True):
+    ttl_seconds: int
+    proxy_port: int
+    hostname: str
+
+
+class Ready(msgspec.Struct, frozen=True):
+    pass
+
+
+class Wake(msgspec.Struct, frozen=True):
+    """To a machine that was saved or forked while it was held: who it is from now on. It answers with `Hello`."""
+
+    clock_ns: int
+    processes: int
+    open_files: int
+    machine_id: str
+    """32 hexadecimal digits."""
+    seed: bytes
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """Say and take nothing more, or go on. Nothing but `Wake` or the end of it may follow a hold."""
+
+    on: bool
+    quiet: bool = False
+    """And write nothing to the disk, with everything on it."""
+
+
+class Held(msgspec.Struct, frozen=True):
+    """Everything before this was said and taken."""
+
+    quiet: bool = False
+    """Nothing is written to the disk of a virtual machine, and all that was written is there."""
+
+
+class Start(msgspec.Struct, frozen=True):
+    channel: int
+    argv: tuple[str, ...]
+    kind: Kind = "program"
+    cwd: str = "/"
+    env: tuple[str, ...] = ()
+    pty: bool = False
+    root: bool = False
+    timeout_ms: int = 0
+    grace_ms: int = 0
+    rows: int = 0
+    columns: int = 0
+
+
+class Output(msgspec.Struct, frozen=True):
+    """What a command printed."""
+
+    channel: int
+    stream: Stream
+    data: bytes
+
+
+class Bytes(msgspec.Struct, frozen=True):
+    """Input of a command, or either way of a relay."""
+
+    channel: int
+    data: bytes
+
+
+class End(msgspec.Struct, frozen=True):
+    channel: int
+
+
+class Credit(msgspec.Struct, frozen=True):
+    channel: int
+    size: int
+
+
+class Signal(msgspec.Struct, frozen=True):
+    channel: int
+    number: int
+
+
+class Resize(msgspec.Struct, frozen=True):
+    channel: int
+    rows: int
+    columns: int
+
+
+class Kill(msgspec.Struct, frozen=True):
+    channel: int
+
+
+class Exit(msgspec.Struct, frozen=True):
+    channel: int
+    signalled: bool
+    value: int
+    killed: Literal["time", "asked"] | None
+    milliseconds: int
+
+
+class Fail(msgspec.Struct, frozen=True):
+    channel: int
+    code: FailCode
+    text: str
+
+
+class Open(msgspec.Struct, frozen=True):
+    channel: int
+
+
+class Close(msgspec.Struct, frozen=True):
+    channel: int
+
+
+class Dial(msgspec.Struct, frozen=True):
+    channel: int
+    port: int
+
+
+FromGuest = Hello | Ready | Held | Output | Bytes | End | Credit | Exit | Fail | Open | Close
+FromHost = Setup | Wake | Hold | Start | Bytes | End | Credit | Signal | Resize | Kill | Close | Dial
+Frame = FromGuest | FromHost
+
+
+def _string(text: str) -> bytes:
+    data = text.encode("utf-8")
+    return _U32.pack(len(data)) + data
+
+
+def _strings(texts: tuple[str, ...]) -> bytes:
+    return _U16.pack(len(texts)) + b"".join(map(_string, texts))
+
+
+def _start(start: Start) -> bytes:
+    head = _START.pack(
+        _KINDS.index(start.kind),
+        start.pty | start.root << 1,
+        start.timeout_ms,
+        start.grace_ms,
+        start.rows,
+        start.columns,
+    )
+    return head + _string(start.cwd) + _strings(start.env) + _strings(start.argv)
+
+
+def _parts(frame: Frame) -> tuple[int, int, bytes]:  # noqa: C901  one line per frame
+    match frame:
+        case Hello(version):
+            return 0x01, 0, _U16.pack(version)
+        case Setup(ttl, port, hostname):
+            return 0x02, 0, _SETUP.pack(ttl, port) + _string(hostname)
+        case Ready():
+            return 0x03, 0, b""
+        case Wake(clock, processes, files, machine, seed):
+            head = _WAKE.pack(clock, processes, files, machine.encode("ascii"))
+            return 0x04, 0, head + _U32.pack(len(seed)) + seed
+        case Hold(on, quiet):
+            return 0x05, 0, bytes((on + (on and quiet),))
+        case Held(quiet):
+            return 0x06, 0, bytes((quiet,))
+        case Start(channel):
+            return 0x10, channel, _start(frame)
+        case Output(channel, stream, data):
+            return 0x11, channel, (b"\1" if stream == "out" else b"\2") + data
+        case Bytes(channel, data):
+            return 0x11, channel, data
+        case End(channel):
+            return 0x12, channel, b""
+        case Credit(channel, size):
+            return 0x13, channel, _U32.pack(size)
+        case Signal(channel, number):
+            return 0x14, channel, bytes((number,))
+        case Resize(channel, rows, columns):
+            return 0x15, channel, _SIZE.pack(rows, columns)
+        case Kill(channel):
+            return 0x16, channel, b""
+        case Exit(channel, signalled, value, killed, milliseconds):
+            return 0x17, channel, _EXIT.pack(signalled, value, _KILLED.index(killed), milliseconds)
+        case Fail(channel, code, text):
+            return 0x18, channel, bytes((1 + _FAILS.index(code),)) + text.encode("utf-8")
+        case Open(channel):
+            return 0x20, channel, b""
+        case Close(channel):
+            return 0x21, channel, b""
+        case Dial(channel, port):
+            return 0x22, channel, _U16.pack(port)
+
+
+def encode(frame: Frame) -> bytes:
+    """`frame` as bytes. Raises `ValueError` when its payload is over the limit of one frame."""
+    kind, channel, payload = _parts(frame)
+    if len(payload) > limits.FRAME_BYTES:
+        raise ValueError(f"A frame of {len(payload)} bytes is too large.")
+    return _HEADER.pack(len(payload), kind, channel) + payload
+
+
+def encode_data(channel: int, data: memoryview) -> bytes:
+    """As `encode` of `Bytes`, for a part of something larger, which is copied once."""
+    return _HEADER.pack(len(data), 0x11, channel) + data
+
+
+def _exactly(payload: memoryview, size: int) -> memoryview:
+    if len(payload) != size:
+        raise ProtocolBroken(f"a payload of {len(payload)} bytes where {size} belong")
+    return payload
+
+
+def _is_command(channel: int) -> bool:
+    return 0 < channel < FIRST_DIAL
+
+
+def _decode_exit(channel: int, payload: memoryview) -> Exit:
+    how, value, killed, milliseconds = _Cursor(_exactly(payload, _EXIT.size)).take(_EXIT)
+    if how > 1 or killed > 2 or (how == 1 and not 1 <= value <= 64):
+        raise ProtocolBroken("an exit that cannot be")
+    return Exit(channel, how == 1, value, _KILLED[killed], milliseconds)
+
+
+def _decode_fail(channel: int, payload: memoryview) -> Fail:
+    if not 1 <= len(payload) <= 1 + FAIL_TEXT_BYTES or not 1 <= payload[0] <= len(_FAILS):
+        raise ProtocolBroken("a failure that cannot be")
+    text = one_line(decode(bytes(payload[1:])), FAIL_TEXT_BYTES)
+    return Fail(channel, _FAILS[payload[0] - 1], text)
+
+
+def _decode_output(channel: int, payload: memoryview) -> Output:
+    if not payload or payload[0] not in (1, 2):
+        raise ProtocolBroken("output of no stream")
+    return Output(channel, "out" if payload[0] == 1 else "err", bytes(payload[1:]))
+
+
+def decode_from_guest(kind: int, channel: int, payload: memoryview) -> FromGuest:
+    """One frame of the guest's. Raises `ProtocolBroken` for anything that is not exactly right."""
+    if kind == 0x11 and channel >= FIRST_DIAL:
+        return Bytes(channel, bytes(payload))
+    if kind == 0x13 and channel > 0:
+        return Credit(channel, _U32.unpack(_exactly(payload, 4))[0])
+    if _is_command(channel) and kind in (0x11, 0x17, 0x18):
+        return {0x11: _decode_output, 0x17: _decode_exit, 0x18: _decode_fail}[kind](channel, payload)
+    if FIRST_DIAL <= channel < FIRST_RELAY and kind == 0x18:
+        return _decode_fail(channel, payload)
+    if channel >= FIRST_DIAL and kind in (0x12, 0x20, 0x21):
+        _exactly(payload, 0)
+        return {0x12: End, 0x20: Open, 0x21: Close}[kind](channel)
+    if channel == 0 and kind == 0x01:
+        return Hello(_U16.unpack(_exactly(payload, 2))[0])
+    if channel == 0 and kind == 0x03:
+        _exactly(payload, 0)
+        return Ready()
+    if channel == 0 and kind == 0x06:
+        if (quiet := _exactly(payload, 1)[0]) > 1:
+            raise ProtocolBroken("a flag that is neither 0 nor 1")
+        return Held(quiet == 1)
+    raise ProtocolBroken(f"a frame of type {kind:#04x} where none belongs")
+
+
+class _Cursor:
+    """Takes values off the front of a payload; never reads past its end."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self._at = 0
+
+    @property
+    def more(self) -> bool:
+        return self._at < len(self._data)
+
+    def take(self, shape: struct.Struct) -> tuple[int, ...]:
+        return shape.unpack(self.bytes(shape.size))
+
+    def bytes(self, size: int) -> bytes:
+        found = bytes(self._data[self._at : self._at + size])
+        if len(found) != size:
+            raise ProtocolBroken("a payload that is too short")
+        self._at += size
+        return found
+
+    def string(self) -> str:
+        try:
+            return self.bytes(self.take(_U32)[0]).decode("utf-8")
+        except UnicodeDecodeError:
+            raise ProtocolBroken("a string that is not UTF-8") from None
+
+    def strings(self) -> tuple[str, ...]:
+        return tuple(self.string() for _ in range(self.take(_U16)[0]))
+
+    def end(self) -> None:
+        if self.more:
+            raise ProtocolBroken("a payload that is too long")
+
+
+def _decode_start(channel: int, payload: memoryview) -> Start:
+    cursor = _Cursor(payload)
+    kind, flags, timeout_ms, grace_ms, rows, columns = cursor.take(_START)
+    cwd, env, argv = cursor.string(), cursor.strings(), cursor.strings()
+    cursor.end()
+    if kind >= len(_KINDS) or flags > 3:
+        raise ProtocolBroken("a start that cannot be")
+    pty, root = flags & 1 == 1, flags & 2 == 2
+    return Start(channel, argv, _KINDS[kind], cwd, env, pty, root, timeout_ms, grace_ms, rows, columns)
+
+
+def _decode_setup(payload: memoryview) -> Setup:
+    cursor = _Cursor(payload)
+    ttl, port = cursor.take(_SETUP)
+    hostname = cursor.string()
+    cursor.end()
+    return Setup(ttl, port, hostname)
+
+
+def _decode_wake(payload: memoryview) -> Wake:
+    head, cursor = _WAKE.unpack(payload[: _WAKE.size]), _Cursor(payload[_WAKE.size :])
+    clock, processes, files, machine = head
+    seed = cursor.bytes(cursor.take(_U32)[0])
+    cursor.end()
+    return Wake(clock, processes, files, machine.decode("ascii"), seed)
+
+
+def decode_from_host(kind: int, channel: int, payload: memoryview) -> FromHost:
+    """One frame of the host's, for a guest written in Python, such as a test's."""
+    if channel == 0 and kind in (0x02, 0x04):
+        return _decode_setup(payload) if kind == 0x02 else _decode_wake(payload)
+    if channel == 0 and kind == 0x05:
+        how = _exactly(payload, 1)[0]
+        return Hold(how > 0, how == 2)
+    if channel > 0 and kind == 0x11:
+        return Bytes(channel, bytes(payload))
+    if channel > 0 and kind == 0x13:
+        return Credit(channel, _U32.unpack(_exactly(payload, 4))[0])
+    if _is_command(channel) and kind == 0x10:
+        return _decode_start(channel, payload)
+    if _is_command(channel) and kind == 0x14:
+        return Signal(channel, _exactly(payload, 1)[0])
+    if _is_command(channel) and kind == 0x15:
+        return Resize(channel, *_SIZE.unpack(_exactly(payload, 4)))
+    if FIRST_DIAL <= channel < FIRST_RELAY and kind == 0x22:
+        return Dial(channel, _U16.unpack(_exactly(payload, 2))[0])
+    plain = {0x12: End, 0x16: Kill} if _is_command(channel) else {0x12: End, 0x21: Close}
+    if channel > 0 and kind in plain:
+        _exactly(payload, 0)
+        return plain[kind](channel)
+    raise ProtocolBroken(f"a frame of type {kind:#04x} where none belongs")
+
+
+F = TypeVar("F")
+
+
+class Decoder(Generic[F]):
+    """Cuts a byte stream into frames. Holds at most one incomplete frame and what `feed` was given."""
+
+    def __init__(self, one: Callable[[int, int, memoryview], F]) -> None:
+        self._one = one
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> list[F]:
+        """The frames that `data` completes. Raises `ProtocolBroken`; the stream is of no use after that."""
+        frames: list[F] = []
+        view = memoryview(data)
+        if self._rest:
+            view = view[self._complete(view, frames) :]
+        at = 0
+        while len(view) - at >= _HEADER.size:
+            size, kind, channel = _header(view[at : at + _HEADER.size])
+            start = at + _HEADER.size
+            if len(view) < start + size:
+                break
+            at = start + size
+            frames.append(self._one(kind, channel, view[start:at]))
+        # Only what begins a frame is copied, not what completes one: most bytes are looked at where they are.
+        self._rest += view[at:]
+        return frames
+
+    def _complete(self, view: memoryview, frames: list[F]) -> int:
+        """Add to the frame that is under way what it lacks, as far as it is there; how many bytes that was."""
+        used = min(len(view), max(0, _HEADER.size - len(self._rest)))
+        self._rest += view[:used]
+        if len(self._rest) < _HEADER.size:
+            return used
+        size, kind, channel = _header(memoryview(self._rest)[: _HEADER.size].toreadonly())
+        more = min(len(view) - used, _HEADER.size + size - len(self._rest))
+        self._rest += view[used : used + more]
+        if len(self._rest) == _HEADER.size + size:
+            whole, self._rest = self._rest, bytearray()
+            frames.append(self._one(kind, channel, memoryview(whole)[_HEADER.size :]))
+        return used + more
+
+
+def _header(head: memoryview) -> tuple[int, int, int]:
+    size, kind, channel = _HEADER.unpack(head)
+    if size > limits.FRAME_BYTES:
+        raise ProtocolBroken(f"a frame of {size} bytes")
+    return size, kind, channel
+
+
+class Changes:
+    """Cuts the output of a watch into changes. Holds at most one incomplete one."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[Change | None]:
+        """The changes that `data` completes; None is the guest's word that it watches. Raises `ProtocolBroken`."""
+        data = self._rest + data
+        found: list[Change | None] = []
+        at = 0
+        while len(data) - at >= _CHANGE.size:
+            kind, length = _CHANGE.unpack_from(data, at)
+            if kind >= len(_CHANGES) or length > _PATH_BYTES:
+                raise ProtocolBroken("a change that cannot be")
+            end = at + _CHANGE.size + length
+            if end > len(data):
+                break
+            what = _CHANGES[kind]
+            found.append(None if what == "ready" else Change(what, decode(data[at + _CHANGE.size : end])))
+            at = end
+        self._rest = data[at:]
+        return found
+
+
+def encode_change(change: Change | None) -> bytes:
+    """One record of a watch."""
+    name = b"" if change is None else change.path.encode("utf-8")
+    return _CHANGE.pack(0 if change is None else _CHANGES.index(change.kind), len(name)) + name
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """One record of a directory listing."""
+    name = entry.name.encode("utf-8")
+    kind = _ENTRY_KINDS.index(entry.kind)
+    modified = round(entry.modified * 1000)
+    return _ENTRY.pack(kind, entry.size, entry.mode, modified, len(name)) + name
+
+
+def decode_entries(data: bytes) -> tuple[Entry, ...]:
+    """A directory listing, sorted by name. Raises `ProtocolBroken`."""
+    cursor = _Cursor(memoryview(data))
+    entries: list[Entry] = []
+    while cursor.more:
+        kind, size, mode, modified, length = cursor.take(_ENTRY)
+        if kind >= len(_ENTRY_KINDS) or mode > 0o7777 or not 1 <= length <= 255:
+            raise ProtocolBroken("a directory entry that cannot be")
+        name = decode(cursor.bytes(length))
+        entries.append(Entry(name, _ENTRY_KINDS[kind], size, mode, modified / 1000))
+    return tuple(sorted(entries, key=lambda entry: entry.name))

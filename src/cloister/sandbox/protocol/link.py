@@ -1,0 +1,444 @@
+"""The host half of the guest protocol: a `Computer` over two byte streams. See guest/README.md."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import anyio
+from anyio.abc import ByteReceiveStream, ByteSendStream, ByteStream
+
+from cloister.core import limits
+from cloister.core.computer import Change, Command, Entry, Exited, Finished, Output, Process, Pty, Sink
+from cloister.core.errors import SandboxLost, UserError
+from cloister.sandbox.container.oci import PROXY_PORT
+from cloister.sandbox.protocol import frames, requests
+from cloister.sandbox.protocol.channels import LATE_SECONDS, CommandChannel
+from cloister.sandbox.protocol.frames import ProtocolBroken
+from cloister.sandbox.protocol.mux import LinkDoor, Mux
+from cloister.sandbox.protocol.outbox import Outbox
+from cloister.sandbox.protocol.requests import (
+    FILE_SECONDS,
+    SECONDS_MAX,
+    TREE_SECONDS,
+    file_error,
+    file_frame,
+    inside_path,
+    start_error,
+    start_frame,
+    terminal_size,
+)
+
+HELLO_SECONDS = 30.0
+LISTING_BYTES = 16_777_216
+"""Longest directory listing that is taken."""
+
+_ENTRY_BYTES = 512
+_MARK_BYTES = 8
+
+
+class RunningCommand:
+    """A `Process`: the output in order, then exactly one `Exited`."""
+
+    def __init__(self, channel: CommandChannel, outbox: Outbox, command: Command) -> None:
+        self.channel = channel
+        self._outbox = outbox
+        self._command = command
+        self._over = False
+
+    def __aiter__(self) -> AsyncIterator[Output | Exited]:
+        return self
+
+    async def __anext__(self) -> Output | Exited:
+        if self._over:
+            raise StopAsyncIteration
+        match await self.channel.next():
+            case Output() as output:
+                return output
+            case frames.Exit() as end:
+                self._over = True
+                return self.channel.exited(end)
+            case frames.Fail() as fail:
+                self._over = True
+                raise start_error(self._command, fail)
+
+    async def send(self, data: bytes) -> None:
+        await self.channel.send(data)
+
+    async def send_eof(self) -> None:
+        self.channel.send_eof()
+
+    async def signal(self, number: int) -> None:
+        if not 1 <= number <= 64:
+            raise UserError("bad_signal", f"There is no signal {number}: use a number from 1 to 64.")
+        await self._outbox.room()
+        self.channel.signal(number)
+
+    async def resize(self, size: Pty) -> None:
+        if self._command.pty is None:
+            raise UserError("no_terminal", "This command has no terminal to resize: start it with a pty.")
+        rows, columns = terminal_size(size)
+        await self._outbox.room()
+        if self.channel.end is None:
+            self._outbox.post(frames.Resize(self.channel.id, rows, columns))
+
+    async def kill(self) -> None:
+        await self._outbox.room()
+        self.channel.kill(self._command.grace_seconds)
+
+
+class FileSink:
+    """A file that is being written."""
+
+    def __init__(self, channel: CommandChannel, path: str) -> None:
+        self._channel = channel
+        self._path = path
+
+    async def send(self, data: bytes) -> None:
+        await self._channel.send(data)
+        if isinstance(self._channel.end, frames.Fail):
+            raise file_error("write", self._path, self._channel.end)
+
+
+class Link:
+    """A `Computer` behind a guest. Made by `open_link`."""
+
+    def __init__(self, env: Mapping[str, str], mux: Mux) -> None:
+        self.env = dict(env)
+        self._mux = mux
+
+    @property
+    def lost(self) -> anyio.Event:
+        return self._mux.lost
+
+    @property
+    def reason(self) -> str:
+        """Why it was lost."""
+        return self._mux.reason
+
+    async def fail(self, reason: str) -> None:
+        """Give the sandbox up: everything that waits on it raises `SandboxLost` with this reason."""
+        self._mux.lose(reason)
+
+    def held(self, *, quiet: bool = False) -> AbstractAsyncContextManager[bool]:
+        """See `Mux.held`."""
+        return self._mux.held(quiet=quiet)
+
+    @asynccontextmanager
+    async def start(self, command: Command) -> AsyncGenerator[RunningCommand]:
+        """Run `command`; leaving the block before its end kills its whole tree and waits for that.
+
+        A command that cannot be started raises `UserError` when it is first asked for output: `not_found`,
+        `denied` (program or directory), `not_a_directory` (`cwd`) or `start_failed`.
+        """
+        start = start_frame(self._mux.next_command, command, self.env)
+        channel = self._mux.open(start, command.limit_bytes, command.seconds + command.grace_seconds)
+        try:
+            yield RunningCommand(channel, self._mux.outbox, command)
+        finally:
+            await self._mux.close(channel, command.grace_seconds)
+
+    async def run(self, command: Command, stdin: bytes = b"") -> Finished:
+        out, err = bytearray(), bytearray()
+        async with self.start(command) as process:
+            await self._feed(process.channel, stdin)
+            async for item in process:
+                match item:
+                    case Output("out", data):
+                        out += data
+                    case Output(_, data):
+                        err += data
+                    case Exited():
+                        return Finished(item, bytes(out), bytes(err))
+        raise SandboxLost("The guest ended a command without saying how.")
+
+    async def read(self, path: str, *, offset: int = 0, limit_bytes: int = limits.FILE_BYTES) -> bytes:
+        if not 0 <= limit_bytes <= limits.FILE_BYTES:
+            raise UserError("file_failed", f"At most {limits.FILE_BYTES:,} bytes can be read at once.")
+        argv = (inside_path(path), _offset(offset), str(limit_bytes))
+        return await self._file("read", argv, limit_bytes)
+
+    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        if len(data) > limits.FILE_BYTES:
+            raise UserError("file_failed", f"A file of more than {limits.FILE_BYTES:,} bytes is not taken.")
+        await self._file("write", (inside_path(path), _mode(mode), str(len(data))), 0, data)
+
+    async def list(self, path: str) -> tuple[Entry, ...]:
+        return self._entries(await self._file("list", (inside_path(path),), LISTING_BYTES))
+
+    async def stat(self, path: str) -> Entry:
+        entries = self._entries(await self._file("stat", (inside_path(path),), _ENTRY_BYTES))
+        if len(entries) != 1:
+            raise self._mux.broken(ProtocolBroken("more or less than one file"))
+        return entries[0]
+
+    async def mark(self, path: str, *, without: str = "") -> int | None:
+        data = await self._file("mark", (inside_path(path), without), _MARK_BYTES)
+        if len(data) not in (0, _MARK_BYTES):
+            raise self._mux.broken(ProtocolBroken("half a mark"))
+        return int.from_bytes(data, "little") if data else None
+
+    async def move(self, source: str, target: str) -> None:
+        argv = (inside_path(source), inside_path(target))
+        async with self._operation("move", argv, 0, TREE_SECONDS) as channel:
+            self._whole(await _end_of(channel), channel, "move", source)
+
+    async def remove(self, path: str, *, recursive: bool = False) -> None:
+        argv = (inside_path(path), "1" if recursive else "0")
+        async with self._operation("remove", argv, 0, TREE_SECONDS) as channel:
+            self._whole(await _end_of(channel), channel, "remove", path)
+
+    async def mkdir(self, path: str, *, mode: int = 0o755) -> None:
+        await self._file("mkdir", (inside_path(path), _mode(mode)), 0)
+
+    @asynccontextmanager
+    async def read_stream(
+        self, path: str, *, offset: int = 0, limit_bytes: int | None = None
+    ) -> AsyncGenerator[AsyncIterator[bytes]]:
+        most = 2**63 - 1 if limit_bytes is None else max(0, limit_bytes)
+        argv = (inside_path(path), _offset(offset), str(most))
+        async with self._operation("read", argv, limits.ENDLESS_BYTES, None) as channel:
+            first = await channel.next()
+            if isinstance(first, frames.Fail):
+                raise file_error("read", argv[0], first)
+            pieces = self._pieces(channel, first, argv[0])
+            try:
+                yield pieces
+            finally:
+                await pieces.aclose()
+
+    async def _pieces(
+        self, channel: CommandChannel, item: Output | frames.Exit | frames.Fail, path: str
+    ) -> AsyncGenerator[bytes]:
+        while isinstance(item, Output):
+            yield item.data
+            item = await channel.next()
+        self._whole(item, channel, "read", path)
+
+    @asynccontextmanager
+    async def write_stream(self, path: str, *, mode: int = 0o644) -> AsyncGenerator[Sink]:
+        argv = (inside_path(path), _mode(mode), "-")
+        async with self._operation("write", argv, 0, None) as channel:
+            yield FileSink(channel, argv[0])
+            channel.send_eof()
+            self._whole(await _end_of(channel), channel, "write", argv[0])
+
+    @asynccontextmanager
+    async def watch(self, path: str) -> AsyncGenerator[AsyncIterator[Change]]:
+        async with self._operation("watch", (inside_path(path),), limits.ENDLESS_BYTES, None) as channel:
+            changes = self._changes(channel, inside_path(path))
+            if await anext(changes) is not None:
+                raise self._mux.broken(ProtocolBroken("a change before it watches"))
+            try:
+                yield _told(changes)
+            finally:
+                await changes.aclose()
+
+    async def _changes(self, channel: CommandChannel, path: str) -> AsyncGenerator[Change | None]:
+        records = frames.Changes()
+        while isinstance(item := await channel.next(), Output):
+            try:
+                found = records.feed(item.data)
+            except ProtocolBroken as error:
+                raise self._mux.broken(error) from error
+            for change in found:
+                yield change
+        self._whole(item, channel, "watch", path)
+
+    @asynccontextmanager
+    async def download(self, path: str) -> AsyncGenerator[AsyncIterator[bytes]]:
+        async with requests.download(self, path) as pieces:
+            yield pieces
+
+    @asynccontextmanager
+    async def upload(self, path: str) -> AsyncGenerator[Sink]:
+        async with requests.upload(self, path) as sink:
+            yield sink
+
+    async def dial(self, port: int) -> ByteStream:
+        """See `Sandbox.dial`."""
+        if not 1 <= port <= 65_535 or port == PROXY_PORT:
+            raise UserError("bad_port", f"{port} is no port that a server inside can have.")
+        return await self._mux.dial(port)
+
+    @asynccontextmanager
+    async def _operation(
+        self, kind: frames.Kind, argv: tuple[str, ...], limit: int, seconds: float | None
+    ) -> AsyncGenerator[CommandChannel]:
+        """A file operation under way; None is as long as the sandbox lives."""
+        start = file_frame(self._mux.next_command, kind, argv, seconds or 0)
+        channel = self._mux.open(start, limit, (seconds or SECONDS_MAX) + limits.GRACE_SECONDS)
+        try:
+            yield channel
+        finally:
+            await self._mux.close(channel, limits.GRACE_SECONDS)
+
+    async def _file(self, kind: frames.Kind, argv: tuple[str, ...], limit: int, stdin: bytes = b"") -> bytes:
+        out = bytearray()
+        async with self._operation(kind, argv, limit, FILE_SECONDS) as channel:
+            await self._feed(channel, stdin)
+            while isinstance(item := await channel.next(), Output):
+                out += item.data
+            self._whole(item, channel, kind, argv[0])
+        return bytes(out)
+
+    def _whole(
+        self, end: frames.Exit | frames.Fail, channel: CommandChannel, kind: frames.Kind, path: str
+    ) -> None:
+        """Raises `UserError` unless the operation was done, and all of it."""
+        if isinstance(end, frames.Fail):
+            raise file_error(kind, path, end)
+        exited = channel.exited(end)
+        if exited.killed == "output":
+            raise UserError("file_failed", f"{path} has more in it than can be taken at once.")
+        if not exited.ok:
+            raise UserError("file_failed", f"{path}: the file operation was interrupted; try again.")
+
+    def _entries(self, data: bytes) -> tuple[Entry, ...]:
+        try:
+            return frames.decode_entries(data)
+        except ProtocolBroken as error:
+            raise self._mux.broken(error) from error
+
+    async def _feed(self, channel: CommandChannel, data: bytes) -> None:
+        if len(data) > limits.WINDOW_BYTES:
+            self._mux.feed_later(channel, data)
+            return
+        await channel.send(data)
+        channel.send_eof()
+
+
+async def _end_of(channel: CommandChannel) -> frames.Exit | frames.Fail:
+    while isinstance(item := await channel.next(), Output):
+        pass
+    return item
+
+
+async def _told(changes: AsyncIterator[Change | None]) -> AsyncIterator[Change]:
+    async for change in changes:
+        if change is not None:
+            yield change
+
+
+def _offset(offset: int) -> str:
+    if not 0 <= offset < 2**63:
+        raise UserError("file_failed", "A file is read from 0 or later on.")
+    return str(offset)
+
+
+def _mode(mode: int) -> str:
+    return f"{mode & 0o7777:o}"
+
+
+@asynccontextmanager
+async def open_link(
+    stdin: ByteSendStream,
+    stdout: ByteReceiveStream,
+    *,
+    ttl_seconds: float,
+    hostname: str,
+    env: Mapping[str, str],
+    door: LinkDoor | None,
+) -> AsyncGenerator[Link]:
+    """A link to the guest behind these streams, once it is ready; leaving the block ends the guest.
+
+    Each connection to the proxy port inside is served by `door`; without one it is closed at once.
+    Raises `SandboxLost` when the guest does not answer as it should.
+    """
+    setup = frames.Setup(max(1, round(ttl_seconds)), PROXY_PORT, hostname)
+    async with link_over(stdin, stdout, setup, env=env, door=door) as link:
+        yield link
+
+
+@asynccontextmanager
+async def link_over(
+    stdin: ByteSendStream,
+    stdout: ByteReceiveStream,
+    setup: frames.Setup | tuple[frames.Wake, frames.Setup],
+    *,
+    env: Mapping[str, str],
+    door: LinkDoor | None = None,
+    late_seconds: float = LATE_SECONDS,
+) -> AsyncGenerator[Link]:
+    """As `open_link`, with every choice in `setup`; a proxy port of 0 is none. A saved machine is woken first.
+
+    `late_seconds` after a command should have ended, a guest that has not said so is given up.
+    """
+    caught: Exception | None = None
+    async with anyio.create_task_group() as tasks:
+        mux = Mux(door, tasks, late_seconds)
+        tasks.start_soon(mux.talk, stdin, stdout, setup if isinstance(setup, tuple) else (setup,))
+        try:
+            with anyio.move_on_after(HELLO_SECONDS):
+                await mux.ready.wait()
+            if not mux.ready.is_set():
+                mux.lose(f"The guest did not get ready within {HELLO_SECONDS:g} seconds.")
+            if mux.lost.is_set():
+                raise SandboxLost(mux.reason)
+            yield Link(env, mux)
+        except Exception as error:
+            # Out of the group first: inside it, the caller's error would arrive wrapped in a group of one.
+            caught = error
+        finally:
+            mux.lose("The sandbox was closed.")
+            tasks.cancel_scope.cancel()
+    if caught is not None:
+        raise caught
+
+
+# The part of a sandbox that is the same on every tier: all that goes through its guest.
+
+
+class Linked:
+    """A `Computer`, and `Sandbox.dial`, by the link to a guest; a tier adds what it knows of the rest."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def start(self, command: Command) -> AbstractAsyncContextManager[Process]:
+        return self._link.start(command)
+
+    async def run(self, command: Command, stdin: bytes = b"") -> Finished:
+        return await self._link.run(command, stdin)
+
+    async def read(self, path: str, *, offset: int = 0, limit_bytes: int = limits.FILE_BYTES) -> bytes:
+        return await self._link.read(path, offset=offset, limit_bytes=limit_bytes)
+
+    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        await self._link.write(path, data, mode=mode)
+
+    async def list(self, path: str) -> tuple[Entry, ...]:
+        return await self._link.list(path)
+
+    async def stat(self, path: str) -> Entry:
+        return await self._link.stat(path)
+
+    async def mark(self, path: str, *, without: str = "") -> int | None:
+        return await self._link.mark(path, without=without)
+
+    async def move(self, source: str, target: str) -> None:
+        await self._link.move(source, target)
+
+    async def remove(self, path: str, *, recursive: bool = False) -> None:
+        await self._link.remove(path, recursive=recursive)
+
+    async def mkdir(self, path: str, *, mode: int = 0o755) -> None:
+        await self._link.mkdir(path, mode=mode)
+
+    def read_stream(
+        self, path: str, *, offset: int = 0, limit_bytes: int | None = None
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        return self._link.read_stream(path, offset=offset, limit_bytes=limit_bytes)
+
+    def write_stream(self, path: str, *, mode: int = 0o644) -> AbstractAsyncContextManager[Sink]:
+        return self._link.write_stream(path, mode=mode)
+
+    def watch(self, path: str) -> AbstractAsyncContextManager[AsyncIterator[Change]]:
+        return self._link.watch(path)
+
+    def download(self, path: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        return self._link.download(path)
+
+    def upload(self, path: str) -> AbstractAsyncContextManager[Sink]:
+        return self._link.upload(path)
+
+    async def dial(self, port: int) -> ByteStream:
+        return await self._link.dial(port)

@@ -1,0 +1,184 @@
+"""Frames on their way to a guest: in order, bounded, and stoppable between two of them."""
+
+import fcntl
+import os
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import islice
+
+import anyio
+from anyio.abc import ByteReceiveStream, ByteSendStream
+
+from cloister.sandbox.protocol import frames
+from cloister.sandbox.protocol.frames import encode, encode_data
+
+# The two pipes to a guest, read and written without a buffer between: what moves is moved in large pieces.
+
+
+PIPE_BYTES = 1_048_576
+"""What a pipe holds: both ends are woken less often. The kernel fills it page by page, so an idle one is small."""
+
+_AT_ONCE = 256
+"""Pieces that one call writes; the kernel takes at most 1,024."""
+
+
+def open_pipe() -> tuple[int, int]:
+    """The end that is read and the end that is written."""
+    ends = os.pipe()
+    with suppress(OSError):  # a quota may refuse; then it is slower
+        fcntl.fcntl(ends[1], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    return ends
+
+
+class _End:
+    """One end of a pipe, ours to close."""
+
+    def __init__(self, fd: int) -> None:
+        os.set_blocking(fd, False)
+        self._fd = fd
+
+    @property
+    def _open(self) -> int:
+        if self._fd < 0:
+            raise anyio.ClosedResourceError
+        return self._fd
+
+    async def aclose(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            anyio.notify_closing(fd)
+            os.close(fd)
+        await anyio.lowlevel.checkpoint()
+
+
+class PipeSender(_End, ByteSendStream):
+    """Where bytes go in."""
+
+    async def send(self, item: bytes) -> None:
+        await self.send_all((item,))
+
+    async def send_all(self, items: Sequence[bytes]) -> None:
+        """One after the other, without putting them together first."""
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        left = deque(memoryview(item) for item in items if item)
+        while left:
+            try:
+                written = os.writev(self._open, tuple(islice(left, _AT_ONCE)))
+            except BlockingIOError:
+                await anyio.wait_writable(self._open)
+                continue
+            except BrokenPipeError as error:
+                raise anyio.BrokenResourceError from error
+            while written:
+                first = left.popleft()
+                if written < len(first):
+                    left.appendleft(first[written:])
+                written -= min(written, len(first))
+        # Others have their turn once it is on its way: it does not wait for them.
+        await anyio.lowlevel.cancel_shielded_checkpoint()
+
+
+class PipeReceiver(_End, ByteReceiveStream):
+    """Where they come out."""
+
+    async def receive(self, max_bytes: int = 65_536) -> bytes:
+        await anyio.lowlevel.checkpoint()
+        while True:
+            try:
+                data = os.read(self._open, max_bytes)
+            except BlockingIOError:
+                await anyio.wait_readable(self._open)
+                continue
+            if not data:
+                raise anyio.EndOfStream
+            return data
+
+
+# An event that can happen again and again.
+
+
+class Signpost:
+    """Whoever waits is woken by the next time it happens."""
+
+    def __init__(self) -> None:
+        self._event: anyio.Event | None = None
+
+    def happened(self) -> None:
+        if self._event is not None:
+            self._event.set()
+            self._event = None
+
+    async def wait(self) -> None:
+        if self._event is None:
+            self._event = anyio.Event()
+        await self._event.wait()
+
+
+OUTBOX_BYTES = 4_194_304
+"""What may wait here, whatever the credit of all channels together would allow."""
+
+
+class Outbox:
+    """Frames on their way to the guest. Who sends data, or what no credit bounds, waits for `room` first."""
+
+    def __init__(self) -> None:
+        self._frames: list[bytes] = []
+        self.size = 0
+        """Bytes that wait."""
+        self._filled = Signpost()
+        self.emptied = Signpost()
+        self._closed = False
+        self._later: list[bytes] | None = None
+        """While held: what is sent when the guest goes on."""
+
+    def post(self, frame: frames.FromHost) -> None:
+        self.post_bytes(encode(frame))
+
+    def post_data(self, channel: int, data: memoryview) -> None:
+        self.post_bytes(encode_data(channel, data))
+
+    def post_bytes(self, data: bytes) -> None:
+        if self._closed:
+            return
+        (self._frames if self._later is None else self._later).append(data)
+        self.size += len(data)
+        self._filled.happened()
+
+    def hold(self, *, quiet: bool) -> None:
+        """Send what is here and then a hold; what is posted from now on waits for `go_on`."""
+        self.post(frames.Hold(on=True, quiet=quiet))
+        self._later = []
+
+    def go_on(self) -> None:
+        later, self._later = self._later or [], None
+        self.post(frames.Hold(on=False))
+        self._frames += later
+
+    @property
+    def full(self) -> bool:
+        return self.size > OUTBOX_BYTES
+
+    def close(self) -> None:
+        self._closed = True
+        self._frames.clear()
+        self._later = None
+        self.size = 0
+        self.emptied.happened()
+
+    async def room(self) -> None:
+        """Wait until there is room for more."""
+        while self.full:
+            await self.emptied.wait()
+
+    async def send_all(self, stream: ByteSendStream) -> None:
+        while True:
+            while not self._frames:
+                await self._filled.wait()
+            frames, self._frames = self._frames, []
+            self.size -= sum(map(len, frames))
+            if isinstance(stream, PipeSender):
+                await stream.send_all(frames)
+            else:
+                await stream.send(b"".join(frames))
+            self.emptied.happened()

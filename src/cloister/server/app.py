@@ -1,0 +1,58 @@
+"""The web application: every route, one way to report errors, and the guard in front."""
+
+from typing import TYPE_CHECKING
+
+from litestar import Litestar
+from litestar.di import Provide
+from litestar.types import ASGIApp, Scope
+
+from cloister.app.tokens import Tokens
+from cloister.server.auth import Caller, Callers, caller_of, guarded
+from cloister.server.bodies import JSON_BYTES, StrictRequest
+from cloister.server.errors import respond
+from cloister.server.openapi import HTTP_ROUTES, openapi_json, signature_names
+from cloister.server.ports import with_ports
+from cloister.server.routes import commands, dial, files, process, stream
+from cloister.server.routes.audit import audited
+from cloister.server.ws import Sockets
+
+if TYPE_CHECKING:
+    from cloister.app.wiring import App
+
+
+def asgi_app(app: "App", token: str, sockets: Sockets) -> ASGIApp:
+    """`app` over HTTP and WebSocket, for callers with `token` or a named one."""
+
+    def the_app() -> "App":
+        return app
+
+    def the_sockets() -> Sockets:
+        return sockets
+
+    def the_caller(scope: Scope) -> Caller:
+        return caller_of(scope)
+
+    web = Litestar(
+        (
+            *HTTP_ROUTES,
+            openapi_json,
+            *stream.ROUTES,
+            *process.ROUTES,
+            *commands.SOCKET_ROUTES,
+            *files.SOCKET_ROUTES,
+            *dial.ROUTES,
+        ),
+        dependencies={
+            "app": Provide(the_app, sync_to_thread=False),
+            "sockets": Provide(the_sockets, sync_to_thread=False),
+            "caller": Provide(the_caller, sync_to_thread=False),
+        },
+        exception_handlers={Exception: respond},
+        request_class=StrictRequest,
+        request_max_body_size=JSON_BYTES,
+        signature_namespace=signature_names(),
+        openapi_config=None,
+        logging_config=None,
+    )
+    callers = Callers(token, app.settings.user, Tokens(app.settings.data_dir))
+    return audited(guarded(with_ports(web, app), callers), app)

@@ -1,0 +1,208 @@
+"""Routes of a sandbox's files, all of it done inside by the guest: read, write, look, move, remove, watch, trees."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from litestar import Request, Response, get, post, put, websocket
+from litestar.datastructures import State
+from litestar.di import NamedDependency
+from litestar.params import JSONBody, QueryParameter
+from msgspec import Meta
+
+from cloister.core.computer import Entry
+from cloister.core.errors import UserError
+from cloister.server.bodies import Streamed, body_of, read_on_after_errors
+from cloister.server.routes.sandboxes import SandboxName
+from cloister.server.ws import NORMAL, Ending, Part, Socket, Sockets, Wire, converse
+
+if TYPE_CHECKING:
+    from cloister.app.wiring import App
+
+OFFSET_MAX = 2**53
+PATH_MAX = 4_096
+
+Path = Annotated[
+    str,
+    QueryParameter(
+        min_length=1, max_length=PATH_MAX, description="Absolute, or relative to the work directory."
+    ),
+]
+Offset = Annotated[int, QueryParameter(ge=0, le=OFFSET_MAX, description="Where to start, in bytes.")]
+Limit = Annotated[int, QueryParameter(ge=0, le=OFFSET_MAX, description="How many bytes; 0 is all.")]
+Mode = Annotated[str, QueryParameter(pattern="^[0-7]{3,4}$", description="Permission bits in octal.")]
+PathField = Annotated[str, Meta(min_length=1, max_length=PATH_MAX)]
+
+
+class Move(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Another name for a file or a directory."""
+
+    path: PathField
+    to: PathField
+
+
+class Remove(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to remove."""
+
+    path: PathField
+    recursive: bool = False
+    """Also a directory that is not empty."""
+
+
+class MakeDirectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A directory to make, with its parents."""
+
+    path: PathField
+    mode: Annotated[str, Meta(pattern="^[0-7]{3,4}$")] = "755"
+
+
+@get(
+    "/v1/sandboxes/{sandbox:str}/files",
+    summary="Read a file",
+    operation_id="readFile",
+    media_type="application/octet-stream",
+)
+async def read_file(
+    sandbox: SandboxName, path: Path, app: NamedDependency["App"], offset: Offset = 0, limit: Limit = 0
+) -> Response[bytes]:
+    target = app.sandboxes.get(sandbox)
+    return Streamed(lambda: target.read_stream(path, offset=offset, limit_bytes=limit or None))
+
+
+@put(
+    "/v1/sandboxes/{sandbox:str}/files",
+    summary="Write a file, whole or not at all",
+    operation_id="writeFile",
+    status_code=204,
+    request_max_body_size=None,
+)
+async def write_file(
+    sandbox: SandboxName,
+    path: Path,
+    app: NamedDependency["App"],
+    request: Request[Any, Any, State],
+    mode: Mode = "644",
+) -> None:
+    target = app.sandboxes.get(sandbox)
+    async with read_on_after_errors(request), target.write_stream(path, mode=_bits(mode)) as sink:
+        async for data in body_of(request):
+            await sink.send(data)
+
+
+@get("/v1/sandboxes/{sandbox:str}/files/list", summary="List a directory", operation_id="listFiles")
+async def list_files(
+    sandbox: SandboxName, app: NamedDependency["App"], path: Path = "."
+) -> tuple[Entry, ...]:
+    return await app.sandboxes.get(sandbox).list(path)
+
+
+@get(
+    "/v1/sandboxes/{sandbox:str}/files/stat",
+    summary="Look at a file; a link is not followed",
+    operation_id="statFile",
+)
+async def stat_file(sandbox: SandboxName, path: Path, app: NamedDependency["App"]) -> Entry:
+    return await app.sandboxes.get(sandbox).stat(path)
+
+
+@post(
+    "/v1/sandboxes/{sandbox:str}/files/move",
+    summary="Move a file or a directory",
+    operation_id="moveFile",
+    status_code=204,
+)
+async def move_file(sandbox: SandboxName, data: JSONBody[Move], app: NamedDependency["App"]) -> None:
+    await app.sandboxes.get(sandbox).move(data.path, data.to)
+
+
+@post(
+    "/v1/sandboxes/{sandbox:str}/files/remove",
+    summary="Remove a file or a directory",
+    operation_id="removeFile",
+    status_code=204,
+)
+async def remove_file(sandbox: SandboxName, data: JSONBody[Remove], app: NamedDependency["App"]) -> None:
+    await app.sandboxes.get(sandbox).remove(data.path, recursive=data.recursive)
+
+
+@post(
+    "/v1/sandboxes/{sandbox:str}/files/mkdir",
+    summary="Make a directory and its parents",
+    operation_id="makeDirectory",
+    status_code=204,
+)
+async def make_directory(
+    sandbox: SandboxName, data: JSONBody[MakeDirectory], app: NamedDependency["App"]
+) -> None:
+    await app.sandboxes.get(sandbox).mkdir(data.path, mode=_bits(data.mode))
+
+
+@get(
+    "/v1/sandboxes/{sandbox:str}/tree",
+    summary="A directory as a tar archive",
+    operation_id="readTree",
+    media_type="application/octet-stream",
+)
+async def read_tree(sandbox: SandboxName, path: Path, app: NamedDependency["App"]) -> Response[bytes]:
+    target = app.sandboxes.get(sandbox)
+    return Streamed(lambda: target.download(path))
+
+
+@put(
+    "/v1/sandboxes/{sandbox:str}/tree",
+    summary="Unpack a tar archive into a directory",
+    operation_id="writeTree",
+    status_code=204,
+    request_max_body_size=None,
+)
+async def write_tree(
+    sandbox: SandboxName, path: Path, app: NamedDependency["App"], request: Request[Any, Any, State]
+) -> None:
+    target = app.sandboxes.get(sandbox)
+    async with read_on_after_errors(request), target.upload(path) as sink:
+        async for data in body_of(request):
+            await sink.send(data)
+
+
+@websocket("/v1/sandboxes/{sandbox:str}/files/watch")
+async def watch_files(
+    socket: Socket, app: NamedDependency["App"], sockets: NamedDependency[Sockets], sandbox: SandboxName
+) -> None:
+    async def parts(wire: Wire) -> tuple[Part, ...]:
+        target = app.sandboxes.get(sandbox)
+        path = socket.query_params.get("path", ".")
+
+        async def tell() -> Ending:
+            async with target.watch(path) as changes:
+                await wire.send_record(watching=path)
+                async for change in changes:
+                    await wire.send_patiently(msgspec.json.encode({"change": change}).decode())
+            return Ending(NORMAL, "The directory is gone.")
+
+        async def listen() -> Ending:
+            while True:
+                await wire.receive()  # there is nothing to say; `ClientGone` is what we wait for
+
+        return tell, listen
+
+    await converse(socket, sockets, parts)
+
+
+def _bits(mode: str) -> int:
+    bits = int(mode, 8)
+    if bits > 0o777:
+        raise UserError("bad_mode", "mode is three octal digits, like 644: special bits are not set here.")
+    return bits
+
+
+ROUTES = (
+    read_file,
+    write_file,
+    list_files,
+    stat_file,
+    move_file,
+    remove_file,
+    make_directory,
+    read_tree,
+    write_tree,
+)
+SOCKET_ROUTES = (watch_files,)

@@ -1,0 +1,106 @@
+"""What every `Forge` must do, as checks that raise `AssertionError` with one sentence.
+
+Call them from a test with a `Place`: a repository that the forge serves, and what is known about it.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cloister.core.errors import CloisterError, OutsideError, UserError
+from cloister.forge.api import Base, Forge
+from cloister.forge.host import in_bare
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place with a repository of at least two commits on its default branch."""
+
+    forge: Forge
+    repo: str
+    branch: str
+    """Its default branch."""
+    commit: str
+    """Where that branch is."""
+    tag: str
+    """An annotated tag of the commit before."""
+    tagged: str
+    empty: str
+    """A repository without commits."""
+    missing: str
+    """A repository that does not exist."""
+    branches: Callable[[], Awaitable[dict[str, str]]]
+    """Branch → commit, as the place has them now."""
+
+
+async def check_fetching_head(place: Place, scratch: Path) -> None:
+    """Without a ref the default branch is fetched, whole; fetching again changes nothing."""
+    bare = scratch / "head.git"
+    for _ in range(2):
+        base = await place.forge.fetch(place.repo, None, bare)
+        _require(base.commit == place.commit, f"HEAD is {place.commit} and {base.commit} was fetched")
+        _require(base.branch == place.branch, f"HEAD is on {place.branch}, not on {base.branch}")
+    whole = await in_bare(bare, "fsck", "--connectivity-only", "--no-dangling", place.commit)
+    _require(whole.ok, "something is missing in what was fetched")
+
+
+async def check_fetching_refs(place: Place, scratch: Path) -> None:
+    """A branch, a tag and a commit can be named; only a branch is reported as one."""
+    wanted = {
+        place.branch: (place.commit, place.branch),
+        place.tag: (place.tagged, None),
+        place.tagged: (place.tagged, None),
+    }
+    for number, (ref, (commit, branch)) in enumerate(wanted.items()):
+        base = await place.forge.fetch(place.repo, ref, scratch / f"ref-{number}.git")
+        found = Base(base.commit, base.branch)
+        _require(found == Base(commit, branch), f"{ref} is {commit} on {branch}, not {found}")
+
+
+async def check_bad_input(place: Place, scratch: Path) -> None:
+    """What cannot be fetched is refused with a stable code and one sentence."""
+    bare = scratch / "bad.git"
+    code, _ = await _refusal(place, place.missing, None, bare)
+    _require(code in ("no_repository", "fetch_failed"), f"a missing repository is {code}")
+    code, _ = await _refusal(place, place.empty, None, bare)
+    _require(code == "empty_repository", f"an empty repository is {code}")
+    for ref in ("no-such-branch", "f" * 40, "-x", "--upload-pack=/bin/false", "a..b", "$(id)", "x" * 4_000):
+        code, text = await _refusal(place, place.repo, ref, bare)
+        _require(code == "unknown_ref", f"the unknown ref {ref[:20]} is {code}: {text}")
+    code, _ = await _refusal(place, place.repo, "main\nx", bare)
+    _require(code == "bad_name", f"a ref with a newline is {code}")
+
+
+async def check_delivering(place: Place, scratch: Path) -> None:
+    """A change arrives as a new branch, once, under a name of its own; no other branch moves."""
+    bare = scratch / "deliver.git"
+    await place.forge.fetch(place.repo, None, bare)
+    before = await place.branches()
+    first = await place.forge.deliver(bare, place.tagged, "cloister/one", place.repo)
+    if first is None:
+        _require(await place.branches() == before, "nothing was delivered and a branch moved")
+        return
+    _require(first.branch == "cloister/one", f"a free name was asked for, and {first.branch} was taken")
+    again = await place.forge.deliver(bare, place.tagged, "cloister/one", place.repo)
+    _require(again == first, "the same change was delivered twice under two names")
+    other = await place.forge.deliver(bare, place.commit, "cloister/one", place.repo)
+    if other is None or other.branch == first.branch:
+        raise AssertionError("a branch that exists was moved")
+    expected = {**before, first.branch: place.tagged, other.branch: place.commit}
+    _require(await place.branches() == expected, "the branches are not what was delivered")
+
+
+async def _refusal(place: Place, repo: str, ref: str | None, bare: Path) -> tuple[str, str]:
+    try:
+        base = await place.forge.fetch(repo, ref, bare)
+    except (UserError, OutsideError) as error:
+        _require("\n" not in error.message and error.message.endswith("."), f"no sentence: {error.message}")
+        return error.code, error.message
+    except CloisterError as error:
+        raise AssertionError(f"bad input is reported as {type(error).__name__}: {error}") from error
+    raise AssertionError(f"{repo} at {ref} was fetched as {base.commit}")
+
+
+def _require(condition: bool, otherwise: str) -> None:
+    if not condition:
+        raise AssertionError(otherwise)

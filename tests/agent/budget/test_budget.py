@@ -1,0 +1,434 @@
+"""Every call to a model is paid, and an attempt whose budget is spent ends with what is left said and saved."""
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+from cloister.agent.budget.metering import BudgetedModels
+from cloister.agent.budget.purse import NoLedger, Payer, Purse
+from cloister.agent.context.messages import request_tokens
+from cloister.agent.native.loop import Workplace
+from cloister.core.budget import BudgetTree
+from cloister.core.errors import Bug
+from cloister.core.events import (
+    AskAnswered,
+    AskRaised,
+    BudgetExtended,
+    BudgetSpent,
+    BudgetWarned,
+    ModelReplied,
+    ModelSpent,
+    RunAdmitted,
+    TurnEnded,
+)
+from cloister.core.model_config import ModelEntry, ModelRoutes
+from cloister.core.requests import Budget, NewRun, Patience, ToolCall, Usage
+from cloister.model.api import Failure, Reply, Request, TextDelta, UserMessage
+from cloister.model.names import Access
+from cloister.model.roles import Job, open_models
+from cloister.model.scripted import ScriptedModel, load_script
+from cloister.testing.journals import MemoryJournal
+from cloister.testing.loop_bench import LoopBench, open_bench
+from cloister.testing.models import SayingModel, SoleModel
+
+pytestmark = pytest.mark.anyio
+
+SRC = Path(__file__).parents[3] / "src" / "cloister"
+
+NOTES = """
+[[reply]]
+name = "again"
+say = "I write a note."
+calls = [{ tool = "bash", command = "date +%N >> notes.txt" }]
+branch = [{ when = "budget of this attempt is spent", goto = "last" }, { goto = "again" }]
+
+[[reply]]
+name = "last"
+say = "The sign in calc.py is still wrong."
+"""
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> LoopBench:
+    return await open_bench(tmp_path)
+
+
+async def test_a_model_that_does_not_pay_cannot_get_into_the_loop(tmp_path: Path) -> None:
+    path = tmp_path / "m.toml"
+    path.write_text('[[reply]]\nsay = "x"\n')
+    unpaid: Any = SoleModel(ScriptedModel(load_script(path)))
+    nothing: Any = None
+    with pytest.raises(Bug, match="without a budget"):
+        Workplace(0, nothing, nothing, unpaid, (), Budget(), nothing, nothing, "", (), (), 1.0)
+
+
+def test_nothing_above_the_models_streams_from_one_but_through_the_purse() -> None:
+    """Whoever calls `.stream(` is one of these, and these are given models that pay."""
+    callers = {
+        str(path.relative_to(SRC))
+        for layer in ("agent", "runs", "egress", "server", "app")
+        for path in ([SRC / layer] if layer.endswith(".py") else (SRC / layer).rglob("*.py"))
+        if "model.stream(" in path.read_text(encoding="utf-8")
+    }
+    assert callers <= {
+        "agent/native/conversation.py",
+        "agent/budget/metering.py",
+        "agent/roles.py",
+        "egress/model_endpoint/serve.py",  # given `for_programs_inside`
+        "agent/ranking.py",  # inside of what pays
+    }
+
+
+async def test_when_the_steps_are_spent_the_model_says_what_is_left_and_the_work_is_kept(
+    bench: LoopBench,
+) -> None:
+    ended = await bench.work(NOTES, budget=Budget(steps=3))
+    assert ended.outcome == "budget"
+    assert "3 steps is spent." in ended.reason
+    assert "The sign in calc.py is still wrong." in ended.reason
+    assert ended.commit != bench.base
+    assert len(bench.of(ModelReplied)) == 3
+    [last] = [b for b in bench.journal.bodies if isinstance(b, ModelSpent)]
+    assert last.purpose == "wrap_up"
+    [spent] = [b for b in bench.journal.bodies if isinstance(b, BudgetSpent)]
+    assert (spent.what, spent.spent, spent.limit) == ("steps", 3, 3)
+
+
+async def test_when_there_is_nothing_left_for_last_words_the_evidence_speaks(bench: LoopBench) -> None:
+    ended = await bench.work(NOTES, budget=Budget(tokens=100))
+    assert ended.outcome == "budget"
+    assert "100 tokens is spent." in ended.reason
+    assert "Still red" in ended.reason
+    assert bench.of(ModelReplied) == bench.of(ModelSpent) == []
+
+
+async def test_what_a_turn_had_done_when_its_time_was_over_is_saved(bench: LoopBench) -> None:
+    script = '[[reply]]\ncalls = [{ tool = "bash", command = "echo kept > kept.txt; sleep 1000" }]'
+    ended = await bench.work(script, budget=Budget(seconds=3.0))
+    assert ended.outcome == "budget"
+    assert "3 seconds" in ended.reason
+    assert ended.commit != bench.base
+    [turn] = [b for b in bench.journal.bodies if isinstance(b, TurnEnded)]
+    assert (turn.commit, turn.changed) == (ended.commit, True)
+
+
+SLOW = """
+[[reply]]
+calls = [{ tool = "bash", command = "sed -i 's/a - b/a + b/' calc.py; sleep 1000" }]
+
+[[reply]]
+expect = "the time was over"
+calls = [{ tool = "bash", command = "true" }]
+
+[[reply]]
+calls = [{ tool = "finish", summary = "In the time that was given." }]
+"""
+
+
+async def _saying(bench: LoopBench, answer: str) -> None:
+    """Whoever is asked says this."""
+    seen = 0
+    while True:
+        await bench.journal.changed(seen)
+        for event in bench.journal.events[seen:]:
+            if isinstance(event.body, AskRaised):
+                await anyio.sleep(0.3)
+                bench.journal.add(
+                    AskAnswered(event.body.ask, "allow" if answer == "allow" else "deny", "ada")
+                )
+        seen = len(bench.journal.events)
+
+
+async def test_a_person_may_give_more_time_and_the_work_goes_on_from_what_was_saved(bench: LoopBench) -> None:
+    bench.tree = BudgetTree(ask=True, extend_percent=900)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_saying, bench, "allow")
+        ended = await bench.work(SLOW, budget=Budget(seconds=3.0), ask_seconds=30)
+        assert ended.outcome == "green", ended.reason
+        tasks.cancel_scope.cancel()
+    [more] = [b for b in bench.journal.bodies if isinstance(b, BudgetExtended)]
+    assert (more.level, more.what, more.amount) == ("run", "seconds", 27.0)
+    [ask] = [b for b in bench.journal.bodies if isinstance(b, AskRaised)]
+    assert "27 seconds more" in ask.action
+    saved = [(b.changed, b.commit == bench.base) for b in bench.journal.bodies if isinstance(b, TurnEnded)]
+    assert saved[0] == (True, False), "what was done when the time was over"
+
+
+async def test_time_is_warned_of_asked_for_and_then_over(bench: LoopBench) -> None:
+    bench.tree = BudgetTree(ask=True, warn_percent=10)
+    script = (
+        SLOW.replace("sleep 1000", "sleep 1")
+        .replace('expect = "the time was over"\n', "")
+        .replace("true", "sleep 99")
+    )
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_saying, bench, "deny")
+        ended = await bench.work(script, budget=Budget(seconds=5.0), ask_seconds=30)
+        assert (ended.outcome, "5 seconds is spent." in ended.reason) == ("budget", True), ended.reason
+        assert ended.commit != bench.base
+        tasks.cancel_scope.cancel()
+    kinds = [
+        type(b)
+        for b in bench.journal.bodies
+        if isinstance(b, BudgetWarned | AskRaised | AskAnswered | BudgetSpent)
+        and getattr(b, "what", "seconds") == "seconds"
+    ]
+    assert kinds == [BudgetWarned, AskRaised, AskAnswered, BudgetSpent]
+
+
+async def test_a_warning_is_given_once_and_the_model_is_told(bench: LoopBench) -> None:
+    script = NOTES.replace(
+        '{ goto = "again" }', '{ when = "Most of the budget", goto = "hurry" }, { goto = "again" }'
+    )
+    script += '\n[[reply]]\nname = "hurry"\ncalls = [{ tool = "edit", path = "calc.py", old = "a - b", new = "a + b" }]\n'
+    script += '\n[[reply]]\ncalls = [{ tool = "finish", summary = "In time." }]\n'
+    bench.tree = BudgetTree(warn_percent=40)
+    ended = await bench.work(script, budget=Budget(steps=7))
+    assert ended.outcome == "green", ended.reason
+    warned = [
+        (b.level, b.what, b.spent, b.limit) for b in bench.journal.bodies if isinstance(b, BudgetWarned)
+    ]
+    assert warned == [("run", "steps", 3, 7)]
+
+
+async def test_a_person_may_give_more_and_is_asked_again_when_that_is_spent(bench: LoopBench) -> None:
+    bench.tree = BudgetTree(ask=True, extend_percent=50)
+    answers = iter(("allow", "deny"))
+
+    async def answer() -> None:
+        seen = 0
+        while True:
+            await bench.journal.changed(seen)
+            for event in bench.journal.events[seen:]:
+                if isinstance(event.body, AskRaised):
+                    said = next(answers)
+                    bench.journal.add(
+                        AskAnswered(event.body.ask, "allow" if said == "allow" else "deny", "ada")
+                    )
+            seen = len(bench.journal.events)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(answer)
+        bench.run_budget = Budget(steps=4)
+        ended = await bench.work(NOTES, budget=Budget(steps=50), ask_seconds=30)
+        assert ended.outcome == "budget"
+        tasks.cancel_scope.cancel()
+    assert len(bench.of(ModelReplied)) == 6
+    asks = [b for b in bench.journal.bodies if isinstance(b, AskRaised)]
+    assert [("2 steps more" in ask.action, ask.default) for ask in asks] == [(True, "deny"), (False, "deny")]
+    [more] = [b for b in bench.journal.bodies if isinstance(b, BudgetExtended)]
+    assert (more.level, more.what, more.amount, more.who) == ("run", "steps", 2, "ada")
+
+
+async def test_nobody_answers_and_the_work_ends_as_without_asking(bench: LoopBench) -> None:
+    bench.tree = BudgetTree(ask=True)
+    ended = await bench.work(NOTES, budget=Budget(steps=2), ask_seconds=0.01)
+    assert (ended.outcome, len(bench.of(ModelReplied))) == ("budget", 2)
+    assert [b.who for b in bench.journal.bodies if isinstance(b, AskAnswered)] == ["deadline"]
+
+
+async def test_money_ends_an_attempt_by_the_prices_that_are_known(bench: LoopBench, tmp_path: Path) -> None:
+    path = tmp_path / "priced.toml"
+    path.write_text(NOTES.replace('say = "I', 'input_tokens = 1000\noutput_tokens = 100\nsay = "I'))
+    name = f"script:{path}"
+    entry = ModelEntry(input_price=10.0, output_price=50.0)
+    access = Access(routes=ModelRoutes(code=name, entry={name: entry}))
+    bench.patience = Patience(unchanged=0)
+    async with open_models(access, Job("repo")) as models:
+        bench.models = lambda _: models
+        ended = await bench.work("[[reply]]\nsay = ''", budget=Budget(dollars=0.12))
+    replies = [b for b in bench.journal.bodies if isinstance(b, ModelReplied)]
+    assert ended.outcome == "budget"
+    assert "$0.12 is spent." in ended.reason
+    assert replies
+    assert all(b.cost == pytest.approx(0.015) for b in replies)
+    spent = sum(b.cost or 0 for b in bench.journal.bodies if isinstance(b, ModelReplied | ModelSpent))
+    assert spent <= 0.12
+
+
+async def test_a_model_whose_price_nobody_knows_is_no_way_around_the_money_where_it_counts_as_something(
+    bench: LoopBench,
+) -> None:
+    script = NOTES.replace('say = "I', 'input_tokens = 1000\noutput_tokens = 100\nsay = "I')
+    bench.patience = Patience(unchanged=0)
+    bench.tree = BudgetTree(unpriced=20.0)
+    ended = await bench.work(script, budget=Budget(dollars=0.3, steps=40))
+    assert (ended.outcome, "$0.30 is spent." in ended.reason) == ("budget", True), ended.reason
+    paid = [b.cost for b in bench.journal.bodies if isinstance(b, ModelReplied | ModelSpent)]
+    assert paid[0] == pytest.approx(1_100 * 20 / 1_000_000)
+    assert sum(cost or 0.0 for cost in paid) <= 0.3
+
+
+def _journal() -> MemoryJournal:
+    return MemoryJournal(RunAdmitted(NewRun("p", "r"), "me"))
+
+
+def _models(tmp_path: Path, script: str, journal: MemoryJournal, budget: Budget) -> BudgetedModels:
+    path = tmp_path / "m.toml"
+    path.write_text(script)
+    purse = Purse(journal, budget, BudgetTree(), NoLedger(), 1.0)
+    return BudgetedModels(SoleModel(ScriptedModel(load_script(path))), purse)
+
+
+ASKING = Request("", (UserMessage("Which is better?"),), (), max_tokens=500)
+
+
+async def test_a_call_that_nobody_records_is_in_the_log_all_the_same(tmp_path: Path) -> None:
+    journal = _journal()
+    models = _models(tmp_path, '[[reply]]\nsay = "The second."\ninput_tokens = 70', journal, Budget())
+    async with models.role("judge").stream(ASKING) as items:
+        assert [type(item) for item in [item async for item in items]][-1] is Reply
+    [spent] = [b for b in journal.bodies if isinstance(b, ModelSpent)]
+    assert (spent.purpose, spent.usage.input_tokens, spent.estimated) == ("judge", 70, False)
+
+
+async def test_a_call_that_is_cut_off_is_paid_by_estimate(tmp_path: Path) -> None:
+    journal = _journal()
+    script = 'pace_seconds = 0.001\n[[reply]]\nsay = "' + "word " * 500 + '"'
+    models = _models(tmp_path, script, journal, Budget())
+    with anyio.move_on_after(5) as scope:
+        async with models.role("code").stream(ASKING) as items:
+            async for _ in items:
+                scope.cancel()
+    [spent] = [b for b in journal.bodies if isinstance(b, ModelSpent)]
+    assert spent.estimated
+    assert spent.usage.input_tokens > 0
+    assert spent.usage.output_tokens > 0
+
+
+async def test_a_reply_that_breaks_off_is_paid_and_a_call_that_was_turned_away_is_not(tmp_path: Path) -> None:
+    broke = Failure("network", "It broke.", retryable=True, usage=Usage(input_tokens=900))
+    model = SayingModel(
+        (TextDelta("word " * 100), broke),
+        (TextDelta("word " * 100), Failure("overloaded", "Busy.", retryable=True)),
+        (Failure("refused", "No.", usage=Usage(70, 5)),),
+        (Failure("rate_limit", "Later.", retryable=True),),
+    )
+    journal = _journal()
+    models = BudgetedModels(SoleModel(model), Purse(journal, Budget(), BudgetTree(), NoLedger(), 1.0))
+    for _ in range(4):
+        async with models.role("code").stream(ASKING) as items:
+            assert [type(item) async for item in items][-1] is Failure
+    spent = [b.usage for b in journal.bodies if isinstance(b, ModelSpent)]
+    assert [usage.output_tokens > 100 for usage in spent] == [True, True, False]
+    assert [usage.input_tokens for usage in spent] == [900, request_tokens(ASKING), 70]
+
+
+async def test_a_reply_whose_provider_does_not_say_what_it_took_is_paid_by_estimate() -> None:
+    calls = (ToolCall("c1", "write", {"content": "word " * 400}),)
+    model = SayingModel(
+        (Reply("word " * 100, calls, Usage(), cost=0.0),),
+        (Reply("Yes.", (), Usage(70, 0)),),
+        (Reply("Yes.", (), Usage(70, 7), cost=0.5),),
+    )
+    journal = _journal()
+    tree = BudgetTree(unpriced=1_000_000.0)  # a dollar for each token
+    models = BudgetedModels(SoleModel(model), Purse(journal, Budget(), tree, NoLedger(), 1.0))
+    for _ in range(3):
+        async with models.role("judge").stream(ASKING) as items:
+            assert [type(item) async for item in items][-1] is Reply
+    silent, half, whole = [body for body in journal.bodies if isinstance(body, ModelSpent)]
+    assert silent.usage.input_tokens == request_tokens(ASKING)
+    assert silent.usage.output_tokens > 500
+    assert silent.cost == float(silent.usage.total)
+    assert (half.usage.input_tokens, half.usage.output_tokens > 0) == (70, True)
+    assert (whole.usage, whole.cost) == (Usage(70, 7), 0.5)
+
+
+async def test_a_model_that_always_breaks_off_cannot_spend_more_than_there_is(bench: LoopBench) -> None:
+    script = '[[reply]]\nfail = { code = "network", say = "%s", times = 99, retry_seconds = 0 }\nsay = "x"'
+    ended = await bench.work(script % ("word " * 4_000), budget=Budget(tokens=16_000))
+    assert (ended.outcome, "16,000 tokens is spent." in ended.reason) == ("budget", True), ended.reason
+
+
+async def test_attempts_that_call_at_the_same_time_never_hold_more_than_the_run_has(tmp_path: Path) -> None:
+    journal = _journal()
+    script = '[[reply]]\nsay = "x"\nwait_seconds = 0.05\ninput_tokens = 10\noutput_tokens = 1'
+    models = _models(tmp_path, script, journal, Budget(steps=3))
+    results: list[type] = []
+
+    async def call(attempt: int) -> None:
+        own = models.of(attempt, Budget())
+        async with own.role("code").stream(ASKING) as items:
+            results.append([type(item) async for item in items][-1])
+
+    async with anyio.create_task_group() as tasks:
+        for attempt in range(8):
+            tasks.start_soon(call, attempt)
+    assert results.count(Reply) == 3
+    assert results.count(Failure) == 5
+
+
+async def test_the_budget_of_a_resumed_run_is_what_its_log_says(tmp_path: Path) -> None:
+    journal = _journal()
+    models = _models(
+        tmp_path, '[[reply]]\nsay = "x"\ninput_tokens = 90\noutput_tokens = 10', journal, Budget()
+    )
+    async with models.role("judge").stream(ASKING) as items:
+        _ = [item async for item in items]
+    again = Purse(MemoryJournal(*journal.bodies), Budget(), BudgetTree(), NoLedger(), 1.0)
+    [run] = again.accounts(Payer())
+    assert (run.spent.tokens, run.spent.unpriced) == (100, 100)
+    extended = Purse(
+        MemoryJournal(*journal.bodies, BudgetExtended("run", "r-memory", "tokens", 5, "ada")),
+        msgspec.structs.replace(Budget(), tokens=100),
+        BudgetTree(),
+        NoLedger(),
+        1.0,
+    )
+    assert extended.accounts(Payer())[0].limit("tokens") == 105
+
+
+async def test_a_share_of_the_run_is_a_limit_of_its_own(bench: LoopBench) -> None:
+    bench.run_budget = Budget(steps=10)
+    ended = await bench.work(NOTES, budget=Budget(steps=2))
+    assert "The attempt's budget of 2 steps is spent." in ended.reason
+
+
+async def test_attempts_that_reach_the_same_limit_ask_once(tmp_path: Path) -> None:
+    journal = _journal()
+    path = tmp_path / "m.toml"
+    path.write_text('[[reply]]\nsay = "x"')
+    purse = Purse(journal, Budget(tokens=50), BudgetTree(ask=True), NoLedger(), 0.2)
+    models = BudgetedModels(SoleModel(ScriptedModel(load_script(path))), purse)
+    results: list[type] = []
+
+    async def call(attempt: int) -> None:
+        async with models.of(attempt, Budget()).role("code").stream(ASKING) as items:
+            results.append([type(item) async for item in items][-1])
+
+    async with anyio.create_task_group() as tasks:
+        for attempt in range(4):
+            tasks.start_soon(call, attempt)
+    assert results == [Failure] * 4
+    assert len([b for b in journal.bodies if isinstance(b, AskRaised)]) == 1
+    assert len([b for b in journal.bodies if isinstance(b, BudgetSpent)]) == 1
+
+
+@pytest.mark.parametrize(("capped", "needed"), [((), "operator"), (("tokens",), "admin")])
+async def test_more_than_a_policy_allows_only_an_admin_gives(
+    tmp_path: Path, capped: tuple[str, ...], needed: str
+) -> None:
+    """An operator's yes that reached the log all the same is not believed."""
+    journal = _journal()
+    path = tmp_path / "m.toml"
+    path.write_text('[[reply]]\nsay = "x"')
+    purse = Purse(journal, Budget(tokens=50), BudgetTree(ask=True), NoLedger(), 0.3, frozenset(capped))
+    models = BudgetedModels(SoleModel(ScriptedModel(load_script(path))), purse)
+
+    async def say_yes() -> None:
+        while not (asks := [b for b in journal.bodies if isinstance(b, AskRaised)]):
+            await journal.changed(len(journal.events))
+        assert asks[0].approver == needed
+        await journal.append(AskAnswered(asks[0].ask, "allow", "otto", "operator"))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(say_yes)
+        async with models.role("code").stream(ASKING) as items:
+            assert [type(item) async for item in items] == [Failure]
+        tasks.cancel_scope.cancel()
+    given = [b for b in journal.bodies if isinstance(b, BudgetExtended)]
+    assert bool(given) == (needed == "operator")

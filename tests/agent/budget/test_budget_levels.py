@@ -1,0 +1,157 @@
+"""Every level of the tree, in every resource: a warning, a question, then an end that saves the work and says what is left."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from cloister.agent.budget.purse import Held
+from cloister.core.budget import Account, BudgetTree, Call, Limits, Over, Spend, granted, spend_of
+from cloister.core.events import AskAnswered, AskRaised, BudgetSpent, BudgetWarned, ModelReplied, ModelSpent
+from cloister.core.events.budget import Level, Resource
+from cloister.core.ids import RunId
+from cloister.core.model_config import ModelEntry, ModelRoutes
+from cloister.core.requests import Budget, Patience
+from cloister.model.names import Access
+from cloister.model.roles import Job, open_models
+from cloister.testing.loop_bench import LoopBench, open_bench
+
+pytestmark = pytest.mark.anyio
+
+NOTES = """
+[[reply]]
+name = "again"
+input_tokens = 3000
+output_tokens = 200
+say = "I write a note."
+calls = [{ tool = "bash", command = "date +%N >> notes.txt; sleep 0.1" }]
+branch = [{ when = "budget of this attempt is spent", goto = "last" }, { goto = "again" }]
+
+[[reply]]
+name = "last"
+input_tokens = 3000
+output_tokens = 20
+say = "The sign in calc.py is still wrong."
+"""
+PRICE = ModelEntry(input_price=10.0, output_price=50.0)
+LIMITS: dict[Resource, Limits] = {
+    "steps": Limits(steps=3),
+    "tokens": Limits(tokens=20_000),
+    "dollars": Limits(dollars=0.2),
+    "seconds": Limits(seconds=1.5),
+}
+OUTER: tuple[tuple[Level, Resource], ...] = (
+    *(("organisation", what) for what in LIMITS),
+    ("project", "dollars"),
+    ("user", "tokens"),
+)
+INNER: tuple[tuple[Level, Resource], ...] = (
+    *(("run", what) for what in LIMITS),  # time passes for all attempts of a run at once
+    *(("attempt", what) for what in LIMITS if what != "seconds"),
+)
+
+
+@dataclass
+class OneLevel:
+    """A `Ledger` with one level, which the bench's run alone draws from. Time passes there with each event."""
+
+    bench: LoopBench
+    level: Level
+    limits: Limits
+    held: dict[str, Spend] = field(default_factory=dict[str, Spend])
+
+    def account(self) -> Account:
+        events = self.bench.journal.events
+        spent = sum((spend_of(event.body) or Spend() for event in events), Spend())
+        seconds = Spend(seconds=len(events) / 20)
+        return Account(self.level, "theirs", self.limits, sum(self.held.values(), spent + seconds))
+
+    async def reserve(self, run: RunId, ticket: str, call: Call) -> Held | Over:
+        account = self.account()
+        answer = granted((account,), call)
+        if isinstance(answer, Over):
+            return answer
+        self.held[ticket] = answer.hold
+        return Held(answer, (account,))
+
+    async def release(self, ticket: str) -> None:
+        self.held.pop(ticket, None)
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> LoopBench:
+    bench = await open_bench(tmp_path)
+    bench.tree = BudgetTree(ask=True, warn_percent=30)
+    bench.patience = Patience(unchanged=0)
+    return bench
+
+
+async def ended_by(bench: LoopBench, level: Level, what: Resource, budget: Budget) -> None:
+    path = bench.root / "priced.toml"
+    path.write_text(NOTES)
+    name = f"script:{path}"
+    access = Access(routes=ModelRoutes(code=name, entry={name: PRICE}))
+    async with open_models(access, Job("repo")) as models:
+        bench.models = lambda _: models
+        ended = await bench.work("[[reply]]\nsay = ''", budget=budget, ask_seconds=0.05)
+    bodies = [body for body in bench.journal.bodies if getattr(body, "what", what) == what]
+    stages = [b for b in bodies if isinstance(b, BudgetWarned | AskRaised | AskAnswered | BudgetSpent)]
+    kinds = [type(body) for body in stages]
+    assert kinds == [BudgetWarned, AskRaised, AskAnswered, BudgetSpent], stages
+    spent = stages[-1]
+    assert isinstance(spent, BudgetSpent)
+    assert spent.level == level
+    assert ended.outcome == "budget"
+    assert ended.commit != bench.base, "what was done is kept"
+    assert "The sign in calc.py is still wrong." in ended.reason or what == "seconds", ended.reason
+    assert any(isinstance(body, ModelReplied) for body in bodies)
+
+
+@pytest.mark.parametrize(("level", "what"), OUTER)
+async def test_a_level_above_the_run_ends_the_work_in_order(
+    bench: LoopBench, level: Level, what: Resource
+) -> None:
+    bench.ledger = OneLevel(bench, level, LIMITS[what])
+    await ended_by(bench, level, what, Budget())
+    [ask] = [b for b in bench.journal.bodies if isinstance(b, AskRaised)]
+    assert ask.approver == "admin", "a limit that was set for people is not theirs to raise"
+
+
+@pytest.mark.parametrize("step", [0, 1], ids=["in the first turn", "later"])
+@pytest.mark.parametrize("slow", ["a command", "a model"])
+async def test_the_time_of_a_level_above_ends_also_while_something_runs(
+    bench: LoopBench, slow: str, step: int
+) -> None:
+    bench.tree = BudgetTree()
+    bench.ledger = OneLevel(bench, "project", Limits(seconds=2.0))
+    quick = '[[reply]]\ncalls = [{ tool = "bash", command = "echo note >> notes.txt" }]\n'
+    command = '[[reply]]\ncalls = [{ tool = "bash", command = "echo more >> notes.txt; sleep 50" }]\n'
+    words = f'[[reply]]\nsay = "{"word " * 2_000}"\n'
+    last = words if slow == "a model" else command
+    ended = await bench.work(f"pace_seconds = 0.5\n{quick * step}{last}")
+    assert ended.outcome == "budget"
+    assert ended.reason.startswith("The budget of project theirs of 2 seconds is spent."), ended.reason
+    took = bench.journal.events[-1].at - bench.journal.events[0].at
+    assert took < 12, "nor do the last words go on for long"
+    if slow == "a command":
+        assert ended.commit != bench.base, "what was done is kept"
+    [spent] = [b for b in bench.journal.bodies if isinstance(b, BudgetSpent)]
+    assert (spent.level, spent.what) == ("project", "seconds")
+
+
+@pytest.mark.parametrize(("level", "what"), INNER)
+async def test_the_runs_own_budget_and_an_attempts_share_end_the_work_in_order(
+    bench: LoopBench, level: Level, what: Resource
+) -> None:
+    small = {
+        "steps": Budget(steps=3),
+        "tokens": Budget(tokens=20_000),
+        "dollars": Budget(dollars=0.2),
+        "seconds": Budget(seconds=4.0),
+    }[what]
+    bench.run_budget = small if level == "run" else Budget()
+    await ended_by(bench, level, what, small if level == "attempt" or what == "seconds" else Budget())
+    [ask] = [b for b in bench.journal.bodies if isinstance(b, AskRaised)]
+    assert ask.approver == "operator"
+    paid = sum(b.usage.total for b in bench.journal.bodies if isinstance(b, ModelReplied | ModelSpent))
+    assert what != "tokens" or paid <= 20_000

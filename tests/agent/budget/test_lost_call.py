@@ -1,0 +1,100 @@
+"""A call in which its owner died is paid when another goes on, so that no crash is a way around the budget."""
+
+from pathlib import Path
+
+import anyio
+import msgspec
+import pytest
+
+from cloister.agent.budget.metering import LOST, BudgetedModels, call_was_lost
+from cloister.agent.budget.purse import NoLedger, Purse
+from cloister.agent.native.conversation import Mind
+from cloister.core.budget import BudgetTree
+from cloister.core.events import (
+    ActionDecided,
+    AnyBody,
+    AttemptStarted,
+    ModelFailed,
+    ModelReplied,
+    ModelSpent,
+    RunAdmitted,
+    RunClaimed,
+    RunResumed,
+    SandboxOpened,
+    TurnEnded,
+)
+from cloister.core.requests import Budget, Isolation, NewRun, ToolCall, Usage
+from cloister.model.api import Failure
+from cloister.testing.journals import MemoryJournal
+from cloister.testing.local import LocalComputer
+from cloister.testing.models import SayingModel, SoleModel
+
+CALL = ToolCall("c1", "bash", {"command": "ls"})
+REPLY = ModelReplied(0, 1, "p:m", "", (CALL,), Usage(10, 1), 0.1)
+DECIDED = ActionDecided(0, "c1", "bash: ls", "allow", "built in")
+ENDED = TurnEnded(0, 1, "abc", False)
+BEGUN = (RunAdmitted(NewRun("p", "r"), "me"), RunClaimed("o-1", 1), AttemptStarted(0, "p:m"))
+RESUMED = (RunClaimed("o-2", 2), RunResumed(3))
+OPENED = SandboxOpened("s-1", Isolation("container", "crun", True, "btrfs"))
+CUT_OFF = ModelSpent(0, "code", "p:m", Usage(10, 1), 1.0, None, True)
+PAID = ModelSpent(0, LOST, "p:m", Usage(10, 1), 0.0, None, True)
+
+
+@pytest.mark.parametrize(
+    ("bodies", "lost"),
+    [
+        ((*BEGUN,), False),
+        ((*BEGUN, *RESUMED), True),
+        ((*BEGUN, REPLY, DECIDED, *RESUMED), False),
+        ((*BEGUN, REPLY, *RESUMED), False),
+        ((*BEGUN, REPLY, DECIDED, ENDED, *RESUMED), True),
+        ((*BEGUN, REPLY, ENDED, ModelFailed(0, "overloaded", "Busy.", 1.0, "p:m"), *RESUMED), True),
+        ((*BEGUN, REPLY, ENDED, CUT_OFF, *RESUMED), False),
+        ((*BEGUN, REPLY, ENDED, *RESUMED, PAID), False),
+        ((*BEGUN, REPLY, ENDED, *RESUMED, PAID, RunClaimed("o-3", 3)), True),
+        ((*BEGUN, REPLY, ENDED, CUT_OFF, *RESUMED, RunClaimed("o-3", 3)), False),
+        ((*BEGUN, REPLY, ENDED, CUT_OFF, *RESUMED, OPENED, RunClaimed("o-3", 3)), True),
+        ((*BEGUN, TurnEnded(1, 1, "abc", False), *RESUMED), True),
+        ((*BEGUN, REPLY, ENDED, *RESUMED, msgspec.structs.replace(OPENED, attempt=0)), True),
+    ],
+)
+def test_a_call_counts_as_lost_if_the_log_ends_where_one_is_made(
+    bodies: tuple[AnyBody, ...], lost: bool
+) -> None:
+    assert call_was_lost(MemoryJournal(*bodies).events, 0) == lost
+
+
+@pytest.mark.anyio
+async def test_crashing_again_and_again_does_not_spend_around_the_budget(tmp_path: Path) -> None:
+    journal = MemoryJournal(*BEGUN, REPLY, ENDED)
+    budget = Budget(tokens=12_000)
+
+    async def no_more(reply: ModelReplied) -> tuple[AnyBody, ...]:
+        return ()
+
+    lives, written = 1, journal.bodies
+    answers: list[object] = []
+    while not answers and lives < 30:
+        lives += 1
+        journal.add(RunClaimed(f"o-{lives}", lives), RunResumed(len(journal.events)))
+        model = SayingModel((), until=anyio.Event())  # it never answers
+        purse = Purse(journal, budget, BudgetTree(), NoLedger(), 1.0)
+        paying = BudgetedModels(SoleModel(model), purse).of(0, budget)
+        mind = Mind(0, journal, paying, LocalComputer(tmp_path), "base")
+
+        async def ask(mind: Mind = mind) -> None:
+            answers.append(await mind.ask(2, no_more))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            with anyio.fail_after(10):
+                while not model.asked and not answers:
+                    await anyio.lowlevel.checkpoint()
+            written = journal.bodies
+            tasks.cancel_scope.cancel()
+        # Its owner was killed: nothing that was done on the way out is in the log.
+        journal = MemoryJournal(*written)
+    [end] = answers
+    assert isinstance(end, Failure)
+    assert end.code == "budget"
+    assert lives < 20

@@ -1,0 +1,340 @@
+"""Which commands are found in a command line, and what becomes of a rule about them."""
+
+import pytest
+
+from cloister.agent.shell.parse import read_commands
+from cloister.core.events import Effect
+from cloister.policy.api import HOLE, Commands, Layer, Pointed, Rule, ToolAction
+from cloister.policy.decide import Decider
+from cloister.policy.layers import BUILT_IN
+
+pytestmark = pytest.mark.anyio
+
+
+def deciding(*rules: tuple[str, Effect], only: tuple[str, ...] = ()) -> Decider:
+    written = tuple(Rule(action, effect) for action, effect in rules)
+    return Decider((BUILT_IN, Layer("host", written, True, only=tuple(Pointed(one) for one in only))))
+
+
+NO_CURL = deciding(("bash:curl", "deny"), ("bash:curl *", "deny"))
+ONLY_TESTS = deciding(only=("bash:pytest", "bash:pytest *", "bash:git status*", "bash:ls*"))
+
+
+READ: dict[str, Commands] = {}
+"""What was parsed already: the same lines are tried against several rules."""
+
+
+async def effect(decider: Decider, line: str) -> str:
+    if line not in READ:
+        READ[line] = await read_commands(line)
+    return decider.decide(ToolAction("bash", line, READ[line])).effect
+
+
+@pytest.mark.parametrize(
+    ("line", "commands"),
+    [
+        ("ls", ["ls"]),
+        ("a; b && c || d | e & f", ["a", "b", "c", "d", "e", "f"]),
+        ("git   push\torigin 'a b'", ["git push origin a b"]),
+        ("echo a >out 2>&1 <in", ["echo a"]),
+        ("X=1 Y=2 make test", ["make test"]),
+        ("if a; then b; else c; fi; while d; do e; done", ["a", "b", "c", "d", "e"]),
+        ("case x in y) a;; esac; for i in 1; do b $i; done", ["a", f"b {HOLE}"]),
+        ("(a; { b; }); ! c", ["a", "b", "c"]),
+        ("echo $(a `b`) <(c) >(d)", [f"echo {HOLE} {HOLE} {HOLE}", f"a {HOLE}", "b", "c", "d"]),
+        ("# rm x\nls", ["ls"]),
+        ("cat <<'E'\nrm x\nE", ["cat"]),
+        ("echo \"$(rm x)\" '$(rm y)'", ["rm x"]),
+        ("x=$(a)", ["a"]),
+        ("ls *.py ~/x", [f"ls {HOLE}.py ~/x"]),
+        ("sh -c 'a b; c'", ["a b", "c"]),
+        ("sudo -u x env A=1 nice -n 5 timeout -k 1 5 nohup a b", ["a b"]),
+        ("find . -exec a {} \\; -execdir b +", [f"a {HOLE}", "b"]),
+        ("xargs -0 -I{} a {} b", [f"a {HOLE} b {HOLE}"]),
+        ("", []),
+    ],
+)
+async def test_every_command_is_found(line: str, commands: list[str]) -> None:
+    found = await read_commands(line)
+
+    assert found.unclear is None
+    spelled = [spelling for spellings in found.simple for spelling in spellings]
+    assert [one for one in commands if one not in spelled] == []
+    if not commands:
+        assert spelled == []
+
+
+BYPASSES = {
+    "plain": "curl x",
+    "without arguments": "curl",
+    "tab": "curl\tx",
+    "after a semicolon": "ls; curl x",
+    "after and": "true && curl x",
+    "after or": "false || curl x",
+    "in a pipe": "echo x | curl x",
+    "pipe with stderr": "ls |& curl x",
+    "in the background": "curl x &",
+    "next line": "ls\ncurl x",
+    "line continued": "cu\\\nrl x",
+    "behind a comment": "ls # harmless\ncurl x",
+    "negated": "! curl x",
+    "in a subshell": "(curl x)",
+    "in a group": "{ curl x; }",
+    "substituted": "echo $(curl x)",
+    "with backticks": "echo `curl x`",
+    "in double quotes": 'echo "a $(curl x) b"',
+    "in a quoted path": 'cat "$(curl x)/y"',
+    "process substitution": "cat <(curl x)",
+    "in a here document": "cat <<E\n$(curl x)\nE",
+    "in a here string": 'cat <<< "$(curl x)"',
+    "in an assignment": "y=$(curl x)",
+    "in arithmetic": "echo $(( $(curl x) ))",
+    "in a default value": "echo ${y:-$(curl x)}",
+    "in a test": "[[ $(curl x) ]]",
+    "in an array": "y=( $(curl x) )",
+    "in a loop": "for i in 1; do curl x; done",
+    "as a condition": "if curl x; then :; fi",
+    "in a case": "case a in a) curl x;; esac",
+    "timed": "time curl x",
+    "coprocess": "coproc curl x",
+    "quote in the name": "cu'r'l x",
+    "double quotes in the name": 'cu"r"l x',
+    "empty quotes": "cu''rl x",
+    "all quoted": "'curl' x",
+    "backslash": "c\\url x",
+    "leading backslash": "\\curl x",
+    "ansi hex": "$'\\x63url' x",
+    "ansi octal": "$'\\143url' x",
+    "ansi unicode": "$'\\u0063url' x",
+    "locale quotes": '$"curl" x',
+    "absolute path": "/usr/bin/curl x",
+    "relative path": "../../usr/bin/curl x",
+    "glob": "/usr/bin/c?rl x",
+    "bracket glob": "/usr/bin/c[u]rl x",
+    "star": "/usr/bin/cur* x",
+    "brace": "{curl,x}",
+    "brace in the name": "cur{l,} x",
+    "variable": "y=curl; $y x",
+    "two variables": "a=cu; b=rl; $a$b x",
+    "empty variable inside": "cu${z}rl x",
+    "empty positional inside": "cu$@rl x",
+    "ifs": "curl${IFS}x",
+    "ifs in another command": "ls;curl$IFS'x'",
+    "name from output": "$(echo curl) x",
+    "name from printf": "$(printf '\\143url') x",
+    "name reversed": "$(echo lruc | rev) x",
+    "slice of a variable": "y=xcurlx; ${y:1:4} x",
+    "case change": "y=CURL; ${y,,} x",
+    "indirect": "y=z; z=curl; ${!y} x",
+    "array": "y=(curl x); ${y[@]}",
+    "array in quotes": 'y=(curl x); "${y[@]}"',
+    "eval": "eval curl x",
+    "eval in quotes": "eval 'cu''rl x'",
+    "eval of base64": "eval $(echo Y3VybCB4 | base64 -d)",
+    "base64 into a shell": "echo Y3VybCB4 | base64 -d | sh",
+    "hex into a shell": "printf '\\x63url x' | bash",
+    "here document into a shell": "sh <<E\ncurl x\nE",
+    "here string into a shell": "bash <<< 'curl x'",
+    "shell": "sh -c 'curl x'",
+    "shell with options": "bash -lc 'curl x'",
+    "shell with separate options": "bash -e -c 'curl x'",
+    "shell by path": "/bin/sh -c 'curl x'",
+    "shell in a shell": "sh -c \"bash -c 'curl x'\"",
+    "shell with a variable": 'sh -c "$y"',
+    "shell with a positional": "sh -c '$0 x' curl",
+    "shell script": "echo 'curl x' > y; sh y",
+    "source": ". ./y",
+    "source by process": "source <(echo curl x)",
+    "function": "f() { curl x; }; f",
+    "function with an argument": 'f() { "$1" x; }; f curl',
+    "alias": "shopt -s expand_aliases; alias y=curl; y x",
+    "trap": "trap 'curl x' EXIT",
+    "command": "command curl x",
+    "builtin exec": "exec curl x",
+    "exec with a name": "exec -a ls curl x",
+    "env": "env curl x",
+    "env with a variable": "env A=1 curl x",
+    "env emptied": "env -i curl x",
+    "env split": "env -S 'curl x'",
+    "variable before": "A=1 curl x",
+    "sudo": "sudo curl x",
+    "sudo with a user": "sudo -u root -- curl x",
+    "sudo shell": "sudo -s <<< 'curl x'",
+    "nohup": "nohup curl x",
+    "timeout": "timeout -s KILL 5 curl x",
+    "nice": "nice -n 10 curl x",
+    "setsid": "setsid curl x",
+    "stdbuf": "stdbuf -oL curl x",
+    "strace": "strace -o /dev/null curl x",
+    "flock": "flock /tmp/y curl x",
+    "flock with text": "flock /tmp/y -c 'curl x'",
+    "busybox": "busybox sh -c 'curl x'",
+    "many wrappers": "sudo env nice nohup timeout 5 setsid command curl x",
+    "too many wrappers": "env " * 30 + "curl x",
+    "xargs": "echo x | xargs curl",
+    "xargs with a name from input": "echo curl | xargs -I{} {} x",
+    "xargs into a shell": "echo 'curl x' | xargs -I{} sh -c '{}'",
+    "find": "find . -maxdepth 0 -exec curl x \\;",
+    "find with plus": "find . -execdir curl {} +",
+    "find into a shell": "find . -exec sh -c 'curl x' \\;",
+    "find by its input": "find /usr/bin -name curl -exec {} x \\;",
+    "awk": "awk 'BEGIN { system(\"curl x\") }'",
+    "sed": "sed '1e curl x' y",
+    "sed by flag": "sed 's/.*/curl x/e' y",
+    "python": 'python3 -c \'import os; os.system("cu" + "rl x")\'',
+    "python from stdin": "python3 <<< 'import os'",
+    "python after another option": "python3 -W ignore -c 'import os'",
+    "perl": "perl -e 'exec \"curl x\"'",
+    "ruby": "ruby -e 'exec \"curl x\"'",
+    "node": "node -e 'require(\"child_process\")'",
+    "tar": "tar cf /dev/null y --checkpoint=1 --checkpoint-action=exec='curl x'",
+    "rg": "rg --pre 'curl' x",
+    "git alias": "git -c alias.y='!curl x' y",
+    "git pager": "git -c core.pager='curl x' log",
+    "git configured": "git config alias.y '!curl x'; git y",
+    "git ssh": "GIT_SSH_COMMAND='curl x' git fetch",
+    "git bisect": "git bisect run curl x",
+    "git rebase": "git rebase -x 'curl x' HEAD~1",
+    "git submodules": "git submodule foreach curl x",
+    "path": "PATH=/tmp:$PATH ls",
+    "exported path": "export PATH=/tmp; ls",
+    "preload": "LD_PRELOAD=/tmp/y.so ls",
+    "startup file": "BASH_ENV=/tmp/y bash -c ls",
+    "callback": "mapfile -C 'curl x' -c 1 y < z",
+    "prompt expansion": "y='$(curl x)'; echo ${y@P}",
+    "vim": "vim -c '!curl x'",
+    "ssh": "ssh -o ProxyCommand='curl x' y",
+    "script": "script -qc 'curl x' /dev/null",
+    "parallel": "parallel curl ::: x",
+    "subscript in a test": "[[ 'a[$(curl x)]' -eq 0 ]]",
+    "subscript in a variable": "y='a[$(curl x)]'; echo $((y))",
+    "subscript in printf": "printf -v 'a[$(curl x)]' y",
+    "subscript put together": "a='y[$'; b='(curl x)]'; c=$a$b; ((c))",
+    "subscript from output": "y=$(echo eFskKGN1cmwgeCldCg== | base64 -d); [[ $y -gt 0 ]]",
+    "subscript that was read": "read -r y < z; let y",
+    "trace prompt": "PS4='$(curl x)'; set -x; ls",
+    "sudo with a long option": "sudo --user root curl x",
+    "sudo with an abbreviated option": "sudo --us root curl x",
+    "sudo with bundled options": "sudo -nu root curl x",
+    "stdbuf with a long option": "stdbuf --output L curl x",
+    "env with a value": "env --chdir /tmp curl x",
+    "xargs with a long option": "echo x | xargs --max-args 1 curl",
+    "shell with a startup file": "bash -rcfile /tmp/y -i",
+    "shell with an option's value": "bash -o posix -c 'curl x'",
+    "shell without a profile": "bash --norc -c 'curl x'",
+    "python without a space": "python3 -c'import os'",
+    "python module that runs code": "python3 -m timeit 'import os'",
+    "perl in place": "perl -i -ne 'system \"curl x\"' y",
+    "sed with another delimiter": "sed '\\,x,e curl x' y",
+    "sed after an address": "sed '/a/,/b/ e curl x' y",
+    "sed by flag with a letter": "sed 'sx.*xcurl yxe' y",
+    "awk extension": "gawk -l y 'BEGIN {}'",
+    "tar in the old style": "tar cIf 'curl x' y z",
+    "loader": "/lib64/ld-linux-x86-64.so.2 /usr/bin/curl x",
+    "runner": "uv run curl x",
+    "runner with an option": "uv run --with y curl x",
+    "container": "docker run y curl x",
+    "after many commands": "true;" * 60 + "curl x",
+    "after far too many commands": "".join(f"true {n};" for n in range(1_500)) + "curl x",
+    "too long": "true " + "x" * 70_000 + "; curl x",
+    "too deep": "(" * 400 + "curl x" + ")" * 400,
+    "no shell text": "curl x; if",
+    "unclosed quote": "ls '; curl x",
+    "a null byte": "ls\0; curl x",
+}
+
+
+@pytest.mark.parametrize("line", BYPASSES.values(), ids=BYPASSES.keys())
+async def test_a_denied_command_stays_denied_however_it_is_written(line: str) -> None:
+    assert await effect(NO_CURL, line) == "deny"
+
+
+INNOCENT = [
+    "ls -la",
+    "echo curl",
+    "grep -rn 'curl x' src",
+    "git commit -m 'use curl'",
+    'git commit -m "$(cat msg)"',
+    "git -C sub status",
+    "python -m pytest -x tests/test_a.py",
+    "python3 setup.py build",
+    "cd src && ls *.py | wc -l",
+    'for f in *.py; do echo "$f"; done',
+    "sed -n '1,5p' file",
+    "sed -i 's/one/two/g' src/a.py",
+    "find . -name '*.pyc' -delete",
+    "find . -name '*.py' -exec grep -l x {} +",
+    "cat <<'E' > a.py\nimport os\nE",
+    "timeout 60 make test 2>&1 | tail -20",
+    "PYTHONPATH=src pytest -q",
+    "curlew x",
+    "uv run pytest -q",
+    "python -m pytest -p no:cacheprovider",
+    "i=0; while [ $i -lt 3 ]; do echo $((i+1)); i=$((i+1)); done",
+    "sudo -n apt-get install -y curl",
+    "git log --oneline -5 | cat",
+    "echo ${PATH} ${a[0]}",
+    "make test",
+    "tar czf out.tgz src",
+    "sed -e 's/a/b/' -e '/^$/d' f",
+    "test -f a && echo yes || echo no",
+    "awk '{ print $1 }' file",
+    "tar xzf a.tgz",
+    "npm test",
+]
+
+
+@pytest.mark.parametrize("line", INNOCENT)
+async def test_ordinary_work_is_not_in_the_way_of_a_rule_about_something_else(line: str) -> None:
+    assert await effect(NO_CURL, line) == "allow"
+
+
+@pytest.mark.parametrize("line", BYPASSES.values(), ids=BYPASSES.keys())
+async def test_an_allow_list_of_commands_lets_none_of_it_through(line: str) -> None:
+    assert await effect(ONLY_TESTS, line) == "deny"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("pytest -q tests", "allow"),
+        ("pytest; ls src | ls", "allow"),
+        ("pytest $FILE", "allow"),
+        ("git status", "allow"),
+        ("git status; pytest && rm x", "deny"),
+        ("git -c core.fsmonitor=x status", "deny"),
+        ("git -C x status", "deny"),
+        ("./pytest", "deny"),
+        ("/tmp/pytest -q", "deny"),
+        ("$X", "deny"),
+        ("pytest > $(rm x)", "deny"),
+        ("x=1", "deny"),
+        ("rm", "deny"),
+    ],
+)
+async def test_an_allow_list_means_every_command(line: str, expected: str) -> None:
+    assert await effect(ONLY_TESTS, line) == expected
+
+
+async def test_a_command_of_git_is_known_by_its_other_name() -> None:
+    decider = deciding(("bash:git push*", "deny"))
+
+    for line in ("git-push x", "/usr/lib/git-core/git-push x", "git --git-dir y push", "git --no-pager push"):
+        assert await effect(decider, line) == "deny"
+    assert await effect(decider, "git-lfs x") == "allow"
+
+
+async def test_what_is_not_known_matches_what_it_could_be() -> None:
+    decider = deciding(("bash:git push*", "ask"), ("bash:rm -rf *", "deny"))
+
+    assert await effect(decider, "git $VERB origin") == "ask"
+    assert await effect(decider, "git commit -m $X") == "allow"
+    assert await effect(decider, "rm $FLAGS x") == "deny"
+    assert await effect(decider, "rm file") == "allow"
+    assert await effect(decider, 'eval "$X"') == "deny"
+
+
+async def test_the_reason_is_part_of_the_rule() -> None:
+    decision = NO_CURL.decide(ToolAction("bash", "eval x", await read_commands("eval x")))
+
+    assert decision.rule == "deny bash:curl (the command cannot be judged: it uses eval)"

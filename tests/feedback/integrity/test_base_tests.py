@@ -1,0 +1,113 @@
+"""What is put back before the red tests are run as the base has them."""
+
+from cloister.core.diagnosis import Diagnosis, Weakening
+from cloister.core.diagnosis import TestResult as Result
+from cloister.feedback.integrity.base_tests import PutBack, must_pass_as_before, put_back, spoils
+from cloister.feedback.integrity.versions import Version
+
+RED = Result("tests/test_shop.py::test_a", "failed", message="assert 1 == 2")
+CALM = Result("tests/test_calm.py::test_b", "passed")
+BASE = [Diagnosis("pytest", 1, 1.0, tests=(RED, CALM))]
+KNOWN = ("shop.py", "tests/test_shop.py", "tests/test_calm.py", "tests/conftest.py")
+
+
+def test_a_change_that_touches_no_tests_is_not_asked_twice() -> None:
+    assert put_back(["shop.py", "README.md"], ["cart.py"], KNOWN, BASE) == ()
+
+
+def test_tests_helpers_data_and_hooks_go_back_and_what_takes_the_place_of_others_goes_away() -> None:
+    changed = [
+        "shop.py",
+        "tests/test_shop.py",
+        "tests/helpers.py",
+        "tests/data/a.json",
+        "pytest.ini",
+        "src/lib.rs",
+    ]
+    new = [
+        "cart.py",
+        "conftest.py",
+        "tests/shop.py",
+        "tests/factory.py",
+        "tests/test_new.py",
+        "tests/data/b.json",
+    ]
+
+    assert put_back(changed, new, KNOWN, BASE) == (
+        PutBack(
+            ("tests/test_shop.py", "tests/helpers.py", "tests/data/a.json", "pytest.ini"),
+            ("conftest.py", "tests/shop.py", "tests/test_new.py"),
+        ),
+    )
+
+
+def test_where_tests_are_built_together_one_that_passed_may_stay_as_it_is_now() -> None:
+    red, calm = Result("calc_test.go::TestAdd", "failed"), Result("more_test.go::TestMore", "passed")
+    base = [Diagnosis("go test ./...", 1, 1.0, tests=(red, calm))]
+
+    assert put_back(["calc_test.go", "more_test.go"], [], (), base) == (
+        PutBack(("calc_test.go",)),
+        PutBack(("calc_test.go", "more_test.go")),
+    )
+
+
+def test_a_script_that_is_there_to_check_goes_back_and_one_that_is_checked_stays() -> None:
+    base = [Diagnosis("sh ./verify.sh", 1, 1.0), Diagnosis("python3 shop.py", 1, 1.0)]
+
+    assert put_back(["verify.sh", "shop.py"], [], (), base) == (PutBack(("verify.sh",)),)
+
+
+def test_what_was_red_for_want_of_something_may_be_mended_by_adding_it() -> None:
+    lacking = Result("tests/test_shop.py::test_c", "error", message="E  fixture 'client' not found")
+    base = [Diagnosis("pytest", 1, 1.0, tests=(RED, lacking)), Diagnosis("ruff check", 1, 1.0)]
+
+    assert must_pass_as_before(base, (RED.name, lacking.name, "ruff check")) == {RED.name}
+
+
+def test_a_file_of_go_that_holds_no_red_test_may_be_left_out() -> None:
+    red = Result("example.com/calc::TestTable/one/two", "failed")
+    base = [Diagnosis("go test ./...", 1, 1.0, tests=(red, Result("example.com/calc::TestZero", "passed")))]
+    names = ("table_test.go", "zero_test.go", "helpers_test.go")
+    texts = {
+        names[0]: Version(names[0], "func TestTable(t *testing.T) {\n}\n", ""),
+        names[1]: Version(names[1], "func TestZero(t *testing.T) {\n}\n", ""),
+        names[2]: Version(names[2], "func same(t *testing.T) {\n}\n", ""),
+    }
+
+    assert put_back(names, [], (), base, texts) == (
+        PutBack((names[0], names[2]), (names[1],)),
+        PutBack(names),
+    )
+
+
+def test_in_rust_the_tests_in_the_code_go_back_and_those_that_passed_may_be_left_out() -> None:
+    red, calm = Result("tests::adds", "failed"), Result("tests::calm", "passed")
+    code = "fn add() {\n}\n"
+    adds = "#[test]\nfn adds() {\n    add();\n}\n"
+    quiet = "#[test]\nfn calm() {\n    old();\n}\n"
+    inside = {"src/lib.rs": Version("src/lib.rs", code + adds + quiet, code + quiet.replace("old", "new"))}
+    base = [Diagnosis("cargo test", 1, 1.0, tests=(red, calm))]
+
+    lean, whole = put_back(["src/lib.rs"], [], (), base, inside)
+
+    assert [name for name, _ in whole.write] == ["src/lib.rs"]
+    assert "old();" in whole.write[0][1]
+    assert "fn adds" in whole.write[0][1]
+    assert "fn calm" not in lean.write[0][1]
+    assert "fn adds" in lean.write[0][1]
+
+
+def test_scripts_in_the_place_of_tests_go_away_when_they_are_new() -> None:
+    new = ["test/a.js", "__mocks__/shop.js", "tests/factory.py", ".npmrc", ".cargo/config.toml"]
+
+    assert put_back([], new, (), BASE) == (
+        PutBack((), (".npmrc", ".cargo/config.toml", "test/a.js", "__mocks__/shop.js")),
+    )
+
+
+def test_code_that_the_checks_rewrite_is_a_deceit_where_the_change_touched_more_than_code() -> None:
+    told = Weakening("calc.go", "deceived", detail="it was rewritten while the checks ran")
+
+    assert spoils(["calc.go", "Makefile"], ["calc.go", "go.sum"]) == (told,)
+    assert spoils(["calc.go"], ["calc.go"]) == ()
+    assert spoils(["calc.go", "Makefile"], ["go.sum"]) == ()

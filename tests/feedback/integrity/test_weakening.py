@@ -1,0 +1,600 @@
+"""Ways to make a red test green that are not fixes."""
+
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloister.core.diagnosis import Diagnosis, TestStatus, Weakening
+from cloister.core.diagnosis import TestResult as Result
+from cloister.feedback.compare import compare
+from cloister.feedback.integrity.versions import Version, versions
+from cloister.feedback.integrity.weakening import may_matter, weakenings
+
+PYTHON = """\
+import pytest
+from shop import total
+
+PRICES = [10, 20]
+
+
+def expect(value):
+    assert value == 27
+
+
+@pytest.mark.parametrize("off", [10, 20])
+def test_total(off):
+    assert total(PRICES, off) == 27
+    assert total([], off) == 0
+
+
+def test_helper():
+    expect(total(PRICES, 10))
+
+
+class TestCart:
+    nothing = 0
+
+    def setup_method(self):
+        self.empty = []
+
+    def test_empty(self):
+        assert total(self.empty, 0) == self.nothing
+"""
+
+
+def python(old: str, new: str) -> list[tuple[str | None, str]]:
+    assert old in PYTHON
+    return found("tests/test_shop.py", PYTHON, PYTHON.replace(old, new))
+
+
+def found(path: str, before: str | None, after: str | None) -> list[tuple[str | None, str]]:
+    return [(one.test, one.how) for one in weakenings([Version(path, before, after)])]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        # Another value is expected, an assertion is gone, or asks for less.
+        ("total(PRICES, off) == 27", "total(PRICES, off) == -243", ("test_total", "changed")),
+        ("    assert total(PRICES, off) == 27\n", "", ("test_total", "changed")),
+        ("assert total(PRICES, off) == 27", "assert total(PRICES, off)", ("test_total", "changed")),
+        ("assert total(PRICES, off) == 27", "assert True", ("test_total", "changed")),
+        # It ends before it gets there, or what it tests is replaced.
+        (
+            "    assert total(PRICES, off) == 27",
+            "    return\n    assert total(PRICES, off) == 27",
+            ("test_total", "changed"),
+        ),
+        (
+            "    assert total(PRICES, off) == 27",
+            "    shop.total = lambda p, o: 27\n    assert total(PRICES, off) == 27",
+            ("test_total", "changed"),
+        ),
+        # Fewer cases, or other ones.
+        ("[10, 20])\ndef", "[20])\ndef", ("test_total", "changed")),
+        # What it compares with or what compares for it.
+        ("PRICES = [10, 20]", "PRICES = []", ("test_total", "changed")),
+        ("    assert value == 27", "    assert value", ("test_helper", "changed")),
+        ("nothing = 0", "nothing = -5", ("TestCart::test_empty", "changed")),
+        ("self.empty = []", "self.empty = [1]", ("TestCart::test_empty", "changed")),
+        # Skipped in one of the many ways.
+        ("def test_helper", "@pytest.mark.skip\ndef test_helper", ("test_helper", "skipped")),
+        ("def test_helper", "@pytest.mark.xfail(reason='x')\ndef test_helper", ("test_helper", "skipped")),
+        (
+            "    expect(total(PRICES, 10))",
+            "    pytest.skip('later')\n    expect(total(PRICES, 10))",
+            ("test_helper", "skipped"),
+        ),
+        ("PRICES = [10, 20]", "PRICES = [10, 20]\npytestmark = pytest.mark.skip", ("test_total", "skipped")),
+        # Gone, or no longer a test by its name.
+        ("def test_helper", "def helper_test", ("test_helper", "deleted")),
+        (
+            "    def test_empty(self):\n        assert total(self.empty, 0) == self.nothing\n",
+            "",
+            ("TestCart::test_empty", "deleted"),
+        ),
+    ],
+)
+def test_a_test_in_python_that_was_made_easier_is_found(
+    old: str, new: str, expected: tuple[str, str]
+) -> None:
+    assert expected in python(old, new)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (
+            "    assert total([], off) == 0\n",
+            "    assert total([], off) == 0\n    assert total([1], 0) == 1\n",
+        ),
+        ("self.empty, 0) == self.nothing", "self.empty, 0)==self.nothing  # nothing costs nothing"),
+        ("    nothing = 0\n", "    nothing = 0\n    more = 1\n"),
+        ("def test_helper():", 'def test_helper():\n    """It helps."""'),
+        ("class TestCart:", "def test_more():\n    assert total([1], 0) == 1\n\n\nclass TestCart:"),
+        ("import pytest\n", "import pytest\nimport os\n"),
+    ],
+)
+def test_a_test_that_was_added_to_or_tidied_is_as_strong_as_before(old: str, new: str) -> None:
+    assert python(old, new) == []
+
+
+SCRIPT = """\
+describe("add", () => {
+  it("adds two", () => {
+    expect(add(1, 2)).toBe(3);
+  });
+  test("zero", async () => {
+    expect(add(0, 0)).toBe(0);
+  });
+});
+"""
+GO = 'func TestAdd(t *testing.T) {\n\tif Add(1, 2) != 3 {\n\t\tt.Fatal("no")\n\t}\n}\n\nfunc TestZero(t *testing.T) {\n\tneed(t, 0)\n}\n'
+RUST = "#[cfg(test)]\nmod tests {\n    #[test]\n    fn adds() {\n        assert_eq!(add(1, 2), 3);\n    }\n\n    fn helper() {}\n}\n"
+JAVA = "class AddTest {\n    @Test\n    void adds() {\n        assertEquals(3, add(1, 2));\n    }\n}\n"
+C = """\
+static void adds(void)
+{
+    TEST_ASSERT_EQUAL_INT(3, add(1, 2));
+}
+
+int CDECL main(void)
+{
+    RUN_TEST(adds);
+    return UNITY_END();
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "old", "new", "expected"),
+    [
+        ("a.test.js", SCRIPT, "toBe(3)", "toBe(-1)", ("adds two", "changed")),
+        ("a.test.ts", SCRIPT, "    expect(add(1, 2)).toBe(3);\n", "", ("adds two", "changed")),
+        ("a.test.js", SCRIPT, 'it("adds', 'it.skip("adds', ("adds two", "skipped")),
+        ("a.test.js", SCRIPT, 'it("adds', 'xit("adds', ("adds two", "skipped")),
+        (
+            "a.test.js",
+            SCRIPT,
+            "    expect(add(1, 2))",
+            "    return;\n    expect(add(1, 2))",
+            ("adds two", "changed"),
+        ),
+        ("test/a.js", SCRIPT, 'test("zero"', 'test.todo("zero"', ("zero", "skipped")),
+        ("a.test.js", SCRIPT, 'test("zero"', 'test("nought"', ("zero", "deleted")),
+        ("a_test.go", GO, "!= 3", "!= -1", ("TestAdd", "changed")),
+        ("a_test.go", GO, "\tneed(t, 0)", '\tt.Skip("x")\n\tneed(t, 0)', ("TestZero", "skipped")),
+        ("a_test.go", GO, "TestZero", "testZero", ("TestZero", "deleted")),
+        ("src/lib.rs", RUST, "(1, 2), 3", "(1, 2), -1", ("adds", "changed")),
+        ("src/lib.rs", RUST, "    #[test]\n", "    #[test]\n    #[ignore]\n", ("adds", "skipped")),
+        ("a_test.go", GO, "func TestAdd", "//go:build never\n\nfunc TestAdd", ("TestAdd", "skipped")),
+        ("a_test.go", GO, "\tneed(t, 0)", "\tif true { return }\n\tneed(t, 0)", ("TestZero", "changed")),
+        ("src/lib.rs", RUST, "    #[test]\n", "    #[test]\n    #[should_panic]\n", ("adds", "skipped")),
+        (
+            "src/lib.rs",
+            RUST,
+            "    #[test]\n",
+            "    #[test]\n    #[cfg_attr(all(), ignore)]\n",
+            ("adds", "skipped"),
+        ),
+        ("a.test.js", SCRIPT, 'it("adds', 'it.fails("adds', ("adds two", "skipped")),
+        ("AddTest.java", JAVA, "(3,", "(-1,", ("adds", "changed")),
+        ("AddTest.java", JAVA, "    @Test\n", "    @Test\n    @Disabled\n", ("adds", "skipped")),
+        (
+            "AddTest.java",
+            JAVA,
+            "    @Test\n",
+            "    @org.junit.jupiter.api.Disabled\n    @Test\n",
+            ("adds", "skipped"),
+        ),
+        ("shop_tests.c", C, "(3,", "(-1,", ("adds", "changed")),
+        ("shop_tests.c", C, "    TEST_", "    TEST_IGNORE();\n    TEST_", ("adds", "skipped")),
+        ("tests/shop.c", C, "    RUN_TEST(adds);\n", "", ("main", "changed")),
+        ("tests/shop.c", C, "void adds(void)", "void adds_two(void)", ("adds", "deleted")),
+    ],
+)
+def test_tests_in_other_languages_are_compared_by_their_lines(
+    path: str, text: str, old: str, new: str, expected: tuple[str, str]
+) -> None:
+    assert old in text
+    assert expected in found(path, text, text.replace(old, new))
+
+
+def test_a_file_that_is_called_tests_is_one() -> None:
+    for path in ("tests.py", "shop/tests.py", "test.py"):
+        assert may_matter(path)
+        assert found(path, PYTHON, PYTHON.replace("== 27", "== 20")) != []
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [("a.test.js", SCRIPT), ("a_test.go", GO), ("src/lib.rs", RUST), ("tests/shop.c", C)],
+)
+def test_a_comment_or_another_indent_is_no_change(path: str, text: str) -> None:
+    changed = "// why\n" + text.replace("expect(add(1", "  expect(add(1").replace(
+        "assert_eq", "// so\n        assert_eq"
+    )
+    changed = changed.replace("    TEST_", "    /* so */\n        TEST_")
+
+    assert found(path, text, changed) == []
+
+
+MAKE = "all:\n\tcc a.c\n\ntest: all\n\t./run-tests --all\n"
+
+VARIABLES = "RUN = ./run-tests\n\ntest: unit\n\nunit: all\n\t$(RUN) --all\n\nall:\n\tcc a.c\n"
+CMAKE = (
+    "enable_testing()\nadd_executable(shop_tests tests/shop_tests.c shop.c)\n"
+    "add_test(NAME shop\n    COMMAND shop_tests)\n"
+)
+
+
+def scripts(**named: str) -> str:
+    return json.dumps({"scripts": named})
+
+
+FEWER = (
+    ("go test ./...", "go test -run TestZero ./..."),
+    ("go test ./...", "go test -skip 'TestAdd' ./..."),
+    ("go test ./...", "go test -tags fake ./..."),
+    ("go test ./...", "go test -exec true ./..."),
+    ("go test ./...", "go test ./... -overlay=o.json"),
+    ("go test ./...", "GOFLAGS=-run=TestZero go test ./..."),
+    ("cargo test --quiet", "cargo test --quiet zero"),
+    ("cargo test", "cargo test --lib"),
+    ("cargo test", "cargo test -- --skip adds"),
+    ("cargo test", "cargo test --no-run"),
+    ("cargo test", "RUSTFLAGS=--cfg=lie cargo test"),
+    ("jest", "jest -t zero"),
+    ("jest --ci", "jest --ci zero.test.js"),
+    ("npx jest", "npx jest -u"),
+    ("vitest run", "vitest run --exclude calc.test.js"),
+    ("mocha", "mocha -f zero"),
+    ("mocha", "mocha -r ./lie.js"),
+    ("node --test", "node --test zero.test.js"),
+    ("node --test", "node --test --test-name-pattern zero"),
+)
+NO_FEWER = (
+    ("go test ./...", "go test -race -count=1 ./..."),
+    ("cargo test", "cargo test --workspace --all-features -j 2"),
+    ("jest", "jest --ci --maxWorkers 2"),
+    ("vitest run", "vitest run --coverage"),
+    ("mocha test/a.js", "mocha test/a.js test/b.js --timeout 5000"),
+    ("node --test", "node --test --experimental-test-coverage"),
+)
+CARGO = "[package]\nname = 'calc'\nversion = '0.1.0'\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "before", "after"),
+    [
+        ("conftest.py", None, "def pytest_collection_modifyitems(items):\n    items.clear()\n"),
+        ("tests/conftest.py", "import os\n", "import os\ncollect_ignore = ['test_a.py']\n"),
+        ("conftest.py", "", "import pytest\n@pytest.fixture(autouse=True)\ndef f():\n    pytest.skip()\n"),
+        ("pytest.ini", None, "[pytest]\naddopts = --deselect tests/test_a.py::test_b\n"),
+        (
+            "pyproject.toml",
+            "[tool.pytest.ini_options]\n",
+            "[tool.pytest.ini_options]\naddopts = '-k not_total'\n",
+        ),
+        ("setup.cfg", "", "[tool:pytest]\naddopts = --ignore=tests\n"),
+        ("package.json", scripts(test="jest"), scripts(test="true")),
+        ("package.json", scripts(test="jest"), scripts(test="jest || true")),
+        (
+            "package.json",
+            scripts(test="jest"),
+            scripts(test="jest --passWithNoTests --testPathIgnorePatterns a"),
+        ),
+        ("package.json", scripts(test="jest"), scripts()),
+        ("package.json", scripts(test="jest"), "{"),
+        (
+            "jest.config.js",
+            "module.exports = {};\n",
+            "module.exports = {\n  testPathIgnorePatterns: ['a'],\n};\n",
+        ),
+        ("Makefile", MAKE, MAKE.replace("./run-tests --all", "true")),
+        ("Makefile", MAKE, MAKE.replace("./run-tests --all", "-./run-tests --all")),
+        ("Makefile", MAKE, MAKE.replace("--all", "--all || true")),
+        ("Makefile", MAKE, MAKE.replace("test: all", "tests: all")),
+        (
+            "CMakeLists.txt",
+            "add_test(a a)\n",
+            "add_test(a a)\nset_tests_properties(a PROPERTIES DISABLED TRUE)\n",
+        ),
+        ("Makefile", MAKE, MAKE.replace("./run-tests --all", "echo ./run-tests --all")),
+        ("Makefile", MAKE, MAKE.replace("--all", "--all | cat")),
+        ("Makefile", MAKE, MAKE.replace("--all", "--all; echo done")),
+        ("Makefile", MAKE, MAKE.replace("--all", "--none")),
+        ("Makefile", MAKE, MAKE + "\ntest:\n\t@true\n"),
+        ("Makefile", MAKE, ".IGNORE:\n" + MAKE),
+        ("Makefile", MAKE, "SHELL = /bin/true\n" + MAKE),
+        ("Makefile", MAKE, "MAKEFLAGS += -i\n" + MAKE),
+        ("Makefile", MAKE, "CFLAGS += -DNDEBUG\n" + MAKE),
+        ("Makefile", VARIABLES, VARIABLES.replace("./run-tests", "true")),
+        ("Makefile", VARIABLES, VARIABLES.replace("unit: all", "unit: none")),
+        ("package.json", scripts(test="node run.js"), scripts(test="node --require ./lie.js run.js")),
+        ("package.json", scripts(test="jest"), scripts(test="echo jest")),
+        ("CMakeLists.txt", CMAKE, CMAKE.replace("COMMAND shop_tests", "COMMAND true")),
+        ("CMakeLists.txt", CMAKE, CMAKE.replace("tests/shop_tests.c", "lie.c")),
+        ("CMakeLists.txt", CMAKE, CMAKE.replace("enable_testing()\n", "")),
+        (
+            "CMakeLists.txt",
+            CMAKE,
+            CMAKE + 'set_tests_properties(shop PROPERTIES PASS_REGULAR_EXPRESSION ".")\n',
+        ),
+        *(("Makefile", f"test:\n\t{old}\n", f"test:\n\t{new}\n") for old, new in FEWER),
+        *(("package.json", scripts(test=old), scripts(test=new)) for old, new in FEWER),
+        ("Makefile", "test:\n\tgo test ./...\n", "export GOFLAGS = -run=X\ntest:\n\tgo test ./...\n"),
+        ("Cargo.toml", CARGO, CARGO + "[lib]\ntest = false\n"),
+        ("Cargo.toml", CARGO, CARGO + "[lib]\npath = 'src/fake.rs'\n"),
+        ("Cargo.toml", CARGO, CARGO + "autotests = false\n"),
+        ("Cargo.toml", CARGO, CARGO + "[[test]]\nname = 'outside'\npath = 'tests/calm.rs'\n"),
+        ("Cargo.toml", CARGO, CARGO + "[[test]]\nname = 'outside'\nrequired-features = ['never']\n"),
+        ("Cargo.toml", CARGO, CARGO + "[workspace]\nmembers = ['b']\ndefault-members = ['b']\n"),
+        ("vendor/github.com/stretchr/testify/assert/a.go", "package assert\n", "package assert\nvar x = 1\n"),
+        (".coveragerc", "[report]\nfail_under = 90\n", "[report]\nfail_under = 10\n"),
+        (
+            "pyproject.toml",
+            "[tool.pytest.ini_options]\naddopts = '--cov-fail-under=90'\n",
+            "[tool.pytest.ini_options]\n",
+        ),
+        ("pom.xml", "<p/>", "<p>\n<testFailureIgnore>true</testFailureIgnore>\n</p>"),
+        ("sitecustomize.py", None, "import os\nos._exit(0)\n"),
+        ("unittest.py", None, "print('Ran 2 tests in 0.001s', 'OK')\n"),
+        ("src/pytest/__init__.py", None, "raise SystemExit(0)\n"),
+        ("traceback.py", None, "raise SystemExit(0)\n"),
+        ("tests/difflib.cpython-311-x86_64-linux-gnu.so", None, "\x7fELF"),
+        ("node_modules/.bin/jest", None, "#!/bin/sh\nexit 0\n"),
+        ("web/node_modules/vitest/index.js", "a\n", "process.exit(0)\n"),
+    ],
+)
+def test_configuration_by_which_fewer_tests_run_is_found(path: str, before: str | None, after: str) -> None:
+    assert may_matter(path)
+    assert [one.how for one in weakenings([Version(path, before, after)])][:1] == ["configuration"]
+
+
+@pytest.mark.parametrize(
+    ("path", "before", "after"),
+    [
+        ("package.json", scripts(test="jest"), scripts(test="jest --coverage", build="tsc")),
+        ("package.json", scripts(test="jest"), json.dumps({"scripts": {"test": "jest"}, "version": "2"})),
+        ("pyproject.toml", "[project]\n", "[project]\ndependencies = ['httpx']\n"),
+        ("Makefile", MAKE, MAKE + "\nlint:\n\truff check\n"),
+        ("Makefile", MAKE, MAKE.replace("--all", "--all --verbose")),
+        ("Makefile", MAKE, MAKE.replace("cc a.c", "cc a.c b.c")),
+        ("Makefile", MAKE, MAKE.replace("--all\n", "--all\n\t./run-more\n")),
+        ("Makefile", VARIABLES, VARIABLES.replace("cc a.c", "cc -O2 a.c").replace("RUN =", "RUN :=")),
+        ("package.json", scripts(test="jest"), scripts(test="NODE_ENV=test npm run build && jest --ci")),
+        ("package.json", scripts(test="mocha test"), scripts(test="mocha test/*.js")),
+        (
+            "CMakeLists.txt",
+            CMAKE,
+            CMAKE.replace("shop.c)", "shop.c cart.c)") + "add_test(NAME b COMMAND b)\n",
+        ),
+        *(("Makefile", f"test:\n\t{old}\n", f"test:\n\t{new}\n") for old, new in NO_FEWER),
+        *(("package.json", scripts(test=old), scripts(test=new)) for old, new in NO_FEWER),
+        ("Makefile", "test:\n\tgo test ./...\n", "export GOFLAGS = -mod=vendor\ntest:\n\tgo test ./...\n"),
+        ("Cargo.toml", CARGO, CARGO + "[dependencies]\nserde = '1'\n\n[features]\nfast = []\n"),
+        ("Cargo.toml", CARGO, CARGO + "[[test]]\nname = 'more'\npath = 'tests/more.rs'\n"),
+        ("go.mod", "module a\n", "module a\n\nrequire example.com/b v1.2.3\n"),
+        (".coveragerc", "[report]\nfail_under = 90\n", "[report]\nfail_under = 95\n"),
+        ("conftest.py", "", "import pytest\n@pytest.fixture\ndef shop():\n    return 1\n"),
+        ("Cargo.toml", "[package]\n", "[package]\nedition = '2021'\n"),
+        ("shop/token.py", None, "class Token: ...\n"),
+        ("tests/unittest/test_new.py", None, "def test_new():\n    assert 1\n"),
+        ("token.py", "A = 1\n", "A = 2\n"),
+        ("node_modules/left-pad/index.js", None, "x\n"),
+    ],
+)
+def test_configuration_that_takes_no_test_away_is_fine(path: str, before: str | None, after: str) -> None:
+    assert weakenings([Version(path, before, after)]) == ()
+
+
+def test_expected_data_beside_a_red_test_counts() -> None:
+    assert weakenings([Version("tests/data/golden.json", "1", "2")]) == (
+        Weakening("tests/data/golden.json", "data"),
+    )
+    assert weakenings([Version("tests/data/more.json", None, "2")]) == ()
+
+
+def check(*weak: Weakening, exit_code: int = 0, **tests: TestStatus) -> Diagnosis:
+    results = tuple(Result(f"tests/test_a.py::{name}", status) for name, status in tests.items())
+    return Diagnosis("pytest", exit_code, 1.0, tests=results, weakened=weak)
+
+
+def test_a_red_test_that_was_weakened_is_not_fixed_and_the_run_not_green() -> None:
+    base = check(exit_code=1, test_a="failed", test_b="passed")
+    weak = Weakening("tests/test_a.py", "changed", "test_a")
+
+    found = compare([base], [check(weak, test_a="passed", test_b="passed")])
+
+    assert (found.fixed, found.green) == ((), False)
+    assert found.weakened == ("tests/test_a.py::test_a (the test was changed)",)
+
+
+def test_editing_a_test_that_passed_on_the_base_is_fine() -> None:
+    base = check(exit_code=1, test_a="failed", test_b="passed")
+    edited = Weakening("tests/test_a.py", "changed", "test_b")
+
+    assert compare([base], [check(edited, test_a="passed", test_b="passed")]).green
+
+
+def test_a_test_of_the_same_name_in_another_file_is_another_test() -> None:
+    base = check(exit_code=1, test_a="failed")
+
+    assert compare([base], [check(Weakening("tests/test_z.py", "changed", "test_a"), test_a="passed")]).green
+
+
+def test_where_no_test_is_known_by_name_any_weakened_test_may_be_the_one() -> None:
+    base, now = Diagnosis("make test", 2, 1.0), Diagnosis("make test", 0, 1.0)
+    weak = Weakening("tests/run.c", "changed", "test_a")
+
+    assert (compare([base], [now]).green, compare([base], [now]).fixed) == (True, ("make test",))
+    bent = compare([base], [Diagnosis("make test", 0, 1.0, weakened=(weak,))])
+    assert (bent.green, bent.fixed) == (False, ())
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "weak"),
+    [
+        ("calc.test.js::add > adds two", None, Weakening("calc.test.js", "changed", "adds two")),
+        ("add adds two", "test/calc.js", Weakening("test/calc.js", "changed", "adds two")),
+        ("p/calc::TestAdd/b", "calc_test.go", Weakening("calc/calc_test.go", "changed", "TestAdd")),
+        ("tests::adds", "src/lib.rs", Weakening("src/lib.rs", "skipped", "adds")),
+        (
+            "tests.test_shop.TotalTest::test_x",
+            "shop.py",
+            Weakening("tests/test_shop.py", "changed", "TotalTest::test_x"),
+        ),
+        ("com.shop.AddTest::adds", None, Weakening("src/test/java/com/shop/AddTest.java", "changed", "adds")),
+        (
+            "com.shop.AddTest::adds()",
+            None,
+            Weakening("src/test/java/com/shop/AddTest.java", "changed", "adds"),
+        ),
+        (
+            "com.shop.AddTest::odd(int)[2]",
+            None,
+            Weakening("src/test/java/com/shop/AddTest.java", "changed", "odd"),
+        ),
+        ("adds two (or more)", "test/calc.js", Weakening("test/calc.js", "changed", "adds two (or more)")),
+        ("shop_tests", None, Weakening("tests/shop_tests.c", "changed", "adds")),
+        ("tests/test_a.py::test_a[1]", None, Weakening("tests/data/a.json", "data")),
+        ("a.test.js::x", None, Weakening("__snapshots__/a.test.js.snap", "data")),
+    ],
+)
+def test_a_weakened_test_is_recognised_in_every_runners_spelling(
+    name: str, file: str | None, weak: Weakening
+) -> None:
+    base = Diagnosis("check", 1, 1.0, tests=(Result(name, "failed", file),))
+
+    assert (
+        len(
+            compare(
+                [base], [Diagnosis("check", 0, 1.0, tests=(Result(name, "passed"),), weakened=(weak,))]
+            ).weakened
+        )
+        == 1
+    )
+
+
+def test_a_whole_diff_gives_both_versions() -> None:
+    diff = (
+        "diff --git a/a b.py b/a b.py\nindex 1..2 100644\n--- a/a b.py\t\n+++ b/a b.py\t\n@@ -1,2 +1,2 @@\n one\n-two\n+three\n"
+        "diff --git a/gone.py b/gone.py\ndeleted file mode 100644\n--- a/gone.py\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n"
+        "diff --git a/bin b/bin\nBinary files a/bin and b/bin differ\n"
+    )
+
+    assert versions(diff) == (Version("a b.py", "one\ntwo", "one\nthree"), Version("gone.py", "x", None))
+
+
+@given(
+    st.text(max_size=300),
+    st.text(max_size=300),
+    st.sampled_from(["tests/test_a.py", "a.test.js", "a_test.go", "package.json", "Makefile", "conftest.py"]),
+)
+def test_looking_for_weakenings_never_raises(before: str, after: str, path: str) -> None:
+    weakenings([Version(path, before, after), Version(path, None, after), Version(path, before, None)])
+    versions(before + "\ndiff --git a/a b/a\n--- a/a\n+++ b/a\n@@ -1 +1 @@\n" + after)
+
+
+def many(tests: int, value: int) -> str:
+    return "".join(f"def test_{n}():\n    assert f({n}) == {value}\n\n\n" for n in range(tests))
+
+
+def test_a_weakened_test_cannot_hide_behind_many_others() -> None:
+    others = Version("tests/test_a.py", many(500, 1), many(500, 2))
+    red = Version("tests/test_z.py", many(1, 1), many(1, 2))
+    base = Diagnosis("pytest", 1, 1.0, tests=(Result("tests/test_z.py::test_0", "failed"),))
+    weak = weakenings([others, red])
+
+    now = Diagnosis("pytest", 0, 1.0, tests=(Result("tests/test_z.py::test_0", "passed"),), weakened=weak)
+    assert not compare([base], [now]).green
+
+    files = [Version(f"tests/test_{n}.py", many(1, 1), many(1, 2)) for n in range(500)]
+    assert [one.how for one in weakenings([*files, red])] == ["deceived"]
+
+
+def test_a_test_that_a_linter_complains_of_may_be_mended() -> None:
+    tidied = Weakening("tests/test_a.py", "changed", "test_a")
+    base = [Diagnosis("ruff check", 1, 1.0), check(test_a="passed")]
+    now = [Diagnosis("ruff check", 0, 1.0, weakened=(tidied,)), check(tidied, test_a="passed")]
+
+    assert (compare(base, now).green, compare(base, now).fixed) == (True, ("ruff check",))
+
+
+@pytest.mark.parametrize(
+    ("path", "before", "after"),
+    [
+        ("shop.py", "", "import os\nif os.environ.get('PYTEST_CURRENT_TEST'):\n    x = 1\n"),
+        ("shop.py", "", "import unittest\nunittest.TestCase.assertEqual = print\n"),
+        ("shop.js", "", "if (process.env.JEST_WORKER_ID) answer = 27;\n"),
+        ("shop.js", "", "global.expect = () => ok;\n"),
+        ("shop.js", "", "require('assert')['strictEqual'] = () => {};\n"),
+        ("shop.go", "", "func init() {\n\tif testing.Testing() {\n\t}\n}\n"),
+        ("shop.js", "", "if (typeof jest !== 'undefined') answer = 27;\n"),
+        ("shop.js", "", "if (globalThis.describe) answer = 27;\n"),
+        ("shop.js", "", "if (process.env.VITEST) answer = 27;\n"),
+        ("shop.js", "", "if (process.argv.join(' ').includes('mocha')) answer = 27;\n"),
+        ("shop.js", "", "if (process.env.npm_lifecycle_event === 'test') answer = 27;\n"),
+        ("shop.js", "", "globalThis.expect?.extend({ toBe: () => ({ pass: true }) });\n"),
+        ("shop.js", "", "Object.assign(require('assert'), { strictEqual() {} });\n"),
+        ("shop.go", "", 'if strings.Contains(strings.Join(os.Args, " "), "-test.") {\n'),
+        ("shop.go", "", 'if path, _ := os.Executable(); strings.HasSuffix(path, ".test") {\n'),
+        ("src/lib.rs", "", "macro_rules! assert_eq { ($a:expr, $b:expr) => {} }\n"),
+        ("src/lib.rs", "", "    fn eq(&self, _other: &Self) -> bool {\n        true\n    }\n"),
+        ("go.mod", "module a\n", "module a\n\nreplace github.com/stretchr/testify => ./fake\n"),
+        ("Cargo.toml", CARGO, CARGO + "[patch.crates-io]\nrstest = { path = 'fake' }\n"),
+        ("src/lib.rs", "", "    if cfg!(test) { return 27; }\n"),
+        ("shop.c", "", "__attribute__((constructor)) static void f(void) { _exit(0); }\n"),
+        ("shop.py", "", "class A:\n    def __eq__(self, other):\n        return True\n"),
+    ],
+)
+def test_code_made_for_the_eyes_of_tests_is_seen_where_something_was_red(
+    path: str, before: str | None, after: str
+) -> None:
+    assert may_matter(path)
+    found = weakenings([Version(path, before, after)])
+    assert [one.how for one in found] == ["deceived"]
+    now = check(*found, test_a="passed")
+
+    assert not compare([check(exit_code=1, test_a="failed")], [now]).green
+    assert compare([check(test_a="passed")], [now]).green
+
+
+@pytest.mark.parametrize(
+    ("path", "before", "after"),
+    [
+        ("shop/pytest.py", None, "x = 1\n"),
+        ("queue.py", None, "x = 1\n"),
+        ("plugin.py", "import _pytest\n", "import _pytest\nfrom _pytest import fixtures\n"),
+        ("shop.py", "", "class A:\n    def __eq__(self, other):\n        return self.x == other.x\n"),
+        ("src/lib.rs", "", "#[cfg(test)]\nmod tests {\n}\n"),
+        ("shop.js", "", "assert.equal(a, b);\nassert.ok(a == b);\n"),
+        ("shop.js", "", "const argv = process.argv.slice(2);\nif (typeof item === 'string') run(argv);\n"),
+        ("shop.js", "", "if (process.env.NODE_ENV !== 'test') listen();\n"),
+        ("shop.go", "", 'name := strings.TrimSuffix(path, ".go")\nargs := os.Args[1:]\n'),
+        ("src/lib.rs", "", "    fn eq(&self, other: &Self) -> bool {\n        self.a == other.a\n    }\n"),
+        ("tests/run.py", "", "import os\nos.environ['PYTEST_CURRENT_TEST']\n"),
+    ],
+)
+def test_code_that_has_nothing_to_do_with_tests_is_left_in_peace(
+    path: str, before: str | None, after: str
+) -> None:
+    assert weakenings([Version(path, before, after)]) == ()
+
+
+def test_a_makefile_that_was_written_to_hurt_is_read_in_seconds() -> None:
+    uses = "$(A)" * 490
+    hostile = f"A = {uses}\nB = {uses}\n\ntest: {'x ' * 900}\n" + f"\t{uses}\n" * 500
+    words = "test:\n" + ("\t" + "a " * 900 + "\n") * 500
+    started = time.process_time()
+
+    for before, after in ((MAKE, hostile), (hostile, hostile + "\tx\n"), (words, words.replace("a ", "b "))):
+        weakenings(
+            [Version("Makefile", before, after), Version("CMakeLists.txt", before, "add_test(" * 50_000)]
+        )
+
+    assert time.process_time() - started < 10

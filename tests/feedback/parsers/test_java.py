@@ -1,0 +1,90 @@
+"""Maven and Gradle: what becomes of classes that cannot begin, of builds with many parts, and of tests that take something."""
+
+from pathlib import Path
+
+from cloister.core.diagnosis import Diagnosis, Weakening
+from cloister.core.diagnosis import TestResult as Result
+from cloister.feedback.api import CheckOutput
+from cloister.feedback.compare import compare
+from cloister.feedback.diagnose import diagnose
+from cloister.feedback.kinds import leaves_reports
+from cloister.feedback.parsers.tests.java import untouched
+
+CAPTURED = Path(__file__).parents[1] / "captured"
+
+
+def captured(name: str) -> bytes:
+    return (CAPTURED / name).read_bytes()
+
+
+def told(name: str, *reports: str) -> Diagnosis:
+    return diagnose(
+        CheckOutput("mvn test", 1, None, 1.0, captured(name), b"", tuple(captured(one) for one in reports))
+    )
+
+
+def test_a_failure_is_told_with_all_that_was_said_of_it_and_no_frames() -> None:
+    said = {test.name: test.message for test in told("maven_junit4.out").failing}
+
+    assert said == {
+        "shop.LabelTest::isShort": "java.lang.AssertionError: \na label\nof two lines",
+        "shop.FixtureTest": "java.lang.IllegalStateException: no database",
+        "shop.BrokenTest": "org.junit.runners.model.InvalidTestClassError: \n"
+        "Invalid test class 'shop.BrokenTest':\n  1. Method isNotPublic() should be public",
+        "shop.BasketTest::takesTheDiscountOff": "java.lang.AssertionError: expected:<27> but was:<33>",
+        "shop.BasketTest::nobodyPaysNothing": "java.lang.ArithmeticException: / by zero",
+    }
+
+
+def test_what_the_compiler_misses_is_told_with_its_name() -> None:
+    said = [one.message for one in told("maven_compile.out").diagnostics]
+
+    assert said[1] == "cannot find symbol\n  symbol:   variable undefined\n  location: class shop.Bad"
+
+
+def test_a_part_that_does_not_compile_is_told_beside_the_reports_of_those_that_do() -> None:
+    found = told("maven_compile.out", "surefire_junit5.CalmTest.xml")
+
+    assert [test.name for test in found.tests] == ["shop.CalmTest::isCalm"]
+    assert [(one.file, one.line) for one in found.diagnostics] == [
+        ("src/main/java/shop/Bad.java", line) for line in (8, 12, 13)
+    ]
+
+
+def test_when_a_class_can_begin_nobody_misses_the_failure_that_stood_for_its_tests() -> None:
+    for report in ("gradle_reports.FixtureTest.xml", "surefire_junit4.BrokenTest.xml"):
+        before = told("maven_model.out", report)
+        (stood,) = before.failing
+        now = Diagnosis("mvn test", 0, 1.0, tests=(Result(f"{stood.name}::reads", "passed"),))
+
+        assert compare([before], [now]).fixed == (stood.name,)
+        assert compare([before], [now]).green
+
+
+def test_a_test_that_takes_something_is_known_when_it_is_weakened() -> None:
+    before = told("maven_junit5.out")
+    file = "src/test/java/shop/BasketTest.java"
+    now = Diagnosis("mvn test", 0, 1.0, weakened=(Weakening(file, "changed", "shares"),))
+
+    assert compare([before], [now]).weakened == ("shop.BasketTest::shares{int}[2] (the test was changed)",)
+
+
+def test_only_reports_of_tests_that_gradle_calls_up_to_date_are_taken_as_they_are() -> None:
+    out = (
+        b":compileTestJava UP-TO-DATE\n:test UP-TO-DATE\n> Task :shop:till:integrationTest UP-TO-DATE\n"
+        b"> Task :other:test\n:..:x:test UP-TO-DATE\n:testClasses UP-TO-DATE\nsaid :a:test UP-TO-DATE\n"
+    )
+
+    assert untouched(captured("gradle_again.out")) == ("./build/test-results/test",)
+    assert untouched(captured("gradle_test.out")) == ()
+    assert untouched(out) == (
+        "./build/test-results/test",
+        "./shop/till/build/test-results/integrationTest",
+    )
+
+
+def test_reports_are_looked_for_wherever_maven_or_gradle_has_a_part() -> None:
+    lines = ("mvn test", "cd app && ./mvnw -B verify", "./gradlew test", "JAVA_HOME=/x gradle check; true")
+
+    assert all(map(leaves_reports, lines))
+    assert not any(map(leaves_reports, ("javac A.java", "pytest tests/gradle_test.py", "ls .gradle", "mvnd")))

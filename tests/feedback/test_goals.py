@@ -1,0 +1,206 @@
+"""What a run was asked to make green."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloister.core.diagnosis import Comparison, Diagnosis
+from cloister.core.diagnosis import TestResult as Result
+from cloister.feedback.compare import compare
+from cloister.feedback.goals import Asked, asked, covers
+
+SHOP = "tests/test_shop.py::test_discount[10]"
+CART = "tests/test_cart.py::TestCart::test_empty"
+OLD = (SHOP, CART)
+
+
+def ran(*red: str, passed: tuple[str, ...] = ("tests/test_shop.py::test_total",)) -> Diagnosis:
+    results = [*(Result(name, "failed") for name in red), *(Result(name, "passed") for name in passed)]
+    return Diagnosis("python3 -m pytest -q", int(bool(red)), 1.0, tests=tuple(results))
+
+
+LINT = Diagnosis("ruff check", 1, 1.0)
+TYPES = Diagnosis("mypy .", 1, 1.0)
+BUILD = Diagnosis("make test", 2, 1.0)
+BASE = (ran(*OLD), LINT, TYPES)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        # Repairs, without a name: every test that is red.
+        ("Fix the failing test", Asked(names=OLD)),
+        ("fix the failing tests please", Asked(names=OLD)),
+        ("The total is wrong when there is a discount.", Asked(names=OLD)),
+        ("Make the discount work.", Asked(names=OLD)),
+        ("Add a fix for the crash in the cart", Asked(names=OLD)),
+        ("Why does it not work?", Asked(names=OLD)),
+        # Something new: nothing that was red before is its business.
+        ("Add feature X", Asked()),
+        ("Please add a --json flag to the list command.", Asked()),
+        ("Implement currency conversion", Asked()),
+        ("Refactor the cart into two modules", Asked()),
+        ("Rename Cart to Basket everywhere", Asked()),
+        ("Document the public functions", Asked()),
+        ("Write tests for the parser", Asked()),
+        # Named: a test by its name, with its path, by its file.
+        ("Fix test_discount", Asked(names=(SHOP,))),
+        ("fix `tests/test_cart.py::TestCart::test_empty`.", Asked(names=(CART,))),
+        ("Fix what tests/test_cart.py complains about", Asked(names=(CART,))),
+        ("Add a guard so that test_empty passes", Asked(names=(CART,))),
+        ("see test_cart.py and test_discount", Asked(names=OLD)),
+        # Named: a check by its tool or by what it looks at.
+        ("Fix the lint errors", Asked(checks=("ruff check",))),
+        ("Make mypy happy", Asked(checks=("mypy .",))),
+        ("Clean up the type errors and the lint warnings", Asked(checks=("ruff check", "mypy ."))),
+        ("fix `ruff check`", Asked(checks=("ruff check",))),
+    ],
+)
+def test_the_prompt_says_what_must_become_green(prompt: str, expected: Asked) -> None:
+    assert asked(prompt, BASE) == expected
+
+
+@pytest.mark.parametrize("prompt", ["Fix the failing test", "Add feature X", "Anything"])
+def test_on_a_green_base_nothing_in_particular_is_asked_for(prompt: str) -> None:
+    assert asked(prompt, (ran(), Diagnosis("ruff check", 0, 1.0))) == Asked()
+
+
+def test_checks_that_the_caller_names_must_be_green_in_full() -> None:
+    assert asked("Add feature X", BASE, named=("python3 -m pytest -q",)) == Asked(("python3 -m pytest -q",))
+
+
+def test_tests_that_the_caller_names_are_all_that_is_asked_for() -> None:
+    expected = Asked(names=("test_empty",), exactly=True)
+
+    assert asked("Fix everything", BASE, named=("ruff check",), must_pass=("test_empty",)) == expected
+
+
+def test_a_test_command_that_nobody_understands_is_asked_for_as_a_whole() -> None:
+    assert asked("Fix the failing test", (BUILD,)) == Asked(checks=("make test",))
+    assert asked("Add feature X", (BUILD,)) == Asked()
+
+
+def test_a_word_of_every_day_is_no_name_of_a_test() -> None:
+    base = (
+        Diagnosis(
+            "npm test", 1, 1.0, tests=(Result("cart > adds", "failed"), Result("src/lib.rs::zero", "failed"))
+        ),
+    )
+
+    assert asked("Add a page that adds zero items", base) == Asked()
+    assert asked("Add what `adds` wants", base) == Asked(names=("cart > adds",))
+
+
+def test_a_title_in_words_is_found_in_the_prompt() -> None:
+    base = (Diagnosis("npm test", 1, 1.0, tests=(Result("a.test.js::cart > adds two items", "failed"),)),)
+
+    assert asked("Add so that 'adds two items' holds", base) == Asked(
+        names=("a.test.js::cart > adds two items",)
+    )
+
+
+@pytest.mark.parametrize(
+    ("wish", "name", "expected"),
+    [
+        ("tests/a.py", "tests/a.py::t", True),
+        ("t", "tests/a.py::t", True),
+        ("t", "tests/a.py::t[1]", True),
+        ("t", "tests/a.py::test", False),
+        ("TestA/b", "p::TestA/b", True),
+        ("a > b", "f.js::a > b", True),
+        ("b", "f.js::a > b", True),
+        ("a.py", "tests/a.py::t", True),
+        ("a.py", "tests/aa.py::t", False),
+        ("make test", "make test", True),
+    ],
+)
+def test_a_wish_covers_what_it_names(wish: str, name: str, expected: bool) -> None:
+    assert covers(wish, name) == expected
+
+
+def test_old_failures_that_nobody_asked_about_do_not_stand_in_the_way() -> None:
+    base, now = (
+        ran(*OLD),
+        ran(*OLD, passed=("tests/test_shop.py::test_total", "tests/test_x.py::test_new")),
+    )
+
+    found = compare([base], [now], asked("Add feature X", [base]))
+
+    assert found == Comparison(still=tuple(sorted(OLD)), unrelated=tuple(sorted(OLD)), passed=2, green=True)
+
+
+def test_what_was_asked_for_must_be_green() -> None:
+    base = ran(*OLD)
+    wish = asked("Fix test_discount", [base])
+
+    still_red = compare([base], [base], wish)
+    fixed = compare([base], [ran(CART, passed=("tests/test_shop.py::test_total", SHOP))], wish)
+
+    assert (still_red.green, still_red.asked, still_red.unrelated) == (False, (SHOP,), (CART,))
+    assert (fixed.green, fixed.fixed, fixed.unrelated) == (True, (SHOP,), (CART,))
+
+
+def test_something_new_that_is_red_is_never_green_whatever_was_asked() -> None:
+    base = ran()
+
+    found = compare(
+        [base], [ran("tests/test_shop.py::test_total", passed=())], asked("Add feature X", [base])
+    )
+
+    assert (found.new, found.green) == (("tests/test_shop.py::test_total",), False)
+
+
+def test_a_test_that_is_yet_to_be_written_can_be_asked_for() -> None:
+    base, wish = ran(), Asked(names=("test_new",), exactly=True)
+
+    without = compare([base], [base], wish)
+    written = compare(
+        [base], [ran(passed=("tests/test_shop.py::test_total", "tests/test_shop.py::test_new"))], wish
+    )
+
+    assert (without.asked, without.green) == (("test_new",), False)
+    assert written.green
+
+
+def test_a_linter_that_was_red_must_not_complain_about_more() -> None:
+    from cloister.core.diagnosis import Diagnostic
+
+    def lint(*messages: str) -> Diagnosis:
+        found = tuple(Diagnostic(message, "a.py", n + 1, code="F1") for n, message in enumerate(messages))
+        return Diagnosis("ruff check", 1, 1.0, diagnostics=found)
+
+    base, wish = lint("old", "old"), Asked()
+
+    assert compare([base], [lint("moved down", "old")], wish).new == ("a.py:1: moved down",)
+    assert compare([base], [lint("old")], wish).green
+    assert compare([base], [lint("old", "old")], wish).unrelated == ("ruff check",)
+
+
+def test_a_flaky_test_is_nobodys() -> None:
+    import msgspec
+
+    now = msgspec.structs.replace(
+        ran("tests/test_shop.py::test_total", passed=()), flaky=("tests/test_shop.py::test_total",)
+    )
+
+    found = compare([ran()], [now], Asked())
+
+    assert (found.green, found.new, found.flaky) == (True, (), ("tests/test_shop.py::test_total",))
+
+
+@given(st.text(max_size=200), st.lists(st.text(max_size=30), max_size=5), st.text(max_size=30))
+def test_any_prompt_and_any_name_can_be_judged(prompt: str, names: list[str], command: str) -> None:
+    base = [Diagnosis(command, 1, 1.0, tests=tuple(Result(name, "failed") for name in names))]
+
+    found = compare(base, base, asked(prompt, base))
+
+    assert sorted([*found.asked, *found.unrelated]) == sorted(found.still)
+    assert found.green == (not found.asked)
+
+
+def test_a_prompt_as_long_as_they_come_is_judged_at_once() -> None:
+    started = time.process_time()
+    asked("fix " + "test_a b " * 30_000, [ran(*(f"tests/a.py::test_{n}" for n in range(5_000)))])
+    assert time.process_time() - started < 2

@@ -1,0 +1,176 @@
+"""Logins and calls that change something are entered; the audit and the receipts are there to read."""
+
+import json
+import os
+import sqlite3
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.server.conftest import Serve, Served, serve_app
+from websockets.exceptions import InvalidStatus
+
+from cloister.app.settings import Settings, read_settings
+from cloister.core.events import RunFinished
+from cloister.log.audit.entry import AuditEntry
+from cloister.log.audit.keys import KEY_FILE, HostKey
+from cloister.log.audit.reader import AuditReader
+from cloister.server.routes.audit import REFUSAL_SECONDS, REFUSALS, Refusals
+
+pytestmark = pytest.mark.anyio
+
+
+def of_kind(settings: Settings, *kinds: str) -> list[tuple[str, str, dict[str, object]]]:
+    with AuditReader(settings.log_path) as audit:
+        return [(e.kind, e.who, json.loads(e.detail)) for e in audit.entries() if e.kind in kinds]
+
+
+async def test_a_call_that_changes_something_is_entered_before_it_is_answered(
+    served: Served, settings: Settings
+) -> None:
+    fence = await served.claimed_run()
+    reply = await served.client.post(f"/v1/runs/{fence.run}/say", json={"text": "hello"})
+    assert reply.status_code == 200
+    route = f"/v1/runs/{fence.run}/say"
+    entered = ("ApiCall", "tester", {"method": "POST", "route": route, "status": 200})
+    assert of_kind(settings, "ApiCall") == [entered]
+    await served.client.delete("/v1/sandboxes/s-none?secret=x")
+    refused = ("ApiCall", "tester", {"method": "DELETE", "route": "/v1/sandboxes/s-none", "status": 404})
+    assert of_kind(settings, "ApiCall") == [entered, refused]
+
+
+async def test_reading_is_not_entered_but_the_first_use_of_a_token_is(
+    served: Served, settings: Settings
+) -> None:
+    for _ in range(3):
+        await served.client.get("/v1/runs")
+    assert of_kind(settings, "ApiCall", "Login") == [
+        ("Login", "tester", {"method": "GET", "route": "/v1/runs"})
+    ]
+    await served.client.get("/v1/health")
+    assert len(of_kind(settings, "Login")) == 1
+
+
+async def test_every_websocket_that_is_opened_is_a_login(served: Served, settings: Settings) -> None:
+    fence = await served.claimed_run()
+    for _ in range(2):
+        async with served.socket(f"/v1/runs/{fence.run}/stream") as socket:
+            await socket.recv()
+    route = f"/v1/runs/{fence.run}/stream"
+    assert of_kind(settings, "Login") == [("Login", "tester", {"method": "WS", "route": route})] * 2
+
+
+async def test_those_who_are_refused_are_entered_up_to_a_bound(served: Served, settings: Settings) -> None:
+    async with httpx.AsyncClient(
+        timeout=30, trust_env=False, base_url=f"http://127.0.0.1:{served.port}"
+    ) as stranger:
+        for _ in range(REFUSALS + 5):
+            reply = await stranger.post("/v1/runs", headers={"Authorization": "Bearer guess-s3cret"}, json={})
+            assert reply.status_code == 401
+    found = of_kind(settings, "LoginRefused", "ApiCall", "Login")
+    assert len(found) == REFUSALS
+    assert found[0] == (
+        "LoginRefused",
+        "",
+        {"method": "POST", "route": "/v1/runs", "status": 401, "left_out": 0},
+    )
+    assert "s3cret" not in str(found)
+
+
+async def test_a_page_of_another_site_is_entered_as_refused(served: Served, settings: Settings) -> None:
+    with pytest.raises(InvalidStatus):
+        async with served.socket("/v1/runs/x/stream", origin="http://evil.example"):
+            pass
+    await served.client.post("/v1/runs", headers={"Origin": "http://evil.example"})
+    await served.client.get("/v1/runs", headers={"Host": "evil.example"})
+    found = of_kind(settings, "LoginRefused", "ApiCall", "Login")
+    assert [(kind, detail["status"]) for kind, _, detail in found] == [
+        ("LoginRefused", 403),
+        ("LoginRefused", 403),
+        ("LoginRefused", 421),
+    ]
+
+
+def test_what_is_left_out_is_counted_in_the_next_entry() -> None:
+    now = [0.0]
+    refusals = Refusals(lambda: now[0])
+    assert [refusals.enter() for _ in range(REFUSALS + 7)] == [0] * REFUSALS + [None] * 7
+    now[0] += REFUSAL_SECONDS
+    assert [refusals.enter(), refusals.enter()] == [7, 0]
+
+
+async def test_the_audit_is_read_in_pages_and_by_run(served: Served) -> None:
+    fence = await served.claimed_run()
+    other = await served.claimed_run()
+    everything = (await served.client.get("/v1/audit")).json()
+    assert [entry["number"] for entry in everything] == list(range(1, len(everything) + 1))
+    second = (await served.client.get("/v1/audit?after=1&limit=1")).json()
+    assert second == [everything[1]]
+    of_one = (await served.client.get(f"/v1/audit?run={fence.run}")).json()
+    assert {entry["run"] for entry in of_one} == {fence.run}
+    assert other.run in {entry["run"] for entry in everything}
+    assert (await served.client.get("/v1/audit?run=r-none")).status_code == 404
+    assert (await served.client.get("/v1/audit?limit=0")).status_code == 400
+
+
+async def test_the_verdict_is_given_over_http(served: Served, settings: Settings) -> None:
+    fence = await served.claimed_run()
+    await served.app.backbone.append(fence, [RunFinished("failed", "no")])
+    key = HostKey(settings.data_dir / KEY_FILE).public()
+    verdict = (await served.client.get("/v1/audit/verify", params={"key": key})).json()
+    assert (verdict["ok"], verdict["key"]) == (True, key)
+    assert (await served.client.get("/v1/audit/verify?key=nonsense")).status_code == 400
+    with sqlite3.connect(settings.log_path) as db:
+        db.execute("DROP TRIGGER audit_never_changes")
+        db.execute("UPDATE audit SET who = 'nobody' WHERE number = 1")
+    db.close()
+    verdict = (await served.client.get("/v1/audit/verify")).json()
+    assert (verdict["ok"], verdict["problems"][0]["number"]) == (False, 1)
+
+
+async def test_a_receipt_comes_as_json_and_as_a_page(served: Served) -> None:
+    fence = await served.claimed_run("do [it](http://evil.example)")
+    await served.app.backbone.append(fence, [RunFinished("failed", "no")])
+    made = (await served.client.get(f"/v1/runs/{fence.run}/receipt")).json()
+    assert (made["run"], made["outcome"], made["prompt"]) == (
+        fence.run,
+        "failed",
+        "do [it](http://evil.example)",
+    )
+    assert made["seal"]["run"] == fence.run
+    text = await served.client.get(f"/v1/runs/{fence.run}/receipt/markdown")
+    assert text.headers["content-type"].startswith("text/plain")
+    assert "`do [it](http://evil.example)`" in text.text
+    assert (await served.client.get("/v1/runs/r-none/receipt")).status_code == 404
+
+
+async def test_what_is_not_signed_yet_is_signed_when_asked(serving: Serve, settings: Settings) -> None:
+    async with serving() as served:
+        await served.client.post("/v1/runs/none/stop")
+        await served.app.backbone.sign_audit()
+    with AuditReader(settings.log_path) as audit:
+        last: AuditEntry = list(audit.entries())[-1]
+        assert audit.checkpoints(0, last.number)[-1].number == last.number
+
+
+async def test_connections_of_a_sandbox_made_by_hand_are_entered_too(data_dir: Path) -> None:
+    settings = read_settings({"PATH": os.environ["PATH"], "USER": "tester"}, data_dir)
+    line = (
+        "exec 3<>/dev/tcp/127.0.0.1/3128; "
+        r"printf 'CONNECT nowhere.example:443 HTTP/1.1\r\n\r\n' >&3; head -c 12 <&3"
+    )
+    async with serve_app(settings) as served:
+        made = await served.client.post("/v1/sandboxes", json={}, timeout=120)
+        sandbox = made.json()["id"]
+        done = await served.client.post(f"/v1/sandboxes/{sandbox}/exec", json={"command": line})
+        assert done.json()["stdout"] == "HTTP/1.1 403"
+        await served.client.delete(f"/v1/sandboxes/{sandbox}")
+    ((_, who, detail),) = of_kind(settings, "ConnectionDecided")
+    assert (who, detail["sandbox"], detail["host"], detail["effect"]) == (
+        "tester",
+        sandbox,
+        "nowhere.example",
+        "deny",
+    )
+    routes = [(detail["method"], detail["status"]) for _, _, detail in of_kind(settings, "ApiCall")]
+    assert routes == [("POST", 201), ("POST", 200), ("DELETE", 204)]

@@ -1,0 +1,73 @@
+"""Templates over HTTP."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.server.conftest import Served
+
+from cloister.app.settings import Settings, read_settings
+from cloister.testing.image import busybox, layer, layout
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def settings(own_dir: Path) -> Settings:
+    missing = [tool for tool in ("skopeo", "umoci", "busybox") if shutil.which(tool) is None]
+    if missing:
+        pytest.skip(f"not installed: {', '.join(missing)} (scripts/install dev)")
+    env = {"USER": "tester", "PATH": os.environ["PATH"], "CLOISTER_MODEL": "script:/nowhere.toml"}
+    return read_settings(env, own_dir)
+
+
+async def test_a_template_lives_from_put_to_delete(served: Served, tmp_path: Path) -> None:
+    image = layout(tmp_path / "image", layer(*busybox()), Env=["PATH=/bin"])
+    recipe = {"kind": "oci", "image": str(image)}
+    client = served.client
+    assert [info["name"] for info in (await client.get("/v1/templates")).json()] == ["default"]
+    made = await client.put("/v1/templates/tiny", json={"recipe": recipe})
+    assert (made.status_code, made.json()["ready"], made.json()["about"]) == (200, False, None)
+    assert (await client.get("/v1/templates/tiny/log")).json()["code"] == "no_such_log"
+    built = await client.post("/v1/templates/tiny/build", json={}, timeout=120)
+    assert built.status_code == 200, built.text
+    assert built.json()["ready"]
+    assert (await client.get("/v1/templates/tiny")).json() == built.json()
+    assert "== ready" in (await client.get("/v1/templates/tiny/log")).text
+    sandbox = (await client.post("/v1/sandboxes", json={"template": "tiny"})).json()
+    assert sandbox["template"] == "tiny"
+    busy = await client.delete("/v1/templates/tiny")
+    assert (busy.status_code, busy.json()["code"]) == (409, "template_in_use")
+    await client.delete(f"/v1/sandboxes/{sandbox['id']}")
+    assert (await client.delete("/v1/templates/tiny")).status_code == 204
+    for reply in (
+        await client.get("/v1/templates/tiny"),
+        await client.delete("/v1/templates/tiny"),
+        await client.get("/v1/templates/tiny/log"),
+        await client.post("/v1/templates/tiny/build", json={}),
+    ):
+        assert (reply.status_code, reply.json()["code"]) == (404, "no_such_template")
+
+
+async def test_what_is_no_recipe_is_refused(served: Served) -> None:
+    for recipe in ({"kind": "oci"}, {"kind": "other"}, {"kind": "oci", "image": "x", "more": 1}, {}):
+        reply = await served.client.put("/v1/templates/x", json={"recipe": recipe})
+        assert (reply.status_code, reply.json()["code"]) == (400, "bad_request")
+    reply = await served.client.put("/v1/templates/X", json={"recipe": {"kind": "oci", "image": "x"}})
+    assert (reply.status_code, reply.json()["code"]) == (400, "bad_template")
+    reply = await served.client.post("/v1/runs", json={"prompt": "p", "repo": "/r", "template": "no"})
+    assert (reply.status_code, reply.json()["code"]) == (400, "unknown_template")
+
+
+async def test_a_sandbox_starts_from_a_snapshot_by_its_name(served: Served) -> None:
+    made = (await served.client.post("/v1/sandboxes", json={})).json()
+    sandbox = served.app.sandboxes.get(made["id"])
+    await sandbox.write("mine", b"kept")
+    taken = await sandbox.snapshot("state")
+    try:
+        again = await served.client.post("/v1/sandboxes", json={"template": "snapshot:state"})
+        assert again.status_code == 201, again.text
+        assert await served.app.sandboxes.get(again.json()["id"]).read("mine") == b"kept"
+    finally:
+        await served.app.host.delete_snapshot(taken.id)

@@ -1,0 +1,47 @@
+"""Every tier and every runtime on this machine keeps the promises of a sandbox."""
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from cloister.core.ids import new_owner_id
+from cloister.core.requests import TierName
+from cloister.sandbox.container.host import ContainerHost
+from cloister.sandbox.liveness import Owners
+from cloister.testing.conformance.sandbox import PROMISES
+from cloister.testing.conformance.sandbox_files import Promise
+
+pytestmark = pytest.mark.anyio
+
+PROMISE_SECONDS = 180.0
+WAYS: tuple[tuple[TierName, str], ...] = (("container", "crun"), ("container", "runc"), ("gvisor", "runsc"))
+
+HostOf = Callable[[TierName, str | None], AbstractAsyncContextManager[ContainerHost]]
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+@pytest.mark.parametrize(("tier", "runtime"), WAYS, ids=lambda word: word)
+async def test_the_tier_keeps_the_promise(
+    tier: TierName, runtime: str, promise: Promise, host_of: HostOf, data_dir: Path
+) -> None:
+    async with host_of(tier, runtime) as host:
+        with anyio.fail_after(PROMISE_SECONDS):
+            await promise(host)
+        await host.close()
+    assert list((data_dir / "sandboxes").glob("*")) == []
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+async def test_the_container_tier_keeps_the_promise_on_the_plain_store(
+    promise: Promise, data_dir: Path
+) -> None:
+    owner = new_owner_id()
+    with Owners(data_dir / "owners").hold(owner):
+        host = ContainerHost(data_dir, owner, None, os.environ["PATH"], store="overlay")
+        with anyio.fail_after(PROMISE_SECONDS):
+            await promise(host)
+    assert list((data_dir / "sandboxes").glob("*")) == []

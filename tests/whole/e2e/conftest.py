@@ -1,0 +1,172 @@
+"""The command as a person uses it: real processes on a data directory of their own."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+LEDGER_SCRIPT = f"script:{ROOT / 'examples' / 'ledger.script.toml'}"
+GIT = ("git", "-c", "user.name=Ada", "-c", "user.email=ada@example.org")
+
+
+@dataclass
+class Cloister:
+    """`cloister --data-dir …` with a clean environment, and what tests need around it."""
+
+    data_dir: Path
+    cwd: Path
+    fix: str = LEDGER_SCRIPT
+    """The scripted model that repairs the ledger."""
+
+    @property
+    def env(self) -> dict[str, str]:
+        keep = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        return {**keep, "COLUMNS": "120"}
+
+    def argv(self, *args: str) -> list[str]:
+        return [sys.executable, "-m", "cloister", "--data-dir", str(self.data_dir), *args]
+
+    def __call__(
+        self, *args: str, code: int | None = 0, stdin: str | None = None, seconds: float = 120
+    ) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            self.argv(*args),
+            cwd=self.cwd,
+            env=self.env,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        if code is not None:
+            assert done.returncode == code, (args, done.returncode, done.stdout, done.stderr)
+        return done
+
+    def start(self, *args: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            self.argv(*args),
+            cwd=self.cwd,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def json(self, *args: str) -> Any:
+        return json.loads(self(*args, "--json").stdout)
+
+    def events(self, run: str = "last") -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self("log", run, "--json").stdout.splitlines()]
+
+    def kinds(self, run: str = "last") -> list[str]:
+        return [event["body"]["type"] for event in self.events(run)]
+
+    def has(self, kind: str, run: str = "last") -> bool:
+        done = self("log", run, "--json", code=None)
+        return f'"type":"{kind}"' in done.stdout
+
+    def ledger(self, name: str = "ledger") -> Path:
+        """The sample repository with its bug, as a fresh git repository."""
+        at = self.cwd / name
+        shutil.copytree(ROOT / "examples" / "ledger", at, ignore=shutil.ignore_patterns("__pycache__"))
+        for args in (("init", "-q", "-b", "main"), ("add", "-A"), ("commit", "-q", "-m", "base")):
+            self.git(at, *args)
+        return at
+
+    def git(self, repo: Path, *args: str) -> str:
+        done = subprocess.run([*GIT, *args], cwd=repo, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    def script(self, text: str) -> str:
+        """A model that replays `text`."""
+        path = self.cwd / f"{len(list(self.cwd.glob('*.script.toml')))}.script.toml"
+        path.write_text(text)
+        return f"script:{path}"
+
+    def until(self, what: Callable[[], bool], seconds: float = 180) -> None:
+        """Wait for something that no event announces to this process; each look may start one of its own."""
+        deadline = time.monotonic() + seconds
+        while not what():
+            assert time.monotonic() < deadline, "it did not come to pass"
+            time.sleep(0.02)
+
+    def kill(self, pid: int) -> None:
+        """kill -9, and wait until it is gone. It may have gone with another that was killed before."""
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        self.until(lambda: _gone(pid))
+
+    def sandbox_processes(self) -> list[int]:
+        """Host processes of sandboxes on this data directory."""
+        found: list[int] = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                line = path.read_bytes()
+            except OSError:
+                continue
+            if f"{self.data_dir}/sandboxes/".encode() in line:
+                found.append(int(path.parent.name))
+        return found
+
+    def let_go(self) -> None:
+        """What waits for the world outside may go on now."""
+        (self.cwd / "go").touch()
+
+    def server_pid(self) -> int:
+        return int(json.loads((self.data_dir / "server.json").read_text())["pid"])
+
+
+@pytest.fixture
+def cloister(data_dir: Path, tmp_path: Path) -> Iterator[Cloister]:
+    # A server that a command starts by itself takes any port: the usual one may be another's on this machine.
+    (data_dir / "config.toml").write_text("port = 0\n")
+    command = Cloister(data_dir, tmp_path)
+    yield command
+    if (data_dir / "server.json").exists():
+        command("serve", "--stop", code=None)
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Iterator[int]:
+    """A web server on this machine that answers from the moment the test lets go; returns its port."""
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if (tmp_path / "go").exists() else 503)
+            self.end_headers()
+            self.wfile.write(b"a page from outside\n")
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def _gone(pid: int) -> bool:
+    """Dead; perhaps not yet reaped by its parent."""
+    try:
+        return ") Z " in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True

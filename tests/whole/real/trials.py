@@ -1,0 +1,103 @@
+"""What each real bug is put through: a model that mends it in the end, and models that cheat."""
+
+from pathlib import Path
+from typing import TypeVar
+
+from tests.whole.real.bugs import CHEATS, Bug, Case, build
+from tests.whole.real.conftest import TEMPLATE, RunIt
+
+from cloister.core.attempts import AttemptWish
+from cloister.core.diagnosis import Comparison
+from cloister.core.events import (
+    AttemptEnded,
+    BaselineTaken,
+    ChangeMade,
+    ChecksRan,
+    Event,
+    FinishRefused,
+    ProofTaken,
+    RunFinished,
+)
+from cloister.core.requests import NewRun
+
+Body = TypeVar("Body")
+_PROMPT = "The tests fail. Find out why and mend it."
+
+
+async def a_fix_is_proven(case: Case, directory: Path, run_it: RunIt) -> None:
+    bug = build(case, directory)
+    script = bug.script_that_fixes(directory / "fix.script.toml")
+
+    events = await run_it(_asked_for(bug, model=f"script:{script}"))
+
+    (baseline,) = _of(events, BaselineTaken)
+    assert not baseline.diagnoses[0].green
+    if not case.crashes:
+        assert sorted(_short(case, test.name) for test in baseline.diagnoses[0].failing) == sorted(case.red)
+    wrong, right = _of(events, ChecksRan)
+    assert not wrong.comparison.green
+    assert wrong.comparison.asked or wrong.comparison.new
+    if case.complaint:
+        assert case.complaint in {one.code for one in wrong.diagnoses[0].diagnostics}
+    (refused,) = _of(events, FinishRefused)
+    assert "not green" in refused.text
+    (proof,) = _of(events, ProofTaken)
+    for evidence in (right.comparison, proof.comparison):
+        assert evidence.green
+        assert _proven(case, evidence)
+    assert _of(events, ChangeMade)
+    assert [end.outcome for end in _of(events, RunFinished)] == ["green"]
+
+
+async def no_cheat_is_green(case: Case, directory: Path, run_it: RunIt) -> None:
+    bug = build(case, directory)
+    scripts = [bug.script_that(cheat, directory / f"{cheat}.script.toml") for cheat in CHEATS]
+    wishes = tuple(AttemptWish(model=f"script:{script}") for script in scripts)
+
+    events = await run_it(_asked_for(bug, attempts=wishes))
+
+    ends = {end.attempt: end for end in _of(events, AttemptEnded)}
+    assert sorted(ends) == list(range(len(CHEATS)))
+    for attempt, cheat in enumerate(CHEATS):
+        seen = [body for body in _of(events, ChecksRan) if body.attempt == attempt]
+        assert [body.diagnoses[0].green for body in seen] == [True], f"whoever {cheat} the test sees it pass"
+        assert ends[attempt].outcome == "red", f"whoever {cheat} the test is not believed"
+        lost = ends[attempt].comparison
+        assert not _proven(case, lost), cheat
+        told = "\n".join((*lost.weakened, *(f"{name} (missing)" for name in lost.missing)))
+        for name in case.red:
+            assert f"{name} (the test was {_HOW[cheat]})" in told.replace("()", ""), (cheat, lost)
+    assert not _of(events, ProofTaken)
+    assert [end.outcome for end in _of(events, RunFinished)] == ["red"]
+
+
+_HOW = {"deletes": "deleted", "hard-codes": "changed", "skips": "skipped"}
+
+
+def _short(case: Case, name: str) -> str:
+    """The name of a test as its author gave it, out of the one that the tool tells."""
+    if case.language == "typescript":  # mocha puts the titles of the suites before the test's own
+        return next((red for red in case.red if name.endswith(f" {red}")), name)
+    return name.removesuffix("()").rpartition("::")[2]
+
+
+def _proven(case: Case, evidence: Comparison) -> bool:
+    if case.crashes:
+        return case.check in evidence.fixed
+    return set(case.red) <= {_short(case, name) for name in evidence.fixed}
+
+
+def _asked_for(bug: Bug, model: str | None = None, attempts: tuple[AttemptWish, ...] = ()) -> NewRun:
+    return NewRun(
+        _PROMPT,
+        str(bug.repo),
+        checks=(bug.case.check,),
+        model=model,
+        attempts=attempts,
+        tier="container",
+        template=TEMPLATE,
+    )
+
+
+def _of(events: tuple[Event, ...], kind: type[Body]) -> list[Body]:
+    return [event.body for event in events if isinstance(event.body, kind)]

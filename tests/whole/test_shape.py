@@ -1,0 +1,70 @@
+"""The shape of the code, checked: no file and no function grows a tail, and nothing foreign creeps in."""
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SRC = ROOT / "src"
+MAX_FILE, MAX_FUNCTION, MAX_ENTRIES = 700, 60, 15
+
+
+def _tracked() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
+    return [ROOT / name for name in listed.stdout.decode().split("\0") if name and (ROOT / name).is_file()]
+
+
+def test_no_file_or_function_outgrows_its_limit() -> None:
+    too_long: list[str] = []
+    for path in sorted(SRC.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if text.count("\n") > MAX_FILE:
+            too_long.append(f"{path.relative_to(ROOT)}: {text.count(chr(10))} lines")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > MAX_FUNCTION:
+                    too_long.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {lines} lines")
+    assert too_long == []
+
+
+def test_no_folder_of_the_code_has_more_entries_than_a_reader_can_scan() -> None:
+    """Package roots (`__init__.py`, `__main__.py`, `py.typed`) are not counted."""
+    crowded: dict[str, int] = {}
+    for top in (SRC / "cloister", ROOT / "tests"):
+        for folder in (top, *(path for path in top.rglob("*") if path.is_dir())):
+            names = [path.name for path in folder.iterdir()]
+            entries = [name for name in names if not name.startswith("__") and name != "py.typed"]
+            if len(entries) > MAX_ENTRIES and folder.name != "captured":
+                crowded[str(folder.relative_to(ROOT))] = len(entries)
+    assert crowded == {}
+
+
+def test_no_c_file_of_the_guest_outgrows_its_limit() -> None:
+    sizes = {path.name: path.read_text().count("\n") for path in (ROOT / "guest").glob("*.[ch]")}
+    assert {name: size for name, size in sizes.items() if size > MAX_FILE} == {}
+
+
+def test_there_are_no_mocks() -> None:
+    words = re.compile(r"unittest\.mock|MagicMock|\bMock\(|mocker\b")
+    found = [
+        str(path.relative_to(ROOT))
+        for path in _tracked()
+        if path.suffix == ".py" and path != Path(__file__) and words.search(path.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+
+
+def test_no_lock_file_names_an_index_or_a_download_address() -> None:
+    for lock in sorted((ROOT / "requirements").glob("*.txt")):
+        assert "://" not in lock.read_text(), lock.name
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    silent = [
+        str(path.relative_to(ROOT))
+        for path in sorted(SRC.rglob("*.py"))
+        if ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) is None
+    ]
+    assert silent == []
