@@ -172,7 +172,7 @@ import anyio
 from cloister.core.errors import HostError
 from cloister.core.ids import new_owner_id
 from cloister.sandbox.api import SandboxSpec
-from cloister.sandbox import container
+from cloister.sandbox.container import host as container
 async def main():
     os.setresuid(65534, 65534, 65534)
     host = container.ContainerHost(Path({str(tmp_path)!r}), new_owner_id(), None, {PATH!r})

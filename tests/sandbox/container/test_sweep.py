@@ -26,7 +26,7 @@ import anyio
 from cloister.core.computer import shell
 from cloister.core.ids import new_owner_id
 from cloister.sandbox.api import SandboxSpec
-from cloister.sandbox.container import ContainerHost
+from cloister.sandbox.container.host import ContainerHost
 from cloister.sandbox.liveness import Owners
 
 async def main(data_dir, path, runtime):
