@@ -1,1 +1,1 @@
-"""THE DOOR: the only way out of a sandbox."""
+"""The proxy: the only way out of a sandbox."""

@@ -1,4 +1,4 @@
-"""Starts the host programs that the door asks: those that know a secret, and package clients that know their sources."""
+"""Start host programs for the proxy: commands that print a secret, and package clients that name their sources."""
 
 import os
 import shlex
@@ -11,26 +11,26 @@ from cloister.system._spawn import begin, ending
 
 
 class Failed(Exception):
-    """It could not be started, took too long, said too much, or did not end well. What it said is not told."""
+    """Failed to start, timed out, exceeded its output limit, or exited non-zero. Output is withheld: it may contain a secret."""
 
 
 def inherited() -> Mapping[str, str]:
-    """Our own environment, which these programs get; it is passed on, never read for settings."""
+    """This process's environment, passed on to these programs and never read for settings."""
     return os.environ
 
 
 def words(line: str) -> tuple[str, ...]:
-    """A command line as an argument list; there is no shell. Raises `Failed`."""
+    """Split a command line into arguments, without a shell. Raises `Failed`."""
     try:
         return tuple(shlex.split(line))
     except ValueError:
-        raise Failed("its command line has an open quote") from None
+        raise Failed("its command line has an unclosed quote") from None
 
 
 async def output(
     argv: Sequence[str], *, seconds: float, limit_bytes: int, more_env: Mapping[str, str] | None = None
 ) -> bytes:
-    """What a program prints. Raises `Failed`; whatever happens, its group is gone afterwards."""
+    """Return the output of a program. Raises `Failed`. Its process group is always gone afterwards."""
     try:
         process = await begin(
             argv, stdin=DEVNULL, stderr=DEVNULL, cwd="/", env={**inherited(), **(more_env or {})}

@@ -1,4 +1,4 @@
-"""Which addresses lie inside: this machine, its network, the cloud's metadata, and every disguise of them."""
+"""Classify addresses that are not public: this machine, its network, cloud metadata, in every encoding."""
 
 from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -18,7 +18,7 @@ Kind = Literal[
 ]
 
 NEIGHBOURS: frozenset[Kind] = frozenset({"loopback", "private", "shared", "example"})
-"""What a rule that names a host and its port may open; of the others only the literal address itself."""
+"""Address kinds that a rule with host and port may open. Other kinds need a rule for the literal address."""
 
 _METADATA = frozenset(
     map(
@@ -54,7 +54,7 @@ _NETWORKS: Mapping[Kind, tuple[str, ...]] = {
         "2001::/32",
         "2002::/16",
     ),
-    # For examples and tests; some networks use them inside, as they do private ones.
+    # Documentation ranges; some networks use them internally, like private ones.
     "example": (
         "192.0.2.0/24",
         "198.18.0.0/15",
@@ -72,7 +72,7 @@ _PUBLIC_V6 = IPv6Network("2000::/3")
 
 
 def forbidden(address: str | IPv4Address | IPv6Address) -> Kind | None:
-    """Why nothing inside may be let through to `address`; None when it is a public one.
+    """Return why `address` is not public, or None if it is.
 
     What `ipaddress` does not read as an address is reserved: it is for the resolver to say what a name means.
     """

@@ -1,4 +1,4 @@
-"""A credential as the configuration describes it: where its value is, and for what alone it may be used."""
+"""Credentials: their configuration, their values on the host, and the stand-ins that sandboxes see."""
 
 import os
 import re
@@ -31,14 +31,14 @@ Kind = Literal["env", "file", "command", "keyring"]
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Where the value is."""
+    """The place of the value."""
 
     kind: Kind
     where: str
 
 
 class Credential(msgspec.Struct, frozen=True):
-    """One credential, checked."""
+    """One validated credential."""
 
     name: str
     source: Source
@@ -46,12 +46,12 @@ class Credential(msgspec.Struct, frozen=True):
     port: int
     scope: tuple[RequestPattern, ...]
     header: tuple[str, str] | None = None
-    """The header's name, and its value with `{}` for the secret."""
+    """Header name, and header value with `{}` for the secret."""
     basic: str | None = None
     env: str | None = None
 
     def covers(self, method: str, path: str) -> bool:
-        """Whether it is for such a request, however a server may read the path."""
+        """True if the credential applies to this request, for every way a server may read the path."""
         try:
             ways = request_paths(path)
         except ValueError:
@@ -60,13 +60,13 @@ class Credential(msgspec.Struct, frozen=True):
 
 
 def read_credentials(entries: tuple[CredentialEntry, ...], source: str) -> tuple[Credential, ...]:
-    """Check them all. Raises `UserError` (`bad_credential`) that names the entry."""
+    """Validate all credentials. Raises `UserError` (`bad_credential`) that names the entry."""
     found: dict[str, Credential] = {}
     for number, entry in enumerate(entries, start=1):
         try:
             credential = _read(entry)
             if credential.name in found:
-                raise ValueError("another one has the same name")
+                raise ValueError("two credentials have this name")
         except ValueError as error:
             raise UserError(
                 "bad_credential", f"{source}, credential {number} ({entry.name[:64]!r}): {error}."
@@ -77,18 +77,18 @@ def read_credentials(entries: tuple[CredentialEntry, ...], source: str) -> tuple
 
 def _read(entry: CredentialEntry) -> Credential:
     if not NAME.fullmatch(entry.name):
-        raise ValueError("a name has letters, digits, and . _ - after the first")
+        raise ValueError("a name consists of letters and digits, and . _ - after the first character")
     kind, colon, where = entry.source.partition(":")
     if not colon or not where.strip() or kind not in _KINDS:
         raise ValueError("from is env:VARIABLE, file:PATH, command:PROGRAM ARGUMENT… or keyring:SERVICE/USER")
     if kind == "keyring" and "/" not in where:
-        raise ValueError("a keyring is written keyring:SERVICE/USER")
+        raise ValueError("write a keyring entry as keyring:SERVICE/USER")
     if entry.header is not None and entry.basic is not None:
-        raise ValueError("it has a header or a basic user, not both")
+        raise ValueError("give a header or a basic user, not both")
     if entry.env is not None and not _VARIABLE.fullmatch(entry.env):
-        raise ValueError("env is the name of a variable")
+        raise ValueError("env must be the name of a variable")
     if entry.basic is not None and (":" in entry.basic or not entry.basic.isprintable()):
-        raise ValueError("basic is a user name without a colon")
+        raise ValueError("basic must be a user name without a colon")
     if not entry.methods or not entry.paths or not 1 <= entry.port <= 65_535:
         raise ValueError("it needs a method, a path and a port from 1 to 65535")
     host = normal_host(entry.host)
@@ -117,15 +117,15 @@ def _header(text: str) -> tuple[str, str]:
     if found is None or found[2].count("{}") != 1:
         raise ValueError('header is written "Name: value" with one {} for the secret')
     if found[1].lower() in _NOT_TO_SET:
-        raise ValueError(f"the header {found[1]} is the door's own")
+        raise ValueError(f"the header {found[1]} is reserved for the proxy")
     return found[1], found[2]
 
 
-# Stand-ins for secrets: as long and made of the same kinds of characters, so that tools take them for real ones.
+# Stand-ins: as long as the secret and of the same kinds of characters, so that tools accept them.
 
 
 MIN_CHARS = 8
-"""A shorter secret could neither be replaced nor found without doubt."""
+"""A shorter secret cannot be replaced or found reliably."""
 
 _PREFIXES = (
     "github_pat_",
@@ -159,13 +159,13 @@ _PREFIXES = (
     "ya29.",
     "SG.",
 )
-"""What programs look at to tell one kind of token from another; it is the same in all of them and says nothing."""
+"""Public prefixes by which programs tell kinds of tokens apart."""
 
 _STAND_IN_KINDS = (string.ascii_lowercase, string.ascii_uppercase, string.digits)
 
 
 def fake(secret: str) -> str:
-    """A stand-in that has nothing of `secret` but its kind, its length and its punctuation."""
+    """A stand-in that shares only kind, length and punctuation with `secret`."""
     prefix = next((known for known in _PREFIXES if secret.startswith(known)), "")
     while True:
         made = prefix + "".join(map(_like, secret[len(prefix) :]))
@@ -181,23 +181,23 @@ def _like(char: str) -> str:
 
 
 def placeholder(name: str) -> str:
-    """What may be written instead of the stand-in."""
+    """The forms in which a stand-in may be written."""
     return f"{{{{secret:{name}}}}}"
 
 
-# Reads the values of credentials where they are kept, again when they change, and shows them to nobody.
+# The vault reads the values on the host, again when they change.
 
 
 _BYTES = 16_384
 _SECONDS = 10.0
 _FRESH_SECONDS = 60.0
-"""How long the answer of a command or a keyring is believed."""
+"""How long the value from a command or a keyring is cached."""
 _KEPT = 4
-"""Former values that are still taken out of answers."""
+"""Former values that are still redacted from replies."""
 
 
 class Unreadable(Exception):
-    """There is no value now; the message says why in a few words and nothing of the value."""
+    """The value is not available. The message says why and contains nothing of the value."""
 
 
 class _Value:
@@ -215,7 +215,7 @@ class _Value:
 
 
 class Vault:
-    """The values of some credentials. `variables` is the environment as it was when the settings were read."""
+    """Values of credentials. `variables` is the environment at the time the settings were read."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         self._variables = variables
@@ -225,7 +225,7 @@ class Vault:
         return "Vault()"
 
     async def value(self, credential: Credential) -> str:
-        """The value as it is now. Raises `Unreadable`."""
+        """Return the current value. Raises `Unreadable`."""
         value = self._values.setdefault(credential.name, _Value())
         async with value.lock:
             match credential.source.kind:
@@ -243,17 +243,17 @@ class Vault:
                     argv = ("secret-tool", "lookup", "service", service, "username", user)
                     await self._asked(value, argv)
             if value.text is None:
-                raise Unreadable("there is no value")
+                raise Unreadable("it has no value")
             return value.text
 
     def doubt(self, name: str) -> None:
-        """A server did not take it: ask again next time."""
+        """A server rejected the value: read it again next time."""
         if name in self._values:
             self._values[name].read_at = float("-inf")
             self._values[name].mark = None
 
     def known(self, name: str) -> tuple[str, ...]:
-        """Every value of it that was read lately."""
+        """Every recent value."""
         found = self._values.get(name)
         return tuple(found.known) if found else ()
 
@@ -289,7 +289,7 @@ def _read_file(path: Path, mark: object) -> tuple[object, bytes | None]:
         now = (status.st_ino, status.st_mtime_ns, status.st_size)
         if now == mark:
             return now, None
-        # Another value may be written in the same tick of the file's clock: a file that new is read again.
+        # A file may change twice within one clock tick: read a file that is this new again.
         settled = time.time_ns() - status.st_mtime_ns > limits.FILE_CLOCK_NANOSECONDS
         return now if settled else None, file.read(_BYTES + 1)
 

@@ -1,4 +1,4 @@
-"""Makes doors: what all of this machine's have in common, and what is one sandbox's own."""
+"""Create proxies from this machine's configuration and the rules of one sandbox."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from cloister.policy.api import Layer, Policy, Rule
 
 @dataclass(frozen=True, slots=True)
 class Doorway:
-    """Of this machine."""
+    """Creates the proxies of this machine."""
 
     bounds: DoorBounds = field(default_factory=DoorBounds)
     credentials: tuple[Credential, ...] = ()
@@ -32,7 +32,7 @@ class Doorway:
         inside: Mapping[str, Handler] | None = None,
         untrusted: Callable[[], bool] | None = None,
     ) -> Outfit:
-        """A new door with its outfit; `repository` is one that git inside may fetch from and push one branch to.
+        """Create a proxy and its sandbox setup. Git inside may fetch from `repository` and push one branch to it.
 
         That takes a credential for its host: without one, a repository is a host like any other. `untrusted` says
         whether text from outside was read by now, after which what is of high impact does not pass.
@@ -40,7 +40,7 @@ class Doorway:
         if repository is not None and not self._knows(repository):
             repository = None
         if repository is not None:
-            # Beside the built-in rules: no layer need delegate it, and every one can deny it.
+            # Next to the built-in rules: no layer has to delegate it, and every layer can deny it.
             policy = (*policy[:1], _own_repository(repository), *policy[1:])
         judge = Judge(policy, self.find_sets, untrusted)
         offer = Offer(Keeper(self.credentials, self.vault), repository, inside or {})

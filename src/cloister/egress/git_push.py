@@ -32,13 +32,13 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Repository:
-    """Where it is, what its host may be asked for there, and which ref may be moved."""
+    """The run's repository: its address, the requests that git needs, and the one ref that a push may move."""
 
     def __init__(self, host: str, port: int, path: str, branch: str) -> None:
         self.host = host
         self.port = port
         self.path = path
-        """Of its address, without a slash at its end."""
+        """The path of its address, without a trailing slash."""
         self.ref = f"refs/heads/{branch}"
 
     @classmethod
@@ -58,7 +58,7 @@ class Repository:
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """The rules that let git through, as a policy writes them."""
+        """Policy rules that allow git's own requests."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         where = f"{host}:{self.port}{self.path}"
         return (
@@ -67,7 +67,7 @@ class Repository:
         )
 
     async def admit(self, gate: Gate, visit: Visit, head: Head, client: Inlet) -> AsyncIterator[bytes] | None:
-        """Let a request pass or not. Returns the body where some of it was read. Raises `Refused`.
+        """Admit or refuse a request. Return the body if part of it was read. Raises `Refused`.
 
         Requests that are not about a repository's packs are none of its business. A push is looked into whatever
         repository it is for, on this host: a rule that opens a host opens no push.
@@ -103,7 +103,7 @@ class Repository:
         except (ValueError, BadBody) as error:
             raise await self._refuse(visit, head, f"the push is denied: {error}") from None
         except EndOfStream:
-            raise Refused(400, "The push ended in the middle.") from None
+            raise Refused(400, "The push was cut off.") from None
         for ref in refs:
             await self._judge(gate, visit, head, ref)
         return _again(bytes(read), body)
@@ -123,7 +123,7 @@ class Repository:
 
 
 def _may_be_read_as_push(path: bytes) -> bool:
-    """Whether any server could take the path for that of a push, however it is spelled."""
+    """True if any server could read the path as a push, whatever its spelling."""
     try:
         ways = request_paths(path.decode("ascii"))
     except ValueError:
@@ -139,7 +139,7 @@ async def _again(read: bytes, body: AsyncIterator[bytes]) -> AsyncGenerator[byte
 
 
 def commands_end(data: bytes) -> int | None:
-    """Where the list of commands ends, behind its flush packet; None when that has not come. Raises `ValueError`."""
+    """Return the offset after the flush packet, or None if it has not arrived. Raises `ValueError`."""
     at = 0
     while len(data) >= at + 4:
         size = _size(data[at : at + 4])
@@ -154,7 +154,7 @@ def _size(text: bytes) -> int:
         raise ValueError("a packet has no length")
     size = int(text, 16)
     if 0 < size < 5:
-        raise ValueError("a packet is of a kind that no push has")
+        raise ValueError("a packet has a kind that no push uses")
     return size
 
 
@@ -177,14 +177,14 @@ def pushed_refs(commands: bytes) -> tuple[str, ...]:
                     )
         refs.append(_ref(line.removesuffix(b"\n")))
     if at + 4 != len(commands):
-        raise ValueError("its list of refs goes on behind its end")
+        raise ValueError("its list of refs continues after its end")
     return tuple(refs)
 
 
 def _ref(line: bytes) -> str:
     found = _COMMAND.fullmatch(line)
     if found is None:
-        raise ValueError("it has something else than refs to move")
+        raise ValueError("it contains something other than ref updates")
     if not found[2].strip(b"0"):
         raise ValueError("it deletes a ref")
     return found[3].decode("utf-8", errors="replace")

@@ -1,4 +1,4 @@
-"""Puts credentials into requests: stand-ins inside become the real values outside, for what they are for alone."""
+"""Credential injection: replace stand-ins by real values in allowed requests, and redact replies."""
 
 import base64
 import binascii
@@ -17,16 +17,16 @@ from cloister.egress.quota import Refused
 from cloister.egress.rules import Gate, Visit
 from cloister.policy.api import CredentialAction
 
-# Takes known secrets out of what a server says, however it is cut, without changing its length.
+# Redaction: replace known secrets in a reply, across chunk borders, without changing its length.
 
 
 _BASE64_MIN = 8
-"""Fewer characters of a secret in base64 would be found by chance."""
+"""Shorter base64 fragments would match by chance."""
 _ESCAPE = re.compile("%[0-9A-F]{2}")
 
 
 def spellings(secret: str) -> frozenset[bytes]:
-    """The ways in which a server may echo a secret: as it is, escaped for an address, JSON or HTML, in base64 or hex."""
+    """Encodings in which a server may echo a secret: plain, URL, JSON, HTML, base64, hex."""
     raw = secret.encode("utf-8")
     in_json = secret.replace("\\", "\\\\").replace('"', '\\"')
     escaped = {quote(secret, safe=""), quote(secret), quote_plus(secret)}
@@ -35,7 +35,7 @@ def spellings(secret: str) -> frozenset[bytes]:
     found = {raw, raw.hex().encode(), raw.hex().upper().encode(), *(text.encode() for text in escaped)}
     for coded in (base64.b64encode, base64.urlsafe_b64encode):
         for lead in range(3):
-            # Of base64 at an unknown place only the characters that belong to the secret alone are sure.
+            # At an unknown base64 offset only the characters that encode the secret alone are certain.
             text = coded(b"\0" * lead + raw)
             first, tail = (lead * 8 + 5) // 6, -(len(raw) + lead) % 3
             sure = text.rstrip(b"=")[first : len(text.rstrip(b"=")) - (1 if tail else 0)]
@@ -45,7 +45,7 @@ def spellings(secret: str) -> frozenset[bytes]:
 
 
 class Redactor:
-    """One stream's worth; every occurrence becomes as many asterisks."""
+    """Redacts one stream. Every occurrence becomes asterisks of the same length."""
 
     def __init__(self, secrets: Iterable[bytes]) -> None:
         self._secrets = sorted({secret for secret in secrets if secret}, key=len, reverse=True)
@@ -54,26 +54,26 @@ class Redactor:
         self._held = b""
 
     def whole(self, data: bytes) -> bytes:
-        """`data` that is all there is, e.g. a header's value."""
+        """Redact a complete value, such as a header."""
         for secret in self._secrets:
             if secret in data:
                 data = data.replace(secret, b"*" * len(secret))
         return data
 
     def feed(self, data: bytes) -> bytes:
-        """What can be passed on now; what may be the beginning of a secret is held back."""
+        """Return the bytes that are safe to pass on. A possible prefix of a secret is held back."""
         data = self.whole(self._held + data)
         keep = self._unsure(data)
         self._held = data[len(data) - keep :] if keep else b""
         return data[: len(data) - keep] if keep else data
 
     def end(self) -> bytes:
-        """What was held back; nothing more comes."""
+        """Return the held-back bytes at the end of the stream."""
         held, self._held = self._held, b""
         return held
 
     def _unsure(self, data: bytes) -> int:
-        """How many of the last bytes are the beginning of a secret."""
+        """The number of trailing bytes that may begin a secret."""
         for count in range(min(self._longest - 1, len(data)), 0, -1):
             tail = data[-count:]
             if tail[:1] in self._starts and any(secret.startswith(tail) for secret in self._secrets):
@@ -86,17 +86,17 @@ _NOT_ASKED = (b"accept-encoding", b"range", b"if-range")
 
 
 class Dressed(msgspec.Struct, frozen=True):
-    """A request's headers as the server gets them."""
+    """The headers that the server receives."""
 
     headers: Headers
     names: tuple[str, ...] = ()
-    """Of the credentials in them."""
+    """Names of the injected credentials."""
     redactor: Redactor | None = None
-    """For the answer."""
+    """The redactor for the reply."""
 
 
 class Keeper:
-    """The credentials of one sandbox and its forks, with their stand-ins."""
+    """The credentials and stand-ins of one sandbox and its forks."""
 
     def __init__(self, credentials: Sequence[Credential] = (), vault: Vault | None = None) -> None:
         self._credentials = tuple(credentials)
@@ -105,7 +105,7 @@ class Keeper:
         self._lock = anyio.Lock()
 
     async def fakes(self) -> dict[str, str]:
-        """The stand-in of each credential by its name; made once, after the value as it is then."""
+        """The stand-in of each credential by name. Created once, modelled on the current value."""
         async with self._lock:
             for credential in self._credentials:
                 if credential.name not in self._fakes:
@@ -117,26 +117,26 @@ class Keeper:
         return dict(self._fakes)
 
     async def env(self) -> dict[str, str]:
-        """The variables inside that hold stand-ins."""
+        """Environment variables for the sandbox that hold stand-ins."""
         fakes = await self.fakes()
         return {one.env: fakes[one.name] for one in self._credentials if one.env is not None}
 
     def holds(self, host: str, port: int) -> bool:
-        """Whether any credential is for this host and port."""
+        """True if a credential applies to this host and port."""
         return any((one.host, one.port) == (host, port) for one in self._credentials)
 
     def doubt(self, names: Iterable[str]) -> None:
-        """A server refused a request that had these."""
+        """A server rejected a request that carried these credentials."""
         for name in names:
             self._vault.doubt(name)
 
     async def dress(self, gate: Gate, visit: Visit, head: Head) -> Dressed:
-        """The request with what it is allowed to carry. Raises `Refused`."""
+        """Return the headers with the allowed credentials. Raises `Refused`."""
         own = [one for one in self._credentials if (one.host, one.port) == (visit.host, visit.port)]
         if not own:
             return Dressed(head.headers)
         await self.fakes()
-        # A compressed answer could carry a secret past the reader, and so could one in pieces.
+        # A compressed or partial reply could carry a secret past the redactor.
         headers = [(key, value) for key, value in head.headers if key.lower() not in _NOT_ASKED]
         headers.append((b"Accept-Encoding", b"identity"))
         names: list[str] = []
@@ -197,7 +197,7 @@ def _replaced(text: bytes, mark: bytes, value: bytes) -> bytes:
 
 
 def _basic(text: bytes) -> bytes | None:
-    """What `Basic` authentication says, decoded."""
+    """The decoded value of `Basic` authentication."""
     if text[: len(_BASIC)].lower() != _BASIC:
         return None
     try:

@@ -28,7 +28,7 @@ from cloister.policy.api import Sets
 from cloister.policy.pattern import normal_host
 from cloister.sandbox.templates.debian import host_release, read_sources
 
-# Where this machine's own package clients fetch from, as the clients themselves say.
+# Package sources: the addresses that this machine's own package clients use.
 
 
 _SECONDS = 20.0
@@ -39,16 +39,16 @@ _PIP_DEFAULT = "from pip._internal.models.index import PyPI; print(PyPI.simple_u
 
 
 class NoSource(Exception):
-    """There is no such client here, or it names no source; the message says so in one sentence."""
+    """The client is missing or has no source. The message says so in one sentence."""
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """What one client is set up to use."""
+    """The configuration of one client."""
 
     indexes: tuple[str, ...]
-    """Addresses, without user names and passwords."""
+    """Addresses without user names and passwords."""
     env: dict[str, str] = {}
-    """Variables that make the same client inside use the same places."""
+    """Variables that make the same client inside use the same addresses."""
 
 
 async def pip() -> Sources:
@@ -70,7 +70,7 @@ def _is_index(line: str) -> bool:
 
 
 def _first(listed: str, key: str) -> str:
-    """The addresses of the last setting that `pip` would follow: those of the environment win and come last."""
+    """The addresses of the last setting; pip lists the environment last, and it takes precedence."""
     lines = [line for line in listed.splitlines() if line.partition("=")[0].rpartition(".")[2] == key]
     chosen = next((line for line in lines if line.startswith(":env:")), lines[-1] if lines else "")
     return " ".join(bare(url) for url in _URL.findall(chosen))
@@ -101,7 +101,7 @@ async def apt() -> Sources:
 
 
 async def cargo() -> Sources:
-    """cargo's registry: the one that replaces the usual one, or where cargo itself goes when it is asked for a crate."""
+    """cargo's registry: the configured replacement, or the address that cargo itself contacts."""
     replaced = await anyio.to_thread.run_sync(_cargo_replacement, inherited())
     if replaced:
         return _sources("cargo", [replaced.removeprefix("sparse+")])
@@ -130,7 +130,7 @@ def _cargo_replacement(env: Mapping[str, str]) -> str | None:
 
 
 async def _cargo_goes_to() -> list[str]:
-    """Ask cargo for a crate through a proxy of ours that goes nowhere, and hear where it wanted to go."""
+    """Ask cargo for a crate through a local proxy that relays nothing, and record the address it wanted."""
     hosts: dict[str, None] = {}
 
     async def hear(stream: ByteStream) -> None:
@@ -167,7 +167,7 @@ CLIENTS: Mapping[str, Callable[[], Awaitable[Sources]]] = {
     "crates": cargo,
     "go": go,
 }
-"""Who knows what a set means."""
+"""The function that resolves each set."""
 
 
 def bare(url: str) -> str:
@@ -178,7 +178,7 @@ def bare(url: str) -> str:
 def _sources(client: str, urls: list[str], env: dict[str, str] | None = None) -> Sources:
     found = tuple(dict.fromkeys(bare(url) for url in urls if url.startswith(("http://", "https://"))))
     if not found:
-        raise NoSource(f"{client} names no source on the network here.")
+        raise NoSource(f"{client} has no network source configured here.")
     return Sources(found, env or {})
 
 
@@ -205,23 +205,23 @@ _PAGE_SECONDS = 20.0
 _HOSTS = 32
 _HREF = re.compile(r"""href\s*=\s*["']([^"'#]+)""", re.IGNORECASE)
 _PROBES = {"pypi": "pip/", "npm": "is-number/latest", "crates": "config.json"}
-"""What to ask an index for, to see where its files are; the others keep them where their index is."""
+"""A package to look up, to see on which hosts an index keeps its files."""
 
 
 class Meaning(msgspec.Struct, frozen=True):
-    """What a set means on this machine."""
+    """The hosts of a set on this machine."""
 
     name: str
     hosts: tuple[str, ...] = ()
-    """`HOST:PORT`: who names a port may mean a mirror on a private address."""
+    """`HOST:PORT`: with a port, the host may be a mirror on a private address."""
     env: dict[str, str] = {}
     problem: str | None = None
-    """Why it means less than it might, or nothing, in one sentence."""
+    """Why the set is incomplete or empty, in one sentence."""
     found_at: float = 0.0
 
 
 class SetFinder:
-    """Finds out once a day; what was found is kept in the data directory."""
+    """Resolves sets once a day and caches them in the data directory."""
 
     def __init__(self, data_dir: Path, now: Callable[[], float] = time.time) -> None:
         self._path = data_dir / "sets.json"
@@ -230,7 +230,7 @@ class SetFinder:
         self._known: dict[str, Meaning] = {}
 
     async def find(self, names: frozenset[str]) -> tuple[Sets, dict[str, str]]:
-        """What the sets mean, for a policy, and the variables that go with them."""
+        """Resolve sets for a policy; also return their variables."""
         found = [await self.meaning(name) for name in sorted(names)]
         for one in found:
             if one.problem:
@@ -239,7 +239,7 @@ class SetFinder:
         return {one.name: one.hosts for one in found}, env
 
     async def meaning(self, name: str, *, again: bool = False) -> Meaning:
-        """What one set means; `again` does not remember."""
+        """Resolve one set. `again` ignores the cache."""
         async with self._lock:
             self._known = self._known or await anyio.to_thread.run_sync(self._read)
             known = self._known.get(name)
@@ -271,7 +271,7 @@ class SetFinder:
 
 
 async def derive(name: str) -> Meaning:
-    """Ask the client of this machine, and its indexes. Never raises: a problem is part of the answer."""
+    """Ask this machine's client and its indexes. Never raises: the result describes the problem."""
     client = CLIENTS.get(name)
     if client is None:
         return Meaning(name, problem=f"There is no set {name}.")
@@ -296,7 +296,7 @@ async def _file_hosts(name: str, index: str, probe: str) -> list[str]:
     base = index if index.endswith("/") else f"{index}/"
     url = urljoin(base, probe)
     page = bytearray()
-    # The trust of this machine, as its other programs have it.
+    # Trust the same CAs as other programs of this machine.
     context = ssl.create_default_context()
     async with httpx.AsyncClient(
         verify=context, timeout=_PAGE_SECONDS, follow_redirects=True, trust_env=False
@@ -328,7 +328,7 @@ class _Crates(msgspec.Struct, frozen=True):
 
 
 def links(name: str, page: str, base: str) -> list[str]:
-    """The addresses of files on a page of an index, its own included. Raises `ValueError`."""
+    """The file addresses on an index page, and its own. Raises `ValueError`."""
     match name:
         case "npm":
             return [base, msgspec.json.decode(page, type=_Package).dist.tarball]
@@ -340,7 +340,7 @@ def links(name: str, page: str, base: str) -> list[str]:
 
 
 def _host(url: str) -> str | None:
-    """The host and port of an address as a rule names them; None when it has none."""
+    """Host and port of an address in rule syntax; None without a host."""
     try:
         parts = urlsplit(url)
         host, port = normal_host(parts.hostname or ""), parts.port

@@ -1,4 +1,4 @@
-"""The door: one relayed connection at a time is asked where it wants to go, judged, and carried there."""
+"""The proxy: read where each relayed connection wants to go, ask the policy, and relay it."""
 
 import ssl
 
@@ -45,21 +45,21 @@ class Door:
         self._authority: Authority | None = None
 
     async def stand_ins(self) -> dict[str, str]:
-        """The variables inside that hold stand-ins for credentials."""
+        """Environment variables inside the sandbox that hold stand-ins for credentials."""
         return await self._offer.keeper.env()
 
     @property
     def authority(self) -> Authority:
-        """Whom the programs inside must trust, where the door reads what they say to a server."""
+        """The CA certificate that programs inside must trust where the proxy terminates TLS."""
         self._authority = self._authority or Authority()
         return self._authority
 
     def connections(self, sandbox: SandboxId) -> int:
-        """How many of a sandbox are served now."""
+        """The number of open connections of a sandbox."""
         return self._accounts.of(sandbox).connections
 
     async def serve(self, sandbox: SandboxId, client: ByteStream) -> None:
-        """Serve one connection from inside to its end, and close it."""
+        """Serve one connection from the sandbox until it ends, then close it."""
         async with client:
             account = self._accounts.of(sandbox)
             try:
@@ -82,9 +82,9 @@ class Door:
                     head = await read_head(client)
                     host, port = head.host, head.port
                 else:
-                    raise Refused(400, "This is an HTTP and SOCKS5 proxy, and this is neither.")
+                    raise Refused(400, "This proxy speaks HTTP and SOCKS5 only.")
         except TimeoutError:
-            raise Refused(408, "The request head did not come in time.") from None
+            raise Refused(408, "The request head did not arrive in time.") from None
         except streams.BadSocks as error:
             if error.reply is not None:
                 await streams.answer(client, error.reply)
@@ -98,7 +98,7 @@ class Door:
     async def _tunnel(self, visit: Visit, account: Account, client: Inlet, *, by_socks: bool) -> None:
         try:
             if visit.host in self._offer.inside:
-                raise Refused(400, f"{visit.host} is asked by plain HTTP, as in http://{visit.host}/.")
+                raise Refused(400, f"{visit.host} is served over plain HTTP: use http://{visit.host}/.")
             decision = await self._gate.connection(visit)
             if decision.inspect or self._offer.keeper.holds(visit.host, visit.port):
                 await self._established(client, by_socks=by_socks)
@@ -125,7 +125,7 @@ class Door:
             await client.send(_ESTABLISHED)
 
     async def _opening(self, visit: Visit, client: Inlet) -> bytes:
-        """The first bytes of a tunnel; on the TLS port they must ask for the host that was judged."""
+        """Return the first bytes of a tunnel. On the TLS port the server name must be the allowed host."""
         try:
             with anyio.fail_after(self._bounds.head_seconds):
                 opening, name = await receive_hello(client, b"")
@@ -142,7 +142,7 @@ class Door:
         return opening
 
     async def _read_along(self, visit: Visit, account: Account, client: Inlet) -> None:
-        """Be the server towards the client, so that its requests can be judged one by one."""
+        """Terminate TLS towards the client, so that the policy sees each request."""
         client.unread(await self._opening(visit, client))
         context = self.authority.context(visit.host)
         try:
@@ -151,7 +151,7 @@ class Door:
                     client, server_side=True, ssl_context=context, standard_compatible=False
                 )
         except (ssl.SSLError, TimeoutError, *BROKEN):
-            # Most often: the client does not trust the authority.
+            # Usually the client does not trust our CA.
             raise EndOfStream from None
         inner = Inlet(secure)
         try:

@@ -1,4 +1,4 @@
-"""What one sandbox has used of the door, held against what it may use."""
+"""Quotas of the proxy per sandbox, and refusals: a status and one sentence."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Generator
@@ -12,11 +12,8 @@ from cloister.core import limits
 from cloister.core.ids import SandboxId
 from cloister.core.requests import DoorBounds
 
-# How the door says no: a status and one sentence.
-
-
 BROKEN = (BrokenResourceError, ClosedResourceError, OSError)
-"""How a peer that is gone shows."""
+"""Errors that mean the peer is gone."""
 
 _LINGER_SECONDS = 1.0
 _LINGER_BYTES = 262_144
@@ -42,7 +39,7 @@ class Refused(Exception):
 
 
 async def answer(client: ByteStream, status: int, sentence: str) -> None:
-    """Send a whole answer, then read what is still coming for a moment, so that the answer is not lost to a reset."""
+    """Send a complete reply, then drain the client briefly, so that a reset does not lose the reply."""
     body = f"{sentence}\n".encode()
     head = (
         f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: text/plain; charset=utf-8\r\n"
@@ -50,7 +47,7 @@ async def answer(client: ByteStream, status: int, sentence: str) -> None:
     )
     with anyio.move_on_after(_LINGER_SECONDS), suppress(EndOfStream, *BROKEN):
         await client.send(head.encode("ascii") + body)
-        with suppress(NotImplementedError):  # TLS has no half of a connection to end
+        with suppress(NotImplementedError):  # TLS has no half-close
             await client.send_eof()
         left = _LINGER_BYTES
         while left > 0:
@@ -58,15 +55,15 @@ async def answer(client: ByteStream, status: int, sentence: str) -> None:
 
 
 _PATIENCE_SECONDS = 2.0
-"""A request over the rate waits so long before it is refused."""
+"""A request over the rate waits up to this long before it is refused."""
 
 
 class Spent(Exception):
-    """The sandbox has moved all the bytes it may."""
+    """The byte quota of the sandbox is spent."""
 
 
 class Account:
-    """One sandbox's use."""
+    """The use of one sandbox."""
 
     def __init__(self, bounds: DoorBounds, now: Callable[[], float] = anyio.current_time) -> None:
         self._bounds = bounds
@@ -79,18 +76,18 @@ class Account:
         self.decisions = 0
 
     def moved(self, count: int) -> None:
-        """Raises `Spent` once it was too much."""
+        """Count bytes. Raises `Spent` over the quota."""
         self.moved_bytes += count
         if self.moved_bytes > self._bounds.bytes:
             raise Spent
 
     @contextmanager
     def connection(self) -> Generator[None]:
-        """Raises `Refused` when there are too many, or too much was moved already."""
+        """Hold a connection. Raises `Refused` over the limit of connections or bytes."""
         if self.connections >= self._bounds.connections:
             raise Refused(503, f"A sandbox has at most {self._bounds.connections} connections at a time.")
         if self.moved_bytes > self._bounds.bytes:
-            raise Refused(503, f"The sandbox has moved the {self._bounds.bytes:,} bytes that it may.")
+            raise Refused(503, f"The sandbox has used its quota of {self._bounds.bytes:,} bytes.")
         self.connections += 1
         try:
             yield
@@ -98,31 +95,33 @@ class Account:
             self.connections -= 1
 
     async def request(self) -> None:
-        """Count one request; waits a little when they come too fast. Raises `Refused`."""
+        """Count one request, waiting briefly over the rate. Raises `Refused`."""
         now = self._now()
         rate = self._bounds.requests_per_second
         self._tokens = min(self._bounds.requests_at_once, self._tokens + (now - self._filled) * rate)
         self._filled = now
         if self._tokens <= 1 - _PATIENCE_SECONDS * rate:
-            raise Refused(429, f"A sandbox makes at most {rate:g} requests a second: make fewer.")
+            raise Refused(429, f"A sandbox makes at most {rate:g} requests per second.")
         self._tokens -= 1
         if self._tokens < 0:
             await anyio.sleep(-self._tokens / rate)
 
     def decision(self) -> None:
-        """Count one decision about a connection. Raises `Refused` when there were too many to record another."""
+        """Count one decision about a connection. Raises `Refused` when the log has no room for another."""
         if self.decisions >= limits.DOOR_DECISIONS:
-            raise Refused(503, f"A sandbox has {limits.DOOR_DECISIONS:,} connections in its life.")
+            raise Refused(
+                503, f"A sandbox opens at most {limits.DOOR_DECISIONS:,} connections in its lifetime."
+            )
         self.decisions += 1
 
     def may_record(self) -> bool:
-        """Whether one more request is worth an event of its own."""
+        """True if one more request may be recorded as an event."""
         self.recorded += 1
         return self.recorded <= limits.DOOR_REQUESTS_RECORDED
 
 
 class Accounts:
-    """Those of all sandboxes of one door; who has no connection and was not seen for long is forgotten."""
+    """Accounts of all sandboxes of one proxy. The least recently used without connections are dropped."""
 
     def __init__(self, bounds: DoorBounds) -> None:
         self._bounds = bounds

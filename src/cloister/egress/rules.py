@@ -1,4 +1,4 @@
-"""Who may go where: the policy is asked by name, every address of the name is judged, and a judged one is dialled."""
+"""Ask the policy by host name, check every resolved address, and dial a checked address."""
 
 import socket
 import ssl
@@ -21,9 +21,6 @@ from cloister.egress.streams import Traffic
 from cloister.policy.api import Action, ConnectAction, Decision, RawAction, RequestAction
 from cloister.policy.pattern import is_address, normal_host
 
-# The world outside, as this machine reaches it: names resolved here, addresses dialled as they are.
-
-
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """The addresses of a host, for a port. Raises `OSError` when there are none."""
 
@@ -42,12 +39,12 @@ async def dial(address: str, port: int) -> ByteStream:
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """How to get there."""
+    """How this machine resolves names and dials addresses."""
 
     resolve: Resolve = resolve
     dial: Dial = dial
     trust: ssl.SSLContext = field(default_factory=ssl.create_default_context)
-    """Which servers are believed, where the door itself speaks TLS to them."""
+    """CAs for servers to which the proxy itself speaks TLS."""
 
 
 Decide = Callable[[Action], Decision]
@@ -59,28 +56,28 @@ _RULE_CHARS = 300
 
 
 class Guest(NamedTuple):
-    """A sandbox, and what it has used."""
+    """A sandbox and its account."""
 
     sandbox: SandboxId
     account: Account
 
 
 class Visit:
-    """One sandbox's wish to reach one host, on record."""
+    """A connection from one sandbox to one host, with its records."""
 
     def __init__(self, guest: Guest, host: str, port: int, record: Record) -> None:
         self.sandbox = guest.sandbox
         self.host = host
         self.port = port
         self.credentials: dict[str, None] = {}
-        """The names of those that were used."""
+        """Names of the credentials used."""
         self._account = guest.account
         self._record = record
 
     @property
     def remedy(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"only a rule for connect:{host}:{self.port} may open it, if any"
+        return f"only a rule for connect:{host}:{self.port} can allow it"
 
     @property
     def _credential(self) -> str | None:
@@ -98,7 +95,7 @@ class Visit:
     async def request(
         self, head: Head, effect: Literal["allow", "deny"], rule: str, credential: str | None = None
     ) -> None:
-        """Put one request on record, as long as the sandbox has not filled the log with others."""
+        """Record one request, up to the limit per sandbox."""
         if not self._account.may_record():
             return
         path = one_line(head.path, _PATH_CHARS)
@@ -123,7 +120,7 @@ class Visit:
 
 
 class Gate:
-    """Judges and dials."""
+    """Applies the policy and dials."""
 
     def __init__(self, decide: Decide, record: Record, outside: Outside, bounds: DoorBounds) -> None:
         self._decide = decide
@@ -134,12 +131,12 @@ class Gate:
         self.bounds = bounds
 
     async def connection(self, visit: Visit) -> Decision:
-        """What the policy says to the connection as a whole. Raises `Refused` unless it is yes."""
+        """Decide the connection as a whole. Raises `Refused` unless it is allowed."""
         await self.name(visit)
         return await self._allowed(visit, self.of(ConnectAction(visit.host, visit.port)))
 
     async def request(self, visit: Visit, head: Head) -> Decision:
-        """What the policy says to one request; its refusal is on record as that of the connection."""
+        """Decide one request. A refusal is recorded as a refusal of the connection."""
         await self.name(visit)
         return await self._allowed(visit, self.of_request(visit, head))
 
@@ -148,18 +145,18 @@ class Gate:
         return self.of(RequestAction(visit.host, visit.port, head.method, path))
 
     def raw(self, visit: Visit) -> bool:
-        """Whether anything at all may be spoken on the TLS port of this host."""
+        """True if any protocol is allowed on the TLS port of this host."""
         return self.of(RawAction(visit.host)).effect == "allow"
 
     def of(self, action: Action) -> Decision:
-        """What the policy says to something that cannot wait: where it would ask, no."""
+        """Decide an action that cannot wait: `ask` means deny."""
         decision = self._decide(action)
         if decision.effect != "ask":
             return decision
         return Decision("deny", f"{decision.rule}: a connection cannot wait for a person")
 
     async def name(self, visit: Visit) -> None:
-        """Give the host its one spelling. Raises `Refused` when it has none."""
+        """Normalise the host name. Raises `Refused` if it is invalid."""
         try:
             visit.host = normal_host(visit.host)
         except ValueError as error:
@@ -171,7 +168,7 @@ class Gate:
         return decision
 
     async def open(self, visit: Visit, decision: Decision) -> ByteStream:
-        """A connection to a judged address, recorded before it is made. Raises `Refused`."""
+        """Connect to a checked address, recorded before dialling. Raises `Refused`."""
         literal = is_address(visit.host)
         addresses = [visit.host] if literal else await self._addresses(visit, decision)
         for address in addresses:
@@ -219,11 +216,11 @@ class Gate:
 
 
 RECORD_SECONDS = 5.0
-"""How long the last word about a connection may take to be recorded."""
+"""The time limit for recording the end of a connection."""
 
 
 class Opened:
-    """A connection to a server, from its first byte to its record."""
+    """An open connection to a server; its end is recorded on exit."""
 
     def __init__(self, visit: Visit, server: ByteStream, account: Account) -> None:
         self.visit = visit
@@ -243,6 +240,6 @@ class Opened:
 
 
 def _is_own(server: ByteStream, address: str) -> bool:
-    """Whether a public address is one of this machine's own: then the connection comes from it, too."""
+    """True if a public address belongs to this machine: then the connection also comes from it."""
     local = server.extra(SocketAttribute.local_address, None)  # noqa: S610
     return isinstance(local, tuple) and local[0] == address

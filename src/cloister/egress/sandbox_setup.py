@@ -1,4 +1,4 @@
-"""What a sandbox gets to go with its door: whom its programs trust, stand-ins for credentials, where mirrors are."""
+"""Prepare a sandbox for its proxy: trusted certificates, stand-ins for credentials, addresses of mirrors."""
 
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
@@ -18,7 +18,7 @@ from cloister.sandbox.api import Door as DoorCall
 from cloister.sandbox.api import Host, Report, Sandbox, SandboxSpec, SnapshotInfo
 
 FindSets = Callable[[frozenset[str]], Awaitable[tuple[Sets, dict[str, str]]]]
-"""What named sets mean on this machine, and the variables that point package clients at the same places."""
+"""Resolve named host sets on this machine; also return the variables that point package clients there."""
 
 STORE = "/etc/ssl/certs/ca-certificates.crt"
 _VARIABLES = (
@@ -45,7 +45,7 @@ _SECONDS = 20.0
 
 
 class Judge:
-    """A policy that knows what its named sets mean once it was told to look."""
+    """A policy whose named host sets are resolved on request."""
 
     def __init__(
         self, policy: Policy, find_sets: FindSets | None = None, untrusted: Callable[[], bool] | None = None
@@ -57,11 +57,11 @@ class Judge:
         self.env: dict[str, str] = {}
 
     def speaks_of(self, kind: str) -> bool:
-        """Whether any rule is about such actions."""
+        """True if any rule concerns this kind of action."""
         return any(action.startswith(kind) for action in _actions(self._policy))
 
     async def prepare(self) -> None:
-        """Look what the sets mean that the policy names."""
+        """Resolve the host sets that the policy names."""
         names = _sets_in(self._policy)
         if names and self._find_sets is not None:
             sets, self.env = await self._find_sets(names)
@@ -76,14 +76,14 @@ def _never() -> bool:
 
 
 def _actions(policy: Policy) -> Iterator[str]:
-    """Every action that a layer speaks of."""
+    """Every action pattern of a layer."""
     for layer in policy:
         for one in (*layer.rules, *(layer.delegate or ()), *layer.only, *layer.high_impact):
             yield one.action
 
 
 async def sets_of(policy: Policy, find_sets: FindSets) -> Sets:
-    """What the sets mean that the policy names; nobody is asked where it names none."""
+    """Resolve the named host sets of the policy. A policy without sets asks no package client."""
     names = _sets_in(policy)
     return (await find_sets(names))[0] if names else {}
 
@@ -94,7 +94,7 @@ def _sets_in(policy: Policy) -> frozenset[str]:
 
 
 class Outfit:
-    """A door, and what belongs to it inside. One is for one sandbox and its forks, or for all made by hand."""
+    """A proxy and its setup inside the sandbox. It serves one sandbox and its forks, or all manual sandboxes."""
 
     def __init__(self, door: Door, judge: Judge, *, credentials: bool = False) -> None:
         self._door = door
@@ -104,21 +104,21 @@ class Outfit:
 
     @property
     def authority(self) -> bytes:
-        """The certificate that programs inside trust where the door reads along."""
+        """The CA certificate that programs inside trust where the proxy terminates TLS."""
         return self._door.authority.pem
 
     async def serve(self, sandbox: SandboxId, client: ByteStream) -> None:
-        """Be the door of a sandbox."""
+        """Serve the connections of a sandbox."""
         await self._door.serve(sandbox, client)
 
     async def env(self) -> dict[str, str]:
-        """The variables inside."""
+        """Environment variables for the sandbox."""
         await self._judge.prepare()
         trust = dict.fromkeys(_VARIABLES, STORE) if self._reaches else {}
         return {**trust, **self._judge.env, **await self._door.stand_ins()}
 
     async def put_on(self, computer: Computer) -> None:
-        """Make the sandbox trust whom this machine trusts, and the door where it reads along.
+        """Install this machine's CA certificates in the sandbox, plus the proxy's own where it terminates TLS.
 
         An image without the few programs that this takes stays as it is; TLS to what it does not know then fails.
         """
@@ -134,7 +134,7 @@ class Outfit:
 
 
 def _own_store() -> bytes:
-    """The certificates that this machine trusts, as its TLS library finds them."""
+    """CA certificates of this machine, as its TLS library finds them."""
     place = ssl.get_default_verify_paths().cafile
     try:
         return Path(place).read_bytes()[:_STORE_BYTES] if place else b""
@@ -143,7 +143,7 @@ def _own_store() -> bytes:
 
 
 class Through(Host):
-    """A host whose sandboxes all have an outfit."""
+    """A host that gives each of its sandboxes a proxy."""
 
     def __init__(self, host: Host, outfit: Outfit) -> None:
         self._host = host

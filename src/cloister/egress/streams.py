@@ -1,4 +1,4 @@
-"""Bytes both ways between two streams, counted, as fast as the slower side reads."""
+"""Byte streams of the proxy: relay both ways with back-pressure, peek, and SOCKS5."""
 
 from collections.abc import Awaitable, Callable
 from ipaddress import IPv4Address, IPv6Address
@@ -14,7 +14,7 @@ _READ_BYTES = 262_144
 
 
 class Traffic:
-    """What went through; `moved` hears of it and may raise."""
+    """Counts relayed bytes. `moved` is called with each count and may raise."""
 
     def __init__(self, moved: Callable[[int], None] | None = None) -> None:
         self.sent_bytes = 0
@@ -33,7 +33,7 @@ class Traffic:
 
 
 class Pace:
-    """A scope that ends when nothing moves for too long, or when all of it has lasted too long."""
+    """A cancel scope with an idle timeout and an overall deadline."""
 
     def __init__(self, idle_seconds: float, ends: float) -> None:
         self.scope = CancelScope()
@@ -46,7 +46,7 @@ class Pace:
 
 
 class Flow:
-    """Two directions that end together: when both sides are done, one breaks, or nothing moves for too long."""
+    """Relays two directions. Both end when both sides are done, one breaks, or the connection is idle too long."""
 
     def __init__(self, client: ByteStream, server: ByteStream, traffic: Traffic, pace: Pace) -> None:
         self._client = client
@@ -55,7 +55,7 @@ class Flow:
         self._pace = pace
 
     async def tunnel(self, first: bytes) -> None:
-        """Carry anything; the end of one direction is passed on and the other goes on."""
+        """Relay raw bytes. The end of one direction is passed on; the other continues."""
 
         async def up() -> None:
             await self._send(self._server, first, self._traffic.sent)
@@ -93,18 +93,15 @@ class Flow:
             await self._send(to, data, count)
 
 
-# A byte stream that can be read by lines and lengths, and into which bytes can be put back.
-
-
 class Inlet(BufferedByteStream):
-    """What comes from one side, and the way back to it."""
+    """A buffered stream that is read by line or length and accepts bytes back."""
 
     def unread(self, data: bytes) -> None:
-        """Put `data` back before what was not read yet."""
+        """Put `data` back in front of the unread bytes."""
         self._buffer[:0] = data
 
     async def peek(self) -> int:
-        """The next byte, which stays. Raises `EndOfStream`."""
+        """Return the next byte without consuming it. Raises `EndOfStream`."""
         try:
             first = await self.receive_exactly(1)
         except IncompleteRead:
@@ -113,7 +110,7 @@ class Inlet(BufferedByteStream):
         return first[0]
 
 
-# SOCKS5, as much of it as the door needs: no authentication, CONNECT, a name or an address.
+# SOCKS5: no authentication, CONNECT only, a name or an address.
 
 
 VERSION = 5
@@ -121,11 +118,11 @@ _CONNECT, _NO_AUTHENTICATION, _NONE_ACCEPTABLE = 1, 0, 0xFF
 _NAME_BYTES = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 GENERAL, DENIED, UNREACHABLE, NO_COMMAND, NO_ADDRESS = 1, 2, 4, 7, 8
-"""Why a request failed."""
+"""Reply codes for a failed request."""
 
 
 class BadSocks(Exception):
-    """The request is refused; `reply` is the number that says why."""
+    """The request is refused. `reply` is the SOCKS reply code."""
 
     def __init__(self, message: str, reply: int | None = None) -> None:
         super().__init__(message)
@@ -133,16 +130,16 @@ class BadSocks(Exception):
 
 
 async def asked(stream: BufferedByteStream) -> tuple[str, int]:
-    """Take the greeting and the request; returns host and port, not yet known to be a name at all.
+    """Read the greeting and the request. Return host and port; the host is not validated yet.
 
-    Raises `BadSocks`; nothing is answered to a request but by `answer`.
+    Raises `BadSocks`. Only `answer` replies to the request.
     """
     try:
         version, count = await stream.receive_exactly(2)
         methods = await stream.receive_exactly(count) if count else b""
         if version != VERSION or _NO_AUTHENTICATION not in methods:
             await stream.send(bytes((VERSION, _NONE_ACCEPTABLE)))
-            raise BadSocks("The door takes SOCKS5 without authentication.")
+            raise BadSocks("The proxy accepts SOCKS5 without authentication only.")
         await stream.send(bytes((VERSION, _NO_AUTHENTICATION)))
         version, command, reserved, kind = await stream.receive_exactly(4)
         if version != VERSION or reserved != 0:
@@ -152,7 +149,7 @@ async def asked(stream: BufferedByteStream) -> tuple[str, int]:
     except IncompleteRead:
         raise EndOfStream from None
     if command != _CONNECT:
-        raise BadSocks("The door does nothing but CONNECT.", NO_COMMAND)
+        raise BadSocks("The proxy supports CONNECT only.", NO_COMMAND)
     if port == 0:
         raise BadSocks("A port is a number from 1 to 65535.", GENERAL)
     return host, port
@@ -166,14 +163,14 @@ async def _host(stream: BufferedByteStream, kind: int) -> str:
             return f"[{IPv6Address(await stream.receive_exactly(16))}]"
         case 3:
             name = await stream.receive_exactly((await stream.receive_exactly(1))[0] or 1)
-            # SAFETY: a NUL or any other byte that is in no name may end the name for one reader and not for another.
+            # SAFETY: a NUL or another illegal byte may end the name for one reader and not for another.
             if not _NAME_BYTES.issuperset(name):
-                raise BadSocks("The name has characters that are in no name.", GENERAL)
+                raise BadSocks("The host name contains illegal characters.", GENERAL)
             return name.decode("ascii").lower().removesuffix(".")
         case _:
-            raise BadSocks("The address is of an unknown kind.", NO_ADDRESS)
+            raise BadSocks("Unknown address type.", NO_ADDRESS)
 
 
 async def answer(stream: ByteStream, reply: int) -> None:
-    """0 is yes."""
+    """Reply to the request. 0 means success."""
     await stream.send(bytes((VERSION, reply, 0, 1, 0, 0, 0, 0, 0, 0)))

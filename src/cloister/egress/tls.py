@@ -1,4 +1,7 @@
-"""A certificate authority for one sandbox and its forks; its key is in this process alone and never on a disk."""
+"""TLS in the proxy: a certificate authority per sandbox, and strict reading of the ClientHello.
+
+The key of the authority lives in this process only and is never written to disk.
+"""
 
 import datetime
 import os
@@ -22,7 +25,7 @@ _LEAVES = 256
 
 
 class Authority:
-    """Vouches for any host, towards those who trust it: the programs inside one sandbox."""
+    """Issues certificates for any host; only programs inside one sandbox trust it."""
 
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -42,11 +45,11 @@ class Authority:
 
     @property
     def pem(self) -> bytes:
-        """The certificate to trust."""
+        """The CA certificate, PEM-encoded."""
         return self._certificate.public_bytes(serialization.Encoding.PEM)
 
     def context(self, host: str) -> ssl.SSLContext:
-        """To be `host`, over HTTP/1.1."""
+        """A server context for `host` that offers HTTP/1.1."""
         found = self._contexts.pop(host, None) or self._make(host)
         self._contexts[host] = found
         while len(self._contexts) > _LEAVES:
@@ -105,7 +108,7 @@ def _usage(*, signs: bool) -> x509.KeyUsage:
 
 
 def _load(context: ssl.SSLContext, pem: bytes) -> None:
-    """The only way in is a file: this one is memory."""
+    """OpenSSL loads keys from files only: use a memory file."""
     descriptor = os.memfd_create("leaf", os.MFD_CLOEXEC)
     try:
         os.write(descriptor, pem)
@@ -114,21 +117,21 @@ def _load(context: ssl.SSLContext, pem: bytes) -> None:
         os.close(descriptor)
 
 
-# The name in a TLS ClientHello, as OpenSSL itself reads it, and whether another name is hidden in it.
+# The ClientHello: the server name as OpenSSL reads it, and whether it hides another one.
 
 
 _HANDSHAKE, _CLIENT_HELLO = b"\x16", b"\x01"
 _SERVER_NAME, _ENCRYPTED_CLIENT_HELLO = 0, 0xFE0D
 _RECORDS = 16
-"""Into so many pieces a ClientHello may be cut."""
+"""The most records that a ClientHello may span."""
 
 
 class NotTls(Exception):
-    """What came is not a whole ClientHello."""
+    """The bytes are not a complete ClientHello."""
 
 
 async def receive_hello(stream: ByteReceiveStream, begun: bytes) -> tuple[bytes, str | None]:
-    """Read until the ClientHello is whole; returns all bytes read and the server name, None when there is none.
+    """Read a complete ClientHello. Return all bytes read and the server name, or None without one.
 
     The handshake goes no further: the callback refuses it as soon as the name is known. Raises `NotTls`.
     """
@@ -147,7 +150,7 @@ async def receive_hello(stream: ByteReceiveStream, begun: bytes) -> tuple[bytes,
     while len(read) <= limits.DOOR_HEAD_BYTES:
         try:
             message = _message(bytes(read))
-            # A name that is not text would make the callback fail where nobody can catch it.
+            # A name that is not text raises inside the callback, where it cannot be caught.
             if message is not None and not _extensions(message).get(_SERVER_NAME, b"").isascii():
                 break
             handshake.do_handshake()
@@ -171,7 +174,7 @@ async def receive_hello(stream: ByteReceiveStream, begun: bytes) -> tuple[bytes,
 
 
 def hides_a_name(hello: bytes) -> bool:
-    """Whether a whole ClientHello has an encrypted one within: the name outside is then not where it goes.
+    """True if a complete ClientHello contains an encrypted one: the outer name is then not the destination.
 
     Nobody in between can tell a real one from a decoy, so both count.
     """
@@ -183,7 +186,7 @@ def hides_a_name(hello: bytes) -> bool:
 
 
 def _message(records: bytes) -> bytes | None:
-    """The handshake message that the records carry; None when more must come. Raises `IndexError` if none can."""
+    """The handshake message in the records, or None if incomplete. Raises `IndexError` if malformed."""
     message = bytearray()
     at = 0
     for _ in range(_RECORDS):
@@ -209,7 +212,7 @@ def _no_hello() -> bytes:
 
 
 def _extensions(hello: bytes) -> dict[int, bytes]:
-    """The extensions of a ClientHello by number. Raises `IndexError` when it is malformed."""
+    """The extensions of a ClientHello by number. Raises `IndexError` if malformed."""
     at = 2 + 32
     at += 1 + hello[at]
     at += 2 + int.from_bytes(_cut(hello, at, 2), "big")

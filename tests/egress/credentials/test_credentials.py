@@ -396,7 +396,7 @@ async def test_a_host_with_rules_about_requests_is_read_along_too() -> None:
 @pytest.mark.parametrize(
     ("table", "why"),
     [
-        ({"name": "a b"}, "a name has"),
+        ({"name": "a b"}, "a name consists of"),
         ({"from": "vault:x"}, "from is"),
         ({"from": "env:"}, "from is"),
         ({"from": "keyring:x"}, "SERVICE/USER"),
@@ -404,7 +404,7 @@ async def test_a_host_with_rules_about_requests_is_read_along_too() -> None:
         ({"host": "127.1"}, "number"),
         ({"header": "Authorization: Bearer"}, "one {}"),
         ({"header": "Bad\r\nHeader: {}"}, "one {}"),
-        ({"header": "Host: {}"}, "the door's own"),
+        ({"header": "Host: {}"}, "reserved for the proxy"),
         ({"header": "X: {}", "basic": "u"}, "not both"),
         ({"basic": "a:b"}, "without a colon"),
         ({"env": "A=B"}, "name of a variable"),

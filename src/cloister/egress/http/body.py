@@ -1,4 +1,4 @@
-"""Bodies as they come and as they go: counted, in chunks, or to the end; chunks are read strictly."""
+"""Bodies with a length, chunked, or until the connection closes. Chunks are parsed strictly."""
 
 import re
 from collections.abc import AsyncIterator
@@ -15,13 +15,13 @@ _TRAILERS = 32
 
 
 class BadBody(Exception):
-    """The body is not what its head said."""
+    """The body does not match its head."""
 
 
 async def pieces(
     stream: BufferedByteReceiveStream, framing: Framing, *, strict: bool
 ) -> AsyncIterator[bytes]:
-    """The bytes of a body, without its chunks. Raises `BadBody`; `strict` refuses chunk extensions and trailers."""
+    """Yield a body without its chunk framing. Raises `BadBody`; `strict` refuses chunk extensions and trailers."""
     if framing == "chunked":
         async for piece in _chunked(stream, strict=strict):
             yield piece
@@ -44,13 +44,13 @@ async def _chunked(stream: BufferedByteReceiveStream, *, strict: bool) -> AsyncI
         async for piece in pieces(stream, size, strict=strict):
             yield piece
         if await _exactly(stream, 2) != b"\r\n":
-            raise BadBody("A chunk is longer than it said.")
+            raise BadBody("A chunk is longer than its stated size.")
     for _ in range(_TRAILERS):
         line = await _line(stream)
         if not line:
             return
         if strict:
-            raise BadBody("A body in chunks has no trailers here.")
+            raise BadBody("Trailers are not supported here.")
     raise BadBody("A body has too many trailers.")
 
 
@@ -78,5 +78,5 @@ async def _exactly(stream: BufferedByteReceiveStream, count: int) -> bytes:
 
 
 def chunk(data: bytes) -> bytes:
-    """One chunk; the empty one is the last."""
+    """Encode one chunk. An empty chunk is the last."""
     return b"%x\r\n%s\r\n" % (len(data), data)

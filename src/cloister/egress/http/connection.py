@@ -1,4 +1,4 @@
-"""The HTTP requests of one connection, one after the other: each is read, judged, and carried alone."""
+"""The HTTP requests of one connection in order: each is parsed, decided and relayed on its own."""
 
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
@@ -23,25 +23,25 @@ from cloister.egress.streams import Inlet, Pace
 from cloister.policy.api import Decision
 
 TLS_PORT = 443
-"""On which nothing but TLS is spoken."""
+"""Only TLS is allowed on this port."""
 
 Handler = Callable[[SandboxId, Head, Inlet], Awaitable[None]]
-"""Serves one request on the connection it came on and closes nothing; the body is still to be read."""
+"""Serves one request on its connection without closing it; the body is still unread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a door does beyond letting through."""
+    """Services of a proxy beyond relaying."""
 
     keeper: Keeper = field(default_factory=Keeper)
     repository: Repository | None = None
-    """The run's own, with rules of its own for git."""
+    """The run's own repository, with its own rules for git."""
     inside: Mapping[str, Handler] = field(default_factory=dict[str, Handler])
-    """Hosts that are no hosts but served in this process, by plain HTTP."""
+    """Virtual hosts that this process serves over plain HTTP."""
 
 
 class Conversation:
-    """One client. With an `origin` it believes to speak TLS to that host and port; without, it speaks to a proxy."""
+    """One client. With an `origin` it speaks (terminated) TLS to that host and port; without, it speaks to a proxy."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Conversation:
         self._stack = AsyncExitStack()
 
     async def run(self, head: Head | None = None) -> None:
-        """To its end; `head` is that of the first request, when it was read already. Raises `Refused`."""
+        """Serve until the end. `head` is the first request's if it was already read. Raises `Refused`."""
         async with self._stack:
             head = head or await self._next(self._bounds.head_seconds)
             while head is not None:
@@ -78,14 +78,14 @@ class Conversation:
                 head = await read_head(self._client, self._origin)
                 await self._account.request()
                 if head.tunnel:
-                    raise Refused(400, "CONNECT comes first on a connection.")
+                    raise Refused(400, "CONNECT must be the first request of a connection.")
                 return head
         except EndOfStream:
             pass
         return None
 
     async def _serve(self, head: Head) -> bool:
-        """One request; whether another may follow."""
+        """Serve one request. Return True if another may follow."""
         handler = self._offer.inside.get(head.host)
         if handler is not None and self._origin is None:
             await handler(self._guest.sandbox, head, self._client)
@@ -105,7 +105,7 @@ class Conversation:
             try:
                 kept = await exchange.run(head, head.forward_with(dressed.headers), body)
             except (Refused, *BROKEN, Spent):
-                # A server may close a connection just when it is used again: nobody's fault, once.
+                # A server may close an idle connection just when it is reused: retry once.
                 if fresh or attempt or exchange.began or head.body:
                     raise
                 await self._drop()
@@ -146,7 +146,7 @@ class Conversation:
         return await self._offer.keeper.dress(self._gate, visit, head)
 
     async def _note(self, visit: Visit, head: Head, decision: Decision, dressed: Dressed) -> None:
-        """Put the request on record where the door could read it or a rule about requests allowed it."""
+        """Record the request if the proxy could read it or a request rule allowed it."""
         visit.credentials.update(dict.fromkeys(dressed.names))
         telling = self._origin is not None or decision.rule.startswith("allow request:")
         if telling:
@@ -179,7 +179,7 @@ class Conversation:
 
 
 async def read_head(client: Inlet, origin: tuple[str, int] | None = None) -> Head:
-    """The next head. Raises `Refused`, and `EndOfStream` when nothing more comes."""
+    """Read the next head. Raises `Refused`, and `EndOfStream` at the end."""
     try:
         data = await client.receive_until(b"\r\n\r\n", limits.DOOR_HEAD_BYTES)
         return parse_head(data + b"\r\n\r\n", origin)

@@ -1,4 +1,4 @@
-"""One HTTP request and its answer, carried between two streams that may both be used again afterwards."""
+"""One HTTP request and its reply, relayed between two connections that may both be reused."""
 
 import zlib
 from collections.abc import AsyncIterator, Iterator
@@ -21,7 +21,7 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Inflater(Protocol):
-    """Undoes a compression, piece by piece."""
+    """An incremental decompressor."""
 
     @property
     def unconsumed_tail(self) -> bytes: ...
@@ -30,14 +30,14 @@ class Inflater(Protocol):
 
 
 class Kept(NamedTuple):
-    """Which of the two connections may be used again."""
+    """Which of the two connections can be reused."""
 
     client: bool
     server: bool
 
 
 class Exchange:
-    """Carries one request."""
+    """Relays one request and its reply."""
 
     def __init__(
         self,
@@ -54,11 +54,11 @@ class Exchange:
         self._redactor = redactor
         self._failed: Exception | None = None
         self.began = False
-        """Whether anything of the answer has come."""
+        """True once any part of the reply has arrived."""
         self.status = 0
 
     async def run(self, head: Head, forward: bytes, body: AsyncIterator[bytes] | None = None) -> Kept:
-        """Raises `Refused` while the client can still be told, and how a peer that is gone shows."""
+        """Raises `Refused` while the client can still be answered, and `BROKEN` errors when a peer is gone."""
         kept: Kept | None = None
         with self._pace.scope:
             if not head.body:
@@ -89,7 +89,7 @@ class Exchange:
                     tasks.cancel_scope.cancel()
                 except (Spent, *BROKEN) as error:
                     failure = error
-                    # A server that refuses a body often says why before it hangs up: leave it a moment to.
+                    # A server that rejects a body often replies before it closes: wait a moment for the reply.
                     self._pace.scope.deadline = min(self._pace.scope.deadline, anyio.current_time() + 1)
 
             tasks.start_soon(up)
@@ -144,29 +144,29 @@ class Exchange:
             try:
                 data = await self._server.receive_until(b"\r\n\r\n", _HEAD_BYTES)
             except DelimiterNotFound:
-                raise BadReply("The server's answer has a head that is too long.") from None
+                raise BadReply("The head of the server's reply is too long.") from None
             except IncompleteRead:
-                raise BadReply("The server hung up without an answer.") from None
+                raise BadReply("The server closed the connection without a reply.") from None
             self.began = True
             self._traffic.received(len(data) + 4)
             self._pace.moved()
             reply = parse_reply(data + b"\r\n\r\n", head.method)
             if reply.status == 101:
-                raise BadReply("The server wants to speak something else than HTTP.")
+                raise BadReply("The server wants to switch to another protocol than HTTP.")
             if reply.status >= 200:
                 return reply
-        raise BadReply("The server does not come to its answer.")
+        raise BadReply("The server sent too many interim replies.")
 
     def _decoding(self, reply: Reply) -> tuple[Inflater | None, tuple[tuple[bytes, bytes], ...]]:
-        """What undoes a compression that would hide a secret, and the headers without it."""
+        """A decompressor for a reply that could hide a secret, and the headers without the encoding."""
         if self._redactor is None or not reply.body:
             return None, reply.headers
         if reply.status == 206:
-            raise Refused(502, "The server's answer is a piece of something, and nobody asked for a piece.")
+            raise Refused(502, "The server sent a partial reply that was not requested.")
         if reply.coding == "identity":
             return None, reply.headers
         if reply.coding is None:
-            raise Refused(502, "The server's answer is compressed in a way that cannot be looked into.")
+            raise Refused(502, "The server's reply has a compression that the proxy cannot inspect.")
         plain = tuple(h for h in reply.headers if h[0].lower() not in (b"content-encoding", b"etag"))
         return zlib.decompressobj(47 if reply.coding == "gzip" else 15), plain
 
@@ -196,4 +196,4 @@ class Exchange:
             while inflater.unconsumed_tail:
                 yield inflater.decompress(inflater.unconsumed_tail, _INFLATED_BYTES)
         except zlib.error:
-            raise BadBody("The server's answer is not compressed as it says.") from None
+            raise BadBody("The server's reply is not compressed as stated.") from None

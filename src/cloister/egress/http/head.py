@@ -1,4 +1,4 @@
-"""The head of a request to the door, read strictly and once: what is in doubt is refused, never repaired."""
+"""Heads of requests and replies, parsed strictly and once: ambiguous input is refused, never repaired."""
 
 import re
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ _FRAMING = frozenset({b"host", b"content-length", b"transfer-encoding"})
 
 Headers = Sequence[tuple[bytes, bytes]]
 Framing = int | Literal["chunked", "close"]
-"""How long a body is: a number of bytes, in chunks, or until the connection ends."""
+"""The framing of a body: a length, chunked, or until the connection closes."""
 
 
 class BadHead(Exception):
-    """The head is refused; the message says why in one sentence."""
+    """The head is refused. The message says why in one sentence."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
@@ -33,46 +33,46 @@ class BadHead(Exception):
 
 
 class Head(msgspec.Struct, frozen=True):
-    """One request to the door."""
+    """One request to the proxy."""
 
     host: str
-    """In lower case, without a final dot; not yet known to be a name at all."""
+    """Lower case, without a trailing dot, not validated yet."""
     port: int
     tunnel: bool
-    """CONNECT, against one HTTP request."""
+    """True for CONNECT."""
     method: str = ""
     target: bytes = b""
-    """Path and query as they were written, for an HTTP request."""
+    """Path and query as written, for an HTTP request."""
     path: str = ""
-    """The path as people are shown it: decoded, without the query."""
+    """The path for display: decoded, without the query."""
     named: bytes = b""
-    """The value of the Host header that goes on."""
+    """The value of the forwarded Host header."""
     headers: tuple[tuple[bytes, bytes], ...] = ()
-    """What is meant for the server, without Host."""
+    """End-to-end headers, without Host."""
     body: Framing = 0
     keep: bool = False
-    """Whether the client may send another request afterwards."""
+    """True if the client may send another request afterwards."""
     waits: bool = False
-    """Whether the client wants to be told to go on before it sends the body."""
+    """True if the client waits for 100 Continue before it sends the body."""
     old: bool = False
-    """HTTP/1.0: its client does not know chunks."""
+    """HTTP/1.0, which has no chunked encoding."""
 
     @property
     def forward(self) -> bytes:
-        """The head to send on."""
+        """The head to forward."""
         return b"" if self.tunnel else self.forward_with(self.headers)
 
     def forward_with(self, headers: Headers) -> bytes:
-        """The head to send on, with these headers instead."""
+        """The head to forward, with these headers instead."""
         first = b"%s %s HTTP/1.1" % (self.method.encode("ascii"), self.target)
         lines = [first, b"Host: " + self.named, *(b"%s: %s" % header for header in headers)]
         return b"\r\n".join([*lines, b"", b""])
 
 
 def parse_head(data: bytes, origin: tuple[str, int] | None = None) -> Head:
-    """Read everything up to and including the empty line. Raises `BadHead` and nothing else.
+    """Parse a head up to and including the empty line. Raises `BadHead` and nothing else.
 
-    Within terminated TLS `origin` is the host and port that the connection is for; elsewhere the request names them.
+    Inside terminated TLS `origin` is the host and port of the connection; elsewhere the request names them.
     """
     if not data.endswith(b"\r\n\r\n"):
         raise BadHead("The request head does not end with an empty line.")
@@ -86,7 +86,7 @@ def parse_head(data: bytes, origin: tuple[str, int] | None = None) -> Head:
     method, target, version = line[1], line[2], line[3]
     if method == b"CONNECT":
         if origin is not None:
-            raise BadHead("There is no tunnel within a tunnel.")
+            raise BadHead("CONNECT inside a tunnel is not supported.")
         return _tunnel(target, headers)
     if origin is not None:
         host, port, path = *origin, _own_path(target)
@@ -114,12 +114,12 @@ def parse_head(data: bytes, origin: tuple[str, int] | None = None) -> Head:
 
 
 def shown_path(target: bytes) -> str:
-    """The path of a request as people are shown it: decoded, without the query."""
+    """The path of a request for display: decoded, without the query."""
     return unquote_to_bytes(target.partition(b"?")[0]).decode("utf-8", errors="replace")
 
 
 def values(headers: Headers, name: bytes) -> list[bytes]:
-    """All values of a header, by its name in lower case."""
+    """All values of a header by its lower-case name."""
     return [value for key, value in headers if key.lower() == name]
 
 
@@ -138,14 +138,14 @@ def _tunnel(target: bytes, headers: Headers) -> Head:
         if _authority(value) not in ((host, port), (host, None)):
             raise BadHead("The Host header names another host than the request.")
     if values(headers, b"transfer-encoding") or any(v != b"0" for v in values(headers, b"content-length")):
-        raise BadHead("CONNECT has no body.")
+        raise BadHead("A CONNECT request has no body.")
     return Head(host, port, tunnel=True)
 
 
 def _absolute(target: bytes) -> tuple[str, int, bytes]:
     url = _TARGET.fullmatch(target)
     if url is None or b"#" in target or b"\\" in target:
-        raise BadHead("This is a proxy: ask it for http://HOST/… or to CONNECT HOST:PORT.")
+        raise BadHead("This is a proxy: request http://HOST/… or CONNECT HOST:PORT.")
     host, port = _authority(url[1])
     path = url[2] or b"/"
     return host, 80 if port is None else port, path if path.startswith(b"/") else b"/" + path
@@ -153,7 +153,7 @@ def _absolute(target: bytes) -> tuple[str, int, bytes]:
 
 def _own_path(target: bytes) -> bytes:
     if not target.startswith(b"/") or b"#" in target or b"\\" in target:
-        raise BadHead("A request to a server begins its target with a slash.")
+        raise BadHead("The request target must begin with a slash.")
     return target
 
 
@@ -168,7 +168,7 @@ def _check_host(headers: Headers, authority: tuple[str, int], default: int, *, m
 
 
 def _authority(text: bytes) -> tuple[str, int | None]:
-    """Host and port. User names, escapes and anything else that is not a host and a port are refused."""
+    """Host and port. User names, escapes and everything else are refused."""
     found = _AUTHORITY.fullmatch(text)
     if found is None:
         raise BadHead("The request does not name a host in plain ASCII, with or without a port.")
@@ -185,10 +185,10 @@ def _framing(headers: Headers) -> Framing:
     codings = values(headers, b"transfer-encoding")
     lengths = values(headers, b"content-length")
     if codings and lengths:
-        raise BadHead("A body has a Content-Length or comes in chunks, not both.")
+        raise BadHead("A body has a Content-Length or is chunked, not both.")
     if codings:
         if len(codings) > 1 or codings[0].lower() != b"chunked":
-            raise BadHead("A body has no other transfer encoding than chunked.")
+            raise BadHead("The only supported transfer encoding is chunked.")
         return "chunked"
     if len(lengths) > 1 or not all(_LENGTH.fullmatch(length) for length in lengths):
         raise BadHead("The Content-Length is not one number.")
@@ -205,7 +205,7 @@ def _keeps(headers: Headers, *, old: bool) -> bool:
 
 
 def _forwarded(headers: Headers) -> Headers:
-    """The headers that are meant for the server and not for a proxy."""
+    """The end-to-end headers."""
     listed = _listed(headers)
     if listed & _FRAMING:
         raise BadHead("The Connection header lists a header that must not be dropped.")
@@ -217,7 +217,7 @@ def _forwarded(headers: Headers) -> Headers:
     ]
 
 
-# The head of a server's answer: how long its body is, and what of it the client inside is told.
+# Replies: framing of the body, and the headers that the client inside receives.
 
 
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
@@ -232,25 +232,25 @@ Coding = Literal["identity", "gzip", "deflate"]
 
 
 class BadReply(Exception):
-    """The answer cannot be passed on; the message says why in one sentence."""
+    """The reply cannot be passed on. The message says why in one sentence."""
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """One answer of a server."""
+    """One reply of a server."""
 
     status: int
     reason: bytes
     headers: tuple[tuple[bytes, bytes], ...]
-    """Without those about the connection and the length of the body."""
+    """Without connection and length headers."""
     body: Framing
     keep: bool
-    """Whether the server takes another request on this connection."""
+    """True if the server accepts another request on this connection."""
     length: int | None = None
-    """What the server said of the length, also where there is no body, as after HEAD."""
+    """The stated length, also where there is no body, as after HEAD."""
 
     @property
     def coding(self) -> Coding | None:
-        """How the body is compressed; None for a way that is not known here."""
+        """The compression of the body; None if unknown."""
         found = b",".join(values(self.headers, b"content-encoding")).strip().lower()
         match found:
             case b"" | b"identity":
@@ -264,16 +264,16 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 def parse_reply(data: bytes, method: str) -> Reply:
-    """Read a head with its empty line; `method` is that of the request. Raises `BadReply` and nothing else."""
+    """Parse a head with its empty line; `method` is the request's. Raises `BadReply` and nothing else."""
     first, *rest = data.removesuffix(b"\r\n\r\n").split(b"\r\n")
     line = _STATUS.fullmatch(first)
     if line is None or len(rest) > _REPLY_HEADERS:
-        raise BadReply("The server's answer is not HTTP/1.")
+        raise BadReply("The server's reply is not HTTP/1.")
     headers: list[tuple[bytes, bytes]] = []
     for text in rest:
         found = _REPLY_HEADER.fullmatch(text)
         if found is None:
-            raise BadReply("The server's answer has a malformed header.")
+            raise BadReply("The server's reply has a malformed header.")
         headers.append((found[1], found[2].strip(b" \t")))
     status = int(line[2])
     body, length = _reply_framing(status, method, headers)
@@ -292,9 +292,9 @@ def _reply_framing(status: int, method: str, headers: Headers) -> tuple[Framing,
     codings = [value.lower() for value in values(headers, b"transfer-encoding")]
     lengths = set(values(headers, b"content-length"))
     if (codings and lengths) or len(lengths) > 1 or not all(map(_REPLY_LENGTH.fullmatch, lengths)):
-        raise BadReply("The server's answer has more than one length.")
+        raise BadReply("The server's reply has more than one length.")
     if codings and codings != [b"chunked"]:
-        raise BadReply("The server's answer comes in a transfer encoding other than chunked.")
+        raise BadReply("The server's reply has a transfer encoding other than chunked.")
     length = int(lengths.pop()) if lengths else None
     if method == "HEAD" or status in (204, 304) or status < 200:
         return 0, length
@@ -304,7 +304,7 @@ def _reply_framing(status: int, method: str, headers: Headers) -> tuple[Framing,
 
 
 def reply_head(reply: Reply, headers: Headers, body: Framing, *, keep: bool) -> bytes:
-    """The head that the client inside is sent."""
+    """The head for the client inside."""
     lines = [b"HTTP/1.1 %d %s" % (reply.status, reply.reason), *(b"%s: %s" % header for header in headers)]
     if body == "chunked":
         lines.append(b"Transfer-Encoding: chunked")

@@ -1,4 +1,4 @@
-"""What the three wire formats have in common: a request read from one, and a writer that answers in it."""
+"""The interface of the three wire formats: decode a request, write a reply."""
 
 import base64
 import binascii
@@ -12,26 +12,26 @@ from cloister.model.api import INVALID_ARGUMENTS, Failure, Image, Reply, Request
 JsonObject = dict[str, object]
 
 MAX_TOKENS = 32_000
-"""What one reply may have, whatever the program inside asks for."""
+"""The most tokens of one reply, whatever the program inside asks for."""
 
 
 class BadRequest(Exception):
-    """The request cannot be understood; the message says why in one sentence."""
+    """The request is invalid. The message says why in one sentence."""
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """One request of a program inside."""
+    """One request from a program inside."""
 
     request: Request
     model: str
-    """What it believes to speak to; the run's own model answers, and the reply bears this name."""
+    """The model that the program asked for. The run's own model answers under this name."""
     stream: bool = False
     usage: bool = True
-    """Whether a stream ends with the tokens it took, where the format leaves that open."""
+    """True if the stream must end with its token usage, where the format makes that optional."""
 
 
 class Writer(Protocol):
-    """Writes one answer. `begin`, `text` and `end` are pieces of an event stream, `whole` is all of it at once."""
+    """Writes one reply. `begin`, `text` and `end` are parts of an event stream; `whole` is a complete reply."""
 
     def begin(self) -> bytes: ...
 
@@ -40,23 +40,23 @@ class Writer(Protocol):
     def end(self, reply: Reply) -> bytes: ...
 
     def failed(self, failure: Failure) -> bytes:
-        """The end of a stream that broke."""
+        """The end of a stream that failed."""
         ...
 
     def whole(self, reply: Reply) -> bytes: ...
 
 
 class Wire(Protocol):
-    """One format."""
+    """One wire format."""
 
     def read(self, body: object) -> Asked:
-        """Understand a decoded body. Raises `BadRequest`."""
+        """Convert a decoded body. Raises `BadRequest`."""
         ...
 
     def writer(self, asked: Asked) -> Writer: ...
 
     def error(self, status: int, code: str, message: str) -> bytes:
-        """A whole answer that says no."""
+        """A complete error reply."""
         ...
 
 
@@ -64,7 +64,7 @@ T = TypeVar("T")
 
 
 def understood(body: object, kind: type[T]) -> T:
-    """A decoded body as the record that a format has for it. Raises `BadRequest`."""
+    """Convert a decoded body to the record of the format. Raises `BadRequest`."""
     try:
         return msgspec.convert(body, kind)
     except msgspec.ValidationError as error:
@@ -72,7 +72,7 @@ def understood(body: object, kind: type[T]) -> T:
 
 
 def openai_error(status: int, code: str, message: str) -> bytes:
-    """How both of OpenAI's formats say no."""
+    """The error body of both OpenAI formats."""
     kind = "invalid_request_error" if status == 400 else code
     return msgspec.json.encode({"error": {"message": message, "type": kind, "param": None, "code": code}})
 
@@ -84,7 +84,7 @@ def event(data: object, name: str | None = None) -> bytes:
 
 
 def max_tokens(*asked: int | None) -> int:
-    """The first that was said, within what one reply may have."""
+    """The first given limit, at most the limit of one reply."""
     said = next((tokens for tokens in asked if tokens is not None), MAX_TOKENS)
     if said < 1:
         raise BadRequest("A reply has at least one token.")

@@ -1,4 +1,4 @@
-"""OpenAI's Chat Completions, as programs inside speak it."""
+"""OpenAI's Chat Completions API, as programs inside the sandbox use it."""
 
 import secrets
 import time
@@ -104,7 +104,7 @@ class Chat:
     def read(self, body: object) -> Asked:
         found = understood(body, _Body)
         if found.n not in (None, 1):
-            raise BadRequest("One choice at a time: n is 1.")
+            raise BadRequest("Only n = 1 is supported.")
         system, messages = _conversation(found.messages)
         schema = found.response_format.json_schema if found.response_format else None
         request = Request(
@@ -152,7 +152,7 @@ def _conversation(said: tuple[_Said, ...]) -> tuple[str, tuple[Message, ...]]:
                     ToolMessage(one.tool_call_id, names.get(one.tool_call_id, one.name or ""), text, images)
                 )
     if not messages:
-        raise BadRequest("There is no message to answer.")
+        raise BadRequest("The request has no message to answer.")
     return "\n\n".join(system), tuple(messages)
 
 
@@ -170,7 +170,7 @@ def _content(content: str | tuple[_Part, ...] | None) -> tuple[str, tuple[Image,
             case "image_url" if part.image_url is not None:
                 images.append(picture_at(part.image_url.url))
             case _:
-                raise BadRequest(f"Content of the type {part.type[:40]!r} is not taken here.")
+                raise BadRequest(f"Content of the type {part.type[:40]!r} is not supported here.")
     return "\n".join(texts), tuple(images)
 
 

@@ -1,4 +1,4 @@
-"""Anthropic's Messages, as programs inside speak it."""
+"""Anthropic's Messages API, as programs inside the sandbox use it."""
 
 import secrets
 from typing import Literal
@@ -129,7 +129,7 @@ def _conversation(said: tuple[_Said, ...]) -> tuple[Message, ...]:
         else:
             messages.extend(_from_user(blocks, names))
     if not messages:
-        raise BadRequest("There is no message to answer.")
+        raise BadRequest("The request has no message to answer.")
     return tuple(messages)
 
 
@@ -144,12 +144,12 @@ def _reply(blocks: tuple[_Block, ...]) -> AssistantMessage:
             case kind if kind in _THOUGHTS:
                 pass  # those of another conversation: the run's model has not thought them
             case kind:
-                raise BadRequest(f"Content of the type {kind[:40]!r} is not taken here.")
+                raise BadRequest(f"Content of the type {kind[:40]!r} is not supported here.")
     return AssistantMessage(_texts(blocks), tuple(calls))
 
 
 def _from_user(blocks: tuple[_Block, ...], names: dict[str, str]) -> list[Message]:
-    """Results first, as every format wants them directly after their calls; then what the user says."""
+    """Tool results first, directly after their calls, then the user's text."""
     results: list[Message] = []
     for block in blocks:
         if block.type == "tool_result":
@@ -157,7 +157,7 @@ def _from_user(blocks: tuple[_Block, ...], names: dict[str, str]) -> list[Messag
             name = names.get(block.tool_use_id, "")
             results.append(ToolMessage(block.tool_use_id, name, _texts(block.content), _images(inner)))
         elif block.type not in ("text", "image"):
-            raise BadRequest(f"Content of the type {block.type[:40]!r} is not taken here.")
+            raise BadRequest(f"Content of the type {block.type[:40]!r} is not supported here.")
     text, images = _texts(blocks), _images(blocks)
     return [*results, UserMessage(text, images)] if text or images or not results else results
 
@@ -167,7 +167,7 @@ def _images(blocks: tuple[_Block, ...]) -> tuple[Image, ...]:
     for block in blocks:
         if block.type == "image":
             if block.source is None or block.source.type != "base64":
-                raise BadRequest("A picture comes in base64; others are not fetched.")
+                raise BadRequest("Send images as base64: image addresses are not fetched.")
             found.append(picture(block.source.media_type, block.source.data))
     return tuple(found)
 

@@ -1,4 +1,4 @@
-"""OpenAI's Responses, as programs inside speak it. Nothing is kept here between requests."""
+"""OpenAI's Responses API, as programs inside the sandbox use it. It keeps no state between requests."""
 
 import secrets
 import time
@@ -44,7 +44,7 @@ _Content = str | tuple[_Part, ...] | None
 
 
 class _Item(msgspec.Struct, frozen=True):
-    """A message, a call, the output of one, or something that only OpenAI can read."""
+    """A message, a call, the output of a call, or an item that only OpenAI can read."""
 
     type: str = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = None
@@ -89,7 +89,7 @@ class Responses:
     def read(self, body: object) -> Asked:
         found = understood(body, _Body)
         if found.previous_response_id is not None:
-            raise BadRequest("Nothing is kept between requests: send the whole conversation as input.")
+            raise BadRequest("This endpoint keeps no state: send the whole conversation as input.")
         items = (_Item(role="user", content=found.input),) if isinstance(found.input, str) else found.input
         system, messages = _conversation(items)
         tools = found.tools or ()
@@ -115,7 +115,7 @@ class Responses:
 
 
 class _Turns:
-    """Items as messages: calls that follow each other, and a text before them, are one reply."""
+    """Convert items to messages. Consecutive calls and the text before them form one reply."""
 
     def __init__(self) -> None:
         self.system: list[str] = []
@@ -147,7 +147,7 @@ class _Turns:
             case "reasoning", _:
                 pass  # of another conversation: the run's model has not thought it
             case kind, _:
-                raise BadRequest(f"Input of the type {kind[:40]!r} is not taken here.")
+                raise BadRequest(f"Input of the type {kind[:40]!r} is not supported here.")
 
     def close(self) -> None:
         if self._text or self._calls:
@@ -161,7 +161,7 @@ def _conversation(items: tuple[_Item, ...]) -> tuple[str, tuple[Message, ...]]:
         turns.add(item)
     turns.close()
     if not turns.messages:
-        raise BadRequest("There is no message to answer.")
+        raise BadRequest("The request has no message to answer.")
     return "\n\n".join(turns.system), tuple(turns.messages)
 
 
@@ -179,7 +179,7 @@ def _content(content: _Content) -> tuple[str, tuple[Image, ...]]:
             case "input_image" if part.image_url is not None:
                 images.append(picture_at(part.image_url))
             case _:
-                raise BadRequest(f"Content of the type {part.type[:40]!r} is not taken here.")
+                raise BadRequest(f"Content of the type {part.type[:40]!r} is not supported here.")
     return "\n".join(texts), tuple(images)
 
 

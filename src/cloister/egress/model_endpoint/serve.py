@@ -31,14 +31,14 @@ ENV = {
     "ANTHROPIC_BASE_URL": f"http://{HOST}",
     "ANTHROPIC_API_KEY": "none-needed",
 }
-"""What makes programs with the usual clients find it."""
+"""Environment variables that point the usual clients at the endpoint."""
 
 AskedModel = Callable[[SandboxId], Model | None]
-"""The model that a sandbox's programs speak to; None while there is none for it."""
+"""The model for the programs of a sandbox; None while it has none."""
 
 _BODY_SECONDS = 60.0
 _SEND_SECONDS = 60.0
-"""A program that does not read its answer for so long is hung up on: the model's time is not its to hold."""
+"""The connection closes when a program does not read its reply for this long."""
 _STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
     b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
@@ -63,7 +63,7 @@ _REASONS = {
 
 
 class _No(Exception):
-    """An answer that says no, in the words of the format."""
+    """An error reply in the wire format."""
 
     def __init__(self, status: int, code: str, message: str, retry_seconds: float | None = None) -> None:
         super().__init__(message)
@@ -74,7 +74,7 @@ class _No(Exception):
 
 
 def status_of(code: FailureCode) -> int:
-    """How a failure of the model shows inside. A spent budget is 402, which no client tries again by itself."""
+    """The status for a failure of the model. A spent budget is 402, which clients do not retry."""
     match code:
         case "budget":
             return 402
@@ -85,22 +85,22 @@ def status_of(code: FailureCode) -> int:
         case "context_too_long" | "refused" | "bad_request":
             return 400
         case "auth" | "quota" | "network" | "bad_reply" | "off_script":
-            # The run's own affair with its provider: nothing that a program inside could mend.
+            # A problem between the run and its provider: a program inside cannot fix it.
             return 502
 
 
 @dataclass(slots=True)
 class _Use:
-    """What one sandbox takes of the endpoint; the others of the same door have their own."""
+    """The use of the endpoint by one sandbox."""
 
     calls: int = 0
     failures: int = 0
     bytes: int = 0
-    """Of the requests that are served now."""
+    """The size of the requests in progress."""
 
 
 class Endpoint:
-    """The handler of one door."""
+    """The endpoint's handler for one proxy."""
 
     def __init__(self, model: AskedModel, send_seconds: float = _SEND_SECONDS) -> None:
         self._model = model
@@ -108,7 +108,7 @@ class Endpoint:
         self._uses: dict[SandboxId, _Use] = {}
 
     async def serve(self, sandbox: SandboxId, head: Head, client: Inlet) -> None:
-        """Serve one request; the connection ends with it."""
+        """Serve one request, after which the connection closes."""
         client = _Hasty(client, self._send_seconds)
         wire = _WIRES.get(head.path.rstrip("/"))
         try:
@@ -149,7 +149,7 @@ class Endpoint:
 
     @contextmanager
     def _counted(self, sandbox: SandboxId) -> Generator[_Use]:
-        """So many at a time: each may hold a large body in memory, and a call to the provider."""
+        """Limit concurrent requests: each may hold a large body in memory and a call to the provider."""
         use = self._uses.setdefault(sandbox, _Use())
         if use.calls >= limits.ENDPOINT_CALLS:
             raise _No(
@@ -185,12 +185,12 @@ class Endpoint:
                     case Reply() | Failure():
                         last = item
                         break
-        # What was held for the call is given back by now: who asks again at once finds it there.
+        # The reservation for the call is released by now, so an immediate retry finds the room.
         match last:
             case Reply():
                 await answer.end(last)
             case Failure():
-                # One that fails costs nothing: no budget would end a program that makes only such calls.
+                # A failed call costs nothing, so no budget would stop a program that only makes failing calls.
                 use.failures += last.code != "budget"
                 if not answer.begun:
                     raise _No(status_of(last.code), last.code, last.message, last.retry_seconds)
@@ -200,7 +200,7 @@ class Endpoint:
 
 
 class _Hasty(Inlet):
-    """A client that must take what it is sent within some time. Raises `BrokenResourceError` when it does not."""
+    """A client that must read within a deadline. Raises `BrokenResourceError` if it does not."""
 
     def __init__(self, client: Inlet, seconds: float) -> None:
         super().__init__(client)
@@ -215,7 +215,7 @@ class _Hasty(Inlet):
 
 
 class _Whole:
-    """An answer that is sent when it is complete."""
+    """A reply that is sent when it is complete."""
 
     begun = False
 
@@ -234,7 +234,7 @@ class _Whole:
 
 
 class _Streamed:
-    """An answer that is sent as it comes."""
+    """A reply that is streamed."""
 
     def __init__(self, writer: Writer, client: Inlet) -> None:
         self._writer = writer
@@ -261,7 +261,7 @@ class _Streamed:
 
 
 async def _body(head: Head, client: Inlet, more: Callable[[int], None]) -> object:
-    """The decoded body; `more` is told of each piece of it. Raises `_No` and `BadRequest`."""
+    """Read and decode the body, calling `more` with each piece. Raises `_No` and `BadRequest`."""
     read = bytearray()
     if head.waits:
         await client.send(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -276,7 +276,7 @@ async def _body(head: Head, client: Inlet, more: Callable[[int], None]) -> objec
                     )
         return msgspec.json.decode(bytes(read))
     except TimeoutError:
-        raise BadRequest("The body did not come in time.") from None
+        raise BadRequest("The body did not arrive in time.") from None
     except BadBody as error:
         raise BadRequest(str(error)) from None
     except (msgspec.DecodeError, RecursionError):
