@@ -1,6 +1,6 @@
 """Asking a model in another role than `code`: once, for a limited time, and its stand-ins when it fails."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import anyio
@@ -166,9 +166,6 @@ _DIFF_CHARS = 60_000
 _REVIEW_TASK_CHARS = 20_000
 _OBJECTION_CHARS = 4_000
 
-Review = Callable[[str, str], Awaitable[str]]
-"""What is to be changed about a commit with this summary before it is handed over; empty when nothing is."""
-
 
 class _Verdict(msgspec.Struct, frozen=True):
     approve: bool
@@ -262,7 +259,7 @@ def _worth_another(answer: Reply | Failure) -> bool:
     return answer.code in ("budget", "context_too_long")
 
 
-def plainly(found: Comparison, has_checks: bool) -> str:
+def what_is_left(found: Comparison, has_checks: bool) -> str:
     """What is left, by the evidence alone."""
     if not has_checks:
         return "No check says what is left."

@@ -360,7 +360,7 @@ calls = [{ tool = "bash", command = "echo the-needle" }]
 calls = [{ tool = "recall", id = "e7" }, { tool = "recall", id = "e1" }, { tool = "recall" }]
 
 [[reply]]
-expect = "the-needle(.|\\n)*nothing to recall(.|\\n)*not understood"
+expect = "the-needle(.|\\n)*nothing to recall(.|\\n)*Invalid arguments"
 calls = [{ tool = "edit", path = "calc.py", old = "a - b", new = "a + b" }]
 
 [[reply]]

@@ -7,7 +7,7 @@ import pytest
 
 from cloister.agent.budget.metering import BudgetedModels
 from cloister.agent.budget.purse import NoLedger, Purse
-from cloister.agent.native.conversation import Mind
+from cloister.agent.native.conversation import Conversation
 from cloister.agent.roles import asked
 from cloister.core.budget import BudgetTree
 from cloister.core.events import (
@@ -45,9 +45,9 @@ def journal(*more: AnyBody) -> MemoryJournal:
     return MemoryJournal(RunAdmitted(NewRun("Fix it.", "repo"), "me"), AttemptStarted(0, "x"), *more)
 
 
-def mind(log: MemoryJournal, models: Models, root: Path) -> Mind:
+def mind(log: MemoryJournal, models: Models, root: Path) -> Conversation:
     paying = BudgetedModels(models, Purse(log, Budget(), BudgetTree(), NoLedger(), 1.0)).of(0, Budget())
-    return Mind(0, log, paying, LocalComputer(root / "computer"), "base")
+    return Conversation(0, log, paying, LocalComputer(root / "computer"), "base")
 
 
 @pytest.mark.parametrize("how", [ModelChosen(GONE, "me"), ModelSwitched(0, "x", GONE, "It was slow.")])

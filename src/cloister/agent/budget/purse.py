@@ -13,7 +13,7 @@ from typing import Protocol
 import anyio
 import msgspec
 
-from cloister.agent.approvals import answered
+from cloister.agent.approvals import answered, new_ask_id
 from cloister.core.budget import (
     Account,
     BudgetTree,
@@ -321,7 +321,7 @@ class Purse:
         # What is the run's own an operator could have asked for at its start; the rest was set for them.
         own = over.level in ("run", "attempt") and over.what not in self._capped
         ask = AskRaised(
-            ask="a-" + secrets.token_hex(4),
+            ask=new_ask_id(),
             attempt=payer.attempt or 0,
             action=f"budget: {amount(over.what, more)} more for {over.level} {over.name}",
             detail=f"{sentence(over)} {amount(over.what, over.spent)} are spent or held. "

@@ -76,7 +76,7 @@ class Clock:
 
     def _tighten(self) -> None:
         if self._scope is not None:
-            self._scope.deadline = min(self._scope.deadline, anyio.current_time() + self.left)
+            self._scope.deadline = anyio.current_time() + self.left
 
     async def warn(self) -> None:
         """Once most of it is spent."""

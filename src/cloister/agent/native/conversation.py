@@ -149,7 +149,7 @@ _TOO_LONG_TRIES = 3
 _TOO_LONG_SHARE = 0.6
 
 
-class Mind:
+class Conversation:
     """The model in charge of an attempt, and what it is shown."""
 
     def __init__(

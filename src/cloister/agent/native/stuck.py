@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from cloister.agent.tools import TOOLS
+from cloister.agent.native.tool_calls import decoded
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.events import (
     AttemptStarted,
@@ -34,7 +34,7 @@ _WAITING = 4
 """How many times the patience somebody has who waits: a build takes its time, and nothing is asked for meanwhile."""
 
 
-class Circle(msgspec.Struct, frozen=True):
+class StuckSign(msgspec.Struct, frozen=True):
     """What was seen, and what it rests on."""
 
     kind: StuckKind
@@ -90,15 +90,8 @@ def _waits(call: ToolCall) -> bool:
 
 
 def understood(call: ToolCall) -> bool:
-    """Whether there is such a tool and its arguments are right."""
-    tool = TOOLS.get(call.name)
-    if tool is None:
-        return False
-    try:
-        msgspec.convert(call.arguments, tool.args)
-    except msgspec.ValidationError:
-        return False
-    return True
+    """True if the tool exists and its arguments are valid."""
+    return isinstance(decoded(call), tuple)
 
 
 def _found(diagnoses: Sequence[Diagnosis]) -> tuple[object, ...]:
@@ -125,7 +118,7 @@ def _red(found: Comparison) -> tuple[str, ...]:
     return (*found.new, *found.still, *found.missing)
 
 
-class Circles:
+class StuckDetector:
     """Watches one attempt as its log grows."""
 
     def __init__(self, attempt: int, patience: Patience) -> None:
@@ -208,7 +201,7 @@ class Circles:
         self._idle = 0 if changed else self._idle + 1
         self._malformed = 0 if any(map(understood, turn.calls)) else self._malformed + 1
 
-    def found(self) -> Circle | None:
+    def found(self) -> StuckSign | None:
         """What the attempt is stuck in now, if it is."""
         found: tuple[tuple[StuckKind, str | None], ...] = (
             ("malformed", self._malformed_evidence()),
@@ -219,7 +212,7 @@ class Circles:
         )
         for kind, evidence in found:
             if evidence is not None:
-                return Circle(kind, one_line(evidence, 500), self._step, self._noticed)
+                return StuckSign(kind, one_line(evidence, 500), self._step, self._noticed)
         return None
 
     def _malformed_evidence(self) -> str | None:
