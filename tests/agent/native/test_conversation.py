@@ -8,7 +8,7 @@ import pytest
 from cloister.agent.budget.metering import BudgetedModels
 from cloister.agent.budget.purse import NoLedger, Purse
 from cloister.agent.native.conversation import Conversation
-from cloister.agent.roles import asked
+from cloister.agent.roles import call_once
 from cloister.core.budget import BudgetTree
 from cloister.core.events import (
     AnyBody,
@@ -95,7 +95,9 @@ async def test_the_time_for_an_answer_begins_when_the_model_is_asked_and_not_whi
 
     async def ask() -> None:
         # No second is left for it from the start: all of it passes while the person thinks.
-        answers.append(await asked(models.role("plan"), Request("", (UserMessage("How?"),), (), 100), 0.2))
+        answers.append(
+            await call_once(models.role("plan"), Request("", (UserMessage("How?"),), (), 100), 0.2)
+        )
 
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:

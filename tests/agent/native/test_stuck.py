@@ -315,7 +315,7 @@ async def test_then_the_next_model_of_the_chain_takes_over_with_the_same_convers
     # It follows the conversation: what the other model said before stands for its own first replies.
     other.write_text(
         CIRCLE
-        + 'branch = [{ when = "repeats|again and again: 4 turns", goto = "fix" }, { goto = "again" }]\n'
+        + 'branch = [{ when = "repeats|same result: 4 turns", goto = "fix" }, { goto = "again" }]\n'
         + FIX.replace("[[reply]]\nsay", '[[reply]]\nname = "fix"\nsay', 1)
     )
     routes = ModelRoutes(code=(f"script:{stuck}", f"script:{other}"))

@@ -7,7 +7,7 @@ import msgspec
 
 from cloister.agent.approvals import Approvals, Ruling
 from cloister.agent.tools import TOOLS
-from cloister.agent.tools.api import AnyTool, Observation, observe
+from cloister.agent.tools.api import AnyTool, Observation, answered_by_the_loop, observe
 from cloister.core.computer import Computer, Stream
 from cloister.core.events import AnyBody, CommandOutput, ModelReplied, ToolReturned
 from cloister.core.log import Journal
@@ -15,9 +15,6 @@ from cloister.core.requests import ToolCall
 from cloister.core.text import decode, one_line
 from cloister.model.api import INVALID_ARGUMENTS
 from cloister.policy.api import Policy
-
-_OF_THE_LOOP = frozenset({"finish", "recall"})
-"""Tools that the loop answers itself. They do nothing in the sandbox and need no decision."""
 
 
 class ToolCalls:
@@ -38,7 +35,7 @@ class ToolCalls:
         self._recorded = None
         for call in reply.calls[:1]:
             known = decoded(call)
-            if isinstance(known, tuple) and call.name not in _OF_THE_LOOP:
+            if isinstance(known, tuple) and known[0].run is not answered_by_the_loop:
                 self._recorded = await self._approvals.rule(call, *known)
                 return self._recorded.bodies
         return ()
