@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from cloister.agent.context.messages import Context, Window
-from cloister.agent.native.stuck import Circles
+from cloister.agent.native.stuck import StuckDetector
 from cloister.agent.tools import TOOLS
 from cloister.core.events import Event
 from cloister.core.requests import Patience
@@ -51,7 +51,7 @@ def main() -> None:
     measure("one more turn, and its request", one_more, "≤ 5 ms")
 
     def circles() -> None:
-        watch = Circles(0, Patience())
+        watch = StuckDetector(0, Patience())
         watch.update(events)
         watch.found()
 

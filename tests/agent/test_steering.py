@@ -70,7 +70,7 @@ async def test_a_message_that_races_with_finish_is_not_lost(
     assert (ended.outcome, ended.reason) == ("green", "Add adds, and nothing is renamed.")
     assert sum(isinstance(body, AttemptEnded) for body in bench.journal.bodies) == 1
     [refused] = [b for b in bench.journal.bodies if isinstance(b, FinishRefused)]
-    assert "read it first" in refused.text
+    assert "Read it first" in refused.text
     said = next(n for n, b in enumerate(bench.journal.bodies) if isinstance(b, PromptReceived))
     later = [b for b in bench.journal.bodies[said:] if isinstance(b, ModelReplied)]
     assert any(b.text == "Heard." for b in later)

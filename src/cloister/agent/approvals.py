@@ -1,15 +1,85 @@
-"""Waiting for a person's answer, and believing only one whose role may give it."""
+"""Approvals: may this tool call run? The policy decides, or asks a person; only an allowed role can say yes."""
 
+import secrets
 import time
+from typing import Any, NamedTuple
 
 import anyio
 
-from cloister.core.events import AskAnswered, AskRaised
+from cloister.agent.shell.parse import read_commands
+from cloister.agent.taint import Provenance
+from cloister.agent.tools.api import AnyTool
+from cloister.core.events import ActionDecided, AnyBody, AskAnswered, AskRaised, Effect
 from cloister.core.log import Journal
+from cloister.core.requests import ToolCall
+from cloister.core.text import bounded, one_line
+from cloister.policy.api import Policy, ToolAction
+from cloister.policy.decide import Decider
+
+_DETAIL_CHARS = 20_000
+
+
+class Ruling(NamedTuple):
+    """The policy's decision about one call."""
+
+    call: ToolCall
+    decided: ActionDecided
+    ask: AskRaised | None = None
+    """The question to a person, if the decision is `ask`."""
+
+    @property
+    def bodies(self) -> tuple[AnyBody, ...]:
+        """The events to record."""
+        return (self.decided,) if self.ask is None else (self.decided, self.ask)
+
+
+class Approvals:
+    """Decides about the tool calls of one attempt."""
+
+    def __init__(self, attempt: int, journal: Journal, policy: Policy, ask_seconds: float) -> None:
+        self.provenance = Provenance(attempt, journal)
+        self._attempt = attempt
+        self._journal = journal
+        self._decider = Decider(policy)
+        self._ask_seconds = ask_seconds
+
+    async def rule(self, call: ToolCall, tool: AnyTool, args: Any) -> Ruling:
+        """Ask the policy. The caller records the ruling before the call runs."""
+        target = tool.target(args)
+        commands = await read_commands(target) if self._decider.parses(tool.name) else None
+        decision = self._decider.decide(
+            ToolAction(tool.name, target, commands), untrusted=self.provenance.untrusted
+        )
+        action = f"{tool.name}: {one_line(target)}"
+        decided = ActionDecided(self._attempt, call.id, action, decision.effect, decision.rule)
+        if decision.effect != "ask":
+            return Ruling(call, decided)
+        ask = AskRaised(
+            ask=new_ask_id(),
+            attempt=self._attempt,
+            action=action,
+            detail=bounded(target, _DETAIL_CHARS),
+            deadline=time.time() + self._ask_seconds,
+            rule=decision.rule,
+            approver=decision.approver,
+        )
+        return Ruling(call, decided, ask)
+
+    async def outcome(self, ruling: Ruling) -> tuple[Effect, str]:
+        """The effect and its reason. Waits for a person if the ruling asks one."""
+        effect, rule = ruling.decided.effect, ruling.decided.rule
+        if ruling.ask is None:
+            return effect, rule
+        answer = (await answered(self._journal, ruling.ask)).answer
+        return answer, f"{rule}, answered {answer}"
+
+
+def new_ask_id() -> str:
+    return "a-" + secrets.token_hex(4)
 
 
 async def answered(journal: Journal, ask: AskRaised) -> AskAnswered:
-    """Wait for a person; after the deadline the default is the answer, and is recorded as one."""
+    """Wait for the answer of a person. After the deadline, record and return the default."""
     with anyio.move_on_after(max(0.0, ask.deadline - time.time())):
         seen = 0
         while True:
@@ -25,5 +95,5 @@ async def answered(journal: Journal, ask: AskRaised) -> AskAnswered:
 
 
 def _counts(answer: AskAnswered, ask: AskRaised) -> bool:
-    """Whether whoever answered may say this; the server asked before, and the log is the last to be believed."""
+    """True if the role of the answer is sufficient. The server has checked it before; the log is checked again."""
     return answer.answer == "deny" or answer.role == "admin" or answer.role == ask.approver

@@ -1,4 +1,4 @@
-"""How far an attempt is: a fold of the log, so that a resumed attempt knows what the first one knew."""
+"""The progress of an attempt: a fold of the log, so that a resumed attempt continues where it was."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -25,20 +25,20 @@ from cloister.model.api import Failure
 
 @dataclass(slots=True)
 class Progress:
-    """What one attempt has done and spent."""
+    """Steps, spending and results of one attempt."""
 
     steps: int = 0
     usage: Usage = field(default_factory=Usage)
     seconds: float = 0.0
-    """Time in which an owner worked on it, the baseline included; between a crash and the resume it stands."""
+    """Working time, including the baseline. The time between a crash and the resume does not count."""
     silent: int = 0
-    """Replies in a row without any call."""
+    """Consecutive replies without a tool call."""
     pending: ModelReplied | None = None
     """A reply whose turn has not ended."""
     commit: str | None = None
     """The last save point."""
     comparison: Comparison | None = None
-    """The last evidence."""
+    """The newest check results."""
     ended: AttemptEnded | None = None
 
 
@@ -48,7 +48,7 @@ def progress(events: Sequence[Event], attempt: int) -> Progress:
 
 
 class Progressing:
-    """The progress of an attempt whose log grows: what was taken in is not looked at again."""
+    """The progress of an attempt with a growing log. Each event is read once."""
 
     def __init__(self, attempt: int) -> None:
         self._attempt = attempt
@@ -56,9 +56,9 @@ class Progressing:
         self._fold = _Fold(attempt)
 
     def over(self, events: Sequence[Event]) -> Progress:
-        """As `progress` of the effective ones among all `events`; what was returned before it is not changed."""
+        """Like `progress` of the effective events. Earlier return values stay unchanged."""
         fresh = events[self._taken :]
-        if any(type(event.body) is RunResumed for event in fresh):  # which makes earlier ones count no more
+        if any(type(event.body) is RunResumed for event in fresh):  # it supersedes earlier events
             self._fold = _Fold(self._attempt)
             fresh = effective(events)
         self._taken = len(events)
@@ -72,7 +72,7 @@ class _Fold:
         self._clock: float | None = None
 
     def over(self, events: Sequence[Event]) -> Progress:
-        """All that was ever given to it; grows with the next."""
+        """Add `events`; return the progress so far."""
         for event in events:
             self._take(event)
         return self._so_far
@@ -102,11 +102,11 @@ class _Fold:
                 pass
 
 
-# Which model takes the next step of an attempt: a fold of the log, so that a resume goes on with the same one. Pure.
+# The model of the next step: also a fold of the log, so that a resume uses the same one.
 
 
 class InCharge:
-    """The model in charge of an attempt whose log grows: what was taken in is not looked at again."""
+    """The model in charge of an attempt with a growing log."""
 
     def __init__(self, attempt: int) -> None:
         self._attempt = attempt
@@ -114,7 +114,7 @@ class InCharge:
         self._chosen: str | None = None
 
     def ring(self, events: Sequence[Event], chain: Sequence[str]) -> tuple[str, ...]:
-        """The models to ask, the one that is in charge first, then those that stand in for it, round to its start."""
+        """The model in charge, then its stand-ins: the chain, rotated."""
         for event in events[self._taken :]:
             match event.body:
                 case ModelSwitched() as body if body.attempt == self._attempt:
@@ -132,5 +132,5 @@ class InCharge:
 
 
 def stands_in(failure: Failure) -> bool:
-    """Whether another model, asked the same, need not fail."""
+    """True if another model may succeed with the same request."""
     return failure.retryable or failure.code in ("auth", "quota", "bad_request")

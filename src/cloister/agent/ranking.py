@@ -1,4 +1,4 @@
-"""Which of several attempts is the result: evidence decides, and only where it cannot, a judge."""
+"""Choose the result among several attempts, by evidence. A judge decides ties only."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from cloister.core.log import SavePoint
 from cloister.core.requests import Budget, Outcome
 
 _CLASS: dict[str, int] = {"green": 0, "unproven": 1, "red": 2, "budget": 2, "failed": 2, "stopped": 3}
-"""Proven first; of those that got nowhere the evidence tells more than how they ended."""
+"""Proven first. Among failed attempts the evidence counts before the outcome."""
 
 _ORDER: tuple[Outcome, ...] = ("green", "unproven", "red", "budget", "failed", "stopped")
 
@@ -27,21 +27,21 @@ _WORDS = {
 }
 
 _DECIDES = ("outcome", "red", "new", "weakened", "outcome", "lines", "dollars", "tokens")
-"""What each part of `_evidence` is about."""
+"""The names of the parts of `_evidence`."""
 
 
 def unmet(found: Comparison) -> int:
-    """What was asked for and is not green; where nobody could tell what was, all that is still red."""
+    """Goals that are not green; without known goals, everything still red."""
     return len(found.asked if found.asked or found.unrelated else found.still)
 
 
 def lost(found: Comparison) -> int:
-    """Tests that are less than they were."""
+    """Tests that are missing, skipped or weakened."""
     return len(found.missing) + len(found.skipped) + len(found.weakened)
 
 
 def score(ended: AttemptEnded, *, lines: int, tokens: int, dollars: float | None = None) -> Score:
-    """What the evidence says of an attempt. `lines` is the size of its diff, the rest what it cost."""
+    """Score an attempt. `lines` is the size of its diff; `tokens` and `dollars` are its cost."""
     found = ended.comparison
     return Score(
         attempt=ended.attempt,
@@ -58,9 +58,8 @@ def score(ended: AttemptEnded, *, lines: int, tokens: int, dollars: float | None
 def rank(scores: Sequence[Score]) -> tuple[tuple[Score, ...], tuple[int, ...]]:
     """The scores with their reasons, best first, and the attempts that tie with the best.
 
-    The order: proven; what was asked for is green; no new failures; fewer weakened tests; how it ended; the smaller
-    diff; the lower cost, in dollars where they are known of all, else in tokens. Among equals the earlier attempt comes
-    first.
+    The order: proven; goals green; fewer new failures; fewer weakened tests; outcome; smaller diff; lower cost, in
+    dollars if known for all, else in tokens. Among equals the earlier attempt comes first.
     """
     if any(one.dollars is None for one in scores):
         by_price = {one.attempt: one.dollars for one in scores}
@@ -87,7 +86,7 @@ def _evidence(one: Score) -> tuple[float, ...]:
 
 
 def _because(one: Score, other: Score) -> Score:
-    """`one` with the first thing in which it differs from `other`, in words."""
+    """`one` with the first difference from `other`, in words."""
     decided = next(
         (n for n, (a, b) in enumerate(zip(_evidence(one), _evidence(other), strict=True)) if a != b), None
     )
@@ -102,28 +101,28 @@ def _because(one: Score, other: Score) -> Score:
     return msgspec.structs.replace(one, why=why)
 
 
-# Going on from a save point when an attempt is stuck: which one, and with what budget. Pure.
+# Branch search: from which save point to continue when an attempt is stuck, and with what budget.
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One attempt of the tree, as a planner sees it."""
+    """One attempt of the tree."""
 
     attempt: int
     root: int
-    """The attempt, among those the run began with, that it descends from."""
+    """The first attempt that it descends from."""
     depth: int
     live: bool
-    """At work; the one that is stuck is not."""
+    """At work and not stuck."""
     stuck: bool
-    """It is, or it ended because it was: its save points may be gone on from."""
+    """Stuck now, or ended because it was. Its save points are candidates."""
     points: tuple[SavePoint, ...] = ()
     """Made or inherited, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A new attempt that the plan wants."""
+    """A new attempt to start."""
 
     parent: int
     point: SavePoint
@@ -132,23 +131,23 @@ class Fork:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """All attempts of a run at a moment."""
+    """All attempts of a run."""
 
     nodes: tuple[Node, ...]
     base: SavePoint
-    """The untouched base, from which one can always begin anew."""
+    """The untouched base, always a candidate."""
     red_before: int
-    """How much is red there."""
+    """The number of failures on the base."""
     taken: frozenset[tuple[int, str]]
-    """Roots and commits that were gone on from before: in one line no files are tried twice."""
+    """Roots and commits that a fork has already started from. A root tries no commit twice."""
 
 
 def plan(search: Search, tree: Tree, stuck: int, left: Budget) -> tuple[Fork, ...]:
-    """What to begin now that attempt `stuck` cannot go on; nothing when the tree may not grow.
+    """The attempts to start now that attempt `stuck` cannot continue; empty if the tree may not grow.
 
-    `greedy` goes on from the best save point of the stuck attempt: the fewest red, then the earliest, because what
-    came after it led nowhere. `beam:K` fills K places with the best save points of all attempts that are stuck.
-    What is begun divides what the stuck attempt has left, so a tree never spends more than its roots were given.
+    `greedy` takes the best save point of the stuck attempt: fewest failures, then the earliest. `beam:K` fills K places
+    with the best save points of all stuck attempts. The new attempts share the budget that the stuck one has left, so
+    a tree never spends more than its roots.
     """
     room = limits.SEARCH_NODES - len(tree.nodes)
     if search.kind == "beam":
@@ -176,7 +175,7 @@ def plan(search: Search, tree: Tree, stuck: int, left: Budget) -> tuple[Fork, ..
 
 
 def unspent(budget: Budget, steps: int, tokens: int, dollars: float) -> Budget:
-    """What is left of `budget` after these."""
+    """`budget` minus the given amounts."""
     return msgspec.structs.replace(
         budget,
         steps=max(0, budget.steps - steps),

@@ -1,6 +1,6 @@
-"""Asking a model in another role than `code`: once, for a limited time, and its stand-ins when it fails."""
+"""Model calls in other roles than `code`: plan, classify, review, last words. One call each, with a time limit."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import anyio
@@ -20,27 +20,26 @@ from cloister.model.api import Failure, Message, Reply, Request, Role, TextDelta
 
 
 class Heard(NamedTuple):
-    """Who answered, and what."""
+    """An answer, and the model that gave it."""
 
     model: str
     reply: Reply
 
 
 class Adviser(NamedTuple):
-    """Who can be consulted, and where it is recorded when one of them fails."""
+    """The models to consult, and the journal for their failures."""
 
     models: BudgetedModels
     journal: Journal
     attempt: int
-    """On whose behalf."""
 
     def named(self, role: Role) -> bool:
-        """Whether the settings give this role to somebody: what falls to `code` anyway need not be asked apart."""
+        """True if the settings name other models for this role than for `code`."""
         return self.models.chain(role) != self.models.chain("code")
 
 
 async def consult(adviser: Adviser, role: Role, asking: Request, seconds: float) -> Heard | Failure:
-    """What the first model of the role's chain that can answer says; each that fails is an event."""
+    """Ask the models of the role's chain until one answers. Record each failure."""
     names = adviser.models.chain(role)
     for at, name in enumerate(names):
         answer = await _one(adviser.models, role, name, asking, seconds)
@@ -62,14 +61,14 @@ async def _one(
         model = models.in_role(role, name)
     except UserError as error:
         return Failure("bad_request", error.message)
-    answer = await asked(model, asking, seconds)
+    answer = await call_once(model, asking, seconds)
     if answer is None:
-        return Failure("network", f"It did not answer in {seconds:g} s.", retryable=True)
+        return Failure("network", f"The model did not answer within {seconds:g} s.", retryable=True)
     return Heard(model.name, answer) if isinstance(answer, Reply) else answer
 
 
-async def asked(model: BudgetedModel, asking: Request, seconds: float) -> Reply | Failure | None:
-    """What comes of one call within a time; None when nothing does."""
+async def call_once(model: BudgetedModel, asking: Request, seconds: float) -> Reply | Failure | None:
+    """One call with a time limit; None after a time-out."""
     with anyio.CancelScope() as patience:
 
         def begun() -> None:
@@ -85,8 +84,7 @@ async def asked(model: BudgetedModel, asking: Request, seconds: float) -> Reply 
     return None
 
 
-# A plan by the model that is named for it, before the first step of an attempt. Advice: whoever codes may see better.
-
+# Plan: advice before the first step of an attempt.
 
 PLAN_TOKENS = 2_048
 PLAN_SECONDS = 300.0
@@ -94,7 +92,7 @@ PLAN_CHARS = 6_000
 
 
 async def make_plan(adviser: Adviser, messages: Sequence[Message]) -> Advised | None:
-    """What to put into the log; None when nobody is named for it, or nobody answered."""
+    """The plan to record; None without a planner or an answer."""
     if not adviser.named("plan"):
         return None
     asking = Request(PLAN, tuple(messages), (), max_tokens=PLAN_TOKENS)
@@ -105,8 +103,7 @@ async def make_plan(adviser: Adviser, messages: Sequence[Message]) -> Advised | 
     return Advised(adviser.attempt, "plan", heard.model, text) if text else None
 
 
-# What kind of task a run is, by the model that is named to say so, for settings that choose models by it.
-
+# Classify: the kind of the task, for settings that choose models by it.
 
 CLASSIFY_SECONDS = 60.0
 CLASSIFY_TOKENS = 512
@@ -119,17 +116,17 @@ class _Choice(msgspec.Struct, frozen=True):
 
 
 def known_kind(bodies: Sequence[object]) -> str | None:
-    """What was said of it before; empty when it is none of the kinds, None when nobody was asked."""
+    """The recorded kind: empty if no kind fits, None if no model was asked."""
     return next((b.text for b in bodies if isinstance(b, Advised) and b.role == "classify"), None)
 
 
 async def classify(adviser: Adviser, task: str, kinds: Sequence[str]) -> str:
-    """One of `kinds`, recorded; empty when it is none of them, nobody is named for this, or nobody could tell."""
+    """Choose one of `kinds` and record it; empty without a fitting kind, a model for this role or an answer."""
     if not kinds or not adviser.named("classify"):
         return ""
     choose = ToolSpec(
         "choose",
-        "Say which kind of task it is.",
+        "Choose the kind of the task.",
         {
             "type": "object",
             "properties": {"kind": {"type": "string", "enum": [*kinds, NO_KIND]}},
@@ -153,21 +150,15 @@ async def classify(adviser: Adviser, task: str, kinds: Sequence[str]) -> str:
     return kind
 
 
-# A review by the model that is named for it, of a change that the checks have proven.
-#
-# It may send the change back with objections, a bounded number of times; evidence is never overruled by it.
-
+# Review: may send a proven change back, a limited number of times. It cannot accept a change that is not proven.
 
 REVIEWS = 2
-"""How often one attempt may be sent back."""
+"""How often a review may send one attempt back."""
 REVIEW_SECONDS = 300.0
 REVIEW_TOKENS = 2_048
 _DIFF_CHARS = 60_000
 _REVIEW_TASK_CHARS = 20_000
 _OBJECTION_CHARS = 4_000
-
-Review = Callable[[str, str], Awaitable[str]]
-"""What is to be changed about a commit with this summary before it is handed over; empty when nothing is."""
 
 
 class _Verdict(msgspec.Struct, frozen=True):
@@ -177,7 +168,7 @@ class _Verdict(msgspec.Struct, frozen=True):
 
 _VERDICT = ToolSpec(
     "verdict",
-    "Say whether the change may be handed over.",
+    "Approve the change or object to it.",
     {
         "type": "object",
         "properties": {"approve": {"type": "boolean"}, "objections": {"type": "string"}},
@@ -188,7 +179,7 @@ _VERDICT = ToolSpec(
 
 
 def sent_back(events: Sequence[Event], attempt: int) -> int:
-    """How often a review has sent this attempt's change back."""
+    """How often a review has sent this attempt back."""
     bodies = (event.body for event in events)
     return sum(
         isinstance(body, Advised) and body.attempt == attempt and body.role == "review" and bool(body.text)
@@ -197,11 +188,11 @@ def sent_back(events: Sequence[Event], attempt: int) -> int:
 
 
 async def review(adviser: Adviser, task: str, diff: str, summary: str) -> str:
-    """Ask, and record the verdict. Empty when it is approved, nobody is named, or nobody gave a usable answer."""
+    """Ask the reviewer and record the verdict. Returns objections; empty without a reviewer or a usable answer."""
     if not adviser.named("review") or sent_back(adviser.journal.events, adviser.attempt) >= REVIEWS:
         return ""
     told = (
-        f"Task:\n{bounded(task, _REVIEW_TASK_CHARS)}\n\nWhat its author says of it:\n{bounded(summary, _OBJECTION_CHARS)}\n\n"
+        f"Task:\n{bounded(task, _REVIEW_TASK_CHARS)}\n\nSummary by its author:\n{bounded(summary, _OBJECTION_CHARS)}\n\n"
         f"The change:\n{bounded(diff, _DIFF_CHARS)}"
     )
     asking = Request(REVIEW, (UserMessage(told),), (_VERDICT,), max_tokens=REVIEW_TOKENS)
@@ -225,8 +216,7 @@ def _understood(reply: Reply) -> _Verdict | None:
     return None
 
 
-# The last words of an attempt whose budget is spent: what is done and what is left, for whoever takes over.
-
+# Last words: what is done and what is left, when the budget is spent.
 
 _FACTS_CHARS = 6_000
 _WORDS_CHARS = 1_500
@@ -240,34 +230,34 @@ async def last_words(
     reason: str,
     seconds: float,
 ) -> str:
-    """In the model's words, from all it has seen or, if that is too dear, from the facts alone; empty when neither fits."""
+    """Ask with the whole conversation or, if that is too expensive, with the facts alone. Empty if neither fits."""
     try:
         model = models.for_last_words(name)
-    except UserError:  # nobody is left to speak
+    except UserError:
         return ""
     end = UserMessage(WRAP_UP.format(reason=reason))
     whole = Request(SYSTEM, (*context.messages(), end), tools, max_tokens=WRAP_UP_TOKENS)
-    answer = await asked(model, whole, seconds / 2)
+    answer = await call_once(model, whole, seconds / 2)
     if answer is not None and _worth_another(answer):
         facts = UserMessage(context.facts.told(2**53, _FACTS_CHARS))
         brief = Request(SYSTEM, (facts, end), (), max_tokens=WRAP_UP_TOKENS)
-        answer = await asked(model, brief, seconds / 2)
+        answer = await call_once(model, brief, seconds / 2)
     return bounded(answer.text.strip(), _WORDS_CHARS) if isinstance(answer, Reply) else ""
 
 
 def _worth_another(answer: Reply | Failure) -> bool:
-    """It was too dear or too long, or the model would only act: with less, and without tools, it may speak."""
+    """True if a shorter request without tools may succeed."""
     if isinstance(answer, Reply):
         return not answer.text.strip()
     return answer.code in ("budget", "context_too_long")
 
 
-def plainly(found: Comparison, has_checks: bool) -> str:
-    """What is left, by the evidence alone."""
+def what_is_left(found: Comparison, has_checks: bool) -> str:
+    """What is left to do, by the check results alone."""
     if not has_checks:
-        return "No check says what is left."
+        return "There are no checks that show what is left."
     if found.green:
-        return "All checks are green; the model had not said that it was done."
+        return "All checks are green, but the model did not call finish."
     red = (*found.new, *found.missing, *found.still)
     names = ", ".join(one_line(name, 80) for name in red[:5])
     more = f" and {len(red) - 5} more" if len(red) > 5 else ""

@@ -1,8 +1,8 @@
-"""Where the text came from that a model has read: after outsiders' words, high-impact actions need a person.
+"""Taint: whether a model has read untrusted text. After that, high-impact actions need the approval of a person.
 
-Trusted are the people who speak to the run, its base commit, the template, and what commands make of these.
-Everything else is not: the text of an issue, an answer of a tool server, and, from the moment when the door lets
-anything of the run out, whatever a tool shows, because what came back may be in any file by then.
+Trusted: messages to the run, its base commit, the template, and output derived from them. Untrusted: the text of an
+issue, the answer of a tool server and, once the proxy has allowed a connection, all tool output, because any file may
+then contain downloaded text.
 """
 
 import msgspec
@@ -23,7 +23,7 @@ UNTRUSTED: frozenset[Origin] = frozenset({"issue", "web", "server"})
 
 
 class Provenance:
-    """What one attempt has read so far, or without a number any of them: a fold that goes on where it stopped."""
+    """What one attempt has read so far; None stands for all attempts. Each event is read once."""
 
     def __init__(self, attempt: int | None, journal: Journal) -> None:
         self._attempt = attempt
@@ -34,12 +34,12 @@ class Provenance:
 
     @property
     def untrusted(self) -> bool:
-        """Whether text from outside was read, or may have been."""
+        """True if untrusted text was read, or may have been."""
         self._go_on()
         return self._untrusted or self._connected
 
     def origin(self, tool: str) -> Origin:
-        """Where the text comes from that `tool` returned just now."""
+        """The source of text that `tool` has just returned."""
         self._go_on()
         own: Origin = TOOLS[tool].origin if tool in TOOLS else "tool"
         return "web" if self._connected and own not in UNTRUSTED else own
@@ -53,7 +53,7 @@ class Provenance:
     def _read(self, body: AnyBody) -> None:
         match body:
             case Inherited(body=before):
-                # A forked run goes on with what the one before it has read.
+                # A forked run inherits what its parent has read.
                 self._read(_as_read_by(self._attempt, before))
             case ConnectionDecided(effect="allow"):
                 self._connected = True
@@ -68,7 +68,7 @@ class Provenance:
 
 
 def _as_read_by(attempt: int | None, body: AnyBody) -> AnyBody:
-    """What was inherited was read by every attempt, whoever read it there."""
+    """Every attempt counts as having read what the run inherited."""
     if isinstance(body, ToolReturned) and attempt is not None:
         return msgspec.structs.replace(body, attempt=attempt)
     return body

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import anyio
 
+from cloister.agent.attempt import NATIVE, choose_harness, work
 from cloister.agent.budget.metering import BudgetedModels
 from cloister.agent.budget.purse import Ledger, NoLedger, Purse
+from cloister.agent.evidence.evidence import Evidence
 from cloister.agent.evidence.run_checks import run_checks
-from cloister.agent.native.loop import Workplace, work
+from cloister.agent.harness import Harness, Workplace
 from cloister.agent.roles import Adviser, review
 from cloister.core.attempts import Escalate
 from cloister.core.budget import BudgetTree
@@ -75,6 +77,7 @@ class LoopBench:
     window_tokens: int | None = None
     run_budget: Budget | None = None
     """None is the attempt's."""
+    harness: Harness = field(default_factory=partial(choose_harness, NATIVE))
     models: Callable[[Path], Models] | None = None
     """Makes, of the script's path, other models than one for all."""
 
@@ -107,26 +110,30 @@ class LoopBench:
             else SoleModel(ScriptedModel(load_script(path)), self.window_tokens)
         )
         models = BudgetedModels(made, purse).of(0, own)
+        place = Workplace(
+            attempt=0,
+            journal=self.journal,
+            computer=self.computer,
+            models=models,
+            policy=policy,
+            budget=own,
+            ask_seconds=ask_seconds,
+            patience=self.patience,
+            escalate=self.escalate,
+        )
+        evidence = Evidence(
+            attempt=0,
+            journal=self.journal,
+            computer=self.computer,
+            files=_Files(self),
+            prove=self.prove,
+            base=self.base,
+            checks=checks,
+            baseline=baseline,
+            review=partial(self.review, Adviser(models, self.journal, 0)),
+        )
         with anyio.fail_after(60):
-            return await work(
-                Workplace(
-                    attempt=0,
-                    journal=self.journal,
-                    computer=self.computer,
-                    models=models,
-                    policy=policy,
-                    budget=own,
-                    files=_Files(self),
-                    prove=self.prove,
-                    base=self.base,
-                    checks=checks,
-                    baseline=baseline,
-                    ask_seconds=ask_seconds,
-                    patience=self.patience,
-                    escalate=self.escalate,
-                    review=partial(self.review, Adviser(models, self.journal, 0)),
-                )
-            )
+            return await work(place, evidence, self.harness)
 
     async def prove(self, commit: str, known: tuple[Diagnosis, ...] = ()) -> tuple[Diagnosis, ...]:
         fresh = LocalComputer(self.root / f"proof-{len(self.journal.events)}")

@@ -10,7 +10,7 @@ import pytest
 from cloister.agent.budget.metering import BudgetedModels
 from cloister.agent.budget.purse import NoLedger, Payer, Purse
 from cloister.agent.context.messages import request_tokens
-from cloister.agent.native.loop import Workplace
+from cloister.agent.harness import Workplace
 from cloister.core.budget import BudgetTree
 from cloister.core.errors import Bug
 from cloister.core.events import (
@@ -62,7 +62,7 @@ async def test_a_model_that_does_not_pay_cannot_get_into_the_loop(tmp_path: Path
     unpaid: Any = SoleModel(ScriptedModel(load_script(path)))
     nothing: Any = None
     with pytest.raises(Bug, match="without a budget"):
-        Workplace(0, nothing, nothing, unpaid, (), Budget(), nothing, nothing, "", (), (), 1.0)
+        Workplace(0, nothing, nothing, unpaid, (), Budget(), 1.0)
 
 
 def test_nothing_above_the_models_streams_from_one_but_through_the_purse() -> None:
@@ -115,12 +115,21 @@ async def test_what_a_turn_had_done_when_its_time_was_over_is_saved(bench: LoopB
     assert (turn.commit, turn.changed) == (ended.commit, True)
 
 
+async def test_work_is_saved_when_the_time_ends_during_the_checks(bench: LoopBench) -> None:
+    script = '[[reply]]\ncalls = [{ tool = "bash", command = "echo kept > kept.txt" }]'
+    ended = await bench.work(script, checks=("test ! -e kept.txt || sleep 1000",), budget=Budget(seconds=3.0))
+    assert ended.outcome == "budget"
+    [turn] = [b for b in bench.journal.bodies if isinstance(b, TurnEnded)]
+    assert (turn.commit, turn.changed) == (ended.commit, True)
+    assert ended.commit != bench.base
+
+
 SLOW = """
 [[reply]]
 calls = [{ tool = "bash", command = "sed -i 's/a - b/a + b/' calc.py; sleep 1000" }]
 
 [[reply]]
-expect = "the time was over"
+expect = "time budget ran out"
 calls = [{ tool = "bash", command = "true" }]
 
 [[reply]]
@@ -161,7 +170,7 @@ async def test_time_is_warned_of_asked_for_and_then_over(bench: LoopBench) -> No
     bench.tree = BudgetTree(ask=True, warn_percent=10)
     script = (
         SLOW.replace("sleep 1000", "sleep 1")
-        .replace('expect = "the time was over"\n', "")
+        .replace('expect = "time budget ran out"\n', "")
         .replace("true", "sleep 99")
     )
     async with anyio.create_task_group() as tasks:

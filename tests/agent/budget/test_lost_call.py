@@ -8,7 +8,7 @@ import pytest
 
 from cloister.agent.budget.metering import LOST, BudgetedModels, call_was_lost
 from cloister.agent.budget.purse import NoLedger, Purse
-from cloister.agent.native.conversation import Mind
+from cloister.agent.native.conversation import Conversation
 from cloister.core.budget import BudgetTree
 from cloister.core.events import (
     ActionDecided,
@@ -80,9 +80,9 @@ async def test_crashing_again_and_again_does_not_spend_around_the_budget(tmp_pat
         model = SayingModel((), until=anyio.Event())  # it never answers
         purse = Purse(journal, budget, BudgetTree(), NoLedger(), 1.0)
         paying = BudgetedModels(SoleModel(model), purse).of(0, budget)
-        mind = Mind(0, journal, paying, LocalComputer(tmp_path), "base")
+        mind = Conversation(0, journal, paying, LocalComputer(tmp_path), "base")
 
-        async def ask(mind: Mind = mind) -> None:
+        async def ask(mind: Conversation = mind) -> None:
             answers.append(await mind.ask(2, no_more))
 
         async with anyio.create_task_group() as tasks:

@@ -104,7 +104,7 @@ def test_old_observations_are_references_that_recall_brings_back_whole() -> None
         again = recalled(events, 0, RecallArgs(name))
         assert again.ok
         assert event.body.text == again.text
-    checks = re.findall(r'what the checks said after step (\d+) .*?recall\(id="(e\d+)"\)', shown)
+    checks = re.findall(r'check results after step (\d+) .*?recall\(id="(e\d+)"\)', shown)
     assert "FAILED tests/test_0.py" in recalled(events, 0, RecallArgs(checks[0][1])).text
 
 
@@ -360,7 +360,7 @@ calls = [{ tool = "bash", command = "echo the-needle" }]
 calls = [{ tool = "recall", id = "e7" }, { tool = "recall", id = "e1" }, { tool = "recall" }]
 
 [[reply]]
-expect = "the-needle(.|\\n)*nothing to recall(.|\\n)*not understood"
+expect = "the-needle(.|\\n)*nothing to recall(.|\\n)*Invalid arguments"
 calls = [{ tool = "edit", path = "calc.py", old = "a - b", new = "a + b" }]
 
 [[reply]]

@@ -7,8 +7,8 @@ import pytest
 
 from cloister.agent.budget.metering import BudgetedModels
 from cloister.agent.budget.purse import NoLedger, Purse
-from cloister.agent.native.conversation import Mind
-from cloister.agent.roles import asked
+from cloister.agent.native.conversation import Conversation
+from cloister.agent.roles import call_once
 from cloister.core.budget import BudgetTree
 from cloister.core.events import (
     AnyBody,
@@ -45,9 +45,9 @@ def journal(*more: AnyBody) -> MemoryJournal:
     return MemoryJournal(RunAdmitted(NewRun("Fix it.", "repo"), "me"), AttemptStarted(0, "x"), *more)
 
 
-def mind(log: MemoryJournal, models: Models, root: Path) -> Mind:
+def mind(log: MemoryJournal, models: Models, root: Path) -> Conversation:
     paying = BudgetedModels(models, Purse(log, Budget(), BudgetTree(), NoLedger(), 1.0)).of(0, Budget())
-    return Mind(0, log, paying, LocalComputer(root / "computer"), "base")
+    return Conversation(0, log, paying, LocalComputer(root / "computer"), "base")
 
 
 @pytest.mark.parametrize("how", [ModelChosen(GONE, "me"), ModelSwitched(0, "x", GONE, "It was slow.")])
@@ -95,7 +95,9 @@ async def test_the_time_for_an_answer_begins_when_the_model_is_asked_and_not_whi
 
     async def ask() -> None:
         # No second is left for it from the start: all of it passes while the person thinks.
-        answers.append(await asked(models.role("plan"), Request("", (UserMessage("How?"),), (), 100), 0.2))
+        answers.append(
+            await call_once(models.role("plan"), Request("", (UserMessage("How?"),), (), 100), 0.2)
+        )
 
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:

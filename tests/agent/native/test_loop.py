@@ -89,7 +89,7 @@ async def test_arguments_that_broke_off_are_answered_with_what_to_do(bench: Loop
 calls = [{ tool = "write", _invalid = '{"path": "long.py", "content": "one two thr' }]
 
 [[reply]]
-expect = "no whole JSON object; they end with .*one two thr.* in several calls"
+expect = "not a complete JSON object .cut off at .*one two thr.* Split the call"
 """
     ended = await bench.work(cut + FIX.replace("[[reply]]", "", 1))
     assert ended.outcome == "green", ended.reason
@@ -171,7 +171,7 @@ async def test_a_check_that_repairs_files_only_where_it_runs_is_not_green(bench:
     ended = await bench.work(script, budget=Budget(steps=3))
     assert ended.outcome == "budget"
     refused = [b.text for b in bench.journal.bodies if isinstance(b, ToolReturned) and b.tool == "finish"]
-    assert "in a fresh sandbox with exactly what would be handed over" in refused[0]
+    assert "in a fresh sandbox that holds only the change" in refused[0]
     assert not any(b.comparison.green for b in bench.journal.bodies if isinstance(b, ProofTaken))
 
 
@@ -265,7 +265,7 @@ calls = [{ tool = "teleport", to = "moon" }, { tool = "read" }, { tool = "bash",
         + FIX
     )
     texts = [body.text for body in bench.journal.bodies if isinstance(body, ToolReturned)][:3]
-    assert "There is no tool teleport" in texts[0]
+    assert "There is no tool `teleport`" in texts[0]
     assert "path" in texts[1]
     assert "command" in texts[2]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloister.agent.native.stuck import Circle, Circles
+from cloister.agent.native.stuck import StuckDetector, StuckSign
 from cloister.core import diagnosis
 from cloister.core.attempts import Answer, Branch, GiveUp, Stuck, Switch
 from cloister.core.diagnosis import Comparison, Diagnosis
@@ -50,8 +50,8 @@ def act(
     yield TurnEnded(0, step, "c", changed)
 
 
-def look(bodies: list[AnyBody], patience: Patience | None = None) -> Circle | None:
-    circles = Circles(0, patience or Patience())
+def look(bodies: list[AnyBody], patience: Patience | None = None) -> StuckSign | None:
+    circles = StuckDetector(0, patience or Patience())
     circles.update(numbered([*beginning(), *bodies]))
     return circles.found()
 
@@ -216,7 +216,7 @@ def test_zero_turns_it_off() -> None:
     ],
 )
 def test_ordinary_work_is_left_alone(ordinary: list[Iterator[AnyBody]]) -> None:
-    circles = Circles(0, Patience())
+    circles = StuckDetector(0, Patience())
     bodies = beginning()
     for each in ordinary:
         bodies.extend(each)
@@ -225,7 +225,7 @@ def test_ordinary_work_is_left_alone(ordinary: list[Iterator[AnyBody]]) -> None:
 
 
 def test_a_long_ordinary_log_is_left_alone() -> None:
-    circles = Circles(0, Patience())
+    circles = StuckDetector(0, Patience())
     circles.update(long_log(300))
     assert circles.found() is None
 
@@ -242,7 +242,7 @@ def test_taken_in_piece_by_piece_or_at_once_it_is_the_same(
     for number, (command, result, changed) in enumerate(steps, start=1):
         bodies.extend(act(number, command, result, changed=changed, red=("t",) if changed else None))
     events = numbered(bodies)
-    grown, whole = Circles(0, Patience()), Circles(0, Patience())
+    grown, whole = StuckDetector(0, Patience()), StuckDetector(0, Patience())
     for cut in sorted(cuts):
         grown.update(events[:cut])
     grown.update(events)
@@ -293,7 +293,7 @@ async def test_each_kind_of_circle_is_told_and_then_ends_the_attempt(
 ) -> None:
     bench.patience = Patience(alternations=2, unchanged=4, idle=5)
     ended = await bench.work(script)
-    assert (ended.outcome, "went round in circles" in ended.reason) == ("red", True)
+    assert (ended.outcome, "is stuck" in ended.reason) == ("red", True)
     assert notices(bench) == [(kind, "nudge"), (kind, "stop")]
     assert len(bench.of(ModelReplied)) <= most
 
@@ -315,7 +315,7 @@ async def test_then_the_next_model_of_the_chain_takes_over_with_the_same_convers
     # It follows the conversation: what the other model said before stands for its own first replies.
     other.write_text(
         CIRCLE
-        + 'branch = [{ when = "repeats|again and again: 4 turns", goto = "fix" }, { goto = "again" }]\n'
+        + 'branch = [{ when = "repeats|same result: 4 turns", goto = "fix" }, { goto = "again" }]\n'
         + FIX.replace("[[reply]]\nsay", '[[reply]]\nname = "fix"\nsay', 1)
     )
     routes = ModelRoutes(code=(f"script:{stuck}", f"script:{other}"))
@@ -332,9 +332,9 @@ async def test_then_the_next_model_of_the_chain_takes_over_with_the_same_convers
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (Branch((3,)), "attempt 3 went on"),
+        (Branch((3,)), "attempt 3 continues"),
         (GiveUp("Nobody knows."), "Nobody knows."),
-        (Switch("x:y"), "circles"),
+        (Switch("x:y"), "is stuck"),
     ],
 )
 async def test_whoever_runs_the_attempt_may_decide_what_follows(

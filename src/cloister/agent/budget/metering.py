@@ -1,4 +1,4 @@
-"""Models that cost: each call is permitted by the purse before it is made, and recorded before it is over."""
+"""Metered models: the purse permits each call before it starts and records its cost before it ends."""
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -34,11 +34,10 @@ from cloister.core.log import effective
 from cloister.core.requests import Budget, Usage
 from cloister.model.api import Failure, Model, Models, Reply, Request, Role, TextDelta
 
-# Whether an owner died while it asked a model: what that call took is in no log, and still counts. Pure.
-
+# A call that a crash interrupted: its cost is in no log and must still count.
 
 LOST = "lost"
-"""The purpose of what is counted for such a call."""
+"""The purpose recorded for such a call."""
 
 _BUSY = (
     ActionDecided,
@@ -51,15 +50,15 @@ _BUSY = (
     SaveRefused,
     ToolReturned,
 )
-"""After these an attempt does something else than ask."""
+"""After these events an attempt does not call the model next."""
 _BEFORE = (RunResumed, SandboxClosed, SandboxOpened)
 
 
 def call_was_lost(events: Sequence[Event], attempt: int) -> bool:
-    """Whether the owner before this one seems to have died in a call for the next step of `attempt`.
+    """True if the previous owner probably crashed during a call for the next step of `attempt`.
 
-    Nobody can know: it is so if the last that it wrote is something after which it asks. Who went in order has
-    recorded what the call took until then. False once the owner of now has written about the attempt.
+    Assumed if the last event it wrote is one after which it calls the model; an owner that stopped in order has recorded
+    the cost. False once the current owner has written an event of the attempt.
     """
     claims = [at for at, event in enumerate(events) if isinstance(event.body, RunClaimed)]
     if len(claims) < 2 or any(_is_own(event, attempt) for event in events[claims[-1] :]):
@@ -76,12 +75,12 @@ def call_was_lost(events: Sequence[Event], attempt: int) -> bool:
 
 
 def _is_own(event: Event, attempt: int) -> bool:
-    """Whether the loop of the attempt wrote it; what is done so that it can begin does not count."""
+    """True if the loop of the attempt wrote the event. Preparations do not count."""
     body = event.body
     return getattr(body, "attempt", None) == attempt and not isinstance(body, _BEFORE)
 
 
-# Models at another temperature, for an attempt that shall differ from the others.
+# Models at another temperature, for attempts that should differ from each other.
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,7 @@ class _Tempered:
 
 @dataclass(frozen=True, slots=True)
 class Tempered:
-    """`Models` whose steps are taken at a temperature of their own; what is asked for other roles is as it was."""
+    """`Models` with another temperature for the role `code`."""
 
     models: Models
     temperature: float
@@ -136,21 +135,21 @@ _MILLION = 1_000_000
 
 
 @dataclass(slots=True)
-class _Heard:
-    """What came of a call so far."""
+class _Received:
+    """The result of a call so far."""
 
     reply: Reply | None = None
     failure: Failure | None = None
     output_tokens: int = 0
-    """Of the text that was streamed, estimated."""
+    """Estimated from the streamed text."""
 
     @property
     def nothing(self) -> bool:
-        """Whether it failed before there was anything to pay for."""
+        """True if the call failed before it cost anything."""
         return self.failure is not None and self.failure.usage is None and not self.output_tokens
 
     def at_least(self, input_tokens: int) -> Usage:
-        """What a call took that came to no reply: what the provider said of it, and else the estimate."""
+        """The usage of a call without a reply, by the provider or by estimate."""
         said = Usage() if self.failure is None or self.failure.usage is None else self.failure.usage
         return msgspec.structs.replace(
             said,
@@ -160,7 +159,7 @@ class _Heard:
 
 
 class BudgetedModel:
-    """A `Model` that pays. Only `BudgetedModels` makes them."""
+    """A `Model` whose calls are paid from a purse. Only `BudgetedModels` creates it."""
 
     def __init__(self, model: Model, models: Models, purse: Purse, payer: Payer, purpose: str) -> None:
         self._model = model
@@ -177,7 +176,7 @@ class BudgetedModel:
     async def stream(
         self, request: Request, begun: Callable[[], None] | None = None
     ) -> AsyncGenerator[AsyncIterator[TextDelta | Reply | Failure]]:
-        """As every model. `begun` is called when it is really asked: a person may have been asked for more first."""
+        """`begun` is called when the request starts; a person may be asked for more budget before."""
         call = self._call(request)
         permit = await self._purse.permit(self._payer, call)
         if begun is not None:
@@ -185,18 +184,18 @@ class BudgetedModel:
         if not isinstance(permit, Permit):
             yield _only(Failure("budget", sentence(permit)))
             return
-        heard = _Heard()
+        heard = _Received()
         started = time.monotonic()
         less = msgspec.structs.replace(request, max_tokens=permit.output_tokens)
         try:
             async with (
                 self._model.stream(less) as items,
-                aclosing(self._listen(items, call, heard)) as heeded,
+                aclosing(self._listen(items, call, heard)) as counted,
             ):
-                yield heeded
+                yield counted
         finally:
             with anyio.CancelScope(shield=True):
-                # Whoever lost the run meanwhile hears of it with the next thing they write.
+                # If the run has another owner now, the next append reports it.
                 with suppress(CloisterError):
                     await self._record(permit, call, heard, time.monotonic() - started)
                 await self._purse.settle(permit.ticket)
@@ -219,7 +218,7 @@ class BudgetedModel:
         return self._purse.assumed(usage) if known is None else known
 
     async def _listen(
-        self, items: AsyncIterator[TextDelta | Reply | Failure], call: Call, heard: _Heard
+        self, items: AsyncIterator[TextDelta | Reply | Failure], call: Call, heard: _Received
     ) -> AsyncGenerator[TextDelta | Reply | Failure]:
         async for item in items:
             match item:
@@ -236,8 +235,8 @@ class BudgetedModel:
                     heard.failure = item
                     yield item
 
-    async def _record(self, permit: Permit, call: Call, heard: _Heard, seconds: float) -> None:
-        """Every call is in the log: as a step, if the loop made it one, else as what was spent."""
+    async def _record(self, permit: Permit, call: Call, heard: _Received, seconds: float) -> None:
+        """Record every call: a step is in the log as `ModelReplied`, any other call as `ModelSpent`."""
         if heard.nothing or (heard.reply is not None and self._is_step(permit)):
             return
         if heard.reply is not None:
@@ -259,7 +258,7 @@ class BudgetedModel:
 
 
 class BudgetedModels:
-    """`Models` of which each call is paid by one attempt of a run, or by the run itself."""
+    """`Models` whose calls are paid by one attempt, or by the run itself."""
 
     def __init__(self, models: Models, purse: Purse, payer: Payer | None = None) -> None:
         self._models = models
@@ -267,15 +266,15 @@ class BudgetedModels:
         self._payer = payer or Payer()
 
     def of(self, attempt: int, budget: Budget, inherited: Spend | None = None) -> "BudgetedModels":
-        """The same models, paid by this attempt: from the run's budget, and from its share of it."""
+        """The same models, paid by this attempt from its share of the run's budget."""
         return BudgetedModels(self._models, self._purse, Payer(attempt, budget, inherited or Spend()))
 
     def around(self, wrap: Callable[[Models], Models]) -> "BudgetedModels":
-        """The same models, changed by `wrap`; paying stays outside of it."""
+        """The same models, wrapped by `wrap` inside the metering."""
         return BudgetedModels(wrap(self._models), self._purse, self._payer)
 
     def at(self, temperature: float) -> "BudgetedModels":
-        """The same models, with the steps taken at this temperature."""
+        """The same models, with steps at this temperature."""
         return BudgetedModels(Tempered(self._models, temperature), self._purse, self._payer)
 
     def role(self, role: Role) -> BudgetedModel:
@@ -288,28 +287,28 @@ class BudgetedModels:
         return self._budgeted(self._models.named(name), "code")
 
     def in_role(self, role: Role, name: str) -> BudgetedModel:
-        """One of a role's chain. Raises as `Models.named`."""
-        # An attempt's own temperature is for its steps alone.
+        """A model of a role's chain. Raises as `Models.named`."""
+        # The temperature of an attempt applies to its steps only.
         models = self._models.models if isinstance(self._models, Tempered) else self._models
         return self._budgeted(models.named(name), role)
 
     def for_last_words(self, name: str) -> BudgetedModel:
-        """May use what is kept back for the end."""
+        """May spend the reserve."""
         return self._budgeted(self._models.named(name), WRAP_UP)
 
     def for_programs_inside(self) -> BudgetedModel:
-        """For what is not the loop: its calls are no steps, and cost like any other."""
+        """For programs in the sandbox. Their calls cost, but are not steps."""
         return self._budgeted(self._models.role("code"), INSIDE)
 
     async def count_lost(self, name: str, usage: Usage) -> None:
-        """Record what a call of a step took, by estimate, in which the owner before this one died."""
+        """Record the estimated cost of a step that a crash interrupted."""
         known = self._models.cost(name, usage)
         cost = self._purse.assumed(usage) if known is None else known
         spent = ModelSpent(self._payer.attempt, LOST, name, usage, 0.0, cost, estimated=True)
         await self._purse.journal.append(spent)
 
     def spent(self, attempt: int | None, *, held: bool = True) -> Spend:
-        """What an attempt has spent, or the run beside its attempts, with what is `held` for calls under way."""
+        """Spending of an attempt, or of the run itself; with `held`, including reservations."""
         return self._purse.spent(attempt, held=held)
 
     def more_seconds(self) -> float:
@@ -322,7 +321,7 @@ class BudgetedModels:
         return await self._purse.ask_for_time(self._payer, spent, limit)
 
     def time_above(self) -> Over | None:
-        """The level above the run that runs out of time first, as far as is known."""
+        """The level above the run that runs out of time first, if known."""
         return self._purse.time_above()
 
     def watch_time(self, tell: Callable[[], None]) -> None:
@@ -345,7 +344,7 @@ class BudgetedModels:
 
 
 def _believed(reply: Reply, call: Call) -> Usage:
-    """What a reply took: as its provider says, and by estimate where that says nothing, as some servers never do."""
+    """The usage of a reply, by its provider; estimated where the provider gives none."""
     said = reply.usage
     if said.input_tokens and said.output_tokens:
         return said

@@ -1,7 +1,4 @@
-"""The purse of a run: every call to a model is paid from it, or is not made.
-
-`Purse.models` wraps a run's models so that there is no way to ask one without paying; the loop takes nothing else.
-"""
+"""The purse of a run: every model call is paid from it, or is not made."""
 
 import secrets
 import time
@@ -13,7 +10,7 @@ from typing import Protocol
 import anyio
 import msgspec
 
-from cloister.agent.approvals import answered
+from cloister.agent.approvals import answered, new_ask_id
 from cloister.core.budget import (
     Account,
     BudgetTree,
@@ -46,27 +43,27 @@ _Key = tuple[Level, str, Resource, float]
 
 
 class Held(msgspec.Struct, frozen=True):
-    """The levels above the run hold what the call takes at most, until it is released."""
+    """A reservation for a call on the levels above the run."""
 
     granted: Granted
     accounts: tuple[Account, ...] = ()
-    """Those levels as they stood before it."""
+    """Those levels before the reservation."""
 
 
 class Ledger(Protocol):
-    """What the levels above the run have spent and may spend; durable, and one for all runs."""
+    """Spending and limits of the levels above the run. Durable and shared by all runs."""
 
     async def reserve(self, run: RunId, ticket: str, call: Call) -> Held | Over:
-        """Hold room for `call` under `ticket`, or say which limit has none. All or nothing, whoever else asks."""
+        """Atomically reserve room for `call` on all levels, or return the limit that has none."""
         ...
 
     async def release(self, ticket: str) -> None:
-        """The call is over and what it took is in the log. A ticket that holds nothing is fine."""
+        """End a reservation after the cost is in the log. Unknown tickets are ignored."""
         ...
 
 
 class NoLedger:
-    """Nothing above the run has a limit."""
+    """A ledger without limits."""
 
     async def reserve(self, run: RunId, ticket: str, call: Call) -> Held | Over:
         return Held(Granted(call.output_tokens, Spend()))
@@ -77,29 +74,29 @@ class NoLedger:
 
 @dataclass(frozen=True, slots=True)
 class Payer:
-    """On whose account a call is made."""
+    """The account that pays for a call."""
 
     attempt: int | None = None
-    """None for what belongs to the run and to no attempt of it."""
+    """None for calls of the run itself."""
     budget: Budget | None = None
-    """The attempt's own share; None draws from the run's budget alone."""
+    """The attempt's share; None uses the run's budget alone."""
     inherited: Spend = field(default_factory=Spend)
-    """What counts as spent of that share, though another attempt paid it."""
+    """Spending of other attempts that counts against the share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """A call may be made, and its most is held."""
+    """Permission for a call, with its maximum cost reserved."""
 
     ticket: str
     output_tokens: int
     seq: int
-    """The last event before it."""
+    """The last event before the call."""
 
 
 @dataclass(slots=True)
 class _Books:
-    """What the run's own log says about money, taken in as it grows."""
+    """Spending, extensions and warnings of the run, folded from its growing log."""
 
     taken: int = 0
     spent: dict[int | None, Spend] = field(default_factory=dict[int | None, Spend])
@@ -128,7 +125,7 @@ class _Books:
 
 
 class Purse:
-    """All that one run may spend, with what it has spent: a fold of its log, and what is held for calls under way."""
+    """Budget, spending and open reservations of one run."""
 
     def __init__(
         self,
@@ -139,7 +136,7 @@ class Purse:
         ask_seconds: float,
         capped: Set[str] = frozenset(),
     ) -> None:
-        """`capped` is what a policy limits: more of that than it says only an admin may give."""
+        """`capped`: resources limited by a policy. Only an admin can extend those."""
         self._journal = journal
         self._budget = budget
         self._tree = tree
@@ -150,7 +147,7 @@ class Purse:
         self._held: dict[str, tuple[int | None, Spend]] = {}
         self._asking = anyio.Lock()
         self._above: tuple[Over, ...] = ()
-        """The time of the levels above, as it was known last, at `_above_at`."""
+        """The time budgets of the levels above, as of `_above_at`."""
         self._above_at = 0.0
         self._watching: list[Callable[[], None]] = []
 
@@ -163,7 +160,7 @@ class Purse:
         return self._journal.events[0].run
 
     def accounts(self, payer: Payer) -> tuple[Account, ...]:
-        """The run and the attempt as they stand."""
+        """The current accounts of the run and the attempt."""
         self._books.update(self._journal)
         run = self._account("run", str(self.run), self._budget, self._everyone())
         if payer.budget is None or payer.attempt is None:
@@ -191,13 +188,13 @@ class Purse:
         return Account(level, name, limits_of(budget), self._taken(attempts), extended)
 
     async def permit(self, payer: Payer, call: Call) -> Permit | Over:
-        """Hold what `call` takes at most on every level, or say which has no room; both are in the log."""
+        """Reserve the maximum cost of `call` on every level, or return the level without room. Both are recorded."""
         while True:
             answer = await self._try(payer, call)
             if isinstance(answer, Permit):
                 return answer
             if not call.keep_back:
-                return answer  # the last words are not worth a question
+                return answer  # last words: ask no person for more
             seen = self._journal.events[-1].seq
             async with self._asking:
                 if not await self._given_more(payer, answer, seen):
@@ -227,7 +224,7 @@ class Purse:
                 await self.settle(ticket)
 
     def _learn(self, above: Sequence[Account]) -> None:
-        """How much time the levels above have: it passes while a call or a command runs, and is not held."""
+        """Remember the time budgets of the levels above. Time passes and cannot be reserved."""
         timed = [account for account in above if account.limit("seconds") is not None]
         self._above = tuple(
             Over(each.level, each.name, "seconds", each.spent.seconds, each.limit("seconds") or 0.0)
@@ -238,40 +235,40 @@ class Purse:
             tell()
 
     def time_above(self) -> Over | None:
-        """The level above that runs out of time first, with what this run alone has spent of it meanwhile."""
+        """The level above that runs out of time first, by this run's own spending since the last call."""
         passed = anyio.current_time() - self._above_at
         now = [msgspec.structs.replace(each, spent=each.spent + passed) for each in self._above]
         return min(now, key=lambda each: each.limit - each.spent, default=None)
 
     def watch_time(self, tell: Callable[[], None]) -> None:
-        """Call `tell` whenever more is known about the time above."""
+        """Call `tell` with each permitted call: time budgets may have changed."""
         self._watching.append(tell)
 
     def assumed(self, usage: Usage) -> float | None:
-        """US dollars for `usage` of a model whose price nobody knows; None when it counts as none."""
+        """Assumed US dollars for a model without a known price; None if the settings assume none."""
         per_million = self._tree.unpriced
         return None if per_million is None else usage.total * per_million / 1_000_000
 
     def more_seconds(self) -> float:
-        """What people added to the time of the run, which passes for all its attempts at once."""
+        """Seconds that people added to the run. They count for all attempts."""
         self._books.update(self._journal)
         return self._books.extended.get(("run", str(self.run)), {}).get("seconds", 0.0)
 
     async def warn_of_time(self, payer: Payer, spent: float, limit: float) -> None:
-        """Say once that most of the time is over, if it is. It is measured by whoever can interrupt."""
+        """Warn once when most of the time is spent."""
         if spent >= limit * self._tree.warn_percent / 100:
             self._books.update(self._journal)
             await self._warn_once(payer, Over("run", str(self.run), "seconds", spent, limit))
 
     async def ask_for_time(self, payer: Payer, spent: float, limit: float) -> bool:
-        """Whether there is more time now that it is over; both answers are in the log."""
+        """Ask for more time. True if granted; both answers are recorded."""
         return await self._ask_for(payer, Over("run", str(self.run), "seconds", spent, limit))
 
     async def ask_for_time_above(self, payer: Payer, over: Over) -> bool:
-        """As `ask_for_time`, of a level above the run."""
+        """Like `ask_for_time`, for a level above the run."""
         given = await self._ask_for(payer, over)
         if given:
-            self._above = ()  # known again with the next call
+            self._above = ()  # the next call updates it
         return given
 
     async def _ask_for(self, payer: Payer, over: Over) -> bool:
@@ -280,13 +277,13 @@ class Purse:
             return await self._given_more(payer, over, seen)
 
     async def settle(self, ticket: str) -> None:
-        """The call is over, and what it took is in the log."""
+        """End the reservation of a call whose cost is in the log."""
         with anyio.CancelScope(shield=True):
             await self._ledger.release(ticket)
             self._held.pop(ticket, None)
 
     async def _warn(self, payer: Payer, accounts: Sequence[Account]) -> None:
-        """Once for each limit."""
+        """Warn once per limit."""
         for over in warnings(accounts, self._tree.warn_percent):
             await self._warn_once(payer, over)
 
@@ -299,10 +296,10 @@ class Purse:
             )
 
     async def _given_more(self, payer: Payer, over: Over, seen: int) -> bool:
-        """Ask a person for more, where that is allowed, once for each limit. True when it is worth another look."""
+        """Ask a person for more, once per limit, if the settings allow it. True if the caller should try again."""
         self._books.update(self._journal)
         if any(isinstance(event.body, BudgetExtended) for event in self._journal.events[seen:]):
-            return True  # somebody gave more while this one waited for its turn to ask
+            return True  # granted while this call waited for its turn to ask
         if _key(over) in self._books.refused:
             return False
         if self._tree.ask:
@@ -318,14 +315,14 @@ class Purse:
         return False
 
     async def _ask(self, payer: Payer, over: Over, more: float) -> AskAnswered:
-        # What is the run's own an operator could have asked for at its start; the rest was set for them.
+        # An operator may choose the budget of a run, but not limits that others set.
         own = over.level in ("run", "attempt") and over.what not in self._capped
         ask = AskRaised(
-            ask="a-" + secrets.token_hex(4),
+            ask=new_ask_id(),
             attempt=payer.attempt or 0,
             action=f"budget: {amount(over.what, more)} more for {over.level} {over.name}",
             detail=f"{sentence(over)} {amount(over.what, over.spent)} are spent or held. "
-            f"A yes adds {amount(over.what, more)}; a no ends the work here, with what is done saved.",
+            f"Allow adds {amount(over.what, more)}. Deny ends the attempt; its work is saved.",
             deadline=time.time() + self._ask_seconds,
             rule="" if own else f"the budget of {over.level} {over.name}",
             approver="operator" if own else "admin",

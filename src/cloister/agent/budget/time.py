@@ -1,4 +1,4 @@
-"""The wall time of one attempt: how much is spent and left, when to warn, and asking for more of it."""
+"""The time budget of one attempt: time spent and left, warnings, and requests for more."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -10,21 +10,21 @@ from cloister.core.budget import Over, amount, sentence
 from cloister.core.requests import Budget
 
 _RESERVE_SECONDS, _RESERVE_SHARE = 30.0, 0.05
-"""Kept for the last words: this much, or this part of the time if that is less."""
+"""Reserved for the last words: the smaller of these seconds and this share."""
 
 
 class Clock:
-    """Measures here and not between events: the clock on the wall may jump."""
+    """A monotonic clock: the times of events may jump."""
 
     def __init__(self, budget: Budget, models: BudgetedModels, earlier: float) -> None:
-        """`earlier` is what was spent before, in seconds, by the log."""
+        """`earlier`: seconds already spent, by the log."""
         self._budget = budget
         self._models = models
         self._earlier = earlier
         self._started = anyio.current_time()
         self._scope: anyio.CancelScope | None = None
         self._own_reserve = _reserve(budget.seconds)
-        models.watch_time(self._tighten)
+        models.watch_time(self._update_deadline)
 
     @property
     def spent(self) -> float:
@@ -32,12 +32,12 @@ class Clock:
 
     @property
     def limit(self) -> float:
-        """With what people added."""
+        """Including granted extensions."""
         return self._budget.seconds + self._models.more_seconds()
 
     @property
     def left(self) -> float:
-        """Before the last words must begin, by the run's own time and by that of the levels above it."""
+        """Seconds until the last words must begin, by the run's own limit and those of the levels above."""
         above = self._models.time_above()
         return self._own_left if above is None else min(self._own_left, _left(above))
 
@@ -47,18 +47,18 @@ class Clock:
 
     @property
     def reserve(self) -> float:
-        """Of the time, kept for the last words."""
+        """Seconds reserved for the last words."""
         above = self._models.time_above()
         return self._own_reserve if above is None else min(self._own_reserve, _reserve(above.limit))
 
     def _above(self) -> Over | None:
-        """The level above the run whose time is over before its own, if one is."""
+        """The level above the run whose time ended before the run's own, if any."""
         above = self._models.time_above()
         return above if above is not None and _left(above) <= 0 < self._own_left else None
 
     @property
     def over(self) -> str:
-        """What is said when it is."""
+        """The reason when no time is left."""
         above = self._above()
         if above is not None:
             return sentence(above)
@@ -66,7 +66,7 @@ class Clock:
 
     @contextmanager
     def running(self) -> Generator[anyio.CancelScope]:
-        """What is done in the block is cut off when no time is left, also of a level that is heard of meanwhile."""
+        """Cancel the block when no time is left. Each paid call updates the deadline."""
         with anyio.move_on_after(self.left) as scope:
             self._scope = scope
             try:
@@ -74,16 +74,16 @@ class Clock:
             finally:
                 self._scope = None
 
-    def _tighten(self) -> None:
+    def _update_deadline(self) -> None:
         if self._scope is not None:
-            self._scope.deadline = min(self._scope.deadline, anyio.current_time() + self.left)
+            self._scope.deadline = anyio.current_time() + self.left
 
     async def warn(self) -> None:
-        """Once most of it is spent."""
+        """Warn once when most of the time is spent."""
         await self._models.warn_of_time(self.spent, self.limit)
 
     async def more(self) -> bool:
-        """Whether a person gave more, if one may be asked; waiting for the answer costs no time."""
+        """Ask a person for more time, if the settings allow it. The wait for the answer costs no time."""
         asked = anyio.current_time()
         above = self._above()
         if above is not None:

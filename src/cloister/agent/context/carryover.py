@@ -1,4 +1,4 @@
-"""What no summary may lose, folded from the log: the plan, the files touched, what people said, what is red."""
+"""Facts that no summary may lose, folded from the log: plan, touched files, messages of people, check results."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -24,29 +24,29 @@ _RESULTS_TOLD, _RESULTS_KEPT = 12, 64
 TELLING = frozenset(
     {Advised, ModelReplied, ToolReturned, PromptReceived, BaselineTaken, ChecksRan, ProofTaken}
 )
-"""The kinds of event that facts come from."""
+"""The event types that facts come from."""
 _TARGETS = ("command", "path", "pattern", "summary")
 
 
 @dataclass(slots=True)
 class Facts:
-    """Of one attempt, up to some moment."""
+    """The facts of one attempt, up to some event."""
 
     plan: str = ""
-    """What the model first said it would do."""
+    """The plan: of the planner, or the first text of the model."""
     lately: str = ""
-    """The last thing it said."""
+    """The last text of the model."""
     files: dict[str, None] = field(default_factory=dict[str, None])
-    """Paths in the order in which they were first touched."""
+    """Paths in the order of their first change."""
     said: list[tuple[int, str, str]] = field(default_factory=list[tuple[int, str, str]])
-    """What people said: event, who, text."""
+    """Messages of people: event, author, text."""
     results: list[tuple[int, str, str, bool]] = field(default_factory=list[tuple[int, str, str, bool]])
-    """The last results: event, tool, what it was called with, and whether it went well."""
+    """The last results: event, tool, target, success."""
     checks: BaselineTaken | ChecksRan | ProofTaken | None = None
     _calls: dict[str, ToolCall] = field(default_factory=dict[str, ToolCall])
 
     def take(self, event: Event, attempt: int) -> None:
-        """Take in one effective event."""
+        """Add one effective event."""
         match event.body:
             case ModelReplied() as body if body.attempt == attempt:
                 self._calls = {call.id: call for call in body.calls}
@@ -82,10 +82,10 @@ class Facts:
             del self.results[:-_RESULTS_KEPT]
 
     def failures(self) -> str:
-        """The newest evidence, in words for a model."""
+        """The newest check results, in words for a model."""
         match self.checks:
             case None:
-                return "No checks have run."
+                return "No checks have run yet."
             case BaselineTaken(diagnoses=found, comparison=compared):
                 return tell(compared or compare(found, found), found)
             case (
@@ -95,23 +95,23 @@ class Facts:
                 return tell(comparison, found)
 
     def told(self, up_to: int, room_chars: int) -> str:
-        """All of it, in about `room_chars` characters; of what people said, what came until event `up_to`."""
+        """All facts in about `room_chars` characters, with messages and results up to event `up_to`."""
         part = max(200, room_chars // 5)
         names = [one_line(name, 200) for name in self.files]
         more = f" and {len(names) - _FILES_TOLD} more" if len(names) > _FILES_TOLD else ""
-        parts = [f"Your plan was:\n{bounded(harmless(self.plan), part)}" if self.plan else ""]
+        parts = [f"Your plan:\n{bounded(harmless(self.plan), part)}" if self.plan else ""]
         if self.lately != self.plan:
             parts.append(f"You last said:\n{bounded(harmless(self.lately), part)}")
         messages = [f"- {who}: {text}" for seq, who, text in self.said if seq <= up_to]
         if messages:
-            parts.append("People told you meanwhile:\n" + bounded("\n".join(messages), 2 * part))
+            parts.append("Messages from people:\n" + bounded("\n".join(messages), 2 * part))
         parts.append("Files touched: " + (bounded(", ".join(names[:_FILES_TOLD]), part) or "none") + more)
-        parts.append("What the checks said last:\n" + bounded(self.failures(), 2 * part))
+        parts.append("Last check results:\n" + bounded(self.failures(), 2 * part))
         gone = [result for result in self.results if result[0] <= up_to][-_RESULTS_TOLD:]
         if gone:
             lines = "\n".join(
                 f"- e{seq}: {tool} {one_line(target, 80)}{'' if ok else ' (failed)'}"
                 for seq, tool, target, ok in gone
             )
-            parts.append("The last results that are no longer shown, for recall:\n" + bounded(lines, part))
+            parts.append("Latest results that are no longer shown (use recall):\n" + bounded(lines, part))
         return "\n\n".join(text for text in parts if text)

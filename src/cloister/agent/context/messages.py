@@ -1,8 +1,8 @@
-"""Events to messages: what the model sees is a pure fold of the log.
+"""Events to messages: the conversation is a pure fold of the log.
 
-The fold only ever adds at the end, except at two kinds of moment that the log itself fixes: when old observations
-are elided, many at once, and when a summary takes the place of old turns. Between them each request begins with
-the bytes of the one before, so that providers can cache it.
+The fold only appends, with two exceptions that the log determines: it elides old observations, many at once, and it
+replaces old turns by a summary. Otherwise each request begins with the bytes of the one before, so that providers can
+cache it.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,14 +50,11 @@ from cloister.feedback.compare import compare
 from cloister.feedback.report import tell
 from cloister.model.api import AssistantMessage, Message, Request, ToolMessage, ToolSpec, UserMessage
 
-# How many tokens a text or a request is, roughly and cheaply. Pure.
-#
-# No tokeniser: each provider has its own. What a call really took comes with its reply and replaces the estimate.
-
+# Token estimates. Each provider has its own tokeniser; the usage in a reply replaces the estimate.
 
 BYTES_PER_TOKEN = 4
 MESSAGE_TOKENS = 6
-"""What a provider adds around each message."""
+"""Overhead of each message."""
 
 
 def text_tokens(text: str) -> int:
@@ -66,7 +63,7 @@ def text_tokens(text: str) -> int:
 
 
 def message_tokens(message: Message) -> int:
-    """One message; a reply counts as what goes back, the provider's own encoding where there is one."""
+    """A reply counts as the provider's own encoding if that is longer."""
     if not isinstance(message, AssistantMessage):
         return text_tokens(message.text) + MESSAGE_TOKENS
     said = text_tokens(message.text)
@@ -77,12 +74,11 @@ def message_tokens(message: Message) -> int:
 
 
 def fixed_tokens(system: str, tools: Sequence[ToolSpec]) -> int:
-    """What every request of a run starts with."""
+    """The system prompt and the tools, which every request begins with."""
     return text_tokens(system) + len(msgspec.json.encode(tools)) // BYTES_PER_TOKEN
 
 
 def request_tokens(request: Request) -> int:
-    """What goes in."""
     return fixed_tokens(request.system, request.tools) + sum(map(message_tokens, request.messages))
 
 
@@ -100,26 +96,26 @@ _Own = (
 _OWN = frozenset(get_args(_Own))
 
 WINDOW_TOKENS = 128_000
-"""Of a model whose window is not known."""
+"""The window of a model that the catalog does not know."""
 REPLY_TOKENS = 8_192
 KEPT_TURNS = 4
-"""The last turns, whose observations are never elided."""
+"""The observations of this many last turns are never elided."""
 APART_TURNS = 10
-"""Between two moments at which observations are elided, unless it is urgent."""
+"""Turns between two rounds of eliding, unless the window is nearly full."""
 ELIDE_CHARS = 400
-"""Shorter observations stay: a reference would not be shorter."""
+"""Shorter observations stay: a reference would save nothing."""
 NOTES_CHARS = 6_000
-"""Of a model's summary."""
+"""Limit of a model's summary."""
 _CHECKS_TOKENS = 1_500
-"""What the words about checks may take; counted before they are written."""
+"""Limit and estimate for a report of the checks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A model's window, divided. All numbers are tokens."""
+    """How a model's window is divided, in tokens."""
 
     room: int
-    """For the conversation: without the system prompt, the tools and the reply."""
+    """For the conversation, without system prompt, tools and reply."""
     reply: int
 
     @staticmethod
@@ -141,23 +137,23 @@ class Window:
 
     @property
     def one(self) -> int:
-        """What one message may take."""
+        """Limit of one message."""
         return self.room // 4
 
 
 @dataclass(slots=True)
-class _Entry:
-    """One message with the event it comes from."""
+class _Item:
+    """One message and its event."""
 
     seq: int
     tokens: int
     message: Message | None = None
     write: Callable[[], str] | None = None
-    """Writes a message of ours that is only needed if it is still there in the end."""
+    """Renders the message on demand."""
     reference: Callable[[], str] | None = None
-    """Writes what stands in its place once it is elided."""
+    """Renders the reference that replaces the elided message."""
     unseen: bool = False
-    """It may have come while the model was already writing its next reply."""
+    """True if it may have arrived while the model wrote its next reply."""
 
     def made(self) -> Message:
         if self.message is None:
@@ -165,7 +161,7 @@ class _Entry:
         return self.message
 
     def elide(self) -> int:
-        """Put the reference in its place; how many tokens that saves."""
+        """Replace the message by its reference; return the tokens saved."""
         if self.reference is None:
             return 0
         text, self.reference, self.write = self.reference(), None, None
@@ -179,7 +175,7 @@ class _Entry:
 
 
 class Context:
-    """The conversation of one attempt, kept as the log grows."""
+    """The conversation of one attempt, updated as the log grows."""
 
     def __init__(self, attempt: int, window: Window) -> None:
         self._attempt = attempt
@@ -190,26 +186,26 @@ class Context:
     def _begin(self) -> None:
         self._surroundings: list[str] = []
         self._task: list[str] = []
-        self._entries: list[_Entry] = []
+        self._entries: list[_Item] = []
         self._tokens = 0
         self._open: set[str] = set()
-        self._later: list[_Entry] = []
+        self._later: list[_Item] = []
         self._silent = False
         self._turns: list[int] = []
-        """Events that ended the turns which are still here."""
+        """The `TurnEnded` events of the turns that are still shown."""
         self._marks: list[int] = []
-        """How many entries there were at the end of each of those turns."""
+        """The number of entries at the end of each of those turns."""
         self._elided = 0
-        """Entries up to here are elided."""
+        """The number of entries that are elided."""
         self._since_elided = APART_TURNS
         self._facts = Facts()
         self._notes = ""
-        """The model's last summary."""
+        """The last summary."""
         self.summarised_up_to = 0
         self.turns_since_summary = 0
 
     def update(self, events: Sequence[Event]) -> None:
-        """Take in what the log has beyond what was taken before; `events` is all of it, not only what still counts."""
+        """Add the new events. `events` is the whole log, superseded events included."""
         fresh = events[self._taken :]
         if self._taken and any(isinstance(event.body, RunResumed) for event in fresh):
             self._begin()
@@ -222,7 +218,7 @@ class Context:
 
     @property
     def tokens(self) -> int:
-        """Of the conversation, estimated."""
+        """Estimated size of the conversation."""
         return self._tokens + text_tokens(self._task_text())
 
     @property
@@ -231,7 +227,7 @@ class Context:
 
     @property
     def turns(self) -> Sequence[int]:
-        """The events that ended the turns which are still shown, oldest first."""
+        """The `TurnEnded` events of the turns that are still shown, oldest first."""
         return self._turns
 
     def messages(self) -> tuple[Message, ...]:
@@ -242,7 +238,7 @@ class Context:
         )
 
     def _task_text(self) -> str:
-        """What is there, then what to do: the last words are the ones that small models heed."""
+        """The surroundings, then the task: small models follow the end of a prompt best."""
         room = self._window.room // 2 * BYTES_PER_TOKEN
         task = bounded("\n\n".join(self._task), room * 3 // 4)
         there = bounded("\n\n".join(self._surroundings), room - len(task))
@@ -268,7 +264,7 @@ class Context:
             self._surroundings.extend(_surroundings(body))
 
     def _hinted(self, seq: int, body: AttemptStarted) -> None:
-        """What all its turns should heed belongs to the task; what a fork is told, to where it begins."""
+        """A hint belongs to the task; the hint of a fork to the place where it begins."""
         if body.attempt == self._attempt and body.hint:
             if body.parent is None:
                 self._task.append(body.hint)
@@ -298,12 +294,12 @@ class Context:
             case _:
                 assert_never(body)
 
-    def _add(self, entry: _Entry) -> None:
+    def _add(self, entry: _Item) -> None:
         self._entries.append(entry)
         self._tokens += entry.tokens
 
-    def _put(self, entry: _Entry) -> None:
-        """Say it now, or after the results that the last reply waits for: every provider wants those first."""
+    def _put(self, entry: _Item) -> None:
+        """Add it now, or after the pending tool results: providers require those directly after the calls."""
         if self._open:
             self._later.append(entry)
         else:
@@ -311,7 +307,7 @@ class Context:
 
     def _say(self, seq: int, text: str, *, unseen: bool = False) -> None:
         message = UserMessage(bounded(text, self._window.one * BYTES_PER_TOKEN))
-        self._put(_Entry(seq, message_tokens(message), message, unseen=unseen))
+        self._put(_Item(seq, message_tokens(message), message, unseen=unseen))
 
     def _advised(self, seq: int, body: Advised) -> None:
         if body.role == "plan":
@@ -320,7 +316,7 @@ class Context:
             self._say(seq, REVIEWED.format(text=body.text))
 
     def _reply(self, seq: int, body: ModelReplied) -> None:
-        missed: list[_Entry] = []
+        missed: list[_Item] = []
         if body.seen is not None:
             while self._entries and self._entries[-1].unseen and self._entries[-1].seq > body.seen:
                 missed.insert(0, self._entries.pop())
@@ -330,7 +326,7 @@ class Context:
         if tokens > self._window.one:
             message = _shortened(message, self._window.one * BYTES_PER_TOKEN)
             tokens = message_tokens(message)
-        self._add(_Entry(seq, tokens, message))
+        self._add(_Item(seq, tokens, message))
         self._open = {call.id for call in body.calls}
         self._silent = not body.calls
         for entry in missed:
@@ -343,7 +339,7 @@ class Context:
         text = bounded(body.text, self._window.one * BYTES_PER_TOKEN)
         message = ToolMessage(body.call, body.tool, text)
         reference = partial(_reference, seq, body) if len(text) > ELIDE_CHARS else None
-        self._add(_Entry(seq, message_tokens(message), message, reference=reference))
+        self._add(_Item(seq, message_tokens(message), message, reference=reference))
         if not self._open:
             self._flush()
 
@@ -355,14 +351,14 @@ class Context:
     def _checks(self, seq: int, body: ChecksRan) -> None:
         room = min(_CHECKS_TOKENS, self._window.one)
         red = body.comparison.red
-        state = "they were green" if body.comparison.green else f"{red} failed"
+        state = "green" if body.comparison.green else f"{red} failed"
         self._put(
-            _Entry(
+            _Item(
                 seq,
                 room if red else 60,
                 write=lambda: bounded(tell(body.comparison, body.diagnoses), room * BYTES_PER_TOKEN),
                 reference=lambda: (
-                    f"[elided: what the checks said after step {body.step} ({state}); "
+                    f"[elided: check results after step {body.step} ({state}); "
                     f'recall it with recall(id="e{seq}")]'
                 ),
             )
@@ -383,7 +379,7 @@ class Context:
             self._elide(self._marks[-1 - KEPT_TURNS])
 
     def _elide(self, end: int) -> None:
-        """References for observations, the oldest first, until there is room again. Seldom, and then many."""
+        """Replace the oldest observations by references until there is room. Rarely, and then many at once."""
         while self._elided < end and self._tokens > self._window.elide_to:
             self._tokens -= self._entries[self._elided].elide()
             self._elided += 1
@@ -400,7 +396,7 @@ class Context:
         self._turns = self._turns[gone:]
         text = self.summary_text(up_to, self._notes)
         message = UserMessage(text)
-        self._entries = [_Entry(seq, message_tokens(message), message), *rest]
+        self._entries = [_Item(seq, message_tokens(message), message), *rest]
         self._marks = [mark - cut + 1 for mark in self._marks[gone:]]
         self._elided = max(1, self._elided - cut + 1)
         self._tokens = sum(entry.tokens for entry in self._entries)
@@ -408,13 +404,13 @@ class Context:
         self.turns_since_summary = len(self._turns)
 
     def summary_text(self, up_to_seq: int, notes: str) -> str:
-        """What stands in place of the turns up to `up_to_seq`: what the log says of them, then the model's words."""
+        """The text that replaces the turns up to `up_to_seq`: the facts of the log, then the notes."""
         room = self._window.one * BYTES_PER_TOKEN
         told = self._facts.told(up_to_seq, min(room * 2 // 3, 16_000))
         return SUMMARY.format(facts=told, notes=bounded(notes, min(room // 3, NOTES_CHARS)) or "(nothing)")
 
     def tokens_after(self, up_to_seq: int, notes: str) -> int:
-        """What `tokens` would be if the turns up to `up_to_seq` were summarised so."""
+        """The value of `tokens` if `notes` replaced the turns up to `up_to_seq`."""
         gone = sum(turn <= up_to_seq for turn in self._turns)
         cut = self._marks[gone - 1] if gone else 0
         rest = sum(entry.tokens for entry in self._entries[cut:])
@@ -427,7 +423,7 @@ def _reference(seq: int, body: ToolReturned) -> str:
 
 
 def _shortened(message: AssistantMessage, limit_chars: int) -> AssistantMessage:
-    """A reply that would fill the window, with its long arguments cut; the provider's encoding goes with them."""
+    """An oversized reply with its long arguments cut, and without the provider's encoding."""
     share = max(100, limit_chars // max(1, 2 * len(message.calls)))
     calls = tuple(
         ToolCall(call.id, call.name, cast("dict[str, object]", _cut(call.arguments, share)))
@@ -450,14 +446,14 @@ def _cut(value: object, limit: int) -> object:
 
 
 def _surroundings(body: AnyBody) -> list[str]:
-    """Where the task starts, and what is red there."""
+    """What the model needs to know about the repository and its base."""
     match body:
         case BaseFixed():
             where = f" on the branch {body.branch}" if body.branch else ""
             return [f"The repository in /work is{where or ' checked out'}."]
         case ChecksChosen():
             lines = "\n".join(f"- {check}" for check in body.checks)
-            return [f"Checks that must be green:\n{lines}" if body.checks else NO_CHECKS]
+            return [f"These checks must be green:\n{lines}" if body.checks else NO_CHECKS]
         case BaselineTaken() if body.diagnoses:
             compared = body.comparison or compare(body.diagnoses, body.diagnoses)
             found = tell(compared, body.diagnoses)
@@ -469,7 +465,7 @@ def _surroundings(body: AnyBody) -> list[str]:
 def request(
     events: Sequence[Event], attempt: int, tools: Sequence[ToolSpec], window_tokens: int = WINDOW_TOKENS
 ) -> Request:
-    """The next request for one attempt, from its whole log."""
+    """The next request of an attempt, from its whole log."""
     context = Context(attempt, Window.of(window_tokens, tools))
     context.update(events)
     return request_of(context, tools, window_tokens)

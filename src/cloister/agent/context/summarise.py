@@ -1,4 +1,4 @@
-"""When the window nears its end: a summary in place of old turns, or nothing but what the log says of them."""
+"""Shorten a conversation that fills the window: replace old turns by a summary, or by the facts of the log alone."""
 
 from collections.abc import Sequence
 
@@ -14,14 +14,14 @@ from cloister.model.api import AssistantMessage, Message, Request, UserMessage
 SUMMARY_TOKENS = 1_024
 SUMMARY_SECONDS = 120.0
 APART_TURNS = 6
-"""Turns between two summaries by a model. What must go sooner goes without one: no summaries of summaries."""
+"""Turns between two summaries by a model. Turns that must go sooner go without one."""
 SHRINKS_TO = 0.7
-"""A summary that leaves more than this of the conversation is no summary."""
+"""A summary that leaves a larger share of the conversation is dropped."""
 _FILES = 200
 
 
 def boundary(context: Context, window: Window) -> int | None:
-    """Up to which event old turns can go, so that the rest fits well; None when none can. Pure."""
+    """The event up to which turns can go so that the rest fits; None if no turn can go. Pure."""
     turns = context.turns
     if len(turns) < 2:
         return None
@@ -34,7 +34,7 @@ def boundary(context: Context, window: Window) -> int | None:
 async def condense(
     context: Context, window: Window, adviser: Adviser, computer: Computer, base: str
 ) -> ContextSummarised | None:
-    """What to put into the log so that the conversation fits again; None when no turn can go."""
+    """The event that makes the conversation fit again; None if no turn can go."""
     up_to = boundary(context, window)
     if up_to is None:
         return None
@@ -56,7 +56,7 @@ async def condense(
 
 
 async def _summary(messages: Sequence[Message], window: Window, adviser: Adviser) -> str:
-    """In a model's words; empty when it fails, or when there is no budget for it."""
+    """Notes by a model; empty if it fails or has no budget."""
     told = bounded("\n\n".join(map(_told, messages)), window.room * BYTES_PER_TOKEN // 2)
     asking = Request(SUMMARISE, (UserMessage(told),), (), max_tokens=min(SUMMARY_TOKENS, window.reply))
     heard = await consult(adviser, "summarise", asking, SUMMARY_SECONDS)
@@ -75,7 +75,7 @@ def _told(message: Message) -> str:
 
 
 async def touched(computer: Computer, base: str) -> tuple[str, ...]:
-    """What differs from the base in the sandbox now, whoever changed it; bounded, and only names."""
+    """Names of the files that differ from the base in the sandbox."""
     names: dict[str, None] = {}
     for argv in (
         ("git", "diff", "--name-only", "-z", base, "--"),

@@ -1,1 +1,1 @@
-"""Checks and proof: what shows that a change works."""
+"""Evidence that a change works: checks, save points, proof."""

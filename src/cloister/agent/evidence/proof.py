@@ -1,4 +1,4 @@
-"""The proof: the checks on what would be handed over, and the tests that were red once more as the base has them."""
+"""The proof: run the checks on the saved change alone, then the formerly failing tests as they are on the base."""
 
 from collections.abc import Sequence
 
@@ -40,8 +40,8 @@ async def run_proof(
 ) -> tuple[Diagnosis, ...]:
     """Run the checks in a fresh sandbox that holds the change and nothing else.
 
-    `known` is what they said of the same files before: what is red only here is tried once more. Files of
-    tests that the change touched are then put back to the base; what is red with those was not mended.
+    `known` are the earlier results for the same files: a test that fails only here runs twice. Then restore the test
+    files that the change touched from the base; a test that fails with those was weakened, not fixed.
     """
     tree, changes = await tree_now(computer), await changed_since_base(computer)
     found = await run_checks(computer, checks, "proof", show, baseline=known, cpus=cpus)
@@ -51,19 +51,21 @@ async def run_proof(
         return found
     rewritten = await rewritten_since(computer, tree) if tree is not None else None
     if changes is None or tree is None or rewritten is None or not await back_to(computer, tree):
-        return _doubted(found, (Weakening(".", "base", detail="what the change did cannot be seen"),))
+        return _doubted(found, (Weakening(".", "base", detail="the change cannot be inspected"),))
     if spoilt := spoils((*changes.changed, *changes.new), rewritten):
         return _doubted(found, spoilt)
     texts = await both_versions(computer, [name for name in changes.changed if is_looked_into(name)])
     if texts is None:
-        return _doubted(found, (Weakening(".", "base", detail="too much was changed to look through"),))
+        return _doubted(found, (Weakening(".", "base", detail="the change is too large to inspect"),))
     inside = {one.path: one for one in texts}
     ways = put_back(changes.changed, changes.new, await base_files(computer), baseline, inside)
     red = tuple(one.check for one in baseline if not one.green and may_run_tests(one.check))
     before = tuple(one for one in baseline if one.check in red)
     for number, way in enumerate(ways):
-        if not await _restored(computer, way):  # each goes on from where the one before left off
-            return _doubted(found, (Weakening(".", "base", detail="the base's tests could not be put back"),))
+        if not await _restored(computer, way):  # each way builds on the one before
+            return _doubted(
+                found, (Weakening(".", "base", detail="the tests of the base could not be restored"),)
+            )
         place = f"proof-base-{number}"
         again = await run_loosely(computer, red, place, show, found, cpus)
         calm = compare(before, again)

@@ -1,4 +1,4 @@
-"""Checks in the sandbox: find them, run them, watch them, understand them."""
+"""Checks in a sandbox: find them, run them, diagnose their output."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,18 +31,18 @@ from cloister.feedback.parsers.tests.java import untouched
 from cloister.feedback.report_flags import environment, specify
 
 ShowCheck = Callable[[str, Stream, bytes], None]
-"""The check's command line, the stream and what arrived."""
+"""Called with the check's command line, the stream and new output."""
 
 _FILE_BYTES = 262_144
 _WORKFLOWS = 10
 _AGAIN_SECONDS = 120.0
-"""A check that took longer is not run a second time to see whether it wavers."""
+"""A slower check does not run a second time to find flaky tests."""
 _BASE_AGAIN_SECONDS = 60.0
-"""The same on the base, where every run whose base is red would wait for it."""
+"""The same limit on the base, where every run with a red base waits for it."""
 
 _KEPT = "/tmp/.cloister"  # noqa: S108  (in the sandbox, beside its working tree)
 _SHORT_BYTES = 3_000
-"""Output of a failing check up to here is in its tail anyway."""
+"""The tail of a diagnosis shows shorter output in full."""
 
 _PROBE = f"""
 for tool in {" ".join(TOOLS)}; do command -v "$tool" > /dev/null 2>&1 && echo "$tool"; done
@@ -58,11 +58,11 @@ _JAVA_REPORTS = (
     "find . \\( -path '*/surefire-reports/TEST-*.xml' -o -path '*/failsafe-reports/TEST-*.xml' "
     "-o -path '*/test-results/*/TEST-*.xml' \\) -type f -newer \"$STAMP\" -print0"
 )
-"""Where Maven and Gradle leave what they know, whether asked or not."""
+"""Where Maven and Gradle write reports by default."""
 
 
 async def find_checks(computer: Computer) -> tuple[str, ...]:
-    """Which checks the repository in the sandbox has, of those whose tools are there."""
+    """The checks of the repository whose tools are installed in the sandbox."""
     names = await _files(computer)
     workflows = [name for name in names if name.startswith(WORKFLOWS) and name.endswith((".yml", ".yaml"))]
     contents = await _contents(computer, [*WANTED, *workflows[:_WORKFLOWS]], set(names))
@@ -97,9 +97,9 @@ async def run_checks(
     baseline: Sequence[Diagnosis] = (),
     cpus: float = 1.0,
 ) -> tuple[Diagnosis, ...]:
-    """Run each check to its end. `place` is new each time, so that no report is taken for another's.
+    """Run each check to its end. `place` is unique per run and names its reports.
 
-    With a `baseline`, a test that is red now and was not is tried once more before it is believed.
+    With a `baseline`, a test that fails only now runs twice.
     """
     specs = await _specified(computer, checks)
     return await _run(computer, specs, _Course(place, show, tuple(baseline), cpus))
@@ -113,7 +113,7 @@ async def run_loosely(
     known: Sequence[Diagnosis],
     cpus: float,
 ) -> tuple[Diagnosis, ...]:
-    """As `run_checks`, but tests run even where others beside them cannot be loaded."""
+    """Like `run_checks`, but tests run even if other test files cannot be loaded."""
     specs = await _specified(computer, checks)
     return await _run(computer, specs, _Course(place, show, tuple(known), cpus, loose=True))
 
@@ -121,7 +121,7 @@ async def run_loosely(
 async def run_on_base(
     computer: Computer, checks: Sequence[str], place: str, show: ShowCheck, *, cpus: float = 1.0
 ) -> tuple[Diagnosis, ...]:
-    """As `run_checks` on the untouched base: whatever test is red is tried once more, so that chance is known as such."""
+    """Like `run_checks`, on the untouched base: every failing test runs twice, to find flaky ones."""
     specs = await _specified(computer, checks)
     return await _run(computer, specs, _Course(place, show, None, cpus))
 
@@ -129,7 +129,7 @@ async def run_on_base(
 async def run_affected(
     computer: Computer, checks: Sequence[str], since: "Since", place: str, show: ShowCheck
 ) -> tuple[Diagnosis, ...]:
-    """As `run_checks`, only what the changed files can have touched; of the rest, what was known stands."""
+    """Like `run_checks`, for checks that the changed files may affect. Known results stand for the others."""
     specs = await _specified(computer, checks)
     changed = await changed_between(computer, since.old, since.new)
     known = {diagnosis.check: diagnosis for diagnosis in since.known}
@@ -138,20 +138,20 @@ async def run_affected(
     parts = await _parts(computer, chosen, known, changed)
     ran = await _run(computer, chosen, _Course(place, show, since.baseline, since.cpus, parts))
     known.update({diagnosis.check: diagnosis for diagnosis in ran})
-    # What became of the tests is asked of the files as they are now, also for checks that did not run again.
+    # Weakened tests are determined from the current files, also for checks that did not run.
     weakened = ran[0].weakened if ran else await weakened_tests(computer)
     return tuple(msgspec.structs.replace(known[check.command], weakened=weakened) for check in specs)
 
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """What is known already."""
+    """The results of the last check run, and the trees before and now."""
 
     old: str
-    """Name of the tree that was checked last; empty when none was."""
+    """The tree that was checked last; empty if none."""
     new: str
     known: tuple[Diagnosis, ...]
-    """What the checks said then."""
+    """The results for `old`."""
     baseline: tuple[Diagnosis, ...]
     cpus: float = 1.0
 
@@ -161,12 +161,12 @@ class _Course:
     place: str
     show: ShowCheck
     baseline: tuple[Diagnosis, ...] | None
-    """What was red before; None where there is no before: this is the base."""
+    """The earlier results; None on the base."""
     cpus: float
     parts: Mapping[str, tuple[Near, Diagnosis]] = field(default_factory=dict[str, tuple[Near, Diagnosis]])
-    """Of long checks, the part that is looked at first, and what is known of the whole."""
+    """For slow checks: the part to run first, and the known results of the whole."""
     loose: bool = False
-    """Tests run even where others cannot be loaded."""
+    """Run tests even if others cannot be loaded."""
 
 
 async def _parts(
@@ -190,7 +190,7 @@ async def _parts(
 
 
 async def _specified(computer: Computer, checks: Sequence[str]) -> list[Check]:
-    """How each command is run: with a report where the tool has one, as long as the repository allows."""
+    """How to run each command: with a report if the tool has one, and the repository's time limit."""
     names = ("package.json", "go.mod", *FILES)
     contents = await _contents(computer, names, set(names))
     scripts, own = scripts_of(contents.get("package.json", "{}")), own_checks(contents)
@@ -200,7 +200,7 @@ async def _specified(computer: Computer, checks: Sequence[str]) -> list[Check]:
 async def _run(computer: Computer, specs: Sequence[Check], course: _Course) -> tuple[Diagnosis, ...]:
     if not specs:
         return ()
-    # Before any check: what runs in there could change what is looked at.
+    # Before any check runs, because a check could change the files.
     weakened = await weakened_tests(computer)
     matchers = await problem_matchers(computer)
     found: dict[str, Diagnosis] = {}
@@ -233,13 +233,13 @@ async def _run(computer: Computer, specs: Sequence[Check], course: _Course) -> t
 
 
 def _wavers(now: Diagnosis, baseline: Sequence[Diagnosis] | None) -> bool:
-    """Whether a second look is worth its time: tests are red that were not, and the check ended by itself."""
+    """True if a second run is worthwhile: tests fail that did not, and the check ended by itself."""
     most = _BASE_AGAIN_SECONDS if baseline is None else _AGAIN_SECONDS
     return now.killed is None and now.seconds <= most and bool(_suspects(now, baseline))
 
 
 def _suspects(now: Diagnosis, baseline: Sequence[Diagnosis] | None) -> set[str]:
-    """Tests that are red and need not be."""
+    """Failing tests that may be flaky."""
     failing = {test.name for test in now.failing}
     if baseline is None:
         return failing
@@ -249,10 +249,9 @@ def _suspects(now: Diagnosis, baseline: Sequence[Diagnosis] | None) -> set[str]:
 
 
 def _settled(first: Diagnosis, second: Diagnosis, baseline: Sequence[Diagnosis] | None) -> Diagnosis:
-    """The first run, and which of its suspects passed in the second: those are flaky.
+    """Mark suspects of the first run that pass in the second as flaky.
 
-    Where the second is green as a whole it is the one that counts, so that a test that was asked for is seen to pass;
-    of the base the first stays, for what was red there.
+    A second run that is green replaces the first, so that its passing tests count. On the base the first run stays.
     """
     if second.killed is not None:
         return first
@@ -271,7 +270,7 @@ class _Run:
     course: _Course
     matchers: tuple[bytes, ...]
     number: int
-    """Which of the checks it is, so that none writes over what another left."""
+    """The index of the check, which makes its files unique."""
 
     async def once(self, report: str, line: str | None = None) -> Diagnosis:
         out, err = bytearray(), bytearray()
@@ -303,7 +302,7 @@ class _Run:
         return msgspec.structs.replace(diagnosis, log=await self._kept(diagnosis, output))
 
     async def _stamp(self, report: str) -> str | None:
-        """A file that is older than any report of this run, where reports go to places of the tool's own."""
+        """A file older than any report of this run, for tools that choose the place of their reports."""
         if not leaves_reports(self.check.command):
             return None
         await self.computer.write(f"{report}.stamp", b"")
@@ -338,7 +337,7 @@ class _Run:
             return None
 
     async def _kept(self, diagnosis: Diagnosis, output: CheckOutput) -> str | None:
-        """Where the whole output of a red check is, for a model that wants to read on. A proof's sandbox is gone soon."""
+        """Keep the whole output of a failing check for the model; not in the short-lived sandbox of a proof."""
         if (
             diagnosis.green
             or self.course.place.startswith("proof")

@@ -1,7 +1,7 @@
-"""What the sandbox's working tree says about a check besides its output: tests that changed, matchers, source lines.
+"""Inspect the working tree in a sandbox: changed tests, problem matchers, source lines.
 
-Inside the agent's own sandbox this is advice for the model. The proof asks the same in a fresh sandbox before anything
-of the change has run there, and only that counts.
+In the agent's own sandbox the findings are advice. Only the proof counts: it inspects a fresh sandbox before any code of
+the change has run there.
 """
 
 from collections.abc import Collection, Sequence
@@ -20,7 +20,7 @@ from cloister.feedback.report import around
 _BASE = "refs/cloister/base"
 _SECONDS = 30.0
 _BATCH = 100
-"""Files whose two versions are read at once."""
+"""Files whose versions are read with one command."""
 _DIFF_BYTES = 8_388_608
 _FILE_BYTES = 524_288
 _PLACES = 16
@@ -34,7 +34,7 @@ def _git(*args: str) -> Command:
 
 
 async def changed_between(computer: Computer, old: str, new: str) -> tuple[str, ...] | None:
-    """Names that differ between two trees of the sandbox's repository; None when git inside cannot say."""
+    """Files that differ between two trees of the sandbox's repository; None if git fails."""
     if not old or not new:
         return None
     done = await computer.run(_git("diff-tree", "-r", "-z", "--name-only", old, new))
@@ -43,15 +43,15 @@ async def changed_between(computer: Computer, old: str, new: str) -> tuple[str, 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Names of files, against the base."""
+    """Files that differ from the base."""
 
     changed: tuple[str, ...]
-    """Other than on the base, or gone."""
+    """Changed or deleted."""
     new: tuple[str, ...]
 
 
 async def changed_since_base(computer: Computer) -> Changes | None:
-    """Which files the working tree changes; None when git inside cannot say."""
+    """The files that the working tree changes; None if git fails."""
     listed = await computer.run(
         _git("diff", "--name-status", "--no-ext-diff", "--no-renames", "-z", _BASE, "--")
     )
@@ -65,12 +65,12 @@ async def changed_since_base(computer: Computer) -> Changes | None:
 
 
 async def base_files(computer: Computer) -> tuple[str, ...]:
-    """Every file that the base has."""
+    """All files of the base."""
     return _names((await computer.run(_git("ls-tree", "-r", "-z", "--name-only", _BASE))).out)
 
 
 async def restore_from_base(computer: Computer, names: Sequence[str]) -> bool:
-    """Make these files what they were on the base; whether that went well."""
+    """Restore these files from the base. True on success."""
     where = ("checkout", "--quiet", "--force", _BASE, "--pathspec-from-file=-", "--pathspec-file-nul")
     return (await computer.run(_git("--literal-pathspecs", *where), "\0".join(names).encode())).ok
 
@@ -83,7 +83,7 @@ rm -f "$GIT_INDEX_FILE"
 git add --all --ignore-errors . > /dev/null || true
 git write-tree
 """
-# An index that knows nothing of the files' dates: what is in them is compared, whatever was done to those.
+# A new index has no file dates, so that git compares contents.
 _REWRITTEN = """
 set -e
 export GIT_INDEX_FILE=.git/cloister-tree-index
@@ -99,19 +99,19 @@ _BACK = (
 
 
 async def tree_now(computer: Computer) -> str | None:
-    """The name of all files as they are; None when git inside cannot say."""
+    """The tree of all current files; None if git fails."""
     done = await computer.run(_script(_KEEP))
     return decode(done.out).strip() if done.ok else None
 
 
 async def rewritten_since(computer: Computer, tree: str) -> tuple[str, ...] | None:
-    """Files of `tree` that are other now, or gone."""
+    """Files of `tree` that were changed or deleted since."""
     done = await computer.run(_script(_REWRITTEN, tree))
     return _names(done.out) if done.ok else None
 
 
 async def back_to(computer: Computer, tree: str) -> bool:
-    """Make the files those of `tree` again, whatever ran since; whether that went well."""
+    """Restore all files of `tree`. True on success."""
     return (await computer.run(_script(_BACK, tree))).ok
 
 
@@ -120,17 +120,17 @@ def _script(text: str, *args: str) -> Command:
 
 
 async def weakened_tests(computer: Computer) -> tuple[Weakening, ...]:
-    """What the working tree does to tests and their configuration, against the base.
+    """How the working tree weakens tests and their configuration, compared with the base.
 
-    What could not be looked at counts as changed: a change may not be too large to be seen through.
+    A file that cannot be inspected counts as changed, so that no change is too large to be inspected.
     """
     if not (await computer.run(_git("rev-parse", "--verify", "--quiet", _BASE))).ok:
         return ()
     changes = await changed_since_base(computer)
     if changes is None:
-        unseen = "too much was changed to see what became of the tests"
+        unseen = "the change is too large to inspect the tests"
         return (Weakening(".", "configuration", detail=unseen),)
-    # What is new weakens nothing, unless by a name that tools look for.
+    # A new file weakens nothing, unless tools look for its name.
     wanted = [name for name in changes.changed if may_matter(name)]
     wanted += [name for name in changes.new if matters_when_new(name)]
     new = frozenset(changes.new)
@@ -152,8 +152,8 @@ async def weakened_tests(computer: Computer) -> tuple[Weakening, ...]:
 async def _versions(
     computer: Computer, names: Sequence[str], new: Collection[str]
 ) -> tuple[Version, ...] | None:
-    """The files on the base and now; None when they are more than can be read at once."""
-    # As text whatever the files or their attributes say: what git takes for binary it would not show.
+    """The files on the base and now; None if they exceed the output limit."""
+    # `--text`: git would hide the content of a file that it takes for binary.
     options = ("--text", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", WHOLE)
     shown = await computer.run(_git("--literal-pathspecs", "diff", *options, _BASE, "--", *names))
     if not shown.ok:
@@ -165,7 +165,7 @@ async def _versions(
 
 
 async def both_versions(computer: Computer, names: Sequence[str]) -> tuple[Version, ...] | None:
-    """Files on the base and now; None when they are more than can be looked through."""
+    """The files on the base and now; None if a batch exceeds the output limit."""
     found: list[Version] = []
     for start in range(0, len(names), _BATCH):
         seen = await _versions(computer, names[start : start + _BATCH], frozenset())
@@ -195,13 +195,13 @@ async def problem_matchers(computer: Computer) -> tuple[bytes, ...]:
 
 @dataclass(slots=True)
 class Sources:
-    """Reads the lines around places that a diagnosis names, each file once."""
+    """Reads source lines around the places in a diagnosis, each file once."""
 
     computer: Computer
     _texts: dict[str, str | None] = field(default_factory=dict[str, "str | None"])
 
     async def add(self, diagnosis: Diagnosis) -> Diagnosis:
-        """`diagnosis` with source lines for what matters most."""
+        """`diagnosis` with source lines for its first failures and errors."""
         if diagnosis.green:
             return diagnosis
         left = _PLACES
@@ -230,7 +230,7 @@ class Sources:
         return around(text, line) if text else None
 
     async def _by_name(self, file: str) -> str | None:
-        """Some tools name a file without its directory: it is found when only one has that name."""
+        """Find a file that a tool named without its directory, if the name is unique."""
         if "/" in file:
             return None
         listed = await self.computer.run(_git("ls-files", "-z", "--", f":(glob)**/{file}"))

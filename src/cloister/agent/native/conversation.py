@@ -1,4 +1,4 @@
-"""What one attempt asks its model, and with which view of the log: requests that fit, and the last words."""
+"""The conversation with the model: requests that fit its window, retries, stand-in models, last words."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -24,13 +24,10 @@ from cloister.core.requests import Usage
 from cloister.core.text import one_line
 from cloister.model.api import Failure, Reply, Request, TextDelta, next_wait
 
-# One step of a model: the request from the log, the stream to whoever watches, the reply to the log.
-
-
 _REPLY_SECONDS = 900.0
 
 Follow = Callable[[ModelReplied], Awaitable[tuple[AnyBody, ...]]]
-"""What is recorded in one go with a reply, because it follows from that alone."""
+"""Returns events to record in the transaction of a reply."""
 
 
 async def _nothing(reply: ModelReplied) -> tuple[AnyBody, ...]:
@@ -39,23 +36,22 @@ async def _nothing(reply: ModelReplied) -> tuple[AnyBody, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of one attempt."""
+    """One step of an attempt."""
 
     attempt: int
     number: int
     models: tuple[str, ...]
-    """Whom to ask: the one in charge, then those that stand in for it."""
+    """The model in charge, then its stand-ins."""
     asking: Request
     seen: int
-    """The last event that the request was made from."""
+    """The last event that the request contains."""
     follow: Follow = _nothing
 
 
 async def ask_model(models: BudgetedModels, journal: Journal, step: Step) -> ModelReplied | Failure:
-    """Ask until there is a reply or trying again makes no sense. Each failure and each change of model is an event.
+    """Ask until there is a reply or no retry can help. Record each failure and each switch of the model.
 
-    When a model fails and another stands in for it, that one is asked the same at once; only when all of them
-    have failed is there a wait. One that failed for good is not asked again.
+    If a model fails, ask the next stand-in at once. Wait only if all of them failed. Do not retry a permanent failure.
     """
     attempt = step.attempt
     names = step.models
@@ -83,7 +79,7 @@ async def ask_model(models: BudgetedModels, journal: Journal, step: Step) -> Mod
                 await journal.append(ModelSwitched(attempt, name, alive[0], one_line(result.message)))
             await anyio.sleep(wait)
         names = tuple(alive)
-    raise Bug("counting ended")
+    raise Bug("unreachable")
 
 
 async def _ask_named(
@@ -105,7 +101,7 @@ async def _ask_named(
                     case TextDelta():
                         journal.show(ModelText(step.attempt, item.text))
                     case Reply():
-                        # Inside the block: what the call may take is held until what it took is in the log.
+                        # Inside the block: the reservation ends only after the real cost is in the log.
                         return await _record(journal, step, model.name, item, time.monotonic() - started)
                     case Failure():
                         return item
@@ -145,12 +141,12 @@ def _bounded(reply: Reply) -> Reply | Failure:
 
 _SPECS = tuple(tool.spec for tool in TOOLS.values())
 _TOO_LONG_TRIES = 3
-"""How often a request that the provider finds too long is made shorter."""
+"""Tries to shorten a request that the provider rejects as too long."""
 _TOO_LONG_SHARE = 0.6
 
 
-class Mind:
-    """The model in charge of an attempt, and what it is shown."""
+class Conversation:
+    """The model in charge of an attempt, and its view of the log."""
 
     def __init__(
         self, attempt: int, journal: Journal, models: BudgetedModels, computer: Computer, base: str
@@ -164,26 +160,26 @@ class Mind:
         self._base = base
         self._context: Context | None = None
         self._tokens = 0
-        """The window that `_context` was made for."""
+        """The window of `_context`."""
         self._looked = False
-        """Whether it was asked what the owner before this one left unpaid."""
+        """True after the check for a call that a crash left unpaid."""
         self._caps: dict[str, int] = {}
-        """Windows that are smaller than the models' data says: they said so."""
+        """Windows that turned out smaller than the catalog says."""
 
     @property
     def model(self) -> str:
-        """The one in charge."""
+        """The model in charge."""
         return self._ring()[0]
 
     def other_model(self) -> str | None:
-        """The one that would take over."""
+        """The next model of the chain, if there is one."""
         return next(iter(self._ring()[1:]), None)
 
     def _ring(self) -> tuple[str, ...]:
         return self._in_charge.ring(self._journal.events, self._models.chain("code"))
 
     def _able(self) -> tuple[str, int | None]:
-        """The one in charge, or who stands in for it where settings no longer have it; and its window, if known."""
+        """The first model in charge that the settings still have, and its window if known."""
         for name in self._ring():
             try:
                 return name, self._models.window(name)
@@ -192,7 +188,7 @@ class Mind:
         return self.model, None
 
     def _current(self) -> tuple[Context, Window]:
-        """The conversation up to this moment, for the window of the model in charge."""
+        """The current conversation, for the window of the model in charge."""
         name, known = self._able()
         most = known or WINDOW_TOKENS
         tokens = min(most, self._caps.get(name, most))
@@ -204,7 +200,7 @@ class Mind:
         return self._context, window
 
     async def ask(self, step: int, follow: Follow) -> ModelReplied | Failure:
-        """Ask for one step, with a request that fits. Each try that fails is an event."""
+        """Ask for one step, with a request that fits the window."""
         if step == 1:
             await self._plan()
         tries = 0
@@ -226,12 +222,12 @@ class Mind:
             self._caps[self._able()[0]] = int(min(self._tokens, request_tokens(asking)) * _TOO_LONG_SHARE)
 
     async def _pay_for_lost(self, asking: Request) -> None:
-        """Count what a call took in which an owner died: who crashes again and again must not spend for nothing."""
+        """Charge the call that a crash interrupted, so that repeated crashes cannot spend without limit."""
         if call_was_lost(self._journal.events, self._attempt):
             await self._models.count_lost(self._able()[0], Usage(request_tokens(asking), LEAST_OUTPUT_TOKENS))
 
     async def _plan(self) -> None:
-        """Have a plan made, if somebody is named for that; once for an attempt."""
+        """Ask the planner, if the settings name one; once per attempt."""
         made = any(
             isinstance(event.body, Advised)
             and event.body.role == "plan"
@@ -242,7 +238,7 @@ class Mind:
             await self._journal.append(plan)
 
     async def _fitting(self) -> Context:
-        """The conversation, with a summary in place of old turns if it would be too long."""
+        """The conversation, with old turns summarised if it is too long."""
         context, window = self._current()
         if context.tokens <= window.summarise_at:
             return context
@@ -253,6 +249,6 @@ class Mind:
         return context
 
     async def last_words(self, reason: str, seconds: float) -> str:
-        """What the model says is left, within what is kept back; empty when it says nothing."""
+        """Ask the model what is left to do, paid from the reserve. Empty if it does not answer."""
         context, _ = self._current()
         return await last_words(self._models, self._able()[0], context, _SPECS, reason, seconds)

@@ -1,4 +1,4 @@
-"""Whether an attempt goes round in circles: a pure fold of its events, with the evidence."""
+"""Stuck detection: a pure fold of the events of an attempt."""
 
 import re
 from collections import deque
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from cloister.agent.tools import TOOLS
+from cloister.agent.native.tool_calls import decoded
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.events import (
     AttemptStarted,
@@ -27,21 +27,21 @@ from cloister.core.requests import Patience, ToolCall
 from cloister.core.text import one_line
 
 _FLEETING = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?\s?(?:ms|s|sec|seconds)\b", re.IGNORECASE)
-"""What differs between two results that are the same: addresses and times."""
+"""Addresses and times, which do not make two results different."""
 _WAITS = re.compile(r"(?:^|[;&|(\s])(?:sleep|wait)(?=[\s;&|)]|$)")
-"""A command that waits for something else to get further."""
+"""A command that waits for something else."""
 _WAITING = 4
-"""How many times the patience somebody has who waits: a build takes its time, and nothing is asked for meanwhile."""
+"""A turn that waits gets this many times the patience, so that a build can be polled."""
 
 
-class Circle(msgspec.Struct, frozen=True):
-    """What was seen, and what it rests on."""
+class StuckSign(msgspec.Struct, frozen=True):
+    """A sign that the attempt is stuck."""
 
     kind: StuckKind
     evidence: str
     step: int
     earlier: int
-    """How often it was noticed before without any progress since."""
+    """Earlier notices without progress since."""
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class _Turn:
     _plain: tuple[object, ...] | None = None
 
     def like(self, other: "_Turn") -> bool:
-        """Whether both did the same and saw the same. What is cheap to compare comes first."""
+        """True if both turns had the same calls and the same results. Cheap comparisons come first."""
         if self.changed != other.changed or len(self.calls) != len(other.calls):
             return False
         for mine, theirs in zip(self.calls, other.calls, strict=True):
@@ -65,7 +65,7 @@ class _Turn:
 
     def _seen(self) -> tuple[object, ...]:
         if self._plain is None:
-            # To who waits, more seconds than before are news.
+            # For a turn that waits, a different time is a different result.
             results = tuple(
                 (ok, text if self.waits else _FLEETING.sub("#", text)) for ok, text in self.results
             )
@@ -73,7 +73,7 @@ class _Turn:
         return self._plain
 
     def said(self) -> str:
-        """The turn in a line."""
+        """The turn in one line."""
         what = ", ".join(f"{call.name} {_target(call)}".strip() for call in self.calls[:3])
         result = self.results[-1][1] if self.results else ""
         return f"{what} → {one_line(result[-160:], 160)}"
@@ -90,19 +90,12 @@ def _waits(call: ToolCall) -> bool:
 
 
 def understood(call: ToolCall) -> bool:
-    """Whether there is such a tool and its arguments are right."""
-    tool = TOOLS.get(call.name)
-    if tool is None:
-        return False
-    try:
-        msgspec.convert(call.arguments, tool.args)
-    except msgspec.ValidationError:
-        return False
-    return True
+    """True if the tool exists and its arguments are valid."""
+    return isinstance(decoded(call), tuple)
 
 
 def _found(diagnoses: Sequence[Diagnosis]) -> tuple[object, ...]:
-    """Equal for two looks that found the same."""
+    """A key that is equal for equal check results."""
     return tuple(
         (
             one.check,
@@ -125,8 +118,8 @@ def _red(found: Comparison) -> tuple[str, ...]:
     return (*found.new, *found.still, *found.missing)
 
 
-class Circles:
-    """Watches one attempt as its log grows."""
+class StuckDetector:
+    """Watches the growing log of one attempt."""
 
     def __init__(self, attempt: int, patience: Patience) -> None:
         self._attempt = attempt
@@ -141,18 +134,18 @@ class Circles:
         self._forget()
 
     def _forget(self) -> None:
-        """Turns up to here no longer count."""
+        """Ignore all turns so far."""
         longest = max(self._patience.repeats, 2 * self._patience.alternations, 2)
         self._last: deque[_Turn] = deque(maxlen=_WAITING * longest)
         self._look_before: ChecksRan | None = None
         self._looks = 0
-        """Looks in a row that found the same."""
+        """Consecutive check runs with the same results."""
         self._idle = 0
         self._malformed = 0
         self._step = 0
 
     def update(self, events: Sequence[Event]) -> None:
-        """Take in what the log has beyond what was taken before; `events` is all of it."""
+        """Add the new events. `events` is the whole log."""
         fresh: Sequence[Event] = events[self._taken :]
         if not self._taken or any(isinstance(event.body, RunResumed) for event in fresh):
             self._begin()
@@ -166,10 +159,10 @@ class Circles:
         match body:
             case AttemptStarted() if body.attempt == self._attempt:
                 self._noticed = 0
-                self._forget()  # a fork was told to take another way, and is told again before it counts as stuck
+                self._forget()  # a fork has got a hint, and gets a nudge before it counts as stuck
             case PromptReceived():
                 self._noticed = 0
-                self._forget()  # somebody helps: what follows is a new beginning
+                self._forget()  # a person helps: start over
             case StuckNoticed() if body.attempt == self._attempt:
                 self._noticed += 1
                 self._forget()
@@ -189,7 +182,7 @@ class Circles:
             self._turn.diagnoses = body.diagnoses
         red = body.comparison.red
         if self._fewest is not None and red < self._fewest:
-            self._noticed = 0  # it got further than ever: the next circle is a new one
+            self._noticed = 0  # fewer failures than ever: real progress
         self._fewest = red if self._fewest is None else min(red, self._fewest)
         before, self._look_before = self._look_before, None if body.comparison.green else body
         if body.comparison.green:
@@ -201,15 +194,15 @@ class Circles:
         self._turn = None
         self._step = turn.step
         if not turn.calls:
-            return  # silence is counted elsewhere
+            return  # the loop counts replies without calls
         turn.changed = changed
         turn.waits = any(map(_waits, turn.calls))
         self._last.append(turn)
         self._idle = 0 if changed else self._idle + 1
         self._malformed = 0 if any(map(understood, turn.calls)) else self._malformed + 1
 
-    def found(self) -> Circle | None:
-        """What the attempt is stuck in now, if it is."""
+    def found(self) -> StuckSign | None:
+        """The first sign that the attempt is stuck now, if any."""
         found: tuple[tuple[StuckKind, str | None], ...] = (
             ("malformed", self._malformed_evidence()),
             ("repeats", self._repeats()),
@@ -219,7 +212,7 @@ class Circles:
         )
         for kind, evidence in found:
             if evidence is not None:
-                return Circle(kind, one_line(evidence, 500), self._step, self._noticed)
+                return StuckSign(kind, one_line(evidence, 500), self._step, self._noticed)
         return None
 
     def _malformed_evidence(self) -> str | None:
@@ -229,13 +222,13 @@ class Circles:
         return f"{self._malformed} turns in a row, the last: {self._last[-1].said()}"
 
     def _times(self) -> int:
-        """How often the patience counts for what was done last."""
+        """The patience factor for the last turns."""
         return _WAITING if any(turn.waits for turn in list(self._last)[-2:]) else 1
 
     def _repeats(self) -> str | None:
         wanted = self._patience.repeats * self._times()
         last = list(self._last)[-wanted:]
-        # What changes files each time gets somewhere, or the checks find the same each time: that is counted apart.
+        # Turns that change files are counted by `unchanged`.
         if not wanted or len(last) < wanted or not all(one.like(last[0]) and not one.changed for one in last):
             return None
         return f"{wanted} turns in a row: {last[-1].said()}"
@@ -256,7 +249,7 @@ class Circles:
             return None
         red = _red(self._look_before.comparison)
         names = ", ".join(one_line(name, 80) for name in red[:4]) or "the same checks"
-        return f"{self._looks} changes in a row left exactly this red: {names}"
+        return f"{self._looks} changes in a row left exactly these failures: {names}"
 
     def _idle_evidence(self) -> str | None:
         wanted = self._patience.idle
@@ -266,7 +259,7 @@ class Circles:
 
 
 def unanswered(events: Sequence[Event], attempt: int) -> StuckNoticed | None:
-    """The last notice about an attempt, if it asks for more than words and nothing came of it: a crash was quicker."""
+    """The last notice that asks for an escalation or a stop, if a crash came before it was obeyed."""
     for event in reversed(events):
         match event.body:
             case StuckNoticed() as body if body.attempt == attempt:

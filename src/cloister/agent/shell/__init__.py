@@ -1,1 +1,1 @@
-"""READ A COMMAND LINE: which commands it would run, for rules about commands. Not a boundary: the sandbox is."""
+"""Parse a command line: which commands would it run? For policy rules; the sandbox is the security boundary."""

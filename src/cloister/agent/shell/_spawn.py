@@ -1,4 +1,4 @@
-"""Starts `shfmt`, which parses shell text and runs none of it: bounded in time, output and memory."""
+"""Start `shfmt`, which parses shell text without running it. Time, output and memory are limited."""
 
 import resource
 import sysconfig
@@ -16,12 +16,12 @@ _MEMORY_BYTES = 1_073_741_824
 
 
 def installed() -> Path:
-    """Where `shfmt` is: beside the interpreter that we run on."""
+    """The path of `shfmt`, next to the Python interpreter."""
     return Path(sysconfig.get_path("scripts")) / "shfmt"
 
 
 async def syntax_tree(text: str, program: Path | None = None) -> bytes | None:
-    """The syntax tree of `text` as JSON; None when it is no bash or is too much of it."""
+    """The syntax tree of `text` as JSON; None if it is not bash or too large."""
     try:
         process = await begin(
             [str(program or installed()), "--language-dialect=bash", "--to-json"],
@@ -34,7 +34,7 @@ async def syntax_tree(text: str, program: Path | None = None) -> bytes | None:
     out = bytearray()
     with anyio.move_on_after(_SECONDS) as patience:
         async with ending(process), anyio.create_task_group() as tasks:
-            with suppress(ProcessLookupError):  # it may have ended
+            with suppress(ProcessLookupError):  # it has ended already
                 resource.prlimit(process.pid, resource.RLIMIT_DATA, (_MEMORY_BYTES, _MEMORY_BYTES))
             tasks.start_soon(_feed, process, text.encode("utf-8", errors="replace"))
             assert process.stdout is not None  # noqa: S101  (a pipe was asked for)
@@ -50,7 +50,7 @@ async def syntax_tree(text: str, program: Path | None = None) -> bytes | None:
 
 async def _feed(process: anyio.abc.Process, data: bytes) -> None:
     assert process.stdin is not None  # noqa: S101  (a pipe was asked for)
-    # When it gives up reading, its exit status says so.
+    # If it stops reading, its exit status reports it.
     with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
         await process.stdin.send(data)
     await process.stdin.aclose()

@@ -1,4 +1,4 @@
-"""A command line to the commands in it: parsed, unwrapped, parsed again, to a bounded depth."""
+"""Find the commands in a command line: parse, unwrap, parse again, to a limited depth."""
 
 import msgspec
 
@@ -9,16 +9,16 @@ from cloister.policy.api import HOLE, Commands
 
 _TEXT_CHARS = 65_536
 _PARSES = 16
-"""Texts within texts, as in `sh -c 'sh -c …'`."""
+"""Limit of nested texts, as in `sh -c 'sh -c …'`."""
 _COMMANDS = 1_000
 _WRAPPERS = 8
-"""Wrappers around one command, as in `sudo nice env …`."""
+"""Limit of wrappers around one command, as in `sudo nice env …`."""
 
 _tree = msgspec.json.Decoder(dict).decode
 
 
 async def read_commands(line: str) -> Commands:
-    """Every simple command that bash would run for `line`, as far as that is written in it."""
+    """Every simple command that bash would run for `line`, as far as the text shows it."""
     found: dict[tuple[str, ...], None] = {}
     unclear: str | None = None
     texts = [line]
@@ -41,7 +41,7 @@ async def read_commands(line: str) -> Commands:
 
 async def _calls(text: str) -> tuple[list[Argv], str | None]:
     if len(text) > _TEXT_CHARS or HOLE in text:
-        return [], "it is too long to parse or no text"
+        return [], "it is too long or not text"
     data = await syntax_tree(text)
     if data is None:
         return [], "it cannot be parsed"
@@ -54,7 +54,7 @@ async def _calls(text: str) -> tuple[list[Argv], str | None]:
 
 
 def _follow(argv: Argv, found: dict[tuple[str, ...], None]) -> tuple[list[str], str | None]:
-    """Note `argv` and the commands it wraps; returns shell texts to parse, and why something is not known."""
+    """Add `argv` and the commands it wraps. Return shell texts to parse, and why something is unknown."""
     texts: list[str] = []
     unclear: str | None = None
     layer = [argv]

@@ -1,60 +1,23 @@
-"""Whether a command line can only look at files, as far as that is plain to see. Pure, and quick.
+"""Recognise obviously read-only command lines. Pure and fast.
 
-A wrong no costs a look at the files. A wrong yes would let a change wait for the next look, which every `finish` brings
-and which decides what is handed over; so that this need not be a judgement about everything that bash can do, all but
-the plainest lines are a no.
+A wrong False costs one comparison of the files. A wrong True delays the detection of a change until the next
+comparison; every `finish` makes one. So only the simplest lines return True.
 """
 
 import re
 import shlex
 
-_HARMLESS = frozenset(
-    (
-        "basename",
-        "cat",
-        "cd",
-        "cmp",
-        "cut",
-        "date",
-        "df",
-        "diff",
-        "dirname",
-        "du",
-        "echo",
-        "egrep",
-        "false",
-        "fgrep",
-        "grep",
-        "head",
-        "id",
-        "ls",
-        "md5sum",
-        "nl",
-        "od",
-        "printf",
-        "pwd",
-        "readlink",
-        "realpath",
-        "rev",
-        "seq",
-        "sha256sum",
-        "sleep",
-        "stat",
-        "tac",
-        "tail",
-        "tr",
-        "true",
-        "uname",
-        "wc",
-        "which",
-        "whoami",
-    )
+from cloister.agent.shell.syntax import word_set
+
+_HARMLESS = word_set(
+    "basename cat cd cmp cut date df diff dirname du echo egrep false fgrep grep head id ls md5sum nl od "
+    "printf pwd readlink realpath rev seq sha256sum sleep stat tac tail tr true uname wc which whoami"
 )
 """Programs without an option that writes a file or runs another program."""
 
 _GIT = frozenset(("blame", "diff", "log", "ls-files", "rev-parse", "show", "status"))
 _LINES = re.compile(r"\d+(,(\d+|\$))?p")
-"""What `sed -n` may be asked for: some lines of a file."""
+"""The scripts of `sed -n` that only print lines."""
 
 _UNCLEAR = frozenset("`<>\\\n#")
 _BETWEEN = frozenset((";", "|", "&&", "||"))
@@ -63,7 +26,7 @@ _CHARS = 4_000
 
 
 def only_reads(line: str) -> bool:
-    """True when every command in `line` is known to leave all files as they are."""
+    """True if every command in `line` is known to modify no file."""
     if len(line) > _CHARS or not _UNCLEAR.isdisjoint(line) or "$" in line.replace(",$p", ""):
         return False
     try:

@@ -1,13 +1,10 @@
-"""A syntax tree to the simple commands in it, wherever they stand. Pure."""
+"""Extract the simple commands of a syntax tree. Pure."""
 
 import re
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from cloister.policy.api import HOLE
-
-# Words of a syntax tree as text, with a hole wherever the shell would put something that is not written there.
-
 
 Node = dict[str, Any]
 
@@ -33,7 +30,7 @@ _ANSI_PLAIN = {
 
 
 def word_text(word: Node) -> str:
-    """The word after quotes are removed; a `HOLE` stands for any text."""
+    """The word without quotes. `HOLE` stands for text that the shell would insert."""
     return "".join(_part(part, quoted=False) for part in _nodes(word.get("Parts")))
 
 
@@ -53,7 +50,7 @@ def _part(part: Node, *, quoted: bool) -> str:
 
 
 def _unquoted(value: str) -> str:
-    """Outside of quotes a backslash makes the next character plain, and patterns become names of files."""
+    """Outside quotes, a backslash escapes the next character, and patterns expand to file names."""
     pieces: list[str] = []
     at = 0
     for found in _ESCAPED.finditer(value):
@@ -61,7 +58,7 @@ def _unquoted(value: str) -> str:
         pieces.append("" if found[1] == "\n" else found[1])
         at = found.end()
     pieces.append(_GLOB.sub(HOLE, value[at:]))
-    # A pattern that is written around an escaped character is one all the same.
+    # A pattern may contain an escaped character.
     text = "".join(pieces)
     return HOLE if _GLOB.search(_ESCAPED.sub("x", value)) and HOLE not in text else text
 
@@ -85,32 +82,17 @@ def _nodes(value: object) -> list[Node]:
 
 Argv = tuple[str, ...]
 
+
+def word_set(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 _DEPTH = 200
-_STEERING = frozenset(
-    {
-        "BASH_ENV",
-        "ENV",
-        "PATH",
-        "IFS",
-        "PROMPT_COMMAND",
-        "PS4",
-        "SHELLOPTS",
-        "BASHOPTS",
-        "EDITOR",
-        "VISUAL",
-        "PAGER",
-        "MANPAGER",
-        "LESSOPEN",
-        "SHELL",
-        "NODE_OPTIONS",
-        "PERL5OPT",
-        "PERL5LIB",
-        "RUBYOPT",
-        "PYTHONSTARTUP",
-        "PYTHONHOME",
-    }
+_STEERING = word_set(
+    "BASH_ENV ENV PATH IFS PROMPT_COMMAND PS4 SHELLOPTS BASHOPTS EDITOR VISUAL PAGER MANPAGER LESSOPEN SHELL "
+    "NODE_OPTIONS PERL5OPT PERL5LIB RUBYOPT PYTHONSTARTUP PYTHONHOME"
 )
-"""Variables that decide what else is run."""
+"""Variables that can make other programs run."""
 _COUNTING = frozenset({"ArithmExp", "ArithmCmd", "LetClause", "CStyleLoop"})
 _COMPARING = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v"})
 _TAKING = frozenset({"read", "mapfile", "readarray", "getopts", "printf", "unset"})
@@ -120,15 +102,15 @@ _STEERING_FAMILIES = ("LD_", "GIT_", "BASH_FUNC_", "DYLD_")
 
 @dataclass(slots=True)
 class Walked:
-    """What one text would run."""
+    """The commands of one text."""
 
     calls: list[Argv] = field(default_factory=list[Argv])
-    """Words of each simple command, without assignments before it."""
+    """The words of each simple command, without leading assignments."""
     unclear: str | None = None
     counts: bool = False
-    """It evaluates text as numbers, which runs what stands in subscripts in that text."""
+    """It evaluates arithmetic, which runs commands in subscripts."""
     takes: bool = False
-    """It puts text into variables that is not written out in it."""
+    """It sets variables to text that is not in the line."""
 
     def doubt(self, why: str) -> None:
         self.unclear = self.unclear or why
@@ -139,12 +121,12 @@ def walk(tree: Node) -> Walked:
     walked = Walked()
     _visit(tree, walked, 0)
     if walked.counts and walked.takes:
-        walked.doubt("it counts with text that is not known")
+        walked.doubt("it evaluates unknown text as arithmetic")
     return walked
 
 
 def steers(name: str) -> bool:
-    """Whether setting the variable `name` can change what a command runs."""
+    """True if the variable `name` can change which programs run."""
     return name in _STEERING or name.startswith(_STEERING_FAMILIES)
 
 
@@ -186,7 +168,7 @@ def _node(node: Node, walked: Walked) -> None:
         case "FuncDecl":
             walked.doubt("it defines a function")
         case "TestDecl":
-            walked.doubt("it is no bash")
+            walked.doubt("it is not bash")
         case "ParamExp":
             if node.get("Exp") and (node["Exp"].get("Op") == "@P" or "@" in str(node["Exp"].get("Op", ""))):
                 walked.doubt("it expands a variable as a prompt")
@@ -195,7 +177,7 @@ def _node(node: Node, walked: Walked) -> None:
 
 
 def _expands(value: object) -> bool:
-    """Whether a word takes text from a variable."""
+    """True if a word expands a variable."""
     if not isinstance(value, dict):
         return False
     node = cast("Node", value)
@@ -210,7 +192,7 @@ def _assign(assign: Node, walked: Walked) -> None:
         value = assign.get("Value")
         text = word_text(cast("Node", value)) if isinstance(value, dict) else ""
         if HOLE in text:
-            walked.doubt("it sets a variable that is not named")
+            walked.doubt("it sets a variable whose name is not written out")
         return
     named = str(cast("Node", name).get("Value", ""))
     if steers(named):

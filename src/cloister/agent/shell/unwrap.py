@@ -1,14 +1,13 @@
-"""One command: what it is called, and what it runs beside itself, or that this cannot be known. Pure."""
+"""Unwrap one command: its name, the commands it starts, or why they cannot be known. Pure."""
 
 import posixpath
 import re
 from dataclasses import dataclass, field
 
-from cloister.agent.shell.syntax import Argv, steers
+from cloister.agent.shell.syntax import Argv, steers, word_set
 from cloister.policy.api import HOLE
 
-# Programs that do not look like it and run what an argument says. Pure.
-
+# Programs that run a command named in an argument.
 
 _INTERPRETERS = re.compile(
     r"(?:python|pypy|perl|ruby|node|nodejs|deno|bun|php|lua|luajit|R|Rscript|guile|racket|sbcl|ghc|osascript)[0-9.]*"
@@ -38,7 +37,7 @@ _HANDS = {
     "pip": re.compile(r"--python\b.*"),
     "npm": re.compile(r"exec|x|--script-shell\b.*|--node-options\b.*"),
 }
-"""Arguments that make a program run something that they name."""
+"""Arguments that make a program run the command they name."""
 _GIT_VALUE = frozenset(
     {"-C", "-c", "--config-env", "--git-dir", "--work-tree", "--namespace", "--super-prefix", "--attr-source"}
 )
@@ -59,7 +58,7 @@ _GIT_RUNS = frozenset({("bisect", "run"), ("submodule", "foreach")})
 
 
 def hands(program: str, rest: Argv) -> str | None:
-    """Why `program` with these arguments may run what a rule cannot see; None when it does not."""
+    """Why `program` may run a command that a rule cannot see; None if it does not."""
     if program == "git":
         return _git(rest)
     if program in ("mapfile", "readarray") and any(word.startswith("-") and "C" in word for word in rest):
@@ -77,7 +76,7 @@ def hands(program: str, rest: Argv) -> str | None:
 
 
 def git_bare(rest: Argv) -> Argv | None:
-    """The arguments of git from its command on; None when there is nothing before it."""
+    """The arguments of git from its subcommand on; None without global options."""
     at = 0
     while at < len(rest) and rest[at].startswith("-"):
         at += 2 if rest[at] in _GIT_VALUE else 1
@@ -88,7 +87,7 @@ def _git(rest: Argv) -> str | None:
     bare = git_bare(rest)
     before = rest[: len(rest) - len(bare)] if bare is not None else ()
     if any(word.startswith(("-c", "--config-env", "--exec-path=", "-p", "--paginate")) for word in before):
-        return "git is given settings that may run commands"
+        return "git gets settings that may run commands"
     words = bare if bare is not None else rest
     if not words:
         return None
@@ -101,7 +100,7 @@ def _git(rest: Argv) -> str | None:
 
 
 def _sed_runs(rest: Argv) -> bool:
-    """Whether a script of sed has its command or flag `e`, or cannot be seen."""
+    """True if a script of sed uses the command or flag `e`, or is not visible."""
     scripts = [
         rest[at + 1] for at, word in enumerate(rest[:-1]) if re.fullmatch(r"-[nErszu]*e|--expression", word)
     ]
@@ -113,7 +112,7 @@ def _sed_runs(rest: Argv) -> bool:
 
 
 def _takes_code(rest: Argv) -> bool:
-    """Whether an interpreter is given its program in the line or on its input, not in a file."""
+    """True if an interpreter gets its program in the line or on standard input, not from a file."""
     at = 0
     told = False
     while at < len(rest):
@@ -129,29 +128,26 @@ def _takes_code(rest: Argv) -> bool:
     return not told
 
 
-# Programs that start another command: where that command begins. Pure.
-#
-# Only options that are known are passed over: one that is not may take the next word as its value, and then the
-# command would begin elsewhere.
-
+# Wrappers: programs that start another command. Only known options are skipped, because an unknown one may take the
+# next word as its value.
 
 Wrapped = tuple[tuple[Argv, ...], str | None]
-"""The commands that are started, and why they are not known."""
+"""The started commands, and why they are unknown."""
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """What may stand between a wrapper and its command."""
+    """The words allowed between a wrapper and its command."""
 
     values: frozenset[str] = frozenset()
     """Options with a value."""
     flags: frozenset[str] = frozenset()
     operands: int = 0
-    """Words before the command that are no options."""
+    """The number of operands before the command."""
     assigns: bool = False
-    """Whether `NAME=value` may stand there."""
+    """True if `NAME=value` is allowed."""
 
 
 def _options(values: str = "", flags: str = "", operands: int = 0, *, assigns: bool = False) -> _Options:
@@ -199,7 +195,7 @@ _RUNNERS = frozenset({"uv", "poetry", "pdm", "hatch", "pipenv", "rye", "conda", 
 
 @dataclass(slots=True)
 class _Reading:
-    """How far the options of a wrapper are read."""
+    """Reads the options of a wrapper."""
 
     rest: Argv
     known: _Options
@@ -241,7 +237,7 @@ class _Reading:
         return name in self.known.values or name in self.known.flags
 
     def _letters(self, word: str) -> None:
-        """Several options in one word, the last perhaps with its value."""
+        """Several short options in one word, the last possibly with its value."""
         for number, letter in enumerate(word[1:], start=1):
             option = f"-{letter}"
             if option in self.known.values:
@@ -261,7 +257,7 @@ class _Reading:
 
 
 def wrapped(program: str, rest: Argv) -> Wrapped | None:
-    """The commands that `program` starts; None when it is no wrapper."""
+    """The commands that `program` starts; None if it is not a wrapper."""
     match program:
         case "env":
             return _after(rest, _ENV)
@@ -315,32 +311,28 @@ def _find(rest: Argv) -> Wrapped | None:
     return (tuple(commands), None) if commands else None
 
 
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
 _SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish", "rbash"})
-_LATE = _names("eval source . alias unalias trap enable bind complete compgen fc hash shopt")
-"""Builtins that take shell text or change what names mean."""
-_OPAQUE = _names(
+_LATE = word_set("eval source . alias unalias trap enable bind complete compgen fc hash shopt")
+"""Builtins that run shell text or change the meaning of names."""
+_OPAQUE = word_set(
     "parallel watch script su runuser at batch crontab expect tclsh gdb ltrace unshare nsenter chroot setpriv capsh "
     "systemd-run start-stop-daemon ssh socat ncat nc ed ex vi vim nvim emacs screen tmux dbus-launch pkexec gosu "
     "tini dumb-init bwrap proot fakeroot firejail xvfb-run docker podman entr npx bunx pipx setarch linux32 linux64 "
     "i386 x86_64 prlimit numactl perf valgrind run-parts unbuffer sg newgrp rlwrap direnv sem"
 )
-"""Programs that run commands in ways we do not follow."""
+"""Programs that run commands in ways that are not followed here."""
 _LOADER = re.compile(r"ld-linux.*|ld-musl.*|ld(?:64)?\.so.*")
 _NAME = re.compile(r"[\w./+@:,~%-]+|\[\[?")
 _SHELL_WORDS = frozenset({"noprofile", "norc", "posix", "restricted", "verbose", "login", "noediting"})
-"""Long options of shells that change nothing for us; they may be written with one dash."""
+"""Long options of shells that are irrelevant here. One dash is also accepted."""
 _SHELL_LETTERS = re.compile(r"-[abefhiklmnprstuvxBCEHPT]*c[abefhiklmnprstuvxBCEHPT]*")
 _SHELL_FLAGS = re.compile(r"[-+][abefhiklmnprtuvxBCEHPT]+")
 _SHELL_FILES = frozenset({"rcfile", "init-file"})
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
-    """What a command runs beside itself."""
+class Unwrapped:
+    """The commands and scripts inside one command."""
 
     spellings: tuple[str, ...]
     commands: tuple[Argv, ...] = ()
@@ -349,26 +341,26 @@ class Inside:
     unclear: str | None = None
 
 
-def unwrap(argv: Argv) -> Inside:
-    """What `argv` runs, one layer deep."""
+def unwrap(argv: Argv) -> Unwrapped:
+    """Unwrap one layer of `argv`."""
     name = argv[0]
     if HOLE in name or not _NAME.fullmatch(name) or name.startswith("-"):
-        return Inside((" ".join(argv),), unclear="the name of a command is not written out")
+        return Unwrapped((" ".join(argv),), unclear="the name of a command is not written out")
     program = posixpath.basename(name)
     spellings = _spellings(argv, program)
     rest = argv[1:]
     if program in _LATE:
-        return Inside(spellings, unclear=f"it uses {program}")
+        return Unwrapped(spellings, unclear=f"it uses {program}")
     if program in _OPAQUE or _LOADER.fullmatch(program):
-        return Inside(spellings, unclear=f"{program} runs other commands")
+        return Unwrapped(spellings, unclear=f"{program} runs other commands")
     if program in _SHELLS:
         return _shell(spellings, program, rest)
     if (found := wrapped(program, rest)) is not None:
         commands, why = found
-        return Inside(spellings, commands=commands, unclear=why)
+        return Unwrapped(spellings, commands=commands, unclear=why)
     if program.startswith("git-"):
         program, rest = "git", (program.removeprefix("git-"), *rest)
-    return Inside(spellings, unclear=hands(program, rest))
+    return Unwrapped(spellings, unclear=hands(program, rest))
 
 
 def _spellings(argv: Argv, program: str) -> tuple[str, ...]:
@@ -380,12 +372,12 @@ def _spellings(argv: Argv, program: str) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _shell(spellings: tuple[str, ...], program: str, rest: Argv) -> Inside:
-    """A shell: the text after `-c`, or something that cannot be seen."""
+def _shell(spellings: tuple[str, ...], program: str, rest: Argv) -> Unwrapped:
+    """A shell: the text after `-c`, or a script that is not visible."""
     for at, word in enumerate(rest):
         bare = word.lstrip("-")
         if word == "--version":
-            return Inside(spellings)
+            return Unwrapped(spellings)
         if word.startswith("-") and bare in _SHELL_WORDS:
             continue
         if bare in _SHELL_FILES:
@@ -394,7 +386,7 @@ def _shell(spellings: tuple[str, ...], program: str, rest: Argv) -> Inside:
             text = rest[at + 1] if at + 1 < len(rest) else HOLE
             if HOLE in text or text.startswith(("-", "+")):
                 break
-            return Inside(spellings, scripts=(text,))
+            return Unwrapped(spellings, scripts=(text,))
         if not _SHELL_FLAGS.fullmatch(word):
             break
-    return Inside(spellings, unclear=f"{program} runs text that is not in the command")
+    return Unwrapped(spellings, unclear=f"{program} runs text that is not in the command")

@@ -1,4 +1,4 @@
-"""What a model can do: one file per tool."""
+"""The tools of a model, one file each (`read`, `write` and `edit` share one)."""
 
 from cloister.agent.tools.api import AnyTool
 from cloister.agent.tools.bash import BASH

@@ -1,4 +1,4 @@
-"""What a tool is: a name, a record of arguments and one coroutine."""
+"""A tool: a name, a record of arguments and one coroutine."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -8,18 +8,19 @@ import msgspec
 
 from cloister.core import limits
 from cloister.core.computer import Computer, Stream
+from cloister.core.errors import Bug
 from cloister.core.requests import Origin
 from cloister.core.text import bounded, inert
 from cloister.model.api import ToolSpec
 
 Show = Callable[[Stream, bytes], None]
-"""Shows output to whoever watches, as it arrives."""
+"""Streams output to watchers as it arrives."""
 
 Args = TypeVar("Args", bound=msgspec.Struct)
 
 
 class Observation(msgspec.Struct, frozen=True):
-    """What the model is told. A failure is an observation too."""
+    """The result that the model sees. A failure is an observation too."""
 
     ok: bool
     text: str
@@ -28,18 +29,18 @@ class Observation(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Tool(Generic[Args]):
-    """One thing a model can do in the sandbox."""
+    """One action in the sandbox."""
 
     name: str
     description: str
     args: type[Args]
     target: Callable[[Args], str]
-    """What the policy and the screen are shown: the command line, the path, the pattern."""
+    """The command line, path or pattern, for the policy and the screen."""
     run: Callable[[Computer, Args, Show], Awaitable[Observation]]
-    """Raises only `SandboxLost`; everything else that goes wrong is an observation."""
+    """Raises only `SandboxLost`; every other failure is an observation."""
     changes_files: bool = False
     origin: Origin = "tool"
-    """Where the text that it returns comes from."""
+    """The source of the returned text."""
 
     @property
     def spec(self) -> ToolSpec:
@@ -50,12 +51,17 @@ AnyTool = Tool[Any]
 
 
 def parameters(args: type[msgspec.Struct]) -> dict[str, object]:
-    """The JSON schema of the arguments, without references: some providers refuse them."""
+    """The JSON schema of the arguments, without `$ref`, which some providers reject."""
     (schema,), parts = msgspec.json.schema_components([args])
     name = str(schema["$ref"]).rsplit("/", 1)[-1]
     return parts[name]
 
 
+async def answered_by_the_loop(computer: Computer, args: object, show: Show) -> Observation:
+    """`run` of a tool that does nothing in the sandbox: the loop answers it, and it needs no decision."""
+    raise Bug("The loop answers this tool itself.")
+
+
 def observe(ok: bool, text: str, exit_code: int | None = None) -> Observation:
-    """An observation with its text inert and bounded."""
+    """An observation with inert, bounded text."""
     return Observation(ok, bounded(inert(text), limits.OBSERVATION_CHARS), exit_code)

@@ -11,16 +11,16 @@ from cloister.core.computer import Computer, Exited, Output, shell
 from cloister.core.text import decode
 
 _KEPT_BYTES = 1_048_576
-"""Of the output, from each end, kept until it is bounded for the model."""
+"""Kept of each end of the output."""
 
 
 class BashArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    command: Annotated[str, Meta(description="The command line, run by bash in /work.")]
-    seconds: Annotated[float, Meta(description="Time limit.")] = limits.COMMAND_SECONDS
+    command: Annotated[str, Meta(description="The command line.")]
+    seconds: Annotated[float, Meta(description="Time limit in seconds.")] = limits.COMMAND_SECONDS
 
 
 class _Ends:
-    """Head and tail of a stream of bytes, in bounded memory."""
+    """Head and tail of a byte stream, in bounded memory."""
 
     def __init__(self) -> None:
         self.head = bytearray()
@@ -36,7 +36,7 @@ class _Ends:
             self.lost += extra
 
     def text(self) -> str:
-        middle = f"\n[… {self.lost} bytes left out …]\n" if self.lost else ""
+        middle = f"\n[… {self.lost} bytes omitted …]\n" if self.lost else ""
         return decode(bytes(self.head)) + middle + decode(bytes(self.tail))
 
 
@@ -76,8 +76,8 @@ async def _run(computer: Computer, args: BashArgs, show: Show) -> Observation:
 BASH = Tool(
     name="bash",
     description=(
-        "Run a command line with bash in /work, where the repository is. Returns its output and exit status. "
-        "Each call is a new shell; nothing can be typed into it."
+        "Run a command line with bash in /work, the repository. Returns output and exit status. "
+        "Each call starts a new shell without standard input."
     ),
     args=BashArgs,
     target=lambda args: args.command,

@@ -18,7 +18,7 @@ _NEW_FILE_MODE = 0o644
 _AROUND = 4
 _PLACES = 20
 _NEAREST_CHARS = 2_000
-"""What is shown of a file where a text was meant to be; a line that is there often says little about where."""
+"""Limits of the excerpt shown when `old` is not found. Frequent lines count only for their first places."""
 
 
 class ReadArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,7 +34,7 @@ class WriteArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class EditArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path: str
-    old: Annotated[str, Meta(description="Text to replace, exactly as it is in the file; must occur once.")]
+    old: Annotated[str, Meta(description="The text to replace, exactly as in the file. It must occur once.")]
     new: str
 
 
@@ -56,7 +56,7 @@ async def _read(computer: Computer, args: ReadArgs, show: Show) -> Observation:
 
 
 async def _mode(computer: Computer, path: str) -> int:
-    """The mode to write with: a file that is there keeps its own."""
+    """The mode to write with. An existing file keeps its own."""
     folder = posixpath.dirname(path) or "."
     try:
         entries = await computer.list(folder)
@@ -79,13 +79,13 @@ async def _edit(computer: Computer, args: EditArgs, show: Show) -> Observation:
     try:
         data = await computer.read(args.path, limit_bytes=_READ_BYTES + 1)
         if len(data) > _READ_BYTES:
-            return observe(False, f"{args.path} is larger than {_READ_BYTES} bytes: edit it with bash.")
+            return observe(False, f"{args.path} is larger than {_READ_BYTES} bytes. Edit it with bash.")
         old = args.old.encode("utf-8", errors="surrogateescape")
         count = data.count(old) if old else 0
         if count != 1:
             return observe(False, _not_once(args, count, data))
         if args.new == args.old:
-            return observe(False, "`old` and `new` are the same text: nothing was changed.")
+            return observe(False, "`old` and `new` are equal. Nothing was changed.")
         new = args.new.encode("utf-8", errors="surrogateescape")
         await computer.write(args.path, data.replace(old, new), mode=await _mode(computer, args.path))
     except UserError as error:
@@ -96,16 +96,16 @@ async def _edit(computer: Computer, args: EditArgs, show: Show) -> Observation:
 
 def _not_once(args: EditArgs, count: int, data: bytes) -> str:
     if not args.old:
-        return "`old` is empty: give the text to replace, or use write."
+        return "`old` is empty. Give the text to replace, or use write."
     if count == 0:
         there = nearest(args.old, data.decode("utf-8", errors="replace"))
-        how = f"what is there instead is\n{there}" if there else "read the file and copy the text exactly."
-        return f"`old` does not occur in {args.path}: {how}"
-    return f"`old` occurs {count} times in {args.path}: give more of the text around it."
+        how = f"The closest text is\n{there}" if there else "Read the file and copy the text exactly."
+        return f"`old` does not occur in {args.path}. {how}"
+    return f"`old` occurs {count} times in {args.path}. Include more of the surrounding text."
 
 
 def nearest(old: str, text: str) -> str:
-    """The lines of `text` where `old` was probably meant to be, or nothing when no line of the two is alike."""
+    """The lines of `text` that `old` most probably refers to, or nothing if no line matches."""
     wanted = [line.strip() for line in old.splitlines()]
     there = text.splitlines()
     places: dict[str, list[int]] = {}
@@ -131,7 +131,7 @@ READ = Tool(
 )
 WRITE = Tool(
     name="write",
-    description="Create a file, or replace its whole content. Directories are made as needed.",
+    description="Create a file, or replace its whole content. Creates missing directories.",
     args=WriteArgs,
     target=lambda args: args.path,
     run=_write,
@@ -139,7 +139,7 @@ WRITE = Tool(
 )
 EDIT = Tool(
     name="edit",
-    description="Replace one exact occurrence of a text in a file.",
+    description="Replace a text that occurs exactly once in a file.",
     args=EditArgs,
     target=lambda args: args.path,
     run=_edit,

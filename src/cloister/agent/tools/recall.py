@@ -1,4 +1,4 @@
-"""`recall`: an observation that is no longer shown, from the log. The loop answers it; nothing is run."""
+"""`recall`: show an elided observation again, from the log. The loop answers; nothing runs in the sandbox."""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated
@@ -6,8 +6,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from cloister.agent.tools.api import Observation, Show, Tool, observe
-from cloister.core.computer import Computer
+from cloister.agent.tools.api import Observation, Tool, answered_by_the_loop, observe
 from cloister.core.diagnosis import Diagnosis
 from cloister.core.events import BaselineTaken, ChecksRan, Event, ModelReplied, ProofTaken, ToolReturned
 
@@ -16,21 +15,22 @@ PAGE_CHARS = 10_000
 
 class RecallArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: Annotated[
-        str, Meta(description="What an [elided: …] names, such as e57; or checks: what they said last.")
+        str,
+        Meta(description="The id from an [elided: …], such as e57; or checks for the last check results."),
     ]
-    page: Annotated[int, Meta(description="From 1.")] = 1
+    page: Annotated[int, Meta(description="Page number, from 1.")] = 1
 
 
 def recalled(events: Sequence[Event], attempt: int, args: RecallArgs) -> Observation:
-    """One page of what event `args.id` holds, if it is one of this attempt's observations. Pure."""
+    """One page of the observation `args.id` of this attempt. Pure."""
     text = _text(events, attempt, args.id.strip())
     if text is None:
         return observe(
-            False, f"There is nothing to recall as {args.id[:40]!r}: use an id from an [elided: …]."
+            False, f"There is nothing to recall with id {args.id[:40]!r}. Use an id from an [elided: …]."
         )
     pages = max(1, -(-len(text) // PAGE_CHARS))
     if not 1 <= args.page <= pages:
-        return observe(False, f"There is no page {args.page}: {args.id[:40]} has {pages}.")
+        return observe(False, f"There is no page {args.page}. {args.id[:40]} has {pages}.")
     part = text[(args.page - 1) * PAGE_CHARS : args.page * PAGE_CHARS]
     head = f"[page {args.page} of {pages}]\n" if pages > 1 else ""
     return observe(True, head + (part or "[empty]"))
@@ -63,7 +63,7 @@ def _checks(event: Event, attempt: int) -> str | None:
 
 
 def _whole(diagnoses: Sequence[Diagnosis]) -> Iterator[str]:
-    """All that is on record, nothing left out."""
+    """Everything on record, without limits."""
     for one in diagnoses:
         ended = one.killed or f"exit status {one.exit_code}"
         yield f"$ {one.check}\n[{ended}, {one.seconds:.1f} s]"
@@ -77,14 +77,10 @@ def _whole(diagnoses: Sequence[Diagnosis]) -> Iterator[str]:
             yield f"The output ends with:\n{one.tail}"
 
 
-async def _run(computer: Computer, args: RecallArgs, show: Show) -> Observation:
-    return observe(False, "Only the loop can recall.")
-
-
 RECALL = Tool(
     name="recall",
-    description="Show again a result, or all that the checks said, that is no longer shown. In pages.",
+    description="Show an elided result again, or the full results of the last checks. In pages.",
     args=RecallArgs,
     target=lambda args: args.id,
-    run=_run,
+    run=answered_by_the_loop,
 )

@@ -9,13 +9,13 @@ from cloister.agent.tools.api import Observation, Show, Tool, observe
 from cloister.core.computer import Command, Computer
 from cloister.core.text import decode
 
-_NOTHING, _WRONG = 1, 2
-"""ripgrep's exit codes."""
+_NO_MATCH = 1
+"""ripgrep's exit code."""
 
 
 class SearchArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pattern: Annotated[str, Meta(description="A regular expression.")]
-    path: Annotated[str, Meta(description="File or directory to look in.")] = "."
+    path: Annotated[str, Meta(description="File or directory to search.")] = "."
 
 
 async def _search(computer: Computer, args: SearchArgs, show: Show) -> Observation:
@@ -38,16 +38,16 @@ async def _search(computer: Computer, args: SearchArgs, show: Show) -> Observati
         )
     )
     code = finished.exited.code
-    if code == _NOTHING:
+    if code == _NO_MATCH:
         return observe(True, "No match.", code)
     if code == 0:
         return observe(True, decode(finished.out), code)
-    return observe(False, decode(finished.err) or "The search did not end.", code)
+    return observe(False, decode(finished.err) or "The search was interrupted.", code)
 
 
 SEARCH = Tool(
     name="search",
-    description="Search files with a regular expression (ripgrep). Ignored files are left out.",
+    description="Search files with a regular expression (ripgrep). Files that git ignores are skipped.",
     args=SearchArgs,
     target=lambda args: args.pattern,
     run=_search,

@@ -7,8 +7,10 @@ from functools import partial
 import anyio
 from anyio.abc import TaskGroup
 
+from cloister.agent.attempt import NATIVE, choose_harness, work
 from cloister.agent.budget.metering import BudgetedModels
-from cloister.agent.native.loop import Workplace, work
+from cloister.agent.evidence.evidence import Evidence
+from cloister.agent.harness import Workplace
 from cloister.agent.progress import progress
 from cloister.agent.ranking import unspent
 from cloister.agent.roles import Adviser, review
@@ -267,30 +269,32 @@ class Attempts:
         searching = course.request.search is not None
         paying = models.of(number, budget)
         inside = paying.for_programs_inside()
+        place = Workplace(
+            attempt=number,
+            journal=journal,
+            computer=sandbox,
+            models=paying,
+            policy=self._means.run_policy(course.request),
+            budget=budget,
+            ask_seconds=self._means.ask_seconds,
+            patience=self._means.patience,
+            escalate=partial(self._escalate, tasks) if searching else None,
+        )
+        evidence = Evidence(
+            attempt=number,
+            journal=journal,
+            computer=sandbox,
+            files=SavedFiles(sandbox, course, number),
+            prove=partial(self._places.prove, number, inside),
+            base=course.base,
+            checks=course.checks,
+            baseline=course.baseline,
+            goals=asked(course.request.prompt, course.baseline, course.request.checks, course.request.asked),
+            review=partial(self._review, Adviser(paying, journal, number)),
+            cpus=self._means.quota.cpus,
+        )
         with course.inside.paid(sandbox.info.id, number, inside):
-            await work(
-                Workplace(
-                    attempt=number,
-                    journal=journal,
-                    computer=sandbox,
-                    models=paying,
-                    policy=self._means.run_policy(course.request),
-                    budget=budget,
-                    files=SavedFiles(sandbox, course, number),
-                    prove=partial(self._places.prove, number, inside),
-                    base=course.base,
-                    checks=course.checks,
-                    baseline=course.baseline,
-                    ask_seconds=self._means.ask_seconds,
-                    patience=self._means.patience,
-                    escalate=partial(self._escalate, tasks) if searching else None,
-                    asked=asked(
-                        course.request.prompt, course.baseline, course.request.checks, course.request.asked
-                    ),
-                    review=partial(self._review, Adviser(paying, journal, number)),
-                    cpus=self._means.quota.cpus,
-                )
-            )
+            await work(place, evidence, choose_harness(NATIVE))
 
     async def _review(self, adviser: Adviser, commit: str, summary: str) -> str:
         diff = await change.diff(self._course.bare, self._course.base, commit)

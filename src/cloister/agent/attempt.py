@@ -1,0 +1,93 @@
+"""An attempt with any harness: begin or resume, keep the time, save on a time-out, and record exactly one end."""
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from cloister.agent.evidence.evidence import Evidence
+from cloister.agent.harness import Ending, Harness, OutOfBudget, Unfinished, Workplace
+from cloister.agent.native.conversation import Conversation
+from cloister.agent.native.loop import NativeHarness
+from cloister.agent.roles import what_is_left
+from cloister.core.errors import UserError
+from cloister.core.events import AttemptEnded, Event, ModelReplied, ToolReturned
+from cloister.core.requests import Outcome, ToolCall
+
+NATIVE = "native"
+HARNESSES: dict[str, Harness] = {NATIVE: NativeHarness()}
+
+_CUT_OFF = "Interrupted: the time budget ran out. Changes made until then are kept."
+
+
+def choose_harness(name: str) -> Harness:
+    """Raises `UserError` (`unknown_harness`)."""
+    if name not in HARNESSES:
+        raise UserError(
+            "unknown_harness", f"There is no harness {name[:40]!r}. Known: {', '.join(sorted(HARNESSES))}."
+        )
+    return HARNESSES[name]
+
+
+async def work(place: Workplace, evidence: Evidence, harness: Harness) -> AttemptEnded:
+    """Drive the attempt to its end, which is in the log when this returns. Resume if the log has turns of it."""
+    await evidence.begin()
+    while True:
+        ending: Ending | None = None
+        with place.clock.running():
+            if place.clock.left > 0:
+                ending = await harness.drive(place, evidence)
+        match ending:
+            case AttemptEnded():
+                return ending
+            case Unfinished(outcome, reason):
+                return await _end(evidence, outcome, reason)
+            case OutOfBudget(reason):
+                await _save_interrupted(place, evidence)
+                return await _wrap_up(place, evidence, reason)
+            case None:
+                await _save_interrupted(place, evidence)
+                reason = place.clock.over
+                if not await place.clock.more():
+                    return await _wrap_up(place, evidence, reason)
+            case _:
+                assert_never(ending)
+
+
+async def _save_interrupted(place: Workplace, evidence: Evidence) -> None:
+    """Save the files, and end the turn that the time-out interrupted."""
+    so_far = place.progress()
+    saved = await evidence.save_unchecked()
+    if saved or so_far.pending is not None:
+        calls = _without_result(place.journal.events, so_far.pending)
+        results = (ToolReturned(place.attempt, call.id, call.name, False, _CUT_OFF, 0.0) for call in calls)
+        await evidence.end_turn(so_far.steps, *results)
+
+
+async def _wrap_up(place: Workplace, evidence: Evidence, reason: str) -> AttemptEnded:
+    """Let the model say what is left, and end."""
+    talk = Conversation(place.attempt, place.journal, place.models, place.computer, evidence.base)
+    words = await talk.last_words(reason, max(place.clock.reserve, 0.05))
+    left = words or what_is_left(evidence.comparison, bool(evidence.checks))
+    return await _end(evidence, "budget", f"{reason} {left}")
+
+
+async def _end(evidence: Evidence, outcome: Outcome, reason: str) -> AttemptEnded:
+    """End without acceptance. The last save point is kept."""
+    end = AttemptEnded(evidence.attempt, outcome, reason, evidence.commit, evidence.comparison)
+    await evidence.record(end)
+    return end
+
+
+def _without_result(events: Sequence[Event], reply: ModelReplied | None) -> list[ToolCall]:
+    """The calls of `reply` that have no result."""
+    if reply is None:
+        return []
+    done: set[str] = set()
+    for event in reversed(events):
+        match event.body:
+            case ToolReturned() as body if body.attempt == reply.attempt:
+                done.add(body.call)
+            case ModelReplied() as body if body == reply:
+                break
+            case _:
+                pass
+    return [call for call in reply.calls if call.id not in done]
