@@ -14,9 +14,9 @@ import anyio
 from cloister.core.events import ActionDecided, AnyBody, FinishRefused, ToolReturned
 from cloister.core.ids import OwnerId
 from cloister.core.requests import NewRun
-from cloister.log.audit import chain
-from cloister.log.audit.reader import AuditReader
-from cloister.log.audit.verify import verify
+from cloister.log.audit.chain import logged
+from cloister.log.sqlite import audit as audit_tables
+from cloister.log.sqlite.audit_reader import AuditReader
 from cloister.log.sqlite.backbone import open_backbone
 from cloister.log.sqlite.schema import open_to_write
 from cloister.log.sqlite.transactions import encoded
@@ -50,7 +50,7 @@ async def main() -> None:
         inside(path, run)
         with AuditReader(path) as audit:
             started = time.perf_counter()
-            verdict = verify(audit.db)
+            verdict = audit.verify()
             took = time.perf_counter() - started
         assert verdict.entries > ROUNDS
         print(f"verify   {verdict.entries / took:,.0f} entries with their events per second")
@@ -65,7 +65,7 @@ def inside(path: Path, run: str) -> None:
     db.execute("BEGIN IMMEDIATE")
     for seq in range(1_000_000, 1_000_000 + ROUNDS):
         started = time.perf_counter()
-        chain.record(db, 1, run, [chain.stored(seq, 1.0, body, data)])
+        audit_tables.record(db, 1, run, [logged(seq, 1.0, body, data)])
         took.append(time.perf_counter() - started)
     db.execute("ROLLBACK")
     db.close()

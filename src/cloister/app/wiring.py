@@ -1,7 +1,6 @@
 """The composition root: Settings to wired objects, as one async context manager."""
 
 import errno
-import fcntl
 import os
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
@@ -40,9 +39,10 @@ from cloister.egress.rules import DoorEvent
 from cloister.egress.sandbox_setup import Outfit, Through
 from cloister.forge.api import Delivered
 from cloister.forge.plain import PlainGit
+from cloister.log.api import AuditLog, Backbone, Lease
 from cloister.log.audit.details import fact
-from cloister.log.audit.export import Collector, check_endpoint, ship
-from cloister.log.sqlite.backbone import SqliteBackbone, open_backbone
+from cloister.log.audit.export import CURSOR_FILE, Collector, check_endpoint, ship
+from cloister.log.sqlite.backbone import open_backbone
 from cloister.model.catalog import Amazon
 from cloister.model.local.files import Shelf
 from cloister.model.local.host import LocalHost, open_local_host
@@ -53,7 +53,7 @@ from cloister.policy.layers import layer
 from cloister.policy.lines import lines
 from cloister.runs.attempts.compare import Compared, Subject, compare_runs, parse_subject
 from cloister.runs.attempts.tree import TreeView, check_fork, fork_request, rewindable, tree
-from cloister.runs.budget import BudgetReport, SqliteLedger, run_accounts
+from cloister.runs.budget import BudgetLedger, BudgetReport, run_accounts
 from cloister.runs.delivery import Removed, attempt_log, check_kept, remove_files, run_apply, run_diff
 from cloister.runs.driver import conduct
 from cloister.runs.run_rules import RuleFiles, check_allowed, check_role, run_layer
@@ -69,6 +69,7 @@ from cloister.sandbox.pool import Pool, open_pool
 from cloister.sandbox.providers import Choices, Tiers, local_tiers
 from cloister.sandbox.templates.catalog import Templates
 from cloister.sandbox.workbench import Sandboxes, open_sandboxes
+from cloister.system.locks import take
 
 Role = Literal["server", "embedded"]
 
@@ -79,14 +80,14 @@ class App:
 
     settings: Settings
     owner: OwnerId
-    backbone: SqliteBackbone
+    backbone: Backbone
     host: Tiers
     pool: Pool
     sandboxes: Sandboxes
     commands: Commands
     supervisor: Supervisor
     workshop: Workshop
-    ledger: SqliteLedger
+    ledger: BudgetLedger
 
     async def budget(self, run: RunId | None) -> BudgetReport:
         """What every level above the runs has spent; with a run, those above it, itself and its attempts."""
@@ -205,7 +206,7 @@ class App:
         return await whole_log(self.backbone, run)
 
 
-async def whole_log(backbone: SqliteBackbone, run: RunId) -> tuple[Event, ...]:
+async def whole_log(backbone: Backbone, run: RunId) -> tuple[Event, ...]:
     """The whole log of a run, page by page."""
     events: tuple[Event, ...] = ()
     while page := await backbone.read(run, after=len(events)):
@@ -272,7 +273,7 @@ def host_policy(settings: Settings) -> Policy:
     return rule_files(settings).above(None)
 
 
-def _doorway(settings: Settings, policy: Policy, backbone: SqliteBackbone) -> tuple[Doorway, Outfit]:
+def _doorway(settings: Settings, policy: Policy, log: AuditLog) -> tuple[Doorway, Outfit]:
     """How doors are made, and that of sandboxes that belong to no run: same rules, and the audit to record into."""
     credentials = read_credentials(settings.file.credential, str(settings.config_path))
     doorway = Doorway(
@@ -281,7 +282,7 @@ def _doorway(settings: Settings, policy: Policy, backbone: SqliteBackbone) -> tu
 
     async def record(sandbox: SandboxId, body: DoorEvent) -> None:
         if stated := fact(body):
-            await backbone.note(stated.kind, settings.user, stated.detail)
+            await log.note(stated.kind, settings.user, stated.detail)
 
     nobodys = {endpoint.HOST: endpoint.Endpoint(lambda _: None).serve}
     return doorway, doorway.outfit(policy, record, inside=nobodys)
@@ -289,11 +290,9 @@ def _doorway(settings: Settings, policy: Policy, backbone: SqliteBackbone) -> tu
 
 @contextmanager
 def _server_lock(data_dir: Path) -> Generator[None]:
-    descriptor = os.open(data_dir / "server.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        descriptor = take(data_dir / "server.lock", create=True)
     except BlockingIOError:
-        os.close(descriptor)
         raise HostError(
             "server_running",
             f"A server already runs on {data_dir}: use it, or stop it with `cloister serve --stop`.",
@@ -333,13 +332,13 @@ async def _background(work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncGen
 
 
 @asynccontextmanager
-async def _exported(settings: Settings) -> AsyncGenerator[None]:
+async def _exported(settings: Settings, log: AuditLog) -> AsyncGenerator[None]:
     """The audit goes to the collector, where there is one, while the block lasts."""
     if settings.file.otlp_endpoint is None:
         yield
         return
     collector = Collector(check_endpoint(settings.file.otlp_endpoint), settings.otlp_headers)
-    async with _background(partial(ship, settings.log_path, collector)):
+    async with _background(partial(ship, log, settings.data_dir / CURSOR_FILE, collector)):
         yield
 
 
@@ -348,8 +347,8 @@ def _means(  # noqa: PLR0913  (each is one part of the machine)
     host: Host,
     warming: Warming,
     doorway: Doorway,
-    backbone: SqliteBackbone,
-    ledger: SqliteLedger,
+    backbone: Backbone,
+    ledger: BudgetLedger,
     local: LocalHost,
 ) -> Means:
     """What conducting runs takes."""
@@ -385,7 +384,7 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
     make_data_dir(settings.data_dir)
     allow_many_files()
     owner = new_owner_id()
-    owners = Owners(settings.data_dir / "owners")
+    owners: Lease = Owners(settings.data_dir / "owners")
     policy = host_policy(settings)
     async with AsyncExitStack() as stack:
         if role == "server":
@@ -394,7 +393,7 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         backbone = await stack.enter_async_context(open_backbone(settings.log_path, owner_lives=owners.lives))
         if role == "server":
             stack.push_async_callback(backbone.sign_audit)
-            await stack.enter_async_context(_exported(settings))
+            await stack.enter_async_context(_exported(settings, backbone))
         choices = Choices(settings.file.runtime, settings.file.runsc, settings.file.store)
         host = local_tiers(settings.data_dir, owner, settings.path, choices)
         stack.push_async_callback(host.close)
@@ -412,7 +411,7 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         commands = await stack.enter_async_context(
             open_commands(settings.data_dir / "commands", owner, owners.lives)
         )
-        ledger = SqliteLedger(backbone, settings.file.budgets, owner, owners.lives)
+        ledger = BudgetLedger(backbone, settings.file.budgets, owner)
         local = await stack.enter_async_context(open_local_host(model_shelf(settings)))
         means = _means(settings, pool, warming, doorway, backbone, ledger, local)
 

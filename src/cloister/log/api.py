@@ -1,18 +1,30 @@
-"""The backbone: the durable log, the queue of runs and the live fan-out behind one seam."""
+"""The seams of durable state: the backbone (log, queue, live fan-out, audit, budgets) and the lease of its owners.
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+Code above this package depends on these protocols. `log/sqlite/` implements the backbone on one machine;
+`app/wiring.py` chooses the implementation. `cloister.testing.conformance.backbone` states the promises.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from cloister.core.budget import Spend
 from cloister.core.events import AnyBody, Delta, Event, FromOutside
+from cloister.core.events.budget import Level, Resource
 from cloister.core.ids import OwnerId, RunId
 from cloister.core.requests import NewRun, Outcome, State
+from cloister.log.audit.entry import AuditEntry, Checkpoint
+
+if TYPE_CHECKING:
+    from cloister.log.audit.verify import Verdict
+
+T = TypeVar("T")
 
 
 class Fence(msgspec.Struct, frozen=True):
-    """The right to append to one run's log, until someone else claims it."""
+    """The right to append to one run's log, until another owner claims it."""
 
     run: RunId
     owner: OwnerId
@@ -35,60 +47,175 @@ class RunRow(msgspec.Struct, frozen=True):
     owner: OwnerId | None
     epoch: int
     owner_lives: bool = False
-    """Whether the process that claimed it is still there; a running run without one was interrupted."""
+    """Whether the process that claimed it still runs; a running run without one was interrupted."""
 
 
-class Backbone(Protocol):
-    """Few verbs, all durable before they return. Raises `UserError` (`no_such_run`) for unknown ids."""
+class RunFilter(msgspec.Struct, frozen=True):
+    """Which runs a list holds; None matches all."""
+
+    state: State | None = None
+    outcome: Outcome | None = None
+    repo: str | None = None
+    who: str | None = None
+    """Who asked for the run."""
+
+
+class Lease(Protocol):
+    """Who is alive among the processes that drive runs and hold sandboxes. A lease ends with its process."""
+
+    def hold(self, owner: OwnerId) -> AbstractContextManager[None]:
+        """Be `owner` until the block ends or this process dies. Raises `HostError` (`owner_taken`)."""
+        ...
+
+    def lives(self, owner: OwnerId) -> bool:
+        """Return whether any process, this one included, holds `owner` now. Called in threads."""
+        ...
+
+    def remove_dead(self) -> tuple[OwnerId, ...]:
+        """Forget the owners that no longer live, and return them."""
+        ...
+
+
+class AuditLog(Protocol):
+    """The audit: one signed hash chain, written in the transactions of the log. Entries are never changed.
+
+    The backbone enters the actions and decisions of runs itself.
+    """
+
+    async def note(self, kind: str, who: str, detail: Mapping[str, object] | str) -> None:
+        """Enter something that belongs to no run, durably. A `detail` that is text is a JSON object already."""
+        ...
+
+    async def sign_audit(self) -> None:
+        """Sign the head of the chain unless it is signed. Never raises: a server calls it when it ends."""
+        ...
+
+    async def audit(
+        self, after: int = 0, limit: int = 256, run: RunId | None = None
+    ) -> tuple[AuditEntry, ...]:
+        """Return entries with a greater number than `after`, in order; only those of `run` if given."""
+        ...
+
+    async def seal(self, run: RunId) -> Checkpoint | None:
+        """Return the signature over the end of `run`; None before it ended."""
+        ...
+
+    async def verify_audit(self, pinned: str | None = None) -> "Verdict":
+        """Check every entry, signature and event. Trust starts at `pinned`, a public key, if given."""
+        ...
+
+
+class Payers(NamedTuple):
+    """On whose account a run is."""
+
+    repo: str
+    who: str
+
+
+class Totals(Protocol):
+    """What all runs have spent, in one moment of the log."""
+
+    def payers(self, run: RunId) -> Payers: ...
+
+    def spent(self, since_day: int) -> dict[Payers, Spend]:
+        """Return what was spent since a day, counted from 1970, and what is held for calls under way."""
+        ...
+
+    def extended(self, level: Level, name: str, since_day: int) -> dict[Resource, float]:
+        """Return what people added to one level's limits since a day."""
+        ...
+
+
+class Hold(NamedTuple):
+    """What a call may take at most is held under its ticket while `owner` lives."""
+
+    ticket: str
+    run: RunId
+    owner: OwnerId
+
+
+class BudgetStore(Protocol):
+    """What all runs have spent: a fold of the log with its own cursor, and the holds of calls under way."""
+
+    async def reserve(self, hold: Hold, decide: Callable[[Totals], tuple[T, Spend | None]]) -> T:
+        """Call `decide` with current totals and store the spend that it returns as a hold, in one transaction.
+
+        Holds of dead owners do not count.
+        """
+        ...
+
+    async def release(self, ticket: str) -> None:
+        """Drop a hold. A ticket without one is fine."""
+        ...
+
+    async def totals(self, read: Callable[[Totals], T]) -> T:
+        """Call `read`, which runs in a thread, with the totals of one moment."""
+        ...
+
+
+class Backbone(AuditLog, BudgetStore, Protocol):
+    """Every verb on durable state. Writes are durable before they return.
+
+    Raises `UserError` (`no_such_run`) for unknown ids.
+    """
 
     async def admit(self, new: NewRun, who: str) -> tuple[RunId, bool]:
         """Make a run: event 1 is durable when this returns. The same `new.key` gives the same run.
 
-        The flag says whether it was made now.
+        The flag says whether the run was made now.
         """
         ...
 
     async def claim(self, owner: OwnerId, run: RunId | None = None) -> Fence | None:
-        """Take a queued run, or one whose owner is dead; `run` takes that one or nothing.
+        """Take the oldest run that is queued or whose owner is dead; with `run`, that one or none.
 
-        Appends `RunClaimed` under a new epoch: the previous owner is fenced from this moment.
+        Appends `RunClaimed` under a new epoch, which fences the previous owner.
         """
         ...
 
     async def append(
         self, fence: Fence, bodies: Sequence[AnyBody], last: int | None = None
     ) -> tuple[Event, ...]:
-        """Append in one transaction, all or none, durable before it returns and before anyone is shown it.
+        """Append in one transaction, all or none; durable before followers see it.
 
-        With `last`, only if the log still ends with that event; else nothing is appended, and () is the answer.
+        With `last`, only if the log still ends with that event; else append nothing and return ().
         Raises `Fenced` when the run was claimed again, and `UserError` (`run_finished`) after `RunFinished`.
         """
         ...
 
     async def append_outside(self, run: RunId, body: FromOutside) -> Event:
-        """Append what comes from a person; needs no fence. Raises `UserError` (`run_finished`)."""
+        """Append what a person says; needs no fence. Raises `UserError` (`run_finished`)."""
         ...
 
     async def read(self, run: RunId, after: int = 0, limit: int = 10_000) -> tuple[Event, ...]:
-        """Events with `seq > after`, in order."""
+        """Return events with `seq > after`, in order."""
         ...
 
     def follow(
         self, run: RunId, after: int = 0, *, deltas: bool = True
     ) -> AbstractAsyncContextManager[AsyncIterator[Event | Delta]]:
-        """Replays the log after `after`, then goes on live, without gap or repetition, until `RunFinished`.
+        """Replay the log after `after`, then go on live, without gap or repetition, until `RunFinished`.
 
-        Deltas of this process's runs come between, unless they are not wanted; a reader that is too slow misses deltas,
-        never events.
+        Deltas of runs that this process drives come between, unless `deltas` is false. A slow reader misses
+        deltas, never events.
         """
         ...
 
     def publish(self, run: RunId, delta: Delta) -> None:
-        """Show a fragment to whoever follows now. Never waits, never fails, is never stored."""
+        """Send a fragment to the current followers. Never waits, never fails, never stores it."""
         ...
 
-    async def runs(self, limit: int = 100) -> tuple[RunRow, ...]:
-        """Newest first."""
+    async def runs(
+        self, limit: int = 100, *, before: RunId | None = None, only: RunFilter | None = None
+    ) -> tuple[RunRow, ...]:
+        """List runs, newest first; `before` is the cursor: the last run of the page before."""
         ...
 
     async def row(self, run: RunId) -> RunRow: ...
+
+    async def resolve(self, prefix: str) -> RunId:
+        """Return the run whose id starts with `prefix` (the leading `r-` is optional); `last` is the newest.
+
+        Raises `UserError` with code `no_such_run` or `ambiguous_run`.
+        """
+        ...

@@ -5,20 +5,16 @@ Unlike the run as it stands (`runs/view.py`) it counts everything that happened,
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-from anyio import to_thread
 
 from cloister.core import events as e
 from cloister.core.events import Event
 from cloister.core.ids import RunId
 from cloister.core.requests import FileChange, Isolation, Outcome, Usage
-from cloister.log.audit.entry import AuditEntry, Checkpoint
-from cloister.log.audit.keys import check_public
-from cloister.log.audit.reader import AuditReader
-from cloister.log.audit.verify import Verdict, verify_file
+from cloister.log.api import AuditLog
+from cloister.log.audit.entry import Checkpoint
 from cloister.runs.view import RunView, fold
 
 NOTABLE = 10
@@ -359,29 +355,6 @@ def _order(way: _Way) -> tuple[str, str, int, str, str]:
     return effect, host, port, rule, credential or ""
 
 
-# What the server and the command ask of the audit: a page of it, its verdict, a run's receipt.
-
-
-async def audit_page(path: Path, after: int, limit: int, run: RunId | None) -> tuple[AuditEntry, ...]:
-    def look() -> tuple[AuditEntry, ...]:
-        with AuditReader(path) as audit:
-            return audit.page(after, limit, run)
-
-    return await to_thread.run_sync(look)
-
-
-async def audit_verdict(path: Path, key: str | None) -> Verdict:
-    """Raises `UserError` (`bad_key`)."""
-    pinned = None if key is None else check_public(key)
-
-    return await to_thread.run_sync(verify_file, path, pinned)
-
-
-async def run_receipt(path: Path, run: RunId, events: Sequence[Event]) -> Receipt:
-    """The receipt of a run, with the signature over its end once that is there."""
-
-    def look() -> Checkpoint | None:
-        with AuditReader(path) as audit:
-            return audit.seal(run)
-
-    return receipt(events, await to_thread.run_sync(look))
+async def run_receipt(log: AuditLog, run: RunId, events: Sequence[Event]) -> Receipt:
+    """Return the receipt of a run, with the signature over its end if there is one."""
+    return receipt(events, await log.seal(run))

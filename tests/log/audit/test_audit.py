@@ -19,8 +19,7 @@ from cloister.core.requests import FileChange, Isolation, NewRun, ToolCall, Usag
 from cloister.log.api import Fence
 from cloister.log.audit.details import AUDITED_KINDS, LIST_BYTES, fact
 from cloister.log.audit.entry import AuditEntry, entry_hash
-from cloister.log.audit.reader import AuditReader
-from cloister.log.audit.verify import verify
+from cloister.log.sqlite.audit_reader import AuditReader
 from cloister.log.sqlite.backbone import SqliteBackbone, open_backbone
 
 pytestmark = pytest.mark.anyio
@@ -78,7 +77,7 @@ def entries(path: Path, run: RunId | None = None) -> list[AuditEntry]:
 
 def problems(path: Path, key: str | None = None) -> list[str]:
     with AuditReader(path) as audit:
-        return [problem.why for problem in verify(audit.db, key).problems]
+        return [problem.why for problem in audit.verify(key).problems]
 
 
 async def test_every_action_and_decision_of_a_run_has_its_entry(tmp_path: Path) -> None:

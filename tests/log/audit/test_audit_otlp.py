@@ -131,14 +131,14 @@ async def test_a_server_sends_what_comes_and_goes_on_where_it_was(heard: Heard, 
     async with opened(path) as backbone:
         await whole_run(backbone)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(ship, path, Collector(heard.url), 0.01)
+            tasks.start_soon(ship, backbone, tmp_path / CURSOR_FILE, Collector(heard.url), 0.01)
             await heard.until(len(entries(path)))
             await whole_run(backbone)
             await heard.until(len(entries(path)))
             tasks.cancel_scope.cancel()
         await whole_run(backbone)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(ship, path, Collector(heard.url), 0.01)
+            tasks.start_soon(ship, backbone, tmp_path / CURSOR_FILE, Collector(heard.url), 0.01)
             await heard.until(len(entries(path)))
             tasks.cancel_scope.cancel()
     # What was taken in the moment of the end may come once more, and nothing else does.
@@ -151,7 +151,7 @@ async def test_a_collector_that_fails_stops_nobody_and_gets_everything_later(
     path = tmp_path / "cloister.db"
     heard.status = 500
     async with opened(path) as backbone, anyio.create_task_group() as tasks:
-        tasks.start_soon(ship, path, Collector(heard.url), 0.01)
+        tasks.start_soon(ship, backbone, tmp_path / CURSOR_FILE, Collector(heard.url), 0.01)
         run = await whole_run(backbone)
         assert (await backbone.row(run)).state == "finished"
         heard.status = 200

@@ -12,8 +12,8 @@ from cloister.app.wiring import open_app
 from cloister.core.events import ChangeDelivered, Event
 from cloister.core.requests import NewRun
 from cloister.log.audit.keys import KEY_FILE, HostKey
-from cloister.log.audit.reader import AuditReader
-from cloister.runs.receipt import audit_verdict, run_receipt
+from cloister.log.sqlite.audit_reader import AuditReader
+from cloister.runs.receipt import run_receipt
 from cloister.runs.receipt_page import page
 from cloister.testing.sample_repo import SampleRepo
 
@@ -43,8 +43,8 @@ async def test_what_a_run_did_is_entered_signed_and_beside_its_branch(data_dir: 
         run, _ = await app.submit(new, "ada")
         async with app.backbone.follow(run) as items:
             events = [item async for item in items if isinstance(item, Event)]
-        receipt = await run_receipt(settings.log_path, run, await app.events(run))
-    verdict = await audit_verdict(settings.log_path, HostKey(data_dir / KEY_FILE).public())
+        receipt = await run_receipt(app.backbone, run, await app.events(run))
+        verdict = await app.backbone.verify_audit(HostKey(data_dir / KEY_FILE).public())
     assert verdict.problems == ()
     with AuditReader(settings.log_path) as audit:
         entered = [(entry.kind, json.loads(entry.detail)) for entry in audit.entries(run=run)]

@@ -15,11 +15,11 @@ from tests.log.audit.test_audit import begun, entries, opened, problems, whole_r
 
 from cloister.core import events as e
 from cloister.core.errors import HostError, UserError
-from cloister.log.audit import chain
+from cloister.log.audit.chain import UNCHECKED
 from cloister.log.audit.entry import AuditEntry, entry_hash
-from cloister.log.audit.keys import KEY_FILE, HostKey, check_public, rotate_key, valid
-from cloister.log.audit.reader import AuditReader
-from cloister.log.audit.verify import Verdict, verify, verify_file
+from cloister.log.audit.keys import KEY_FILE, HostKey, check_public, valid
+from cloister.log.audit.verify import Verdict
+from cloister.log.sqlite.audit_reader import AuditReader, rotate_key
 
 pytestmark = pytest.mark.anyio
 
@@ -64,7 +64,7 @@ def attacked(original: Path, *statements: tuple[str, tuple[object, ...]]) -> Ver
                 db.execute(statement, values)
         db.close()
         with AuditReader(path) as audit:
-            return verify(audit.db)
+            return audit.verify()
 
 
 def size(path: Path) -> int:
@@ -228,7 +228,7 @@ def test_one_who_makes_every_hash_right_again_still_lacks_the_key(chained: Path)
 
 def test_what_no_signature_covers_yet_is_said(chained: Path) -> None:
     with AuditReader(chained) as audit:
-        verdict = verify(audit.db)
+        verdict = audit.verify()
     ends = [entry.number for entry in entries(chained) if entry.kind == "RunFinished"]
     assert verdict.signed == ends[-1]
     assert verdict.entries > verdict.signed
@@ -268,7 +268,7 @@ def test_a_file_that_is_damaged_is_said(chained: Path, tmp_path: Path) -> None:
     data[8_192:] = bytes(len(data) - 8_192)
     (tmp_path / "cloister.db").write_bytes(data)
     with pytest.raises(HostError) as caught:
-        verify_file(tmp_path / "cloister.db")
+        AuditReader(tmp_path / "cloister.db").verify()
     assert caught.value.code == "corrupt_data"
 
 
@@ -324,14 +324,14 @@ def test_what_is_no_public_key_is_said() -> None:
 async def test_many_entries_outside_runs_are_signed_before_any_run_ends(tmp_path: Path) -> None:
     path = tmp_path / "cloister.db"
     async with opened(path) as backbone:
-        for _ in range(chain.UNCHECKED):
+        for _ in range(UNCHECKED):
             await backbone.note("ApiCall", "ada", {})
         with AuditReader(path) as audit:
-            assert verify(audit.db).signed >= chain.UNCHECKED
+            assert audit.verify().signed >= UNCHECKED
         await backbone.note("ApiCall", "ada", {})
         await backbone.sign_audit()
     with AuditReader(path) as audit:
-        verdict = verify(audit.db)
+        verdict = audit.verify()
     assert (verdict.ok, verdict.signed) == (True, verdict.entries)
 
 

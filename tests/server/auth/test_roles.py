@@ -17,7 +17,6 @@ from cloister.core.events import AskAnswered, AskRaised, PromptReceived, RunFini
 from cloister.core.ids import RunId
 from cloister.core.requests import Role
 from cloister.log.api import Fence
-from cloister.runs.receipt import audit_page
 from cloister.server.openapi import openapi_document
 
 pytestmark = pytest.mark.anyio
@@ -137,7 +136,7 @@ async def test_who_was_refused_is_in_the_audit_under_their_own_name(house: House
     await house.ask("viewer", "POST", f"/v1/runs/{house.run}/stop", json={})
     await house.ask("operator", "DELETE", "/v1/snapshots/x")
     await house.served.client.post("/v1/runs", headers={"Authorization": "Bearer wrong"})
-    entries = await audit_page(house.served.app.settings.log_path, 0, 100, None)
+    entries = await house.served.app.backbone.audit(0, 100)
     calls = [(entry.who, json.loads(entry.detail)["status"]) for entry in entries if entry.kind == "ApiCall"]
     assert calls == [("vera", 403), ("otto", 403)]
     assert [entry.who for entry in entries if entry.kind == "LoginRefused"] == [""]

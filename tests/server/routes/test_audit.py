@@ -14,7 +14,7 @@ from cloister.app.settings import Settings, read_settings
 from cloister.core.events import RunFinished
 from cloister.log.audit.entry import AuditEntry
 from cloister.log.audit.keys import KEY_FILE, HostKey
-from cloister.log.audit.reader import AuditReader
+from cloister.log.sqlite.audit_reader import AuditReader
 from cloister.server.routes.audit import REFUSAL_SECONDS, REFUSALS, Refusals
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from cloister.app.settings import Settings
     from cloister.core.ids import RunId
     from cloister.log.audit.entry import AuditEntry
-    from cloister.log.audit.reader import AuditReader
+    from cloister.log.sqlite.audit_reader import AuditReader
 
 LOOK_SECONDS = 0.3
 
@@ -62,14 +62,13 @@ def verify(
 ) -> None:
     """Check every entry, signature and event; says what was edited, removed, reordered or cut off, and where."""
     from cloister.log.audit.keys import check_public
-    from cloister.log.audit.verify import verify_file
 
     pinned = None if key is None else check_public(key)
     settings = settings_of(ctx)
     with _open(settings) as audit:
         if (count := audit.newest()) > 100_000 and sys.stderr.isatty():
             print(f"Checking {count:,} entries …", file=sys.stderr)
-    verdict = verify_file(settings.log_path, pinned)
+        verdict = audit.verify(pinned)
     if as_json:
         from cloister.cli.screen.shows import put_json
 
@@ -122,14 +121,15 @@ def key(
     ] = False,
 ) -> None:
     """Print the public key that the audit is signed with. Keep it elsewhere, for `verify --key`."""
-    from cloister.log.audit.keys import KEY_FILE, HostKey, rotate_key
+    from cloister.log.audit.keys import KEY_FILE, HostKey
+    from cloister.log.sqlite.audit_reader import rotate_key
 
     settings = settings_of(ctx)
     print(rotate_key(settings.log_path) if rotate else HostKey(settings.data_dir / KEY_FILE).public())
 
 
 def _open(settings: "Settings") -> "AuditReader":
-    from cloister.log.audit.reader import AuditReader
+    from cloister.log.sqlite.audit_reader import AuditReader
 
     return AuditReader(settings.log_path)
 
@@ -161,8 +161,7 @@ def _export_logs(settings: "Settings", audit: "AuditReader", run: "RunId | None"
     import anyio
 
     from cloister.core.errors import UserError
-    from cloister.log.audit.export import Collector, check_endpoint, client, send
-    from cloister.log.audit.reader import PAGE
+    from cloister.log.audit.export import PAGE, Collector, check_endpoint, client, send
 
     if settings.file.otlp_endpoint is None:
         raise UserError(

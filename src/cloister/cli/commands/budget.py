@@ -47,9 +47,9 @@ def _accounts(settings: "Settings", run: str | None) -> "tuple[Account, ...]":
     tree, now = settings.file.budgets, time.time()
     with open_log(settings) as log:
         if run is None:
-            return log.look(partial(accounts, tree, now)) or ()
+            return log.totals(partial(accounts, tree, now)) or ()
         found = log.resolve(run)
-        outer = log.look(partial(above, tree, now, found)) or ()
+        outer = log.totals(partial(above, tree, now, found)) or ()
         return (*outer, *run_accounts(log.events(found)))
 
 

@@ -164,16 +164,16 @@ def log(
 
 def receipt(ctx: typer.Context, run: RunName, as_json: AsJson = False) -> None:
     """Print what a run touched as one page of Markdown: files, commands, decisions, connections. Needs no server."""
-    import anyio
-
-    from cloister.runs.receipt import run_receipt
+    from cloister.log.sqlite.audit_reader import AuditReader
+    from cloister.runs.receipt import receipt as made_of
     from cloister.runs.receipt_page import page
 
     settings = settings_of(ctx)
     with open_log(settings) as log:
         found = log.resolve(run)
         events = log.events(found)
-    made = anyio.run(run_receipt, settings.log_path, found, events)
+    with AuditReader(settings.log_path) as audit:
+        made = made_of(events, audit.seal(found))
     if as_json:
         from cloister.cli.screen.shows import put_json
 

@@ -1,7 +1,7 @@
-"""What every entry of a run's log has in common."""
+"""The base class of all events."""
 
 import msgspec
 
 
-class Body(msgspec.Struct, frozen=True, tag_field="type", tag=True):
-    """What happened. The tag is the class name."""
+class EventBody(msgspec.Struct, frozen=True, tag_field="type", tag=True):
+    """What happened. The tag is the class name. New fields need defaults, so that old logs still load."""

@@ -1,8 +1,8 @@
-"""Entries of the log about money: what calls to models took, and what the budgets had to say."""
+"""Money: what calls to models took, and what the budgets said about it."""
 
 from typing import Literal
 
-from cloister.core.events.base import Body
+from cloister.core.events.base import EventBody
 from cloister.core.requests import Usage
 
 Level = Literal["organisation", "project", "user", "run", "attempt"]
@@ -10,7 +10,7 @@ Level = Literal["organisation", "project", "user", "run", "attempt"]
 Resource = Literal["steps", "tokens", "dollars", "seconds"]
 
 
-class ModelSpent(Body, frozen=True):
+class ModelSpent(EventBody, frozen=True):
     """A call to a model that was no step of the loop, or a step whose reply never came: what it took."""
 
     attempt: int | None
@@ -24,7 +24,7 @@ class ModelSpent(Body, frozen=True):
     """True when it was cut off before the provider said what it took."""
 
 
-class BudgetWarned(Body, frozen=True):
+class BudgetWarned(EventBody, frozen=True):
     """Most of a budget is spent."""
 
     level: Level
@@ -36,7 +36,7 @@ class BudgetWarned(Body, frozen=True):
     attempt: int | None = None
 
 
-class BudgetSpent(Body, frozen=True):
+class BudgetSpent(EventBody, frozen=True):
     """A call to a model was not made, because this budget does not hold it."""
 
     level: Level
@@ -47,7 +47,7 @@ class BudgetSpent(Body, frozen=True):
     attempt: int | None = None
 
 
-class BudgetExtended(Body, frozen=True):
+class BudgetExtended(EventBody, frozen=True):
     """A person gave more: `amount` on top of the limit, for the rest of its period."""
 
     level: Level

@@ -1,11 +1,11 @@
-"""Entries of the log about the door: what inside wanted to get out, and what became of it."""
+"""Connections and requests from a sandbox through the proxy."""
 
 from typing import Literal
 
-from cloister.core.events.base import Body
+from cloister.core.events.base import EventBody
 
 
-class ConnectionDecided(Body, frozen=True):
+class ConnectionDecided(EventBody, frozen=True):
     """Something inside asked the door for a way out."""
 
     sandbox: str
@@ -17,7 +17,7 @@ class ConnectionDecided(Body, frozen=True):
     """The name of the credential it was opened for."""
 
 
-class ConnectionClosed(Body, frozen=True):
+class ConnectionClosed(EventBody, frozen=True):
     sandbox: str
     host: str
     port: int
@@ -28,7 +28,7 @@ class ConnectionClosed(Body, frozen=True):
     """The names of the credentials that were used on it, with commas between them."""
 
 
-class RequestDecided(Body, frozen=True):
+class RequestDecided(EventBody, frozen=True):
     """One HTTP request of a connection whose requests the door can read; so many of a sandbox are recorded."""
 
     sandbox: str

@@ -15,8 +15,8 @@ from anyio import to_thread
 from cloister import __version__
 from cloister.core.errors import CloisterError, OutsideError, UserError
 from cloister.core.text import one_line
+from cloister.log.api import AuditLog
 from cloister.log.audit.entry import AuditEntry
-from cloister.log.audit.reader import PAGE, AuditReader
 
 SEND_SECONDS = 10.0
 _REPLY_BYTES = 65_536
@@ -165,23 +165,25 @@ WAIT_SECONDS = 60.0
 """How long a collector that fails is left alone at most."""
 
 CURSOR_FILE = "audit.exported"
+PAGE = 256
 
 logger = logging.getLogger(__name__)
 
 
-async def ship(path: Path, collector: Collector, look_seconds: float = LOOK_SECONDS) -> None:
-    """Send every entry of the log at `path` once, in order, and go on for ever; a page at most is in memory.
+async def ship(
+    log: AuditLog, cursor_file: Path, collector: Collector, look_seconds: float = LOOK_SECONDS
+) -> None:
+    """Send every entry of the audit once, in order, and go on for ever; at most a page is in memory.
 
-    Whatever fails is logged and tried again. Where it got to is in the data directory, so that the next
-    server goes on there.
+    A failure is logged and tried again. `cursor_file` keeps the number of the last entry that the collector
+    accepted, so that the next server resumes there.
     """
-    cursor_file = path.with_name(CURSOR_FILE)
     failures = 0
     async with client() as http:
         while True:
             try:
                 after = await to_thread.run_sync(_sent, cursor_file)
-                page = await to_thread.run_sync(_page, path, after)
+                page = await log.audit(after, PAGE)
                 if page:
                     await send(http, collector, page)
                     await to_thread.run_sync(_save, cursor_file, page[-1].number)
@@ -195,11 +197,6 @@ async def ship(path: Path, collector: Collector, look_seconds: float = LOOK_SECO
                 if failures == 1:
                     logger.warning("the audit is not exported: %s", error)
             await anyio.sleep(min(look_seconds * 2 ** min(failures, 10), WAIT_SECONDS))
-
-
-def _page(path: Path, after: int) -> tuple[AuditEntry, ...]:
-    with AuditReader(path) as audit:
-        return audit.page(after)
 
 
 def _sent(cursor_file: Path) -> int:

@@ -1,10 +1,9 @@
-"""The host's key: Ed25519, made on first use, readable by its owner alone. It signs the head of the audit."""
+"""The host's Ed25519 key, which signs the head of the audit. Created on first use, readable by its owner alone."""
 
 import os
 import re
 import secrets
 import stat
-import time
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -12,8 +11,6 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from cloister.core.errors import HostError, UserError
-from cloister.log.audit import chain
-from cloister.log.sqlite.schema import mapped, open_to_write
 
 KEY_FILE = "audit.key"
 _PUBLIC = re.compile(r"ed25519:[0-9a-f]{64}")
@@ -21,7 +18,7 @@ _READ_BYTES = 4_096
 
 
 class HostKey:
-    """The private key in one file. Read anew for every signature: it may be replaced while a server runs.
+    """The private key in one file. Every signature reads it again: it may be replaced while a server runs.
 
     Every method may raise `HostError` with code `audit_key_exposed`, `audit_key_broken` or `audit_key_failed`.
     """
@@ -144,29 +141,3 @@ def _parsed(path: Path, pem: bytes) -> Ed25519PrivateKey:
 
 def _failed(path: Path, error: OSError) -> HostError:
     return HostError("audit_key_failed", f"The audit's key {path} cannot be used: {error.strerror}.")
-
-
-# Another key for the host, introduced by the one before it.
-
-
-def rotate_key(path: Path) -> str:
-    """Make a new key for the audit in the log at `path`; returns the public one. Raises `HostError`.
-
-    The old key is gone afterwards; what it signed stays valid, and its public half stays with that.
-    """
-    key = HostKey(path.with_name(KEY_FILE))
-    db = open_to_write(path)
-    draft = key.draft()
-    try:
-        with mapped(path):
-            db.execute("BEGIN IMMEDIATE")
-            chain.rotate(db, key, draft.public, time.time())
-            # The entry first: a crash here loses a key that nobody used, and the old one goes on.
-            db.execute("COMMIT")
-        draft.take()
-    finally:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        db.close()
-        draft.drop()
-    return draft.public

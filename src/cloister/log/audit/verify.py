@@ -1,13 +1,11 @@
 """Whether the audit is what was written: every entry, every signature, and the log it speaks of."""
 
-import sqlite3
 from collections.abc import Iterator
-from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from cloister.log.audit.chain import decode_tag
+from cloister.log.audit.chain import kind_of
 from cloister.log.audit.details import AUDITED_KINDS
 from cloister.log.audit.entry import (
     FIRST,
@@ -19,8 +17,6 @@ from cloister.log.audit.entry import (
     signed_bytes,
 )
 from cloister.log.audit.keys import valid
-from cloister.log.audit.reader import CHECKPOINT_COLUMNS, ENTRY_COLUMNS, AuditReader
-from cloister.log.sqlite.schema import mapped
 
 PROBLEMS = 20
 """How many are told; one is enough to distrust the rest."""
@@ -56,6 +52,8 @@ class Verdict(msgspec.Struct, frozen=True):
 class _Chain(msgspec.Struct):
     """What the first pass leaves for the others."""
 
+    signed: dict[int, str | None]
+    """Numbers that checkpoints sign → the hash of that entry; None while no such entry was seen."""
     newest: int = 0
     head: str = FIRST
     backfilled: int = 0
@@ -67,40 +65,72 @@ class _Chain(msgspec.Struct):
     """Number, key, the key before it."""
 
 
-def verify(db: sqlite3.Connection | None, pinned: str | None = None) -> Verdict:
-    """Check everything. With `pinned`, a public key from elsewhere, trust begins there and not in the file."""
-    if db is None:
+class StoredEvent(NamedTuple):
+    """An event as it is on disk."""
+
+    run: str
+    seq: int
+    at: float
+    body: bytes
+
+
+class RunEnd(NamedTuple):
+    """How far a run's log goes, according to the run's own row."""
+
+    last_seq: int
+    log: str
+    """The hash over the whole log."""
+
+
+class AuditRecords(Protocol):
+    """One moment of the audit and the log beside it, whatever stores them."""
+
+    def entries(self) -> Iterator[AuditEntry]:
+        """By number."""
+        ...
+
+    def entries_of_runs(self) -> Iterator[AuditEntry]:
+        """Those with a run, by run and seq."""
+        ...
+
+    def highest_number(self) -> int | None:
+        """The highest number that was ever given; None when the store does not remember it."""
+        ...
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """In the order in which they were written."""
+        ...
+
+    def events(self) -> Iterator[StoredEvent]:
+        """By run and seq."""
+        ...
+
+    def run_ends(self) -> dict[str, RunEnd]: ...
+
+
+def verify(records: AuditRecords | None, pinned: str | None = None) -> Verdict:
+    """Check every entry, signature and event. Trust starts at `pinned`, a public key, or at the first key of the chain.
+
+    `records` is None for an audit that was never begun.
+    """
+    if records is None:
         return Verdict(True, 0, 0, FIRST, 0, pinned)
-    db.execute("BEGIN")  # one moment of it all, whoever writes meanwhile
-    try:
-        chain = _Chain()
-        # What the chain says of itself is exact and leads; what follows from it may point at a neighbour.
-        problems = _some(_entries(db, chain))
-        checkpoints = [
-            Checkpoint(*row)
-            for row in db.execute(f"SELECT {CHECKPOINT_COLUMNS} FROM audit_checkpoints ORDER BY id")  # noqa: S608
-        ]
-        trust = _trusted(chain, checkpoints, pinned)
-        others = _some(_signatures(db, chain, checkpoints, trust)) + _some(_log(db))
-        problems += sorted(others, key=lambda problem: (problem.number is None, problem.number or 0))
-    finally:
-        db.rollback()
-    signed = max((c.number for c in checkpoints if c.key in trust.keys), default=0)
+    checkpoints = records.checkpoints()
+    chain = _Chain(signed={each.number: None for each in checkpoints})
+    # What the chain says of itself is exact and comes first; what follows from it may point at a neighbour.
+    problems = _some(_entries(records, chain))
+    trust = _trusted(chain, checkpoints, pinned)
+    others = _some(_signatures(chain, checkpoints, trust)) + _some(_log(records))
+    problems += sorted(others, key=lambda problem: (problem.number is None, problem.number or 0))
     return Verdict(
         ok=not problems,
         entries=chain.newest,
         checkpoints=len(checkpoints),
         head=chain.head,
-        signed=signed,
+        signed=max((c.number for c in checkpoints if c.key in trust.keys), default=0),
         key=trust.root,
         problems=tuple(problems[:PROBLEMS]),
     )
-
-
-def verify_file(path: Path, pinned: str | None = None) -> Verdict:
-    """As `verify`, of the log at `path`. Raises `HostError` when the file itself cannot be read."""
-    with mapped(path), AuditReader(path) as audit:
-        return verify(audit.db, pinned)
 
 
 def _some(problems: Iterator[Flaw]) -> list[Flaw]:
@@ -108,10 +138,9 @@ def _some(problems: Iterator[Flaw]) -> list[Flaw]:
     return [problem for position, problem in enumerate(problems) if position < PROBLEMS]
 
 
-def _entries(db: sqlite3.Connection, chain: _Chain) -> Iterator[Flaw]:
+def _entries(records: AuditRecords, chain: _Chain) -> Iterator[Flaw]:
     """The chain by itself: numbers, links, hashes."""
-    for row in db.execute(f"SELECT {ENTRY_COLUMNS} FROM audit ORDER BY number"):  # noqa: S608
-        entry = AuditEntry(*row)
+    for entry in records.entries():
         if entry.number != chain.newest + 1:
             gone = f"{chain.newest + 1}" + (
                 f" to {entry.number - 1}" if entry.number > chain.newest + 2 else ""
@@ -126,12 +155,12 @@ def _entries(db: sqlite3.Connection, chain: _Chain) -> Iterator[Flaw]:
         if entry_hash(entry) != entry.hash:
             yield Flaw(f"Entry {entry.number} was edited: its hash is not that of its content.", entry.number)
         chain.newest, chain.head = entry.number, entry.hash
+        if entry.number in chain.signed:
+            chain.signed[entry.number] = entry.hash
         _remember(chain, entry)
-    highest = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'audit'").fetchone()
-    if highest is not None and highest[0] != chain.newest:
-        why = (
-            f"The audit ends with entry {chain.newest} and once had entry {highest[0]}: its end was cut off."
-        )
+    highest = records.highest_number()
+    if highest is not None and highest != chain.newest:
+        why = f"The audit ends with entry {chain.newest} and once had entry {highest}: its end was cut off."
         yield Flaw(why, chain.newest + 1)
 
 
@@ -174,20 +203,18 @@ def _trusted(chain: _Chain, checkpoints: list[Checkpoint], pinned: str | None) -
     return _Trust(root, frozenset(keys))
 
 
-def _signatures(
-    db: sqlite3.Connection, chain: _Chain, checkpoints: list[Checkpoint], trust: _Trust
-) -> Iterator[Flaw]:
+def _signatures(chain: _Chain, checkpoints: list[Checkpoint], trust: _Trust) -> Iterator[Flaw]:
     introduced = {key: number for number, key, _ in reversed(chain.keys)}
     for each in checkpoints:
         data = signed_bytes(each.number, each.hash, each.at_us, each.run, each.key)
         if not valid(each.key, each.signature, data):
             yield Flaw(f"The signature over entry {each.number} is not valid.", each.number)
             continue
-        found = db.execute("SELECT hash FROM audit WHERE number = ?", (each.number,)).fetchone()
+        found = chain.signed[each.number]
         if found is None:
             why = f"Entry {each.number} was signed and is gone: the audit was cut off after entry {chain.newest}."
             yield Flaw(why, min(each.number, chain.newest + 1))
-        elif found[0] != each.hash:
+        elif found != each.hash:
             yield Flaw(
                 f"Entry {each.number} is not the one that was signed: it or one before it was edited.",
                 each.number,
@@ -211,41 +238,14 @@ def _signatures(
             yield Flaw(f"The signature over the end of run {run} was removed.", number, run)
 
 
-class _EventRow(NamedTuple):
-    run: str
-    seq: int
-    at: float
-    body: bytes
-
-
-class _Audited(NamedTuple):
-    run: str
-    seq: int
-    number: int
-    at_us: int
-    kind: str
-    log: str | None
-
-
-def _log(db: sqlite3.Connection) -> Iterator[Flaw]:
+def _log(records: AuditRecords) -> Iterator[Flaw]:
     """The log beside the chain, both in the order of runs and their events."""
-    events = (
-        _EventRow(*row)
-        for row in db.execute(
-            "SELECT r.id, e.seq, e.at, e.body FROM runs r JOIN events e ON e.run = r.num ORDER BY r.id, e.seq"
-        )
-    )
-    audited = _Peek(
-        _Audited(*row)
-        for row in db.execute(
-            "SELECT run, seq, number, at_us, kind, log FROM audit WHERE run IS NOT NULL ORDER BY run, seq"
-        )
-    )
-    rows = {name: (last, log) for name, last, log in db.execute("SELECT id, last_seq, log FROM runs")}
+    audited = _Peek(records.entries_of_runs())
+    ends = records.run_ends()
     run, seq, log = "", 0, FIRST
-    for event in events:
+    for event in records.events():
         if event.run != run:
-            yield from _run_end(run, seq, log, rows)
+            yield from _run_end(run, seq, log, ends)
             run, seq, log = event.run, 0, FIRST
         seq += 1
         yield from _without_event(audited, (event.run, event.seq))
@@ -253,20 +253,24 @@ def _log(db: sqlite3.Connection) -> Iterator[Flaw]:
             yield Flaw(f"Event {seq} of run {run} was removed.", None, run, seq)
             seq = event.seq
         log = extended(log, event.seq, microseconds(event.at), event.body)
-        entry = audited.next if audited.next and audited.next[:2] == (event.run, event.seq) else None
+        entry = audited.next if audited.next and _place(audited.next) == (event.run, event.seq) else None
         if entry is not None:
             audited.step()
         yield from _compared(event, entry, log)
         log = log if entry is None or entry.log is None else entry.log
-    yield from _run_end(run, seq, log, rows)
+    yield from _run_end(run, seq, log, ends)
     yield from _without_event(audited, None)
 
 
-def _compared(event: _EventRow, entry: _Audited | None, log: str) -> Iterator[Flaw]:
+def _place(entry: AuditEntry) -> tuple[str, int]:
+    return entry.run or "", entry.seq or 0
+
+
+def _compared(event: StoredEvent, entry: AuditEntry | None, log: str) -> Iterator[Flaw]:
     """One event and its entry."""
     place = f"event {event.seq} of run {event.run}"
     try:
-        kind = decode_tag(event.body).type
+        kind = kind_of(event.body)
     except msgspec.DecodeError:
         yield Flaw(f"The body of {place} is no event.", entry and entry.number, event.run, event.seq)
         return
@@ -284,17 +288,17 @@ def _compared(event: _EventRow, entry: _Audited | None, log: str) -> Iterator[Fl
         yield Flaw(f"Entry {entry.number} is not that of {place}.", entry.number, event.run, event.seq)
 
 
-def _run_end(run: str, seq: int, log: str, rows: dict[str, tuple[int, str]]) -> Iterator[Flaw]:
+def _run_end(run: str, seq: int, log: str, ends: dict[str, RunEnd]) -> Iterator[Flaw]:
     """What follows a run's last entry is held only by what the run's row says."""
-    if run and rows[run] != (seq, log):
-        last, _ = rows[run]
+    if run and ends[run] != (seq, log):
+        last = ends[run].last_seq
         what = "was edited" if last == seq else f"ends with event {seq} and should end with {last}"
         yield Flaw(f"The end of the log of run {run} {what}.", None, run, seq)
 
 
-def _without_event(audited: "_Peek[_Audited]", until: tuple[str, int] | None) -> Iterator[Flaw]:
+def _without_event(audited: "_Peek[AuditEntry]", until: tuple[str, int] | None) -> Iterator[Flaw]:
     """Entries that come before `until` and whose events are not there."""
-    while audited.next is not None and (until is None or audited.next[:2] < until):
+    while audited.next is not None and (until is None or _place(audited.next) < until):
         entry = audited.step()
         yield Flaw(
             f"Entry {entry.number} speaks of event {entry.seq} of run {entry.run}, which was removed.",

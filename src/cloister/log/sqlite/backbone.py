@@ -3,7 +3,7 @@
 import logging
 import sqlite3
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,8 @@ import anyio
 from anyio import to_thread
 
 from cloister.core import limits
-from cloister.core.errors import CloisterError, UserError
+from cloister.core.budget import Spend
+from cloister.core.errors import Bug, CloisterError, UserError
 from cloister.core.events import (
     AnyBody,
     Delta,
@@ -26,12 +27,14 @@ from cloister.core.events import (
 )
 from cloister.core.ids import OwnerId, RunId
 from cloister.core.requests import NewRun, check_new_run
-from cloister.log.api import Fence, RunRow
-from cloister.log.audit import chain
-from cloister.log.audit.details import Detail
+from cloister.log.api import Fence, Hold, RunFilter, RunRow, Totals
+from cloister.log.audit.chain import UNCHECKED
+from cloister.log.audit.entry import AuditEntry, Checkpoint
 from cloister.log.audit.keys import KEY_FILE, HostKey
+from cloister.log.audit.verify import Verdict
 from cloister.log.hub import Hub, Subscription
-from cloister.log.sqlite import transactions
+from cloister.log.sqlite import audit, ledger, transactions
+from cloister.log.sqlite.audit_reader import PAGE, AuditReader
 from cloister.log.sqlite.reader import LogReader, Page
 from cloister.log.sqlite.transactions import Entry, encoded
 from cloister.log.sqlite.writer import Writer, open_writer
@@ -90,17 +93,18 @@ class SqliteBackbone:
 
     def __init__(
         self,
+        path: Path,
         writer: Writer,
         reader: LogReader,
         hub: Hub,
-        key: HostKey,
         owner_lives: Callable[[OwnerId], bool],
         now: Callable[[], float],
     ) -> None:
+        self._path = path
         self._writer = writer
         self._reader = reader
         self._hub = hub
-        self._key = key
+        self._key = HostKey(path.with_name(KEY_FILE))
         self._owner_lives = owner_lives
         self._now = now
         self._reading = anyio.CapacityLimiter(1)
@@ -129,30 +133,56 @@ class SqliteBackbone:
         entry = _from_a_person(body)
         return await self._writer.write(lambda db: transactions.append_outside(db, run, entry, self._now()))
 
-    async def note(self, kind: str, who: str, detail: Detail | str) -> None:
-        """Enter into the audit what belongs to no run; durable when this returns."""
+    async def note(self, kind: str, who: str, detail: Mapping[str, object] | str) -> None:
+        def work(db: sqlite3.Connection) -> None:
+            audit.note(db, kind, who, detail, self._now())
+            if audit.unsigned(db) >= UNCHECKED:
+                audit.checkpoint(db, self._key, self._now())
 
-        def work(db: sqlite3.Connection) -> tuple[None, tuple[Event, ...]]:
-            chain.note(db, kind, who, detail, self._now())
-            if chain.unsigned(db) >= chain.UNCHECKED:
-                chain.checkpoint(db, self._key, self._now())
-            return None, ()
-
-        await self._writer.write(work)
+        await self._transact(work)
 
     async def sign_audit(self) -> None:
-        """Sign the head of the audit unless that was done. For the end of a server: it never raises."""
-
-        def work(db: sqlite3.Connection) -> tuple[None, tuple[Event, ...]]:
-            if chain.unsigned(db):
-                chain.checkpoint(db, self._key, self._now())
-            return None, ()
+        def work(db: sqlite3.Connection) -> None:
+            if audit.unsigned(db):
+                audit.checkpoint(db, self._key, self._now())
 
         try:
             with anyio.CancelScope(shield=True):  # a write has a deadline of its own
-                await self._writer.write(work)
+                await self._transact(work)
         except CloisterError as error:
             logger.warning("the audit was not signed at the end: %s", error.message)
+
+    async def audit(
+        self, after: int = 0, limit: int = PAGE, run: RunId | None = None
+    ) -> tuple[AuditEntry, ...]:
+        return await self._audited(lambda reader: reader.page(after, limit, run))
+
+    async def seal(self, run: RunId) -> Checkpoint | None:
+        return await self._audited(lambda reader: reader.seal(run))
+
+    async def verify_audit(self, pinned: str | None = None) -> Verdict:
+        return await self._audited(lambda reader: reader.verify(pinned))
+
+    async def _audited(self, read: Callable[[AuditReader], T]) -> T:
+        """A connection per call: a verification takes long, and must not keep others from reading the log."""
+
+        def work() -> T:
+            with AuditReader(self._path) as reader:
+                return read(reader)
+
+        return await to_thread.run_sync(work)
+
+    async def reserve(self, hold: Hold, decide: Callable[[Totals], tuple[T, Spend | None]]) -> T:
+        return await self._transact(lambda db: ledger.reserve(db, hold, decide, self._owner_lives))
+
+    async def release(self, ticket: str) -> None:
+        await self._transact(lambda db: ledger.release(db, ticket))
+
+    async def totals(self, read: Callable[[Totals], T]) -> T:
+        found = await self._read(lambda: self._reader.totals(lambda totals: (read(totals),)))
+        if found is None:
+            raise Bug("The log has no file.")
+        return found[0]
 
     async def read(self, run: RunId, after: int = 0, limit: int = 10_000) -> tuple[Event, ...]:
         return await self._read(partial(self._reader.events, run, after, limit))
@@ -178,23 +208,20 @@ class SqliteBackbone:
     def publish(self, run: RunId, delta: Delta) -> None:
         self._hub.publish(run, delta)
 
-    async def runs(self, limit: int = 100) -> tuple[RunRow, ...]:
-        return await self._read(partial(self._reader.rows, limit))
+    async def runs(
+        self, limit: int = 100, *, before: RunId | None = None, only: RunFilter | None = None
+    ) -> tuple[RunRow, ...]:
+        return await self._read(partial(self._reader.rows, limit, before, only))
 
     async def row(self, run: RunId) -> RunRow:
         return await self._read(partial(self._reader.row, run))
 
     async def resolve(self, prefix: str) -> RunId:
-        """The run that `prefix` names, as `LogReader.resolve`."""
         return await self._read(partial(self._reader.resolve, prefix))
 
-    async def transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Do `work` in a transaction of the log's file, for what is kept beside the log; durable when this returns."""
+    async def _transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Do `work`, which adds no events, in a transaction of the writer."""
         return await self._writer.write(lambda db: (work(db), ()))
-
-    async def look(self, work: Callable[[sqlite3.Connection], T]) -> T | None:
-        """Do `work`, which only reads, on the log's file; None when there is no log yet."""
-        return await self._read(partial(self._reader.look, work))
 
     async def _read(self, work: Callable[[], T]) -> T:
         return await to_thread.run_sync(work, limiter=self._reading)
@@ -231,5 +258,4 @@ async def open_backbone(
     hub = Hub()
     async with open_writer(path, hub) as writer:
         with await to_thread.run_sync(LogReader, path, owner_lives) as reader:
-            key = HostKey(path.with_name(KEY_FILE))
-            yield SqliteBackbone(writer, reader, hub, key, owner_lives, now)
+            yield SqliteBackbone(path, writer, reader, hub, owner_lives, now)

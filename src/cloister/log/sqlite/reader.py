@@ -13,10 +13,12 @@ from cloister.core.errors import HostError, UserError
 from cloister.core.events import AnyBody, Event, decode_body
 from cloister.core.ids import OwnerId, RunId, is_id
 from cloister.core.requests import Outcome, State
-from cloister.log.api import RunRow
+from cloister.log.api import RunFilter, RunRow, Totals
+from cloister.log.sqlite.ledger import SqliteTotals
 from cloister.log.sqlite.schema import check_ours, connect, is_new, mapped
 
 T = TypeVar("T")
+_NUM_MAX = 2**63 - 1
 
 COLUMNS = (
     "num, id, state, outcome, reason, prompt, repo, model, created_at, updated_at, last_seq, owner, epoch"
@@ -101,15 +103,18 @@ class LogReader:
         if self._db is not None:
             self._db.close()
 
-    def rows(self, limit: int = 100) -> tuple[RunRow, ...]:
-        """Newest first."""
+    def rows(
+        self, limit: int = 100, before: RunId | None = None, only: RunFilter | None = None
+    ) -> tuple[RunRow, ...]:
+        """Return runs, newest first; after the run `before` in that order. Raises `UserError` (`no_such_run`)."""
         if self._db is None:
             return ()
+        wanted = {name: value for name, value in msgspec.structs.asdict(only or RunFilter()).items() if value}
+        where = "".join(f" AND {name} = :{name}" for name in wanted)  # the names are those of the struct
+        query = f"SELECT {COLUMNS} FROM runs WHERE num < :num{where} ORDER BY num DESC LIMIT :limit"  # noqa: S608
         with mapped(self._path):
-            found = self._db.execute(
-                f"SELECT {COLUMNS} FROM runs ORDER BY num DESC LIMIT ?",  # noqa: S608
-                (limit,),
-            ).fetchall()
+            num = _NUM_MAX if before is None else find(self._db, before)[0]
+            found = self._db.execute(query, {**wanted, "num": num, "limit": limit}).fetchall()
         return tuple(self._row(cast(Record, record)) for record in found)
 
     def row(self, run: RunId) -> RunRow:
@@ -156,14 +161,14 @@ class LogReader:
                 "unreadable_event", f"An event of this run in {self._path} cannot be read by this version."
             ) from error
 
-    def look(self, work: Callable[[sqlite3.Connection], T]) -> T | None:
-        """Do `work`, which only reads, in one moment of the file; None when there is no log yet."""
+    def totals(self, read: Callable[[Totals], T]) -> T | None:
+        """Call `read` with what all runs have spent, in one moment of the file; None when there is no log yet."""
         if self._db is None:
             return None
         with mapped(self._path):
             self._db.execute("BEGIN")
             try:
-                return work(self._db)
+                return read(SqliteTotals(self._db))
             finally:
                 self._db.execute("ROLLBACK")
 

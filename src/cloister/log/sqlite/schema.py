@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from cloister.core.errors import Bug, CloisterError, HostError
-from cloister.log.audit.chain import add_audit
+from cloister.log.sqlite.audit import add_audit
 
 VERSION = 2
 APPLICATION_ID = 0x636C6F69

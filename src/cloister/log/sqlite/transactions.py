@@ -23,7 +23,8 @@ from cloister.core.events import (
 from cloister.core.ids import OwnerId, RunId, new_run_id
 from cloister.core.requests import NewRun
 from cloister.log.api import Fence
-from cloister.log.audit import chain
+from cloister.log.audit.chain import Signer, logged
+from cloister.log.sqlite import audit
 from cloister.log.sqlite.reader import COLUMNS, Record, find
 
 PROMPT_CHARS_LISTED = 2_000
@@ -121,7 +122,7 @@ def append(
     fence: Fence,
     entries: tuple[Entry, ...],
     at: float,
-    key: chain.Signer,
+    key: Signer,
     last: int | None = None,
 ) -> tuple[tuple[Event, ...], tuple[Event, ...]]:
     """The owner's events, all or none; none also when the log no longer ends with `last`.
@@ -135,7 +136,7 @@ def append(
         return (), ()
     events = _append_live(db, stored, entries, at)
     if events and isinstance(events[-1].body, RunFinished):
-        chain.checkpoint(db, key, at, fence.run)
+        audit.checkpoint(db, key, at, fence.run)
     return events, events
 
 
@@ -176,11 +177,10 @@ def _write(
         [(stored.num, event.seq, at, entry.data) for event, entry in zip(events, entries, strict=True)],
     )
     db.execute("UPDATE runs SET last_seq = ?, updated_at = ? WHERE num = ?", (events[-1].seq, at, stored.num))
-    audited = [
-        chain.stored(event.seq, at, entry.body, entry.data)
-        for event, entry in zip(events, entries, strict=True)
-    ]
-    chain.record(db, stored.num, stored.run, audited)
+    audited = (
+        logged(event.seq, at, entry.body, entry.data) for event, entry in zip(events, entries, strict=True)
+    )
+    audit.record(db, stored.num, stored.run, audited)
     for event in events:
         _reflect(db, stored.num, event.body)
     return events

@@ -13,8 +13,9 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from cloister.core.errors import CloisterError
 from cloister.log.audit.entry import AuditEntry
+from cloister.log.audit.keys import check_public
 from cloister.log.audit.verify import Verdict
-from cloister.runs.receipt import Receipt, audit_page, audit_verdict, run_receipt
+from cloister.runs.receipt import Receipt, run_receipt
 from cloister.runs.receipt_page import page
 from cloister.server.auth import OPEN_PATH, caller_of
 from cloister.server.port_headers import address
@@ -143,7 +144,7 @@ async def list_audit(
     run: Annotated[str | None, QueryParameter(description="Of one run alone.")] = None,
 ) -> tuple[AuditEntry, ...]:
     found = None if run is None else await app.backbone.resolve(run)
-    return await audit_page(app.settings.log_path, after, limit, found)
+    return await app.backbone.audit(after, limit, found)
 
 
 @get("/v1/audit/verify", summary="Whether the audit is what was written", operation_id="verifyAudit")
@@ -151,7 +152,7 @@ async def verify_audit(
     app: NamedDependency["App"],
     key: Annotated[str | None, QueryParameter(description="The public key to trust.")] = None,
 ) -> Verdict:
-    return await audit_verdict(app.settings.log_path, key)
+    return await app.backbone.verify_audit(None if key is None else check_public(key))
 
 
 @get("/v1/runs/{run:str}/receipt", summary="What the run touched", operation_id="getReceipt")
@@ -171,7 +172,7 @@ async def get_receipt_page(run: Run, app: NamedDependency["App"]) -> str:
 
 async def _receipt(run: str, app: "App") -> Receipt:
     found = await app.backbone.resolve(run)
-    return await run_receipt(app.settings.log_path, found, await app.events(found))
+    return await run_receipt(app.backbone, found, await app.events(found))
 
 
 ROUTES = (list_audit, verify_audit, get_receipt, get_receipt_page)

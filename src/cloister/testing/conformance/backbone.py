@@ -6,13 +6,16 @@ from typing import Protocol
 
 import anyio
 
+from cloister.core.budget import Spend
 from cloister.core.errors import CloisterError
 from cloister.core.events import (
     AnyBody,
     AskAnswered,
+    BudgetExtended,
     Delta,
     Event,
     FromOutside,
+    ModelReplied,
     ModelText,
     PhaseStarted,
     PromptReceived,
@@ -23,8 +26,8 @@ from cloister.core.events import (
     StopRequested,
 )
 from cloister.core.ids import OwnerId, RunId, new_owner_id, new_run_id
-from cloister.core.requests import NewRun
-from cloister.log.api import Backbone, Fence
+from cloister.core.requests import NewRun, Usage
+from cloister.log.api import Backbone, Fence, Hold, Payers, RunFilter, Totals
 
 WAIT_SECONDS = 20.0
 """How long a promise may take to be seen; only a broken one takes so long."""
@@ -64,6 +67,10 @@ def refused(code: str) -> Generator[None]:
         expect(error.code, code)
         return
     raise AssertionError(f"nothing was raised, wanted {code!r}")
+
+
+def replied(tokens: int, cost: float | None) -> ModelReplied:
+    return ModelReplied(0, 1, "p:m", "", (), Usage(tokens, 0), 0.1, cost=cost)
 
 
 def bodies(items: Iterable[Event | Delta]) -> list[object]:
@@ -408,6 +415,157 @@ async def runs_are_listed_newest_first(rig: Rig) -> None:
         expect(await backbone.row(ids[0]), rows[-1])
 
 
+async def runs_are_listed_page_by_page_with_a_filter(rig: Rig) -> None:
+    async with rig.open() as backbone:
+        ids = [
+            (await backbone.admit(NewRun(prompt=f"p{n}", repo=f"r{n % 2}"), f"u{n % 3}"))[0] for n in range(6)
+        ]
+        first = await backbone.runs(limit=4)
+        rest = await backbone.runs(limit=4, before=first[-1].id)
+        expect([row.id for row in (*first, *rest)], ids[::-1])
+        expect(await backbone.runs(before=ids[0]), ())
+        fence = await backbone.claim(new_owner_id(), ids[3])
+        if fence is None:
+            raise AssertionError("a queued run could not be claimed")
+        await backbone.append(fence, [FINISHED])
+        for only, wanted in (
+            (RunFilter(state="finished"), [3]),
+            (RunFilter(outcome=FINISHED.outcome), [3]),
+            (RunFilter(outcome="red"), []),
+            (RunFilter(repo="r0"), [4, 2, 0]),
+            (RunFilter(who="u1"), [4, 1]),
+            (RunFilter(state="queued", repo="r1"), [5, 1]),
+        ):
+            expect([row.id for row in await backbone.runs(only=only)], [ids[n] for n in wanted])
+        page = await backbone.runs(limit=1, before=ids[4], only=RunFilter(repo="r0"))
+        expect([row.id for row in page], [ids[2]])
+        with refused("no_such_run"):
+            await backbone.runs(before=new_run_id())
+
+
+async def a_run_is_found_by_the_start_of_its_id(rig: Rig) -> None:
+    async with rig.open() as backbone:
+        with refused("no_such_run"):
+            await backbone.resolve("last")
+        one, _ = await backbone.admit(NEW, ME)
+        other, _ = await backbone.admit(NEW, ME)
+        expect(await backbone.resolve("last"), other)
+        for name in (one, one[2:]):
+            expect(await backbone.resolve(name), one)
+        with refused("ambiguous_run"):
+            await backbone.resolve("r-")
+        for name in ("", "r-nothing", "%"):
+            with refused("no_such_run"):
+                await backbone.resolve(name)
+
+
+async def actions_of_runs_and_notes_are_one_chain(rig: Rig) -> None:
+    async with rig.open() as one, rig.open() as other:
+        fence = await claimed(one)
+        await other.note("Login", ME, {"route": "/v1/runs"})
+        await one.append(fence, [STARTED, RunResumed(1)])
+        await other.append_outside(fence.run, StopRequested(ME))
+        entries = await one.audit()
+        expect([entry.number for entry in entries], list(range(1, len(entries) + 1)))
+        kinds = [entry.kind for entry in entries if entry.kind != "KeyMade"]
+        expect(kinds, ["RunAdmitted", "RunClaimed", "Login", "StopRequested"])
+        expect([entry.previous for entry in entries[1:]], [entry.hash for entry in entries[:-1]])
+        expect([entry.kind for entry in await other.audit(run=fence.run)], [k for k in kinds if k != "Login"])
+        expect(await other.audit(after=1, limit=1), entries[1:2])
+        expect((await one.verify_audit()).ok, True)
+
+
+async def a_refused_append_leaves_no_audit_entry(rig: Rig) -> None:
+    async with rig.open() as backbone:
+        fence = await claimed(backbone)
+        before = await backbone.audit()
+        with refused("run_finished"):
+            await backbone.append(fence, [FINISHED, FINISHED])
+        with refused("fenced"):
+            await backbone.append(Fence(fence.run, new_owner_id(), fence.epoch), [FINISHED])
+        expect(await backbone.audit(), before)
+
+
+async def the_end_of_a_run_is_signed_with_it(rig: Rig) -> None:
+    async with rig.open() as backbone:
+        fence = await claimed(backbone)
+        expect(await backbone.seal(fence.run), None)
+        await backbone.append(fence, [FINISHED])
+        seal = await backbone.seal(fence.run)
+        if seal is None:
+            raise AssertionError("the end of the run is not signed")
+        entries = await backbone.audit()
+        expect((seal.run, seal.number, seal.hash), (fence.run, entries[-1].number, entries[-1].hash))
+        await backbone.note("Login", ME, {})
+        expect((await backbone.verify_audit(seal.key)).signed, seal.number)
+        await backbone.sign_audit()
+        verdict = await backbone.verify_audit(seal.key)
+        expect((verdict.ok, verdict.signed), (True, verdict.entries))
+        await backbone.sign_audit()
+        expect((await backbone.verify_audit()).checkpoints, verdict.checkpoints)
+
+
+def held(amount: Spend) -> Callable[[Totals], tuple[Spend, Spend | None]]:
+    """Hold `amount`, and answer with the sum of what was spent and held before."""
+    return lambda totals: (sum(totals.spent(0).values(), Spend()), amount)
+
+
+async def totals_are_what_the_log_says(rig: Rig) -> None:
+    async with rig.open() as one, rig.open() as other:
+        fence = await claimed(one)
+        await one.append(fence, [replied(100, 0.5), replied(50, None)])
+        await one.append(fence, [BudgetExtended("user", ME, "tokens", 7.0, ME)])
+        for backbone in (one, other):
+            found = await backbone.totals(lambda totals: (totals.payers(fence.run), totals.spent(0)))
+            payers, spent = found
+            expect(payers, Payers(NEW.repo, ME))
+            took = spent[payers]
+            expect((took.steps, took.tokens, took.dollars, took.unpriced), (2, 150, 0.5, 50))
+            expect(await backbone.totals(lambda totals: totals.extended("user", ME, 0)), {"tokens": 7.0})
+            expect(await backbone.totals(lambda totals: totals.spent(2**31)), {})
+            # Storing the totals, with a cursor, changes none of them.
+            await backbone.reserve(Hold(new_run_id(), fence.run, fence.owner), lambda totals: (None, None))
+            await one.append(fence, [STARTED])
+
+
+async def a_hold_counts_until_it_is_released_or_its_owner_dies(rig: Rig) -> None:
+    async with rig.open() as one, rig.open() as other:
+        fence = await claimed(one)
+
+        async def tokens(backbone: Backbone) -> int:
+            return await backbone.totals(lambda totals: sum(s.tokens for s in totals.spent(0).values()))
+
+        before = await one.reserve(Hold("t1", fence.run, fence.owner), held(Spend(1, 300)))
+        expect(before.tokens, 0)
+        expect([await tokens(backbone) for backbone in (one, other)], [300, 300])
+        await other.release("t1")
+        await other.release("t1")
+        expect(await tokens(one), 0)
+        await one.reserve(Hold("t2", fence.run, fence.owner), held(Spend(1, 200)))
+        rig.bury(fence.owner)
+        survivor = Hold("t3", fence.run, new_owner_id())
+        expect((await other.reserve(survivor, held(Spend(1, 40)))).tokens, 0)
+        expect(await tokens(other), 40)
+
+
+async def two_users_never_hold_the_same_room(rig: Rig) -> None:
+    def decide(totals: Totals) -> tuple[bool, Spend | None]:
+        room = sum(spend.tokens for spend in totals.spent(0).values()) + 100 <= 500
+        return room, Spend(1, 100) if room else None
+
+    granted: list[bool] = []
+    async with rig.open() as one, rig.open() as other:
+        fence = await claimed(one)
+
+        async def ask(backbone: Backbone, number: int) -> None:
+            granted.append(await backbone.reserve(Hold(f"t{number}", fence.run, fence.owner), decide))
+
+        async with anyio.create_task_group() as tasks:
+            for number, backbone in enumerate((one, other) * 8):
+                tasks.start_soon(ask, backbone, number)
+    expect(sum(granted), 5)
+
+
 PROMISES: tuple[Promise, ...] = (
     an_admitted_run_survives_closing,
     the_same_key_is_the_same_run,
@@ -431,4 +589,12 @@ PROMISES: tuple[Promise, ...] = (
     who_wants_no_fragments_gets_none,
     showing_to_nobody_is_nothing,
     runs_are_listed_newest_first,
+    runs_are_listed_page_by_page_with_a_filter,
+    a_run_is_found_by_the_start_of_its_id,
+    actions_of_runs_and_notes_are_one_chain,
+    a_refused_append_leaves_no_audit_entry,
+    the_end_of_a_run_is_signed_with_it,
+    totals_are_what_the_log_says,
+    a_hold_counts_until_it_is_released_or_its_owner_dies,
+    two_users_never_hold_the_same_room,
 )
