@@ -1,11 +1,10 @@
-"""Patterns, arranged so that an action meets the few that could mean it and not all there are."""
+"""Finds the patterns of a policy that match an action: groups them by kind of action, then scans the group."""
 
-from bisect import insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from cloister.policy.api import HOLE, Pointed, Rule, Sets
-from cloister.policy.globs import could_match, path_glob, path_prefix, text_matches, text_prefix
+from cloister.policy.globs import could_match, literal, path_glob, text_matches
 from cloister.policy.pattern import (
     COMMAND_TOOLS,
     PATH_TOOLS,
@@ -20,225 +19,137 @@ from cloister.policy.pattern import (
 )
 from cloister.policy.probe import NamedProbe, NetProbe, Probe, ToolProbe
 
+_WILD = "*"
+"""The group of tool patterns whose tool name has a wildcard."""
+
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LayerPattern:
     """One pattern of one layer."""
 
     number: int
-    """Its place among all: the first of equals is the one that is named."""
+    """Its position in the list: a decision names the first of several equal matches."""
     layer: int
     written: Rule | Pointed
     widens: bool
-    """Whether it opens something where it matches. In doubt such an entry does not match and any other does."""
+    """True if a match opens something. In doubt such a pattern does not match; any other pattern does."""
     pattern: Pattern | None
-    """None when it cannot be read."""
+    """None if it cannot be parsed."""
 
 
-def entry_of(number: int, layer: int, written: Rule | Pointed, *, widens: bool) -> Entry:
+def layer_pattern(number: int, layer: int, written: Rule | Pointed, *, widens: bool) -> LayerPattern:
     try:
         pattern = read_pattern(written.action)
     except ValueError:
         pattern = None
-    return Entry(number, layer, written, widens, pattern)
+    return LayerPattern(number, layer, written, widens, pattern)
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    entry: Entry
+    found: LayerPattern
     partly: bool = False
-    """It is about some requests of the connection, and the action is the connection."""
+    """The pattern covers some requests of the connection, and the action is the connection."""
     exact: bool = False
-    """It names the very host and port."""
+    """The pattern names this host and port."""
 
 
-class _Globs:
-    """Entries by what their glob begins with."""
+class PatternList:
+    """One list of patterns: the rules of all layers, one layer's `only`, …"""
 
-    def __init__(self) -> None:
-        self.every: list[Entry] = []
-        """Those without a glob."""
-        self.globbed: list[Entry] = []
-        self._by_prefix: dict[str, list[Entry]] = {}
-        self._lengths: list[int] = []
-        self._loose: list[tuple[str, Entry]] = []
-        """Those that begin with a wildcard, with a piece of text that must be in what they mean."""
+    def __init__(self, patterns: Iterable[LayerPattern], sets: Sets) -> None:
+        self._tools: dict[str, list[tuple[LayerPattern, ToolPattern, str]]] = {}
+        """By tool name, with a text that every target contains; in the group `*`, that every tool name contains."""
+        self._named: dict[str, list[tuple[LayerPattern, NamedPattern, str]]] = {}
+        self._hosts: dict[str, list[tuple[LayerPattern, HostPattern, RequestPattern | None]]] = {}
+        """By host name; `*.NAME` is listed under NAME, any host under the empty name."""
+        self._unreadable: list[Match] = []
+        for one in patterns:
+            match one.pattern:
+                case None:
+                    # A reader of policy files lets no such pattern through. If one gets here, it may only narrow.
+                    if not one.widens:
+                        self._unreadable.append(Match(one))
+                case ToolPattern(tool, glob) as pattern:
+                    group = _WILD if "*" in tool else tool
+                    text = tool if group == _WILD else glob or ""
+                    needle = literal(path_glob(text) if tool in PATH_TOOLS and text else text)
+                    self._tools.setdefault(group, []).append((one, pattern, needle))
+                case NamedPattern(kind, glob) as pattern:
+                    self._named.setdefault(kind, []).append((one, pattern, literal(glob)))
+                case HostPattern(host) as pattern:
+                    self._hosts.setdefault(host, []).append((one, pattern, None))
+                case RequestPattern() as pattern:
+                    self._hosts.setdefault(pattern.host.host, []).append((one, pattern.host, pattern))
+                case SetPattern(name):
+                    for host in map(read_host, sets.get(name, ())):
+                        self._hosts.setdefault(host.host, []).append((one, host, None))
 
-    def add(self, entry: Entry, glob: str | None, prefix: str = "") -> None:
-        if glob is None:
-            self.every.append(entry)
-            return
-        self.globbed.append(entry)
-        if not prefix:
-            self._loose.append((max(_pieces(glob), key=len, default=""), entry))
-            return
-        self._by_prefix.setdefault(prefix, []).append(entry)
-        if len(prefix) not in self._lengths:
-            insort(self._lengths, len(prefix))
-
-    def near(self, texts: Iterable[str]) -> dict[Entry, None]:
-        """Those whose glob could mean one of `texts`, each once."""
-        found: dict[Entry, None] = {}
-        for text in texts:
-            for length in self._lengths:
-                if length > len(text):
-                    break
-                for entry in self._by_prefix.get(text[:length], ()):
-                    found[entry] = None
-            for piece, entry in self._loose:
-                if piece in text:
-                    found[entry] = None
-        return found
-
-
-def _pieces(glob: str) -> list[str]:
-    """The parts of a glob, path or text, that are written out: each is in whatever matches."""
-    return [piece for part in glob.split("/") for piece in part.split("*") if piece]
-
-
-@dataclass(frozen=True, slots=True)
-class _Host:
-    entry: Entry
-    host: HostPattern
-    request: RequestPattern | None = None
-
-
-class Index:
-    """The entries of one list."""
-
-    def __init__(self, entries: Iterable[Entry], sets: Sets) -> None:
-        self._sets = sets
-        self._tools: dict[str, _Globs] = {}
-        self._any_tool: list[tuple[Entry, ToolPattern]] = []
-        self._of_servers = _Globs()
-        """Patterns over names of tools."""
-        self._named: dict[str, _Globs] = {}
-        self._hosts: dict[str, list[_Host]] = {}
-        self._below: dict[str, list[_Host]] = {}
-        self._any_host: list[_Host] = []
-        self._broken: list[Entry] = []
-        for entry in entries:
-            self._add(entry)
-
-    def _add(self, entry: Entry) -> None:
-        match entry.pattern:
-            case None:
-                # Layers from a reader are well formed. Of one that is not, only what narrows is believed.
-                if not entry.widens:
-                    self._broken.append(entry)
-            case ToolPattern() as pattern:
-                self._add_tool(entry, pattern)
-            case NamedPattern(kind, glob):
-                self._named.setdefault(kind, _Globs()).add(entry, glob, text_prefix(glob))
-            case HostPattern() as pattern:
-                self._add_host(_Host(entry, pattern))
-            case RequestPattern() as pattern:
-                self._add_host(_Host(entry, pattern.host, pattern))
-            case SetPattern(name):
-                for host in self._sets.get(name, ()):
-                    self._add_host(_Host(entry, read_host(host)))
-
-    def _add_tool(self, entry: Entry, pattern: ToolPattern) -> None:
-        tool, glob = pattern.tool, pattern.glob
-        if tool == "*":
-            self._any_tool.append((entry, pattern))
-            return
-        if "*" in tool:
-            self._of_servers.add(entry, tool, text_prefix(tool))
-            return
-        prefix = text_prefix(glob or "")
-        if glob is not None and tool in PATH_TOOLS:
-            glob = path_glob(glob)
-            prefix = path_prefix(glob)
-        self._tools.setdefault(tool, _Globs()).add(entry, glob, prefix)
-
-    def _add_host(self, host: _Host) -> None:
-        if not host.host.host:
-            self._any_host.append(host)
-        else:
-            where = self._below if host.host.any_below else self._hosts
-            where.setdefault(host.host.host, []).append(host)
-
-    def about_commands(self, tool: str) -> bool:
-        """Whether any entry says something about the commands that `tool` would run."""
-        if tool not in COMMAND_TOOLS:
-            return False
-        own = self._tools.get(tool)
-        return (own is not None and bool(own.globbed)) or any(
-            pattern.glob is not None for _, pattern in self._any_tool
+    def needs_parsing(self, tool: str) -> bool:
+        """True if a pattern is about the commands that `tool` would run."""
+        groups = (self._tools.get(tool, ()), self._tools.get(_WILD, ()))
+        return tool in COMMAND_TOOLS and any(
+            pattern.glob is not None for group in groups for _, pattern, _ in group
         )
 
     def find(self, probe: Probe) -> list[Match]:
-        """Every entry that means `probe`, in the order in which they were written."""
+        """Return every match, in the order of the list."""
         match probe:
             case ToolProbe():
-                found = [Match(entry) for entry in self._find_tool(probe)]
+                found = [Match(one) for one in self._find_tool(probe)]
             case NetProbe():
                 found = list(self._find_host(probe))
             case NamedProbe(kind, names):
-                globs = self._named.get(kind)
-                near = globs.near(names) if globs else ()
-                found = [Match(e) for e in near if any(text_matches(_glob_of(e), name) for name in names)]
-        found.extend(Match(entry) for entry in self._broken)
+                every = "\n".join(names)
+                found = [
+                    Match(one)
+                    for one, pattern, needle in self._named.get(kind, ())
+                    if needle in every and any(text_matches(pattern.glob, name) for name in names)
+                ]
+        found += self._unreadable
         if len(found) > 1:
-            found.sort(key=lambda match: match.entry.number)
+            found.sort(key=lambda match: match.found.number)
         return found
 
-    def _find_tool(self, probe: ToolProbe) -> Iterator[Entry]:
-        for entry, pattern in self._any_tool:
-            if _means(entry, pattern, probe):
-                yield entry
-        for entry in self._of_servers.near((probe.tool,)):
-            if isinstance(entry.pattern, ToolPattern) and text_matches(entry.pattern.tool, probe.tool):
-                yield entry
-        own = self._tools.get(probe.tool)
-        if own is None:
-            return
-        yield from own.every
-        holes = any(HOLE in text for text in probe.spellings)
-        every = probe.unclear is not None or holes
-        near = own.globbed if every else own.near((*probe.spellings, *probe.around))
-        for entry in near:
-            pattern = entry.pattern
-            if isinstance(pattern, ToolPattern) and _means(entry, pattern, probe):
-                yield entry
+    def _find_tool(self, probe: ToolProbe) -> Iterator[LayerPattern]:
+        texts = "\n".join((*probe.spellings, *probe.around))
+        # A glob can match text that is not known yet, so its literal part need not be there.
+        unknown = probe.unclear is not None or HOLE in texts
+        for one, pattern, needle in self._tools.get(probe.tool, ()):
+            if (unknown or needle in texts) and _matches(one, pattern, probe):
+                yield one
+        for one, pattern, needle in self._tools.get(_WILD, ()):
+            if (
+                needle in probe.tool
+                and text_matches(pattern.tool, probe.tool)
+                and _matches(one, pattern, probe)
+            ):
+                yield one
 
     def _find_host(self, probe: NetProbe) -> Iterator[Match]:
-        yield from self._at(probe, self._any_host)
-        yield from self._at(probe, self._hosts.get(probe.host, ()))
-        above = probe.host
-        while self._below and "." in above:
-            above = above.partition(".")[2]
-            yield from self._at(probe, self._below.get(above, ()))
-
-    @staticmethod
-    def _at(probe: NetProbe, hosts: Iterable[_Host]) -> Iterator[Match]:
-        for item in hosts:
-            widens = item.entry.widens
-            if not item.host.matches(probe.host, probe.port, widens=widens):
+        name = probe.host
+        groups = [self._hosts.get("", ()), self._hosts.get(name, ())]
+        while "." in name:
+            name = name.partition(".")[2]
+            groups.append(self._hosts.get(name, ()))
+        for one, host, request in (row for group in groups for row in group):
+            if not host.matches(probe.host, probe.port, widens=one.widens):
                 continue
-            if item.request is None:
-                yield Match(item.entry, exact=item.host.exact)
-            elif probe.method is None:
-                yield Match(item.entry, partly=True, exact=item.host.exact)
+            if request is None or probe.method is None:
+                yield Match(one, partly=request is not None, exact=host.exact)
             else:
-                meant = [item.request.matches_request(probe.method, path) for path in probe.paths]
-                if all(meant) if widens else any(meant):
-                    yield Match(item.entry, exact=item.host.exact)
+                meant = [request.matches_request(probe.method, path) for path in probe.paths]
+                if all(meant) if one.widens else any(meant):
+                    yield Match(one, exact=host.exact)
 
 
-def _glob_of(entry: Entry) -> str:
-    pattern = entry.pattern
-    return pattern.glob if isinstance(pattern, NamedPattern) else ""
-
-
-def _means(entry: Entry, pattern: ToolPattern, probe: ToolProbe) -> bool:
+def _matches(one: LayerPattern, pattern: ToolPattern, probe: ToolProbe) -> bool:
     if pattern.glob is None:
         return True
     if probe.unclear is not None:
-        return not entry.widens
-    if entry.widens:
-        return all(pattern.matches_target(probe.tool, text) for text in probe.spellings)
+        return not one.widens
+    if one.widens:
+        return all(pattern.matches_target(probe.tool, text) for text in probe.spellings or probe.around)
     if probe.tool in COMMAND_TOOLS and any(could_match(pattern.glob, text) for text in probe.spellings):
         return True
     return any(pattern.matches_target(probe.tool, text) for text in (*probe.spellings, *probe.around))
