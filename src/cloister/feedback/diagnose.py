@@ -27,10 +27,15 @@ from cloister.feedback.parsers.tests.c import ctest_text, unity_text
 from cloister.feedback.parsers.tests.ctrf import ctrf
 from cloister.feedback.parsers.tests.go import go_json, go_text
 from cloister.feedback.parsers.tests.java import gradle_errors, gradle_text, maven_errors, maven_text
-from cloister.feedback.parsers.tests.jest import jest_json, jest_text, vitest_text
+from cloister.feedback.parsers.tests.javascript import (
+    jest_json,
+    jest_text,
+    mocha_json,
+    mocha_text,
+    node_spec,
+    vitest_text,
+)
 from cloister.feedback.parsers.tests.junit import junit
-from cloister.feedback.parsers.tests.mocha import mocha_json, mocha_text
-from cloister.feedback.parsers.tests.node import node_spec
 from cloister.feedback.parsers.tests.python import pytest_text, unittest_text
 from cloister.feedback.parsers.tests.rust import cargo_text
 from cloister.feedback.parsers.tests.tap import tap
