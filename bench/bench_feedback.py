@@ -8,7 +8,7 @@ from pathlib import Path
 from cloister.feedback.api import CheckOutput
 from cloister.feedback.diagnose import diagnose
 
-CAPTURED = Path(__file__).parent.parent / "tests" / "feedback" / "captured"
+CAPTURED = Path(__file__).parent.parent / "tests" / "feedback" / "captured" / "python_tests"
 BYTES = 10_000_000
 LIMIT_SECONDS = 0.5
 

@@ -1,10 +1,9 @@
 """Now against the base."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.feedback.captures import captured
 
 from cloister.core.diagnosis import Comparison, Diagnosis, Diagnostic, TestStatus
 from cloister.core.diagnosis import TestResult as Result
@@ -12,8 +11,6 @@ from cloister.feedback.api import CheckOutput
 from cloister.feedback.compare import compare
 from cloister.feedback.diagnose import diagnose
 from cloister.feedback.goals import Asked
-
-CAPTURED = Path(__file__).parent / "captured"
 
 
 def check(
@@ -146,8 +143,8 @@ def test_the_same_name_in_two_checks_is_two_items() -> None:
 
 def test_text_and_junit_of_one_pytest_run_compare_as_the_same() -> None:
     def run(out: str, junit: str | None) -> Diagnosis:
-        reports = ((CAPTURED / junit).read_bytes(),) if junit else ()
-        return diagnose(CheckOutput("pytest", 1, None, 1.0, (CAPTURED / out).read_bytes(), b"", reports))
+        reports = (captured(junit),) if junit else ()
+        return diagnose(CheckOutput("pytest", 1, None, 1.0, captured(out), b"", reports))
 
     found = compare([run("pytest_quiet.txt", "pytest_xunit1.xml")], [run("pytest_quiet.txt", None)])
 
@@ -242,7 +239,7 @@ def test_an_old_complaint_is_not_new_in_another_line_or_in_a_file_with_another_n
 
 
 def go(exit_code: int, name: str) -> Diagnosis:
-    return diagnose(CheckOutput("make test", exit_code, None, 1.0, (CAPTURED / name).read_bytes(), b"", ()))
+    return diagnose(CheckOutput("make test", exit_code, None, 1.0, captured(name), b"", ()))
 
 
 def test_where_go_names_only_what_fails_a_package_that_is_well_stands_for_its_tests() -> None:

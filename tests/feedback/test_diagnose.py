@@ -1,25 +1,18 @@
 """A whole check, understood, merged and bounded."""
 
-from pathlib import Path
-
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.feedback.captures import captured
 
 from cloister.core import limits
 from cloister.core.diagnosis import Diagnosis
 from cloister.feedback.api import CheckOutput
 from cloister.feedback.diagnose import diagnose
 
-CAPTURED = Path(__file__).parent / "captured"
-
 
 def check(out: bytes = b"", err: bytes = b"", junit: bytes | None = None, exit_code: int = 1) -> Diagnosis:
     return diagnose(CheckOutput("check", exit_code, None, 1.0, out, err, () if junit is None else (junit,)))
-
-
-def captured(name: str) -> bytes:
-    return (CAPTURED / name).read_bytes()
 
 
 def test_the_junit_file_is_believed_before_the_text() -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.feedback.captures import files
 
 from cloister.feedback.api import CheckOutput, Parser
 from cloister.feedback.diagnose import PARSERS, diagnose
 
-CAPTURED = Path(__file__).parent / "captured"
 SIZE = 100_000
 LARGE = 10_000_000
 SECONDS = 1.0
@@ -71,6 +71,7 @@ SEEDS: tuple[bytes, ...] = (
     b"<!DOCTYPE a [<!ENTITY b '&b;'>]>",
     b'"generalDiagnostics" "messageId" "filePath" "category" "number_of_rules" "comments" "fullTitle" "results" ',
 )
+
 BOMB = b'<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;">]><testsuite><testcase name="&b;"/></testsuite>'
 MATCHER = rb"""{"problemMatcher":[
     {"owner":"a","pattern":[{"regexp":"^(a+)+$","message":1}]},
@@ -97,7 +98,7 @@ def nested() -> list[bytes]:
 @cache
 def hostile() -> list[CheckOutput]:
     """Made once: their lines are shared by all parsers, as they are in earnest."""
-    halves = [path.read_bytes()[: path.stat().st_size // 2] for path in sorted(CAPTURED.iterdir())]
+    halves = [path.read_bytes()[: path.stat().st_size // 2] for path in files()]
     repeated = [seed * (SIZE // len(seed)) for seed in SEEDS]
     in_one_line = [data.replace(b"\n", b" ") for data in repeated]
     made = [everywhere(data) for data in [*halves, *repeated, *in_one_line, *nested()]]
@@ -139,7 +140,7 @@ def test_no_parser_raises_whatever_the_pieces(data: bytes) -> None:
 
 
 MUTANTS = st.tuples(
-    st.sampled_from(sorted(path for path in CAPTURED.rglob("*") if path.is_file())),
+    st.sampled_from(files()),
     st.lists(st.tuples(st.integers(0, 8_000), st.integers(0, 300), PIECES), min_size=1, max_size=5),
 )
 

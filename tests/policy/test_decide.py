@@ -23,7 +23,7 @@ def effect(policy: Policy, action: Action) -> str:
     return decide(policy, action).effect
 
 
-def test_without_a_rule_the_answer_is_no() -> None:
+def test_an_action_without_a_rule_is_denied() -> None:
     assert decide((), ToolAction("bash", "ls")) == Decision("deny", NO_RULE)
     assert decide((BUILT_IN,), ConnectAction("example.com", 443)) == Decision("deny", NO_RULE)
 
@@ -34,7 +34,7 @@ def test_the_built_in_tools_are_allowed(tool: str) -> None:
 
 
 @pytest.mark.parametrize("tool", ["Bash", "bash ", "bash\n", "bаsh", "", "*", "tool"])
-def test_a_tool_is_known_by_its_exact_name_only(tool: str) -> None:
+def test_a_tool_is_matched_by_its_exact_name_only(tool: str) -> None:
     assert effect((BUILT_IN,), ToolAction(tool, "x")) == "deny"
 
 
@@ -53,7 +53,7 @@ def test_a_tool_is_known_by_its_exact_name_only(tool: str) -> None:
     ],
 )
 @pytest.mark.parametrize("tool", ["write", "edit"])
-def test_the_repositorys_bookkeeping_cannot_be_written_however_it_is_spelled(tool: str, path: str) -> None:
+def test_writing_git_files_is_denied_in_every_spelling(tool: str, path: str) -> None:
     decision = decide((BUILT_IN,), ToolAction(tool, path))
 
     assert decision == Decision("deny", f"deny tool:{tool}:.git/** (built-in)")
@@ -64,15 +64,15 @@ def test_files_with_similar_names_can_be_written(path: str) -> None:
     assert effect((BUILT_IN,), ToolAction("write", path)) == "allow"
 
 
-def test_reading_the_bookkeeping_is_allowed() -> None:
+def test_reading_git_files_is_allowed() -> None:
     assert effect((BUILT_IN,), ToolAction("read", ".git/config")) == "allow"
 
 
-def test_a_path_that_no_system_opens_is_refused() -> None:
+def test_a_path_longer_than_path_max_is_denied() -> None:
     assert effect((BUILT_IN,), ToolAction("write", "a/" * 1_000_000)) == "deny"
 
 
-def test_any_deny_wins_over_any_allow_whoever_wrote_it() -> None:
+def test_a_deny_of_any_layer_wins_over_an_allow() -> None:
     policy = (
         host_layer(("connect:*.example.com", "allow"), ("connect:api.example.com:443", "allow")),
         host_layer(("connect:api.example.com", "deny"), may_widen=False),
@@ -84,7 +84,7 @@ def test_any_deny_wins_over_any_allow_whoever_wrote_it() -> None:
     assert effect(policy, ConnectAction("www.example.com", 443)) == "allow"
 
 
-def test_ask_stands_between_deny_and_allow() -> None:
+def test_ask_wins_over_allow_and_deny_wins_over_ask() -> None:
     policy = (BUILT_IN, host_layer(("tool:bash:git push*", "ask"), ("tool:*:*rm -rf*", "deny")))
 
     assert effect(policy, bash("git push origin")) == "ask"
@@ -92,7 +92,15 @@ def test_ask_stands_between_deny_and_allow() -> None:
     assert effect(policy, bash("git status")) == "allow"
 
 
-def test_an_allow_of_someone_who_may_not_widen_counts_for_nothing() -> None:
+def test_a_line_without_commands_is_allowed_only_by_a_glob_for_the_whole_line() -> None:
+    comment = ToolAction("bash", "# git status", Commands())
+
+    assert effect((host_layer(("bash:*git*", "allow")),), comment) == "allow"
+    assert effect((host_layer(("bash:*git", "allow")),), comment) == "deny"
+    assert effect((host_layer(("bash:git *", "allow")),), comment) == "deny"
+
+
+def test_an_allow_of_a_layer_that_may_not_widen_is_ignored() -> None:
     policy = (BUILT_IN, host_layer(("connect:example.com", "allow"), may_widen=False))
 
     assert decide(policy, ConnectAction("example.com", 443)) == Decision("deny", NO_RULE)
@@ -162,7 +170,7 @@ def test_only_a_rule_that_names_host_and_port_is_exact() -> None:
     assert not decide(policy, ConnectAction("wiki.corp.test", 443)).exact
 
 
-def test_an_address_must_be_listed_in_its_own_words() -> None:
+def test_an_address_is_allowed_only_if_a_rule_names_it() -> None:
     policy = (host_layer(("connect:127.0.0.1:8080", "allow"), ("connect:[::1]:8080", "allow")),)
 
     assert decide(policy, ConnectAction("127.0.0.1", 8080)).exact

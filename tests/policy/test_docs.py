@@ -36,6 +36,6 @@ def test_every_kind_of_action_is_on_the_page() -> None:
         assert f"`{kind}:" in PAGE
 
 
-def test_the_page_says_plainly_what_rules_about_commands_are_not() -> None:
+def test_the_page_says_that_command_rules_are_not_the_boundary() -> None:
     assert "**Rules about commands are not the boundary.**" in PAGE
     assert read_pattern("bash:git push*") == read_pattern("tool:bash:git push*")

@@ -68,8 +68,11 @@ def test_every_part_of_a_file_remembers_its_line() -> None:
         ("[[rule]]\naction = 'bash'\neffect = 'permit'", "p:3: rule.effect: "),
         ("[[rule]]\n\neffect = 'deny'", "p:1: rule: "),
         ("[[rule]]\neffect = 'deny'\naction = 'bsh'", "p:3: 'bsh': an action is "),
-        ("[[rule]]\neffect = 'allow'\naction = 'connect:*'", "p:3: 'connect:*': an allow names its hosts"),
-        ("[[rule]]\neffect='deny'\naction='bash'\napprover='admin'", "p:4: an approver belongs to"),
+        (
+            "[[rule]]\neffect = 'allow'\naction = 'connect:*'",
+            "p:3: 'connect:*': an allow rule must name its hosts",
+        ),
+        ("[[rule]]\neffect='deny'\naction='bash'\napprover='admin'", "p:4: approver is only valid with"),
         ("[limits]\n\nsteps = 0", "p:3: limits.steps: "),
         ("[limits]\nstep = 5", "p:2: there is no key 'step' here."),
         ("[limits]\nseconds = inf\ncpus = 'x'", "p:3: limits.cpus: "),
@@ -84,7 +87,7 @@ def test_every_part_of_a_file_remembers_its_line() -> None:
         ("\0", "p:1: it is not valid TOML: "),
     ],
 )
-def test_what_is_wrong_is_said_with_file_and_line(text: str, says: str) -> None:
+def test_an_error_names_file_and_line(text: str, says: str) -> None:
     with pytest.raises(UserError) as caught:
         read_policy("repository", text.encode(), "p")
 
@@ -96,7 +99,7 @@ def test_what_is_wrong_is_said_with_file_and_line(text: str, says: str) -> None:
 @pytest.mark.parametrize(
     "data", [b"\xff", b"a" * (FILE_BYTES + 1), b"x = " + b"[" * 5_000, b"x = " + b"{a=" * 5_000]
 )
-def test_a_file_that_is_no_text_or_too_much_is_refused(data: bytes) -> None:
+def test_a_file_that_is_not_text_or_too_large_is_refused(data: bytes) -> None:
     with pytest.raises(UserError, match=r"^p:1: ") as caught:
         read_policy("repository", data, "p")
 
@@ -104,7 +107,7 @@ def test_a_file_that_is_no_text_or_too_much_is_refused(data: bytes) -> None:
 
 
 @given(st.text(max_size=60) | st.text("[]ruleacton=\"' \n.{}", max_size=60))
-def test_whatever_is_written_is_either_a_policy_or_a_clear_error(text: str) -> None:
+def test_any_text_is_a_policy_or_a_clear_error(text: str) -> None:
     try:
         read_policy("repository", text.encode("utf-8", errors="replace"), "p")
     except UserError as error:
@@ -112,14 +115,14 @@ def test_whatever_is_written_is_either_a_policy_or_a_clear_error(text: str) -> N
         assert error.message.startswith("p:")
 
 
-def test_a_repository_passes_on_what_it_was_given_and_others_delegate_what_they_name() -> None:
+def test_a_repository_passes_delegation_on_and_other_layers_delegate_by_list() -> None:
     assert read_policy("repository", b"", "p").layer.delegate is None
     assert read_policy("organisation", b"", "p").layer.delegate == ()
     assert read_policy("project", b"", "p").layer.delegate == ()
     assert read_policy("repository", b"delegate = []", "p").layer.delegate == ()
 
 
-def test_the_smallest_limit_holds_and_says_where_it_is_written() -> None:
+def test_the_smallest_limit_applies_and_names_its_source() -> None:
     policy = tuple(
         read_policy("organisation", f"[limits]\nsteps = {steps}".encode(), name).layer
         for name, steps in (("a", 30), ("b", 10), ("c", 20))

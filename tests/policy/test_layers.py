@@ -38,7 +38,7 @@ def run_layer(*actions: str) -> Layer:
     return Layer("run", tuple(Rule(action, "allow", "the request") for action in actions), may_widen=True)
 
 
-def test_a_repository_opens_nothing_that_nobody_delegated() -> None:
+def test_a_repository_cannot_open_what_no_layer_delegated() -> None:
     repository = written("repository", allowing("connect:api.example.com"))
 
     assert decide((BUILT_IN, repository), API).effect == "deny"
@@ -91,7 +91,7 @@ def test_a_private_address_is_opened_only_if_every_layer_names_it() -> None:
     assert decide((BUILT_IN, exact, run), action).exact
 
 
-def test_delegated_requests_open_a_connection_only_for_a_door_that_reads_them() -> None:
+def test_delegated_requests_open_a_connection_only_for_a_proxy_that_inspects_it() -> None:
     above = written("organisation", 'delegate = ["request:GET api.example.com/public/**"]')
     policy = (BUILT_IN, above, run_layer("connect:api.example.com"))
 
@@ -100,7 +100,7 @@ def test_delegated_requests_open_a_connection_only_for_a_door_that_reads_them() 
     assert decide(policy, RequestAction("api.example.com", 443, "GET", "/private")).effect == "deny"
 
 
-def test_asking_is_no_way_around_a_no() -> None:
+def test_an_ask_cannot_open_what_is_denied() -> None:
     asking = '[[rule]]\naction = "connect:evil.test"\neffect = "ask"'
     evil = ConnectAction("evil.test", 443)
 
@@ -117,7 +117,7 @@ def test_any_layer_may_deny() -> None:
     assert decide((BUILT_IN, above, below), API).rule == "deny connect:* (repository.toml:2)"
 
 
-def test_after_untrusted_text_high_impact_needs_a_yes() -> None:
+def test_after_untrusted_text_high_impact_needs_approval() -> None:
     above = written("organisation", 'high_impact = ["push:*", "bash:git push*"]')
     decider = Decider((BUILT_IN, above))
     push = PushAction("x", "refs/heads/cloister/x")
@@ -131,7 +131,7 @@ def test_after_untrusted_text_high_impact_needs_a_yes() -> None:
     assert decider.decide(PushAction("x", "refs/heads/main"), untrusted=True).effect == "deny"
 
 
-def test_who_may_approve_is_the_strictest_that_any_layer_says() -> None:
+def test_the_approver_is_the_strictest_of_all_layers() -> None:
     asks = '[[rule]]\naction = "bash"\neffect = "ask"\n[[rule]]\naction = "bash:rm *"\neffect = "ask"\napprover = "admin"'
     plain = Decider((BUILT_IN, written("organisation", asks)))
     bound = Decider((BUILT_IN, written("organisation", asks + '\n[approve]\noperator = ["bash:git *"]')))
@@ -239,7 +239,7 @@ def test_a_layer_at_the_end_opens_only_what_every_layer_above_delegated(
 
 
 @given(POLICIES, ACTIONS, PATTERNS, st.sampled_from(["deny", "ask"]), st.data())
-def test_a_rule_more_that_denies_or_asks_in_a_layer_that_may_not_widen_never_opens(
+def test_an_added_deny_or_ask_in_a_layer_that_may_not_widen_never_opens(
     policy: Policy, action: Action, pattern: str, effect: Effect, data: st.DataObject
 ) -> None:
     at = data.draw(st.integers(0, len(policy) - 1))

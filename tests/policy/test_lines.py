@@ -58,7 +58,7 @@ def all_paths(value: object, at: Path = ()) -> set[Path]:
     return found
 
 
-def test_every_value_has_a_line_and_nothing_else_has() -> None:
+def test_exactly_the_values_have_a_line() -> None:
     assert set(lines(TEXT)) == all_paths(tomllib.loads(TEXT))
 
 
@@ -91,7 +91,7 @@ def test_every_value_has_a_line_and_nothing_else_has() -> None:
         (("spaced", "out", "z"), 36),
     ],
 )
-def test_the_line_is_where_it_is_written(path: Path, line: int) -> None:
+def test_a_value_has_the_line_where_it_is_written(path: Path, line: int) -> None:
     assert lines(TEXT)[path] == line
 
 
@@ -127,7 +127,7 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES, max_size=30).map("".join))
-def test_whatever_is_toml_can_be_scanned(text: str) -> None:
+def test_any_toml_can_be_scanned(text: str) -> None:
     try:
         value = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError):

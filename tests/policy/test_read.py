@@ -116,14 +116,14 @@ def test_a_bad_rule_is_refused_when_it_is_read_and_named_by_its_number(action: s
 
 @pytest.mark.parametrize("effect", ["", "Allow", "permit", "allow ", "x" * 10_000])
 def test_an_unknown_effect_is_refused(effect: str) -> None:
-    with pytest.raises(UserError, match=r"^f, rule 1: the effect is allow, deny or ask") as caught:
+    with pytest.raises(UserError, match=r"^f, rule 1: the effect must be allow, deny or ask") as caught:
         layer("x", [Written("tool:bash", effect)], "f", may_widen=False)
 
     assert caught.value.code == "bad_policy"
 
 
 @given(st.text(max_size=40) | st.text("ab.*:0123[]x", max_size=20).map("connect:".__add__))
-def test_whatever_is_written_is_either_a_rule_or_a_clear_error(action: str) -> None:
+def test_any_text_is_a_rule_or_a_clear_error(action: str) -> None:
     try:
         read = layer("x", [Written(action)], "f", may_widen=True)
     except UserError as error:

@@ -13,7 +13,7 @@ def test_the_schema_in_the_reference_is_current() -> None:
     assert json.loads(SCHEMA.read_text(encoding="utf-8")) == policy_schema()
 
 
-def test_the_schema_takes_no_unknown_keys() -> None:
+def test_the_schema_rejects_unknown_keys() -> None:
     tables = policy_schema()["$defs"].values()
 
     assert all(table["additionalProperties"] is False for table in tables)

@@ -40,7 +40,7 @@ def test_a_connection_that_is_allowed_may_carry_any_request() -> None:
     assert decider.decide(get("/anything?x=1", method="DELETE")).effect == "allow"
 
 
-def test_a_rule_about_requests_opens_the_connection_for_a_door_that_reads_them() -> None:
+def test_a_request_rule_opens_the_connection_for_a_proxy_that_inspects_it() -> None:
     decider = deciding(("request:GET api.example.com/repos/**", "allow"))
 
     decision = decider.decide(ConnectAction("api.example.com", 443))
@@ -51,7 +51,7 @@ def test_a_rule_about_requests_opens_the_connection_for_a_door_that_reads_them()
     assert decider.decide(get("/users")).effect == "deny"
 
 
-def test_a_denied_request_makes_the_door_read_a_connection_that_is_allowed() -> None:
+def test_a_denied_request_makes_the_proxy_inspect_an_allowed_connection() -> None:
     decider = deciding(
         ("connect:*.example.com", "allow"),
         ("request:* api.example.com/admin/**", "deny"),
@@ -85,7 +85,7 @@ def test_a_denied_request_makes_the_door_read_a_connection_that_is_allowed() -> 
         "/%25252561dmin/keys",
     ],
 )
-def test_a_path_is_judged_in_every_way_in_which_a_server_may_read_it(path: str) -> None:
+def test_a_path_is_matched_in_every_way_a_server_may_read_it(path: str) -> None:
     denying = deciding(("connect:api.example.com", "allow"), ("request:* api.example.com/admin/**", "deny"))
     allowing = deciding(("request:* api.example.com/repos/**", "allow"))
 
@@ -93,20 +93,20 @@ def test_a_path_is_judged_in_every_way_in_which_a_server_may_read_it(path: str) 
     assert allowing.decide(get(path)).effect == "deny"
 
 
-def test_an_escaped_slash_in_a_name_is_no_reason_to_refuse() -> None:
+def test_an_escaped_slash_in_a_name_is_allowed() -> None:
     decider = deciding(("request:GET api.example.com/**", "allow"))
 
     assert decider.decide(get("/@scope%2fname")).effect == "allow"
 
 
 @pytest.mark.parametrize("method", ["get", "GET ", "G\nET", "", "ＧＥＴ"])
-def test_a_method_that_no_rule_can_name_is_denied(method: str) -> None:
+def test_a_method_that_no_rule_can_match_is_denied(method: str) -> None:
     decider = deciding(("request:* api.example.com/**", "allow"))
 
     assert decider.decide(get("/", method=method)).effect == "deny"
 
 
-def test_a_named_set_stands_for_the_hosts_it_is_given() -> None:
+def test_a_named_set_matches_its_hosts() -> None:
     decider = deciding(
         ("connect:@pypi", "allow"), pypi=("index.example.com", "mirror.corp.test:8080", "*.files.example.com")
     )
@@ -118,11 +118,11 @@ def test_a_named_set_stands_for_the_hosts_it_is_given() -> None:
     assert decider.decide(ConnectAction("other.example.com", 443)).effect == "deny"
 
 
-def test_a_set_of_which_nothing_is_known_opens_nothing() -> None:
+def test_a_set_without_hosts_opens_nothing() -> None:
     assert deciding(("connect:@npm", "allow")).decide(ConnectAction("a.example.com", 443)).effect == "deny"
 
 
-def test_a_credential_is_used_only_where_a_rule_names_it() -> None:
+def test_a_credential_needs_a_rule_that_names_it() -> None:
     action = CredentialAction("forge-token", "api.example.com", 443, "GET", "/")
 
     assert deciding().decide(action).effect == "deny"
@@ -142,13 +142,13 @@ def test_a_credential_is_used_only_where_a_rule_names_it() -> None:
         ("refs/heads/refs/heads/cloister/x", "deny"),
     ],
 )
-def test_pushes_are_known_by_their_ref(ref: str, expected: str) -> None:
+def test_pushes_are_matched_by_ref(ref: str, expected: str) -> None:
     decider = deciding(("push:release/*", "ask"))
 
     assert decider.decide(PushAction("https://git.example.com/x", ref)).effect == expected
 
 
-def test_tiers_and_models_are_open_until_a_layer_says_only_some() -> None:
+def test_tiers_and_models_are_open_until_a_layer_limits_them() -> None:
     free = deciding()
     bound = deciding(only=("tier:gvisor", "tier:microvm", "model:acme:*"))
 
@@ -161,7 +161,7 @@ def test_tiers_and_models_are_open_until_a_layer_says_only_some() -> None:
     assert bound.decide(ToolAction("bash", "ls")).effect == "allow"
 
 
-def test_only_closes_what_it_speaks_of_and_opens_nothing() -> None:
+def test_only_closes_its_kinds_of_action_and_opens_nothing() -> None:
     hosts = deciding(("connect:*.example.com", "allow"), only=("connect:api.example.com",))
     tools = deciding(only=("read", "write:src/**"))
 
@@ -174,7 +174,7 @@ def test_only_closes_what_it_speaks_of_and_opens_nothing() -> None:
     assert tools.decide(ToolAction("write", "a.py")).effect == "deny"
 
 
-def test_tools_of_servers_are_known_as_mcp() -> None:
+def test_tools_of_mcp_servers_are_matched_as_mcp() -> None:
     decider = deciding(("mcp:jira.*", "allow"), ("mcp:jira.delete_*", "deny"))
 
     assert decider.decide(ToolAction("mcp:jira.get_issue", "{}")).effect == "allow"
@@ -191,12 +191,12 @@ def test_tools_of_servers_are_known_as_mcp() -> None:
         ("read:/etc/*", ToolAction("read", "/etc/passwd")),
     ],
 )
-def test_tools_may_be_named_without_saying_that_they_are_tools(short: str, action: Action) -> None:
+def test_tools_can_be_written_without_the_tool_prefix(short: str, action: Action) -> None:
     assert deciding().decide(action).effect == "allow"
     assert deciding((short, "deny")).decide(action).effect == "deny"
 
 
-def test_speaking_anything_on_the_tls_port_is_opened_by_host_and_by_nothing_else() -> None:
+def test_raw_access_is_opened_by_host_only() -> None:
     assert (
         deciding(("connect:ssh.example.com:443", "allow")).decide(RawAction("ssh.example.com")).effect
         == "deny"
@@ -209,12 +209,12 @@ def test_speaking_anything_on_the_tls_port_is_opened_by_host_and_by_nothing_else
 
 
 @pytest.mark.parametrize("text", ["raw:*", "raw:a.test:443", "raw:", "raw:a*b.test", "raw:a.test/x"])
-def test_a_rule_for_anything_names_a_host_and_no_port(text: str) -> None:
+def test_a_raw_rule_needs_a_host_and_no_port(text: str) -> None:
     with pytest.raises(ValueError, match=r"an action is|write raw:HOST|wildcard|host"):
         read_pattern(text)
 
 
-def test_requests_of_high_impact_are_read_from_the_first_on() -> None:
+def test_high_impact_requests_are_inspected_from_the_first_one() -> None:
     """Text from outside may come over the very connection on which they are then made."""
     high = Layer("org", high_impact=(Pointed("request:POST api.example.com/**"),))
     opened = Layer("host", (Rule("connect:api.example.com", "allow"),), may_widen=True)

@@ -17,7 +17,7 @@ from typing import cast
 from urllib.parse import urljoin, urlsplit
 
 import anyio
-import httpx
+import httpx2
 import msgspec
 from anyio.abc import ByteStream, SocketAttribute
 
@@ -286,7 +286,7 @@ async def derive(name: str) -> Meaning:
         for index in sources.indexes:
             try:
                 hosts.update(dict.fromkeys(await _file_hosts(name, index, probe)))
-            except (httpx.HTTPError, OSError, ValueError) as error:
+            except (httpx2.HTTPError, OSError, ValueError) as error:
                 where = _host(index) or "an index"
                 problem = f"{where} did not say where its files are ({type(error).__name__})."
     return Meaning(name, tuple(hosts)[:_HOSTS], sources.env, problem)
@@ -298,7 +298,7 @@ async def _file_hosts(name: str, index: str, probe: str) -> list[str]:
     page = bytearray()
     # Trust the same CAs as other programs of this machine.
     context = ssl.create_default_context()
-    async with httpx.AsyncClient(
+    async with httpx2.AsyncClient(
         verify=context, timeout=_PAGE_SECONDS, follow_redirects=True, trust_env=False
     ) as client:
         with anyio.fail_after(_PAGE_SECONDS):

@@ -1,5 +1,6 @@
-"""What a parser of tool output is: one pure function."""
+"""What a parser of tool output is: one pure function from a check's output to what it found."""
 
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Protocol
 
@@ -11,7 +12,7 @@ from cloister.feedback.parsers import plain
 
 
 class CheckOutput(msgspec.Struct, frozen=True, dict=True):
-    """Everything a check left behind. All of it is untrusted."""
+    """The output of one check. All of it is untrusted."""
 
     command: str
     exit_code: int | None
@@ -20,9 +21,9 @@ class CheckOutput(msgspec.Struct, frozen=True, dict=True):
     out: bytes
     err: bytes
     reports: tuple[bytes, ...] = ()
-    """Files that the tool wrote because it was asked to; what they hold is found out by reading them."""
+    """Report files that the tool wrote. Parsers detect their formats."""
     matchers: tuple[bytes, ...] = ()
-    """Problem-matcher files of the repository, as they were on the base."""
+    """Problem-matcher files of the repository, from the base."""
 
     @cached_property
     def out_lines(self) -> list[str]:
@@ -37,20 +38,35 @@ class CheckOutput(msgspec.Struct, frozen=True, dict=True):
         """Where a document may be, best first."""
         return (*self.reports, self.out, self.err)
 
+    def lines_with(self, *needles: bytes) -> Iterator[list[str]]:
+        """The lines of stdout, then of stderr, each only if it contains one of `needles`."""
+        if any(needle in self.out for needle in needles):
+            yield self.out_lines
+        if any(needle in self.err for needle in needles):
+            yield self.err_lines
+
 
 class Found(msgspec.Struct, frozen=True):
-    """What one parser understood."""
+    """The result of one parser."""
 
     tests: tuple[TestResult, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
     unlisted: int = 0
-    """Tests that passed and were counted but not named."""
+    """Tests that passed and that the output counts without naming them."""
+
+    @classmethod
+    def of(
+        cls, tests: Iterable[TestResult] = (), diagnostics: Iterable[Diagnostic] = (), unlisted: int = 0
+    ) -> "Found | None":
+        """None if it would be empty."""
+        result = cls(tuple(tests), tuple(diagnostics), unlisted)
+        return result if result.tests or result.diagnostics or unlisted else None
 
 
 class Parser(Protocol):
-    """Understands one format.
+    """Parses one format.
 
-    Never raises, whatever the bytes; takes linear time; returns None when the output is not in its format.
+    Never raises, whatever the bytes; takes linear time; returns None if the output is not in its format.
     """
 
     def __call__(self, output: CheckOutput) -> Found | None: ...

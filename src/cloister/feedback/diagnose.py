@@ -8,23 +8,34 @@ from cloister.core import limits
 from cloister.core.diagnosis import Diagnosis, Diagnostic, TestResult, TestStatus
 from cloister.core.text import bounded, decode, harmless
 from cloister.feedback.api import CheckOutput, Found, Parser
-from cloister.feedback.parsers.crash import builds, stacks, tracebacks
-from cloister.feedback.parsers.lint.compilers import gcc_json, rust_json
-from cloister.feedback.parsers.lint.framed_text import biome_text, eslint_text, oxlint_text, shellcheck_text
-from cloister.feedback.parsers.lint.javascript import biome_json, eslint_json, oxlint_json
+from cloister.feedback.parsers.crash import stacks, tracebacks
+from cloister.feedback.parsers.lint.compilers import builds, gcc_json, rust_json
+from cloister.feedback.parsers.lint.javascript import (
+    biome_json,
+    biome_text,
+    eslint_json,
+    eslint_text,
+    oxlint_json,
+    oxlint_text,
+)
 from cloister.feedback.parsers.lint.location_text import bare_places, mentions, places
 from cloister.feedback.parsers.lint.problem_matcher import matchers
 from cloister.feedback.parsers.lint.python import mypy_json, pylint_json, pyright_json, ruff_json
 from cloister.feedback.parsers.lint.sarif import sarif
-from cloister.feedback.parsers.lint.shellcheck import shellcheck_json
+from cloister.feedback.parsers.lint.shellcheck import shellcheck_json, shellcheck_text
 from cloister.feedback.parsers.tests.c import ctest_text, unity_text
 from cloister.feedback.parsers.tests.ctrf import ctrf
 from cloister.feedback.parsers.tests.go import go_json, go_text
 from cloister.feedback.parsers.tests.java import gradle_errors, gradle_text, maven_errors, maven_text
-from cloister.feedback.parsers.tests.jest import jest_json, jest_text, vitest_text
+from cloister.feedback.parsers.tests.javascript import (
+    jest_json,
+    jest_text,
+    mocha_json,
+    mocha_text,
+    node_spec,
+    vitest_text,
+)
 from cloister.feedback.parsers.tests.junit import junit
-from cloister.feedback.parsers.tests.mocha import mocha_json, mocha_text
-from cloister.feedback.parsers.tests.node import node_spec
 from cloister.feedback.parsers.tests.python import pytest_text, unittest_text
 from cloister.feedback.parsers.tests.rust import cargo_text
 from cloister.feedback.parsers.tests.tap import tap

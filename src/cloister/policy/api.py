@@ -8,20 +8,20 @@ import msgspec
 from cloister.core.events import Effect
 
 Approver = Literal["operator", "admin"]
-"""The least role that may say yes to an `ask`."""
+"""The lowest role that may approve an `ask`."""
 
 Sets = Mapping[str, tuple[str, ...]]
-"""Which hosts a named set stands for, each `HOST`, `*.SUFFIX` or `HOST:PORT`; policy is told, it does not look."""
+"""The hosts of each named set, as `HOST`, `*.SUFFIX` or `HOST:PORT`. The caller resolves them."""
 
 SET_NAMES = frozenset({"pypi", "npm", "debian", "crates", "go"})
 
 
 HOLE = "\0"
-"""In a command: any text, because what stands there is known only when it runs."""
+"""In a command: text that is known only when the command runs."""
 
 
 class Commands(msgspec.Struct, frozen=True):
-    """What a command line would run, as a parser found it."""
+    """The commands that a command line would run."""
 
     simple: tuple[tuple[str, ...], ...] = ()
     """Each simple command, in every spelling that means it: `/usr/bin/git -C x push`, `git push`, …
@@ -29,38 +29,38 @@ class Commands(msgspec.Struct, frozen=True):
     Words are separated by one space, without quotes.
     """
     unclear: str | None = None
-    """Why some of it cannot be known before it runs; None when all of it is in `simple`."""
+    """Why some commands are not known before the line runs; None if `simple` lists them all."""
 
 
 class ToolAction(msgspec.Struct, frozen=True, tag="tool"):
-    """The model wants to use a tool. `target` is the command line, the path or the pattern."""
+    """The model calls a tool. `target` is the command line, the path or the search pattern."""
 
     tool: str
-    """Its name; of a tool of an MCP server `mcp:SERVER.TOOL`."""
+    """The name of the tool; `mcp:SERVER.TOOL` for a tool of an MCP server."""
     target: str
     commands: Commands | None = None
-    """Of `bash`: the parsed line. None was not parsed, which rules about commands take for unclear."""
+    """For `bash`: the parsed line. None means not parsed; rules about commands treat that as unclear."""
 
 
 class ConnectAction(msgspec.Struct, frozen=True, tag="connect"):
-    """Something inside wants to reach a host by name."""
+    """A process in the sandbox connects to a host by name."""
 
     host: str
     port: int
 
 
 class RequestAction(msgspec.Struct, frozen=True, tag="request"):
-    """One HTTP request on a connection whose requests the door can read."""
+    """One HTTP request on a connection that the proxy inspects."""
 
     host: str
     port: int
     method: str
     path: str
-    """As sent, with or without the query, which no rule looks at."""
+    """As sent, with or without the query. Rules ignore the query."""
 
 
 class CredentialAction(msgspec.Struct, frozen=True, tag="credential"):
-    """The door would add the credential `name` to one request."""
+    """The proxy would add the credential `name` to one request."""
 
     name: str
     host: str
@@ -70,26 +70,26 @@ class CredentialAction(msgspec.Struct, frozen=True, tag="credential"):
 
 
 class PushAction(msgspec.Struct, frozen=True, tag="push"):
-    """Something wants to move `ref` (full, as in `refs/heads/main`) of the repository `repo`."""
+    """A push moves `ref` (in full, as in `refs/heads/main`) of the repository `repo`."""
 
     repo: str
     ref: str
 
 
 class RawAction(msgspec.Struct, frozen=True, tag="raw"):
-    """Something inside would speak on the TLS port of a host that it may reach, and nobody looks what."""
+    """A process in the sandbox uses the TLS port of an allowed host without inspection."""
 
     host: str
 
 
 class TierAction(msgspec.Struct, frozen=True, tag="tier"):
-    """A run wants a sandbox of this tier."""
+    """A run requests a sandbox of this tier."""
 
     tier: str
 
 
 class ModelAction(msgspec.Struct, frozen=True, tag="model"):
-    """A run wants to use this model, `provider:name`."""
+    """A run requests this model, `provider:name`."""
 
     model: str
 
@@ -107,19 +107,19 @@ Action = (
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`effect` for the actions that `action` matches."""
+    """Applies `effect` to the actions that `action` matches."""
 
     action: str
     """A pattern: see `pattern.read_pattern`."""
     effect: Effect
     source: str = ""
-    """Where it is written: file and line. Filled in by the reader."""
+    """File and line; the reader sets it."""
     approver: Approver = "operator"
-    """Who may say yes, when the effect is `ask`."""
+    """Who may approve, if the effect is `ask`."""
 
 
 class Pointed(msgspec.Struct, frozen=True):
-    """A pattern in one of a layer's lists, and where it is written."""
+    """A pattern in one of a layer's lists, with its file and line."""
 
     action: str
     source: str = ""
@@ -140,7 +140,7 @@ LimitName = Literal[
 
 
 class Cap(msgspec.Struct, frozen=True):
-    """No more than `most` of one thing."""
+    """An upper limit on one resource."""
 
     name: LimitName
     most: float
@@ -148,38 +148,38 @@ class Cap(msgspec.Struct, frozen=True):
 
 
 class Layer(msgspec.Struct, frozen=True):
-    """What one author says, e.g. `built-in`, `organisation`, `run`."""
+    """The rules of one author, e.g. `built-in`, `organisation`, `run`."""
 
     name: str
     rules: tuple[Rule, ...] = ()
     may_widen: bool = False
-    """Whether its `allow` and `ask` rules can open anything; a layer that may not widen only narrows."""
+    """True if its `allow` and `ask` rules can open something. Otherwise the layer can only narrow."""
     needs_delegation: bool = False
-    """Whether it opens only what a layer above delegated by name."""
+    """True if it can open only what a layer above delegated."""
     delegate: tuple[Pointed, ...] | None = None
-    """What the layers below may open; None passes on what this layer was given."""
+    """What the layers below may open. None passes on what this layer received."""
     only: tuple[Pointed, ...] = ()
-    """For each kind of action named here, nothing but these."""
+    """For each kind of action listed here, only these are possible."""
     high_impact: tuple[Pointed, ...] = ()
-    """What needs a person's yes after untrusted text was read."""
+    """Actions that need approval after the run has read untrusted text."""
     approve: tuple[Pointed, ...] | None = None
-    """The asks that an operator may approve; None is every one whose rule does not say `admin`."""
+    """The actions that an operator may approve; None means all whose rule does not require `admin`."""
     caps: tuple[Cap, ...] = ()
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What to do with one action, and the rule that said so."""
+    """The effect for one action, and the rule that decided it."""
 
     effect: Effect
     rule: str
     exact: bool = False
-    """Allowed by a rule that names this very host and port: the only way to an address that is not public."""
+    """Allowed by a rule that names this host and port: the only way to a non-public address."""
     inspect: bool = False
-    """Of an allowed connection: there are rules about its requests, so each must be read and decided as a
-    `RequestAction`. A door that cannot read them must refuse the connection."""
+    """For an allowed connection: rules about its requests exist, so the proxy must decide each as a `RequestAction`.
+    A proxy that cannot read the requests must refuse the connection."""
     approver: Approver = "operator"
-    """Who may say yes, when the effect is `ask`."""
+    """Who may approve, if the effect is `ask`."""
 
 
 Policy = tuple[Layer, ...]
-"""From the strongest author to the weakest."""
+"""The layers, strongest author first."""

@@ -1,4 +1,4 @@
-"""A policy file: one TOML format for every layer. What is wrong with it is said with file and line."""
+"""Reads a policy file: one TOML format for every layer. Errors name file and line."""
 
 import re
 import tomllib
@@ -31,8 +31,7 @@ from cloister.policy.layers import spelled
 from cloister.policy.lines import Path, lines
 from cloister.policy.pattern import TOOL_NAMES, HostPattern, read_host
 
-# One action in words, as people name it to ask what would be decided.
-
+# One action as text, as `cloister policy explain` and `[[test]]` take it.
 
 _SPELLINGS = (
     "an action is bash:COMMAND, write:PATH (or another tool), connect:HOST[:PORT], request:METHOD HOST[:PORT]/PATH, "
@@ -42,7 +41,7 @@ _TLS = 443
 
 
 def read_action(text: str) -> Action:
-    """The action that `text` names. Raises `ValueError` with the reason."""
+    """Parse one action. Raises `ValueError` with the reason."""
     kind, colon, rest = text.partition(":")
     if kind in TOOL_NAMES:
         return ToolAction(kind, rest)
@@ -98,7 +97,7 @@ RULES = 5_000
 Author = Literal["organisation", "project", "repository"]
 
 Pattern = Annotated[
-    str, Meta(min_length=1, max_length=1_000, description="Which actions: see docs/policy.md.")
+    str, Meta(min_length=1, max_length=1_000, description="Which actions; see docs/policy.md.")
 ]
 Count = Annotated[int, Meta(ge=1)]
 Amount = Annotated[float, Meta(gt=0)]
@@ -108,15 +107,15 @@ _STEP = re.compile(r"\.([A-Za-z0-9_]+)|\[(\d+|\.\.\.)\]")
 
 
 class RuleTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[[rule]]`: what to do with the actions that a pattern means."""
+    """`[[rule]]`: the effect for the actions that a pattern matches."""
 
     action: Pattern
-    effect: Annotated[Effect, Meta(description="Deny wins over ask, and ask over allow.")]
-    approver: Annotated[Approver, Meta(description="Who may say yes to an ask.")] = "operator"
+    effect: Annotated[Effect, Meta(description="Deny wins over ask, and ask wins over allow.")]
+    approver: Annotated[Approver, Meta(description="The role that may approve an ask.")] = "operator"
 
 
 class LimitsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[limits]`: the most that a run may have. The smallest of all layers holds."""
+    """`[limits]`: the most that a run can use. The smallest limit of all layers applies."""
 
     attempts: Count | None = None
     steps: Count | None = None
@@ -131,33 +130,36 @@ class LimitsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ApproveTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[approve]`: who may say yes to what; an admin may to everything."""
+    """`[approve]`: the actions that an operator may approve; an admin may approve everything."""
 
     operator: tuple[Pattern, ...]
 
 
 class TestTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[[test]]`: an action and what this file must make of it."""
+    """`[[test]]`: an action and the effect that this file must give it."""
 
     action: Annotated[
         str, Meta(min_length=1, description="One action, as `cloister policy explain` takes it.")
     ]
     expect: Effect
-    untrusted: Annotated[bool, Meta(description="As if untrusted text had been read before.")] = False
+    untrusted: Annotated[bool, Meta(description="Decide as if the run had read untrusted text before.")] = (
+        False
+    )
 
 
 class PolicyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A policy file of Cloister."""
+    """A Cloister policy file."""
 
     rule: Annotated[tuple[RuleTable, ...], Meta(max_length=RULES)] = ()
     delegate: Annotated[
-        tuple[Pattern, ...] | None, Meta(description="What the layers below may allow. Without it: nothing.")
+        tuple[Pattern, ...] | None, Meta(description="What the layers below may allow. Default: nothing.")
     ] = None
     only: Annotated[
-        tuple[Pattern, ...], Meta(description="For the kinds of action named here, nothing but these.")
+        tuple[Pattern, ...], Meta(description="For the kinds of action listed here, only these are possible.")
     ] = ()
     high_impact: Annotated[
-        tuple[Pattern, ...], Meta(description="What needs a person's yes after untrusted text was read.")
+        tuple[Pattern, ...],
+        Meta(description="Actions that need approval after the run has read untrusted text."),
     ] = ()
     limits: LimitsTable | None = None
     approve: ApproveTable | None = None
@@ -165,7 +167,7 @@ class PolicyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Expectation(msgspec.Struct, frozen=True):
-    """One test of a policy file."""
+    """One `[[test]]` of a policy file, parsed."""
 
     text: str
     action: Action
@@ -174,23 +176,23 @@ class Expectation(msgspec.Struct, frozen=True):
     source: str
 
 
-class Read(msgspec.Struct, frozen=True):
-    """What a file says."""
+class PolicyRead(msgspec.Struct, frozen=True):
+    """A policy file, parsed."""
 
     layer: Layer
     tests: tuple[Expectation, ...]
 
 
-def read_policy(author: Author, data: bytes, name: str) -> Read:
-    """The layer that `data` describes; `name` is how the file is called. Raises `UserError` (`bad_policy`)."""
+def read_policy(author: Author, data: bytes, name: str) -> PolicyRead:
+    """Parse `data`; `name` is the file name for errors. Raises `UserError` (`bad_policy`)."""
     return _Reader(author, data, name).read()
 
 
 def policy_schema() -> dict[str, Any]:
-    """The format as a JSON schema."""
+    """Return the JSON schema of policy files."""
     schema = msgspec.json.schema(PolicyFile)
     named = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Cloister policy", **schema}
-    # Through JSON, so that what a caller holds is what a reader of the file holds.
+    # Through JSON, so that tuples become lists, as in the file.
     return msgspec.json.decode(msgspec.json.encode(named), type=dict[str, Any])
 
 
@@ -201,7 +203,7 @@ class _Reader:
         self._name = one_line(name, 300)
         self._lines: dict[Path, int] = {}
 
-    def read(self) -> Read:
+    def read(self) -> PolicyRead:
         file = self._file()
         limits = file.limits or LimitsTable()
         delegate = self._listed(file.delegate, ("delegate",))
@@ -222,13 +224,13 @@ class _Reader:
                 if (most := getattr(limits, name)) is not None
             ),
         )
-        return Read(layer, tuple(self._test(number, test) for number, test in enumerate(file.test)))
+        return PolicyRead(layer, tuple(self._test(number, test) for number, test in enumerate(file.test)))
 
     def _file(self) -> PolicyFile:
         if len(self._data) > FILE_BYTES:
             raise self._bad((), f"a policy file has at most {FILE_BYTES:,} bytes")
         try:
-            # As every reader of TOML sees it: a bare carriage return is no end of a line.
+            # As in TOML: a bare carriage return does not end a line.
             text = self._data.decode("utf-8").replace("\r\n", "\n")
             found = tomllib.loads(text)
         except UnicodeDecodeError:
@@ -265,7 +267,7 @@ class _Reader:
         return UserError("bad_policy", f"{self._source(path)}: {why}.")
 
     def _source(self, path: Path) -> str:
-        """File and line of the nearest thing around `path` that is written there."""
+        """File and line of `path`, or of the nearest table around it."""
         while path and path not in self._lines:
             path = path[:-1]
         return f"{self._name}:{self._lines.get(path, 1)}"
@@ -274,7 +276,7 @@ class _Reader:
         path: Path = ("rule", number, "action")
         action = self._spelled(rule.action, path, widens=rule.effect == "allow")
         if rule.approver != "operator" and rule.effect != "ask":
-            raise self._bad(("rule", number, "approver"), "an approver belongs to the effect ask")
+            raise self._bad(("rule", number, "approver"), "approver is only valid with the effect ask")
         return Rule(action, rule.effect, self._source(path), rule.approver)
 
     def _listed(self, patterns: tuple[str, ...] | None, path: Path) -> tuple[Pointed, ...]:

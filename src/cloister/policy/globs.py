@@ -1,4 +1,4 @@
-"""Text and paths against globs. Matching takes linear time for text and no more than quadratic for paths."""
+"""Matches text and paths against globs, in linear time for text and at most quadratic time for paths."""
 
 import posixpath
 from functools import lru_cache
@@ -8,7 +8,7 @@ from cloister.policy.api import HOLE
 
 
 def text_matches(pattern: str, text: str) -> bool:
-    """Whether all of `text` matches, `*` standing for any characters: fixed pieces are found left to right."""
+    """True if all of `text` matches; `*` stands for any characters."""
     first, *rest = pattern.split("*")
     if not rest:
         return text == first
@@ -25,7 +25,7 @@ def text_matches(pattern: str, text: str) -> bool:
 
 
 def could_match(pattern: str, text: str) -> bool:
-    """Whether `text` matches if a `HOLE` in it stands for the right characters; in doubt it does."""
+    """True if `text` could match with some text in place of each `HOLE`. In doubt True."""
     known, hole, _ = text.partition(HOLE)
     if not hole:
         return text_matches(pattern, text)
@@ -34,7 +34,7 @@ def could_match(pattern: str, text: str) -> bool:
 
 
 def path_matches(pattern: list[str], path: list[str]) -> bool:
-    """Whether all segments of `path` match; `**` stands for any number of them, `*` for any part of one."""
+    """True if all segments of `path` match; `**` stands for any number of segments, `*` for part of one."""
     at = here = back_path = 0
     back_pattern = -1
     while here < len(path):
@@ -53,28 +53,22 @@ def path_matches(pattern: list[str], path: list[str]) -> bool:
 
 
 def normal_path(path: str) -> str:
-    """The absolute path inside the sandbox that `path` spells; links are not followed."""
+    """Return `path` as an absolute path inside the sandbox, without following links."""
     return posixpath.normpath("/" + posixpath.join(WORK_DIR, path).lstrip("/"))
 
 
 def path_glob(glob: str) -> str:
-    """A glob in absolute form. One that begins with `**` means everywhere, not only below the work directory."""
+    """Return a glob in absolute form. One that begins with `**` matches everywhere, not only in the work directory."""
     return normal_path("/" + glob if glob.startswith("**") else glob)
 
 
 @lru_cache(maxsize=4_096)
 def path_segments(glob: str) -> list[str]:
-    """A glob in absolute form, for `path_matches`."""
+    """The segments of a glob in absolute form, for `path_matches`."""
     return path_glob(glob).split("/")
 
 
-def text_prefix(glob: str) -> str:
-    """What every text that matches begins with."""
-    return glob.partition("*")[0]
-
-
-def path_prefix(glob: str) -> str:
-    """What every path that matches begins with: the whole segments before the first wildcard."""
-    if "*" not in glob:
-        return glob
-    return text_prefix(glob).rpartition("/")[0]
+def literal(glob: str) -> str:
+    """Return the longest text that every match of a glob, path or text, contains."""
+    pieces = (piece for part in glob.split("/") for piece in part.split("*"))
+    return max(pieces, key=len)

@@ -1,4 +1,4 @@
-"""Rules as people write them, checked when they are read and not when they would have been needed."""
+"""Layers of rules: read and checked, the built-in layer, and the limits of all layers together."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -10,8 +10,8 @@ from cloister.policy.api import Cap, Layer, LimitName, Policy, Rule
 from cloister.policy.pattern import TOOL_NAMES, opens_everything, read_pattern, spell
 
 
-class Entry(Protocol):
-    """One rule, not yet checked."""
+class UncheckedRule(Protocol):
+    """One rule as a user wrote it."""
 
     @property
     def action(self) -> str: ...
@@ -21,11 +21,11 @@ class Entry(Protocol):
 
 
 def layer(
-    name: str, entries: Sequence[Entry], source: str, *, may_widen: bool, at: Sequence[int] = ()
+    name: str, entries: Sequence[UncheckedRule], source: str, *, may_widen: bool, at: Sequence[int] = ()
 ) -> Layer:
-    """The rules of one author; `at` are their lines in `source`, where it has lines.
+    """Return the rules of one author; `at` are their line numbers in `source`, if known.
 
-    Raises `UserError` (`bad_policy`) that names the entry by its line, or counted from 1.
+    Raises `UserError` (`bad_policy`), which names the rule by its line, or by its number from 1.
     """
     places = [
         f"{source}:{at[number]}" if number < len(at) else f"{source}, rule {number + 1}"
@@ -35,11 +35,12 @@ def layer(
     return Layer(name, tuple(rules), may_widen)
 
 
-def _rule(entry: Entry, where: str) -> Rule:
+def _rule(entry: UncheckedRule, where: str) -> Rule:
     effect = _effect(entry.effect)
     if effect is None:
         raise UserError(
-            "bad_policy", f"{where}: the effect is allow, deny or ask, not {one_line(entry.effect, 40)!r}."
+            "bad_policy",
+            f"{where}: the effect must be allow, deny or ask, not {one_line(entry.effect, 40)!r}.",
         )
     try:
         return Rule(spelled(entry.action, widens=effect == "allow"), effect, where)
@@ -56,24 +57,25 @@ def _effect(text: str) -> Effect | None:
 
 
 def spelled(action: str, *, widens: bool) -> str:
-    """The action in its normal spelling. Raises `ValueError`."""
+    """Return the action in its normal spelling. Raises `ValueError`."""
     pattern = read_pattern(action)
     if widens and opens_everything(pattern):
-        raise ValueError("an allow names its hosts: * may only be the first label, as in *.example.com")
+        raise ValueError(
+            "an allow rule must name its hosts: * may only be the first label, as in *.example.com"
+        )
     return spell(pattern)
 
 
-# The rules that hold without any configuration: work inside the sandbox, and no way out of it.
-
+# The built-in layer: allow work inside the sandbox and no way out of it.
 
 BUILT_IN = Layer(
     name="built-in",
     rules=(
         *(Rule(f"tool:{tool}", "allow", "built-in") for tool in TOOL_NAMES),
-        # The repository's own bookkeeping: git inside keeps it, files written by hand would corrupt it.
+        # Git maintains these files; writing them by hand would corrupt the repository.
         Rule("tool:write:.git/**", "deny", "built-in"),
         Rule("tool:edit:.git/**", "deny", "built-in"),
-        # The run's own branch; whose it is, the door knows.
+        # The run's own branch; the proxy knows which run it belongs to.
         Rule("push:cloister/*", "allow", "built-in"),
         Rule("tier:*", "allow", "built-in"),
         Rule("model:*", "allow", "built-in"),
@@ -82,11 +84,11 @@ BUILT_IN = Layer(
 )
 
 
-# Limits: of all layers the smallest holds, and what it took away is said with its place.
+# Limits: the smallest of all layers applies.
 
 
 def least(policy: Policy) -> dict[LimitName, Cap]:
-    """The cap that holds for each limit that has one; of equals the strongest author's."""
+    """Return the smallest cap of each limit; of equal caps that of the strongest author."""
     found: dict[LimitName, Cap] = {}
     for layer in policy:
         for cap in layer.caps:
@@ -98,7 +100,7 @@ def least(policy: Policy) -> dict[LimitName, Cap]:
 def capped(
     policy: Policy, wanted: Mapping[LimitName, float | None]
 ) -> tuple[dict[LimitName, float | None], tuple[str, ...]]:
-    """What of `wanted` is given, and a sentence for everything that is less. None is without a limit."""
+    """Apply the caps to `wanted`, where None means no limit. Also return a note for each value that was lowered."""
     given = dict(wanted)
     notes: list[str] = []
     for name, cap in least(policy).items():

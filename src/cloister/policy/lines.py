@@ -1,11 +1,11 @@
-"""Where in a TOML text each value is written, which the standard reader does not tell."""
+"""Line numbers of the values in a TOML text; `tomllib` does not report them."""
 
 import re
 import tomllib
 from bisect import bisect_right
 
 Path = tuple[str | int, ...]
-"""Keys and, within arrays, numbers from 0."""
+"""Keys, and within arrays indexes from 0."""
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _SPACE = re.compile(r"[ \t]*")
@@ -20,7 +20,7 @@ _STRINGS = {
 
 
 def lines(text: str) -> dict[Path, int]:
-    """The line, from 1, of every key, table and item of `text`, which the standard reader has accepted."""
+    """Return the line, from 1, of every key, table and item of `text`, which must be valid TOML."""
     return _Scanner(text).scan()
 
 
@@ -30,7 +30,7 @@ class _Scanner:
         self._at = 0
         self._found: dict[Path, int] = {}
         self._counts: dict[Path, int] = {}
-        """How many tables an array of tables has by now."""
+        """The number of tables found so far in each array of tables."""
         self._starts = [match.end() for match in re.finditer("\n", text)]
 
     def scan(self) -> dict[Path, int]:

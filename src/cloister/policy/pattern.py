@@ -1,4 +1,4 @@
-"""The left side of a rule, read once: which actions does it mean?"""
+"""Parses the `action` of a rule into a pattern that matches actions."""
 
 import ipaddress
 import re
@@ -10,8 +10,7 @@ import msgspec
 from cloister.policy.api import SET_NAMES
 from cloister.policy.globs import path_matches, path_segments, text_matches
 
-# One spelling per host: names in lower case and ASCII, addresses in their canonical form.
-
+# Host names: lower case and ASCII. Addresses: canonical form.
 
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMERIC = re.compile(r"[0-9]+|0x[0-9a-f]*")
@@ -19,10 +18,10 @@ _NAME_CHARS = 253
 
 
 def normal_host(text: str) -> str:
-    """`text` as rules and connections spell it. Raises `ValueError` with the reason.
+    """Return the normal spelling of a host. Raises `ValueError` with the reason.
 
-    An address is accepted only as `ipaddress` writes it: `127.1`, `0x7f.1` or `2130706433`, which resolvers
-    also take for addresses, are neither a name nor an address here. IPv6 may stand in brackets.
+    Addresses must be written as `ipaddress` writes them. `127.1`, `0x7f.1` and `2130706433`, which resolvers
+    accept as addresses, are rejected. IPv6 may be in brackets.
     """
     if address := _address(text):
         return address
@@ -37,12 +36,12 @@ def normal_host(text: str) -> str:
     if not all(_LABEL.fullmatch(label) for label in labels):
         raise ValueError("it is not a DNS name")
     if _NUMERIC.fullmatch(labels[-1]):
-        raise ValueError("it is a number that resolvers would take for an address")
+        raise ValueError("it is a number that resolvers would read as an address")
     return name
 
 
 def is_address(host: str) -> bool:
-    """Whether a normal host is an IP address."""
+    """True if a host in normal spelling is an IP address."""
     return _address(host) is not None
 
 
@@ -60,13 +59,13 @@ def _address(text: str) -> str | None:
 
 
 TOOL_NAMES = ("bash", "read", "write", "edit", "search", "finish")
-"""Tools that may be named without `tool:`."""
+"""Tools that can be written without `tool:`."""
 
 PATH_TOOLS = frozenset({"read", "write", "edit"})
-"""Tools whose target is a path; of the others it is plain text."""
+"""Tools whose target is a path. The target of any other tool is text."""
 
 COMMAND_TOOLS = frozenset({"bash"})
-"""Tools whose target is a command line: globs are about each command in it."""
+"""Tools whose target is a command line: a glob applies to each command in it."""
 
 WEB_PORTS = (80, 443)
 Named = Literal["credential", "push", "raw", "tier", "model"]
@@ -85,12 +84,12 @@ _KINDS = (
 
 class ToolPattern(msgspec.Struct, frozen=True):
     tool: str
-    """Its name, in which `*` stands for any characters."""
+    """The name; `*` stands for any characters."""
     glob: str | None
-    """None is any target."""
+    """None matches any target."""
 
     def matches_target(self, tool: str, text: str) -> bool:
-        """Whether the glob means `text`, which is a normal path for a tool of paths."""
+        """True if the glob matches `text`, which is a normal path if the target of the tool is a path."""
         if self.glob is None:
             return True
         if tool in PATH_TOOLS:
@@ -100,13 +99,13 @@ class ToolPattern(msgspec.Struct, frozen=True):
 
 class HostPattern(msgspec.Struct, frozen=True):
     host: str
-    """Empty is any."""
+    """Empty matches any host."""
     any_below: bool
-    """`*.host`: every name below it, not the host itself."""
+    """`*.host`: every name below `host`, not `host` itself."""
     port: int | None
 
     def matches(self, host: str, port: int, *, widens: bool) -> bool:
-        """Without a port the pattern is for the web where it opens something and for every port where not."""
+        """Without a port, a pattern that widens matches the web ports; one that narrows matches every port."""
         if self.port is not None and self.port != port:
             return False
         if self.port is None and widens and port not in WEB_PORTS:
@@ -128,10 +127,10 @@ class SetPattern(msgspec.Struct, frozen=True):
 
 class RequestPattern(msgspec.Struct, frozen=True):
     method: str
-    """`*` is any."""
+    """`*` matches any method."""
     host: HostPattern
     path: str
-    """Begins with `/`; `*` is within a segment, `**` any segments."""
+    """Begins with `/`; `*` matches part of a segment, `**` any number of segments."""
 
     def matches_request(self, method: str, path: str) -> bool:
         if self.method not in ("*", method):
@@ -140,7 +139,7 @@ class RequestPattern(msgspec.Struct, frozen=True):
 
 
 class NamedPattern(msgspec.Struct, frozen=True):
-    """A kind of action that is known by one name."""
+    """Matches actions that have one name, such as a push or a model."""
 
     kind: Named
     glob: str
@@ -151,9 +150,9 @@ Pattern = ToolPattern | HostPattern | SetPattern | RequestPattern | NamedPattern
 
 @lru_cache(maxsize=4_096)
 def read_pattern(text: str) -> Pattern:
-    """The actions that `text` means. Raises `ValueError` with the reason."""
+    """Parse a pattern. Raises `ValueError` with the reason."""
     if len(text) > _PATTERN_CHARS:
-        raise ValueError(f"an action has at most {_PATTERN_CHARS} characters")
+        raise ValueError(f"an action can have at most {_PATTERN_CHARS} characters")
     kind, colon, rest = text.partition(":")
     if kind in TOOL_NAMES:
         return _read_tool(text)
@@ -177,7 +176,7 @@ def read_pattern(text: str) -> Pattern:
 
 
 def spell(pattern: Pattern) -> str:
-    """The pattern in its normal spelling, which reads as the same pattern."""
+    """Return the normal spelling, which `read_pattern` parses into the same pattern."""
     match pattern:
         case ToolPattern(tool, glob):
             named = tool if tool.startswith("mcp:") else f"tool:{tool}"
@@ -203,9 +202,9 @@ def _read_tool(rest: str) -> ToolPattern:
     if tool == "mcp" and colon:
         raise ValueError("a tool of an MCP server is written mcp:SERVER.TOOL")
     if tool != "*" and not _TOOL.fullmatch(tool):
-        raise ValueError("NAME is the exact name of a tool, or *")
+        raise ValueError("NAME must be the exact name of a tool, or *")
     if colon and not glob:
-        raise ValueError("the GLOB is empty: leave the last colon out to mean any target")
+        raise ValueError("the GLOB is empty: leave out the last colon to match any target")
     return ToolPattern(tool, _glob(glob) if colon else None)
 
 
@@ -217,7 +216,7 @@ def _read_mcp(rest: str) -> ToolPattern:
 
 def _glob(glob: str) -> str:
     if _NOT_WILDCARDS & set(glob) or not glob.isprintable():
-        raise ValueError("in a GLOB only * and ** are wildcards, and ? [ ] { } \\ are not taken")
+        raise ValueError("in a GLOB only * and ** are wildcards; ? [ ] { } \\ are not allowed")
     return glob
 
 
@@ -230,7 +229,7 @@ def _read_set(name: str) -> SetPattern:
 def _read_raw(rest: str) -> NamedPattern:
     host = read_host(rest)
     if host.port is not None or not host.host:
-        raise ValueError("write raw:HOST or raw:*.SUFFIX, without a port: it is about port 443")
+        raise ValueError("write raw:HOST or raw:*.SUFFIX without a port: it always means port 443")
     return NamedPattern("raw", f"{'*.' if host.any_below else ''}{host.host}")
 
 
@@ -277,6 +276,6 @@ def _read_port(text: str | None) -> int | None:
 
 
 def opens_everything(pattern: Pattern) -> bool:
-    """Whether an `allow` of it would open every host, which no rule may do by accident."""
+    """True if an `allow` rule with this pattern would open every host."""
     host = pattern.host if isinstance(pattern, RequestPattern) else pattern
     return isinstance(host, HostPattern) and not host.host

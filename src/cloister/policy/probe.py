@@ -1,4 +1,4 @@
-"""One action as rules look at it: every spelling of what it would do, and whether some of it is unknown."""
+"""Turns an action into probes: every spelling that a rule could match, and what is unknown about it."""
 
 import posixpath
 import re
@@ -21,7 +21,7 @@ from cloister.policy.globs import normal_path
 from cloister.policy.pattern import COMMAND_TOOLS, PATH_TOOLS, Named, normal_host
 
 PATH_CHARS = 4_096
-"""No system opens a longer path."""
+"""PATH_MAX: Linux opens no longer path."""
 
 _REQUEST_PATH_CHARS = 16_384
 _METHOD = re.compile(r"[A-Z][A-Z-]{0,31}")
@@ -31,32 +31,32 @@ _BRANCH = "refs/heads/"
 class ToolProbe(msgspec.Struct, frozen=True):
     tool: str
     spellings: tuple[str, ...]
-    """The target, or one command of it. A rule that opens must mean all of them, one that narrows any."""
+    """The target, or one command of it. A rule that widens must match all of them, one that narrows any."""
     around: tuple[str, ...] = ()
-    """More text that a rule which narrows may mean: the whole line around a command."""
+    """More text that a rule which narrows can match: the whole line around a command."""
     unclear: str | None = None
-    """Why the target is not known: every rule that narrows means it, none that opens."""
+    """Why the target is not known. Then every rule that narrows matches, and none that widens."""
 
 
 class NetProbe(msgspec.Struct, frozen=True):
     host: str
     port: int
     method: str | None = None
-    """None is a connection whose requests are not known yet."""
+    """None means a connection whose requests are not known yet."""
     paths: tuple[str, ...] = ()
 
 
 class NamedProbe(msgspec.Struct, frozen=True):
     kind: Named
     names: tuple[str, ...]
-    """Spellings of one name: a rule means it with any of them."""
+    """Spellings of one name: a rule can match any of them."""
 
 
 Probe = ToolProbe | NetProbe | NamedProbe
 
 
 def probes(action: Action) -> tuple[Probe, ...]:
-    """What must be decided; the strictest answer is the answer. Raises `ValueError`: no rule can name it."""
+    """Return the probes of an action; the strictest decision applies. Raises `ValueError` if no rule can match it."""
     match action:
         case ToolAction():
             return _tool(action)
@@ -64,7 +64,7 @@ def probes(action: Action) -> tuple[Probe, ...]:
             return (NetProbe(_host(host), port),)
         case RequestAction(host, port, method, path):
             if not _METHOD.fullmatch(method):
-                raise ValueError("the method cannot be named by a rule: it is not a word in capitals")
+                raise ValueError("no rule can match the method: it is not a word in capitals")
             return (NetProbe(_host(host), port, method, request_paths(path)),)
         case CredentialAction(name=name):
             return (NamedProbe("credential", (name,)),)
@@ -101,30 +101,30 @@ def _host(host: str) -> str:
     try:
         return normal_host(host)
     except ValueError as error:
-        raise ValueError(f"the host cannot be named by a rule: {error}") from None
+        raise ValueError(f"no rule can match the host: {error}") from None
 
 
 def request_paths(path: str) -> tuple[str, ...]:
-    """The ways in which a server may read `path`: as sent, and decoded with dots and slashes resolved."""
+    """Return the ways in which a server may read `path`: as sent, and decoded with dots and slashes resolved."""
     bare = re.split(r"[?#]", path, maxsplit=1)[0]
     if not bare.startswith("/") or not bare.isprintable() or len(bare) > _REQUEST_PATH_CHARS:
-        raise ValueError("the path cannot be named by a rule: it is no plain path from /")
+        raise ValueError("no rule can match the path: it is not a plain path that starts with /")
     decoded = bare
     for _ in range(3):
         decoded = unquote(decoded, errors="replace")
     if "%" in decoded and unquote(decoded) != decoded:
-        raise ValueError("the path cannot be named by a rule: it is encoded too many times")
+        raise ValueError("no rule can match the path: it is percent-encoded too many times")
     ways = {bare: None}
     for text in (unquote(bare, errors="replace"), decoded):
         plain = text.replace("\\", "/")
         ways[plain] = None
-        # Parameters after a semicolon are dropped by some servers before dots are resolved.
+        # Some servers drop the parameters after a semicolon before they resolve dots.
         for form in (plain, re.sub(r";[^/]*", "", plain)):
             ways[_resolved(form)] = None
     return tuple(ways)
 
 
 def _resolved(path: str) -> str:
-    """Without empty segments and dots; a slash at the end stays."""
+    """Remove empty segments and dots; keep a trailing slash."""
     normal = "/" + posixpath.normpath(path).lstrip("/")
     return normal + "/" if path.endswith("/") and normal != "/" else normal

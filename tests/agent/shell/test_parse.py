@@ -337,4 +337,4 @@ async def test_what_is_not_known_matches_what_it_could_be() -> None:
 async def test_the_reason_is_part_of_the_rule() -> None:
     decision = NO_CURL.decide(ToolAction("bash", "eval x", await read_commands("eval x")))
 
-    assert decision.rule == "deny bash:curl (the command cannot be judged: it uses eval)"
+    assert decision.rule == "deny bash:curl (the command cannot be checked: it uses eval)"

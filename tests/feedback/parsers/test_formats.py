@@ -7,23 +7,19 @@ and what describes the machine was left out.
 from pathlib import Path
 
 import pytest
+from tests.feedback.captures import files
 
 from cloister.core.diagnosis import Diagnosis
 from cloister.feedback.api import CheckOutput, Parser
 from cloister.feedback.diagnose import PARSERS, diagnose
 
-CAPTURED = Path(__file__).parents[1] / "captured"
-
 
 def output(name: str) -> CheckOutput:
     def read(ending: str) -> bytes:
-        path = CAPTURED / f"{name}.{ending}"
-        return path.read_bytes() if path.exists() else b""
+        return b"".join(path.read_bytes() for path in files(f"{name}.{ending}"))
 
-    one_each = (
-        path.read_bytes() for path in sorted(CAPTURED.glob(f"{name}.*.xml"))
-    )  # a file for every class
-    reports = tuple(data for data in (read("json"), read("xml"), *one_each) if data)
+    # Java tools write one report for each class: NAME.CLASS.xml.
+    reports = tuple(p.read_bytes() for ending in ("json", "xml", "*.xml") for p in files(f"{name}.{ending}"))
     return CheckOutput(name, 1, None, 1.0, read("out"), read("err"), reports)
 
 

@@ -1,6 +1,6 @@
 """Maven and Gradle: what becomes of classes that cannot begin, of builds with many parts, and of tests that take something."""
 
-from pathlib import Path
+from tests.feedback.captures import captured
 
 from cloister.core.diagnosis import Diagnosis, Weakening
 from cloister.core.diagnosis import TestResult as Result
@@ -9,12 +9,6 @@ from cloister.feedback.compare import compare
 from cloister.feedback.diagnose import diagnose
 from cloister.feedback.kinds import leaves_reports
 from cloister.feedback.parsers.tests.java import untouched
-
-CAPTURED = Path(__file__).parents[1] / "captured"
-
-
-def captured(name: str) -> bytes:
-    return (CAPTURED / name).read_bytes()
 
 
 def told(name: str, *reports: str) -> Diagnosis:

@@ -2,14 +2,13 @@
 
 import json
 import time
-from pathlib import Path
+
+from tests.feedback.captures import captured
 
 from cloister.core.diagnosis import Diagnostic
 from cloister.feedback.api import CheckOutput
 from cloister.feedback.diagnose import diagnose
 from cloister.feedback.parsers.lint.problem_matcher import matchers
-
-CAPTURED = Path(__file__).parents[1] / "captured"
 
 
 def output(text: bytes, *patterns: dict[str, object], severity: str = "error") -> CheckOutput:
@@ -33,7 +32,7 @@ def test_a_matcher_over_several_lines_loops_over_its_last() -> None:
     line: dict[str, object] = {"regexp": r"^\s+(\d+):(\d+)\s+(error|warning)\s+(.*?)(?:\s\s+(\S+))?$"}
     line |= {"line": 1, "column": 2, "severity": 3, "message": 4, "code": 5, "loop": True}
 
-    found = matchers(output((CAPTURED / "eslint_text.out").read_bytes(), file, line))
+    found = matchers(output(captured("eslint_text.out"), file, line))
 
     assert found is not None
     assert [(d.file, d.line, d.severity, d.code) for d in found.diagnostics] == [

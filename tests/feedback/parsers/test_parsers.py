@@ -1,10 +1,9 @@
 """Each parser against what the tools really printed."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.feedback.captures import captured
 
 from cloister.core.diagnosis import Diagnostic
 from cloister.core.diagnosis import TestResult as Result
@@ -14,8 +13,6 @@ from cloister.feedback.parsers.crash import tracebacks
 from cloister.feedback.parsers.lint.location_text import bare_places, places
 from cloister.feedback.parsers.tests.junit import junit
 from cloister.feedback.parsers.tests.python import pytest_text, unittest_text
-
-CAPTURED = Path(__file__).parents[1] / "captured"
 
 FAILING = {
     "tests/test_shop.py::test_total_takes_the_discount_off[10-27]": ("failed", "tests/test_shop.py", 17),
@@ -40,10 +37,6 @@ def output(
     *, out: bytes = b"", err: bytes = b"", xml: bytes | None = None, exit_code: int | None = 1
 ) -> CheckOutput:
     return CheckOutput("check", exit_code, None, 1.0, out, err, () if xml is None else (xml,))
-
-
-def captured(name: str) -> bytes:
-    return (CAPTURED / name).read_bytes()
 
 
 def failing(found: Found | None) -> dict[str, tuple[str, str | None, int | None]]:

@@ -10,7 +10,7 @@ from cloister.core.text import one_line
 from cloister.egress.sandbox_setup import FindSets, sets_of
 from cloister.policy.api import HOLE, Action, Approver, Decision, Layer, Policy, ToolAction
 from cloister.policy.decide import Decider
-from cloister.policy.file import Expectation, Read
+from cloister.policy.file import Expectation, PolicyRead
 from cloister.policy.layers import BUILT_IN, least
 from cloister.policy.pattern import COMMAND_TOOLS
 
@@ -75,7 +75,7 @@ def show_explained(record: Explained) -> None:
         print(f"  and more that is not known: {record.unclear}")
 
 
-async def verdicts_of(read: Read, find_sets: FindSets) -> tuple[Verdict, ...]:
+async def verdicts_of(read: PolicyRead, find_sets: FindSets) -> tuple[Verdict, ...]:
     """The tests of a file, decided by the built-in rules and that file alone."""
     policy = (BUILT_IN, read.layer)
     decider = Decider(policy, await sets_of(policy, find_sets) if read.tests else {})

@@ -1,4 +1,4 @@
-"""What make, CMake and the linker say when a build stops."""
+"""Stack traces of Java, node and Python: the innermost frame in the repository, and the exception."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -9,53 +9,6 @@ from cloister.core.diagnosis import Diagnostic
 from cloister.feedback.api import CheckOutput, Found
 from cloister.feedback.parsers import plain
 
-_RECIPE = re.compile(
-    r"^g?make(?:\[\d{1,4}\])?: \*\*\* \[([^\s:\]]{1,300}):(\d{1,9}): ([^\]]{1,300})\] (\S.*)$"
-)
-_STOP = re.compile(r"^g?make(?:\[\d{1,4}\])?: \*\*\* (\S.*?) {1,4}Stop\.$")
-_SYNTAX = re.compile(r"^([^\s:]{1,300}):(\d{1,9}): \*\*\* (\S.*?) {1,4}Stop\.$")
-_CMAKE = re.compile(
-    r"^CMake (Error|Warning)(?: \(dev\))?(?: at ([^\s:]{1,300}):(\d{1,9}))?(?: \((\w{1,100})\))?:$"
-)
-_LINKER = re.compile(
-    r"^(?:\S{0,300}: )?([^\s:()]{1,300}):\(\.[\w.+-]{1,100}\): (undefined reference to .{1,400})$"
-)
-
-
-def builds(output: CheckOutput) -> Found | None:
-    """A `Parser`. That a recipe failed is a note: why is what the recipe itself printed."""
-    data = output.err + b"\n" + output.out if len(output.err) + len(output.out) < 1_000_000 else output.err
-    if not any(needle in data for needle in (b" *** ", b"CMake ", b"undefined reference to ")):
-        return None
-    found = tuple(one for text in (output.err_lines, output.out_lines) for one in _read(text))
-    return Found(diagnostics=found) if found else None
-
-
-def _read(text: Sequence[str]) -> Iterator[Diagnostic]:
-    for index, line in enumerate(text):
-        if " *** " in line:
-            yield from _make(line)
-        elif line.startswith("CMake ") and (head := _CMAKE.match(line)):
-            said = " ".join(below.strip() for below in text[index + 1 : index + 6] if below.startswith("  "))
-            at = (plain.number(head[3]), None)
-            yield plain.complaint("cmake", said, head[2], at, plain.severity(head[1]), head[4])
-        elif "undefined reference to " in line and (found := _LINKER.match(line)):
-            yield plain.complaint("ld", found[2], found[1])
-
-
-def _make(line: str) -> Iterator[Diagnostic]:
-    if found := _RECIPE.match(line):
-        said = f"the recipe for {found[3]} failed: {found[4]}"
-        yield plain.complaint("make", said, found[1], (plain.number(found[2]), None), "note")
-    elif found := _SYNTAX.match(line):
-        yield plain.complaint("make", found[3], found[1], (plain.number(found[2]), None))
-    elif found := _STOP.match(line):
-        yield plain.complaint("make", found[1], None)
-
-
-# Stack traces of Java and of node: where the repository's code was when it failed, and with what.
-
-
 _RAISED = re.compile(
     r"^(?:Exception in thread \"[^\"]{0,200}\" |Caused by: |Uncaught )?"
     r"((?:[A-Za-z_$][\w$]{0,100}\.){0,20}(?:[A-Z][\w$]{0,100})?(?:Error|Exception))(?: \[\w{1,60}\])?(?:: (.*))?$"
@@ -65,28 +18,15 @@ _JAVA = re.compile(r"^([\w$.]{1,400})\.[\w$<>]{1,200}\(([\w$]{1,200}\.(?:java|kt
 
 
 def stacks(output: CheckOutput) -> Found | None:
-    """A `Parser`. Python's own are in `traceback`, whose order is the other way round."""
-    found = tuple(
-        one
-        for data, text in ((output.out, "out"), (output.err, "err"))
-        if b"at " in data
-        for one in _stacks_read(output.out_lines if text == "out" else output.err_lines)
-    )
-    return Found(diagnostics=found) if found else None
+    """Stack traces of Java and node, whose innermost frame comes first."""
+    return Found.of(diagnostics=(one for text in output.lines_with(b"at ") for one in _stacks(text)))
 
 
-def _stacks_read(text: Sequence[str]) -> Iterator[Diagnostic]:
+def _stacks(text: Sequence[str]) -> Iterator[Diagnostic]:
     for index, line in enumerate(text):
         if index == 0 or not _FRAME.match(line) or _FRAME.match(text[index - 1]):
             continue
-        raised = next(
-            (
-                found
-                for above in reversed(text[max(0, index - 12) : index])
-                if (found := _RAISED.match(above))
-            ),
-            None,
-        )
+        raised = plain.first_match(_RAISED, text[max(0, index - 12) : index][::-1])
         if raised is None:
             continue
         frames: list[str] = []
@@ -101,7 +41,7 @@ def _stacks_read(text: Sequence[str]) -> Iterator[Diagnostic]:
 
 
 def _java(frames: Sequence[str]) -> tuple[str, int | None] | None:
-    """The first frame outside the platform, as the path its package gives it."""
+    """The first frame outside the platform; the path follows from its package."""
     for frame in frames:
         found = _JAVA.match(frame)
         if found and not found[1].startswith(("java.", "javax.", "jdk.", "sun.", "org.junit.", "kotlin.")):
@@ -110,8 +50,7 @@ def _java(frames: Sequence[str]) -> tuple[str, int | None] | None:
     return None
 
 
-# Python's own tracebacks: where the repository's code was when it failed, and with what.
-
+# Python
 
 _PYTHON_FRAME = re.compile(r'^ *File "([^"]{1,400})", line (\d{1,9})')
 _PYTHON_RAISED = re.compile(r"^([A-Za-z_][\w.]{0,200})(?:: (.*))?$")
@@ -119,7 +58,7 @@ _START = "Traceback (most recent call last):"
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """One exception: the innermost place in the repository, and what was raised there."""
+    """One exception, with its innermost place in the repository."""
 
     file: str
     line: int | None
@@ -130,7 +69,7 @@ class Trace(msgspec.Struct, frozen=True):
 
 
 def traces(text: Sequence[str]) -> list[Trace]:
-    """Every exception in `text`, in order; also the bare form of a `SyntaxError`."""
+    """Every exception in `text`, in order, including a `SyntaxError` without a traceback."""
     found: list[Trace] = []
     frames: list[tuple[str, int | None]] = []
     for index, line in enumerate(text):
@@ -150,17 +89,17 @@ def traces(text: Sequence[str]) -> list[Trace]:
 
 
 def _without_margin(line: str) -> str:
-    """Exception groups draw a tree on the left; the traceback stands to its right."""
+    """Remove the tree that exception groups draw to the left of a traceback."""
     bare = line.lstrip(" ")
     return bare[2:] if bare.startswith(("| ", "+ ")) else line
 
 
 def tracebacks(output: CheckOutput) -> Found | None:
-    """A `Parser`: each exception that reached the top is one diagnostic."""
-    found = [
-        Diagnostic(trace.message, file=trace.file, line=trace.line, code=trace.kind, tool="python")
-        for data, text in ((output.out, "out"), (output.err, "err"))
-        if b'File "' in data
-        for trace in traces(output.out_lines if text == "out" else output.err_lines)
-    ]
-    return Found(diagnostics=tuple(found)) if found else None
+    """Tracebacks of Python, whose innermost frame comes last: one diagnostic for each uncaught exception."""
+    return Found.of(
+        diagnostics=(
+            Diagnostic(trace.message, file=trace.file, line=trace.line, code=trace.kind, tool="python")
+            for text in output.lines_with(b'File "')
+            for trace in traces(text)
+        )
+    )

@@ -1,49 +1,57 @@
-"""JSON out of untrusted bytes: decoded straight into closed records, or not at all."""
+"""Decodes untrusted JSON into closed records, bounded in size."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
 
 from cloister.core import limits
-from cloister.feedback.api import CheckOutput
+from cloister.core.diagnosis import Diagnostic
+from cloister.feedback.api import CheckOutput, Found
 
 T = TypeVar("T")
+_BROKEN = (msgspec.DecodeError, RecursionError, UnicodeError)
+
+
+def complaints(
+    output: CheckOutput, needle: bytes, kind: type[T], read: Callable[[T], Iterable[Diagnostic]]
+) -> Found | None:
+    """Read the first document of `kind` in `output`; None if there is none. `needle` is a text of every such document."""
+    document = next(whole(output, needle, kind), None)
+    return None if document is None else Found(diagnostics=tuple(read(document)))
 
 
 def whole(output: CheckOutput, needle: bytes, kind: type[T]) -> Iterator[T]:
-    """Each source that is one document of `kind`; text above and below it, as `npm` prints it, is passed over."""
-    for source in output.sources:
-        if needle not in source or len(source) > limits.JUNIT_BYTES:
-            continue
-        found = decoded(source, kind)
-        if found is None and (inner := _inner(source)) is not None:
-            found = decoded(inner, kind)
-        if found is not None:
-            yield found
+    """Each source that is one document of `kind`; skips text above and below it, as `npm` prints."""
+    for source in _sources(output, needle):
+        document = decoded(source, kind)
+        if document is None and (inner := _inner(source)) is not None:
+            document = decoded(inner, kind)
+        if document is not None:
+            yield document
 
 
 def rows(output: CheckOutput, needle: bytes, kind: type[T]) -> Iterator[T]:
-    """Each line that is a document of `kind` by itself."""
-    for source in output.sources:
-        if needle not in source or len(source) > limits.JUNIT_BYTES:
-            continue
-        decoder = msgspec.json.Decoder(kind)
+    """Each line that is a document of `kind`."""
+    decoder = msgspec.json.Decoder(kind)
+    for source in _sources(output, needle):
         for line in source.splitlines():
-            if not line.startswith((b"{", b"[")):
-                continue
-            try:
-                yield decoder.decode(line)
-            except (msgspec.DecodeError, RecursionError, UnicodeError):
-                continue
+            if line.startswith((b"{", b"[")):
+                with suppress(*_BROKEN):
+                    yield decoder.decode(line)
 
 
 def decoded(data: bytes, kind: type[T]) -> T | None:
-    """`data` as `kind`; None when it is broken or something else."""
+    """Decode `data`; None if it is broken or of another shape."""
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, RecursionError, UnicodeError):
+    except _BROKEN:
         return None
+
+
+def _sources(output: CheckOutput, needle: bytes) -> Iterator[bytes]:
+    return (source for source in output.sources if needle in source and len(source) <= limits.JUNIT_BYTES)
 
 
 def _inner(source: bytes) -> bytes | None:

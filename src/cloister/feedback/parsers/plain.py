@@ -1,4 +1,4 @@
-"""Untrusted bytes as bounded, harmless pieces of text: what every parser starts from."""
+"""Helpers that every parser uses: turn untrusted bytes into bounded text without terminal escapes."""
 
 import re
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ _FOREIGN = re.compile(r"^<|site-packages/|dist-packages/|/lib/python\d|^/usr/|^/
 _LIBRARY = re.compile(
     r"^\s*at (?:java|javax|jdk|sun|kotlin|scala|org\.junit|org\.opentest4j|org\.hamcrest|org\.gradle|org\.apache\.maven)\."
 )
-"""Frames of Java's libraries and build tools, which name a file without its directory."""
+"""Stack frames of Java's libraries and build tools, which name a file without its directory."""
 
 
 def lines(data: bytes) -> list[str]:
-    """`data` in lines, without terminal escapes. Of too long a text or line, the ends that matter are kept."""
+    """Split `data` into lines. Cut the middle of a long text and the end of a long line."""
     if len(data) > _HEAD_BYTES + _TAIL_BYTES:
         data = data[:_HEAD_BYTES] + b"\n" + data[-_TAIL_BYTES:]
     return [line[:_LINE_CHARS] for line in harmless(decode(data)).split("\n")]
@@ -29,40 +29,40 @@ def lines(data: bytes) -> list[str]:
 def name(text: str) -> str:
     """The name of a test."""
     if len(text) < _NAME_CHARS and text.isascii() and text.isprintable() and " " not in text:
-        return text  # as nearly all are
+        return text  # the usual case, fast
     return one_line(text, _NAME_CHARS)
 
 
 def message(text: str) -> str:
-    """Why something failed, without blank lines at its ends."""
+    """The reason of a failure, without blank lines at its ends."""
     return bounded(harmless(text[: _MESSAGE_CHARS * 8]).strip("\n"), _MESSAGE_CHARS).strip("\n")
 
 
 def path(text: str) -> str:
-    """A path as the repository knows it."""
+    """A path relative to the repository, if it is inside."""
     clean = one_line(text, _NAME_CHARS).removeprefix("file://").removeprefix(WORK_DIR + "/")
     return clean.removeprefix("./")
 
 
 def is_foreign(file: str) -> bool:
-    """Whether `file` belongs to a tool or a library and not to the repository."""
+    """True if `file` belongs to a tool or a library, not to the repository."""
     return _FOREIGN.search(file) is not None
 
 
 def number(text: str | None) -> int | None:
-    """A line or column number; None when it is none that a file could have."""
+    """A line or column number; None if `text` is not a plausible one."""
     if text is None or not (text.isascii() and text.isdigit()) or len(text) > 9:
         return None
     return int(text)
 
 
 def count(value: int | None) -> int | None:
-    """A line or column number out of a document."""
+    """A line or column number from a document; None if it is not plausible."""
     return value if value is not None and 0 < value < 1_000_000_000 else None
 
 
 def severity(word: str) -> Severity:
-    """What a tool calls it, as one of our three."""
+    """Map the severity of a tool to one of ours."""
     word = word.lower()
     if "error" in word or word in ("fatal", "failure", "critical"):
         return "error"
@@ -77,7 +77,7 @@ def complaint(
     how: Severity = "error",
     code: str | None = None,
 ) -> Diagnostic:
-    """A diagnostic whose every part is harmless and bounded."""
+    """Build a diagnostic; every part is bounded and free of terminal escapes."""
     return Diagnostic(
         message(said),
         file=path(file) if file else None,
@@ -89,8 +89,12 @@ def complaint(
     )
 
 
+def first_match(regex: re.Pattern[str], texts: Sequence[str]) -> re.Match[str] | None:
+    return next((found for text in texts if (found := regex.match(text))), None)
+
+
 def place_in_stack(text: Sequence[str]) -> tuple[str, int | None] | None:
-    """The first frame of a stack that lies in the repository: `at f (file:line:column)` and its kin."""
+    """The first stack frame in the repository, e.g. `at f (file:line:column)`."""
     for line in text[:200]:
         place = _frame(line)
         if place is None or _LIBRARY.match(line):
@@ -101,7 +105,7 @@ def place_in_stack(text: Sequence[str]) -> tuple[str, int | None] | None:
 
 
 def _frame(line: str) -> tuple[str, int] | None:
-    """`file:line` or `file:line:column`, the last word of a frame, with or without brackets around it."""
+    """The last word of a frame: `file:line` or `file:line:column`, with or without brackets."""
     last = line.strip()[-400:].removesuffix(")").replace("(", " ").rpartition(" ")[2]
     parts = last.removeprefix("file://").split(":")
     numbers = [found for part in parts[1:] if (found := number(part)) is not None]

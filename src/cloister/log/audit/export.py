@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import anyio
-import httpx
+import httpx2
 import msgspec
 from anyio import to_thread
 
@@ -106,7 +106,7 @@ def _attributes(values: Mapping[str, str | int | None]) -> list[dict[str, object
     ]
 
 
-async def send(client: httpx.AsyncClient, collector: Collector, entries: Sequence[AuditEntry]) -> None:
+async def send(client: httpx2.AsyncClient, collector: Collector, entries: Sequence[AuditEntry]) -> None:
     """Hand `entries` over. Raises `OutsideError` (`collector_failed`) unless the collector took all of them."""
     body = msgspec.json.encode(logs(entries))
     headers = {**collector.headers, "content-type": "application/json"}
@@ -119,7 +119,7 @@ async def send(client: httpx.AsyncClient, collector: Collector, entries: Sequenc
                 reply += piece
                 if len(reply) > _REPLY_BYTES:
                     break
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise _failed(type(error).__name__) from None
     if not response.is_success:
         raise _failed(f"it answered {response.status_code}")
@@ -127,9 +127,9 @@ async def send(client: httpx.AsyncClient, collector: Collector, entries: Sequenc
         raise _failed(f"it refused {refused} entries")
 
 
-def client() -> httpx.AsyncClient:
+def client() -> httpx2.AsyncClient:
     """Not by way of any proxy that the environment names."""
-    return httpx.AsyncClient(timeout=SEND_SECONDS, trust_env=False, follow_redirects=False)
+    return httpx2.AsyncClient(timeout=SEND_SECONDS, trust_env=False, follow_redirects=False)
 
 
 class _Partial(msgspec.Struct, rename="camel"):

@@ -1,6 +1,8 @@
-"""`gcc -fdiagnostics-format=json`: one list a line for every file that is compiled."""
+"""Compilers and build tools: gcc and rustc as JSON; make, CMake and the linker as text."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import msgspec
 
@@ -8,6 +10,20 @@ from cloister.core.diagnosis import Diagnostic
 from cloister.feedback.api import CheckOutput, Found
 from cloister.feedback.parsers import plain
 from cloister.feedback.parsers.json import rows
+
+_RECIPE = re.compile(
+    r"^g?make(?:\[\d{1,4}\])?: \*\*\* \[([^\s:\]]{1,300}):(\d{1,9}): ([^\]]{1,300})\] (\S.*)$"
+)
+_STOP = re.compile(r"^g?make(?:\[\d{1,4}\])?: \*\*\* (\S.*?) {1,4}Stop\.$")
+_SYNTAX = re.compile(r"^([^\s:]{1,300}):(\d{1,9}): \*\*\* (\S.*?) {1,4}Stop\.$")
+_CMAKE = re.compile(
+    r"^CMake (Error|Warning)(?: \(dev\))?(?: at ([^\s:]{1,300}):(\d{1,9}))?(?: \((\w{1,100})\))?:$"
+)
+_LINKER = re.compile(
+    r"^(?:\S{0,300}: )?([^\s:()]{1,300}):\(\.[\w.+-]{1,100}\): (undefined reference to .{1,400})$"
+)
+
+# `gcc -fdiagnostics-format=json`: one list per line for each compiled file
 
 
 class _Point(msgspec.Struct, frozen=True):
@@ -33,18 +49,14 @@ class _Complaint(_Note, frozen=True):
 
 
 def gcc_json(output: CheckOutput) -> Found | None:
-    """A `Parser`."""
-    found = tuple(
-        diagnostic for row in rows(output, b'"caret"', list[_Complaint]) for diagnostic in _read(row)
-    )
-    return Found(diagnostics=found) if found else None
+    return Found.of(diagnostics=_gcc(output))
 
 
-def _read(row: list[_Complaint]) -> Iterator[Diagnostic]:
-    for one in row:
-        yield _diagnostic(one, one.option)
-        for child in one.children:
-            yield _diagnostic(child, None)
+def _gcc(output: CheckOutput) -> Iterator[Diagnostic]:
+    for row in rows(output, b'"caret"', list[_Complaint]):
+        for one in row:
+            yield _diagnostic(one, one.option)
+            yield from (_diagnostic(child, None) for child in one.children)
 
 
 def _diagnostic(one: _Note, code: str | None) -> Diagnostic:
@@ -54,7 +66,7 @@ def _diagnostic(one: _Note, code: str | None) -> Diagnostic:
     return plain.complaint("gcc", one.message, file, at, plain.severity(one.kind), code)
 
 
-# `cargo … --message-format=json` and `rustc --error-format=json`: one object a line.
+# `cargo … --message-format=json` and `rustc --error-format=json`: one object per line
 
 
 class _Span(msgspec.Struct, frozen=True):
@@ -83,20 +95,50 @@ class _Message(msgspec.Struct, frozen=True):
 
 
 def rust_json(output: CheckOutput) -> Found | None:
-    """A `Parser`. Complaints without a place only sum up those above them."""
-    found = tuple(_rust_read(one) for one in _complaints(output) if one.spans)
-    return Found(diagnostics=found) if found else None
+    """Skip complaints without a place: they summarise the ones above them."""
+    by_cargo = (row.message for row in rows(output, b'"compiler-message"', _Message))
+    by_rustc = rows(output, b'"$message_type"', _RustComplaint)
+    return Found.of(diagnostics=(_rust(one) for one in chain(by_cargo, by_rustc) if one.spans))
 
 
-def _complaints(output: CheckOutput) -> Iterator[_RustComplaint]:
-    for message in rows(output, b'"compiler-message"', _Message):
-        yield message.message
-    yield from rows(output, b'"$message_type"', _RustComplaint)
-
-
-def _rust_read(one: _RustComplaint) -> Diagnostic:
+def _rust(one: _RustComplaint) -> Diagnostic:
     span = next((span for span in one.spans if span.is_primary), one.spans[0])
     said = f"{one.message}: {span.label}" if span.label else one.message
     at = (span.line_start, span.column_start)
     code = one.code.code if one.code else None
     return plain.complaint("rustc", said, span.file_name, at, plain.severity(one.level), code)
+
+
+# make, CMake, ld
+
+
+def builds(output: CheckOutput) -> Found | None:
+    """make, CMake and the linker. A failed recipe is only a note: the recipe itself printed the reason."""
+    data = output.err + b"\n" + output.out if len(output.err) + len(output.out) < 1_000_000 else output.err
+    if not any(needle in data for needle in (b" *** ", b"CMake ", b"undefined reference to ")):
+        return None
+    return Found.of(
+        diagnostics=(one for text in (output.err_lines, output.out_lines) for one in _builds(text))
+    )
+
+
+def _builds(text: Sequence[str]) -> Iterator[Diagnostic]:
+    for index, line in enumerate(text):
+        if " *** " in line:
+            yield from _make(line)
+        elif line.startswith("CMake ") and (head := _CMAKE.match(line)):
+            said = " ".join(below.strip() for below in text[index + 1 : index + 6] if below.startswith("  "))
+            at = (plain.number(head[3]), None)
+            yield plain.complaint("cmake", said, head[2], at, plain.severity(head[1]), head[4])
+        elif "undefined reference to " in line and (found := _LINKER.match(line)):
+            yield plain.complaint("ld", found[2], found[1])
+
+
+def _make(line: str) -> Iterator[Diagnostic]:
+    if found := _RECIPE.match(line):
+        said = f"the recipe for {found[3]} failed: {found[4]}"
+        yield plain.complaint("make", said, found[1], (plain.number(found[2]), None), "note")
+    elif found := _SYNTAX.match(line):
+        yield plain.complaint("make", found[3], found[1], (plain.number(found[2]), None))
+    elif found := _STOP.match(line):
+        yield plain.complaint("make", found[1], None)

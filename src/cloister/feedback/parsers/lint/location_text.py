@@ -1,4 +1,4 @@
-"""What compilers, linters and type checkers print: a place, often a severity, and a sentence."""
+"""Text of any compiler, linter or type checker: `file:line:column: severity: message` and similar."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -27,27 +27,28 @@ _FILE = re.compile(r"(?:^|/)[^/]*\.[A-Za-z_][\w+-]{0,15}$|/[^/]+$|^(?:GNU)?[Mm]a
 
 
 def places(output: CheckOutput) -> Found | None:
-    """A `Parser`: complaints that carry a severity or a code, whatever the exit status was."""
+    """Complaints with a severity or a code, whatever the exit status."""
     return _found(output, with_word=True)
 
 
 def bare_places(output: CheckOutput) -> Found | None:
-    """A `Parser`: `file:line: sentence` without a severity, believed only of a command that failed."""
+    """`file:line: message` without a severity; only if the command failed."""
     return None if output.exit_code == 0 else _found(output, with_word=False)
 
 
 def _found(output: CheckOutput, *, with_word: bool) -> Found | None:
-    found = [
-        diagnostic
-        for text in (output.out_lines, output.err_lines)
-        for marked, diagnostic in islice(_diagnostics(text), _COMPLAINTS)
-        if marked == with_word
-    ]
-    return Found(diagnostics=tuple(found)) if found else None
+    return Found.of(
+        diagnostics=(
+            diagnostic
+            for text in (output.out_lines, output.err_lines)
+            for marked, diagnostic in islice(_diagnostics(text), _COMPLAINTS)
+            if marked == with_word
+        )
+    )
 
 
 def _diagnostics(text: Sequence[str]) -> Iterator[tuple[bool, Diagnostic]]:
-    """Each complaint, and whether it carries a severity or a code."""
+    """Each complaint, and whether it has a severity or a code."""
     for index, line in enumerate(text):
         if ":" not in line:
             continue
@@ -78,11 +79,11 @@ def _complaint(
 
 
 def _read(said: str) -> tuple[Severity | None, str | None, str]:
-    """Severity (None when nothing says it), code and sentence."""
+    """Severity (None if there is none), code and message."""
     if word := _WORD.match(said):
         severity, code, message = _severity(word[1].lower()), word[2] or word[3], word[4]
     elif coded := _LEADING_CODE.match(said):
-        # pylint, unlike others, puts a colon behind its code, whose letter says how bad it is.
+        # Only pylint writes a colon after its code; the letter of the code is the severity.
         severity = _PYLINT.get(coded[1][0], "error") if coded[2] and len(coded[1]) == 5 else "error"
         code, message = coded[1], coded[3]
     else:
@@ -105,7 +106,7 @@ _MENTIONS = 50
 
 
 def mentions(output: CheckOutput) -> Found | None:
-    """A `Parser`, asked last: every `file:line` anywhere in the output of a command that failed."""
+    """Every `file:line` anywhere in the output of a failed command. Tried last."""
     if output.exit_code == 0:
         return None
     found: dict[tuple[str, int | None], Diagnostic] = {}
@@ -115,7 +116,7 @@ def mentions(output: CheckOutput) -> Found | None:
                 for file, number, column in _mentioned(line):
                     said = plain.message(line.strip())
                     found.setdefault((file, number), Diagnostic(said, file, number, column, "note"))
-    return Found(diagnostics=tuple(found.values())[:_MENTIONS]) if found else None
+    return Found.of(diagnostics=list(found.values())[:_MENTIONS])
 
 
 def _mentioned(line: str) -> Iterator[tuple[str, int | None, int | None]]:

@@ -1,15 +1,17 @@
-"""GitHub's problem matchers: a repository's own description of what its tools print.
+"""GitHub's problem matchers: regular expressions by which a repository describes the output of its tools.
 
-The expressions are a stranger's: they run in linear time, and only so many of them on so many lines.
+The expressions are untrusted: RE2 runs them in linear time, and their number and that of the lines are bounded.
 """
 
 from collections.abc import Iterator, Sequence
+from importlib import import_module
+from typing import Any, Protocol, cast
 
 import msgspec
 
 from cloister.core.diagnosis import Diagnostic
 from cloister.feedback.api import CheckOutput, Found
-from cloister.feedback.parsers import plain, safe_regex
+from cloister.feedback.parsers import plain
 from cloister.feedback.parsers.json import decoded
 
 _FILES = 16
@@ -17,6 +19,8 @@ _MATCHERS = 16
 _PATTERNS = 10
 _TRIES = 200_000
 """Lines times matchers that are tried on one output."""
+_REGEX_BYTES = 1_048_576
+_REGEX_CHARS = 2_000
 
 
 class _Pattern(msgspec.Struct, frozen=True):
@@ -40,11 +44,33 @@ class _File(msgspec.Struct, frozen=True):
     matchers: list[_Matcher] = msgspec.field(name="problemMatcher")
 
 
-_Step = tuple[_Pattern, safe_regex.Pattern]
+class _Groups(Protocol):
+    def groups(self) -> Sequence[str | None]: ...
+
+
+class _Regex(Protocol):
+    def search(self, text: str) -> _Groups | None: ...
+
+
+_Step = tuple[_Pattern, _Regex]
+
+
+def _compiled(expression: str) -> _Regex | None:
+    """None if RE2 rejects it, as it does look-around and back-references."""
+    if len(expression) > _REGEX_CHARS:
+        return None
+    engine = cast(Any, import_module("re2"))  # imported only for repositories with problem matchers
+    options = engine.Options()
+    options.max_mem = _REGEX_BYTES
+    options.log_errors = False
+    try:
+        return cast(_Regex, engine.compile(expression, options))
+    except (engine.error, UnicodeError):
+        return None
 
 
 def matchers(output: CheckOutput) -> Found | None:
-    """A `Parser`: what the matchers of the repository find. One that cannot be run is left out."""
+    """Apply the matchers of the repository, except those that RE2 rejects."""
     ready = [(matcher, steps) for matcher in _all(output.matchers) if (steps := _steps(matcher))]
     if not ready:
         return None
@@ -53,7 +79,7 @@ def matchers(output: CheckOutput) -> Found | None:
     for text in (output.out_lines[-lines:], output.err_lines[-lines:]):
         for matcher, steps in ready:
             found.extend(_matched(matcher, steps, text))
-    return Found(diagnostics=tuple(found)) if found else None
+    return Found.of(diagnostics=found)
 
 
 def _all(files: Sequence[bytes]) -> list[_Matcher]:
@@ -65,10 +91,10 @@ def _all(files: Sequence[bytes]) -> list[_Matcher]:
 
 
 def _steps(matcher: _Matcher) -> list[_Step]:
-    """The expressions in order; none at all unless every one of them can be run."""
+    """The expressions in order; none if RE2 rejects one of them."""
     steps: list[_Step] = []
     for pattern in matcher.pattern[:_PATTERNS]:
-        compiled = safe_regex.compiled(pattern.regexp)
+        compiled = _compiled(pattern.regexp)
         if compiled is None:
             return []
         steps.append((pattern, compiled))
@@ -76,7 +102,7 @@ def _steps(matcher: _Matcher) -> list[_Step]:
 
 
 def _matched(matcher: _Matcher, steps: Sequence[_Step], text: Sequence[str]) -> Iterator[Diagnostic]:
-    """Lines in a row, one expression each; where the last one loops it may match again and again."""
+    """Match consecutive lines, one expression each; a last expression that loops can match repeatedly."""
     at = 0
     seen: dict[str, str] = {}
     for line in text:
@@ -98,16 +124,9 @@ def _matched(matcher: _Matcher, steps: Sequence[_Step], text: Sequence[str]) -> 
 
 
 def _captured(pattern: _Pattern, groups: Sequence[str | None]) -> dict[str, str]:
-    wanted = {
-        "file": pattern.file,
-        "line": pattern.line,
-        "column": pattern.column,
-        "severity": pattern.severity,
-        "code": pattern.code,
-        "message": pattern.message,
-    }
     found: dict[str, str] = {}
-    for key, number in wanted.items():
+    for key in ("file", "line", "column", "severity", "code", "message"):
+        number: int | None = getattr(pattern, key)
         if number is not None and 0 < number <= len(groups) and (value := groups[number - 1]) is not None:
             found[key] = value
     return found

@@ -1,46 +1,41 @@
-"""`ruff check --output-format json`."""
+"""Linters and type checkers of Python that write JSON: ruff, mypy, pyright, pylint."""
+
+from collections.abc import Iterator
 
 import msgspec
 
-from cloister.core.diagnosis import Severity
+from cloister.core.diagnosis import Diagnostic, Severity
 from cloister.feedback.api import CheckOutput, Found
 from cloister.feedback.parsers import plain
-from cloister.feedback.parsers.json import rows, whole
+from cloister.feedback.parsers.json import complaints, rows
+
+# `ruff check --output-format json`
 
 
-class _Location(msgspec.Struct, frozen=True):
+class _RuffLocation(msgspec.Struct, frozen=True):
     row: int
     column: int
 
 
-class _Complaint(msgspec.Struct, frozen=True):
+class _RuffComplaint(msgspec.Struct, frozen=True):
     filename: str
     message: str
-    location: _Location | None = None
+    location: _RuffLocation | None = None
     code: str | None = None
     severity: str = "error"
 
 
 def ruff_json(output: CheckOutput) -> Found | None:
-    """A `Parser`."""
-    for found in whole(output, b'"noqa_row"', list[_Complaint]):
-        return Found(
-            diagnostics=tuple(
-                plain.complaint(
-                    "ruff",
-                    one.message,
-                    one.filename,
-                    (one.location.row, one.location.column) if one.location else (None, None),
-                    plain.severity(one.severity),
-                    one.code,
-                )
-                for one in found
-            )
-        )
-    return None
+    return complaints(output, b'"noqa_row"', list[_RuffComplaint], _ruff)
 
 
-# `mypy --output json`: one object a line.
+def _ruff(document: list[_RuffComplaint]) -> Iterator[Diagnostic]:
+    for one in document:
+        at = (one.location.row, one.location.column) if one.location else (None, None)
+        yield plain.complaint("ruff", one.message, one.filename, at, plain.severity(one.severity), one.code)
+
+
+# `mypy --output json`: one object per line, columns from 0
 
 
 class _MypyComplaint(msgspec.Struct, frozen=True):
@@ -54,22 +49,16 @@ class _MypyComplaint(msgspec.Struct, frozen=True):
 
 
 def mypy_json(output: CheckOutput) -> Found | None:
-    """A `Parser`. mypy counts columns from 0."""
-    found = tuple(
-        plain.complaint(
-            "mypy",
-            f"{one.message}\n{one.hint}" if one.hint else one.message,
-            one.file,
-            (one.line, one.column + 1),
-            plain.severity(one.severity),
-            one.code,
-        )
-        for one in rows(output, b'"severity": ', _MypyComplaint)
-    )
-    return Found(diagnostics=found) if found else None
+    return Found.of(diagnostics=map(_mypy, rows(output, b'"severity": ', _MypyComplaint)))
 
 
-# `pyright --outputjson`.
+def _mypy(one: _MypyComplaint) -> Diagnostic:
+    said = f"{one.message}\n{one.hint}" if one.hint else one.message
+    at = (one.line, one.column + 1)
+    return plain.complaint("mypy", said, one.file, at, plain.severity(one.severity), one.code)
+
+
+# `pyright --outputjson`: lines and columns from 0
 
 
 class _Point(msgspec.Struct, frozen=True):
@@ -89,36 +78,28 @@ class _PyrightComplaint(msgspec.Struct, frozen=True):
     rule: str | None = None
 
 
-class _Report(msgspec.Struct, frozen=True):
+class _PyrightReport(msgspec.Struct, frozen=True):
     general: list[_PyrightComplaint] = msgspec.field(name="generalDiagnostics")
 
 
 def pyright_json(output: CheckOutput) -> Found | None:
-    """A `Parser`. pyright counts lines and columns from 0."""
-    for report in whole(output, b'"generalDiagnostics"', _Report):
-        return Found(
-            diagnostics=tuple(
-                plain.complaint(
-                    "pyright",
-                    one.message,
-                    one.file,
-                    (one.range.start.line + 1, one.range.start.character + 1) if one.range else (None, None),
-                    plain.severity(one.severity),
-                    one.rule,
-                )
-                for one in report.general
-            )
-        )
-    return None
+    return complaints(output, b'"generalDiagnostics"', _PyrightReport, _pyright)
 
 
-# `pylint --output-format=json2`.
+def _pyright(report: _PyrightReport) -> Iterator[Diagnostic]:
+    for one in report.general:
+        start = one.range.start if one.range else None
+        at = (start.line + 1, start.character + 1) if start else (None, None)
+        yield plain.complaint("pyright", one.message, one.file, at, plain.severity(one.severity), one.rule)
 
 
-_SEVERITIES: dict[str, Severity] = {"fatal": "error", "error": "error", "warning": "warning"}
+# `pylint --output-format=json2`: columns from 0
 
 
-class _Message(msgspec.Struct, frozen=True):
+_PYLINT: dict[str, Severity] = {"fatal": "error", "error": "error", "warning": "warning"}
+
+
+class _PylintMessage(msgspec.Struct, frozen=True):
     type: str
     symbol: str
     message: str
@@ -129,23 +110,14 @@ class _Message(msgspec.Struct, frozen=True):
 
 
 class _PylintReport(msgspec.Struct, frozen=True):
-    messages: list[_Message]
+    messages: list[_PylintMessage]
 
 
 def pylint_json(output: CheckOutput) -> Found | None:
-    """A `Parser`. pylint counts columns from 0."""
-    for report in whole(output, b'"messageId"', _PylintReport):
-        return Found(
-            diagnostics=tuple(
-                plain.complaint(
-                    "pylint",
-                    one.message,
-                    one.path,
-                    (one.line, one.column + 1),
-                    _SEVERITIES.get(one.type, "note"),
-                    f"{one.id} {one.symbol}",
-                )
-                for one in report.messages
-            )
-        )
-    return None
+    return complaints(output, b'"messageId"', _PylintReport, _pylint)
+
+
+def _pylint(report: _PylintReport) -> Iterator[Diagnostic]:
+    for one in report.messages:
+        how, code = _PYLINT.get(one.type, "note"), f"{one.id} {one.symbol}"
+        yield plain.complaint("pylint", one.message, one.path, (one.line, one.column + 1), how, code)

@@ -1,4 +1,4 @@
-"""SARIF, which linters, compilers and scanners of every kind can write."""
+"""SARIF, a JSON format of many linters, compilers and scanners."""
 
 import msgspec
 
@@ -36,7 +36,7 @@ class _Location(msgspec.Struct, frozen=True, rename="camel"):
 class _Result(msgspec.Struct, frozen=True, rename="camel"):
     message: _Text
     level: str = "warning"
-    """What the standard says of a result that names none."""
+    """The default of the standard."""
     rule_id: str | None = None
     locations: list[_Location] = []
     suppressions: list[msgspec.Raw] = []
@@ -60,7 +60,7 @@ class _Log(msgspec.Struct, frozen=True):
 
 
 def sarif(output: CheckOutput) -> Found | None:
-    """A `Parser`. What was suppressed in the source is left out."""
+    """Skip results that are suppressed in the source."""
     logs = list(whole(output, b'"runs"', _Log))
     if not logs:
         return None

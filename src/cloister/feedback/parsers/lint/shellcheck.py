@@ -1,10 +1,17 @@
-"""`shellcheck -f json1`."""
+"""shellcheck: `-f json1`, and the text that it prints by default."""
+
+import re
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from cloister.core.diagnosis import Diagnostic
 from cloister.feedback.api import CheckOutput, Found
 from cloister.feedback.parsers import plain
-from cloister.feedback.parsers.json import whole
+from cloister.feedback.parsers.json import complaints
+
+_FILE = re.compile(r"^In (\S.{0,300}) line (\d{1,9}):$")
+_LINE = re.compile(r"^( *)\^-{1,300}\^? (SC\d{1,6}) \((error|warning|info|style)\): (\S.*)$")
 
 
 class _Comment(msgspec.Struct, frozen=True):
@@ -21,19 +28,25 @@ class _Report(msgspec.Struct, frozen=True):
 
 
 def shellcheck_json(output: CheckOutput) -> Found | None:
-    """A `Parser`."""
-    for report in whole(output, b'"comments"', _Report):
-        return Found(
-            diagnostics=tuple(
-                plain.complaint(
-                    "shellcheck",
-                    one.message,
-                    one.file,
-                    (one.line, one.column),
-                    plain.severity(one.level),
-                    f"SC{one.code}",
-                )
-                for one in report.comments
-            )
-        )
-    return None
+    return complaints(output, b'"comments"', _Report, _comments)
+
+
+def _comments(report: _Report) -> Iterator[Diagnostic]:
+    for one in report.comments:
+        how, at = plain.severity(one.level), (one.line, one.column)
+        yield plain.complaint("shellcheck", one.message, one.file, at, how, f"SC{one.code}")
+
+
+def shellcheck_text(output: CheckOutput) -> Found | None:
+    found = b"^-- SC" in output.out or b"^ SC" in output.out
+    return Found.of(diagnostics=_text(output.out_lines)) if found else None
+
+
+def _text(text: Sequence[str]) -> Iterator[Diagnostic]:
+    file, line = "", None
+    for row in text:
+        if head := _FILE.match(row):
+            file, line = head[1], plain.number(head[2])
+        elif file and (found := _LINE.match(row)):
+            at = (line, len(found[1]) + 1)
+            yield plain.complaint("shellcheck", found[4], file, at, plain.severity(found[3]), found[2])

@@ -1,45 +1,43 @@
-"""What CTest prints."""
+"""Tests of C and C++, as text: CTest and Unity."""
 
 import re
 from collections.abc import Sequence
+from itertools import takewhile
 
 from cloister.core.diagnosis import TestResult, TestStatus
 from cloister.feedback.api import CheckOutput, Found
 from cloister.feedback.parsers import plain
 
 _LINE = re.compile(r"^ *\d{1,9}/\d{1,9} Test +#\d{1,9}: (\S.*) [\d.]{1,12} sec *$")
+_ENDS = re.compile(rf"{_LINE.pattern}|^\s*Start |.*% tests passed")
 _PLACE = re.compile(r"^ *([^\s:()]{1,300}):(\d{1,9}):")
 
 
 def ctest_text(output: CheckOutput) -> Found | None:
-    """A `Parser`. With `--output-on-failure` what a test printed stands below it."""
+    """With `--output-on-failure` the output of a test follows its verdict."""
     if b" Test " not in output.out or b" sec" not in output.out:
         return None
     text = output.out_lines
-    tests: list[TestResult] = []
-    for index, line in enumerate(text):
-        if verdict := _LINE.match(line):
-            tests.append(_result(verdict, text[index + 1 : index + 60]))
-    return Found(tests=tuple(tests)) if tests else None
+    return Found.of(
+        _result(verdict, text[index + 1 : index + 60])
+        for index, line in enumerate(text)
+        if (verdict := _LINE.match(line))
+    )
 
 
 def _result(verdict: re.Match[str], below: Sequence[str]) -> TestResult:
     name, word, status = _read(verdict[1])
     if status in ("passed", "skipped"):
         return TestResult(name, status)
-    story: list[str] = []
-    for line in below:
-        if _LINE.match(line) or line.lstrip().startswith("Start ") or "% tests passed" in line:
-            break
-        story.append(line)
-    place = next((found for line in story if (found := _PLACE.match(line))), None)
+    story = list(takewhile(lambda line: not _ENDS.match(line), below))
+    place = plain.first_match(_PLACE, story)
     file, number = (plain.path(place[1]), plain.number(place[2])) if place else (None, None)
     said = "\n".join([word, *story]).strip()
     return TestResult(name, status, file, number, plain.message(said))
 
 
 def _read(said: str) -> tuple[str, str, TestStatus]:
-    """Name, verdict and status out of `name ......***Failed` and `name ......   Passed`."""
+    """Name, verdict and status from `name ......***Failed` or `name ......   Passed`."""
     left, stars, word = said.rpartition("***")
     if not stars:
         left, _, word = said.rstrip().rpartition(" ")
@@ -51,8 +49,7 @@ def _read(said: str) -> tuple[str, str, TestStatus]:
     return name, word, "error" if word.startswith(("Not Run", "Exception", "Timeout")) else "failed"
 
 
-# What tests in C print that use Unity: `file:line:test:VERDICT`, and a sum at the end.
-
+# Unity: `file:line:test:VERDICT`
 
 _VERDICT = re.compile(
     r"^([^\s:]{1,300}):(\d{1,9}):([A-Za-z_]\w{0,300}(?:\([^)]{0,200}\))?):(PASS|FAIL|IGNORE)(?:: (.*))?$"
@@ -61,7 +58,7 @@ _STATUSES: dict[str, TestStatus] = {"PASS": "passed", "FAIL": "failed", "IGNORE"
 
 
 def unity_text(output: CheckOutput) -> Found | None:
-    """A `Parser`. The sum may be missing: a test that crashes takes its process with it."""
+    """Do not rely on the totals at the end: a test that crashes ends the whole process."""
     if not any(word in output.out for word in (b":PASS", b":FAIL", b":IGNORE")):
         return None
     tests: list[TestResult] = []
@@ -71,4 +68,4 @@ def unity_text(output: CheckOutput) -> Found | None:
             at = plain.number(verdict[2]) if status == "failed" else None
             why = plain.message(verdict[5] or "") if status == "failed" else None
             tests.append(TestResult(plain.name(f"{file}::{verdict[3]}"), status, file, at, why or None))
-    return Found(tests=tuple(tests)) if tests else None
+    return Found.of(tests)

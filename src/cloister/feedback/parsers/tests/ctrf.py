@@ -1,4 +1,4 @@
-"""The Common Test Report Format."""
+"""The Common Test Report Format (CTRF), a JSON format."""
 
 import msgspec
 
@@ -29,10 +29,8 @@ class _Report(msgspec.Struct, frozen=True):
 
 
 def ctrf(output: CheckOutput) -> Found | None:
-    """A `Parser`."""
     for report in whole(output, b'"results"', _Report):
-        tests = tuple(_read(test) for test in report.results.tests)
-        return Found(tests=tests) if tests else None
+        return Found.of(map(_read, report.results.tests))
     return None
 
 

@@ -1,6 +1,7 @@
-"""`go test -json`, `go build -json` and `go vet -json`."""
+"""Go: `go test`, `go build` and `go vet`, with `-json` and as text."""
 
 import re
+from itertools import takewhile
 
 import msgspec
 
@@ -29,7 +30,7 @@ class _Complaint(msgspec.Struct, frozen=True):
 
 
 class _Story:
-    """What one test or package printed, bounded."""
+    """The output of one test or package, bounded."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -42,7 +43,6 @@ class _Story:
 
 
 def go_json(output: CheckOutput) -> Found | None:
-    """A `Parser`."""
     stories: dict[tuple[str, str], _Story] = {}
     tests: list[TestResult] = []
     diagnostics: list[Diagnostic] = []
@@ -61,7 +61,7 @@ def go_json(output: CheckOutput) -> Found | None:
         elif event.action == "fail" and event.package and event.package not in failed:
             tests.append(_package(event.package, stories.pop(key, _Story())))
     diagnostics.extend(_vet(output))
-    return Found(tuple(tests), tuple(diagnostics)) if tests or diagnostics else None
+    return Found.of(tests, diagnostics)
 
 
 def _result(event: _Event, status: TestStatus, story: _Story) -> TestResult:
@@ -73,13 +73,13 @@ def _result(event: _Event, status: TestStatus, story: _Story) -> TestResult:
 
 
 def _package(package: str, story: _Story) -> TestResult:
-    """A package that failed though none of its tests did: it did not build, or broke before them."""
+    """A package that failed without a failing test: it did not build, or crashed before its tests."""
     file, line, why = account("".join(story.said).split("\n"))
     return TestResult(plain.name(package), "error", file, line, plain.message(why) or None)
 
 
 def account(text: list[str]) -> tuple[str | None, int | None, str]:
-    """Where a test failed and why, from what it printed."""
+    """Where a test failed and why, from its output."""
     kept = [line for line in text if line.strip() and not line.lstrip().startswith(("=== ", "--- "))]
     file, number = None, None
     for line in kept:
@@ -99,7 +99,7 @@ def _complaint(text: str) -> list[Diagnostic]:
 
 
 def _vet(output: CheckOutput) -> list[Diagnostic]:
-    """Objects one after another, one a package: package, then analyser, then complaints."""
+    """One object for each package: package → analyser → complaints."""
     found: list[Diagnostic] = []
     for source in output.sources:
         if b'"posn"' not in source or len(source) > limits.JUNIT_BYTES:
@@ -122,8 +122,7 @@ def _position(posn: str) -> tuple[str, int | None, int | None]:
     return (file, plain.number(line), plain.number(column)) if file else (posn, None, None)
 
 
-# What `go test` prints without `-json`.
-
+# `go test` as text
 
 _VERDICT = re.compile(r"^( {0,80})--- (FAIL|PASS|SKIP): (\S{1,400}) \([\d.]{1,12}s\)$")
 _PACKAGE = re.compile(r"^(FAIL|ok  |---|\?   )\t(\S{1,400})(?:\t| \[)")
@@ -131,7 +130,7 @@ _STATUSES: dict[str, TestStatus] = {"FAIL": "failed", "PASS": "passed", "SKIP": 
 
 
 def go_text(output: CheckOutput) -> Found | None:
-    """A `Parser`. The package is named below its tests; one without any by name stands for them."""
+    """The package name follows its tests. A package without named tests is one result itself."""
     if b"FAIL\t" not in output.out and b"ok  \t" not in output.out:
         return None
     text = output.out_lines
@@ -147,20 +146,18 @@ def go_text(output: CheckOutput) -> Found | None:
             if package[1] == "ok  " and not waiting and not line.endswith("[no tests to run]"):
                 tests.append(TestResult(plain.name(package[2]), "passed"))
             waiting = []
-    return Found(tests=tuple(tests)) if tests else None
+    return Found.of(tests)
 
 
 def _go_result(text: list[str], at: int, verdict: re.Match[str], package: str) -> TestResult:
     name, status = plain.name(f"{package}::{verdict[3]}"), _STATUSES[verdict[2]]
     if status == "passed":
         return TestResult(name, status)
-    # Verbosely a test's own words stand above its verdict, otherwise below it and deeper.
-    depth = len(verdict[1]) + 4
-    below: list[str] = []
-    for line in text[at + 1 : at + 40]:
-        if _VERDICT.match(line) or not line.startswith(" " * depth):
-            break
-        below.append(line)
+    # With -v the output of a test precedes its verdict; otherwise it follows, indented deeper.
+    indent = " " * (len(verdict[1]) + 4)
+    below = list(
+        takewhile(lambda line: line.startswith(indent) and not _VERDICT.match(line), text[at + 1 : at + 40])
+    )
     near = text[max(0, at - 40) : at]
     run = next((n for n in reversed(range(len(near))) if near[n].startswith("=== RUN")), len(near))
     file, number, why = account(below or near[run + 1 :])

@@ -1,7 +1,8 @@
-"""What Maven prints: its tests by surefire, its compiler's complaints, and why a build could not even begin."""
+"""Java, as text: Maven (surefire, compiler, POM errors) and Gradle (tests, build scripts)."""
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 from cloister.core.diagnosis import Diagnostic, TestResult, TestStatus
 from cloister.feedback.api import CheckOutput, Found
@@ -27,7 +28,7 @@ _STORY = 200
 
 
 def maven_text(output: CheckOutput) -> Found | None:
-    """A `Parser`: failing tests by name, the others by number."""
+    """Failing tests by name, the others as a count."""
     if b"Tests run: " not in output.out:
         return None
     text = output.out_lines
@@ -43,10 +44,8 @@ def maven_text(output: CheckOutput) -> Found | None:
                 whole += _passed(found)
         elif " <<< " in line and (case := _CASE.match(line)):
             tests.append(_failing(case, owner, text[index + 1 : index + _STORY]))
-    passed = max(
-        whole, of_classes
-    )  # quiet, it counts only at the end; of classes that passed it says nothing
-    return Found(tests=tuple(tests), unlisted=passed) if tests or passed else None
+    # With -q Maven prints only the total.
+    return Found.of(tests, unlisted=max(whole, of_classes))
 
 
 def _passed(counts: re.Match[str]) -> int:
@@ -55,11 +54,7 @@ def _passed(counts: re.Match[str]) -> int:
 
 
 def _failing(case: re.Match[str], owner: str, below: Sequence[str]) -> TestResult:
-    story: list[str] = []
-    for line in below:
-        if line.startswith(("[INFO] ", "[ERROR] ")):
-            break
-        story.append(line)
+    story = list(takewhile(lambda line: not line.startswith(("[INFO] ", "[ERROR] ")), below))
     frames = next((index for index, line in enumerate(story) if _FRAME.match(line)), len(story))
     file, number = plain.place_in_stack(story[frames:]) or (None, None)
     message = plain.message("\n".join(story[:frames])) or None
@@ -69,10 +64,10 @@ def _failing(case: re.Match[str], owner: str, below: Sequence[str]) -> TestResul
 
 
 def _name(said: str, owner: str, frames: Sequence[str]) -> tuple[str, str]:
-    """Class and test as in surefire's report: JUnit 4 prints the class behind the test, JUnit 5 leaves it to the head."""
+    """Class and test, as in surefire's report. JUnit 4 prints the class after the test, JUnit 5 only above."""
     if found := _OF_CLASS.match(said):
         return found[2], found[1]
-    # Of a nested class only the stack tells.
+    # Only the stack names a nested class.
     method = re.split(r"[({\[]", said, maxsplit=1)[0]
     inner = (found[1] for line in frames if (found := _FRAME.match(line)) and found[2] == method)
     nested = next((one for one in inner if one.startswith(f"{owner}$")), owner)
@@ -80,11 +75,10 @@ def _name(said: str, owner: str, frames: Sequence[str]) -> tuple[str, str]:
 
 
 def maven_errors(output: CheckOutput) -> Found | None:
-    """A `Parser`: the compiler's complaints, what is wrong with the POM, and goals that failed for other reasons."""
+    """Compiler errors, POM errors, and goals that failed for other reasons."""
     if b"[ERROR] " not in output.out and b"[WARNING] " not in output.out:
         return None
-    found = tuple(_errors(output.out_lines))
-    return Found(diagnostics=found) if found else None
+    return Found.of(diagnostics=_errors(output.out_lines))
 
 
 def _errors(text: Sequence[str]) -> Iterator[Diagnostic]:
@@ -108,7 +102,7 @@ def _errors(text: Sequence[str]) -> Iterator[Diagnostic]:
 
 
 def _below(lines: Sequence[str]) -> Iterator[str]:
-    """What a complaint says on further lines, which are indented, with the tag before them or without."""
+    """The continuation lines of a complaint: indented, with or without the tag."""
     for line in lines:
         bare = line.removeprefix("[ERROR] ")
         if not bare.startswith("  ") or not bare.strip():
@@ -116,8 +110,7 @@ def _below(lines: Sequence[str]) -> Iterator[str]:
         yield bare.rstrip()
 
 
-# What Gradle prints: tests in a sentence each, and what is wrong with a build script.
-
+# Gradle
 
 _VERDICT = re.compile(r"^([\w$.]{1,300}) > (\S.{0,400}) (PASSED|FAILED|SKIPPED)$")
 _GRADLE_COUNTS = re.compile(
@@ -132,7 +125,7 @@ _GRADLE_STORY = 200
 
 
 def gradle_text(output: CheckOutput) -> Found | None:
-    """A `Parser`. What is printed of tests is the build's own choice: failing ones are always named."""
+    """The build decides which tests Gradle prints; it always names failing ones."""
     if b" actionable task" not in output.out and b" completed, " not in output.err:
         return None
     text = output.out_lines
@@ -144,7 +137,7 @@ def gradle_text(output: CheckOutput) -> Found | None:
     counted = [found for line in (*output.err_lines, *text) if (found := _GRADLE_COUNTS.match(line))]
     passed = sum(int(one[1]) - int(one[2] or 0) - int(one[3] or 0) for one in counted)
     unlisted = max(0, passed - named)
-    return Found(tests=tuple(tests), unlisted=unlisted) if tests or unlisted else None
+    return Found.of(tests, unlisted=unlisted)
 
 
 def _result(verdict: re.Match[str], below: Sequence[str]) -> TestResult:
@@ -152,11 +145,7 @@ def _result(verdict: re.Match[str], below: Sequence[str]) -> TestResult:
     name, status = for_the_class(owner, said, status)
     if status in ("passed", "skipped"):
         return TestResult(plain.name(name), status)
-    story: list[str] = []
-    for line in below:
-        if line and not line.startswith("    "):
-            break
-        story.append(line[4:])
+    story = [line[4:] for line in takewhile(lambda line: not line or line.startswith("    "), below)]
     if short := _AT.match(story[0] if story else ""):
         return TestResult(plain.name(name), status, short[2], plain.number(short[3]), plain.message(short[1]))
     frames = next((at for at, line in enumerate(story) if line.startswith("    at ")), len(story))
@@ -167,7 +156,7 @@ def _result(verdict: re.Match[str], below: Sequence[str]) -> TestResult:
 
 
 def untouched(out: bytes) -> tuple[str, ...]:
-    """Directories with the reports of tests that Gradle did not run again, because nothing they look at has changed."""
+    """Report directories of the test tasks that Gradle skipped as up to date."""
     if b" UP-TO-DATE" not in out:
         return ()
     found = (_UP_TO_DATE.match(line) for line in plain.lines(out))
@@ -176,11 +165,10 @@ def untouched(out: bytes) -> tuple[str, ...]:
 
 
 def gradle_errors(output: CheckOutput) -> Found | None:
-    """A `Parser`: where a build script is wrong. What the compiler says is in a form of its own, which others read."""
+    """Errors in build scripts. Other parsers read the compiler's errors."""
     if b"* What went wrong:" not in output.err:
         return None
-    found = tuple(_gradle_errors(output.err_lines))
-    return Found(diagnostics=found) if found else None
+    return Found.of(diagnostics=_gradle_errors(output.err_lines))
 
 
 def _gradle_errors(text: Sequence[str]) -> Iterator[Diagnostic]:
@@ -189,10 +177,6 @@ def _gradle_errors(text: Sequence[str]) -> Iterator[Diagnostic]:
         if line.startswith("* Where:"):
             place = _SCRIPT.match(text[index + 1]) if index + 1 < len(text) else None
         elif line.startswith("* What went wrong:") and place is not None:
-            said: list[str] = []
-            for below in text[index + 1 : index + 20]:
-                if not below.strip():
-                    break
-                said.append(below.removeprefix("> "))
+            said = [line.removeprefix("> ") for line in takewhile(str.strip, text[index + 1 : index + 20])]
             yield plain.complaint("gradle", "\n".join(said), place[1], (plain.number(place[2]), None))
             place = None

@@ -1,4 +1,4 @@
-"""JUnit XML, which nearly every test runner can write. Read as a stream; a document with a DOCTYPE is refused."""
+"""JUnit XML, which nearly every test runner can write. Parsed as a stream; a DOCTYPE is refused."""
 
 import re
 from textwrap import dedent
@@ -17,11 +17,11 @@ _VERDICTS: dict[str, TestStatus] = {"failure": "failed", "error": "error", "skip
 
 
 class _Refused(Exception):
-    """The document is not one we read."""
+    """The document has a DOCTYPE or an entity."""
 
 
 def junit(output: CheckOutput) -> Found | None:
-    """A `Parser`: the tests in the JUnit files, whole and harmless ones, or in what a runner printed as such."""
+    """Read the report files, or else a document on stdout."""
     tests: list[TestResult] = []
     for report in output.reports:
         tests.extend(_read(report))
@@ -29,7 +29,7 @@ def junit(output: CheckOutput) -> Found | None:
         start, end = output.out.find(b"<testsuite"), output.out.rfind(b"</testsuite")
         close = output.out.find(b">", end)
         tests.extend(_read(output.out[start : close + 1]) if 0 <= start < end < close else ())
-    return Found(tests=tuple(tests)) if tests else None
+    return Found.of(tests)
 
 
 def _read(document: bytes) -> list[TestResult]:
@@ -46,7 +46,7 @@ def _read(document: bytes) -> list[TestResult]:
 
 
 class _Reader:
-    """Collects test cases while expat reads; keeps no tree."""
+    """Collects test cases from expat's events, without a tree."""
 
     def __init__(self) -> None:
         self.tests: list[TestResult] = []
@@ -76,7 +76,9 @@ class _Reader:
             self._suites.append(attributes.get("name", ""))
         elif tag == "testcase":
             self._case, self._said, self._text = attributes, "", ""
-            self._status = "skipped" if attributes.get("status") == "disabled" else "passed"  # CTest's way
+            self._status = (
+                "skipped" if attributes.get("status") == "disabled" else "passed"
+            )  # as CTest writes it
         elif self._case is not None and tag in _VERDICTS and self._inside is None:
             self._inside = tag
             if _worse(_VERDICTS[tag], self._status):
@@ -97,7 +99,7 @@ class _Reader:
         elif tag == "testcase" and self._case is not None:
             by_pytest = bool(self._suites) and self._suites[-1] == "pytest"
             if self._case.get("classname") == "test" and len(self._suites) < _DEPTH:
-                # node names the class of every test alike, and its suites by nesting.
+                # node gives every test the same class name and nests its suites.
                 self._case = {
                     **self._case,
                     "classname": "",
@@ -108,8 +110,8 @@ class _Reader:
 
 
 def for_the_class(owner: str, short: str, status: TestStatus) -> tuple[str, TestStatus]:
-    """Name and status of a test in Java: what JUnit and Gradle report of a class that could not begin is that class,
-    so that nobody misses a test of that name when it can."""
+    """Name and status of a Java test. A class that failed to start is reported as an error of the class, so that
+    its placeholder test is not missed once the class runs."""
     if owner and short in _FOR_A_CLASS and status in ("failed", "error"):
         return owner, "error"
     return f"{owner}::{short}" if owner and short and owner != short else owner or short, status
@@ -125,7 +127,7 @@ def _result(case: dict[str, str], status: TestStatus, said: str, text: str, *, b
     line = plain.number(case.get("line"))
     classname, short = case.get("classname", ""), case.get("name", "")
     if by_pytest:
-        # pytest counts lines from 0, and names a module that it could not collect in the place of a test.
+        # pytest counts lines from 0, and reports a module that it could not collect as a test.
         line = None if line is None else line + 1
         name = _pytest_name(file, classname, short)
     else:
@@ -138,12 +140,12 @@ def _result(case: dict[str, str], status: TestStatus, said: str, text: str, *, b
 
 
 def _pytest_name(file: str | None, classname: str, name: str) -> str:
-    """The node id, as pytest takes it on its command line."""
+    """The node id, as pytest accepts it on its command line."""
     if not classname:
         return file or name.replace(".", "/") + ".py"
     parts = classname.split(".")
     if file is None:
-        # Without a file attribute the module is the part before the first class, by the usual spelling.
+        # Without a file attribute the module ends before the first capitalised part, the class.
         modules = next((i for i, part in enumerate(parts) if part[:1].isupper() and i), len(parts))
         file = "/".join(parts[:modules]) + ".py"
     else:
@@ -152,7 +154,7 @@ def _pytest_name(file: str | None, classname: str, name: str) -> str:
 
 
 def _place(text: str) -> tuple[str, int | None] | None:
-    """The innermost line of the repository that the failure's text names."""
+    """The innermost place in the repository that the text of the failure names."""
     found = None
     for line in text.split("\n"):
         place = _PLACE.match(line)
@@ -162,7 +164,7 @@ def _place(text: str) -> tuple[str, int | None] | None:
 
 
 def _reason(said: str, text: str) -> str:
-    """The message, or where it says nothing the lines that pytest marks, or the text itself."""
+    """The message, else the lines that pytest marks with `E`, else the text."""
     if said and said != "collection failure":
         return said
     marked = "\n".join(line[1:] for line in text.split("\n") if line.startswith("E  "))

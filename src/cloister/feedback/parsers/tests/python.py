@@ -1,4 +1,4 @@
-"""pytest's terminal text, for when it left no JUnit file: the short summary, verbose lines and the counts."""
+"""Python test runners, as text: pytest (used if it wrote no JUnit file) and unittest."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ _STATUSES: dict[str, TestStatus] = {
 
 
 class _Section(msgspec.Struct):
-    """What pytest printed at length about one failure."""
+    """The detailed report of one failure."""
 
     title: str
     is_error: bool
@@ -44,7 +44,7 @@ class _Section(msgspec.Struct):
 
 
 def pytest_text(output: CheckOutput) -> Found | None:
-    """A `Parser`: failing tests by name; passing ones by name where pytest was verbose, else by number."""
+    """Failing tests by name; passing ones by name if pytest was verbose, else as a count."""
     text = output.out_lines
     counts = _counts(text)
     sections = _sections(text)
@@ -61,13 +61,11 @@ def pytest_text(output: CheckOutput) -> Found | None:
             tests[name] = _failing("error" if section.is_error else "failed", name, "", section)
     named = sum(test.status == "passed" for test in tests.values())
     unlisted = max(0, counts.get("passed", 0) + counts.get("xpassed", 0) - named)
-    if not tests and not unlisted:
-        return None
-    return Found(tests=tuple(tests.values()), unlisted=unlisted)
+    return Found.of(tests.values(), unlisted=unlisted)
 
 
 def _counts(text: Sequence[str]) -> dict[str, int]:
-    """What the last line of the session counts."""
+    """The counts in the last line of the session."""
     for line in reversed(text):
         if end := _END.match(line):
             return {word: int(number) for number, word in _COUNT.findall(end[1])}
@@ -90,7 +88,7 @@ def _verbose(text: Sequence[str]) -> Iterator[tuple[TestStatus, str, str]]:
 
 
 def _verdict(line: str) -> tuple[str, str]:
-    """The word in front, and what it is about. A part of a test that failed is that test, whatever it is called."""
+    """The first word and the rest. A failed subtest counts as its test."""
     if part := _PART.match(line):
         return "FAILED", line[part.end() :]
     word, _, rest = line.partition(" ")
@@ -118,7 +116,7 @@ def _is_node(text: str) -> bool:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Node id and reason. A parameter in brackets may itself hold ` - `."""
+    """Node id and reason. A parameter in brackets can contain ` - `."""
     at = text.find(" - ")
     while at >= 0:
         name = text[:at]
@@ -145,7 +143,7 @@ def _sections(text: Sequence[str]) -> list[_Section]:
 
 
 def _title(line: str) -> str:
-    """`____ title ____` → title; the dashed rule between frames has none."""
+    """`____ title ____` → title; empty for the dashed rule between frames."""
     if not (line.startswith("_") and line.endswith("_")):
         return ""
     left, _, rest = line.partition(" ")
@@ -178,8 +176,7 @@ def _failing(status: TestStatus, name: str, said: str, section: _Section | None)
     return TestResult(name, status, section.file or file, section.line, why)
 
 
-# What `python -m unittest` and runners built on it print.
-
+# unittest, and runners built on it
 
 _RAN = re.compile(r"^Ran (\d{1,9}) tests? in \d[\d.]{0,15}s$")
 _NAMED = re.compile(r"^([^\s()]{1,300}) \(([\w.<>]{1,600})\)(.*)$")
@@ -191,7 +188,7 @@ _FIXTURES = ("setUpClass", "tearDownClass", "setUpModule", "tearDownModule")
 
 
 def unittest_text(output: CheckOutput) -> Found | None:
-    """A `Parser`: failing tests by name; the others by name where the runner was verbose, else by number."""
+    """Failing tests by name; the others by name if the runner was verbose, else as a count."""
     if b"Ran " not in output.err and b"Ran " not in output.out:
         return None
     for text in (output.err_lines, output.out_lines):
@@ -212,13 +209,11 @@ def _found(text: Sequence[str], end: int) -> Found | None:
     counted = [test for test in tests.values() if not test.name.endswith(_FIXTURES)]
     named = sum(test.status != "skipped" for test in counted)
     unlisted = max(0, total - left_out - named)
-    if not tests and not unlisted:
-        return None
-    return Found(tests=tuple(tests.values()), unlisted=unlisted)
+    return Found.of(tests.values(), unlisted=unlisted)
 
 
 def _name(text: str) -> tuple[str, str] | None:
-    """The name of the test in `test_x (pkg.Class.test_x) (i=1)`, and what stands behind it."""
+    """The name of the test in `test_x (pkg.Class.test_x) (i=1)`, and the text after it."""
     named = _NAMED.match(text)
     if named is None:
         return None
@@ -249,7 +244,7 @@ def _unittest_verdict(word: str) -> TestStatus | None:
 
 
 def _unittest_failing(text: Sequence[str]) -> Iterator[TestResult]:
-    """The long account of each failure; of several subtests of one test the first is told."""
+    """The detailed report of each failure; only the first of several failed subtests."""
     starts = [index for index, line in enumerate(text) if line == _RULE]
     seen: set[str] = set()
     for start, stop in pairwise([*starts, len(text)]):

@@ -1,4 +1,4 @@
-"""What `cargo test` prints: the test harness of Rust."""
+"""Rust: `cargo test`, as text."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ _HEAD = re.compile(r"^---- (.{1,400}) stdout ----$")
 _PASSED = re.compile(r"^test result: \w{1,10}\. (\d{1,9}) passed; ")
 _OLD_PANIC = re.compile(r"^thread '.{0,400}' panicked at '(.{0,2000})', ([^\s:']{1,300}):(\d{1,9}):\d{1,9}$")
 _OLD_END = re.compile(r"^(.{0,2000})', ([^\s:']{1,300}\.rs):(\d{1,9}):\d{1,9}$")
-"""As rustc wrote it before 1.73; what it says may go over several lines, of which this is then the last."""
+"""The format before Rust 1.73. This is the last line of a message that can have several."""
 _PANIC = re.compile(r"^thread '.{0,400}' (?:\(\d{1,20}\) )?panicked at ([^\s:]{1,300}):(\d{1,9}):(\d{1,9}):$")
 _CALM = re.compile(r"^note: (test did not panic as expected) at ([^\s:]{1,300}):(\d{1,9}):\d{1,9}$")
 _IN_DOCUMENTATION = re.compile(r"^(\S{1,300}\.rs)( - .{0,300}|) (?:- )?\(line (\d{1,9})\)$")
@@ -27,7 +27,7 @@ _WHY = "note: panic did not contain expected string"
 
 
 class _Story(msgspec.Struct, frozen=True):
-    """What a failing test printed."""
+    """The output of a failing test."""
 
     file: str | None = None
     line: int | None = None
@@ -35,7 +35,7 @@ class _Story(msgspec.Struct, frozen=True):
 
 
 def cargo_text(output: CheckOutput) -> Found | None:
-    """A `Parser`. Told to be quiet, it names the tests that fail and counts the others."""
+    """With `-q` cargo names only the failing tests and counts the others."""
     if b"\ntest result: " not in output.out:
         return None
     text = output.out_lines
@@ -47,14 +47,14 @@ def cargo_text(output: CheckOutput) -> Found | None:
         name, status = plain.name(names.get(verdict[1], verdict[1])), _STATUSES[verdict[2]]
         story = stories.get(verdict[1], _Story())
         if status == "failed" and (place := _IN_DOCUMENTATION.match(verdict[1])):
-            # Where it panicked is counted in a program that nobody sees.
+            # The line of the panic is in a generated program; use the line of the example.
             file, number = plain.path(place[1]), plain.number(place[3])
         else:
             file, number = story.file, story.line
         tests.append(TestResult(name, status, file, number, story.why if status == "failed" else None))
     if not tests:
         return _quiet(text, stories)
-    return Found(tests=tuple(tests))
+    return Found.of(tests)
 
 
 def _quiet(text: Sequence[str], stories: dict[str, _Story]) -> Found | None:
@@ -64,11 +64,11 @@ def _quiet(text: Sequence[str], stories: dict[str, _Story]) -> Found | None:
         for name, story in stories.items()
     ]
     passed = sum(int(found[1]) for line in text if (found := _PASSED.match(line)))
-    return Found(tests=tuple(tests), unlisted=passed) if tests or passed else None
+    return Found.of(tests, unlisted=passed)
 
 
 def _lasting(names: Iterable[str]) -> dict[str, str]:
-    """Names for tests in documentation that outlive an edit above them: their number instead of their line."""
+    """Stable names for tests in documentation: their number instead of their line, which an edit above changes."""
     places: dict[str, dict[int, str]] = {}
     for name in names:
         if found := _IN_DOCUMENTATION.match(name):

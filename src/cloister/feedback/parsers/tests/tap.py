@@ -1,4 +1,4 @@
-"""The Test Anything Protocol, with the nested subtests and the YAML blocks of `node --test`, and the titles of tape."""
+"""The Test Anything Protocol, including the subtests and YAML blocks of `node --test` and the titles of tape."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from cloister.core.diagnosis import TestResult, TestStatus
 from cloister.feedback.api import CheckOutput, Found
 from cloister.feedback.parsers import plain
-from cloister.feedback.parsers.tests.jest import where
+from cloister.feedback.parsers.tests.javascript import where
 
 _POINT = re.compile(r"^( {0,80})(not ok|ok)(?: (\d{1,9}))?(?: -)?(?: (.*))?$")
 _PLAN = re.compile(r"^ {0,80}\d{1,9}\.\.\d{1,9}(?: |$)")
@@ -18,7 +18,7 @@ _ERROR = re.compile(r"^ *(?:error|message): (.*)$")
 
 
 def tap(output: CheckOutput) -> Found | None:
-    """A `Parser`. A point that only sums up its subtests is not a test."""
+    """Skip points that only summarise their subtests."""
     if b"ok " not in output.out:
         return None
     text = output.out_lines
@@ -33,11 +33,11 @@ def tap(output: CheckOutput) -> Found | None:
         block = text[index + 1 : min(stop, index + 120)]
         if not any(line.strip() == "type: 'suite'" for line in block[:4]):
             tests.append(_result(point, owners.get(index, ()), block, titles.get(index)))
-    return Found(tests=tuple(tests)) if tests else None
+    return Found.of(tests)
 
 
 def _owners(text: Sequence[str]) -> dict[int, tuple[str, ...]]:
-    """For each line that is a point, the titles of the subtests around it. node announces them above."""
+    """For each line that is a point, the titles of the enclosing subtests, which node prints above."""
     found: dict[int, tuple[str, ...]] = {}
     stack: list[tuple[int, str]] = []
     for index, line in enumerate(text):
@@ -53,10 +53,10 @@ def _owners(text: Sequence[str]) -> dict[int, tuple[str, ...]]:
 
 
 def _titles(text: Sequence[str]) -> dict[int, str]:
-    """For each point the test that it belongs to, where tape tells the title of a test above its assertions.
+    """For each point of tape, the title of its test, which tape prints above the assertions.
 
-    Most assertions have no name of their own, so the test is what has a verdict: the worst of them. Empty for
-    every other dialect, which does not begin with a title.
+    Most assertions have no name, so a test gets the worst verdict of its assertions. Empty for every other
+    dialect, which does not begin with a title.
     """
     start = next((index for index, line in enumerate(text) if line.startswith("TAP version ")), None)
     if start is None or not any(line.startswith("# ") for line in text[start + 1 : start + 2]):
@@ -67,7 +67,7 @@ def _titles(text: Sequence[str]) -> dict[int, str]:
         if line.startswith("# Subtest: "):
             return {}
         if _PLAN.match(line):
-            break  # what follows only counts
+            break  # only totals follow
         if line.startswith("# ") and not _PASSED_OVER.match(line):
             title = line[2:].strip()
         elif line.startswith(("ok ", "not ok ")) and title:
@@ -91,7 +91,7 @@ def _result(
         status = "skipped"
     if status != "failed":
         return TestResult(name, status)
-    located = next((found for line in block if (found := _LOCATION.match(line))), None)
+    located = plain.first_match(_LOCATION, block)
     file, line = (plain.path(located[1]), plain.number(located[2])) if located else ("", None)
     stack = where(list(block), file)
     file, line = stack if stack[1] is not None else (file, line)
@@ -100,7 +100,7 @@ def _result(
 
 
 def _compared(title: str, block: Sequence[str]) -> str:
-    """tape's words: which assertion, what it wanted and what it got."""
+    """The assertion of tape, with the expected and the actual value."""
     kept = [title]
     for line in block[1:]:
         if line.startswith(("    at: ", "    stack: ", "  ...")):
@@ -111,7 +111,7 @@ def _compared(title: str, block: Sequence[str]) -> str:
 
 
 def _why(block: Sequence[str]) -> str:
-    """The error out of the YAML block, or the text itself where there is none."""
+    """The error in the YAML block, or the text itself if there is no block."""
     for index, line in enumerate(block):
         if error := _ERROR.match(line):
             if not error[1].startswith("|"):
