@@ -6,10 +6,10 @@ PY := .venv/bin/python
 help:
 	@echo "make demo    watch a run fix a real bug in a sandbox (Debian, root)"
 	@echo "make test    all checks and all tests"
-	@echo "make check   format, lint, types, import direction"
-	@echo "make fix     format and mend what the linter can mend"
+	@echo "make check   format, lint, types, import direction, plain words"
+	@echo "make fix     format, and fix what the linter can fix"
 	@echo "make bench   measurements, as ratios"
-	@echo "make lock    resolve and pin the dependencies anew"
+	@echo "make lock    resolve and pin the dependencies again"
 	@echo "make clean   remove the virtual environment and the demo's files"
 
 .venv/run.done: requirements/run.txt requirements/uv.txt pyproject.toml scripts/install
@@ -26,6 +26,7 @@ check: .venv/dev.done
 	.venv/bin/ruff check
 	.venv/bin/pyright
 	.venv/bin/lint-imports --no-logo
+	scripts/prose
 
 fix: .venv/dev.done
 	.venv/bin/ruff format

@@ -54,7 +54,7 @@ class Clock:
     def _above(self) -> Over | None:
         """The level above the run whose time is over before its own, if one is."""
         above = self._models.time_above()
-        return above if above is not None and _left(above) <= 0 < self._own_left else None
+        return above if above is not None and _left(above) < self._own_left else None
 
     @property
     def over(self) -> str:
@@ -76,7 +76,7 @@ class Clock:
 
     def _tighten(self) -> None:
         if self._scope is not None:
-            self._scope.deadline = min(self._scope.deadline, anyio.current_time() + self.left)
+            self._scope.deadline = anyio.current_time() + self.left
 
     async def warn(self) -> None:
         """Once most of it is spent."""
