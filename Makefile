@@ -1,16 +1,18 @@
 # The whole interface of this repository: `make demo` and `make test`; the rest are parts of them.
 PY := .venv/bin/python
+PYTEST := .venv/bin/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fix bench lock clean
+.PHONY: help demo test test-long check fix bench lock clean
 
 help:
-	@echo "make demo    watch a run fix a real bug in a sandbox (Debian, root)"
-	@echo "make test    all checks and all tests"
-	@echo "make check   format, lint, types, import direction"
-	@echo "make fix     format and mend what the linter can mend"
-	@echo "make bench   measurements, as ratios"
-	@echo "make lock    resolve and pin the dependencies anew"
-	@echo "make clean   remove the virtual environment and the demo's files"
+	@echo "make demo       watch a run fix a real bug in a sandbox (Debian, root)"
+	@echo "make test       all checks and all tests"
+	@echo "make test-long  property tests that search, fuzzing and chaos at full length"
+	@echo "make check      format, lint, types, import direction, plain words"
+	@echo "make fix        format, and fix what the linter can fix"
+	@echo "make bench      measurements, as ratios"
+	@echo "make lock       resolve and pin the dependencies again"
+	@echo "make clean      remove the virtual environment and the demo's files"
 
 .venv/run.done: requirements/run.txt requirements/uv.txt pyproject.toml scripts/install
 	@scripts/install run
@@ -26,13 +28,17 @@ check: .venv/dev.done
 	.venv/bin/ruff check
 	.venv/bin/pyright
 	.venv/bin/lint-imports --no-logo
+	scripts/prose
 
 fix: .venv/dev.done
 	.venv/bin/ruff format
 	.venv/bin/ruff check --fix
 
 test: .venv/dev.done check
-	.venv/bin/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+	$(PYTEST)
+
+test-long: .venv/dev.done
+	$(PYTEST) --long -m "hypothesis or long"
 
 bench: .venv/dev.done
 	@for bench in bench/bench_*.py bench/egress.py bench/loop.py bench/sandbox.py; do $(PY) $$bench; done

@@ -1,8 +1,13 @@
-"""What every test gets. A test that needs sandboxes asks for `host` and is skipped, by reason, where there are none."""
+"""Fixtures and options of all tests.
+
+A test that needs sandboxes asks for `host` and is skipped, with the reason, on a machine that cannot run them. With
+`CI` set in the environment a skip is a failure, unless `ACCEPTED_SKIPS` lists it.
+"""
 
 import os
+import re
 import signal
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
@@ -25,18 +30,108 @@ for ctrl in (signal.SIGINT, signal.SIGQUIT):
     if signal.getsignal(ctrl) is signal.SIG_IGN:
         signal.signal(ctrl, signal.default_int_handler if ctrl is signal.SIGINT else signal.SIG_DFL)
 
-# Whether a property holds says nothing about how busy the machine is, and a run of the suite is like the one before.
-# `--hypothesis-profile search` looks elsewhere each time.
+# `make test` tries the same examples each time, without a deadline: the machine may be busy. `--long` tries others each
+# time, and LONG_FACTOR times as many.
 settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("steady", settings.get_profile("search"), derandomize=True, database=None)
+LONG_FACTOR = 10
+settings.register_profile("long", settings.get_profile("search"), max_examples=100 * LONG_FACTOR)
 settings.load_profile("steady")
 
 PATH = os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+ACCEPTED_SKIPS = {
+    r"the tier (gvisor|microvm) does not work here|no virtual machines here": "hardware or a package of the distribution",
+    r"clang (on this machine|has no sanitizers)": "a package of the distribution",
+    r"\.gguf|is not in \S+/models|Qwen|SmolLM|cannot be fetched: ": "a model's file",
+    r"cannot be fetched here|means nothing here|no template for the real bugs": "a package registry",
+    r"a store that grows needs 24 GiB": "free disk space",
+    r"has no (\w+)$|own client reads|has a client of its own|store has none|about what a container shares": "not for this case",
+}
+"""What a skip's reason says → why it is no failure in CI."""
 SLOW_FIRST = ("whole/real", "whole/e2e", "whole/chaos", "whole/escape", "sandbox", "whole/conformance")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--long", action="store_true", help="search for hours, not minutes: see `make test-long`"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "long: fuzzing, chaos and searching that `make test-long` runs at full length"
+    )
+    if config.getoption("--long"):
+        settings.load_profile("long")
+
+
+@pytest.fixture(scope="session")
+def long(pytestconfig: pytest.Config) -> bool:
+    """True in `make test-long`: fuzzing and chaos tests then run at full length."""
+    return bool(pytestconfig.getoption("--long"))
+
+
+def _search_longer(items: list[pytest.Item]) -> None:
+    """Multiply the number of examples where a decorator sets it: it takes precedence over the profile's."""
+    name = "_hypothesis_internal_use_settings"
+    usual = settings.get_profile("long").max_examples
+    functions = {getattr(item, "obj", None) for item in items}  # once, however often it is parametrized
+    for function in functions:
+        found = getattr(function, name, None)
+        if isinstance(found, settings) and found.max_examples != usual:
+            setattr(function, name, settings(found, max_examples=found.max_examples * LONG_FACTOR))
+
+
+def _is_accepted(reason: str) -> bool:
+    return any(re.search(pattern, reason) for pattern in ACCEPTED_SKIPS)
+
+
+def _fail_a_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """In CI a test that was skipped has failed, unless its reason is accepted."""
+    if not os.environ.get("CI") or report.outcome != "skipped" or hasattr(report, "wasxfail"):
+        return
+    reason = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    if not _is_accepted(reason):
+        report.outcome = "failed"
+        report.longrepr = f"Skipped in CI, which counts as a failure: {reason}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    _fail_a_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    _fail_a_skip(report)
+    return report
+
+
+_seconds: defaultdict[str, float] = defaultdict(float)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    parts = report.nodeid.split("::")[0].split("/")[:-1]
+    _seconds["/".join(parts[: 3 if parts[1:2] == ["whole"] else 2])] += report.duration
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    terminalreporter.section("seconds per directory, over all workers")
+    for name, seconds in sorted(_seconds.items(), key=lambda item: -item[1]):
+        terminalreporter.write_line(f"{seconds:8.1f}  {name}")
+    if os.environ.get("CI"):
+        terminalreporter.section("skips that CI accepts")
+        for pattern, why in ACCEPTED_SKIPS.items():
+            terminalreporter.write_line(f"{why}: {pattern}")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The directories with the longest files begin, so that no worker is left alone with one in the end."""
+    if config.getoption("--long"):
+        _search_longer(items)
     here = Path(__file__).parent
     places = {name: place for place, name in enumerate(SLOW_FIRST)}
     names = [item.nodeid for item in items]

@@ -15,7 +15,7 @@ ECHO = Command(("/bin/echo", "hi"))
 
 
 def own_megabytes(sandbox: Sandbox) -> float:
-    """What nobody shares with the processes of a sandbox: neither a file nor what it began with."""
+    """Anonymous memory of a sandbox's processes: shared with no file and with no other machine."""
     total = 0
     for directory in Path("/proc").glob("[0-9]*"):
         try:

@@ -23,7 +23,7 @@ TRUE = Command(("/bin/true",), cwd="/")
 
 
 def nothing(fraction: float | None, note: str) -> None:
-    """Progress that nobody wants to see."""
+    """Discards progress."""
 
 
 @dataclass

@@ -95,7 +95,7 @@ while read -r line; do eval "$line" </dev/null 2>{at}/err; echo $?; done
 
 
 class Peer:
-    """Somebody else's way to start a program in a sandbox, and to start one more in a live one."""
+    """Another project's way to start a program in a sandbox, and one more in a live sandbox."""
 
     def __init__(self, name: str, shell: Shell) -> None:
         self.name = name

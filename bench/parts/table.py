@@ -1,4 +1,4 @@
-"""Lines of measurements: ours, beside what somebody else needs for the same, against a goal."""
+"""Lines of measurements: ours, beside what other programs need for the same, against a goal."""
 
 import statistics
 from collections.abc import Sequence

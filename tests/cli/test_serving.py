@@ -6,12 +6,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from cloister.cli.client.discover import living, lock_held
+from cloister.core.ids import new_owner_id
+from cloister.core.requests import NewRun
+from cloister.log.sqlite.backbone import open_backbone
+from cloister.sandbox.liveness import Owners
 
 Cloister = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -130,34 +136,37 @@ def test_a_refusal_of_the_server_is_the_commands_refusal(cloister: Cloister, ser
     )
 
 
+async def _interrupted_watch(run: str, env: dict[str, str]) -> tuple[int | None, bytes]:
+    """Ctrl-C once `cloister watch` has shown the run: its exit code and what it prints on stderr."""
+    command = [sys.executable, "-m", "cloister", "watch", run]
+    async with await anyio.open_process(command, env=env) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        with anyio.fail_after(30):
+            assert b"slow" in await process.stdout.receive()
+            process.send_signal(signal.SIGINT)
+            said = b"".join([part async for part in process.stderr])
+            await process.wait()
+    return process.returncode, said
+
+
 @pytest.mark.anyio
-async def test_ctrl_c_lets_go_of_a_watched_run(
-    plain_env: dict[str, str], cloister: Cloister, server: None
-) -> None:
-    from cloister.core.requests import NewRun
-    from cloister.log.sqlite.backbone import open_backbone
-
-    # A run that another living process holds: nothing happens in it while we watch.
+async def test_ctrl_c_lets_go_of_a_watched_run(plain_env: dict[str, str], cloister: Cloister) -> None:
     path = Path(plain_env["CLOISTER_DATA_DIR"])
-    from cloister.core.ids import new_owner_id
-    from cloister.sandbox.liveness import Owners
-
     owners, owner = Owners(path / "owners"), new_owner_id()
     with owners.hold(owner):
         async with open_backbone(path / "cloister.db", owner_lives=owners.lives) as backbone:
             run, _ = await backbone.admit(NewRun("slow", "/repo"), "ann")
-            claimed = await backbone.claim(owner, run)
-            if claimed is None:
-                pytest.skip("the server was faster")
-            async with await anyio.open_process(
-                [sys.executable, "-m", "cloister", "watch", run], env=plain_env
-            ) as process:
-                assert process.stdout is not None
-                assert process.stderr is not None
-                with anyio.fail_after(30):
-                    assert b"slow" in await process.stdout.receive()
-                    process.send_signal(signal.SIGINT)
-                    said = b"".join([part async for part in process.stderr])
-                    await process.wait()
-    assert process.returncode == 130
+            # Claimed before the server starts: this process holds the run, so nothing happens in it.
+            assert await backbone.claim(owner, run) is not None
+            started = await anyio.to_thread.run_sync(
+                partial(cloister, "serve", "--background", "--port", "0")
+            )
+            try:
+                assert started.returncode == 0, started.stderr
+                returncode, said = await _interrupted_watch(run, plain_env)
+            finally:
+                stopped = await anyio.to_thread.run_sync(partial(cloister, "serve", "--stop"))
+    assert stopped.returncode == 0, stopped.stderr
+    assert returncode == 130
     assert said.decode() == f"The run goes on. Watch it: cloister watch {run}  Stop it: cloister stop {run}\n"

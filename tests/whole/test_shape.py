@@ -1,13 +1,17 @@
-"""The shape of the code, checked: no file and no function grows a tail, and nothing foreign creeps in."""
+"""The size and the layout of the code."""
 
 import ast
 import re
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
 MAX_FILE, MAX_FUNCTION, MAX_ENTRIES = 700, 60, 15
+MAX_FILES, MAX_LINES, MAX_PACKAGE_LINES = 340, 54_000, 10_000
+MIN_FILE = 60
+MAY_BE_SHORT = ("cli/commands", "feedback/parsers", "agent/tools")
 
 
 def _tracked() -> list[Path]:
@@ -29,10 +33,36 @@ def test_no_file_or_function_outgrows_its_limit() -> None:
     assert too_long == []
 
 
+def _lines(path: Path) -> int:
+    return path.read_text(encoding="utf-8").count("\n")
+
+
+def test_the_product_stays_small_enough_to_read() -> None:
+    files = sorted(SRC.rglob("*.py"))
+    packages: Counter[str] = Counter()
+    for path in files:
+        packages[path.relative_to(SRC / "cloister").parts[0]] += _lines(path)
+    assert len(files) <= MAX_FILES
+    assert packages.total() <= MAX_LINES
+    assert {name: lines for name, lines in packages.items() if lines > MAX_PACKAGE_LINES} == {}
+
+
+def test_no_file_is_a_scrap_of_another() -> None:
+    """Commands, parsers, tools, package roots and `_spawn.py` may be short."""
+    short: dict[str, int] = {}
+    for path in sorted(SRC.rglob("*.py")):
+        name = str(path.relative_to(SRC / "cloister"))
+        if path.name.startswith("__") or path.name == "_spawn.py" or name.startswith(MAY_BE_SHORT):
+            continue
+        if (lines := _lines(path)) < MIN_FILE:
+            short[name] = lines
+    assert short == {}
+
+
 def test_no_folder_of_the_code_has_more_entries_than_a_reader_can_scan() -> None:
     """Package roots (`__init__.py`, `__main__.py`, `py.typed`) are not counted."""
     crowded: dict[str, int] = {}
-    for top in (SRC / "cloister", ROOT / "tests"):
+    for top in (SRC / "cloister", ROOT / "tests", ROOT / "docs", ROOT / "bench", ROOT / "scripts"):
         for folder in (top, *(path for path in top.rglob("*") if path.is_dir())):
             names = [path.name for path in folder.iterdir()]
             entries = [name for name in names if not name.startswith("__") and name != "py.typed"]

@@ -23,6 +23,7 @@ class SayingModel:
         self._until = until
         """Nothing is said before."""
         self.asked: list[Request] = []
+        self.was_asked = anyio.Event()
 
     @property
     def name(self) -> str:
@@ -31,6 +32,7 @@ class SayingModel:
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncGenerator[AsyncIterator[TextDelta | Reply | Failure]]:
         self.asked.append(request)
+        self.was_asked.set()
         said = self._said.pop(0)
 
         async def items() -> AsyncGenerator[TextDelta | Reply | Failure]:

@@ -82,14 +82,14 @@ async def test_crashing_again_and_again_does_not_spend_around_the_budget(tmp_pat
         paying = BudgetedModels(SoleModel(model), purse).of(0, budget)
         mind = Conversation(0, journal, paying, LocalComputer(tmp_path), "base")
 
-        async def ask(mind: Conversation = mind) -> None:
+        async def ask(mind: Conversation = mind, model: SayingModel = model) -> None:
             answers.append(await mind.ask(2, no_more))
+            model.was_asked.set()  # also when the budget answers instead
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask)
             with anyio.fail_after(10):
-                while not model.asked and not answers:
-                    await anyio.lowlevel.checkpoint()
+                await model.was_asked.wait()
             written = journal.bodies
             tasks.cancel_scope.cancel()
         # Its owner was killed: nothing that was done on the way out is in the log.

@@ -75,7 +75,8 @@ def test_who_waits_has_more_patience_but_not_forever() -> None:
     assert found is not None
     assert (found.kind, found.step) == ("repeats", 16)
     asleep = look(turns(*(act(n, "./sleeper --now", "x") for n in range(1, 5))))
-    assert asleep is not None, "a word in a name is no waiting"
+    assert asleep is not None
+    assert (asleep.kind, asleep.step) == ("repeats", 4), "a word in a name is no waiting"
 
 
 def test_a_crash_does_not_make_it_forget_what_it_was_told() -> None:

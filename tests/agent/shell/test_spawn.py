@@ -1,5 +1,6 @@
 """The parser of shell text is gone when nobody waits for its answer any more."""
 
+import json
 from functools import partial
 from pathlib import Path
 
@@ -22,4 +23,6 @@ async def test_a_parser_that_begins_in_the_moment_of_a_cancellation_is_ended_and
 
 async def test_without_a_parser_there_is_no_tree(tmp_path: Path) -> None:
     assert await syntax_tree("ls", tmp_path / "none") is None
-    assert await syntax_tree("ls") is not None
+    tree = await syntax_tree("ls")
+    assert tree is not None
+    assert json.loads(tree)["Stmts"][0]["Cmd"]["Type"] == "CallExpr"

@@ -88,25 +88,28 @@ async def build(compiler: str, target: Path, *more: str) -> None:
     assert done.ok, done.err.decode()
 
 
-async def test_mutated_conversations_only_ever_end_the_guest(tmp_path: Path, corpus: Path) -> None:
+@pytest.mark.long
+async def test_mutated_conversations_only_ever_end_the_guest(
+    tmp_path: Path, corpus: Path, long: bool
+) -> None:
     program = tmp_path / "fuzz"
     await build("cc", program, "-DSTANDALONE", "-fsanitize=address,undefined", str(FUZZ))
     seeds = [str(path) async for path in anyio.Path(corpus).iterdir()]
-    done = await capture([str(program), "1500", *sorted(seeds)], env=ENV, seconds=300)
+    rounds = 100_000 if long else 1_500
+    done = await capture([str(program), str(rounds), *sorted(seeds)], env=ENV, seconds=3_600 if long else 300)
     assert done.ok, done.err.decode(errors="replace")[-4_000:]
 
 
-async def test_libfuzzer_finds_nothing_in_a_bounded_run(tmp_path: Path, corpus: Path) -> None:
+@pytest.mark.long
+async def test_libfuzzer_finds_nothing_in_a_bounded_run(tmp_path: Path, corpus: Path, long: bool) -> None:
     program = tmp_path / "fuzz"
     await build("clang", program, "-fsanitize=fuzzer,address,undefined", str(FUZZ))
     options = [
-        "-runs=20000",
-        "-max_total_time=20",
-        "-seed=1",
+        *(("-max_total_time=600",) if long else ("-runs=5000", "-max_total_time=20", "-seed=1")),
         "-detect_leaks=0",
         f"-artifact_prefix={tmp_path}/",
     ]
-    done = await capture([str(program), *options, str(corpus)], env=ENV, seconds=300)
+    done = await capture([str(program), *options, str(corpus)], env=ENV, seconds=1_200)
     assert done.ok, done.err.decode(errors="replace")[-4_000:]
 
 

@@ -124,6 +124,7 @@ def at_once() -> Generator[None]:
 async def everyone_is_told(pieces: list[bytes]) -> None:
     guest = FakeGuest()
     outcomes: list[str] = []
+    told = anyio.Event()
 
     async def wait(what: Wait, link: Link) -> None:
         try:
@@ -132,6 +133,8 @@ async def everyone_is_told(pieces: list[bytes]) -> None:
             outcomes.append(error.code)
         else:
             outcomes.append("done")
+        if len(outcomes) == len(WAITS):
+            told.set()
 
     with anyio.fail_after(WAIT_SECONDS):
         async with linked(guest) as link, anyio.create_task_group() as tasks:
@@ -142,8 +145,7 @@ async def everyone_is_told(pieces: list[bytes]) -> None:
                 await guest.to_host.send(piece)
             with at_once():
                 guest.to_host.close()
-                while len(outcomes) < len(WAITS):
-                    await anyio.lowlevel.checkpoint()
+                await told.wait()
     assert link.lost.is_set()
     assert len(outcomes) == len(WAITS)
 
@@ -214,11 +216,14 @@ def test_a_lie_loses_the_sandbox_within_a_second_although_the_guest_stays_on_the
     async def told() -> None:
         guest = FakeGuest()
         codes: list[str] = []
+        all_told = anyio.Event()
 
         async def wait(what: Wait, link: Link) -> None:
             with pytest.raises(SandboxLost) as lost:
                 await what(link)
             codes.append(lost.value.code)
+            if len(codes) == len(WAITS):
+                all_told.set()
 
         async def unread(link: Link) -> None:
             async with link.start(Command(("true",), cwd="/")):
@@ -232,8 +237,7 @@ def test_a_lie_loses_the_sandbox_within_a_second_although_the_guest_stays_on_the
                 await anyio.wait_all_tasks_blocked()
                 with at_once():
                     await guest.to_host.send(lie)
-                    while len(codes) < len(WAITS):
-                        await anyio.lowlevel.checkpoint()
+                    await all_told.wait()
         assert codes == ["sandbox_lost"] * len(WAITS), name
 
     anyio.run(told)

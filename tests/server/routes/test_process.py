@@ -80,6 +80,17 @@ async def until_ended(served: Served, sandbox: str, program: str) -> None:
                 break
 
 
+async def standstill(served: Served, sandbox: str) -> int:
+    """The number in the file `written` once it stays the same for a while."""
+    seen: list[str] = []
+    with anyio.fail_after(60):
+        while len(seen) < 8 or len(set(seen[-8:])) > 1:
+            reply = await served.client.post(f"{sandbox}/exec", json={"command": "cat written || true"})
+            if found := reply.json()["stdout"].strip():
+                seen.append(found)
+    return int(seen[-1])
+
+
 async def test_output_and_input_are_bytes_on_their_own_streams(served: Served, sandbox: str) -> None:
     data = bytes(range(256)) * 1_000
     async with started(served, sandbox, command="echo oops >&2; cat; exit 3") as socket:
@@ -138,15 +149,17 @@ async def test_time_ends_a_command_and_says_so(served: Served, sandbox: str) -> 
 async def test_a_client_that_does_not_read_stops_the_command_and_misses_nothing(
     serving: Serve,
 ) -> None:
-    size = 30_000_000
+    size, pieces = 30_000_000, 300
+    piece = f"head -c {size // pieces} /dev/zero; echo $i > written"
+    command = f"for i in $(seq {pieces}); do {piece}; done; touch done"
     # However short the patience for messages that must be read at once: this is not one of them.
     async with serving(send_seconds=0.05) as served:
         made = await served.client.post("/v1/sandboxes", json={"ttl_seconds": 300})
         at = f"/v1/sandboxes/{made.json()['id']}"
-        async with started(served, at, command=f"head -c {size} /dev/zero; touch done") as socket:
-            await anyio.sleep(0.5)
-            names = (await served.client.get(f"{at}/files/list")).json()
-            assert names == []
+        async with started(served, at, command=command) as socket:
+            assert 0 < await standstill(served, at) < pieces
+            names = [entry["name"] for entry in (await served.client.get(f"{at}/files/list")).json()]
+            assert names == ["written"]
             out, _, exited = await rest(socket)
             assert (len(out), exited["exit_code"]) == (size, 0)
 

@@ -217,6 +217,7 @@ async def test_a_caller_who_hangs_up_takes_his_command_with_him(served: Served, 
 
 async def test_a_server_that_goes_does_not_wait_for_long_commands(serving: Serve) -> None:
     replies: list[str] = []
+    replied = anyio.Event()
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks, serving() as served:
             info = (await served.client.post("/v1/sandboxes", json={})).json()
@@ -227,11 +228,11 @@ async def test_a_server_that_goes_does_not_wait_for_long_commands(serving: Serve
                     f"{at}/exec", json={"argv": ["sleep", "600"], "seconds": 600}
                 )
                 replies.append(reply.json()["code"])
+                replied.set()
 
             tasks.start_soon(wait)
             while "sleep" not in (await run(served, at, command="cat /proc/*/comm"))["stdout"]:
                 pass
             await served.sockets.leave(0)
-            while not replies:
-                await anyio.lowlevel.checkpoint()
+            await replied.wait()
     assert replies == ["server_stopping"]

@@ -105,13 +105,19 @@ async def test_killed_between_appends_nothing_acknowledged_is_lost(tmp_path: Pat
         await check_heir(path, life)
 
 
-@pytest.mark.parametrize("call", ["pwrite64", "fdatasync"])
-async def test_killed_at_a_system_call_nothing_acknowledged_is_lost(call: str, tmp_path: Path) -> None:
+POINTS = {"pwrite64": (1, 2, 3, 4, 6, 9, 12, 20, 45), "fdatasync": (1, 2, 3, 4, 7, 20)}
+"""Which call of the kind is killed."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("call", POINTS)
+async def test_killed_at_a_system_call_nothing_acknowledged_is_lost(
+    call: str, tmp_path: Path, long: bool
+) -> None:
     strace = shutil.which("strace")
     if strace is None:
         pytest.skip("strace is not installed: killing at each system call is not tested")
-    points = (*range(1, 13), 20, 45) if call == "pwrite64" else (1, 2, 3, 4, 7, 20)
-    for point in points:
+    for point in range(1, 100) if long else POINTS[call]:
         path = tmp_path / f"{point}.db"
         inject = [
             *(strace, "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}"),

@@ -20,8 +20,8 @@ from cloister.sandbox.microvm.host import MicrovmHost
 
 pytestmark = pytest.mark.anyio
 
-CYCLES = 200
-SLOW_CYCLES = 40
+CYCLES, LONG_CYCLES = 200, 2_000
+SLOW_CYCLES, LONG_SLOW_CYCLES = 16, 400
 """A leak of one thing per sandbox shows in a few."""
 
 AT_ONCE = 40
@@ -31,7 +31,7 @@ HostOf = Callable[[TierName, str | None], AbstractAsyncContextManager[ContainerH
 
 def held(data_dir: Path) -> dict[str, int]:
     """What this process, and of this machine what belongs to `data_dir`, holds."""
-    gc.collect()  # what earlier tests left to it shall not go in between
+    gc.collect()  # what earlier tests left to it must not go in between
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     return {
         "descriptors": len(list(Path("/proc/self/fd").iterdir())),
@@ -76,15 +76,19 @@ async def leak_nothing(tier: TierName, times: int, data_dir: Path, host_of: Host
     assert held(data_dir) == at_start, "and what the host itself held is gone with it"
 
 
-async def test_two_hundred_sandboxes_made_and_killed_leak_nothing(data_dir: Path, host_of: HostOf) -> None:
-    await leak_nothing("container", CYCLES, data_dir, host_of)
+@pytest.mark.long
+async def test_two_hundred_sandboxes_made_and_killed_leak_nothing(
+    data_dir: Path, host_of: HostOf, long: bool
+) -> None:
+    await leak_nothing("container", LONG_CYCLES if long else CYCLES, data_dir, host_of)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tier", ["gvisor", "microvm"])
 async def test_sandboxes_of_the_slower_tiers_made_and_killed_leak_nothing(
-    tier: TierName, data_dir: Path, host_of: HostOf, machine_dir: Path
+    tier: TierName, data_dir: Path, host_of: HostOf, machine_dir: Path, long: bool
 ) -> None:
-    await leak_nothing(tier, SLOW_CYCLES, data_dir, host_of)
+    await leak_nothing(tier, LONG_SLOW_CYCLES if long else SLOW_CYCLES, data_dir, host_of)
 
 
 async def test_forty_sandboxes_live_side_by_side_and_each_answers(host: ContainerHost) -> None:

@@ -152,7 +152,11 @@ def test_a_detached_head_is_a_fine_place_to_start(cloister: Any) -> None:
     ledger = cloister.ledger()
     cloister.git(ledger, "checkout", "-q", "--detach")
     script = cloister.script('[[reply]]\ncalls = [{ tool = "finish", summary = "s" }]')
+    base = cloister.git(ledger, "rev-parse", "HEAD")
     cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true")
+    assert cloister.events()[-1]["body"]["outcome"] == "green"
+    assert cloister.git(ledger, "rev-parse", "HEAD") == base
+    assert cloister.git(ledger, "branch", "--show-current") == ""
 
 
 def test_bad_input_is_one_sentence_with_its_exit_code_and_leaves_no_run_behind(

@@ -13,9 +13,9 @@ def test_a_detached_run_starts_a_server_and_can_be_watched_to_its_end(cloister: 
     assert "cloister watch r-" in done.stdout + done.stderr
     watched = cloister("watch", "last")
     assert "✓ green" in watched.stdout
-    assert "running" in cloister("serve", "--status").stdout or cloister.server_pid()
+    assert cloister("serve", "--status").stdout.startswith("running: http://127.0.0.1:")
     cloister("serve", "--stop")
-    assert cloister("serve", "--status", code=1)
+    assert cloister("serve", "--status", code=1).stdout.startswith(f"not running on {cloister.data_dir}.")
 
 
 def test_a_run_with_a_server_is_driven_by_it(cloister: Any) -> None:

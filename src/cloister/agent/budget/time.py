@@ -54,7 +54,7 @@ class Clock:
     def _above(self) -> Over | None:
         """The level above the run whose time ended before the run's own, if any."""
         above = self._models.time_above()
-        return above if above is not None and _left(above) <= 0 < self._own_left else None
+        return above if above is not None and _left(above) < self._own_left else None
 
     @property
     def over(self) -> str:
