@@ -48,7 +48,7 @@ from cloister.core.log import Journal, effective
 from cloister.core.requests import Budget, Outcome, Patience, ToolCall
 from cloister.core.text import decode, one_line
 from cloister.feedback.compare import compare
-from cloister.feedback.goals import Asked
+from cloister.feedback.goals import Goals
 from cloister.feedback.report import tell
 from cloister.policy.api import Policy
 
@@ -119,7 +119,7 @@ class Workplace:
     """When it counts as stuck."""
     escalate: Escalate | None = None
     """Asked when telling it so did not help; None puts the next model of the chain in charge."""
-    asked: Asked | None = None
+    asked: Goals | None = None
     """What must be green in the end; None is every check in full."""
     review: Review | None = None
     """Asked about what is proven, before it is handed over."""
