@@ -10,7 +10,7 @@ from cloister.core.diagnosis import TestResult as Result
 from cloister.feedback.api import CheckOutput
 from cloister.feedback.compare import compare
 from cloister.feedback.diagnose import diagnose
-from cloister.feedback.goals import Asked
+from cloister.feedback.goals import Goals
 
 
 def check(
@@ -229,7 +229,7 @@ def test_an_old_complaint_is_not_new_in_another_line_or_in_a_file_with_another_n
         first = Diagnostic(said, file=file, line=line + 2, code="F811")
         return Diagnosis("ruff check", 1, 1.0, diagnostics=(first, *more))
 
-    nothing = Asked()
+    nothing = Goals()
     assert compare([lint("a.py", 1)], [lint("a.py", 9)], nothing).green
     assert compare([lint("a.py", 1)], [lint("b.py", 1)], nothing).green
     another = Diagnostic("Unused `x`", file="b.py", line=4, code="F841")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.diagnosis import TestResult as Result
 from cloister.feedback.compare import compare
-from cloister.feedback.goals import Asked, asked, covers
+from cloister.feedback.goals import Goals, asked, covers
 
 SHOP = "tests/test_shop.py::test_discount[10]"
 CART = "tests/test_cart.py::TestCart::test_empty"
@@ -31,55 +31,55 @@ BASE = (ran(*OLD), LINT, TYPES)
     ("prompt", "expected"),
     [
         # Repairs, without a name: every test that is red.
-        ("Fix the failing test", Asked(names=OLD)),
-        ("fix the failing tests please", Asked(names=OLD)),
-        ("The total is wrong when there is a discount.", Asked(names=OLD)),
-        ("Make the discount work.", Asked(names=OLD)),
-        ("Add a fix for the crash in the cart", Asked(names=OLD)),
-        ("Why does it not work?", Asked(names=OLD)),
+        ("Fix the failing test", Goals(names=OLD)),
+        ("fix the failing tests please", Goals(names=OLD)),
+        ("The total is wrong when there is a discount.", Goals(names=OLD)),
+        ("Make the discount work.", Goals(names=OLD)),
+        ("Add a fix for the crash in the cart", Goals(names=OLD)),
+        ("Why does it not work?", Goals(names=OLD)),
         # Something new: nothing that was red before is its business.
-        ("Add feature X", Asked()),
-        ("Please add a --json flag to the list command.", Asked()),
-        ("Implement currency conversion", Asked()),
-        ("Refactor the cart into two modules", Asked()),
-        ("Rename Cart to Basket everywhere", Asked()),
-        ("Document the public functions", Asked()),
-        ("Write tests for the parser", Asked()),
+        ("Add feature X", Goals()),
+        ("Please add a --json flag to the list command.", Goals()),
+        ("Implement currency conversion", Goals()),
+        ("Refactor the cart into two modules", Goals()),
+        ("Rename Cart to Basket everywhere", Goals()),
+        ("Document the public functions", Goals()),
+        ("Write tests for the parser", Goals()),
         # Named: a test by its name, with its path, by its file.
-        ("Fix test_discount", Asked(names=(SHOP,))),
-        ("fix `tests/test_cart.py::TestCart::test_empty`.", Asked(names=(CART,))),
-        ("Fix what tests/test_cart.py complains about", Asked(names=(CART,))),
-        ("Add a guard so that test_empty passes", Asked(names=(CART,))),
-        ("see test_cart.py and test_discount", Asked(names=OLD)),
+        ("Fix test_discount", Goals(names=(SHOP,))),
+        ("fix `tests/test_cart.py::TestCart::test_empty`.", Goals(names=(CART,))),
+        ("Fix what tests/test_cart.py complains about", Goals(names=(CART,))),
+        ("Add a guard so that test_empty passes", Goals(names=(CART,))),
+        ("see test_cart.py and test_discount", Goals(names=OLD)),
         # Named: a check by its tool or by what it looks at.
-        ("Fix the lint errors", Asked(checks=("ruff check",))),
-        ("Make mypy happy", Asked(checks=("mypy .",))),
-        ("Clean up the type errors and the lint warnings", Asked(checks=("ruff check", "mypy ."))),
-        ("fix `ruff check`", Asked(checks=("ruff check",))),
+        ("Fix the lint errors", Goals(checks=("ruff check",))),
+        ("Make mypy happy", Goals(checks=("mypy .",))),
+        ("Clean up the type errors and the lint warnings", Goals(checks=("ruff check", "mypy ."))),
+        ("fix `ruff check`", Goals(checks=("ruff check",))),
     ],
 )
-def test_the_prompt_says_what_must_become_green(prompt: str, expected: Asked) -> None:
+def test_the_prompt_says_what_must_become_green(prompt: str, expected: Goals) -> None:
     assert asked(prompt, BASE) == expected
 
 
 @pytest.mark.parametrize("prompt", ["Fix the failing test", "Add feature X", "Anything"])
 def test_on_a_green_base_nothing_in_particular_is_asked_for(prompt: str) -> None:
-    assert asked(prompt, (ran(), Diagnosis("ruff check", 0, 1.0))) == Asked()
+    assert asked(prompt, (ran(), Diagnosis("ruff check", 0, 1.0))) == Goals()
 
 
 def test_checks_that_the_caller_names_must_be_green_in_full() -> None:
-    assert asked("Add feature X", BASE, named=("python3 -m pytest -q",)) == Asked(("python3 -m pytest -q",))
+    assert asked("Add feature X", BASE, named=("python3 -m pytest -q",)) == Goals(("python3 -m pytest -q",))
 
 
 def test_tests_that_the_caller_names_are_all_that_is_asked_for() -> None:
-    expected = Asked(names=("test_empty",), exactly=True)
+    expected = Goals(names=("test_empty",), exactly=True)
 
     assert asked("Fix everything", BASE, named=("ruff check",), must_pass=("test_empty",)) == expected
 
 
 def test_a_test_command_that_nobody_understands_is_asked_for_as_a_whole() -> None:
-    assert asked("Fix the failing test", (BUILD,)) == Asked(checks=("make test",))
-    assert asked("Add feature X", (BUILD,)) == Asked()
+    assert asked("Fix the failing test", (BUILD,)) == Goals(checks=("make test",))
+    assert asked("Add feature X", (BUILD,)) == Goals()
 
 
 def test_a_word_of_every_day_is_no_name_of_a_test() -> None:
@@ -89,14 +89,14 @@ def test_a_word_of_every_day_is_no_name_of_a_test() -> None:
         ),
     )
 
-    assert asked("Add a page that adds zero items", base) == Asked()
-    assert asked("Add what `adds` wants", base) == Asked(names=("cart > adds",))
+    assert asked("Add a page that adds zero items", base) == Goals()
+    assert asked("Add what `adds` wants", base) == Goals(names=("cart > adds",))
 
 
 def test_a_title_in_words_is_found_in_the_prompt() -> None:
     base = (Diagnosis("npm test", 1, 1.0, tests=(Result("a.test.js::cart > adds two items", "failed"),)),)
 
-    assert asked("Add so that 'adds two items' holds", base) == Asked(
+    assert asked("Add so that 'adds two items' holds", base) == Goals(
         names=("a.test.js::cart > adds two items",)
     )
 
@@ -153,7 +153,7 @@ def test_something_new_that_is_red_is_never_green_whatever_was_asked() -> None:
 
 
 def test_a_test_that_is_yet_to_be_written_can_be_asked_for() -> None:
-    base, wish = ran(), Asked(names=("test_new",), exactly=True)
+    base, wish = ran(), Goals(names=("test_new",), exactly=True)
 
     without = compare([base], [base], wish)
     written = compare(
@@ -171,7 +171,7 @@ def test_a_linter_that_was_red_must_not_complain_about_more() -> None:
         found = tuple(Diagnostic(message, "a.py", n + 1, code="F1") for n, message in enumerate(messages))
         return Diagnosis("ruff check", 1, 1.0, diagnostics=found)
 
-    base, wish = lint("old", "old"), Asked()
+    base, wish = lint("old", "old"), Goals()
 
     assert compare([base], [lint("moved down", "old")], wish).new == ("a.py:1: moved down",)
     assert compare([base], [lint("old")], wish).green
@@ -185,7 +185,7 @@ def test_a_flaky_test_is_nobodys() -> None:
         ran("tests/test_shop.py::test_total", passed=()), flaky=("tests/test_shop.py::test_total",)
     )
 
-    found = compare([ran()], [now], Asked())
+    found = compare([ran()], [now], Goals())
 
     assert (found.green, found.new, found.flaky) == (True, (), ("tests/test_shop.py::test_total",))
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from cloister.core.diagnosis import Diagnosis, Diagnostic, Weakening
 from cloister.core.diagnosis import TestResult as Result
 from cloister.feedback.compare import compare
-from cloister.feedback.goals import Asked
+from cloister.feedback.goals import Goals
 from cloister.feedback.report import tell
 
 
@@ -23,7 +23,7 @@ def test_counts_come_first_then_each_failure_with_its_place_and_reason() -> None
     now = pytest_check(failed("a", "assert 1 == 2\n  where"), failed("c", "boom"), unlisted=2)
 
     assert tell(compare([before], [now]), [now]) == (
-        "2 of 4 tests fail: 1 new, 1 as on the base.\n"
+        "2 of 4 tests fail: 1 new, 1 failing on the base already.\n"
         "Fixed: b\n"
         "`pytest -q` exited with 1:\n"
         "FAIL c at tests/test_a.py:7 (new)\n"
@@ -59,7 +59,7 @@ def test_a_missing_test_is_named_with_what_to_do() -> None:
     now = pytest_check(Result("b", "passed"), exit_code=0)
 
     assert tell(compare([before], [now]), [now]) == (
-        "1 that ran on the base does not run now; deleting or skipping a test is not a fix, put back: a"
+        "1 that ran on the base does not run now; deleting or skipping a test is not a fix; restore: a"
     )
 
 
@@ -75,14 +75,14 @@ def test_when_nothing_was_understood_the_tail_is_told() -> None:
     now = Diagnosis("make", 2, 1.0, tail="make: *** no rule")
 
     assert tell(compare([now], [now]), [now]) == (
-        "1 of 1 check failed.\n`make` exited with 2:\nIts output ends with:\nmake: *** no rule"
+        "1 of 1 check failed.\n`make` exited with 2:\nThe output ends with:\nmake: *** no rule"
     )
 
 
 def test_a_check_that_never_ends_is_told_as_such() -> None:
     now = Diagnosis("make", None, 600.4, killed="time", tail="…")
 
-    assert "`make` did not end and was stopped after 600 s:" in tell(compare([now], [now]), [now])
+    assert "`make` timed out after 600 s:" in tell(compare([now], [now]), [now])
 
 
 def test_of_many_failures_each_gets_its_share_and_the_rest_is_counted() -> None:
@@ -92,16 +92,16 @@ def test_of_many_failures_each_gets_its_share_and_the_rest_is_counted() -> None:
 
     assert len(text) <= 6_000
     assert text.startswith("300 of 300 tests fail")
-    assert "more left out" in text
+    assert "more omitted" in text
     assert "FAIL test_3" in text
 
 
 def test_old_failures_are_named_and_left_alone_and_what_was_asked_for_is_told_at_length() -> None:
     base = pytest_check(failed("a", "why a"), failed("b", "why b"))
 
-    assert tell(compare([base], [base], Asked(names=("a",))), [base]) == (
+    assert tell(compare([base], [base], Goals(names=("a",))), [base]) == (
         "2 of 2 tests fail.\n"
-        "Red on the base and not asked for, leave as it is: b\n"
+        "1 failed on the base already and is not part of the task; leave unchanged: b\n"
         "`pytest -q` exited with 1:\n"
         "FAIL a at tests/test_a.py:7\n"
         "    why a"
@@ -111,9 +111,9 @@ def test_old_failures_are_named_and_left_alone_and_what_was_asked_for_is_told_at
 def test_green_beside_old_failures_says_so_and_tells_no_more_of_them() -> None:
     base = pytest_check(failed("b", "why b"))
 
-    assert tell(compare([base], [base], Asked()), [base]) == (
-        "Green: nothing new is red and what was asked for passes.\n"
-        "Red on the base and not asked for, leave as it is: b"
+    assert tell(compare([base], [base], Goals()), [base]) == (
+        "Green: no new failures, and the requested tests pass.\n"
+        "1 failed on the base already and is not part of the task; leave unchanged: b"
     )
 
 
@@ -130,16 +130,16 @@ def test_what_was_taken_away_is_told_by_its_kind() -> None:
 
     told = tell(compare([base], [now]), [now])
 
-    assert "Weakened, which is not a fix, put back: a (the test was changed)" in told
-    assert "Ran on the base and skipped now, which is not a fix, put back: b" in told
+    assert "Weakened, which is not a fix; restore: a (the test was changed)" in told
+    assert "Ran on the base and skipped now, which is not a fix; restore: b" in told
 
 
 def test_a_test_that_was_asked_for_and_is_not_there_is_named() -> None:
     now = pytest_check(Result("b", "passed"), exit_code=0)
 
-    told = tell(compare([now], [now], Asked(names=("test_new",), exactly=True)), [now])
+    told = tell(compare([now], [now], Goals(names=("test_new",), exactly=True)), [now])
 
-    assert told == "Asked for, and nothing of that name passes: test_new"
+    assert told == "Requested, but nothing with that name passes: test_new"
 
 
 TEXTS = st.text(max_size=200)

@@ -1,1 +1,1 @@
-"""UNDERSTAND what tools print: text to diagnosis, diagnosis against baseline. Pure."""
+"""Parses the output of checks into diagnoses and compares them with the base. Pure. New parser: see `parsers/`."""

@@ -1,4 +1,4 @@
-"""Which checks a change can have touched, and in which order they answer soonest."""
+"""Selects the checks that a change can affect, quickest first, and the tests nearest to the change."""
 
 import re
 import shlex
@@ -12,7 +12,7 @@ from cloister.feedback.kinds import tool_of, words
 
 _ORDER: tuple[CheckKind, ...] = ("format", "lint", "types", "build", "test", "other")
 ALONE: tuple[CheckKind, ...] = ("build", "test", "other")
-"""Kinds that may write where another of them reads: one of these at a time."""
+"""Kinds that may write files which another of them reads: only one of these runs at a time."""
 
 _ENDINGS: dict[str, tuple[str, ...]] = {
     kinds.PYTHON: (".py", ".pyi", ".pyx", ".toml", ".cfg", ".ini", ".txt", ".json", ".yaml", ".yml", ".csv"),
@@ -24,35 +24,26 @@ _ENDINGS: dict[str, tuple[str, ...]] = {
     kinds.RUST: (".rs", ".toml", ".lock", ".json", ".txt", ".snap"),
     kinds.C: (".c", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp", ".hxx", ".cmake", ".txt", ".s", ".in"),
     kinds.JAVA: (
-        ".java",
-        ".kt",
-        ".kts",
-        ".scala",
-        ".groovy",
-        ".gradle",
-        ".xml",
-        ".properties",
-        ".json",
-        ".yml",
+        *(".java", ".kt", ".kts", ".scala", ".groovy", ".gradle", ".xml", ".properties", ".json", ".yml"),
     ),
     kinds.SHELL: (".sh", ".bash", ".bats", ".zsh"),
 }
 _ALWAYS = ("Makefile", "makefile", "GNUmakefile", "Dockerfile")
 _NEVER = (".md", ".rst", ".adoc")
-"""Words for people; a check that knows its language does not read them."""
+"""Documentation, which checks of a known language do not read."""
 
 
 def plan(changed: Collection[str] | None, checks: Sequence[Check]) -> tuple[Check, ...]:
-    """The checks that the changed files can have touched, quickest kind first; None is any change at all.
+    """The checks that the changed files can affect, quickest kind first; None means any change.
 
-    Where nothing can be told apart everything runs: a check too many costs time, one too few a wrong verdict.
+    In doubt a check runs: an unneeded one costs time, a missing one gives a wrong verdict.
     """
     touched = [check for check in checks if changed is None or _touches(changed, check)]
     return tuple(sorted(touched, key=lambda check: _ORDER.index(check.kind)))
 
 
 def batches(checks: Sequence[Check], width: int) -> tuple[tuple[Check, ...], ...]:
-    """The checks in groups that may run side by side: at most `width`, and never two that may write."""
+    """Group the checks that can run in parallel: at most `width`, and never two that may write."""
     found: list[list[Check]] = []
     for check in checks:
         beside = found and len(found[-1]) < max(1, width)
@@ -74,15 +65,14 @@ def _matters(name: str, endings: tuple[str, ...], kind: CheckKind) -> bool:
     last = name.rpartition("/")[2]
     if last in _ALWAYS or last.endswith(endings):
         return True
-    # A file without a known ending may be what a test reads.
+    # A test may read a file with an unknown ending.
     return kind in ALONE and not last.endswith((*_NEVER, *_EVERY))
 
 
 _EVERY = tuple(sorted({ending for endings in _ENDINGS.values() for ending in endings}))
 
 
-# The tests nearest to a change, to be run before the long rest of their check.
-
+# The tests nearest to a change run before the rest of their check
 
 _TEST = re.compile(
     r"^(?:test_(?P<a>.+)|(?P<b>.+)_test)\.py$|^(?P<c>.+)\.(?:test|spec)\.[cm]?[jt]sx?$",
@@ -91,11 +81,11 @@ _SCRIPT = (".js", ".jsx", ".ts", ".tsx", ".mjs", ".cjs", ".mts", ".cts")
 _TOOLS = {"pytest": (".py",), "jest": _SCRIPT, "vitest": _SCRIPT}
 _FILES = 20
 WORTH_SECONDS = 5.0
-"""A check that takes less is run whole."""
+"""A shorter check runs as a whole."""
 
 
 class Near(msgspec.Struct, frozen=True):
-    """A part of one check."""
+    """A part of a check."""
 
     line: str
     """The command line that runs it."""
@@ -103,9 +93,9 @@ class Near(msgspec.Struct, frozen=True):
 
 
 def nearest(check: Check, known: Diagnosis, changed: Sequence[str], files: Collection[str]) -> Near | None:
-    """The part of `check` that looks at the changed files: tests that changed, and those named after what did.
+    """The part of `check` for the changed files: tests that changed, and tests named after a changed file.
 
-    None where that would save nothing, or where the check cannot be asked for a part of itself.
+    None if it would save nothing, or if the check cannot run a part.
     """
     tool = tool_of(check.command) or ""
     parts = words(check.command)
@@ -129,12 +119,12 @@ def nearest(check: Check, known: Diagnosis, changed: Sequence[str], files: Colle
 
 
 def merged(known: Diagnosis, part: Diagnosis, files: Sequence[str]) -> Diagnosis:
-    """What is known of the whole check after a red part of it: that part anew, the rest as it was."""
-    anew = {test.name for test in part.tests}
+    """The diagnosis of the whole check after its part failed: the part as it is now, the rest as before."""
+    again = {test.name for test in part.tests}
     rest = [
-        test for test in known.tests if test.name not in anew and test.name.partition("::")[0] not in files
+        test for test in known.tests if test.name not in again and test.name.partition("::")[0] not in files
     ]
-    # As slow as before, so that the next look starts with a part again.
+    # Keep the old duration, so that the next run also starts with a part.
     return msgspec.structs.replace(part, tests=(*part.tests, *rest), seconds=known.seconds)
 
 

@@ -1,4 +1,4 @@
-"""The checks now against the checks on the untouched base: what got better, what got worse, what went away."""
+"""Compares the checks now with the checks on the base: what is fixed, new, still failing or missing."""
 
 import re
 from collections import Counter
@@ -7,23 +7,23 @@ from collections.abc import Mapping, Sequence
 from cloister.core import limits
 from cloister.core.diagnosis import Comparison, Diagnosis, Diagnostic, TestResult
 from cloister.core.text import one_line
-from cloister.feedback.goals import Asked, covers, named, wanted
+from cloister.feedback.goals import Goals, covers, named, wanted
 from cloister.feedback.integrity.weigh import weakened
+from cloister.feedback.kinds import is_source
 
 _RED = ("failed", "error")
 _FIXTURES = ("::setUpClass", "::tearDownClass", "::setUpModule", "::tearDownModule")
 _NEW_COMPLAINTS = 50
 _LINE = re.compile(r"\blines? \d{1,9}")
-_FILE = re.compile(r"\.[cm]?[jt]sx?$|\.(?:py|rs|go|java|kt|c|cc|cpp|rb|php)$")
 
 
 def compare(
-    baseline: Sequence[Diagnosis], now: Sequence[Diagnosis], asked: Asked | None = None
+    baseline: Sequence[Diagnosis], now: Sequence[Diagnosis], asked: Goals | None = None
 ) -> Comparison:
-    """Compare test by test, check by check; `asked` says what had to become green, None that all had.
+    """Compare test by test and check by check; `asked` is what had to be fixed, None means everything.
 
-    A check without tests that we understood is one item under its own command line; so is one that is red
-    though none of its tests is. A check that could not even collect its tests says nothing about them.
+    A check without parsed tests is one item, named by its command line; so is a check that failed without a failing
+    test. A check that could not collect its tests tells nothing about them.
     """
     before = {diagnosis.check: diagnosis for diagnosis in baseline}
     tally = _Tally(asked)
@@ -35,7 +35,7 @@ def compare(
     unmet = [*tally.asked, *_unmet(asked, now, tally)]
     lost = tally.new or tally.missing or tally.skipped
     return Comparison(
-        # That a whole check got green proves nothing where tests were made easier.
+        # If tests were made easier, a passing check proves nothing.
         fixed=tuple(name for name in tally.fixed if name not in easier and not (easier and name in before)),
         new=tuple(tally.new),
         still=tuple(tally.still),
@@ -51,9 +51,9 @@ def compare(
 
 
 class _Tally:
-    """The lists of a comparison while they grow."""
+    """Collects the lists of a comparison."""
 
-    def __init__(self, asked: Asked | None) -> None:
+    def __init__(self, asked: Goals | None) -> None:
         self._wish = asked
         self.fixed: list[str] = []
         self.new: list[str] = []
@@ -72,10 +72,10 @@ class _Tally:
         self.flaky.extend(now.flaky)
         for name in sorted(_red(now).difference(now.flaky)):
             if name in chance:
-                # It wavered on the base already: nobody's, unless just that was to be mended.
+                # Flaky on the base already: ignored, unless the task is to fix it.
                 (self.asked if named(self._wish, name) else self.flaky).append(name)
                 continue
-            # Where the base collected nothing, what is red now cannot be this run's doing.
+            # If the base collected nothing, this run did not cause the failure.
             if name in red_before or blind:
                 self.still.append(name)
                 mine = wanted(self._wish, now.check, name)
@@ -96,7 +96,7 @@ class _Tally:
         if _collected_nothing(now):
             return
         here = {test.name: test.status for test in now.tests}
-        # Where only numbers are known, an absent name stands for a test that passes, unless there are fewer.
+        # If the output only counts passing tests, an absent name passes, unless fewer tests ran.
         absent_passes = now.unlisted > 0 and _ran(now) >= _ran(before)
         gone: list[str] = []
         skipped: list[str] = []
@@ -120,8 +120,8 @@ class _Tally:
             self.missing.append(f"{lost} test{'' if lost == 1 else 's'} of {now.check}")
 
 
-def _unmet(asked: Asked | None, now: Sequence[Diagnosis], tally: _Tally) -> list[str]:
-    """The caller's own names of which nothing that passes was found."""
+def _unmet(asked: Goals | None, now: Sequence[Diagnosis], tally: _Tally) -> list[str]:
+    """The names that the caller gave and that no passing test has."""
     if asked is None or not asked.exactly:
         return []
     passing = {test.name for diagnosis in now for test in diagnosis.tests if test.status == "passed"}
@@ -135,13 +135,13 @@ def _unmet(asked: Asked | None, now: Sequence[Diagnosis], tally: _Tally) -> list
 
 
 def _new_complaints(before: Diagnosis, now: Diagnosis) -> list[str]:
-    """What a check that was red and is red complains about now and did not before, wherever the lines moved to."""
+    """New complaints of a check that failed before and still fails, ignoring moved lines."""
     if len(before.diagnostics) >= limits.DIAGNOSTICS_KEPT or not before.diagnostics:
         return []
     worst = "error" if any(one.severity == "error" for one in now.diagnostics) else "warning"
     known = Counter(map(_complaint, before.diagnostics))
     there = {one.file for one in now.diagnostics}
-    # Complaints of files that have none any more: the file may have got another name.
+    # Complaints of files that have none now: the file may have been renamed.
     homeless = Counter(_complaint(one)[1:] for one in before.diagnostics if one.file not in there)
     found: list[str] = []
     for one in now.diagnostics:
@@ -157,12 +157,12 @@ def _new_complaints(before: Diagnosis, now: Diagnosis) -> list[str]:
 
 
 def _complaint(one: Diagnostic) -> tuple[str | None, str | None, str]:
-    """What it is about, wherever it stands: `redefined from line 3` is the same in line 4."""
+    """The identity of a complaint without line numbers, also in its message."""
     return one.file, one.code, _LINE.sub("line", one.message)
 
 
 def _not_moved(gone: Sequence[str], before: Diagnosis, now: Diagnosis) -> list[str]:
-    """Of the names that are gone, those that did not turn up in another file. Only what passed can have moved."""
+    """The missing names that did not move to another file. Only a passing test can have moved."""
     old = {test.name: test.status for test in before.tests}
     found = Counter(
         _inner(test.name) for test in now.tests if test.name not in old and test.status == "passed"
@@ -178,7 +178,7 @@ def _not_moved(gone: Sequence[str], before: Diagnosis, now: Diagnosis) -> list[s
 
 
 def _inner(name: str) -> str:
-    """What a test is called inside its file or module."""
+    """The name of a test inside its file or module."""
     owner, mark, test = name.partition("::")
     is_class = mark and "/" not in owner and owner.rpartition(".")[2][:1].isupper()
     return f"{owner.rpartition('.')[2]}::{test}" if is_class else test or name
@@ -193,14 +193,14 @@ def _ran(diagnosis: Diagnosis) -> int:
 
 
 def _red(diagnosis: Diagnosis) -> set[str]:
-    """The names that are red: tests, and the check itself where its tests do not explain it."""
+    """The failing names: tests, and the check itself if no failing test explains it."""
     tests = {test.name for test in diagnosis.failing}
     explained = diagnosis.green or (tests and diagnosis.killed is None)
     return tests if explained else tests | {diagnosis.check}
 
 
 def _collected_nothing(diagnosis: Diagnosis) -> bool:
-    """Red, and no test came to a verdict of its own: killed, or broken before the tests could run."""
+    """True if the check failed before any test had a result: killed, or only errors."""
     if diagnosis.green:
         return False
     only_errors = not diagnosis.unlisted and all(test.status == "error" for test in diagnosis.tests)
@@ -208,15 +208,15 @@ def _collected_nothing(diagnosis: Diagnosis) -> bool:
 
 
 def _stood_for_others(test: TestResult) -> bool:
-    """Whether the name is that of a module or of a fixture, in whose place its tests now run."""
+    """True if the name is a module or a fixture that failed in place of its tests."""
     return test.status == "error" and ("::" not in test.name or test.name.endswith(_FIXTURES))
 
 
 def _as_a_whole(test: TestResult, here: Mapping[str, str]) -> str | None:
-    """What is known of a test where only its package is told now, or the other way round: go is silent when all is well."""
+    """The status of a test if now only its package is named, or the reverse: go names only failing tests by default."""
     owner, mark, _ = test.name.partition("::")
     if mark:
-        return "passed" if here.get(owner) == "passed" and not _FILE.search(owner) else None
+        return "passed" if here.get(owner) == "passed" and not is_source(owner) else None
     return "passed" if test.status == "passed" and _others_run(test.name, here) else None
 
 

@@ -1,4 +1,4 @@
-"""One check's output, understood: every parser is asked, and what they found is merged and bounded."""
+"""Runs every parser on the output of one check, and merges and bounds the results."""
 
 from collections.abc import Iterable
 
@@ -60,7 +60,7 @@ _TESTS: tuple[Parser, ...] = (
     gradle_text,
     unity_text,
 )
-_COMPLAINTS: tuple[Parser, ...] = (
+_DIAGNOSTICS: tuple[Parser, ...] = (
     sarif,
     ruff_json,
     mypy_json,
@@ -86,11 +86,11 @@ _COMPLAINTS: tuple[Parser, ...] = (
     bare_places,
     mentions,
 )
-PARSERS: tuple[Parser, ...] = _TESTS + _COMPLAINTS
-"""In order of trust: the first that understands tests is believed about tests."""
+PARSERS: tuple[Parser, ...] = _TESTS + _DIAGNOSTICS
+"""In order of trust: the first parser that finds tests decides about tests."""
 
-TELLS_OF_TESTS: tuple[Parser, ...] = (tracebacks, stacks, bare_places, mentions)
-"""What these find in the output of failing tests is those failures over again."""
+REPEATS_TESTS: tuple[Parser, ...] = (tracebacks, stacks, bare_places, mentions)
+"""In the output of failing tests, these parsers only find the same failures again."""
 
 _TAIL_LINES = 40
 _TAIL_CHARS = 4_000
@@ -100,12 +100,12 @@ _SEVERITIES = ("error", "warning", "note")
 
 
 def diagnose(output: CheckOutput) -> Diagnosis:
-    """What `output` says. Never raises: what nobody understands is still an exit status and a tail."""
+    """Diagnose `output`. Never raises: output that no parser understands still has an exit status and a tail."""
     tested = Found()
     diagnostics: list[Diagnostic] = []
     some_fail = False
     for parser in PARSERS:
-        if parser in TELLS_OF_TESTS and some_fail:
+        if parser in REPEATS_TESTS and some_fail:
             continue
         if parser in _TESTS and (tested.tests or tested.unlisted):
             continue
@@ -130,7 +130,7 @@ def diagnose(output: CheckOutput) -> Diagnosis:
 
 
 def _once_each(tests: Iterable[TestResult]) -> list[TestResult]:
-    """One result per name, the worst: a test that failed in its teardown is reported twice."""
+    """Keep the worst result of each name: a test that failed in its teardown is reported twice."""
     worst: dict[str, TestResult] = {}
     for test in tests:
         before = worst.get(test.name)
@@ -140,7 +140,7 @@ def _once_each(tests: Iterable[TestResult]) -> list[TestResult]:
 
 
 def _bounded_tests(tests: list[TestResult]) -> tuple[tuple[TestResult, ...], int]:
-    """As many as an event can hold, failing ones first, and how many passing ones only count."""
+    """As many tests as an event can hold, failing ones first, and the number of passing ones left out."""
     kept: list[TestResult] = []
     unlisted = 0
     room = limits.DIAGNOSIS_BYTES * 4 // 5
@@ -161,7 +161,7 @@ def _bounded_tests(tests: list[TestResult]) -> tuple[tuple[TestResult, ...], int
 
 
 def _bounded_diagnostics(found: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """Each complaint once, errors first."""
+    """Each diagnostic once, errors first, as many as an event can hold."""
     once: dict[object, Diagnostic] = {}
     for diagnostic in found:
         once.setdefault((diagnostic.file, diagnostic.line, diagnostic.column, diagnostic.message), diagnostic)

@@ -1,4 +1,4 @@
-"""Which checks a repository has, judged by its files alone; nothing is run to find out."""
+"""Finds the checks of a repository from its files, without running anything."""
 
 import re
 import shlex
@@ -12,8 +12,7 @@ from cloister.core.diagnosis import Check, CheckKind
 from cloister.core.text import one_line
 from cloister.feedback.kinds import kind_of, tool_of, words
 
-# What CI runs, as a hint: the `run:` lines of workflows that start a tool we know and change nothing.
-
+# CI workflows: the `run:` lines that start a known tool and change nothing
 
 _RUN = re.compile(r"^(\s*)(?:- )?run:\s*(.*)$")
 _BLOCK = re.compile(r"^[|>][+-]?\d?$")
@@ -23,7 +22,7 @@ _HINTS = 4
 
 
 def hinted(workflows: Mapping[str, str], contents: Mapping[str, str]) -> list[str]:
-    """Commands of the workflows that check something, tests first. Expressions of the CI make a line unusable."""
+    """Commands of the workflows that check something, tests first. Skips lines with expressions of the CI."""
     makefile = contents.get("Makefile", "")
     found: dict[str, None] = {}
     for name in sorted(workflows):
@@ -43,7 +42,7 @@ def _checks(line: str, makefile: str) -> bool:
 
 
 def _commands(lines: list[str]) -> Iterator[str]:
-    """The commands below `run:`, on its line or in the block under it."""
+    """The commands of each `run:`, on its line or in the block below it."""
     index = 0
     while index < len(lines):
         run = _RUN.match(lines[index][:2_000])
@@ -64,14 +63,13 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip(" "))
 
 
-# What a repository says itself about its checks: `.cloister.toml`, or `.cloister/config.toml`.
-
+# The repository's own list of checks
 
 FILES = (".cloister.toml", ".cloister/config.toml")
 
 
 class OwnCheck(msgspec.Struct, frozen=True):
-    """One check of the repository's own list; a plain string is its command."""
+    """One entry of the list; a plain string is a command."""
 
     command: str
     kind: CheckKind | None = None
@@ -83,53 +81,38 @@ class _Own(msgspec.Struct, frozen=True):
 
 
 def own_checks(contents: Mapping[str, str]) -> tuple[OwnCheck, ...]:
-    """The list of the first file that has one; a file that cannot be read is as none."""
+    """The list in the first file that has one; ignores a file that cannot be parsed."""
     for name in FILES:
         try:
             own = msgspec.convert(tomllib.loads(contents.get(name, "")), _Own)
         except (tomllib.TOMLDecodeError, msgspec.ValidationError, RecursionError):
             continue
         found = [OwnCheck(one) if isinstance(one, str) else one for one in own.checks]
-        kept = [
-            msgspec.structs.replace(one, command=one.command.strip()) for one in found if one.command.strip()
-        ]
+        stripped = (msgspec.structs.replace(one, command=one.command.strip()) for one in found)
+        kept = [one for one in stripped if one.command]
         if kept:
             return tuple(kept[: limits.CHECKS])
     return ()
 
 
 def adjusted(check: Check, own: tuple[OwnCheck, ...]) -> Check:
-    """The check with the kind and the time limit that the repository gives it; longer than ours no check runs."""
+    """Apply the kind and the time limit of the repository's list; ours is the maximum."""
     for one in own:
         if one.command == check.command:
-            seconds = (
-                check.seconds if one.timeout is None else max(1.0, min(one.timeout, limits.CHECK_SECONDS))
-            )
+            seconds = check.seconds
+            if one.timeout is not None:
+                seconds = max(1.0, min(one.timeout, limits.CHECK_SECONDS))
             return msgspec.structs.replace(check, kind=one.kind or check.kind, seconds=seconds)
     return check
 
 
 WANTED: tuple[str, ...] = (
     *FILES,
-    "pyproject.toml",
-    "setup.cfg",
-    "tox.ini",
-    "noxfile.py",
-    "pytest.ini",
-    "mypy.ini",
-    ".flake8",
-    "pyrightconfig.json",
-    "package.json",
-    "Makefile",
-    "go.mod",
-    "Cargo.toml",
-    "CMakeLists.txt",
-    "pom.xml",
-    "build.gradle",
-    "build.gradle.kts",
-    ".pre-commit-config.yaml",
+    *("pyproject.toml", "setup.cfg", "tox.ini", "noxfile.py", "pytest.ini", "mypy.ini", ".flake8"),
+    *("pyrightconfig.json", "package.json", "Makefile", "go.mod", "Cargo.toml", "CMakeLists.txt"),
+    *("pom.xml", "build.gradle", "build.gradle.kts", ".pre-commit-config.yaml"),
 )
-"""The files whose contents are looked at, and those of `.github/workflows`."""
+"""The files whose contents `discover` needs, besides those in `WORKFLOWS`."""
 
 WORKFLOWS = ".github/workflows/"
 
@@ -137,8 +120,8 @@ TOOLS: tuple[str, ...] = (
     *("python3", "tox", "nox", "ruff", "flake8", "mypy", "pyright", "pre-commit"),
     *("node", "npm", "pnpm", "yarn", "bun", "cargo", "go", "cmake", "ctest", "make", "mvn", "gradle"),
 )
-"""Programs whose presence in the sandbox decides. Besides them: `pytest` when Python has it, `unittest` when the
-repository's tests use that, and what is installed in `node_modules`."""
+"""Programs that `discover` looks for in the sandbox. It also considers `pytest` if Python has it, `unittest` if the
+repository's tests use it, and the programs in `node_modules`."""
 
 _DEPTH = 3
 _TEST_FILE = re.compile(r"(?:^|/)(?:test_[^/]+|[^/]+_test)\.py$")
@@ -151,7 +134,7 @@ _LOCKS = (("pnpm-lock.yaml", "pnpm"), ("yarn.lock", "yarn"), ("bun.lock", "bun")
 
 
 class Package(msgspec.Struct, frozen=True):
-    """The part of `package.json` that matters here."""
+    """The relevant part of `package.json`."""
 
     scripts: dict[str, object] = {}
     dependencies: dict[str, object] = {}
@@ -162,7 +145,7 @@ class Package(msgspec.Struct, frozen=True):
 
 
 def package_of(text: str) -> Package:
-    """`package.json`; an empty one when it is broken."""
+    """Parse `package.json`; empty if it is broken."""
     try:
         return msgspec.json.decode(text, type=Package)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
@@ -170,18 +153,17 @@ def package_of(text: str) -> Package:
 
 
 def scripts_of(text: str) -> dict[str, str]:
-    """The scripts of `package.json`."""
     return {name: line for name, line in package_of(text).scripts.items() if isinstance(line, str)}
 
 
 def discover(
     files: Collection[str], contents: Mapping[str, str], tools: Collection[str] | None = None
 ) -> tuple[str, ...]:
-    """The commands that must be green, best first; empty when there is nothing to prove a change with.
+    """The commands that must pass, best first; empty if the repository has no checks.
 
-    What the repository says itself is the whole answer. Otherwise each ecosystem that is present adds its own
-    test runner and the linters and type checkers that it is configured for, as far as `tools` has them; what runs
-    in its CI serves where there is nothing better, then `make test`. With `tools` None, everything is there.
+    The repository's own list decides. Without one, each ecosystem adds its test runner and the configured linters and
+    type checkers that are in `tools`. If none of them runs tests, use the CI workflows, then `make test`. With `tools`
+    None, every tool counts as installed.
     """
     if own := own_checks(contents):
         return tuple(one.command for one in own)
@@ -225,7 +207,7 @@ def _python(
         yield "nox"
     if tools is None:
         return
-    # Linters and type checkers only where the repository is set up for them and they are installed.
+    # Linters and type checkers only if they are configured and installed.
     if "[tool.ruff" in project or "ruff.toml" in files or ".ruff.toml" in files:
         yield from (line for line in ("ruff check",) if "ruff" in tools)
         formats = "[tool.ruff.format]" in project
@@ -249,7 +231,7 @@ def _node(
     if not _has(tools, manager):
         return
     if test.strip() and _PLACEHOLDER not in test:
-        yield "bun run test" if manager == "bun" else f"{manager} test"  # `bun test` is a runner of its own
+        yield "bun run test" if manager == "bun" else f"{manager} test"  # `bun test` is a different runner
     else:
         runners = {"vitest": "npx vitest run", "jest": "npx jest", "mocha": "npx mocha", "ava": "npx ava"}
         runner = next(

@@ -1,14 +1,14 @@
-"""What a run was asked to make green, judged by the request and by what was red on the base.
+"""What a run must fix, judged by the request and by what failed on the base.
 
-| the caller said | what was red on the base | must be green in the end |
+| the caller gave | failing on the base | must pass in the end |
 |---|---|---|
-| `--must-pass NAME` | anything | exactly what the names mean, also tests that are yet to be written |
-| `--check CMD` | anything | every check named, in full |
-| the prompt names tests, files or kinds of checks that are red | those and others | those |
-| the prompt names none and asks for something new | anything | nothing in particular |
-| the prompt names none and asks for anything else | tests | all tests that were red |
+| `--must-pass NAME` | anything | exactly these names, including tests that do not exist yet |
+| `--check CMD` | anything | these checks, completely |
+| a prompt that names failing tests, files or kinds of checks | those and others | those |
+| a prompt that names none and asks for something new | anything | nothing in particular |
+| a prompt that names none and asks for anything else | tests | all failing tests |
 
-Whatever was asked for, nothing that was green may turn red, and no test may get lost.
+In every case, nothing that passed may fail, and no test may get lost.
 """
 
 import re
@@ -42,18 +42,18 @@ _KINDS: dict[CheckKind, re.Pattern[str]] = {
     "build": re.compile(r"\b(?:build|compil(?:e|es|er|ation|ing))\b", re.IGNORECASE),
 }
 _TOLD = 20_000
-"""Of a long prompt the beginning says what is wanted; the rest is material."""
+"""The beginning of a long prompt states the task; the rest is material."""
 
 
-class Asked(msgspec.Struct, frozen=True, dict=True):
-    """What must be green in the end."""
+class Goals(msgspec.Struct, frozen=True, dict=True):
+    """What must pass in the end."""
 
     checks: tuple[str, ...] = ()
-    """Command lines of checks that must be green in full."""
+    """Command lines of checks that must pass completely."""
     names: tuple[str, ...] = ()
-    """Names of tests, of files or suites that hold some, or parts of names."""
+    """Names of tests, of test files or suites, or parts of names."""
     exactly: bool = False
-    """The names are the caller's own: each must be found among what passes."""
+    """The caller gave the names: each must match a passing test."""
 
     @cached_property
     def names_set(self) -> frozenset[str]:
@@ -61,18 +61,18 @@ class Asked(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def loose(self) -> tuple[str, ...]:
-        """Names that may stand for others: the caller's own, and those of files and suites."""
+        """Names that can match several tests: those of the caller, and those of files and suites."""
         return tuple(name for name in self.names if self.exactly or "::" not in name)
 
 
 def asked(
     prompt: str, baseline: Sequence[Diagnosis], named: Sequence[str] = (), must_pass: Sequence[str] = ()
-) -> Asked:
-    """What `prompt` and the caller ask for; the table above as a function."""
+) -> Goals:
+    """Derive the goals of a run, as in the table above."""
     if must_pass:
-        return Asked(names=tuple(must_pass), exactly=True)
+        return Goals(names=tuple(must_pass), exactly=True)
     if named:
-        return Asked(checks=tuple(named))
+        return Goals(checks=tuple(named))
     red = [(diagnosis, name) for diagnosis in baseline for name in _red(diagnosis)]
     told = prompt[:_TOLD]
     words = {word.strip(".:,;") for word in _WORD.findall(told)}
@@ -83,21 +83,21 @@ def asked(
         if not diagnosis.green and _means_check(told, words, diagnosis)
     )
     if by_name or by_check:
-        return Asked(by_check, by_name)
+        return Goals(by_check, by_name)
     if _BUILD.match(told) and not _REPAIR.search(told):
-        return Asked()
-    # What fails by chance nobody means who does not say so.
+        return Goals()
+    # Flaky tests are a goal only if the prompt names them.
     tests = [
         (diagnosis, name) for diagnosis, name in red if _of_tests(diagnosis) and name not in diagnosis.flaky
     ]
-    return Asked(
+    return Goals(
         tuple(dict.fromkeys(name for diagnosis, name in tests if name == diagnosis.check)),
         tuple(name for diagnosis, name in tests if name != diagnosis.check),
     )
 
 
-def wanted(asked: Asked | None, check: str, name: str) -> bool:
-    """Whether `name` of `check`, red before and now, had to become green. Without a word from anyone, all had."""
+def wanted(asked: Goals | None, check: str, name: str) -> bool:
+    """True if `name` of `check`, which failed before and fails now, is a goal. Without goals everything is."""
     if asked is None or check in asked.checks:
         return True
     if name in asked.names_set:
@@ -105,13 +105,13 @@ def wanted(asked: Asked | None, check: str, name: str) -> bool:
     return any(covers(one, name) or covers(one, check) for one in asked.loose)
 
 
-def named(asked: Asked | None, name: str) -> bool:
-    """Whether somebody spoke of the test itself, and not of all that its check runs."""
+def named(asked: Goals | None, name: str) -> bool:
+    """True if a goal names the test itself, not only its check."""
     return asked is not None and (name in asked.names_set or any(covers(one, name) for one in asked.loose))
 
 
 def covers(wish: str, name: str) -> bool:
-    """Whether the wish for a test, a file or a suite is about `name`."""
+    """True if the name of a test, file or suite in a goal matches `name`."""
     return (
         name == wish
         or name.startswith((f"{wish}::", f"{wish}[", f"{wish} > ", f"{wish}/"))
@@ -135,7 +135,7 @@ def _of_tests(diagnosis: Diagnosis) -> bool:
 
 
 def _means(told: str, words: set[str], name: str) -> bool:
-    """Whether the prompt speaks of the test: by its whole name, its file, or what it is called in there."""
+    """True if the prompt mentions the test by its full name, its file, or its short name."""
     if name in words:
         return True
     file, _, inner = name.partition("::")

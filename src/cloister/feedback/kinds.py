@@ -1,4 +1,4 @@
-"""What a command line checks, told from the tool it starts."""
+"""What a command checks, and in which languages, judged by the tool that it starts."""
 
 import re
 import shlex
@@ -6,7 +6,7 @@ import shlex
 from cloister.core.diagnosis import CheckKind
 
 Tool = tuple[CheckKind, tuple[str, ...]]
-"""What it looks at, and the languages whose files it looks at."""
+"""The kind of check, and the languages whose files the tool reads."""
 
 PYTHON, SCRIPT, GO, RUST, C, JAVA, SHELL = "python", "script", "go", "rust", "c", "java", "shell"
 
@@ -59,7 +59,7 @@ _TOOLS: dict[str, Tool] = {
     "gradle": ("test", (JAVA,)),
     "gradlew": ("test", (JAVA,)),
 }
-_STARTERS = (
+_STARTERS = [
     "npx",
     "python",
     "python3",
@@ -73,7 +73,8 @@ _STARTERS = (
     "bunx",
     "pnpm",
     "yarn",
-)
+]
+_SOURCE = re.compile(r"\.(?:[cm]?[jt]sx?|py|rs|go|java|kt|c|cc|cpp|rb|php)$")
 _SCRIPTS = re.compile(r"^(?:npm|pnpm|yarn|bun) (?:run )?([\w:-]+)")
 _REPORTS = re.compile(r"(?:^|[\s/;&|(])(?:mvnw?|gradlew?)(?:\s|$)")
 _WORDS: tuple[tuple[str, CheckKind], ...] = (
@@ -90,7 +91,7 @@ _WORDS: tuple[tuple[str, CheckKind], ...] = (
 
 
 def words(command: str) -> list[str]:
-    """The words of a single simple command; empty when it is more than that."""
+    """The words of one simple command; empty if the line is more than that."""
     if re.search(r"[;&|<>`$()\n#*?~]", command):
         return []
     try:
@@ -100,7 +101,7 @@ def words(command: str) -> list[str]:
 
 
 def tool_of(command: str) -> str | None:
-    """The tool that a simple command starts, by the name in our list."""
+    """The tool that a simple command starts, if we know it."""
     parts = words(command)
     while parts and (parts[0] in _STARTERS or parts[0].startswith("-") or "=" in parts[0]):
         parts = parts[1:]
@@ -112,20 +113,15 @@ def tool_of(command: str) -> str | None:
 
 
 def kind_of(command: str) -> CheckKind:
-    """What the command looks at; `other` when nobody can tell. Of several in a row the last is what it is for."""
+    """The kind of check; `other` if unknown. The last of several commands decides."""
     if " && " in command:
         return kind_of(command.rpartition(" && ")[2])
     tool = tool_of(command)
     if tool is not None:
         return _TOOLS[tool][0]
     script = _SCRIPTS.match(command)
-    name = (
-        script[1]
-        if script
-        else command.partition(" ")[2]
-        if command.startswith(("make ", "just ", "task "))
-        else ""
-    )
+    target = command.partition(" ")[2] if command.startswith(("make ", "just ", "task ")) else ""
+    name = script[1] if script else target
     for word, kind in _WORDS:
         if word in name:
             return kind
@@ -133,16 +129,21 @@ def kind_of(command: str) -> CheckKind:
 
 
 def may_run_tests(command: str) -> bool:
-    """Whether what it says can be about tests; that of formatters, linters, type checkers and compilers is not."""
+    """False for formatters, linters, type checkers and compilers."""
     return kind_of(command) in ("test", "other")
 
 
 def languages_of(command: str) -> tuple[str, ...]:
-    """Whose files it looks at; empty when that cannot be told."""
+    """The languages whose files the tool reads; empty if unknown."""
     tool = tool_of(command)
     return _TOOLS[tool][1] if tool is not None else ()
 
 
 def leaves_reports(command: str) -> bool:
-    """Whether Maven or Gradle has a part in it, however the command goes on: they write reports where they please."""
+    """True if the command uses Maven or Gradle, which write reports to directories of their own."""
     return _REPORTS.search(command) is not None
+
+
+def is_source(path: str) -> bool:
+    """True if the name ends like a source file."""
+    return _SOURCE.search(path) is not None

@@ -1,4 +1,4 @@
-"""A comparison in words for a model: counts first, then what to fix, within a bound."""
+"""Tells a model the result of the checks: counts first, then what to fix, within a size limit."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,7 +10,7 @@ _MESSAGE_CHARS = 700
 
 
 def tell(comparison: Comparison, diagnoses: Sequence[Diagnosis], limit_chars: int = 6_000) -> str:
-    """What the checks say now, against the base, in at most `limit_chars` characters."""
+    """Describe the checks now, compared with the base, in at most `limit_chars` characters."""
     if not diagnoses:
         return "There are no checks."[:limit_chars]
     head = "\n".join(_headlines(comparison, diagnoses))
@@ -19,8 +19,8 @@ def tell(comparison: Comparison, diagnoses: Sequence[Diagnosis], limit_chars: in
     details = list(_details(comparison, diagnoses))
     for index, detail in enumerate(details):
         left = len(details) - index
-        # Every detail may use its share and what those before it left over.
-        note = f"\n[… {left} more left out …]"
+        # Each detail can use its share and what the ones before it did not use.
+        note = f"\n[… {left} more omitted …]"
         share = max(room // left, 400)
         text = "\n" + (detail if len(detail) <= share else _shortened(detail, share - 1))
         if len(text) + (len(note) if left > 1 else 0) > room:
@@ -41,7 +41,7 @@ def _headlines(comparison: Comparison, diagnoses: Sequence[Diagnosis]) -> Iterat
     red_now = len(comparison.new) + len(comparison.still)
     was = f" (was {red_before})" if red_before != red_now else ""
     if comparison.green and comparison.unrelated:
-        yield "Green: nothing new is red and what was asked for passes."
+        yield "Green: no new failures, and the requested tests pass."
     elif comparison.green:
         passing = total - failing
         tests = f" {passing} test{_s(passing)} pass{'es' if passing == 1 else ''}." if passing else ""
@@ -56,32 +56,32 @@ def _headlines(comparison: Comparison, diagnoses: Sequence[Diagnosis]) -> Iterat
         yield f"Fixed: {_names(comparison.fixed)}"
     if comparison.unrelated:
         count = len(comparison.unrelated)
-        yield f"Red on the base and not asked for, leave as {'it is' if count == 1 else 'they are'}: {_names(comparison.unrelated)}"
+        yield f"{count} failed on the base already and {'is' if count == 1 else 'are'} not part of the task; leave unchanged: {_names(comparison.unrelated)}"
     if comparison.flaky:
-        yield f"Failed once and passed once on the same files, not counted: {_names(comparison.flaky)}"
+        yield f"Flaky (failed and passed on the same files), not counted: {_names(comparison.flaky)}"
 
 
 def _losses(comparison: Comparison) -> Iterator[str]:
-    """Tests that were taken away or made easier: never a way to green."""
+    """Tests that were deleted, skipped or made easier."""
     if comparison.weakened:
-        yield f"Weakened, which is not a fix, put back: {_names(comparison.weakened)}"
+        yield f"Weakened, which is not a fix; restore: {_names(comparison.weakened)}"
     if comparison.skipped:
-        yield f"Ran on the base and skipped now, which is not a fix, put back: {_names(comparison.skipped)}"
+        yield f"Ran on the base and skipped now, which is not a fix; restore: {_names(comparison.skipped)}"
     if comparison.missing:
         count = len(comparison.missing)
         yield (
             f"{count} that ran on the base do{'es' if count == 1 else ''} not run now; "
-            f"deleting or skipping a test is not a fix, put back: {_names(comparison.missing)}"
+            f"deleting or skipping a test is not a fix; restore: {_names(comparison.missing)}"
         )
     told = {*comparison.still, *comparison.new}
     if unmet := [name for name in comparison.asked if name not in told]:
-        yield f"Asked for, and nothing of that name passes: {_names(unmet)}"
+        yield f"Requested, but nothing with that name passes: {_names(unmet)}"
 
 
 def _changes(comparison: Comparison) -> str:
     if not comparison.new or not comparison.still:
-        return ", none of them on the base." if comparison.new and comparison.fixed else "."
-    return f": {len(comparison.new)} new, {len(comparison.still)} as on the base."
+        return ", none of which failed on the base." if comparison.new and comparison.fixed else "."
+    return f": {len(comparison.new)} new, {len(comparison.still)} failing on the base already."
 
 
 def _s(count: int) -> str:
@@ -95,7 +95,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _details(comparison: Comparison, diagnoses: Sequence[Diagnosis]) -> Iterator[str]:
-    """What is to be done, most useful first: what is new, then what was asked for. The rest is only named above."""
+    """The failures to fix: new ones first, then the requested ones. The headlines name the rest."""
     new, aside = set(comparison.new), {*comparison.unrelated, *comparison.flaky}
     for diagnosis in diagnoses:
         if diagnosis.green or diagnosis.check in aside:
@@ -109,13 +109,13 @@ def _details(comparison: Comparison, diagnoses: Sequence[Diagnosis]) -> Iterator
         yield from map(_diagnostic, _useful(diagnosis.diagnostics, new))
         explained = diagnosis.failing or any(one.severity != "note" for one in diagnosis.diagnostics)
         if not explained and diagnosis.tail:
-            yield "Its output ends with:\n" + diagnosis.tail
+            yield "The output ends with:\n" + diagnosis.tail
         if diagnosis.log is not None:
             yield f"The whole output is in {diagnosis.log}"
 
 
 def _useful(found: Sequence[Diagnostic], new: set[str]) -> list[Diagnostic]:
-    """New complaints first; where a check was red for old ones, the order of severity stays."""
+    """New complaints first, otherwise in order of severity."""
     fresh = [
         one for one in found if one.file and any(name.startswith(f"{one.file}:{one.line}:") for name in new)
     ]
@@ -124,11 +124,13 @@ def _useful(found: Sequence[Diagnostic], new: set[str]) -> list[Diagnostic]:
 
 def _ended(diagnosis: Diagnosis) -> str:
     if diagnosis.killed == "time":
-        return f"did not end and was stopped after {diagnosis.seconds:.0f} s:"
+        return f"timed out after {diagnosis.seconds:.0f} s:"
     if diagnosis.killed is not None:
         return f"was stopped ({one_line(diagnosis.killed)}):"
     return (
-        f"exited with {diagnosis.exit_code}:" if diagnosis.exit_code is not None else "was ended by a signal:"
+        f"exited with {diagnosis.exit_code}:"
+        if diagnosis.exit_code is not None
+        else "was killed by a signal:"
     )
 
 
@@ -160,19 +162,18 @@ def _place(file: str | None, line: int | None, column: int | None) -> str:
 
 
 def _shortened(text: str, limit: int) -> str:
-    """`text` in at most `limit` characters, its end replaced."""
+    """Cut the end of `text`, so that it has at most `limit` characters."""
     return text if len(text) <= limit else text[: max(0, limit - 1)].rstrip() + "…"[: max(0, limit)]
 
 
-# The few source lines around a place, as a model is shown them.
-
+# Source lines around a place
 
 _ABOVE, _BELOW = 2, 2
 _LINE_CHARS = 160
 
 
 def around(text: str, line: int) -> str | None:
-    """Numbered lines around `line`, which is marked; None when the text has no such line."""
+    """Numbered lines around `line`, which is marked; None if the text has no such line."""
     lines = text.split("\n")
     if not 1 <= line <= len(lines):
         return None

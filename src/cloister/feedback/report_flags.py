@@ -1,7 +1,7 @@
-"""How tools are told to leave a report that we can read, without changing what the command means.
+"""Makes tools write a report that we can parse, without changing what the command does.
 
-By a variable where the tool has one, so that it reaches the tool through any script; by a flag where the command
-is a simple one that we can read. A report goes to a file outside the working tree, `$CLOISTER_REPORT`.
+Uses an environment variable if the tool has one, so that it works through any script, and otherwise a flag if the
+command is simple. Report files are outside the working tree, at `$CLOISTER_REPORT`.
 """
 
 import re
@@ -19,7 +19,7 @@ _WRITES_FILE: dict[str, str] = {
     "mocha": f"--reporter json --reporter-option output={_TO}",
     "ctest": "--output-on-failure",
 }
-"""The tool writes a report, or says more; what CTest prints tells more than its report."""
+"""Flags with which the tool writes a report. The text of CTest says more than its report."""
 
 _SAYS: dict[str, str] = {
     "mypy": "--output json",
@@ -34,10 +34,10 @@ _SAYS: dict[str, str] = {
     "cargo clippy": "--message-format=json",
     "cargo build": "--message-format=json",
 }
-"""The tool prints in another form; cargo runs what comes after a program of tests that failed, too."""
+"""Flags with which the tool prints another format; cargo also runs the test programs after one that failed."""
 
 _ALOUD = 'export GOFLAGS="${GOFLAGS:+$GOFLAGS }-v"; '
-"""go names tests that pass only when told to, which reaches it through any script that sets no such variable itself."""
+"""Makes go name passing tests, also through a script, unless the script sets the variable itself."""
 
 _ASKED = re.compile(
     r"(?:^| )(?:-f|-R|-o|--format|--formatter|--reporters?|--output(?:-\w+|File|json)?|--outputFile|--message-format|-json|"
@@ -47,11 +47,11 @@ _RUNS_SCRIPT = re.compile(r"^(npm|pnpm|yarn|bun) (?:run )?[\w:-]+$")
 
 
 def environment(report: str, *, loose: bool = False) -> dict[str, str]:
-    """Variables under which any check that ends up in pytest writes a JUnit file.
+    """Variables with which any check that runs pytest writes a JUnit file.
 
-    The xunit1 family is the one that names files and lines; the cache would litter the repository.
-    Bytecode is told from its source by size and whole second, so a quick edit after a check could be judged
-    by the code before it: no bytecode is written. `loose` tests run even where others cannot be loaded.
+    Only the xunit1 family names files and lines. The cache would litter the repository. Python compares bytecode
+    with its source by size and whole second, so a quick edit could run old code: no bytecode is written. With
+    `loose`, tests run even if others cannot be loaded.
     """
     more = " --continue-on-collection-errors" if loose else ""
     path = shlex.quote(f"--junitxml={report}")
@@ -63,9 +63,9 @@ def environment(report: str, *, loose: bool = False) -> dict[str, str]:
 
 
 def specify(command: str, scripts: dict[str, str] | None = None, *, go: bool = False) -> Check:
-    """How `command` is run. `scripts` are those of `package.json`, for commands that only name one.
+    """Return the check for `command`. `scripts` are those of `package.json`, for commands that name one.
 
-    `go` says that the repository is a module of Go, whatever the command starts it by.
+    `go`: the repository is a Go module, so the command may run `go test` indirectly.
     """
     run = _with_flags(command, scripts or {})
     if go and run == command and tool_of(command) is None:
@@ -79,7 +79,7 @@ def specify(command: str, scripts: dict[str, str] | None = None, *, go: bool = F
 
 
 def _script(command: str, scripts: dict[str, str]) -> str:
-    """The command that `npm test` and the like stand for; empty when it is more than a simple one."""
+    """The command behind `npm test` and the like; empty if it is not a simple one."""
     if not _RUNS_SCRIPT.match(command):
         return ""
     script = scripts.get(command.rpartition(" ")[2], "")
@@ -89,7 +89,7 @@ def _script(command: str, scripts: dict[str, str]) -> str:
 def _with_flags(command: str, scripts: dict[str, str]) -> str:
     if script := _script(command, scripts):
         flags = _flags(script)
-        # Only npm wants to be told where its own arguments end; the others would hand the dashes on.
+        # Only npm needs `--` before arguments of the script; the others would pass it on.
         return f"{command} {'-- ' if command.startswith('npm') else ''}{flags}" if flags else command
     if not words(command):
         return command
@@ -111,7 +111,7 @@ def _with_flags(command: str, scripts: dict[str, str]) -> str:
 
 
 def _flags(command: str) -> str:
-    """What may be put behind the command."""
+    """The flags to append to the command."""
     tool = tool_of(command)
     if tool is None or _ASKED.search(command) or " -- " in command:
         return ""

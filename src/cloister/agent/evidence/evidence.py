@@ -30,7 +30,7 @@ from cloister.core.log import Journal, effective
 from cloister.core.requests import Outcome
 from cloister.core.text import decode
 from cloister.feedback.compare import compare
-from cloister.feedback.goals import Asked
+from cloister.feedback.goals import Goals
 from cloister.feedback.report import tell
 
 _SAVE_SECONDS = 60.0
@@ -98,7 +98,7 @@ class Evidence:
     """The commit the attempt starts from."""
     checks: tuple[str, ...]
     baseline: tuple[Diagnosis, ...]
-    goals: Asked | None = None
+    goals: Goals | None = None
     """What must be green in the end; None is every check."""
     review: Review | None = None
     cpus: float = 1.0

@@ -1,1 +1,1 @@
-"""Whether a change weakens the checks that judge it."""
+"""Detects changes that weaken the checks: easier or missing tests, silenced linters, code that deceives tests."""

@@ -1,9 +1,8 @@
-"""Which files are put back to ask the decisive question: do the tests that were red pass as the base has them?
+"""Chooses the files to restore for the decisive question: do the failing tests pass as the base has them?
 
-Rules can be got round; a test that is run as it was cannot. What a test is made of goes back: its own file, what helps
-it, its data, the hooks and settings of its runner; tests that are new go away. In files that are both, only what is of
-tests goes back (`grafts`). Other tests that no longer load then
-say nothing: only those that were red are looked at.
+Rules can be evaded; running the original test cannot. Restored are the test's own file, its helpers and data, and the
+hooks and settings of its runner; new tests are removed. In files with both code and tests, only the tests are restored
+(`grafted`). Other tests may then fail to load; only the tests that failed on the base matter.
 """
 
 import re
@@ -18,12 +17,10 @@ from cloister.feedback.integrity.text_tests import titles
 from cloister.feedback.integrity.versions import Version
 from cloister.feedback.integrity.weakening import is_test_code, is_test_file, is_test_place
 from cloister.feedback.kinds import may_run_tests
+from cloister.feedback.parsers.json import decoded
 
-# Files that are code or settings and tests at once: as they are now, with the base's tests in them.
-#
-# Rust has its tests beside the code, `package.json` says how they are started beside all else. Such a file cannot go back
-# whole, or the fix would go with it.
-
+# Files with both code and tests. Rust has tests beside the code, and `package.json` has the test scripts among other
+# settings. Restoring the whole file would also remove the fix.
 
 _HEAD = re.compile(
     r"^(\s*)(?:pub(?:\([\w: ]{1,60}\))? )?(?:(?:async|const|unsafe) ){0,3}(mod|fn) (\w{1,200})\b(.{0,2000})$"
@@ -35,26 +32,25 @@ _STARTS_TESTS = re.compile(r"test|check|spec|verify|^ci\b")
 
 
 class _Item(msgspec.Struct, frozen=True):
-    """A module or function of tests in a file, with the marks above it."""
+    """A module or function in a file, with the attributes above it."""
 
     key: tuple[str, str, str, int]
-    """Indent, kind, name, and which of that name it is."""
+    """Indent, kind, name, and the number among items of that name."""
     start: int
     stop: int
     is_test: bool
 
 
 def grafted(version: Version, calm: Collection[str] = ()) -> str | None:
-    """The file now, with the base's tests in the place of its own; None where that changes nothing.
+    """The current file with the tests of the base; None if that changes nothing.
 
-    Tests whose names are in `calm` are left out: they passed, may be edited, and could keep the others from being built.
+    Tests named in `calm` are left out: they passed, may be edited, and could break the build of the others.
     """
     if version.before is None or version.after is None:
         return None
-    name = version.path.rpartition("/")[2]
-    if name == "package.json":
+    if version.name == "package.json":
         found = _package(version.before, version.after)
-    elif name.endswith(".rs"):
+    elif version.name.endswith(".rs"):
         found = _rust(version.before, version.after, calm)
     else:
         return None
@@ -62,7 +58,7 @@ def grafted(version: Version, calm: Collection[str] = ()) -> str | None:
 
 
 def without(text: str, calm: Collection[str]) -> str:
-    """A file of tests in Rust without the tests of these names."""
+    """Remove the tests with these names from a Rust file."""
     lines = text.split("\n")
     tests = (item for item in _items(lines) if item.is_test and item.key[1] == "fn" and item.key[2] in calm)
     return _replaced(lines, dict.fromkeys(_apart(tests), ""))
@@ -81,7 +77,7 @@ def _rust(before: str, after: str, calm: Collection[str]) -> str:
 
 
 def _replaced(lines: Sequence[str], places: Mapping[_Item, str]) -> str:
-    """The lines with another text, or none, in each of the places, which are in order and apart."""
+    """Replace each of the places, which are in order and do not overlap, by a text or by nothing."""
     made: list[str] = []
     done = 0
     for item, text in places.items():
@@ -92,7 +88,7 @@ def _replaced(lines: Sequence[str], places: Mapping[_Item, str]) -> str:
 
 
 def _apart(items: Iterable[_Item]) -> Iterator[_Item]:
-    """Those that are in none of the others."""
+    """The items that are not inside another one."""
     end = 0
     for item in items:
         if item.start >= end:
@@ -101,7 +97,7 @@ def _apart(items: Iterable[_Item]) -> Iterator[_Item]:
 
 
 def _items(lines: Sequence[str]) -> Iterator[_Item]:
-    """Every module and function in order, outer ones before what is in them; an end is told by its indent."""
+    """Every module and function, outer ones first. The indent of a closing brace tells where an item ends."""
     many: dict[tuple[str, str, str], int] = {}
     ends: dict[str, list[int]] = {}
     for at, line in enumerate(lines):
@@ -122,14 +118,14 @@ def _items(lines: Sequence[str]) -> Iterator[_Item]:
 
 
 def _end(ends: Sequence[int], at: int, most: int) -> int:
-    """Behind the first of these lines after `at`."""
+    """The index after the first of these lines that follows `at`."""
     place = bisect_right(ends, at)
     return ends[place] + 1 if place < len(ends) else most
 
 
 def _package(before: str, after: str) -> str:
-    """The scripts that start tests, what runs around them, and the settings of runners, as the base has them."""
-    old, new = _object(before), _object(after)
+    """Restore the test scripts, their pre and post hooks, and the settings of runners."""
+    old, new = (decoded(text.encode(), dict[str, object]) for text in (before, after))
     if old is None or new is None:
         return after
     were, are = _scripts(old), _scripts(new)
@@ -141,13 +137,6 @@ def _package(before: str, after: str) -> str:
     whole = {**rest, **settings, "scripts": scripts}
     is_same = scripts == are and settings == {name: new[name] for name in _RUNNERS if name in new}
     return after if is_same else msgspec.json.format(msgspec.json.encode(whole), indent=2).decode() + "\n"
-
-
-def _object(text: str) -> dict[str, object] | None:
-    try:
-        return msgspec.json.decode(text, type=dict[str, object])
-    except (msgspec.DecodeError, RecursionError, UnicodeError):
-        return None
 
 
 def _scripts(package: dict[str, object]) -> dict[str, object]:
@@ -167,17 +156,17 @@ _SOMETHING_IS_MISSING = re.compile(
 
 _SCRIPT = re.compile(r"\.[cm]?[jt]sx?$")
 _CHECKS = re.compile(r"test|check|verify|spec|^ci\b", re.IGNORECASE)
-"""How a script is called that is there to check something; one that is checked is called otherwise."""
+"""Names of scripts that check something, as opposed to scripts under test."""
 _BUILT_TOGETHER = (".go", ".java", ".kt", ".scala", ".c", ".cc", ".cpp", ".cxx", ".rs", ".swift")
 
 
 class PutBack(msgspec.Struct, frozen=True):
-    """What makes the tests those of the base again."""
+    """The file operations that restore the tests of the base."""
 
     restore: tuple[str, ...] = ()
     remove: tuple[str, ...] = ()
     write: tuple[tuple[str, str], ...] = ()
-    """Files with what is to be in them."""
+    """(path, content)"""
 
 
 def put_back(
@@ -187,13 +176,12 @@ def put_back(
     baseline: Sequence[Diagnosis],
     texts: Mapping[str, Version] | None = None,
 ) -> tuple[PutBack, ...]:
-    """Ways to put the base's tests back, each going further than the one before; any of them may do.
+    """Ways to restore the tests of the base, each more thorough than the one before; one that passes is enough.
 
-    None when the change has not touched them.
-
-    `changed` are files of the base that differ or are gone, `new` those it has not, `known` all that it has, `texts` what is in
-    those that `is_looked_into`. Where tests are compiled together, one that passed and was edited along with the code
-    would keep all from being built: there it may also stay as it is now, or is left out where its tests are known.
+    Empty if the change did not touch the tests. `changed` are files of the base that differ or were deleted, `new`
+    are added files, `known` all files of the base, `texts` the contents of files for which `is_looked_into` is true.
+    Where tests are compiled together, a passing test that was edited along with the code would break the build in its
+    old form: there it may stay as it is now, or is left out if its tests are known.
     """
     modules = {_module(name) for name in known if not is_test_place(name)}
     named = {word.removeprefix("./") for one in baseline for word in one.check.split()}
@@ -214,7 +202,7 @@ def put_back(
 
 
 def is_looked_into(name: str) -> bool:
-    """Whether what is in the file decides what of it is put back."""
+    """True if the content of the file decides which part of it is restored."""
     return name.endswith((".rs", ".go")) or name.rpartition("/")[2] == "package.json"
 
 
@@ -226,7 +214,7 @@ def _grafts(
 
 
 def _lean(whole: PutBack, inside: Mapping[str, Version], baseline: Sequence[Diagnosis]) -> PutBack | None:
-    """The same without tests that passed: files of Go with no other tests, and functions of Rust. None where it is no less."""
+    """`whole` without passing tests: Go files that have no other tests, and Rust functions. None if nothing is left out."""
     red = {_function(test.name) for diagnosis in baseline for test in diagnosis.failing}
     calm = {_function(test.name) for one in baseline for test in one.tests if test.status == "passed"} - red
     before = {name: inside[name].before or "" for name in whole.restore if name in inside}
@@ -245,14 +233,14 @@ def _lean(whole: PutBack, inside: Mapping[str, Version], baseline: Sequence[Diag
 
 
 def _function(name: str) -> str:
-    """What a test of Go or Rust is called in its file."""
+    """The function name of a Go or Rust test."""
     return name.rpartition("::")[2].partition("/")[0]
 
 
 def spoils(changed: Iterable[str], rewritten: Iterable[str]) -> tuple[Weakening, ...]:
-    """What the checks themselves did to the program, where the change touched more than that.
+    """Source files that the checks rewrote, if the change touched tests, runner settings or scripts.
 
-    Otherwise it is the checks' habit: they are those of the base, and may put code in order.
+    Otherwise the checks are those of the base, and may for example format code.
     """
     if all(is_test_code(name) and not _starts_something(name) for name in changed):
         return ()
@@ -267,9 +255,10 @@ def _starts_something(name: str) -> bool:
 
 
 def must_pass_as_before(baseline: Sequence[Diagnosis], fixed: Iterable[str]) -> set[str]:
-    """Of what became green, that which must be so with the base's own tests too.
+    """The fixed tests that must also pass with the original tests of the base.
 
-    A linter may complain about tests, and be content when those are mended. Where a test was red because something that it needs was not there, to add that is the fix.
+    Not linters, whose complaints may be about tests. Not tests that failed because something was missing: adding it
+    is the fix.
     """
     lacking = {
         test.name
@@ -283,17 +272,17 @@ def must_pass_as_before(baseline: Sequence[Diagnosis], fixed: Iterable[str]) -> 
 
 def _is_of_tests(name: str) -> bool:
     if name.endswith(".rs") and not is_test_place(name) and not is_test_file(name):
-        return False  # tests live beside the code there
+        return False  # Rust has tests beside the code
     return bool(is_test_file(name) or is_test_place(name) or _BASE_RUNNERS.search(name))
 
 
 def _is_test(name: str) -> bool:
-    """Runners of JavaScript know tests by their place as well."""
+    """Runners of JavaScript also find tests by their directory."""
     return is_test_file(name) or (is_test_place(name) and _SCRIPT.search(name) is not None)
 
 
 def _takes_its_place(name: str, modules: Collection[str]) -> bool:
-    """A module beside the tests that is found before the one it is named after."""
+    """True for a new module beside the tests that shadows a module of the program."""
     return is_test_place(name) and is_test_code(name) and not is_test_file(name) and _module(name) in modules
 
 
@@ -303,9 +292,9 @@ def _module(name: str) -> str:
 
 
 def _calm(baseline: Sequence[Diagnosis]) -> Iterator[str]:
-    """Files of tests none of which was red: they may be edited freely."""
+    """Test files without a failing test: they may be edited freely."""
     if any(not one.green and not one.failing and may_run_tests(one.check) for one in baseline):
-        return  # a check was red and no test says why
+        return  # a check failed and no test explains it
     red = {file for diagnosis in baseline for test in diagnosis.failing for file in _files(test)}
     for diagnosis in baseline:
         for test in diagnosis.tests:
@@ -316,7 +305,7 @@ def _files(test: TestResult) -> Iterator[str]:
     owner = test.name.partition("::")[0]
     yield owner
     parts = owner.split(".")
-    # `tests.test_shop.TotalTest`: a module, perhaps with a class behind it.
+    # `tests.test_shop.TotalTest`: a module, perhaps followed by a class.
     yield from ("/".join(parts[:end]) + ".py" for end in range(1, len(parts) + 1))
     if test.file is not None:
         yield test.file

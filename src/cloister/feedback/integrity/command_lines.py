@@ -1,4 +1,4 @@
-"""Command lines and Makefiles, before and after: whether what ran tests still runs them and heeds their verdict."""
+"""Compares command lines and Makefiles: do they still run the same tests, and do failures still count?"""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from cloister.core.diagnosis import Weakening
 from cloister.feedback.integrity.versions import Version
 
-# Words on a command line by which a runner of tests does less than it did, or does it to something else.
-
+# Arguments of test runners
 
 _FLAGS: dict[str, re.Pattern[str]] = {
     "go": re.compile(r"--?(?:run|skip|short|tags|exec|overlay|list|modfile|c|n|count=0|vet=off)(?:=|$)"),
@@ -33,7 +32,7 @@ _FLAGS: dict[str, re.Pattern[str]] = {
         r"env-file|check|eval|print)(?:=|$)|-[rCcep]$"
     ),
 }
-"""What must not be new on the command line of each."""
+"""Flags by which a runner runs fewer or other tests: they must not be new on a command line."""
 
 _CARGO_TAKES = re.compile(
     r"^(?:-j|-Z|--(?:jobs|target-dir|color|message-format|test-threads|format|logfile|shuffle-seed))$"
@@ -42,19 +41,19 @@ _ALONE = re.compile(
     r"^--(?:test|ci|coverage|verbose|silent|runInBand|forceExit|detectOpenHandles|recursive|exit|parallel|bail|colors?|run|"
     r"no-\S{1,40}|experimental-\S{1,60})$"
 )
-"""Flags that take no word of their own, so that the one behind them is a filter."""
+"""Flags without a value, so that the next word is a filter."""
 _BEGINS = {"go": ("test",), "cargo": ("test", "t", "nextest")}
 _ASSIGNS = re.compile(r"^(?:GOFLAGS|RUSTFLAGS|RUSTDOCFLAGS|CARGO_\w{1,40})=(.*)$")
 _TUNES = re.compile(
     r"\s-{1,2}(?:run|skip|short|tags|exec|overlay|modfile|list|c|n)\b|--cfg\b|(?:RUNNER|WRAPPER|RUSTC)\b"
 )
-"""The same in a variable."""
+"""The same flags in a variable."""
 
 
 def narrows(old: Sequence[Sequence[str]], new: Sequence[Sequence[str]]) -> str | None:
-    """The word that is new in these commands and by which fewer tests run; None when there is none.
+    """The new word in these commands that makes fewer tests run; None if there is none.
 
-    Of a runner's own arguments only: what other programs take nobody knows. A filter that stood there before stays one.
+    Looks only at the arguments of known runners. A filter that was there before is not new.
     """
     known = {word for words in old for word in words}
     for words in new:
@@ -75,24 +74,21 @@ def narrows(old: Sequence[Sequence[str]], new: Sequence[Sequence[str]]) -> str |
 
 
 def tunes(name: str, value: str) -> bool:
-    """Whether a variable of this name and value makes Go or cargo run other tests, or other code."""
+    """True if this variable makes Go or cargo run other tests, or other code."""
     found = _ASSIGNS.match(f"{name}={value}")
     return found is not None and (_TUNES.search(f" {found[1]}") or _TUNES.search(name)) is not None
 
 
 def _runner(words: Sequence[str]) -> tuple[str, int] | None:
-    """The runner that a command starts, and where its arguments begin."""
+    """The runner that a command starts, and the index of its first argument."""
     for at, word in enumerate(words):
         tool = word.rpartition("/")[2]
         if tool not in _FLAGS:
             continue
         if tool == "node" and not any(one.startswith("--test") for one in words):
             continue
-        if tool in _BEGINS:
-            verb = next((n for n in range(at + 1, len(words)) if words[n] in _BEGINS[tool]), None)
-            if verb is None:
-                continue
-            return tool, at + 1
+        if tool in _BEGINS and not any(word in _BEGINS[tool] for word in words[at + 1 :]):
+            continue
         return tool, at + 1
     return None
 
@@ -103,12 +99,12 @@ def _runner_words(words: Sequence[str]) -> tuple[str, Sequence[str]] | None:
 
 
 def _is_filter(tool: str, words: Sequence[str], place: int, start: int) -> bool:
-    """Whether it names what to run. A word behind a flag may be the flag's own."""
+    """True if the word selects tests. A word after a flag may be the value of the flag."""
     word = words[place]
     if word.startswith("-") or "$" in word or word in (*_BEGINS.get(tool, ()), "run", "watch"):
         return False
     if tool == "go":
-        return False  # packages more than before: those there were are still named
+        return False  # an additional package: the old ones are still named
     above = words[place - 1] if place > start else ""
     if tool == "cargo":
         return not _CARGO_TAKES.match(above)
@@ -116,17 +112,17 @@ def _is_filter(tool: str, words: Sequence[str], place: int, start: int) -> bool:
 
 
 def _names_some(tool: str, words: Sequence[str]) -> bool:
-    """Whether it was told before what to run, so that one more is more."""
+    """True if the command already selected tests, so that another filter runs more."""
     return tool != "cargo" and any(_is_filter(tool, words, at, 0) for at in range(len(words)))
 
 
 def assigned(words: Iterable[str]) -> bool:
-    """Whether one of the words before a command sets such a variable."""
+    """True if one of the words sets such a variable."""
     return any(tunes(*word.partition("=")[::2]) for word in words if "=" in word)
 
 
 _SHRUGS = re.compile(r"\|\|?|;|(?<![&>])&(?![&>1])|^\s*@?-|\bexit 0\b|(?<!\S)#", re.MULTILINE)
-"""What comes between a command and the status that it ends with."""
+"""Shell syntax that can hide the exit status of a command."""
 
 _DISARMS = re.compile(
     r"(?:^|\s)(?:python3?(?:\.\d+)? -OO?\b|PYTHONOPTIMIZE|PYTHONPATH|PYTEST_ADDOPTS|NODE_OPTIONS|--require\b|--import\b|--loader\b|"
@@ -134,7 +130,7 @@ _DISARMS = re.compile(
     r"(?:^|[\s@;&])(?:sed (?:-\w+ )*-\w*i|perl -\w*i|patch|git (?:checkout|stash|apply|restore|reset)|"
     r"(?:cp|mv|ln)\b[^\n;&|]{0,400}\.(?:go|rs|[cm]?[jt]sx?|py|c|cc|cpp|java))\b"
 )
-"""Assertions that are switched off, modules that are slipped in, code that is another while tests run."""
+"""Disabled assertions, injected modules, code that is replaced while tests run."""
 
 _TEST_TARGETS = ("test", "tests", "check", "verify")
 _RULE = re.compile(r"^([\w./%-]{1,200}(?:[ \t]+[\w./%-]{1,200}){0,20})[ \t]*::?(?!=)(.*)$")
@@ -146,13 +142,13 @@ _WHOLE_FILE = re.compile(
     re.MULTILINE,
 )
 _LINES = 20_000
-# A Makefile may be written to hurt: its values multiply where they name each other.
+# Bounds against a hostile Makefile, whose variables can expand exponentially.
 _VALUE_CHARS, _LINE_CHARS = 200, 2_000
 _COMMANDS, _WORDS = 200, 40
 
 
 def is_less(old: str, new: str) -> bool:
-    """Whether a command no longer does what it did: a program or an argument is gone, or its verdict is thrown away."""
+    """True if a command does less than before: a program or argument is missing, or its exit status is ignored."""
     kept = [_words(part) for part in _parts(new)]
     lost = any(not any(_holds(now, words) for now in kept) for words in map(_words, _parts(old)) if words)
     shrugs = len(_SHRUGS.findall(new)) > len(_SHRUGS.findall(old))
@@ -167,7 +163,7 @@ def _parts(command: str) -> list[str]:
 
 
 def _words(part: str) -> list[str]:
-    """Program and arguments, without what is set for it and the marks of make."""
+    """Program and arguments, without assignments in front and the prefixes of make."""
     words = part.strip(" \t@-+").split()
     while words and re.match(r"^\w+=", words[0]):
         words = words[1:]
@@ -178,18 +174,17 @@ def _holds(now: list[str], old: list[str]) -> bool:
     if not now or now[0] != old[0]:
         return False
     if len(old) == 1 and any(not word.startswith("-") for word in now[1:]) and "/" in old[0]:
-        return False  # a script that ran all of it is told to do something in particular
+        return False  # a script that ran everything now gets an argument
     return all(any(word.startswith(wanted) for word in now[1:]) for wanted in old[1:])
 
 
 def recipes(version: Version) -> Iterator[Weakening]:
-    """Targets of a Makefile by which tests run, with all that they need."""
+    """Compare the test targets of a Makefile, with their prerequisites."""
     before, after = version.before, version.after or ""
     if before is None:
-        yield Weakening(version.path, "deceived", detail="it takes the place of the Makefile")
+        yield Weakening(version.path, "deceived", detail="it replaces the Makefile")
         return
-    known = {line.strip() for line in before.split("\n")}
-    added = "\n".join(line for line in after.split("\n") if line.strip() not in known)
+    added = "\n".join(version.new_lines())
     if found := _WHOLE_FILE.search(added):
         yield Weakening(version.path, "configuration", detail=found.group().strip())
     old, new = _Makefile(before), _Makefile(after)
@@ -201,13 +196,13 @@ def recipes(version: Version) -> Iterator[Weakening]:
         if was is None:
             continue
         if now is None:
-            yield Weakening(version.path, "configuration", detail=f"the target {name} is gone")
+            yield Weakening(version.path, "configuration", detail=f"the target {name} was removed")
         elif now != was and is_less(was, now):
             yield Weakening(version.path, "configuration", detail=f"the target {name} was changed")
 
 
 class _Makefile:
-    """Targets with what they need and do, as far as can be told without running make."""
+    """The targets of a Makefile with prerequisites and recipes, parsed without running make."""
 
     def __init__(self, text: str) -> None:
         self._needs: dict[str, list[str]] = {}
@@ -220,7 +215,7 @@ class _Makefile:
             if line.startswith("\t"):
                 for name in current:
                     if fresh:
-                        self._does[name] = []  # the last recipe of a target is the one that counts
+                        self._does[name] = []  # the last recipe of a target wins
                     self._does[name].append(line.strip())
                 fresh = False
             elif rule := _RULE.match(line):
@@ -235,7 +230,7 @@ class _Makefile:
                 current = ()
 
     def all_of(self, target: str) -> str | None:
-        """Everything that making `target` does, one command per line; None when there is no such target."""
+        """All commands of `target` and its prerequisites, one per line; None if there is no such target."""
         if target not in self._needs:
             return None
         lines: list[str] = []

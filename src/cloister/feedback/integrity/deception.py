@@ -1,7 +1,7 @@
-"""Code that is made for the tests' eyes: it asks whether it is being tested, or forges what they say.
+"""Detects code that deceives tests: it asks whether it is being tested, or manipulates test tools.
 
-None of it mends anything, and it can be seen: by the names that only somebody has a use for who looks for tests. Code
-that knows the inputs of a test and answers those cannot be told from an odd special case by any rule.
+Such code is recognised by names that only test-aware code uses. Code that returns the answers to known test inputs
+looks like any special case; no rule detects it.
 """
 
 import ast
@@ -21,7 +21,7 @@ _ASKS = re.compile(
     r"\btesting\.Testing\(\)|flag\.Lookup\(\"test\.|\(.{0,80}, *\"\.test(?:\.exe)?\"\)|\"-?-?test\.(?:v|run|timeout|\w{0,20}\")|"
     r"\"-test\.\"|\bRUST_TEST_THREADS\b|\bNEXTEST\w{0,40}\b|\bcfg!\(.{0,80}\btest\b|#!?\[cfg\(not\(test\)\)\]"
 )
-"""Names by which a program finds out that it is run by tests, or where their report goes."""
+"""Names by which a program detects that tests run it, or finds their report."""
 
 _FORGES = re.compile(
     r"\b(?:unittest\.)?TestCase\.\w{1,60} *=[^=]|\bimport _pytest\b|\bfrom _pytest\b|"
@@ -33,10 +33,10 @@ _FORGES = re.compile(
     r"//go:linkname \w{1,80} testing\.|"
     r"\bos\._exit\(|\b_exit\(|\b_Exit\(|\bquick_exit\(|process\.reallyExit|__attribute__\(\(\s*(?:constructor|destructor)"
 )
-"""Tools of tests that are changed under way, and ends that no runner sees."""
+"""Manipulated test tools, and ways to exit that no runner notices."""
 
 _NEEDLES = (
-    *(
+    *[
         "PYTEST_",
         "CLOISTER_REPORT",
         ".cloister",
@@ -45,9 +45,9 @@ _NEEDLES = (
         "JEST_WORKER_ID",
         "VITEST",
         "__eq__",
-    ),
-    *(
         "NODE_TEST_CONTEXT",
+    ],
+    *[
         "testing.Testing",
         "flag.Lookup",
         "os.Args",
@@ -55,52 +55,52 @@ _NEEDLES = (
         "TestCase",
         "_pytest",
         "global",
-    ),
-    *(
         "npm_lifecycle",
-        "typeof ",
         "process.",
         ".test",
         "test.",
+    ],
+    *[
         "RUST_TEST",
         "NEXTEST",
         "expect",
         "Object.",
-        "fn eq",
         "linkname",
-    ),
-    *("assert", "_exit(", "_Exit(", "reallyExit", "structor", "qual", "['ok", '["ok'),
+        "assert",
+        "_exit(",
+        "_Exit(",
+        "reallyExit",
+        "structor",
+        "qual",
+        "['ok",
+    ],
+    *("typeof ", "fn eq", '["ok'),
 )
-"""One of these is in all that is looked for: most files are done with at once."""
+"""Every match contains one of these, so most files are skipped quickly."""
 
 
 def deceiving(version: Version) -> Iterator[Weakening]:
-    """What in this file of the program speaks to tests and not to its users."""
+    """Find code in this file that addresses tests instead of users."""
     before, after = version.before or "", version.after
     if after is None:
         return
-    added = _added(before, after)
+    added = "\n".join(version.new_lines())
     if not any(needle in added for needle in _NEEDLES):
         return
     for words, said in (
         (_ASKS, "it asks whether it is being tested"),
-        (_FORGES, "it meddles with the tests' tools"),
+        (_FORGES, "it manipulates the test tools"),
     ):
         found = words.search(added)
-        if found and not words.search(before):  # else it is what this program is about
+        if found and not words.search(before):  # otherwise the program legitimately deals with tests
             yield Weakening(version.path, "deceived", detail=f"{said}: {found.group().strip()}")
             return
     if version.path.endswith(".py") and _equals_all(after) > _equals_all(before):
         yield Weakening(version.path, "deceived", detail="it is equal to anything")
 
 
-def _added(before: str, after: str) -> str:
-    known = {line.strip() for line in before.split("\n")}
-    return "\n".join(line[:2_000] for line in after.split("\n") if line.strip() not in known)
-
-
 def _equals_all(source: str) -> int:
-    """How many `__eq__` there are that say yes to all and look at nothing."""
+    """The number of `__eq__` methods that always return True."""
     if "__eq__" not in source or len(source) > 2_000_000:
         return 0
     try:

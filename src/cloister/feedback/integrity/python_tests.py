@@ -1,11 +1,12 @@
-"""Tests in Python, compared by their syntax: formatting and comments are no change."""
+"""Compares Python tests by their syntax tree: formatting and comments do not count."""
 
 import ast
 from collections.abc import Iterator, Sequence
 
 from cloister.core.diagnosis import HowWeakened
+from cloister.feedback.integrity.versions import inserted
 
-_SKIPS = (
+_SKIPS = [
     "skip",
     "skipif",
     "skipIf",
@@ -15,14 +16,14 @@ _SKIPS = (
     "SkipTest",
     "expectedFailure",
     "exit",
-)
+]
 _BENDS = ("setattr", "setitem", "patch", "object")
 _SOURCE_CHARS = 2_000_000
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def weakened(before: str, after: str | None) -> list[tuple[str, HowWeakened]] | None:
-    """Each test that is less than it was, and how; None when the syntax cannot be read."""
+    """Each weakened test, and how; None if the old source cannot be parsed."""
     old, new = _parsed(before), _parsed(after or "")
     if old is None:
         return None
@@ -37,7 +38,7 @@ def weakened(before: str, after: str | None) -> list[tuple[str, HowWeakened]] | 
         now = here.get(name)
         how = "deleted" if now is None else _how(test, now)
         if how is None and (changed & _names(test) or name.rpartition("::")[0] in classes):
-            how = "changed"  # what it compares with, or what compares for it
+            how = "changed"  # an expected value or a helper of the test
         if how is not None:
             found.append((name, how))
     return found
@@ -53,7 +54,7 @@ def _parsed(source: str) -> ast.Module | None:
 
 
 def _tests(module: ast.Module) -> dict[str, _Function]:
-    """Functions and methods named like tests, by their path inside the module."""
+    """Functions and methods that are named like tests, by their path inside the module."""
     found: dict[str, _Function] = {}
 
     def visit(nodes: Sequence[ast.stmt], owner: str, depth: int) -> None:
@@ -70,36 +71,27 @@ def _tests(module: ast.Module) -> dict[str, _Function]:
 def _how(old: _Function, new: _Function) -> HowWeakened | None:
     if _has_skips([*new.decorator_list, *new.body]) and not _has_skips([*old.decorator_list, *old.body]):
         return "skipped"
-    if [_dump(node) for node in old.decorator_list] != [_dump(node) for node in new.decorator_list]:
+    if [ast.dump(node) for node in old.decorator_list] != [ast.dump(node) for node in new.decorator_list]:
         return "changed"
-    if _dump(old.args) != _dump(new.args):
+    if ast.dump(old.args) != ast.dump(new.args):
         return "changed"
     added = _added(_body(old), _body(new))
-    if added is None:
-        return "changed"
-    return "changed" if any(_bends(node) for node in added) else None
+    return "changed" if added is None or any(map(_bends, added)) else None
 
 
 def _body(function: _Function) -> list[ast.stmt]:
-    """Its statements without the docstring."""
+    """The statements without the docstring."""
     return function.body[1:] if _is_words(function.body[0]) else function.body
 
 
 def _added(old: Sequence[ast.stmt], new: Sequence[ast.stmt]) -> list[ast.stmt] | None:
-    """What was put between the old statements; None when one of those is gone or is another."""
-    wanted = [_dump(node) for node in old]
-    added: list[ast.stmt] = []
-    at = 0
-    for node in new:
-        if at < len(wanted) and _dump(node) == wanted[at]:
-            at += 1
-        else:
-            added.append(node)
-    return added if at == len(wanted) else None
+    """The statements that were added; None if an old one was removed or changed."""
+    added = inserted([*map(ast.dump, old)], [*map(ast.dump, new)])
+    return None if added is None else [new[index] for index in added]
 
 
 def _bends(statement: ast.stmt) -> bool:
-    """Whether it ends the test early or replaces what is tested."""
+    """True if it ends the test early or replaces the code under test."""
     for node in ast.walk(statement):
         if isinstance(node, ast.Return | ast.Raise):
             return True
@@ -111,33 +103,27 @@ def _bends(statement: ast.stmt) -> bool:
 
 
 def _has_skips(nodes: Sequence[ast.AST]) -> bool:
-    for outer in nodes:
-        for node in ast.walk(outer):
-            name = (
-                node.attr
-                if isinstance(node, ast.Attribute)
-                else node.id
-                if isinstance(node, ast.Name)
-                else ""
-            )
-            if name in _SKIPS:
-                return True
-    return False
+    inner = (node for outer in nodes for node in ast.walk(outer))
+    return any(
+        (isinstance(node, ast.Attribute) and node.attr in _SKIPS)
+        or (isinstance(node, ast.Name) and node.id in _SKIPS)
+        for node in inner
+    )
 
 
 def _loose(module: ast.Module) -> list[ast.stmt]:
-    """Statements of the module that are neither functions nor classes: `pytestmark`, a skip of it all."""
+    """Statements of the module other than functions and classes, e.g. `pytestmark`."""
     return [node for node in module.body if not isinstance(node, _Function | ast.ClassDef)]
 
 
 def _changed_names(old: ast.Module, new: ast.Module) -> set[str]:
-    """Names of the module, other than tests, that stood for one thing on the base and stand for another now."""
+    """Names of the module, other than tests, whose value changed."""
     before, now = dict(_given(old)), dict(_given(new))
     return {name for name, dump in before.items() if now.get(name) != dump}
 
 
 def _changed_classes(old: ast.Module, new: ast.Module) -> set[str]:
-    """Classes of which something else than a test was taken out or replaced: what they set up, or help with."""
+    """Classes in which something other than a test was removed or changed, e.g. a set-up method."""
     before, now = dict(_classes(old.body, "")), dict(_classes(new.body, ""))
     return {name for name, body in before.items() if name in now and _added(body, now[name]) is None}
 
@@ -151,7 +137,7 @@ def _classes(nodes: Sequence[ast.stmt], owner: str) -> Iterator[tuple[str, list[
 
 
 def _is_own(node: ast.stmt) -> bool:
-    """A test or a class inside, which are looked at by themselves."""
+    """A test or an inner class, which are compared on their own."""
     return isinstance(node, ast.ClassDef) or (isinstance(node, _Function) and node.name.startswith("test"))
 
 
@@ -169,20 +155,16 @@ def _given(module: ast.Module) -> Iterator[tuple[str, str]]:
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 if isinstance(target, ast.Name):
-                    yield target.id, _dump(node.value)
+                    yield target.id, ast.dump(node.value)
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
-            yield node.target.id, _dump(node.value)
+            yield node.target.id, ast.dump(node.value)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             source = f"{'.' * node.level}{node.module}:" if isinstance(node, ast.ImportFrom) else ""
             yield from ((alias.asname or alias.name, source + alias.name) for alias in node.names)
         elif isinstance(node, _Function) and not node.name.startswith("test"):
-            yield node.name, _dump(node)
+            yield node.name, ast.dump(node)
 
 
 def _names(test: _Function) -> set[str]:
     used = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
     return used | {argument.arg for argument in test.args.args}
-
-
-def _dump(node: ast.AST) -> str:
-    return ast.dump(node)

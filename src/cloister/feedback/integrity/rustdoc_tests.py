@@ -1,10 +1,11 @@
-"""Tests in Rust's documentation, compared block by block: the examples above an item, or of a whole file."""
+"""Compares tests in Rust documentation: the examples above an item, or at the top of a file."""
 
 import re
 from collections import Counter
 from collections.abc import Iterator
 
 from cloister.core.diagnosis import HowWeakened
+from cloister.feedback.integrity.versions import inserted
 
 _ITEM = re.compile(
     r"^(?:pub(?:\([\w: ]{1,60}\))? )?(?:(?:async|const|unsafe|default|extern \"\w{1,20}\") ){0,4}"
@@ -14,7 +15,7 @@ _SKIPS = ("ignore", "no_run", "text")
 
 
 def weakened(path: str, before: str, after: str | None) -> list[tuple[str, HowWeakened]]:
-    """Each example that is less than it was, by the name that `cargo test` gives it without its modules, and how."""
+    """Each weakened example, by the name that `cargo test` gives it without its modules, and how."""
     old, new = _examples(before), _examples(after or "")
     found: list[tuple[str, HowWeakened]] = []
     for (item, number), lines in old.items():
@@ -24,20 +25,20 @@ def weakened(path: str, before: str, after: str | None) -> list[tuple[str, HowWe
             found.append((name, "deleted"))
         elif _skips(now[0]) and not _skips(lines[0]):
             found.append((name, "skipped"))
-        elif now[0] != lines[0] or not _within(lines, now):
+        elif now[0] != lines[0] or inserted(lines, now) is None:
             found.append((name, "changed"))
     return found
 
 
 def names(test: str, weakened_name: str) -> bool:
-    """Whether a test of `cargo test` is the one, or one of those, that `weakened` calls so."""
+    """True if the name in a `weakened` result means this test of `cargo test`."""
     bare = re.sub(r" \(\d{1,9}\)$", "", test)
     file, _, item = bare.partition(" - ")
     return weakened_name == (f"{file} - {item.rpartition('::')[2]}" if item else file)
 
 
 def _examples(text: str) -> dict[tuple[str, int], list[str]]:
-    """Item and number of each example → the words on its fence, then its lines."""
+    """(item, number) of each example → the words on its fence, then its lines."""
     found: dict[tuple[str, int], list[str]] = {}
     many = Counter[str]()
     for item, block in _blocks(text):
@@ -47,7 +48,7 @@ def _examples(text: str) -> dict[tuple[str, int], list[str]]:
 
 
 def _blocks(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Each example with the item below it; without one when it is about the file."""
+    """Each example with the item below it, or with an empty name if it is about the file."""
     waiting: list[list[str]] = []
     current: list[str] | None = None
     for line in text.split("\n"):
@@ -74,9 +75,3 @@ def _blocks(text: str) -> Iterator[tuple[str, list[str]]]:
 
 def _skips(fence: str) -> bool:
     return any(word in _SKIPS for word in re.split(r"[, ]", fence))
-
-
-def _within(old: list[str], new: list[str]) -> bool:
-    """Whether nothing was taken out: the old lines are all there, in order."""
-    rest = iter(new)
-    return all(line in rest for line in old)

@@ -1,7 +1,7 @@
-"""Complaints that were hushed up: comments by which a tool looks away, and settings of the tool itself.
+"""Detects silenced complaints: suppression comments, and changed settings of a linter.
 
-That counts where the tool was red on the base and is green now. Of comments, only those in files that it
-complained about: elsewhere they are somebody's considered choice.
+They count if the linter failed on the base and passes now. Comments count only in files that the linter complained
+about; elsewhere they may be deliberate.
 """
 
 import re
@@ -41,14 +41,13 @@ _STRICT = re.compile(
 
 
 def may_silence(path: str) -> bool:
-    """Whether it is the settings of a tool that complains."""
+    """True if the file holds settings of a linter or type checker."""
     return bool(_OWN.search(path)) or _is_tsconfig(path)
 
 
 def silencing(version: Version) -> Iterator[Weakening]:
-    """By what in this file a tool complains less."""
+    """Find changes in this file that silence a linter."""
     before, after = version.before or "", version.after or ""
-    name = version.path.rpartition("/")[2]
     if _is_tsconfig(version.path):
         lax = len(_LAX.findall(after)) > len(_LAX.findall(before))
         if lax or len(_STRICT.findall(after)) < len(_STRICT.findall(before)):
@@ -58,9 +57,9 @@ def silencing(version: Version) -> Iterator[Weakening]:
         if before.strip() != after.strip():
             yield Weakening(version.path, "silenced", detail="settings")
         return
-    if name == "pyproject.toml" and _tables(before) != _tables(after):
+    if version.name == "pyproject.toml" and _tables(before) != _tables(after):
         yield Weakening(version.path, "silenced", detail="settings")
-    if name in ("setup.cfg", "tox.ini") and _sections(before) != _sections(after):
+    if version.name in ("setup.cfg", "tox.ini") and _sections(before) != _sections(after):
         yield Weakening(version.path, "silenced", detail="settings")
     for word, comment in _COMMENTS.items():
         if len(comment.findall(after)) > len(comment.findall(before)):
@@ -69,7 +68,7 @@ def silencing(version: Version) -> Iterator[Weakening]:
 
 
 def hushed(one: Weakening, baseline: Sequence[Diagnosis], now: Mapping[str, Diagnosis]) -> bool:
-    """Whether a tool that was red is green now, and this may be why."""
+    """True if a linter failed on the base and passes now, and this may be the reason."""
     for before in baseline:
         after = now.get(before.check)
         if before.green or before.failing or before.unlisted or after is None or not after.green:

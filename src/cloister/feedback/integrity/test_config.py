@@ -1,4 +1,4 @@
-"""What decides which tests run: the configuration of the runners, and the scripts that start them."""
+"""Compares what decides which tests run: the settings of test runners, and the scripts that start them."""
 
 import re
 import tomllib
@@ -12,8 +12,7 @@ from cloister.feedback.integrity.command_lines import is_less, recipes
 from cloister.feedback.integrity.versions import Version
 from cloister.feedback.parsers.json import decoded
 
-# CMake's lists, before and after: whether each test is still there, runs the same, and is made from the same files.
-
+# CMake
 
 _COMMAND = re.compile(
     r"\b(add_test|add_executable|add_subdirectory|enable_testing|include)\s*\(([^()]{0,4000})\)"
@@ -25,7 +24,7 @@ _EXCUSES = re.compile(
 
 
 def cmake_lists(version: Version) -> Iterator[Weakening]:
-    """What was taken from the tests of a `CMakeLists.txt`."""
+    """Tests that were removed from a `CMakeLists.txt`, or are built or run differently."""
     before, after = version.before or "", version.after or ""
     found = len(_EXCUSES.findall(after)) - len(_EXCUSES.findall(before))
     if found > 0 and (excuse := _EXCUSES.search(after)):
@@ -45,18 +44,17 @@ def cmake_lists(version: Version) -> Iterator[Weakening]:
             return
 
 
-# What `Cargo.toml` and `go.mod` say about tests: which of them run, and against what.
-
+# Cargo and Go
 
 _Table = dict[str, object]
 _REPLACES = re.compile(r"^(?:replace\s+)?\S{1,300}(?: v\S{1,80})? => \.{0,2}/\S{1,300}", re.MULTILINE)
 
 
 def cargo_manifest(version: Version) -> Iterator[Weakening]:
-    """Programs of tests that no longer run or are made from something else, members and dependencies that are swapped."""
+    """Test targets that no longer run or have another source, fewer members, replaced dependencies."""
     old, new = _read(version.before), _read(version.after)
     if old is None or new is None:
-        return  # the check says so
+        return  # the check itself reports it
     for detail in (*_package(old, new), *_targets(old, new), *_members(old, new)):
         yield Weakening(version.path, "configuration", detail=detail)
         return
@@ -67,7 +65,7 @@ def cargo_manifest(version: Version) -> Iterator[Weakening]:
 
 
 def go_module(version: Version) -> Iterator[Weakening]:
-    """Modules that are taken from the working tree now, perhaps the one that compares for the tests."""
+    """Modules that are now replaced by a directory of the working tree, perhaps an assertion library."""
     known = set(_REPLACES.findall(version.before or ""))
     for found in _REPLACES.findall(version.after or ""):
         if found not in known:
@@ -100,7 +98,7 @@ def _package(old: _Table, new: _Table) -> Iterator[str]:
 def _targets(old: _Table, new: _Table) -> Iterator[str]:
     was, now = _table(old.get("lib")), _table(new.get("lib"))
     if was.get("path", "src/lib.rs") != now.get("path", "src/lib.rs"):
-        yield "the library is made from another file"
+        yield "the library has another source file"
     if any(now.get(name) is False and was.get(name) is not False for name in ("test", "doctest", "harness")):
         yield "the library's tests do not run"
     before, after = _tests(old), _tests(new)
@@ -108,13 +106,13 @@ def _targets(old: _Table, new: _Table) -> Iterator[str]:
         usual = (f"tests/{name}.rs", f"tests/{name}/main.rs", None)
         known = before.get(name, {})
         if one.get("path") != known.get("path") and one.get("path") not in usual:
-            yield f"the tests {name} are made from another file"
+            yield f"the tests {name} have another source file"
         for key in ("test", "harness", "required-features"):
             if one.get(key) != known.get(key) and one.get(key) not in (True, None):
                 yield f"{key} of the tests {name}"
     for name, one in before.items():
         if name not in after and one.get("path") not in (f"tests/{name}.rs", f"tests/{name}/main.rs", None):
-            yield f"the tests {name} are gone"
+            yield f"the tests {name} were removed"
 
 
 def _tests(document: _Table) -> dict[str, _Table]:
@@ -147,9 +145,9 @@ _LEAVES_OUT = re.compile(
 _THRESHOLD = re.compile(
     r"\b(?:cov-)?fail[_-]under\W{1,4}(\d{1,3})|[\"'](?:branches|functions|lines|statements)[\"']\s{0,4}:\s{0,4}(\d{1,3})"
 )
-"""How much of the code tests have to reach."""
+"""Coverage thresholds."""
 _SLIPS_IN = re.compile(r"\b(?:setupFiles(?:AfterEnv)?|moduleNameMapper|testRunner|globalSetup|resolver)\b")
-"""Where modules of one's own get between a test and what it tests."""
+"""Settings that inject modules between a test and the code under test."""
 
 
 _STANDS_IN = re.compile(
@@ -158,7 +156,7 @@ _STANDS_IN = re.compile(
     r"argparse|ast|copy|dataclasses|difflib|dis|gettext|heapq|inspect|linecache|locale|opcode|pprint|runpy|signal|textwrap|"
     r"token|tokenize|traceback)(?:/__(?:init|main)__)?\.(?:py|pyc|(?:[\w.-]+\.)?so)$"
 )
-"""Where Python finds a module before the one of that name that runs the tests, or that this one needs to begin."""
+"""Files that Python would import instead of a test runner, or of a module that the runner imports."""
 _PACKAGED = re.compile(
     r"(?:^|/)node_modules/(\.bin|@jest|jest[\w-]*|vitest|@vitest|mocha|ava|tap|expect|chai|assert)/|"
     r"(?:^|/)vendor/(?:github\.com/(?:stretchr/(testify)|onsi/(gomega|ginkgo)|google/(go-cmp))|(gotest)\.tools)/"
@@ -174,26 +172,26 @@ class _Package(msgspec.Struct):
 
 
 def stands_in(path: str) -> str | None:
-    """The runner of tests, or the part of one, in whose place a file of this name would work."""
+    """The test runner, or its module, that a file of this name would replace."""
     found = _STANDS_IN.search(path) or _PACKAGED.search(path)
     return next(filter(None, found.groups()), None) if found else None
 
 
 def configuration(version: Version) -> Iterator[Weakening]:
-    """Whether fewer tests run, or less comes of them, for what was changed in this file."""
+    """Find changes in this file that make fewer tests run, or their failures count less."""
     other = stands_in(version.path)
     if (
         other is not None
         and version.after is not None
         and (version.before is None or _PACKAGED.search(version.path))
     ):
-        yield Weakening(version.path, "configuration", detail=f"it takes the place of {other}")
+        yield Weakening(version.path, "configuration", detail=f"it replaces {other}")
         return
-    name = version.path.rpartition("/")[2]
+    name = version.name
     before, after = version.before or "", version.after or ""
     yield from _thresholds(version, before, after)
     if name in ("conftest.py", "sitecustomize.py", "usercustomize.py"):
-        yield from _more(version, _HOOKS, before, after)
+        yield from _more(version, _HOOKS)
     elif name == "package.json":
         yield from _scripts(version, before, after)
     elif name in ("Makefile", "makefile", "GNUmakefile"):
@@ -205,28 +203,20 @@ def configuration(version: Version) -> Iterator[Weakening]:
     elif name == "Cargo.toml":
         yield from cargo_manifest(version)
     elif name in _RUNNERS or name.startswith(("jest.config.", "vitest.config.", "vite.config.", ".mocharc")):
-        yield from _more(version, _LEAVES_OUT, before, after)
+        yield from _more(version, _LEAVES_OUT)
 
 
 _RUNNERS = (
-    "pytest.ini",
-    ".pytest.ini",
-    "pyproject.toml",
-    "setup.cfg",
-    "tox.ini",
-    "noxfile.py",
-    "pom.xml",
-    "build.gradle",
-    "build.gradle.kts",
+    *("pytest.ini", ".pytest.ini", "pyproject.toml", "setup.cfg", "tox.ini", "noxfile.py"),
+    *("pom.xml", "build.gradle", "build.gradle.kts"),
 )
 
 
-def _more(version: Version, words: re.Pattern[str], before: str, after: str) -> Iterator[Weakening]:
-    """Lines that are new and hold a word by which tests are left out."""
-    known = {" ".join(line.split()) for line in before.split("\n")}
-    for line in after.split("\n"):
-        bare = " ".join(line[:2_000].split())
-        if bare not in known and not bare.startswith("#") and (word := words.search(bare)):
+def _more(version: Version, words: re.Pattern[str]) -> Iterator[Weakening]:
+    """New lines with a word that leaves tests out."""
+    for line in version.new_lines():
+        bare = " ".join(line.split())
+        if not bare.startswith("#") and (word := words.search(bare)):
             yield Weakening(version.path, "configuration", detail=word.group().strip())
             return
 
@@ -236,7 +226,7 @@ def _scripts(version: Version, before: str, after: str) -> Iterator[Weakening]:
     if old is None:
         return
     if new is None:
-        yield Weakening(version.path, "configuration", detail="it cannot be read any more")
+        yield Weakening(version.path, "configuration", detail="it can no longer be parsed")
         return
     for name, script in old.scripts.items():
         if not re.search(r"test|check|lint|types?\b", name):
@@ -247,17 +237,13 @@ def _scripts(version: Version, before: str, after: str) -> Iterator[Weakening]:
         if not isinstance(other, str) or is_less(script, other) or _leaves_out_more(script, other):
             yield Weakening(version.path, "configuration", detail=f"the script {name} was changed")
             return
-    for one, two in (
-        (old.jest, new.jest),
-        (old.mocha, new.mocha),
-        (old.vitest, new.vitest),
-        (old.ava, new.ava),
-    ):
-        settings = bytes(two).decode("utf-8", errors="replace")
+    for runner in ("jest", "mocha", "vitest", "ava"):
+        one, two = bytes(getattr(old, runner)), bytes(getattr(new, runner))
+        settings = two.decode("utf-8", errors="replace")
         slip = _SLIPS_IN.search(settings)
-        if slip and slip.group().encode() not in bytes(one):
+        if slip and slip.group().encode() not in one:
             yield Weakening(version.path, "deceived", detail=f"{slip.group()} is new")
-        if bytes(one) != bytes(two) and _LEAVES_OUT.search(settings):
+        if one != two and _LEAVES_OUT.search(settings):
             yield Weakening(version.path, "configuration", detail="the runner's settings were changed")
             return
 
@@ -267,10 +253,10 @@ def _leaves_out_more(old: str, new: str) -> bool:
 
 
 def _thresholds(version: Version, before: str, after: str) -> Iterator[Weakening]:
-    """A bar that was lowered or taken away."""
+    """A coverage threshold that was lowered or removed."""
     old, new = _bars(before), _bars(after)
     if old and (len(new) < len(old) or any(now < was for was, now in zip(old, new, strict=False))):
-        yield Weakening(version.path, "configuration", detail="less of the code has to be tested")
+        yield Weakening(version.path, "configuration", detail="the coverage threshold was lowered")
 
 
 def _bars(text: str) -> list[int]:

@@ -1,9 +1,10 @@
-"""Tests in other languages, compared line by line inside the block of each test."""
+"""Compares tests of other languages line by line inside the block of each test."""
 
 import re
 from collections.abc import Sequence
 
 from cloister.core.diagnosis import HowWeakened
+from cloister.feedback.integrity.versions import inserted
 
 _HEADS: dict[str, re.Pattern[str]] = {
     "script": re.compile(
@@ -14,24 +15,15 @@ _HEADS: dict[str, re.Pattern[str]] = {
     "java": re.compile(
         r"^\s*(?:@Test\b.{0,100})?(?:public |private |protected )?(?:void|fun) (\w{1,200}|`[^`]{1,200}`)\s*\("
     ),
-    # Any function: which of them are tests is told elsewhere, by `RUN_TEST` and the like, and the rest helps them.
+    # Any function: `RUN_TEST` and the like name the tests elsewhere, and the other functions are helpers.
     "c": re.compile(
         r"^\s*(?:TEST(?:_F|_P)?\s*\(([\w, ]{1,200})\)|TEST_CASE\s*\(\s*\"(.{1,200}?)\")|"
         r"^(?:static |inline )?(?:const |unsigned |struct )?[A-Za-z_]\w{0,60}[ *]{1,4}(?:[A-Z_]{1,60} )?(\w{1,200})\s*\([^;]{0,400}$"
     ),
 }
 _LANGUAGES = {
-    "go": "go",
-    "rs": "rust",
-    "java": "java",
-    "kt": "java",
-    "scala": "java",
-    "c": "c",
-    "cc": "c",
-    "cpp": "c",
-    "cxx": "c",
-    "h": "c",
-    "hpp": "c",
+    **{"go": "go", "rs": "rust", "java": "java", "kt": "java", "scala": "java"},
+    **dict.fromkeys(("c", "cc", "cpp", "cxx", "h", "hpp"), "c"),
 }
 _SKIPS = re.compile(
     r"\b(?:it|test|describe|context|suite|specify)\.(?:skip|todo|fail(?:s|ing)|fixme|skipIf|runIf)\b|\bx(?:it|test|describe|context)\(|"
@@ -43,11 +35,11 @@ _ENDS_EARLY = re.compile(
     r"runtime\.Goexit)"
 )
 _CONSTRAINT = re.compile(r"^//(?:go:build| \+build) .{1,400}$", re.MULTILINE)
-"""Go leaves a file out for which it does not hold."""
+"""Go skips a file whose constraint is not satisfied."""
 
 
 def weakened(path: str, before: str, after: str | None) -> list[tuple[str, HowWeakened]]:
-    """Each test that is less than it was, and how."""
+    """Each weakened test, and how."""
     language = _LANGUAGES.get(path.rpartition(".")[2], "script")
     old, new = _blocks(language, before), _blocks(language, after or "")
     if language == "go" and set(_CONSTRAINT.findall(after or "")) != set(_CONSTRAINT.findall(before)):
@@ -59,26 +51,26 @@ def weakened(path: str, before: str, after: str | None) -> list[tuple[str, HowWe
             found.append((name, "deleted"))
         elif any(map(_SKIPS.search, now)) and not any(map(_SKIPS.search, lines)):
             found.append((name, "skipped"))
-        elif (added := _added(lines[1:], now[1:])) is None or any(map(_ENDS_EARLY.match, added)):
+        elif (added := inserted(lines[1:], now[1:])) is None or any(
+            _ENDS_EARLY.match(now[1 + index]) for index in added
+        ):
             found.append((name, "changed"))
     return found
 
 
 def titles(path: str, text: str) -> set[str]:
-    """What the tests in a file are called."""
+    """The names of the tests in a file."""
     return set(_blocks(_LANGUAGES.get(path.rpartition(".")[2], "script"), text))
 
 
 def _blocks(language: str, text: str) -> dict[str, list[str]]:
-    """The lines of each test by its title, from its head (and what stands right above it) to the next head."""
+    """The lines of each test by its title, from its head (with the attributes above it) to the next head."""
     head = _HEADS[language]
     lines = [line[:2_000] for line in text.split("\n")]
     starts = [(index, name) for index, line in enumerate(lines) if (name := _title(head.match(line)))]
     if language == "rust":
-        starts = [
-            (index, name) for index, name in starts if "#[" in "".join(lines[max(0, index - 4) : index])
-        ]
-        starts = [(i, n) for i, n in starts if any("test" in above for above in lines[max(0, i - 4) : i])]
+        above = {start: "\n".join(lines[max(0, start - 4) : start]) for start, _ in starts}
+        starts = [one for one in starts if "#[" in above[one[0]] and "test" in above[one[0]]]
     found: dict[str, list[str]] = {}
     for number, (start, name) in enumerate(starts):
         stop = starts[number + 1][0] if number + 1 < len(starts) else len(lines)
@@ -116,14 +108,3 @@ def _code(lines: Sequence[str], head: str) -> list[str]:
             break
         kept.append(" ".join(bare.split()))
     return kept
-
-
-def _added(old: Sequence[str], new: Sequence[str]) -> list[str] | None:
-    added: list[str] = []
-    at = 0
-    for line in new:
-        if at < len(old) and line == old[at]:
-            at += 1
-        else:
-            added.append(line)
-    return added if at == len(old) else None

@@ -1,11 +1,16 @@
-"""Files before and after, out of a unified diff that shows them whole."""
+"""Changed files before and after, from a unified diff that shows whole files."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 import msgspec
 
+T = TypeVar("T")
 WHOLE = "--unified=1000000"
-"""What makes git show files whole."""
+"""The option of `git diff` that shows whole files."""
+
+
+_LINE_CHARS = 2_000
 
 
 class Version(msgspec.Struct, frozen=True):
@@ -13,19 +18,37 @@ class Version(msgspec.Struct, frozen=True):
 
     path: str
     before: str | None
-    """None when the base has no such file."""
+    """None if the base does not have the file."""
     after: str | None
-    """None when it is gone."""
+    """None if the file was deleted."""
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition("/")[2]
+
+    def new_lines(self) -> list[str]:
+        """The lines that `before` does not have, ignoring white space; long lines are cut."""
+        known = {" ".join(line.split()) for line in (self.before or "").split("\n")}
+        lines = (self.after or "").split("\n")
+        return [line[:_LINE_CHARS] for line in lines if " ".join(line.split()) not in known]
+
+
+def inserted(old: Sequence[T], new: Sequence[T]) -> list[int] | None:
+    """The indexes of the items that `new` adds to `old`; None if an item of `old` is missing or moved."""
+    added: list[int] = []
+    at = 0
+    for index, item in enumerate(new):
+        if at < len(old) and item == old[at]:
+            at += 1
+        else:
+            added.append(index)
+    return added if at == len(old) else None
 
 
 def versions(diff: str) -> tuple[Version, ...]:
-    """Every text file in the output of `git diff --unified=1000000`. Whatever is not a diff is left out."""
-    found: list[Version] = []
-    for section in _sections(diff):
-        version = _version(section)
-        if version is not None:
-            found.append(version)
-    return tuple(found)
+    """Every text file in the output of `git diff --unified=1000000`; ignores text that is not a diff."""
+    return tuple(one for section in _sections(diff) if (one := _version(section)) is not None)
 
 
 def _sections(diff: str) -> Iterator[list[str]]:

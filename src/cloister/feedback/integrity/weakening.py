@@ -1,7 +1,6 @@
-"""What a change does to tests: made easier, skipped, deleted, or kept from running.
+"""Finds what a change does to tests: made easier, skipped, deleted, or kept from running.
 
-A test may be added to; what is taken out of it or put in another's place is a weakening. That only counts for
-tests that were red on the base, which `weighed` decides: to edit a test that passed is no way to get green.
+Adding to a test is fine; removing or replacing part of it is a weakening. `weigh` decides which weakenings count.
 """
 
 import re
@@ -28,7 +27,7 @@ _CODE = re.compile(
 
 
 def weakenings(changed: Sequence[Version]) -> tuple[Weakening, ...]:
-    """Every weakening in the files that changed. Of very many, only the files: none may hide behind others."""
+    """Every weakening in the changed files. If there are too many, name only the files, so that none is dropped."""
     found: list[Weakening] = []
     for version in changed:
         found.extend(configuration(version))
@@ -40,7 +39,7 @@ def weakenings(changed: Sequence[Version]) -> tuple[Weakening, ...]:
     if len(once) > KEPT:
         once = tuple(dict.fromkeys(_whole(one) for one in once))
     if len(once) > KEPT:
-        return (Weakening(".", "deceived", detail="more tests were changed than can be looked through"),)
+        return (Weakening(".", "deceived", detail="more tests were changed than can be checked"),)
     return once
 
 
@@ -49,19 +48,19 @@ def _whole(one: Weakening) -> Weakening:
 
 
 def may_matter(path: str) -> bool:
-    """Whether a changed file of this name is worth reading at all."""
+    """True if a changed file of this name must be compared."""
     return is_test_file(path) or is_test_place(path) or path.endswith(".rs") or matters_when_new(path)
 
 
 def matters_when_new(path: str) -> bool:
-    """The same of a file that the base has not: a test more weakens nothing."""
+    """True if a new file of this name must be compared. A new test weakens nothing."""
     if path.rpartition("/")[2] in CONFIGURATION or may_silence(path) or stands_in(path):
         return True
     return is_test_code(path) and not is_test_file(path) and not is_test_place(path)
 
 
 CONFIGURATION = frozenset(
-    {
+    [
         "pytest.ini",
         ".pytest.ini",
         "pytest.toml",
@@ -99,29 +98,29 @@ CONFIGURATION = frozenset(
         "build.gradle.kts",
         "sitecustomize.py",
         "usercustomize.py",
-    }
+    ]
 )
 
 
 def is_test_place(path: str) -> bool:
-    """Whether it lies where tests and what they need live."""
+    """True if the file is in a directory of tests or test data."""
     return _TEST_PLACE.search(path) is not None
 
 
 def is_test_file(path: str) -> bool:
-    """Whether it is named like a file of tests."""
+    """True if the file is named like a test file."""
     return _TEST_FILE.search(path) is not None
 
 
 def is_test_code(path: str) -> bool:
-    """Whether it is a program and not data."""
+    """True if the file is source code, not data."""
     return _CODE.search(path) is not None
 
 
 def _tests(version: Version) -> Iterator[Weakening]:
     path, before, after = version.path, version.before, version.after
     if before is None:
-        return  # a new file weakens nothing, or only as configuration
+        return  # a new file can only weaken as configuration
     is_test = bool(_TEST_FILE.search(path) or _TEST_PLACE.search(path)) or path.endswith(".rs")
     if not is_test:
         return

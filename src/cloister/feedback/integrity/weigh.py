@@ -1,4 +1,4 @@
-"""Which weakenings count: those of tests that were red, and those of what decides which tests run."""
+"""Which weakenings count: those of tests that failed on the base, and those of test configuration."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -7,25 +7,25 @@ from cloister.core.diagnosis import Diagnosis, TestResult, Weakening
 from cloister.core.text import one_line
 from cloister.feedback.integrity import rustdoc_tests
 from cloister.feedback.integrity.silencing import hushed
-from cloister.feedback.kinds import may_run_tests
+from cloister.feedback.kinds import is_source, may_run_tests
 
 _HOW = {
     "changed": "the test was changed",
     "skipped": "the test was skipped",
     "deleted": "the test was deleted",
-    "data": "what it expects was changed",
+    "data": "its expected data was changed",
     "configuration": "fewer tests run",
-    "base": "it is red with the tests as they were on the base",
-    "deceived": "what tests say can no longer be trusted",
-    "silenced": "the complaint was silenced, not mended",
+    "base": "it fails with the tests of the base",
+    "deceived": "test results can no longer be trusted",
+    "silenced": "the complaint was silenced, not fixed",
 }
 
 
 def weakened(baseline: Sequence[Diagnosis], now: Sequence[Diagnosis]) -> dict[str, str]:
-    """Name of the test (or file) → one sentence; only what the base had red can be gained by weakening it."""
+    """Name of the test (or file) → one sentence. A weakening only counts if something failed on the base."""
     found: dict[str, str] = {}
     every = {one: None for diagnosis in now for one in diagnosis.weakened}
-    # A check that was red for reasons that no test explains might have been red because of any of them.
+    # If a check failed and no failing test explains it, any test may be the reason.
     unexplained = any(
         not diagnosis.green and not diagnosis.failing and may_run_tests(diagnosis.check)
         for diagnosis in baseline
@@ -62,13 +62,11 @@ def _meant(one: Weakening, baseline: Sequence[Diagnosis]) -> Iterator[str]:
 
 
 def _is_of(test: TestResult, one: Weakening) -> bool:
-    """Whether the weakened piece is (part of) this red test, as far as names can tell."""
+    """True if the weakening is about this failing test, judged by names."""
     if one.test is not None and one.test.partition(" - ")[0] == one.file:
         return rustdoc_tests.names(test.name, one.test)
     file = test.name.partition("::")[0]
-    names_file = (
-        "::" in test.name and ("/" in file or "." in file.rpartition("/")[2]) and _looks_like_file(file)
-    )
+    names_file = "::" in test.name and is_source(file)
     module = one.file.rpartition(".")[0].replace("/", ".")
     same_file = (file == one.file) if names_file else (test.file == one.file or test.name.startswith(module))
     if one.how == "data":
@@ -84,19 +82,13 @@ def _is_of(test: TestResult, one: Weakening) -> bool:
         return True
     stem, _, ending = one.file.rpartition("/")[2].rpartition(".")
     if ending in ("c", "cc", "cpp", "cxx") and test.name == stem:
-        return True  # CTest knows programs, which are named like the file they are made from
+        return True  # CTest names programs, which are named after their source file
     last = one.test.rpartition("::")[2]
     bare = test.name.partition("[")[0]
     if last not in bare:
         return False
     inner = bare.rpartition("::")[2]
-    # JUnit 5 writes what a method takes right behind its name, surefire with braces.
+    # JUnit 5 appends the parameter types to the method name; surefire writes them in braces.
     takes = r"(?:\([^()]{0,400}\)|\{[^{}]{0,400}\})?"
     ends_so = re.search(rf"(?:^|[^\w]){re.escape(last)}{takes}$", bare) is not None
-    return ends_so or f"/{last}/" in f"/{inner}/"  # a subtest of Go's
-
-
-def _looks_like_file(text: str) -> bool:
-    return (
-        re.search(r"\.(?:py|js|jsx|ts|tsx|mjs|cjs|mts|cts|rs|go|java|kt|c|cc|cpp|rb|php)$", text) is not None
-    )
+    return ends_so or f"/{last}/" in f"/{inner}/"  # a subtest in Go

@@ -1,1 +1,1 @@
-"""Output of compilers, linters and type checkers."""
+"""Compilers, linters and type checkers: one file per language, SARIF, problem matchers, and `file:line: message`."""

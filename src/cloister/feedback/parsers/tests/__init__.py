@@ -1,1 +1,1 @@
-"""Output of test runners."""
+"""Test runners: one file per language, and JUnit, TAP and CTRF, which many runners write."""
