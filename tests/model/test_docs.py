@@ -11,7 +11,7 @@ from cloister.model.catalog import CATALOG, FIRST_LISTED
 from cloister.model.scripted import load_script
 from cloister.testing.model_wires import WIRES
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs/guide"
 MODELS = (DOCS / "models.md").read_text(encoding="utf-8")
 
 

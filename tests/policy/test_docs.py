@@ -10,7 +10,7 @@ from cloister.policy.api import Sets
 from cloister.policy.file import PolicyFile, read_policy
 from cloister.policy.pattern import TOOL_NAMES, read_pattern
 
-PAGE = (Path(__file__).parents[2] / "docs" / "policy.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/guide/policy.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.anyio

@@ -1,9 +1,12 @@
 import re
+import shlex
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from typer.main import get_command
 
 from cloister.app.settings import FileSettings
 from cloister.cli.entry import app
@@ -40,10 +43,39 @@ def test_every_word_of_the_outcomes_is_explained() -> None:
         assert f"| `{outcome}` |" in page
 
 
-def test_the_readme_names_commands_that_exist() -> None:
-    readme = (ROOT / "README.md").read_text()
-    commands = {
-        command.name or command.callback.__name__ for command in app.registered_commands if command.callback
-    }
-    commands |= {group.name for group in app.registered_groups}
-    assert {word for word in re.findall(r"cloister ([a-z]+)", readme) if word not in commands} <= {"by"}
+def _typed_commands(page: Path) -> list[list[str]]:
+    """The words of each `cloister …` in the shell blocks of a page, without what follows it on the line."""
+    blocks = re.findall(r"^ *```sh\n(.*?)^ *```", page.read_text(), re.DOTALL | re.MULTILINE)
+    lines = [line.split("  #")[0] for block in blocks for line in block.splitlines()]
+    found = [re.search(r"(?:^|[ (/])cloister ([^)|;&]*)", line) for line in lines]
+    return [shlex.split(match[1]) for match in found if match]
+
+
+def _unknown(words: list[str]) -> str | None:
+    """The first word of a command line that is neither a command nor an option of it."""
+    at: Any = get_command(app)
+    options = {"--help", "-h"}
+    for word in ("", *words):
+        commands: dict[str, Any] = getattr(at, "commands", {})
+        if word == "--":
+            return None
+        if word in commands or not word:
+            at = commands.get(word, at)
+            options |= {name for each in at.params for name in each.opts}
+        elif (word.startswith("-") and word.partition("=")[0] not in options) or (
+            commands and word.isalpha()
+        ):
+            return word
+    return None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_typed_command_has_a_known_name_and_known_options(page: Path) -> None:
+    wrong = {" ".join(words): word for words in _typed_commands(page) if (word := _unknown(words))}
+    assert wrong == {}
+
+
+def test_the_pages_for_beginners_show_commands() -> None:
+    shown = {name: len(_typed_commands(ROOT / name)) for name in ("README.md", "docs/quickstart.md")}
+    assert shown["README.md"] >= 3
+    assert shown["docs/quickstart.md"] >= 15

@@ -55,7 +55,7 @@ def ran(cloister: Any, *args: str, code: int = 0) -> Any:
     return cloister("run", "Mend it.", "--check", "python3 -m unittest -q", *args, code=code)
 
 
-def test_a_tournament_stays_inspectable_and_any_save_point_can_be_gone_on_from(cloister: Any) -> None:
+def test_a_tournament_stays_inspectable_and_any_save_point_can_be_resumed(cloister: Any) -> None:
     repo = calc(cloister)
     stuck, hasty = cloister.script(STUCK), cloister.script(HASTY)
     done = ran(cloister, "--repo", repo, "--attempt", f"model={hasty}", "--attempt", f"model={stuck}")
