@@ -151,7 +151,7 @@ async def make_result(means: Means, journal: Journal, run: RunId, winner: Attemp
     assert isinstance(admitted, RunAdmitted)  # noqa: S101  (event 1 by the backbone's contract)
     bare = bare_repository(means.data_dir, run)
     branch = change.branch_name(admitted.request.prompt, run)
-    made = next((e.body for e in journal.events if isinstance(e.body, ChangeMade)), None)
+    made = journal.index.first(ChangeMade)
     if made is None:
         files = await change.files_of_save(bare, base, saved)
         # What is known now: the end and its signature come after the change, in `cloister receipt`.
@@ -163,7 +163,7 @@ async def make_result(means: Means, journal: Journal, run: RunId, winner: Attemp
         await journal.append(made)
     if winner is None or winner.outcome not in _DELIVERED:
         return
-    if any(isinstance(event.body, ChangeDelivered) for event in journal.events):
+    if journal.index.first(ChangeDelivered) is not None:
         return
     if not await _may_deliver(means, journal, winner, admitted.request, branch):
         return

@@ -232,12 +232,8 @@ class Mind:
 
     async def _plan(self) -> None:
         """Have a plan made, if somebody is named for that; once for an attempt."""
-        made = any(
-            isinstance(event.body, Advised)
-            and event.body.role == "plan"
-            and event.body.attempt == self._attempt
-            for event in self._journal.events
-        )
+        advice = self._journal.index.of(Advised, attempt=self._attempt)
+        made = any(body.role == "plan" for body in advice)
         if not made and (plan := await make_plan(self._adviser, self._current()[0].messages())):
             await self._journal.append(plan)
 

@@ -11,7 +11,7 @@ from cloister.core.diagnosis import Comparison
 from cloister.core.errors import UserError
 from cloister.core.events import AttemptForked, AttemptStarted, Event, ModelReplied
 from cloister.core.ids import RunId
-from cloister.core.log import effective, seen_by
+from cloister.core.log import Index, effective, seen_by
 from cloister.core.requests import FileChange, Outcome, Usage
 from cloister.forge import change
 from cloister.forge.read import diff_of_diffs
@@ -150,9 +150,7 @@ def _attempt(subject: Subject, number: int, now: float) -> Side:
 
 def _seconds(events: Sequence[Event], number: int, now: float) -> float:
     """From its start to its end."""
-    own = [e for e in events if getattr(e.body, "attempt", None) == number]
-    start = next(
-        (e.at for e in own if isinstance(e.body, AttemptStarted | AttemptForked | ModelReplied)), now
-    )
+    begun = Index(events).events(AttemptStarted, AttemptForked, ModelReplied, attempt=number)
+    start = next((event.at for event, _ in begun), now)
     over = ended(events, number)
     return max(0.0, (over.at if over else now) - start)
