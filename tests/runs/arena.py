@@ -27,6 +27,7 @@ from cloister.core.requests import Budget, NewRun, Patience, Quota
 from cloister.egress.factory import Doorway
 from cloister.forge import workspace
 from cloister.forge.plain import PlainGit
+from cloister.forge.repositories import LocalRepositories
 from cloister.model.names import Access
 from cloister.model.roles import Job, open_models
 from cloister.policy.api import Layer
@@ -147,6 +148,7 @@ class Arena:
         workshop = Workshop(templates, self.host, PlainGit(), None, Quota(), self.root / "repositories")
         return Means(
             data_dir=self.root,
+            repositories=LocalRepositories(self.root),
             host=self.host,
             warming=Warming(workshop),
             forge=PlainGit(),

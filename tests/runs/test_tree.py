@@ -19,6 +19,7 @@ from cloister.core.events import (
 )
 from cloister.core.ids import RunId
 from cloister.core.requests import Budget, NewRun, Usage
+from cloister.forge.repositories import LocalRepositories
 from cloister.runs.attempts.compare import Subject, compare_runs
 from cloister.runs.attempts.tree import point_at, rewindable, tree
 from cloister.runs.view import fold
@@ -51,10 +52,10 @@ async def test_attempts_that_a_stopped_run_cut_off_no_longer_work(tmp_path: Path
     nodes = tree(stopped).nodes
     assert [(node.outcome, node.ended) for node in nodes] == [("stopped", "Stopped by ada.")] * 2
     assert [one.outcome for one in fold(stopped, 1_000.0).attempts] == ["stopped", "stopped"]
-    found = await compare_runs(tmp_path, Subject(stopped, 0), Subject(stopped, 1), 1_000.0)
+    found = await compare_runs(LocalRepositories(tmp_path), Subject(stopped, 0), Subject(stopped, 1), 1_000.0)
     assert (found.a.outcome, found.a.seconds, found.b.seconds) == ("stopped", 6.0, 5.0), "its clock stands"
     with pytest.raises(UserError, match=r"Both sides are r-1/0: name two runs"):
-        await compare_runs(tmp_path, Subject(stopped, 0), Subject(stopped, 0), 1_000.0)
+        await compare_runs(LocalRepositories(tmp_path), Subject(stopped, 0), Subject(stopped, 0), 1_000.0)
 
 
 def test_an_event_that_is_no_save_point_is_answered_with_the_nearest_and_how_to_see_all() -> None:

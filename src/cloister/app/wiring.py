@@ -27,7 +27,7 @@ from cloister.core.events import (
     RunFinished,
     StopRequested,
 )
-from cloister.core.ids import OwnerId, RunId, SandboxId, new_owner_id
+from cloister.core.ids import Lease, OwnerId, RunId, SandboxId, new_owner_id
 from cloister.core.log import Journal, request_of
 from cloister.core.requests import NewRun, Origin, check_new_run
 from cloister.core.requests import Role as CallerRole
@@ -37,9 +37,10 @@ from cloister.egress.model_endpoint import serve as endpoint
 from cloister.egress.packages import SetFinder
 from cloister.egress.rules import DoorEvent
 from cloister.egress.sandbox_setup import Outfit, Through
-from cloister.forge.api import Delivered
+from cloister.forge.api import Delivered, Removed, RunRepositories
 from cloister.forge.plain import PlainGit
-from cloister.log.api import AuditLog, Backbone, Lease
+from cloister.forge.repositories import LocalRepositories
+from cloister.log.api import AuditLog, Backbone
 from cloister.log.audit.details import fact
 from cloister.log.audit.export import CURSOR_FILE, Collector, check_endpoint, ship
 from cloister.log.sqlite.backbone import open_backbone
@@ -54,7 +55,7 @@ from cloister.policy.lines import lines
 from cloister.runs.attempts.compare import Compared, Subject, compare_runs, parse_subject
 from cloister.runs.attempts.tree import TreeView, check_fork, fork_request, rewindable, tree
 from cloister.runs.budget import BudgetLedger, BudgetReport, run_accounts
-from cloister.runs.delivery import Removed, attempt_log, check_kept, remove_files, run_apply, run_diff
+from cloister.runs.delivery import attempt_log, remove_files, run_apply, run_diff
 from cloister.runs.driver import conduct
 from cloister.runs.run_rules import RuleFiles, check_allowed, check_role, run_layer
 from cloister.runs.services import Means
@@ -88,6 +89,10 @@ class App:
     supervisor: Supervisor
     workshop: Workshop
     ledger: BudgetLedger
+
+    @property
+    def repositories(self) -> RunRepositories:
+        return LocalRepositories(self.settings.data_dir)
 
     async def budget(self, run: RunId | None) -> BudgetReport:
         """What every level above the runs has spent; with a run, those above it, itself and its attempts."""
@@ -152,11 +157,11 @@ class App:
             if wish.model is not None:
                 chosen(model_access(self.settings), "code", Job(new.repo, wish.model))
         if new.forked_from is not None:
-            check_kept(self.settings.data_dir, new.forked_from.run)
+            await self.repositories.open(new.forked_from.run)
             check_fork(await self.events(new.forked_from.run), new)
 
     async def diff(self, run: RunId, attempt: int | None = None) -> str:
-        return await run_diff(self.settings.data_dir, run, await self.events(run), attempt)
+        return await run_diff(self.repositories, run, await self.events(run), attempt)
 
     async def log(self, run: RunId, attempt: int) -> tuple[Event, ...]:
         """What concerns one attempt. Raises `UserError` (`no_such_attempt`)."""
@@ -183,7 +188,7 @@ class App:
     async def remove(self, run: RunId, who: str) -> Removed:
         """Delete what a finished run keeps beside its log. Raises `UserError` (`run_not_finished`)."""
         row = await self.backbone.row(run)
-        return await to_thread.run_sync(remove_files, self.settings.data_dir, run, row.state, who)
+        return await remove_files(self.repositories, run, row.state, who)
 
     async def compare(self, a: str, b: str) -> Compared:
         """Two runs or attempts (`RUN/K`).
@@ -191,7 +196,7 @@ class App:
         Raises `UserError` (`no_such_run`, `no_such_attempt`, `bad_attempt`, `same_twice`).
         """
         one, other = await self._subject(a), await self._subject(b)
-        return await compare_runs(self.settings.data_dir, one, other, time.time())
+        return await compare_runs(self.repositories, one, other, time.time())
 
     async def _subject(self, text: str) -> Subject:
         name, attempt = parse_subject(text)
@@ -199,7 +204,7 @@ class App:
         return Subject(await self.events(run), attempt)
 
     async def apply(self, run: RunId, repo: str) -> Delivered:
-        return await run_apply(self.settings.data_dir, run, await self.events(run), repo)
+        return await run_apply(self.repositories, run, await self.events(run), repo)
 
     async def events(self, run: RunId) -> tuple[Event, ...]:
         """The whole log of a run."""
@@ -355,6 +360,7 @@ def _means(  # noqa: PLR0913  (each is one part of the machine)
     access = replace(model_access(settings), local=local)
     return Means(
         data_dir=settings.data_dir,
+        repositories=LocalRepositories(settings.data_dir),
         host=host,
         warming=warming,
         forge=warming.workshop.forge,

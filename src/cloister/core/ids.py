@@ -1,8 +1,9 @@
-"""Names of things: short enough to type, random enough not to be guessed."""
+"""Ids: short enough to type, random enough not to be guessed. And the lease that tells whether an owner lives."""
 
 import re
 import secrets
-from typing import NewType
+from contextlib import AbstractContextManager
+from typing import NewType, Protocol
 
 RunId = NewType("RunId", str)
 SandboxId = NewType("SandboxId", str)
@@ -40,5 +41,21 @@ def new_owner_id() -> OwnerId:
 
 
 def is_id(text: str) -> bool:
-    """Whether `text` has the shape of an id of ours; ids become file names, so nothing else may."""
+    """Return whether `text` has the shape of an id. Ids become file names, so every id from outside is checked."""
     return _SHAPE.match(text) is not None
+
+
+class Lease(Protocol):
+    """Who is alive among the processes that drive runs and hold sandboxes. A lease ends with its process."""
+
+    def hold(self, owner: OwnerId) -> AbstractContextManager[None]:
+        """Be `owner` until the block ends or this process dies. Raises `HostError` (`owner_taken`)."""
+        ...
+
+    def lives(self, owner: OwnerId) -> bool:
+        """Return whether any process, this one included, holds `owner` now. Called in threads."""
+        ...
+
+    def remove_dead(self) -> tuple[OwnerId, ...]:
+        """Forget the owners that no longer live, and return them."""
+        ...

@@ -1,8 +1,9 @@
-"""Which events still count after a resume."""
+"""Reading a run's log: an index by kind, the events that still count after a resume, and what an attempt inherits."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from heapq import merge
+from typing import Protocol, TypeVar, cast
 
 import msgspec
 
@@ -17,6 +18,7 @@ from cloister.core.events import (
     ChecksRan,
     Delta,
     Event,
+    EventBody,
     FinishRefused,
     Inherited,
     ModelReplied,
@@ -38,6 +40,52 @@ def request_of(events: Sequence[Event]) -> NewRun:
     body = events[0].body
     assert isinstance(body, RunAdmitted)  # noqa: S101
     return body.request
+
+
+B = TypeVar("B", bound=EventBody)
+
+
+class Index:
+    """The events of one log by kind. Feeding an event costs a dictionary lookup.
+
+    With an `attempt`, lookups return only events that name that attempt.
+    """
+
+    def __init__(self, events: Iterable[Event] = ()) -> None:
+        self._by_kind: dict[type[EventBody], list[Event]] = {}
+        self.feed(events)
+
+    def feed(self, events: Iterable[Event]) -> None:
+        """Add events, in the order of the log."""
+        for event in events:
+            kind = type(event.body)
+            if kind in self._by_kind:
+                self._by_kind[kind].append(event)
+            else:
+                self._by_kind[kind] = [event]
+
+    def of(self, *kinds: type[B], attempt: int | None = None) -> list[B]:
+        """Return the bodies of these kinds, in the order of the log."""
+        return [body for _, body in self.events(*kinds, attempt=attempt)]
+
+    def events(self, *kinds: type[B], attempt: int | None = None) -> Iterator[tuple[Event, B]]:
+        """As `of`, each body with its event."""
+        found = [self._by_kind[kind] for kind in kinds if kind in self._by_kind]
+        for event in found[0] if len(found) == 1 else merge(*found, key=lambda event: event.seq):
+            if attempt is None or _owner(event.body) == attempt:
+                yield event, cast("B", event.body)
+
+    def first(self, *kinds: type[B], attempt: int | None = None) -> B | None:
+        return next((body for _, body in self.events(*kinds, attempt=attempt)), None)
+
+    def last(self, *kinds: type[B], attempt: int | None = None) -> B | None:
+        newest: Event | None = None
+        for kind in kinds:
+            for event in reversed(self._by_kind.get(kind, ())):
+                if attempt is None or _owner(event.body) == attempt:
+                    newest = event if newest is None or event.seq > newest.seq else newest
+                    break
+        return None if newest is None else cast("B", newest.body)
 
 
 def effective(events: Sequence[Event]) -> tuple[Event, ...]:
@@ -207,6 +255,11 @@ class Journal(Protocol):
     @property
     def events(self) -> Sequence[Event]:
         """Everything in the log, own entries and those from outside, up to this moment."""
+        ...
+
+    @property
+    def index(self) -> Index:
+        """The same events by kind."""
         ...
 
     async def append(self, *bodies: AnyBody) -> None:

@@ -5,6 +5,8 @@ from typing import Protocol
 
 import msgspec
 
+from cloister.core.ids import RunId
+
 
 class Base(msgspec.Struct, frozen=True):
     """What a run starts from."""
@@ -23,6 +25,31 @@ class Delivered(msgspec.Struct, frozen=True):
     """The branch's name there; it differs from the one asked for when that one was taken."""
     receipt: bool = False
     """Whether the note of the commit came along."""
+
+
+class Removed(msgspec.Struct, frozen=True):
+    """Who removed a run's files. The log is append-only and stays as it is."""
+
+    who: str
+    at: float
+    """Unix seconds."""
+
+
+class RunRepositories(Protocol):
+    """One bare repository per run, with its base, its save points and its change. Only Cloister writes to them."""
+
+    async def open(self, run: RunId) -> Path:
+        """Return the run's repository as a directory on this machine; the first fetch into it creates it.
+
+        Raises `UserError` (`run_removed`).
+        """
+        ...
+
+    async def exists(self, run: RunId) -> bool: ...
+
+    async def remove(self, run: RunId, who: str) -> Removed:
+        """Delete the repository for good. Doing it twice is fine, and so is being stopped in the middle."""
+        ...
 
 
 class Forge(Protocol):

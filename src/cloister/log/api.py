@@ -1,11 +1,11 @@
-"""The seams of durable state: the backbone (log, queue, live fan-out, audit, budgets) and the lease of its owners.
+"""The backbone: the durable log, the queue of runs, the live fan-out, the audit and the budgets behind one seam.
 
-Code above this package depends on these protocols. `log/sqlite/` implements the backbone on one machine;
+Code above this package depends on these protocols only. `log/sqlite/` implements the backbone on one machine;
 `app/wiring.py` chooses the implementation. `cloister.testing.conformance.backbone` states the promises.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -58,22 +58,6 @@ class RunFilter(msgspec.Struct, frozen=True):
     repo: str | None = None
     who: str | None = None
     """Who asked for the run."""
-
-
-class Lease(Protocol):
-    """Who is alive among the processes that drive runs and hold sandboxes. A lease ends with its process."""
-
-    def hold(self, owner: OwnerId) -> AbstractContextManager[None]:
-        """Be `owner` until the block ends or this process dies. Raises `HostError` (`owner_taken`)."""
-        ...
-
-    def lives(self, owner: OwnerId) -> bool:
-        """Return whether any process, this one included, holds `owner` now. Called in threads."""
-        ...
-
-    def remove_dead(self) -> tuple[OwnerId, ...]:
-        """Forget the owners that no longer live, and return them."""
-        ...
 
 
 class AuditLog(Protocol):

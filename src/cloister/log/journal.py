@@ -7,7 +7,7 @@ import anyio
 
 from cloister.core.errors import CloisterError, UserError
 from cloister.core.events import AnyBody, Delta, Event, RunFinished
-from cloister.core.log import Journal, Sight
+from cloister.core.log import Index, Journal, Sight
 from cloister.log.api import Backbone, Fence
 
 
@@ -18,12 +18,17 @@ class RunJournal:
         self._backbone = backbone
         self._fence = fence
         self._events: list[Event] = []
+        self._index = Index()
         self._news = anyio.Event()
         self._failure: CloisterError | None = None
 
     @property
     def events(self) -> Sequence[Event]:
         return self._events
+
+    @property
+    def index(self) -> Index:
+        return self._index
 
     async def append(self, *bodies: AnyBody) -> None:
         added = await self._backbone.append(self._fence, bodies)
@@ -76,6 +81,7 @@ class RunJournal:
         fresh = [event for event in events if event.seq > len(self._events)]
         if fresh:
             self._events.extend(fresh)
+            self._index.feed(fresh)
             self._tell()
 
     def _tell(self) -> None:
@@ -110,13 +116,20 @@ class AttemptJournal:
         self._journal = journal
         self._sight = Sight(journal.events, attempt)
         self._seen: list[Event] = []
+        self._index = Index()
 
     @property
     def events(self) -> Sequence[Event]:
         known = self._journal.events
-        for position in range(len(self._seen), len(known)):
-            self._seen.append(self._sight.of(known[position]))
+        if fresh := [self._sight.of(known[at]) for at in range(len(self._seen), len(known))]:
+            self._seen.extend(fresh)
+            self._index.feed(fresh)
         return self._seen
+
+    @property
+    def index(self) -> Index:
+        _ = self.events  # feeds it
+        return self._index
 
     async def append(self, *bodies: AnyBody) -> None:
         await self._journal.append(*bodies)

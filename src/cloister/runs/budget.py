@@ -30,6 +30,7 @@ from cloister.core.errors import Bug
 from cloister.core.events import AttemptStarted, BudgetExtended, Event, ModelReplied, ModelSpent, RunAdmitted
 from cloister.core.events.budget import Level, Resource
 from cloister.core.ids import OwnerId, RunId
+from cloister.core.log import Index
 from cloister.core.requests import Budget
 from cloister.log.api import BudgetStore, Hold, Payers, Totals
 from cloister.runs.view import fold
@@ -162,25 +163,26 @@ def run_accounts(events: Sequence[Event]) -> Iterator[Account]:
     spent: dict[int | None, Spend] = {}
     extended: dict[str, dict[Resource, float]] = {}
     shares: dict[int, Limits] = {}
-    for event in events:
-        match event.body:
-            case AttemptStarted(budget=Budget() as budget) as body:
-                shares[body.attempt] = msgspec.structs.replace(limits_of(budget), seconds=budget.seconds)
-                spent.setdefault(body.attempt, Spend())
-            case (ModelReplied() | ModelSpent()) as body:
-                spent[body.attempt] = spent.get(body.attempt, Spend()) + (spend_of(body) or Spend())
-            case BudgetExtended(level="run" | "attempt") as body:
-                more = extended.setdefault(f"{body.level} {body.name}", {})
-                more[body.what] = more.get(body.what, 0.0) + body.amount
-            case _:
-                pass
-    budget, run = admitted.request.budget, str(events[0].run)
-    limits = msgspec.structs.replace(limits_of(budget), seconds=budget.seconds)
+    index = Index(events)
+    for body in index.of(AttemptStarted):
+        if body.budget is not None:
+            shares[body.attempt] = _with_seconds(body.budget)
+            spent[body.attempt] = Spend()
+    for body in index.of(ModelReplied, ModelSpent):
+        spent[body.attempt] = spent.get(body.attempt, Spend()) + (spend_of(body) or Spend())
+    for body in index.of(BudgetExtended):
+        more = extended.setdefault(f"{body.level} {body.name}", {})
+        more[body.what] = more.get(body.what, 0.0) + body.amount
+    run, limits = str(events[0].run), _with_seconds(admitted.request.budget)
     total = sum(spent.values(), Spend(seconds=fold(events, time.time()).seconds))
     yield Account("run", run, limits, total, extended.get(f"run {run}", {}))
     for attempt, took in sorted((number, took) for number, took in spent.items() if number is not None):
         limits = shares.get(attempt, Limits())
         yield Account("attempt", str(attempt), limits, took, extended.get(f"attempt {attempt}", {}))
+
+
+def _with_seconds(budget: Budget) -> Limits:
+    return msgspec.structs.replace(limits_of(budget), seconds=budget.seconds)
 
 
 class BudgetReport(msgspec.Struct, frozen=True):

@@ -1,12 +1,8 @@
 """What a run hands back: the change as a commit on a branch, with its proof."""
 
-import shutil
-import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import anyio
-import msgspec
 
 from cloister.agent.progress import progress
 from cloister.agent.taint import Provenance
@@ -30,8 +26,10 @@ from cloister.core.requests import NewRun, State
 from cloister.core.text import one_line
 from cloister.feedback.compare import compare
 from cloister.forge import change, notes
-from cloister.forge.api import Delivered
+from cloister.forge.api import Delivered, Removed, RunRepositories
 from cloister.forge.plain import PlainGit
+from cloister.forge.repositories import bare_repository as bare_repository
+from cloister.forge.repositories import check_kept as check_kept
 from cloister.log.journal import AttemptJournal
 from cloister.policy.api import PushAction
 from cloister.policy.decide import Decider
@@ -39,47 +37,17 @@ from cloister.runs.receipt import Pending, receipt
 from cloister.runs.receipt_page import page
 from cloister.runs.services import Means
 
-# What a finished run keeps on disk beside its log, and taking that away.
 
+async def remove_files(repositories: RunRepositories, run: RunId, state: State, who: str) -> Removed:
+    """Delete the run's own repository: its change, its attempts' diffs and its save points.
 
-MARK = "removed.json"
-
-
-def bare_repository(data_dir: Path, run: RunId) -> Path:
-    """The run's own repository, which only we write to."""
-    return data_dir / "runs" / run / "repo.git"
-
-
-class Removed(msgspec.Struct, frozen=True):
-    """Who took a run's files away. The log is append-only and stays as it is."""
-
-    who: str
-    at: float
-    """Unix seconds."""
-
-
-def remove_files(data_dir: Path, run: RunId, state: State, who: str) -> Removed:
-    """Delete the run's own repository: its change, its attempts' diffs and its save points. Blocks.
-
-    Raises `UserError` (`run_not_finished`). Doing it twice is fine, and so is being stopped in the middle.
+    Raises `UserError` (`run_not_finished`).
     """
     if state != "finished":
         raise UserError(
             "run_not_finished", f"Run {run} is not finished: stop it first (`cloister stop {run}`)."
         )
-    home = bare_repository(data_dir, run).parent
-    home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    removed = Removed(who, time.time())
-    # The mark comes first: whoever finds a half-deleted repository knows why.
-    (home / MARK).write_bytes(msgspec.json.encode(removed))
-    shutil.rmtree(bare_repository(data_dir, run), ignore_errors=True)
-    return removed
-
-
-def check_kept(data_dir: Path, run: RunId) -> None:
-    """Raises `UserError` (`run_removed`) when the run's files were taken away."""
-    if (bare_repository(data_dir, run).parent / MARK).exists():
-        raise UserError("run_removed", f"The files of run {run} were removed: only its log is left.")
+    return await repositories.remove(run, who)
 
 
 _DELIVERED = ("green", "unproven")
@@ -149,9 +117,9 @@ async def make_result(means: Means, journal: Journal, run: RunId, winner: Attemp
         return
     admitted = journal.events[0].body
     assert isinstance(admitted, RunAdmitted)  # noqa: S101  (event 1 by the backbone's contract)
-    bare = bare_repository(means.data_dir, run)
+    bare = await means.repositories.open(run)
     branch = change.branch_name(admitted.request.prompt, run)
-    made = next((e.body for e in journal.events if isinstance(e.body, ChangeMade)), None)
+    made = journal.index.first(ChangeMade)
     if made is None:
         files = await change.files_of_save(bare, base, saved)
         # What is known now: the end and its signature come after the change, in `cloister receipt`.
@@ -163,7 +131,7 @@ async def make_result(means: Means, journal: Journal, run: RunId, winner: Attemp
         await journal.append(made)
     if winner is None or winner.outcome not in _DELIVERED:
         return
-    if any(isinstance(event.body, ChangeDelivered) for event in journal.events):
+    if journal.index.first(ChangeDelivered) is not None:
         return
     if not await _may_deliver(means, journal, winner, admitted.request, branch):
         return
@@ -223,7 +191,9 @@ def _count(comparison: Comparison) -> str:
     return f"{comparison.red} red{old}, {comparison.passed} passed"
 
 
-async def run_diff(data_dir: Path, run: RunId, events: Sequence[Event], attempt: int | None = None) -> str:
+async def run_diff(
+    repositories: RunRepositories, run: RunId, events: Sequence[Event], attempt: int | None = None
+) -> str:
     """The run's work so far, or one attempt's, as a unified diff; empty when nothing changed.
 
     Raises `UserError` (`no_such_attempt`).
@@ -232,11 +202,12 @@ async def run_diff(data_dir: Path, run: RunId, events: Sequence[Event], attempt:
     commit = result_commit(events) if attempt is None else attempt_commit(events, attempt)
     if base is None or commit is None or commit == base:
         return ""
-    check_kept(data_dir, run)
-    return await change.diff(bare_repository(data_dir, run), base, commit)
+    return await change.diff(await repositories.open(run), base, commit)
 
 
-async def run_apply(data_dir: Path, run: RunId, events: Sequence[Event], repo: str) -> Delivered:
+async def run_apply(
+    repositories: RunRepositories, run: RunId, events: Sequence[Event], repo: str
+) -> Delivered:
     """Put the run's work into the repository at `repo` as a new branch, touching nothing else.
 
     Raises `UserError` (`no_change`) when there is nothing to put.
@@ -246,8 +217,7 @@ async def run_apply(data_dir: Path, run: RunId, events: Sequence[Event], repo: s
     if base is None or commit is None or commit == base or not isinstance(admitted, RunAdmitted):
         raise UserError("no_change", f"Run {run} has changed nothing yet: there is nothing to apply.")
     branch = change.branch_name(admitted.request.prompt, run)
-    check_kept(data_dir, run)
-    delivered = await PlainGit().deliver(bare_repository(data_dir, run), commit, branch, repo)
+    delivered = await PlainGit().deliver(await repositories.open(run), commit, branch, repo)
     if delivered is None:
         raise UserError("not_a_path", f"{repo} is not a repository on this machine: give a path.")
     return delivered

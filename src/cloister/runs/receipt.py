@@ -12,6 +12,7 @@ import msgspec
 from cloister.core import events as e
 from cloister.core.events import Event
 from cloister.core.ids import RunId
+from cloister.core.log import Index
 from cloister.core.requests import FileChange, Isolation, Outcome, Usage
 from cloister.log.api import AuditLog
 from cloister.log.audit.entry import Checkpoint
@@ -57,11 +58,11 @@ class Reached(msgspec.Struct, frozen=True):
     """The name of the credential that the door added."""
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """What calls to one model took that were no steps of the loop."""
+class SideCalls(msgspec.Struct, frozen=True):
+    """Calls to one model, for one purpose, that were not steps of the loop."""
 
     purpose: str
-    """`inside` is what programs in the sandbox asked."""
+    """`inside`: programs in the sandbox made the calls."""
     model: str
     count: int
     usage: Usage
@@ -146,7 +147,7 @@ class Receipt(msgspec.Struct, frozen=True):
     """Kinds of connection, also those that are not listed."""
     cost: float | None = None
     """US dollars for all of it, as far as prices are known; None where none is."""
-    beside: tuple[Asked, ...] = ()
+    beside: tuple[SideCalls, ...] = ()
     """Calls to models beside the steps."""
     switches: tuple[Switched, ...] = ()
     switches_count: int = 0
@@ -170,11 +171,14 @@ def receipt(
 ) -> Receipt:
     """The receipt of the run whose whole log, or its beginning, is `events`."""
     view = fold(events)
-    used, tools = _used(events)
-    judged = _judged(events)
-    reached = _reached(events)
-    requests = _requests(events)
-    switches = [ev.body for ev in events if isinstance(ev.body, e.ModelSwitched)]
+    index = Index(events)
+    used, tools = _used(index)
+    judged = _judged(events, index)
+    reached = _reached(index)
+    requests = _requests(index)
+    switches = index.of(e.ModelSwitched)
+    replies = index.of(e.ModelReplied)
+    stopped = index.first(e.StopRequested)
     return Receipt(
         run=view.id,
         last_seq=view.last_seq,
@@ -184,19 +188,17 @@ def receipt(
         prompt=view.prompt,
         who=view.who,
         said=tuple((message.who, message.text) for message in view.messages),
-        stopped_by=next((ev.body.who for ev in events if isinstance(ev.body, e.StopRequested)), None),
+        stopped_by=stopped and stopped.who,
         repo=view.repo,
         base_commit=view.base_commit,
         base_branch=view.base_branch,
         models=view.models,
-        usage=sum((ev.body.usage for ev in events if isinstance(ev.body, e.ModelReplied)), Usage()),
-        steps=sum(isinstance(ev.body, e.ModelReplied) for ev in events),
+        usage=sum((reply.usage for reply in replies), Usage()),
+        steps=len(replies),
         seconds=view.seconds,
         started_at=view.created_at,
-        isolation=tuple(
-            dict.fromkeys(ev.body.isolation for ev in events if isinstance(ev.body, e.SandboxOpened))
-        ),
-        proof=_proof(events, view),
+        isolation=tuple(dict.fromkeys(opened.isolation for opened in index.of(e.SandboxOpened))),
+        proof=_proof(index, view),
         branch=pending.branch if pending else view.branch,
         commit=view.commit,
         delivered_to=view.delivered_to,
@@ -204,13 +206,13 @@ def receipt(
         tools=tools,
         commands=len(used),
         notable=_notable(used),
-        allowed=sum(isinstance(ev.body, e.ActionDecided) and ev.body.effect == "allow" for ev in events),
+        allowed=sum(decided.effect == "allow" for decided in index.of(e.ActionDecided)),
         judged=tuple(judged[:DECISIONS]),
         judged_count=len(judged),
         connections=tuple(reached[:HOSTS]),
         connections_count=len(reached),
-        cost=_cost(events),
-        beside=_beside(events)[:HOSTS],
+        cost=_cost(index),
+        beside=_beside(index)[:HOSTS],
         switches=tuple(
             Switched(one.attempt, one.from_model, one.to_model, one.reason) for one in switches[:DECISIONS]
         ),
@@ -221,72 +223,64 @@ def receipt(
     )
 
 
-def _cost(events: Sequence[e.Event]) -> float | None:
+def _cost(index: Index) -> float | None:
     """All that models cost, also in turns that were lost."""
-    paid = (ev.body.cost for ev in events if isinstance(ev.body, e.ModelReplied | e.ModelSpent))
-    known = [cost for cost in paid if cost is not None]
+    known = [paid.cost for paid in index.of(e.ModelReplied, e.ModelSpent) if paid.cost is not None]
     return sum(known) if known else None
 
 
-def _beside(events: Sequence[e.Event]) -> tuple[Asked, ...]:
-    found: dict[tuple[str, str], Asked] = {}
-    for event in events:
-        body = event.body
-        if isinstance(body, e.ModelSpent):
-            key = (body.purpose, body.model)
-            so_far = found.get(key) or Asked(*key, 0, Usage(), None)
-            cost = so_far.cost if body.cost is None else (so_far.cost or 0.0) + body.cost
-            found[key] = Asked(*key, so_far.count + 1, so_far.usage + body.usage, cost)
+def _beside(index: Index) -> tuple[SideCalls, ...]:
+    found: dict[tuple[str, str], SideCalls] = {}
+    for body in index.of(e.ModelSpent):
+        key = (body.purpose, body.model)
+        so_far = found.get(key) or SideCalls(*key, 0, Usage(), None)
+        cost = so_far.cost if body.cost is None else (so_far.cost or 0.0) + body.cost
+        found[key] = SideCalls(*key, so_far.count + 1, so_far.usage + body.usage, cost)
     return tuple(found[key] for key in sorted(found))
 
 
-def _requests(events: Sequence[e.Event]) -> list[Requested]:
-    """By host, method, decision, rule and credential, those that were denied last."""
+def _requests(index: Index) -> list[Requested]:
+    """Requests by host, method, decision, rule and credential, the denied ones last."""
     found: dict[tuple[str, ...], Requested] = {}
-    for event in events:
-        body = event.body
-        if isinstance(body, e.RequestDecided):
-            key = (body.effect, body.host, str(body.port), body.method, body.rule, body.credential or "")
-            known = found.get(key)
-            found[key] = Requested(
-                body.host,
-                body.port,
-                body.method,
-                body.effect,
-                body.rule,
-                known.count + 1 if known else 1,
-                known.path if known else body.path,
-                body.credential,
-            )
+    for body in index.of(e.RequestDecided):
+        key = (body.effect, body.host, str(body.port), body.method, body.rule, body.credential or "")
+        known = found.get(key)
+        found[key] = Requested(
+            body.host,
+            body.port,
+            body.method,
+            body.effect,
+            body.rule,
+            known.count + 1 if known else 1,
+            known.path if known else body.path,
+            body.credential,
+        )
     return [found[key] for key in sorted(found)]
 
 
-def _proof(events: Sequence[e.Event], view: RunView) -> Proof:
-    proven = [ev.body for ev in events if isinstance(ev.body, e.ProofTaken) and ev.body.comparison.green]
+def _proof(index: Index, view: RunView) -> Proof:
+    proven = [proof for proof in index.of(e.ProofTaken) if proof.comparison.green]
     return Proof(
         view.checks, view.red_before, view.red_now, len(view.fixed), proven[-1].commit if proven else None
     )
 
 
-def _used(events: Sequence[e.Event]) -> tuple[list[Used], dict[str, int]]:
-    """Every command that ran, and how often each tool was used."""
+def _used(index: Index) -> tuple[list[Used], dict[str, int]]:
+    """Return every command that ran, and how often each tool was used."""
     lines: dict[tuple[int, str], str] = {}
     used: list[Used] = []
     tools: Counter[str] = Counter()
-    for event in events:
-        match event.body:
-            case e.ModelReplied() as reply:
-                for call in reply.calls:
-                    line = call.arguments.get("command")
-                    if isinstance(line, str):
-                        lines[reply.attempt, call.id] = line
-            case e.ToolReturned() as returned:
-                tools[returned.tool[:60]] += 1
-                line = lines.get((returned.attempt, returned.call))
-                if line is not None:
-                    used.append(Used(line[:COMMAND_CHARS], returned.exit_code, returned.seconds))
-            case _:
-                pass
+    for body in index.of(e.ModelReplied, e.ToolReturned):
+        if isinstance(body, e.ModelReplied):
+            for call in body.calls:
+                line = call.arguments.get("command")
+                if isinstance(line, str):
+                    lines[body.attempt, call.id] = line
+        else:
+            tools[body.tool[:60]] += 1
+            line = lines.get((body.attempt, body.call))
+            if line is not None:
+                used.append(Used(line[:COMMAND_CHARS], body.exit_code, body.seconds))
     return used, dict(sorted(tools.items())[:HOSTS])
 
 
@@ -298,16 +292,14 @@ def _notable(used: Sequence[Used]) -> tuple[Used, ...]:
     return tuple(used[n] for n in sorted([*slow, *failed]))
 
 
-def _judged(events: Sequence[e.Event]) -> list[Judged]:
-    answers = {ev.body.ask: ev.body for ev in events if isinstance(ev.body, e.AskAnswered)}
+def _judged(events: Sequence[e.Event], index: Index) -> list[Judged]:
+    answers = {answer.ask: answer for answer in index.of(e.AskAnswered)}
     found: list[Judged] = []
     before: e.AnyBody | None = None
     for event in events:
         match event.body:
-            case e.ActionDecided(effect="deny") as decided:
-                found.append(Judged(decided.action, "deny", decided.rule))
-            case e.ActionDecided(effect="ask") as decided:
-                found.append(Judged(decided.action, "ask", decided.rule))
+            case e.ActionDecided(effect="deny" | "ask") as decided:
+                found.append(Judged(decided.action, decided.effect, decided.rule))
             case e.AskRaised() as ask:
                 answer = answers.get(ask.ask)
                 # A question belongs to the decision right before it, or to none: budgets ask by themselves.
@@ -324,20 +316,15 @@ def _judged(events: Sequence[e.Event]) -> list[Judged]:
 _Way = tuple[str, int, str, str, str | None]
 
 
-def _reached(events: Sequence[e.Event]) -> list[Reached]:
-    """Connections by host, port, decision, rule and credential, those that were denied last."""
-    counts: Counter[_Way] = Counter()
+def _reached(index: Index) -> list[Reached]:
+    """Connections by host, port, decision, rule and credential, the denied ones last."""
+    decided = index.of(e.ConnectionDecided)
+    counts = Counter[_Way]((way.host, way.port, way.effect, way.rule, way.credential) for way in decided)
     sent: Counter[tuple[str, int]] = Counter()
     received: Counter[tuple[str, int]] = Counter()
-    for event in events:
-        match event.body:
-            case e.ConnectionDecided() as way:
-                counts[way.host, way.port, way.effect, way.rule, way.credential] += 1
-            case e.ConnectionClosed() as closed:
-                sent[closed.host, closed.port] += closed.sent_bytes
-                received[closed.host, closed.port] += closed.received_bytes
-            case _:
-                pass
+    for closed in index.of(e.ConnectionClosed):
+        sent[closed.host, closed.port] += closed.sent_bytes
+        received[closed.host, closed.port] += closed.received_bytes
     found: list[Reached] = []
     for (host, port, effect, rule, credential), count in sorted(
         counts.items(), key=lambda item: _order(item[0])

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from cloister.core.budget import amount
 from cloister.core.requests import Isolation
 from cloister.core.text import one_line
-from cloister.runs.receipt import Asked, Judged, Reached, Receipt, Requested, Used
+from cloister.runs.receipt import Judged, Reached, Receipt, Requested, SideCalls, Used
 
 TEXT_CHARS = 300
 FILES = 40
@@ -77,7 +77,7 @@ def _asked(receipt: Receipt) -> Iterator[str]:
         yield f"- Isolation: {_isolation(isolation)}"
 
 
-def _beside(asked: Asked) -> str:
+def _beside(asked: SideCalls) -> str:
     who = "Programs inside asked" if asked.purpose == "inside" else f"For {code(asked.purpose, 40)}:"
     cost = "" if asked.cost is None else f", {amount('dollars', asked.cost)}"
     return (

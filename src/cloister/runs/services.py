@@ -20,7 +20,7 @@ from cloister.egress.git_push import Repository
 from cloister.egress.model_endpoint import serve as endpoint
 from cloister.egress.rules import DoorEvent
 from cloister.egress.sandbox_setup import Through
-from cloister.forge.api import Forge
+from cloister.forge.api import Forge, RunRepositories
 from cloister.forge.change import branch_name
 from cloister.model.api import Models
 from cloister.policy.api import Policy
@@ -40,6 +40,7 @@ class Means:
     """The machine, the models, the rules."""
 
     data_dir: Path
+    repositories: RunRepositories
     host: Host
     warming: Warming
     forge: Forge

@@ -1,8 +1,6 @@
 """A run as people see it: what `ps`, the server and the final summary show. A pure fold of the log."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import assert_never
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -10,8 +8,6 @@ from cloister.core.attempts import ForkedFrom, Score
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.errors import Bug
 from cloister.core.events import (
-    ActionDecided,
-    Advised,
     AskAnswered,
     AskRaised,
     AttemptEnded,
@@ -27,79 +23,27 @@ from cloister.core.events import (
     ChangeMade,
     ChecksChosen,
     ChecksRan,
-    ConnectionClosed,
-    ConnectionDecided,
-    ContextSummarised,
     Event,
-    FinishRefused,
-    Inherited,
-    JudgeSpoke,
     ModelChosen,
-    ModelFailed,
     ModelReplied,
     ModelSpent,
     ModelSwitched,
     Phase,
     PhaseEnded,
     PhaseStarted,
-    PolicyFixed,
     PromptReceived,
     ProofTaken,
-    RequestDecided,
-    RewindRequested,
     RunAdmitted,
     RunClaimed,
     RunFinished,
-    RunResumed,
-    SandboxClosed,
     SandboxOpened,
-    SaveRefused,
     StopRequested,
-    StuckNoticed,
-    ToolReturned,
     TurnEnded,
 )
 from cloister.core.ids import RunId
-from cloister.core.log import effective
-from cloister.core.requests import Budget, FileChange, Isolation, NewRun, Outcome, State, Usage
+from cloister.core.log import Index, effective
+from cloister.core.requests import Budget, FileChange, Isolation, Outcome, State, Usage
 from cloister.feedback.compare import compare
-
-_OfTheRun = RunAdmitted | RunClaimed | RunResumed | PhaseStarted | PhaseEnded | StopRequested | RunFinished
-_OfTheChoice = AttemptsRanked | JudgeSpoke | RewindRequested | Inherited
-_OfThePlace = (
-    BaseFixed
-    | PolicyFixed
-    | SandboxOpened
-    | SandboxClosed
-    | ChecksChosen
-    | BaselineTaken
-    | ConnectionDecided
-    | ConnectionClosed
-    | RequestDecided
-    | ChangeMade
-    | ChangeDelivered
-)
-_OfAnAttempt = (
-    AttemptStarted
-    | AttemptForked
-    | ModelReplied
-    | ModelFailed
-    | ModelSwitched
-    | ActionDecided
-    | ToolReturned
-    | ChecksRan
-    | ProofTaken
-    | SaveRefused
-    | FinishRefused
-    | TurnEnded
-    | AttemptEnded
-    | ContextSummarised
-    | StuckNoticed
-    | Advised
-)
-_OfTheBudget = ModelSpent | BudgetWarned | BudgetSpent | BudgetExtended
-_OfPeople = PromptReceived | AskRaised | AskAnswered | ModelChosen
-
 
 BudgetNote = BudgetWarned | BudgetSpent | BudgetExtended
 """What happened to a budget that the run draws from."""
@@ -198,274 +142,41 @@ class RunView(msgspec.Struct, frozen=True):
     """Warnings, refusals and extensions of any level that it draws from."""
 
 
-@dataclass(slots=True)
-class _Attempt:
-    model: str | None = None
-    temperature: float | None = None
-    parent: int | None = None
-    at: int | None = None
-    steps: int = 0
-    usage: Usage = field(default_factory=Usage)
-    commit: str | None = None
-    comparison: Comparison | None = None
-    ended: AttemptEnded | None = None
-    cost: float | None = None
-
-    def pay(self, cost: float | None) -> None:
-        if cost is not None:
-            self.cost = (self.cost or 0.0) + cost
-
-
-@dataclass(slots=True)
-class _Draft:
-    """What was gathered so far."""
-
-    admitted: RunAdmitted
-    claimed_at: float | None = None
-    finished_at: float | None = None
-    finished: RunFinished | None = None
-    phases: list[Phase] = field(default_factory=list[Phase])
-    """Those that are open, the innermost last."""
-    stop_asked: bool = False
-    ranking: tuple[Score, ...] = ()
-    base: BaseFixed | None = None
-    isolation: Isolation | None = None
-    checks: tuple[str, ...] = ()
-    baseline: tuple[Diagnosis, ...] | None = None
-    change: ChangeMade | None = None
-    delivered: ChangeDelivered | None = None
-    attempts: dict[int, _Attempt] = field(default_factory=dict[int, _Attempt])
-    asks: dict[str, AskRaised] = field(default_factory=dict[str, AskRaised])
-    messages: list[Message] = field(default_factory=list[Message])
-    beside: _Attempt = field(default_factory=_Attempt)
-    """What was spent for the run and for no attempt of it."""
-    budget_notes: list[BudgetNote] = field(default_factory=list[BudgetNote])
-
-
 def fold(events: Sequence[Event], now: float | None = None) -> RunView:
-    """The run that the whole log `events` tells of; `now` (None: when its last event happened) is Unix seconds."""
+    """Return the run that the whole log `events` describes, at `now` in Unix seconds (None: at its last event)."""
     if not events or not isinstance(events[0].body, RunAdmitted):
         raise Bug("A run's log starts with its admission.")
-    draft = _Draft(admitted=events[0].body)
-    for event in effective(events):
-        body = event.body
-        match body:
-            case (
-                RunAdmitted()
-                | RunClaimed()
-                | RunResumed()
-                | PhaseStarted()
-                | PhaseEnded()
-                | StopRequested()
-                | RunFinished()
-            ):
-                _of_the_run(draft, body, event.at)
-            case AttemptsRanked() | JudgeSpoke() | RewindRequested() | Inherited():
-                _of_the_choice(draft, body)
-            case (
-                BaseFixed()
-                | PolicyFixed()
-                | SandboxOpened()
-                | SandboxClosed()
-                | ChecksChosen()
-                | BaselineTaken()
-                | ConnectionDecided()
-                | ConnectionClosed()
-                | RequestDecided()
-                | ChangeMade()
-                | ChangeDelivered()
-            ):
-                _of_the_place(draft, body)
-            case PromptReceived() | AskRaised() | AskAnswered() | ModelChosen():
-                _of_people(draft, body, event.at)
-            case ModelSpent() | BudgetWarned() | BudgetSpent() | BudgetExtended():
-                _of_the_budget(draft, body)
-            case _:
-                _of_an_attempt(draft.attempts.setdefault(body.attempt, _Attempt()), body)
-    return _view(draft, events, events[-1].at if now is None else now)
-
-
-def _of_the_run(draft: _Draft, body: _OfTheRun, at: float) -> None:
-    match body:
-        case RunAdmitted():
-            draft.admitted = body
-        case RunClaimed():
-            draft.claimed_at = at if draft.claimed_at is None else draft.claimed_at
-            draft.phases.clear()  # what a dead owner had begun is over
-        case PhaseStarted():
-            draft.phases.append(body.phase)
-        case PhaseEnded():
-            if body.phase in draft.phases:
-                draft.phases.remove(body.phase)
-        case StopRequested():
-            draft.stop_asked = True
-        case RunFinished():
-            draft.finished, draft.finished_at = body, at
-        case RunResumed():
-            pass
-        case _:
-            assert_never(body)
-
-
-def _of_the_choice(draft: _Draft, body: _OfTheChoice) -> None:
-    match body:
-        case AttemptsRanked():
-            draft.ranking = body.scores
-        case JudgeSpoke() | RewindRequested() | Inherited():
-            pass
-        case _:
-            assert_never(body)
-
-
-def _of_the_place(draft: _Draft, body: _OfThePlace) -> None:
-    match body:
-        case BaseFixed():
-            draft.base = body
-        case SandboxOpened():
-            draft.isolation = body.isolation
-        case ChecksChosen():
-            draft.checks = body.checks
-        case BaselineTaken():
-            draft.baseline = body.diagnoses
-        case ChangeMade():
-            draft.change = body
-        case ChangeDelivered():
-            draft.delivered = body
-        case SandboxClosed() | ConnectionDecided() | ConnectionClosed() | RequestDecided() | PolicyFixed():
-            pass
-        case _:
-            assert_never(body)
-
-
-def _of_an_attempt(attempt: _Attempt, body: _OfAnAttempt) -> None:
-    match body:
-        case AttemptForked():
-            attempt.parent, attempt.at = body.parent, body.at_seq
-        case AttemptStarted():
-            attempt.model, attempt.temperature = body.model, body.temperature
-        case ModelSwitched():
-            attempt.model = body.to_model
-        case ModelReplied():
-            attempt.steps += 1
-            attempt.usage += body.usage
-            attempt.pay(body.cost)
-        case ChecksRan() | ProofTaken():
-            attempt.comparison = body.comparison
-        case TurnEnded():
-            attempt.commit = body.commit
-        case AttemptEnded():
-            attempt.ended, attempt.comparison, attempt.commit = body, body.comparison, body.commit
-        case ModelFailed() | ActionDecided() | ToolReturned() | SaveRefused() | FinishRefused():
-            pass
-        case ContextSummarised() | StuckNoticed() | Advised():
-            pass
-        case _:
-            assert_never(body)
-
-
-def _of_the_budget(draft: _Draft, body: _OfTheBudget) -> None:
-    match body:
-        case ModelSpent():
-            whose = body.attempt
-            payer = draft.beside if whose is None else draft.attempts.setdefault(whose, _Attempt())
-            payer.usage += body.usage
-            payer.pay(body.cost)
-        case BudgetWarned() | BudgetSpent() | BudgetExtended():
-            draft.budget_notes.append(body)
-        case _:
-            assert_never(body)
-
-
-def _of_people(draft: _Draft, body: _OfPeople, at: float) -> None:
-    match body:
-        case PromptReceived():
-            draft.messages.append(Message(body.text, body.who, at))
-        case AskRaised():
-            draft.asks[body.ask] = body
-        case AskAnswered():
-            draft.asks.pop(body.ask, None)
-        case ModelChosen():
-            for attempt in draft.attempts.values():
-                attempt.model = attempt.model if attempt.ended else body.model
-        case _:
-            assert_never(body)
-
-
-def red(diagnoses: Sequence[Diagnosis]) -> int:
-    """How many are red, counted as a comparison counts: failing tests, and checks that tests do not explain."""
-    return compare(diagnoses, diagnoses).red
-
-
-def _leading(draft: _Draft) -> Comparison | None:
-    """The comparison that stands for the run: the winner's, or the one with the least red."""
-    winner = draft.finished.attempt if draft.finished else None
-    if winner is not None and winner in draft.attempts:
-        return draft.attempts[winner].comparison
-    found = [attempt.comparison for attempt in draft.attempts.values() if attempt.comparison is not None]
-    return min(found, key=lambda comparison: comparison.red, default=None)
-
-
-def _state(draft: _Draft) -> State:
-    if draft.finished is not None:
-        return "finished"
-    return "queued" if draft.claimed_at is None else "running"
-
-
-def _seconds(draft: _Draft, now: float) -> float:
-    if draft.claimed_at is None:
-        return 0.0
-    end = now if draft.finished_at is None else draft.finished_at
-    return max(0.0, end - draft.claimed_at)  # the clock of the machine may be set back
-
-
-def _attempt_views(draft: _Draft) -> tuple[AttemptView, ...]:
-    cut_off = draft.finished  # what had no end of its own ended with the run
-    return tuple(
-        AttemptView(
-            attempt=number,
-            model=attempt.model,
-            steps=attempt.steps,
-            usage=attempt.usage,
-            commit=attempt.commit,
-            comparison=attempt.comparison,
-            outcome=attempt.ended.outcome if attempt.ended else cut_off and "stopped",
-            reason=attempt.ended.reason if attempt.ended else cut_off and cut_off.reason,
-            parent=attempt.parent,
-            at=attempt.at,
-            temperature=attempt.temperature,
-            cost=attempt.cost,
-        )
-        for number, attempt in sorted(draft.attempts.items())
-    )
-
-
-def _view(draft: _Draft, events: Sequence[Event], now: float) -> RunView:
-    request: NewRun = draft.admitted.request
-    attempts = _attempt_views(draft)
-    base, change, finished = draft.base, draft.change, draft.finished
-    delivered = draft.delivered
-    before = None if draft.baseline is None else red(draft.baseline)
-    leading = _leading(draft)
+    admitted = events[0].body
+    index = Index(effective(events))
+    now = events[-1].at if now is None else now
+    request, finished = admitted.request, index.last(RunFinished)
+    attempts = _attempts(index)
+    base, change, delivered = index.last(BaseFixed), index.last(ChangeMade), index.last(ChangeDelivered)
+    opened, chosen = index.last(SandboxOpened), index.last(ChecksChosen)
+    baseline, ranked = index.last(BaselineTaken), index.last(AttemptsRanked)
+    before = None if baseline is None else red(baseline.diagnoses)
+    leading = _leading(attempts, finished)
+    beside = [spent for spent in index.of(ModelSpent) if spent.attempt is None]
     return RunView(
         id=events[0].run,
-        state=_state(draft),
+        state="finished" if finished else "running" if index.first(RunClaimed) else "queued",
         prompt=request.prompt,
         repo=request.repo,
-        who=draft.admitted.who,
+        who=admitted.who,
         created_at=events[0].at,
         last_seq=events[-1].seq,
-        phase=draft.phases[-1] if draft.phases and finished is None else None,
+        phase=None if finished else _phase(index),
         base_commit=base and base.commit,
         base_branch=base and base.branch,
         note=base and base.note,
         models=tuple(dict.fromkeys(view.model for view in attempts if view.model is not None)),
-        checks=draft.checks,
+        checks=chosen.checks if chosen else (),
         red_before=before,
         red_now=before if leading is None else leading.red,
         fixed=leading.fixed if leading else (),
         steps=sum(view.steps for view in attempts),
-        usage=sum((view.usage for view in attempts), draft.beside.usage),
-        seconds=_seconds(draft, now),
+        usage=sum((one.usage for one in (*attempts, *beside)), Usage()),
+        seconds=_seconds(index, now),
         files=change.files if change else (),
         branch=delivered.branch if delivered else change and change.branch,
         commit=change and change.commit,
@@ -474,19 +185,116 @@ def _view(draft: _Draft, events: Sequence[Event], now: float) -> RunView:
         outcome=finished and finished.outcome,
         reason=finished and finished.reason,
         winner=finished and finished.attempt,
-        isolation=draft.isolation,
+        isolation=opened and opened.isolation,
         attempts=attempts,
-        asks=() if finished else tuple(ask for ask in draft.asks.values() if ask.deadline > now),
-        messages=tuple(draft.messages),
-        stopping=draft.stop_asked and finished is None,
+        asks=() if finished else tuple(ask for ask in _open_asks(index) if ask.deadline > now),
+        messages=tuple(
+            Message(body.text, body.who, event.at) for event, body in index.events(PromptReceived)
+        ),
+        stopping=finished is None and index.first(StopRequested) is not None,
         forked_from=request.forked_from,
-        ranking=draft.ranking,
+        ranking=ranked.scores if ranked else (),
         budget=request.budget,
-        cost=_total([*(view.cost for view in attempts), draft.beside.cost]),
-        budget_notes=tuple(draft.budget_notes),
+        cost=_total([*(view.cost for view in attempts), _total(spent.cost for spent in beside)]),
+        budget_notes=tuple(index.of(BudgetWarned, BudgetSpent, BudgetExtended)),
     )
 
 
-def _total(costs: Sequence[float | None]) -> float | None:
+def red(diagnoses: Sequence[Diagnosis]) -> int:
+    """Count the red as a comparison does: failing tests, and checks that no test explains."""
+    return compare(diagnoses, diagnoses).red
+
+
+def _attempts(index: Index) -> tuple[AttemptView, ...]:
+    named = index.of(
+        AttemptStarted, AttemptForked, ModelReplied, ModelSpent, ChecksRan, TurnEnded, AttemptEnded
+    )
+    numbers = {body.attempt for body in named}
+    return tuple(_attempt(index, number) for number in sorted(n for n in numbers if n is not None))
+
+
+def _attempt(index: Index, number: int) -> AttemptView:
+    started, forked = index.last(AttemptStarted, attempt=number), index.last(AttemptForked, attempt=number)
+    ended = index.last(AttemptEnded, attempt=number)
+    cut_off = None if ended else index.last(RunFinished)
+    saved = index.last(TurnEnded, AttemptEnded, attempt=number)
+    evidence = index.last(ChecksRan, ProofTaken, AttemptEnded, attempt=number)
+    paid = index.of(ModelReplied, ModelSpent, attempt=number)
+    return AttemptView(
+        attempt=number,
+        model=_model(index, number),
+        steps=len(index.of(ModelReplied, attempt=number)),
+        usage=sum((body.usage for body in paid), Usage()),
+        commit=saved and saved.commit,
+        comparison=evidence and evidence.comparison,
+        outcome=ended.outcome if ended else cut_off and "stopped",
+        reason=ended.reason if ended else cut_off and cut_off.reason,
+        parent=forked and forked.parent,
+        at=forked and forked.at_seq,
+        temperature=started and started.temperature,
+        cost=_total(body.cost for body in paid),
+    )
+
+
+def _model(index: Index, number: int) -> str | None:
+    """Return the model of an attempt: the one it started with, switched to, or that a person chose while it worked."""
+    model: str | None = None
+    working = False
+    for body in index.of(
+        AttemptForked, AttemptStarted, ModelReplied, ModelSwitched, ModelChosen, AttemptEnded
+    ):
+        if isinstance(body, ModelChosen):
+            model = body.model if working else model
+        elif body.attempt == number:
+            working = not isinstance(body, AttemptEnded)
+            if isinstance(body, AttemptStarted):
+                model = body.model
+            elif isinstance(body, ModelSwitched):
+                model = body.to_model
+    return model
+
+
+def _leading(attempts: Sequence[AttemptView], finished: RunFinished | None) -> Comparison | None:
+    """Return the comparison that stands for the run: the winner's, or the one with the least red."""
+    if finished is not None:
+        for view in attempts:
+            if view.attempt == finished.attempt:
+                return view.comparison
+    found = [view.comparison for view in attempts if view.comparison is not None]
+    return min(found, key=lambda comparison: comparison.red, default=None)
+
+
+def _phase(index: Index) -> Phase | None:
+    """Return the innermost open phase. A new owner starts without any: those of the dead owner are over."""
+    phases: list[Phase] = []
+    for body in index.of(RunClaimed, PhaseStarted, PhaseEnded):
+        if isinstance(body, RunClaimed):
+            phases.clear()
+        elif isinstance(body, PhaseStarted):
+            phases.append(body.phase)
+        elif body.phase in phases:
+            phases.remove(body.phase)
+    return phases[-1] if phases else None
+
+
+def _open_asks(index: Index) -> Iterable[AskRaised]:
+    asks: dict[str, AskRaised] = {}
+    for body in index.of(AskRaised, AskAnswered):
+        if isinstance(body, AskRaised):
+            asks[body.ask] = body
+        else:
+            asks.pop(body.ask, None)
+    return asks.values()
+
+
+def _seconds(index: Index, now: float) -> float:
+    claimed = next((event.at for event, _ in index.events(RunClaimed)), None)
+    if claimed is None:
+        return 0.0
+    end = next((event.at for event, _ in index.events(RunFinished)), now)
+    return max(0.0, end - claimed)  # the clock of the machine may be set back
+
+
+def _total(costs: Iterable[float | None]) -> float | None:
     known = [cost for cost in costs if cost is not None]
     return sum(known) if known else None

@@ -22,6 +22,7 @@ from cloister.core.events import (
     TurnEnded,
 )
 from cloister.core.ids import RunId
+from cloister.core.log import Index
 from cloister.core.requests import NewRun, ToolCall, Usage
 
 _RUN = RunId("r-memory")
@@ -32,6 +33,7 @@ class MemoryJournal:
 
     def __init__(self, *bodies: AnyBody) -> None:
         self._events: list[Event] = []
+        self._index = Index()
         self._news = anyio.Event()
         self.deltas: list[Delta] = []
         self.add(*bodies)
@@ -41,6 +43,10 @@ class MemoryJournal:
         return self._events
 
     @property
+    def index(self) -> Index:
+        return self._index
+
+    @property
     def bodies(self) -> list[AnyBody]:
         return [event.body for event in self._events]
 
@@ -48,6 +54,7 @@ class MemoryJournal:
         """What `append` does, for callers that cannot wait."""
         for body in bodies:
             self._events.append(Event(_RUN, len(self._events) + 1, time.time(), body))
+            self._index.feed(self._events[-1:])
         self._news.set()
         self._news = anyio.Event()
 

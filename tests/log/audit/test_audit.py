@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import get_args
 
 import anyio
 import pytest
@@ -17,7 +18,7 @@ from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.ids import OwnerId, RunId
 from cloister.core.requests import FileChange, Isolation, NewRun, ToolCall, Usage
 from cloister.log.api import Fence
-from cloister.log.audit.details import AUDITED_KINDS, LIST_BYTES, fact
+from cloister.log.audit.details import AUDITED, AUDITED_KINDS, LIST_BYTES, UNAUDITED, fact
 from cloister.log.audit.entry import AuditEntry, entry_hash
 from cloister.log.sqlite.audit_reader import AuditReader
 from cloister.log.sqlite.backbone import SqliteBackbone, open_backbone
@@ -78,6 +79,13 @@ def entries(path: Path, run: RunId | None = None) -> list[AuditEntry]:
 def problems(path: Path, key: str | None = None) -> list[str]:
     with AuditReader(path) as audit:
         return [problem.why for problem in audit.verify(key).problems]
+
+
+def test_every_kind_of_event_is_audited_or_exempt() -> None:
+    assert {*AUDITED, *UNAUDITED} == set(get_args(e.AnyBody))
+    assert not UNAUDITED & {*AUDITED}
+    for kind, fields in AUDITED.items():
+        assert {field for field in fields if isinstance(field, str)} <= {*kind.__struct_fields__}, kind
 
 
 async def test_every_action_and_decision_of_a_run_has_its_entry(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from cloister.core.requests import Budget, NewRun, Usage
 from cloister.forge.change import commit_tree
 from cloister.forge.packs import tree_of
 from cloister.forge.plain import PlainGit
+from cloister.forge.repositories import bare_repository
 from cloister.log.api import Fence
-from cloister.runs.delivery import bare_repository
 from cloister.testing.sample_repo import SampleRepo
 
 pytestmark = pytest.mark.anyio

@@ -228,12 +228,8 @@ class Conversation:
 
     async def _plan(self) -> None:
         """Ask the planner, if the settings name one; once per attempt."""
-        made = any(
-            isinstance(event.body, Advised)
-            and event.body.role == "plan"
-            and event.body.attempt == self._attempt
-            for event in self._journal.events
-        )
+        advice = self._journal.index.of(Advised, attempt=self._attempt)
+        made = any(body.role == "plan" for body in advice)
         if not made and (plan := await make_plan(self._adviser, self._current()[0].messages())):
             await self._journal.append(plan)
 

@@ -30,6 +30,7 @@ def apply(
 
     from cloister.cli.client.speak import enter
     from cloister.cli.request import repository
+    from cloister.forge.repositories import LocalRepositories
     from cloister.runs.delivery import run_apply
 
     settings = settings_of(ctx)
@@ -39,7 +40,7 @@ def apply(
     target = repository(str(repo))
     if checkout:
         check_clean(Path(target))
-    delivered = anyio.run(run_apply, settings.data_dir, found, events, target)
+    delivered = anyio.run(run_apply, LocalRepositories(settings.data_dir), found, events, target)
     enter(settings, "Applied", {"run": found, "where": delivered.where, "branch": delivered.branch})
     print(f"Branch {delivered.branch} is in {delivered.where}.")
     if checkout:
@@ -91,13 +92,14 @@ def diff(ctx: typer.Context, run: RunName, attempt: AttemptNumber = None) -> Non
     import anyio
 
     from cloister.core.text import harmless
+    from cloister.forge.repositories import LocalRepositories
     from cloister.runs.delivery import run_diff
 
     settings = settings_of(ctx)
     with open_log(settings) as log:
         found = log.resolve(run)
         events = log.events(found)
-    text = anyio.run(run_diff, settings.data_dir, found, events, attempt)
+    text = anyio.run(run_diff, LocalRepositories(settings.data_dir), found, events, attempt)
     if not text:
         print(f"{found} has changed nothing.", file=sys.stderr)
     elif sys.stdout.isatty():
@@ -202,6 +204,7 @@ def compare(ctx: typer.Context, a: Which, b: Which, as_json: AsJson = False) -> 
 
     from cloister.cli.screen.terminal import columns
     from cloister.core.text import harmless
+    from cloister.forge.repositories import LocalRepositories
     from cloister.runs.attempts.compare import Subject, compare_runs, parse_subject
 
     settings = settings_of(ctx)
@@ -210,7 +213,8 @@ def compare(ctx: typer.Context, a: Which, b: Which, as_json: AsJson = False) -> 
         for text in (a, b):
             name, attempt = parse_subject(text)
             sides.append(Subject(log.events(log.resolve(name)), attempt))
-    found = anyio.run(compare_runs, settings.data_dir, sides[0], sides[1], time.time())
+    repositories = LocalRepositories(settings.data_dir)
+    found = anyio.run(compare_runs, repositories, sides[0], sides[1], time.time())
     if as_json:
         from cloister.cli.screen.shows import put_json
 
@@ -276,11 +280,14 @@ def _evidence(side: "Side") -> str:
 
 def rm(ctx: typer.Context, run: RunName) -> None:
     """Delete a finished run's files: its change, its attempts' diffs and its save points. The log stays."""
+    import anyio
+
+    from cloister.forge.repositories import LocalRepositories
     from cloister.runs.delivery import remove_files
 
     settings = settings_of(ctx)
     with open_log(settings) as log:
         found = log.resolve(run)
         state = log.row(found).state
-    remove_files(settings.data_dir, found, state, settings.user)
+    anyio.run(remove_files, LocalRepositories(settings.data_dir), found, state, settings.user)
     print(f"Removed the files of {found}. Its log stays: cloister log {found}")

@@ -26,11 +26,10 @@ class Growth:
 
     def forked(self) -> tuple[int, ...]:
         """The attempts that came later."""
-        return tuple(e.body.attempt for e in self._journal.events if isinstance(e.body, AttemptForked))
+        return tuple(fork.attempt for fork in self._journal.index.of(AttemptForked))
 
     def fork_of(self, attempt: int) -> AttemptForked | None:
-        found = (e.body for e in self._journal.events if isinstance(e.body, AttemptForked))
-        return next((body for body in found if body.attempt == attempt), None)
+        return self._journal.index.first(AttemptForked, attempt=attempt)
 
     async def search(self, stuck: Stuck, at_work: AbstractSet[int]) -> tuple[AttemptForked, ...]:
         """What goes on in place of a stuck attempt; asked again after a crash, it is the same."""
@@ -38,12 +37,8 @@ class Growth:
         if search is None:
             return ()
         async with self._one_at_a_time:
-            known = tuple(
-                e.body
-                for e in self._journal.events
-                if isinstance(e.body, AttemptForked) and e.body.stuck == stuck.attempt
-            )
-            if known:
+            earlier = self._journal.index.of(AttemptForked)
+            if known := tuple(fork for fork in earlier if fork.stuck == stuck.attempt):
                 return known
             wanted = plan(
                 search,
@@ -72,12 +67,12 @@ class Growth:
     async def rewind(self) -> tuple[AttemptForked, ...]:
         """Answers every request to rewind that has none yet."""
         async with self._one_at_a_time:
-            events = self._journal.events
-            answered = {e.body.asked for e in events if isinstance(e.body, AttemptForked)}
+            index = self._journal.index
+            answered = {fork.asked for fork in index.of(AttemptForked)}
             forks: list[AttemptForked] = []
-            for event in list(events):
-                if isinstance(event.body, RewindRequested) and event.seq not in answered:
-                    fork = self._rewound(event.seq, event.body, self._next() + len(forks))
+            for event, body in list(index.events(RewindRequested)):
+                if event.seq not in answered:
+                    fork = self._rewound(event.seq, body, self._next() + len(forks))
                     if fork is not None:
                         forks.append(fork)
             if forks:
@@ -95,7 +90,7 @@ class Growth:
 
     def left_behind(self, number: int) -> AttemptForked | None:
         """The rewinding that made attempt `number` needless, which may have been recorded just before a crash."""
-        forks = (e.body for e in self._journal.events if isinstance(e.body, AttemptForked))
+        forks = self._journal.index.of(AttemptForked)
         asked = (fork for fork in forks if fork.asked is not None and number < fork.attempt)
         return next((fork for fork in asked if self.beyond(fork, {number})), None)
 
@@ -113,9 +108,9 @@ class Growth:
 
     def _less_what_went_on(self, left: Budget, attempt: int, back_to: int) -> Budget:
         """`left` without what those took that went on in the place of `attempt`, or may still take."""
-        events = self._journal.events
-        ended = {e.body.attempt for e in events if isinstance(e.body, AttemptEnded)}
-        for fork in (e.body for e in events if isinstance(e.body, AttemptForked)):
+        events, index = self._journal.events, self._journal.index
+        ended = {body.attempt for body in index.of(AttemptEnded)}
+        for fork in index.of(AttemptForked):
             if attempt != (fork.parent if fork.stuck is None else fork.stuck):
                 continue
             given = fork.budget
@@ -132,11 +127,9 @@ class Growth:
         return max((*attempts_of(self._journal.events), -1)) + 1
 
     def _tree(self, stuck: int, at_work: AbstractSet[int]) -> Tree:
-        events = self._journal.events
+        events, index = self._journal.events, self._journal.index
         course = self._course
-        given_up = {
-            e.body.attempt for e in events if isinstance(e.body, StuckNoticed) and e.body.stage != "nudge"
-        }
+        given_up = {body.attempt for body in index.of(StuckNoticed) if body.stage != "nudge"}
         nodes = tuple(
             Node(
                 attempt=number,
@@ -150,24 +143,17 @@ class Growth:
         )
         commits = {point.seq: point.commit for node in nodes for point in node.points} | {0: course.base}
         taken = frozenset(
-            (root_of(events, e.body.parent), commits[e.body.at_seq])
-            for e in events
-            if isinstance(e.body, AttemptForked) and e.body.at_seq in commits
+            (root_of(events, fork.parent), commits[fork.at_seq])
+            for fork in index.of(AttemptForked)
+            if fork.at_seq in commits
         )
         base = SavePoint(0, 0, course.base, None)
         return Tree(nodes, base, compare(course.baseline, course.baseline).red, taken)
 
     def _left(self, attempt: int, *, held: bool) -> Budget:
         """What an attempt was given and did not spend."""
-        events = self._journal.events
-        given = next(
-            (
-                e.body.budget
-                for e in events
-                if isinstance(e.body, AttemptStarted) and e.body.attempt == attempt
-            ),
-            None,
-        )
+        started = self._journal.index.first(AttemptStarted, attempt=attempt)
+        given = started and started.budget
         took = self._course.models.spent(attempt, held=held)
         return unspent(given or self._course.request.budget, took.steps, took.tokens, took.dollars)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
@@ -11,12 +10,13 @@ from cloister.core.diagnosis import Comparison
 from cloister.core.errors import UserError
 from cloister.core.events import AttemptForked, AttemptStarted, Event, ModelReplied
 from cloister.core.ids import RunId
-from cloister.core.log import effective, seen_by
+from cloister.core.log import Index, effective, seen_by
 from cloister.core.requests import FileChange, Outcome, Usage
 from cloister.forge import change
+from cloister.forge.api import RunRepositories
 from cloister.forge.read import diff_of_diffs
 from cloister.runs.attempts.tree import ended
-from cloister.runs.delivery import attempt_commit, bare_repository, base_commit, check_kept, result_commit
+from cloister.runs.delivery import attempt_commit, base_commit, result_commit
 from cloister.runs.view import fold
 
 
@@ -75,31 +75,31 @@ def parse_subject(text: str) -> tuple[str, int | None]:
     return run, int(number)
 
 
-async def compare_runs(data_dir: Path, a: Subject, b: Subject, now: float) -> Compared:
+async def compare_runs(repositories: RunRepositories, a: Subject, b: Subject, now: float) -> Compared:
     """Raises `UserError` (`no_such_attempt`, `same_twice`)."""
     if a.name == b.name:
         raise UserError(
             "same_twice",
             f"Both sides are {a.name}: name two runs, or two attempts of one as RUN/0 and RUN/1.",
         )
-    left, left_diff = await _side(data_dir, a, now)
-    right, right_diff = await _side(data_dir, b, now)
+    left, left_diff = await _side(repositories, a, now)
+    right, right_diff = await _side(repositories, b, now)
     found = ""
     if left_diff != right_diff:
-        bares = [bare_repository(data_dir, side.run) for side in (left, right)]
-        bare = next(bare for bare in bares if bare.exists())
+        changed = left if await repositories.exists(left.run) else right
+        bare = await repositories.open(changed.run)
         found = await diff_of_diffs(bare, left_diff, right_diff, (left.name, right.name))
     return Compared(left, right, not found, found)
 
 
-async def _side(data_dir: Path, subject: Subject, now: float) -> tuple[Side, str]:
+async def _side(repositories: RunRepositories, subject: Subject, now: float) -> tuple[Side, str]:
     events = subject.events
-    bare, base = bare_repository(data_dir, events[0].run), base_commit(events)
+    base = base_commit(events)
     commit = result_commit(events) if subject.attempt is None else attempt_commit(events, subject.attempt)
     files: tuple[FileChange, ...] = ()
     diff = ""
     if base is not None and commit is not None and commit != base:
-        check_kept(data_dir, events[0].run)
+        bare = await repositories.open(events[0].run)
         files = await change.files(bare, base, commit)
         diff = await change.diff(bare, base, commit)
     side = _run(subject, now) if subject.attempt is None else _attempt(subject, subject.attempt, now)
@@ -150,9 +150,7 @@ def _attempt(subject: Subject, number: int, now: float) -> Side:
 
 def _seconds(events: Sequence[Event], number: int, now: float) -> float:
     """From its start to its end."""
-    own = [e for e in events if getattr(e.body, "attempt", None) == number]
-    start = next(
-        (e.at for e in own if isinstance(e.body, AttemptStarted | AttemptForked | ModelReplied)), now
-    )
+    begun = Index(events).events(AttemptStarted, AttemptForked, ModelReplied, attempt=number)
+    start = next((event.at for event, _ in begun), now)
     over = ended(events, number)
     return max(0.0, (over.at if over else now) - start)

@@ -114,10 +114,7 @@ class Attempts:
             await self._idle.wait()
 
     def _ended(self, number: int) -> AttemptEnded | None:
-        for event in self._journal.events:
-            if isinstance(event.body, AttemptEnded) and event.body.attempt == number:
-                return event.body
-        return None
+        return self._journal.index.first(AttemptEnded, attempt=number)
 
     async def _attempt(self, tasks: TaskGroup, number: int, gate: _Gate | None) -> None:
         with self._at_work[number] as scope:
@@ -144,7 +141,7 @@ class Attempts:
         """The attempt that makes all others needless."""
         if not self._course.request.first_green:
             return None
-        found = (e.body for e in self._journal.events if isinstance(e.body, AttemptEnded))
+        found = self._journal.index.of(AttemptEnded)
         return next((body.attempt for body in found if body.outcome == "green"), None)
 
     def _stop_the_rest(self) -> None:
@@ -196,9 +193,8 @@ class Attempts:
         return models if wish.temperature is None else models.at(wish.temperature)
 
     async def _begun(self, number: int, models: BudgetedModels) -> AttemptStarted:
-        for event in self._journal.events:
-            if isinstance(event.body, AttemptStarted) and event.body.attempt == number:
-                return event.body
+        if begun := self._journal.index.first(AttemptStarted, attempt=number):
+            return begun
         wish = self._wish(number)
         fork = self._growth.fork_of(number)
         started = AttemptStarted(

@@ -48,7 +48,7 @@ async def choose_winner(journal: Journal, course: Course, ended: Sequence[Attemp
     """The attempt that becomes the change. What the log has decided is not decided again."""
     if len(ended) == 1:
         return ended[0]
-    ranked = next((e.body for e in journal.events if isinstance(e.body, AttemptsRanked)), None)
+    ranked = journal.index.first(AttemptsRanked)
     if ranked is None:
         scores, tied = rank([await _scored(journal, course, one) for one in ended])
         ranked = AttemptsRanked(scores, tied)
@@ -57,7 +57,7 @@ async def choose_winner(journal: Journal, course: Course, ended: Sequence[Attemp
     best = by_number[ranked.scores[0].attempt]
     if not ranked.tied:
         return best
-    spoken = next((e.body for e in journal.events if isinstance(e.body, JudgeSpoke)), None)
+    spoken = journal.index.first(JudgeSpoke)
     if spoken is None:
         spoken = await _judged(journal, course, [by_number[number] for number in ranked.tied])
     if spoken is None or spoken.choice not in ranked.tied:

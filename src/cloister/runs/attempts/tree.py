@@ -31,7 +31,7 @@ from cloister.core.events import (
     SandboxOpened,
 )
 from cloister.core.ids import RunId
-from cloister.core.log import SavePoint, attempts_of, effective, root_of, save_points, seen_by
+from cloister.core.log import Index, SavePoint, attempts_of, effective, root_of, save_points, seen_by
 from cloister.core.requests import NewRun, Outcome
 from cloister.forge.read import copy_commit
 
@@ -85,27 +85,27 @@ def tree(events: Sequence[Event]) -> TreeView:
     """The tree that the whole log `events` tells of."""
     admitted = events[0].body
     numbers = attempts_of(events)
-    began = next((e.seq for e in events if isinstance(e.body, AttemptStarted)), len(events) + 1)
+    index = Index(events)
+    began = next((event.seq for event, _ in index.events(AttemptStarted)), len(events) + 1)
     points = {number: save_points(events, number) for number in numbers}
     inherited = {p.seq: p for found in points.values() for p in found if p.seq < began}
     finished = events[-1].body
-    ranked = next((e.body for e in events if isinstance(e.body, AttemptsRanked)), None)
+    ranked = index.first(AttemptsRanked)
     return TreeView(
         run=events[0].run,
         forked_from=admitted.request.forked_from if isinstance(admitted, RunAdmitted) else None,
         inherited=tuple(_point(inherited[seq]) for seq in sorted(inherited)),
         winner=finished.attempt if isinstance(finished, RunFinished) else None,
-        nodes=tuple(_node(events, number, points[number]) for number in numbers),
+        nodes=tuple(_node(events, index, number, points[number]) for number in numbers),
         ranking=ranked.scores if ranked else (),
     )
 
 
-def _node(events: Sequence[Event], number: int, points: Sequence[SavePoint]) -> NodeView:
+def _node(events: Sequence[Event], index: Index, number: int, points: Sequence[SavePoint]) -> NodeView:
     over = ended(events, number)
-    bodies = [e.body for e in events if getattr(e.body, "attempt", None) == number]
-    fork = next((body for body in bodies if isinstance(body, AttemptForked)), None)
-    started = next((body for body in bodies if isinstance(body, AttemptStarted)), None)
-    began = next(e.seq for e in events if e.body is bodies[0])
+    fork = index.first(AttemptForked, attempt=number)
+    started = index.first(AttemptStarted, attempt=number)
+    began = next(event.seq for event in events if getattr(event.body, "attempt", None) == number)
     return NodeView(
         attempt=number,
         parent=fork and fork.parent,
@@ -116,7 +116,7 @@ def _node(events: Sequence[Event], number: int, points: Sequence[SavePoint]) -> 
         outcome=over and over.outcome,
         ended=over and over.reason,
         points=tuple(_point(point) for point in points if point.seq > began),
-        tokens=sum(body.usage.total for body in bodies if isinstance(body, ModelReplied | ModelSpent)),
+        tokens=sum(body.usage.total for body in index.of(ModelReplied, ModelSpent, attempt=number)),
         dollars=dollars_of(events, number),
     )
 
