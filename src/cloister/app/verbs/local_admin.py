@@ -1,4 +1,6 @@
-"""The verbs of the audit, of tokens and of model files in this process."""
+"""The verbs of the audit, of tokens and of model files in this process. Slow imports wait until they are needed."""
+
+# ruff: noqa: PLC0415
 
 from __future__ import annotations
 
@@ -6,15 +8,12 @@ from typing import TYPE_CHECKING
 
 from anyio import to_thread
 
-from cloister.app.config import model_shelf
 from cloister.app.tokens import Tokens
 from cloister.app.verbs.api import AuditVerbs, ModelVerbs, TokenVerbs, no_report
 from cloister.app.verbs.local import Group, checked
 from cloister.app.verbs.records import LocalModel, MadeToken, TokenInfo
 from cloister.core.errors import UserError
-from cloister.log.audit.keys import KEY_FILE, HostKey, check_public, rotate_key
 from cloister.log.audit.reader import PAGE, AuditReader
-from cloister.log.audit.verify import Verdict, verify_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from cloister.core.ids import RunId
     from cloister.core.requests import Role
     from cloister.log.audit.entry import AuditEntry, Checkpoint
+    from cloister.log.audit.verify import Verdict
     from cloister.model.local.files import Shelf
     from cloister.sandbox.api import Report
 
@@ -43,22 +43,24 @@ class LocalAudit(Group):
         return await self._read(lambda audit: audit.checkpoints(after, until))
 
     async def verify(self, key: str | None = None) -> Verdict:
+        from cloister.log.audit.keys import check_public
+        from cloister.log.audit.verify import verify_file
+
         pinned = None if key is None else check_public(key)
         return await to_thread.run_sync(verify_file, self._settings.log_path, pinned)
 
     async def key(self) -> str:
+        from cloister.log.audit.keys import KEY_FILE, HostKey
+
         return await to_thread.run_sync(HostKey(self._settings.data_dir / KEY_FILE).public)
 
     async def rotate(self) -> str:
+        from cloister.log.audit.keys import rotate_key
+
         return await to_thread.run_sync(rotate_key, self._settings.log_path)
 
     async def send_logs(self, run: str | None = None, since_us: int = 0) -> int:
-        from cloister.log.audit.export import (  # noqa: PLC0415  (brings an HTTP client)
-            Collector,
-            check_endpoint,
-            client,
-            send,
-        )
+        from cloister.log.audit.export import Collector, check_endpoint, client, send
 
         if self._settings.file.otlp_endpoint is None:
             raise UserError(
@@ -114,13 +116,15 @@ class LocalModels(Group):
 
     @property
     def _shelf(self) -> Shelf:
+        from cloister.app.config import model_shelf
+
         return model_shelf(self._settings)
 
     async def list(self) -> tuple[LocalModel, ...]:
         return tuple(self._model(name) for name in self._shelf.files)
 
     async def fetch(self, name: str | None = None, report: Report = no_report) -> LocalModel:
-        from cloister.model.local.fetch import Sources, fetch  # noqa: PLC0415  (brings an HTTP client)
+        from cloister.model.local.fetch import Sources, fetch
 
         wanted = self._shelf.entry(name or next(iter(self._shelf.files))).name
 
