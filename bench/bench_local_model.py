@@ -13,6 +13,8 @@ from pathlib import Path
 import anyio
 
 from cloister.app.settings import default_data_dir, read_settings
+from cloister.app.tokens import Caller
+from cloister.app.verbs.local import LocalVerbs
 from cloister.app.wiring import open_app
 from cloister.core.events import Event, RunFinished
 from cloister.core.requests import Budget, NewRun
@@ -63,7 +65,7 @@ async def main() -> None:
                     budget=Budget(steps=12),
                     key=f"bench-{number}",
                 )
-                run, _ = await app.submit(new, "bench")
+                run = (await LocalVerbs(app, Caller("bench", "admin")).runs.submit(new)).id
                 async with app.backbone.follow(run) as items:
                     last = [item async for item in items if isinstance(item, Event)][-1].body
                 assert isinstance(last, RunFinished)

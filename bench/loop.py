@@ -28,6 +28,8 @@ import anyio
 import anyio.to_thread
 
 from cloister.app.settings import read_settings
+from cloister.app.tokens import Caller
+from cloister.app.verbs.local import LocalVerbs
 from cloister.app.wiring import open_app
 from cloister.core.events import Event, ModelReplied, RunFinished
 from cloister.core.requests import Budget, NewRun
@@ -81,7 +83,7 @@ async def our_steps(directory: Path, new: NewRun) -> list[float]:
     """Overhead of each of our steps."""
     settings = read_settings(dict(os.environ), data_dir=directory)
     async with open_app(settings, role="embedded") as app:
-        run, _ = await app.submit(new, "bench")
+        run = (await LocalVerbs(app, Caller("bench", "admin")).runs.submit(new)).id
         async with app.backbone.follow(run) as items:
             events = [item async for item in items if isinstance(item, Event)]
     assert isinstance(events[-1].body, RunFinished), events[-1]

@@ -88,7 +88,7 @@ def operations() -> Iterator[tuple[str, str]]:
     """Each path of the document with each of its methods, but for what would make a sandbox or a template each time."""
     for path, item in openapi_document()["paths"].items():
         for method, operation in item.items():
-            if operation["operationId"] not in ("newSandbox", "buildTemplate"):
+            if operation["operationId"] not in ("newSandbox", "buildTemplate", "fetchModel"):
                 yield path, method.upper()
 
 

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 from cloister.server import ws
+from cloister.server.app import SOCKET_ROUTES
 from cloister.server.openapi import openapi_document
-from cloister.server.routes import commands, dial, files, process, stream
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "http.md").read_text(encoding="utf-8")
 
@@ -18,17 +18,7 @@ def test_every_http_route_is_on_the_page() -> None:
 
 
 def test_every_websocket_route_is_on_the_page() -> None:
-    routes = [
-        path.replace(":str", "").replace(":int", "")
-        for route in (
-            *stream.ROUTES,
-            *process.ROUTES,
-            *commands.SOCKET_ROUTES,
-            *files.SOCKET_ROUTES,
-            *dial.ROUTES,
-        )
-        for path in route.paths
-    ]
+    routes = [path.replace(":str", "").replace(":int", "") for route in SOCKET_ROUTES for path in route.paths]
     assert len(routes) == 5
     assert [route for route in routes if f"`WS {route}" not in PAGE] == []
 

@@ -1,4 +1,4 @@
-"""Named tokens beside the data directory's own: who may speak to the server, and in which role.
+"""Callers, their roles, and the named tokens of a data directory.
 
 Only hashes are stored. The file is read again whenever it changed, so that adding and removing need no restart.
 """
@@ -9,8 +9,9 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -25,8 +26,23 @@ RANK: dict[Role, int] = {"viewer": 0, "operator": 1, "admin": 2}
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
 _TAKEN = frozenset({"deadline"})
-"""Words that stand in the log for something else than a person."""
+"""Names that the log uses for something other than a person."""
 _FILE_BYTES = 1_048_576
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A person, or a program, with a role."""
+
+    name: str
+    role: Role
+    holds: Callable[[], bool] = lambda: True
+    """Whether the token is still valid: a connection may outlive it."""
+
+    def must_be(self, role: Role) -> None:
+        """Raises `UserError` (`denied`) unless this caller has at least `role`, and still has it."""
+        if RANK[self.role] < RANK[role] or not self.holds():
+            raise UserError("denied", f"{self.name} is {self.role}: this needs the role {role}.")
 
 
 class Token(msgspec.Struct, frozen=True):
@@ -52,7 +68,7 @@ class Tokens:
         self._known: tuple[Token, ...] = ()
 
     def all(self) -> tuple[Token, ...]:
-        """Raises `HostError` (`tokens_broken`) when the file cannot be read: then nobody is let in by it."""
+        """Raises `HostError` (`tokens_broken`) when the file cannot be read; then no named token is valid."""
         try:
             status = self._path.stat()
         except FileNotFoundError:
@@ -63,13 +79,13 @@ class Tokens:
         now = (status.st_mtime_ns, status.st_size, status.st_ino)
         if now != self._seen:
             self._known = self._read()
-            # Others may write again in the same tick of the file's clock: a file that new is read again.
+            # Another write in the same tick of the file's clock would go unnoticed: read a file that new again.
             settled = time.time_ns() - status.st_mtime_ns > limits.FILE_CLOCK_NANOSECONDS
             self._seen = now if settled else None
         return self._known
 
     def find(self, secret: bytes) -> Token | None:
-        """Whose token `secret` is."""
+        """The token whose secret this is."""
         given = hashlib.sha256(secret).hexdigest()
         found = None
         for token in self.all():
@@ -78,12 +94,12 @@ class Tokens:
         return found
 
     def add(self, name: str, role: Role, not_named: str) -> str:
-        """Make a token and return its secret, which is shown only now. `not_named` is who has the first token."""
+        """Make a token and return its secret, which is not stored. `not_named` is the holder of the first token."""
         if not _NAME.fullmatch(name) or name in _TAKEN or name == not_named:
             raise UserError(
                 "bad_name",
                 f"{name[:60]!r} cannot name a token: use up to 40 of a-z, 0-9, dot, dash and underscore, "
-                f"and neither 'deadline' nor the name of the one who runs the server.",
+                f"and neither 'deadline' nor the name of the account that runs the server.",
             )
         secret = secrets.token_urlsafe(32)
         made = Token(name, role, hashlib.sha256(secret.encode("ascii")).hexdigest(), time.time())
@@ -143,4 +159,4 @@ class Tokens:
             os.close(descriptor)
 
     def _broken(self, why: str) -> HostError:
-        return HostError("tokens_broken", f"{self._path} cannot be used ({why}): mend or delete it.")
+        return HostError("tokens_broken", f"{self._path} cannot be used ({why}): repair or delete it.")

@@ -10,11 +10,8 @@ from typing import NamedTuple
 import msgspec
 
 from cloister.core import events as e
-from cloister.core.events import Event
-from cloister.core.ids import RunId
 from cloister.core.log import Index
 from cloister.core.requests import FileChange, Isolation, Outcome, Usage
-from cloister.log.api import AuditLog
 from cloister.log.audit.entry import Checkpoint
 from cloister.runs.view import RunView, fold
 
@@ -340,8 +337,3 @@ def _reached(index: Index) -> list[Reached]:
 def _order(way: _Way) -> tuple[str, str, int, str, str]:
     host, port, effect, rule, credential = way
     return effect, host, port, rule, credential or ""
-
-
-async def run_receipt(log: AuditLog, run: RunId, events: Sequence[Event]) -> Receipt:
-    """Return the receipt of a run, with the signature over its end if there is one."""
-    return receipt(events, await log.seal(run))

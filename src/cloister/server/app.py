@@ -6,25 +6,34 @@ from litestar import Litestar
 from litestar.di import Provide
 from litestar.types import ASGIApp, Scope
 
-from cloister.app.tokens import Tokens
-from cloister.server.auth import Caller, Callers, caller_of, guarded
+from cloister.app.tokens import Caller, Tokens
+from cloister.app.verbs.local import LocalVerbs
+from cloister.server.audit_log import audited
+from cloister.server.auth import Callers, caller_of, guarded
 from cloister.server.bodies import JSON_BYTES, StrictRequest
 from cloister.server.errors import respond
 from cloister.server.openapi import HTTP_ROUTES, openapi_json, signature_names
 from cloister.server.ports import with_ports
 from cloister.server.routes import commands, dial, files, process, stream
-from cloister.server.routes.audit import audited
 from cloister.server.ws import Sockets
 
 if TYPE_CHECKING:
     from cloister.app.wiring import App
 
+SOCKET_ROUTES = (
+    *stream.ROUTES,
+    *process.ROUTES,
+    *commands.SOCKET_ROUTES,
+    *files.SOCKET_ROUTES,
+    *dial.ROUTES,
+)
+
 
 def asgi_app(app: "App", token: str, sockets: Sockets) -> ASGIApp:
     """`app` over HTTP and WebSocket, for callers with `token` or a named one."""
 
-    def the_app() -> "App":
-        return app
+    def the_verbs(scope: Scope) -> LocalVerbs:
+        return LocalVerbs(app, caller_of(scope))
 
     def the_sockets() -> Sockets:
         return sockets
@@ -33,17 +42,9 @@ def asgi_app(app: "App", token: str, sockets: Sockets) -> ASGIApp:
         return caller_of(scope)
 
     web = Litestar(
-        (
-            *HTTP_ROUTES,
-            openapi_json,
-            *stream.ROUTES,
-            *process.ROUTES,
-            *commands.SOCKET_ROUTES,
-            *files.SOCKET_ROUTES,
-            *dial.ROUTES,
-        ),
+        (*HTTP_ROUTES, openapi_json, *SOCKET_ROUTES),
         dependencies={
-            "app": Provide(the_app, sync_to_thread=False),
+            "verbs": Provide(the_verbs, sync_to_thread=False),
             "sockets": Provide(the_sockets, sync_to_thread=False),
             "caller": Provide(the_caller, sync_to_thread=False),
         },
@@ -55,4 +56,4 @@ def asgi_app(app: "App", token: str, sockets: Sockets) -> ASGIApp:
         logging_config=None,
     )
     callers = Callers(token, app.settings.user, Tokens(app.settings.data_dir))
-    return audited(guarded(with_ports(web, app), callers), app)
+    return audited(guarded(with_ports(web, app), web, callers), web, app.backbone)

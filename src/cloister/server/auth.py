@@ -1,53 +1,29 @@
-"""Who may speak to the server: local callers that hold a token. Wraps everything else."""
+"""The guard in front of every route: the host name, the origin, the token, and the role that the route declares."""
 
 import hmac
 import os
 import re
 import secrets
 import stat
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import msgspec
+from litestar import Litestar
 from litestar.types import ASGIApp, Receive, Scope, Send
+from litestar.utils import normalize_path
 
-from cloister.app.tokens import RANK, Tokens
-from cloister.core.errors import CloisterError, HostError, UserError
+from cloister.app.tokens import RANK, Caller, Tokens
+from cloister.app.verbs.api import role_of
+from cloister.core.errors import CloisterError, HostError
 from cloister.core.requests import Role
 from cloister.server.errors import Problem, problem
 from cloister.server.port_headers import has_own_name
 
-# Who calls, in which role, and what that role may do. What is not listed here only an admin may.
-
-
-_READ = re.compile(
-    r"/v1/(?:runs|templates)(?:/[^/]+){0,2}/?|/v1/runs/[^/]+/receipt/markdown/?|/v1/(?:pool|sandboxes|budget|compare|openapi\.json)/?"
-)
-"""What a viewer may GET. The inside of sandboxes is not among it."""
-_STREAM = re.compile(r"/v1/runs/[^/]+/stream/?")
-_OPERATE = re.compile(r"/v1/runs(?:/[^/]+/(?:say|stop|answer|fork|rewind|model))?/?")
-"""What an operator may POST beside."""
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """One who holds a token."""
-
-    name: str
-    role: Role
-    holds: Callable[[], bool] = lambda: True
-    """Whether the token still counts: a connection may outlive it."""
-
-    def must_be(self, role: Role) -> None:
-        """Raises `UserError` (`denied`) unless this caller is at least `role`, and still is."""
-        if RANK[self.role] < RANK[role] or not self.holds():
-            raise UserError("denied", f"{self.name} is {self.role}: this needs the role {role}.")
-
 
 class Callers:
-    """Everyone who may call: the one with the data directory's own token, and those with named ones."""
+    """The holders of tokens: of the data directory's own, and of named ones."""
 
     def __init__(self, token: str, user: str, tokens: Tokens) -> None:
         self._secret = token.encode("ascii")
@@ -55,7 +31,7 @@ class Callers:
         self._tokens = tokens
 
     def find(self, given: bytes) -> Caller | None:
-        """Whose token was given."""
+        """The holder of a token."""
         if hmac.compare_digest(given, self._secret):
             return Caller(self._user, "admin")
         found = self._tokens.find(given)
@@ -64,33 +40,37 @@ class Callers:
         return Caller(found.name, found.role, lambda: found in self._tokens.all())
 
 
-def may(role: Role, scope: Scope) -> bool:
-    """Whether `role` may make this request at all; what it says is judged by its route."""
-    if role == "admin":
-        return True
-    path = scope["path"]
-    if scope["type"] == "websocket":
-        return _STREAM.fullmatch(path) is not None
-    if scope["type"] != "http":
-        return False
-    method = scope["method"]
-    if method in ("GET", "HEAD"):
-        return _READ.fullmatch(path) is not None
-    return role == "operator" and method == "POST" and _OPERATE.fullmatch(path) is not None
+def role(verb: Callable[..., object]) -> dict[str, object]:
+    """The metadata of a route that calls `verb`: a caller needs the role that the verb declares."""
+    return {"role": role_of(verb)}
 
 
-def remember(scope: Scope, caller: Caller) -> None:
-    """Let routes know who calls."""
-    scope["user"] = caller
+def reading(verb: Callable[..., object]) -> dict[str, object]:
+    """As `role`, for a route that changes nothing although it is a `POST`: the audit skips it."""
+    return {"role": role_of(verb), "reads": True}
+
+
+def route_of(web: Litestar, scope: Scope) -> Mapping[str, object]:
+    """The metadata of the route that would serve this request; empty when there is none."""
+    try:
+        method = cast(Any, scope["method"]) if scope["type"] == "http" else None
+        return web.asgi_router.handle_routing(path=normalize_path(scope["path"]), method=method)[1].opt
+    except Exception:  # whatever is wrong with the address, no route serves it
+        return {}
+
+
+def may(caller: Role, route: Mapping[str, object]) -> bool:
+    """Whether a role may use a route at all. A route that declares no role is for admins."""
+    return RANK[caller] >= RANK[cast(Role, route.get("role", "admin"))]
 
 
 def caller_of(scope: Scope) -> Caller:
-    """Who makes this request; every request but for `/v1/health` has one."""
+    """The caller that the guard found; only `/v1/health` has none."""
     return cast(Caller, scope["user"])
 
 
 SUBPROTOCOL = "cloister"
-"""What a browser offers beside the token, because it cannot set headers on a WebSocket."""
+"""What a browser offers beside the token: it cannot set headers on a WebSocket."""
 
 OPEN_PATH = "/v1/health"
 _LOOPBACK = re.compile(rb"^(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?$")
@@ -98,12 +78,12 @@ _LOOPBACK = re.compile(rb"^(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?$")
 Refusal = tuple[int, Problem]
 
 
-def guarded(inner: ASGIApp, callers: Callers) -> ASGIApp:
-    """`inner` behind the checks below; what is refused never reaches it."""
+def guarded(inner: ASGIApp, web: Litestar, callers: Callers) -> ASGIApp:
+    """`inner` behind the checks below, with the roles that the routes of `web` declare."""
 
     async def guard(scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            refusal = refuse(scope, callers)
+            refusal = refuse(scope, web, callers)
         except CloisterError as error:
             refusal = problem(error)
         if refusal is None:
@@ -114,11 +94,11 @@ def guarded(inner: ASGIApp, callers: Callers) -> ASGIApp:
     return guard
 
 
-def refuse(scope: Scope, callers: Callers) -> Refusal | None:
-    """Why this request is not served; None when it is, and then its routes know who calls."""
+def refuse(scope: Scope, web: Litestar, callers: Callers) -> Refusal | None:
+    """Why this request is refused; None when it is served, and then `caller_of` knows its caller."""
     headers: list[tuple[bytes, bytes]] = list(scope["headers"])
     host = _only(headers, b"host")
-    # A page of another site whose name was made to point at this machine still sends its own name.
+    # DNS rebinding: a page of another site whose name resolves to this machine still sends its own name.
     if host is None or not (_LOOPBACK.match(host) or has_own_name(host)):
         return 421, Problem("bad_host", "This server answers to localhost and 127.0.0.1 only.")
     if any(name == b"origin" and not _same_origin(value, host) for name, value in headers):
@@ -131,10 +111,10 @@ def refuse(scope: Scope, callers: Callers) -> Refusal | None:
             "unauthorized",
             "Send the token: `Authorization: Bearer TOKEN`, from the data directory's `token`.",
         )
-    # Also of one who is refused it is known who it was.
-    remember(scope, caller)
-    # A name of its own leads to a port inside a sandbox.
-    if not may(caller.role, scope) or (has_own_name(host) and caller.role != "admin"):
+    # Also for the audit of a refused call.
+    scope["user"] = caller
+    # A host name of its own leads to a port inside a sandbox.
+    if not may(caller.role, {} if has_own_name(host) else route_of(web, scope)):
         return 403, Problem("denied", f"{caller.name} is {caller.role}, which may not do this.")
     return None
 
@@ -162,7 +142,7 @@ def _given_token(scope: Scope, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 async def _answer(scope: Scope, send: Send, refusal: Refusal) -> None:
-    """Refuse an HTTP request, or a WebSocket before it is accepted, with the same words."""
+    """Refuse an HTTP request, or a WebSocket before it is accepted, with the same body."""
     status, body = refusal
     data = msgspec.json.encode(body)
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(data)).encode())]
@@ -176,7 +156,7 @@ async def _answer(scope: Scope, send: Send, refusal: Refusal) -> None:
         await send({"type": "http.response.body", "body": data, "more_body": False})
 
 
-# The bearer token: made once per data directory, readable by its owner alone.
+# The bearer token: made once per data directory, readable only by its owner.
 
 
 _SHAPE = re.compile(r"^[A-Za-z0-9_-]{32,128}$")
@@ -205,7 +185,7 @@ def load_token(path: Path) -> str:
 
 
 def _make(path: Path) -> None:
-    # Linked into place when it is whole: a crash in between never leaves an empty token behind.
+    # Linked into place when it is complete: a crash in between leaves no empty token.
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -217,7 +197,7 @@ def _make(path: Path) -> None:
         try:
             os.link(draft, path)
         except FileExistsError:
-            return  # somebody else made one in this moment: theirs counts
+            return  # another process was faster: its token counts
     finally:
         draft.unlink()
 
@@ -234,7 +214,7 @@ def _read(path: Path) -> str:
             raise HostError(
                 "token_exposed",
                 f"{path} can be read by others: delete it to get a new token, "
-                f"or run `chmod 600 {path}` if you know nobody read it.",
+                f"or run `chmod 600 {path}` if you are sure that it was not read.",
             )
         text = file.read(_READ_BYTES).decode("ascii", errors="replace").strip()
     if not _SHAPE.match(text):

@@ -1,4 +1,4 @@
-"""The OpenAPI document: what the routes say of themselves, with the records as msgspec really reads them."""
+"""The OpenAPI document: the routes as Litestar describes them, the records as msgspec reads them."""
 
 from functools import cache
 from typing import Any, cast
@@ -11,77 +11,13 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
 
 from cloister import __version__
-from cloister.core.computer import Entry
-from cloister.core.events import Event
-from cloister.log.api import RunRow
-from cloister.log.audit.entry import AuditEntry
-from cloister.log.audit.verify import Verdict
-from cloister.runs.attempts.compare import Compared
-from cloister.runs.attempts.tree import TreeView
-from cloister.runs.budget import BudgetReport
-from cloister.runs.delivery import Removed
-from cloister.runs.receipt import Receipt
-from cloister.runs.view import RunView
-from cloister.sandbox.api import SandboxInfo, SnapshotInfo
-from cloister.sandbox.pool import PoolInfo
-from cloister.sandbox.templates.catalog import TemplateInfo
 from cloister.server.auth import OPEN_PATH
 from cloister.server.errors import Problem
-from cloister.server.routes import (
-    audit,
-    budget,
-    commands,
-    files,
-    forks,
-    process,
-    runs,
-    sandboxes,
-    snapshots,
-    templates,
-)
+from cloister.server.routes import admin, commands, files, runs, sandboxes, templates
 
 Document = dict[str, Any]
 
-RECORDS = (
-    AuditEntry,
-    BudgetReport,
-    Entry,
-    Event,
-    PoolInfo,
-    Problem,
-    Receipt,
-    RunRow,
-    RunView,
-    Removed,
-    TreeView,
-    Compared,
-    SandboxInfo,
-    SnapshotInfo,
-    TemplateInfo,
-    Verdict,
-    commands.BackgroundCommand,
-    commands.CommandOutput,
-    files.MakeDirectory,
-    files.Move,
-    files.Remove,
-    forks.ForkRun,
-    forks.GoesOn,
-    forks.Rewind,
-    process.NewCommand,
-    runs.Admitted,
-    runs.Answer,
-    runs.RunWish,
-    runs.Say,
-    runs.UseModel,
-    sandboxes.Exec,
-    sandboxes.Execute,
-    sandboxes.Executed,
-    sandboxes.NewSandbox,
-    snapshots.Fork,
-    snapshots.NewSnapshot,
-    templates.BuildTemplate,
-    templates.NewTemplate,
-)
+SUBJECTS = (runs, admin, sandboxes, commands, files, templates)
 _ERRORS = {
     "400": "The request is not valid.",
     "401": "The token is missing or wrong.",
@@ -106,28 +42,18 @@ class Health(msgspec.Struct, frozen=True):
     ok: bool = True
 
 
-@get(OPEN_PATH, summary="Whether the server answers", operation_id="health")
+@get(OPEN_PATH, summary="Whether the server answers", operation_id="health", opt={"role": "viewer"})
 async def health() -> Health:
     return Health(__version__)
 
 
-@get("/v1/openapi.json", include_in_schema=False)
+@get("/v1/openapi.json", include_in_schema=False, opt={"role": "viewer"})
 async def openapi_json() -> Response[bytes]:
     return Response(msgspec.json.encode(openapi_document()), media_type="application/json")
 
 
-HTTP_ROUTES: tuple[HTTPRouteHandler, ...] = (
-    health,
-    *runs.ROUTES,
-    *forks.ROUTES,
-    *audit.ROUTES,
-    *budget.ROUTES,
-    *sandboxes.ROUTES,
-    *snapshots.ROUTES,
-    *commands.ROUTES,
-    *files.ROUTES,
-    *templates.ROUTES,
-)
+HTTP_ROUTES: tuple[HTTPRouteHandler, ...] = (health, *(route for each in SUBJECTS for route in each.ROUTES))
+RECORDS = (Problem, Health, *(record for each in SUBJECTS for record in each.RECORDS))
 
 
 @cache
@@ -144,9 +70,9 @@ def openapi_document() -> Document:
             ),
             security=[{"token": []}],
         ),
-        # Stand where the running server puts its parts: what is provided is no parameter.
+        # Placeholders for what the running server provides: dependencies are no parameters.
         dependencies={
-            "app": Provide(lambda: None, sync_to_thread=False),
+            "verbs": Provide(lambda: None, sync_to_thread=False),
             "sockets": Provide(lambda: None, sync_to_thread=False),
             "caller": Provide(lambda: None, sync_to_thread=False),
         },
@@ -155,18 +81,18 @@ def openapi_document() -> Document:
     )
     document = app.openapi_schema.to_schema()
     _, schemas = msgspec.json.schema_components(
-        (*RECORDS, Health), schema_hook=_any, ref_template="#/components/schemas/{name}"
+        RECORDS, schema_hook=_any, ref_template="#/components/schemas/{name}"
     )
     document["components"]["schemas"] = schemas
     for path, methods in document["paths"].items():
         for operation in methods.values():
             _complete(path, operation)
-    # Through JSON, so that what a caller holds is what a client reads.
+    # Through JSON: callers get exactly what a client reads.
     return msgspec.json.decode(msgspec.json.encode(document), type=Document)
 
 
 def _any(kind: type) -> Document:
-    """`object` is whatever JSON can say; no other type is left open."""
+    """`object` is any JSON value; no other type is left open."""
     if kind is object:
         return {"description": "Any value."}
     raise NotImplementedError
@@ -174,11 +100,11 @@ def _any(kind: type) -> Document:
 
 def signature_names() -> dict[str, Any]:
     """Names in the routes' signatures that are only imported for the type checker."""
-    return {"App": Any}
+    return {"Verbs": Any}
 
 
 def _complete(path: str, operation: Document) -> None:
-    """What the routes cannot say: one shape for all errors, raw bodies, and which of them is open."""
+    """Add what routes cannot declare: one shape for all errors, raw bodies, JSON lines, the route without a token."""
     responses = cast(Document, operation["responses"])
     for status, meaning in _ERRORS.items():
         schema = {"$ref": "#/components/schemas/Problem"}
@@ -188,3 +114,5 @@ def _complete(path: str, operation: Document) -> None:
     if operation["operationId"] in ("writeFile", "writeTree"):
         binary = {"schema": {"type": "string", "contentMediaType": "application/octet-stream"}}
         operation["requestBody"] = {"required": True, "content": {"application/octet-stream": binary}}
+    if operation["operationId"] in ("buildTemplate", "fetchModel"):
+        responses["200"]["content"]["application/x-ndjson"] = {"schema": {"type": "string"}}

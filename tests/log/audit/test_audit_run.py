@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from cloister.app.settings import read_settings
+from cloister.app.tokens import Caller
+from cloister.app.verbs.local import LocalVerbs
 from cloister.app.wiring import open_app
 from cloister.core.events import ChangeDelivered, Event
 from cloister.core.requests import NewRun
 from cloister.log.audit.keys import KEY_FILE, HostKey
 from cloister.log.sqlite.audit_reader import AuditReader
-from cloister.runs.receipt import run_receipt
 from cloister.runs.receipt_page import page
 from cloister.testing.sample_repo import SampleRepo
 
@@ -40,10 +41,11 @@ async def test_what_a_run_did_is_entered_signed_and_beside_its_branch(data_dir: 
     settings = read_settings({"PATH": os.environ["PATH"], "USER": "ada"}, data_dir)
     new = NewRun("make it good", str(repo.path), model=f"script:{script}", checks=("grep -q good state",))
     async with open_app(settings, role="embedded") as app:
-        run, _ = await app.submit(new, "ada")
+        verbs = LocalVerbs(app, Caller("ada", "admin"))
+        run = (await verbs.runs.submit(new)).id
         async with app.backbone.follow(run) as items:
             events = [item async for item in items if isinstance(item, Event)]
-        receipt = await run_receipt(app.backbone, run, await app.events(run))
+        receipt = await verbs.runs.receipt(run)
         verdict = await app.backbone.verify_audit(HostKey(data_dir / KEY_FILE).public())
     assert verdict.problems == ()
     with AuditReader(settings.log_path) as audit:

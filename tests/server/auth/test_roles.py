@@ -69,9 +69,11 @@ def routes(wanted: Callable[[str], bool]) -> list[tuple[str, str]]:
     ]
 
 
-OPERATED = {"/v1/runs"} | {
-    f"/v1/runs/run/{verb}" for verb in ("say", "stop", "answer", "fork", "rewind", "model")
-}
+OPERATED = (
+    {"/v1/runs"}
+    | {f"/v1/runs/run/{verb}" for verb in ("say", "stop", "answer", "fork", "rewind", "model", "applied")}
+    | {f"/v1/policy/{verb}" for verb in ("layers", "explain", "test")}
+)
 
 
 async def test_a_viewer_can_change_nothing_and_an_operator_only_runs(house: House) -> None:

@@ -15,7 +15,7 @@ from cloister.core.events import RunFinished
 from cloister.log.audit.entry import AuditEntry
 from cloister.log.audit.keys import KEY_FILE, HostKey
 from cloister.log.sqlite.audit_reader import AuditReader
-from cloister.server.routes.audit import REFUSAL_SECONDS, REFUSALS, Refusals
+from cloister.server.audit_log import REFUSAL_SECONDS, REFUSALS, Refusals
 
 pytestmark = pytest.mark.anyio
 

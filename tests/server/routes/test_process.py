@@ -11,8 +11,9 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
 from cloister.app.settings import Settings, read_settings
+from cloister.app.verbs.records import Terminal
 from cloister.core.errors import UserError
-from cloister.server.routes.process import STDIN_BYTES, Said, Terminal, read_said
+from cloister.server.routes.process import STDIN_BYTES, Said, read_said
 
 pytestmark = pytest.mark.anyio
 

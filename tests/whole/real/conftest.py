@@ -10,6 +10,8 @@ from tests.conftest import PATH
 from tests.whole.real.sources import CACHE
 
 from cloister.app.settings import read_settings
+from cloister.app.tokens import Caller
+from cloister.app.verbs.local import LocalVerbs
 from cloister.app.wiring import open_app
 from cloister.core.errors import HostError
 from cloister.core.events import Event
@@ -66,7 +68,7 @@ async def run_it(
     async with open_app(settings, role="embedded") as app:
 
         async def run(new: NewRun) -> tuple[Event, ...]:
-            number, _ = await app.submit(new, "tester")
+            number = (await LocalVerbs(app, Caller("tester", "admin")).runs.submit(new)).id
             with anyio.fail_after(300):
                 async with app.backbone.follow(number) as items:
                     return tuple([item async for item in items if isinstance(item, Event)])

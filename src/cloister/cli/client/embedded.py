@@ -15,27 +15,27 @@ if TYPE_CHECKING:
 
 async def run_here(settings: "Settings", new: "NewRun", show: "Show") -> int:
     """Drive the run to its end; returns the exit code. The second Ctrl-C leaves it interrupted."""
-    from cloister.app.wiring import App, open_app
+    from cloister.app.verbs.local import LocalVerbs, open_local
     from cloister.cli.failures import log_to
 
     log_to(sys.stderr)
     watch = Watch(show)
-    submitted: list[tuple[App, RunId]] = []
+    submitted: list[tuple[LocalVerbs, RunId]] = []
 
     async def drive() -> None:
-        async with open_app(settings, role="embedded") as app:
-            run, _ = await app.submit(new, settings.user)
-            submitted.append((app, run))
-            async with app.backbone.follow(run) as items:
+        async with open_local(settings) as verbs:
+            run = (await verbs.runs.submit(new)).id
+            submitted.append((verbs, run))
+            async with verbs.runs.follow(run) as items:
                 async for item in items:
                     watch.feed(item)
 
     async def stop() -> bool:
         if not submitted:
             return False
-        app, run = submitted[0]
+        verbs, run = submitted[0]
         try:
-            await app.stop(run, settings.user)
+            await verbs.runs.stop(run)
         except UserError:
             pass  # it finished in this very moment
         else:

@@ -8,11 +8,13 @@ from litestar import websocket
 from litestar.di import NamedDependency
 from litestar.params import PathParameter
 
+from cloister.app.verbs.api import SandboxVerbs
+from cloister.server.auth import role
 from cloister.server.routes.sandboxes import SandboxName
 from cloister.server.ws import NORMAL, TRY_LATER, Ending, Part, Socket, Sockets, Wire, converse
 
 if TYPE_CHECKING:
-    from cloister.app.wiring import App
+    from cloister.app.verbs.api import Verbs
 
 STALLED_SECONDS = 600.0
 """How long a server inside may leave what it was sent unread."""
@@ -22,19 +24,19 @@ _GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError)
 Port = Annotated[int, PathParameter(description="A port of the loopback inside.")]
 
 
-@websocket("/v1/sandboxes/{sandbox:str}/dial/{port:int}")
+@websocket("/v1/sandboxes/{sandbox:str}/dial/{port:int}", opt=role(SandboxVerbs.dial))
 async def dial(
     socket: Socket,
-    app: NamedDependency["App"],
+    verbs: NamedDependency["Verbs"],
     sockets: NamedDependency[Sockets],
     sandbox: SandboxName,
     port: Port,
 ) -> None:
     async def parts(wire: Wire) -> tuple[Part, ...]:
-        target = app.sandboxes.get(sandbox)
+        connection = verbs.sandboxes.dial(sandbox, port)
 
         async def run() -> Ending:
-            async with await target.dial(port) as stream:
+            async with connection as stream:
                 await wire.send_record(connected=port)
                 return await _both(wire, stream)
 

@@ -9,14 +9,15 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
 
+from cloister.app.verbs.api import FileVerbs
 from cloister.core.computer import Entry
-from cloister.core.errors import UserError
+from cloister.server.auth import role
 from cloister.server.bodies import Streamed, body_of, read_on_after_errors
 from cloister.server.routes.sandboxes import SandboxName
 from cloister.server.ws import NORMAL, Ending, Part, Socket, Sockets, Wire, converse
 
 if TYPE_CHECKING:
-    from cloister.app.wiring import App
+    from cloister.app.verbs.api import Verbs
 
 OFFSET_MAX = 2**53
 PATH_MAX = 4_096
@@ -59,120 +60,133 @@ class MakeDirectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     "/v1/sandboxes/{sandbox:str}/files",
     summary="Read a file",
     operation_id="readFile",
+    opt=role(FileVerbs.read),
     media_type="application/octet-stream",
 )
 async def read_file(
-    sandbox: SandboxName, path: Path, app: NamedDependency["App"], offset: Offset = 0, limit: Limit = 0
+    sandbox: SandboxName, path: Path, verbs: NamedDependency["Verbs"], offset: Offset = 0, limit: Limit = 0
 ) -> Response[bytes]:
-    target = app.sandboxes.get(sandbox)
-    return Streamed(lambda: target.read_stream(path, offset=offset, limit_bytes=limit or None))
+    file = verbs.files.read(sandbox, path, offset=offset, limit_bytes=limit or None)
+    return Streamed(lambda: file)
 
 
 @put(
     "/v1/sandboxes/{sandbox:str}/files",
     summary="Write a file, whole or not at all",
     operation_id="writeFile",
+    opt=role(FileVerbs.write),
     status_code=204,
     request_max_body_size=None,
 )
 async def write_file(
     sandbox: SandboxName,
     path: Path,
-    app: NamedDependency["App"],
+    verbs: NamedDependency["Verbs"],
     request: Request[Any, Any, State],
     mode: Mode = "644",
 ) -> None:
-    target = app.sandboxes.get(sandbox)
-    async with read_on_after_errors(request), target.write_stream(path, mode=_bits(mode)) as sink:
+    file = verbs.files.write(sandbox, path, mode=int(mode, 8))
+    async with read_on_after_errors(request), file as sink:
         async for data in body_of(request):
             await sink.send(data)
 
 
-@get("/v1/sandboxes/{sandbox:str}/files/list", summary="List a directory", operation_id="listFiles")
+@get(
+    "/v1/sandboxes/{sandbox:str}/files/list",
+    summary="List a directory",
+    operation_id="listFiles",
+    opt=role(FileVerbs.list),
+)
 async def list_files(
-    sandbox: SandboxName, app: NamedDependency["App"], path: Path = "."
+    sandbox: SandboxName, verbs: NamedDependency["Verbs"], path: Path = "."
 ) -> tuple[Entry, ...]:
-    return await app.sandboxes.get(sandbox).list(path)
+    return await verbs.files.list(sandbox, path)
 
 
 @get(
     "/v1/sandboxes/{sandbox:str}/files/stat",
     summary="Look at a file; a link is not followed",
     operation_id="statFile",
+    opt=role(FileVerbs.stat),
 )
-async def stat_file(sandbox: SandboxName, path: Path, app: NamedDependency["App"]) -> Entry:
-    return await app.sandboxes.get(sandbox).stat(path)
+async def stat_file(sandbox: SandboxName, path: Path, verbs: NamedDependency["Verbs"]) -> Entry:
+    return await verbs.files.stat(sandbox, path)
 
 
 @post(
     "/v1/sandboxes/{sandbox:str}/files/move",
     summary="Move a file or a directory",
     operation_id="moveFile",
+    opt=role(FileVerbs.move),
     status_code=204,
 )
-async def move_file(sandbox: SandboxName, data: JSONBody[Move], app: NamedDependency["App"]) -> None:
-    await app.sandboxes.get(sandbox).move(data.path, data.to)
+async def move_file(sandbox: SandboxName, data: JSONBody[Move], verbs: NamedDependency["Verbs"]) -> None:
+    await verbs.files.move(sandbox, data.path, data.to)
 
 
 @post(
     "/v1/sandboxes/{sandbox:str}/files/remove",
     summary="Remove a file or a directory",
     operation_id="removeFile",
+    opt=role(FileVerbs.remove),
     status_code=204,
 )
-async def remove_file(sandbox: SandboxName, data: JSONBody[Remove], app: NamedDependency["App"]) -> None:
-    await app.sandboxes.get(sandbox).remove(data.path, recursive=data.recursive)
+async def remove_file(sandbox: SandboxName, data: JSONBody[Remove], verbs: NamedDependency["Verbs"]) -> None:
+    await verbs.files.remove(sandbox, data.path, recursive=data.recursive)
 
 
 @post(
     "/v1/sandboxes/{sandbox:str}/files/mkdir",
     summary="Make a directory and its parents",
     operation_id="makeDirectory",
+    opt=role(FileVerbs.mkdir),
     status_code=204,
 )
 async def make_directory(
-    sandbox: SandboxName, data: JSONBody[MakeDirectory], app: NamedDependency["App"]
+    sandbox: SandboxName, data: JSONBody[MakeDirectory], verbs: NamedDependency["Verbs"]
 ) -> None:
-    await app.sandboxes.get(sandbox).mkdir(data.path, mode=_bits(data.mode))
+    await verbs.files.mkdir(sandbox, data.path, mode=int(data.mode, 8))
 
 
 @get(
     "/v1/sandboxes/{sandbox:str}/tree",
     summary="A directory as a tar archive",
     operation_id="readTree",
+    opt=role(FileVerbs.download),
     media_type="application/octet-stream",
 )
-async def read_tree(sandbox: SandboxName, path: Path, app: NamedDependency["App"]) -> Response[bytes]:
-    target = app.sandboxes.get(sandbox)
-    return Streamed(lambda: target.download(path))
+async def read_tree(sandbox: SandboxName, path: Path, verbs: NamedDependency["Verbs"]) -> Response[bytes]:
+    tree = verbs.files.download(sandbox, path)
+    return Streamed(lambda: tree)
 
 
 @put(
     "/v1/sandboxes/{sandbox:str}/tree",
     summary="Unpack a tar archive into a directory",
     operation_id="writeTree",
+    opt=role(FileVerbs.upload),
     status_code=204,
     request_max_body_size=None,
 )
 async def write_tree(
-    sandbox: SandboxName, path: Path, app: NamedDependency["App"], request: Request[Any, Any, State]
+    sandbox: SandboxName, path: Path, verbs: NamedDependency["Verbs"], request: Request[Any, Any, State]
 ) -> None:
-    target = app.sandboxes.get(sandbox)
-    async with read_on_after_errors(request), target.upload(path) as sink:
+    tree = verbs.files.upload(sandbox, path)
+    async with read_on_after_errors(request), tree as sink:
         async for data in body_of(request):
             await sink.send(data)
 
 
-@websocket("/v1/sandboxes/{sandbox:str}/files/watch")
+@websocket("/v1/sandboxes/{sandbox:str}/files/watch", opt=role(FileVerbs.watch))
 async def watch_files(
-    socket: Socket, app: NamedDependency["App"], sockets: NamedDependency[Sockets], sandbox: SandboxName
+    socket: Socket, verbs: NamedDependency["Verbs"], sockets: NamedDependency[Sockets], sandbox: SandboxName
 ) -> None:
     async def parts(wire: Wire) -> tuple[Part, ...]:
-        target = app.sandboxes.get(sandbox)
         path = socket.query_params.get("path", ".")
+        watched = verbs.files.watch(sandbox, path)
 
         async def tell() -> Ending:
-            async with target.watch(path) as changes:
+            async with watched as changes:
                 await wire.send_record(watching=path)
                 async for change in changes:
                     await wire.send_patiently(msgspec.json.encode({"change": change}).decode())
@@ -180,18 +194,11 @@ async def watch_files(
 
         async def listen() -> Ending:
             while True:
-                await wire.receive()  # there is nothing to say; `ClientGone` is what we wait for
+                await wire.receive()  # only to notice that the client leaves: `ClientGone`
 
         return tell, listen
 
     await converse(socket, sockets, parts)
-
-
-def _bits(mode: str) -> int:
-    bits = int(mode, 8)
-    if bits > 0o777:
-        raise UserError("bad_mode", "mode is three octal digits, like 644: special bits are not set here.")
-    return bits
 
 
 ROUTES = (
@@ -206,3 +213,4 @@ ROUTES = (
     write_tree,
 )
 SOCKET_ROUTES = (watch_files,)
+RECORDS = (Entry, MakeDirectory, Move, Remove)

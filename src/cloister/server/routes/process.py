@@ -1,8 +1,6 @@
 """A command in a sandbox, live: `WS /v1/sandboxes/{sandbox}/process`, bytes both ways, JSON for what is not bytes."""
 
-import time
 from collections import deque
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Protocol
 
 import anyio
@@ -11,19 +9,17 @@ from litestar import websocket
 from litestar.di import NamedDependency
 from msgspec import Meta
 
-from cloister.core import limits
-from cloister.core.computer import WORK_DIR, Command, Exited, Output, Process, Pty, User
+from cloister.app.verbs.api import SandboxVerbs
+from cloister.app.verbs.records import NewCommand, Terminal
+from cloister.core.computer import Exited, Output, Process, Pty
 from cloister.core.errors import UserError, describe
-from cloister.sandbox.api import Sandbox
+from cloister.server.auth import role
 from cloister.server.errors import Problem
-from cloister.server.routes.sandboxes import SandboxName, Seconds, argv_of
+from cloister.server.routes.sandboxes import SandboxName
 from cloister.server.ws import NORMAL, TRY_LATER, Ending, Part, Socket, Sockets, Wire, converse
 
 if TYPE_CHECKING:
-    from cloister.app.wiring import App
-
-SIZE_MAX = 1_000
-"""Most rows or columns."""
+    from cloister.app.verbs.api import Verbs
 
 STDIN_BYTES = 1_048_576
 """What a client may send before it was told that some of it was taken; more ends the conversation."""
@@ -34,29 +30,6 @@ START_SECONDS = 30.0
 _MESSAGE_BYTES = 64
 """What a waiting message costs beside its content."""
 _TAGS = {"out": b"\1", "err": b"\2"}
-
-Size = Annotated[int, Meta(ge=1, le=SIZE_MAX)]
-
-
-class Terminal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A terminal's size, in characters."""
-
-    rows: Size = 24
-    columns: Size = 80
-
-
-class NewCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A command: `argv`, or `command` for a line that bash runs; exactly one of them."""
-
-    argv: tuple[str, ...] | None = None
-    command: str | None = None
-    cwd: str = WORK_DIR
-    env: dict[str, str] = {}
-    user: User = "agent"
-    seconds: Seconds | None = None
-    """None is as long as the sandbox lives."""
-    pty: Terminal | None = None
-    """With a terminal, everything arrives as stdout."""
 
 
 class First(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,17 +51,16 @@ _first = msgspec.json.Decoder(First).decode
 _said = msgspec.json.Decoder(Said).decode
 
 
-@websocket("/v1/sandboxes/{sandbox:str}/process")
+@websocket("/v1/sandboxes/{sandbox:str}/process", opt=role(SandboxVerbs.process))
 async def process(
-    socket: Socket, app: NamedDependency["App"], sockets: NamedDependency[Sockets], sandbox: SandboxName
+    socket: Socket, verbs: NamedDependency["Verbs"], sockets: NamedDependency[Sockets], sandbox: SandboxName
 ) -> None:
     async def parts(wire: Wire) -> tuple[Part, ...]:
-        target = app.sandboxes.get(sandbox)
+        await verbs.sandboxes.get(sandbox)
 
         async def run() -> Ending:
-            command = command_of(await _wanted(wire), target)
-            async with target.start(command) as started:
-                return await talk(wire, started, partial(_show, wire, started))
+            async with verbs.sandboxes.process(sandbox, await _wanted(wire)) as started:
+                return await talk(wire, started, lambda: _show(wire, started))
 
         return (run,)
 
@@ -106,20 +78,6 @@ async def _wanted(wire: Wire) -> NewCommand:
         except (UnicodeDecodeError, RecursionError):
             raise UserError("bad_message", "The message is not JSON in UTF-8.") from None
     raise UserError("bad_message", f'Send {{"start": …}} within {START_SECONDS:g} seconds.')
-
-
-def command_of(wanted: NewCommand, sandbox: Sandbox) -> Command:
-    """What was asked for as a command whose output has no limit. Raises `UserError` (`bad_command`)."""
-    left = max(1.0, sandbox.info.expires_at - time.time())
-    return Command(
-        argv_of(wanted.argv, wanted.command),
-        cwd=wanted.cwd,
-        env=wanted.env,
-        user=wanted.user,
-        seconds=left if wanted.seconds is None else wanted.seconds,
-        limit_bytes=limits.ENDLESS_BYTES,
-        pty=None if wanted.pty is None else Pty(wanted.pty.rows, wanted.pty.columns),
-    )
 
 
 class Steered(Protocol):

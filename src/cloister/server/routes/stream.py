@@ -1,4 +1,4 @@
-"""A run, live: `WS /v1/runs/{run}/stream` replays its log after a `seq`, then follows it, and takes words back."""
+"""A run, live: `WS /v1/runs/{run}/stream` replays its log after a `seq`, then follows it, and takes messages."""
 
 from typing import TYPE_CHECKING
 
@@ -6,20 +6,22 @@ import msgspec
 from litestar import websocket
 from litestar.di import NamedDependency
 
+from cloister.app.tokens import Caller
+from cloister.app.verbs.api import RunVerbs
 from cloister.core.errors import CloisterError, UserError, describe
 from cloister.core.events import Event
 from cloister.core.ids import RunId
-from cloister.server.auth import Caller
+from cloister.server.auth import role
 from cloister.server.errors import problem
 from cloister.server.routes.runs import SEQ_MAX, Answer, Run
 from cloister.server.ws import NORMAL, Ending, Part, Socket, Sockets, Wire, converse
 
 if TYPE_CHECKING:
-    from cloister.app.wiring import App
+    from cloister.app.verbs.api import Verbs
 
 
 class ClientMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a client may say: exactly one of these."""
+    """A message of a client: exactly one of these."""
 
     say: str | None = None
     stop: bool | None = None
@@ -29,60 +31,46 @@ class ClientMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _decode = msgspec.json.Decoder(ClientMessage).decode
 
 
-@websocket("/v1/runs/{run:str}/stream")
+@websocket("/v1/runs/{run:str}/stream", opt=role(RunVerbs.follow))
 async def stream(
     socket: Socket,
-    app: NamedDependency["App"],
+    verbs: NamedDependency["Verbs"],
     sockets: NamedDependency[Sockets],
     caller: NamedDependency[Caller],
     run: Run,
 ) -> None:
     async def parts(wire: Wire) -> tuple[Part, ...]:
-        found = await app.backbone.resolve(run)
-        row = await app.backbone.row(found)
+        row = await verbs.runs.row(run)
         after = read_after(socket.query_params.get("after", "0"), row.last_seq)
 
         async def follow() -> Ending:
-            return await _follow(wire, app, found, after, caller)
+            async with verbs.runs.follow(row.id, after) as items:
+                async for item in items:
+                    caller.must_be("viewer")  # a token may be removed while its holder watches
+                    await wire.send_record(**{"event" if isinstance(item, Event) else "delta": item})
+            return Ending(NORMAL, "The run is finished.")
 
         async def listen() -> Ending:
-            return await _listen(wire, app, found, caller)
+            # Ends when the client hangs up, which `receive` raises. A rejected message changes nothing else.
+            while True:
+                message = await wire.receive()
+                try:
+                    await _take(verbs, row.id, read_message(message))
+                except CloisterError as error:
+                    await wire.send_record(error=problem(error)[1])
 
         return follow, listen
 
     await converse(socket, sockets, parts)
 
 
-async def _follow(wire: Wire, app: "App", run: RunId, after: int, caller: Caller) -> Ending:
-    async with app.backbone.follow(run, after) as items:
-        async for item in items:
-            caller.must_be("viewer")  # a token may be taken away while its holder watches
-            if isinstance(item, Event):
-                await wire.send_record(event=item)
-            else:
-                await wire.send_record(delta=item)
-    return Ending(NORMAL, "The run is finished.")
-
-
-async def _listen(wire: Wire, app: "App", run: RunId, caller: Caller) -> Ending:
-    """Takes what the client says until it hangs up, which `receive` raises; a bad message costs nothing."""
-    while True:
-        message = await wire.receive()
-        try:
-            await _take(app, run, read_message(message), caller)
-        except CloisterError as error:
-            await wire.send_record(error=problem(error)[1])
-
-
-async def _take(app: "App", run: RunId, message: ClientMessage, caller: Caller) -> None:
-    caller.must_be("operator")
-    who = caller.name
+async def _take(verbs: "Verbs", run: RunId, message: ClientMessage) -> None:
     if message.say is not None:
-        await app.say(run, message.say, who)
+        await verbs.runs.say(run, message.say)
     elif message.answer is not None:
-        await app.answer(run, message.answer.ask, message.answer.answer, who, caller.role)
+        await verbs.runs.answer(run, message.answer.ask, message.answer.answer)
     else:
-        await app.stop(run, who)
+        await verbs.runs.stop(run)
 
 
 def read_message(message: bytes | str) -> ClientMessage:
@@ -100,7 +88,7 @@ def read_message(message: bytes | str) -> ClientMessage:
 
 
 def read_after(text: str, last_seq: int) -> int:
-    """The cursor a client comes back with. Raises `UserError` (`bad_after`)."""
+    """The cursor of a returning client. Raises `UserError` (`bad_after`)."""
     if not text.isascii() or not text.isdigit() or len(text) > len(str(SEQ_MAX)):
         raise UserError("bad_after", "after must be the seq of an event: a whole number, 0 for all.")
     if int(text) > last_seq:

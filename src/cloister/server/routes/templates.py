@@ -1,25 +1,23 @@
-"""Routes of templates: look, describe, build, remove."""
+"""Routes of templates: list, describe, build, remove."""
 
 import logging
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-from litestar import MediaType, Request, delete, get, post, put
+from litestar import MediaType, Request, Response, delete, get, post, put
 from litestar.datastructures import State
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter
 
-from cloister.core.errors import UserError
-from cloister.runs.templates import forget
+from cloister.app.verbs.api import TemplateVerbs
 from cloister.sandbox.templates.catalog import TemplateInfo
 from cloister.sandbox.templates.recipes import Recipe
-from cloister.server.bodies import while_wanted
+from cloister.server.auth import role
+from cloister.server.bodies import ProgressLines, while_wanted
 from cloister.server.ws import Sockets
 
 if TYPE_CHECKING:
-    from cloister.app.wiring import App
+    from cloister.app.verbs.api import Verbs
 
 logger = logging.getLogger(__name__)
 
@@ -27,53 +25,50 @@ TemplateName = Annotated[str, PathParameter(description="A template's name.")]
 
 
 class NewTemplate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a template shall be made of."""
+    """The recipe of a template."""
 
     recipe: Recipe
 
 
 class BuildTemplate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A wish to have a template ready."""
+    """A request to build a template."""
 
     again: bool = False
-    """Build it anew although it is ready."""
+    """Build it even if it is ready."""
+    progress: bool = False
+    """Answer JSON lines: progress, then the result."""
 
 
-@contextmanager
-def _named() -> Generator[None]:
-    """Where the template is the address, an unknown one is nothing at that address."""
-    try:
-        yield
-    except UserError as error:
-        if error.code != "unknown_template":
-            raise
-        raise UserError("no_such_template", error.message) from None
+@get(
+    "/v1/templates",
+    summary="The templates there are",
+    operation_id="listTemplates",
+    opt=role(TemplateVerbs.list),
+)
+async def list_templates(verbs: NamedDependency["Verbs"]) -> tuple[TemplateInfo, ...]:
+    return await verbs.templates.list()
 
 
-def _brief(info: TemplateInfo) -> TemplateInfo:
-    """Without the tests of its baseline, which can be thousands."""
-    if info.about is None:
-        return info
-    return msgspec.structs.replace(info, about=msgspec.structs.replace(info.about, baseline=()))
+@get(
+    "/v1/templates/{template:str}",
+    summary="One template",
+    operation_id="getTemplate",
+    opt=role(TemplateVerbs.get),
+)
+async def get_template(template: TemplateName, verbs: NamedDependency["Verbs"]) -> TemplateInfo:
+    return await verbs.templates.get(template)
 
 
-@get("/v1/templates", summary="The templates there are", operation_id="listTemplates")
-async def list_templates(app: NamedDependency["App"]) -> tuple[TemplateInfo, ...]:
-    return tuple(_brief(info) for info in app.workshop.templates.all())
-
-
-@get("/v1/templates/{template:str}", summary="One template", operation_id="getTemplate")
-async def get_template(template: TemplateName, app: NamedDependency["App"]) -> TemplateInfo:
-    with _named():
-        return app.workshop.templates.info(template)
-
-
-@put("/v1/templates/{template:str}", summary="Describe a template", operation_id="putTemplate")
+@put(
+    "/v1/templates/{template:str}",
+    summary="Describe a template",
+    operation_id="putTemplate",
+    opt=role(TemplateVerbs.describe),
+)
 async def put_template(
-    template: TemplateName, data: JSONBody[NewTemplate], app: NamedDependency["App"]
+    template: TemplateName, data: JSONBody[NewTemplate], verbs: NamedDependency["Verbs"]
 ) -> TemplateInfo:
-    app.workshop.templates.keep_recipe(template, data.recipe)
-    return _brief(app.workshop.templates.info(template))
+    return await verbs.templates.describe(template, data.recipe)
 
 
 @post(
@@ -81,42 +76,51 @@ async def put_template(
     summary="Build a template and wait until it is ready",
     operation_id="buildTemplate",
     status_code=200,
+    opt=role(TemplateVerbs.build),
 )
 async def build_template(
     template: TemplateName,
     data: JSONBody[BuildTemplate],
-    app: NamedDependency["App"],
+    verbs: NamedDependency["Verbs"],
     sockets: NamedDependency[Sockets],
     request: Request[Any, Any, State],
-) -> TemplateInfo:
-    async def work() -> TemplateInfo:
-        with _named():
-            await app.workshop.prepare(template, log_progress, again=data.again)
-            return _brief(app.workshop.templates.info(template))
+) -> Response[TemplateInfo]:
+    if data.progress:
+        return ProgressLines(
+            lambda report: verbs.templates.build(template, again=data.again, report=report), sockets.leaving
+        )
 
-    return await while_wanted(request, sockets.leaving, work)
+    async def work() -> TemplateInfo:
+        return await verbs.templates.build(template, again=data.again, report=log_progress)
+
+    return Response(await while_wanted(request, sockets.leaving, work))
 
 
 @get(
     "/v1/templates/{template:str}/log",
-    summary="What the last build of a template said",
+    summary="The output of the last build of a template",
     operation_id="getTemplateLog",
     media_type=MediaType.TEXT,
+    opt=role(TemplateVerbs.log),
 )
-async def get_template_log(template: TemplateName, app: NamedDependency["App"]) -> str:
-    with _named():
-        return app.workshop.templates.log(template)
+async def get_template_log(template: TemplateName, verbs: NamedDependency["Verbs"]) -> str:
+    return await verbs.templates.log(template)
 
 
-@delete("/v1/templates/{template:str}", summary="Remove a template", operation_id="deleteTemplate")
-async def delete_template(template: TemplateName, app: NamedDependency["App"]) -> None:
-    with _named():
-        await forget(app.workshop.templates, app.workshop.repositories, template)
+@delete(
+    "/v1/templates/{template:str}",
+    summary="Remove a template",
+    operation_id="deleteTemplate",
+    opt=role(TemplateVerbs.remove),
+)
+async def delete_template(template: TemplateName, verbs: NamedDependency["Verbs"]) -> None:
+    await verbs.templates.remove(template)
 
 
 def log_progress(fraction: float | None, note: str) -> None:
-    """Progress of a build that a request waits for."""
+    """Log the progress of a build that a request waits for."""
     logger.info("Preparing a template: %s %s", note, "" if fraction is None else f"{fraction:.0%}")
 
 
 ROUTES = (list_templates, get_template, put_template, build_template, get_template_log, delete_template)
+RECORDS = (BuildTemplate, NewTemplate, TemplateInfo)

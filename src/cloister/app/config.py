@@ -1,0 +1,74 @@
+"""The settings as objects of other packages: models and rules. Imports less than the wiring, so commands start fast."""
+
+from pathlib import Path
+
+from cloister.app.settings import ORGANISATION_POLICY, Settings
+from cloister.core.requests import NewRun
+from cloister.model.catalog import Amazon
+from cloister.model.local.files import Shelf
+from cloister.model.names import Access
+from cloister.model.roles import Job, chosen
+from cloister.policy.api import Policy
+from cloister.policy.layers import layer
+from cloister.policy.lines import lines
+from cloister.runs.run_rules import RuleFiles
+
+
+def usual_model(settings: Settings, name: str | None = None) -> str:
+    """The full name of a model; without a name, of the default model. Raises `UserError` when there is none."""
+    return chosen(model_access(settings), "code", Job("", name))[0]
+
+
+def model_access(settings: Settings) -> Access:
+    """Keys, addresses and routes of models."""
+    file = settings.file
+    return Access(file.model, settings.keys, file.model_url, file.models, Amazon(**settings.amazon))
+
+
+def model_shelf(settings: Settings) -> Shelf:
+    """The folder of local models' files."""
+    return Shelf(settings.data_dir / "models", settings.file.local_models)
+
+
+def job_of(new: NewRun) -> Job:
+    """What the choice of a model depends on."""
+    model = new.model
+    if model is None and all(wish.model is not None for wish in new.attempts):
+        # Each attempt names a model, so the configuration need not.
+        model = next((wish.model for wish in new.attempts), None)
+    return Job(new.repo, model, new.kind)
+
+
+def rule_files(settings: Settings) -> RuleFiles:
+    """The files that hold the rules above every run. Raises `UserError` (`bad_policy`)."""
+    named = settings.file.policy_file
+    near = settings.config_path.parent
+    return RuleFiles(
+        organisation=near / Path(named).expanduser() if named else ORGANISATION_POLICY,
+        organisation_required=named is not None,
+        host=layer(
+            "host",
+            settings.file.policy,
+            str(settings.config_path),
+            may_widen=True,
+            at=_rule_lines(settings),
+        ),
+        projects=tuple((each.repo, near / Path(each.policy).expanduser()) for each in settings.file.project),
+    )
+
+
+def _rule_lines(settings: Settings) -> tuple[int, ...]:
+    """The lines of the configuration file's rules; empty when the file has changed since it was read."""
+    if not settings.file.policy:
+        return ()
+    try:
+        found = lines(settings.config_path.read_text(encoding="utf-8").replace("\r\n", "\n"))
+    except (OSError, ValueError, IndexError):
+        return ()
+    at = [found.get(("policy", number, "action")) for number in range(len(settings.file.policy))]
+    return tuple(line for line in at if line is not None) if None not in at else ()
+
+
+def host_policy(settings: Settings) -> Policy:
+    """The built-in rules, the organisation's and those of the configuration file."""
+    return rule_files(settings).above(None)

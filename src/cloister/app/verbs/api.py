@@ -1,0 +1,498 @@
+"""The verbs: everything a person can do, as one typed interface with the role that each verb needs.
+
+`cloister.app.verbs.local` implements it in this process, the HTTP client against a server. Both check the caller's
+role and the policy, write the same audit entries and raise the same error codes. A verbs object belongs to one
+caller. `run` is always an id, a unique beginning of one, or `last`; unknown ones raise `UserError` (`no_such_run`,
+`ambiguous_run`). A role that is too low raises `UserError` (`denied`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, cast
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from anyio.abc import ByteStream
+
+    from cloister.app.verbs.records import (
+        Admitted,
+        BackgroundCommand,
+        ChangePack,
+        CommandOutput,
+        Exec,
+        Execute,
+        Executed,
+        Explained,
+        LocalModel,
+        MadeToken,
+        NewCommand,
+        NewSandbox,
+        PolicyVerdict,
+        RuleContext,
+        TokenInfo,
+    )
+    from cloister.core.computer import Change, Entry, Exited, Output, Process, Pty, Sink
+    from cloister.core.events import Delta, Event
+    from cloister.core.ids import RunId
+    from cloister.core.requests import NewRun, Origin, Role
+    from cloister.egress.packages import Meaning
+    from cloister.log.api import RunRow
+    from cloister.log.audit.entry import AuditEntry, Checkpoint
+    from cloister.log.audit.verify import Verdict
+    from cloister.policy.api import Policy
+    from cloister.runs.attempts.compare import Compared
+    from cloister.runs.attempts.tree import TreeView
+    from cloister.runs.budget import BudgetReport
+    from cloister.runs.delivery import Removed
+    from cloister.runs.receipt import Receipt
+    from cloister.runs.view import RunView
+    from cloister.sandbox.api import Report, SandboxInfo, SnapshotInfo
+    from cloister.sandbox.background_commands import Skipped
+    from cloister.sandbox.pool import PoolInfo
+    from cloister.sandbox.templates.catalog import TemplateInfo
+    from cloister.sandbox.templates.recipes import Recipe
+
+    Verb = TypeVar("Verb", bound=Callable[..., object])
+
+
+def needs(role: Role) -> Callable[[Verb], Verb]:
+    """Declare the lowest role that may use a verb; routes and implementations read it with `role_of`."""
+
+    def mark(verb: Verb) -> Verb:
+        verb.__dict__["role"] = role
+        return verb
+
+    return mark
+
+
+def role_of(verb: Callable[..., object]) -> Role:
+    """The role that a verb declares; a verb that declares none is for admins."""
+    return cast("Role", verb.__dict__.get("role", "admin"))
+
+
+def no_report(_fraction: float | None, _note: str) -> None:
+    """A `Report` that ignores progress."""
+
+
+class RunVerbs(Protocol):
+    """Runs: submit, look, steer, branch, compare, hand over."""
+
+    @needs("operator")
+    async def submit(self, new: NewRun) -> Admitted:
+        """Admit a run; it is durable when this returns. A `RunWish` takes the missing budget from the configuration.
+
+        Raises `UserError` (`bad_run`, `denied`, `unknown_template`, `no_model`, …).
+        """
+        ...
+
+    @needs("viewer")
+    async def list(self, limit: int = 100) -> tuple[RunRow, ...]:
+        """The newest runs first."""
+        ...
+
+    @needs("viewer")
+    async def row(self, run: str) -> RunRow:
+        """The run as lists show it; cheap. `row(name).id` resolves a name."""
+        ...
+
+    @needs("viewer")
+    async def view(self, run: str) -> RunView: ...
+
+    @needs("viewer")
+    async def events(
+        self, run: str, after: int = 0, limit: int | None = None, attempt: int | None = None
+    ) -> tuple[Event, ...]:
+        """Events with a greater `seq`, of one attempt if given. Raises `UserError` (`no_such_attempt`)."""
+        ...
+
+    @needs("viewer")
+    def follow(
+        self, run: str, after: int = 0, *, deltas: bool = True
+    ) -> AbstractAsyncContextManager[AsyncIterator[Event | Delta]]:
+        """The log after `after`, then live until the run is finished. Deltas come where the driver shows them.
+
+        An implementation reconnects by itself. Raises `HostError` (`not_driven`, `server_gone`).
+        """
+        ...
+
+    @needs("operator")
+    async def say(self, run: str, text: str, origin: Origin = "user") -> Event:
+        """Raises `UserError` (`empty_message`, `too_large`, `run_finished`)."""
+        ...
+
+    @needs("operator")
+    async def stop(self, run: str) -> Event:
+        """Raises `UserError` (`run_finished`)."""
+        ...
+
+    @needs("operator")
+    async def answer(self, run: str, ask: str, answer: Literal["allow", "deny"]) -> Event:
+        """Raises `UserError` (`no_such_ask`, `ask_answered`, `denied`)."""
+        ...
+
+    @needs("operator")
+    async def use_model(self, run: str, model: str) -> Event:
+        """Continue the run with another model. Raises `UserError` when it is unknown or the policy denies it."""
+        ...
+
+    @needs("operator")
+    async def fork(self, run: str, at: int | None = None, say: str | None = None) -> Admitted:
+        """A new run from a save point of `run`. Raises `UserError` (`no_save_point`), and as `submit`."""
+        ...
+
+    @needs("operator")
+    async def rewind(self, run: str, to: int) -> RunId:
+        """Continue from an earlier save point; a finished run is forked there. Returns the run that continues."""
+        ...
+
+    @needs("admin")
+    async def remove(self, run: str) -> Removed:
+        """Delete a finished run's files; its log stays. Raises `UserError` (`run_not_finished`)."""
+        ...
+
+    @needs("viewer")
+    async def diff(self, run: str, attempt: int | None = None) -> str:
+        """Raises `UserError` (`no_such_attempt`, `run_removed`)."""
+        ...
+
+    @needs("viewer")
+    async def tree(self, run: str) -> TreeView: ...
+
+    @needs("viewer")
+    async def compare(self, a: str, b: str) -> Compared:
+        """Two runs or attempts (`RUN/K`). Raises `UserError` (`no_such_attempt`, `bad_attempt`, `same_twice`)."""
+        ...
+
+    @needs("operator")
+    async def change(self, run: str, have: str | None = None) -> ChangePack:
+        """The change as git objects. `have` is a commit that the caller has, e.g. the base; the pack is then smaller.
+
+        Raises `UserError` (`no_change`, `run_removed`).
+        """
+        ...
+
+    @needs("operator")
+    async def applied(self, run: str, where: str, branch: str) -> None:
+        """Record in the audit that the caller put the change into a repository."""
+        ...
+
+    @needs("viewer")
+    async def receipt(self, run: str) -> Receipt: ...
+
+    @needs("viewer")
+    async def receipt_page(self, run: str) -> str:
+        """The receipt as Markdown."""
+        ...
+
+    @needs("viewer")
+    async def budget(self, run: str | None = None) -> BudgetReport:
+        """Limits and spending of every level; with a run, those above it, itself and its attempts."""
+        ...
+
+
+class AuditVerbs(Protocol):
+    """The audit and the key that signs it."""
+
+    @needs("admin")
+    async def page(
+        self, after: int = 0, limit: int = 1_000, run: str | None = None
+    ) -> tuple[AuditEntry, ...]:
+        """Entries with a greater number, oldest first. Ask again with the last number to follow."""
+        ...
+
+    @needs("admin")
+    async def checkpoints(self, after: int, until: int) -> tuple[Checkpoint, ...]:
+        """The signatures over entries with numbers in `after < number <= until`."""
+        ...
+
+    @needs("admin")
+    async def verify(self, key: str | None = None) -> Verdict:
+        """Check every entry, signature and event. Raises `UserError` (`bad_key`)."""
+        ...
+
+    @needs("admin")
+    async def key(self) -> str:
+        """The public key that signs the audit."""
+        ...
+
+    @needs("admin")
+    async def rotate(self) -> str:
+        """Replace the key; returns the new public one."""
+        ...
+
+    @needs("admin")
+    async def send_logs(self, run: str | None = None, since_us: int = 0) -> int:
+        """Send entries to the configured OpenTelemetry collector; returns how many.
+
+        Raises `UserError` (`no_collector`), `OutsideError`.
+        """
+        ...
+
+
+class TokenVerbs(Protocol):
+    """Named tokens for the server."""
+
+    @needs("admin")
+    async def add(self, name: str, role: Role = "viewer") -> MadeToken:
+        """Raises `UserError` (`bad_name`, `name_taken`, `too_many_tokens`)."""
+        ...
+
+    @needs("admin")
+    async def list(self) -> tuple[TokenInfo, ...]: ...
+
+    @needs("admin")
+    async def remove(self, name: str) -> None:
+        """Raises `UserError` (`no_such_token`)."""
+        ...
+
+
+class TemplateVerbs(Protocol):
+    """Templates that sandboxes start from. Unknown ones raise `UserError` (`no_such_template`)."""
+
+    @needs("viewer")
+    async def list(self) -> tuple[TemplateInfo, ...]:
+        """All of them, without the tests of their baselines."""
+        ...
+
+    @needs("viewer")
+    async def get(self, name: str) -> TemplateInfo: ...
+
+    @needs("admin")
+    async def describe(self, name: str, recipe: Recipe) -> TemplateInfo:
+        """Store a recipe. Raises `UserError` (`bad_template`)."""
+        ...
+
+    @needs("admin")
+    async def build(self, name: str, *, again: bool = False, report: Report = no_report) -> TemplateInfo:
+        """Build a template unless it is ready, or `again`; returns when it is ready."""
+        ...
+
+    @needs("viewer")
+    async def log(self, name: str) -> str:
+        """The output of the last build."""
+        ...
+
+    @needs("admin")
+    async def remove(self, name: str) -> None:
+        """Remove a template and its recipe. Raises `UserError` (`template_in_use`)."""
+        ...
+
+
+class SnapshotVerbs(Protocol):
+    """Files of sandboxes, kept. Unknown ones raise `UserError` (`no_such_snapshot`)."""
+
+    @needs("admin")
+    async def take(self, sandbox: str, name: str | None = None) -> SnapshotInfo:
+        """Raises `UserError` (`no_such_sandbox`, `bad_name`, `name_taken`)."""
+        ...
+
+    @needs("admin")
+    async def list(self, sandbox: str | None = None) -> tuple[SnapshotInfo, ...]:
+        """The oldest first; with `sandbox`, only those of that sandbox id."""
+        ...
+
+    @needs("admin")
+    async def get(self, snapshot: str) -> SnapshotInfo:
+        """By name or id."""
+        ...
+
+    @needs("admin")
+    async def remove(self, snapshot: str) -> None: ...
+
+
+class Attached(Protocol):
+    """A background command that the caller follows and steers; leaving does not end it."""
+
+    def __aiter__(self) -> AsyncIterator[Output | Skipped | Exited]: ...
+    async def send(self, data: bytes) -> None: ...
+    async def send_eof(self) -> None: ...
+    async def signal(self, number: int) -> None: ...
+    async def resize(self, size: Pty) -> None: ...
+    async def kill(self) -> None: ...
+
+
+class SandboxVerbs(Protocol):
+    """Sandboxes made by hand. They live in a server; without one there are none.
+
+    `sandbox` is an id; unknown ones raise `UserError` (`no_such_sandbox`).
+    """
+
+    @needs("admin")
+    async def create(self, wish: NewSandbox, report: Report = no_report) -> tuple[SandboxInfo, bool]:
+        """Open a sandbox, building its template first if need be. False: the same `task_id` named it before."""
+        ...
+
+    @needs("viewer")
+    async def list(self) -> tuple[SandboxInfo, ...]: ...
+
+    @needs("admin")
+    async def get(self, sandbox: str) -> SandboxInfo: ...
+
+    @needs("viewer")
+    async def resolve(self, name: str) -> SandboxInfo:
+        """By id or a unique beginning of it. Raises `UserError` (`no_such_sandbox`, `ambiguous_sandbox`)."""
+        ...
+
+    @needs("admin")
+    async def fork(self, sandbox: str, count: int = 1) -> tuple[SandboxInfo, ...]: ...
+
+    @needs("admin")
+    async def destroy(self, sandbox: str) -> None: ...
+
+    @needs("viewer")
+    async def pool(self) -> tuple[PoolInfo, ...]:
+        """The sandboxes that are kept warm."""
+        ...
+
+    @needs("admin")
+    async def exec(self, sandbox: str, command: Exec) -> Executed:
+        """Run a command to its end. Raises `UserError` (`bad_command`)."""
+        ...
+
+    @needs("admin")
+    async def execute(self, sandbox: str, program: Execute) -> Executed:
+        """Run code to its end."""
+        ...
+
+    @needs("admin")
+    def process(self, sandbox: str, command: NewCommand) -> AbstractAsyncContextManager[Process]:
+        """A live command; leaving the block before its end kills it. Raises `UserError` (`bad_command`)."""
+        ...
+
+    @needs("admin")
+    async def start(self, sandbox: str, command: NewCommand) -> BackgroundCommand:
+        """Start a background command."""
+        ...
+
+    @needs("admin")
+    async def commands(self, sandbox: str) -> tuple[BackgroundCommand, ...]:
+        """The background commands, also of a sandbox that is gone; the oldest first."""
+        ...
+
+    @needs("admin")
+    async def output(self, sandbox: str, command: str, offset: int = 0) -> CommandOutput:
+        """Raises `UserError` (`no_such_command`, `bad_offset`)."""
+        ...
+
+    @needs("admin")
+    def attach(self, sandbox: str, command: str, offset: int = 0) -> AbstractAsyncContextManager[Attached]:
+        """Follow and steer a background command. Raises `UserError` (`no_such_command`, `bad_offset`)."""
+        ...
+
+    @needs("admin")
+    async def kill(self, sandbox: str, command: str) -> BackgroundCommand:
+        """End a background command; its record stays."""
+        ...
+
+    @needs("admin")
+    def dial(self, sandbox: str, port: int) -> AbstractAsyncContextManager[ByteStream]:
+        """A connection to a port of the loopback inside. Raises `UserError` (`no_such_port`, …)."""
+        ...
+
+
+class FileVerbs(Protocol):
+    """Files inside a sandbox; paths are absolute or relative to the work directory. See `Computer` for errors."""
+
+    @needs("admin")
+    def read(
+        self, sandbox: str, path: str, *, offset: int = 0, limit_bytes: int | None = None
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]: ...
+
+    @needs("admin")
+    def write(self, sandbox: str, path: str, *, mode: int = 0o644) -> AbstractAsyncContextManager[Sink]:
+        """The file is replaced when the block ends well. Raises `UserError` (`bad_mode`), and as `Computer.write`."""
+        ...
+
+    @needs("admin")
+    async def list(self, sandbox: str, path: str = ".") -> tuple[Entry, ...]: ...
+
+    @needs("admin")
+    async def stat(self, sandbox: str, path: str) -> Entry: ...
+
+    @needs("admin")
+    async def move(self, sandbox: str, path: str, to: str) -> None: ...
+
+    @needs("admin")
+    async def remove(self, sandbox: str, path: str, *, recursive: bool = False) -> None: ...
+
+    @needs("admin")
+    async def mkdir(self, sandbox: str, path: str, *, mode: int = 0o755) -> None: ...
+
+    @needs("admin")
+    def download(self, sandbox: str, path: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """A directory as a tar archive."""
+        ...
+
+    @needs("admin")
+    def upload(self, sandbox: str, path: str) -> AbstractAsyncContextManager[Sink]:
+        """Unpack a tar archive into a directory."""
+        ...
+
+    @needs("admin")
+    def watch(self, sandbox: str, path: str = ".") -> AbstractAsyncContextManager[AsyncIterator[Change]]: ...
+
+
+class ModelVerbs(Protocol):
+    """Model files on the server's machine."""
+
+    @needs("viewer")
+    async def list(self) -> tuple[LocalModel, ...]: ...
+
+    @needs("admin")
+    async def fetch(self, name: str | None = None, report: Report = no_report) -> LocalModel:
+        """Download or verify a model's file; None is the first of the list. Raises `UserError` (`unknown_model`)."""
+        ...
+
+    @needs("admin")
+    async def remove(self, name: str) -> tuple[str, ...]:
+        """Remove a downloaded file; returns the removed paths. Raises `UserError` (`own_file`, `unknown_model`)."""
+        ...
+
+
+class PolicyVerbs(Protocol):
+    """The rules of the server's machine. Raises `UserError` (`bad_policy`, `bad_action`)."""
+
+    @needs("operator")
+    async def layers(self, context: RuleContext) -> Policy:
+        """Every layer above a run, the widest first."""
+        ...
+
+    @needs("operator")
+    async def explain(self, action: str, context: RuleContext, *, untrusted: bool = False) -> Explained:
+        """The decision about one action, e.g. `bash:git push`."""
+        ...
+
+    @needs("operator")
+    async def test(self, text: str, source: str) -> tuple[PolicyVerdict, ...]:
+        """Run the tests of a policy file against that file and the built-in rules."""
+        ...
+
+    @needs("admin")
+    async def sets(self, name: str, *, again: bool = False) -> Meaning:
+        """The hosts that a named set stands for on the server's machine. Raises `UserError` (`no_such_set`)."""
+        ...
+
+
+class Verbs(Protocol):
+    """Everything one caller can do."""
+
+    @property
+    def runs(self) -> RunVerbs: ...
+    @property
+    def audit(self) -> AuditVerbs: ...
+    @property
+    def tokens(self) -> TokenVerbs: ...
+    @property
+    def templates(self) -> TemplateVerbs: ...
+    @property
+    def snapshots(self) -> SnapshotVerbs: ...
+    @property
+    def sandboxes(self) -> SandboxVerbs: ...
+    @property
+    def files(self) -> FileVerbs: ...
+    @property
+    def models(self) -> ModelVerbs: ...
+    @property
+    def policy(self) -> PolicyVerbs: ...

@@ -1,0 +1,312 @@
+"""The verbs in this process: over an open `App`, or over a data directory alone while no server runs."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import anyio
+from anyio import to_thread
+
+from cloister.app.tokens import Caller
+from cloister.app.verbs.api import role_of
+from cloister.core.errors import HostError
+from cloister.log.sqlite.reader import LogReader
+from cloister.sandbox.liveness import Owners
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+    from pathlib import Path
+
+    from cloister.app.settings import Settings
+    from cloister.app.verbs import api
+    from cloister.app.wiring import App
+    from cloister.core.events import Delta, Event, FromOutside
+    from cloister.core.ids import RunId
+    from cloister.forge.api import RunRepositories
+    from cloister.log.api import RunRow, Totals
+    from cloister.log.audit.details import Detail
+    from cloister.log.audit.entry import AuditEntry, Checkpoint
+    from cloister.log.audit.verify import Verdict
+    from cloister.log.sqlite.audit_reader import AuditReader
+    from cloister.log.sqlite.backbone import SqliteBackbone
+
+    T = TypeVar("T")
+    Kind = TypeVar("Kind", bound=type)
+
+LOOK_SECONDS = 0.2
+UNCLAIMED_SECONDS = 5.0
+"""How long a run may be without an owner before following it fails: between two owners there is a gap."""
+
+
+class Log(Protocol):
+    """What verbs need of the log."""
+
+    async def resolve(self, prefix: str) -> RunId: ...
+    async def runs(self, limit: int = 100) -> tuple[RunRow, ...]: ...
+    async def row(self, run: RunId) -> RunRow: ...
+    async def read(self, run: RunId, after: int = 0, limit: int = 10_000) -> tuple[Event, ...]: ...
+    def follow(
+        self, run: RunId, after: int = 0, *, deltas: bool = True
+    ) -> AbstractAsyncContextManager[AsyncIterator[Event | Delta]]: ...
+    async def append_outside(self, run: RunId, body: FromOutside) -> Event: ...
+    async def note(self, kind: str, who: str, detail: Detail | str) -> None: ...
+    async def totals(self, read: Callable[[Totals], T]) -> T | None: ...
+    async def audit(
+        self, after: int = 0, limit: int = 256, run: RunId | None = None
+    ) -> tuple[AuditEntry, ...]: ...
+    async def seal(self, run: RunId) -> Checkpoint | None: ...
+    async def verify_audit(self, pinned: str | None = None) -> Verdict: ...
+
+
+class FileLog:
+    """The log of a data directory, opened for each call: reading makes no file, and no writer stays open."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._path = settings.log_path
+        self._lives = Owners(settings.data_dir / "owners").lives
+
+    async def resolve(self, prefix: str) -> RunId:
+        return await self._read(lambda log: log.resolve(prefix))
+
+    async def runs(self, limit: int = 100) -> tuple[RunRow, ...]:
+        return await self._read(lambda log: log.rows(limit))
+
+    async def row(self, run: RunId) -> RunRow:
+        return await self._read(lambda log: log.row(run))
+
+    async def read(self, run: RunId, after: int = 0, limit: int = 10_000) -> tuple[Event, ...]:
+        return await self._read(lambda log: log.events(run, after, limit))
+
+    async def totals(self, read: Callable[[Totals], T]) -> T | None:
+        return await self._read(lambda log: log.totals(read))
+
+    async def audit(
+        self, after: int = 0, limit: int = 256, run: RunId | None = None
+    ) -> tuple[AuditEntry, ...]:
+        return await read_audit(self._path, lambda audit: audit.page(after, limit, run))
+
+    async def seal(self, run: RunId) -> Checkpoint | None:
+        return await read_audit(self._path, lambda audit: audit.seal(run))
+
+    async def verify_audit(self, pinned: str | None = None) -> Verdict:
+        return await read_audit(self._path, lambda audit: audit.verify(pinned))
+
+    @asynccontextmanager
+    async def follow(
+        self, run: RunId, after: int = 0, *, deltas: bool = True
+    ) -> AsyncGenerator[AsyncIterator[Event | Delta]]:
+        """Events only, found by polling. Raises `HostError` (`not_driven`) while iterating."""
+        await self.row(run)
+        async with aclosing(self._items(run, after)) as items:
+            yield items
+
+    async def append_outside(self, run: RunId, body: FromOutside) -> Event:
+        async with self._writer() as backbone:
+            return await backbone.append_outside(run, body)
+
+    async def note(self, kind: str, who: str, detail: Detail | str) -> None:
+        async with self._writer() as backbone:
+            await backbone.note(kind, who, detail)
+
+    def _writer(self) -> AbstractAsyncContextManager[SqliteBackbone]:
+        from cloister.log.sqlite.backbone import open_backbone  # noqa: PLC0415  (most commands only read)
+
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return open_backbone(self._path, owner_lives=self._lives)
+
+    async def _items(self, run: RunId, last: int) -> AsyncGenerator[Event]:
+        driven_at = anyio.current_time()
+        with LogReader(self._path, self._lives) as log:
+            while True:
+                # The owner first: it may append its last event and end between the two.
+                driven = log.row(run).owner_lives
+                page = log.page(run, last)
+                for event in page.events:
+                    last = event.seq
+                    yield event
+                if page.finished and last >= page.last_seq:
+                    return
+                if driven or page.events:
+                    driven_at = anyio.current_time()
+                elif anyio.current_time() - driven_at > UNCLAIMED_SECONDS:
+                    raise HostError(
+                        "not_driven",
+                        f"No process is driving {run}. Start `cloister serve --background` to resume it.",
+                    )
+                if not page.more:
+                    await anyio.sleep(LOOK_SECONDS)
+
+    async def _read(self, work: Callable[[LogReader], T]) -> T:
+        def look() -> T:
+            with LogReader(self._path, self._lives) as log:
+                return work(log)
+
+        return await to_thread.run_sync(look)
+
+
+async def read_audit(path: Path, work: Callable[[AuditReader], T]) -> T:
+    """Call `work` in a thread with the audit in the log at `path`."""
+
+    def look() -> T:
+        from cloister.log.sqlite.audit_reader import AuditReader  # noqa: PLC0415  (few commands need it)
+
+        with AuditReader(path) as audit:
+            return work(audit)
+
+    return await to_thread.run_sync(look)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What verbs work on: settings and log always, the parts of the machine only where this process opened them."""
+
+    settings: Settings
+    log: Log
+    app: App | None = None
+
+    @property
+    def repositories(self) -> RunRepositories:
+        from cloister.forge.repositories import LocalRepositories  # noqa: PLC0415  (few commands need it)
+
+        return LocalRepositories(self.settings.data_dir)
+
+    @asynccontextmanager
+    async def machine(self) -> AsyncGenerator[App]:
+        """The open `App`, or one that is opened for this block."""
+        if self.app is not None:
+            yield self.app
+            return
+        from cloister.app.wiring import open_app  # noqa: PLC0415  (most commands need no machine)
+
+        async with open_app(self.settings, role="embedded") as app:
+            yield app
+
+
+class Group:
+    """Verbs of one subject for one caller."""
+
+    def __init__(self, place: Place, caller: Caller) -> None:
+        self._place = place
+        self._settings = place.settings
+        self._log = place.log
+        self.caller = caller
+
+    async def _note(self, kind: str, **detail: object) -> None:
+        """Enter what the caller did into the audit."""
+        await self._log.note(kind, self.caller.name, detail)
+
+
+def checked(interface: type) -> Callable[[Kind], Kind]:
+    """Every verb of the class first checks that its caller has the role that `interface` declares for it."""
+
+    def wrap(kind: Kind) -> Kind:
+        for name, declared in vars(interface).items():
+            if not name.startswith("_"):
+                setattr(kind, name, _checked(getattr(kind, name), declared))
+        return kind
+
+    return wrap
+
+
+def _checked(verb: Callable[..., Any], declared: Callable[..., object]) -> Callable[..., Any]:
+    role = role_of(declared)
+
+    @wraps(verb)
+    def check(self: Group, *args: Any, **more: Any) -> Any:
+        self.caller.must_be(role)
+        return verb(self, *args, **more)
+
+    return check
+
+
+class LocalVerbs:
+    """`Verbs` in this process. Each group is imported when it is first used."""
+
+    def __init__(self, app: App, caller: Caller) -> None:
+        self._place = Place(app.settings, app.backbone, app)
+        self.caller = caller
+
+    @classmethod
+    def over(cls, place: Place, caller: Caller) -> LocalVerbs:
+        verbs = cls.__new__(cls)
+        verbs._place, verbs.caller = place, caller
+        return verbs
+
+    @property
+    def runs(self) -> api.RunVerbs:
+        from cloister.app.verbs.local_runs import LocalRuns  # noqa: PLC0415
+
+        return LocalRuns(self._place, self.caller)
+
+    @property
+    def audit(self) -> api.AuditVerbs:
+        from cloister.app.verbs.local_admin import LocalAudit  # noqa: PLC0415
+
+        return LocalAudit(self._place, self.caller)
+
+    @property
+    def tokens(self) -> api.TokenVerbs:
+        from cloister.app.verbs.local_admin import LocalTokens  # noqa: PLC0415
+
+        return LocalTokens(self._place, self.caller)
+
+    @property
+    def templates(self) -> api.TemplateVerbs:
+        from cloister.app.verbs.local_sandboxes import LocalTemplates  # noqa: PLC0415
+
+        return LocalTemplates(self._place, self.caller)
+
+    @property
+    def snapshots(self) -> api.SnapshotVerbs:
+        from cloister.app.verbs.local_sandboxes import LocalSnapshots  # noqa: PLC0415
+
+        return LocalSnapshots(self._place, self.caller)
+
+    @property
+    def sandboxes(self) -> api.SandboxVerbs:
+        from cloister.app.verbs.local_sandboxes import LocalSandboxes  # noqa: PLC0415
+
+        return LocalSandboxes(self._place, self.caller)
+
+    @property
+    def files(self) -> api.FileVerbs:
+        from cloister.app.verbs.local_sandboxes import LocalFiles  # noqa: PLC0415
+
+        return LocalFiles(self._place, self.caller)
+
+    @property
+    def models(self) -> api.ModelVerbs:
+        from cloister.app.verbs.local_admin import LocalModels  # noqa: PLC0415
+
+        return LocalModels(self._place, self.caller)
+
+    @property
+    def policy(self) -> api.PolicyVerbs:
+        from cloister.app.verbs.local_policy import LocalPolicy  # noqa: PLC0415
+
+        return LocalPolicy(self._place, self.caller)
+
+
+def local_caller(settings: Settings) -> Caller:
+    """The person who types a command on the machine itself: an admin under their own name."""
+    return Caller(settings.user, "admin")
+
+
+def local_verbs(settings: Settings, caller: Caller | None = None) -> LocalVerbs:
+    """Verbs over a data directory without a server. Building and snapshots open the machine for one call.
+
+    Runs are not driven: `submit` raises `HostError` (`not_driven`). Use `open_local` to drive them.
+    """
+    return LocalVerbs.over(Place(settings, FileLog(settings)), caller or local_caller(settings))
+
+
+@asynccontextmanager
+async def open_local(settings: Settings, caller: Caller | None = None) -> AsyncGenerator[LocalVerbs]:
+    """Verbs that also drive the runs that they submit, until the block ends."""
+    from cloister.app.wiring import open_app  # noqa: PLC0415  (most commands need no machine)
+
+    async with open_app(settings, role="embedded") as app:
+        yield LocalVerbs(app, caller or local_caller(settings))

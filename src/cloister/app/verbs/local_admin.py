@@ -1,0 +1,140 @@
+"""The verbs of the audit, of tokens and of model files in this process. Slow imports wait until they are needed."""
+
+# ruff: noqa: PLC0415
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from anyio import to_thread
+
+from cloister.app.tokens import Tokens
+from cloister.app.verbs.api import AuditVerbs, ModelVerbs, TokenVerbs, no_report
+from cloister.app.verbs.local import Group, checked, read_audit
+from cloister.app.verbs.records import LocalModel, MadeToken, TokenInfo
+from cloister.core.errors import UserError
+
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    from cloister.core.ids import RunId
+    from cloister.core.requests import Role
+    from cloister.log.audit.entry import AuditEntry, Checkpoint
+    from cloister.log.audit.verify import Verdict
+    from cloister.model.local.files import Shelf
+    from cloister.sandbox.api import Report
+
+    T = TypeVar("T")
+
+
+@checked(AuditVerbs)
+class LocalAudit(Group):
+    """Implements `AuditVerbs`."""
+
+    async def page(
+        self, after: int = 0, limit: int = 1_000, run: str | None = None
+    ) -> tuple[AuditEntry, ...]:
+        found = await self._run(run)
+        return await self._log.audit(after, limit, found)
+
+    async def checkpoints(self, after: int, until: int) -> tuple[Checkpoint, ...]:
+        return await read_audit(self._settings.log_path, lambda audit: audit.checkpoints(after, until))
+
+    async def verify(self, key: str | None = None) -> Verdict:
+        from cloister.log.audit.keys import check_public
+
+        return await self._log.verify_audit(None if key is None else check_public(key))
+
+    async def key(self) -> str:
+        from cloister.log.audit.keys import KEY_FILE, HostKey
+
+        return await to_thread.run_sync(HostKey(self._settings.data_dir / KEY_FILE).public)
+
+    async def rotate(self) -> str:
+        from cloister.log.sqlite.audit_reader import rotate_key
+
+        return await to_thread.run_sync(rotate_key, self._settings.log_path)
+
+    async def send_logs(self, run: str | None = None, since_us: int = 0) -> int:
+        from cloister.log.audit.export import Collector, check_endpoint, client, send
+
+        if self._settings.file.otlp_endpoint is None:
+            raise UserError(
+                "no_collector",
+                "No collector is configured: set OTEL_EXPORTER_OTLP_ENDPOINT, or otlp_endpoint in the settings.",
+            )
+        collector = Collector(check_endpoint(self._settings.file.otlp_endpoint), self._settings.otlp_headers)
+        found, last, sent = await self._run(run), 0, 0
+        async with client() as http:
+            while page := await self._log.audit(last, run=found):
+                last = page[-1].number
+                if wanted := [entry for entry in page if entry.at_us >= since_us]:
+                    await send(http, collector, wanted)
+                    sent += len(wanted)
+        return sent
+
+    async def _run(self, name: str | None) -> RunId | None:
+        return None if name is None else await self._log.resolve(name)
+
+
+@checked(TokenVerbs)
+class LocalTokens(Group):
+    """Implements `TokenVerbs`."""
+
+    @property
+    def _tokens(self) -> Tokens:
+        return Tokens(self._settings.data_dir)
+
+    async def add(self, name: str, role: Role = "viewer") -> MadeToken:
+        secret = await to_thread.run_sync(self._tokens.add, name, role, self._settings.user)
+        await self._note("TokenAdded", name=name, role=role)
+        return MadeToken(name, role, secret)
+
+    async def list(self) -> tuple[TokenInfo, ...]:
+        found = await to_thread.run_sync(self._tokens.all)
+        return tuple(TokenInfo(token.name, token.role, token.made_at) for token in found)
+
+    async def remove(self, name: str) -> None:
+        await to_thread.run_sync(self._tokens.remove, name)
+        await self._note("TokenRemoved", name=name)
+
+
+@checked(ModelVerbs)
+class LocalModels(Group):
+    """Implements `ModelVerbs`."""
+
+    @property
+    def _shelf(self) -> Shelf:
+        from cloister.app.config import model_shelf
+
+        return model_shelf(self._settings)
+
+    async def list(self) -> tuple[LocalModel, ...]:
+        return tuple(self._model(name) for name in self._shelf.files)
+
+    async def fetch(self, name: str | None = None, report: Report = no_report) -> LocalModel:
+        from cloister.model.local.fetch import Sources, fetch
+
+        wanted = self._shelf.entry(name or next(iter(self._shelf.files))).name
+
+        def progress(done: int, whole: int) -> None:
+            report(done / whole if whole else None, wanted)
+
+        await fetch(self._shelf, wanted, Sources(self._settings.file.model_hub), progress)
+        await self._note("ModelFetched", model=wanted)
+        return self._model(wanted)
+
+    async def remove(self, name: str) -> tuple[str, ...]:
+        place = self._shelf.place(self._shelf.entry(name).name)
+        if name in self._shelf.own:
+            raise UserError("own_file", f"{place} is yours (local_models): remove it yourself.")
+        removed = tuple(path for path in (place, place.with_suffix(".part")) if path.exists())
+        for path in removed:
+            path.unlink(missing_ok=True)
+        if removed:
+            await self._note("ModelRemoved", model=name)
+        return tuple(map(str, removed))
+
+    def _model(self, name: str) -> LocalModel:
+        file, place = self._shelf.entry(name), self._shelf.place(name)
+        return LocalModel(name, file.title, file.license, file.bytes, str(place), place.is_file())

@@ -1,0 +1,407 @@
+"""The verbs of sandboxes, their files, snapshots and templates in this process."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+import msgspec
+from anyio import to_thread
+
+from cloister.app.verbs.api import FileVerbs, SandboxVerbs, SnapshotVerbs, TemplateVerbs, no_report
+from cloister.app.verbs.local import Group, checked
+from cloister.app.verbs.records import (
+    BackgroundCommand,
+    CommandOutput,
+    Exec,
+    Execute,
+    Executed,
+    NewCommand,
+    NewSandbox,
+    Piece,
+)
+from cloister.core import limits
+from cloister.core.computer import Command, Output, Pty
+from cloister.core.errors import HostError, UserError
+from cloister.core.text import decode
+from cloister.sandbox.api import SNAPSHOT_PREFIX, SandboxSpec
+from cloister.sandbox.background_commands import Skipped
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Generator
+    from contextlib import AbstractAsyncContextManager
+
+    from anyio.abc import ByteStream
+
+    from cloister.app.wiring import App
+    from cloister.core.computer import Change, Entry, Exited, Finished, Process, Sink
+    from cloister.sandbox.api import Report, Sandbox, SandboxInfo, SnapshotInfo
+    from cloister.sandbox.background_commands import Background
+    from cloister.sandbox.pool import PoolInfo
+    from cloister.sandbox.templates.catalog import TemplateInfo, Templates
+    from cloister.sandbox.templates.recipes import Recipe
+
+PAGE_BYTES = 1_048_576
+"""Most output in one answer."""
+END_SECONDS = 30.0
+"""How long `kill` waits for the end of a command."""
+
+INTERPRETERS: dict[str, tuple[str, str]] = {
+    "python": ("python3", ".py"),
+    "bash": ("/bin/bash", ".sh"),
+    "sh": ("/bin/sh", ".sh"),
+}
+"""Language → interpreter in the template and the ending of the code's file."""
+
+
+class _InSandboxes(Group):
+    def _app(self, sandbox: str) -> App:
+        if self._place.app is None:
+            raise UserError("no_such_sandbox", f"There is no sandbox {sandbox[:64]}: no server runs here.")
+        return self._place.app
+
+    def _sandbox(self, sandbox: str) -> Sandbox:
+        return self._app(sandbox).sandboxes.get(sandbox)
+
+
+@checked(SandboxVerbs)
+class LocalSandboxes(_InSandboxes):
+    """Implements `SandboxVerbs`."""
+
+    async def create(self, wish: NewSandbox, report: Report = no_report) -> tuple[SandboxInfo, bool]:
+        app = self._place.app
+        if app is None:
+            raise HostError(
+                "no_server", "Sandboxes live in a server. Start `cloister serve --background` first."
+            )
+        spec = SandboxSpec(
+            template=wish.template,
+            tier=wish.tier,
+            quota=wish.quota or self._settings.file.quota,
+            ttl_seconds=wish.ttl_seconds,
+            env=wish.env,
+        )
+        if not spec.template.startswith(SNAPSHOT_PREFIX):
+            await app.workshop.prepare(spec.template, report)
+        info, made = await app.sandboxes.create(spec, wish.task_id)
+        if made:
+            await self._note(
+                "SandboxCreated", sandbox=info.id, template=info.template, tier=info.isolation.tier
+            )
+        return info, made
+
+    async def list(self) -> tuple[SandboxInfo, ...]:
+        return self._place.app.sandboxes.list() if self._place.app else ()
+
+    async def get(self, sandbox: str) -> SandboxInfo:
+        return self._sandbox(sandbox).info
+
+    async def resolve(self, name: str) -> SandboxInfo:
+        return find_sandbox(name, await self.list())
+
+    async def fork(self, sandbox: str, count: int = 1) -> tuple[SandboxInfo, ...]:
+        forks = await self._app(sandbox).sandboxes.fork(sandbox, count)
+        await self._note("SandboxForked", sandbox=sandbox, forks=[info.id for info in forks])
+        return forks
+
+    async def destroy(self, sandbox: str) -> None:
+        await self._app(sandbox).sandboxes.close(sandbox)
+        await self._note("SandboxDestroyed", sandbox=sandbox)
+
+    async def pool(self) -> tuple[PoolInfo, ...]:
+        return self._place.app.pool.info() if self._place.app else ()
+
+    async def exec(self, sandbox: str, command: Exec) -> Executed:
+        target = self._sandbox(sandbox)
+        line = _command(argv_of(command.argv, command.command), command)
+        return _executed(await target.run(line, command.stdin.encode()))
+
+    async def execute(self, sandbox: str, program: Execute) -> Executed:
+        """The code goes in as a file: it is never part of a command line, and stdin stays free."""
+        target = self._sandbox(sandbox)
+        interpreter, ending = INTERPRETERS[program.language]
+        path = f"/tmp/code-{secrets.token_hex(8)}{ending}"  # noqa: S108 (the guest's /tmp, not ours)
+        await target.write(path, program.code.encode())
+        try:
+            done = await target.run(_command((interpreter, path), program), program.stdin.encode())
+        finally:
+            with anyio.move_on_after(5, shield=True):
+                await target.run(Command(("rm", "-f", path), cwd="/"))
+        return _executed(done)
+
+    def process(self, sandbox: str, command: NewCommand) -> AbstractAsyncContextManager[Process]:
+        target = self._sandbox(sandbox)
+        return target.start(command_of(command, target))
+
+    async def start(self, sandbox: str, command: NewCommand) -> BackgroundCommand:
+        target = self._sandbox(sandbox)
+        started = await self._app(sandbox).commands.start(target.info.id, target, command_of(command, target))
+        return _shown(started)
+
+    async def commands(self, sandbox: str) -> tuple[BackgroundCommand, ...]:
+        known = self._app(sandbox).commands
+        found = known.list(sandbox)
+        if not found:
+            self._sandbox(sandbox)
+        return tuple(_shown(known.get(sandbox, record.id)) for record in found)
+
+    async def output(self, sandbox: str, command: str, offset: int = 0) -> CommandOutput:
+        found = self._app(sandbox).commands.get(sandbox, command)
+        if offset > found.spool.end:
+            raise UserError("bad_offset", f"offset is beyond the output, which ends at {found.spool.end}.")
+        # The state first: a caller who stops at "exited" must not miss output that is printed meanwhile.
+        shown = _shown(found)
+        pieces, after = await to_thread.run_sync(found.read, offset, PAGE_BYTES)
+        return CommandOutput(
+            shown,
+            tuple(Piece(piece.stream, piece.data) for piece in pieces if isinstance(piece, Output)),
+            sum(piece.size for piece in pieces if isinstance(piece, Skipped)),
+            after,
+        )
+
+    @asynccontextmanager
+    async def _attach(self, found: Background, offset: int) -> AsyncGenerator[_Attachment]:
+        async with found.follow(offset) as items:
+            yield _Attachment(found, items)
+
+    def attach(self, sandbox: str, command: str, offset: int = 0) -> AbstractAsyncContextManager[_Attachment]:
+        return self._attach(self._app(sandbox).commands.get(sandbox, command), offset)
+
+    async def kill(self, sandbox: str, command: str) -> BackgroundCommand:
+        found = self._app(sandbox).commands.get(sandbox, command)
+        await found.kill()
+        with anyio.fail_after(END_SECONDS):
+            await found.ended()
+        return _shown(found)
+
+    @asynccontextmanager
+    async def _dial(self, target: Sandbox, port: int) -> AsyncGenerator[ByteStream]:
+        async with await target.dial(port) as stream:
+            yield stream
+
+    def dial(self, sandbox: str, port: int) -> AbstractAsyncContextManager[ByteStream]:
+        return self._dial(self._sandbox(sandbox), port)
+
+
+class _Attachment:
+    """Implements `Attached`."""
+
+    def __init__(self, found: Background, items: AsyncIterator[Output | Skipped | Exited]) -> None:
+        self._items = items
+        self.send, self.send_eof, self.signal = found.send, found.send_eof, found.signal
+        self.resize, self.kill = found.resize, found.kill
+
+    def __aiter__(self) -> AsyncIterator[Output | Skipped | Exited]:
+        return self._items
+
+
+@checked(FileVerbs)
+class LocalFiles(_InSandboxes):
+    """Implements `FileVerbs`."""
+
+    def read(
+        self, sandbox: str, path: str, *, offset: int = 0, limit_bytes: int | None = None
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        return self._sandbox(sandbox).read_stream(path, offset=offset, limit_bytes=limit_bytes)
+
+    def write(self, sandbox: str, path: str, *, mode: int = 0o644) -> AbstractAsyncContextManager[Sink]:
+        return self._sandbox(sandbox).write_stream(path, mode=_checked_mode(mode))
+
+    async def list(self, sandbox: str, path: str = ".") -> tuple[Entry, ...]:
+        return await self._sandbox(sandbox).list(path)
+
+    async def stat(self, sandbox: str, path: str) -> Entry:
+        return await self._sandbox(sandbox).stat(path)
+
+    async def move(self, sandbox: str, path: str, to: str) -> None:
+        await self._sandbox(sandbox).move(path, to)
+
+    async def remove(self, sandbox: str, path: str, *, recursive: bool = False) -> None:
+        await self._sandbox(sandbox).remove(path, recursive=recursive)
+
+    async def mkdir(self, sandbox: str, path: str, *, mode: int = 0o755) -> None:
+        await self._sandbox(sandbox).mkdir(path, mode=_checked_mode(mode))
+
+    def download(self, sandbox: str, path: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        return self._sandbox(sandbox).download(path)
+
+    def upload(self, sandbox: str, path: str) -> AbstractAsyncContextManager[Sink]:
+        return self._sandbox(sandbox).upload(path)
+
+    def watch(self, sandbox: str, path: str = ".") -> AbstractAsyncContextManager[AsyncIterator[Change]]:
+        return self._sandbox(sandbox).watch(path)
+
+
+@checked(SnapshotVerbs)
+class LocalSnapshots(_InSandboxes):
+    """Implements `SnapshotVerbs`."""
+
+    async def take(self, sandbox: str, name: str | None = None) -> SnapshotInfo:
+        info = await self._sandbox(sandbox).snapshot(name)
+        await self._note("SnapshotTaken", snapshot=info.id, name=info.name, sandbox=info.sandbox)
+        return info
+
+    async def list(self, sandbox: str | None = None) -> tuple[SnapshotInfo, ...]:
+        async with self._place.machine() as app:
+            return tuple(info for info in await app.host.snapshots() if sandbox in (None, info.sandbox))
+
+    async def get(self, snapshot: str) -> SnapshotInfo:
+        from cloister.sandbox.providers import which  # noqa: PLC0415  (brings every tier)
+
+        with _named("snapshot"):
+            return which(snapshot, await self.list())
+
+    async def remove(self, snapshot: str) -> None:
+        with _named("snapshot"):
+            async with self._place.machine() as app:
+                await app.host.delete_snapshot(snapshot)
+        await self._note("SnapshotRemoved", snapshot=snapshot)
+
+
+@checked(TemplateVerbs)
+class LocalTemplates(Group):
+    """Implements `TemplateVerbs`."""
+
+    @property
+    def _templates(self) -> Templates:
+        if self._place.app is not None:
+            return self._place.app.workshop.templates
+        from cloister.sandbox.templates.catalog import Templates  # noqa: PLC0415
+
+        return Templates(self._settings.data_dir / "templates", self._settings.path)
+
+    async def list(self) -> tuple[TemplateInfo, ...]:
+        return tuple(_brief(info) for info in self._templates.all())
+
+    async def get(self, name: str) -> TemplateInfo:
+        with _named("template"):
+            return self._templates.info(name)
+
+    async def describe(self, name: str, recipe: Recipe) -> TemplateInfo:
+        self._templates.keep_recipe(name, recipe)
+        await self._note("TemplateDescribed", template=name)
+        return _brief(self._templates.info(name))
+
+    async def build(self, name: str, *, again: bool = False, report: Report = no_report) -> TemplateInfo:
+        with _named("template"):
+            self._templates.recipe(name)
+            async with self._place.machine() as app:
+                await app.workshop.prepare(name, report, again=again)
+            info = _brief(self._templates.info(name))
+        await self._note("TemplateBuilt", template=name, again=again)
+        return info
+
+    async def log(self, name: str) -> str:
+        with _named("template"):
+            return self._templates.log(name)
+
+    async def remove(self, name: str) -> None:
+        from cloister.runs.templates import forget, repositories  # noqa: PLC0415  (brings the agent)
+
+        with _named("template"):
+            await forget(self._templates, repositories(self._settings.data_dir), name)
+        await self._note("TemplateRemoved", template=name)
+
+
+@contextmanager
+def _named(kind: str) -> Generator[None]:
+    """Where a thing is named by the caller, an unknown one is `no_such_…`; as a part of a request it is `unknown_…`."""
+    try:
+        yield
+    except UserError as error:
+        if error.code != f"unknown_{kind}":
+            raise
+        raise UserError(f"no_such_{kind}", error.message) from None
+
+
+def find_sandbox(name: str, known: tuple[SandboxInfo, ...]) -> SandboxInfo:
+    """The sandbox whose id is or begins with `name`. Raises `UserError` (`no_such_sandbox`, `ambiguous_sandbox`)."""
+    found = [info for info in known if info.id.startswith((name, f"s-{name}"))] if name else []
+    exact = [info for info in found if info.id == name]
+    if len(found) > 1 and not exact:
+        names = ", ".join(info.id for info in found[:3])
+        raise UserError("ambiguous_sandbox", f"{name!r} is the start of several sandboxes ({names} …).")
+    if not found:
+        raise UserError(
+            "no_such_sandbox", f"There is no sandbox {name[:64]!r}: `cloister sandbox ls` lists them."
+        )
+    return (exact or found)[0]
+
+
+def argv_of(argv: tuple[str, ...] | None, line: str | None) -> tuple[str, ...]:
+    """The one of both that is given. Raises `UserError` (`bad_command`)."""
+    match argv, line:
+        case None, str() if line.strip():
+            return ("/bin/bash", "-c", line)
+        case tuple(), None if argv:
+            return argv
+        case _:
+            raise UserError("bad_command", "Give either argv, a list of words, or command, a line for bash.")
+
+
+def command_of(wanted: NewCommand, sandbox: Sandbox) -> Command:
+    """A command whose output has no limit. Raises `UserError` (`bad_command`)."""
+    left = max(1.0, sandbox.info.expires_at - time.time())
+    return Command(
+        argv_of(wanted.argv, wanted.command),
+        cwd=wanted.cwd,
+        env=wanted.env,
+        user=wanted.user,
+        seconds=left if wanted.seconds is None else wanted.seconds,
+        limit_bytes=limits.ENDLESS_BYTES,
+        pty=None if wanted.pty is None else Pty(wanted.pty.rows, wanted.pty.columns),
+    )
+
+
+def _command(argv: tuple[str, ...], request: Exec | Execute) -> Command:
+    return Command(argv, cwd=request.cwd, env=request.env, user=request.user, seconds=request.seconds)
+
+
+def _executed(finished: Finished) -> Executed:
+    exited = finished.exited
+    return Executed(
+        exit_code=exited.code,
+        signal=exited.signal,
+        killed=exited.killed,
+        stdout=decode(finished.out),
+        stderr=decode(finished.err),
+        seconds=exited.seconds,
+        truncated=exited.killed == "output",
+    )
+
+
+def _shown(found: Background) -> BackgroundCommand:
+    record, exited = found.record, found.record.exited
+    return BackgroundCommand(
+        id=record.id,
+        sandbox=record.sandbox,
+        argv=record.argv,
+        cwd=record.cwd,
+        user=record.user,
+        pty=record.pty,
+        state=record.state,
+        exit_code=exited.code if exited else None,
+        signal=exited.signal if exited else None,
+        killed=exited.killed if exited else None,
+        reason=record.reason,
+        started_at=record.started_at,
+        ended_at=record.ended_at,
+        output_begin=found.spool.begin,
+        output_end=found.spool.end,
+    )
+
+
+def _brief(info: TemplateInfo) -> TemplateInfo:
+    """Without the tests of its baseline, which can be thousands."""
+    if info.about is None:
+        return info
+    return msgspec.structs.replace(info, about=msgspec.structs.replace(info.about, baseline=()))
+
+
+def _checked_mode(mode: int) -> int:
+    if not 0 <= mode <= 0o777:
+        raise UserError("bad_mode", "mode is three octal digits, like 644: special bits are not set here.")
+    return mode

@@ -1,0 +1,247 @@
+"""Records that verbs take and return and that no other package defines. HTTP bodies are these records as JSON."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from cloister.core import limits
+from cloister.core.computer import WORK_DIR, Killed, Stream, User
+from cloister.core.events import Effect
+from cloister.core.ids import CommandId, RunId, SandboxId
+from cloister.core.requests import Budget, BudgetWish, NewRun, Quota, Role, Tier
+
+SECONDS_MAX = 3_600.0
+"""Longest command that a request waits for."""
+SIZE_MAX = 1_000
+"""Most rows or columns of a terminal."""
+
+Seconds = Annotated[float, Meta(gt=0, le=SECONDS_MAX)]
+Size = Annotated[int, Meta(ge=1, le=SIZE_MAX)]
+
+
+class RunWish(NewRun, frozen=True, forbid_unknown_fields=True):
+    """A request for a run whose budget names only what differs from the configured one."""
+
+    budget: BudgetWish = BudgetWish()  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def new_run(self, usual: Budget) -> NewRun:
+        """The request with its whole budget."""
+        fields: dict[str, Any] = {name: getattr(self, name) for name in self.__struct_fields__}
+        fields["budget"] = self.budget.instead_of(usual, max(1, self.n, len(self.attempts)))
+        return NewRun(**fields)
+
+
+class Admitted(msgspec.Struct, frozen=True):
+    """A run that is durable."""
+
+    id: RunId
+    made: bool
+    """False when the same `key` named this run before."""
+
+
+class ChangePack(msgspec.Struct, frozen=True):
+    """A run's change as git objects, to be put into any checkout with `cloister.app.verbs.apply.put_change`."""
+
+    run: RunId
+    branch: str
+    base: str
+    """The commit that the run started from."""
+    commit: str
+    pack: bytes
+    """A git pack; without the history of the commit that the caller has."""
+    since: str | None
+    """The caller's commit that the pack builds on; None when the pack is complete."""
+    shallow: tuple[str, ...]
+    """Commits at which the history of a complete pack is cut off."""
+    receipt: str | None
+    """The text of the change's git note."""
+
+
+class NewSandbox(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A request for a sandbox."""
+
+    template: str = "default"
+    tier: Tier = "auto"
+    quota: Quota | None = None
+    """None is the configured quota."""
+    ttl_seconds: Annotated[float, Meta(ge=1, le=limits.TTL_SECONDS_MAX)] = limits.TTL_SECONDS
+    """The sandbox ends by itself after this."""
+    env: dict[str, str] = {}
+    task_id: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    """Chosen by the caller: the same one gives the same sandbox while it lives."""
+
+
+class Exec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A command: `argv`, or `command` for a line that bash runs; exactly one of them."""
+
+    argv: tuple[str, ...] | None = None
+    command: str | None = None
+    cwd: str = WORK_DIR
+    env: dict[str, str] = {}
+    user: User = "agent"
+    seconds: Seconds = limits.COMMAND_SECONDS
+    stdin: str = ""
+
+
+class Execute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A program in one of the languages that the template can run."""
+
+    language: Literal["python", "bash", "sh"]
+    code: str
+    cwd: str = WORK_DIR
+    env: dict[str, str] = {}
+    user: User = "agent"
+    seconds: Seconds = limits.COMMAND_SECONDS
+    stdin: str = ""
+
+
+class Executed(msgspec.Struct, frozen=True):
+    """A command that ended. Its output is untrusted; invalid UTF-8 in it is replaced."""
+
+    exit_code: int | None
+    """None when a signal ended it."""
+    signal: int | None
+    killed: Killed | None
+    """Why we ended it; None when it ended by itself."""
+    stdout: str
+    stderr: str
+    seconds: float
+    truncated: bool
+    """Whether it was ended because it printed too much."""
+
+
+class Terminal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A terminal's size, in characters."""
+
+    rows: Size = 24
+    columns: Size = 80
+
+
+class NewCommand(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A command: `argv`, or `command` for a line that bash runs; exactly one of them."""
+
+    argv: tuple[str, ...] | None = None
+    command: str | None = None
+    cwd: str = WORK_DIR
+    env: dict[str, str] = {}
+    user: User = "agent"
+    seconds: Seconds | None = None
+    """None is as long as the sandbox lives."""
+    pty: Terminal | None = None
+    """With a terminal, everything arrives as stdout."""
+
+
+class BackgroundCommand(msgspec.Struct, frozen=True):
+    """A background command as it stands."""
+
+    id: CommandId
+    sandbox: SandboxId
+    argv: tuple[str, ...]
+    cwd: str
+    user: User
+    pty: bool
+    state: Literal["running", "exited", "failed", "lost"]
+    """`failed`: it could not be started. `lost`: its end was not recorded."""
+    exit_code: int | None
+    signal: int | None
+    killed: Killed | None
+    reason: str
+    """Why it failed or was lost."""
+    started_at: float
+    ended_at: float | None
+    output_begin: int
+    """The offset of the oldest output that is kept."""
+    output_end: int
+    """The offset of what is printed next."""
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """Some output; `data` is base64."""
+
+    stream: Stream
+    data: bytes
+
+
+class CommandOutput(msgspec.Struct, frozen=True):
+    """A command and a part of its output."""
+
+    command: BackgroundCommand
+    output: tuple[Piece, ...]
+    skipped: int
+    """Bytes from the offset on that are no longer kept."""
+    next_offset: int
+    """Ask from here for more."""
+
+
+class TokenInfo(msgspec.Struct, frozen=True):
+    """A named token without its secret."""
+
+    name: str
+    role: Role
+    made_at: float
+    """Unix seconds."""
+
+
+class NewToken(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A request for a named token."""
+
+    name: str
+    role: Role = "viewer"
+
+
+class MadeToken(msgspec.Struct, frozen=True):
+    """A token that was just made; `token` is its secret, which is shown only here."""
+
+    name: str
+    role: Role
+    token: str
+
+
+class LocalModel(msgspec.Struct, frozen=True):
+    """A model that the server's machine can run."""
+
+    name: str
+    title: str
+    license: str
+    bytes: int
+    path: str
+    here: bool
+    """Whether its file is there."""
+
+
+class RuleContext(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which rules to look at: the layers above `repo`, and the repository's own policy file as the caller read it."""
+
+    repo: str | None = None
+    """Path or URL, for the projects that the configuration names."""
+    policy: str | None = None
+    """The text of the repository's `.cloister/policy.toml`; None when there is none."""
+    source: str = ".cloister/policy.toml"
+    """How rules of that text are named."""
+
+
+class Explained(msgspec.Struct, frozen=True):
+    """One action and the decision about it."""
+
+    action: str
+    effect: Effect
+    rule: str
+    exact: bool
+    inspect: bool
+    approver: Role | None
+    """The lowest role that may approve; None when the rules do not ask."""
+    commands: tuple[str, ...] | None
+    """Of `bash`: the commands found in the line."""
+    unclear: str | None
+
+
+class PolicyVerdict(msgspec.Struct, frozen=True):
+    """One test of a policy file."""
+
+    ok: bool
+    action: str
+    expect: Effect
+    effect: Effect
+    rule: str
+    source: str
