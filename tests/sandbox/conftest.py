@@ -10,7 +10,7 @@ import pytest
 from anyio.abc import ByteStream, Process
 
 from cloister.sandbox._spawn import pipes, spawn
-from cloister.sandbox.guest_build import guest_binary
+from cloister.sandbox.local.guest_build import guest_binary
 from cloister.sandbox.protocol import frames
 from cloister.sandbox.protocol.link import Link, link_over
 

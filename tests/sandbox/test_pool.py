@@ -12,8 +12,8 @@ from cloister.core.errors import SandboxLost, UserError
 from cloister.core.ids import SandboxId
 from cloister.core.requests import PoolWish, Quota
 from cloister.sandbox.api import Sandbox, SandboxSpec
-from cloister.sandbox.container import oci
 from cloister.sandbox.container.host import ContainerHost
+from cloister.sandbox.local.names import parse_name
 from cloister.sandbox.pool import Pool, open_pool
 
 pytestmark = pytest.mark.anyio
@@ -31,7 +31,7 @@ async def full(pool: Pool) -> None:
 
 
 def living(data_dir: Path) -> set[str]:
-    names = (oci.parse_name(path.name) for path in (data_dir / "sandboxes").iterdir())
+    names = (parse_name(path.name) for path in (data_dir / "sandboxes").iterdir())
     return {name.sandbox for name in names if name}
 
 
@@ -157,7 +157,7 @@ async def test_one_that_dies_while_it_waits_is_replaced(host: ContainerHost, dat
         await full(pool)
         (victim,) = living(data_dir)
         (home,) = (data_dir / "sandboxes").glob(f"{victim}.*")
-        from cloister.sandbox.container.cgroup import Cgroup, read_layout
+        from cloister.sandbox.local.cgroup import Cgroup, read_layout
 
         Cgroup(read_layout(), home.name).kill()
         with anyio.fail_after(60):

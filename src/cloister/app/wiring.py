@@ -65,8 +65,9 @@ from cloister.sandbox._spawn import allow_many_files
 from cloister.sandbox.api import Host
 from cloister.sandbox.background_commands import Commands, open_commands
 from cloister.sandbox.liveness import Owners
+from cloister.sandbox.local.provider import Choices, local_provider
 from cloister.sandbox.pool import Pool, open_pool
-from cloister.sandbox.providers import Choices, Tiers, local_tiers
+from cloister.sandbox.providers import Providers
 from cloister.sandbox.templates.catalog import Templates
 from cloister.sandbox.workbench import Sandboxes, open_sandboxes
 
@@ -80,7 +81,7 @@ class App:
     settings: Settings
     owner: OwnerId
     backbone: SqliteBackbone
-    host: Tiers
+    host: Providers
     pool: Pool
     sandboxes: Sandboxes
     commands: Commands
@@ -104,6 +105,7 @@ class App:
         models = chosen(access, "code", _job(new))
         self.workshop.templates.recipe(new.template)
         above = await to_thread.run_sync(rule_files(self.settings).above, new.repo)
+        self.host.check_tier(new.tier)
         check_role(above, new, role)
         check_allowed((*above, run_layer(new)), tier=new.tier, models=models)
         await self._check_attempts(new)
@@ -396,7 +398,7 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
             stack.push_async_callback(backbone.sign_audit)
             await stack.enter_async_context(_exported(settings))
         choices = Choices(settings.file.runtime, settings.file.runsc, settings.file.store)
-        host = local_tiers(settings.data_dir, owner, settings.path, choices)
+        host = Providers((local_provider(settings.data_dir, owner, settings.path, choices),))
         stack.push_async_callback(host.close)
         await host.sweep()
         templates = Templates(settings.data_dir / "templates", settings.path)
@@ -407,6 +409,8 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         )
         warming = Warming(workshop)
         pooled = settings.file.pool if role == "server" else ()
+        for wish in pooled:
+            host.check_tier(wish.tier)
         pool = await stack.enter_async_context(open_pool(host, pooled, quota, templates.version))
         sandboxes = await stack.enter_async_context(open_sandboxes(Through(pool, outfit), None))
         commands = await stack.enter_async_context(

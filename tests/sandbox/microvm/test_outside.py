@@ -16,8 +16,9 @@ from cloister.core.ids import new_owner_id
 from cloister.core.requests import Quota
 from cloister.sandbox._spawn import spawn
 from cloister.sandbox.api import Sandbox, SandboxSpec
-from cloister.sandbox.container import cgroup, oci
 from cloister.sandbox.liveness import Owners
+from cloister.sandbox.local import cgroup
+from cloister.sandbox.local.names import IDS, SLOTS
 from cloister.sandbox.microvm.host import MicrovmHost
 
 pytestmark = pytest.mark.anyio
@@ -85,7 +86,7 @@ async def test_the_emulator_is_nobody_and_sees_nothing(machines: MicrovmHost, sm
             emulator = emulators(sandbox)[-1]
             facts = status(emulator)
             ids.add(facts["Uid"])
-            assert int(facts["Uid"].split()[0]) >= oci.SLOTS.start * oci.IDS
+            assert int(facts["Uid"].split()[0]) >= SLOTS.start * IDS
             assert {int(facts[name], 16) for name in ("CapPrm", "CapEff", "CapInh", "CapBnd", "CapAmb")} == {
                 0
             }

@@ -23,12 +23,12 @@ from cloister.core.requests import Quota
 from cloister.core.text import decode, one_line
 from cloister.sandbox._spawn import capture
 from cloister.sandbox.api import Report, SandboxSpec
-from cloister.sandbox.container.names import Claims
+from cloister.sandbox.local.names import Claims
 from cloister.sandbox.microvm import command_line, ram
-from cloister.sandbox.microvm.boot import BOOT_SECONDS, Means, Moment, Silent, Wish, booted
+from cloister.sandbox.microvm.boot import BOOT_SECONDS, MachineRequest, Moment, Silent, VmTools, booted
 from cloister.sandbox.microvm.checkpoint import last_moment
 from cloister.sandbox.microvm.disks import DISK_STEP, Disk, OpenFile, held, new_layer, open_file
-from cloister.sandbox.templates.building import locked
+from cloister.sandbox.templates.building import Built, locked
 
 logger = logging.getLogger(__name__)
 
@@ -108,28 +108,32 @@ class Source:
 class Images:
     """The disks and images below one directory, which several processes may share."""
 
-    def __init__(self, directory: Path, claims: Claims, boot_seconds: Sequence[float] | None = None) -> None:
-        """`boot_seconds` is how long a boot may take, the first time and when it is tried again; None is the usual."""
+    def __init__(
+        self, directory: Path, claims: Claims, path: str, boot_seconds: Sequence[float] | None = None
+    ) -> None:
+        """`path` is `PATH`; `boot_seconds` limits the first boot and the retries, None for `BOOT_SECONDS`."""
         self.directory = directory
+        self._path = path
         self._claims = claims
         self._boot_seconds = boot_seconds
         self._loaded: dict[str, Moment] = {}
         self._loading = anyio.Lock()
 
-    def template(self, rootfs: Path, size: Size, path: str, report: Report) -> Source:
-        """The file system `rootfs`, with as much room as `size` says."""
+    def template(self, template: Built, size: Size, report: Report) -> Source:
+        """The root filesystem of `template`, with as much free space as `size` has."""
 
         async def disk() -> Disk:
-            return Disk(await self.disk(rootfs, size.disk_bytes, path, report), ())
+            made = await self.disk(template.version, template.rootfs, size.disk_bytes, report)
+            return Disk(made, ())
 
-        return Source(rootfs.parent.name, disk)
+        return Source(template.version, disk)
 
-    async def moment(self, means: Means, source: Source, size: Size, report: Report) -> Moment:
+    async def moment(self, tools: VmTools, source: Source, size: Size, report: Report) -> Moment:
         """What a machine of that size with the disk of `source` starts from; made if it is missing.
 
         Raises `HostError` (`no_disk_image`, `start_failed`).
         """
-        key = _key(means, source.name, size)
+        key = _key(tools, source.name, size)
         if (known := self._loaded.get(key.directory)) is not None:
             return known
         async with self._loading:
@@ -140,7 +144,7 @@ class Images:
                 self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
                 async with locked(self.directory / f".lock-{key.directory}", report):
                     if not home.is_dir():
-                        await self._build(means, source, key, report)
+                        await self._build(tools, source, key, report)
             made = await anyio.to_thread.run_sync(_load, home, await source.disk())
             # Each takes memory for as long as it is loaded, so only the last few stay.
             self._unload(list(self._loaded)[: -(_LOADED - 1)])
@@ -162,37 +166,40 @@ class Images:
             for file in self._loaded.pop(name).files:
                 file.let_go()
 
-    async def disk(self, rootfs: Path, free_bytes: int, path: str, report: Report) -> OpenFile:
-        """`rootfs` as a file system with so much room; made if it is missing. Raises `HostError` (`no_disk_image`)."""
-        target = self.directory / f"{rootfs.parent.name}-{free_bytes >> 20}m-free.ext4"
+    async def disk(self, version: str, rootfs: Path, free_bytes: int, report: Report) -> OpenFile:
+        """`rootfs` as a filesystem image with `free_bytes` to write; made if missing.
+
+        Raises `HostError` (`no_disk_image`).
+        """
+        target = self.directory / f"{version}-{free_bytes >> 20}m-free.ext4"
         if not target.is_file():
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             async with locked(self.directory / f".lock-{target.name}", report):
                 if not target.is_file():
-                    report(None, "making the disk of the template")
-                    await make_disk(rootfs, target, free_bytes, path)
+                    report(None, "making the disk image of the template")
+                    await make_disk(rootfs, target, free_bytes, self._path)
         return open_file(target)
 
-    async def _build(self, means: Means, source: Source, key: _Key, report: Report) -> None:
-        *shorter, longest = self._boot_seconds or BOOT_SECONDS[means.accelerator]
-        report(None, "booting a machine")
+    async def _build(self, tools: VmTools, source: Source, key: _Key, report: Report) -> None:
+        *shorter, longest = self._boot_seconds or BOOT_SECONDS[tools.accelerator]
+        report(None, "booting a virtual machine")
         for seconds in shorter:
             try:
-                await self._boot(means, source, key, seconds)
+                await self._boot(tools, source, key, seconds)
                 break
             except Silent as error:
                 logger.warning("%s: it is booted once more", error.message)
         else:
-            await self._boot(means, source, key, longest)
+            await self._boot(tools, source, key, longest)
         await anyio.to_thread.run_sync(_remove_unused, self.directory)
 
-    async def _boot(self, means: Means, source: Source, key: _Key, seconds: float) -> None:
+    async def _boot(self, tools: VmTools, source: Source, key: _Key, seconds: float) -> None:
         below = await source.disk()
         disk = below.under(new_layer(self.directory, below.base.size))
         memory = OpenFile(ram.new_ram(key.memory_bytes))
         spec = SandboxSpec(quota=Quota(memory_bytes=key.memory_bytes), ttl_seconds=_BUILD_SECONDS)
         with held(memory, *disk.files):
-            async with booted(means, self._claims, Wish(spec), disk, memory, seconds) as awake:
+            async with booted(tools, self._claims, MachineRequest(spec), disk, memory, seconds) as awake:
                 for argv in source.warm_up:
                     with suppress(UserError):
                         await awake.link.run(Command(argv, cwd="/", seconds=60.0))
@@ -260,15 +267,15 @@ def _bytes_in(rootfs: Path) -> int:
     return total
 
 
-def _key(means: Means, name: str, size: Size) -> _Key:
+def _key(tools: VmTools, name: str, size: Size) -> _Key:
     return _Key(
         template=name,
-        kernel=means.kernel.version,
-        guest=means.guest.name,
-        emulator=means.version,
-        accelerator=means.accelerator,
-        cmdline=command_line.cmdline(means.accelerator, means.counter_khz),
-        processor=command_line.processor(means.accelerator),
+        kernel=tools.kernel.version,
+        guest=tools.guest.name,
+        emulator=tools.version,
+        accelerator=tools.accelerator,
+        cmdline=command_line.cmdline(tools.accelerator, tools.counter_khz),
+        processor=command_line.processor(tools.accelerator),
         memory_bytes=size.memory_bytes,
         disk_bytes=size.disk_bytes,
     )

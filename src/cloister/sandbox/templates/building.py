@@ -251,11 +251,19 @@ class About(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A template that is ready."""
+    """A template that is ready: an artefact that never changes, named by its `version`.
+
+    A provider on this machine uses it as the directory `rootfs`.
+    """
 
     name: str
     home: Path
     about: About
+
+    @property
+    def version(self) -> str:
+        """`NAME-DIGEST`, with the digest of the recipe; `.N` follows when the recipe was built again."""
+        return self.home.name
 
     @property
     def rootfs(self) -> Path:

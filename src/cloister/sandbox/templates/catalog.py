@@ -117,7 +117,7 @@ class Templates:
             built = self.built(name)
         except UserError:
             return None
-        return None if built is None else built.home.name
+        return None if built is None else built.version
 
     def keep_recipe(self, name: str, recipe: Recipe) -> None:
         """Store a recipe. Raises `UserError` (`bad_template`)."""

@@ -1,16 +1,20 @@
-"""What every kind of sandbox promises, one function per promise: run each of `PROMISES` with a `Host`.
+"""The promises of every sandbox and every provider, one function per promise.
 
-The host must be able to open its default template, which has a shell, coreutils and Python in it.
+Run each of `PROMISES` with a `Host` that can open its default template (with a shell, coreutils and Python in it), and
+each of `PROVIDER_PROMISES` with a `Provider` of which at least one tier works.
 """
 
+from collections.abc import Awaitable, Callable
+
 import anyio
+import msgspec
 from anyio.abc import ByteStream
 
 from cloister.core import limits
 from cloister.core.computer import Command, Pty, shell
 from cloister.core.ids import SandboxId, new_snapshot_id
-from cloister.core.requests import Quota
-from cloister.sandbox.api import Host, SandboxSpec
+from cloister.core.requests import Quota, TierName
+from cloister.sandbox.api import Host, Provider, SandboxSpec
 from cloister.testing.conformance.sandbox_files import (
     COMMAND_PROMISES,
     FILE_PROMISES,
@@ -442,4 +446,74 @@ PROMISES: tuple[Promise, ...] = (
     a_sandbox_ends_when_its_time_is_up,
     an_error_in_the_block_comes_out_as_it_is,
     what_cannot_be_opened_is_refused,
+)
+
+
+async def a_provider_has_a_name_and_offers_tiers_by_name(provider: Provider) -> None:
+    hold(bool(provider.name), "it has a name")
+    hold(bool(provider.tiers), "it offers a tier")
+    expect(len(set(provider.tiers)), len(provider.tiers))
+    hold("auto" not in provider.tiers, "`auto` is a choice among tiers, not a tier")
+    for tier in provider.tiers:
+        expect(msgspec.convert(tier, TierName), tier)
+
+
+async def each_tier_has_a_report_that_names_it_and_its_provider(provider: Provider) -> None:
+    for tier in provider.tiers:
+        report = await provider.report(tier)
+        expect((report.tier, report.provider), (tier, provider.name))
+        hold(bool(report.found), "it says what makes the tier, or why it does not work")
+        hold(report.works or not report.native, "a tier that does not work is not native")
+        expect(await provider.report(tier), report)
+        quick = await provider.report(tier, quick=True)
+        expect((quick.tier, quick.provider), (tier, provider.name))
+
+
+async def an_unknown_tier_is_refused_in_one_sentence(provider: Provider) -> None:
+    with refused("unknown_tier"):
+        async with provider.open(SandboxSpec(tier="no-such-tier")):
+            pass
+
+
+async def a_sandbox_names_its_provider_and_tier(provider: Provider) -> None:
+    async with provider.open(SandboxSpec(tier=await _native(provider))) as sandbox:
+        isolation = sandbox.info.isolation
+        expect((isolation.provider, isolation.tier), (provider.name, await _native(provider)))
+
+
+async def a_sweep_leaves_the_sandboxes_of_living_owners_alone(provider: Provider) -> None:
+    async with provider.open(SandboxSpec(tier=await _native(provider))) as sandbox:
+        await provider.sweep()
+        hold((await sandbox.run(Command(("true",)))).ok, "it still runs")
+    expect(await provider.sweep(), 0)
+
+
+async def a_closed_provider_opens_again_when_it_is_used(provider: Provider) -> None:
+    for _ in range(2):
+        await provider.close()
+    async with provider.open(SandboxSpec(tier=await _native(provider))) as sandbox:
+        hold((await sandbox.run(Command(("true",)))).ok, "it runs")
+
+
+async def a_provider_lists_only_its_own_snapshots(provider: Provider) -> None:
+    hold(all(info.provider == provider.name for info in await provider.snapshots()), "each names it")
+    with refused("unknown_snapshot"):
+        await provider.delete_snapshot(new_snapshot_id())
+
+
+async def _native(provider: Provider) -> TierName:
+    for tier in provider.tiers:
+        if (await provider.report(tier, quick=True)).native:
+            return tier
+    raise AssertionError("no tier works at native speed")
+
+
+PROVIDER_PROMISES: tuple[Callable[[Provider], Awaitable[None]], ...] = (
+    a_provider_has_a_name_and_offers_tiers_by_name,
+    each_tier_has_a_report_that_names_it_and_its_provider,
+    an_unknown_tier_is_refused_in_one_sentence,
+    a_sandbox_names_its_provider_and_tier,
+    a_sweep_leaves_the_sandboxes_of_living_owners_alone,
+    a_closed_provider_opens_again_when_it_is_used,
+    a_provider_lists_only_its_own_snapshots,
 )

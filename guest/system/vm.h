@@ -2,7 +2,7 @@
 #ifndef VM_H
 #define VM_H
 
-#include "guest.h"
+#include "../guest.h"
 
 enum { MACHINE_ID = 32 };
 

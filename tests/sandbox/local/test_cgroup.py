@@ -8,7 +8,8 @@ import pytest
 from cloister.core.errors import HostError
 from cloister.core.ids import new_owner_id, new_sandbox_id
 from cloister.core.requests import Quota
-from cloister.sandbox.container.cgroup import (
+from cloister.sandbox.container.oci import Name
+from cloister.sandbox.local.cgroup import (
     RUNTIME_TASKS,
     Cgroup,
     Group,
@@ -17,7 +18,6 @@ from cloister.sandbox.container.cgroup import (
     parse_mounts,
     read_layout,
 )
-from cloister.sandbox.container.oci import Name
 
 pytestmark = pytest.mark.anyio
 

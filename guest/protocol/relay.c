@@ -1,6 +1,6 @@
 /* The ways out and in. Out: programs inside connect to the proxy port, and each connection becomes a channel to the
  * host. In: the host dials a port of the loopback inside. */
-#include "guest.h"
+#include "../guest.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* Looking at, moving, making and removing names, in the same kind of process as files.c. */
-#include "guest.h"
+#include "../guest.h"
 
 #include <dirent.h>
 #include <errno.h>

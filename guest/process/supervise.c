@@ -1,6 +1,6 @@
 /* The small process above each command. Everything the command starts stays below it, however often it forks
  * or calls setsid, so that ending the command ends all of it. */
-#include "guest.h"
+#include "../guest.h"
 
 #include <ctype.h>
 #include <dirent.h>

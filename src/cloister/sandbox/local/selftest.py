@@ -1,7 +1,6 @@
-"""Which OCI runtimes really work on this machine. A version number proves nothing, so each one is tried.
+"""Test which runtimes work on this machine: open a throw-away sandbox and use it.
 
-A trial opens a throw-away sandbox and does something in it; its result is remembered until the runtime or
-the kernel changes.
+A version number proves nothing. The result is remembered until the runtime or the kernel changes.
 """
 
 import fcntl
@@ -24,10 +23,10 @@ from cloister.sandbox.container import oci
 from cloister.sandbox.container.runtimes import CANDIDATES, Way
 
 STARTS = 50
-"""Programs that a trial starts inside: a packaged gVisor is known that runs well until it has to fork often."""
+"""Programs that a test starts inside: one packaged gVisor fails only when it has to fork often."""
 
 _REVISION = 2
-"""Counts the changes of what a trial does: what an older one found is not believed."""
+"""Version of the test; results of another version are ignored."""
 
 NEWER_RUNSC = "install a runsc with systrap (Debian 12: apt-get install -t bookworm-backports runsc)"
 
@@ -35,19 +34,19 @@ _VERSION_SECONDS = 10.0
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """What a trial that went well has shown."""
+    """The result of a test that passed."""
 
     way: Way = Way()
     starts_seconds: float = 0.0
-    """How long `STARTS` programs took, a few at a time."""
+    """How long `STARTS` programs took, ten at a time."""
 
 
 Trial = Callable[[Path], Awaitable[Proof]]
-"""Tries one runtime; raises `CloisterError` with the reason when it does not work."""
+"""Tests one runtime; raises `CloisterError` with the reason when it does not work."""
 
 
 class RuntimeReport(msgspec.Struct, frozen=True):
-    """What is known about one runtime on this machine."""
+    """The test result of one runtime on this machine."""
 
     name: str
     path: Path | None
@@ -55,11 +54,8 @@ class RuntimeReport(msgspec.Struct, frozen=True):
     version: str | None
     works: bool
     why: str | None = None
-    """Why it does not work."""
     fix: str | None = None
-    """What a person can do about it."""
     proof: Proof | None = None
-    """There when it works."""
 
 
 class _Remembered(msgspec.Struct, frozen=True):
@@ -68,30 +64,30 @@ class _Remembered(msgspec.Struct, frozen=True):
 
 
 class Bench(msgspec.Struct, frozen=True):
-    """Where trials are made and remembered."""
+    """Where tests run and where their results are kept."""
 
     tier: TierName
     store: str
-    """The kind of store that the trial's files are in."""
+    """The kind of store that holds the test's files."""
     search_path: str
     memory: Path
 
 
 def candidates(tier: TierName, chosen: str | None) -> tuple[str, ...]:
-    """The runtimes to consider: the one that was asked for, or all that we know."""
+    """The configured runtime, or all known ones."""
     return (chosen,) if chosen else CANDIDATES[tier]
 
 
 def remembered(name: str, bench: Bench) -> RuntimeReport | None:
-    """How a trial of the runtime went before, without making one."""
+    """The result of an earlier test, if there is one."""
     found = shutil.which(name, path=bench.search_path)
     return None if found is None else _read(bench.memory).get(_key(bench, Path(found)))
 
 
 async def report(name: str, bench: Bench, trial: Trial, *, again: bool = False) -> RuntimeReport:
-    """Try the runtime `name` (a name or a path), or remember how it went.
+    """Test the runtime `name` (a name or a path), or return the earlier result; `again` repeats a failed test.
 
-    `again` does not remember failures. Raises `HostError` (`no_disk`).
+    Raises `HostError` (`no_disk`).
     """
     search_path, memory = bench.search_path, bench.memory
     found = shutil.which(name, path=search_path)
@@ -112,12 +108,12 @@ async def report(name: str, bench: Bench, trial: Trial, *, again: bool = False) 
         proof = await trial(path)
     except CloisterError as error:
         if error.code == "no_disk":
-            raise  # No runtime would fare better.
+            raise  # It would stop every other runtime too.
         made = RuntimeReport(
             name, path, version, works=False, why=error.message, fix=_fix(error, name, bench.tier)
         )
         if isinstance(error, HostError) and error.code in ("no_root", "no_compiler"):
-            return made  # This says nothing about the runtime.
+            return made  # not a result about the runtime, so not remembered
     else:
         made = RuntimeReport(name, path, version, works=True, proof=proof)
     _write(memory, key, made)
@@ -129,18 +125,19 @@ def _key(bench: Bench, path: Path) -> str:
 
 
 def summed_up(tier: TierName, reports: Sequence[RuntimeReport]) -> TierReport:
-    """How the tier fares whose runtimes fare so: the first that works is the one that is used."""
+    """The report of a tier: the first runtime that works is the one in use."""
     for report in reports:
         if report.proof is None:
             continue
         way = report.proof.way
         on = f" on {way.platform}" if way.platform else ""
-        found = f"{report.name} {report.version or '?'}{on}, self-test passed: {STARTS} programs in {report.proof.starts_seconds:.2f} s"
+        took = f"{STARTS} programs in {report.proof.starts_seconds:.2f} s"
+        found = f"{report.name} {report.version or '?'}{on}, self-test passed: {took}"
         if not way.seccomp:
-            found += "; without the guest's own list of system calls, which this version refuses"
+            found += "; without the guest's seccomp filter, which this version refuses"
         if way.native:
             return TierReport(tier, works=True, native=True, found=found)
-        found += "; not native speed, so only when asked for by name"
+        found += "; not native speed, so used only when asked for by name"
         return TierReport(tier, works=True, native=False, found=found, fix=NEWER_RUNSC)
     why = " ".join(dict.fromkeys(report.why or "The self-test failed." for report in reports))
     fix = next((report.fix for report in reports if report.fix), None)
@@ -165,7 +162,7 @@ def _fix(error: CloisterError, name: str, tier: TierName) -> str:
 
 
 async def described(path: Path, search_path: str) -> str:
-    """What `runsc flags` says about the flags of this version. Raises `HostError`."""
+    """The output of `runsc flags`, which depends on the version. Raises `HostError`."""
     shown = await capture([str(path), "flags"], env={"PATH": search_path}, seconds=_VERSION_SECONDS)
     return decode(shown.out + shown.err)
 
@@ -188,7 +185,7 @@ def _read(memory: Path) -> dict[str, RuntimeReport]:
 def _write(memory: Path, key: str, made: RuntimeReport) -> None:
     memory.parent.mkdir(parents=True, exist_ok=True)
     scratch = memory.with_name(f".{memory.name}.{os.getpid()}")
-    # The directory is the lock: what another process remembers in the same moment is not lost.
+    # Lock the directory, so that a concurrent write of another process is not lost.
     directory = os.open(memory.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(directory, fcntl.LOCK_EX)
@@ -205,21 +202,18 @@ def _to_path(kind: type, value: object) -> object:
     return Path(str(value)) if kind is Path else value
 
 
-# What the self-test of a runtime does: a root with nothing in it but the guest, and many programs at once.
-
-
 _AT_ONCE = 10
 
 
 async def start_many(sandbox: Sandbox) -> float:
-    """How many seconds it takes to start many programs. The only one in a bare root is the guest, which refuses."""
+    """Start many programs; return the seconds it took. A bare root holds only the guest, which prints its usage."""
     started = anyio.current_time()
 
     async def some() -> None:
         for _ in range(STARTS // _AT_ONCE):
             finished = await sandbox.run(Command((oci.GUEST, "--help"), cwd="/"))
             if b"usage" not in finished.err:
-                raise HostError("trial_failed", "A program inside did not run as it should.")
+                raise HostError("trial_failed", "A program inside did not print what it should.")
 
     try:
         async with anyio.create_task_group() as tasks:
@@ -231,8 +225,8 @@ async def start_many(sandbox: Sandbox) -> float:
 
 
 def furnish(at: Path) -> None:
-    """The least that a runtime accepts as a root filesystem: mount points, and a directory to write in."""
-    for name in ("proc", "dev", ".cloister", "work"):
-        (at / name).mkdir()
+    """Make the smallest root filesystem that a runtime accepts: mount points and a writable directory."""
+    for name in ("proc", "dev", "etc", ".cloister", "work"):
+        (at / name).mkdir(parents=True, exist_ok=True)
     (at / ".cloister" / "guest").touch()
     os.chown(at / "work", 1000, 1000)

@@ -5,8 +5,8 @@ import pytest
 from anyio.abc import ByteReceiveStream, Process
 
 from cloister.sandbox._spawn import spawn
-from cloister.sandbox.container.cgroup import Cgroup, Layout
-from cloister.sandbox.container.lifetime import Lifetime
+from cloister.sandbox.local.cgroup import Cgroup, Layout
+from cloister.sandbox.local.lifetime import Lifetime
 
 pytestmark = pytest.mark.anyio
 

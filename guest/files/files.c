@@ -1,6 +1,6 @@
 /* Reading, writing and listing files, in a process of their own with the rights of a command. Which file a
  * name means, and whether it may be touched, is the kernel's answer here, inside; never the host's. */
-#include "guest.h"
+#include "../guest.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* Output of programs that outlive the command that started them: read and forgotten, so that a server left
  * running in the background is not ended by its first line of log. */
-#include "guest.h"
+#include "../guest.h"
 
 #include <errno.h>
 #include <poll.h>

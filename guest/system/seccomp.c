@@ -1,6 +1,6 @@
 /* What programs inside may ask of the kernel: a list of system calls, made into a filter once, here. What is not
  * on the list fails with EPERM; what is newer than the list does not exist (ENOSYS), so that libraries fall back. */
-#include "guest.h"
+#include "../guest.h"
 
 #include <errno.h>
 #include <linux/audit.h>

@@ -1,4 +1,4 @@
-"""Build the small C programs that run inside a sandbox, once per version of their sources."""
+"""Compile the C programs of `guest/`, once per version of their sources."""
 
 import hashlib
 import os
@@ -16,7 +16,10 @@ from cloister.sandbox._spawn import Captured, capture
 Program = Literal["guest", "launch", "jail", "automount"]
 
 FLAGS = ("-O2", "-static", "-std=c11", "-Wall", "-Wextra")
-"""`-Werror` is for us, not for whoever builds with a compiler that has learned new warnings."""
+"""Without `-Werror`: a newer compiler may know more warnings."""
+
+GUEST_PARTS = ("", "protocol", "process", "files", "system")
+"""Folders of the program that is PID 1 inside; `host` holds those that run outside."""
 
 LIBRARY_FLAGS = ("-O2", "-shared", "-fPIC", "-nostdlib", "-std=c11", "-Wall", "-Wextra")
 
@@ -25,22 +28,27 @@ NO_COMPILER = "install a C compiler with static libraries, e.g. `apt-get install
 
 
 def source_dir() -> Path:
-    """Where the sources are: package data of an installed wheel, or `guest/` of a checkout."""
+    """The C sources: package data of an installed wheel, or `guest/` of a checkout."""
     here = Path(__file__).resolve()
-    packaged = here.parents[1] / "_guest"
-    return packaged if packaged.is_dir() else here.parents[3] / "guest"
+    packaged = here.parents[2] / "_guest"
+    return packaged if packaged.is_dir() else here.parents[4] / "guest"
+
+
+def guest_sources(directory: Path) -> list[Path]:
+    """The files of the guest, with their headers."""
+    return sorted(path for part in GUEST_PARTS for path in (directory / part).glob("*.[ch]"))
 
 
 async def guest_binary(cache_dir: Path, search: str | None = None) -> Path:
-    """The program that is PID 1 inside, built if it is not in `cache_dir` yet."""
+    """The program that is PID 1 inside, compiled if it is not in `cache_dir` yet."""
     return await build("guest", cache_dir, search)
 
 
 async def build(program: Program, cache_dir: Path, search: str | None = None) -> Path:
     """Compile `program` into `cache_dir/PROGRAM-HASH` unless it is there. Safe to interrupt and to run twice.
 
-    The compiler is looked for on `search`, a path like `PATH`, which is what None means. Raises `HostError` with
-    code `no_compiler` or `no_guest_sources`.
+    `search` is the path to look for the compiler on, None for `PATH`. Raises `HostError` (`no_compiler`,
+    `no_guest_sources`).
     """
     sources, target = await anyio.to_thread.run_sync(partial(_plan, source_dir(), program, cache_dir))
     if await anyio.Path(target).is_file():
@@ -49,7 +57,7 @@ async def build(program: Program, cache_dir: Path, search: str | None = None) ->
     if compiler is None:
         raise HostError("no_compiler", f"There is no C compiler (cc) on this machine: {NO_COMPILER}.")
     await anyio.Path(cache_dir).mkdir(parents=True, exist_ok=True)
-    # A directory of its own: nobody ever sees a half-written program under its final name.
+    # In a scratch directory, so that the final name never shows a half-written program.
     scratch = cache_dir / f".build-{secrets.token_hex(8)}"
     try:
         await anyio.Path(scratch).mkdir()
@@ -68,13 +76,12 @@ async def build(program: Program, cache_dir: Path, search: str | None = None) ->
 
 
 def _plan(sources_dir: Path, program: Program, cache_dir: Path) -> tuple[list[Path], Path]:
-    """The files that make `program`, and where it belongs by their content."""
+    """The source files of `program`, and its target, named by their content."""
     match program:
         case "launch" | "jail":
-            sources = [sources_dir / f"{program}.c", sources_dir / "outside.h"]
+            sources = [sources_dir / "host" / f"{program}.c", sources_dir / "host" / "outside.h"]
         case "guest":
-            sources = sorted([*sources_dir.glob("*.c"), *sources_dir.glob("*.h")])
-            sources = [source for source in sources if source.name not in ("launch.c", "jail.c", "outside.h")]
+            sources = guest_sources(sources_dir)
         case "automount":
             sources = [sources_dir / "compat" / "automount.c"]
     digest = hashlib.sha256(repr(_flags(program)).encode())

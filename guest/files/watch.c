@@ -1,6 +1,6 @@
 /* Telling what changes below a directory, as the kernel tells it. Who does not listen loses the oldest news: the
  * kernel's queue is the only one there is, and it says when it overflowed. */
-#include "guest.h"
+#include "../guest.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* The byte stream to and from the host: one bounded buffer each way, frames cut out of it and put into it. */
-#include "guest.h"
+#include "../guest.h"
 
 #include <errno.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #ifndef COMMAND_H
 #define COMMAND_H
 
-#include "guest.h"
+#include "../guest.h"
 
 enum { ON_CONTROL, ON_IN, ON_OUT, ON_ERR, POLLED };
 

@@ -1,5 +1,5 @@
 /* Decode a START frame into something that can be handed to execve. */
-#include "guest.h"
+#include "../guest.h"
 
 #include <stdlib.h>
 #include <string.h>

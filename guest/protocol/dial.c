@@ -1,5 +1,5 @@
 /* Connecting to a server inside, on whichever of the two loopback addresses it listens. */
-#include "guest.h"
+#include "../guest.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* Whether anything below a directory changed: one number made of what the kernel says about each file. No file is read,
  * so that it costs what looking at the names costs; where that is much, there is no number. The guest does it itself: there
  * is one after nearly every command, nothing is opened but directories, and all that comes of it is equal or not. */
-#include "guest.h"
+#include "../guest.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* The last steps before a program runs: its session, its user, its limits. Nothing here returns. */
-#include "guest.h"
+#include "../guest.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 /* A ring of bytes from the host that a program has not taken yet. The credit keeps it within the window. */
-#include "guest.h"
+#include "../guest.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import anyio
 
-from cloister.sandbox.selftest import Bench, Proof, RuntimeReport, remembered, report
+from cloister.sandbox.local.selftest import Bench, Proof, RuntimeReport, remembered, report
 
 AT_ONCE = 16
 
