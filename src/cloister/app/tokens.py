@@ -3,7 +3,6 @@
 Only hashes are stored. The file is read again whenever it changed, so that adding and removing need no restart.
 """
 
-import fcntl
 import hashlib
 import hmac
 import os
@@ -19,6 +18,7 @@ import msgspec
 from cloister.core import limits
 from cloister.core.errors import HostError, UserError
 from cloister.core.requests import Role
+from cloister.system.locks import take
 
 TOKENS = 1_000
 RANK: dict[Role, int] = {"viewer": 0, "operator": 1, "admin": 2}
@@ -134,12 +134,10 @@ class Tokens:
     def _locked(self) -> Generator[None]:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-            descriptor = os.open(self._path.with_suffix(".lock"), flags, 0o600)
+            descriptor = take(self._path.with_suffix(".lock"), wait=True, create=True)
         except OSError as error:
             raise self._broken(error.strerror or "no access") from None
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
             os.close(descriptor)

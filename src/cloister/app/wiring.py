@@ -1,7 +1,6 @@
 """The composition root: Settings to wired objects, as one async context manager."""
 
 import errno
-import fcntl
 import os
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
@@ -70,6 +69,7 @@ from cloister.sandbox.pool import Pool, open_pool
 from cloister.sandbox.providers import Providers
 from cloister.sandbox.templates.catalog import Templates
 from cloister.sandbox.workbench import Sandboxes, open_sandboxes
+from cloister.system.locks import take
 
 Role = Literal["server", "embedded"]
 
@@ -291,11 +291,9 @@ def _doorway(settings: Settings, policy: Policy, backbone: SqliteBackbone) -> tu
 
 @contextmanager
 def _server_lock(data_dir: Path) -> Generator[None]:
-    descriptor = os.open(data_dir / "server.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        descriptor = take(data_dir / "server.lock", create=True)
     except BlockingIOError:
-        os.close(descriptor)
         raise HostError(
             "server_running",
             f"A server already runs on {data_dir}: use it, or stop it with `cloister serve --stop`.",

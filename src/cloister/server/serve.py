@@ -1,7 +1,6 @@
 """The server as a whole: App, token, port, announcement and signals, from start to a graceful end."""
 
 import errno
-import fcntl
 import os
 import secrets
 import signal
@@ -21,6 +20,7 @@ from cloister.core.errors import CloisterError, HostError, UserError, sole
 from cloister.server.app import asgi_app
 from cloister.server.auth import load_token
 from cloister.server.ws import MESSAGE_BYTES, Sockets
+from cloister.system.locks import is_locked
 
 # uvicorn inside our task group, on a loopback socket, with a shutdown that says goodbye.
 
@@ -197,15 +197,11 @@ def _refuse_second(data_dir: Path) -> None:
     Asked before the port is taken: with the usual port, the other server would be blamed as a stranger.
     """
     try:
-        descriptor = os.open(data_dir / "server.lock", os.O_RDONLY | os.O_CLOEXEC)
+        locked = is_locked(data_dir / "server.lock")
     except OSError:
-        return  # `open_app` says what is wrong, if anything is
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
+        return  # `open_app` reports the problem
+    if locked:
         raise HostError(
             "server_running",
             f"A server already runs on {data_dir}: use it, or stop it with `cloister serve --stop`.",
-        ) from None
-    finally:
-        os.close(descriptor)
+        )

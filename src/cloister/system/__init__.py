@@ -1,1 +1,1 @@
-"""Processes of the host."""
+"""Processes and locks of the host."""

@@ -1,12 +1,11 @@
 """Whether a living server holds a data directory, and where it listens. The kernel answers: a lock dies with its holder."""
 
-import fcntl
 import json
-import os
 from pathlib import Path
 from typing import NamedTuple, cast
 
 from cloister.core.errors import HostError
+from cloister.system.locks import is_locked
 
 
 class Place(NamedTuple):
@@ -31,19 +30,9 @@ class Place(NamedTuple):
 def lock_held(data_dir: Path) -> bool:
     """Whether some process is the server of this data directory, listening already or not."""
     try:
-        descriptor = os.open(data_dir / "server.lock", os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
+        return is_locked(data_dir / "server.lock")
     except OSError:
         raise HostError("no_access", f"{data_dir} cannot be read: check its permissions.") from None
-    try:
-        # Shared, so that two who ask at the same time do not take each other for the server.
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def _holder(data_dir: Path) -> int | None:

@@ -1,6 +1,5 @@
 """Bring the file of a model to this machine: goes on where it stopped, and counts only when its hash is right."""
 
-import fcntl
 import os
 import shutil
 from collections.abc import Generator
@@ -13,6 +12,7 @@ from anyio import to_thread
 
 from cloister.core.errors import HostError, OutsideError, UserError
 from cloister.model.local.files import PIECE, LocalFile, Progress, Shelf, add_piece, check_file
+from cloister.system.locks import take
 
 _PATIENCE = httpx2.Timeout(60.0, connect=10.0)
 
@@ -60,14 +60,14 @@ async def fetch(shelf: Shelf, name: str, sources: Sources, progress: Progress) -
 @contextmanager
 def _alone(folder: Path) -> Generator[None]:
     """Nobody else fetches into `folder`; the kernel lets go when we are gone, however that happens."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
+        descriptor = take(folder)
     except BlockingIOError:
         raise UserError(
             "fetch_under_way", f"Another process is fetching a model into {folder}: wait for it."
         ) from None
+    try:
+        yield
     finally:
         os.close(descriptor)
 
