@@ -4,7 +4,6 @@ Each is a directory in the store with its files and, beside them, what is known 
 rename and disappears by one, so whatever has an id is whole.
 """
 
-import fcntl
 import os
 import re
 import time
@@ -24,6 +23,7 @@ from cloister.core.text import one_line
 from cloister.sandbox.api import SNAPSHOT_PREFIX, SnapshotInfo
 from cloister.sandbox.store import api
 from cloister.sandbox.store.loop_file import locked
+from cloister.system import locks
 
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
 _NEW, _OLD = ".new-", ".old-"
@@ -117,7 +117,7 @@ class Snapshots(Generic[R]):
             await self._delete(directory / info.id)
             removed += 1
         for path in sorted(directory.iterdir()):
-            if path.name.startswith((_NEW, _OLD)) and _nobody_holds(path):
+            if path.name.startswith((_NEW, _OLD)) and not locks.is_locked(path):
                 await self._store.discard(path)
                 removed += 1
         return removed
@@ -161,9 +161,7 @@ def _begin(path: Path) -> int:
     """Make a directory that is held, for as long as the descriptor is open, by us."""
     with _disk_errors(path.parent):
         path.mkdir(mode=0o700)
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return descriptor
+        return locks.take(path, wait=True)
 
 
 def _publish(scratch: Path, info: SnapshotInfo) -> None:
@@ -241,17 +239,3 @@ def _write(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _nobody_holds(path: Path) -> bool:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return True
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(descriptor)

@@ -3,7 +3,6 @@
 A version number proves nothing. The result is remembered until the runtime or the kernel changes.
 """
 
-import fcntl
 import os
 import shutil
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,6 +20,7 @@ from cloister.sandbox._spawn import capture
 from cloister.sandbox.api import Sandbox, TierReport
 from cloister.sandbox.container import oci
 from cloister.sandbox.container.runtimes import CANDIDATES, Way
+from cloister.system.locks import lock
 
 STARTS = 50
 """Programs that a test starts inside: one packaged gVisor fails only when it has to fork often."""
@@ -186,16 +186,12 @@ def _write(memory: Path, key: str, made: RuntimeReport) -> None:
     memory.parent.mkdir(parents=True, exist_ok=True)
     scratch = memory.with_name(f".{memory.name}.{os.getpid()}")
     # Lock the directory, so that a concurrent write of another process is not lost.
-    directory = os.open(memory.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
+    with lock(memory.parent, wait=True):
         entries = {**_read(memory), key: made}
         scratch.write_bytes(
             msgspec.json.encode(tuple(_Remembered(k, r) for k, r in entries.items()), enc_hook=str)
         )
         scratch.replace(memory)
-    finally:
-        os.close(directory)
 
 
 def _to_path(kind: type, value: object) -> object:

@@ -5,7 +5,6 @@ disk can hold with a floor of free space left. Whoever attaches, makes or grows 
 """
 
 import errno
-import fcntl
 import os
 import shutil
 import weakref
@@ -19,6 +18,7 @@ from cloister.core.errors import HostError
 from cloister.core.text import decode, one_line
 from cloister.sandbox._spawn import capture
 from cloister.sandbox.store import api, btrfs_ioctl, mounts
+from cloister.system.locks import lock_within
 
 FIRST_BYTES = 32 * 1024**3
 """How large it is made where there is room."""
@@ -170,18 +170,9 @@ def _stands_still() -> HostError:
 
 @asynccontextmanager
 async def locked(path: Path) -> AsyncGenerator[None]:
-    """Alone with `path` among all processes; a lock of one that died is free at once."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    """Hold a lock on `path` among all processes. Raises `HostError` (`store_failed`)."""
     try:
-        with anyio.fail_after(_LOCK_SECONDS):
-            while True:
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    await anyio.sleep(0.01)
-        yield
+        async with lock_within(path, _LOCK_SECONDS):
+            yield
     except TimeoutError as error:
-        raise HostError("store_failed", f"Another process holds {path} for too long.") from error
-    finally:
-        os.close(descriptor)
+        raise HostError("store_failed", f"Another process has held {path} for too long.") from error

@@ -4,13 +4,12 @@ A build works in a directory whose name starts with a dot and gets its real name
 is on disk. Builders that died leave only such directories, and the next builder removes them.
 """
 
-import fcntl
 import os
 import secrets
 import shutil
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from cloister.core.errors import HostError
 from cloister.core.text import harmless, one_line
 from cloister.sandbox._spawn import capture, pipes, spawn
 from cloister.sandbox.api import Report
+from cloister.system.locks import lock_within
 
 NEEDED_BYTES = 3 * 1024**3
 RESERVE_BYTES = 1024**3
@@ -175,22 +175,14 @@ def check_host(directory: Path, needed_bytes: int = NEEDED_BYTES) -> None:
         )
 
 
-@asynccontextmanager
-async def locked(path: Path, report: Report) -> AsyncGenerator[None]:
-    """Alone with one template among all processes; waits for whoever builds it now."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        with anyio.fail_after(BUILD_SECONDS + REMOVE_SECONDS):
-            while True:
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    report(None, "another process is building the template")
-                    await anyio.sleep(0.2)
-        yield
-    finally:
-        os.close(descriptor)
+def locked(path: Path, report: Report) -> AbstractAsyncContextManager[None]:
+    """Build one template at a time among all processes; wait for the one that builds it now."""
+    return lock_within(
+        path,
+        BUILD_SECONDS + REMOVE_SECONDS,
+        poll_seconds=0.2,
+        waiting=lambda: report(None, "another process is building the template"),
+    )
 
 
 def building_name(stem: str) -> str:

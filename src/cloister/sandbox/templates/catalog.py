@@ -5,12 +5,11 @@ again, is a template with `rootfs` and a marker; whatever has such a name is com
 older ones go when nobody uses them any more: whoever does holds a lock on the marker, which ends with its process.
 """
 
-import fcntl
 import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -36,6 +35,7 @@ from cloister.sandbox.templates.recipes import (
     read_recipe,
     write_recipe,
 )
+from cloister.system import locks
 
 _DIRECTORY = re.compile(r"(?P<stem>.+-[0-9a-f]{12})(?:\.(?P<serial>[0-9]{1,9}))?")
 _LOG_SHOWN_BYTES = 4_194_304
@@ -268,32 +268,26 @@ class Templates:
     def _idle(self, stem: str) -> Generator[bool]:
         """Whether nobody builds it; then nobody begins to while the block lasts."""
         self._directory.mkdir(parents=True, exist_ok=True)
-        lock = self._directory / f".lock-{stem}"
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield True
-        except BlockingIOError:
-            yield False
-        finally:
-            os.close(descriptor)
+        with ExitStack() as held:
+            idle = True
+            try:
+                held.enter_context(locks.lock(self._directory / f".lock-{stem}", create=True))
+            except BlockingIOError:
+                idle = False
+            yield idle
 
     async def _remove_unused(self, home: Path) -> bool:
         """Whether it is gone: out of sight by one rename, so that nobody can begin to use it, then removed."""
         if home in self._used:
             return False
+        gone = self._directory / building.building_name(_stem_of(home))
         try:
-            descriptor = os.open(home / MARKER, os.O_RDONLY | os.O_CLOEXEC)
+            with locks.lock(home / MARKER):
+                os.rename(home, gone)  # noqa: PTH104  one system call, not worth a thread
         except FileNotFoundError:
             return True
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            gone = self._directory / building.building_name(_stem_of(home))
-            os.rename(home, gone)  # noqa: PTH104  one system call, not worth a thread
         except BlockingIOError:
             return False
-        finally:
-            os.close(descriptor)
         await building.remove(gone, self._path)
         return True
 
@@ -340,17 +334,9 @@ def _serial_of(home: Path) -> int:
 
 
 def _hold(built: Built) -> int:
-    try:
-        descriptor = os.open(built.home / MARKER, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        raise HostError(
-            "no_template", f"The template {built.name} was removed just now: try again."
-        ) from None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        if not (built.home / MARKER).is_file():
-            raise BlockingIOError
-    except BlockingIOError:
+    with suppress(FileNotFoundError, BlockingIOError):
+        descriptor = locks.take(built.home / MARKER, shared=True)
+        if (built.home / MARKER).is_file():
+            return descriptor
         os.close(descriptor)
-        raise HostError("no_template", f"The template {built.name} is being removed: try again.") from None
-    return descriptor
+    raise HostError("no_template", f"The template {built.name} was just removed: try again.")
