@@ -16,6 +16,8 @@ from anyio import to_thread
 from cloister.agent.budget.purse import NoLedger
 from cloister.app.settings import ORGANISATION_POLICY, Settings
 from cloister.app.tokens import RANK
+from cloister.app.workbench.commands import Commands, open_commands
+from cloister.app.workbench.sandboxes import Sandboxes, open_sandboxes
 from cloister.core import limits
 from cloister.core.errors import HostError, UserError
 from cloister.core.events import (
@@ -62,13 +64,11 @@ from cloister.runs.templates import Warming, Workshop, repositories
 from cloister.runs.view import RunView, fold
 from cloister.sandbox._spawn import allow_many_files
 from cloister.sandbox.api import Host
-from cloister.sandbox.background_commands import Commands, open_commands
 from cloister.sandbox.liveness import Owners
 from cloister.sandbox.local.provider import Choices, local_provider
 from cloister.sandbox.pool import Pool, open_pool
 from cloister.sandbox.providers import Providers
 from cloister.sandbox.templates.catalog import Templates
-from cloister.sandbox.workbench import Sandboxes, open_sandboxes
 from cloister.system.locks import take
 
 Role = Literal["server", "embedded"]

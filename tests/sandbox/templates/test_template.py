@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cloister.core.errors import HostError, UserError
 from cloister.sandbox.templates import debian
-from cloister.sandbox.templates.building import MARKER, Disk
+from cloister.sandbox.templates.building import MARKER, DiskReserve
 from cloister.sandbox.templates.catalog import Templates
 from cloister.sandbox.templates.debian import BuildProgress, read_sources, useful_lines
 
@@ -130,7 +130,7 @@ def test_a_failed_build_is_explained_by_its_errors_only() -> None:
     tail = deque(["Get:1 x", "Err:2 http://m.example trixie", "more", "E: Unable to fetch", "I: cleaning"])
     assert useful_lines(tail) == "Err:2 http://m.example trixie E: Unable to fetch"
     assert useful_lines(deque(["one", "two"])) == "one two"
-    assert useful_lines(deque()) == "mmdebstrap said nothing"
+    assert useful_lines(deque()) == "mmdebstrap printed nothing"
 
 
 MOUNTS = "mount -t tmpfs none $root/home"
@@ -271,7 +271,7 @@ async def test_what_the_host_lacks_is_named(tmp_path: Path) -> None:
     with pytest.raises(HostError) as refused:
         await Templates(tmp_path / "templates", str(tmp_path / "empty")).prepare("default", quiet)
     assert refused.value.code == "no_mmdebstrap"
-    disk = Disk(needed_bytes=shutil.disk_usage(tmp_path).total * 2)
+    disk = DiskReserve(needed_bytes=shutil.disk_usage(tmp_path).total * 2)
     tools = fake_tool(tmp_path / "bin", "make")
     with pytest.raises(HostError) as refused:
         await Templates(tmp_path / "templates", tools, disk).prepare("default", quiet)

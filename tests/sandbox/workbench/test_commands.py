@@ -10,11 +10,11 @@ import anyio
 import msgspec
 import pytest
 
+from cloister.app.workbench.commands import Background, Commands, Record, Skipped, open_commands
 from cloister.core import limits
 from cloister.core.computer import Command, Exited, Output, shell
 from cloister.core.errors import SandboxLost, UserError
 from cloister.core.ids import OwnerId, SandboxId
-from cloister.sandbox.background_commands import Background, Commands, Record, Skipped, open_commands
 from cloister.testing.local import LocalComputer
 
 pytestmark = pytest.mark.anyio

@@ -5,8 +5,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloister.app.workbench.commands import Skipped, Spool, SpoolReader
 from cloister.core.computer import Output
-from cloister.sandbox.background_commands import Skipped, Spool, SpoolReader
 
 
 def everything(spool: Spool, offset: int, limit: int = 1_000) -> tuple[int, bytes]:

@@ -9,10 +9,10 @@ from litestar import delete, get, post, websocket
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
+from cloister.app.workbench.commands import Background, Record, Skipped, State
 from cloister.core.computer import Exited, Killed, Output, Stream, User
 from cloister.core.errors import UserError
 from cloister.core.ids import CommandId, SandboxId
-from cloister.sandbox.background_commands import Background, Record, Skipped, State
 from cloister.server.routes.process import NewCommand, command_of, ended, send_output, talk
 from cloister.server.routes.sandboxes import SandboxName
 from cloister.server.ws import NORMAL, Ending, Part, Socket, Sockets, Wire, converse
