@@ -192,7 +192,7 @@ exec crun --cgroup-manager=disabled "$@"
 """
 
 
-async def test_what_cannot_be_opened_anywhere_is_refused_before_anything_is_tried(tmp_path: Path) -> None:
+async def test_an_impossible_spec_is_refused_before_any_self_test(tmp_path: Path) -> None:
     tiers = Providers((local_provider(tmp_path, new_owner_id(), str(tmp_path), Choices()),))
     with pytest.raises(UserError) as refused:
         async with tiers.open(SandboxSpec(tier="gvisor", quota=Quota(memory_bytes=1))):
@@ -234,7 +234,7 @@ async def test_the_same_trial_is_not_made_twice(data_dir: Path) -> None:
         assert await tiers.reports() == first, "the measured time would differ"
 
 
-async def test_a_gvisor_sandbox_says_what_stands_between_it_and_this_machine(
+async def test_a_gvisor_sandbox_reports_its_isolation(
     host_of: Callable[[TierName, str | None], AbstractAsyncContextManager[ContainerHost]],
 ) -> None:
     async with host_of("gvisor", None) as host, host.open(SandboxSpec(tier="gvisor")) as sandbox:

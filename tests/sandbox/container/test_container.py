@@ -30,7 +30,7 @@ def names_in(data_dir: Path) -> list[Name]:
     return [name for path in (data_dir / "sandboxes").iterdir() if (name := parse_name(path.name))]
 
 
-async def test_a_sandbox_says_what_stands_between_it_and_this_machine(host: ContainerHost) -> None:
+async def test_a_sandbox_reports_its_isolation(host: ContainerHost) -> None:
     async with host.open(SandboxSpec(quota=Quota(cpus=1.0), ttl_seconds=600)) as sandbox:
         info = sandbox.info
         assert (info.isolation.tier, info.isolation.shares_kernel) == ("container", True)

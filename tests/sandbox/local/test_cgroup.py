@@ -78,7 +78,7 @@ def test_a_mixed_machine_gets_limits_from_v1_and_a_group_in_v2_to_kill() -> None
     }
 
 
-def test_a_machine_that_cannot_limit_is_refused_by_the_name_of_what_is_missing() -> None:
+def test_missing_controllers_are_refused_by_name() -> None:
     with pytest.raises(HostError) as refused:
         groups_for(Layout({"memory": ROOT / "memory"}, ROOT / "unified", frozenset({"pids"})), "x", QUOTA)
     assert refused.value.code == "no_limits"

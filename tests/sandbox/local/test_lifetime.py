@@ -45,7 +45,7 @@ async def test_words_that_arrive_after_the_end_are_still_the_reason() -> None:
             assert all(words in life.reason for words in ("moon", "wrong phase", "sun")), life.reason
 
 
-async def test_who_waits_for_the_end_is_told_also_when_nobody_watches_any_more() -> None:
+async def test_waiters_for_the_end_are_woken_after_the_watch_was_cancelled() -> None:
     lives: list[Lifetime] = []
     async with spawn(["sleep", "1000"]) as process, anyio.create_task_group() as tasks:
         lives.append(

@@ -21,7 +21,7 @@ def test_a_name_says_whose_it_is(slot: int) -> None:
 
 
 @given(st.text())
-def test_what_is_not_a_name_of_ours_is_left_alone(text: str) -> None:
+def test_a_foreign_name_is_not_parsed(text: str) -> None:
     parsed = parse_name(text)
     assert parsed is None or str(parsed) == text
 
@@ -41,7 +41,7 @@ def test_what_is_not_a_name_of_ours_is_left_alone(text: str) -> None:
         SandboxSpec(env={"A": "b\0c"}),
     ],
 )
-def test_what_cannot_be_opened_anywhere_is_refused_with_one_sentence(spec: SandboxSpec) -> None:
+def test_an_impossible_spec_is_refused_in_one_sentence(spec: SandboxSpec) -> None:
     with pytest.raises(UserError) as refused:
         check_spec(spec)
     assert refused.value.code == "bad_sandbox"
@@ -58,7 +58,7 @@ def test_the_environment_points_at_the_only_way_out() -> None:
     assert env["HOME"] == "/home/agent"
 
 
-def test_text_is_utf_8_unless_somebody_chose_a_language() -> None:
+def test_text_is_utf_8_unless_a_language_is_set() -> None:
     plain = environment(SandboxSpec())
     assert plain["LC_CTYPE"] == "C.UTF-8"
     assert "LANG" not in plain, "every program would open a dozen files for it"
@@ -68,7 +68,7 @@ def test_text_is_utf_8_unless_somebody_chose_a_language() -> None:
         assert "LC_CTYPE" not in {**asked, **from_image}, "it would stand over that"
 
 
-def test_the_mount_point_never_hides_what_we_need() -> None:
+def test_the_mount_point_never_hides_a_needed_path() -> None:
     everywhere = {"/srv", "/mnt", "/media", "/opt"}
     assert mount_point([Path("/var/lib/cloister")], everywhere) == "/srv"
     assert mount_point([Path("/srv/cloister")], everywhere) == "/mnt"

@@ -60,7 +60,7 @@ def test_streams_keep_their_order(tmp_path: Path) -> None:
     spool.close()
 
 
-def test_a_reader_that_is_overtaken_is_told_how_much_it_missed(tmp_path: Path) -> None:
+def test_an_overtaken_reader_gets_the_number_of_bytes_it_missed(tmp_path: Path) -> None:
     spool = Spool(tmp_path, 800)
     spool.append(Output("out", b"x" * 100))
     with SpoolReader(spool, 0) as reader:

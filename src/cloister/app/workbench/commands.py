@@ -1,7 +1,7 @@
-"""Commands that outlive the request that started them: output and end on disk, for whoever comes back for them.
+"""Commands that outlive the request that started them, with their output and result on disk.
 
-How a command ended is written down when the guest has said it, and never before. One whose sandbox, or whose
-server, went first has no end but a reason.
+A result is recorded only when the guest has reported it. A command whose sandbox or server ended first has a reason
+instead.
 """
 
 import logging
@@ -25,30 +25,28 @@ from cloister.core.errors import CloisterError, HostError, SandboxLost, UserErro
 from cloister.core.ids import CommandId, OwnerId, SandboxId, is_id, new_command_id
 from cloister.sandbox.protocol.channels import Signpost
 
-# What a command printed, on disk: both streams in order, found again by offset, the oldest dropped when it is too much.
-#
-# The offset of a byte is how many were printed before it, both streams together. The files are named by the
-# offset of their first byte; each holds pieces: u8 stream, u32 length, bytes. One writer, any number of readers.
-
-
 SPOOL_BYTES = 16_777_216
-"""What is kept of one command's output."""
+"""Limit of the output that is kept of one command."""
 
 _FILES = 8
-"""The oldest of so many is dropped as a whole."""
+"""Number of files; the oldest one is dropped as a whole."""
 
 _HEAD = struct.Struct("<BI")
 _STREAMS: tuple[Stream, Stream] = ("out", "err")
 
 
 class Skipped(msgspec.Struct, frozen=True, tag="skipped"):
-    """So many bytes were dropped before they were asked for."""
+    """Bytes that were dropped before they were read."""
 
     size: int
 
 
 class Spool:
-    """The output of one command. Blocking: use it in a thread."""
+    """The output of one command on disk: both streams in order, the oldest dropped when it is too much.
+
+    The offset of a byte is the number of bytes before it, both streams together. Files are named by the offset of
+    their first byte and hold pieces: u8 stream, u32 length, bytes. One writer, many readers. Blocking: use a thread.
+    """
 
     def __init__(self, directory: Path, limit_bytes: int = SPOOL_BYTES) -> None:
         self._directory = directory
@@ -57,7 +55,7 @@ class Spool:
         self._written = 0
         self._starts = sorted(int(path.name) for path in directory.iterdir() if path.name.isdigit())
         self.end = 0
-        """The offset of what is printed next."""
+        """The offset of the next byte."""
         if self._starts:
             with SpoolReader(self, self._starts[-1]) as reader:
                 while reader.read(self._file_bytes) is not None:
@@ -78,7 +76,7 @@ class Spool:
         return self._directory / f"{start:020d}"
 
     def append(self, output: Output) -> None:
-        """Raises `OSError`; then what was kept before is still whole."""
+        """Raises `OSError`; the earlier output stays intact."""
         if self._file is None or self._written >= self._file_bytes:
             self.close()
             self._file = self.path(self.end).open("ab", buffering=0)
@@ -90,7 +88,7 @@ class Spool:
         head = _HEAD.pack(_STREAMS.index(output.stream), len(output.data))
         wanted = len(head) + len(output.data)
         if os.writev(self._file.fileno(), [head, output.data]) != wanted:
-            # A full disk: half a piece would hide all that follows it.
+            # A full disk: half a piece would hide everything after it.
             os.ftruncate(self._file.fileno(), self._written)
             raise OSError(28, "No space left on device")
         self._written += wanted
@@ -103,14 +101,14 @@ class Spool:
 
 
 class SpoolReader:
-    """Reads on from an offset, also what is appended later. Blocking: use it in a thread."""
+    """Reads from an offset on, including output that is appended later. Blocking: use a thread."""
 
     def __init__(self, spool: Spool, offset: int) -> None:
         self.offset = offset
         self._spool = spool
         self._file: BinaryIO | None = None
         self._start = self._at = 0
-        """The offsets of the file's first byte, and of the piece at which it stands."""
+        """The offsets of the file's first byte and of the current piece."""
 
     def __enter__(self) -> "SpoolReader":
         return self
@@ -134,7 +132,7 @@ class SpoolReader:
         while (piece := self._piece(limit_bytes)) is None:
             if not any(start > self._start for start in self._spool.starts):
                 return None
-            # A newer file goes on. Look once more first: the last piece may have come while we looked for it.
+            # A newer file follows. Try once more first: the last piece may have arrived meanwhile.
             if piece := self._piece(limit_bytes):
                 return piece
             self.close()
@@ -145,7 +143,7 @@ class SpoolReader:
         return piece
 
     def _open(self) -> bool:
-        """The file that holds the offset, or the oldest there is."""
+        """Open the file that holds the offset, or the oldest one."""
         for _ in range(_FILES):
             starts = self._spool.starts
             if not starts:
@@ -154,7 +152,7 @@ class SpoolReader:
             try:
                 self._file = self._spool.path(start).open("rb", buffering=0)
             except FileNotFoundError:
-                continue  # dropped since we looked
+                continue  # dropped meanwhile
             self._start = self._at = start
             return True
         return False
@@ -177,7 +175,7 @@ class SpoolReader:
             self._file.seek(into, os.SEEK_CUR)
             data = self._file.read(min(size - into, limit_bytes))
             if into + len(data) < size:
-                self._file.seek(here)  # a part of it: we stand before it still
+                self._file.seek(here)  # a part of it was read: stay at this piece
                 if not data:
                     return None
             else:
@@ -188,7 +186,7 @@ class SpoolReader:
 
 
 PIECE_BYTES = 262_144
-"""What is read from disk at once."""
+"""Size of one read from disk."""
 
 logger = logging.getLogger(__name__)
 
@@ -196,7 +194,7 @@ State = Literal["running", "exited", "failed", "lost"]
 
 
 class Record(msgspec.Struct, frozen=True):
-    """A background command as it is on disk."""
+    """The record of a background command on disk."""
 
     id: CommandId
     sandbox: SandboxId
@@ -207,7 +205,7 @@ class Record(msgspec.Struct, frozen=True):
     pty: bool
     started_at: float
     state: State = "running"
-    """`failed`: it could not be started. `lost`: nobody knows how it ended."""
+    """`failed`: it could not be started. `lost`: its result is unknown."""
     exited: Exited | None = None
     ended_at: float | None = None
     reason: str = ""
@@ -225,10 +223,9 @@ class Background:
 
     @asynccontextmanager
     async def follow(self, offset: int) -> AsyncGenerator[AsyncIterator[Output | Skipped | Exited]]:
-        """What it printed from `offset` on, what it prints next, and its end.
+        """Its output from `offset` on, as it arrives, and its result.
 
-        Instead of an end it may raise `SandboxLost`, or `UserError` when it could not be started.
-        Raises `UserError` (`bad_offset`) for an offset that nothing was printed at yet.
+        Raises `SandboxLost` or `UserError` (`start_failed`) instead of a result, and `UserError` (`bad_offset`).
         """
         if not 0 <= offset <= self.spool.end:
             raise UserError("bad_offset", f"offset must be between 0 and {self.spool.end}, not {offset}.")
@@ -262,7 +259,7 @@ class Background:
                     assert_never(self.record.state)
 
     def read(self, offset: int, limit_bytes: int) -> tuple[tuple[Output | Skipped, ...], int]:
-        """At most `limit_bytes` of what was printed from `offset` on, and the offset behind it. Blocking."""
+        """At most `limit_bytes` of output from `offset` on, and the next offset. Blocking."""
         pieces: list[Output | Skipped] = []
         with SpoolReader(self.spool, offset) as reader:
             while limit_bytes > 0 and (piece := reader.read(limit_bytes)) is not None:
@@ -271,7 +268,7 @@ class Background:
             return tuple(pieces), reader.offset
 
     async def ended(self) -> Record:
-        """The record, once it is over."""
+        """Wait for the end; return the record."""
         while self.record.state == "running":
             await self.changed.wait()
         return self.record
@@ -301,12 +298,12 @@ class Background:
 
 
 class Commands:
-    """The background commands of this data directory, those of the past included. Made by `open_commands`."""
+    """The background commands of this data directory, ended ones included. Made by `open_commands`."""
 
     def __init__(
         self, directory: Path, owner: OwnerId, tasks: TaskGroup, kept: int = limits.COMMANDS_KEPT
     ) -> None:
-        """`kept` is how many of those that are over are remembered."""
+        """`kept` is the number of ended commands to remember."""
         self._directory = directory
         self._kept = kept
         self._owner = owner
@@ -314,18 +311,18 @@ class Commands:
         self._all: dict[CommandId, Background] = {}
 
     async def load(self, owner_lives: Callable[[OwnerId], bool]) -> None:
-        """Find what earlier processes left; what they did not see end is lost."""
+        """Load the commands of earlier processes; those without a result are lost."""
         for record in await to_thread.run_sync(_read_records, self._directory):
             if record.state == "running":
                 if owner_lives(record.owner):
-                    continue  # another process has it in hand
+                    continue  # it belongs to another process
                 record = _over(record, "lost", None, "The server ended before the command did.")
                 await self._write(record)
             spool = await to_thread.run_sync(Spool, self._directory / record.id)
             self._all[record.id] = Background(record, spool)
 
     async def start(self, sandbox: SandboxId, computer: Computer, command: Command) -> Background:
-        """Start `command`; it is on record when this returns. Its output has no limit, only what is kept of it.
+        """Start and record `command`. Its output is unlimited; only the newest part is kept.
 
         Raises as `Computer.start`.
         """
@@ -333,7 +330,7 @@ class Commands:
         return await self._tasks.start(self._hold, sandbox, computer, command)
 
     def list(self, sandbox: str) -> tuple[Record, ...]:
-        """Those of one sandbox, oldest first, also when it is gone."""
+        """The commands of one sandbox, oldest first, also after it ended."""
         found = [each.record for each in self._all.values() if each.record.sandbox == sandbox]
         return tuple(sorted(found, key=lambda record: record.started_at))
 
@@ -390,7 +387,7 @@ class Commands:
             await self._write(record)
         except OSError as error:
             raise HostError(
-                "no_disk", f"The command cannot be put on record ({error.strerror}): make room on the disk."
+                "no_disk", f"The command cannot be recorded ({error.strerror}): free some disk space."
             ) from error
         made = Background(record, await to_thread.run_sync(Spool, home), process)
         self._all[record.id] = made
@@ -401,12 +398,12 @@ class Commands:
         try:
             await self._write(record)
         except OSError:
-            logger.exception("The end of command %s could not be written down.", record.id)
+            logger.exception("The result of command %s could not be recorded.", record.id)
         made.record = record
         made.changed.happened()
 
     async def _make_room(self) -> None:
-        """Forget the oldest of those that are over."""
+        """Remove the oldest ended commands."""
         over = sorted(
             (each.record for each in self._all.values() if each.record.state != "running"),
             key=lambda record: record.started_at,
@@ -420,7 +417,7 @@ class Commands:
 
 
 async def _record_all(made: Background, process: Process) -> Exited:
-    """Spool everything it prints; how it ended. Raises as iterating `process`."""
+    """Spool its output; return its result. Raises as iterating `process`."""
     keeping = True
     async for item in process:
         match item:
@@ -430,14 +427,14 @@ async def _record_all(made: Background, process: Process) -> Exited:
                     await process.kill()
             case Exited():
                 return item
-    raise SandboxLost("The guest ended a command without saying how.")
+    raise SandboxLost("The guest ended a command without a status.")
 
 
 async def _keep(made: Background, item: Output) -> bool:
     try:
         await to_thread.run_sync(made.spool.append, item)
     except OSError as error:
-        logger.error("Command %s is ended: its output cannot be kept (%s).", made.record.id, error.strerror)
+        logger.error("Command %s is killed: its output cannot be kept (%s).", made.record.id, error.strerror)
         return False
     made.changed.happened()
     return True
@@ -453,14 +450,14 @@ def _read_records(directory: Path) -> list[Record]:
         try:
             found.append(msgspec.json.decode((home / "record.json").read_bytes(), type=Record))
         except (OSError, msgspec.MsgspecError):
-            # Made and not yet written down when we were killed: it never had a name that anyone knows.
+            # The process was killed before it recorded the command, so no caller knows its id.
             if is_id(home.name):
                 _remove(home)
     return found
 
 
 def _write_record(home: Path, record: Record) -> None:
-    """All of it is on disk when this returns, or what was there before."""
+    """Replace the record atomically and flush it to disk."""
     draft = home / "record.new"
     with draft.open("wb") as file:
         file.write(msgspec.json.encode(record))

@@ -1,4 +1,4 @@
-"""Sandboxes that outlive the request that made them: each is a block held open by a task of ours."""
+"""Sandboxes that outlive the request that made them; a task holds each one open."""
 
 import logging
 import time
@@ -29,7 +29,7 @@ class _Live:
 
 
 class Sandboxes:
-    """The sandboxes of this process that people made by hand, each with a TTL."""
+    """The sandboxes of this process that people made by hand, each with a time to live."""
 
     def __init__(self, host: Host, door: Door | None, tasks: TaskGroup) -> None:
         self._host = host
@@ -40,9 +40,9 @@ class Sandboxes:
         self._creating = anyio.Lock()
 
     async def create(self, spec: SandboxSpec, task_id: str | None = None) -> tuple[SandboxInfo, bool]:
-        """Open a sandbox; the flag says whether it was made now.
+        """Open a sandbox; the flag says whether it is new.
 
-        The same `task_id` gives the same sandbox while it lives; with another spec it is a `UserError`.
+        The same `task_id` returns the same sandbox while it lives. Raises `UserError` (`task_id_taken`) for another spec.
         """
         _check_ttl(spec)
         opener = partial(self._host.open, spec, self._door)
@@ -61,9 +61,9 @@ class Sandboxes:
             return info, True
 
     async def fork(self, sandbox: str, count: int = 1) -> tuple[SandboxInfo, ...]:
-        """So many forks of a living sandbox, each as if it had been created by hand; all of them or none."""
+        """Fork a living sandbox `count` times; all of them or none."""
         if not 1 <= count <= limits.FORKS:
-            raise UserError("bad_count", f"A sandbox is forked 1 to {limits.FORKS} times at once.")
+            raise UserError("bad_count", f"A sandbox can be forked 1 to {limits.FORKS} times at once.")
         parent = self.get(sandbox)
         made: list[SandboxInfo] = []
         failed: list[Exception] = []
@@ -72,7 +72,7 @@ class Sandboxes:
             try:
                 made.append(await self._tasks.start(self._hold, parent.fork, None))
             except Exception as error:
-                # Carried around the group, which would wrap it.
+                # Carried out of the task group, which would wrap it.
                 failed.append(error)
 
         try:
@@ -97,7 +97,7 @@ class Sandboxes:
         return tuple(live.sandbox.info for live in self._live.values())
 
     async def close(self, sandbox: str) -> None:
-        """Destroy it; everything of it is gone when this returns."""
+        """Destroy it; all its resources are freed when this returns."""
         live = self._find(sandbox)
         live.closing.set()
         with anyio.fail_after(30):
@@ -106,7 +106,9 @@ class Sandboxes:
     def _find(self, sandbox: str) -> _Live:
         live = self._live.get(SandboxId(sandbox))
         if live is None:
-            raise UserError("no_such_sandbox", f"There is no sandbox {sandbox}: it ended or never was.")
+            raise UserError(
+                "no_such_sandbox", f"There is no sandbox {sandbox}: it has ended or never existed."
+            )
         return live
 
     async def _hold(
@@ -143,7 +145,7 @@ def _check_ttl(spec: SandboxSpec) -> None:
 
 
 async def _until_over(live: _Live, expires_at: float) -> None:
-    """Until someone closes it, it is lost, or its time is up."""
+    """Wait until it is closed, lost or expired."""
     with anyio.move_on_after(max(0.0, expires_at - time.time())):
         async with anyio.create_task_group() as waits:
 

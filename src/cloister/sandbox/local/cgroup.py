@@ -1,7 +1,7 @@
-"""Control groups: what a sandbox may use, how it is stopped, and how it is ended for certain.
+"""Control groups: limit, freeze and kill the processes of a sandbox.
 
-Knows the unified layout (v2), the old one (v1 controllers) and the mixture of both: limits are set where
-the controllers are, freezing and killing go through v2 wherever that tree exists at all.
+Supports v2, v1 and the hybrid of both: limits are set where the controllers are; freezing and killing use v2 wherever
+that tree exists.
 """
 
 import os
@@ -34,7 +34,7 @@ class Layout(msgspec.Struct, frozen=True):
     """Where this machine's controllers are mounted."""
 
     v1: dict[str, Path]
-    """Controller → hierarchy. All of them: some runtimes join even those that we do not need."""
+    """Controller → hierarchy. All of them, because some runtimes join even those without limits."""
     v2: Path | None
     v2_controllers: frozenset[str] = frozenset()
 
@@ -48,7 +48,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """One directory to make, and what to write into its files, in this order."""
+    """One directory to make, and the limits to write into its files, in order."""
 
     path: Path
     limits: tuple[tuple[str, str], ...] = ()
@@ -85,7 +85,7 @@ def read_layout(mountinfo: Path = Path("/proc/self/mountinfo")) -> Layout:
 
 
 def groups_for(layout: Layout, name: str, quota: Quota) -> tuple[Group, ...]:
-    """What to make for a sandbox called `name`. Raises `HostError` (`no_limits`)."""
+    """The groups of the sandbox called `name`. Raises `HostError` (`no_limits`)."""
     if missing := layout.missing():
         raise HostError(
             "no_limits",
@@ -119,7 +119,7 @@ def groups_for(layout: Layout, name: str, quota: Quota) -> tuple[Group, ...]:
 
 
 def names(layout: Layout) -> tuple[str, ...]:
-    """The groups of ours that exist now, of every process and data directory on this machine."""
+    """Every sandbox group on this machine, of all processes and data directories."""
     hierarchy = layout.v2 or layout.v1.get("memory")
     if hierarchy is None:
         return ()
@@ -143,7 +143,7 @@ class Cgroup:
 
     @staticmethod
     def create(layout: Layout, name: str, quota: Quota) -> "Cgroup":
-        """Make the groups and set the limits. Raises `HostError` (`no_limits`); then nothing is left behind."""
+        """Make the groups and set the limits. Raises `HostError` (`no_limits`) and leaves nothing behind."""
         made: list[Path] = []
         try:
             for group in groups_for(layout, name, quota):
@@ -166,11 +166,11 @@ class Cgroup:
         return any(path.is_dir() for path in self._directories)
 
     def procs_files(self) -> tuple[Path, ...]:
-        """What a process writes itself into to belong to the sandbox."""
+        """The files that a process writes its id into to join."""
         return tuple(path / "cgroup.procs" for path in self._directories if path.is_dir())
 
     def pids(self) -> frozenset[int]:
-        """The processes in it, zombies not counted."""
+        """Its processes, without zombies."""
         found: set[int] = set()
         for path in self.procs_files():
             with suppress(OSError):
@@ -178,7 +178,7 @@ class Cgroup:
         return frozenset(found)
 
     def oom_kills(self) -> int:
-        """How many of its processes the kernel killed for lack of memory."""
+        """Number of processes that the kernel killed for lack of memory."""
         for path in self._directories:
             for file in ("memory.oom_control", "memory.events"):
                 with suppress(OSError):
@@ -186,7 +186,7 @@ class Cgroup:
         return 0
 
     def memory_bytes(self) -> int:
-        """What it uses now; 0 when that cannot be known."""
+        """Memory in use; 0 when unknown."""
         for path in self._directories:
             for file in ("memory.usage_in_bytes", "memory.current"):
                 with suppress(OSError, ValueError):
@@ -194,7 +194,7 @@ class Cgroup:
         return 0
 
     def refused_tasks(self) -> int:
-        """How often it was refused one more process or thread."""
+        """How often the limit refused a process or thread."""
         for path in self._directories:
             with suppress(OSError):
                 return _flag((path / "pids.events").read_text(), "max")
@@ -202,7 +202,7 @@ class Cgroup:
 
     @asynccontextmanager
     async def frozen(self) -> AsyncGenerator[None]:
-        """Every process stands still inside the block. Raises `HostError` (`freeze_failed`)."""
+        """Freeze every process during the block. Raises `HostError` (`freeze_failed`)."""
         try:
             try:
                 self._set_frozen(True)
@@ -211,15 +211,17 @@ class Cgroup:
                         if self._is_frozen():
                             break
             except (OSError, TimeoutError) as error:
-                raise HostError("freeze_failed", "The sandbox could not be stopped for a copy.") from error
+                raise HostError(
+                    "freeze_failed", "The processes of the sandbox could not be frozen for a copy."
+                ) from error
             yield
         finally:
-            # It may be gone by now, and then it needs no thawing.
+            # It may have ended by now.
             with suppress(OSError):
                 self._set_frozen(False)
 
     def kill(self) -> None:
-        """SIGKILL to every process in it. One call is enough where the kernel does it, else call again."""
+        """Send SIGKILL to every process. Without `cgroup.kill`, one call may miss new processes: call again."""
         if self._v2 is not None:
             with suppress(OSError):
                 (self._v2 / "cgroup.kill").write_text("1")
@@ -227,12 +229,12 @@ class Cgroup:
         for pid in self.pids():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        # A frozen process of the old layout dies only once it is thawed.
+        # Under v1 a frozen process dies only when thawed.
         with suppress(OSError):
             self._set_frozen(False)
 
     async def remove(self) -> None:
-        """Kill what is in it and remove it. Raises `HostError` (`cgroup_stuck`) when the kernel does not let go."""
+        """Kill its processes and remove it. Raises `HostError` (`cgroup_stuck`)."""
         with anyio.move_on_after(_PATIENCE_SECONDS):
             async for _ in _moments():
                 self.kill()
@@ -241,11 +243,11 @@ class Cgroup:
                     return
         if self.exists:
             raise HostError(
-                "cgroup_stuck", f"The processes of {self.name} cannot be ended: {sorted(self.pids())}."
+                "cgroup_stuck", f"The processes of {self.name} cannot be killed: {sorted(self.pids())}."
             )
 
     def discard(self) -> None:
-        """Remove the groups that have no process in them."""
+        """Remove the groups without processes."""
         for path in self._directories:
             with suppress(OSError):
                 path.rmdir()
@@ -284,7 +286,7 @@ def _write_limit(path: Path, value: str, *, optional: bool) -> None:
 
 
 def _flag(text: str, name: str) -> int:
-    """The number after `name` in the kernel's `name number` lines; 0 when it is not there."""
+    """The number after `name` in `name number` lines, or 0."""
     for line in text.splitlines():
         key, _, value = line.partition(" ")
         if key == name and value.strip().isdigit():
@@ -293,7 +295,7 @@ def _flag(text: str, name: str) -> int:
 
 
 async def _moments() -> AsyncIterator[None]:
-    """Now, and again after short and growing pauses: the kernel signals none of what is waited for here."""
+    """Poll now and after growing pauses: the kernel signals none of these changes."""
     pause = 0.0005
     while True:
         yield

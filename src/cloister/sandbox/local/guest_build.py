@@ -39,11 +39,6 @@ def guest_sources(directory: Path) -> list[Path]:
     return sorted(path for part in GUEST_PARTS for path in (directory / part).glob("*.[ch]"))
 
 
-async def guest_binary(cache_dir: Path, search: str | None = None) -> Path:
-    """The program that is PID 1 inside, compiled if it is not in `cache_dir` yet."""
-    return await build("guest", cache_dir, search)
-
-
 async def build(program: Program, cache_dir: Path, search: str | None = None) -> Path:
     """Compile `program` into `cache_dir/PROGRAM-HASH` unless it is there. Safe to interrupt and to run twice.
 

@@ -29,7 +29,7 @@ from cloister.sandbox.protocol.requests import (
 
 HELLO_SECONDS = 30.0
 LISTING_BYTES = 16_777_216
-"""Longest directory listing that is taken."""
+"""Largest directory listing."""
 
 _ENTRY_BYTES = 512
 _MARK_BYTES = 8
@@ -115,7 +115,7 @@ class Link:
         return self.mux.reason
 
     async def fail(self, reason: str) -> None:
-        """Give the sandbox up: everything that waits on it raises `SandboxLost` with this reason."""
+        """Give up the sandbox: every waiter raises `SandboxLost` with this reason."""
         self.mux.lose(reason)
 
     def held(self, *, quiet: bool = False) -> AbstractAsyncContextManager[bool]:
@@ -124,10 +124,10 @@ class Link:
 
     @asynccontextmanager
     async def start(self, command: Command) -> AsyncGenerator[RunningCommand]:
-        """Run `command`; leaving the block before its end kills its whole tree and waits for that.
+        """Run `command`; leaving the block kills its whole process tree and waits for that.
 
-        A command that cannot be started raises `UserError` when it is first asked for output: `not_found`,
-        `denied` (program or directory), `not_a_directory` (`cwd`) or `start_failed`.
+        If it cannot be started, reading its output raises `UserError` (`not_found`, `denied`, `not_a_directory`,
+        `start_failed`).
         """
         start = start_frame(self.mux.next_command, command, self.env)
         channel = self.mux.open(start, command.limit_bytes, command.seconds + command.grace_seconds)
@@ -148,7 +148,7 @@ class Link:
                         err += data
                     case Exited():
                         return Finished(item, bytes(out), bytes(err))
-        raise SandboxLost("The guest ended a command without saying how.")
+        raise SandboxLost("The guest ended a command without a status.")
 
     async def read(self, path: str, *, offset: int = 0, limit_bytes: int = limits.FILE_BYTES) -> bytes:
         if not 0 <= limit_bytes <= limits.FILE_BYTES:
@@ -158,7 +158,7 @@ class Link:
 
     async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         if len(data) > limits.FILE_BYTES:
-            raise UserError("file_failed", f"A file of more than {limits.FILE_BYTES:,} bytes is not taken.")
+            raise UserError("file_failed", f"A file may have at most {limits.FILE_BYTES:,} bytes.")
         await self._file("write", (inside_path(path), _mode(mode), str(len(data))), 0, data)
 
     async def list(self, path: str) -> tuple[Entry, ...]:
@@ -256,14 +256,14 @@ class Link:
     async def dial(self, port: int) -> ByteStream:
         """See `Sandbox.dial`."""
         if not 1 <= port <= 65_535 or port == PROXY_PORT:
-            raise UserError("bad_port", f"{port} is no port that a server inside can have.")
+            raise UserError("bad_port", f"{port} is not a port that a server inside can use.")
         return await self.mux.dial(port)
 
     @asynccontextmanager
     async def _operation(
         self, kind: frames.Kind, argv: tuple[str, ...], limit: int, seconds: float | None
     ) -> AsyncGenerator[CommandChannel]:
-        """A file operation under way; None is as long as the sandbox lives."""
+        """Run a file operation; `seconds` of None is as long as the sandbox lives."""
         start = file_frame(self.mux.next_command, kind, argv, seconds or 0)
         channel = self.mux.open(start, limit, (seconds or SECONDS_MAX) + limits.GRACE_SECONDS)
         try:
@@ -283,12 +283,12 @@ class Link:
     def _whole(
         self, end: frames.Exit | frames.Fail, channel: CommandChannel, kind: frames.Kind, path: str
     ) -> None:
-        """Raises `UserError` unless the operation was done, and all of it."""
+        """Raises `UserError` unless the operation was completed."""
         if isinstance(end, frames.Fail):
             raise file_error(kind, path, end)
         exited = channel.exited(end)
         if exited.killed == "output":
-            raise UserError("file_failed", f"{path} has more in it than can be taken at once.")
+            raise UserError("file_failed", f"{path} is too large to be read at once.")
         if not exited.ok:
             raise UserError("file_failed", f"{path}: the file operation was interrupted; try again.")
 
@@ -320,7 +320,7 @@ async def _told(changes: AsyncIterator[Change | None]) -> AsyncIterator[Change]:
 
 def _offset(offset: int) -> str:
     if not 0 <= offset < 2**63:
-        raise UserError("file_failed", "A file is read from 0 or later on.")
+        raise UserError("file_failed", "The offset of a file must not be negative.")
     return str(offset)
 
 
@@ -357,7 +357,7 @@ async def link_over(
                 raise SandboxLost(mux.reason)
             yield Link(env, mux)
         except Exception as error:
-            # Out of the group first: inside it, the caller's error would arrive wrapped in a group of one.
+            # Carried out of the task group, which would wrap it.
             caught = error
         finally:
             mux.lose("The sandbox was closed.")

@@ -209,7 +209,7 @@ async def upload(computer: Computer, path: str) -> AsyncGenerator[Sink]:
                     if not item.ok:
                         raise _refused("unpacked", words, item)
                     return
-        raise SandboxLost("The guest ended a command without saying how.")
+        raise SandboxLost("The guest ended a command without a status.")
 
 
 def _refused(verb: str, words: bytes, exited: Exited) -> UserError:

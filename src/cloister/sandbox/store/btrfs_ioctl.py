@@ -84,12 +84,6 @@ def protect(path: Path) -> None:
         fcntl.ioctl(whole, _SET_FLAGS, struct.pack("<Q", _READ_ONLY))
 
 
-def is_subvolume(path: Path) -> bool:
-    with suppress(FileNotFoundError):
-        return path.lstat().st_ino == _FIRST_INODE
-    return False
-
-
 def tree_of(path: Path) -> int:
     """The id of the subvolume that contains the directory `path`, which is also the id of its quota group."""
     with directory(path) as whole:
