@@ -20,9 +20,10 @@ from hypothesis import HealthCheck, settings
 from cloister.core.errors import HostError
 from cloister.core.ids import new_owner_id
 from cloister.core.requests import TierName
-from cloister.sandbox.container import cgroup, oci
 from cloister.sandbox.container.host import ContainerHost
 from cloister.sandbox.liveness import Owners
+from cloister.sandbox.local import cgroup
+from cloister.sandbox.local.names import parse_name
 from cloister.sandbox.microvm.host import MicrovmHost
 
 # A suite that was started in the background has Ctrl-C ignored, and so would every process it starts.
@@ -285,7 +286,7 @@ def leftovers(directory: Path) -> Iterator[str]:
         for at, below, _ in os.walk(directory)
         if at.endswith("/sandboxes")
         for path in map(Path, below)
-        if oci.parse_name(path.name)
+        if parse_name(path.name)
     }
     yield from (f"directory {name}" for name in names)
     yield from (f"cgroup {name}" for name in cgroup.names(cgroup.read_layout()) if name in names)

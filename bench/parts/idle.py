@@ -9,8 +9,8 @@ import anyio
 from cloister.core.requests import Quota
 from cloister.sandbox._spawn import allow_many_files
 from cloister.sandbox.api import Sandbox, SandboxSpec
-from cloister.sandbox.container import cgroup
 from cloister.sandbox.container.host import ContainerHost
+from cloister.sandbox.local import cgroup
 from parts.place import TRUE, Bench
 from parts.table import Goal, Line
 

@@ -6,7 +6,7 @@
  *
  * With clang: -fsanitize=fuzzer,address,undefined. With any compiler: -DSTANDALONE makes a program that mutates the
  * files it is given, always in the same way: fuzz ROUNDS FILE... */
-#include "../command.h"
+#include "../process/command.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -158,22 +158,22 @@ static int fuzz_bind(int fd, const void *at, size_t size)
 #define bind(fd, at, size) fuzz_bind(fd, at, size)
 #define listen(fd, most) fuzz_nothing()
 
-#include "../frames.c"
-#include "../queue.c"
-#include "../start.c"
-#include "../command_io.c"
+#include "../protocol/frames.c"
+#include "../protocol/queue.c"
+#include "../process/start.c"
+#include "../process/command_io.c"
 #define forget forget_command
 #define input input_command
 #define ready ready_command
 #define count count_command
-#include "../command.c"
+#include "../process/command.c"
 #undef count
 #undef forget
 #undef input
 #undef ready
-#include "../mark.c"
-#include "../linger.c"
-#include "../relay.c"
+#include "../files/mark.c"
+#include "../process/linger.c"
+#include "../protocol/relay.c"
 #ifndef __clang__
 #pragma GCC diagnostic ignored "-Wold-style-declaration"
 #endif

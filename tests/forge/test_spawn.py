@@ -35,7 +35,7 @@ async def test_a_process_that_takes_too_long_is_ended() -> None:
     assert (caught.value.code, caught.value.retryable) == ("git_timeout", True)
 
 
-async def test_input_that_nobody_reads_is_no_error() -> None:
+async def test_unread_input_is_not_an_error() -> None:
     assert (await run(_sh("exec <&-; exit 0"), b"x" * 1_000_000)).ok
 
 

@@ -10,7 +10,7 @@ import pytest
 from anyio.abc import ByteStream, Process
 
 from cloister.sandbox._spawn import pipes, spawn
-from cloister.sandbox.guest_build import guest_binary
+from cloister.sandbox.local.guest_build import build
 from cloister.sandbox.protocol import frames
 from cloister.sandbox.protocol.link import Link, link_over
 
@@ -20,7 +20,7 @@ PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 @pytest.fixture(scope="session")
 def guest_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return anyio.run(guest_binary, tmp_path_factory.mktemp("guest"))
+    return anyio.run(build, "guest", tmp_path_factory.mktemp("guest"))
 
 
 def marked(mark: str) -> list[str]:

@@ -12,8 +12,8 @@ from cloister.core.errors import SandboxLost, UserError
 from cloister.core.ids import SandboxId
 from cloister.core.requests import PoolWish, Quota
 from cloister.sandbox.api import Sandbox, SandboxSpec
-from cloister.sandbox.container import oci
 from cloister.sandbox.container.host import ContainerHost
+from cloister.sandbox.local.names import parse_name
 from cloister.sandbox.pool import Pool, open_pool
 
 pytestmark = pytest.mark.anyio
@@ -31,7 +31,7 @@ async def full(pool: Pool) -> None:
 
 
 def living(data_dir: Path) -> set[str]:
-    names = (oci.parse_name(path.name) for path in (data_dir / "sandboxes").iterdir())
+    names = (parse_name(path.name) for path in (data_dir / "sandboxes").iterdir())
     return {name.sandbox for name in names if name}
 
 
@@ -39,7 +39,7 @@ async def hello(sandbox: Sandbox) -> bytes:
     return (await sandbox.run(shell("cat mine 2>&1; echo $COLOUR"))).out
 
 
-async def test_what_is_claimed_was_there_before_is_used_once_and_is_replaced(
+async def test_a_claimed_sandbox_was_warm_is_used_once_and_is_replaced(
     host: ContainerHost, data_dir: Path
 ) -> None:
     async with open_pool(host, (PoolWish(size=2),), QUOTA, host.templates.version) as pool:
@@ -62,7 +62,7 @@ async def test_what_is_claimed_was_there_before_is_used_once_and_is_replaced(
     assert living(data_dir) == set()
 
 
-async def test_its_environment_its_door_and_its_time_are_those_of_the_claim(host: ContainerHost) -> None:
+async def test_pooled_sandbox_takes_env_proxy_and_ttl_from_the_claim(host: ContainerHost) -> None:
     knocked: list[tuple[SandboxId, bytes]] = []
 
     async def door(sandbox: SandboxId, stream: ByteStream) -> None:
@@ -117,7 +117,7 @@ async def test_who_asks_for_something_else_gets_that(host: ContainerHost, data_d
         assert pool.info()[0].ready == 1
 
 
-async def test_a_pool_that_is_empty_keeps_nobody_waiting(host: ContainerHost) -> None:
+async def test_an_empty_pool_opens_a_sandbox_at_once(host: ContainerHost) -> None:
     async with open_pool(host, (PoolWish(size=1),), QUOTA, host.templates.version) as pool:
         await full(pool)
         async with pool.open(SandboxSpec()) as one, pool.open(SandboxSpec()) as two:
@@ -157,7 +157,7 @@ async def test_one_that_dies_while_it_waits_is_replaced(host: ContainerHost, dat
         await full(pool)
         (victim,) = living(data_dir)
         (home,) = (data_dir / "sandboxes").glob(f"{victim}.*")
-        from cloister.sandbox.container.cgroup import Cgroup, read_layout
+        from cloister.sandbox.local.cgroup import Cgroup, read_layout
 
         Cgroup(read_layout(), home.name).kill()
         with anyio.fail_after(60):

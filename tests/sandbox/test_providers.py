@@ -5,17 +5,20 @@ from pathlib import Path
 from typing import get_args
 
 import anyio
+import msgspec
 import pytest
 
 from cloister.cli.options import TierWish
 from cloister.core.computer import Command
 from cloister.core.errors import HostError, UserError
 from cloister.core.ids import SandboxId, SnapshotId, new_owner_id
-from cloister.core.requests import Quota, Tier, TierName
+from cloister.core.requests import NewRun, Quota, Tier, TierName
 from cloister.sandbox.api import SandboxSpec, SnapshotInfo, TierReport
 from cloister.sandbox.container.host import ContainerHost
 from cloister.sandbox.liveness import Owners
-from cloister.sandbox.providers import STRENGTH, Choices, Tiers, able_to_open, choose, local_tiers, which
+from cloister.sandbox.local.provider import Choices, local_provider
+from cloister.sandbox.providers import STRENGTH, Providers, able_to_open, choose, which
+from cloister.testing.local import ISOLATION, LocalHost
 
 pytestmark = pytest.mark.anyio
 
@@ -43,7 +46,7 @@ BROKEN = TierReport("container", works=False, native=False, found="crun is not i
 def test_auto_is_the_strongest_that_works_at_native_speed(
     reports: tuple[TierReport, ...], strongest: TierName
 ) -> None:
-    assert choose("auto", reports) == strongest
+    assert choose("auto", reports).tier == strongest
 
 
 def test_auto_takes_nothing_slow_and_nothing_broken_and_says_why() -> None:
@@ -55,12 +58,26 @@ def test_auto_takes_nothing_slow_and_nothing_broken_and_says_why() -> None:
 
 
 def test_a_tier_asked_for_by_name_may_be_slow_but_is_never_another_one() -> None:
-    assert choose("gvisor", (SLOW,)) == "gvisor"
+    assert choose("gvisor", (SLOW,)) == SLOW
     with pytest.raises(HostError) as refused:
         choose("gvisor", (ABSENT,))
     assert refused.value.code == "no_tier"
     assert "runsc is not installed" in refused.value.message
     assert "apt-get install runsc" in refused.value.message
+
+
+def test_of_two_providers_with_the_same_tier_the_first_one_is_taken() -> None:
+    elsewhere = msgspec.structs.replace(CONTAINER, provider="elsewhere")
+    assert choose("auto", (CONTAINER, elsewhere)) == choose("container", (CONTAINER, elsewhere)) == CONTAINER
+    assert choose("auto", (BROKEN, elsewhere)) == choose("container", (BROKEN, elsewhere)) == elsewhere
+
+
+def test_auto_never_takes_a_tier_whose_strength_is_not_known() -> None:
+    new = msgspec.structs.replace(CONTAINER, tier="jail")
+    assert choose("auto", (CONTAINER, new)) == CONTAINER
+    assert choose("jail", (new,)) == new
+    with pytest.raises(HostError):
+        choose("auto", (new,))
 
 
 def kept(number: int, tier: TierName) -> SnapshotInfo:
@@ -95,19 +112,49 @@ def test_a_snapshot_that_cannot_be_meant_is_refused(
 
 
 def test_every_tier_can_be_asked_for_everywhere() -> None:
-    assert get_args(Tier) == ("auto", *STRENGTH)
-    assert get_args(get_args(TierWish)[0]) == get_args(Tier)
+    for tier in ("auto", *STRENGTH):
+        asked = msgspec.json.encode({"prompt": "p", "repo": "r", "tier": tier})
+        assert msgspec.json.decode(asked, type=NewRun).tier == tier
+        assert tier in get_args(TierWish)[1].help
 
 
 @asynccontextmanager
-async def tiers_of(data_dir: Path, *, runsc: str | None = None) -> AsyncGenerator[Tiers]:
+async def tiers_of(data_dir: Path, *, runsc: str | None = None) -> AsyncGenerator[Providers]:
     owner = new_owner_id()
     with Owners(data_dir / "owners").hold(owner):
-        tiers = local_tiers(data_dir, owner, PATH, Choices(runsc=runsc))
+        tiers = Providers((local_provider(data_dir, owner, PATH, Choices(runsc=runsc)),))
         try:
             yield tiers
         finally:
             await tiers.close()
+
+
+async def test_another_provider_is_added_by_registering_it(data_dir: Path, tmp_path: Path) -> None:
+    """A provider whose tier is stronger than all of this machine's gets the sandboxes that ask for `auto`."""
+
+    class Stronger(LocalHost):
+        tiers = ("microvm",)
+
+    owner = new_owner_id()
+    with Owners(data_dir / "owners").hold(owner):
+        local = local_provider(data_dir, owner, PATH, Choices(runsc="no-such-runsc"))
+        both = Providers((local, Stronger(tmp_path / "elsewhere")))
+        assert both.tiers == STRENGTH
+        async with both.open(SandboxSpec()) as strongest, both.open(SandboxSpec(tier="container")) as named:
+            assert strongest.info.isolation.provider == ISOLATION.provider
+            assert (named.info.isolation.provider, named.info.isolation.tier) == ("local", "container")
+        await both.close()
+
+
+async def test_an_unknown_tier_is_refused_with_the_names_of_those_there_are(tmp_path: Path) -> None:
+    tiers = Providers((local_provider(tmp_path, new_owner_id(), str(tmp_path), Choices()),))
+    with pytest.raises(UserError) as refused:
+        async with tiers.open(SandboxSpec(tier="jail")):
+            pass
+    assert refused.value.code == "unknown_tier"
+    assert refused.value.message == (
+        "There is no tier 'jail' here: use one of auto, container, gvisor, microvm."
+    )
 
 
 async def test_a_tier_that_is_not_here_is_refused_while_the_others_work(data_dir: Path) -> None:
@@ -145,8 +192,8 @@ exec crun --cgroup-manager=disabled "$@"
 """
 
 
-async def test_what_cannot_be_opened_anywhere_is_refused_before_anything_is_tried(tmp_path: Path) -> None:
-    tiers = local_tiers(tmp_path, new_owner_id(), str(tmp_path), Choices())
+async def test_an_impossible_spec_is_refused_before_any_self_test(tmp_path: Path) -> None:
+    tiers = Providers((local_provider(tmp_path, new_owner_id(), str(tmp_path), Choices()),))
     with pytest.raises(UserError) as refused:
         async with tiers.open(SandboxSpec(tier="gvisor", quota=Quota(memory_bytes=1))):
             pass
@@ -187,7 +234,7 @@ async def test_the_same_trial_is_not_made_twice(data_dir: Path) -> None:
         assert await tiers.reports() == first, "the measured time would differ"
 
 
-async def test_a_gvisor_sandbox_says_what_stands_between_it_and_this_machine(
+async def test_a_gvisor_sandbox_reports_its_isolation(
     host_of: Callable[[TierName, str | None], AbstractAsyncContextManager[ContainerHost]],
 ) -> None:
     async with host_of("gvisor", None) as host, host.open(SandboxSpec(tier="gvisor")) as sandbox:

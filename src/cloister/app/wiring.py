@@ -15,6 +15,8 @@ from cloister.agent.budget.purse import NoLedger
 from cloister.app.config import host_policy, job_of, model_access, model_shelf, rule_files
 from cloister.app.config import usual_model as usual_model
 from cloister.app.settings import Settings
+from cloister.app.workbench.commands import Commands, open_commands
+from cloister.app.workbench.sandboxes import Sandboxes, open_sandboxes
 from cloister.core.errors import HostError
 from cloister.core.events import Event
 from cloister.core.ids import Lease, OwnerId, RunId, SandboxId, new_owner_id
@@ -42,12 +44,11 @@ from cloister.runs.supervisor import Supervisor, open_supervisor
 from cloister.runs.templates import Warming, Workshop, repositories
 from cloister.sandbox._spawn import allow_many_files
 from cloister.sandbox.api import Host
-from cloister.sandbox.background_commands import Commands, open_commands
 from cloister.sandbox.liveness import Owners
+from cloister.sandbox.local.provider import Choices, local_provider
 from cloister.sandbox.pool import Pool, open_pool
-from cloister.sandbox.providers import Choices, Tiers, local_tiers
+from cloister.sandbox.providers import Providers
 from cloister.sandbox.templates.catalog import Templates
-from cloister.sandbox.workbench import Sandboxes, open_sandboxes
 from cloister.system.locks import take
 
 Role = Literal["server", "embedded"]
@@ -60,7 +61,7 @@ class App:
     settings: Settings
     owner: OwnerId
     backbone: Backbone
-    host: Tiers
+    host: Providers
     pool: Pool
     sandboxes: Sandboxes
     commands: Commands
@@ -204,7 +205,7 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
             stack.push_async_callback(backbone.sign_audit)
             await stack.enter_async_context(_exported(settings, backbone))
         choices = Choices(settings.file.runtime, settings.file.runsc, settings.file.store)
-        host = local_tiers(settings.data_dir, owner, settings.path, choices)
+        host = Providers((local_provider(settings.data_dir, owner, settings.path, choices),))
         stack.push_async_callback(host.close)
         await host.sweep()
         templates = Templates(settings.data_dir / "templates", settings.path)
@@ -215,6 +216,8 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         )
         warming = Warming(workshop)
         pooled = settings.file.pool if role == "server" else ()
+        for wish in pooled:
+            host.check_tier(wish.tier)
         pool = await stack.enter_async_context(open_pool(host, pooled, quota, templates.version))
         sandboxes = await stack.enter_async_context(open_sandboxes(Through(pool, outfit), None))
         commands = await stack.enter_async_context(

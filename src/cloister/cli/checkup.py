@@ -85,7 +85,8 @@ async def _tiers(settings: Settings) -> tuple[Finding, ...]:
     from cloister.app.wiring import make_data_dir
     from cloister.core.ids import new_owner_id
     from cloister.sandbox.liveness import Owners
-    from cloister.sandbox.providers import Choices, choose, local_tiers
+    from cloister.sandbox.local.provider import Choices, local_provider
+    from cloister.sandbox.providers import Providers, choose
 
     owner = new_owner_id()
     try:
@@ -93,7 +94,7 @@ async def _tiers(settings: Settings) -> tuple[Finding, ...]:
         make_data_dir(settings.data_dir)
         with Owners(settings.data_dir / "owners").hold(owner):
             choices = Choices(settings.file.runtime, settings.file.runsc, settings.file.store)
-            tiers = local_tiers(settings.data_dir, owner, settings.path, choices)
+            tiers = Providers((local_provider(settings.data_dir, owner, settings.path, choices),))
             reports = await tiers.reports(again=True)
             await tiers.close()
     except OSError as error:
@@ -102,7 +103,7 @@ async def _tiers(settings: Settings) -> tuple[Finding, ...]:
     except CloisterError as error:
         return (Finding("tiers", False, f"the self-test could not run: {error.message}"),)
     try:
-        auto = choose("auto", reports)
+        auto = choose("auto", reports).tier
     except HostError:
         auto = None
     return tuple(
@@ -127,7 +128,7 @@ def _about_tier(report: "TierReport", auto: str | None) -> str:
 
 
 def _cgroups() -> Finding:
-    from cloister.sandbox.container.cgroup import read_layout
+    from cloister.sandbox.local.cgroup import read_layout
 
     try:
         layout = read_layout()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -92,7 +92,10 @@ SandboxName = Annotated[
     ),
 ]
 TierWish = Annotated[
-    Literal["auto", "container", "gvisor", "microvm"], typer.Option("--tier", help="How strongly to isolate.")
+    str,
+    typer.Option(
+        "--tier", metavar="TIER", help="How strongly to isolate: auto, container, gvisor or microvm."
+    ),
 ]
 MustPass = Annotated[
     list[str] | None,

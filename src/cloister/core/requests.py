@@ -8,11 +8,11 @@ import msgspec
 from cloister.core import limits
 from cloister.core.attempts import AttemptWish, ForkedFrom, check_attempts
 
-TierName = Literal["container", "gvisor", "microvm"]
-"""How strongly a sandbox is isolated, weakest first."""
+TierName = Annotated[str, msgspec.Meta(pattern="^[a-z]+(-[a-z]+)*$", max_length=32)]
+"""How strongly a sandbox is isolated: `container`, `gvisor`, `microvm`, or another tier of a registered provider."""
 
-Tier = Literal["auto", "container", "gvisor", "microvm"]
-"""What may be asked for."""
+Tier = TierName
+"""A tier to ask for: `auto` for the strongest that works at native speed, or the name of one."""
 Outcome = Literal["green", "red", "unproven", "budget", "stopped", "failed"]
 """How a run ended. `unproven`: the model finished and there was no check to prove it."""
 State = Literal["queued", "running", "finished"]
@@ -216,6 +216,8 @@ class Isolation(msgspec.Struct, frozen=True):
     """Whether the list of allowed system calls is in force inside."""
     accelerator: Literal["kvm", "tcg"] | None = None
     """What runs the instructions of a virtual machine; `tcg` is software emulation. None where there is none."""
+    provider: str = "local"
+    """The place that runs the sandbox; `local` is the machine of this server."""
 
 
 class FileChange(msgspec.Struct, frozen=True):

@@ -11,14 +11,18 @@ import msgspec
 from anyio.abc import ByteReceiveStream, ByteSendStream, Process
 
 from cloister.core.errors import Bug, HostError
+from cloister.core.text import decode, one_line
 from cloister.system._spawn import begin, ending
 
 CAPTURE_BYTES = 16_777_216
-"""Largest output, per stream, that `capture` keeps; a program that prints more is killed."""
+"""Limit of `capture` per stream; a program that prints more is killed."""
+
+
+_TREE_SECONDS = 900.0
 
 
 class Captured(msgspec.Struct, frozen=True):
-    """A host program that ended by itself. `code` is negative when a signal ended it."""
+    """The result of a host program. `code` is negative when a signal ended it."""
 
     code: int
     out: bytes
@@ -39,9 +43,9 @@ async def spawn(
     stdin: int = PIPE,
     stdout: int = PIPE,
 ) -> AsyncGenerator[Process]:
-    """Run `argv` with three pipes, in a session of its own; leaving the block kills its group and reaps it.
+    """Run `argv` with three pipes in a new session; leaving the block kills its process group and reaps it.
 
-    `env` replaces the environment; `pass_fds` stay open in it under the same numbers. Raises `HostError` (`no_program`) when it cannot be started.
+    `env` replaces the environment; `pass_fds` stay open under the same numbers. Raises `HostError` (`no_program`).
     """
     try:
         process = await begin(argv, env=env, cwd=cwd, stdin=stdin, stdout=stdout, pass_fds=pass_fds)
@@ -69,10 +73,9 @@ async def capture(
     seconds: float,
     stdin: bytes = b"",
 ) -> Captured:
-    """Run `argv` to its end and collect what it prints; its group is killed on timeout and cancellation.
+    """Run `argv` and collect its output; its process group is killed on timeout and cancellation.
 
-    A failing program is a result. Raises `HostError` with code `no_program`, `program_timeout` or
-    `program_output`.
+    A non-zero exit is a result. Raises `HostError` (`no_program`, `program_timeout`, `program_output`).
     """
     out, err = bytearray(), bytearray()
     code: int | None = None
@@ -94,8 +97,29 @@ async def capture(
     return Captured(code, bytes(out), bytes(err))
 
 
+async def copy_tree(source: str, target: str, path: str, how: str = "--reflink=auto") -> str | None:
+    """Copy with `cp -a`; return why it failed, or None. `path` is `PATH`.
+
+    `-a` keeps owners, links, times, whiteouts (character devices 0:0) and the attributes of an overlay.
+    """
+    return await _failure(["cp", "-a", how, "--", source, target], path)
+
+
+async def remove_tree(at: Path, path: str) -> str | None:
+    """Remove with `rm -rf`; return why it failed, or None. `path` is `PATH`.
+
+    The guest chose every name and depth below: `rm` neither follows links nor recurses in memory.
+    """
+    return await _failure(["rm", "-rf", "--one-file-system", "--", str(at)], path)
+
+
+async def _failure(argv: Sequence[str], path: str) -> str | None:
+    done = await capture(argv, env={"PATH": path, "LC_ALL": "C"}, seconds=_TREE_SECONDS)
+    return None if done.ok else one_line(decode(done.err), 300) or f"{argv[0]} exited with {done.code}"
+
+
 async def _feed(stream: ByteSendStream, data: bytes) -> None:
-    # A program need not read its input: that it closed the pipe is not an error.
+    # A program that closes its input unread is not an error.
     with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, ConnectionError):
         if data:
             await stream.send(data)
@@ -111,6 +135,6 @@ async def _collect(stream: ByteReceiveStream, into: bytearray, whole: anyio.Canc
 
 
 def allow_many_files() -> None:
-    """Let this process have as many files open as it may: each sandbox takes several, and the usual limit is low."""
+    """Raise the limit of open files to its maximum: each sandbox takes several, and the default is low."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

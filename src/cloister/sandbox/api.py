@@ -1,4 +1,4 @@
-"""A disposable computer and the machine that opens it. Tiers implement these; nothing else does."""
+"""A disposable computer (`Sandbox`) and the places that offer them (`Provider`)."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -14,92 +14,95 @@ from cloister.core.ids import SandboxId, SnapshotId
 from cloister.core.requests import Isolation, Quota, Tier, TierName
 
 Door = Callable[[SandboxId, ByteStream], Awaitable[None]]
-"""Serves one connection that a program inside made to the proxy port, to its end; then it is closed."""
+"""Serves one connection from inside to the proxy port; the connection is closed when it returns."""
 
 Report = Callable[[float | None, str], None]
-"""Progress of something slow: a fraction (None when unknown) and what is being done."""
-
+"""Progress of a slow operation: a fraction (None when unknown) and the current step."""
 
 SNAPSHOT_PREFIX = "snapshot:"
+LOCAL = "local"
+"""Name of the provider that is this machine."""
 
 
 class SandboxSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to open."""
+    """The sandbox to open."""
 
     template: str = "default"
     """The name of a template, or `snapshot:` and the name or id of a snapshot."""
     tier: Tier = "auto"
     quota: Quota = Quota()
     ttl_seconds: float = limits.TTL_SECONDS
-    """The sandbox ends by itself after this; the guest holds the clock too."""
+    """The sandbox ends after this time; host and guest both enforce it."""
     env: dict[str, str] = {}
 
 
 class SandboxInfo(msgspec.Struct, frozen=True):
-    """A sandbox as others see it."""
+    """The public record of a sandbox."""
 
     id: SandboxId
     template: str
     isolation: Isolation
+    """Provider, tier and runtime."""
     quota: Quota
     created_at: float
     expires_at: float
     parent: SandboxId | None = None
     """The sandbox it was forked from."""
     fork: Literal["disk", "memory"] | None = None
-    """What the fork took along: the files, or with `memory` everything that runs as well. None: it is no fork."""
+    """`disk`: the fork copied the files. `memory`: it copied the running processes too. None: not a fork."""
 
 
 class SnapshotInfo(msgspec.Struct, frozen=True):
-    """A snapshot as others see it."""
+    """The public record of a snapshot."""
 
     id: SnapshotId
     name: str | None
-    """Unique on this machine; a snapshot without one is removed when it is old."""
+    """Unique per provider. A snapshot without a name is removed when it is old."""
     parent: SnapshotId | None
-    """The snapshot that came before it in its line."""
+    """The previous snapshot of the same line."""
     sandbox: SandboxId
-    """Which it was taken of; it need not live any more."""
+    """The sandbox it was taken of, which may have ended."""
     template: str
-    """Where the line began."""
+    """The template that the line started from."""
     created_at: float
     size_bytes: int
-    """What the sandbox had written since it was made, and deleting the snapshot may therefore free."""
+    """Bytes the sandbox had written since it was made; deleting the snapshot frees at most these."""
     tier: TierName = "container"
-    """Of the sandbox. Of files alone, it opens on `container` and `gvisor`; of a virtual machine, on `microvm`."""
+    """Of the sandbox. One of `container` or `gvisor` opens on both; one of `microvm` only there."""
+    provider: str = LOCAL
+    """Where it is kept, and can be opened."""
 
 
 class Sandbox(Computer, Protocol):
-    """A running sandbox. Once it is lost, every method raises `SandboxLost` at once; nothing hangs."""
+    """A running sandbox. After it is lost, every method raises `SandboxLost` at once."""
 
     @property
     def info(self) -> SandboxInfo: ...
 
     def fork(self) -> AbstractAsyncContextManager["Sandbox"]:
-        """A new sandbox whose files are as they are here at this moment; both go on independently.
+        """A new sandbox with a copy of the files; leaving the block destroys it.
 
-        This sandbox's processes stand still while its files are copied. `info.fork` of the new one says whether
-        its processes are copies that go on too (`memory`); what they print then reaches nobody. Forks that are
-        asked for at the same time may share one moment. Leaving the block destroys the fork.
+        The processes of this sandbox are stopped during the copy. If `info.fork` of the new one is `memory`, its
+        processes are copies that go on, and their output is discarded. Concurrent forks may share one copy.
         """
         ...
 
     async def snapshot(self, name: str | None = None) -> SnapshotInfo:
-        """Keep the files as they are at this moment; they outlive the sandbox.
+        """Keep a copy of the files that outlives the sandbox. Processes are stopped meanwhile.
 
-        This sandbox's processes stand still meanwhile. Raises `UserError` (`bad_name`, `name_taken`).
+        Raises `UserError` (`bad_name`, `name_taken`).
         """
         ...
 
     async def dial(self, port: int) -> ByteStream:
-        """A connection to what listens on `port` of the loopback inside; closing it is the caller's.
+        """Connect to `port` on the loopback inside; the caller closes the connection.
 
-        Raises `UserError` with code `no_such_port`, `port_failed`, `bad_port` or `too_many_connections`.
+        Raises `UserError` (`no_such_port`, `port_failed`, `bad_port`, `too_many_connections`).
         """
         ...
 
     async def wait_lost(self) -> str:
-        """Wait until the sandbox is gone; returns why, in one sentence."""
+        """Wait for the end of the sandbox; return the reason in one sentence."""
         ...
 
 
@@ -108,40 +111,40 @@ class Keepable(Sandbox, Protocol):
     """A sandbox whose files can become a template."""
 
     async def keep(self, at: Path) -> None:
-        """Its whole root filesystem, as it is now, as the new directory `at`. Raises `HostError` (`keep_failed`)."""
+        """Copy the whole root filesystem to the new directory `at`. Raises `HostError` (`keep_failed`)."""
         ...
 
 
 @runtime_checkable
 class Poolable(Sandbox, Protocol):
-    """A sandbox that can be handed on."""
+    """A sandbox that the pool can hand to a caller."""
 
     def adopt(self, spec: "SandboxSpec", door: Door | None) -> None:
-        """From now on it is as if it, which nobody has used, had just been opened with these."""
+        """Make this unused sandbox equal to one just opened with `spec` and `door`."""
         ...
 
     def memory_bytes(self) -> int:
-        """What it uses of this machine's memory now."""
+        """Memory of this machine that it uses now."""
         ...
 
 
 class Host(Protocol):
-    """This machine as a place for sandboxes."""
+    """Opens sandboxes and keeps snapshots."""
 
     def open(self, spec: SandboxSpec, door: Door | None = None) -> AbstractAsyncContextManager[Sandbox]:
         """Open a sandbox; leaving the block destroys it: processes, mounts, cgroups and files.
 
-        Without a `door` every connection to the proxy port is closed at once.
-        Raises `HostError` when the tier cannot be enforced here, `UserError` for an unknown template or snapshot.
+        Without a `door` every connection to the proxy port is closed at once. Raises `HostError` when the tier cannot
+        be enforced, `UserError` for an unknown template, tier or snapshot.
         """
         ...
 
     async def snapshots(self) -> tuple[SnapshotInfo, ...]:
-        """What can be opened as `snapshot:NAME-OR-ID`, the oldest first."""
+        """All snapshots, oldest first; `snapshot:NAME-OR-ID` opens one."""
         ...
 
     async def delete_snapshot(self, reference: str) -> None:
-        """By name or id; what was made from it stays. Raises `UserError` (`unknown_snapshot`)."""
+        """Delete by name or id; sandboxes made from it stay. Raises `UserError` (`unknown_snapshot`)."""
         ...
 
     async def prepare(self, template: str, report: Report) -> None:
@@ -149,33 +152,50 @@ class Host(Protocol):
         ...
 
     async def sweep(self) -> int:
-        """Remove what owners that no longer live left behind; returns how many sandboxes that was."""
+        """Remove the sandboxes of dead owners; return how many."""
         ...
 
 
 class TierReport(msgspec.Struct, frozen=True):
-    """How one tier fares on this machine, by a self-test that really ran something."""
+    """The result of a tier's self-test, which opened a real sandbox."""
 
     tier: TierName
     works: bool
     native: bool
-    """Whether it runs programs at, or near, the speed of the machine; `auto` takes no other."""
+    """True at, or near, the speed of the machine; `auto` takes no other."""
     found: str
-    """What makes it; or why it does not work."""
+    """The runtime that makes it, or the reason why it does not work."""
     fix: str | None = None
-    """What would make it work, or make it native."""
+    """How to make it work, or make it native."""
+    provider: str = LOCAL
 
 
-class TierHost(Host, Protocol):
-    """A place for the sandboxes of one tier."""
+class Provider(Host, Protocol):
+    """A named place that offers sandboxes of one or more tiers.
 
-    async def report(self, *, again: bool = False, quick: bool = False) -> TierReport:
-        """Try the tier or remember how it went; `again` does not remember failures. Bounded in time.
+    To add one, pass it to `Providers` (`sandbox/providers.py`), which chooses among all registered ones.
+    """
 
-        `quick` makes no trial that takes long: a tier whose trials do is only as good as it is remembered.
+    @property
+    def name(self) -> str:
+        """Unique among the registered providers; recorded in `Isolation.provider`."""
+        ...
+
+    @property
+    def tiers(self) -> tuple[TierName, ...]:
+        """The tiers offered here, weakest first, working or not. `open` gets a spec with one of these, never `auto`.
+
+        `open` raises `UserError` (`unknown_tier`) for any other.
+        """
+        ...
+
+    async def report(self, tier: TierName, *, again: bool = False, quick: bool = False) -> TierReport:
+        """Test one of `tiers`, or return the earlier result; `again` repeats a failed test. Bounded in time.
+
+        `quick` runs no slow test: it returns the earlier result, or that there is none.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of what it holds beyond its sandboxes, e.g. mounts of its store."""
+        """Release resources other than sandboxes, e.g. mounts. A later call takes them again."""
         ...

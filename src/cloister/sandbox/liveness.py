@@ -1,17 +1,14 @@
-"""Which of the processes that hold sandboxes and runs still live. The kernel answers: a lock dies with its holder.
+"""Which owners of sandboxes and runs are alive: each holds a lock on a file with its id, until its process dies."""
 
-Each owner keeps an exclusive `flock` on a file that carries its id. Nothing here knows what is owned.
-"""
-
-import fcntl
 import os
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cloister.core.errors import HostError
 from cloister.core.ids import OwnerId, is_id
+from cloister.system import locks
 
 _PATIENCE_SECONDS = 5.0
 
@@ -32,28 +29,16 @@ class Owners:
         try:
             yield
         finally:
-            # Unlinked while still locked: nobody can see the name unlocked and think of a crash.
+            # Unlinked while locked: an unlocked file would look like a crash.
             path.unlink(missing_ok=True)
             os.close(descriptor)
 
     def lives(self, owner: OwnerId) -> bool:
-        """Whether some process, perhaps this one, holds `owner` now."""
-        try:
-            # An own open file description: flock conflicts between descriptions, not between processes.
-            descriptor = os.open(self._path(owner), os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return False
-        try:
-            # Shared, so that two who ask at the same time do not take each other for the owner.
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(descriptor)
-        return False
+        """Return whether a process, perhaps this one, holds `owner` now."""
+        return locks.is_locked(self._path(owner))
 
     def remove_dead(self) -> tuple[OwnerId, ...]:
-        """Remove the files of owners that no longer live; returns those owners."""
+        """Remove the files of dead owners; return those owners."""
         dead: list[OwnerId] = []
         if not self._directory.is_dir():
             return ()
@@ -70,39 +55,28 @@ class Owners:
 
 
 def _unlink_unheld(path: Path) -> bool:
-    """Remove `path` unless somebody holds it. Only who has its file locked may remove the name."""
+    """Remove `path` unless a process holds it. Only the holder of the lock may remove the name."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if path.stat().st_ino != os.fstat(descriptor).st_ino:
-            return False
-        path.unlink()
+        with locks.lock(path) as descriptor:
+            if path.stat().st_ino != os.fstat(descriptor).st_ino:
+                return False
+            path.unlink()
     except (BlockingIOError, FileNotFoundError):
         return False
-    finally:
-        os.close(descriptor)
     return True
 
 
 def _lock(path: Path, seconds: float) -> int:
-    """An exclusively locked descriptor of the file that has the name `path`."""
+    """Lock the file that has the name `path`; return its descriptor. Raises `HostError` (`owner_taken`)."""
     deadline = time.monotonic() + seconds
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if path.stat().st_ino == os.fstat(descriptor).st_ino:
-                return descriptor
-        except (BlockingIOError, FileNotFoundError):
-            # Someone asks whether we live, or removed the file in between; both last microseconds.
-            pass
-        except BaseException:
+        # Another process may test whether we live, or remove the file in between; both take microseconds.
+        with suppress(BlockingIOError):
+            descriptor = locks.take(path, create=True)
+            with suppress(FileNotFoundError):
+                if path.stat().st_ino == os.fstat(descriptor).st_ino:
+                    return descriptor
             os.close(descriptor)
-            raise
-        os.close(descriptor)
         if time.monotonic() > deadline:
-            raise HostError("owner_taken", f"Another process already goes by {path.name}: stop it first.")
+            raise HostError("owner_taken", f"Another process already holds {path.name}: stop it first.")
         time.sleep(0.001)

@@ -1,7 +1,6 @@
-"""Warm sandboxes: opened ahead of time, handed out in a moment, used once, replaced in the background.
+"""Warm sandboxes: opened ahead of time, handed out at once, used once, replaced in the background.
 
-A pooled sandbox is an ordinary one that nobody has touched; the pool only decides when it is opened and to whom it
-goes. What a caller may choose for itself (environment, door, time to live) is set when it is claimed.
+A pooled sandbox is an ordinary unused one. Environment, door and time to live are set when it is claimed.
 """
 
 import logging
@@ -23,41 +22,41 @@ from cloister.sandbox.api import Door, Host, Poolable, Report, Sandbox, SandboxS
 logger = logging.getLogger(__name__)
 
 IDLE_SECONDS = 3_600.0
-"""How long one waits to be claimed before a fresh one takes its place."""
+"""Age at which an unclaimed sandbox is replaced."""
 
 _LOOK_SECONDS = 5.0
 _SETTLE_SECONDS = 0.1
-"""After a claim: opening the next one must not slow down the first commands of whoever claimed."""
+"""Pause after a claim, so that opening the next one does not slow down the first commands of the caller."""
 
 _END_SECONDS = 130.0
 _NOTHING = Command(("/bin/sh", "-c", "exec true"), cwd="/", seconds=10.0)
 _GUESS_BYTES = 8_388_608
-"""What a sandbox is taken to use before the first one was measured."""
+"""Assumed memory of a sandbox before the first one was measured."""
 
 
 Version = Callable[[str], str | None]
-"""What a sandbox of a template would start from; None when that is not ready."""
+"""The version of a template that a sandbox would start from; None when there is none."""
 
 
 class PoolInfo(msgspec.Struct, frozen=True):
-    """One kind of pooled sandbox, as others see it."""
+    """The public record of one kind of pooled sandbox."""
 
     template: str
     tier: Tier
     size: int
     ready: int
     memory_bytes: int
-    """What those that are ready use together."""
+    """Memory of the ready ones."""
     bound_bytes: int
     claimed: int
     """Handed out since the start."""
     missed: int
-    """Times that one was wanted and none was ready."""
+    """Requests that found none ready."""
 
 
 @dataclass(slots=True)
 class _Doorway:
-    """The door of a sandbox whose owner is not known yet."""
+    """The door of a sandbox that is not claimed yet."""
 
     to: Door | None = None
 
@@ -167,7 +166,7 @@ class Pool:
             await anyio.sleep(_SETTLE_SECONDS)
 
     def _claim(self, spec: SandboxSpec) -> _Member | None:
-        """A warm sandbox that is what `spec` asks for; it is the caller's alone from here on."""
+        """Take a warm sandbox that fits `spec`, if there is one."""
         now = anyio.current_time()
         for shelf in self._shelves:
             wish = shelf.wish
@@ -202,13 +201,13 @@ class Pool:
                 return
 
     def _lacks(self, shelf: _Shelf) -> str | None:
-        """The version to open one more of; None when there are enough, or there is no memory or no template."""
+        """The version to open one more of; None with enough sandboxes, too little memory or no template."""
         version = self._version(shelf.wish.template)
         fresh = [member for member in shelf.ready if member.version == version]
         if version is None or len(fresh) >= shelf.wish.size:
             return None
         each = [member.sandbox.memory_bytes() for member in shelf.ready]
-        # Room for two more: none is opened that would have to go again because another one grew a little.
+        # Room for two more, so that a little growth of another does not end the new one at once.
         more = 2 * max(each) if each else _GUESS_BYTES
         return version if sum(each) + more <= shelf.wish.memory_bytes else None
 
@@ -216,7 +215,7 @@ class Pool:
         return sum(member.sandbox.memory_bytes() for member in shelf.ready)
 
     async def _hold(self, shelf: _Shelf, version: str, *, task_status: TaskStatus[None]) -> None:
-        """One sandbox from its opening to its end."""
+        """Hold one sandbox open until it is lost or not wanted."""
         doorway, member = _Doorway(), None
         wish = shelf.wish
         spec = SandboxSpec(wish.template, wish.tier, self._quota, limits.TTL_SECONDS_MAX)
@@ -234,7 +233,7 @@ class Pool:
                 await self._until_over(shelf, member)
         except Exception:
             if member is None:
-                raise  # to whoever tends the shelf
+                raise  # to `_tend`
             logger.exception("a pooled sandbox did not end cleanly")
         finally:
             if member is not None:
@@ -248,7 +247,7 @@ class Pool:
             async def lost() -> None:
                 await member.sandbox.wait_lost()
                 if member.claimed.is_set():
-                    return  # its user sees that by itself and lets go of it
+                    return  # the caller notices the loss itself
                 waits.cancel_scope.cancel()
 
             async def let_go() -> None:
@@ -271,8 +270,8 @@ class Pool:
 
 
 async def _stretch(sandbox: Sandbox) -> None:
-    """Run what leaves no trace: a first command has to bring the shell and its libraries into memory."""
-    with suppress(UserError):  # a template without a shell has nothing to bring
+    """Run a command without effect, which loads the shell and its libraries into memory."""
+    with suppress(UserError):  # a template without a shell
         await sandbox.run(_NOTHING)
 
 

@@ -1,10 +1,9 @@
-"""Snapshots: frozen copies of a sandbox's files that outlive it. They have names, parents and sizes.
+"""Snapshots: frozen copies of a sandbox's files that outlive it, with names, parents and sizes.
 
-Each is a directory in the store with its files and, beside them, what is known about it. It appears by one
-rename and disappears by one, so whatever has an id is whole.
+Each is a directory in the store with the files and `info.json`. One rename publishes it and one removes it, so a
+directory named by an id is complete.
 """
 
-import fcntl
 import os
 import re
 import time
@@ -24,6 +23,7 @@ from cloister.core.text import one_line
 from cloister.sandbox.api import SNAPSHOT_PREFIX, SnapshotInfo
 from cloister.sandbox.store import api
 from cloister.sandbox.store.loop_file import locked
+from cloister.system import locks
 
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
 _NEW, _OLD = ".new-", ".old-"
@@ -33,7 +33,7 @@ Source = TypeVar("Source", contravariant=True)
 
 
 class Keeper(Protocol[Source]):
-    """Where snapshots of one kind of source are kept; a store is one for roots. See `Store`."""
+    """Keeps snapshots of one kind of source; a `Store` keeps those of roots."""
 
     async def snapshots(self) -> Path: ...
 
@@ -43,21 +43,21 @@ class Keeper(Protocol[Source]):
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where the files of a sandbox came from."""
+    """The template and snapshot that a sandbox started from."""
 
     template: str
     snapshot: SnapshotId | None = None
 
 
 class Subject(msgspec.Struct, Generic[R], frozen=True):
-    """What a snapshot is taken of."""
+    """The sandbox to take a snapshot of."""
 
     sandbox: SandboxId
     tier: TierName
     root: R
     origin: Origin
     still: Callable[[], AbstractAsyncContextManager[None]]
-    """Inside this block, what `root` holds does not change."""
+    """Keeps `root` from changing during the block."""
 
 
 class Snapshots(Generic[R]):
@@ -67,7 +67,7 @@ class Snapshots(Generic[R]):
         self._store = store
 
     async def take(self, subject: Subject[R], name: str | None) -> SnapshotInfo:
-        """Keep the files as they are at one moment. Raises `UserError` (`bad_name`, `name_taken`) and `HostError`."""
+        """Take a snapshot. Raises `UserError` (`bad_name`, `name_taken`) and `HostError`."""
         check_name(name)
         directory = await self._store.snapshots()
         self._check_free(directory, name)
@@ -103,39 +103,39 @@ class Snapshots(Generic[R]):
         raise unknown(reference)
 
     async def delete(self, reference: str) -> None:
-        """Remove one; sandboxes and snapshots that came from it are not touched. Raises as `find`."""
+        """Remove one; sandboxes and snapshots made from it stay. Raises as `find`."""
         _, home = await self.find(reference)
         await self._delete(home)
 
     async def collect(
         self, seconds: float = limits.SNAPSHOT_SECONDS, total_bytes: int = limits.SNAPSHOTS_BYTES
     ) -> int:
-        """Remove what is too old or too much, and what the dead left half made; returns how many that was."""
+        """Remove old and excess snapshots, and the unfinished ones of dead processes; return how many."""
         directory = await self._store.snapshots()
         removed = 0
         for info in outgrown(_read_all(directory), time.time(), seconds, total_bytes):
             await self._delete(directory / info.id)
             removed += 1
         for path in sorted(directory.iterdir()):
-            if path.name.startswith((_NEW, _OLD)) and _nobody_holds(path):
+            if path.name.startswith((_NEW, _OLD)) and not locks.is_locked(path):
                 await self._store.discard(path)
                 removed += 1
         return removed
 
     async def _delete(self, home: Path) -> None:
-        # Somebody else may delete it in this moment.
+        # Another process may delete it at the same time.
         with suppress(FileNotFoundError):
             await self._store.discard(_take_away(home))
 
     def _check_free(self, directory: Path, name: str | None) -> None:
         if name is not None and any(info.name == name for info in _read_all(directory)):
             raise UserError(
-                "name_taken", f"There is a snapshot {name} already: delete it or take another name."
+                "name_taken", f"The snapshot {name} exists already: delete it or use another name."
             )
 
     @asynccontextmanager
     async def _scratch(self, path: Path) -> AsyncGenerator[Path]:
-        """A directory that is ours as long as we live, and gone if it was not renamed."""
+        """A locked scratch directory, removed unless it was renamed."""
         descriptor = _begin(path)
         try:
             yield path
@@ -148,7 +148,7 @@ class Snapshots(Generic[R]):
 
 @contextmanager
 def _disk_errors(directory: Path) -> Generator[None]:
-    """What goes wrong with the store's own small files, as our errors."""
+    """Turn `OSError` on the store's small files into `HostError`."""
     try:
         yield
     except FileNotFoundError:
@@ -158,19 +158,17 @@ def _disk_errors(directory: Path) -> Generator[None]:
 
 
 def _begin(path: Path) -> int:
-    """Make a directory that is held, for as long as the descriptor is open, by us."""
+    """Make a directory and lock it until the returned descriptor is closed."""
     with _disk_errors(path.parent):
         path.mkdir(mode=0o700)
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return descriptor
+        return locks.take(path, wait=True)
 
 
 def _publish(scratch: Path, info: SnapshotInfo) -> None:
     with _disk_errors(scratch.parent):
         _write(scratch / "info.json", msgspec.json.encode(info))
         scratch.rename(scratch.with_name(info.id))
-        # On disk before anyone is told of it.
+        # On disk before the caller learns of it.
         descriptor = os.open(scratch.parent, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -194,12 +192,12 @@ def check_name(name: str | None) -> None:
 
 
 def reference_in(template: str) -> str | None:
-    """The snapshot that `snapshot:NAME-OR-ID` asks for; None for the name of a template."""
+    """The reference in `snapshot:NAME-OR-ID`; None for the name of a template."""
     return template.removeprefix(SNAPSHOT_PREFIX) if template.startswith(SNAPSHOT_PREFIX) else None
 
 
 def matching(infos: Iterable[SnapshotInfo], reference: str) -> tuple[SnapshotInfo, ...]:
-    """Those that a name or an id means."""
+    """The snapshots with this name or id."""
     return tuple(info for info in infos if reference in (info.id, info.name))
 
 
@@ -213,7 +211,7 @@ def unknown(reference: str) -> UserError:
 def outgrown(
     infos: Iterable[SnapshotInfo], now: float, seconds: float, total_bytes: int
 ) -> tuple[SnapshotInfo, ...]:
-    """Which snapshots must go. Age takes only those without a name; for the total, they go first. Pure."""
+    """The snapshots to remove: old ones without a name, then, down to the total, unnamed before named. Pure."""
     gone: list[SnapshotInfo] = []
     kept: list[SnapshotInfo] = []
     for info in infos:
@@ -241,17 +239,3 @@ def _write(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _nobody_holds(path: Path) -> bool:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return True
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(descriptor)

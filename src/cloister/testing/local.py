@@ -37,9 +37,10 @@ from cloister.core.computer import (
 )
 from cloister.core.errors import CloisterError, SandboxLost, UserError
 from cloister.core.ids import SandboxId
-from cloister.core.requests import Isolation
-from cloister.sandbox.api import Door, Report, SandboxInfo, SandboxSpec, SnapshotInfo
+from cloister.core.requests import Isolation, TierName
+from cloister.sandbox.api import Door, Report, SandboxInfo, SandboxSpec, SnapshotInfo, TierReport
 from cloister.sandbox.protocol import requests
+from cloister.sandbox.providers import unknown_tier
 from cloister.testing import _spawn
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -341,13 +342,13 @@ def _entry(path: Path) -> Entry:
     return Entry(path.name, kind, status.st_size, stat.S_IMODE(status.st_mode), status.st_mtime)
 
 
-# A `Host` whose sandboxes are directories of this machine. No isolation: for tests only.
+# A `Provider` whose sandboxes are directories and plain processes of this machine. No isolation: for tests only.
 #
-# What runs inside are plain processes; a fork is a copy of the directory. Sandboxes can be lost on purpose. A door
-# listens on loopback, and programs find it by the usual variable.
+# A fork is a copy of the directory. Tests can lose a sandbox on purpose. A door listens on loopback, and programs find
+# it in `http_proxy`.
 
 
-ISOLATION = Isolation("container", "none", shares_kernel=True, store="directory")
+ISOLATION = Isolation("container", "none", shares_kernel=True, store="directory", provider="directories")
 
 
 class LocalSandbox(LocalComputer):
@@ -422,7 +423,10 @@ async def _listening(sandbox: LocalSandbox, door: Door | None) -> AsyncGenerator
 
 
 class LocalHost:
-    """Opens directories below `root`."""
+    """Opens directories below `root`. Implements `sandbox.api.Provider`."""
+
+    name = ISOLATION.provider
+    tiers = (ISOLATION.tier,)
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -441,6 +445,8 @@ class LocalHost:
         self, spec: SandboxSpec, door: Door | None, parent: LocalSandbox | None
     ) -> AsyncGenerator[LocalSandbox]:
         """A sandbox with the files of `parent`, if there is one."""
+        if spec.tier not in ("auto", *self.tiers):
+            raise unknown_tier(spec.tier, self.tiers)
         number = next(self._numbers)
         if number in self.refused:
             raise self.refused[number]
@@ -468,3 +474,11 @@ class LocalHost:
 
     async def sweep(self) -> int:
         return 0
+
+    async def report(self, tier: TierName, *, again: bool = False, quick: bool = False) -> TierReport:
+        return TierReport(
+            tier, works=True, native=True, found="directories and plain processes", provider=self.name
+        )
+
+    async def close(self) -> None:
+        return None

@@ -12,9 +12,10 @@ from cloister.core.errors import Bug, HostError, SandboxLost
 from cloister.core.ids import new_owner_id
 from cloister.core.requests import Quota
 from cloister.sandbox.api import SandboxSpec
-from cloister.sandbox.container import cgroup, oci
 from cloister.sandbox.container.host import ContainerHost
 from cloister.sandbox.liveness import Owners
+from cloister.sandbox.local import cgroup
+from cloister.sandbox.local.names import Name, parse_name
 
 pytestmark = pytest.mark.anyio
 
@@ -25,11 +26,11 @@ def groups_of(owner: str) -> list[str]:
     return [name for name in cgroup.names(cgroup.read_layout()) if f".{owner}." in name]
 
 
-def names_in(data_dir: Path) -> list[oci.Name]:
-    return [name for path in (data_dir / "sandboxes").iterdir() if (name := oci.parse_name(path.name))]
+def names_in(data_dir: Path) -> list[Name]:
+    return [name for path in (data_dir / "sandboxes").iterdir() if (name := parse_name(path.name))]
 
 
-async def test_a_sandbox_says_what_stands_between_it_and_this_machine(host: ContainerHost) -> None:
+async def test_a_sandbox_reports_its_isolation(host: ContainerHost) -> None:
     async with host.open(SandboxSpec(quota=Quota(cpus=1.0), ttl_seconds=600)) as sandbox:
         info = sandbox.info
         assert (info.isolation.tier, info.isolation.shares_kernel) == ("container", True)

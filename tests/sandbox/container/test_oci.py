@@ -2,19 +2,18 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from cloister.core.errors import HostError, UserError
-from cloister.core.ids import OwnerId, SandboxId, new_owner_id, new_sandbox_id
+from cloister.core.ids import OwnerId, SandboxId
 from cloister.core.requests import Quota
 from cloister.sandbox.api import SandboxSpec
 from cloister.sandbox.container import oci
 from cloister.sandbox.container.runtimes import Way
-from cloister.sandbox.store.api import Layers
+from cloister.sandbox.container.sandbox import ContainerRequest, environment
+from cloister.sandbox.local.names import IDS, SLOTS, Name
+from cloister.sandbox.snapshots import Origin
+from cloister.sandbox.store.api import Layers, Root
 
-NAME = oci.Name(SandboxId("s-0123456789ab"), OwnerId("o-0123456789ab"), 0x8000)
+NAME = Name(SandboxId("s-0123456789ab"), OwnerId("o-0123456789ab"), 0x8000)
 MACHINE = oci.Machine("/srv", 1024, Path("/sys/fs/cgroup/unified"))
 HOME = Path("/data/sandboxes") / str(NAME)
 LAYERS = Layers(Path("/t/rootfs"), HOME / "files/upper", HOME / "files/work")
@@ -27,8 +26,8 @@ def config(quota: Quota | None = None, way: Way | None = None) -> Any:
 def test_root_inside_is_never_an_id_of_the_host() -> None:
     for mapping in (config()["linux"]["uidMappings"], config()["linux"]["gidMappings"]):
         assert mapping == [{"containerID": 0, "hostID": 0x8000 * 65_536, "size": 65_536}]
-    assert min(oci.SLOTS) * oci.IDS > 1_879_048_191, "other tools' container ids end there"
-    assert (max(oci.SLOTS) + 1) * oci.IDS < 2**32 - 2
+    assert min(SLOTS) * IDS > 1_879_048_191, "other tools' container ids end there"
+    assert (max(SLOTS) + 1) * IDS < 2**32 - 2
 
 
 def test_a_container_gets_every_namespace_and_can_gain_nothing() -> None:
@@ -126,8 +125,13 @@ def test_an_old_gvisor_gets_the_library_that_its_programs_need_and_nobody_else_d
     assert argv[argv.index("-p") + 1] == "/p/library"
     (mounted,) = [m for m in config(way=way)["mounts"] if m["destination"] == oci.PRELOAD]
     assert (mounted["source"], "ro" in mounted["options"]) == ("/srv/preload", True)
-    assert oci.environment(SandboxSpec(), way)["LD_PRELOAD"] == oci.PRELOAD
-    assert "LD_PRELOAD" not in oci.environment(SandboxSpec(), Way())
+
+    async def no_root(name: str) -> Root:
+        raise NotImplementedError(name)
+
+    request = ContainerRequest(SandboxSpec(), None, no_root, Origin("default"))
+    assert environment(request, way)["LD_PRELOAD"] == oci.PRELOAD
+    assert "LD_PRELOAD" not in environment(request, Way())
 
 
 def test_a_process_inside_gvisor_may_cost_the_host_more_than_one() -> None:
@@ -137,67 +141,3 @@ def test_a_process_inside_gvisor_may_cost_the_host_more_than_one() -> None:
         granted = oci.host_quota(asked, Way((), platform))
         assert granted.processes > 2 * asked.processes
         assert granted.memory_bytes == asked.memory_bytes
-
-
-@given(st.sampled_from(oci.SLOTS))
-def test_a_name_says_whose_it_is(slot: int) -> None:
-    name = oci.Name(new_sandbox_id(), new_owner_id(), slot)
-    assert oci.parse_name(str(name)) == name
-
-
-@given(st.text())
-def test_what_is_not_a_name_of_ours_is_left_alone(text: str) -> None:
-    parsed = oci.parse_name(text)
-    assert parsed is None or str(parsed) == text
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        SandboxSpec(quota=Quota(cpus=0)),
-        SandboxSpec(quota=Quota(cpus=float("nan"))),
-        SandboxSpec(quota=Quota(memory_bytes=1024)),
-        SandboxSpec(quota=Quota(processes=0)),
-        SandboxSpec(quota=Quota(open_files=1)),
-        SandboxSpec(ttl_seconds=0),
-        SandboxSpec(ttl_seconds=1e9),
-        SandboxSpec(ttl_seconds=float("nan")),
-        SandboxSpec(env={"A=B": "c"}),
-        SandboxSpec(env={"A": "b\0c"}),
-    ],
-)
-def test_what_cannot_be_opened_anywhere_is_refused_with_one_sentence(spec: SandboxSpec) -> None:
-    with pytest.raises(UserError) as refused:
-        oci.check_spec(spec)
-    assert refused.value.code == "bad_sandbox"
-    assert refused.value.message.endswith(".")
-
-
-def test_the_environment_points_at_the_only_way_out() -> None:
-    oci.check_spec(SandboxSpec(env={"LANG": "de_DE.UTF-8"}))
-    env = oci.environment(SandboxSpec(env={"LANG": "de_DE.UTF-8"}), Way())
-    proxies = {env[name] for name in oci.PROXY_NAMES}
-    assert proxies == {"http://127.0.0.1:3128"}
-    assert env["NO_PROXY"] == env["no_proxy"] == "localhost,127.0.0.1,::1"
-    assert env["LANG"] == "de_DE.UTF-8", "what was asked for wins"
-    assert env["HOME"] == "/home/agent"
-
-
-def test_text_is_utf_8_unless_somebody_chose_a_language() -> None:
-    plain = oci.environment(SandboxSpec(), Way())
-    assert plain["LC_CTYPE"] == "C.UTF-8"
-    assert "LANG" not in plain, "every program would open a dozen files for it"
-    for name in ("LANG", "LC_ALL"):
-        asked = oci.environment(SandboxSpec(env={name: "de_DE.UTF-8"}), Way())
-        from_image = oci.environment(SandboxSpec(), Way(), {name: "de_DE.UTF-8"})
-        assert "LC_CTYPE" not in {**asked, **from_image}, "it would stand over that"
-
-
-def test_the_mount_point_never_hides_what_we_need() -> None:
-    everywhere = {"/srv", "/mnt", "/media", "/opt"}
-    assert oci.mount_point([Path("/var/lib/cloister")], everywhere) == "/srv"
-    assert oci.mount_point([Path("/srv/cloister")], everywhere) == "/mnt"
-    assert oci.mount_point([Path("/srv/cloister"), Path("/mnt/crun")], everywhere) == "/media"
-    with pytest.raises(HostError) as refused:
-        oci.mount_point([Path("/srv/x")], {"/srv"})
-    assert refused.value.code == "no_mount_point"

@@ -13,9 +13,10 @@ from cloister.core.computer import Command
 from cloister.core.ids import new_owner_id, new_sandbox_id
 from cloister.core.requests import Quota, TierName
 from cloister.sandbox.api import SandboxSpec
-from cloister.sandbox.container import cgroup, oci
-from cloister.sandbox.container.cgroup import Cgroup
 from cloister.sandbox.container.host import ContainerHost
+from cloister.sandbox.local import cgroup
+from cloister.sandbox.local.cgroup import Cgroup
+from cloister.sandbox.local.names import Name
 
 pytestmark = pytest.mark.anyio
 
@@ -125,8 +126,8 @@ async def test_even_without_a_sweep_no_process_and_no_mount_outlives_the_server(
 
 async def test_a_sweep_removes_what_a_crash_left_half_made(host: ContainerHost, data_dir: Path) -> None:
     layout, owner = cgroup.read_layout(), new_owner_id()
-    only_directory = oci.Name(new_sandbox_id(), owner, 0x7002)
-    with_groups = oci.Name(new_sandbox_id(), owner, 0x7003)
+    only_directory = Name(new_sandbox_id(), owner, 0x7002)
+    with_groups = Name(new_sandbox_id(), owner, 0x7003)
     sandboxes = data_dir / "sandboxes"
     sandboxes.mkdir()
     for name in (only_directory, with_groups):
@@ -146,7 +147,7 @@ async def test_two_who_sweep_at_the_same_time_do_not_disturb_each_other(
     sandboxes = data_dir / "sandboxes"
     sandboxes.mkdir()
     for slot in range(0x7010, 0x7018):
-        name = oci.Name(new_sandbox_id(), new_owner_id(), slot)
+        name = Name(new_sandbox_id(), new_owner_id(), slot)
         (sandboxes / str(name) / "files" / "upper" / "x").mkdir(parents=True)
         Cgroup.create(cgroup.read_layout(), str(name), Quota())
     async with anyio.create_task_group() as tasks:

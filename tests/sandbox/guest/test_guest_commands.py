@@ -105,7 +105,7 @@ async def test_no_input_is_an_end_of_input(open_guest: OpenGuest) -> None:
             assert (await link.run(Command(("cat",), cwd="/"))).ok
 
 
-async def test_input_that_nobody_reads_is_no_error(open_guest: OpenGuest) -> None:
+async def test_unread_input_is_not_an_error(open_guest: OpenGuest) -> None:
     async with open_guest(SELF) as (link, _):
         done = await link.run(sh("exec <&-; echo ok"), b"x" * 2_000_000)
         assert (done.out, done.ok) == (b"ok\n", True)
@@ -217,7 +217,7 @@ async def test_a_flood_is_cut_at_the_limit_and_killed(open_guest: OpenGuest) -> 
             assert (await link.run(sh("echo still here"))).out == b"still here\n"
 
 
-async def test_a_flood_that_nobody_reads_stops_at_the_window(open_guest: OpenGuest) -> None:
+async def test_an_unread_flood_stops_at_the_window(open_guest: OpenGuest) -> None:
     async with open_guest(SELF) as (link, process), link.start(Command(("yes",), cwd="/")) as flood:
         with anyio.fail_after(20):
             for _ in range(20):
@@ -308,7 +308,7 @@ async def test_leaving_early_kills_the_command(open_guest: OpenGuest) -> None:
             assert not alive(pid)
 
 
-async def test_when_the_guest_dies_whoever_waits_is_told_at_once(open_guest: OpenGuest) -> None:
+async def test_when_the_guest_dies_every_waiter_raises_at_once(open_guest: OpenGuest) -> None:
     async with open_guest(SELF) as (link, process):
         with anyio.fail_after(20):
             async with anyio.create_task_group() as tasks:
@@ -326,7 +326,7 @@ async def test_when_the_guest_dies_whoever_waits_is_told_at_once(open_guest: Ope
             with pytest.raises(SandboxLost):
                 await link.read("/etc/passwd")
         assert link.lost.is_set()
-        assert link.reason == "The guest is gone."
+        assert link.reason == "The guest has ended."
 
 
 async def test_the_time_to_live_ends_the_guest_and_its_commands(open_guest: OpenGuest) -> None:
@@ -337,7 +337,7 @@ async def test_the_time_to_live_ends_the_guest_and_its_commands(open_guest: Open
             await process.wait()
 
 
-async def test_closing_the_link_ends_what_still_runs(open_guest: OpenGuest) -> None:
+async def test_closing_the_link_ends_running_commands(open_guest: OpenGuest) -> None:
     async with open_guest(SELF) as (link, process):
         done = await link.run(sh("setsid sleep 1000 >/dev/null 2>&1 & echo $!"))
         assert done.ok
@@ -373,7 +373,7 @@ async def test_a_command_that_cannot_be_is_a_user_error(open_guest: OpenGuest, c
         assert (await link.run(sh("echo on"))).out == b"on\n"
 
 
-async def test_a_command_line_that_does_not_fit_says_what_to_do(open_guest: OpenGuest) -> None:
+async def test_a_command_line_that_is_too_long_names_the_fix(open_guest: OpenGuest) -> None:
     async with open_guest(SELF) as (link, _):
         with pytest.raises(UserError) as caught:
             await link.run(Command(("echo", "x" * 70_000), cwd="/"))

@@ -99,7 +99,7 @@ async def test_who_gives_up_dialling_leaves_no_connection_behind(open_guest: Ope
             assert await stream.receive() == b"x"
 
 
-async def test_a_connection_nobody_reads_stops_at_the_window(open_guest: OpenGuest) -> None:
+async def test_an_unread_connection_stops_at_the_window(open_guest: OpenGuest) -> None:
     async with server() as port, open_guest(SELF) as (link, _):
         async with await link.dial(port) as stream:
             with anyio.move_on_after(0.5) as patience:

@@ -26,7 +26,7 @@ async def code_of(wait: Callable[[], object]) -> str:
     return caught.value.code
 
 
-async def test_what_is_written_is_read_again_whole_or_in_part(open_guest: OpenGuest, tmp_path: Path) -> None:
+async def test_written_files_are_read_back_whole_or_in_part(open_guest: OpenGuest, tmp_path: Path) -> None:
     data = os.urandom(1_500_000)
     path = f"{tmp_path}/new/deep/file"
     async with open_guest(SELF) as (link, _):
@@ -57,7 +57,7 @@ async def test_writing_through_a_link_keeps_the_link(open_guest: OpenGuest, tmp_
     assert (tmp_path / "real").read_text() == "new"
 
 
-async def test_a_directory_is_listed_with_what_each_name_is(open_guest: OpenGuest, tmp_path: Path) -> None:
+async def test_a_directory_listing_has_the_kind_of_each_name(open_guest: OpenGuest, tmp_path: Path) -> None:
     (tmp_path / "b").write_text("four")
     (tmp_path / "b").chmod(0o640)
     os.utime(tmp_path / "b", (1, 1_700_000_000.25))
@@ -84,7 +84,7 @@ async def test_ten_thousand_names_are_listed(open_guest: OpenGuest, tmp_path: Pa
     assert [entry.name for entry in entries] == [f"name-{number:05}" for number in range(10_000)]
 
 
-async def test_what_is_not_there_is_not_found(open_guest: OpenGuest, tmp_path: Path) -> None:
+async def test_a_missing_file_is_not_found(open_guest: OpenGuest, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     async with open_guest(SELF) as (link, _):
         assert await code_of(lambda: link.read(f"{tmp_path}/none")) == "not_found"
@@ -94,9 +94,7 @@ async def test_what_is_not_there_is_not_found(open_guest: OpenGuest, tmp_path: P
         assert await code_of(lambda: link.read("x" * 5_000)) == "not_found"
 
 
-async def test_what_is_no_regular_file_is_refused_and_nothing_hangs(
-    open_guest: OpenGuest, tmp_path: Path
-) -> None:
+async def test_an_irregular_file_is_refused_and_nothing_hangs(open_guest: OpenGuest, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "socket"))

@@ -12,7 +12,7 @@ import pytest
 from cloister.core.computer import Change, Command, Pty, shell
 from cloister.core.errors import UserError
 from cloister.sandbox._spawn import capture, pipes, spawn
-from cloister.sandbox.guest_build import source_dir
+from cloister.sandbox.local.guest_build import guest_sources, source_dir
 from cloister.sandbox.protocol import frames
 from cloister.sandbox.protocol.frames import encode
 from cloister.sandbox.protocol.link import Link, link_over
@@ -117,9 +117,7 @@ async def test_libfuzzer_finds_nothing_in_a_bounded_run(tmp_path: Path, corpus: 
 async def watched_guest(tmp_path: Path) -> AsyncGenerator[Link]:
     """A whole guest with sanitizers in it, which must have found nothing when it ends."""
     program = tmp_path / "guest"
-    sources = [
-        str(path) for path in sorted(source_dir().glob("*.c")) if path.name not in ("launch.c", "jail.c")
-    ]
+    sources = [str(path) for path in guest_sources(source_dir()) if path.suffix == ".c"]
     await build("cc", program, "-fsanitize=address,undefined", *sources)
     said = bytearray()
     async with spawn([str(program), "--no-seccomp", "--no-user-switch"], env=ENV) as process:

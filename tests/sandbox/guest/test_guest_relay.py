@@ -104,9 +104,7 @@ async def test_without_a_door_a_connection_is_closed_at_once(open_guest: OpenGue
             assert done.out == b""
 
 
-async def test_what_the_door_said_last_arrives_before_the_connection_closes(
-    open_guest: OpenGuest, port: int
-) -> None:
+async def test_the_last_words_of_the_door_arrive_before_the_close(open_guest: OpenGuest, port: int) -> None:
     size = limits.WINDOW_BYTES
 
     async def door(stream: ByteStream) -> None:

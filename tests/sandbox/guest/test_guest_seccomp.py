@@ -121,7 +121,7 @@ async def test_each_forbidden_call_fails_even_for_root(open_guest: OpenGuest) ->
     assert found == {name: errno.errorcode[expected] for name, (_, _, expected) in FORBIDDEN.items()}
 
 
-async def test_what_programs_need_is_allowed(open_guest: OpenGuest) -> None:
+async def test_system_calls_that_programs_need_are_allowed(open_guest: OpenGuest) -> None:
     async with open_guest(SELF) as (link, _):
         found = await attempt(link, [(name, number, args) for name, (number, args) in ALLOWED.items()])
     assert found == dict.fromkeys(ALLOWED, "0")

@@ -88,7 +88,7 @@ async def test_moving_to_another_file_system_copies(open_guest: OpenGuest, tmp_p
         assert [entry.name for entry in await link.list(str(tmp_path))] == ["other"]
 
 
-async def test_removing_takes_what_was_named_and_follows_no_link(
+async def test_removing_takes_the_named_path_and_follows_no_link(
     open_guest: OpenGuest, tmp_path: Path
 ) -> None:
     (tmp_path / "outside").mkdir()
@@ -241,9 +241,7 @@ async def test_a_watch_ends_with_its_directory(open_guest: OpenGuest, tmp_path: 
         assert await code_of(lambda: open_watch(link, f"{tmp_path}/file")) == "not_a_directory"
 
 
-async def test_who_does_not_listen_is_told_that_he_missed_something(
-    open_guest: OpenGuest, tmp_path: Path
-) -> None:
+async def test_a_slow_watcher_gets_an_overflow(open_guest: OpenGuest, tmp_path: Path) -> None:
     flood = "import os\nfor i in range(60000):\n open('x%07d' % i, 'w').close(); os.unlink('x%07d' % i)"
     async with open_guest(SELF) as (link, _), link.watch(str(tmp_path)) as changes:
         with anyio.fail_after(60):
@@ -287,9 +285,7 @@ async def unpack(link: Link, path: str, data: bytes) -> None:
         await sink.send(data)
 
 
-async def test_what_is_no_directory_and_what_is_no_archive_is_said(
-    open_guest: OpenGuest, tmp_path: Path
-) -> None:
+async def test_a_wrong_directory_or_archive_is_an_error(open_guest: OpenGuest, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     async with open_guest(SELF) as (link, _):
         assert await code_of(lambda: pack(link, f"{tmp_path}/none")) == "not_found"

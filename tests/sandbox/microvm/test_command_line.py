@@ -55,7 +55,7 @@ def test_only_the_topmost_layer_can_be_written() -> None:
     assert [node["driver"] for node in nodes] == ["raw", "qcow2", "qcow2"]
 
 
-def test_what_a_woken_machine_writes_is_its_own() -> None:
+def test_a_resumed_machine_writes_to_private_memory() -> None:
     woken = command_line.emulator_argv(Path("qemu"), plan())
     assert "share=off" in after(woken, "-object")[0]
     assert after(woken, "-incoming") == ["fd:30"] and "-kernel" not in woken

@@ -16,8 +16,9 @@ from cloister.core.ids import new_owner_id
 from cloister.core.requests import Quota
 from cloister.sandbox._spawn import spawn
 from cloister.sandbox.api import Sandbox, SandboxSpec
-from cloister.sandbox.container import cgroup, oci
 from cloister.sandbox.liveness import Owners
+from cloister.sandbox.local import cgroup
+from cloister.sandbox.local.names import IDS, SLOTS
 from cloister.sandbox.microvm.host import MicrovmHost
 
 pytestmark = pytest.mark.anyio
@@ -78,14 +79,16 @@ def memory_of(pid: int) -> Path:
     return next(p for p in Path(f"/proc/{pid}/map_files").iterdir() if "memfd:ram" in str(p.readlink()))
 
 
-async def test_the_emulator_is_nobody_and_sees_nothing(machines: MicrovmHost, small: SandboxSpec) -> None:
+async def test_the_emulator_has_an_unused_id_and_sees_nothing(
+    machines: MicrovmHost, small: SandboxSpec
+) -> None:
     async with machines.open(small) as one, machines.open(small) as two:
         ids: set[str] = set()
         for sandbox in (one, two):
             emulator = emulators(sandbox)[-1]
             facts = status(emulator)
             ids.add(facts["Uid"])
-            assert int(facts["Uid"].split()[0]) >= oci.SLOTS.start * oci.IDS
+            assert int(facts["Uid"].split()[0]) >= SLOTS.start * IDS
             assert {int(facts[name], 16) for name in ("CapPrm", "CapEff", "CapInh", "CapBnd", "CapAmb")} == {
                 0
             }
@@ -98,7 +101,7 @@ async def test_the_emulator_is_nobody_and_sees_nothing(machines: MicrovmHost, sm
         assert len(ids) == 2
 
 
-async def test_what_machines_start_from_cannot_be_changed_by_an_emulator(
+async def test_an_emulator_cannot_change_the_files_that_machines_start_from(
     machines: MicrovmHost, small: SandboxSpec
 ) -> None:
     async with machines.open(small) as sandbox:
@@ -122,7 +125,7 @@ async def test_a_machine_uses_its_share_of_the_processor_and_no_more(machines: M
             assert limits[0][0] == "50000"
 
 
-async def test_a_machine_that_is_out_of_disk_says_so_and_harms_nobody(machines: MicrovmHost) -> None:
+async def test_a_machine_that_fills_its_disk_gets_an_error_and_harms_no_other(machines: MicrovmHost) -> None:
     two_gigabytes = SandboxSpec(quota=Quota(memory_bytes=256 << 20, disk_bytes=2 << 30))
     with anyio.fail_after(WAIT_SECONDS):
         async with machines.open(two_gigabytes) as sandbox:
@@ -150,7 +153,7 @@ async def test_an_emulator_that_is_killed_loses_its_sandbox_and_no_other(
             assert (await two.run(Command(("echo", "here")))).out == b"here\n"
 
 
-async def test_a_machine_that_heeds_nobody_is_ended_with_its_block(
+async def test_a_machine_that_ignores_every_signal_ends_with_its_block(
     machines: MicrovmHost, small: SandboxSpec
 ) -> None:
     with anyio.fail_after(WAIT_SECONDS):

@@ -6,9 +6,10 @@ from contextlib import asynccontextmanager
 import anyio
 from anyio.abc import ByteReceiveStream, ByteSendStream, ByteStream
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from tests.sandbox.protocol.guest_frames import decode_from_host
 
 from cloister.sandbox.protocol import frames
-from cloister.sandbox.protocol.frames import Decoder, decode_from_host, encode
+from cloister.sandbox.protocol.frames import Decoder, encode
 from cloister.sandbox.protocol.link import Link, link_over
 
 HELLO = encode(frames.Hello(1)) + encode(frames.Ready())

@@ -5,6 +5,7 @@ from typing import TypeVar
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.sandbox.protocol.guest_frames import decode_from_host, encode_change, encode_entry
 from tests.sandbox.protocol.strategies import changes, from_guest, from_host, u8, u32
 
 from cloister.core import limits
@@ -14,7 +15,6 @@ from cloister.sandbox.protocol.frames import (
     Decoder,
     ProtocolBroken,
     decode_from_guest,
-    decode_from_host,
     encode,
 )
 
@@ -30,14 +30,14 @@ def cut(one: Callable[[int, int, memoryview], T], stream: bytes, step: int) -> l
 
 
 @given(st.lists(from_guest, max_size=8), st.integers(1, 400))
-def test_what_a_guest_says_arrives_as_it_was_said_however_it_is_cut(
+def test_frames_of_the_guest_decode_the_same_however_the_stream_is_cut(
     said: list[frames.FromGuest], step: int
 ) -> None:
     assert cut(decode_from_guest, b"".join(map(encode, said)), step) == said
 
 
 @given(st.lists(from_host, max_size=8), st.integers(1, 400))
-def test_what_the_host_says_arrives_as_it_was_said_however_it_is_cut(
+def test_frames_of_the_host_decode_the_same_however_the_stream_is_cut(
     said: list[frames.FromHost], step: int
 ) -> None:
     assert cut(decode_from_host, b"".join(map(encode, said)), step) == said
@@ -67,7 +67,7 @@ def test_arbitrary_bytes_are_a_listing_or_break_the_protocol(stream: bytes) -> N
 
 @given(st.lists(changes, max_size=8), st.integers(1, 100))
 def test_changes_arrive_as_they_were_told_however_they_are_cut(told: list[Change | None], step: int) -> None:
-    stream, decoder = b"".join(map(frames.encode_change, told)), frames.Changes()
+    stream, decoder = b"".join(map(encode_change, told)), frames.Changes()
     found: list[Change | None] = []
     for at in range(0, len(stream), step):
         found += decoder.feed(stream[at : at + step])
@@ -83,11 +83,11 @@ def test_arbitrary_bytes_are_changes_or_break_the_protocol(stream: bytes) -> Non
 def test_a_listing_arrives_sorted() -> None:
     b = Entry("b", "file", 7, 0o644, 1234.5)
     a = Entry("a", "link", 2**40, 0o777, 0.0)
-    assert frames.decode_entries(frames.encode_entry(b) + frames.encode_entry(a)) == (a, b)
+    assert frames.decode_entries(encode_entry(b) + encode_entry(a)) == (a, b)
 
 
 def test_a_name_that_is_not_utf8_is_shown_with_its_bytes_replaced() -> None:
-    record = frames.encode_entry(Entry("xy", "file", 0, 0o644, 0.0))
+    record = encode_entry(Entry("xy", "file", 0, 0o644, 0.0))
     (entry,) = frames.decode_entries(record.replace(b"xy", b"x\xff"))
     assert entry.name == "x\ufffd"
 

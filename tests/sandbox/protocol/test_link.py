@@ -156,7 +156,7 @@ async def test_output_keeps_its_order_and_its_streams() -> None:
     ]
 
 
-async def test_credit_is_given_for_what_was_taken_and_only_then() -> None:
+async def test_credit_is_given_for_data_that_was_read_and_only_then() -> None:
     guest = FakeGuest()
     async with linked(guest) as link, link.start(TRUE) as process:
         channel = await guest.hear_start()
@@ -218,7 +218,7 @@ async def test_a_guest_that_does_not_kill_a_command_is_given_up() -> None:
             assert link.lost.is_set()
 
 
-async def test_a_guest_whose_output_nobody_reads_is_not_to_blame() -> None:
+async def test_unread_output_does_not_make_a_guest_late() -> None:
     guest = FakeGuest()
     command = Command(("true",), cwd="/", seconds=0.5, grace_seconds=0.01)
     async with linked(guest, late_seconds=0.05) as link, link.start(command) as process:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.sandbox.protocol.fake_guest import HELLO, FakeGuest, linked
+from tests.sandbox.protocol.guest_frames import encode_change, encode_entry
 from tests.sandbox.protocol.strategies import from_guest
 
 from cloister.core import limits
@@ -82,13 +83,13 @@ TRUE_WORDS = (
     encode(frames.Output(2, "out", b"data")),
     encode(frames.Exit(2, False, 0, None, 5)),
     encode(frames.Fail(3, "denied", "no")),
-    encode(frames.Output(4, "out", frames.encode_change(None))),
-    encode(frames.Output(4, "out", frames.encode_change(Change("created", "x")))),
+    encode(frames.Output(4, "out", encode_change(None))),
+    encode(frames.Output(4, "out", encode_change(Change("created", "x")))),
     encode(frames.Open(DIAL)),
     encode(frames.Bytes(DIAL, b"hello")),
     encode(frames.End(DIAL)),
     encode(frames.Close(DIAL)),
-    encode(frames.Output(5, "out", frames.encode_entry(Entry("a", "file", 1, 0o644, 1.0)))),
+    encode(frames.Output(5, "out", encode_entry(Entry("a", "file", 1, 0o644, 1.0)))),
     encode(frames.Exit(5, False, 0, None, 5)),
     encode(frames.Open(frames.FIRST_RELAY)),
     encode(frames.Fail(DIAL, "failed", "")),
@@ -157,9 +158,7 @@ def test_whatever_a_guest_says_everyone_is_answered_or_told_of_the_loss(stream: 
 
 
 # A lie that somebody else finds, and a connection that is answered before all know of it.
-@example(
-    [encode(frames.Output(4, "out", frames.encode_change(Change("created", "x")))), encode(frames.Open(DIAL))]
-)
+@example([encode(frames.Output(4, "out", encode_change(Change("created", "x")))), encode(frames.Open(DIAL))])
 @given(st.lists(st.sampled_from(TRUE_WORDS), max_size=30))
 @settings(deadline=None, max_examples=50)
 def test_true_words_in_any_order_and_number_are_answers_or_a_loss(words: list[bytes]) -> None:
@@ -254,7 +253,7 @@ def floods() -> Iterator[tuple[str, bytes]]:
     yield "a frame that never ends", b"\xff" * 60_000
     yield (
         "changes",
-        encode(frames.Output(4, "out", frames.encode_change(Change("created", "x" * 4_000)) * 16)),
+        encode(frames.Output(4, "out", encode_change(Change("created", "x" * 4_000)) * 16)),
     )
     yield "bytes of a connection", encode(frames.Open(DIAL)) + encode(frames.Bytes(DIAL, bytes(60_000)))
 

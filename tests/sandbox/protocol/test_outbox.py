@@ -8,7 +8,7 @@ from cloister.sandbox.protocol.outbox import OUTBOX_BYTES, Outbox, PipeReceiver,
 pytestmark = pytest.mark.anyio
 
 
-async def test_what_waits_for_a_guest_that_reads_nothing_is_bounded_for_all_channels_together() -> None:
+async def test_the_queue_for_a_guest_that_reads_nothing_is_bounded_over_all_channels() -> None:
     outbox = Outbox()
     commands = [
         CommandChannel(n, outbox, limit_bytes=1, deadline=anyio.current_time() + 60, late_seconds=60)
@@ -40,7 +40,7 @@ async def test_pieces_larger_than_a_pipe_arrive_in_order_and_then_its_end() -> N
     assert seen == b"".join(pieces)
 
 
-async def test_a_pipe_that_nobody_reads_any_more_is_broken_and_a_closed_one_is_closed() -> None:
+async def test_a_pipe_without_a_reader_is_broken_and_a_closed_one_is_closed() -> None:
     to_read, to_write = open_pipe()
     sender, receiver = PipeSender(to_write), PipeReceiver(to_read)
     await receiver.aclose()

@@ -60,7 +60,7 @@ async def test_a_store_grows_while_it_is_used_once_the_disk_has_room(
     assert not roomy.needs_growth(mounted)
 
 
-async def test_a_disk_without_room_is_told_and_no_file_is_left(place: Path, host: object) -> None:
+async def test_a_full_disk_is_an_error_and_leaves_no_file(place: Path, host: object) -> None:
     del host
     with pytest.raises(HostError, match="GiB are free") as caught:
         await Image(place, os.environ["PATH"], floor=api.free(place.parent)).open()

@@ -75,7 +75,7 @@ async def fill(directory: Path, mebibytes: int) -> int:
     return await anyio.to_thread.run_sync(write)
 
 
-async def test_the_store_is_in_nobodys_list_of_mounts_and_its_device_goes_with_it(
+async def test_the_store_is_in_no_mount_table_and_its_device_goes_with_it(
     store: BtrfsStore, tmp_path: Path
 ) -> None:
     root = await store.create(None, "s-one", LIMIT)
@@ -163,7 +163,7 @@ async def test_names_count_too(store: BtrfsStore) -> None:
     assert await anyio.to_thread.run_sync(litter) < 50_000
 
 
-async def test_a_fork_has_a_limit_of_its_own_and_does_not_pay_for_what_it_shares(store: BtrfsStore) -> None:
+async def test_a_fork_has_its_own_limit_without_the_shared_bytes(store: BtrfsStore) -> None:
     parent = await store.create(None, "s-parent", 24 * MIB)
     assert await fill(writable(parent), 12) == 12
     child = await store.fork(parent, "s-child", 24 * MIB)
@@ -179,14 +179,12 @@ async def test_a_template_is_imported_once_and_cannot_be_written(store: BtrfsSto
     await store.adopt(template)
     imported = [path for path in ((await store.snapshots()).parent / "templates").iterdir() if path.is_dir()]
     assert len(imported) == 1
-    assert btrfs_ioctl.is_subvolume(imported[0] / "root")
+    assert (imported[0] / "root").lstat().st_ino == 256, "it is a subvolume"
     with pytest.raises(OSError, match="Read-only"):
         (imported[0] / "root" / "x").touch()
 
 
-async def test_what_was_imported_from_something_gone_makes_room_for_the_new(
-    store: BtrfsStore, tmp_path: Path
-) -> None:
+async def test_an_import_of_a_removed_template_is_removed(store: BtrfsStore, tmp_path: Path) -> None:
     old = make_template(tmp_path / "old")
     root = await store.create(old, "s-old", LIMIT)
     old.rename(tmp_path / "elsewhere")
@@ -233,7 +231,7 @@ async def test_removed_roots_leave_no_quota_group(store: BtrfsStore) -> None:
             btrfs_ioctl.sync(top)
 
 
-async def test_a_damaged_store_is_named_with_what_to_do(tmp_path: Path) -> None:
+async def test_a_damaged_store_is_named_with_the_fix(tmp_path: Path) -> None:
     (tmp_path / "store.btrfs").write_bytes(b"not a filesystem" * 65_536)
     with pytest.raises(HostError) as refused:
         await stores("auto", tmp_path, PATH)

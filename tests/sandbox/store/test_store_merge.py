@@ -21,7 +21,7 @@ echo changed > /etc/issue; chmod 700 /opt; rm -rf /srv; ln -s /etc /srv; rm /etc
 LIST = "find / -xdev -path /proc -prune -o -path /.cloister -prune -o -path /dev -prune -o -print | sort"
 
 
-async def test_the_kept_files_are_what_the_sandbox_saw(host: ContainerHost, tmp_path: Path) -> None:
+async def test_the_kept_files_equal_those_of_the_sandbox(host: ContainerHost, tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root")
     async with host.open(SandboxSpec()) as sandbox:

@@ -54,7 +54,9 @@ infos = st.lists(st.tuples(st.booleans(), st.integers(0, 100)), max_size=12).map
 
 
 @given(infos, st.integers(0, 20), st.integers(0, 400))
-def test_what_is_kept_fits_and_no_more_goes_than_must(kept: list[SnapshotInfo], age: int, total: int) -> None:
+def test_the_kept_snapshots_fit_and_no_more_are_removed_than_needed(
+    kept: list[SnapshotInfo], age: int, total: int
+) -> None:
     now = 12.0
     gone = outgrown(kept, now, float(age), total)
     left = [snapshot for snapshot in kept if snapshot not in gone]
@@ -77,7 +79,7 @@ def test_only_the_prefix_makes_a_template_a_snapshot() -> None:
 
 
 @needs_root
-async def test_what_is_too_much_is_removed_and_so_is_what_the_dead_left(store: BtrfsStore) -> None:
+async def test_excess_snapshots_and_leftovers_of_the_dead_are_removed(store: BtrfsStore) -> None:
     root = await store.create(None, new_sandbox_id(), 2**30)
     snapshots = Snapshots(store)
     first = await snapshots.take(subject(root), None)
@@ -140,7 +142,7 @@ async def test_one_that_is_being_taken_is_left_alone_and_one_that_is_cancelled_l
 
 
 @needs_root
-async def test_a_deleted_snapshot_does_not_hurt_what_came_from_it(store: BtrfsStore) -> None:
+async def test_deleting_a_snapshot_does_not_affect_its_descendants(store: BtrfsStore) -> None:
     root = await store.create(None, new_sandbox_id(), 2**30)
     (writable(root) / "file").write_text("kept")
     snapshots = Snapshots(store)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cloister.core.errors import HostError, UserError
 from cloister.sandbox.templates import debian
-from cloister.sandbox.templates.building import MARKER, Disk
+from cloister.sandbox.templates.building import MARKER, DiskReserve
 from cloister.sandbox.templates.catalog import Templates
 from cloister.sandbox.templates.debian import BuildProgress, read_sources, useful_lines
 
@@ -78,7 +78,7 @@ def test_the_sources_of_this_release_are_found_in_both_styles() -> None:
     ]
 
 
-def test_what_goes_into_a_template_has_no_password_and_no_path_of_the_host() -> None:
+def test_the_sources_in_a_template_have_no_password_and_no_host_path() -> None:
     (source,) = debian.parse_sources(
         {"x.list": "deb [signed-by=/k] https://u:p@m.example/d trixie main"}, "trixie"
     )
@@ -97,7 +97,7 @@ def test_the_release_is_the_codename_of_the_host() -> None:
     assert debian.codename("VERSION_CODENAME=\nID=other") is None
 
 
-def test_a_host_without_sources_for_its_release_is_told_so(tmp_path: Path) -> None:
+def test_a_host_without_sources_for_its_release_is_refused(tmp_path: Path) -> None:
     (tmp_path / "sources.list.d").mkdir()
     (tmp_path / "sources.list").write_text("deb http://m.example/d bookworm main\n")
     (tmp_path / "sources.list.d" / "off.list.disabled").write_text("deb http://m.example/d trixie main\n")
@@ -130,7 +130,7 @@ def test_a_failed_build_is_explained_by_its_errors_only() -> None:
     tail = deque(["Get:1 x", "Err:2 http://m.example trixie", "more", "E: Unable to fetch", "I: cleaning"])
     assert useful_lines(tail) == "Err:2 http://m.example trixie E: Unable to fetch"
     assert useful_lines(deque(["one", "two"])) == "one two"
-    assert useful_lines(deque()) == "mmdebstrap said nothing"
+    assert useful_lines(deque()) == "mmdebstrap printed nothing"
 
 
 MOUNTS = "mount -t tmpfs none $root/home"
@@ -265,13 +265,13 @@ async def test_a_build_that_fails_says_why_and_can_be_tried_again(tmp_path: Path
     assert good.find("default") is not None
 
 
-async def test_what_the_host_lacks_is_named(tmp_path: Path) -> None:
+async def test_a_missing_tool_is_named(tmp_path: Path) -> None:
     needs_root()
     (tmp_path / "empty").mkdir()
     with pytest.raises(HostError) as refused:
         await Templates(tmp_path / "templates", str(tmp_path / "empty")).prepare("default", quiet)
     assert refused.value.code == "no_mmdebstrap"
-    disk = Disk(needed_bytes=shutil.disk_usage(tmp_path).total * 2)
+    disk = DiskReserve(needed_bytes=shutil.disk_usage(tmp_path).total * 2)
     tools = fake_tool(tmp_path / "bin", "make")
     with pytest.raises(HostError) as refused:
         await Templates(tmp_path / "templates", tools, disk).prepare("default", quiet)

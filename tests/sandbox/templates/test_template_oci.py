@@ -18,7 +18,7 @@ from cloister.core.computer import Command
 from cloister.core.errors import HostError, UserError
 from cloister.sandbox.api import SandboxSpec
 from cloister.sandbox.container.host import ContainerHost
-from cloister.sandbox.templates.building import Disk
+from cloister.sandbox.templates.building import DiskReserve
 from cloister.sandbox.templates.catalog import Templates
 from cloister.sandbox.templates.oci import source_of
 from cloister.sandbox.templates.recipes import Dockerfile, Oci
@@ -215,7 +215,7 @@ async def test_a_user_whom_the_image_lacks_is_named_in_the_refusal(
 
 async def test_an_image_that_would_fill_the_disk_is_given_up(templates: Templates, tmp_path: Path) -> None:
     image = layout(tmp_path / "image", layer(*busybox()))
-    disk = Disk(reserve_bytes=shutil.disk_usage(tmp_path).total * 2)
+    disk = DiskReserve(reserve_bytes=shutil.disk_usage(tmp_path).total * 2)
     with pytest.raises(HostError) as refused:
         await unpacked(Templates(tmp_path / "templates", PATH, disk), image)
     assert refused.value.code == "no_disk"

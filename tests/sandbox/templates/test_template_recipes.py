@@ -62,7 +62,7 @@ def test_a_recipe_reads_as_a_person_would_write_it() -> None:
         Devcontainer(" "),
     ],
 )
-def test_what_no_build_could_use_is_refused(recipe: Recipe) -> None:
+def test_an_unusable_recipe_is_refused(recipe: Recipe) -> None:
     with pytest.raises(UserError) as refused:
         check(recipe)
     assert refused.value.code == "bad_template"
@@ -186,7 +186,7 @@ async def test_the_log_of_a_build_is_kept_and_harmless(templates: Templates) -> 
     assert templates.log("mine") == "hello red\n== ready\n"
 
 
-async def test_a_sweep_removes_what_dead_builders_left_and_nothing_of_living_ones(
+async def test_a_sweep_removes_the_leftovers_of_dead_builders_only(
     templates: Templates, tmp_path: Path
 ) -> None:
     directory = tmp_path / "templates"

@@ -10,11 +10,11 @@ import anyio
 import msgspec
 import pytest
 
+from cloister.app.workbench.commands import Background, Commands, Record, Skipped, open_commands
 from cloister.core import limits
 from cloister.core.computer import Command, Exited, Output, shell
 from cloister.core.errors import SandboxLost, UserError
 from cloister.core.ids import OwnerId, SandboxId
-from cloister.sandbox.background_commands import Background, Commands, Record, Skipped, open_commands
 from cloister.testing.local import LocalComputer
 
 pytestmark = pytest.mark.anyio
@@ -94,7 +94,9 @@ async def test_an_end_survives_a_restart_with_its_output(tmp_path: Path, compute
             commands.get("s-someoneelse", before.id)
 
 
-async def test_an_end_that_nobody_saw_is_never_invented(tmp_path: Path, computer: LocalComputer) -> None:
+async def test_a_result_that_was_not_reported_is_never_invented(
+    tmp_path: Path, computer: LocalComputer
+) -> None:
     async with opened(tmp_path) as commands:
         command = await commands.start(HERE, computer, shell("echo up; sleep 600"))
         async with command.follow(0) as items:
@@ -128,7 +130,7 @@ async def test_killing_is_an_end_like_any_other(tmp_path: Path, computer: LocalC
         assert record.exited.killed == "cancelled"
 
 
-async def test_what_cannot_be_started_is_the_callers_error_and_leaves_no_record(
+async def test_a_command_that_cannot_start_raises_and_leaves_no_record(
     tmp_path: Path, computer: LocalComputer
 ) -> None:
     async with opened(tmp_path) as commands:

@@ -5,8 +5,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloister.app.workbench.commands import Skipped, Spool, SpoolReader
 from cloister.core.computer import Output
-from cloister.sandbox.background_commands import Skipped, Spool, SpoolReader
 
 
 def everything(spool: Spool, offset: int, limit: int = 1_000) -> tuple[int, bytes]:
@@ -60,7 +60,7 @@ def test_streams_keep_their_order(tmp_path: Path) -> None:
     spool.close()
 
 
-def test_a_reader_that_is_overtaken_is_told_how_much_it_missed(tmp_path: Path) -> None:
+def test_an_overtaken_reader_gets_the_number_of_bytes_it_missed(tmp_path: Path) -> None:
     spool = Spool(tmp_path, 800)
     spool.append(Output("out", b"x" * 100))
     with SpoolReader(spool, 0) as reader:

@@ -13,9 +13,10 @@ import pytest
 from tests.conftest import loop_devices
 
 from cloister.core.ids import new_owner_id
-from cloister.sandbox.container import cgroup
 from cloister.sandbox.liveness import Owners
-from cloister.sandbox.providers import Choices, local_tiers
+from cloister.sandbox.local import cgroup
+from cloister.sandbox.local.provider import Choices, local_provider
+from cloister.sandbox.providers import Providers
 from cloister.sandbox.store.btrfs import BtrfsStore
 
 pytestmark = pytest.mark.anyio
@@ -33,14 +34,15 @@ from cloister.core.ids import new_owner_id
 from cloister.core.requests import Quota
 from cloister.sandbox.api import SandboxSpec
 from cloister.sandbox.liveness import Owners
-from cloister.sandbox.providers import Choices, local_tiers
+from cloister.sandbox.local.provider import Choices, local_provider
+from cloister.sandbox.providers import Providers
 
 LINE = "trap '' TERM HUP; (setsid sleep 961 &); echo x > file; echo up; sleep 961"
 
 async def main(data_dir, path, counts):
     owner = new_owner_id()
     with Owners(data_dir / "owners").hold(owner):
-        tiers = local_tiers(data_dir, owner, path, Choices())
+        tiers = Providers((local_provider(data_dir, owner, path, Choices()),))
         async with AsyncExitStack() as stack:
             for tier, count in counts.items():
                 spec = SandboxSpec(tier=tier, quota=Quota(memory_bytes=256 << 20))
@@ -135,7 +137,7 @@ async def test_twenty_sandboxes_of_all_tiers_leave_nothing_when_their_holder_is_
     (data_dir / "store.btrfs").unlink()
     owner = new_owner_id()
     with Owners(data_dir / "owners").hold(owner), anyio.fail_after(300), ExitStack() as open_files:
-        tiers = local_tiers(data_dir, owner, PATH, Choices())
+        tiers = Providers((local_provider(data_dir, owner, PATH, Choices()),))
         reports = {report.tier: report for report in await tiers.reports()}
         for tier in COUNTS:
             if not reports[tier].works:
@@ -154,7 +156,7 @@ async def test_twenty_sandboxes_of_all_tiers_leave_nothing_when_their_holder_is_
                 assert len(networks) >= len(names)
             finally:
                 holder.send_signal(signal.SIGKILL)
-        next_start = local_tiers(data_dir, owner, PATH, Choices())
+        next_start = Providers((local_provider(data_dir, owner, PATH, Choices()),))
         assert await next_start.sweep() == len(names)
         ids = {name.split(".")[0] for name in names}
         assert [info for info in await next_start.snapshots() if info.sandbox in ids] == []

@@ -12,10 +12,11 @@ import pytest
 from cloister.core.computer import Command
 from cloister.core.ids import OwnerId, new_owner_id
 from cloister.core.requests import Quota, TierName
-from cloister.sandbox.api import SandboxSpec, TierHost
-from cloister.sandbox.container import cgroup
+from cloister.sandbox.api import SandboxSpec
 from cloister.sandbox.container.host import ContainerHost
 from cloister.sandbox.liveness import Owners
+from cloister.sandbox.local import cgroup
+from cloister.sandbox.local.provider import TierHost
 from cloister.sandbox.microvm.host import MicrovmHost
 
 pytestmark = pytest.mark.anyio

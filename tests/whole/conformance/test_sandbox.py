@@ -1,7 +1,7 @@
-"""Every tier and every runtime on this machine keeps the promises of a sandbox."""
+"""Every tier, runtime and provider keeps the promises of the conformance suite."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -10,10 +10,13 @@ import pytest
 
 from cloister.core.ids import new_owner_id
 from cloister.core.requests import TierName
+from cloister.sandbox.api import Provider
 from cloister.sandbox.container.host import ContainerHost
 from cloister.sandbox.liveness import Owners
-from cloister.testing.conformance.sandbox import PROMISES
+from cloister.sandbox.local.provider import Choices, local_provider
+from cloister.testing.conformance.sandbox import PROMISES, PROVIDER_PROMISES
 from cloister.testing.conformance.sandbox_files import Promise
+from cloister.testing.local import LocalHost
 
 pytestmark = pytest.mark.anyio
 
@@ -45,3 +48,24 @@ async def test_the_container_tier_keeps_the_promise_on_the_plain_store(
         with anyio.fail_after(PROMISE_SECONDS):
             await promise(host)
     assert list((data_dir / "sandboxes").glob("*")) == []
+
+
+ProviderPromise = Callable[[Provider], Awaitable[None]]
+
+
+@pytest.mark.parametrize("promise", PROVIDER_PROMISES, ids=lambda promise: promise.__name__)
+async def test_this_machine_keeps_the_promise_of_a_provider(promise: ProviderPromise, data_dir: Path) -> None:
+    owner = new_owner_id()
+    with Owners(data_dir / "owners").hold(owner):
+        provider = local_provider(data_dir, owner, os.environ["PATH"], Choices())
+        with anyio.fail_after(PROMISE_SECONDS):
+            await promise(provider)
+        await provider.close()
+    assert list((data_dir / "sandboxes").glob("*")) == []
+
+
+@pytest.mark.parametrize("promise", PROVIDER_PROMISES, ids=lambda promise: promise.__name__)
+async def test_the_directories_of_the_tests_keep_the_promise_of_a_provider(
+    promise: ProviderPromise, tmp_path: Path
+) -> None:
+    await promise(LocalHost(tmp_path))

@@ -15,7 +15,7 @@ from cloister.core.computer import Command, Output, shell
 from cloister.core.errors import HostError
 from cloister.core.requests import Quota, TierName
 from cloister.sandbox.api import Host, Sandbox, SandboxSpec
-from cloister.sandbox.container import oci
+from cloister.sandbox.local.names import IDS, SLOTS
 
 pytestmark = pytest.mark.anyio
 
@@ -147,8 +147,8 @@ async def test_root_inside_is_nobody_on_the_host_and_no_two_sandboxes_share_ids(
                         # gVisor's kernel and the programs in it: `nobody`, who can be no one else.
                         assert (size, set(_ids(pid))) == (1, {NOBODY})
                         continue
-                    assert (first, size) == (0, oci.IDS)
-                    assert base // oci.IDS in oci.SLOTS
+                    assert (first, size) == (0, IDS)
+                    assert base // IDS in SLOTS
                     assert min(_ids(pid)) >= base
                     bases.add(base)
         assert len(bases) == 2

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         RuleContext,
         TokenInfo,
     )
+    from cloister.app.workbench.commands import Skipped
     from cloister.core.computer import Change, Entry, Exited, Output, Process, Pty, Sink
     from cloister.core.events import Delta, Event
     from cloister.core.ids import RunId
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from cloister.runs.receipt import Receipt
     from cloister.runs.view import RunView
     from cloister.sandbox.api import Report, SandboxInfo, SnapshotInfo
-    from cloister.sandbox.background_commands import Skipped
     from cloister.sandbox.pool import PoolInfo
     from cloister.sandbox.templates.catalog import TemplateInfo
     from cloister.sandbox.templates.recipes import Recipe

@@ -57,6 +57,7 @@ class LocalRuns(Group):
             raise HostError(
                 "not_driven", "No process here drives runs. Start `cloister serve --background` first."
             )
+        app.host.check_tier(new.tier)
         await self._check(new, app.workshop.templates.recipe)
         run, made = await app.backbone.admit(new, self.caller.name)
         if made:

@@ -23,12 +23,12 @@ from cloister.app.verbs.records import (
     NewSandbox,
     Piece,
 )
+from cloister.app.workbench.commands import Skipped
 from cloister.core import limits
 from cloister.core.computer import Command, Output, Pty
 from cloister.core.errors import HostError, UserError
 from cloister.core.text import decode
 from cloister.sandbox.api import SNAPSHOT_PREFIX, SandboxSpec
-from cloister.sandbox.background_commands import Skipped
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Generator
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from anyio.abc import ByteStream
 
     from cloister.app.wiring import App
+    from cloister.app.workbench.commands import Background
     from cloister.core.computer import Change, Entry, Exited, Finished, Process, Sink
     from cloister.sandbox.api import Report, Sandbox, SandboxInfo, SnapshotInfo
-    from cloister.sandbox.background_commands import Background
     from cloister.sandbox.pool import PoolInfo
     from cloister.sandbox.templates.catalog import TemplateInfo, Templates
     from cloister.sandbox.templates.recipes import Recipe

@@ -1,15 +1,14 @@
-"""The tiers made by an OCI runtime, `container` and `gvisor`: a bundle, a runtime in the foreground, the guest in it.
+"""The tiers made by an OCI runtime, `container` and `gvisor`.
 
-A sandbox is nested lifetimes, each a block: its name (a directory and cgroups), its runtime's process, the
-link to its guest. However they are left, by an error or a cancellation too, nothing remains.
+A sandbox is three nested blocks: its name (a directory and cgroups), its runtime's process, the link to its guest.
+Leaving them removes everything, after an error or a cancellation too.
 """
 
 import logging
 import os
 import resource
-import time
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,17 +16,25 @@ from pathlib import Path
 import anyio
 
 from cloister.core.errors import CloisterError, HostError, SandboxLost, UserError
-from cloister.core.ids import OwnerId, SandboxId
+from cloister.core.ids import OwnerId
 from cloister.core.requests import Isolation, Quota, TierName
-from cloister.sandbox import guest_build, selftest
-from cloister.sandbox.api import Door, Report, Sandbox, SandboxInfo, SandboxSpec, SnapshotInfo, TierReport
+from cloister.sandbox.api import Door, Report, Sandbox, SandboxSpec, SnapshotInfo, TierReport
 from cloister.sandbox.container import oci
-from cloister.sandbox.container.names import Claims
-from cloister.sandbox.container.process import Running, launched
 from cloister.sandbox.container.runtimes import Way, ways
-from cloister.sandbox.container.sandbox import ContainerSandbox, Wish, environment
-from cloister.sandbox.protocol.link import Link, open_link
-from cloister.sandbox.selftest import furnish, start_many
+from cloister.sandbox.container.sandbox import ContainerRequest, ContainerSandbox, environment, launched
+from cloister.sandbox.local import guest_build, selftest
+from cloister.sandbox.local.lifetime import Greeting, linked
+from cloister.sandbox.local.names import Claims
+from cloister.sandbox.local.selftest import furnish, start_many
+from cloister.sandbox.local.spec import (
+    HOSTNAME,
+    check_root,
+    check_spec,
+    mount_point_here,
+    no_template,
+    sandbox_info,
+    setup_frame,
+)
 from cloister.sandbox.snapshots import Origin, Snapshots, Subject, reference_in
 from cloister.sandbox.store.api import Root, Store, writable
 from cloister.sandbox.store.choose import StoreChoice, stores
@@ -40,13 +47,12 @@ logger = logging.getLogger(__name__)
 
 _SETTLE_SECONDS = 5.0
 _TRIAL_SECONDS = 30.0
-_LAST_WORDS_SECONDS = 5.0
 _TRIAL = SandboxSpec(quota=Quota(cpus=1.0, memory_bytes=134_217_728, processes=32), ttl_seconds=60.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
-    """What sandboxes are made with, once a runtime has proved itself."""
+class Toolchain:
+    """The programs and the store that make sandboxes, after a runtime passed its self-test."""
 
     programs: oci.Programs
     isolation: Isolation
@@ -54,7 +60,7 @@ class Means:
 
 
 class ContainerHost:
-    """This machine as a place for the sandboxes of one tier. Implements `sandbox.api.TierHost`."""
+    """The `container` or the `gvisor` tier of this machine. Implements `local.provider.TierHost`."""
 
     def __init__(
         self,
@@ -66,7 +72,7 @@ class ContainerHost:
         tier: TierName = "container",
         store: StoreChoice = "auto",
     ) -> None:
-        """`owner` must be held by this process; `runtime` is a name or path, None tries all; `path` is `PATH`."""
+        """This process must hold `owner`; `runtime` is a name or path, None tries all; `path` is `PATH`."""
         self._tier: TierName = tier
         self._data_dir = data_dir
         self.owner = owner
@@ -77,50 +83,50 @@ class ContainerHost:
         self._plain = OverlayStore(data_dir, path)
         self._stores: tuple[Store, ...] = ()
         self.templates = Templates(data_dir / "templates", path)
-        self._means: Means | None = None
+        self._toolchain: Toolchain | None = None
         self._choosing = anyio.Lock()
         self._choosing_store = anyio.Lock()
 
     async def close(self) -> None:
-        """Let go of the store's mounts. Whatever is opened later takes them again."""
+        """Release the mounts of the store; a later `open` mounts it again."""
         for store in self._stores:
             await store.close()
 
     @asynccontextmanager
     async def open(self, spec: SandboxSpec, door: Door | None = None) -> AsyncGenerator[Sandbox]:
         """See `Host.open`. Raises `HostError` with code `no_root`, `no_template`, `no_runtime` or `start_failed`."""
-        oci.check_spec(spec)
-        _check_root()
+        check_spec(spec)
+        check_root()
         if (reference := reference_in(spec.template)) is not None:
-            means = await self._choose()
-            found, kept = await Snapshots(means.store).find(reference)
-            make_root = partial(means.store.restore, kept, limit_bytes=spec.quota.disk_bytes)
+            tools = await self._choose()
+            found, kept = await Snapshots(tools.store).find(reference)
+            make_root = partial(tools.store.restore, kept, limit_bytes=spec.quota.disk_bytes)
             origin = Origin(found.template, found.id)
             template = self._known(found.template)
         else:
             template = self.templates.built(spec.template)
             if template is None:
-                raise HostError(
-                    "no_template", f"The template {spec.template} is not built yet: prepare it first."
-                )
-            means = await self._choose()
-            make_root = partial(means.store.create, template.rootfs, limit_bytes=spec.quota.disk_bytes)
+                raise no_template(spec.template)
+            tools = await self._choose()
+            make_root = partial(tools.store.create, template.rootfs, limit_bytes=spec.quota.disk_bytes)
             origin = Origin(spec.template)
-        async with self._opened(means, Wish(spec, door, make_root, origin, template)) as sandbox:
+        async with self._opened(tools, ContainerRequest(spec, door, make_root, origin, template)) as sandbox:
             yield sandbox
 
     @asynccontextmanager
     async def fork(self, parent: ContainerSandbox) -> AsyncGenerator[Sandbox]:
         """See `Sandbox.fork`."""
-        means = await self._choose()
-        wish = parent.wish
+        tools = await self._choose()
+        request = parent.request
 
         async def copy(name: str) -> Root:
             async with parent.running.standing_still():
-                return await means.store.fork(parent.running.root, name, wish.spec.quota.disk_bytes)
+                return await tools.store.fork(parent.running.root, name, request.spec.quota.disk_bytes)
 
-        child = Wish(wish.spec, wish.door, copy, parent.origin, wish.template, parent.info.id)
-        async with self._opened(means, child) as sandbox:
+        child = ContainerRequest(
+            request.spec, request.door, copy, parent.origin, request.template, parent.info.id
+        )
+        async with self._opened(tools, child) as sandbox:
             yield sandbox
 
     async def keep(self, sandbox: ContainerSandbox, at: Path) -> None:
@@ -136,21 +142,21 @@ class ContainerHost:
 
     async def take_snapshot(self, sandbox: ContainerSandbox, name: str | None) -> SnapshotInfo:
         """See `Sandbox.snapshot`."""
-        means = await self._choose()
+        tools = await self._choose()
         running = sandbox.running
         subject = Subject(sandbox.info.id, self._tier, running.root, sandbox.origin, running.standing_still)
-        taken = await Snapshots(means.store).take(subject, name)
+        taken = await Snapshots(tools.store).take(subject, name)
         sandbox.origin = Origin(taken.template, taken.id)
         return taken
 
     async def snapshots(self) -> tuple[SnapshotInfo, ...]:
         """See `Host.snapshots`."""
-        _check_root()
+        check_root()
         return await Snapshots((await self._choose()).store).list()
 
     async def delete_snapshot(self, reference: str) -> None:
         """See `Host.delete_snapshot`."""
-        _check_root()
+        check_root()
         await Snapshots((await self._choose()).store).delete(reference)
 
     async def prepare(self, template: str, report: Report) -> None:
@@ -165,7 +171,7 @@ class ContainerHost:
         return await self._claims.sweep()
 
     async def probe(self) -> tuple[selftest.RuntimeReport, ...]:
-        """How each runtime fares on this machine; those that failed before are tried again."""
+        """Test each runtime; repeat the tests that failed before."""
         reports: tuple[selftest.RuntimeReport, ...] = ()
         for store in await self._choose_stores():
             reports = await self._reports(store, again=True)
@@ -175,7 +181,9 @@ class ContainerHost:
 
     async def report(self, *, again: bool = False, quick: bool = False) -> TierReport:
         """See `TierHost.report`."""
-        made = TierReport(self._tier, works=False, native=False, found="There is no store for its files.")
+        made = TierReport(
+            self._tier, works=False, native=False, found="There is no store for the files of sandboxes."
+        )
         for store in await self._choose_stores():
             made = selftest.summed_up(self._tier, await self._reports(store, again=again))
             if made.works:
@@ -188,26 +196,26 @@ class ContainerHost:
         trial = partial(self._try, store)
         return tuple([await selftest.report(name, bench, trial, again=again) for name in names])
 
-    async def _choose(self) -> Means:
+    async def _choose(self) -> Toolchain:
         async with self._choosing:
-            if self._means is not None:
-                return self._means
+            if self._toolchain is not None:
+                return self._toolchain
             why = ""
             for store in await self._choose_stores():
                 reports = await self._reports(store, again=False)
                 if not any(report.works for report in reports):
-                    # What failed before may have been mended since; only a success is worth remembering for long.
+                    # The cause of a failure may be fixed by now: only a success is remembered for long.
                     reports = await self._reports(store, again=True)
                 for report in reports:
                     if report.proof is not None and report.path is not None:
                         shown = f"{report.path.name} {report.version or '?'}"
-                        self._means = await self._means_with(report.path, report.proof.way, shown, store)
-                        return self._means
+                        self._toolchain = await self._tools_with(report.path, report.proof.way, shown, store)
+                        return self._toolchain
                 why = " ".join(dict.fromkeys(report.why or "" for report in reports))
             raise HostError("no_runtime", f"No OCI runtime works on this machine: {why}")
 
     async def _choose_stores(self) -> tuple[Store, ...]:
-        """The stores of this machine, the best first."""
+        """The stores of this machine, best first."""
         async with self._choosing_store:
             if not self._stores:
                 self._data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -218,7 +226,7 @@ class ContainerHost:
                 )
             return self._stores
 
-    async def _means_with(self, runtime: Path, way: Way, shown: str, store: Store) -> Means:
+    async def _tools_with(self, runtime: Path, way: Way, shown: str, store: Store) -> Toolchain:
         cache = self._data_dir / "programs"
         programs = oci.Programs(
             await guest_build.build("launch", cache),
@@ -235,15 +243,15 @@ class ContainerHost:
             platform=way.platform,
             seccomp=way.seccomp,
         )
-        return Means(programs, isolation, store)
+        return Toolchain(programs, isolation, store)
 
     async def _try(self, store: Store, runtime: Path) -> selftest.Proof:
         """The self-test: the first way of `runtime` that works. Raises `HostError`."""
-        _check_root()
+        check_root()
         described = await selftest.described(runtime, self._path) if self._tier == "gvisor" else ""
         failures: list[HostError] = []
         for way in ways(self._tier, described):
-            # Without its filter a guest is weaker: only where the filter itself is what was refused.
+            # A guest without its seccomp filter is weaker: only where this runtime refused the filter itself.
             if not way.seccomp and not any("seccomp" in failure.message for failure in failures):
                 continue
             try:
@@ -253,11 +261,11 @@ class ContainerHost:
         raise (
             failures[0]
             if failures
-            else HostError("trial_failed", f"{runtime.name} offers no platform that we know.")
+            else HostError("trial_failed", f"{runtime.name} offers no known platform.")
         )
 
     async def _try_way(self, store: Store, runtime: Path, way: Way) -> selftest.Proof:
-        """A sandbox with nothing in it but the guest, which has to keep a file and to start many programs."""
+        """Open a sandbox that holds only the guest, write and read a file in it, and start many programs."""
 
         async def make_root(name: str) -> Root:
             root = await store.create(None, name, _TRIAL.quota.disk_bytes)
@@ -266,11 +274,13 @@ class ContainerHost:
 
         try:
             with anyio.fail_after(_TRIAL_SECONDS):
-                means = await self._means_with(runtime, way, runtime.name, store)
-                async with self._opened(means, Wish(_TRIAL, None, make_root, Origin("trial"))) as sandbox:
+                tools = await self._tools_with(runtime, way, runtime.name, store)
+                async with self._opened(
+                    tools, ContainerRequest(_TRIAL, None, make_root, Origin("trial"))
+                ) as sandbox:
                     await sandbox.write("/work/trial", b"it works")
                     if await sandbox.read("/work/trial") != b"it works":
-                        raise HostError("trial_failed", "A file was not read as it was written.")
+                        raise HostError("trial_failed", "A file read back different from what was written.")
                     return selftest.Proof(way, await start_many(sandbox))
         except (SandboxLost, UserError) as error:
             said = f"{runtime.name} failed its self-test: {error.message}"
@@ -281,97 +291,48 @@ class ContainerHost:
             ) from error
 
     @asynccontextmanager
-    async def _opened(self, means: Means, wish: Wish) -> AsyncGenerator[ContainerSandbox]:
-        way = means.programs.way
-        async with (
-            self._used(wish.template),
-            self._claims.named(oci.host_quota(wish.spec.quota, way)) as (name, group),
-        ):
-            home = self._claims.home(name)
-            root = await wish.make_root(str(name))
-            machine = self._machine(means.programs)
-            _write_bundle(home, oci.oci_config(machine, name, wish.spec.quota, way))
-            join = () if means.programs.manages_cgroups else group.procs_files()
-            argv = oci.launch_argv(means.programs, machine, name, home, root, join)
-            now = time.time()
-            info = SandboxInfo(
-                id=name.sandbox,
-                template=wish.spec.template,
-                isolation=means.isolation,
-                quota=wish.spec.quota,
-                created_at=now,
-                expires_at=now + wish.spec.ttl_seconds,
-                parent=wish.parent,
-            )
-            async with (
-                launched(argv, self._path, group, root, wish.spec.ttl_seconds) as running,
-                self._linked(running, name.sandbox, wish, way) as link,
-            ):
-                running.ends_with(link.lost)
-                running.tasks.start_soon(_settle, means.store)
-                yield ContainerSandbox(self, wish, info, running, link, way)
-
-    @asynccontextmanager
-    async def _used(self, template: Built | None) -> AsyncGenerator[None]:
-        if template is None:
-            yield
-            return
-        with self.templates.using(template):
-            yield
-
-    @asynccontextmanager
-    async def _linked(
-        self, running: Running, sandbox: SandboxId, wish: Wish, way: Way
-    ) -> AsyncGenerator[Link]:
-        async with AsyncExitStack() as stack:
-            try:
-                link = await stack.enter_async_context(
-                    open_link(
-                        running.into,
-                        running.out,
-                        ttl_seconds=wish.spec.ttl_seconds,
-                        hostname=oci.HOSTNAME,
-                        env=environment(wish, way),
-                        door=None if wish.door is None else partial(wish.door, sandbox),
-                    )
+    async def _opened(self, tools: Toolchain, request: ContainerRequest) -> AsyncGenerator[ContainerSandbox]:
+        way, spec = tools.programs.way, request.spec
+        with ExitStack() as used:
+            if request.template is not None:
+                used.enter_context(self.templates.using(request.template))
+            async with self._claims.named(oci.host_quota(spec.quota, way)) as (name, group):
+                home = self._claims.home(name)
+                root = await request.make_root(str(name))
+                machine = self._machine(tools.programs)
+                (home / "config.json").write_bytes(oci.oci_config(machine, name, spec.quota, way))
+                join = () if tools.programs.manages_cgroups else group.procs_files()
+                argv = oci.launch_argv(tools.programs, machine, name, home, root, join)
+                info = sandbox_info(name.sandbox, spec, tools.isolation, request.parent)
+                greeting = Greeting(
+                    name.sandbox, setup_frame(spec, HOSTNAME), environment(request, way), request.door
                 )
-            except SandboxLost as error:
-                # The guest never spoke: the reason is what the launcher or the runtime said about it.
-                with anyio.move_on_after(_LAST_WORDS_SECONDS):
-                    await running.ended.wait()
-                raise HostError(
-                    "start_failed", f"A sandbox could not be started: {running.last_words or error}"
-                ) from error
-            yield link
+                async with (
+                    launched(argv, self._path, group, root, spec.ttl_seconds) as running,
+                    linked(running, running.into, running.out, greeting) as link,
+                ):
+                    running.ends_with(link.lost)
+                    running.tasks.start_soon(_settle, tools.store)
+                    yield ContainerSandbox(self, request, info, running, link, way)
 
     async def _dispose(self, name: str) -> None:
         for store in (*await self._choose_stores(), self._plain):
             await store.remove(name)
 
     def _machine(self, programs: oci.Programs) -> oci.Machine:
-        places = {place for place in oci.PLACES if os.path.isdir(place)}  # noqa: PTH112 - strings, not paths
         hard, layout = resource.getrlimit(resource.RLIMIT_NOFILE)[1], self._claims.layout
         return oci.Machine(
-            place=oci.mount_point([self._data_dir.resolve(), programs.runtime], places),
+            place=mount_point_here([self._data_dir, programs.runtime]),
             open_files_max=1_048_576 if hard == resource.RLIM_INFINITY else hard,
             refused_tree=layout.v2 if layout.hybrid else None,
         )
 
 
-def _check_root() -> None:
-    if os.geteuid() != 0:
-        raise HostError("no_root", "Sandboxes need root on this machine: run with sudo.")
-
-
-def _write_bundle(home: Path, config: bytes) -> None:
-    (home / "config.json").write_bytes(config)
-
-
 async def _settle(store: Store) -> None:
-    """For as long as a sandbox lives: a copy of it shall not have to wait for all that it wrote."""
+    """Write the store to disk now and then while a sandbox lives, so that a copy of it need not wait."""
     while True:
         await anyio.sleep(_SETTLE_SECONDS)
         try:
             await store.settle()
         except HostError as error:
-            logger.warning("The store could not be brought to the disk: %s", error)
+            logger.warning("The store could not be written to disk: %s", error)

@@ -1,20 +1,29 @@
-"""A sandbox made by an OCI runtime, as the rest of the house sees it, and what it was asked to be."""
+"""One running container: the runtime's process, and the `Sandbox` that the rest of the program uses."""
 
+import os
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import anyio
 import msgspec
+from anyio.abc import Process, TaskGroup
 
+from cloister.core.errors import SandboxLost
 from cloister.core.ids import SandboxId
+from cloister.sandbox._spawn import spawn
 from cloister.sandbox.api import Door, Sandbox, SandboxInfo, SandboxSpec, SnapshotInfo
 from cloister.sandbox.container import oci
-from cloister.sandbox.container.process import Running
 from cloister.sandbox.container.runtimes import Way
-from cloister.sandbox.protocol.link import Link, Linked
+from cloister.sandbox.local.cgroup import Cgroup
+from cloister.sandbox.local.lifetime import PARTING_SECONDS, Lifetime, lived
+from cloister.sandbox.local.spec import check_spec
+from cloister.sandbox.local.spec import environment as environment_of
+from cloister.sandbox.protocol.link import Link
+from cloister.sandbox.protocol.outbox import PipeReceiver, PipeSender, open_pipe
 from cloister.sandbox.snapshots import Origin
 from cloister.sandbox.store.api import Root
 from cloister.sandbox.templates.building import About, Built
@@ -22,10 +31,83 @@ from cloister.sandbox.templates.building import About, Built
 if TYPE_CHECKING:
     from cloister.sandbox.container.host import ContainerHost
 
+_KILLED = 137
+"""Exit status of a runtime whose guest was ended by SIGKILL."""
+
+_PANICKED = 2
+"""Exit status of gVisor when its kernel panics."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Running(Lifetime):
+    """One container as the host sees it."""
+
+    root: Root
+    into: PipeSender
+    out: PipeReceiver
+    _copying: anyio.Lock = field(default_factory=anyio.Lock)
+
+    @asynccontextmanager
+    async def standing_still(self) -> AsyncGenerator[None]:
+        """Freeze every process inside. One caller at a time: the first to leave would thaw them for the others."""
+        async with self._copying:
+            if self.ended.is_set():
+                raise SandboxLost(self.reason or "The sandbox has ended.")
+            async with self.cgroup.frozen():
+                yield
+
+    async def close(self) -> None:
+        self.reason = self.reason or "The sandbox was closed."
+        await self.into.aclose()
+        # The guest ends with its input and the runtime reaps it; killing both would leave a zombie.
+        with anyio.move_on_after(PARTING_SECONDS):
+            await self.process.wait()
+        self.cgroup.kill()
+        await self.out.aclose()
+
+    def explain(self) -> str:
+        kills = self.cgroup.oom_kills()
+        if kills and self.process.returncode == _KILLED:
+            return f"The sandbox ran out of memory: the kernel killed {kills} of its processes."
+        if self.process.returncode == _PANICKED and self.cgroup.refused_tasks():
+            return "The sandbox needed more processes than its quota allows."
+        return ""
+
+
+@asynccontextmanager
+async def _piped(argv: Sequence[str], path: str) -> AsyncGenerator[tuple[Process, PipeSender, PipeReceiver]]:
+    """The runtime, and the two pipes to its guest."""
+    (to_read, into), (out, to_write) = open_pipe(), open_pipe()
+    async with PipeSender(into) as sender, PipeReceiver(out) as receiver, AsyncExitStack() as stack:
+        started = spawn(argv, env={"PATH": path}, stdin=to_read, stdout=to_write)
+        try:
+            process = await stack.enter_async_context(started)
+        finally:
+            os.close(to_read)
+            os.close(to_write)
+        yield process, sender, receiver
+
+
+@asynccontextmanager
+async def launched(
+    argv: Sequence[str], path: str, cgroup: Cgroup, root: Root, ttl_seconds: float
+) -> AsyncGenerator[Running]:
+    """Start a runtime; leaving the block kills everything in its cgroup and waits for the runtime."""
+    async with _piped(argv, path) as (process, into, out):
+
+        def running(tasks: TaskGroup) -> Running:
+            ends = anyio.current_time() + ttl_seconds
+            return Running(
+                process=process, cgroup=cgroup, root=root, into=into, out=out, ttl_ends=ends, tasks=tasks
+            )
+
+        async with lived(running) as life:
+            yield life
+
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What one sandbox shall be."""
+class ContainerRequest:
+    """Everything that decides what one container becomes."""
 
     spec: SandboxSpec
     door: Door | None
@@ -33,21 +115,27 @@ class Wish:
     """Makes the root of the sandbox with this name."""
     origin: Origin
     template: Built | None = None
-    """None for the self-test, which needs none, and where it is gone."""
+    """None for the self-test, and when the template has been removed since."""
     parent: SandboxId | None = None
 
 
-class ContainerSandbox(Linked):
-    """One running container, as the rest of the house sees it."""
+class ContainerSandbox(Link):
+    """One running container. Implements `Sandbox`, `Keepable` and `Poolable`."""
 
     def __init__(
-        self, host: "ContainerHost", wish: Wish, info: SandboxInfo, running: Running, link: Link, way: Way
+        self,
+        host: "ContainerHost",
+        request: ContainerRequest,
+        info: SandboxInfo,
+        running: Running,
+        link: Link,
+        way: Way,
     ) -> None:
-        super().__init__(link)
+        super().__init__(link.env, link.mux)
         self.info = info
-        self.wish = wish
+        self.request = request
         self.running = running
-        self.origin = wish.origin
+        self.origin = request.origin
         self._host = host
         self._way = way
 
@@ -58,28 +146,26 @@ class ContainerSandbox(Linked):
         return await self._host.take_snapshot(self, name)
 
     async def keep(self, at: Path) -> None:
-        """See `Keepable.keep`."""
         await self._host.keep(self, at)
 
     def memory_bytes(self) -> int:
-        """See `Poolable.memory_bytes`."""
         return self.running.cgroup.memory_bytes()
 
     def adopt(self, spec: SandboxSpec, door: Door | None) -> None:
         """See `Poolable.adopt`. Raises `UserError` (`bad_sandbox`)."""
-        oci.check_spec(spec)
+        check_spec(spec)
         now = time.time()
-        self.wish = replace(self.wish, spec=spec, door=door)
+        self.request = replace(self.request, spec=spec, door=door)
         self.info = msgspec.structs.replace(self.info, created_at=now, expires_at=now + spec.ttl_seconds)
-        self._link.env = environment(self.wish, self._way)
+        self.env = environment(self.request, self._way)
         self.running.restart_clock(spec.ttl_seconds)
 
     async def wait_lost(self) -> str:
         await self.running.ended.wait()
-        return self.running.reason or self._link.reason or "The sandbox was killed or ended by itself."
+        return self.running.reason or self.reason or "The sandbox was killed or ended by itself."
 
 
-def environment(wish: Wish, way: Way) -> dict[str, str]:
-    """What commands in a sandbox that was wished so find in their environment."""
-    about = wish.template.about if wish.template else About()
-    return oci.environment(wish.spec, way, about.env, about.home)
+def environment(request: ContainerRequest, way: Way) -> dict[str, str]:
+    """The environment of commands in the sandbox of `request`."""
+    about = request.template.about if request.template else About()
+    return environment_of(request.spec, about.env, about.home, oci.PRELOAD if way.preload else None)

@@ -1,50 +1,46 @@
-"""Machines from nothing and from memory: the emulator is started, jailed, and the guest in it is greeted."""
+"""Start machines: boot one from nothing, or resume one from a saved moment, and greet its guest."""
 
 import os
 import secrets
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import anyio
 from anyio.abc import SocketAttribute
 
-from cloister.core.errors import HostError, SandboxLost
+from cloister.core.errors import HostError
 from cloister.core.requests import Quota
 from cloister.sandbox.api import Door, SandboxSpec
-from cloister.sandbox.container import oci
-from cloister.sandbox.container.cgroup import Cgroup
-from cloister.sandbox.container.names import Claims
-from cloister.sandbox.container.runtimes import Way
+from cloister.sandbox.local.cgroup import Cgroup
+from cloister.sandbox.local.lifetime import Greeting, linked
+from cloister.sandbox.local.names import Claims, Name
+from cloister.sandbox.local.spec import HOSTNAME, environment, setup_frame
 from cloister.sandbox.microvm import command_line
 from cloister.sandbox.microvm.disks import Disk, OpenFile
 from cloister.sandbox.microvm.kernel import Kernel, initramfs
 from cloister.sandbox.microvm.machine import Machine, started
 from cloister.sandbox.protocol import frames
-from cloister.sandbox.protocol.link import Link, link_over
+from cloister.sandbox.protocol.link import Link
 from cloister.sandbox.snapshots import Origin
 
 BOOT_SECONDS: dict[command_line.Accelerator, tuple[float, ...]] = {"kvm": (20.0,), "tcg": (60.0, 180.0)}
-"""How long a boot may take, the first time and when it is tried again.
+"""How long the first boot and the retries may take.
 
-With hardware it is over in a second or never. An emulated kernel now and then never says a word on a busy host, and
-boots the next time.
+With hardware a boot takes a second or never ends. On a busy host an emulated kernel sometimes hangs without any
+output, and boots the next time.
 """
 
-_NOWHERE = Origin("")
-"""Of a machine that nobody will keep."""
-
+_UNKNOWN = Origin("")
 _SEED_BYTES = 64
 _OPEN_FILES_MAX = 1_048_576
-_PARTING_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
-    """What machines are made with."""
+class VmTools:
+    """The programs and facts that machines are made with."""
 
     emulator: Path
     version: str
@@ -54,14 +50,14 @@ class Means:
     accelerator: command_line.Accelerator
     path: str
     place: str
-    """Where a jail is mounted, in a namespace of its own."""
+    """Where a jail is mounted, in its own mount namespace."""
     counter_khz: int
-    """How fast this machine's time stamp counter runs."""
+    """Frequency of this machine's time stamp counter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A machine at one moment: what any number of machines can go on from."""
+    """A saved machine, from which any number of machines can resume."""
 
     ram: OpenFile
     """Sealed."""
@@ -74,73 +70,78 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What one machine shall be."""
+class MachineRequest:
+    """Everything that decides what one machine becomes."""
 
     spec: SandboxSpec
     door: Door | None = None
-    origin: Origin = _NOWHERE
+    origin: Origin = _UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
 class Awake:
     """A machine whose guest answers."""
 
-    name: oci.Name
+    name: Name
     machine: Machine
     link: Link
     disk: Disk
 
 
 class Silent(HostError):
-    """A machine that did not say a word in all the time it had to boot."""
+    """A machine printed nothing in the time it had to boot."""
 
 
 @asynccontextmanager
 async def booted(
-    means: Means, claims: Claims, wish: Wish, disk: Disk, memory: OpenFile, seconds: float | None = None
+    tools: VmTools,
+    claims: Claims,
+    request: MachineRequest,
+    disk: Disk,
+    memory: OpenFile,
+    seconds: float | None = None,
 ) -> AsyncGenerator[Awake]:
-    """A machine that has just booted, within `seconds`, with its memory in `memory`.
+    """Boot a machine within `seconds`, with its memory in `memory`.
 
-    Raises `HostError` (`start_failed`), and `Silent` where another try may go better.
+    Raises `HostError` (`start_failed`), and `Silent` when a retry may succeed.
     """
     size = os.fstat(memory.descriptor).st_size
-    async with claims.named(_outer(wish.spec.quota, size)) as (name, group):
-        archive = _initramfs_file(means)
+    async with claims.named(_outer(request.spec.quota, size)) as (name, group):
+        archive = _initramfs_file(tools)
 
         def argv(link: int, monitor: int) -> tuple[Sequence[str], Sequence[int]]:
-            kernel = os.open(means.kernel.image, os.O_RDONLY | os.O_CLOEXEC)
+            kernel = os.open(tools.kernel.image, os.O_RDONLY | os.O_CLOEXEC)
             start = command_line.Boot(
-                kernel, archive, command_line.cmdline(means.accelerator, means.counter_khz)
+                kernel, archive, command_line.cmdline(tools.accelerator, tools.counter_khz)
             )
             shared = os.dup(memory.descriptor)
-            return _argv(means, name, group, _plan(means, size, (shared, True), (link, monitor), disk, start))
+            return _argv(tools, name, group, _plan(tools, size, (shared, True), (link, monitor), disk, start))
 
-        async with started(argv, means.path, group, wish.spec.ttl_seconds) as machine:
-            await _first_word(machine, seconds or BOOT_SECONDS[means.accelerator][-1])
-            async with _linked(machine, name, wish, _setup(wish, "template")) as link:
+        async with started(argv, tools.path, group, request.spec.ttl_seconds) as machine:
+            await _first_word(machine, seconds or BOOT_SECONDS[tools.accelerator][-1])
+            async with _linked(machine, name, request, setup_frame(request.spec, "template")) as link:
                 yield Awake(name, machine, link, disk)
 
 
 @asynccontextmanager
 async def woken(
-    means: Means, claims: Claims, wish: Wish, moment: Moment, top: OpenFile
+    tools: VmTools, claims: Claims, request: MachineRequest, moment: Moment, top: OpenFile
 ) -> AsyncGenerator[Awake]:
-    """A machine that goes on from `moment`, with `top` on its disk. Raises `HostError` (`start_failed`)."""
+    """Resume a machine from `moment`, with `top` on its disk. Raises `HostError` (`start_failed`)."""
     size = os.fstat(moment.ram.descriptor).st_size
     disk = moment.disk.under(top)
-    async with claims.named(_outer(wish.spec.quota, size)) as (name, group):
+    async with claims.named(_outer(request.spec.quota, size)) as (name, group):
 
         def argv(link: int, monitor: int) -> tuple[Sequence[str], Sequence[int]]:
             state, private = moment.state.again(os.O_RDONLY), os.dup(moment.ram.descriptor)
             return _argv(
-                means, name, group, _plan(means, size, (private, False), (link, monitor), disk, state)
+                tools, name, group, _plan(tools, size, (private, False), (link, monitor), disk, state)
             )
 
-        async with started(argv, means.path, group, wish.spec.ttl_seconds) as machine:
-            hostname = f"{oci.HOSTNAME}-{secrets.token_hex(4)}"
-            greeting = (_wake(wish.spec.quota), _setup(wish, hostname))
-            async with _linked(machine, name, wish, greeting) as link:
+        async with started(argv, tools.path, group, request.spec.ttl_seconds) as machine:
+            hostname = f"{HOSTNAME}-{secrets.token_hex(4)}"
+            greeting = (_wake(request.spec.quota), setup_frame(request.spec, hostname))
+            async with _linked(machine, name, request, greeting) as link:
                 machine.ends_with(link.lost)
                 yield Awake(name, machine, link, disk)
 
@@ -155,18 +156,14 @@ def _wake(quota: Quota) -> frames.Wake:
     )
 
 
-def _setup(wish: Wish, hostname: str) -> frames.Setup:
-    return frames.Setup(max(1, round(wish.spec.ttl_seconds)), oci.PROXY_PORT, hostname)
-
-
 def _outer(quota: Quota, memory: int) -> Quota:
-    """What the emulator may use of this machine; what commands may use is held inside."""
+    """The limits of the emulator on this host; the guest enforces those of commands."""
     return Quota(quota.cpus, memory + command_line.OVERHEAD_BYTES, command_line.TASKS)
 
 
-def _initramfs_file(means: Means) -> int:
+def _initramfs_file(tools: VmTools) -> int:
     archive = initramfs(
-        means.guest.read_bytes(), {name: path.read_bytes() for name, path in means.kernel.modules.items()}
+        tools.guest.read_bytes(), {name: path.read_bytes() for name, path in tools.kernel.modules.items()}
     )
     descriptor = os.memfd_create("initramfs", os.MFD_CLOEXEC)
     os.pwrite(descriptor, archive, 0)
@@ -174,7 +171,7 @@ def _initramfs_file(means: Means) -> int:
 
 
 def _plan(
-    means: Means,
+    tools: VmTools,
     memory_bytes: int,
     memory: tuple[int, bool],
     lines: tuple[int, int],
@@ -183,7 +180,7 @@ def _plan(
 ) -> command_line.MachinePlan:
     below = (disk.base, *disk.layers[:-1])
     return command_line.MachinePlan(
-        accelerator=means.accelerator,
+        accelerator=tools.accelerator,
         memory_bytes=memory_bytes,
         ram=memory[0],
         ram_shared=memory[1],
@@ -198,31 +195,23 @@ def _plan(
 
 
 def _argv(
-    means: Means, name: oci.Name, group: Cgroup, made: command_line.MachinePlan
+    tools: VmTools, name: Name, group: Cgroup, made: command_line.MachinePlan
 ) -> tuple[Sequence[str], Sequence[int]]:
     jail = [
-        *(str(means.jail), "-p", str(os.getpid()), "-u", str(name.first_id), "-m", means.place),
+        *(str(tools.jail), "-p", str(os.getpid()), "-u", str(name.first_id), "-m", tools.place),
         *(word for path in group.procs_files() for word in ("-g", str(path))),
-        *(("-k",) if means.accelerator == "kvm" else ()),
+        *(("-k",) if tools.accelerator == "kvm" else ()),
         "--",
     ]
-    start = (
-        (made.start.kernel, made.start.initramfs)
-        if isinstance(made.start, command_line.Boot)
-        else (made.start,)
-    )
+    boot = made.start
+    start = (boot.kernel, boot.initramfs) if isinstance(boot, command_line.Boot) else (boot,)
     files = [number for layer in made.disk for number in (layer.read, layer.write) if number is not None]
-    return [*jail, *command_line.emulator_argv(means.emulator, made)], [
-        made.ram,
-        made.link,
-        made.monitor,
-        *files,
-        *start,
-    ]
+    argv = [*jail, *command_line.emulator_argv(tools.emulator, made)]
+    return argv, [made.ram, made.link, made.monitor, *files, *start]
 
 
 async def _first_word(machine: Machine, seconds: float) -> None:
-    """Wait until the guest says something, or the machine ends. A boot takes longer than a greeting may."""
+    """Wait for the first output of the guest, or the end of the machine. A boot takes longer than a greeting may."""
     with anyio.move_on_after(seconds) as patience:
         async with anyio.create_task_group() as either:
 
@@ -236,35 +225,17 @@ async def _first_word(machine: Machine, seconds: float) -> None:
     said = machine.last_words
     if machine.ended.is_set() or (patience.cancelled_caught and said):
         raise HostError(
-            "start_failed", f"A virtual machine did not boot: {said or 'it ended without a word'}"
+            "start_failed", f"A virtual machine did not boot: {said or 'it ended without any output'}"
         )
     if patience.cancelled_caught:
-        raise Silent(
-            "start_failed", f"A virtual machine did not boot: it said nothing for {seconds:g} seconds"
-        )
+        raise Silent("start_failed", f"A virtual machine did not boot: no output for {seconds:g} seconds")
 
 
-@asynccontextmanager
-async def _linked(
+def _linked(
     machine: Machine,
-    name: oci.Name,
-    wish: Wish,
-    greeting: frames.Setup | tuple[frames.Wake, frames.Setup],
-) -> AsyncGenerator[Link]:
-    door = None if wish.door is None else partial(wish.door, name.sandbox)
-    opened = False
-    try:
-        async with link_over(
-            machine.link, machine.link, greeting, env=oci.environment(wish.spec, Way()), door=door
-        ) as link:
-            opened = True
-            yield link
-    except SandboxLost as error:
-        if opened:
-            raise
-        # The guest never spoke: the reason is what the emulator or the console said about it.
-        with anyio.move_on_after(_PARTING_SECONDS):
-            await machine.ended.wait()
-        raise HostError(
-            "start_failed", f"A virtual machine could not be started: {machine.last_words or error}"
-        ) from error
+    name: Name,
+    request: MachineRequest,
+    first: frames.Setup | tuple[frames.Wake, frames.Setup],
+) -> AbstractAsyncContextManager[Link]:
+    greeting = Greeting(name.sandbox, first, environment(request.spec), request.door)
+    return linked(machine, machine.link, machine.link, greeting)

@@ -1,7 +1,6 @@
-"""Taking a moment of a running machine: it stands still, its devices, memory and disk are kept, it goes on.
+"""Save a running machine: stop it, save its devices, memory and disk, let it go on.
 
-Only what the machine has written since it began is copied while it stands still, and most of the work even for that
-is done before.
+While it is stopped, only the memory written since its start is copied, and most of that is copied before.
 """
 
 import mmap
@@ -19,31 +18,26 @@ from cloister.sandbox.microvm.boot import Awake, Moment
 from cloister.sandbox.microvm.disks import Disk, OpenFile, held
 from cloister.sandbox.microvm.machine import Qmp
 
-# Pages of memory put into a saved machine's state, in the emulator's own format. Pure.
-#
-# The state of the devices alone begins with a header; a section of memory may follow it. Whoever starts from such a state
-# maps the memory that it began with and receives, privately, the pages that were different by then.
-
-
 PAGE = 4096
 BLOCK = b"ram"
-"""What the emulator calls the machine's memory."""
+"""The emulator's name of the machine's memory."""
 
 _HEADER = struct.Struct(">II")
 _MAGIC, _VERSION = 0x5145564D, 3
 _SECTION = struct.Struct(">BIB3sII")
 _START, _FOOTER = 0x01, 0x7E
 _NUMBER = 0x7FFF
-"""Of the section; the emulator counts its own from 0."""
+"""Number of the section; the emulator counts its own from 0."""
 _RAM_VERSION = 4
 _PAGE, _END, _SAME_BLOCK = 0x08, 0x10, 0x20
 _ADDRESS = struct.Struct(">Q")
 
 
 def with_pages(state: bytes, pages: Iterable[tuple[int, memoryview]]) -> Iterator[bytes]:
-    """`state` with `pages` in it, as pieces: each page is its place in the memory and its content.
+    """Insert `pages` (address and content) into the device state `state`, in the emulator's format; yield pieces.
 
-    Raises `ValueError` when `state` is not what the emulator saves.
+    A machine that resumes from it maps the original memory and gets these pages as private copies.
+    Raises `ValueError` when `state` is not a saved state.
     """
     if _HEADER.unpack_from(state) != (_MAGIC, _VERSION):
         raise ValueError("this is not the state of a machine")
@@ -62,15 +56,15 @@ def with_pages(state: bytes, pages: Iterable[tuple[int, memoryview]]) -> Iterato
 
 
 CARRIED_BYTES = 16 * 1024**2
-"""Pages that each child gets as its own copy, so that all go on sharing what the machine began with. When a machine
-has written more than this, its whole memory is kept anew and shared by the children of that moment."""
+"""Up to this size, each child gets the written pages as its own copy and shares the original memory. Beyond it, the
+whole memory is copied once and shared by the children of that moment."""
 
 _STATE_SET = 1_000
 """Number of the emulator's descriptor set for the state; above every layer's."""
 
 
 async def last_moment(awake: Awake, memory: OpenFile) -> Moment:
-    """Of a machine whose memory is in `memory` and which is not to go on."""
+    """Save a machine whose memory is in `memory`, and leave it stopped."""
     async with awake.link.held():
         await awake.machine.monitor.ask("stop")
         state = await _save_devices(awake.machine.monitor)
@@ -78,7 +72,7 @@ async def last_moment(awake: Awake, memory: OpenFile) -> Moment:
 
 
 class Fork:
-    """A moment of a machine that goes on, and how long it stood still."""
+    """A saved moment of a machine that went on, and how long it was stopped."""
 
     def __init__(self, moment: Moment, disk: Disk, pause_seconds: float) -> None:
         self.moment = moment
@@ -88,16 +82,16 @@ class Fork:
 
 
 async def fork_moment(awake: Awake, disk: Disk, base: OpenFile, top: OpenFile) -> Fork:
-    """Of a machine that began with the memory `base`; its disk goes on in `top`."""
+    """Save a machine that started with the memory `base`, and let it go on with the disk layer `top`."""
     written = OpenFile(ram.new_ram(os.fstat(base.descriptor).st_size))
     try:
         with mmap.mmap(written.descriptor, 0) as target:
-            # Once while it still runs: what is wrong by then is copied again, into pages that are there already.
+            # First while it runs; pages that change meanwhile are copied again below.
             await anyio.to_thread.run_sync(_copy_written, awake, base, target)
             async with awake.link.held(), _stopped(awake) as began:
                 state = await _save_devices(awake.machine.monitor)
                 runs = await anyio.to_thread.run_sync(_copy_written, awake, base, target)
-                # Last, because it is the only thing that changes the machine: until here it can go on as it was.
+                # Last, because nothing before it changes the machine: on an error it can go on.
                 await grow(awake, len(disk.layers) + 1, top)
             pause = time.monotonic() - began
             carried = sum(end - begin for begin, end in runs) <= CARRIED_BYTES
@@ -117,7 +111,7 @@ async def fork_moment(awake: Awake, disk: Disk, base: OpenFile, top: OpenFile) -
 
 
 def _carry(state: OpenFile, target: mmap.mmap, runs: Sequence[ram.Run]) -> OpenFile:
-    """The state with the pages in it that the machine has written."""
+    """The state, with the pages that the machine has written."""
     with memoryview(target) as view:
         pages = ((at, view[at : at + ram.PAGE]) for begin, end in runs for at in range(begin, end, ram.PAGE))
         whole = os.pread(state.descriptor, os.fstat(state.descriptor).st_size, 0)
@@ -129,7 +123,7 @@ def _carry(state: OpenFile, target: mmap.mmap, runs: Sequence[ram.Run]) -> OpenF
 
 @asynccontextmanager
 async def _stopped(awake: Awake) -> AsyncGenerator[float]:
-    """The machine stands still inside the block; yields since when."""
+    """Stop the machine; yield the time when it stopped."""
     await awake.machine.monitor.ask("stop")
     began = time.monotonic()
     try:
@@ -148,7 +142,7 @@ def _copy_written(awake: Awake, base: OpenFile, target: mmap.mmap) -> tuple[ram.
 async def _save_devices(monitor: Qmp) -> OpenFile:
     state = OpenFile(os.memfd_create("state", os.MFD_CLOEXEC))
     await _add(monitor, state.again(os.O_WRONLY), _STATE_SET)
-    # Named after who needed it first; it saves every device and leaves the memory out.
+    # Despite its name it has nothing to do with Xen here: it saves every device, without the memory.
     file = f"/dev/fdset/{_STATE_SET}"
     await monitor.ask("xen-save-devices-state", {"filename": file, "live": False})
     await monitor.ask("remove-fd", {"fdset-id": _STATE_SET})
@@ -156,7 +150,7 @@ async def _save_devices(monitor: Qmp) -> OpenFile:
 
 
 async def grow(awake: Awake, number: int, top: OpenFile) -> None:
-    """Put `top`, which is the layer of that number, on the disk; what was on top is not written any more."""
+    """Put `top` on the disk as layer `number`; the layers below become read-only."""
     monitor = awake.machine.monitor
     overlay = {"node": command_line.node(number - 1), "overlay": command_line.node(number)}
     try:
@@ -166,7 +160,7 @@ async def grow(awake: Awake, number: int, top: OpenFile) -> None:
             await monitor.ask("blockdev-add", command_line.layer_node(number, None, write=True))
             await monitor.ask("blockdev-snapshot", overlay)
     except HostError:
-        # Half way to its new layer: nobody can say any more what its disk is.
+        # The state of its disk is unknown now.
         await awake.link.fail("The disk of the sandbox could not be divided for a fork.")
         raise
 

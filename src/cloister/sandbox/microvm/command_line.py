@@ -1,7 +1,7 @@
-"""From what a machine shall be to the emulator's command line. Pure.
+"""The emulator's command line. Pure.
 
-Everything that decides what a machine can reach is on this page: a line to the guest, a disk, a console that only
-prints. No network, no monitor that the guest could see, no file of the host by name.
+Everything that decides what a machine can reach is in this file: a link to the guest, a disk, a console for output.
+No network, no monitor visible to the guest, no file of the host by name.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ Accelerator = Literal["kvm", "tcg"]
 
 EMULATOR = "qemu-system-x86_64"
 OVERHEAD_BYTES = 192 * 1024**2
-"""What the emulator itself may take on top of the machine's memory: its code, its heap, translated code."""
+"""Memory of the emulator itself: its code, its heap, translated code."""
 
 TASKS = 160
 """Threads of an emulator: one per processor, one that waits, and a pool that works on the disk."""
@@ -22,17 +22,17 @@ MEMORY_STEP = 64 * 1024**2
 MEMORY_MIN = 128 * 1024**2
 
 _TRANSLATED_MEGABYTES = 64
-# Memory is not counted per group, for the machine's own is the limit; huge pages would make copies of it larger.
+# No memory cgroups: the machine's memory is the limit. No huge pages: they would make copies larger.
 _COMMON = (
     "console=ttyS0 reboot=t panic=-1 quiet loglevel=3 random.trust_cpu=on"
     " cgroup_disable=memory transparent_hugepage=never"
 )
 _CMDLINE: dict[Accelerator, str] = {
     "kvm": _COMMON,
-    # Without the first four the kernel hangs measuring its clock on a busy host. The next ones only save time: what
-    # they leave out guards against what does not get through an emulator, or is shut by other means. With the last
-    # one programs are at the same addresses each time, so that what was translated once need not be again: they
-    # start three times as fast.
+    # Without the first four the kernel hangs on a busy host while it measures its clock. The next ones save time:
+    # they disable protections against attacks that do not work through an emulator, or that are prevented elsewhere.
+    # The last one loads programs at the same addresses each time, so that translated code is reused: they start
+    # three times as fast.
     "tcg": _COMMON
     + " no_timer_check lpj=4000000 tsc=nowatchdog tsc_early_khz={khz}"
     + " mitigations=off init_on_alloc=0 lsm=landlock audit=0 psi=0 nowatchdog norandmaps",
@@ -45,7 +45,7 @@ _CPU: dict[Accelerator, str] = {
 
 
 class Boot(msgspec.Struct, frozen=True):
-    """Descriptors of what a machine boots from."""
+    """Descriptors of the kernel and the initramfs."""
 
     kernel: int
     initramfs: int
@@ -53,7 +53,7 @@ class Boot(msgspec.Struct, frozen=True):
 
 
 class LayerFiles(msgspec.Struct, frozen=True):
-    """Descriptors of one file of a disk. Only the topmost has one to write."""
+    """Descriptors of one disk layer. Only the topmost can be written."""
 
     read: int
     write: int | None = None
@@ -66,21 +66,21 @@ class MachinePlan(msgspec.Struct, frozen=True):
     memory_bytes: int
     ram: int
     ram_shared: bool
-    """Whether what the machine writes shall be in `ram`; else it keeps that to itself."""
+    """Whether writes of the machine go to `ram`; else they stay private."""
     link: int
     monitor: int
     disk: tuple[LayerFiles, ...]
     start: Boot | int
-    """What to boot, or the saved state of the devices."""
+    """The kernel to boot, or the descriptor of a saved device state."""
 
 
 def memory_for(memory_bytes: int) -> int:
-    """The size of machine that a quota gets: in steps, because each size has an image of its own."""
+    """The memory of a machine with this quota, in steps, because each size needs its own image."""
     return max(MEMORY_MIN, -(-memory_bytes // MEMORY_STEP) * MEMORY_STEP)
 
 
 def cmdline(accelerator: Accelerator, counter_khz: int) -> str:
-    """The kernel's. An emulated processor's time stamp counter is the host's, so its speed is known beforehand."""
+    """The kernel command line. An emulated processor uses the host's time stamp counter, so its frequency is known."""
     return _CMDLINE[accelerator].format(khz=counter_khz)
 
 
@@ -124,7 +124,7 @@ def _start(plan: MachinePlan) -> tuple[str, ...]:
             files = ("-kernel", _by_number(kernel), "-initrd", _by_number(initramfs))
             return (*files, "-append", line)
         case state:
-            # What was saved are the devices alone, which begins without the header of a whole migration.
+            # The saved state holds only devices, without the header of a whole migration.
             return ("-global", "migration.send-configuration=off", "-incoming", f"fd:{state}")
 
 
@@ -150,9 +150,9 @@ def _layer(number: int, files: LayerFiles) -> tuple[str, ...]:
 
 
 def layer_node(number: int, below: str | None, *, write: bool) -> dict[str, object]:
-    """What the emulator is told of one layer, whose descriptors are in the set of the same number.
+    """The block device options of one layer, whose descriptors are in the set of the same number.
 
-    Flushes go nowhere: a sandbox does not outlive a crash of the machine it is on.
+    Flushes are ignored: a sandbox does not outlive a crash of its host.
     """
     cache = {"direct": False, "no-flush": True}
     file = {"driver": "file", "filename": f"/dev/fdset/{number}", "locking": "off"}

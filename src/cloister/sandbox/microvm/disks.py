@@ -1,7 +1,7 @@
-"""The disk of a machine: a template's file system and thin layers over it, each an open file without a name.
+"""The disk of a machine: the filesystem of a template and thin layers over it, each an open file without a name.
 
-Only the topmost layer is written. A fork puts a new one on top of each side and leaves what was there to both, so it
-costs the same however much is in it. What nobody has open any more is gone.
+Only the topmost layer is written. A fork puts a new layer on both sides and shares those below, so its cost does not
+depend on their size. The kernel frees a layer with its last descriptor.
 """
 
 import os
@@ -13,14 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-# An empty copy-on-write disk, as bytes. Pure.
-#
-# Only what an empty one needs of QEMU's format, version 3: a header, reference counts for the clusters it has, and
-# a table of nothing. Which disk is below it is said when it is opened, not in the file.
-
-
 CLUSTER_BITS = 15
-"""Clusters of 32 KiB: what the first small write into one copies from below."""
+"""Clusters of 32 KiB; the first small write to a cluster copies it from the layer below."""
 
 _CLUSTER = 1 << CLUSTER_BITS
 _HEADER = struct.Struct(">4sIQIIQIIQQIIQQQQII")
@@ -31,7 +25,10 @@ _L2_ENTRIES = _CLUSTER // 8
 
 
 def empty_disk(size: int) -> bytes:
-    """A disk of `size` bytes of which nothing has been written yet."""
+    """An empty qcow2 disk (version 3) of `size` bytes: header, reference counts and an empty table.
+
+    The layer below is named when the disk is opened, not in the file.
+    """
     entries = -(-size // (_CLUSTER * _L2_ENTRIES))
     table_clusters = -(-entries * 8 // _CLUSTER)
     refcount_table, refcount_block, table = 1, 2, 3
@@ -56,13 +53,13 @@ def empty_disk(size: int) -> bytes:
 
 
 DISK_STEP = 1024**2
-"""What a quota of disk is rounded down to."""
+"""Disk quotas are rounded down to a multiple of this."""
 
 
 class OpenFile:
-    """A descriptor that several may need: it is closed when the last one that holds it lets go.
+    """A descriptor with a count of its holders: the last one to let go closes it.
 
-    One that nobody ever held is closed when nobody can reach it any more.
+    One that was never held is closed when the object is collected.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -83,13 +80,13 @@ class OpenFile:
         return os.fstat(self.descriptor).st_size
 
     def again(self, flags: int) -> int:
-        """A new descriptor of the same file, with its own position and rights."""
+        """A new descriptor of the same file, with its own position and access mode."""
         return os.open(f"/proc/self/fd/{self.descriptor}", flags | os.O_CLOEXEC)
 
 
 @contextmanager
 def held(*files: OpenFile) -> Generator[None]:
-    """The files stay open while the block lasts."""
+    """Keep the files open during the block."""
     for file in files:
         file.hold()
     try:
@@ -103,9 +100,9 @@ class Disk(msgspec.Struct, frozen=True):
     """The files of one machine's disk, from below."""
 
     base: OpenFile
-    """The template's file system, as it is."""
+    """The filesystem of the template."""
     layers: tuple[OpenFile, ...]
-    """What was written since, in the order in which it was; the last one is this machine's own."""
+    """Later writes, oldest first; the last layer belongs to this machine."""
 
     @property
     def top(self) -> OpenFile:

@@ -1,12 +1,11 @@
-"""The microvm tier: QEMU's smallest machine, with hardware where that really works, else in software.
+"""The microvm tier: QEMU's smallest machine, with KVM where it boots a guest, else by software emulation.
 
-A sandbox is nested lifetimes, each a block: its name (a directory and cgroups), its emulator's process, the link
-to its guest. Its memory and its disk are open files without names, so nothing remains however those are left.
+A sandbox is three nested blocks: its name (a directory and cgroups), its emulator's process, the link to its guest.
+Its memory and disk are open files without names, so leaving the blocks removes everything.
 """
 
 import os
 import shutil
-import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -19,33 +18,40 @@ from cloister.core.computer import Command
 from cloister.core.errors import HostError, SandboxLost, UserError
 from cloister.core.ids import OwnerId, SandboxId
 from cloister.core.requests import Isolation, Quota
-from cloister.sandbox import guest_build, selftest
 from cloister.sandbox._spawn import capture
 from cloister.sandbox.api import Door, Report, Sandbox, SandboxInfo, SandboxSpec, SnapshotInfo, TierReport
-from cloister.sandbox.container import oci
-from cloister.sandbox.container.names import Claims
+from cloister.sandbox.local import guest_build, selftest
+from cloister.sandbox.local.names import Claims
+from cloister.sandbox.local.spec import (
+    check_root,
+    check_spec,
+    mount_point_here,
+    no_template,
+    sandbox_info,
+    silent,
+)
 from cloister.sandbox.microvm import boot, command_line, ram, snapshots
-from cloister.sandbox.microvm.boot import Awake, Means, Moment, Wish
+from cloister.sandbox.microvm.boot import Awake, MachineRequest, Moment, VmTools
 from cloister.sandbox.microvm.checkpoint import fork_moment, grow
 from cloister.sandbox.microvm.disks import Disk, OpenFile, held, new_layer
 from cloister.sandbox.microvm.kernel import Kernels
 from cloister.sandbox.microvm.template_image import Images, Size, Source, size_for
-from cloister.sandbox.protocol.link import Linked
+from cloister.sandbox.protocol.link import Link
 from cloister.sandbox.snapshots import Origin, Snapshots, Subject, reference_in
 from cloister.sandbox.store import api
-from cloister.sandbox.templates.building import locked
+from cloister.sandbox.templates.building import Built, locked
 from cloister.sandbox.templates.catalog import Templates
-
-# How fast this machine's time stamp counter runs, measured once and kept: images are made for one speed.
-
 
 _MEASURE_SECONDS = 30.0
 _TOLERANCE = 0.005
-"""What two measurements on the same machine may differ by; more than that is another machine."""
+"""How far two measurements on the same machine may differ; a larger difference means another machine."""
 
 
 async def counter_khz(jail: Path, memory: Path) -> int:
-    """The counter's speed. Raises `HostError` (`no_counter`)."""
+    """The frequency of this machine's time stamp counter, measured once. Images are made for one frequency.
+
+    Raises `HostError` (`no_counter`).
+    """
     shown = await capture([str(jail), "-t"], env={}, seconds=_MEASURE_SECONDS)
     if not shown.ok or not shown.out.strip().isdigit():
         raise HostError("no_counter", "The speed of this machine's time stamp counter could not be measured.")
@@ -70,7 +76,7 @@ _NOT_TRIED = TierReport(
     "microvm",
     works=False,
     native=False,
-    found="It was not tried yet whether KVM boots a machine here.",
+    found="Not tested yet: whether KVM boots a machine here.",
     fix="cloister doctor",
 )
 _TRIAL = SandboxSpec(
@@ -78,7 +84,7 @@ _TRIAL = SandboxSpec(
 )
 _SYNC_SECONDS = 60.0
 LAYERS_MAX = 200
-"""Of a disk: each is a file that the emulator has open, and one more place to look for what was written."""
+"""Of one disk. Each layer is an open file of the emulator and one more lookup for every read."""
 
 _INSTALL = "apt-get install --no-install-recommends qemu-system-x86"
 _FIX: dict[command_line.Accelerator, str] = {
@@ -89,31 +95,31 @@ _FIX: dict[command_line.Accelerator, str] = {
 
 @dataclass(slots=True)
 class _Shared:
-    """The moment that those who asked for a fork at the same time share."""
+    """One moment for all forks that were requested at the same time."""
 
     number: int
     moment: Moment
 
 
-class MicrovmSandbox(Linked):
-    """One running machine, as the rest of the house sees it."""
+class MicrovmSandbox(Link):
+    """One running machine. Implements `Sandbox`."""
 
     def __init__(
         self,
         host: "MicrovmHost",
-        wish: Wish,
+        request: MachineRequest,
         info: SandboxInfo,
         awake: Awake,
         base: OpenFile,
         files: ExitStack,
     ) -> None:
-        """`files` is what it holds open, and ends with it."""
-        super().__init__(awake.link)
+        """`files` holds its files open and ends with it."""
+        super().__init__(awake.link.env, awake.link.mux)
         self.info = info
-        self.wish = wish
-        self.origin = wish.origin
+        self.request = request
+        self.origin = request.origin
         self.pause_seconds = 0.0
-        """How long it stood still for its last fork."""
+        """How long its last fork stopped it."""
         self._host = host
         self._awake = awake
         self._base = base
@@ -140,54 +146,53 @@ class MicrovmSandbox(Linked):
             try:
                 taken = await self._host.kept.take(subject, name)
             except HostError:
-                self._check_alive()  # what the end of the machine brought about is its loss
+                self._check_alive()  # report the loss of the machine rather than its consequence
                 raise
             self.origin = Origin(taken.template, taken.id)
             return taken
 
     @asynccontextmanager
     async def _divided(self) -> AsyncGenerator[None]:
-        """From the beginning of the block, what was written until then is not written any more."""
-        # Most of it while everything still runs; a template without the program pays below.
+        """Put a new layer on the disk, so that the ones below no longer change."""
+        # Flush most of it while everything still runs; a template without `sync` flushes all of it below.
         with suppress(UserError):
             await self.run(Command(("sync",), cwd="/", seconds=_SYNC_SECONDS))
         top = self._new_top()
-        async with self._link.held(quiet=True) as quiet:
+        async with self.held(quiet=True) as quiet:
             if not quiet:
                 raise HostError(
-                    "snapshot_failed", "The files of the sandbox could not be brought to its disk."
+                    "snapshot_failed", "The files of the sandbox could not be written to its disk."
                 )
             await grow(self._awake, len(self._disk.layers) + 1, top)
             self._disk = self._disk.under(top)
         yield
 
     def _new_top(self) -> OpenFile:
-        """A layer for what this machine writes next."""
+        """A layer for the next writes of this machine."""
         if len(self._disk.layers) >= LAYERS_MAX:
             raise HostError(
                 "too_many_copies", f"A virtual machine is copied at most {LAYERS_MAX} times: open a new one."
             )
         top = self._host.new_layer(self._disk.base.size)
-        # Held whatever comes: the emulator may have it on its disk even where what it is for failed afterwards.
+        # Held in any case: the emulator may have it on its disk even if the copy fails later.
         self._files.enter_context(held(top))
         return top
 
     def _check_alive(self) -> None:
-        if self._awake.machine.ended.is_set() or self._link.lost.is_set():
-            raise SandboxLost(
-                self._awake.machine.reason
-                or self._link.reason
-                or "The sandbox was killed or ended by itself."
-            )
+        if self._awake.machine.ended.is_set() or self.lost.is_set():
+            raise SandboxLost(self._why_lost())
+
+    def _why_lost(self) -> str:
+        return self._awake.machine.reason or self.reason or "The sandbox was killed or ended by itself."
 
     async def wait_lost(self) -> str:
         await self._awake.machine.ended.wait()
-        return self._awake.machine.reason or self._link.reason or "The sandbox was killed or ended by itself."
+        return self._why_lost()
 
     async def moment(self, files: ExitStack) -> Moment:
-        """This machine at a moment after the call, held open until `files` ends.
+        """Save this machine at a moment after the call; the result stays open until `files` ends.
 
-        Those who wait for one at the same time get the same one.
+        Callers that wait at the same time share one moment.
         """
         wanted = self._begun + 1
         self._waiting += 1
@@ -218,7 +223,7 @@ class MicrovmSandbox(Linked):
         try:
             made = await fork_moment(self._awake, self._disk, self._base, top)
         except (HostError, LookupError, OSError) as error:
-            if self._awake.machine.ended.is_set() or self._link.lost.is_set():
+            if self._awake.machine.ended.is_set() or self.lost.is_set():
                 raise SandboxLost(await self.wait_lost()) from error
             raise HostError("fork_failed", f"The sandbox could not be copied: {error}") from error
         self._disk = made.disk
@@ -227,7 +232,7 @@ class MicrovmSandbox(Linked):
 
 
 class MicrovmHost:
-    """This machine as a place for virtual machines. Implements `sandbox.api.Host`."""
+    """The `microvm` tier of this machine. Implements `local.provider.TierHost`."""
 
     def __init__(
         self,
@@ -238,7 +243,7 @@ class MicrovmHost:
         *,
         boot_seconds: Sequence[float] | None = None,
     ) -> None:
-        """`owner` must be held by this process; `runtime` is the emulator, None is QEMU's; `path` is `PATH`.
+        """This process must hold `owner`; `runtime` is the emulator, None is QEMU's; `path` is `PATH`.
 
         `boot_seconds` is as for `Images`.
         """
@@ -249,74 +254,71 @@ class MicrovmHost:
         self._claims = Claims(data_dir, owner)
         self._templates = Templates(data_dir / "templates", path)
         self._kernels = Kernels(self._directory / "kernels", path)
-        self._images = Images(self._directory / "images", self._claims, boot_seconds)
+        self._images = Images(self._directory / "images", self._claims, path, boot_seconds)
         self.kept = Snapshots(snapshots.Shelf(self._directory / "snapshots", self._images.directory))
-        self._means: Means | None = None
+        self._tools: VmTools | None = None
         self._choosing = anyio.Lock()
 
     @asynccontextmanager
     async def open(self, spec: SandboxSpec, door: Door | None = None) -> AsyncGenerator[Sandbox]:
         """See `Host.open`. Raises `HostError` with code `no_root`, `no_template`, `no_runtime` or `start_failed`."""
-        oci.check_spec(spec)
+        check_spec(spec)
         if (reference := reference_in(spec.template)) is not None:
             found, home = await self.kept.find(reference)
-            _check_root()
-            means = await self._choose()
-            # The room on its disk is what it was then.
+            check_root()
+            tools = await self._choose()
+            # A snapshot keeps the size of its disk.
             quota = msgspec.structs.replace(spec.quota, disk_bytes=snapshots.disk_bytes(home))
             spec = msgspec.structs.replace(spec, quota=quota)
-            origin, moment = Origin(found.template, found.id), await self._kept_moment(means, quota, home)
+            origin, moment = Origin(found.template, found.id), await self._kept_moment(tools, quota, home)
         else:
-            rootfs = self._templates.find(spec.template)
-            _check_root()
-            if rootfs is None:
-                raise HostError(
-                    "no_template", f"The template {spec.template} is not built yet: prepare it first."
-                )
-            means = await self._choose()
-            origin, moment = Origin(spec.template), await self._moment(means, rootfs, spec.quota, _silent)
-        async with self._opened(means, Wish(spec, door, origin), moment) as sandbox:
+            template = self._templates.built(spec.template)
+            check_root()
+            if template is None:
+                raise no_template(spec.template)
+            tools = await self._choose()
+            origin, moment = Origin(spec.template), await self._moment(tools, template, spec.quota, silent)
+        async with self._opened(tools, MachineRequest(spec, door, origin), moment) as sandbox:
             yield sandbox
 
-    async def _moment(self, means: Means, rootfs: Path, quota: Quota, report: Report) -> Moment:
+    async def _moment(self, tools: VmTools, template: Built, quota: Quota, report: Report) -> Moment:
         size = size_for(quota)
-        source = self._images.template(rootfs, size, means.path, report)
-        return await self._images.moment(means, source, size, report)
+        source = self._images.template(template, size, report)
+        return await self._images.moment(tools, source, size, report)
 
-    async def _kept_moment(self, means: Means, quota: Quota, home: Path) -> Moment:
-        """A machine that has booted what was kept in `home`."""
+    async def _kept_moment(self, tools: VmTools, quota: Quota, home: Path) -> Moment:
+        """A machine that booted the snapshot in `home`."""
 
         async def opened() -> Disk:
             return snapshots.load(home)
 
         source = Source(home.name, opened, warm_up=(("true",),), settle_seconds=0.0)
         size = Size(command_line.memory_for(quota.memory_bytes), 0)
-        return await self._images.moment(means, source, size, _silent)
+        return await self._images.moment(tools, source, size, silent)
 
     @asynccontextmanager
     async def fork(self, parent: MicrovmSandbox) -> AsyncGenerator[Sandbox]:
         """See `Sandbox.fork`."""
-        means = await self._choose()
+        tools = await self._choose()
         with ExitStack() as files:
             moment = await parent.moment(files)
-            wish = replace(parent.wish, origin=parent.origin)
-            async with self._opened(means, wish, moment, parent.info.id) as sandbox:
+            request = replace(parent.request, origin=parent.origin)
+            async with self._opened(tools, request, moment, parent.info.id) as sandbox:
                 yield sandbox
 
     async def prepare(self, template: str, report: Report) -> None:
         """See `Host.prepare`; raises as `Templates.prepare` and `open`, and `no_kernel`."""
         await self._templates.prepare(template, report)
         await self._kernels.prepare(report)
-        rootfs = self._templates.find(template)
-        if rootfs is not None:
-            await self._moment(await self._choose(), rootfs, Quota(), report)
+        if (built := self._templates.built(template)) is not None:
+            await self._moment(await self._choose(), built, Quota(), report)
 
     async def sweep(self) -> int:
         """See `Host.sweep`."""
         return await self._claims.sweep()
 
     async def report(self, *, again: bool = False, quick: bool = False) -> TierReport:
-        """See `TierHost.report`. Booting takes long, so `quick` believes only a trial of KVM that was made before."""
+        """See `TierHost.report`. Booting is slow, so `quick` only reads the result of an earlier test of KVM."""
         if quick:
             known = selftest.remembered(self._runtime, self._bench("kvm"))
             return self._summed_up("kvm", known) if known and known.works else _NOT_TRIED
@@ -335,14 +337,14 @@ class MicrovmHost:
         found = f"{Path(self._runtime).name} {(made.version or '?').strip('()')} on {accelerator}, self-test passed"
         if accelerator == "kvm":
             return TierReport("microvm", works=True, native=True, found=found)
-        found += ": a guest boots; software emulation, so only when asked for by name"
+        found += ": a guest boots; software emulation, so used only when asked for by name"
         return TierReport("microvm", works=True, native=False, found=found, fix=_FIX["kvm"])
 
     def _bench(self, accelerator: command_line.Accelerator) -> selftest.Bench:
         return selftest.Bench("microvm", "qcow2", self._path, self._directory / f"{accelerator}.json")
 
     async def close(self) -> None:
-        """Let go of the memory of images. Whatever is opened later loads it again."""
+        """Release the memory of images; a later `open` loads it again."""
         self._images.unload()
 
     async def snapshots(self) -> tuple[SnapshotInfo, ...]:
@@ -356,7 +358,7 @@ class MicrovmHost:
         self._images.forget(found.id)
 
     def new_layer(self, size_bytes: int) -> OpenFile:
-        """A place for what a machine writes to its disk. Raises `HostError` (`no_disk`)."""
+        """An empty layer of a disk. Raises `HostError` (`no_disk`)."""
         directory = self._images.directory
         try:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -367,25 +369,17 @@ class MicrovmHost:
 
     @asynccontextmanager
     async def _opened(
-        self, means: Means, wish: Wish, moment: Moment, parent: SandboxId | None = None
+        self, tools: VmTools, request: MachineRequest, moment: Moment, parent: SandboxId | None = None
     ) -> AsyncGenerator[MicrovmSandbox]:
         top = self.new_layer(moment.disk.base.size)
         async with AsyncExitStack() as stack:
             files = stack.enter_context(ExitStack())
             files.enter_context(held(top, *moment.files))
-            awake = await stack.enter_async_context(boot.woken(means, self._claims, wish, moment, top))
-            now = time.time()
-            info = SandboxInfo(
-                id=awake.name.sandbox,
-                template=wish.spec.template,
-                isolation=_isolation(means),
-                quota=wish.spec.quota,
-                created_at=now,
-                expires_at=now + wish.spec.ttl_seconds,
-                parent=parent,
-                fork=None if parent is None else "memory",
-            )
-            yield MicrovmSandbox(self, wish, info, awake, moment.ram, files)
+            awake = await stack.enter_async_context(boot.woken(tools, self._claims, request, moment, top))
+            info = sandbox_info(awake.name.sandbox, request.spec, _isolation(tools), parent)
+            if parent is not None:
+                info = msgspec.structs.replace(info, fork="memory")
+            yield MicrovmSandbox(self, request, info, awake, moment.ram, files)
 
     async def _report(self, accelerator: command_line.Accelerator, *, again: bool) -> selftest.RuntimeReport:
         if accelerator == "kvm" and not os.access(_KVM, os.R_OK | os.W_OK):
@@ -403,80 +397,61 @@ class MicrovmHost:
         name = f"{Path(self._runtime).name} ({accelerator})"
         return msgspec.structs.replace(made, name=name, version=version, fix=fix)
 
-    async def _choose(self) -> Means:
+    async def _choose(self) -> VmTools:
         async with self._choosing:
-            if self._means is not None:
-                return self._means
+            if self._tools is not None:
+                return self._tools
             failed: list[str] = []
             for accelerator in ACCELERATORS:
                 report = await self._report(accelerator, again=False)
                 if report.works and report.path is not None:
-                    self._means = await self._means_with(report.path, report.version or "?", accelerator)
-                    return self._means
+                    self._tools = await self._tools_with(report.path, report.version or "?", accelerator)
+                    return self._tools
                 failed.append(report.why or "")
             raise HostError("no_runtime", f"No virtual machine works here: {' '.join(failed)}")
 
-    async def _means_with(self, emulator: Path, version: str, accelerator: command_line.Accelerator) -> Means:
+    async def _tools_with(
+        self, emulator: Path, version: str, accelerator: command_line.Accelerator
+    ) -> VmTools:
         programs = self._data_dir / "programs"
         jail = await guest_build.build("jail", programs)
-        return Means(
+        return VmTools(
             emulator=emulator,
             version=version,
             jail=jail,
             guest=await guest_build.build("guest", programs),
-            kernel=await self._kernels.prepare(_silent),
+            kernel=await self._kernels.prepare(silent),
             accelerator=accelerator,
             path=self._path,
             counter_khz=await counter_khz(jail, self._directory / "counter_khz"),
-            place=_place([self._data_dir, emulator]),
+            place=mount_point_here([self._data_dir, emulator]),
         )
 
     async def _try(self, emulator: Path, accelerator: command_line.Accelerator) -> None:
-        """The self-test: a machine with nothing on its disk, booted, which has to write and read a file."""
-        _check_root()
-        means = await self._means_with(emulator, "trial", accelerator)
+        """The self-test: boot a machine with an empty disk, then write and read a file in it."""
+        check_root()
+        tools = await self._tools_with(emulator, "trial", accelerator)
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # Alone: others may begin on this data directory at the same time.
-        async with locked(self._directory / ".lock-trial", _silent):
-            await self._try_alone(means)
+        # Other processes may test on this data directory at the same time.
+        async with locked(self._directory / ".lock-trial", silent):
+            await self._try_alone(tools)
 
-    async def _try_alone(self, means: Means) -> None:
+    async def _try_alone(self, tools: VmTools) -> None:
         rootfs = self._directory / "trial" / "rootfs"
-        _bare_root(rootfs)
+        selftest.furnish(rootfs)
         try:
-            base = await self._images.disk(rootfs, _TRIAL.quota.disk_bytes, self._path, _silent)
+            base = await self._images.disk("trial", rootfs, _TRIAL.quota.disk_bytes, silent)
             trial = Disk(base, (self.new_layer(base.size),))
             memory = OpenFile(ram.new_ram(command_line.MEMORY_MIN))
             with held(memory, *trial.files):
-                async with boot.booted(means, self._claims, Wish(_TRIAL), trial, memory) as awake:
+                async with boot.booted(tools, self._claims, MachineRequest(_TRIAL), trial, memory) as awake:
                     await awake.link.write("/work/trial", b"it works")
                     if await awake.link.read("/work/trial") != b"it works":
-                        raise HostError("trial_failed", "A file was not read as it was written.")
+                        raise HostError("trial_failed", "A file read back different from what was written.")
         finally:
             shutil.rmtree(rootfs.parent, ignore_errors=True)
 
 
-def _isolation(means: Means) -> Isolation:
-    shown = f"{means.emulator.name} {means.version}"
-    return Isolation("microvm", shown, shares_kernel=False, store="qcow2", accelerator=means.accelerator)
-
-
-def _silent(_fraction: float | None, _note: str) -> None:
-    return None
-
-
-def _place(avoid: list[Path]) -> str:
-    present = {place for place in oci.PLACES if Path(place).is_dir()}
-    return oci.mount_point([path.resolve() for path in avoid], present)
-
-
-def _check_root() -> None:
-    if os.geteuid() != 0:
-        raise HostError("no_root", "Sandboxes need root on this machine: run with sudo.")
-
-
-def _bare_root(at: Path) -> None:
-    """The smallest root filesystem a guest accepts: mount points, and a directory to write in."""
-    for name in ("proc", "dev", "etc", "work"):
-        (at / name).mkdir(parents=True, exist_ok=True)
-    os.chown(at / "work", 1000, 1000)
+def _isolation(tools: VmTools) -> Isolation:
+    shown = f"{tools.emulator.name} {tools.version}"
+    return Isolation("microvm", shown, shares_kernel=False, store="qcow2", accelerator=tools.accelerator)

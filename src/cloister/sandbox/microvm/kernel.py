@@ -1,4 +1,4 @@
-"""The kernel of the machines: Debian's cloud kernel, unpacked from its package and never installed on the host."""
+"""The kernel of the machines: Debian's cloud kernel, unpacked from its package but not installed, and its initramfs."""
 
 import hashlib
 import os
@@ -52,7 +52,7 @@ class Kernels:
         self._env = {"PATH": path, "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
 
     def find(self) -> Kernel | None:
-        """The newest kernel that is here."""
+        """The newest unpacked kernel."""
         if not self._directory.is_dir():
             return None
         homes = [home for home in self._directory.iterdir() if home.is_dir() and home.name[0] != "."]
@@ -97,7 +97,7 @@ class Kernels:
 
 
 def _keep(scratch: Path, version: str) -> Path:
-    """Only what a machine boots from, in a directory that is named by version and content."""
+    """Keep only the files for booting, in a directory named by version and content."""
     unpacked = scratch / "unpacked"
     files = {"vmlinuz": unpacked / "boot" / f"vmlinuz-{version}"}
     drivers = unpacked / "lib" / "modules" / version / "kernel" / "drivers"
@@ -116,9 +116,6 @@ def _keep(scratch: Path, version: str) -> Path:
 
 def _kernel_in(home: Path) -> Kernel:
     return Kernel(home / "vmlinuz", {name: home / f"{name}.ko" for name in MODULES})
-
-
-# The first file system of a machine: the guest, the modules of its devices, nothing else. Pure.
 
 
 _ALIGNED = 4

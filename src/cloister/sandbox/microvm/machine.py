@@ -1,4 +1,4 @@
-"""One emulator for as long as its machine lives: its line, its monitor and how it is ended."""
+"""One running emulator: its process, the link to its guest, its QMP monitor."""
 
 import os
 import signal
@@ -9,16 +9,13 @@ from dataclasses import dataclass
 
 import anyio
 import msgspec
-from anyio.abc import UNIXSocketStream
+from anyio.abc import TaskGroup, UNIXSocketStream
 
 from cloister.core.errors import HostError
 from cloister.core.text import decode, one_line
 from cloister.sandbox._spawn import spawn
-from cloister.sandbox.container.cgroup import Cgroup
-from cloister.sandbox.container.lifetime import PARTING_SECONDS, Lifetime
-
-# A small client of QEMU's control protocol. The emulator may have been taken over from inside, so nothing it says is trusted.
-
+from cloister.sandbox.local.cgroup import Cgroup
+from cloister.sandbox.local.lifetime import PARTING_SECONDS, Lifetime, lived
 
 ANSWER_SECONDS = 30.0
 LINE_BYTES = 1_048_576
@@ -30,14 +27,17 @@ class _Error(msgspec.Struct):
 
 
 class _Message(msgspec.Struct):
-    """A greeting, an answer or an event; events and greetings are of no interest here."""
+    """A greeting, an answer or an event; greetings and events are skipped."""
 
     answer: object = msgspec.field(default=msgspec.UNSET, name="return")
     error: _Error | None = None
 
 
 class Qmp:
-    """One conversation, one question at a time."""
+    """A client of QEMU's control protocol, one command at a time.
+
+    A guest may have taken over the emulator, so its answers are untrusted.
+    """
 
     def __init__(self, stream: UNIXSocketStream) -> None:
         self._stream = stream
@@ -50,7 +50,7 @@ class Qmp:
         return Qmp(await UNIXSocketStream.from_socket(sock))
 
     async def ask(self, command: str, arguments: object = None, descriptors: Sequence[int] = ()) -> None:
-        """Have `command` done. Raises `HostError` (`emulator_failed`)."""
+        """Execute `command`. Raises `HostError` (`emulator_failed`)."""
         async with self._asking:
             try:
                 with anyio.fail_after(ANSWER_SECONDS):
@@ -85,13 +85,13 @@ class Qmp:
     async def _next(self) -> _Message:
         while b"\n" not in self._rest:
             if len(self._rest) > LINE_BYTES:
-                raise HostError("emulator_failed", "The emulator said more than an answer can be.")
+                raise HostError("emulator_failed", "The emulator sent an answer that is too long.")
             self._rest += await self._stream.receive()
         line, _, self._rest = self._rest.partition(b"\n")
         try:
             return msgspec.json.decode(line, type=_Message)
         except msgspec.MsgspecError as error:
-            raise HostError("emulator_failed", "The emulator said something that is no answer.") from error
+            raise HostError("emulator_failed", "The emulator sent an invalid answer.") from error
 
     async def aclose(self) -> None:
         await self._stream.aclose()
@@ -99,42 +99,43 @@ class Qmp:
 
 _KILLED = (-9, 137)
 _OFF = "reboot: Restarting system"
-"""What every machine's console says at its end."""
+"""Printed on the console of every machine at its end."""
 
 _ALLOCATOR = {"MALLOC_ARENA_MAX": "1", "MALLOC_TOP_PAD_": "4194304"}
-"""The emulator's memory grows in large steps; in a thread of its own it would ask the kernel for each page."""
+"""Lets the emulator's heap grow in large steps instead of page by page."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Machine(Lifetime):
-    """One machine as the host sees it from outside."""
+    """One machine as the host sees it."""
 
     link: UNIXSocketStream
     monitor: Qmp
 
     @property
     def last_words(self) -> str:
-        """What the emulator and the machine's console said, as one harmless line."""
+        """The last output of the emulator and of the machine's console, as one harmless line."""
         lines = decode(bytes(self._tail)).splitlines()
         return one_line(" ".join(line for line in lines if not line.rstrip().endswith(_OFF)), 300)
 
     def pid(self) -> int:
-        """The emulator's process; the one we started only waits for it. Raises `HostError` when it is gone."""
+        """The emulator's process; the one we started waits for it. Raises `HostError` when it has ended."""
         for pid in self.cgroup.pids():
             if pid != self.process.pid:
                 return pid
-        raise HostError("emulator_failed", "The emulator of the machine is gone.")
+        raise HostError("emulator_failed", "The emulator of the machine has ended.")
 
     async def close(self) -> None:
-        """End it from our side. Nothing in it is worth waiting for."""
         self.reason = self.reason or "The sandbox was closed."
-        # The emulator first: who waits for it then reaps it, which a kill of both would leave to others.
+        # The emulator first, so that the jail reaps it; killing both would leave a zombie.
         with suppress(HostError, ProcessLookupError):
             os.kill(self.pid(), signal.SIGKILL)
         with anyio.move_on_after(PARTING_SECONDS):
             await self.ended.wait()
         self.cgroup.kill()
         await self.ended.wait()
+        await self.link.aclose()
+        await self.monitor.aclose()
 
     def explain(self) -> str:
         if self.cgroup.oom_kills() and self.process.returncode in _KILLED:
@@ -143,59 +144,39 @@ class Machine(Lifetime):
 
 
 Plan = Callable[[int, int], tuple[Sequence[str], Sequence[int]]]
-"""Given the descriptors of the line and the monitor: the command line, and all descriptors that go with it.
+"""From the descriptors of the link and the monitor: the command line, and all descriptors to pass on.
 
-Those that were made for this call are the emulator's; they are closed here once it has them.
+The emulator owns the descriptors; `started` closes them once it runs.
 """
 
 
 @asynccontextmanager
 async def started(plan: Plan, path: str, cgroup: Cgroup, ttl_seconds: float) -> AsyncGenerator[Machine]:
     """Start an emulator; leaving the block kills it and waits for its end."""
-    failure: Exception | None = None
     ours, theirs = _pairs()
     given: Sequence[int] = ()
     try:
         argv, given = plan(theirs[0].detach(), theirs[1].detach())
-        async with (
-            spawn(argv, env={"PATH": path, **_ALLOCATOR}, pass_fds=given) as process,
-            anyio.create_task_group() as tasks,
-        ):
+        async with spawn(argv, env={"PATH": path, **_ALLOCATOR}, pass_fds=given) as process:
             for descriptor in given:
                 os.close(descriptor)
             given = ()
             link, monitor = await UNIXSocketStream.from_socket(ours[0]), await Qmp.over(ours[1])
-            machine = Machine(
-                process=process,
-                cgroup=cgroup,
-                link=link,
-                monitor=monitor,
-                ttl_ends=anyio.current_time() + ttl_seconds,
-                tasks=tasks,
-            )
-            for stream in (process.stdout, process.stderr):
-                if stream is not None:
-                    tasks.start_soon(machine.listen, stream)
-            tasks.start_soon(machine.watch)
-            try:
-                yield machine
-            except Exception as error:
-                # Carried around the task group, which would wrap it.
-                failure = error
-            finally:
-                with anyio.CancelScope(shield=True):
-                    await machine.close()
-                    await link.aclose()
-                    await monitor.aclose()
-                tasks.cancel_scope.cancel()
+
+            def machine(tasks: TaskGroup) -> Machine:
+                ends = anyio.current_time() + ttl_seconds
+                return Machine(
+                    process=process, cgroup=cgroup, link=link, monitor=monitor, ttl_ends=ends, tasks=tasks
+                )
+
+            async with lived(machine) as life:
+                yield life
     finally:
         for descriptor in given:
             with suppress(OSError):
                 os.close(descriptor)
         for sock in (*ours, *theirs):
             sock.close()
-    if failure is not None:
-        raise failure
 
 
 def _pairs() -> tuple[tuple[socket.socket, socket.socket], tuple[socket.socket, socket.socket]]:

@@ -1,7 +1,7 @@
-"""The memory of a machine, as files: made, copied sparsely, sealed, and taken out of a machine that stands still.
+"""The memory of machines as files: create, copy sparsely, seal, and copy out of a stopped machine.
 
-Memory that others start from is in a file that the kernel lets nobody change again. A machine maps it privately, so
-what it writes is its own and what it only reads is shared by all.
+Machines start from memory in a sealed file, which the kernel protects from changes. Each maps it privately: its writes
+are its own, and unchanged pages are shared.
 """
 
 import ctypes
@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 PAGE = mmap.PAGESIZE
 Run = tuple[int, int]
-"""Begin and end of something in a memory, in bytes."""
+"""Begin and end of a range, in bytes."""
 
 _PIECE = 1 << 20
 _ENTRY = struct.calcsize("Q")
 # From Linux's fcntl.h; Python has no names for them.
-_ADD_SEALS, _GET_SEALS = 1033, 1034
+_ADD_SEALS = 1033
 _SEAL_SEAL, _SEAL_SHRINK, _SEAL_GROW, _SEAL_WRITE = 1, 2, 4, 8
 _SEALED = _SEAL_SEAL | _SEAL_SHRINK | _SEAL_GROW | _SEAL_WRITE
 
@@ -33,7 +33,7 @@ class _Piece(ctypes.Structure):
     _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
 
 
-# Without a page in between, unlike a read of /proc/PID/mem, and so several times as fast. Python has no name for it.
+# Several times as fast as reading /proc/PID/mem, which copies page by page. Python has no name for it.
 _process_vm_readv = ctypes.CDLL(None, use_errno=True).process_vm_readv
 _process_vm_readv.restype = ctypes.c_ssize_t
 
@@ -52,23 +52,19 @@ _PRIVATE = re.compile(
 
 
 def new_ram(size: int) -> int:
-    """An empty memory that goes with its last descriptor; returns one."""
+    """Create an empty memory file; return its only descriptor."""
     descriptor = os.memfd_create("ram", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, size)
     return descriptor
 
 
 def seal(ram: int) -> None:
-    """From now on nobody changes it, whoever has it open."""
+    """Make the memory file immutable, also for processes that have it open."""
     fcntl.fcntl(ram, _ADD_SEALS, _SEALED)
 
 
-def is_sealed(ram: int) -> bool:
-    return fcntl.fcntl(ram, _GET_SEALS) & _SEAL_WRITE != 0
-
-
 def extents(descriptor: int) -> Iterator[tuple[int, int]]:
-    """Where a sparse file has data: begin and end."""
+    """The ranges of a sparse file that hold data."""
     at, size = 0, os.fstat(descriptor).st_size
     while at < size:
         try:
@@ -80,7 +76,7 @@ def extents(descriptor: int) -> Iterator[tuple[int, int]]:
 
 
 def copy_sparse(source: int, target: int) -> int:
-    """Copy what is not a hole; pages of zeros become holes. Returns the bytes written."""
+    """Copy the data; pages of zeros become holes. Return the bytes written."""
     buffer, written = memoryview(bytearray(_PIECE)), 0
     zeros = bytes(_PIECE)
     for begin, end in extents(source):
@@ -92,9 +88,9 @@ def copy_sparse(source: int, target: int) -> int:
 
 
 def fill_holes(source: int, target: int, written: Sequence[Run]) -> None:
-    """Copy what `source` has where nothing was `written` into `target`. `written` is in order.
+    """Copy the data of `source` to `target`, except the ranges in `written`, which are in order.
 
-    From file to file: through a mapping, each page would be a fault of its own, and be cleared before it is filled.
+    From file to file: through a mapping each page would fault, and be cleared before it is filled.
     """
     for begin, end in _without(extents(source), written):
         at = begin
@@ -106,7 +102,7 @@ def fill_holes(source: int, target: int, written: Sequence[Run]) -> None:
 
 
 def _without(runs: Iterable[Run], others: Sequence[Run]) -> Iterator[Run]:
-    """What is in `runs` and not in `others`; both are in order, and so is the result."""
+    """The parts of `runs` outside `others`; both are in order, and so is the result."""
     number = 0
     for first, last in runs:
         at = first
@@ -136,7 +132,7 @@ def _write_pages(target: int, data: memoryview, at: int) -> int:
 
 
 def private_runs(flags: bytes) -> Iterator[tuple[int, int]]:
-    """From the highest bytes of `pagemap` entries: runs of pages that are the process's own, as page numbers."""
+    """Runs of private pages, as page numbers, from the highest bytes of `pagemap` entries."""
     for found in _PRIVATE.finditer(flags):
         yield found.start(), found.end()
 
@@ -144,7 +140,7 @@ def private_runs(flags: bytes) -> Iterator[tuple[int, int]]:
 def copy_private(pid: int, address: int, size: int, target: mmap.mmap) -> tuple[Run, ...]:
     """Copy into `target` the pages that process `pid` has written in its private mapping.
 
-    Returns what was copied, in order. It is of one moment only if the process stands still.
+    Return the copied ranges, in order. The copy is consistent only if the process is stopped.
     """
     with open(f"/proc/{pid}/pagemap", "rb", buffering=0) as pagemap:  # noqa: PTH123 - unbuffered, at an offset
         entries = os.pread(pagemap.fileno(), size // PAGE * _ENTRY, address // PAGE * _ENTRY)
@@ -168,7 +164,7 @@ def _copy_runs(pid: int, address: int, runs: Sequence[Run], target: mmap.mmap) -
 
 
 def find_mapping(pid: int, ram: int) -> tuple[int, int]:
-    """Where process `pid` has `ram` mapped: address and size. Raises `LookupError`."""
+    """Address and size of the mapping of `ram` in process `pid`. Raises `LookupError`."""
     about = os.fstat(ram)
     device = f"{os.major(about.st_dev):02x}:{os.minor(about.st_dev):02x}"
     with open(f"/proc/{pid}/maps") as maps:  # noqa: PTH123 - a path object costs more than the read

@@ -1,6 +1,6 @@
-"""Disks of machines that are kept: each is its template's file system and the layers over it, as links to the same files.
+"""Snapshots of machines: hard links to the files of a disk.
 
-Nothing is copied, so keeping one costs the same however much is on it. What a machine boots from later is its own.
+Nothing is copied, so the cost does not depend on the size. A machine that opens one boots from it.
 """
 
 import errno
@@ -18,17 +18,17 @@ from cloister.sandbox.store import api as room
 
 _FACTS = "disk.json"
 _BLOCK = 512
-"""What the kernel counts the blocks of a file in."""
+"""Unit of `st_blocks`."""
 
 
 class Written(msgspec.Struct, frozen=True):
-    """The disk of a machine, of which nothing is written any more."""
+    """The disk of a machine, which is not written any more."""
 
     disk: Disk
     own: int
-    """How many of its layers the machine wrote itself."""
+    """Number of layers that the machine wrote itself."""
     disk_bytes: int
-    """What it may write, by its quota."""
+    """Its disk quota."""
 
 
 class _Facts(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ class _Facts(msgspec.Struct, frozen=True):
 
 
 class Shelf:
-    """The disks below one directory, which has to be on the same file system as those of living machines."""
+    """The snapshots below one directory, on the same filesystem as the disks of living machines."""
 
     def __init__(self, directory: Path, images: Path) -> None:
         self._directory = directory
@@ -55,7 +55,7 @@ class Shelf:
             raise room.explained(error, "A snapshot", at.parent, room.floor_of(at.parent)) from error
 
     async def discard(self, at: Path) -> None:
-        """With the images that were made to open it faster."""
+        """Also removes the images that were made of it."""
         number = at.name.rpartition(".")[2].removeprefix("new-").removeprefix("old-")
 
         def remove() -> None:
@@ -68,7 +68,7 @@ class Shelf:
 
 
 def load(home: Path) -> Disk:
-    """The disk that was kept in `home`. Raises `HostError` (`store_failed`)."""
+    """The disk of the snapshot in `home`. Raises `HostError` (`store_failed`)."""
     try:
         layers = tuple(open_file(home / f"layer{number}") for number in range(_facts(home).layers))
         return Disk(open_file(home / "base"), layers)
@@ -77,7 +77,7 @@ def load(home: Path) -> Disk:
 
 
 def disk_bytes(home: Path) -> int:
-    """What whoever has the disk in `home` may write. Raises `HostError` (`store_failed`)."""
+    """The disk quota of the snapshot in `home`. Raises `HostError` (`store_failed`)."""
     return _facts(home).disk_bytes
 
 
@@ -109,7 +109,7 @@ def _save(parent: Written, at: Path) -> int:
 
 
 def _link(file: OpenFile, at: Path) -> None:
-    """Give an open file a name; one whose last name was removed has to be copied."""
+    """Give an open file a name; copy it if its last name was removed."""
     ours = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.link(str(file.descriptor), at, src_dir_fd=ours, follow_symlinks=True)

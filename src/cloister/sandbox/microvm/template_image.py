@@ -1,6 +1,6 @@
-"""What sandboxes of a template start from: its file system as a disk, and a machine that has booted it, kept in files.
+"""Images of templates: the filesystem as a disk, and a machine that booted it, saved in files.
 
-Both are made once and never written again; each appears by one rename, so what has its name is complete.
+Both are made once and never changed; one rename publishes each when it is complete.
 """
 
 import hashlib
@@ -23,12 +23,12 @@ from cloister.core.requests import Quota
 from cloister.core.text import decode, one_line
 from cloister.sandbox._spawn import capture
 from cloister.sandbox.api import Report, SandboxSpec
-from cloister.sandbox.container.names import Claims
+from cloister.sandbox.local.names import Claims
 from cloister.sandbox.microvm import command_line, ram
-from cloister.sandbox.microvm.boot import BOOT_SECONDS, Means, Moment, Silent, Wish, booted
+from cloister.sandbox.microvm.boot import BOOT_SECONDS, MachineRequest, Moment, Silent, VmTools, booted
 from cloister.sandbox.microvm.checkpoint import last_moment
 from cloister.sandbox.microvm.disks import DISK_STEP, Disk, OpenFile, held, new_layer, open_file
-from cloister.sandbox.templates.building import locked
+from cloister.sandbox.templates.building import Built, locked
 
 logger = logging.getLogger(__name__)
 
@@ -42,11 +42,11 @@ WARM_UP = (
     ("/bin/sync",),
     ("echo", "hi"),
 )
-"""What is run once before a machine is kept, so that its files are in memory; what the template lacks is left out."""
+"""Run once before a machine is saved, so that these files are in memory; missing programs are skipped."""
 
 _BUILD_SECONDS = 600.0
 _SETTLE_SECONDS = 3.0
-"""What a kernel puts off until it has nothing else to do is done before it is saved, not in every sandbox."""
+"""Lets the kernel finish deferred work before it is saved, instead of in every sandbox."""
 
 _BLOCK = 4_096
 _INODE_BYTES = 256
@@ -55,10 +55,10 @@ _NOBODY = 65_534
 
 _LOADED = 3
 _UNUSED_SECONDS = 2 * 86_400.0
-"""After so long an image that nobody loaded is removed when another one is made."""
+"""Age at which an unused image is removed when another one is made."""
 
 _VERSION = 6
-"""Raised when what is kept changes."""
+"""Increased when the format of an image changes."""
 
 
 class Size(msgspec.Struct, frozen=True):
@@ -66,16 +66,16 @@ class Size(msgspec.Struct, frozen=True):
 
     memory_bytes: int
     disk_bytes: int
-    """What can be written beyond the template."""
+    """Free space beyond the template."""
 
 
 def size_for(quota: Quota) -> Size:
-    """The size of machine that a quota gets. Memory is given in steps, because each size has an image of its own."""
+    """The size of a machine with this quota, in steps, because each size needs its own image."""
     return Size(command_line.memory_for(quota.memory_bytes), quota.disk_bytes // DISK_STEP * DISK_STEP)
 
 
 class _Key(msgspec.Struct, frozen=True):
-    """Everything that decides what is in an image."""
+    """Everything that decides the content of an image."""
 
     template: str
     kernel: str
@@ -95,12 +95,12 @@ class _Key(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What the machines of an image boot from."""
+    """The disk that the machine of an image boots from."""
 
     name: str
-    """Says which disk it is, for ever."""
+    """Identifies the disk; never reused."""
     disk: Callable[[], Awaitable[Disk]]
-    """Opens it, without a layer to write to."""
+    """Opens it, without a writable layer."""
     warm_up: tuple[tuple[str, ...], ...] = WARM_UP
     settle_seconds: float = _SETTLE_SECONDS
 
@@ -108,28 +108,32 @@ class Source:
 class Images:
     """The disks and images below one directory, which several processes may share."""
 
-    def __init__(self, directory: Path, claims: Claims, boot_seconds: Sequence[float] | None = None) -> None:
-        """`boot_seconds` is how long a boot may take, the first time and when it is tried again; None is the usual."""
+    def __init__(
+        self, directory: Path, claims: Claims, path: str, boot_seconds: Sequence[float] | None = None
+    ) -> None:
+        """`path` is `PATH`; `boot_seconds` limits the first boot and the retries, None for `BOOT_SECONDS`."""
         self.directory = directory
+        self._path = path
         self._claims = claims
         self._boot_seconds = boot_seconds
         self._loaded: dict[str, Moment] = {}
         self._loading = anyio.Lock()
 
-    def template(self, rootfs: Path, size: Size, path: str, report: Report) -> Source:
-        """The file system `rootfs`, with as much room as `size` says."""
+    def template(self, template: Built, size: Size, report: Report) -> Source:
+        """The root filesystem of `template`, with as much free space as `size` has."""
 
         async def disk() -> Disk:
-            return Disk(await self.disk(rootfs, size.disk_bytes, path, report), ())
+            made = await self.disk(template.version, template.rootfs, size.disk_bytes, report)
+            return Disk(made, ())
 
-        return Source(rootfs.parent.name, disk)
+        return Source(template.version, disk)
 
-    async def moment(self, means: Means, source: Source, size: Size, report: Report) -> Moment:
-        """What a machine of that size with the disk of `source` starts from; made if it is missing.
+    async def moment(self, tools: VmTools, source: Source, size: Size, report: Report) -> Moment:
+        """The saved machine of that size with the disk of `source`; made if missing.
 
         Raises `HostError` (`no_disk_image`, `start_failed`).
         """
-        key = _key(means, source.name, size)
+        key = _key(tools, source.name, size)
         if (known := self._loaded.get(key.directory)) is not None:
             return known
         async with self._loading:
@@ -140,9 +144,9 @@ class Images:
                 self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
                 async with locked(self.directory / f".lock-{key.directory}", report):
                     if not home.is_dir():
-                        await self._build(means, source, key, report)
+                        await self._build(tools, source, key, report)
             made = await anyio.to_thread.run_sync(_load, home, await source.disk())
-            # Each takes memory for as long as it is loaded, so only the last few stay.
+            # A loaded image takes memory, so only the last few stay.
             self._unload(list(self._loaded)[: -(_LOADED - 1)])
             self._loaded[key.directory] = made
             for file in made.files:
@@ -150,11 +154,11 @@ class Images:
             return made
 
     def unload(self) -> None:
-        """Let go of all; machines that were made from one go on."""
+        """Release all images; their machines go on."""
         self._unload(list(self._loaded))
 
     def forget(self, name: str) -> None:
-        """Let go of what was made of the source of that name."""
+        """Release the images of the source of that name."""
         self._unload([key for key in self._loaded if key.startswith(f"{name}-")])
 
     def _unload(self, names: Sequence[str]) -> None:
@@ -162,37 +166,40 @@ class Images:
             for file in self._loaded.pop(name).files:
                 file.let_go()
 
-    async def disk(self, rootfs: Path, free_bytes: int, path: str, report: Report) -> OpenFile:
-        """`rootfs` as a file system with so much room; made if it is missing. Raises `HostError` (`no_disk_image`)."""
-        target = self.directory / f"{rootfs.parent.name}-{free_bytes >> 20}m-free.ext4"
+    async def disk(self, version: str, rootfs: Path, free_bytes: int, report: Report) -> OpenFile:
+        """`rootfs` as a filesystem image with `free_bytes` to write; made if missing.
+
+        Raises `HostError` (`no_disk_image`).
+        """
+        target = self.directory / f"{version}-{free_bytes >> 20}m-free.ext4"
         if not target.is_file():
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             async with locked(self.directory / f".lock-{target.name}", report):
                 if not target.is_file():
-                    report(None, "making the disk of the template")
-                    await make_disk(rootfs, target, free_bytes, path)
+                    report(None, "making the disk image of the template")
+                    await make_disk(rootfs, target, free_bytes, self._path)
         return open_file(target)
 
-    async def _build(self, means: Means, source: Source, key: _Key, report: Report) -> None:
-        *shorter, longest = self._boot_seconds or BOOT_SECONDS[means.accelerator]
-        report(None, "booting a machine")
+    async def _build(self, tools: VmTools, source: Source, key: _Key, report: Report) -> None:
+        *shorter, longest = self._boot_seconds or BOOT_SECONDS[tools.accelerator]
+        report(None, "booting a virtual machine")
         for seconds in shorter:
             try:
-                await self._boot(means, source, key, seconds)
+                await self._boot(tools, source, key, seconds)
                 break
             except Silent as error:
-                logger.warning("%s: it is booted once more", error.message)
+                logger.warning("%s; retrying", error.message)
         else:
-            await self._boot(means, source, key, longest)
+            await self._boot(tools, source, key, longest)
         await anyio.to_thread.run_sync(_remove_unused, self.directory)
 
-    async def _boot(self, means: Means, source: Source, key: _Key, seconds: float) -> None:
+    async def _boot(self, tools: VmTools, source: Source, key: _Key, seconds: float) -> None:
         below = await source.disk()
         disk = below.under(new_layer(self.directory, below.base.size))
         memory = OpenFile(ram.new_ram(key.memory_bytes))
         spec = SandboxSpec(quota=Quota(memory_bytes=key.memory_bytes), ttl_seconds=_BUILD_SECONDS)
         with held(memory, *disk.files):
-            async with booted(means, self._claims, Wish(spec), disk, memory, seconds) as awake:
+            async with booted(tools, self._claims, MachineRequest(spec), disk, memory, seconds) as awake:
                 for argv in source.warm_up:
                     with suppress(UserError):
                         await awake.link.run(Command(argv, cwd="/", seconds=60.0))
@@ -203,34 +210,23 @@ class Images:
 
 
 async def make_disk(rootfs: Path, target: Path, free_bytes: int, path: str) -> None:
-    """A file system with the files of `rootfs` in it and room for `free_bytes` more, in a sparse file."""
+    """Make a filesystem image with the files of `rootfs` and `free_bytes` of free space, in a sparse file."""
     scratch = target.with_name(f".making-{target.name}-{secrets.token_hex(4)}")
     used = await anyio.to_thread.run_sync(_bytes_in, rootfs)
     size = (used + used // 4 + free_bytes + free_bytes // 8 + _OVERHEAD_BYTES) // 1024
-    # No journal: a crash ends the sandbox anyway. The tables of free inodes are left for the kernel to imagine.
+    # No journal: a crash ends the sandbox anyway. The kernel initialises the inode tables lazily.
     argv = [
-        *(
-            "mke2fs",
-            "-q",
-            "-F",
-            "-t",
-            "ext4",
-            "-b",
-            str(_BLOCK),
-            "-m",
-            "0",
-            "-O",
-            "^has_journal,^metadata_csum",
-        ),
+        *("mke2fs", "-q", "-F", "-t", "ext4", "-b", str(_BLOCK), "-m", "0"),
+        *("-O", "^has_journal,^metadata_csum"),
         *("-E", "lazy_itable_init=1,root_owner=0:0", "-d", str(rootfs), str(scratch), f"{size}k"),
     ]
     try:
         await _run(argv, path)
         shown = await _run(["dumpe2fs", "-h", str(scratch)], path)
         blocks, free = _number(shown, "Block count:"), _number(shown, "Free blocks:")
-        # What is free beyond the quota is kept for an id that no command has. Root inside could take that id on, and
-        # would then be stopped by the end of the disk, a little later.
-        kept = min(max(0, free - free_bytes // _BLOCK), blocks // 2 - 1)  # more than half cannot be kept
+        # Free space beyond the quota is reserved for an id that no command has. Root inside could assume that id; then
+        # the end of the disk stops it a little later.
+        kept = min(max(0, free - free_bytes // _BLOCK), blocks // 2 - 1)  # at most half can be reserved
         await _run(["tune2fs", "-r", str(kept), "-u", str(_NOBODY), "-g", str(_NOBODY), str(scratch)], path)
         scratch.chmod(0o600)
         scratch.rename(target)
@@ -242,17 +238,17 @@ async def _run(argv: list[str], path: str) -> str:
     done = await capture(argv, env={"PATH": path, "LC_ALL": "C.UTF-8"}, seconds=_BUILD_SECONDS)
     if not done.ok:
         said = one_line(decode(done.err), 300)
-        raise HostError("no_disk_image", f"The disk of a template could not be made: {said}")
+        raise HostError("no_disk_image", f"The disk image of a template could not be made: {said}")
     return decode(done.out)
 
 
 def _number(shown: str, field: str) -> int:
-    """What `dumpe2fs` says after `field`."""
+    """The number after `field` in the output of `dumpe2fs`."""
     return int(next(line for line in shown.splitlines() if line.startswith(field)).split(":")[1])
 
 
 def _bytes_in(rootfs: Path) -> int:
-    """What the files below take, counted in whole blocks and with an inode each."""
+    """Size of the files below, in whole blocks and with an inode each."""
     total = 0
     for at, directories, files in os.walk(rootfs):
         for name in (*directories, *files):
@@ -260,15 +256,15 @@ def _bytes_in(rootfs: Path) -> int:
     return total
 
 
-def _key(means: Means, name: str, size: Size) -> _Key:
+def _key(tools: VmTools, name: str, size: Size) -> _Key:
     return _Key(
         template=name,
-        kernel=means.kernel.version,
-        guest=means.guest.name,
-        emulator=means.version,
-        accelerator=means.accelerator,
-        cmdline=command_line.cmdline(means.accelerator, means.counter_khz),
-        processor=command_line.processor(means.accelerator),
+        kernel=tools.kernel.version,
+        guest=tools.guest.name,
+        emulator=tools.version,
+        accelerator=tools.accelerator,
+        cmdline=command_line.cmdline(tools.accelerator, tools.counter_khz),
+        processor=command_line.processor(tools.accelerator),
         memory_bytes=size.memory_bytes,
         disk_bytes=size.disk_bytes,
     )
@@ -290,7 +286,7 @@ def _keep(moment: Moment, directory: Path, name: str) -> None:
 
 
 def _remove_unused(directory: Path) -> None:
-    """Whoever still uses one has its files open, or will make it again."""
+    """A process that uses one has its files open, or makes it again."""
     for ram_file in directory.glob("*/ram"):
         if time.time() - ram_file.parent.stat().st_mtime > _UNUSED_SECONDS:
             shutil.rmtree(ram_file.parent, ignore_errors=True)

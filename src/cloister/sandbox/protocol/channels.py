@@ -1,7 +1,7 @@
-"""The host half of one channel: what arrived and was not taken yet, and what may still be sent.
+"""The host half of one channel: received data that was not read yet, and the credit to send.
 
-The reader puts things in and never waits; whoever uses the channel takes them out, and the guest's credit
-grows only then. So a channel never holds more than its window, whatever the guest does.
+The link puts data in without waiting; reading it gives the guest new credit. So a channel never holds more than its
+window, whatever the guest does.
 """
 
 from collections import deque
@@ -18,10 +18,10 @@ from cloister.sandbox.protocol.frames import ProtocolBroken
 from cloister.sandbox.protocol.outbox import Outbox, Signpost
 
 LARGE_BYTES = 4_096
-"""Pieces from here on are kept as they came; smaller ones are joined, for each piece costs memory of its own."""
+"""Pieces of at least this size are kept as they are; smaller ones are joined, because each costs memory."""
 
 LATE_SECONDS = 10.0
-"""How long after it was due the guest may be silent before it is given up."""
+"""How long past a deadline the guest may be silent before it is given up."""
 
 
 class Flow:
@@ -40,7 +40,7 @@ class Flow:
             raise ProtocolBroken("more data than the credit allowed")
 
     def taken(self, size: int) -> None:
-        """Let the guest send as much again, in large steps."""
+        """Return credit to the guest, in large steps."""
         self._owed += size
         if self._owed >= limits.WINDOW_BYTES // 4:
             self._outbox.post(frames.Credit(self._channel, self._owed))
@@ -74,7 +74,7 @@ class CommandChannel:
         self._signals: set[int] = set()
         self._data = bytearray()
         self._runs: deque[int | Output] = deque()
-        """Large pieces as they came; else lengths of what is in `_data`, negative for `err`: a few bytes each."""
+        """Large pieces, and the lengths of small ones in `_data`, negative for `err`."""
         self._held = 0
         self._changed = Signpost()
         self._input_ended = False
@@ -141,7 +141,7 @@ class CommandChannel:
         return taken
 
     async def _wait(self, what: Signpost) -> None:
-        """Wait for that. When the guest is overdue, and not because nobody takes its output, say so."""
+        """Wait for `what`. Raises `SandboxLost` when the guest is overdue and all its output was read."""
         seconds = self._late_seconds + max(0.0, self._deadline - anyio.current_time())
         with anyio.move_on_after(seconds) as patience:
             await what.wait()
@@ -174,14 +174,14 @@ class CommandChannel:
             self._outbox.post(frames.Signal(self.id, number))
 
     def kill(self, grace_seconds: float) -> None:
-        """End it; what it still prints arrives."""
+        """End it; its remaining output still arrives."""
         if self.end is None:
             self._deadline = min(self._deadline, anyio.current_time() + grace_seconds)
             self._outbox.post(frames.Kill(self.id))
             self._changed.happened()
 
     def drop(self) -> None:
-        """Nobody wants the rest: end it, and let what it still prints pass by."""
+        """End it and discard its remaining output."""
         self._dropping = True
         self._flow.taken(self._held)
         self._held = 0
@@ -197,7 +197,7 @@ class CommandChannel:
         self.late = self.end is None and self.lost is None
 
     def exited(self, end: frames.Exit) -> Exited:
-        """The end in the words of the rest of the program."""
+        """The result of the command as `Exited`."""
         killed: Killed | None = None
         if self._over:
             killed = "output"
@@ -210,7 +210,7 @@ class CommandChannel:
 
 
 class RelayStream(ByteStream):
-    """A connection that a program inside made to the proxy port, or that we made to one."""
+    """A connection from inside to the proxy port, or from the host to a port inside."""
 
     def __init__(self, channel: int, outbox: Outbox, forget: Callable[[int], None]) -> None:
         self.id = channel
@@ -278,7 +278,7 @@ class RelayStream(ByteStream):
         await anyio.lowlevel.checkpoint()
 
     def drop(self) -> None:
-        """Close it, at once."""
+        """Close it at once."""
         if not self._closed:
             self._closed = True
             if not self._peer_closed:

@@ -31,24 +31,16 @@ _SIZE = struct.Struct("<HH")
 _ENTRY = struct.Struct("<BQIQI")
 _CHANGE = struct.Struct("<BI")
 _KINDS: tuple[Kind, ...] = get_args(Kind)
-_FAILS: tuple[FailCode, ...] = (
-    "not_found",
-    "denied",
-    "not_a_file",
-    "not_a_directory",
-    "too_many",
-    "no_space",
-    "failed",
-)
+_FAILS: tuple[FailCode, ...] = get_args(FailCode)
 _ENTRY_KINDS: tuple[Literal["file", "dir", "link", "other"], ...] = ("file", "dir", "link", "other")
 _What = Literal["ready", "created", "changed", "removed", "overflow"]
-_CHANGES: tuple[_What, ...] = ("ready", "created", "changed", "removed", "overflow")
+_CHANGES: tuple[_What, ...] = get_args(_What)
 _PATH_BYTES = 4_096
 _KILLED: tuple[Literal["time", "asked"] | None, ...] = (None, "time", "asked")
 
 
 class ProtocolBroken(Exception):
-    """The other side sent something that no correct peer sends. The message says what; never its content."""
+    """The peer broke the protocol. The message says how, and never quotes the content."""
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -66,7 +58,7 @@ class Ready(msgspec.Struct, frozen=True):
 
 
 class Wake(msgspec.Struct, frozen=True):
-    """To a machine that was saved or forked while it was held: who it is from now on. It answers with `Hello`."""
+    """The new identity of a machine that was saved or forked while it was held. It answers with `Hello`."""
 
     clock_ns: int
     processes: int
@@ -77,18 +69,18 @@ class Wake(msgspec.Struct, frozen=True):
 
 
 class Hold(msgspec.Struct, frozen=True):
-    """Say and take nothing more, or go on. Nothing but `Wake` or the end of it may follow a hold."""
+    """Stop sending and receiving, or go on. Only `Wake` or the end of the hold may follow a hold."""
 
     on: bool
     quiet: bool = False
-    """And write nothing to the disk, with everything on it."""
+    """Also flush the disk and stop writing to it."""
 
 
 class Held(msgspec.Struct, frozen=True):
-    """Everything before this was said and taken."""
+    """All earlier frames have been sent and received."""
 
     quiet: bool = False
-    """Nothing is written to the disk of a virtual machine, and all that was written is there."""
+    """The disk of the virtual machine is flushed and not written any more."""
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -106,7 +98,7 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class Output(msgspec.Struct, frozen=True):
-    """What a command printed."""
+    """Output of a command."""
 
     channel: int
     stream: Stream
@@ -249,7 +241,7 @@ def encode(frame: Frame) -> bytes:
 
 
 def encode_data(channel: int, data: memoryview) -> bytes:
-    """As `encode` of `Bytes`, for a part of something larger, which is copied once."""
+    """Like `encode(Bytes(...))`, but copies a part of a larger buffer only once."""
     return _HEADER.pack(len(data), 0x11, channel) + data
 
 
@@ -284,7 +276,7 @@ def _decode_output(channel: int, payload: memoryview) -> Output:
 
 
 def decode_from_guest(kind: int, channel: int, payload: memoryview) -> FromGuest:
-    """One frame of the guest's. Raises `ProtocolBroken` for anything that is not exactly right."""
+    """Decode one frame of the guest. Raises `ProtocolBroken` for anything that is not exactly right."""
     if kind == 0x11 and channel >= FIRST_DIAL:
         return Bytes(channel, bytes(payload))
     if kind == 0x13 and channel > 0:
@@ -329,85 +321,19 @@ class _Cursor:
         self._at += size
         return found
 
-    def string(self) -> str:
-        try:
-            return self.bytes(self.take(_U32)[0]).decode("utf-8")
-        except UnicodeDecodeError:
-            raise ProtocolBroken("a string that is not UTF-8") from None
-
-    def strings(self) -> tuple[str, ...]:
-        return tuple(self.string() for _ in range(self.take(_U16)[0]))
-
-    def end(self) -> None:
-        if self.more:
-            raise ProtocolBroken("a payload that is too long")
-
-
-def _decode_start(channel: int, payload: memoryview) -> Start:
-    cursor = _Cursor(payload)
-    kind, flags, timeout_ms, grace_ms, rows, columns = cursor.take(_START)
-    cwd, env, argv = cursor.string(), cursor.strings(), cursor.strings()
-    cursor.end()
-    if kind >= len(_KINDS) or flags > 3:
-        raise ProtocolBroken("a start that cannot be")
-    pty, root = flags & 1 == 1, flags & 2 == 2
-    return Start(channel, argv, _KINDS[kind], cwd, env, pty, root, timeout_ms, grace_ms, rows, columns)
-
-
-def _decode_setup(payload: memoryview) -> Setup:
-    cursor = _Cursor(payload)
-    ttl, port = cursor.take(_SETUP)
-    hostname = cursor.string()
-    cursor.end()
-    return Setup(ttl, port, hostname)
-
-
-def _decode_wake(payload: memoryview) -> Wake:
-    head, cursor = _WAKE.unpack(payload[: _WAKE.size]), _Cursor(payload[_WAKE.size :])
-    clock, processes, files, machine = head
-    seed = cursor.bytes(cursor.take(_U32)[0])
-    cursor.end()
-    return Wake(clock, processes, files, machine.decode("ascii"), seed)
-
-
-def decode_from_host(kind: int, channel: int, payload: memoryview) -> FromHost:
-    """One frame of the host's, for a guest written in Python, such as a test's."""
-    if channel == 0 and kind in (0x02, 0x04):
-        return _decode_setup(payload) if kind == 0x02 else _decode_wake(payload)
-    if channel == 0 and kind == 0x05:
-        how = _exactly(payload, 1)[0]
-        return Hold(how > 0, how == 2)
-    if channel > 0 and kind == 0x11:
-        return Bytes(channel, bytes(payload))
-    if channel > 0 and kind == 0x13:
-        return Credit(channel, _U32.unpack(_exactly(payload, 4))[0])
-    if _is_command(channel) and kind == 0x10:
-        return _decode_start(channel, payload)
-    if _is_command(channel) and kind == 0x14:
-        return Signal(channel, _exactly(payload, 1)[0])
-    if _is_command(channel) and kind == 0x15:
-        return Resize(channel, *_SIZE.unpack(_exactly(payload, 4)))
-    if FIRST_DIAL <= channel < FIRST_RELAY and kind == 0x22:
-        return Dial(channel, _U16.unpack(_exactly(payload, 2))[0])
-    plain = {0x12: End, 0x16: Kill} if _is_command(channel) else {0x12: End, 0x21: Close}
-    if channel > 0 and kind in plain:
-        _exactly(payload, 0)
-        return plain[kind](channel)
-    raise ProtocolBroken(f"a frame of type {kind:#04x} where none belongs")
-
 
 F = TypeVar("F")
 
 
 class Decoder(Generic[F]):
-    """Cuts a byte stream into frames. Holds at most one incomplete frame and what `feed` was given."""
+    """Cuts a byte stream into frames. Buffers at most one incomplete frame."""
 
     def __init__(self, one: Callable[[int, int, memoryview], F]) -> None:
         self._one = one
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> list[F]:
-        """The frames that `data` completes. Raises `ProtocolBroken`; the stream is of no use after that."""
+        """The frames that `data` completes. Raises `ProtocolBroken`; the stream is unusable after that."""
         frames: list[F] = []
         view = memoryview(data)
         if self._rest:
@@ -420,12 +346,12 @@ class Decoder(Generic[F]):
                 break
             at = start + size
             frames.append(self._one(kind, channel, view[start:at]))
-        # Only what begins a frame is copied, not what completes one: most bytes are looked at where they are.
+        # Only the beginning of an incomplete frame is copied; complete frames are decoded in place.
         self._rest += view[at:]
         return frames
 
     def _complete(self, view: memoryview, frames: list[F]) -> int:
-        """Add to the frame that is under way what it lacks, as far as it is there; how many bytes that was."""
+        """Add missing bytes to the incomplete frame; return how many were used."""
         used = min(len(view), max(0, _HEADER.size - len(self._rest)))
         self._rest += view[:used]
         if len(self._rest) < _HEADER.size:
@@ -447,13 +373,13 @@ def _header(head: memoryview) -> tuple[int, int, int]:
 
 
 class Changes:
-    """Cuts the output of a watch into changes. Holds at most one incomplete one."""
+    """Cuts the output of a watch into changes. Buffers at most one incomplete change."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[Change | None]:
-        """The changes that `data` completes; None is the guest's word that it watches. Raises `ProtocolBroken`."""
+        """The changes that `data` completes; None means that the watch has begun. Raises `ProtocolBroken`."""
         data = self._rest + data
         found: list[Change | None] = []
         at = 0
@@ -469,20 +395,6 @@ class Changes:
             at = end
         self._rest = data[at:]
         return found
-
-
-def encode_change(change: Change | None) -> bytes:
-    """One record of a watch."""
-    name = b"" if change is None else change.path.encode("utf-8")
-    return _CHANGE.pack(0 if change is None else _CHANGES.index(change.kind), len(name)) + name
-
-
-def encode_entry(entry: Entry) -> bytes:
-    """One record of a directory listing."""
-    name = entry.name.encode("utf-8")
-    kind = _ENTRY_KINDS.index(entry.kind)
-    modified = round(entry.modified * 1000)
-    return _ENTRY.pack(kind, entry.size, entry.mode, modified, len(name)) + name
 
 
 def decode_entries(data: bytes) -> tuple[Entry, ...]:

@@ -7,9 +7,9 @@ import anyio
 from anyio.abc import ByteReceiveStream, ByteSendStream, ByteStream
 
 from cloister.core import limits
-from cloister.core.computer import Change, Command, Entry, Exited, Finished, Output, Process, Pty, Sink
+from cloister.core.computer import Change, Command, Entry, Exited, Finished, Output, Pty, Sink
 from cloister.core.errors import SandboxLost, UserError
-from cloister.sandbox.container.oci import PROXY_PORT
+from cloister.sandbox.local.spec import PROXY_PORT
 from cloister.sandbox.protocol import frames, requests
 from cloister.sandbox.protocol.channels import LATE_SECONDS, CommandChannel
 from cloister.sandbox.protocol.frames import ProtocolBroken
@@ -29,7 +29,7 @@ from cloister.sandbox.protocol.requests import (
 
 HELLO_SECONDS = 30.0
 LISTING_BYTES = 16_777_216
-"""Longest directory listing that is taken."""
+"""Largest directory listing."""
 
 _ENTRY_BYTES = 512
 _MARK_BYTES = 8
@@ -99,42 +99,42 @@ class FileSink:
 
 
 class Link:
-    """A `Computer` behind a guest. Made by `open_link`."""
+    """A `Computer` behind a guest. Made by `link_over`; the sandboxes of each tier build on it."""
 
     def __init__(self, env: Mapping[str, str], mux: Mux) -> None:
         self.env = dict(env)
-        self._mux = mux
+        self.mux = mux
 
     @property
     def lost(self) -> anyio.Event:
-        return self._mux.lost
+        return self.mux.lost
 
     @property
     def reason(self) -> str:
         """Why it was lost."""
-        return self._mux.reason
+        return self.mux.reason
 
     async def fail(self, reason: str) -> None:
-        """Give the sandbox up: everything that waits on it raises `SandboxLost` with this reason."""
-        self._mux.lose(reason)
+        """Give up the sandbox: every waiter raises `SandboxLost` with this reason."""
+        self.mux.lose(reason)
 
     def held(self, *, quiet: bool = False) -> AbstractAsyncContextManager[bool]:
         """See `Mux.held`."""
-        return self._mux.held(quiet=quiet)
+        return self.mux.held(quiet=quiet)
 
     @asynccontextmanager
     async def start(self, command: Command) -> AsyncGenerator[RunningCommand]:
-        """Run `command`; leaving the block before its end kills its whole tree and waits for that.
+        """Run `command`; leaving the block kills its whole process tree and waits for that.
 
-        A command that cannot be started raises `UserError` when it is first asked for output: `not_found`,
-        `denied` (program or directory), `not_a_directory` (`cwd`) or `start_failed`.
+        If it cannot be started, reading its output raises `UserError` (`not_found`, `denied`, `not_a_directory`,
+        `start_failed`).
         """
-        start = start_frame(self._mux.next_command, command, self.env)
-        channel = self._mux.open(start, command.limit_bytes, command.seconds + command.grace_seconds)
+        start = start_frame(self.mux.next_command, command, self.env)
+        channel = self.mux.open(start, command.limit_bytes, command.seconds + command.grace_seconds)
         try:
-            yield RunningCommand(channel, self._mux.outbox, command)
+            yield RunningCommand(channel, self.mux.outbox, command)
         finally:
-            await self._mux.close(channel, command.grace_seconds)
+            await self.mux.close(channel, command.grace_seconds)
 
     async def run(self, command: Command, stdin: bytes = b"") -> Finished:
         out, err = bytearray(), bytearray()
@@ -148,7 +148,7 @@ class Link:
                         err += data
                     case Exited():
                         return Finished(item, bytes(out), bytes(err))
-        raise SandboxLost("The guest ended a command without saying how.")
+        raise SandboxLost("The guest ended a command without a status.")
 
     async def read(self, path: str, *, offset: int = 0, limit_bytes: int = limits.FILE_BYTES) -> bytes:
         if not 0 <= limit_bytes <= limits.FILE_BYTES:
@@ -158,7 +158,7 @@ class Link:
 
     async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         if len(data) > limits.FILE_BYTES:
-            raise UserError("file_failed", f"A file of more than {limits.FILE_BYTES:,} bytes is not taken.")
+            raise UserError("file_failed", f"A file may have at most {limits.FILE_BYTES:,} bytes.")
         await self._file("write", (inside_path(path), _mode(mode), str(len(data))), 0, data)
 
     async def list(self, path: str) -> tuple[Entry, ...]:
@@ -167,13 +167,13 @@ class Link:
     async def stat(self, path: str) -> Entry:
         entries = self._entries(await self._file("stat", (inside_path(path),), _ENTRY_BYTES))
         if len(entries) != 1:
-            raise self._mux.broken(ProtocolBroken("more or less than one file"))
+            raise self.mux.broken(ProtocolBroken("more or less than one file"))
         return entries[0]
 
     async def mark(self, path: str, *, without: str = "") -> int | None:
         data = await self._file("mark", (inside_path(path), without), _MARK_BYTES)
         if len(data) not in (0, _MARK_BYTES):
-            raise self._mux.broken(ProtocolBroken("half a mark"))
+            raise self.mux.broken(ProtocolBroken("half a mark"))
         return int.from_bytes(data, "little") if data else None
 
     async def move(self, source: str, target: str) -> None:
@@ -226,7 +226,7 @@ class Link:
         async with self._operation("watch", (inside_path(path),), limits.ENDLESS_BYTES, None) as channel:
             changes = self._changes(channel, inside_path(path))
             if await anext(changes) is not None:
-                raise self._mux.broken(ProtocolBroken("a change before it watches"))
+                raise self.mux.broken(ProtocolBroken("a change before it watches"))
             try:
                 yield _told(changes)
             finally:
@@ -238,7 +238,7 @@ class Link:
             try:
                 found = records.feed(item.data)
             except ProtocolBroken as error:
-                raise self._mux.broken(error) from error
+                raise self.mux.broken(error) from error
             for change in found:
                 yield change
         self._whole(item, channel, "watch", path)
@@ -256,20 +256,20 @@ class Link:
     async def dial(self, port: int) -> ByteStream:
         """See `Sandbox.dial`."""
         if not 1 <= port <= 65_535 or port == PROXY_PORT:
-            raise UserError("bad_port", f"{port} is no port that a server inside can have.")
-        return await self._mux.dial(port)
+            raise UserError("bad_port", f"{port} is not a port that a server inside can use.")
+        return await self.mux.dial(port)
 
     @asynccontextmanager
     async def _operation(
         self, kind: frames.Kind, argv: tuple[str, ...], limit: int, seconds: float | None
     ) -> AsyncGenerator[CommandChannel]:
-        """A file operation under way; None is as long as the sandbox lives."""
-        start = file_frame(self._mux.next_command, kind, argv, seconds or 0)
-        channel = self._mux.open(start, limit, (seconds or SECONDS_MAX) + limits.GRACE_SECONDS)
+        """Run a file operation; `seconds` of None is as long as the sandbox lives."""
+        start = file_frame(self.mux.next_command, kind, argv, seconds or 0)
+        channel = self.mux.open(start, limit, (seconds or SECONDS_MAX) + limits.GRACE_SECONDS)
         try:
             yield channel
         finally:
-            await self._mux.close(channel, limits.GRACE_SECONDS)
+            await self.mux.close(channel, limits.GRACE_SECONDS)
 
     async def _file(self, kind: frames.Kind, argv: tuple[str, ...], limit: int, stdin: bytes = b"") -> bytes:
         out = bytearray()
@@ -283,12 +283,12 @@ class Link:
     def _whole(
         self, end: frames.Exit | frames.Fail, channel: CommandChannel, kind: frames.Kind, path: str
     ) -> None:
-        """Raises `UserError` unless the operation was done, and all of it."""
+        """Raises `UserError` unless the operation was completed."""
         if isinstance(end, frames.Fail):
             raise file_error(kind, path, end)
         exited = channel.exited(end)
         if exited.killed == "output":
-            raise UserError("file_failed", f"{path} has more in it than can be taken at once.")
+            raise UserError("file_failed", f"{path} is too large to be read at once.")
         if not exited.ok:
             raise UserError("file_failed", f"{path}: the file operation was interrupted; try again.")
 
@@ -296,11 +296,11 @@ class Link:
         try:
             return frames.decode_entries(data)
         except ProtocolBroken as error:
-            raise self._mux.broken(error) from error
+            raise self.mux.broken(error) from error
 
     async def _feed(self, channel: CommandChannel, data: bytes) -> None:
         if len(data) > limits.WINDOW_BYTES:
-            self._mux.feed_later(channel, data)
+            self.mux.feed_later(channel, data)
             return
         await channel.send(data)
         channel.send_eof()
@@ -320,32 +320,12 @@ async def _told(changes: AsyncIterator[Change | None]) -> AsyncIterator[Change]:
 
 def _offset(offset: int) -> str:
     if not 0 <= offset < 2**63:
-        raise UserError("file_failed", "A file is read from 0 or later on.")
+        raise UserError("file_failed", "The offset of a file must not be negative.")
     return str(offset)
 
 
 def _mode(mode: int) -> str:
     return f"{mode & 0o7777:o}"
-
-
-@asynccontextmanager
-async def open_link(
-    stdin: ByteSendStream,
-    stdout: ByteReceiveStream,
-    *,
-    ttl_seconds: float,
-    hostname: str,
-    env: Mapping[str, str],
-    door: LinkDoor | None,
-) -> AsyncGenerator[Link]:
-    """A link to the guest behind these streams, once it is ready; leaving the block ends the guest.
-
-    Each connection to the proxy port inside is served by `door`; without one it is closed at once.
-    Raises `SandboxLost` when the guest does not answer as it should.
-    """
-    setup = frames.Setup(max(1, round(ttl_seconds)), PROXY_PORT, hostname)
-    async with link_over(stdin, stdout, setup, env=env, door=door) as link:
-        yield link
 
 
 @asynccontextmanager
@@ -358,9 +338,11 @@ async def link_over(
     door: LinkDoor | None = None,
     late_seconds: float = LATE_SECONDS,
 ) -> AsyncGenerator[Link]:
-    """As `open_link`, with every choice in `setup`; a proxy port of 0 is none. A saved machine is woken first.
+    """A link to the guest behind these streams, once it is ready; leaving the block ends the guest.
 
-    `late_seconds` after a command should have ended, a guest that has not said so is given up.
+    `door` serves each connection to the proxy port inside; without one it is closed at once, and a proxy port of 0
+    is not opened. `Wake` comes first for a saved machine. A guest that has not ended a command `late_seconds` after
+    it was due is lost. Raises `SandboxLost` when the guest does not get ready.
     """
     caught: Exception | None = None
     async with anyio.create_task_group() as tasks:
@@ -375,70 +357,10 @@ async def link_over(
                 raise SandboxLost(mux.reason)
             yield Link(env, mux)
         except Exception as error:
-            # Out of the group first: inside it, the caller's error would arrive wrapped in a group of one.
+            # Carried out of the task group, which would wrap it.
             caught = error
         finally:
             mux.lose("The sandbox was closed.")
             tasks.cancel_scope.cancel()
     if caught is not None:
         raise caught
-
-
-# The part of a sandbox that is the same on every tier: all that goes through its guest.
-
-
-class Linked:
-    """A `Computer`, and `Sandbox.dial`, by the link to a guest; a tier adds what it knows of the rest."""
-
-    def __init__(self, link: Link) -> None:
-        self._link = link
-
-    def start(self, command: Command) -> AbstractAsyncContextManager[Process]:
-        return self._link.start(command)
-
-    async def run(self, command: Command, stdin: bytes = b"") -> Finished:
-        return await self._link.run(command, stdin)
-
-    async def read(self, path: str, *, offset: int = 0, limit_bytes: int = limits.FILE_BYTES) -> bytes:
-        return await self._link.read(path, offset=offset, limit_bytes=limit_bytes)
-
-    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
-        await self._link.write(path, data, mode=mode)
-
-    async def list(self, path: str) -> tuple[Entry, ...]:
-        return await self._link.list(path)
-
-    async def stat(self, path: str) -> Entry:
-        return await self._link.stat(path)
-
-    async def mark(self, path: str, *, without: str = "") -> int | None:
-        return await self._link.mark(path, without=without)
-
-    async def move(self, source: str, target: str) -> None:
-        await self._link.move(source, target)
-
-    async def remove(self, path: str, *, recursive: bool = False) -> None:
-        await self._link.remove(path, recursive=recursive)
-
-    async def mkdir(self, path: str, *, mode: int = 0o755) -> None:
-        await self._link.mkdir(path, mode=mode)
-
-    def read_stream(
-        self, path: str, *, offset: int = 0, limit_bytes: int | None = None
-    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        return self._link.read_stream(path, offset=offset, limit_bytes=limit_bytes)
-
-    def write_stream(self, path: str, *, mode: int = 0o644) -> AbstractAsyncContextManager[Sink]:
-        return self._link.write_stream(path, mode=mode)
-
-    def watch(self, path: str) -> AbstractAsyncContextManager[AsyncIterator[Change]]:
-        return self._link.watch(path)
-
-    def download(self, path: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        return self._link.download(path)
-
-    def upload(self, path: str) -> AbstractAsyncContextManager[Sink]:
-        return self._link.upload(path)
-
-    async def dial(self, port: int) -> ByteStream:
-        return await self._link.dial(port)

@@ -1,7 +1,7 @@
-"""One guest's two byte streams as channels: frames out, frames in, each to the channel it belongs to.
+"""The channels of one guest over two byte streams.
 
-Everything the guest sends is untrusted. What breaks a rule, and what does not come in time, loses the guest:
-then every waiter raises `SandboxLost` at once.
+Everything the guest sends is untrusted. A broken rule or a missed deadline loses the guest: every waiter raises
+`SandboxLost` at once.
 """
 
 import logging
@@ -20,11 +20,11 @@ from cloister.sandbox.protocol.outbox import Outbox
 from cloister.sandbox.protocol.requests import dial_error, too_many
 
 DIAL_SECONDS = 10.0
-"""How long a server inside may take to accept a connection."""
+"""Limit for a server inside to accept a connection."""
 
 HOLD_SECONDS = 15.0
 QUIET_SECONDS = 60.0
-"""How long all that was written may take to get to the disk of a virtual machine."""
+"""Limit for a virtual machine to flush its disk."""
 
 READ_BYTES = 262_144
 _GONE = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
@@ -71,7 +71,7 @@ class Mux:
         return self._last_command + 1
 
     def open(self, start: frames.Start, limit_bytes: int, seconds: float) -> CommandChannel:
-        """Start what `start` says on `next_command`. Raises `SandboxLost`, `UserError`."""
+        """Start a command on `next_command`. Raises `SandboxLost`, `UserError`."""
         self._check_alive()
         if len(self._commands) >= limits.CONCURRENT_COMMANDS:
             raise too_many()
@@ -95,7 +95,7 @@ class Mux:
         return channel
 
     async def close(self, channel: CommandChannel, grace_seconds: float) -> None:
-        """Nobody wants more of it: end it if it has not ended, and wait for that."""
+        """End the command if it has not ended, and wait for that."""
         if channel.end is None and channel.lost is None and not channel.late:
             with anyio.CancelScope(shield=True):
                 channel.drop()
@@ -126,7 +126,7 @@ class Mux:
                     self._check_alive()
                     raise UserError("port_failed", f"Port {port} in the sandbox does not answer.")
         except BaseException:
-            # Connected after all, or still trying: nobody wants it any more.
+            # It may have connected after all, or still be trying.
             if isinstance(waiting.answer, RelayStream):
                 waiting.answer.drop()
             elif waiting.answer is None:
@@ -136,11 +136,11 @@ class Mux:
             self._dialling.pop(channel, None)
 
     def feed_later(self, channel: CommandChannel, data: bytes) -> None:
-        """Send all of `data` and the end of input, meanwhile."""
+        """Send all of `data` and the end of input in the background."""
         self._tasks.start_soon(self._feed, channel, data)
 
     async def _feed(self, channel: CommandChannel, data: bytes) -> None:
-        with suppress(SandboxLost):  # whoever waits for the end hears of it too
+        with suppress(SandboxLost):  # the caller that waits for the end gets it too
             await channel.send(data)
             channel.send_eof()
 
@@ -153,7 +153,7 @@ class Mux:
         return SandboxLost(self.reason)
 
     def lose(self, reason: str) -> None:
-        """Give the guest up: everything that waits on it raises `SandboxLost` with this reason."""
+        """Give up the guest: every waiter raises `SandboxLost` with this reason."""
         if self.lost.is_set():
             return
         self.reason = reason
@@ -171,10 +171,10 @@ class Mux:
 
     @asynccontextmanager
     async def held(self, *, quiet: bool = False) -> AsyncGenerator[bool]:
-        """Inside the block nothing is under way between host and guest, so that the guest can be copied.
+        """Stop the traffic between host and guest, so that the guest can be copied. Requests wait meanwhile.
 
-        What is asked meanwhile waits. A guest that cannot be held in time is lost. With `quiet` a virtual machine
-        is asked to write nothing to its disk either; yields whether that is so.
+        A guest that cannot be held in time is lost. With `quiet` a virtual machine is asked to flush its disk and stop
+        writing to it; yield whether it did.
         """
         async with self._holding:
             self._check_alive()
@@ -195,7 +195,7 @@ class Mux:
     async def talk(
         self, stdin: ByteSendStream, stdout: ByteReceiveStream, first: Sequence[frames.FromHost]
     ) -> None:
-        """Send what comes first, then move frames both ways until the link is lost."""
+        """Send `first`, then move frames both ways until the link is lost."""
         for frame in first:
             self.outbox.post(frame)
         try:
@@ -205,9 +205,9 @@ class Mux:
                 await self.lost.wait()
                 both.cancel_scope.cancel()
         finally:
-            # Nobody reads any more, so nobody may go on waiting for an answer; cancelled from outside, too.
+            # No more answers will be read, so release every waiter, also after a cancellation.
             self.lose("The sandbox was closed.")
-            # The end of its input is the end of the guest.
+            # The guest ends with its input.
             with anyio.CancelScope(shield=True), suppress(*_GONE):
                 await stdin.aclose()
 
@@ -215,14 +215,14 @@ class Mux:
         try:
             await self.outbox.send_all(stdin)
         except _GONE:
-            self.lose("The guest is gone.")
+            self.lose("The guest has ended.")
 
     async def _read(self, stdout: ByteReceiveStream) -> None:
         decoder = Decoder(decode_from_guest)
         try:
             while not self.lost.is_set():
                 data = await stdout.receive(READ_BYTES)
-                # Given up meanwhile: nobody would tell those whom these words gave something to wait for.
+                # Lost meanwhile: a waiter that these frames create would never be released.
                 if self.lost.is_set():
                     break
                 for frame in decoder.feed(data):
@@ -230,7 +230,7 @@ class Mux:
         except ProtocolBroken as error:
             self.broken(error)
         except _GONE:
-            self.lose("The guest is gone.")
+            self.lose("The guest has ended.")
 
     def _handle(self, frame: frames.FromGuest) -> None:
         match frame:
@@ -265,7 +265,7 @@ class Mux:
 
     def _stands_still(self, *, quiet: bool) -> None:
         if self._held is None or self._held.is_set():
-            raise ProtocolBroken("an answer to a hold that nobody asked for")
+            raise ProtocolBroken("an answer to a hold that was not requested")
         self._quiet = quiet
         self._held.set()
 
@@ -305,7 +305,7 @@ class Mux:
         if channel <= self._last_relay or not self.ready.is_set():
             raise ProtocolBroken("a connection opened twice")
         self._last_relay = channel
-        # A connection that was closed inside may still be served here, so it is the servers that are counted.
+        # The door may still serve a connection that was closed inside, so the running doors are counted.
         if self._door is None or self._doors >= limits.DOOR_CONNECTIONS:
             self.outbox.post(frames.Close(channel))
             return
@@ -315,12 +315,12 @@ class Mux:
         self._tasks.start_soon(self._serve, self._door, relay)
 
     def _dialled(self, channel: int, answer: frames.Open | frames.Fail) -> None:
-        """The guest says how connecting went, once."""
+        """Handle the guest's answer to a dial, which comes once."""
         if channel > self._last_dial or channel in self._relays or not self.ready.is_set():
-            raise ProtocolBroken("an answer to what was never asked")
+            raise ProtocolBroken("an answer to a request that was never made")
         waiting = self._dialling.get(channel)
         if waiting is None:
-            return  # we gave up and said so
+            return  # given up already
         if waiting.answer is not None:
             raise ProtocolBroken("a connection opened twice")
         if isinstance(answer, frames.Open):

@@ -1,4 +1,4 @@
-"""Frames on their way to a guest: in order, bounded, and stoppable between two of them."""
+"""The pipes to a guest, and the bounded queue of frames to send."""
 
 import fcntl
 import os
@@ -13,11 +13,8 @@ from anyio.abc import ByteReceiveStream, ByteSendStream
 from cloister.sandbox.protocol import frames
 from cloister.sandbox.protocol.frames import encode, encode_data
 
-# The two pipes to a guest, read and written without a buffer between: what moves is moved in large pieces.
-
-
 PIPE_BYTES = 1_048_576
-"""What a pipe holds: both ends are woken less often. The kernel fills it page by page, so an idle one is small."""
+"""A large capacity wakes both ends less often. The kernel allocates it by page, so an idle pipe is small."""
 
 _AT_ONCE = 256
 """Pieces that one call writes; the kernel takes at most 1,024."""
@@ -59,7 +56,7 @@ class PipeSender(_End, ByteSendStream):
         await self.send_all((item,))
 
     async def send_all(self, items: Sequence[bytes]) -> None:
-        """One after the other, without putting them together first."""
+        """Send the items in order, without joining them first."""
         await anyio.lowlevel.checkpoint_if_cancelled()
         left = deque(memoryview(item) for item in items if item)
         while left:
@@ -75,7 +72,7 @@ class PipeSender(_End, ByteSendStream):
                 if written < len(first):
                     left.appendleft(first[written:])
                 written -= min(written, len(first))
-        # Others have their turn once it is on its way: it does not wait for them.
+        # Yield to other tasks after the write, so that it does not wait for them.
         await anyio.lowlevel.cancel_shielded_checkpoint()
 
 
@@ -95,11 +92,8 @@ class PipeReceiver(_End, ByteReceiveStream):
             return data
 
 
-# An event that can happen again and again.
-
-
 class Signpost:
-    """Whoever waits is woken by the next time it happens."""
+    """An event that can happen repeatedly; each occurrence wakes all waiters."""
 
     def __init__(self) -> None:
         self._event: anyio.Event | None = None
@@ -116,11 +110,11 @@ class Signpost:
 
 
 OUTBOX_BYTES = 4_194_304
-"""What may wait here, whatever the credit of all channels together would allow."""
+"""Limit of the queue, whatever the credit of all channels allows."""
 
 
 class Outbox:
-    """Frames on their way to the guest. Who sends data, or what no credit bounds, waits for `room` first."""
+    """Frames to send. Callers wait for `room` before sending data, or frames that no credit limits."""
 
     def __init__(self) -> None:
         self._frames: list[bytes] = []
@@ -130,7 +124,7 @@ class Outbox:
         self.emptied = Signpost()
         self._closed = False
         self._later: list[bytes] | None = None
-        """While held: what is sent when the guest goes on."""
+        """While held: the frames to send afterwards."""
 
     def post(self, frame: frames.FromHost) -> None:
         self.post_bytes(encode(frame))
@@ -146,7 +140,7 @@ class Outbox:
         self._filled.happened()
 
     def hold(self, *, quiet: bool) -> None:
-        """Send what is here and then a hold; what is posted from now on waits for `go_on`."""
+        """Send the queue and then a hold; later frames wait for `go_on`."""
         self.post(frames.Hold(on=True, quiet=quiet))
         self._later = []
 

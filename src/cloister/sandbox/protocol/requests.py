@@ -1,4 +1,4 @@
-"""From what was asked to a START frame, and from a FAIL frame to an error a person understands. Pure."""
+"""Requests as START frames, FAIL frames as errors, and directories as tar streams."""
 
 import math
 import posixpath
@@ -15,14 +15,14 @@ SECONDS_MAX = 4_000_000.0
 """Times travel as milliseconds in 32 bits."""
 
 FILE_SECONDS = 120.0
-"""What one file operation may take."""
+"""Limit for one file operation."""
 
 TREE_SECONDS = 3_600.0
-"""Moving and removing: what is in a tree may have to be copied, and may be much."""
+"""Limit for moving and removing, which may copy a large tree."""
 
 
 def start_frame(channel: int, command: Command, env: Mapping[str, str]) -> frames.Start:
-    """`command` as the guest wants it. Raises `UserError` (`bad_command`)."""
+    """The START frame of `command`. Raises `UserError` (`bad_command`)."""
     if not command.argv or not command.argv[0]:
         raise UserError("bad_command", "The command is empty: give at least the name of a program.")
     for name in command.env:
@@ -57,7 +57,7 @@ def file_frame(channel: int, kind: frames.Kind, argv: tuple[str, ...], seconds: 
 
 
 def inside_path(path: str) -> str:
-    """A guest's path, absolute. What it leads to is the guest's business."""
+    """An absolute path inside. The guest resolves it."""
     if not path:
         raise UserError("not_found", "The path is empty: name a file.")
     return posixpath.join(WORK_DIR, _text("A path", path))
@@ -156,17 +156,14 @@ _VERB: dict[frames.Kind, str] = {
 }
 
 
-# Whole directories as tar archives, packed and unpacked by tar inside. The host passes bytes on and looks at none.
-
-
 _WORDS_BYTES = 2_000
 _SECONDS = 86_400.0
 
 
 @asynccontextmanager
 async def download(computer: Computer, path: str) -> AsyncGenerator[AsyncIterator[bytes]]:
-    """See `Computer.download`."""
-    await computer.list(path)  # says why, when it cannot be
+    """See `Computer.download`. The tar inside packs; the host passes the bytes on unread."""
+    await computer.list(path)  # raises a clear error for a path that is not a directory
     command = Command(
         ("tar", "-c", "-f", "-", "--", "."), cwd=path, seconds=_SECONDS, limit_bytes=limits.ENDLESS_BYTES
     )
@@ -188,30 +185,20 @@ async def _pieces(process: Process) -> AsyncGenerator[bytes]:
             case Output(_, data):
                 words = (words + data)[:_WORDS_BYTES]
             case Exited(code=1):
-                return  # "file changed as we read it": what is there is whole
+                return  # "file changed as we read it": the archive is still complete
             case Exited():
                 if not item.ok:
                     raise _refused("packed", words, item)
-
-
-class _Unpacking:
-    """What tar inside is fed with."""
-
-    def __init__(self, process: Process) -> None:
-        self._process = process
-
-    async def send(self, data: bytes) -> None:
-        await self._process.send(data)
 
 
 @asynccontextmanager
 async def upload(computer: Computer, path: str) -> AsyncGenerator[Sink]:
     """See `Computer.upload`."""
     await computer.mkdir(path)
-    # The owners in it are of another machine.
+    # The owners in the archive are those of another machine.
     argv = ("tar", "-x", "-f", "-", "--no-same-owner", "--no-same-permissions", "--warning=no-timestamp")
     async with computer.start(Command(argv, cwd=path, seconds=_SECONDS)) as process:
-        yield _Unpacking(process)
+        yield process
         await process.send_eof()
         words = b""
         async for item in process:
@@ -222,7 +209,7 @@ async def upload(computer: Computer, path: str) -> AsyncGenerator[Sink]:
                     if not item.ok:
                         raise _refused("unpacked", words, item)
                     return
-        raise SandboxLost("The guest ended a command without saying how.")
+        raise SandboxLost("The guest ended a command without a status.")
 
 
 def _refused(verb: str, words: bytes, exited: Exited) -> UserError:

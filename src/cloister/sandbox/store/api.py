@@ -1,4 +1,4 @@
-"""Where a sandbox's writable root comes from. Kinds of store implement `Store`; nothing else does."""
+"""The `Store` makes the writable roots of sandboxes; and how much of the disk it may use."""
 
 import errno
 import os
@@ -24,7 +24,7 @@ class Tree(msgspec.Struct, frozen=True):
     path: Path
     """Where this process finds it."""
     device: Path | None = None
-    """What the launcher mounts, when `path` is in no mount namespace."""
+    """The device that the launcher mounts, when `path` is in no mount namespace."""
     subvolume: str = ""
     """Where the root is on `device`."""
 
@@ -41,11 +41,11 @@ class Store(Protocol):
 
     @property
     def kind(self) -> str:
-        """What a person is shown, e.g. `btrfs-loop`. It says so when there is no limit on a sandbox's disk."""
+        """The name shown to people, e.g. `btrfs-loop`. It says so when sandboxes have no disk quota."""
         ...
 
     async def adopt(self, template: Path) -> None:
-        """Make the root filesystem `template` ready to be used many times; what was adopted stays."""
+        """Import the root filesystem `template` for repeated use."""
         ...
 
     async def create(self, template: Path | None, name: str, limit_bytes: int) -> Root:
@@ -53,43 +53,43 @@ class Store(Protocol):
         ...
 
     async def fork(self, parent: Root, name: str, limit_bytes: int) -> Root:
-        """A copy of `parent` as it is now. The caller has made sure that nobody writes to it meanwhile."""
+        """A copy of `parent`, which the caller holds still."""
         ...
 
     async def remove(self, name: str) -> None:
-        """Remove a root that nobody uses; one that is half made or already gone is fine."""
+        """Remove an unused root, which may be half made or already removed."""
         ...
 
     async def snapshots(self) -> Path:
-        """The directory for snapshots, each with a directory of its own in it."""
+        """The directory that holds one directory per snapshot."""
         ...
 
     async def save(self, parent: Root, at: Path) -> int:
-        """A copy of `parent` that nobody writes to, in `at`, below the directory for snapshots; returns its size.
+        """Copy `parent`, which the caller holds still, to `at` below `snapshots()`; return its size.
 
-        The size is what the sandbox wrote since it was made. The caller holds the sandbox still.
+        The size is what the sandbox wrote since it was made.
         """
         ...
 
     async def restore(self, at: Path, name: str, limit_bytes: int) -> Root:
-        """A fresh root that starts as what `save` kept in `at`."""
+        """A new root from the copy that `save` made in `at`."""
         ...
 
     async def discard(self, at: Path) -> None:
-        """Remove what `save` kept in `at`, whole or half."""
+        """Remove a copy of `save`, complete or not."""
         ...
 
     async def settle(self) -> None:
-        """Called now and then: bring to the disk what was written, so that nobody pays for it at once later."""
+        """Write pending data to disk. Called now and then, so that a later copy is fast."""
         ...
 
     async def close(self) -> None:
-        """Let go of mounts. The next call of any other method takes them again."""
+        """Release mounts. Any later call mounts again."""
         ...
 
 
 def writable(root: Root) -> Path:
-    """Where this process can put files into a root that is not running yet."""
+    """Where this process can write files into a root that does not run yet."""
     match root:
         case Layers():
             return root.upper
@@ -97,12 +97,9 @@ def writable(root: Root) -> Path:
             return root.path
 
 
-# How much of this machine's disk the store may take, and what is said when it is full.
-
-
 FLOOR_BYTES = 10 * 1024**3
 FLOOR_SHARE = 0.05
-"""What is left to the rest of the machine: the smaller of these two."""
+"""Free space that the store leaves on the disk: the smaller of these two."""
 
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 _BROKEN = frozenset((errno.EIO, errno.EROFS))
@@ -120,10 +117,12 @@ def free(directory: Path) -> int:
 
 
 def check_floor(directory: Path, floor: int) -> None:
-    """Raises `HostError` (`no_disk`) when the disk of `directory` is as full as we let it become."""
+    """Raises `HostError` (`no_disk`) when the disk of `directory` has less than `floor` left."""
     left = free(directory)
     if left < floor:
-        raise no_disk(f"{directory} has {left / 2**30:.1f} GiB left and {floor / 2**30:.1f} GiB stay free")
+        raise no_disk(
+            f"{directory} has {left / 2**30:.1f} GiB left, of which {floor / 2**30:.1f} GiB are reserved"
+        )
 
 
 def no_disk(why: str) -> HostError:
@@ -132,8 +131,16 @@ def no_disk(why: str) -> HostError:
     )
 
 
+def not_copied(why: str) -> HostError:
+    """The error for a failed copy; `why` is the output of `cp`."""
+    full = os.strerror(errno.ENOSPC)
+    return (
+        no_disk(full) if full in why else HostError("store_failed", f"The files could not be copied: {why}")
+    )
+
+
 def explained(error: OSError, what: str, directory: Path, floor: int) -> HostError:
-    """What a failed system call on the store means to a person."""
+    """The error for a failed system call on the store."""
     if error.errno in _FULL or (error.errno in _BROKEN and free(directory) < floor):
         return no_disk(os.strerror(error.errno or errno.ENOSPC))
     return HostError("store_failed", f"{what} failed in the store of {directory}: {error.strerror or error}.")

@@ -1,10 +1,10 @@
-"""The store in which a copy costs the same whatever its size: every root is a btrfs subvolume.
+"""The btrfs store: every root is a subvolume, so a copy costs the same whatever its size.
 
-    templates/KEY/root    a template, read-only     KEY says which directory, as it was
+    templates/KEY/root    a template, read-only     KEY identifies the imported directory and its version
     roots/HASH            the root of a sandbox     a writable snapshot of a template, a sandbox or a snapshot
     snapshots/ID/root     a snapshot, read-only
 
-A sandbox's directory outside the store exists before its subvolume and after it, so that a sweep finds it.
+The directory of a sandbox outside the store exists before and after its subvolume, so that a sweep finds it.
 """
 
 import errno
@@ -22,26 +22,26 @@ import anyio
 
 from cloister.core.errors import HostError
 from cloister.core.text import decode, one_line
-from cloister.sandbox._spawn import capture
+from cloister.sandbox._spawn import capture, copy_tree
 from cloister.sandbox.store import api, btrfs_ioctl, mounts
 from cloister.sandbox.store.api import Root, Tree
 from cloister.sandbox.store.loop_file import TOP, Image, Mounted, locked
 
 T = TypeVar("T")
 
-_COPY_SECONDS = 900.0
+_REMOVE_SECONDS = 900.0
 _SETTLE_SECONDS = 4.0
 _PATIENCE_SECONDS = 3.0
 _FORGET = 64
-"""Quota groups of removed subvolumes that are remembered until the kernel lets go of them."""
+"""Quota groups of removed subvolumes that are kept until the kernel releases them."""
 
 
 class BtrfsStore:
-    """On a btrfs that is there (`native`), or in a file that is mounted for us alone."""
+    """On the btrfs of the data directory (`native`), or on one in a file, mounted privately."""
 
     def __init__(self, data_dir: Path, path: str, *, native: bool, floor: int | None = None) -> None:
         self._data_dir = data_dir
-        self._env = {"PATH": path, "LC_ALL": "C"}
+        self._path = path
         self._image = None if native else Image(data_dir / "store.btrfs", path, floor)
         self._native_floor = floor
         self._opened: Mounted | None = None
@@ -87,7 +87,7 @@ class BtrfsStore:
             if btrfs_ioctl.counts_by_writer(store.top):
                 btrfs_ioctl.snapshot(source, at / "root", read_only=True)
                 return btrfs_ioctl.held(source)
-            # A moment later nothing of it is the sandbox's alone any more.
+            # After the snapshot nothing belongs to the sandbox alone any more, so measure before it.
             mounts.flush(store.top)
             size = btrfs_ioctl.held(source)
             btrfs_ioctl.snapshot(source, at / "root", read_only=True)
@@ -121,16 +121,16 @@ class BtrfsStore:
             store, self._opened = self._opened, None
             if store is not None:
                 self._forget(store)
-                # The last one to close waits for what was written.
+                # Closing the last mount waits for pending writes.
                 await anyio.to_thread.run_sync(store.close)
 
     def _forget(self, store: Mounted) -> None:
-        """Newer kernels do it themselves; groups of what was removed are small, and in nobody's way but many."""
+        """Remove the quota groups of removed subvolumes, which older kernels keep."""
         with suppress(OSError):
             self._gone = [number for number in self._gone if not btrfs_ioctl.forget_limit(store.top, number)]
 
     async def _mounted_again(self) -> Mounted:
-        """Mounted, even if that takes until the sandbox that just ended has let go of a store that stood still."""
+        """Mount, waiting until the sandbox that just ended has released a read-only store."""
         deadline = anyio.current_time() + _PATIENCE_SECONDS
         while True:
             try:
@@ -143,7 +143,7 @@ class BtrfsStore:
     async def _mounted(self) -> Mounted:
         async with self._opening:
             if self._opened is not None and self._image is not None and _stands_still(self._opened):
-                # After an error of the disk; if no sandbox holds it, it comes back as it last was.
+                # Read-only after a disk error. If no sandbox holds it, a new mount is writable again.
                 self._opened.close()
                 self._opened = None
             if self._opened is None:
@@ -165,7 +165,7 @@ class BtrfsStore:
         return store
 
     async def _ready(self) -> Mounted:
-        """Mounted, with room for something new."""
+        """Mount, and check that there is room for something new."""
         store = await self._mounted()
         if self._image is None:
             api.check_floor(self._data_dir, self._floor)
@@ -201,7 +201,7 @@ class BtrfsStore:
         return home / "root"
 
     async def _import(self, store: Mounted, template: Path, home: Path, identity: str) -> None:
-        # We hold the lock: whoever began these is dead, and what was imported from something gone is of no use.
+        # We hold the lock, so the process that began these is dead. Imports of a removed directory are useless.
         for other in sorted(home.parent.iterdir()):
             if other.name.startswith(".new-") or (other.name != ".lock" and _outdated(other)):
                 await self._remove(store, "templates", other.name, "root")
@@ -218,14 +218,8 @@ class BtrfsStore:
             raise
 
     async def _copy(self, template: Path, into: Path) -> None:
-        argv = ["cp", "-a", "--reflink=auto", "--", f"{template}/.", f"{into}/"]
-        copied = await capture(argv, env=self._env, seconds=_COPY_SECONDS)
-        if copied.ok:
-            return
-        why = one_line(decode(copied.err), 300)
-        if os.strerror(errno.ENOSPC) in why:
-            raise api.no_disk(os.strerror(errno.ENOSPC))
-        raise HostError("store_failed", f"The template could not be copied into the store: {why}")
+        if why := await copy_tree(f"{template}/.", f"{into}/", self._path):
+            raise api.not_copied(why)
 
     async def _remove(self, store: Mounted, *parts: str) -> None:
         path = store.top.joinpath(*parts)
@@ -237,14 +231,16 @@ class BtrfsStore:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.ENOTTY, errno.EINVAL):
                 raise self._explained(error, "Removing") from error
-            # Subvolumes within it, or no subvolume at all: `rm` neither follows links nor recurses in memory.
-            removed = await capture(["rm", "-rf", "--", str(path)], env=self._env, seconds=_COPY_SECONDS)
-            if not removed.ok:
-                why = one_line(decode(removed.err), 300)
+            # Subvolumes within it, or no subvolume at all.
+            done = await capture(
+                ["rm", "-rf", "--", str(path)], env={"PATH": self._path}, seconds=_REMOVE_SECONDS
+            )
+            if not done.ok:
+                why = one_line(decode(done.err), 300)
                 raise HostError("remove_failed", f"{path.name} could not be removed: {why}") from error
 
     async def _do(self, store: Mounted, what: str, action: Callable[[], T]) -> T:
-        """`action` in a thread; once more when the store was full and could grow."""
+        """Run `action` in a thread; retry once if the store was full and could grow."""
         try:
             return await anyio.to_thread.run_sync(action)
         except OSError as error:
@@ -266,12 +262,12 @@ class BtrfsStore:
 
 
 def _within(store: Mounted, root: Root) -> Path:
-    """Where `root` is by now: the store may have been mounted anew since it was made."""
+    """The current path of `root`: the store may have been mounted again since it was made."""
     match root:
         case Tree(path=path):
             return store.top / "roots" / path.name
         case _:
-            raise HostError("store_failed", "This sandbox was made by another kind of store.")
+            raise HostError("store_failed", "Another kind of store made this sandbox.")
 
 
 def _stands_still(store: Mounted) -> bool:
@@ -279,7 +275,7 @@ def _stands_still(store: Mounted) -> bool:
 
 
 def _hidden(name: str) -> str:
-    """The guest sees what its root is called, and shall not learn what it is called."""
+    """The guest sees the name of its root, which must not reveal the name of the sandbox."""
     return hashlib.sha256(name.encode()).hexdigest()[:24]
 
 
@@ -290,7 +286,7 @@ def _identity(template: Path) -> tuple[Path, str]:
 
 
 def _outdated(home: Path) -> bool:
-    """Whether the directory that was imported here is gone or another one."""
+    """True if the directory that was imported here has been removed or replaced."""
     try:
         where, inode, changed = (home / "source").read_text().rsplit(" ", 2)
         found = Path(where).stat()

@@ -1,7 +1,6 @@
-"""What btrfs does in one system call each: subvolumes, their limits, the size of the whole.
+"""btrfs system calls: subvolumes, their quotas, the size of the filesystem. All functions raise `OSError`.
 
-No process is started for any of it, so that a copy costs milliseconds. Names are ours, never a guest's.
-All functions raise `OSError`.
+No process is started, so a copy takes milliseconds. Callers choose the names; a guest never does.
 """
 
 import errno
@@ -50,7 +49,6 @@ _CLONE_FILE = _code(_WRITE, 9, 4)
 
 @contextmanager
 def directory(path: Path) -> Generator[int]:
-    """A descriptor of a directory, for as long as the block."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         yield descriptor
@@ -62,12 +60,12 @@ def create(path: Path) -> None:
     """An empty subvolume called `path`."""
     with directory(path.parent) as parent:
         fcntl.ioctl(parent, _CREATE, bytearray(_VOLUME_2.pack(0, 0, 0, b"", os.fsencode(path.name))))
-    # Whatever the mask of this process: it is the guest's `/`, which everybody inside must be able to pass.
+    # Whatever the umask: this is the guest's `/`, which every user inside must be able to enter.
     path.chmod(0o755)
 
 
 def snapshot(source: Path, path: Path, *, read_only: bool = False) -> None:
-    """`path` becomes a copy of the subvolume `source` as it is now, whatever its size."""
+    """Make `path` a copy of the subvolume `source`."""
     flags = _READ_ONLY if read_only else 0
     with directory(source) as whole, directory(path.parent) as parent:
         wish = bytearray(_VOLUME_2.pack(whole, 0, flags, b"", os.fsencode(path.name)))
@@ -75,25 +73,19 @@ def snapshot(source: Path, path: Path, *, read_only: bool = False) -> None:
 
 
 def destroy(path: Path) -> None:
-    """Take the subvolume away; the kernel frees what it held in the background."""
+    """Remove the subvolume; the kernel frees its space in the background."""
     with directory(path.parent) as parent:
         fcntl.ioctl(parent, _DESTROY, bytearray(_VOLUME.pack(0, os.fsencode(path.name))))
 
 
 def protect(path: Path) -> None:
-    """From now on nobody writes to the subvolume."""
+    """Make the subvolume read-only."""
     with directory(path) as whole:
         fcntl.ioctl(whole, _SET_FLAGS, struct.pack("<Q", _READ_ONLY))
 
 
-def is_subvolume(path: Path) -> bool:
-    with suppress(FileNotFoundError):
-        return path.lstat().st_ino == _FIRST_INODE
-    return False
-
-
 def tree_of(path: Path) -> int:
-    """The id of the subvolume that the directory `path` is in, which is also the id of its quota group."""
+    """The id of the subvolume that contains the directory `path`, which is also the id of its quota group."""
     with directory(path) as whole:
         answer = bytearray(struct.pack("<QQ4080s", 0, _FIRST_INODE, b""))
         fcntl.ioctl(whole, _INO_LOOKUP, answer)
@@ -101,7 +93,7 @@ def tree_of(path: Path) -> int:
 
 
 def enable_quota(top: Path) -> None:
-    """Count what each subvolume writes. Simple quotas cost nothing per copy; kernels before 6.7 have only the others."""
+    """Enable quotas. Simple ones cost nothing per copy; kernels before 6.7 lack them."""
     with directory(top) as whole:
         try:
             fcntl.ioctl(whole, _QUOTA_CONTROL, bytearray(struct.pack("<QQ", _ENABLE_SIMPLE, 0)))
@@ -116,50 +108,50 @@ def has_quota(top: Path) -> bool:
 
 
 def has_group(top: Path, subvolume: int) -> bool:
-    """Whether somebody still counts for the subvolume with this id."""
+    """Whether the subvolume with this id has a quota group."""
     return _search(top, _QGROUP_INFO, subvolume) is not None
 
 
 def counts_by_writer(top: Path) -> bool:
-    """Whether bytes count for who wrote them, however many share them; otherwise only for who has them alone."""
+    """True if shared bytes count for the subvolume that wrote them; else bytes count only where they are exclusive."""
     found = _search(top, _QGROUP_STATUS, 0)
     return found is not None and bool(_FIVE.unpack_from(found.ljust(_FIVE.size, b"\0"))[2] & _SIMPLE)
 
 
 def limit(path: Path, limit_bytes: int) -> None:
-    """The most that the subvolume may hold beyond what it shares with others, its directories counted."""
+    """Limit the exclusive bytes of the subvolume, directories included."""
     with directory(path) as whole:
         wish = struct.pack("<6Q", tree_of(path), _LIMIT_EXCLUSIVE, 0, limit_bytes, 0, 0)
         fcntl.ioctl(whole, _QGROUP_LIMIT, bytearray(wish))
 
 
 def forget_limit(top: Path, subvolume: int) -> bool:
-    """Remove the quota group of a subvolume that is gone, unless the kernel still needs it; whether it is gone."""
+    """Remove the quota group of a removed subvolume; return False while the kernel still needs it."""
     with directory(top) as whole, suppress(OSError):
         fcntl.ioctl(whole, _QGROUP_CREATE, bytearray(struct.pack("<QQ", 0, subvolume)))
     return not has_group(top, subvolume)
 
 
 def held(path: Path) -> int:
-    """The bytes that count against the limit of the subvolume `path`; 0 where nobody counts."""
+    """The bytes that count against the limit of the subvolume `path`; 0 without quotas."""
     found = _search(path, _QGROUP_INFO, tree_of(path))
     return 0 if found is None else _FIVE.unpack_from(found)[3]
 
 
 def sync(top: Path) -> None:
-    """Bring to the disk what was written, and have the kernel free now what was destroyed."""
+    """Write pending data to disk, and free the space of destroyed subvolumes."""
     with directory(top) as whole:
         fcntl.ioctl(whole, _SYNC)
 
 
 def grow(top: Path) -> None:
-    """The filesystem takes all of its device."""
+    """Grow the filesystem to the size of its device."""
     with directory(top) as whole:
         fcntl.ioctl(whole, _RESIZE, bytearray(_VOLUME.pack(0, b"max")))
 
 
 def clone_file(source: int, target: int) -> None:
-    """The file `target` shares the blocks of `source` from now on; both are descriptors."""
+    """Make the file `target` share the blocks of `source`; both are descriptors."""
     fcntl.ioctl(target, _CLONE_FILE, source)
 
 

@@ -1,4 +1,4 @@
-"""Which stores this machine can have, the best first. What cannot be had is tried, not guessed."""
+"""Choose the stores of this machine by trying them, best first."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -12,11 +12,11 @@ from cloister.sandbox.store.btrfs import BtrfsStore
 from cloister.sandbox.store.overlay import OverlayStore
 
 StoreChoice = Literal["auto", "btrfs", "btrfs-loop", "reflink", "overlay"]
-"""`btrfs` is the data directory's own filesystem, `btrfs-loop` one in a file there."""
+"""`btrfs` is the filesystem of the data directory, `btrfs-loop` one in a file there."""
 
 
 async def stores(choice: StoreChoice, data_dir: Path, path: str) -> tuple[Store, ...]:
-    """The stores to use, in the order of preference; all of them have been opened once. Raises `HostError`."""
+    """The stores to use, preferred first. Raises `HostError`."""
     match choice:
         case "btrfs":
             if not is_btrfs(data_dir):
@@ -36,7 +36,7 @@ async def stores(choice: StoreChoice, data_dir: Path, path: str) -> tuple[Store,
 
 async def _all(data_dir: Path, path: str) -> tuple[Store, ...]:
     plain = OverlayStore(data_dir, path, reflink=can_share_blocks(data_dir))
-    # Counting is the owner's decision on a filesystem that is not ours alone; one in a file has limits always.
+    # On a shared filesystem enabling quotas is the owner's decision; one in a file always has them.
     if is_btrfs(data_dir) and btrfs_ioctl.has_quota(data_dir):
         return (BtrfsStore(data_dir, path, native=True), plain)
     own = BtrfsStore(data_dir, path, native=False)
@@ -44,7 +44,7 @@ async def _all(data_dir: Path, path: str) -> tuple[Store, ...]:
     try:
         await own.snapshots()
     except HostError as error:
-        # Sandboxes and snapshots are in it: not to see them would be worse than to stop.
+        # It holds sandboxes and snapshots: an error is better than hiding them.
         if used or error.code != "no_btrfs":
             raise
         return (plain,)
@@ -52,7 +52,6 @@ async def _all(data_dir: Path, path: str) -> tuple[Store, ...]:
 
 
 def is_btrfs(directory: Path) -> bool:
-    """Whether `directory` is on btrfs: only that answers."""
     try:
         return btrfs_ioctl.tree_of(directory) > 0
     except OSError:
@@ -60,7 +59,7 @@ def is_btrfs(directory: Path) -> bool:
 
 
 def can_share_blocks(directory: Path) -> bool:
-    """Whether two files in `directory` can be one on disk until one is written."""
+    """Whether files in `directory` can share blocks (reflink)."""
     names = [directory / f".{uuid4().hex}" for _ in range(2)]
     try:
         names[0].write_bytes(bytes(65_536))

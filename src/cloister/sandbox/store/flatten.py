@@ -1,4 +1,8 @@
-"""A sandbox's root as one plain directory, for a template: no layers, and nothing that a later write could change."""
+"""Copy a sandbox's root into one plain directory, for a template.
+
+The names and links in an upper directory are the guest's. Nothing is followed: `merge` enters a directory only after
+it was seen to be one on both sides, and nothing else writes to either meanwhile.
+"""
 
 import os
 import shutil
@@ -9,16 +13,10 @@ from pathlib import Path
 import anyio
 
 from cloister.core.errors import HostError
-from cloister.core.text import decode, one_line
-from cloister.sandbox._spawn import capture
+from cloister.core.text import one_line
+from cloister.sandbox._spawn import copy_tree, remove_tree
 from cloister.sandbox.store.api import Layers, Root, Tree
 from cloister.sandbox.templates.root import scrub
-
-# Puts an overlay's upper directory onto a copy of its lower one, as the kernel would show the two together.
-#
-# The names and links in `upper` are a guest's. Nothing is followed: a directory is entered only after it was seen to be
-# one, on both sides, and nobody else writes to either meanwhile.
-
 
 _OVERLAY = "trusted.overlay."
 _OPAQUE = f"{_OVERLAY}opaque"
@@ -26,7 +24,7 @@ _ODD_BITS = stat.S_ISUID | stat.S_ISGID
 
 
 def merge(upper: str, root: str) -> None:
-    """Move everything in `upper` to its place in `root`; `upper` is used up. Blocks; raises `OSError`."""
+    """Move everything in `upper` to its place in `root`, as the kernel would merge them. Blocks; raises `OSError`."""
     _like(os.lstat(upper), root)
     left = [(upper, root)]
     while left:
@@ -89,13 +87,10 @@ def _attribute(path: str, name: str) -> bytes | None:
         return None
 
 
-_COPY_SECONDS = 900.0
-
-
 async def flatten(root: Root, at: Path, path: str) -> None:
-    """Make the new directory `at` all that `root` holds. The caller has made sure that nobody writes to it.
+    """Copy `root`, which the caller holds still, to the new directory `at`.
 
-    Raises `HostError` (`keep_failed`); then `at` and what is beside it with the same beginning may be half made.
+    Raises `HostError` (`keep_failed`); then `at` and `at-upper` may be half made.
     """
     match root:
         case Tree():
@@ -109,25 +104,18 @@ async def _merged(root: Layers, at: Path, path: str) -> None:
     upper = at.with_name(f"{at.name}-upper")
     await _copy(root.upper, upper, path)
     try:
-        # Templates are never written, so that what did not change can be the same file on disk.
+        # Templates are never written, so unchanged files can be hard links.
         await _copy(root.lower, at, path, "--link")
     except HostError:
-        await _flatten_remove(at, path)
+        await remove_tree(at, path)
         await _copy(root.lower, at, path)
     try:
         await anyio.to_thread.run_sync(merge, str(upper), str(at))
     except (OSError, RecursionError) as error:
-        raise HostError("keep_failed", f"The files could not be kept: {one_line(str(error))}.") from error
-    await _flatten_remove(upper, path)
+        raise HostError("keep_failed", f"The files could not be merged: {one_line(str(error))}.") from error
+    await remove_tree(upper, path)
 
 
 async def _copy(source: Path, target: Path, path: str, how: str = "--reflink=auto") -> None:
-    # `-a` keeps owners, links, times, whiteouts (character devices 0:0) and the overlay's own attributes.
-    argv = ["cp", "-a", how, "--", str(source), str(target)]
-    copied = await capture(argv, env={"PATH": path, "LC_ALL": "C"}, seconds=_COPY_SECONDS)
-    if not copied.ok:
-        raise HostError("keep_failed", f"The files could not be kept: {one_line(decode(copied.err), 200)}")
-
-
-async def _flatten_remove(at: Path, path: str) -> None:
-    await capture(["rm", "-rf", "--", str(at)], env={"PATH": path}, seconds=_COPY_SECONDS)
+    if why := await copy_tree(str(source), str(target), path, how):
+        raise HostError("keep_failed", f"The files could not be copied: {why}")

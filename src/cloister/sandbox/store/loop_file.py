@@ -1,11 +1,10 @@
-"""The file that is a btrfs of our own, on machines whose data directory is on another filesystem.
+"""A btrfs in a sparse file, for data directories on another filesystem.
 
-It is sparse: it takes what is written to it, gives back what is deleted, and is never larger than what the
-disk can hold with a floor of free space left. Whoever attaches, makes or grows it holds a lock beside it.
+The file grows with its content, shrinks when files are deleted, and always leaves a floor of free space on the disk.
+A process that attaches, makes or grows it holds the lock beside it.
 """
 
 import errno
-import fcntl
 import os
 import shutil
 import weakref
@@ -19,9 +18,10 @@ from cloister.core.errors import HostError
 from cloister.core.text import decode, one_line
 from cloister.sandbox._spawn import capture
 from cloister.sandbox.store import api, btrfs_ioctl, mounts
+from cloister.system.locks import lock_within
 
 FIRST_BYTES = 32 * 1024**3
-"""How large it is made where there is room."""
+"""Initial size, if the disk has room."""
 
 LOW_BYTES = 8 * 1024**3
 """It grows when less than this is free in it."""
@@ -41,7 +41,7 @@ class Mounted:
     def __init__(self, top: Path, device: Path | None = None, mount: int | None = None) -> None:
         self.top = top
         self.device = device
-        # Closed once, and at the latest when nobody knows it any more.
+        # Closed once, at the latest when this object is collected.
         self._close = None if mount is None else weakref.finalize(self, os.close, mount)
 
     def close(self) -> None:
@@ -50,10 +50,10 @@ class Mounted:
 
 
 class Image:
-    """One image file. `floor` is the free space that is left to everybody else."""
+    """One image file. `floor` is the free space it leaves on the disk."""
 
     def __init__(self, path: Path, search_path: str, floor: int | None) -> None:
-        # A data directory may borrow its store: the lock belongs to the file itself.
+        # The data directory may link to another store; the lock belongs to the file itself.
         self.path = path.resolve()
         self._search_path = search_path
         self._floor = floor
@@ -63,7 +63,7 @@ class Image:
         return api.floor_of(self.path.parent) if self._floor is None else self._floor
 
     async def open(self) -> Mounted:
-        """Mount it, made first when it is not there. Raises `HostError`."""
+        """Mount it; make it first if it is missing. Raises `HostError`."""
         async with locked(self.path.with_name(f".{self.path.name}.lock")):
             if not self.path.exists():
                 await self._make()
@@ -80,7 +80,7 @@ class Image:
             with scratch.open("wb") as file:
                 os.fchmod(file.fileno(), 0o600)
                 file.truncate(size)
-            # One copy of everything: a second one in the same file protects from nothing.
+            # One copy of everything: a second one in the same file protects nothing.
             argv = ["mkfs.btrfs", "-q", "-f", "-K", "-m", "single", "-d", "single", str(scratch)]
             made = await capture(argv, env={"PATH": self._search_path}, seconds=_MAKE_SECONDS)
             if not made.ok:
@@ -119,7 +119,7 @@ class Image:
         return HostError(
             "store_damaged",
             f"The store {self.path} cannot be mounted ({error.strerror}): check it with `btrfs check`, "
-            "or remove it to start afresh without its snapshots.",
+            "or remove it and lose its snapshots.",
         )
 
     def check_room(self, mounted: Mounted) -> None:
@@ -132,7 +132,7 @@ class Image:
         return api.free(mounted.top) < LOW_BYTES and self._next_size() > 0
 
     async def grow(self, mounted: Mounted) -> bool:
-        """Make it larger if the disk allows it; whether it did."""
+        """Grow it if the disk allows; return whether it grew."""
         async with locked(self.path.with_name(f".{self.path.name}.lock")):
             return await anyio.to_thread.run_sync(self._grow, mounted)
 
@@ -145,7 +145,7 @@ class Image:
         return True
 
     def _fill_device(self, mounted: Mounted) -> None:
-        """The filesystem becomes as large as its file; whoever died while growing it may have left it smaller."""
+        """Grow the filesystem to the size of its file; a process that died while growing left it smaller."""
         found = os.statvfs(mounted.top)
         if mounted.device and self.path.stat().st_size - found.f_blocks * found.f_frsize >= STEP_BYTES // 2:
             mounts.notice_growth(mounted.device)
@@ -165,23 +165,14 @@ class Image:
 
 
 def _stands_still() -> HostError:
-    return api.no_disk("the disk ran full, and the store stands still until its sandboxes have ended")
+    return api.no_disk("the disk is full, and the store stays read-only until its sandboxes have ended")
 
 
 @asynccontextmanager
 async def locked(path: Path) -> AsyncGenerator[None]:
-    """Alone with `path` among all processes; a lock of one that died is free at once."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    """Hold a lock on `path` among all processes. Raises `HostError` (`store_failed`)."""
     try:
-        with anyio.fail_after(_LOCK_SECONDS):
-            while True:
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    await anyio.sleep(0.01)
-        yield
+        async with lock_within(path, _LOCK_SECONDS):
+            yield
     except TimeoutError as error:
-        raise HostError("store_failed", f"Another process holds {path} for too long.") from error
-    finally:
-        os.close(descriptor)
+        raise HostError("store_failed", f"Another process has held {path} for too long.") from error

@@ -1,8 +1,7 @@
-"""A filesystem in a file, mounted for this process alone.
+"""Mount a filesystem in a file for this process alone. All functions raise `OSError`.
 
-The mount is a descriptor: it is in nobody's list of mounts, and it is gone with the process that holds it,
-however that ends. The loop device goes with its last mount. Several processes mount the same device.
-All functions raise `OSError`.
+The mount is a descriptor: it appears in no mount table, and the kernel removes it when the process ends. The loop
+device goes with its last mount. Several processes may mount the same device.
 """
 
 import ctypes
@@ -35,9 +34,9 @@ def _call(number: int, *arguments: int | bytes | None) -> int:
 
 
 def attach(image: Path) -> tuple[int, Path, bool]:
-    """A loop device over `image`: an open descriptor, which keeps it, its path, and whether others have it too.
+    """Attach a loop device to `image`; return a descriptor that keeps it, its path, and whether it was attached.
 
-    Callers hold a lock on the image. A device that somebody else has attached is taken again, for two devices on one file destroy it.
+    Callers hold a lock on the image. An attached device is reused: two devices on one file would destroy it.
     """
     file = os.open(image, os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -57,14 +56,14 @@ def _attached(file: int) -> tuple[int, Path] | None:
         except OSError:
             continue
         try:
-            # Asked of the open device: from here on it stays what it is.
+            # The open descriptor keeps the device attached to this file.
             status = bytearray(_STATUS.size)
             fcntl.ioctl(descriptor, _LOOP_GET_STATUS, status)
             on_device, inode, *_ = _STATUS.unpack(status)
             if (on_device, inode) == (wanted.st_dev, wanted.st_ino):
                 return descriptor, device
         except OSError:
-            pass  # It was let go in this moment.
+            pass  # It was detached meanwhile.
         os.close(descriptor)
     return None
 
@@ -81,7 +80,7 @@ def _attach_new(file: int) -> tuple[int, Path]:
         except OSError as error:
             if error.errno != errno.ENXIO:
                 raise
-            continue  # Another took it since, and lets go of it in this moment.
+            continue  # Another process took it and is releasing it.
         try:
             _configure(descriptor, file)
             return descriptor, device
@@ -89,12 +88,12 @@ def _attach_new(file: int) -> tuple[int, Path]:
             os.close(descriptor)
             if error.errno != errno.EBUSY:
                 raise
-    raise OSError(errno.EBUSY, "others take every loop device first")
+    raise OSError(errno.EBUSY, "other processes took every loop device")
 
 
 def _configure(device: int, file: int) -> None:
-    # Around the page cache where the filesystem below can: else everything is in memory twice, and a flush of one
-    # sandbox waits for what all others wrote.
+    # Bypass the page cache where the filesystem allows it: else all data is in memory twice, and a flush of one
+    # sandbox waits for the writes of all others.
     for flags in (_AUTOCLEAR | _DIRECT_IO, _AUTOCLEAR):
         status = _STATUS.pack(0, 0, 0, 0, 0, 0, 0, 0, flags, b"cloister", b"", b"", 0, 0)
         wish = struct.pack("<II", file, _BLOCK_BYTES) + status + bytes(64)
@@ -107,7 +106,7 @@ def _configure(device: int, file: int) -> None:
 
 
 def notice_growth(device: Path) -> None:
-    """The loop device becomes as large as its file is by now."""
+    """Grow the loop device to the size of its file."""
     descriptor = os.open(device, os.O_RDWR | os.O_CLOEXEC)
     try:
         fcntl.ioctl(descriptor, _LOOP_SET_CAPACITY)
@@ -116,20 +115,20 @@ def notice_growth(device: Path) -> None:
 
 
 def mount_btrfs(device: Path) -> int:
-    """A descriptor that is the mount: what is below it is reached through it, and closing it unmounts."""
+    """Mount `device`; return the descriptor of the mount. Closing it unmounts."""
     context = _call(_FSOPEN, b"btrfs", _CLOEXEC)
     try:
         for name, value in ((b"source", os.fsencode(device)), (b"discard", b"async")):
             _call(_FSCONFIG, context, _SET_STRING, name, value, 0)
         _call(_FSCONFIG, context, _CREATE, None, None, 0)
-        # Without times of access: a read must not make a copy of what it read.
+        # Without access times: a read must not cause a write.
         return _call(_FSMOUNT, context, _CLOEXEC, _NOSUID | _NODEV | _NOATIME)
     finally:
         os.close(context)
 
 
 def flush(path: Path) -> None:
-    """Everything written to the filesystem of `path` is on its way to the disk, and has arrived."""
+    """Write everything pending on the filesystem of `path` to disk, and wait for it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if _libc.syncfs(descriptor) < 0:

@@ -1,6 +1,6 @@
 """The plain stores: an overlay whose upper directory is copied on fork. They work on every filesystem.
 
-Where files can share blocks (reflink), a copy costs as much as there are files; else as there are bytes.
+With reflinks the cost of a copy grows with the number of files, without them with their size.
 """
 
 import errno
@@ -11,23 +11,19 @@ from pathlib import Path
 import anyio
 
 from cloister.core.errors import HostError
-from cloister.core.text import decode, one_line
-from cloister.sandbox._spawn import capture
+from cloister.sandbox._spawn import copy_tree, remove_tree
 from cloister.sandbox.store import api
 from cloister.sandbox.store.api import Layers, Root
 
-_COPY_SECONDS = 600.0
-_REMOVE_SECONDS = 600.0
-
 
 class OverlayStore:
-    """Create is two empty directories; fork and snapshot copy what was written since; all share the template."""
+    """`create` makes two empty directories; `fork` and `save` copy the upper one; all share the template."""
 
     def __init__(self, data_dir: Path, path: str, *, reflink: bool = False, floor: int | None = None) -> None:
         self._data_dir = data_dir
         self._reflink = reflink
         self._floor = floor
-        self._env = {"PATH": path, "LC_ALL": "C"}
+        self._path = path
 
     @property
     def kind(self) -> str:
@@ -71,7 +67,7 @@ class OverlayStore:
     async def restore(self, at: Path, name: str, limit_bytes: int) -> Root:
         lower = at / "lower"
         if not lower.is_dir():
-            raise HostError("store_failed", f"The snapshot {at.name} or its template is gone.")
+            raise HostError("store_failed", f"The snapshot {at.name} or its template has been removed.")
         lower = lower.resolve()
         return await self.fork(Layers(lower, at / "upper", at / "work"), name, limit_bytes)
 
@@ -92,33 +88,18 @@ class OverlayStore:
         api.check_floor(self._data_dir, floor)
 
     async def _copy(self, source: Path, target: Path) -> None:
-        # `-a` keeps owners, links, times, whiteouts (character devices 0:0) and the overlay's own attributes.
-        copied = await capture(
-            ["cp", "-a", "--reflink=auto", "--", str(source), str(target)],
-            env=self._env,
-            seconds=_COPY_SECONDS,
-        )
-        if copied.ok:
+        why = await copy_tree(str(source), str(target), self._path)
+        if why is None:
             return
-        why = one_line(decode(copied.err), 300)
         if os.strerror(errno.ENOSPC) in why:
-            # What was copied so far is of no use and in everybody's way.
             await self._remove(target)
-            raise api.no_disk(os.strerror(errno.ENOSPC))
-        raise HostError("store_failed", f"The files could not be copied: {why}")
+        raise api.not_copied(why)
 
     async def _remove(self, at: Path) -> None:
         if not await anyio.Path(at).exists():
             return
-        # SAFETY: the guest chose every name and depth below; `rm` neither follows links nor recurses in memory.
-        removed = await capture(
-            ["rm", "-rf", "--one-file-system", "--", str(at)], env=self._env, seconds=_REMOVE_SECONDS
-        )
-        if not removed.ok:
-            raise HostError(
-                "remove_failed",
-                f"{at} could not be removed: {one_line(decode(removed.err))}; remove it by hand.",
-            )
+        if why := await remove_tree(at, self._path):
+            raise HostError("remove_failed", f"{at} could not be removed: {why}; remove it by hand.")
 
 
 def _layers(root: Root) -> Layers:
@@ -126,15 +107,15 @@ def _layers(root: Root) -> Layers:
         case Layers():
             return root
         case _:
-            raise HostError("store_failed", "This sandbox was made by another kind of store.")
+            raise HostError("store_failed", "Another kind of store made this sandbox.")
 
 
 def _make(*directories: Path) -> None:
     try:
         for directory in directories:
             directory.mkdir(parents=True)
-            # The upper directory is the guest's `/`, which everybody inside must be able to pass; what keeps
-            # others of this machine out is the data directory around it.
+            # The upper directory is the guest's `/`, which every user inside must be able to enter. The data
+            # directory around it keeps other users of this machine out.
             directory.chmod(0o755)
     except OSError as error:
         shutil.rmtree(directories[0], ignore_errors=True)
@@ -144,7 +125,7 @@ def _make(*directories: Path) -> None:
 
 
 def _size(directory: Path) -> int:
-    """What the files below take on disk."""
+    """Bytes that the files below take on disk."""
     total, left = 0, [directory]
     while left:
         with os.scandir(left.pop()) as entries:

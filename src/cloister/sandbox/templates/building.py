@@ -1,16 +1,15 @@
-"""One build at a time per template: its lock, its directory, its log, and the tools it runs.
+"""One build of a template: its lock, directory, log and tools, and the record of the result.
 
-A build works in a directory whose name starts with a dot and gets its real name by one rename when everything
-is on disk. Builders that died leave only such directories, and the next builder removes them.
+A build works in a directory whose name starts with a dot; one rename gives it its real name once everything is on
+disk. A builder that died leaves only such a directory, and the next builder removes it.
 """
 
-import fcntl
 import os
 import secrets
 import shutil
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,8 +20,9 @@ from anyio.streams.text import TextReceiveStream
 from cloister.core.diagnosis import Diagnosis
 from cloister.core.errors import HostError
 from cloister.core.text import harmless, one_line
-from cloister.sandbox._spawn import capture, pipes, spawn
+from cloister.sandbox._spawn import capture, pipes, remove_tree, spawn
 from cloister.sandbox.api import Report
+from cloister.system.locks import lock_within
 
 NEEDED_BYTES = 3 * 1024**3
 RESERVE_BYTES = 1024**3
@@ -34,17 +34,17 @@ _LINE_CHARS = 4_096
 _LOOK_SECONDS = 0.5
 
 Hear = Callable[[str], None]
-"""Is given each line that a tool prints."""
+"""Gets each line that a tool prints."""
 
 
 @dataclass(frozen=True, slots=True)
-class Disk:
+class DiskReserve:
     """How much of the disk a build leaves free."""
 
     needed_bytes: int = NEEDED_BYTES
-    """With less than this none begins."""
+    """Free bytes needed to start a build."""
     reserve_bytes: int = RESERVE_BYTES
-    """At this one is ended: an image says nothing true about its own size."""
+    """Free bytes at which a build is aborted: the stated size of an image cannot be trusted."""
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class Build:
         return tool_env(self.path)
 
     def note(self, text: str) -> None:
-        """A line for the log."""
+        """Append a line to the log."""
         line = harmless(text).encode("utf-8", errors="replace") + b"\n"
         self._written += len(line)
         if self._written <= _LOG_BYTES:
@@ -76,7 +76,7 @@ class Build:
                 file.write(line)
 
     def tell(self, fraction: float | None, text: str) -> None:
-        """Progress for whoever waits, and for the log."""
+        """Report progress to the caller and the log."""
         self.note(f"== {text}")
         self.report(fraction, text)
 
@@ -90,7 +90,7 @@ class Build:
     async def run(
         self, argv: Sequence[str], hear: Hear | None = None, explain: "Explain | None" = None
     ) -> None:
-        """Run a tool to its end, in the build's directory. Raises `HostError` (`template_failed`, `no_disk`)."""
+        """Run a tool in the build's directory. Raises `HostError` (`template_failed`, `no_disk`)."""
         tail: deque[str] = deque(maxlen=60)
 
         def take(line: str) -> None:
@@ -124,7 +124,8 @@ class Build:
                 tasks.cancel_scope.cancel()
         if full:
             raise HostError(
-                "no_disk", f"The template {self.name} filled the disk and was given up: free some space."
+                "no_disk",
+                f"The build of template {self.name} filled the disk and was aborted: free some space.",
             )
         if code != 0:
             why = f"it took more than {BUILD_SECONDS:g} s" if code is None else (explain or last_lines)(tail)
@@ -134,30 +135,23 @@ class Build:
             )
 
     async def remove(self, path: Path) -> None:
-        await remove(path, self.path)
+        await remove_tree(path, self.path)
 
 
 Explain = Callable[["deque[str]"], str]
-"""From the last lines of a tool that failed to a sentence."""
+"""Makes one sentence of the last lines of a failed tool."""
 
 
 def last_lines(tail: "deque[str]") -> str:
-    return one_line(" ".join(list(tail)[-3:]) or "its tool said nothing", 400)
+    return one_line(" ".join(list(tail)[-3:]) or "the tool printed nothing", 400)
 
 
 def tool_env(path: str) -> dict[str, str]:
-    """The environment of the tools that build."""
     return {"PATH": path, "LC_ALL": "C.UTF-8", "HOME": "/root", "DEBIAN_FRONTEND": "noninteractive"}
 
 
-async def remove(path: Path, search: str) -> None:
-    """Remove a tree of foreign names. `rm` neither follows links nor recurses in memory."""
-    argv = ["rm", "-rf", "--one-file-system", "--", str(path)]
-    await capture(argv, env=tool_env(search), seconds=REMOVE_SECONDS)
-
-
 async def sync(path: Path, search: str) -> None:
-    """Bring it to the disk: a machine that crashes must not find an empty template with a real name."""
+    """Flush to disk: after a crash no template may have its real name and lack its files."""
     await capture(["sync", "-f", str(path)], env=tool_env(search), seconds=REMOVE_SECONDS)
 
 
@@ -175,33 +169,25 @@ def check_host(directory: Path, needed_bytes: int = NEEDED_BYTES) -> None:
         )
 
 
-@asynccontextmanager
-async def locked(path: Path, report: Report) -> AsyncGenerator[None]:
-    """Alone with one template among all processes; waits for whoever builds it now."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        with anyio.fail_after(BUILD_SECONDS + REMOVE_SECONDS):
-            while True:
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    report(None, "another process is building the template")
-                    await anyio.sleep(0.2)
-        yield
-    finally:
-        os.close(descriptor)
+def locked(path: Path, report: Report) -> AbstractAsyncContextManager[None]:
+    """Build one template at a time among all processes; wait for the one that builds it now."""
+    return lock_within(
+        path,
+        BUILD_SECONDS + REMOVE_SECONDS,
+        poll_seconds=0.2,
+        waiting=lambda: report(None, "another process is building the template"),
+    )
 
 
 def building_name(stem: str) -> str:
-    """A directory for a build of `stem`, which nobody takes for a template."""
+    """A directory name for a build of `stem` that cannot be mistaken for a template."""
     return f".building-{stem}-{secrets.token_hex(4)}"
 
 
 async def remove_leftovers(directory: Path, stem: str, search: str) -> None:
-    """What builders of `stem` that died left behind; the caller holds its lock."""
+    """Remove the directories of dead builders of `stem`; the caller holds its lock."""
     async for left in anyio.Path(directory).glob(f".building-{stem}-*"):
-        await remove(Path(left), search)
+        await remove_tree(Path(left), search)
 
 
 async def _lines(stream: anyio.abc.ByteReceiveStream, take: Hear) -> None:
@@ -216,46 +202,51 @@ async def _lines(stream: anyio.abc.ByteReceiveStream, take: Hear) -> None:
         take(rest)
 
 
-# What is known of a template that was built: stored beside its root filesystem.
-
-
 MARKER = "complete"
 ABOUT = "about.json"
 HOME = "/home/agent"
 
 
 class About(msgspec.Struct, frozen=True):
-    """The facts that do not show in the files themselves."""
+    """Facts about a built template, stored beside its root filesystem."""
 
     kind: str = "packages"
     built_at: float = 0.0
     """Unix seconds."""
     seconds: float = 0.0
     env: dict[str, str] = {}
-    """The image's own environment, which commands find."""
+    """The environment of the image, passed to commands."""
     home: str = HOME
     """The agent's home directory."""
     git: bool = True
-    """Whether there is a git; without one no run can start from it."""
+    """Whether git is installed; runs need it."""
     bash: bool = True
     digest: str | None = None
-    """Of the image it was made from."""
+    """Digest of the image it was made from."""
     commit: str | None = None
-    """Of the repository that is cloned in it."""
+    """Commit of the repository that is cloned in it."""
     base: str | None = None
-    """The build that it was made from."""
+    """Version of the template it was made from."""
     checks: tuple[str, ...] = ()
     baseline: tuple[Diagnosis, ...] = ()
-    """What `checks` said on `commit` in it."""
+    """The result of `checks` on `commit` in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A template that is ready."""
+    """A template that is ready: an artefact that never changes, named by its `version`.
+
+    A provider on this machine uses it as the directory `rootfs`.
+    """
 
     name: str
     home: Path
     about: About
+
+    @property
+    def version(self) -> str:
+        """`NAME-DIGEST`, with the digest of the recipe; `.N` follows when the recipe was built again."""
+        return self.home.name
 
     @property
     def rootfs(self) -> Path:
@@ -263,7 +254,7 @@ class Built:
 
 
 def load(name: str, home: Path) -> Built | None:
-    """The template in `home`; None when it is not complete."""
+    """The template in `home`, or None when it is incomplete."""
     if not (home / MARKER).is_file():
         return None
     try:
@@ -276,6 +267,6 @@ def load(name: str, home: Path) -> Built | None:
 
 
 def complete(home: Path, about: About) -> None:
-    """Declare the template in `home` finished; the marker is the last thing written."""
+    """Mark the template in `home` as complete; the marker is written last."""
     (home / ABOUT).write_bytes(msgspec.json.encode(about))
     (home / MARKER).touch()

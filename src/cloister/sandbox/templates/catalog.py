@@ -1,16 +1,15 @@
-"""The templates of one data directory: which there could be, which are ready, who uses them, and building one.
+"""The templates of one data directory: list, build, use and remove them.
 
-`NAME.toml` is a recipe and `NAME.log` what its last build said. `NAME-DIGEST`, or `NAME-DIGEST.N` when it was built
-again, is a template with `rootfs` and a marker; whatever has such a name is complete. The newest one counts, and
-older ones go when nobody uses them any more: whoever does holds a lock on the marker, which ends with its process.
+`NAME.toml` is a recipe, `NAME.log` the log of its last build. `NAME-DIGEST`, or `NAME-DIGEST.N` after a rebuild, is a
+complete template with `rootfs` and a marker. The newest build counts. Each user of a build holds a lock on its marker;
+older builds without users are removed.
 """
 
-import fcntl
 import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -18,6 +17,7 @@ import msgspec
 
 from cloister.core.errors import HostError, UserError
 from cloister.core.text import decode, one_line
+from cloister.sandbox._spawn import remove_tree
 from cloister.sandbox.api import Report
 from cloister.sandbox.templates import building, debian, oci
 from cloister.sandbox.templates.building import MARKER, About, Build, Built, complete, load
@@ -36,6 +36,7 @@ from cloister.sandbox.templates.recipes import (
     read_recipe,
     write_recipe,
 )
+from cloister.system import locks
 
 _DIRECTORY = re.compile(r"(?P<stem>.+-[0-9a-f]{12})(?:\.(?P<serial>[0-9]{1,9}))?")
 _LOG_SHOWN_BYTES = 4_194_304
@@ -45,22 +46,22 @@ Builder = Callable[[Build], Awaitable[About]]
 
 
 class TemplateInfo(msgspec.Struct, frozen=True):
-    """A template as others see it."""
+    """The public record of a template."""
 
     name: str
     recipe: Recipe
     ready: bool
     about: About | None = None
-    """Of the newest build; None before the first."""
+    """About the newest build; None before the first."""
 
 
-_DISK = building.Disk()
+_DISK = building.DiskReserve()
 
 
 class Templates:
     """The templates below one directory, which several processes may share."""
 
-    def __init__(self, directory: Path, path: str, disk: building.Disk = _DISK) -> None:
+    def __init__(self, directory: Path, path: str, disk: building.DiskReserve = _DISK) -> None:
         self._directory = directory
         self._disk = disk
         self._path = path
@@ -88,7 +89,7 @@ class Templates:
         return tuple(sorted(files | set(BUILT_IN)))
 
     def all(self) -> tuple[TemplateInfo, ...]:
-        """All that can be used; files that are no recipes are left out."""
+        """Every template with a valid recipe."""
         found: list[TemplateInfo] = []
         for name in self.names():
             with suppress(UserError):
@@ -102,22 +103,22 @@ class Templates:
         return TemplateInfo(name, recipe, built is not None, built.about if built else None)
 
     def built(self, name: str) -> Built | None:
-        """The newest template of that name that is ready. Raises as `recipe`."""
+        """The newest complete build of `name`. Raises as `recipe`."""
         builds = self._builds(self._stem(name))
         return next((found for home in builds if (found := load(name, home))), None)
 
     def find(self, name: str) -> Path | None:
-        """The root filesystem of a template that is ready. Raises as `recipe`."""
+        """The root filesystem of the newest complete build. Raises as `recipe`."""
         built = self.built(name)
         return None if built is None else built.rootfs
 
     def version(self, name: str) -> str | None:
-        """What a sandbox of `name` would start from; None when that is not ready."""
+        """The version that a sandbox of `name` would start from, or None when there is none."""
         try:
             built = self.built(name)
         except UserError:
             return None
-        return None if built is None else built.home.name
+        return None if built is None else built.version
 
     def keep_recipe(self, name: str, recipe: Recipe) -> None:
         """Store a recipe. Raises `UserError` (`bad_template`)."""
@@ -128,7 +129,7 @@ class Templates:
             write_recipe(self._directory / f"{name}.toml", recipe)
 
     def log(self, name: str) -> str:
-        """What the last build printed, its end. Raises `UserError` (`unknown_template`, `no_such_log`)."""
+        """The end of the last build's log. Raises `UserError` (`unknown_template`, `no_such_log`)."""
         self.recipe(name)
         try:
             with self._log_path(name).open("rb") as file:
@@ -141,8 +142,8 @@ class Templates:
     async def prepare(self, name: str, report: Report, *, again: bool = False) -> None:
         """Build `name` if it is missing, or `again`; waits for another process that is building it.
 
-        Raises as `recipe`, and `HostError` with code `no_root`, `no_disk`, `no_sources`, `template_failed`
-        or `no_TOOL` for a tool that is missing.
+        Raises as `recipe`, and `HostError` (`no_root`, `no_disk`, `no_sources`, `template_failed`, or `no_TOOL` for
+        a missing tool).
         """
         recipe = self.recipe(name)
 
@@ -157,15 +158,15 @@ class Templates:
                 case Devcontainer() | Repository() | Snapshot():
                     raise HostError(
                         "no_template",
-                        f"The template {name} is made in a sandbox: `cloister template build {name}`.",
+                        f"The template {name} is built in a sandbox: run `cloister template build {name}`.",
                     )
 
         await self.build(name, base, report, again=again)
 
     async def build(self, name: str, make: Builder, report: Report, *, again: bool = False) -> Built:
-        """Have `make` build `name`, unless it is ready and not wanted `again`. Raises as `make`.
+        """Build `name` with `make`, unless it is ready and not wanted `again`. Raises as `make`.
 
-        One that became ready while another builder was waited for is good enough.
+        A build that another process completes meanwhile is used instead.
         """
         before = self.built(name)
         if before is not None and not again:
@@ -184,7 +185,7 @@ class Templates:
 
     async def _build(self, name: str, stem: str, make: Builder, report: Report) -> Built:
         home = self._directory / building.building_name(stem)
-        # What a stranger's image holds is nobody's business on this machine.
+        # Other users of this machine must not read the files of an untrusted image.
         home.mkdir(mode=0o700)
         log = self._log_path(name)
         log.unlink(missing_ok=True)
@@ -199,19 +200,21 @@ class Templates:
             final = self._directory / self._free_name(stem)
             home.rename(final)
         except BaseException as error:
-            work.note(f"== given up: {error or type(error).__name__}")
-            # What cannot be removed now, the next builder removes.
+            work.note(f"== failed: {error or type(error).__name__}")
+            # The next builder removes the rest.
             with anyio.CancelScope(shield=True), suppress(HostError):
                 await building.remove_leftovers(self._directory, stem, self._path)
             raise
         work.note("== ready")
         built = load(name, final)
         if built is None:
-            raise HostError("template_failed", f"The template {name} vanished while it was built: try again.")
+            raise HostError(
+                "template_failed", f"The template {name} was removed while it was built: try again."
+            )
         return built
 
     async def remove(self, name: str) -> int:
-        """Forget the recipe and remove every build of it; returns how many.
+        """Remove the recipe and every build of it; return how many builds.
 
         Raises `UserError` (`unknown_template`, `template_in_use`).
         """
@@ -230,26 +233,26 @@ class Templates:
         return len(homes)
 
     async def collect(self, name: str) -> None:
-        """Remove builds of `name` that a newer one replaced and nobody uses."""
+        """Remove the unused builds of `name` except the newest."""
         newest = self._builds(self._stem(name))[:1]
         for home in self._all_builds():
-            # Other versions of this program may share the built-in ones and mean something else by them.
+            # Other versions of this program may define the built-in templates differently.
             same = _stem_of(home) == self._stem(name) if name in BUILT_IN else _name_of(home) == name
             if newest and same and home not in newest:
                 await self._remove_unused(home)
 
     async def sweep(self) -> None:
-        """Remove what builders that no longer live left behind, and old builds that nobody uses."""
+        """Remove the leftovers of dead builders, and old unused builds."""
         for left in self._directory.glob(".building-*"):
             with self._idle(left.name.removeprefix(".building-").rpartition("-")[0]) as idle:
                 if idle:
-                    await building.remove(left, self._path)
+                    await remove_tree(left, self._path)
         for info in self.all():
             await self.collect(info.name)
 
     @contextmanager
     def using(self, built: Built) -> Generator[None]:
-        """The template stays while the block lasts. Raises `HostError` (`no_template`) when it is gone already."""
+        """Keep the template from removal. Raises `HostError` (`no_template`) when it has been removed already."""
         descriptor, count = self._used.get(built.home, (-1, 0))
         if count == 0:
             descriptor = _hold(built)
@@ -266,42 +269,36 @@ class Templates:
 
     @contextmanager
     def _idle(self, stem: str) -> Generator[bool]:
-        """Whether nobody builds it; then nobody begins to while the block lasts."""
+        """Yield whether no process builds it; if so, none starts to during the block."""
         self._directory.mkdir(parents=True, exist_ok=True)
-        lock = self._directory / f".lock-{stem}"
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield True
-        except BlockingIOError:
-            yield False
-        finally:
-            os.close(descriptor)
+        with ExitStack() as held:
+            idle = True
+            try:
+                held.enter_context(locks.lock(self._directory / f".lock-{stem}", create=True))
+            except BlockingIOError:
+                idle = False
+            yield idle
 
     async def _remove_unused(self, home: Path) -> bool:
-        """Whether it is gone: out of sight by one rename, so that nobody can begin to use it, then removed."""
+        """Remove an unused build; return whether it is gone. One rename hides it before its files are removed."""
         if home in self._used:
             return False
+        gone = self._directory / building.building_name(_stem_of(home))
         try:
-            descriptor = os.open(home / MARKER, os.O_RDONLY | os.O_CLOEXEC)
+            with locks.lock(home / MARKER):
+                os.rename(home, gone)  # noqa: PTH104  one system call, not worth a thread
         except FileNotFoundError:
             return True
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            gone = self._directory / building.building_name(_stem_of(home))
-            os.rename(home, gone)  # noqa: PTH104  one system call, not worth a thread
         except BlockingIOError:
             return False
-        finally:
-            os.close(descriptor)
-        await building.remove(gone, self._path)
+        await remove_tree(gone, self._path)
         return True
 
     def _stem(self, name: str) -> str:
         recipe = self.recipe(name)
         release = None
         if isinstance(recipe, Packages):
-            with suppress(HostError):  # without a release there is no such template; building it says why
+            with suppress(HostError):  # building it raises the error
                 release = debian.host_release()
         return directory_of(name, recipe, release)
 
@@ -340,17 +337,9 @@ def _serial_of(home: Path) -> int:
 
 
 def _hold(built: Built) -> int:
-    try:
-        descriptor = os.open(built.home / MARKER, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        raise HostError(
-            "no_template", f"The template {built.name} was removed just now: try again."
-        ) from None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        if not (built.home / MARKER).is_file():
-            raise BlockingIOError
-    except BlockingIOError:
+    with suppress(FileNotFoundError, BlockingIOError):
+        descriptor = locks.take(built.home / MARKER, shared=True)
+        if (built.home / MARKER).is_file():
+            return descriptor
         os.close(descriptor)
-        raise HostError("no_template", f"The template {built.name} is being removed: try again.") from None
-    return descriptor
+    raise HostError("no_template", f"The template {built.name} was just removed: try again.")

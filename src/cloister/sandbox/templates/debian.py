@@ -1,4 +1,4 @@
-"""Templates from Debian packages, made with mmdebstrap from this host's own package sources."""
+"""Build templates from Debian packages, with mmdebstrap and this host's package sources."""
 
 import re
 import shutil
@@ -14,9 +14,6 @@ from cloister.core.text import one_line
 from cloister.sandbox.templates import root
 from cloister.sandbox.templates.building import About, Build
 from cloister.sandbox.templates.recipes import Packages
-
-# Reads the host's own apt configuration: which package sources serve its release. Pure.
-
 
 _OPTIONS = re.compile(r"^(deb)\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)\s*(.*)$")
 _FIELDS = {"signed-by": "signed-by", "architectures": "arch", "trusted": "trusted"}
@@ -84,7 +81,7 @@ def _deb822(text: str) -> Iterable[Source]:
         ):
             continue
         if "-----BEGIN" in fields.get("signed-by", ""):
-            continue  # An inline key has no one-line form, and without its key the source proves nothing.
+            continue  # An inline key has no one-line form, and a source without its key cannot be verified.
         options = tuple((to, ",".join(fields[of].split())) for of, to in _FIELDS.items() if fields.get(of))
         for uri in fields.get("uris", "").split():
             for suite in fields.get("suites", "").split():
@@ -112,11 +109,11 @@ _APT = Path("/etc/apt")
 _OS_RELEASE = Path("/etc/os-release")
 _UNWANTED = ("man", "doc", "info", "locale")
 _MANUALS = 'mkdir -p "$1/usr/share/man/man1" "$1/usr/share/man/man7"'
-"""Some packages (Java's) cannot be set up where they have no place for the links to their manuals."""
+"""Some packages (Java's) fail to install without these directories."""
 
 
 class BuildProgress:
-    """Counts mmdebstrap's output: each package is fetched, unpacked and set up, in two rounds."""
+    """Progress from mmdebstrap's output: each package is fetched, unpacked and set up, in two rounds."""
 
     _STEP = re.compile(r"^(Get:\d+ \S+ \S+ \S+|Unpacking|Setting up) ([a-z0-9][a-z0-9.+-]*)")
     _ROUND = re.compile(r"(\d+) newly installed")
@@ -128,14 +125,14 @@ class BuildProgress:
         self._shown = 0.0
 
     def feed(self, line: str) -> tuple[float, str] | None:
-        """The fraction done, which never falls, and what is being done; None when `line` says nothing new."""
+        """The fraction done, which never falls, and the current step; None when `line` shows no progress."""
         if found := self._ROUND.search(line):
             self._rounds.append(int(found[1]))
             return None
         if not self._rounds or not (step := self._STEP.match(line)):
             return None
         self._done += 1
-        # The second round is announced late; until then it is taken to be twice the first.
+        # The size of the second round is printed late; until then assume twice the first.
         packages = sum(self._rounds) if len(self._rounds) > 1 else 3 * self._rounds[0]
         self._shown = min(0.99, max(self._shown, self._done / (3 * packages)))
         return self._shown, f"{self._VERBS.get(step[1], 'fetching')} {step[2]}"
@@ -148,7 +145,7 @@ async def build(work: Build, recipe: Packages) -> About:
     release = host_release()
     sources = read_sources(release)
     argv = [
-        # What it mounts goes with it, however it ends: on the host a killed one would leave its mounts behind.
+        # In a private mount namespace, so that a killed mmdebstrap leaves no mounts behind.
         *("unshare", "--mount", "--propagation=private", "--"),
         *("mmdebstrap", "--verbose", "--mode=root", "--variant=minbase", "--format=directory"),
         f"--include={','.join(recipe.packages)}",
@@ -162,7 +159,7 @@ async def build(work: Build, recipe: Packages) -> About:
         if news := progress.feed(line):
             work.report(*news)
 
-    work.tell(0.0, "asking the package sources")
+    work.tell(0.0, "reading the package lists")
     await work.run(argv, hear, useful_lines)
     settled = await anyio.to_thread.run_sync(_finish, work.rootfs, sources)
     return About(kind="packages", env=recipe.env, home=settled.home, git=settled.git, bash=settled.bash)
@@ -176,7 +173,7 @@ def host_release() -> str:
         release = None
     if release is None:
         raise HostError(
-            "no_sources", "This template is built from Debian packages, and this is not a Debian release."
+            "no_sources", "This template is built from Debian packages, and this machine does not run Debian."
         )
     return release
 
@@ -198,13 +195,13 @@ def read_sources(release: str, apt_dir: Path = _APT) -> tuple[Source, ...]:
 
 
 def useful_lines(tail: "deque[str]") -> str:
-    """What a person needs to see of a failed build, as one line."""
+    """The error lines of a failed build, as one line."""
     errors = [line for line in tail if line.startswith(("E:", "W:", "dpkg: error", "Err:"))]
-    return one_line(" ".join((errors or list(tail))[-3:]) or "mmdebstrap said nothing", 400)
+    return one_line(" ".join((errors or list(tail))[-3:]) or "mmdebstrap printed nothing", 400)
 
 
 def _finish(rootfs: Path, sources: tuple[Source, ...]) -> root.Settled:
-    """No trace of this host's mirrors, and everything else that makes it a template."""
+    """Remove traces of this host's mirrors, and turn the tree into a template."""
     lists = rootfs / "etc" / "apt"
     shutil.rmtree(lists / "sources.list.d", ignore_errors=True)
     root.put_file(lists / "sources.list", "".join(f"{source.public_line()}\n" for source in sources))

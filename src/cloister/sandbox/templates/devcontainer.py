@@ -1,8 +1,8 @@
-"""Reads a devcontainer.json: which image it wants and what is to be run in it once. Pure."""
+"""Parse devcontainer.json: the image it names and the commands to run in it once. Pure."""
 
 import posixpath
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import cast
 
 import msgspec
@@ -15,12 +15,12 @@ PLACES = (".devcontainer/devcontainer.json", ".devcontainer.json")
 
 WORKSPACE = "/work"
 _COMMANDS = ("onCreateCommand", "updateContentCommand", "postCreateCommand")
-"""Run once, in this order. Those for each start or for the host itself are not."""
+"""Run once, in this order. Commands for each start, or for the host, are not run."""
 
 _REFUSED = {
-    "dockerComposeFile": "several containers are not one template",
-    "mounts": "directories of this machine do not belong into a sandbox",
-    "runArgs": "options of another runtime mean nothing here",
+    "dockerComposeFile": "a template is one container",
+    "mounts": "a sandbox gets no directories of this machine",
+    "runArgs": "they are options of another runtime",
     "privileged": "a sandbox has no privileges",
     "capAdd": "a sandbox has no privileges",
 }
@@ -39,7 +39,7 @@ class _Build(msgspec.Struct, frozen=True):
 
 
 class _File(msgspec.Struct, frozen=True, rename="camel"):
-    """What of the file matters here; `object` where its shape varies."""
+    """The fields in use; `object` where the shape varies."""
 
     image: str | None = None
     build: _Build | None = None
@@ -53,7 +53,7 @@ class _File(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Feature(msgspec.Struct, frozen=True):
-    """A plain script of the repository, run as root."""
+    """A script of the repository, run as root."""
 
     directory: str
     """Inside the repository."""
@@ -68,7 +68,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What a devcontainer.json asks for."""
+    """The contents of a devcontainer.json."""
 
     image: str | None
     dockerfile: str | None
@@ -87,7 +87,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 def parse(text: str, place: str) -> Wanted:
-    """Raises `UserError` (`bad_devcontainer`) for what is not one and for what cannot be done here, by name."""
+    """Raises `UserError` (`bad_devcontainer`) for an invalid file and for each field that is not supported."""
     try:
         raw = msgspec.json.decode(without_comments(text))
         file = msgspec.convert(raw, _File)
@@ -132,14 +132,14 @@ def _steps(name: str, value: object) -> list[Step]:
             return [step for key, inner in named for step in _steps(f"{name} {one_line(key, 40)}", inner)]
         case _:
             pass
-    raise _bad(f"{name} must be a line, a list of words, or several of them by name.")
+    raise _bad(f"{name} must be a string, a list of strings, or an object of these.")
 
 
 def _feature(folder: str, name: str, options: object) -> Feature:
     if not name.startswith("./"):
         raise _bad(
-            f"The feature {one_line(name, 100)} is not a plain script of the repository and is not supported: "
-            "put what it installs into the image, or into postCreateCommand."
+            f"The feature {one_line(name, 100)} is not a script of the repository and is not supported: "
+            "install it in the image, or in postCreateCommand."
         )
     chosen: dict[str, object] = {}
     match options:
@@ -158,7 +158,7 @@ def _plain(value: object) -> str:
 
 
 def _inside(folder: str, path: str) -> str:
-    """A path of the file as one of the repository. Raises when it leads out of it."""
+    """`path`, relative to the file, as a path of the repository. Raises when it leads out of it."""
     joined = posixpath.normpath(posixpath.join(folder, path))
     if joined.startswith(("/", "../")) or joined == "..":
         raise _bad(f"{one_line(path, 80)} leads out of the repository.")
@@ -166,7 +166,7 @@ def _inside(folder: str, path: str) -> str:
 
 
 def _expand(text: str, image: Mapping[str, str] | None) -> str:
-    """`${…}` replaced; nothing of this machine's own environment is ever told."""
+    """Replace `${…}`. Variables of this machine's environment expand to their default."""
 
     def one(found: "re.Match[str]") -> str:
         kind, name, default = found[1], found[2] or "", found[3] or ""
@@ -190,51 +190,20 @@ def _bad(message: str) -> UserError:
     return UserError("bad_devcontainer", message)
 
 
+_JSON_EXTRA = re.compile(
+    r"""
+    (?P<string> "(?:\\.|[^"\\])*"? )
+    | //[^\n]* | /\*.*?(?:\*/|\Z)                                  # a comment
+    | (?P<comma> , (?= (?>\s+|//[^\n]*+|/\*.*?\*/)*+ [\]}] ) )       # a comma before a closing bracket
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+
+
 def without_comments(text: str) -> str:
-    """JSON as people write it, as JSON: comments and commas before a closing bracket are taken out."""
-    out: list[str] = []
-    position, size = 0, len(text)
-    while position < size:
-        step = _string_end if text[position] == '"' else _comment_end
-        end = step(text, position)
-        if text[position] == '"':
-            out.append(text[position:end])
-        elif end > position:
-            out.append(" ")
-        else:
-            end = position + 1
-            _put(out, text[position])
-        position = end
-    return "".join(out)
+    """Strip comments and trailing commas, which devcontainer.json may have and JSON may not."""
 
+    def plain(found: "re.Match[str]") -> str:
+        return found["string"] or ("" if found["comma"] else " ")
 
-def _put(out: list[str], char: str) -> None:
-    if char in "]}":
-        back = len(out) - 1
-        while back >= 0 and out[back].isspace():
-            back -= 1
-        if back >= 0 and out[back] == ",":
-            out[back] = ""
-    out.append(char)
-
-
-def _string_end(text: str, start: int) -> int:
-    position = start + 1
-    while position < len(text) and text[position] != '"':
-        position += 2 if text[position] == "\\" else 1
-    return position + 1
-
-
-def _comment_end(text: str, start: int) -> int:
-    """Where the comment that begins at `start` ends; `start` when none does."""
-    ends: dict[str, Callable[[], int]] = {
-        "//": lambda: _after(text, "\n", start, 0),
-        "/*": lambda: _after(text, "*/", start + 2, 2),
-    }
-    find = ends.get(text[start : start + 2])
-    return start if find is None else find()
-
-
-def _after(text: str, mark: str, start: int, more: int) -> int:
-    found = text.find(mark, start)
-    return len(text) if found < 0 else found + more
+    return _JSON_EXTRA.sub(plain, text)

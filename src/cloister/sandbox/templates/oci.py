@@ -1,7 +1,7 @@
-"""Templates from images: fetched with skopeo, unpacked with umoci, built from a Dockerfile with buildah.
+"""Build templates from images: skopeo fetches, umoci unpacks, buildah runs a Dockerfile.
 
-Nothing of an image runs on this machine while it is unpacked. The steps of a Dockerfile run in containers of
-buildah's, with ids that no one else here has and, unless the recipe says otherwise, without a network.
+Unpacking runs nothing of the image. The steps of a Dockerfile run in containers of buildah, with otherwise unused
+user ids and, unless the recipe says otherwise, without a network.
 """
 
 import re
@@ -51,7 +51,7 @@ class _ImageFile(msgspec.Struct, frozen=True):
 
 
 class ImageFacts(msgspec.Struct, frozen=True):
-    """What an image says of itself."""
+    """Metadata of an image."""
 
     digest: str
     env: dict[str, str]
@@ -77,7 +77,7 @@ async def build_dockerfile(work: Build, recipe: Dockerfile) -> About:
     context = Path(recipe.context)
     if not await anyio.to_thread.run_sync(_is_inside, context, recipe.dockerfile):
         raise UserError("no_dockerfile", f"There is no {recipe.dockerfile} in {context}: give its directory.")
-    # As much of the machine as it needs and no more; all of it below the build's own directory.
+    # All state of buildah stays below the directory of the build.
     place = ["buildah", "--root=storage", "--runroot=run", "--storage-driver=vfs"]
     ids = f"0:{_IDS_FIRST}:65536"
     argv = [
@@ -98,7 +98,7 @@ async def build_dockerfile(work: Build, recipe: Dockerfile) -> About:
 
     work.tell(0.0, "running the Dockerfile")
     await work.run(argv, hear)
-    work.tell(0.8, "taking the image out")
+    work.tell(0.8, "exporting the image")
     await work.run([*place, "push", _IMAGE, f"oci:{_IMAGE}:{_IMAGE}"])
     for name in ("storage", "run"):
         await work.remove(work.home / name)
@@ -106,7 +106,7 @@ async def build_dockerfile(work: Build, recipe: Dockerfile) -> About:
 
 
 def _is_inside(context: Path, name: str) -> bool:
-    """Whether it is a file of the context's own; a stranger's link would show us a file of this machine."""
+    """Whether it is a file of the context: an untrusted link could lead to a file of this machine."""
     real = (context / name).resolve()
     return real.is_file() and real.is_relative_to(context.resolve())
 
@@ -125,7 +125,7 @@ async def _unpack(work: Build, recipe: Oci | Dockerfile, kind: str) -> About:
     work.tell(0.85, "unpacking")
     await work.run(["umoci", "raw", "unpack", f"--image={_IMAGE}:{_IMAGE}", "rootfs"])
     await work.remove(work.home / _IMAGE)
-    work.tell(0.95, "making it a template")
+    work.tell(0.95, "adding the agent's user and directories")
     env = {**facts.env, **recipe.env}
 
     def finish() -> root.Settled:
@@ -136,7 +136,9 @@ async def _unpack(work: Build, recipe: Oci | Dockerfile, kind: str) -> About:
     try:
         settled = await anyio.to_thread.run_sync(finish)
     except (OSError, RecursionError) as error:
-        raise UserError("bad_image", f"The image cannot be a template: {one_line(str(error))}.") from error
+        raise UserError(
+            "bad_image", f"The image cannot become a template: {one_line(str(error))}."
+        ) from error
     for name, there in (("git", settled.git), ("bash", settled.bash)):
         if not there:
             work.tell(None, f"the image has no {name}: {_LACKS[name]}")
@@ -145,11 +147,11 @@ async def _unpack(work: Build, recipe: Oci | Dockerfile, kind: str) -> About:
     )
 
 
-_LACKS = {"git": "no run can start from it", "bash": "command lines need it; programs run without"}
+_LACKS = {"git": "no run can start from it", "bash": "shell command lines will fail"}
 
 
 def source_of(image: str) -> str:
-    """An image in skopeo's words. Raises `UserError` (`no_image`)."""
+    """The name of an image for skopeo. Raises `UserError` (`no_image`)."""
     if "://" in image:
         if not image.startswith("docker://"):
             raise UserError(
@@ -159,7 +161,7 @@ def source_of(image: str) -> str:
     if not image.startswith(("/", "./", "../", "~")):
         return f"docker://{image}"
     path = Path(image).expanduser()
-    # After a layout's directory a tag may follow.
+    # A tag may follow the directory of a layout.
     folder, _, tag = image.rpartition(":")
     if not path.exists() and folder and Path(folder).is_dir():
         path = Path(folder)
@@ -171,7 +173,7 @@ def source_of(image: str) -> str:
         return f"oci:{path.absolute()}" + (f":{tag}" if tag else "")
     if path.is_file():
         return f"{_archive_kind(path)}:{path.absolute()}"
-    raise UserError("no_image", f"{one_line(image)} is no OCI layout and no tar file of an image.")
+    raise UserError("no_image", f"{one_line(image)} is neither an OCI layout nor a tar file of an image.")
 
 
 def _archive_kind(path: Path) -> str:
@@ -188,7 +190,7 @@ def _archive_kind(path: Path) -> str:
 
 
 def image_facts(layout: Path) -> ImageFacts:
-    """What the one image in a layout that skopeo or buildah wrote says of itself. Raises `UserError` (`bad_image`)."""
+    """The metadata of the only image in a layout. Raises `UserError` (`bad_image`)."""
     try:
         index = msgspec.json.decode((layout / "index.json").read_bytes(), type=_Index)
         digest = index.manifests[0].digest
@@ -210,5 +212,5 @@ def _blob(layout: Path, digest: str) -> bytes:
         raise ValueError("a digest of an unknown kind")
     path = layout / "blobs" / "sha256" / found[1]
     if path.lstat().st_size > _BLOB_BYTES:
-        raise ValueError("a description that is too large")
+        raise ValueError("its description is too large")
     return path.read_bytes()

@@ -1,4 +1,4 @@
-"""Recipes: named descriptions of what a template is made of, each a small TOML file."""
+"""Recipes: small TOML files that describe how to build a template."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from cloister.core.text import one_line
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 _VERSION = 1
-"""Raised when the finishing touches change what a foreign image becomes."""
+"""Increased when `root.settle` changes the result of an image."""
 
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9.+-]+(:[a-z0-9]+)?(/[a-z0-9.-]+|=[A-Za-z0-9.+:~-]+)?")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -29,12 +29,12 @@ class Packages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
 
 
 class Oci(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="oci"):
-    """An image from elsewhere."""
+    """A container image."""
 
     image: str
     """`registry/name:tag`, the directory of an OCI layout, or a tar file (`docker save`, OCI archive)."""
     user: str | None = None
-    """A user of the image whom the agent shall be."""
+    """The user of the image that the agent becomes."""
     tls: bool = True
     """False for a registry without TLS, e.g. one on loopback."""
     env: dict[str, str] = {}
@@ -45,11 +45,11 @@ class Dockerfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
 
     context: str
     dockerfile: str = "Dockerfile"
-    """Relative to `context`; never a link that leads elsewhere."""
+    """Relative to `context`; a link that leads out of it is refused."""
     target: str | None = None
     args: dict[str, str] = {}
     network: bool = False
-    """Whether its RUN steps share this machine's network; without it they have none."""
+    """Whether RUN steps share this machine's network; otherwise they have none."""
     user: str | None = None
     tls: bool = True
     env: dict[str, str] = {}
@@ -58,7 +58,7 @@ class Dockerfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
 class Devcontainer(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="devcontainer"
 ):
-    """What a repository's devcontainer.json asks for."""
+    """The devcontainer.json of a repository."""
 
     repo: str
     ref: str | None = None
@@ -68,22 +68,22 @@ class Devcontainer(
 
 
 class Repository(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="repository"):
-    """A warmed template: another one with a repository cloned, set up and checked once."""
+    """A warmed template: `base` with a repository cloned, set up and checked once."""
 
     repo: str
     ref: str | None = None
     base: str = "default"
     minutes: float = 30.0
-    """How old it may get while a server runs."""
+    """Age at which a running server rebuilds it."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="snapshot"):
-    """The files that a snapshot kept."""
+    """The files of a snapshot."""
 
     snapshot: str
     """Its name or id."""
     env: dict[str, str] = {}
-    """Added to what commands in the sandbox found."""
+    """Added to the environment of commands."""
 
 
 Recipe = Packages | Oci | Dockerfile | Devcontainer | Repository | Snapshot
@@ -99,7 +99,7 @@ BUILT_IN: dict[str, Recipe] = {
 
 
 class _Installed(msgspec.Struct, frozen=True):
-    """What the name of a template made of packages is derived from."""
+    """The digest of a `packages` template covers these."""
 
     name: str
     release: str
@@ -108,7 +108,7 @@ class _Installed(msgspec.Struct, frozen=True):
 
 
 def directory_of(name: str, recipe: Recipe, release: str | None) -> str:
-    """The directory of a template: its name and a digest of all that decides what is in it."""
+    """The directory of a template: its name and a digest of everything that decides its content."""
     what: object = (name, recipe, _VERSION)
     if isinstance(recipe, Packages):
         what = _Installed(name, release or "", recipe.packages)
@@ -127,12 +127,12 @@ def check_name(name: str) -> None:
 
 
 def check(recipe: Recipe) -> None:
-    """Raises `UserError` (`bad_template`) for what no build could use."""
+    """Raises `UserError` (`bad_template`) for a recipe that cannot be built."""
     match recipe:
         case Packages(packages):
             wrong = next((name for name in packages if not _PACKAGE.fullmatch(name)), None)
             if wrong is not None or not packages:
-                raise _bad(f"{wrong!r} is not the name of a package." if packages else "It names no package.")
+                raise _bad(f"{wrong!r} is not the name of a package." if packages else "it names no package.")
         case Oci(image):
             _check_word("image", image)
         case Dockerfile():
@@ -158,7 +158,7 @@ def check_env(env: dict[str, str]) -> None:
 
 def _check_word(what: str, text: str) -> None:
     if not text.strip() or text.startswith("-") or re.search(r"[\x00-\x1f]", text):
-        raise _bad(f"`{what}` is empty or odd.")
+        raise _bad(f"`{what}` is empty, starts with a dash or has control characters.")
 
 
 def _bad(why: str) -> UserError:
@@ -178,14 +178,14 @@ def read_recipe(path: Path) -> Recipe | None:
 
 
 def write_recipe(path: Path, recipe: Recipe) -> None:
-    """Keep a recipe; whoever reads it meanwhile sees the old one or the new one."""
+    """Write a recipe atomically."""
     draft = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
     draft.write_text(to_toml(recipe), encoding="utf-8")
     draft.replace(path)
 
 
 def to_toml(recipe: Recipe) -> str:
-    """The recipe as a person would write it; fields that are as usual are left out."""
+    """The recipe as TOML, without fields that have their default value."""
     usual = {field.name: field.default for field in msgspec.structs.fields(recipe)}
     made = cast("dict[str, object]", msgspec.to_builtins(recipe))
     return "".join(
@@ -209,5 +209,5 @@ def _value(value: object) -> str:
 
 
 def _text(text: str) -> str:
-    # A JSON string is a TOML string, but for one character that TOML wants escaped.
+    # A JSON string is a TOML string, except for one character that TOML requires to be escaped.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

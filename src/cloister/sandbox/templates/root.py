@@ -1,7 +1,7 @@
-"""Makes any root filesystem one that a sandbox can start from: the agent's user, its places, no trace of a host.
+"""Turn any root filesystem into a template: add the agent's user and directories, remove traces of a host.
 
-The tree may come from a stranger. Nothing in it is run, and no name in it is followed out of it: every directory on
-the way to what is written here is looked at first and is a real one. Nobody else writes to the tree meanwhile.
+The tree is untrusted. Nothing in it is run, and no link in it is followed: every directory on the way to a written
+file is checked to be a real one. Nothing else writes to the tree meanwhile.
 """
 
 import os
@@ -17,7 +17,7 @@ from cloister.core.errors import UserError
 from cloister.sandbox.templates.building import HOME
 
 AGENT = 1000
-"""The agent's user and group id, as the guest has it."""
+"""The agent's user and group id inside."""
 
 _SMALL_BYTES = 1_048_576
 _LINKS = 40
@@ -35,7 +35,7 @@ class User(msgspec.Struct, frozen=True):
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """What the root filesystem turned out to have."""
+    """Facts found in the root filesystem."""
 
     home: str
     git: bool
@@ -43,12 +43,12 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 def scrub(rootfs: Path) -> None:
-    """Take away what means nothing inside and could harm outside: devices, setuid bits, privileged attributes.
+    """Remove devices, setuid bits and privileged attributes, which are useless inside and dangerous outside.
 
-    Roots are mounted `nosuid,nodev`, so nothing that works inside stops working.
+    Roots are mounted `nosuid,nodev`, so this breaks nothing inside.
     """
     if not _is_directory(rootfs):
-        raise UserError("bad_image", "The image's root is not a directory: it cannot be a template.")
+        raise UserError("bad_image", "The root of the image is not a directory.")
     for entry in _walk(rootfs):
         status = entry.stat(follow_symlinks=False)
         if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
@@ -62,20 +62,20 @@ def scrub(rootfs: Path) -> None:
 
 
 def settle(rootfs: Path, user: str | None, path: str = "", *, must: bool = False) -> Settled:
-    """Everything a sandbox expects. `user` is whom the agent shall be; `path` the image's own search path.
+    """Add everything a sandbox expects. The agent becomes the image's `user`; `path` is the image's `PATH`.
 
-    Raises `UserError` (`bad_image`) for a tree that cannot be one, and for an unknown user that `must` be there.
+    Raises `UserError` (`bad_image`) for an unusable tree, and for an unknown user if it `must` exist.
     """
     rootfs.chmod(0o755)
     etc = rootfs / "etc"
     if os.path.lexists(etc) and not _is_directory(etc):
-        raise UserError("bad_image", "The image's /etc is not a directory: it cannot be a template.")
+        raise UserError("bad_image", "/etc in the image is not a directory.")
     for name in ("etc", "home", "work", "proc", "dev", ".cloister"):
         directory(rootfs / name)
     if not _is_directory(rootfs / "tmp"):
         directory(rootfs / "tmp")
         (rootfs / "tmp").chmod(0o1777)
-    # Where the runtime mounts the guest: made here, so that it is not made in each sandbox.
+    # The mount point of the guest, made once here instead of in each sandbox.
     put_file(rootfs / ".cloister" / "guest", "", 0o555)
     found = [has(rootfs, program, path) for program in ("git", "bash")]
     home = _settle_user(rootfs, user, "/bin/bash" if found[1] else "/bin/sh", must=must)
@@ -88,13 +88,13 @@ def settle(rootfs: Path, user: str | None, path: str = "", *, must: bool = False
 
 
 def has(rootfs: Path, program: str, path: str = "") -> bool:
-    """Whether a program of that name is where commands would look for it."""
+    """Whether `program` is on the search path of commands."""
     places = [*(place for place in path.split(":") if place.startswith("/")), *_SEARCH]
     return any(inside(rootfs, f"{place}/{program}") is not None for place in places)
 
 
 def inside(rootfs: Path, path: str) -> Path | None:
-    """Where `path`, with its links, leads within the tree; None when there is nothing."""
+    """Resolve `path` and its links within the tree; None when nothing is there."""
     left, here = [part for part in path.split("/") if part not in ("", ".")], "/"
     links = 0
     while left:
@@ -121,7 +121,7 @@ def inside(rootfs: Path, path: str) -> Path | None:
 
 
 def directory(path: Path) -> None:
-    """A real directory at `path`, whose parent is one."""
+    """Make `path`, whose parent is a real directory, a real directory."""
     if _is_directory(path):
         return
     path.unlink(missing_ok=True)
@@ -130,7 +130,7 @@ def directory(path: Path) -> None:
 
 
 def put_file(path: Path, text: str, mode: int = 0o644) -> None:
-    """A fresh regular file at `path`, whose parent is a real directory; what was there is gone, not followed."""
+    """Write a new regular file at `path`, whose parent is a real directory; replace, never follow, an old one."""
     if _is_directory(path):
         shutil.rmtree(path)
     path.unlink(missing_ok=True)
@@ -141,7 +141,7 @@ def put_file(path: Path, text: str, mode: int = 0o644) -> None:
 
 
 def read_file(path: Path) -> str:
-    """A small regular file; empty when it is anything else."""
+    """The text of a small regular file; empty for anything else."""
     try:
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode) or status.st_size > _SMALL_BYTES:
@@ -162,19 +162,21 @@ def users(passwd: str) -> tuple[User, ...]:
 
 
 def choose_user(known: tuple[User, ...], wanted: str | None, *, must: bool) -> User | None:
-    """Whom the agent shall be: the one asked for, else whoever has its id; None for nobody of the image."""
+    """The user that the agent becomes: the one asked for, else the one with the agent's id, else None."""
     name = (wanted or "").partition(":")[0]
     if name and name not in ("root", "0"):
         found = next((user for user in known if name in (user.name, str(user.uid))), None)
         if found is not None:
             return found
         if must:
-            raise UserError("bad_image", f"The image has no user {name}: choose another, or none.")
+            raise UserError(
+                "bad_image", f"The image has no user {name}: name another one, or leave `user` out."
+            )
     return next((user for user in known if user.uid == AGENT), None)
 
 
 def _settle_user(rootfs: Path, wanted: str | None, shell: str, *, must: bool) -> str:
-    """The agent in the user and group lists, and its home directory; returns that."""
+    """Add the agent to the user and group lists and make its home directory; return the directory."""
     etc = rootfs / "etc"
     passwd, group, shadow = (read_file(etc / name) for name in ("passwd", "group", "shadow"))
     chosen = choose_user(users(passwd), wanted, must=must)
@@ -189,7 +191,7 @@ def _settle_user(rootfs: Path, wanted: str | None, shell: str, *, must: bool) ->
         if fields[0] == "agent":
             continue
         if chosen is not None and fields[0] == chosen.name:
-            # The image's own name for it goes on working.
+            # The image's name for the user keeps working.
             fields[2:4] = [str(AGENT), str(AGENT)]
         lines.append(":".join(fields))
     put_file(etc / "passwd", "\n".join(lines) + "\n")
@@ -222,7 +224,7 @@ def _settle_home(rootfs: Path, home: str, chosen: User | None) -> None:
 
 
 def _copy_plain(source: str, target: str) -> str:
-    """Copies what is a regular file; a skeleton of a stranger may hold a FIFO."""
+    """Copy regular files only: an untrusted skeleton may hold a FIFO."""
     if stat.S_ISREG(os.lstat(source).st_mode):
         return shutil.copy2(source, target, follow_symlinks=False)
     return target

@@ -8,9 +8,9 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 
 from cloister.app.verbs.api import Attached, SandboxVerbs
 from cloister.app.verbs.records import BackgroundCommand, CommandOutput, NewCommand
+from cloister.app.workbench.commands import Skipped
 from cloister.core.computer import Exited, Output
 from cloister.core.errors import UserError
-from cloister.sandbox.background_commands import Skipped
 from cloister.server.auth import role
 from cloister.server.routes.process import ended, send_output, talk
 from cloister.server.routes.sandboxes import SandboxName

@@ -1,16 +1,20 @@
-"""What every kind of sandbox promises, one function per promise: run each of `PROMISES` with a `Host`.
+"""The promises of every sandbox and every provider, one function per promise.
 
-The host must be able to open its default template, which has a shell, coreutils and Python in it.
+Run each of `PROMISES` with a `Host` that can open its default template (with a shell, coreutils and Python in it), and
+each of `PROVIDER_PROMISES` with a `Provider` of which at least one tier works.
 """
 
+from collections.abc import Awaitable, Callable
+
 import anyio
+import msgspec
 from anyio.abc import ByteStream
 
 from cloister.core import limits
 from cloister.core.computer import Command, Pty, shell
 from cloister.core.ids import SandboxId, new_snapshot_id
-from cloister.core.requests import Quota
-from cloister.sandbox.api import Host, SandboxSpec
+from cloister.core.requests import Quota, TierName
+from cloister.sandbox.api import Host, Provider, SandboxSpec
 from cloister.testing.conformance.sandbox_files import (
     COMMAND_PROMISES,
     FILE_PROMISES,
@@ -88,14 +92,14 @@ async def leaving_the_block_kills_the_command(host: Host) -> None:
         expect(await text(sandbox, "pgrep -c -f 'sleep 98[6]' || true"), "0")
 
 
-async def too_much_output_ends_a_command_and_harms_nobody(host: Host) -> None:
+async def too_much_output_ends_the_command_and_not_the_sandbox(host: Host) -> None:
     async with host.open(SandboxSpec()) as sandbox:
         finished = await sandbox.run(Command(("yes",), limit_bytes=1_000_000, grace_seconds=0.1))
         expect((len(finished.out), finished.exited.killed), (1_000_000, "output"))
         expect(await text(sandbox, "echo fine"), "fine")
 
 
-async def output_nobody_reads_stops_the_command_and_not_the_sandbox(host: Host) -> None:
+async def unread_output_stops_the_command_and_not_the_sandbox(host: Host) -> None:
     async with (
         host.open(SandboxSpec()) as sandbox,
         sandbox.start(Command(("yes",), grace_seconds=0.1)) as process,
@@ -149,7 +153,7 @@ async def many_commands_run_at_once_and_one_too_many_is_refused(host: Host) -> N
         expect(await text(sandbox, "echo fine"), "fine")
 
 
-async def a_command_that_cannot_be_started_says_why(host: Host) -> None:
+async def a_command_that_cannot_start_raises_a_clear_error(host: Host) -> None:
     async with host.open(SandboxSpec()) as sandbox:
         with refused("not_found"):
             await sandbox.run(Command(("no-such-program",)))
@@ -185,7 +189,7 @@ async def a_directory_is_listed_in_order(host: Host) -> None:
         expect(await sandbox.list("d/sub"), ())
 
 
-async def file_operations_that_cannot_be_say_why(host: Host) -> None:
+async def impossible_file_operations_raise_a_clear_error(host: Host) -> None:
     async with host.open(SandboxSpec()) as sandbox:
         await text(sandbox, "mkfifo pipe; ln -s loop loop; touch file")
         for code, path in (
@@ -208,7 +212,7 @@ async def file_operations_that_cannot_be_say_why(host: Host) -> None:
             await sandbox.list("nothing")
 
 
-async def a_fork_has_the_files_and_only_with_memory_the_processes_and_both_go_on(host: Host) -> None:
+async def a_fork_copies_the_files_and_with_memory_the_processes(host: Host) -> None:
     async with host.open(SandboxSpec(env={"A": "b"})) as parent:
         await parent.write("kept", b"before")
         await text(
@@ -264,7 +268,7 @@ while True:
 """
 
 
-async def a_copy_under_write_load_is_of_one_moment(host: Host) -> None:
+async def a_copy_under_write_load_is_consistent(host: Host) -> None:
     async with (
         host.open(SandboxSpec()) as parent,
         parent.start(Command(("python3", "-c", COUNTER))) as writer,
@@ -314,7 +318,7 @@ async def a_snapshot_outlives_its_sandbox_and_opens_as_often_as_wanted(host: Hos
     expect([info for info in await host.snapshots() if info.sandbox == parent.info.id], [])
 
 
-async def snapshots_that_cannot_be_are_refused(host: Host) -> None:
+async def impossible_snapshots_are_refused(host: Host) -> None:
     name = f"taken-{new_snapshot_id()}"
     async with host.open(SandboxSpec()) as sandbox:
         taken = await sandbox.snapshot(name)
@@ -362,7 +366,7 @@ async def connections_to_the_proxy_port_reach_the_door(host: Host) -> None:
         hold(not finished.ok, "without a door there is no way out")
 
 
-async def a_sandbox_that_dies_is_lost_at_once_for_everyone(host: Host) -> None:
+async def a_dead_sandbox_is_lost_at_once_for_every_caller(host: Host) -> None:
     async with host.open(SandboxSpec()) as sandbox:
         with anyio.fail_after(WAIT_SECONDS), refused("sandbox_lost"):
             await sandbox.run(shell("kill -TERM 1; sleep 981", user="root"))
@@ -386,7 +390,7 @@ async def a_sandbox_ends_when_its_time_is_up(host: Host) -> None:
     expect(sandbox.info.expires_at - sandbox.info.created_at, 1.0)
 
 
-async def an_error_in_the_block_comes_out_as_it_is(host: Host) -> None:
+async def an_error_in_the_block_is_raised_unchanged(host: Host) -> None:
     class MyError(Exception):
         pass
 
@@ -402,7 +406,7 @@ async def an_error_in_the_block_comes_out_as_it_is(host: Host) -> None:
     raise AssertionError("the error did not come out")
 
 
-async def what_cannot_be_opened_is_refused(host: Host) -> None:
+async def an_impossible_spec_is_refused(host: Host) -> None:
     for code, spec in (
         ("unknown_template", SandboxSpec(template="no-such-template")),
         ("bad_sandbox", SandboxSpec(quota=Quota(memory_bytes=1))),
@@ -421,25 +425,95 @@ PROMISES: tuple[Promise, ...] = (
     a_command_that_ends_by_a_signal_says_which,
     a_command_that_takes_too_long_is_ended_with_its_whole_tree,
     leaving_the_block_kills_the_command,
-    too_much_output_ends_a_command_and_harms_nobody,
-    output_nobody_reads_stops_the_command_and_not_the_sandbox,
+    too_much_output_ends_the_command_and_not_the_sandbox,
+    unread_output_stops_the_command_and_not_the_sandbox,
     a_terminal_is_a_terminal,
     many_commands_run_at_once_and_one_too_many_is_refused,
-    a_command_that_cannot_be_started_says_why,
+    a_command_that_cannot_start_raises_a_clear_error,
     files_are_written_whole_and_read_in_parts,
     a_directory_is_listed_in_order,
-    file_operations_that_cannot_be_say_why,
+    impossible_file_operations_raise_a_clear_error,
     *FILE_PROMISES,
     *COMMAND_PROMISES,
-    a_fork_has_the_files_and_only_with_memory_the_processes_and_both_go_on,
+    a_fork_copies_the_files_and_with_memory_the_processes,
     many_forks_at_once_are_all_whole,
-    a_copy_under_write_load_is_of_one_moment,
+    a_copy_under_write_load_is_consistent,
     a_snapshot_outlives_its_sandbox_and_opens_as_often_as_wanted,
-    snapshots_that_cannot_be_are_refused,
+    impossible_snapshots_are_refused,
     sandboxes_do_not_see_each_other,
     connections_to_the_proxy_port_reach_the_door,
-    a_sandbox_that_dies_is_lost_at_once_for_everyone,
+    a_dead_sandbox_is_lost_at_once_for_every_caller,
     a_sandbox_ends_when_its_time_is_up,
-    an_error_in_the_block_comes_out_as_it_is,
-    what_cannot_be_opened_is_refused,
+    an_error_in_the_block_is_raised_unchanged,
+    an_impossible_spec_is_refused,
+)
+
+
+async def a_provider_has_a_name_and_offers_tiers_by_name(provider: Provider) -> None:
+    hold(bool(provider.name), "it has a name")
+    hold(bool(provider.tiers), "it offers a tier")
+    expect(len(set(provider.tiers)), len(provider.tiers))
+    hold("auto" not in provider.tiers, "`auto` is a choice among tiers, not a tier")
+    for tier in provider.tiers:
+        expect(msgspec.convert(tier, TierName), tier)
+
+
+async def each_tier_has_a_report_that_names_it_and_its_provider(provider: Provider) -> None:
+    for tier in provider.tiers:
+        report = await provider.report(tier)
+        expect((report.tier, report.provider), (tier, provider.name))
+        hold(bool(report.found), "it says what makes the tier, or why it does not work")
+        hold(report.works or not report.native, "a tier that does not work is not native")
+        expect(await provider.report(tier), report)
+        quick = await provider.report(tier, quick=True)
+        expect((quick.tier, quick.provider), (tier, provider.name))
+
+
+async def an_unknown_tier_is_refused_in_one_sentence(provider: Provider) -> None:
+    with refused("unknown_tier"):
+        async with provider.open(SandboxSpec(tier="no-such-tier")):
+            pass
+
+
+async def a_sandbox_names_its_provider_and_tier(provider: Provider) -> None:
+    async with provider.open(SandboxSpec(tier=await _native(provider))) as sandbox:
+        isolation = sandbox.info.isolation
+        expect((isolation.provider, isolation.tier), (provider.name, await _native(provider)))
+
+
+async def a_sweep_leaves_the_sandboxes_of_living_owners_alone(provider: Provider) -> None:
+    async with provider.open(SandboxSpec(tier=await _native(provider))) as sandbox:
+        await provider.sweep()
+        hold((await sandbox.run(Command(("true",)))).ok, "it still runs")
+    expect(await provider.sweep(), 0)
+
+
+async def a_closed_provider_opens_again_when_it_is_used(provider: Provider) -> None:
+    for _ in range(2):
+        await provider.close()
+    async with provider.open(SandboxSpec(tier=await _native(provider))) as sandbox:
+        hold((await sandbox.run(Command(("true",)))).ok, "it runs")
+
+
+async def a_provider_lists_only_its_own_snapshots(provider: Provider) -> None:
+    hold(all(info.provider == provider.name for info in await provider.snapshots()), "each names it")
+    with refused("unknown_snapshot"):
+        await provider.delete_snapshot(new_snapshot_id())
+
+
+async def _native(provider: Provider) -> TierName:
+    for tier in provider.tiers:
+        if (await provider.report(tier, quick=True)).native:
+            return tier
+    raise AssertionError("no tier works at native speed")
+
+
+PROVIDER_PROMISES: tuple[Callable[[Provider], Awaitable[None]], ...] = (
+    a_provider_has_a_name_and_offers_tiers_by_name,
+    each_tier_has_a_report_that_names_it_and_its_provider,
+    an_unknown_tier_is_refused_in_one_sentence,
+    a_sandbox_names_its_provider_and_tier,
+    a_sweep_leaves_the_sandboxes_of_living_owners_alone,
+    a_closed_provider_opens_again_when_it_is_used,
+    a_provider_lists_only_its_own_snapshots,
 )

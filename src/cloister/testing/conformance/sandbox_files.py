@@ -1,4 +1,4 @@
-"""What every kind of sandbox promises of its files and its ports; `sandbox_conformance.PROMISES` has these, too."""
+"""The promises of every sandbox about files and ports; `conformance.sandbox.PROMISES` includes them."""
 
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
@@ -10,9 +10,6 @@ from cloister.core import limits
 from cloister.core.computer import Command, Exited, Finished, Output, Process, shell
 from cloister.core.errors import CloisterError
 from cloister.sandbox.api import Host, Sandbox, SandboxSpec
-
-# What the conformance suites say their promises with.
-
 
 WAIT_SECONDS = 30.0
 """How long a promise may take to be seen; only a broken one takes so long."""

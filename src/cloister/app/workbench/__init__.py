@@ -1,0 +1,1 @@
+"""Sandboxes and background commands that people start by hand, and that outlive the request."""

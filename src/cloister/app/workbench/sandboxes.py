@@ -1,0 +1,168 @@
+"""Sandboxes that outlive the request that made them; a task holds each one open."""
+
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+
+from cloister.core import limits
+from cloister.core.errors import CloisterError, UserError
+from cloister.core.ids import SandboxId
+from cloister.sandbox.api import Door, Host, Sandbox, SandboxInfo, SandboxSpec
+
+logger = logging.getLogger(__name__)
+
+Opener = Callable[[], AbstractAsyncContextManager[Sandbox]]
+
+
+@dataclass(slots=True)
+class _Live:
+    sandbox: Sandbox
+    task_id: str | None
+    closing: anyio.Event = field(default_factory=anyio.Event)
+    gone: anyio.Event = field(default_factory=anyio.Event)
+
+
+class Sandboxes:
+    """The sandboxes of this process that people made by hand, each with a time to live."""
+
+    def __init__(self, host: Host, door: Door | None, tasks: TaskGroup) -> None:
+        self._host = host
+        self._door = door
+        self._tasks = tasks
+        self._live: dict[SandboxId, _Live] = {}
+        self._by_task: dict[str, tuple[SandboxSpec, SandboxId]] = {}
+        self._creating = anyio.Lock()
+
+    async def create(self, spec: SandboxSpec, task_id: str | None = None) -> tuple[SandboxInfo, bool]:
+        """Open a sandbox; the flag says whether it is new.
+
+        The same `task_id` returns the same sandbox while it lives. Raises `UserError` (`task_id_taken`) for another spec.
+        """
+        _check_ttl(spec)
+        opener = partial(self._host.open, spec, self._door)
+        if task_id is None:
+            return await self._tasks.start(self._hold, opener, None), True
+        async with self._creating:
+            known = self._by_task.get(task_id)
+            if known is not None and (live := self._live.get(known[1])):
+                if known[0] != spec:
+                    raise UserError(
+                        "task_id_taken", f"Task id {task_id} already names a sandbox with other settings."
+                    )
+                return live.sandbox.info, False
+            info: SandboxInfo = await self._tasks.start(self._hold, opener, task_id)
+            self._by_task[task_id] = (spec, info.id)
+            return info, True
+
+    async def fork(self, sandbox: str, count: int = 1) -> tuple[SandboxInfo, ...]:
+        """Fork a living sandbox `count` times; all of them or none."""
+        if not 1 <= count <= limits.FORKS:
+            raise UserError("bad_count", f"A sandbox can be forked 1 to {limits.FORKS} times at once.")
+        parent = self.get(sandbox)
+        made: list[SandboxInfo] = []
+        failed: list[Exception] = []
+
+        async def one() -> None:
+            try:
+                made.append(await self._tasks.start(self._hold, parent.fork, None))
+            except Exception as error:
+                # Carried out of the task group, which would wrap it.
+                failed.append(error)
+
+        try:
+            async with anyio.create_task_group() as forks:
+                for _ in range(count):
+                    forks.start_soon(one)
+            if failed:
+                raise failed[0]
+        except BaseException:
+            for info in made:
+                if (live := self._live.get(info.id)) is not None:
+                    live.closing.set()
+            raise
+        return tuple(made)
+
+    def get(self, sandbox: str) -> Sandbox:
+        """Raises `UserError` (`no_such_sandbox`)."""
+        return self._find(sandbox).sandbox
+
+    def list(self) -> tuple[SandboxInfo, ...]:
+        """Oldest first."""
+        return tuple(live.sandbox.info for live in self._live.values())
+
+    async def close(self, sandbox: str) -> None:
+        """Destroy it; all its resources are freed when this returns."""
+        live = self._find(sandbox)
+        live.closing.set()
+        with anyio.fail_after(30):
+            await live.gone.wait()
+
+    def _find(self, sandbox: str) -> _Live:
+        live = self._live.get(SandboxId(sandbox))
+        if live is None:
+            raise UserError(
+                "no_such_sandbox", f"There is no sandbox {sandbox}: it has ended or never existed."
+            )
+        return live
+
+    async def _hold(
+        self, opener: Opener, task_id: str | None, *, task_status: TaskStatus[SandboxInfo]
+    ) -> None:
+        live: _Live | None = None
+        try:
+            async with opener() as sandbox:
+                live = _Live(sandbox, task_id)
+                self._live[sandbox.info.id] = live
+                try:
+                    task_status.started(sandbox.info)
+                    await _until_over(live, sandbox.info.expires_at)
+                finally:
+                    del self._live[sandbox.info.id]
+                    if task_id is not None:
+                        self._by_task.pop(task_id, None)
+        except CloisterError:
+            # Before it started the error belongs to the caller of `create`; afterwards the sandbox is gone.
+            if live is None:
+                raise
+            logger.exception("a sandbox did not end cleanly")
+        finally:
+            if live is not None:
+                live.gone.set()
+
+
+def _check_ttl(spec: SandboxSpec) -> None:
+    if not 1 <= spec.ttl_seconds <= limits.TTL_SECONDS_MAX:
+        raise UserError(
+            "bad_ttl",
+            f"ttl_seconds must be between 1 and {limits.TTL_SECONDS_MAX:.0f}, not {spec.ttl_seconds}.",
+        )
+
+
+async def _until_over(live: _Live, expires_at: float) -> None:
+    """Wait until it is closed, lost or expired."""
+    with anyio.move_on_after(max(0.0, expires_at - time.time())):
+        async with anyio.create_task_group() as waits:
+
+            async def lost() -> None:
+                await live.sandbox.wait_lost()
+                waits.cancel_scope.cancel()
+
+            waits.start_soon(lost)
+            await live.closing.wait()
+            waits.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def open_sandboxes(host: Host, door: Door | None) -> AsyncGenerator[Sandboxes]:
+    """The registry; leaving the block destroys every sandbox in it."""
+    async with anyio.create_task_group() as tasks:
+        try:
+            yield Sandboxes(host, door, tasks)
+        finally:
+            tasks.cancel_scope.cancel()

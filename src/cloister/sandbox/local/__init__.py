@@ -1,0 +1,1 @@
+"""The `local` provider: this machine. What its container and microvm tiers share."""
