@@ -1,4 +1,4 @@
-"""Where a stuck attempt is gone on from."""
+"""Branch search: the save point from which a stuck attempt continues."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,13 +28,13 @@ def stuck(attempt: int, *points: SavePoint, depth: int = 0) -> Node:
     return Node(attempt, attempt, depth, live=False, stuck=True, points=points)
 
 
-def test_greedy_goes_on_from_the_fewest_red_and_of_these_the_earliest() -> None:
+def test_greedy_picks_the_earliest_save_point_with_the_fewest_failures() -> None:
     node = stuck(0, point(10, 4), point(20, 2), point(30, 2), point(40, 3))
     (fork,) = plan(GREEDY, tree(node), 0, LEFT)
     assert (fork.parent, fork.point.seq) == (0, 20)
 
 
-def test_no_save_point_is_tried_twice_and_the_base_is_the_last_resort() -> None:
+def test_no_save_point_is_tried_twice_and_the_base_comes_last() -> None:
     node = stuck(0, point(10, 4), point(20, 2))
     chosen: list[str] = []
     for _ in range(4):
@@ -43,13 +43,13 @@ def test_no_save_point_is_tried_twice_and_the_base_is_the_last_resort() -> None:
     assert chosen == ["c20", "c10", "base"]
 
 
-def test_an_attempt_that_only_made_it_worse_is_begun_anew() -> None:
+def test_attempt_without_improvement_restarts_from_the_base() -> None:
     (fork,) = plan(GREEDY, tree(stuck(0, point(10, 9))), 0, LEFT)
     assert fork.point == BASE
     assert fork.budget == Budget(steps=12, tokens=600)
 
 
-def test_a_fork_has_what_the_stuck_attempt_did_not_spend() -> None:
+def test_fork_gets_the_unspent_budget_of_the_stuck_attempt() -> None:
     (fork,) = plan(GREEDY, tree(stuck(0, point(10, 1))), 0, LEFT)
     assert fork.budget == Budget(steps=12, tokens=600)
     assert plan(GREEDY, tree(stuck(0, point(10, 1))), 0, unspent(Budget(steps=8), 8, 0, 0.0)) == ()
@@ -58,7 +58,7 @@ def test_a_fork_has_what_the_stuck_attempt_did_not_spend() -> None:
     assert plan(GREEDY, tree(stuck(0, point(10, 1))), 0, broke) == ()
 
 
-def test_a_beam_fills_its_places_with_the_best_points_of_all_that_are_stuck() -> None:
+def test_beam_fills_its_places_with_the_best_points_of_all_stuck_attempts() -> None:
     live = Node(2, 2, 0, live=True, stuck=False, points=(point(50, 0),))
     nodes = (stuck(0, point(10, 3), point(20, 1)), stuck(1, point(30, 2)), live)
     forks = plan(Search("beam", 3), tree(*nodes), 1, LEFT)
@@ -67,13 +67,13 @@ def test_a_beam_fills_its_places_with_the_best_points_of_all_that_are_stuck() ->
     assert plan(Search("beam", 1), tree(*nodes), 1, LEFT) == ()
 
 
-def test_two_lines_with_the_same_files_do_not_stand_in_each_others_way() -> None:
+def test_two_roots_may_fork_from_the_same_commit() -> None:
     nodes = (stuck(0, point(10, 1)), stuck(1, point(10, 1)))
     (fork,) = plan(GREEDY, tree(*nodes, taken=("c10", "base")), 1, LEFT)
     assert (fork.parent, fork.point.seq) == (1, 10)
 
 
-def test_the_tree_has_a_depth_and_a_size() -> None:
+def test_tree_is_limited_in_depth_and_size() -> None:
     assert plan(GREEDY, tree(stuck(0, point(10, 1), depth=limits.SEARCH_DEPTH)), 0, LEFT) == ()
     many = (Node(n, n, 0, live=False, stuck=False) for n in range(1, limits.SEARCH_NODES))
     assert plan(GREEDY, tree(stuck(0, point(10, 1)), *many), 0, LEFT) == ()
@@ -85,7 +85,7 @@ def test_the_tree_has_a_depth_and_a_size() -> None:
     st.integers(1, 200),
     st.integers(0, 200),
 )
-def test_a_plan_never_gives_out_more_than_is_left(
+def test_plan_never_spends_more_than_is_left(
     width: int, found: list[tuple[int, int]], steps: int, used: int
 ) -> None:
     left = unspent(Budget(steps=steps), used, 0, 0.0)

@@ -1,4 +1,4 @@
-"""How far an attempt is, as its log grows."""
+"""The progress of an attempt with a growing log."""
 
 from cloister.agent.progress import Progressing, progress
 from cloister.core.events import Event, RunClaimed, RunResumed
@@ -6,7 +6,7 @@ from cloister.core.log import effective
 from cloister.testing.journals import RUN, beginning, turn
 
 
-def test_what_was_taken_in_step_by_step_is_what_all_of_it_says() -> None:
+def test_incremental_progress_equals_the_fold_of_the_whole_log() -> None:
     half = [*turn(3, 10, changed=True)][:-1]  # its checks ran, and it never ended
     bodies = [*beginning(), *turn(1, 10), *turn(2, 10, changed=True), *half]
     bodies += [RunClaimed("o-2", 2), RunResumed(len(bodies)), *turn(4, 10), *turn(5, 10)]

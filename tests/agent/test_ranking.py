@@ -1,4 +1,4 @@
-"""Evidence ranks attempts; equal evidence is a tie and nothing else is."""
+"""Evidence ranks attempts. Only equal evidence ties."""
 
 from itertools import permutations
 
@@ -16,7 +16,7 @@ GREEN = Score(0, "green", 0, 0, 0, 10, 1_000)
 
 
 def better(a: Score, b: Score) -> bool:
-    """Whether `a`, as the later attempt, still comes before `b`."""
+    """True if `a`, as the later attempt, still comes before `b`."""
     (first, _), _ = rank([_as(b, 0), _as(a, 1)])
     return first.attempt == 1
 
@@ -25,7 +25,7 @@ def _as(one: Score, attempt: int) -> Score:
     return Score(attempt, one.outcome, one.red, one.new, one.weakened, one.lines, one.tokens)
 
 
-def test_each_kind_of_evidence_beats_all_that_come_after_it() -> None:
+def test_each_kind_of_evidence_outranks_the_following() -> None:
     steps = [
         Score(0, "green", 5, 5, 5, 99, 99),
         Score(0, "unproven", 0, 0, 0, 0, 0),
@@ -44,7 +44,7 @@ def test_each_kind_of_evidence_beats_all_that_come_after_it() -> None:
             assert not better(worse, one)
 
 
-def test_an_attempt_that_weakened_tests_loses_against_one_that_did_not() -> None:
+def test_attempt_with_weakened_tests_ranks_lower() -> None:
     honest = score(
         AttemptEnded(1, "green", "", "c", Comparison(fixed=("a",), green=True)), lines=90, tokens=9
     )
@@ -55,7 +55,7 @@ def test_an_attempt_that_weakened_tests_loses_against_one_that_did_not() -> None
     assert tied == ()
 
 
-def test_the_reason_is_what_decided_and_not_how_they_ended() -> None:
+def test_reason_names_the_deciding_evidence() -> None:
     spent, stuck = Score(0, "budget", 1, 0, 0, 9, 9), Score(1, "red", 3, 0, 0, 1, 1)
     ordered, _ = rank([stuck, spent])
     assert [one.why for one in ordered] == ["still red: 1, attempt 1 3", "still red: 3, attempt 0 1"]
@@ -63,7 +63,7 @@ def test_the_reason_is_what_decided_and_not_how_they_ended() -> None:
     assert ordered[0].why == "red, attempt 0 failed", "one that broke off comes after one that got to its end"
 
 
-def test_old_failures_that_nobody_asked_for_count_for_nothing() -> None:
+def test_old_failures_outside_the_goals_do_not_count() -> None:
     old = Comparison(still=("a", "b"), unrelated=("a", "b"), green=True)
     one = score(AttemptEnded(0, "green", "", "c", old), lines=1, tokens=1)
     asked = score(
@@ -75,12 +75,12 @@ def test_old_failures_that_nobody_asked_for_count_for_nothing() -> None:
     assert (one.red, asked.red, unknown.red) == (0, 1, 2)
 
 
-def test_skipped_and_weakened_tests_are_lost_ones() -> None:
+def test_skipped_and_weakened_tests_count_as_lost() -> None:
     found = Comparison(missing=("a",), skipped=("b",), weakened=("c", "d"))
     assert score(AttemptEnded(0, "red", "", "c", found), lines=1, tokens=1).weakened == 4
 
 
-def test_dollars_decide_before_tokens_where_they_are_known_of_all() -> None:
+def test_dollars_decide_before_tokens_if_known_for_all() -> None:
     few_tokens = Score(0, "green", 0, 0, 0, 10, 100, dollars=0.5)
     cheap = Score(1, "green", 0, 0, 0, 10, 900, dollars=0.25)
     ordered, _ = rank([few_tokens, cheap])
@@ -92,7 +92,7 @@ def test_dollars_decide_before_tokens_where_they_are_known_of_all() -> None:
     assert ordered[1].why == "tokens: 500, attempt 0 100"
 
 
-def test_only_equal_evidence_is_a_tie_and_the_earliest_comes_first() -> None:
+def test_only_equal_evidence_ties_and_the_earliest_comes_first() -> None:
     scores = [_as(GREEN, 2), _as(GREEN, 1), Score(0, "green", 0, 0, 0, 11, 1_000)]
     for given_order in permutations(scores):
         ordered, tied = rank(given_order)
@@ -118,7 +118,7 @@ def test_only_equal_evidence_is_a_tie_and_the_earliest_comes_first() -> None:
         unique_by=lambda one: one.attempt,
     )
 )
-def test_a_proven_attempt_always_beats_one_that_is_not(scores: list[Score]) -> None:
+def test_proven_attempt_always_wins(scores: list[Score]) -> None:
     ordered, tied = rank(scores)
     assert sorted(one.attempt for one in ordered) == sorted(one.attempt for one in scores)
     if any(one.outcome == "green" for one in scores):
@@ -126,7 +126,7 @@ def test_a_proven_attempt_always_beats_one_that_is_not(scores: list[Score]) -> N
     assert not tied or ordered[0].attempt in tied
 
 
-def test_the_budget_is_divided_by_shares_and_time_is_not() -> None:
+def test_shares_divide_the_budget_but_not_the_time() -> None:
     budget = Budget(steps=100, tokens=1_000, seconds=60.0)
     parts = shared(budget, (AttemptWish(share=3), AttemptWish(), AttemptWish()))
     assert [(part.steps, part.tokens, part.seconds) for part in parts] == [
@@ -138,7 +138,7 @@ def test_the_budget_is_divided_by_shares_and_time_is_not() -> None:
 
 
 @given(st.integers(1, 500), st.lists(st.floats(0.01, 100), min_size=1, max_size=8))
-def test_shares_never_add_up_to_more_than_there_is(steps: int, weights: list[float]) -> None:
+def test_shares_never_exceed_the_budget(steps: int, weights: list[float]) -> None:
     parts = shared(Budget(steps=steps), tuple(AttemptWish(share=weight) for weight in weights))
     assert sum(part.steps for part in parts) <= steps
 
@@ -162,14 +162,14 @@ def test_n_attempts_are_n_equal_wishes() -> None:
         (NewRun("p", "r", n=5, budget=Budget(steps=4)), "without a step"),
     ],
 )
-def test_what_cannot_be_attempted_is_refused_in_one_sentence(new: NewRun, text: str) -> None:
+def test_invalid_attempts_are_refused_in_one_sentence(new: NewRun, text: str) -> None:
     problem = check_new_run(new)
     assert problem is not None
     assert text in problem
     assert problem == check_attempts(new)
 
 
-def test_a_search_is_greedy_or_a_beam() -> None:
+def test_search_is_greedy_or_beam() -> None:
     greedy, beam = parse_search("greedy"), parse_search("beam:3")
     assert greedy is not None
     assert beam is not None

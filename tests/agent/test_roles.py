@@ -1,4 +1,4 @@
-"""Each role is asked by something: a plan before the first step, a review of what is proven, notes by a summariser."""
+"""Calls in the roles plan, review, summarise and classify."""
 
 from pathlib import Path
 
@@ -52,9 +52,7 @@ async def worked(bench: LoopBench, routes: ModelRoutes, budget: Budget | None = 
     return ended.outcome, ended.reason
 
 
-async def test_a_plan_is_made_before_the_first_step_and_whoever_codes_reads_it(
-    bench: LoopBench, tmp_path: Path
-) -> None:
+async def test_plan_precedes_the_first_step_and_reaches_the_coder(bench: LoopBench, tmp_path: Path) -> None:
     plan = script(
         tmp_path, "plan", 'expect = "test_add(.|\\\\n)*Make add work"\nsay = "First turn the sign."'
     )
@@ -66,15 +64,13 @@ async def test_a_plan_is_made_before_the_first_step_and_whoever_codes_reads_it(
     assert (paid.purpose, paid.attempt, paid.model) == ("plan", 0, plan)
 
 
-async def test_nobody_plans_or_reviews_who_is_not_named_for_it(bench: LoopBench) -> None:
+async def test_no_plan_or_review_without_a_model_for_that_role(bench: LoopBench) -> None:
     assert (await bench.work(FIX)).outcome == "green"
     assert not bench.of(Advised)
     assert not bench.of(ModelSpent)
 
 
-async def test_a_planner_that_fails_is_replaced_by_the_next_and_then_done_without(
-    bench: LoopBench, tmp_path: Path
-) -> None:
+async def test_failing_planner_is_replaced_then_skipped(bench: LoopBench, tmp_path: Path) -> None:
     dead = script(tmp_path, "dead", 'fail = { code = "overloaded", times = 9 }\nsay = "x"')
     plan = script(tmp_path, "plan", 'say = "Turn the sign."')
     code = script(tmp_path, "code", EDIT, DONE)
@@ -88,9 +84,7 @@ async def test_a_planner_that_fails_is_replaced_by_the_next_and_then_done_withou
     assert not again.of(Advised)
 
 
-async def test_a_review_sends_a_proven_change_back_and_sees_it_again(
-    bench: LoopBench, tmp_path: Path
-) -> None:
+async def test_review_sends_a_proven_change_back_and_sees_it_again(bench: LoopBench, tmp_path: Path) -> None:
     review = script(tmp_path, "review", f'expect = "a \\\\+ b"\n{OBJECT}')
     comment = 'calls = [{ tool = "edit", path = "calc.py", old = "    return", new = "    # It adds.\\n    return" }]'
     code = script(tmp_path, "code", EDIT, DONE, f'expect = "Say in a comment why."\n{comment}', DONE, DONE)
@@ -102,9 +96,7 @@ async def test_a_review_sends_a_proven_change_back_and_sees_it_again(
     assert all("reviewer" in why for why in refused)
 
 
-async def test_a_review_that_approves_or_says_nothing_of_use_changes_nothing(
-    bench: LoopBench, tmp_path: Path
-) -> None:
+async def test_approval_or_unusable_review_changes_nothing(bench: LoopBench, tmp_path: Path) -> None:
     code = script(tmp_path, "code", EDIT, DONE)
     assert (await worked(bench, ModelRoutes(code=code, review=script(tmp_path, "yes", APPROVE))))[
         0
@@ -117,7 +109,7 @@ async def test_a_review_that_approves_or_says_nothing_of_use_changes_nothing(
     assert not again.of(FinishRefused)
 
 
-async def test_what_a_review_says_never_makes_red_green(bench: LoopBench, tmp_path: Path) -> None:
+async def test_review_cannot_accept_red_checks(bench: LoopBench, tmp_path: Path) -> None:
     code = script(
         tmp_path, "code", 'calls = [{ tool = "bash", command = "touch x" }]', DONE, *['say = "?"'] * 3
     )
@@ -126,7 +118,7 @@ async def test_what_a_review_says_never_makes_red_green(bench: LoopBench, tmp_pa
     assert not bench.of(Advised), "it is not even asked"
 
 
-async def test_a_summariser_that_fails_is_replaced_by_the_next(bench: LoopBench, tmp_path: Path) -> None:
+async def test_failing_summariser_is_replaced(bench: LoopBench, tmp_path: Path) -> None:
     dead = script(tmp_path, "dead", 'fail = { code = "quota", times = 9 }\nsay = "x"')
     notes = script(tmp_path, "notes", 'say = "The needle is in calc.py."')
     look = 'name = "look"\nsay = "I look."\ncalls = [{ tool = "bash", command = "seq 1 3000; date +%N" }]\ngoto = "look"'
@@ -151,9 +143,7 @@ async def test_a_summariser_that_fails_is_replaced_by_the_next(bench: LoopBench,
         ('say = "docs, I think"', ""),
     ],
 )
-async def test_the_kind_of_a_task_is_one_of_those_the_settings_know(
-    tmp_path: Path, says: str, kind: str
-) -> None:
+async def test_kind_of_a_task_is_one_of_the_settings(tmp_path: Path, says: str, kind: str) -> None:
     journal = MemoryJournal(RunAdmitted(NewRun("Mend the manual.", "r"), "me"))
     sorter = script(tmp_path, "sorter", f'expect = "docs, web(.|\\n)*Mend the manual"\n{says}')
     routes = ModelRoutes(code=script(tmp_path, "code", DONE), classify=sorter)
@@ -166,7 +156,7 @@ async def test_the_kind_of_a_task_is_one_of_those_the_settings_know(
     assert [b.purpose for b in journal.bodies if isinstance(b, ModelSpent)] == ["classify"]
 
 
-async def test_a_model_in_another_role_pays_like_any_other(tmp_path: Path) -> None:
+async def test_calls_in_other_roles_are_paid(tmp_path: Path) -> None:
     journal = MemoryJournal(RunAdmitted(NewRun("p", "r"), "me"))
     routes = ModelRoutes(code=script(tmp_path, "code", DONE), plan=script(tmp_path, "plan", 'say = "x"'))
     asking = Request("", (UserMessage("Plan."),), (), max_tokens=500)

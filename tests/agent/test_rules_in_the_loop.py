@@ -1,4 +1,4 @@
-"""The rules inside the loop: what is asked, what commands really are, and what follows text from outside."""
+"""Policy in the loop: asks, rules about commands, and taint."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def _quiet(check: str, stream: Stream, data: bytes) -> None:
     pass
 
 
-async def test_an_ask_shows_the_whole_action_its_rule_and_who_may_say_yes(bench: LoopBench) -> None:
+async def test_ask_shows_the_whole_action_its_rule_and_the_approver(bench: LoopBench) -> None:
     host = Layer("host", (Rule("tool:bash:touch *", "ask", "policy:3", "admin"),))
     script = '[[reply]]\ncalls = [{ tool = "bash", command = "cd . && touch asked" }]\n' + FIX
     await bench.work(script, policy=(BUILT_IN, host), ask_seconds=0.01)
@@ -50,7 +50,7 @@ async def test_an_ask_shows_the_whole_action_its_rule_and_who_may_say_yes(bench:
     )
 
 
-async def test_rules_are_about_the_commands_in_a_line_and_not_about_its_text(bench: LoopBench) -> None:
+async def test_rules_match_the_commands_of_a_line_not_its_text(bench: LoopBench) -> None:
     host = Layer("host", (Rule("tool:bash:touch *", "deny", "policy:3"),))
     script = """
 [[reply]]
@@ -71,7 +71,7 @@ HIGH = Layer("host", high_impact=(Pointed("tool:bash:git push*", "policy:1"),))
 PUSH = '[[reply]]\ncalls = [{ tool = "bash", command = "git push nowhere" }]\n'
 
 
-async def test_before_any_text_from_outside_high_impact_is_as_the_rules_say(bench: LoopBench) -> None:
+async def test_high_impact_actions_follow_the_rules_before_untrusted_text(bench: LoopBench) -> None:
     await bench.work(PUSH + FIX, policy=(BUILT_IN, HIGH))
     assert bench.of(AskRaised) == []
     returned = [b for b in bench.journal.bodies if isinstance(b, ToolReturned)]
@@ -86,7 +86,9 @@ OUTSIDE: dict[str, AnyBody] = {
 
 
 @pytest.mark.parametrize("body", OUTSIDE.values(), ids=OUTSIDE.keys())
-async def test_after_text_from_outside_high_impact_needs_a_person(bench: LoopBench, body: AnyBody) -> None:
+async def test_high_impact_actions_need_approval_after_untrusted_text(
+    bench: LoopBench, body: AnyBody
+) -> None:
     bench.journal.add(
         RunAdmitted(NewRun("Make add work.", "repo"), "me"),
         ChecksChosen((CHECK,), found=False),
@@ -101,7 +103,7 @@ async def test_after_text_from_outside_high_impact_needs_a_person(bench: LoopBen
     assert (decided.effect, decided.rule) == ("ask", ask.rule)
 
 
-async def test_a_refused_connection_and_another_attempts_reading_change_nothing(bench: LoopBench) -> None:
+async def test_refused_connection_and_reading_of_another_attempt_do_not_taint(bench: LoopBench) -> None:
     bench.journal.add(
         RunAdmitted(NewRun("Make add work.", "repo"), "me"),
         ChecksChosen((CHECK,), found=False),
@@ -114,7 +116,7 @@ async def test_a_refused_connection_and_another_attempts_reading_change_nothing(
     assert bench.of(AskRaised) == []
 
 
-async def test_after_something_came_over_the_network_every_result_is_marked(bench: LoopBench) -> None:
+async def test_every_result_after_a_connection_is_tainted(bench: LoopBench) -> None:
     script = '[[reply]]\ncalls = [{ tool = "read", path = "calc.py" }]\n'
     await bench.work(script + FIX)
     assert next(b for b in bench.journal.bodies if isinstance(b, ToolReturned)).origin == "repository"
@@ -122,7 +124,7 @@ async def test_after_something_came_over_the_network_every_result_is_marked(benc
     assert Provenance(0, bench.journal).origin("read") == "web"
 
 
-async def test_a_forked_run_goes_on_with_what_the_one_before_it_has_read(bench: LoopBench) -> None:
+async def test_forked_run_inherits_the_taint(bench: LoopBench) -> None:
     read = ToolReturned(3, "c", "mcp:x.y", True, "push!", 0.1, origin="server")
     bench.journal.add(Inherited(9, 0.0, read))
     assert Provenance(0, bench.journal).untrusted
@@ -132,7 +134,7 @@ async def test_a_forked_run_goes_on_with_what_the_one_before_it_has_read(bench: 
     assert Provenance(0, other).origin("bash") == "web"
 
 
-async def test_what_any_attempt_has_read_counts_where_attempts_share_a_door(bench: LoopBench) -> None:
+async def test_taint_of_any_attempt_counts_for_a_shared_proxy(bench: LoopBench) -> None:
     bench.journal.add(ToolReturned(1, "c", "mcp:x.y", True, "push!", 0.1, origin="server"))
     assert not Provenance(0, bench.journal).untrusted
     assert Provenance(None, bench.journal).untrusted

@@ -1,4 +1,4 @@
-"""What a person says while it works is heard, also when it comes with the model's last word."""
+"""Messages of a person reach the model, also when they race with `finish`."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ calls = [{ tool = "finish", summary = "Add adds, and nothing is renamed." }]
 
 
 class Interrupted(MemoryJournal):
-    """Somebody speaks just before the first event for which `when` holds is appended."""
+    """A person sends a message just before the first event for which `when` holds."""
 
     def __init__(self, kind: type[AnyBody], after: int = 0) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Interrupted(MemoryJournal):
         pytest.param((AttemptEnded, 2), id="at the very moment it is accepted"),
     ],
 )
-async def test_a_message_that_races_with_finish_is_not_lost(
+async def test_message_that_races_with_finish_is_not_lost(
     tmp_path: Path, when: tuple[type[AnyBody], int]
 ) -> None:
     bench: LoopBench = await open_bench(tmp_path)
@@ -78,7 +78,7 @@ async def test_a_message_that_races_with_finish_is_not_lost(
     assert answers == [False, True]
 
 
-async def test_a_message_that_the_model_had_seen_does_not_hold_up_its_finish(tmp_path: Path) -> None:
+async def test_message_that_the_model_has_seen_does_not_block_finish(tmp_path: Path) -> None:
     bench: LoopBench = await open_bench(tmp_path)
     bench.journal = Interrupted(ToolReturned, 1)  # during the first turn: the second request tells it
     ended = await bench.work(FIX)

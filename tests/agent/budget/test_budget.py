@@ -1,4 +1,4 @@
-"""Every call to a model is paid, and an attempt whose budget is spent ends with what is left said and saved."""
+"""Every model call is paid. A spent budget ends the attempt with saved work and last words."""
 
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ async def bench(tmp_path: Path) -> LoopBench:
     return await open_bench(tmp_path)
 
 
-async def test_a_model_that_does_not_pay_cannot_get_into_the_loop(tmp_path: Path) -> None:
+async def test_workplace_rejects_unmetered_models(tmp_path: Path) -> None:
     path = tmp_path / "m.toml"
     path.write_text('[[reply]]\nsay = "x"\n')
     unpaid: Any = SoleModel(ScriptedModel(load_script(path)))
@@ -65,8 +65,8 @@ async def test_a_model_that_does_not_pay_cannot_get_into_the_loop(tmp_path: Path
         Workplace(0, nothing, nothing, unpaid, (), Budget(), 1.0)
 
 
-def test_nothing_above_the_models_streams_from_one_but_through_the_purse() -> None:
-    """Whoever calls `.stream(` is one of these, and these are given models that pay."""
+def test_only_metered_code_streams_from_a_model() -> None:
+    """Only these files call `.stream(`, on metered models."""
     callers = {
         str(path.relative_to(SRC))
         for layer in ("agent", "runs", "egress", "server", "app")
@@ -82,7 +82,7 @@ def test_nothing_above_the_models_streams_from_one_but_through_the_purse() -> No
     }
 
 
-async def test_when_the_steps_are_spent_the_model_says_what_is_left_and_the_work_is_kept(
+async def test_spent_steps_end_with_last_words_and_saved_work(
     bench: LoopBench,
 ) -> None:
     ended = await bench.work(NOTES, budget=Budget(steps=3))
@@ -97,7 +97,7 @@ async def test_when_the_steps_are_spent_the_model_says_what_is_left_and_the_work
     assert (spent.what, spent.spent, spent.limit) == ("steps", 3, 3)
 
 
-async def test_when_there_is_nothing_left_for_last_words_the_evidence_speaks(bench: LoopBench) -> None:
+async def test_reason_names_the_failures_when_the_reserve_is_too_small(bench: LoopBench) -> None:
     ended = await bench.work(NOTES, budget=Budget(tokens=100))
     assert ended.outcome == "budget"
     assert "100 tokens is spent." in ended.reason
@@ -105,7 +105,7 @@ async def test_when_there_is_nothing_left_for_last_words_the_evidence_speaks(ben
     assert bench.of(ModelReplied) == bench.of(ModelSpent) == []
 
 
-async def test_what_a_turn_had_done_when_its_time_was_over_is_saved(bench: LoopBench) -> None:
+async def test_work_of_an_interrupted_turn_is_saved(bench: LoopBench) -> None:
     script = '[[reply]]\ncalls = [{ tool = "bash", command = "echo kept > kept.txt; sleep 1000" }]'
     ended = await bench.work(script, budget=Budget(seconds=3.0))
     assert ended.outcome == "budget"
@@ -138,7 +138,7 @@ calls = [{ tool = "finish", summary = "In the time that was given." }]
 
 
 async def _saying(bench: LoopBench, answer: str) -> None:
-    """Whoever is asked says this."""
+    """Answers every ask."""
     seen = 0
     while True:
         await bench.journal.changed(seen)
@@ -151,7 +151,7 @@ async def _saying(bench: LoopBench, answer: str) -> None:
         seen = len(bench.journal.events)
 
 
-async def test_a_person_may_give_more_time_and_the_work_goes_on_from_what_was_saved(bench: LoopBench) -> None:
+async def test_granted_time_continues_from_the_saved_work(bench: LoopBench) -> None:
     bench.tree = BudgetTree(ask=True, extend_percent=900)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_saying, bench, "allow")
@@ -166,7 +166,7 @@ async def test_a_person_may_give_more_time_and_the_work_goes_on_from_what_was_sa
     assert saved[0] == (True, False), "what was done when the time was over"
 
 
-async def test_time_is_warned_of_asked_for_and_then_over(bench: LoopBench) -> None:
+async def test_time_budget_warns_asks_and_ends_the_attempt(bench: LoopBench) -> None:
     bench.tree = BudgetTree(ask=True, warn_percent=10)
     script = (
         SLOW.replace("sleep 1000", "sleep 1")
@@ -188,7 +188,7 @@ async def test_time_is_warned_of_asked_for_and_then_over(bench: LoopBench) -> No
     assert kinds == [BudgetWarned, AskRaised, AskAnswered, BudgetSpent]
 
 
-async def test_a_warning_is_given_once_and_the_model_is_told(bench: LoopBench) -> None:
+async def test_warning_is_recorded_once_and_reaches_the_model(bench: LoopBench) -> None:
     script = NOTES.replace(
         '{ goto = "again" }', '{ when = "Most of the budget", goto = "hurry" }, { goto = "again" }'
     )
@@ -203,7 +203,7 @@ async def test_a_warning_is_given_once_and_the_model_is_told(bench: LoopBench) -
     assert warned == [("run", "steps", 3, 7)]
 
 
-async def test_a_person_may_give_more_and_is_asked_again_when_that_is_spent(bench: LoopBench) -> None:
+async def test_extended_budget_asks_again_when_it_is_spent(bench: LoopBench) -> None:
     bench.tree = BudgetTree(ask=True, extend_percent=50)
     answers = iter(("allow", "deny"))
 
@@ -232,14 +232,14 @@ async def test_a_person_may_give_more_and_is_asked_again_when_that_is_spent(benc
     assert (more.level, more.what, more.amount, more.who) == ("run", "steps", 2, "ada")
 
 
-async def test_nobody_answers_and_the_work_ends_as_without_asking(bench: LoopBench) -> None:
+async def test_unanswered_ask_ends_the_attempt(bench: LoopBench) -> None:
     bench.tree = BudgetTree(ask=True)
     ended = await bench.work(NOTES, budget=Budget(steps=2), ask_seconds=0.01)
     assert (ended.outcome, len(bench.of(ModelReplied))) == ("budget", 2)
     assert [b.who for b in bench.journal.bodies if isinstance(b, AskAnswered)] == ["deadline"]
 
 
-async def test_money_ends_an_attempt_by_the_prices_that_are_known(bench: LoopBench, tmp_path: Path) -> None:
+async def test_dollar_budget_ends_the_attempt_by_known_prices(bench: LoopBench, tmp_path: Path) -> None:
     path = tmp_path / "priced.toml"
     path.write_text(NOTES.replace('say = "I', 'input_tokens = 1000\noutput_tokens = 100\nsay = "I'))
     name = f"script:{path}"
@@ -258,7 +258,7 @@ async def test_money_ends_an_attempt_by_the_prices_that_are_known(bench: LoopBen
     assert spent <= 0.12
 
 
-async def test_a_model_whose_price_nobody_knows_is_no_way_around_the_money_where_it_counts_as_something(
+async def test_assumed_price_applies_the_dollar_budget_to_unpriced_models(
     bench: LoopBench,
 ) -> None:
     script = NOTES.replace('say = "I', 'input_tokens = 1000\noutput_tokens = 100\nsay = "I')
@@ -285,7 +285,7 @@ def _models(tmp_path: Path, script: str, journal: MemoryJournal, budget: Budget)
 ASKING = Request("", (UserMessage("Which is better?"),), (), max_tokens=500)
 
 
-async def test_a_call_that_nobody_records_is_in_the_log_all_the_same(tmp_path: Path) -> None:
+async def test_every_call_is_recorded_even_if_its_caller_records_nothing(tmp_path: Path) -> None:
     journal = _journal()
     models = _models(tmp_path, '[[reply]]\nsay = "The second."\ninput_tokens = 70', journal, Budget())
     async with models.role("judge").stream(ASKING) as items:
@@ -294,7 +294,7 @@ async def test_a_call_that_nobody_records_is_in_the_log_all_the_same(tmp_path: P
     assert (spent.purpose, spent.usage.input_tokens, spent.estimated) == ("judge", 70, False)
 
 
-async def test_a_call_that_is_cut_off_is_paid_by_estimate(tmp_path: Path) -> None:
+async def test_interrupted_call_is_paid_by_estimate(tmp_path: Path) -> None:
     journal = _journal()
     script = 'pace_seconds = 0.001\n[[reply]]\nsay = "' + "word " * 500 + '"'
     models = _models(tmp_path, script, journal, Budget())
@@ -308,7 +308,7 @@ async def test_a_call_that_is_cut_off_is_paid_by_estimate(tmp_path: Path) -> Non
     assert spent.usage.output_tokens > 0
 
 
-async def test_a_reply_that_breaks_off_is_paid_and_a_call_that_was_turned_away_is_not(tmp_path: Path) -> None:
+async def test_broken_off_reply_is_paid_and_rejected_call_is_not(tmp_path: Path) -> None:
     broke = Failure("network", "It broke.", retryable=True, usage=Usage(input_tokens=900))
     model = SayingModel(
         (TextDelta("word " * 100), broke),
@@ -326,7 +326,7 @@ async def test_a_reply_that_breaks_off_is_paid_and_a_call_that_was_turned_away_i
     assert [usage.input_tokens for usage in spent] == [900, request_tokens(ASKING), 70]
 
 
-async def test_a_reply_whose_provider_does_not_say_what_it_took_is_paid_by_estimate() -> None:
+async def test_reply_without_usage_is_paid_by_estimate() -> None:
     calls = (ToolCall("c1", "write", {"content": "word " * 400}),)
     model = SayingModel(
         (Reply("word " * 100, calls, Usage(), cost=0.0),),
@@ -347,13 +347,13 @@ async def test_a_reply_whose_provider_does_not_say_what_it_took_is_paid_by_estim
     assert (whole.usage, whole.cost) == (Usage(70, 7), 0.5)
 
 
-async def test_a_model_that_always_breaks_off_cannot_spend_more_than_there_is(bench: LoopBench) -> None:
+async def test_model_that_always_breaks_off_cannot_exceed_the_budget(bench: LoopBench) -> None:
     script = '[[reply]]\nfail = { code = "network", say = "%s", times = 99, retry_seconds = 0 }\nsay = "x"'
     ended = await bench.work(script % ("word " * 4_000), budget=Budget(tokens=16_000))
     assert (ended.outcome, "16,000 tokens is spent." in ended.reason) == ("budget", True), ended.reason
 
 
-async def test_attempts_that_call_at_the_same_time_never_hold_more_than_the_run_has(tmp_path: Path) -> None:
+async def test_concurrent_attempts_never_reserve_more_than_the_run_has(tmp_path: Path) -> None:
     journal = _journal()
     script = '[[reply]]\nsay = "x"\nwait_seconds = 0.05\ninput_tokens = 10\noutput_tokens = 1'
     models = _models(tmp_path, script, journal, Budget(steps=3))
@@ -371,7 +371,7 @@ async def test_attempts_that_call_at_the_same_time_never_hold_more_than_the_run_
     assert results.count(Failure) == 5
 
 
-async def test_the_budget_of_a_resumed_run_is_what_its_log_says(tmp_path: Path) -> None:
+async def test_budget_of_a_resumed_run_is_folded_from_its_log(tmp_path: Path) -> None:
     journal = _journal()
     models = _models(
         tmp_path, '[[reply]]\nsay = "x"\ninput_tokens = 90\noutput_tokens = 10', journal, Budget()
@@ -391,7 +391,7 @@ async def test_the_budget_of_a_resumed_run_is_what_its_log_says(tmp_path: Path) 
     assert extended.accounts(Payer())[0].limit("tokens") == 105
 
 
-async def test_a_share_of_the_run_is_a_limit_of_its_own(bench: LoopBench) -> None:
+async def test_share_of_an_attempt_is_a_limit_of_its_own(bench: LoopBench) -> None:
     bench.run_budget = Budget(steps=10)
     ended = await bench.work(NOTES, budget=Budget(steps=2))
     assert "The attempt's budget of 2 steps is spent." in ended.reason
@@ -418,10 +418,10 @@ async def test_attempts_that_reach_the_same_limit_ask_once(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("capped", "needed"), [((), "operator"), (("tokens",), "admin")])
-async def test_more_than_a_policy_allows_only_an_admin_gives(
+async def test_only_an_admin_extends_a_limit_of_a_policy(
     tmp_path: Path, capped: tuple[str, ...], needed: str
 ) -> None:
-    """An operator's yes that reached the log all the same is not believed."""
+    """An operator's answer in the log is not sufficient."""
     journal = _journal()
     path = tmp_path / "m.toml"
     path.write_text('[[reply]]\nsay = "x"')

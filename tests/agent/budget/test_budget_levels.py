@@ -1,4 +1,4 @@
-"""Every level of the tree, in every resource: a warning, a question, then an end that saves the work and says what is left."""
+"""Each level and resource warns, asks, then ends the attempt with saved work and a reason."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,7 +109,7 @@ async def ended_by(bench: LoopBench, level: Level, what: Resource, budget: Budge
 
 
 @pytest.mark.parametrize(("level", "what"), OUTER)
-async def test_a_level_above_the_run_ends_the_work_in_order(
+async def test_level_above_the_run_warns_asks_and_ends_the_attempt(
     bench: LoopBench, level: Level, what: Resource
 ) -> None:
     # Seconds are counted in events, each far longer than it really takes: a busy machine changes nothing.
@@ -121,7 +121,7 @@ async def test_a_level_above_the_run_ends_the_work_in_order(
 
 @pytest.mark.parametrize("step", [0, 1], ids=["in the first turn", "later"])
 @pytest.mark.parametrize("slow", ["a command", "a model"])
-async def test_the_time_of_a_level_above_ends_also_while_something_runs(
+async def test_time_of_a_level_above_interrupts_a_running_command(
     bench: LoopBench, slow: str, step: int
 ) -> None:
     bench.tree = BudgetTree()
@@ -142,7 +142,7 @@ async def test_the_time_of_a_level_above_ends_also_while_something_runs(
 
 
 @pytest.mark.parametrize(("level", "what"), INNER)
-async def test_the_runs_own_budget_and_an_attempts_share_end_the_work_in_order(
+async def test_budgets_of_run_and_attempt_warn_ask_and_end_the_attempt(
     bench: LoopBench, level: Level, what: Resource
 ) -> None:
     small = {

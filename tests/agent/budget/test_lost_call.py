@@ -1,4 +1,4 @@
-"""A call in which its owner died is paid when another goes on, so that no crash is a way around the budget."""
+"""A call interrupted by a crash is charged on resume."""
 
 from pathlib import Path
 
@@ -58,14 +58,14 @@ PAID = ModelSpent(0, LOST, "p:m", Usage(10, 1), 0.0, None, True)
         ((*BEGUN, REPLY, ENDED, *RESUMED, msgspec.structs.replace(OPENED, attempt=0)), True),
     ],
 )
-def test_a_call_counts_as_lost_if_the_log_ends_where_one_is_made(
+def test_call_is_lost_if_the_log_ends_where_the_model_is_called(
     bodies: tuple[AnyBody, ...], lost: bool
 ) -> None:
     assert call_was_lost(MemoryJournal(*bodies).events, 0) == lost
 
 
 @pytest.mark.anyio
-async def test_crashing_again_and_again_does_not_spend_around_the_budget(tmp_path: Path) -> None:
+async def test_repeated_crashes_cannot_exceed_the_budget(tmp_path: Path) -> None:
     journal = MemoryJournal(*BEGUN, REPLY, ENDED)
     budget = Budget(tokens=12_000)
 

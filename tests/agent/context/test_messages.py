@@ -1,4 +1,4 @@
-"""What the model sees is a fold of the log: stable in front, bounded, and nothing that counts is lost."""
+"""The conversation is a fold of the log: stable prefix, bounded size, no lost facts."""
 
 import re
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ def requests(events: list[Event], window: int) -> Iterator[bytes]:
             yield msgspec.json.encode(request(events[:position], 0, SPECS, window).messages)
 
 
-def test_each_request_begins_with_the_bytes_of_the_one_before_but_for_seldom_moments() -> None:
+def test_request_begins_with_the_bytes_of_the_one_before_except_rarely() -> None:
     events = long_log(120, chars=2_000)
     sent = list(requests(events, 64_000))
     broken = [n for n, (one, two) in enumerate(pairwise(sent)) if not two.startswith(one[:-1])]
@@ -63,7 +63,7 @@ def test_each_request_begins_with_the_bytes_of_the_one_before_but_for_seldom_mom
     assert first[0] == first[1]
 
 
-def test_a_short_conversation_is_never_touched() -> None:
+def test_short_conversation_is_never_elided() -> None:
     sent = list(requests(long_log(20, chars=800), 128_000))
     assert all(two.startswith(one[:-1]) for one, two in pairwise(sent))
 
@@ -74,7 +74,7 @@ def test_a_short_conversation_is_never_touched() -> None:
     window=st.integers(6_000, 60_000),
     cuts=st.lists(st.integers(1, 160), max_size=4),
 )
-def test_taken_in_piece_by_piece_or_at_once_it_is_the_same(
+def test_incremental_context_equals_the_fold_of_the_whole_log(
     chars: list[int], window: int, cuts: list[int]
 ) -> None:
     bodies = beginning()
@@ -90,7 +90,7 @@ def test_taken_in_piece_by_piece_or_at_once_it_is_the_same(
     assert grown.messages() == request(events, 0, SPECS, window).messages
 
 
-def test_old_observations_are_references_that_recall_brings_back_whole() -> None:
+def test_elided_observations_can_be_recalled_in_full() -> None:
     events = long_log(60, chars=6_000)
     shown = texts(request(events, 0, SPECS, SMALL * 4).messages)
     found = re.findall(
@@ -108,7 +108,7 @@ def test_old_observations_are_references_that_recall_brings_back_whole() -> None
     assert "FAILED tests/test_0.py" in recalled(events, 0, RecallArgs(checks[0][1])).text
 
 
-def test_recall_gives_pages_and_nothing_of_others() -> None:
+def test_recall_has_pages_and_shows_only_the_own_attempt() -> None:
     bodies = beginning()
     bodies.extend(turn(1, 25_000))
     events = numbered(bodies)
@@ -124,7 +124,7 @@ def test_recall_gives_pages_and_nothing_of_others() -> None:
     assert "FAILED tests/test_2.py::test_2" in recalled(events, 0, RecallArgs("checks")).text
 
 
-def test_a_fork_and_a_resumed_attempt_recall_what_they_know_and_no_more() -> None:
+def test_fork_and_resumed_attempt_recall_only_what_they_know() -> None:
     bodies = [*beginning(), *turn(1, 900), *turn(2, 900)]
     first, second = (n for n, body in enumerate(bodies, start=1) if isinstance(body, ToolReturned))
     fork_at = next(n for n, body in enumerate(bodies, start=1) if isinstance(body, TurnEnded))
@@ -146,7 +146,7 @@ ADVERSARIAL = (
 
 
 @pytest.mark.parametrize("words", ADVERSARIAL)
-def test_no_summary_can_lose_the_task_the_plan_the_failures_the_files_or_what_people_said(words: str) -> None:
+def test_summary_keeps_task_plan_failures_files_and_messages(words: str) -> None:
     bodies = beginning("Repair the carburettor of the importer.")
     for step in range(1, 30):
         said = "I will start with the parser, then the writer." if step == 1 else ""
@@ -189,10 +189,10 @@ _TOUCH = st.tuples(st.integers(1, 12_000), st.none() | _NAMES, st.booleans())
     words=st.text(max_size=20_000),
     window=st.integers(16_000, 128_000),
 )
-def test_whatever_happened_and_whatever_a_model_says_of_it_what_counts_is_still_shown(
+def test_any_log_with_any_summary_keeps_the_facts(
     task: str, plan: str, steps: list[tuple[int, str | None, bool]], red: list[str], words: str, window: int
 ) -> None:
-    """Any task, any turns, any number of summaries with any words in them: the facts of the log are there."""
+    """The facts survive any task, turns and summaries."""
     bodies = beginning(task)
     touched: dict[str, None] = {}
     divided = Window.of(window, SPECS)
@@ -226,7 +226,7 @@ def test_whatever_happened_and_whatever_a_model_says_of_it_what_counts_is_still_
         assert kept in shown or kept in arguments, kept
 
 
-def test_turns_after_the_summarised_ones_stay_as_they_were() -> None:
+def test_turns_after_the_summarised_ones_stay_unchanged() -> None:
     events = long_log(12, chars=500)
     turns = [e.seq for e in events if isinstance(e.body, TurnEnded)]
     before = request(events, 0, SPECS).messages
@@ -238,7 +238,7 @@ def test_turns_after_the_summarised_ones_stay_as_they_were() -> None:
     assert sum(isinstance(m, AssistantMessage) for m in after) == 4
 
 
-def test_a_summary_means_the_same_turns_in_a_log_with_other_numbers() -> None:
+def test_summary_covers_the_same_turns_in_a_renumbered_log() -> None:
     events = long_log(12, chars=500)
     turns = [e.seq for e in events if isinstance(e.body, TurnEnded)]
     bodies: list[AnyBody] = [
@@ -251,7 +251,7 @@ def test_a_summary_means_the_same_turns_in_a_log_with_other_numbers() -> None:
     assert len(elsewhere) == len(here)
 
 
-def test_a_resumed_attempt_sees_what_it_would_have_seen() -> None:
+def test_resumed_attempt_sees_the_same_conversation() -> None:
     events = long_log(30, chars=3_000)
     cut = len(events) - 1  # inside the last turn
     bodies: list[AnyBody] = [event.body for event in events[:cut]]
@@ -264,7 +264,7 @@ def test_a_resumed_attempt_sees_what_it_would_have_seen() -> None:
     assert isinstance(fresh[-1], AssistantMessage), "the result of the turn that was cut off is gone"
 
 
-def test_what_came_too_late_for_a_reply_is_told_after_it_and_the_prefix_stands() -> None:
+def test_late_message_follows_the_reply_and_keeps_the_prefix() -> None:
     bodies = beginning()
     seen = len(bodies)
     before = request(numbered(bodies), 0, SPECS).messages
@@ -283,7 +283,7 @@ def test_what_came_too_late_for_a_reply_is_told_after_it_and_the_prefix_stands()
 
 @settings(max_examples=30, deadline=None)
 @given(window=st.integers(4_096, 40_000), chars=st.integers(10, 12_000), steps=st.integers(2, 40))
-def test_after_condensing_whatever_there_is_to_condense_it_fits(window: int, chars: int, steps: int) -> None:
+def test_condensed_conversation_fits_the_window(window: int, chars: int, steps: int) -> None:
     events = long_log(steps, chars=chars)
     divided = Window.of(window, SPECS)
     context = Context(0, divided)
@@ -323,7 +323,7 @@ LOOK = '{ tool = "bash", command = "seq 1 3000; date +%N" }'
     ],
     ids=["short", "endless", "one turn fills it", "it would not shrink"],
 )
-async def test_the_loop_summarises_in_time_and_never_in_a_circle(
+async def test_loop_summarises_in_time_and_not_repeatedly(
     tmp_path: Path, words: str, calls: int, prompt: str, kept: bool
 ) -> None:
     bench = await open_bench(tmp_path)
@@ -349,7 +349,7 @@ async def test_the_loop_summarises_in_time_and_never_in_a_circle(
 
 
 @pytest.mark.anyio
-async def test_a_model_can_recall_what_was_elided(tmp_path: Path) -> None:
+async def test_model_can_recall_elided_results(tmp_path: Path) -> None:
     bench: LoopBench = await open_bench(tmp_path)
     ended = await bench.work(
         """
@@ -371,7 +371,7 @@ calls = [{ tool = "finish", summary = "Done." }]
 
 
 @pytest.mark.anyio
-async def test_a_provider_that_says_it_is_too_long_is_asked_again_with_less(tmp_path: Path) -> None:
+async def test_too_long_request_is_retried_with_less(tmp_path: Path) -> None:
     bench: LoopBench = await open_bench(tmp_path)
     look = "\n".join(
         f'[[reply]]\ncalls = [{{ tool = "bash", command = "seq {n} 3000" }}]' for n in range(1, 9)
@@ -385,7 +385,7 @@ async def test_a_provider_that_says_it_is_too_long_is_asked_again_with_less(tmp_
 
 
 @pytest.mark.anyio
-async def test_one_that_says_so_whatever_it_is_asked_ends_the_attempt(tmp_path: Path) -> None:
+async def test_request_that_is_always_too_long_ends_the_attempt(tmp_path: Path) -> None:
     bench: LoopBench = await open_bench(tmp_path)
     ended = await bench.work('[[reply]]\nfail = { code = "context_too_long", times = 99 }\nsay = "x"')
     assert ended.outcome == "failed"

@@ -1,4 +1,4 @@
-"""A sandbox in which changes are judged one after another, as a run judges the one that it hands over."""
+"""A sandbox that judges one change after another, as a run judges its result."""
 
 import shutil
 from collections.abc import AsyncGenerator, Mapping
@@ -28,7 +28,7 @@ def _quiet(check: str, stream: Stream, data: bytes) -> None:
 
 @dataclass(frozen=True)
 class Court:
-    """The sandbox, and what its checks said of the base."""
+    """The sandbox, and the check results of the base."""
 
     sandbox: Sandbox
     bare: Path
@@ -59,7 +59,7 @@ class Court:
 
 
 def committed(root: Path, files: Mapping[str, str]) -> tuple[Path, str]:
-    """A repository of these files, as a run has it, and its only commit."""
+    """A bare repository with these files, and its only commit."""
     repo = SampleRepo(root / "repo")
     for name, text in files.items():
         repo.write(name, text)
@@ -74,7 +74,7 @@ def committed(root: Path, files: Mapping[str, str]) -> tuple[Path, str]:
 async def opened(
     data_dir: Path, root: Path, files: Mapping[str, str], checks: tuple[str, ...], template: str = "default"
 ) -> AsyncGenerator[Court]:
-    """A court for the repository of these files, whose checks are red."""
+    """A court for a repository with these files and failing checks."""
     bare, base = committed(root, files)
     owner = new_owner_id()
     with Owners(data_dir / "owners").hold(owner):

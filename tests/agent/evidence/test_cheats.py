@@ -1,4 +1,4 @@
-"""Ways to a green check that mend nothing, each tried in a real sandbox with pytest, and honest work beside them."""
+"""Cheats that make a check pass without a fix, and honest work, in a real sandbox with pytest."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -171,7 +171,7 @@ async def court(warm_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Asy
 
 
 @pytest.mark.parametrize("how", CHEATS)
-async def test_a_cheat_that_makes_the_check_pass_is_not_green(court: Court, how: str) -> None:
+async def test_cheat_that_passes_the_check_is_not_green(court: Court, how: str) -> None:
     found = await court.verdict(CHEATS[how])
 
     assert (found.green, bool(found.weakened)) == (False, True)

@@ -1,4 +1,4 @@
-"""The same where a check is known by its exit status alone: C, a Makefile and `assert`."""
+"""Cheats against a check with only an exit status: C, a Makefile and `assert`."""
 
 from pathlib import Path
 
@@ -54,7 +54,7 @@ BASE = {"calc.c": CODE, "calc_test.c": TEST, "Makefile": MAKE, ".gitignore": "ca
 
 
 @pytest.mark.parametrize("how", CHEATS)
-async def test_a_program_made_to_exit_with_nought_is_no_proof(tmp_path: Path, how: str) -> None:
+async def test_program_forced_to_exit_with_zero_is_no_proof(tmp_path: Path, how: str) -> None:
     place = await placed(tmp_path, BASE, "make test")
     assert not place.baseline[0].green
     name, text = CHEATS[how]
@@ -67,7 +67,7 @@ async def test_a_program_made_to_exit_with_nought_is_no_proof(tmp_path: Path, ho
 
 
 @pytest.mark.parametrize("how", HONEST)
-async def test_a_program_that_was_mended_is(tmp_path: Path, how: str) -> None:
+async def test_fixed_program_is_a_proof(tmp_path: Path, how: str) -> None:
     place = await placed(tmp_path, BASE, "make test")
     for name, text in HONEST[how].items():
         (place.computer.work / name).write_text(text)

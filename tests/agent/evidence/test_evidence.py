@@ -1,4 +1,4 @@
-"""From a change in a sandbox to a verdict: fixes are proven, cheats are told as what they are."""
+"""From a change in a sandbox to a verdict: fixes are proven, cheats are named."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ def _quiet(check: str, stream: Stream, data: bytes) -> None:
 
 @dataclass
 class Place:
-    """A repository in a sandbox of a kind, and what its checks said at first."""
+    """A repository on a test computer, with the first results of its checks."""
 
     root: Path
     bare: Path
@@ -89,7 +89,7 @@ async def place(tmp_path: Path) -> Place:
     return await placed(tmp_path, {"shop.py": SHOP, "tests/test_shop.py": TESTS}, CHECK)
 
 
-async def test_a_fix_is_proven_and_an_old_failure_beside_it_does_not_matter(place: Place) -> None:
+async def test_fix_is_proven_despite_an_unrelated_old_failure(place: Place) -> None:
     place.edit(*FIX)
 
     found = await place.proof()
@@ -97,7 +97,7 @@ async def test_a_fix_is_proven_and_an_old_failure_beside_it_does_not_matter(plac
     assert (found.green, found.fixed, found.unrelated) == (True, (DISCOUNT,), (TAX,))
 
 
-async def test_the_same_fix_is_not_enough_when_everything_red_was_asked_for(place: Place) -> None:
+async def test_partial_fix_is_not_enough_when_all_failures_are_goals(place: Place) -> None:
     place.edit(*FIX)
 
     found = await place.proof("Fix the failing tests")
@@ -105,7 +105,7 @@ async def test_the_same_fix_is_not_enough_when_everything_red_was_asked_for(plac
     assert (found.green, found.asked) == (False, (TAX,))
 
 
-async def test_a_feature_may_end_green_beside_old_failures(place: Place) -> None:
+async def test_feature_is_green_despite_old_failures(place: Place) -> None:
     place.edit("shop.py", "def tax", "def free():\n    return 0\n\n\ndef tax")
 
     found = await place.proof("Add a function free")
@@ -141,7 +141,7 @@ CHEATS = {
 
 
 @pytest.mark.parametrize("how", CHEATS)
-async def test_a_cheat_is_not_green_and_no_proof(place: Place, how: str) -> None:
+async def test_cheat_is_neither_green_nor_proven(place: Place, how: str) -> None:
     place.edit(*CHEATS[how])
 
     found = await place.proof()
@@ -151,7 +151,7 @@ async def test_a_cheat_is_not_green_and_no_proof(place: Place, how: str) -> None
     assert found.weakened or found.missing or found.skipped or found.asked
 
 
-async def test_deleting_the_file_of_the_test_is_told_as_that(place: Place) -> None:
+async def test_deleted_test_file_is_reported_as_such(place: Place) -> None:
     (place.computer.work / "tests/test_shop.py").unlink()
     (place.computer.work / "tests/test_new.py").write_text(
         "import unittest\n\n\nclass A(unittest.TestCase):\n    def test_a(self):\n        pass\n"
@@ -174,9 +174,7 @@ RUN = "import shop\nraise SystemExit(shop.total([10, 20], 10) != 27)\n"
         ("Makefile", "python3 run.py", "-python3 run.py"),
     ],
 )
-async def test_a_check_that_was_told_to_be_green_is_not(
-    tmp_path: Path, path: str, old: str, new: str
-) -> None:
+async def test_check_forced_to_be_green_is_not_green(tmp_path: Path, path: str, old: str, new: str) -> None:
     place = await placed(tmp_path, {"shop.py": SHOP, "Makefile": MAKEFILE, "run.py": RUN}, "make test")
     place.edit(path, old, new)
 
@@ -186,14 +184,14 @@ async def test_a_check_that_was_told_to_be_green_is_not(
     assert "the target test was changed" in found.weakened[0]
 
 
-async def test_a_check_known_by_its_exit_status_alone_is_proven_by_a_real_fix(tmp_path: Path) -> None:
+async def test_check_with_only_an_exit_status_is_proven_by_a_real_fix(tmp_path: Path) -> None:
     place = await placed(tmp_path, {"shop.py": SHOP, "Makefile": MAKEFILE, "run.py": RUN}, "make test")
     place.edit(*FIX)
 
     assert (await place.proof("Fix the failing test")).green
 
 
-async def test_a_test_that_fails_once_and_passes_once_is_flaky_and_nobodys(tmp_path: Path) -> None:
+async def test_test_that_fails_once_and_passes_once_is_flaky_and_blames_no_change(tmp_path: Path) -> None:
     flaky = TESTS.replace(
         "        self.assertEqual(total([], 0), 0)",
         "        import os\n        self.assertFalse(os.path.exists('/work-flag') or self.once())\n\n"
@@ -220,7 +218,7 @@ WAVERS = TESTS.replace(
 NOTHING = "test_shop.TotalTest::test_nothing"
 
 
-async def test_a_test_that_was_red_on_the_base_by_chance_is_neither_asked_for_nor_a_proof(
+async def test_flaky_failure_on_the_base_is_neither_a_goal_nor_a_proof(
     tmp_path: Path,
 ) -> None:
     files = {"shop.py": SHOP, "tests/test_shop.py": WAVERS, ".gitignore": "flag\n"}
@@ -251,7 +249,7 @@ def _only_red(base: Diagnosis, name: str) -> Iterator[Result]:
         yield msgspec.structs.replace(test, status="failed" if test.name == name else "passed")
 
 
-async def test_a_failure_is_told_with_the_lines_around_its_place(tmp_path: Path) -> None:
+async def test_failure_is_reported_with_its_source_lines(tmp_path: Path) -> None:
     said = "echo 'shop.py:2:12: error: not a sum [E1]'; exit 1\n"
     place = await placed(tmp_path, {"shop.py": SHOP, "lint.sh": said}, "sh lint.sh")
 
@@ -266,7 +264,7 @@ async def test_a_failure_is_told_with_the_lines_around_its_place(tmp_path: Path)
     )
 
 
-async def test_the_whole_of_a_long_output_stays_in_the_sandbox(tmp_path: Path) -> None:
+async def test_long_output_is_kept_in_the_sandbox(tmp_path: Path) -> None:
     noise = "for n in range(500):\n    print('line', n)\nraise SystemExit(3)\n"
     place = await placed(tmp_path, {"noise.py": noise}, "python3 noise.py")
 
@@ -279,7 +277,7 @@ async def test_the_whole_of_a_long_output_stays_in_the_sandbox(tmp_path: Path) -
     )
 
 
-async def test_each_of_two_red_checks_keeps_its_own_output(tmp_path: Path) -> None:
+async def test_two_failing_checks_keep_separate_output(tmp_path: Path) -> None:
     noise = "import sys\nfor n in range(500):\n    print(sys.argv[1], n)\nraise SystemExit(3)\n"
     place = await placed(tmp_path, {"noise.py": noise}, "python3 noise.py first")
     checks = ("python3 noise.py first", "python3 noise.py second")
@@ -290,7 +288,7 @@ async def test_each_of_two_red_checks_keeps_its_own_output(tmp_path: Path) -> No
     assert [b"first 0\n" in kept[0], b"second 0\n" in kept[1]] == [True, True]
 
 
-async def test_between_turns_only_what_a_change_can_touch_runs_again(tmp_path: Path) -> None:
+async def test_only_affected_checks_run_between_turns(tmp_path: Path) -> None:
     counting = "import pathlib\nwith pathlib.Path('runs').open('a') as file:\n    file.write('x')\n"
     files = {
         "shop.py": SHOP,
@@ -318,7 +316,7 @@ async def test_between_turns_only_what_a_change_can_touch_runs_again(tmp_path: P
     assert compare(baseline, code).fixed == (DISCOUNT,)
 
 
-async def test_a_weakened_test_that_was_put_back_is_forgiven_by_every_check(place: Place) -> None:
+async def test_restored_test_no_longer_counts_as_weakened(place: Place) -> None:
     checks, computer = (
         (CHECK, "go vet ./..."),
         place.computer,
@@ -339,7 +337,7 @@ async def test_a_weakened_test_that_was_put_back_is_forgiven_by_every_check(plac
     assert seen[1] == 0
 
 
-async def test_a_problem_matcher_of_the_repository_is_used(tmp_path: Path) -> None:
+async def test_problem_matcher_of_the_repository_is_used(tmp_path: Path) -> None:
     matcher = '{"problemMatcher":[{"owner":"odd","pattern":[{"regexp":"^!(\\\\S+) (\\\\d+) (.*)$","file":1,"line":2,"message":3}]}]}'
     files = {
         "odd.sh": "echo '!shop.py 2 too odd'; exit 1\n",
@@ -358,7 +356,7 @@ async def test_a_problem_matcher_of_the_repository_is_used(tmp_path: Path) -> No
     assert "> 2 |     return sum(prices) - off" in (complaint.source or "")
 
 
-async def test_a_module_in_the_place_of_the_one_that_runs_the_tests_is_not_green(place: Place) -> None:
+async def test_module_that_shadows_the_test_runner_is_not_green(place: Place) -> None:
     lie = "import sys\nsys.stderr.write('Ran 3 tests in 0.001s\\n\\nOK\\n')\nsys.exit(0)\n"
     (place.computer.work / "unittest.py").write_text(lie)
     found = await place.proof()
@@ -366,7 +364,7 @@ async def test_a_module_in_the_place_of_the_one_that_runs_the_tests_is_not_green
     assert any("it takes the place of unittest" in one for one in found.weakened)
 
 
-async def test_a_cheat_cannot_hide_behind_many_files(tmp_path: Path) -> None:
+async def test_cheat_cannot_hide_behind_many_files(tmp_path: Path) -> None:
     many = {f"tests/a_{number:03}.txt": "1\n" for number in range(310)}
     place = await placed(tmp_path, {"shop.py": SHOP, "tests/test_shop.py": TESTS, **many}, CHECK)
     place.edit(*CHEATS["hard-codes what the test expects"])
@@ -377,7 +375,7 @@ async def test_a_cheat_cannot_hide_behind_many_files(tmp_path: Path) -> None:
     assert any("test_discount" in one for one in found.weakened)
 
 
-async def test_a_cheat_cannot_hide_behind_large_files_or_loose_ones(tmp_path: Path) -> None:
+async def test_cheat_cannot_hide_behind_large_or_untracked_files(tmp_path: Path) -> None:
     files = {"shop.py": SHOP, "tests/a.txt": "1\n", "tests/test_shop.py": TESTS}
     place = await placed(tmp_path / "large", files, CHECK)
     place.edit(*CHEATS["hard-codes what the test expects"])
@@ -397,7 +395,7 @@ async def test_a_cheat_cannot_hide_behind_large_files_or_loose_ones(tmp_path: Pa
 
 
 @pytest.mark.parametrize("padding", [{f"tests/a{n}.txt": "x" for n in range(310)}, {"tests/a.txt": "x"}])
-async def test_a_change_may_not_be_too_large_to_be_seen_through(
+async def test_change_too_large_to_inspect_counts_as_weakening(
     tmp_path: Path, padding: dict[str, str]
 ) -> None:
     files = {"shop.py": SHOP, "tests/test_shop.py": TESTS, **padding}

@@ -71,9 +71,7 @@ def _quiet(check: str, stream: Stream, data: bytes) -> None:
     pass
 
 
-async def test_a_fix_is_green_and_every_cheat_is_told_as_what_it_is(
-    host: ContainerHost, tmp_path: Path
-) -> None:
+async def test_fix_is_green_and_every_cheat_is_named(host: ContainerHost, tmp_path: Path) -> None:
     repo = SampleRepo(tmp_path / "repo")
     repo.write("shop.py", SHOP)
     repo.write(TEST_FILE, TESTS)
@@ -111,7 +109,7 @@ echo '<testsuite name="shop.AddTest"><testcase name="adds" classname="shop.AddTe
 OLD = '<testsuite name="old"><testcase name="gone" classname="shop.OldTest"/></testsuite>'
 
 
-async def test_reports_that_java_tools_leave_are_read_unless_they_are_old(host: ContainerHost) -> None:
+async def test_reports_of_java_tools_are_read_unless_old(host: ContainerHost) -> None:
     async with host.open(SandboxSpec()) as sandbox:
         await sandbox.write("mvnw", MVNW.encode(), mode=0o755)
         await sandbox.write("target/surefire-reports/TEST-shop.OldTest.xml", OLD.encode())
@@ -129,7 +127,7 @@ echo ':test UP-TO-DATE'
 """
 
 
-async def test_of_tests_that_gradle_sees_no_need_to_run_again_the_old_reports_count(
+async def test_old_reports_count_for_up_to_date_gradle_tests(
     host: ContainerHost,
 ) -> None:
     async with host.open(SandboxSpec()) as sandbox:
@@ -145,7 +143,7 @@ async def test_of_tests_that_gradle_sees_no_need_to_run_again_the_old_reports_co
     assert [(test.name, test.status) for test in found.tests] == [("shop.OldTest::test", "passed")]
 
 
-async def test_a_red_test_near_the_change_is_told_before_the_long_rest_runs(
+async def test_failing_test_near_the_change_is_reported_before_the_slow_rest(
     host: ContainerHost, tmp_path: Path
 ) -> None:
     repo = SampleRepo(tmp_path / "repo")

@@ -1,4 +1,4 @@
-"""Who is asked, and with what view of the log, when the settings have changed under a run."""
+"""Model, window and time-outs of a conversation, also when the settings change under a run."""
 
 from pathlib import Path
 
@@ -51,7 +51,7 @@ def mind(log: MemoryJournal, models: Models, root: Path) -> Conversation:
 
 
 @pytest.mark.parametrize("how", [ModelChosen(GONE, "me"), ModelSwitched(0, "x", GONE, "It was slow.")])
-async def test_a_run_whose_model_is_gone_from_the_settings_goes_on_with_those_that_are_there(
+async def test_run_continues_when_its_model_is_no_longer_in_the_settings(
     tmp_path: Path, how: AnyBody
 ) -> None:
     script = tmp_path / "m.toml"
@@ -71,7 +71,7 @@ async def test_a_run_whose_model_is_gone_from_the_settings_goes_on_with_those_th
     assert any(isinstance(body, ModelSwitched) and body.from_model == GONE for body in log.bodies)
 
 
-async def test_a_model_that_its_server_names_has_the_window_and_the_price_of_its_entry() -> None:
+async def test_model_named_by_its_server_has_window_and_price_of_its_entry() -> None:
     entry = ModelEntry(window=4_096, input_price=1.0, output_price=2.0)
     async with open_model_server() as server:
         server.say(json_answer(200, {"data": [{"id": "qwen3:4b"}]}), CHAT.reply(Sent(text=("Ok.",))))
@@ -85,7 +85,7 @@ async def test_a_model_that_its_server_names_has_the_window_and_the_price_of_its
             assert models.cost(name, Usage(1_000_000, 1_000_000)) == 3.0
 
 
-async def test_the_time_for_an_answer_begins_when_the_model_is_asked_and_not_while_a_person_decides() -> None:
+async def test_reply_timeout_starts_after_a_person_has_granted_the_budget() -> None:
     log = journal()
     tree = BudgetTree(ask=True, extend_percent=1_000)
     model = SayingModel((Reply("Yes.", (), Usage(5, 5)),))

@@ -1,4 +1,4 @@
-"""What a model is told when a text that it wants to replace is not in the file."""
+"""The excerpt shown when the text to replace is not in the file."""
 
 import pytest
 
@@ -30,17 +30,17 @@ def change(prices, paid):
     ],
     ids=["a line left out", "wrong indentation", "no indentation"],
 )
-def test_the_place_that_was_meant_is_shown_as_it_is(meant: str) -> None:
+def test_excerpt_shows_the_intended_place(meant: str) -> None:
     shown = nearest(meant, TILL)
     assert "    for price in prices:\n        result = price\n" in shown
     assert shown in TILL
 
 
-def test_a_text_that_is_like_nothing_there_shows_nothing() -> None:
+def test_excerpt_is_empty_without_a_similar_line() -> None:
     assert nearest("def tax(amount):\n\n\n", TILL) == ""
     assert nearest("x", "") == ""
 
 
-def test_what_is_shown_is_short_and_found_at_once_however_large_the_file() -> None:
+def test_excerpt_is_short_and_fast_for_large_files() -> None:
     same = "x = 1\n" * 200_000
     assert len(nearest("x = 1\ny = 2\n" * 2_000, same)) < 2_500

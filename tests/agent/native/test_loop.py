@@ -59,7 +59,7 @@ async def bench(tmp_path: Path) -> LoopBench:
     return await open_bench(tmp_path)
 
 
-async def test_a_run_that_makes_the_checks_green_ends_green_with_its_summary(bench: LoopBench) -> None:
+async def test_green_checks_end_the_attempt_green_with_its_summary(bench: LoopBench) -> None:
     ended = await bench.work(FIX)
     assert (ended.outcome, ended.reason) == ("green", "Add adds."), bench.journal.bodies
     assert ended.comparison.green
@@ -67,7 +67,7 @@ async def test_a_run_that_makes_the_checks_green_ends_green_with_its_summary(ben
     assert (bench.computer.work / "calc.py").read_text() == BROKEN.replace("-", "+")
 
 
-async def test_the_log_of_a_turn_is_reply_decision_result_checks_save_point(bench: LoopBench) -> None:
+async def test_log_of_a_turn_is_reply_decision_result_checks_save_point(bench: LoopBench) -> None:
     await bench.work(FIX)
     kinds = [type(body) for body in bench.journal.bodies[4:]]
     assert kinds == [
@@ -84,7 +84,7 @@ async def test_the_log_of_a_turn_is_reply_decision_result_checks_save_point(benc
     ]
 
 
-async def test_arguments_that_broke_off_are_answered_with_what_to_do(bench: LoopBench) -> None:
+async def test_truncated_arguments_are_answered_with_advice(bench: LoopBench) -> None:
     cut = """[[reply]]
 calls = [{ tool = "write", _invalid = '{"path": "long.py", "content": "one two thr' }]
 
@@ -149,7 +149,7 @@ goto = "claim"
         "sed -i s/-/+/ calc.py; GIT_INDEX_FILE=.git/cloister-index git update-index --assume-unchanged calc.py",
     ],
 )
-async def test_green_is_what_is_handed_over_and_not_what_lies_around(bench: LoopBench, hide: str) -> None:
+async def test_only_the_delivered_files_count_as_green(bench: LoopBench, hide: str) -> None:
     script = HIDDEN % hide
     ended = await bench.work(script, budget=Budget(steps=3))
     if ended.outcome == "green":  # what was hidden was handed over after all
@@ -160,8 +160,8 @@ async def test_green_is_what_is_handed_over_and_not_what_lies_around(bench: Loop
         assert ended.outcome == "budget"
 
 
-async def test_a_check_that_repairs_files_only_where_it_runs_is_not_green(bench: LoopBench) -> None:
-    """The check is green in the sandbox because a file that is not part of the change makes it so."""
+async def test_file_outside_the_change_cannot_make_a_check_green(bench: LoopBench) -> None:
+    """The check passes in the sandbox only because of a file outside the change."""
     script = (
         HIDDEN % "echo fixed > /tmp/none; echo secret.py >> .git/info/exclude; sed s/-/+/ calc.py > secret.py"
     )
@@ -175,14 +175,14 @@ async def test_a_check_that_repairs_files_only_where_it_runs_is_not_green(bench:
     assert not any(b.comparison.green for b in bench.journal.bodies if isinstance(b, ProofTaken))
 
 
-async def test_a_repository_that_the_agent_removed_is_mended_and_the_work_goes_on(bench: LoopBench) -> None:
+async def test_removed_git_directory_is_restored_and_work_continues(bench: LoopBench) -> None:
     ended = await bench.work(
         '[[reply]]\ncalls = [{ tool = "bash", command = "echo one > one; rm -rf .git" }]\n' + FIX
     )
     assert ended.outcome == "green"
 
 
-async def test_files_that_cannot_be_saved_are_told_to_the_model_which_can_remove_them(
+async def test_model_learns_of_files_that_cannot_be_saved_and_can_remove_them(
     bench: LoopBench,
 ) -> None:
     ended = await bench.work(
@@ -200,12 +200,12 @@ calls = [{ tool = "bash", command = "rm big" }]
     assert len([b for b in bench.journal.bodies if isinstance(b, SaveRefused)]) == 1
 
 
-async def test_without_checks_a_finished_run_is_unproven(bench: LoopBench) -> None:
+async def test_finished_run_without_checks_is_unproven(bench: LoopBench) -> None:
     ended = await bench.work('[[reply]]\ncalls = [{ tool = "finish", summary = "s" }]', checks=())
     assert ended.outcome == "unproven"
 
 
-async def test_the_step_budget_ends_the_attempt_and_keeps_its_work(bench: LoopBench) -> None:
+async def test_step_budget_ends_the_attempt_and_keeps_its_work(bench: LoopBench) -> None:
     script = """
 [[reply]]
 name = "again"
@@ -219,7 +219,7 @@ goto = "again"
     assert len(bench.of(ModelReplied)) == 3
 
 
-async def test_the_token_budget_ends_the_attempt(bench: LoopBench) -> None:
+async def test_token_budget_ends_the_attempt(bench: LoopBench) -> None:
     script = """
 [[reply]]
 name = "again"
@@ -232,20 +232,20 @@ goto = "again"
     assert "1,000 tokens" in ended.reason
 
 
-async def test_the_time_budget_ends_a_command_that_never_does(bench: LoopBench) -> None:
+async def test_time_budget_interrupts_a_command_that_does_not_end(bench: LoopBench) -> None:
     script = '[[reply]]\ncalls = [{ tool = "bash", command = "sleep 1000" }]'
     ended = await bench.work(script, budget=Budget(seconds=1.0))
     assert ended.outcome == "budget"
     assert "1 seconds" in ended.reason
 
 
-async def test_a_run_that_leaves_the_script_fails_with_the_place(bench: LoopBench) -> None:
+async def test_deviation_from_the_script_fails_with_its_place(bench: LoopBench) -> None:
     ended = await bench.work('[[reply]]\nexpect = "something else entirely"\nsay = "x"')
     assert ended.outcome == "failed"
     assert "reply 1" in ended.reason
 
 
-async def test_a_model_that_fails_for_a_while_is_asked_again(bench: LoopBench) -> None:
+async def test_temporary_model_failure_is_retried(bench: LoopBench) -> None:
     script = FIX.replace(
         'say = "The sign is wrong."',
         'say = "s"\nfail = { code = "overloaded", retry_seconds = 0.01, times = 2 }',
@@ -256,7 +256,7 @@ async def test_a_model_that_fails_for_a_while_is_asked_again(bench: LoopBench) -
     assert [body.code for body in failed] == ["overloaded", "overloaded"]
 
 
-async def test_unknown_tools_and_wrong_arguments_are_answered_not_raised(bench: LoopBench) -> None:
+async def test_unknown_tools_and_invalid_arguments_are_observations(bench: LoopBench) -> None:
     await bench.work(
         """
 [[reply]]
@@ -270,7 +270,7 @@ calls = [{ tool = "teleport", to = "moon" }, { tool = "read" }, { tool = "bash",
     assert "command" in texts[2]
 
 
-async def test_a_denied_action_is_not_done_and_names_its_rule(bench: LoopBench) -> None:
+async def test_denied_action_does_not_run_and_names_its_rule(bench: LoopBench) -> None:
     host = Layer("host", (Rule("tool:bash:*rm*", "deny", "policy, rule 1"),))
     await bench.work(
         '[[reply]]\ncalls = [{ tool = "bash", command = "rm calc.py" }]\n' + FIX, policy=(BUILT_IN, host)
@@ -282,7 +282,7 @@ async def test_a_denied_action_is_not_done_and_names_its_rule(bench: LoopBench) 
     assert (bench.computer.work / "calc.py").exists()
 
 
-async def test_an_action_that_needs_a_person_waits_for_the_answer(bench: LoopBench) -> None:
+async def test_ask_waits_for_the_answer_of_a_person(bench: LoopBench) -> None:
     host = Layer("host", (Rule("tool:bash", "ask", "policy, rule 1"),))
     script = '[[reply]]\ncalls = [{ tool = "bash", command = "touch asked" }]\n' + FIX
     async with anyio.create_task_group() as tasks:
@@ -302,7 +302,7 @@ async def test_an_action_that_needs_a_person_waits_for_the_answer(bench: LoopBen
     assert (bench.computer.work / "asked").exists()
 
 
-async def test_an_ask_that_nobody_answers_is_denied_and_that_is_recorded(bench: LoopBench) -> None:
+async def test_unanswered_ask_is_denied_and_recorded(bench: LoopBench) -> None:
     host = Layer("host", (Rule("tool:bash", "ask", "policy, rule 1"),))
     script = '[[reply]]\ncalls = [{ tool = "bash", command = "touch asked" }]\n' + FIX
     await bench.work(script, policy=(BUILT_IN, host), ask_seconds=0.01)
@@ -312,12 +312,12 @@ async def test_an_ask_that_nobody_answers_is_denied_and_that_is_recorded(bench: 
     ]
 
 
-async def test_a_reply_without_calls_is_nudged_and_three_of_them_end_the_attempt(bench: LoopBench) -> None:
+async def test_three_replies_without_calls_end_the_attempt(bench: LoopBench) -> None:
     ended = await bench.work('[[reply]]\nname = "talk"\nsay = "Let me think."\ngoto = "talk"')
     assert (ended.outcome, len(bench.of(ModelReplied))) == ("red", 3)
 
 
-async def test_what_a_person_says_reaches_the_model_after_the_results_it_waits_for(bench: LoopBench) -> None:
+async def test_message_follows_pending_tool_results(bench: LoopBench) -> None:
     await bench.work(FIX)
     said = PromptReceived("Use a plus.", "ada")
     bodies = bench.journal.bodies
@@ -337,7 +337,7 @@ async def test_what_a_person_says_reaches_the_model_after_the_results_it_waits_f
     assert messages[3] == UserMessage("Message from ada:\nUse a plus.")
 
 
-async def test_output_and_text_are_streamed_as_they_come(bench: LoopBench) -> None:
+async def test_output_and_text_are_streamed(bench: LoopBench) -> None:
     await bench.work(
         '[[reply]]\nsay = "Looking."\ncalls = [{ tool = "bash", command = "echo hello" }]\n' + FIX
     )
@@ -353,7 +353,7 @@ def _cut_at(bodies: list[AnyBody], wanted: Callable[[AnyBody], bool]) -> list[An
 
 
 @pytest.mark.parametrize("kind", [ModelReplied, ActionDecided, ToolReturned, ChecksRan, TurnEnded])
-async def test_an_attempt_cut_off_after_any_event_resumes_to_the_same_end(
+async def test_attempt_cut_off_after_any_event_resumes_to_the_same_end(
     bench: LoopBench, kind: type[AnyBody]
 ) -> None:
     whole = await bench.work(FIX)
@@ -373,20 +373,20 @@ async def test_an_attempt_cut_off_after_any_event_resumes_to_the_same_end(
     assert effective(resumed.events)[-1].body == ended
 
 
-async def test_checks_are_found_by_looking(bench: LoopBench) -> None:
+async def test_checks_are_discovered_in_the_repository(bench: LoopBench) -> None:
     (bench.computer.work / "tests").mkdir()
     (bench.computer.work / "tests" / "test_calc.py").write_text(TESTS)
     assert await find_checks(bench.computer) == ("python3 -m unittest discover -s tests",)
 
 
-def test_every_tool_has_a_schema_that_stands_alone() -> None:
+def test_every_tool_schema_is_free_of_references() -> None:
     for tool in TOOLS.values():
         assert tool.spec.parameters["type"] == "object"
         assert "$ref" not in str(tool.spec.parameters)
 
 
-async def test_a_change_by_what_seemed_only_to_read_is_found_before_the_end(bench: LoopBench) -> None:
-    """git runs a program of the agent's to show a difference, and that mends the bug."""
+async def test_change_by_a_seemingly_read_only_command_is_found_before_the_end(bench: LoopBench) -> None:
+    """git runs a program of the agent to show a diff, and that program fixes the bug."""
     ended = await bench.work(
         """
 [[reply]]
@@ -404,5 +404,7 @@ calls = [{ tool = "finish", summary = "Add adds." }]
     assert isinstance(before, TurnEnded)
     assert isinstance(unseen, TurnEnded)
     assert isinstance(last, TurnEnded)
-    assert (unseen.changed, unseen.commit) == (False, before.commit), "nobody looked after that"
+    assert (unseen.changed, unseen.commit) == (False, before.commit), (
+        "no comparison after a read-only command"
+    )
     assert (last.changed, ended.commit) == (True, last.commit)

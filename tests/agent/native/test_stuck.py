@@ -1,4 +1,4 @@
-"""An attempt that goes round in circles is told so, then another tries, then it ends; others are left alone."""
+"""A stuck attempt is nudged, then escalated, then ended. Other attempts are not affected."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,7 +60,7 @@ def turns(*each: Iterator[AnyBody]) -> list[AnyBody]:
     return [body for one in each for body in one]
 
 
-def test_the_same_action_with_the_same_result_four_times_is_a_circle() -> None:
+def test_same_action_with_same_result_four_times_is_stuck() -> None:
     same = [act(n, "pytest -q", f"1 failed in 0.1{n}s") for n in range(1, 5)]
     found = look(turns(*same))
     assert found is not None
@@ -70,7 +70,7 @@ def test_the_same_action_with_the_same_result_four_times_is_a_circle() -> None:
     assert look(turns(*three)) is None
 
 
-def test_who_waits_has_more_patience_but_not_forever() -> None:
+def test_waiting_turns_get_more_patience_but_not_forever() -> None:
     found = look(turns(*(act(n, "sleep 9; cat state", "building") for n in range(1, 17))))
     assert found is not None
     assert (found.kind, found.step) == ("repeats", 16)
@@ -79,7 +79,7 @@ def test_who_waits_has_more_patience_but_not_forever() -> None:
     assert (asleep.kind, asleep.step) == ("repeats", 4), "a word in a name is no waiting"
 
 
-def test_a_crash_does_not_make_it_forget_what_it_was_told() -> None:
+def test_notice_survives_a_crash() -> None:
     same = turns(*(act(n, "ls", "a") for n in range(1, 5)))
     told = [*same, StuckNoticed(0, "repeats", "…", 4), *turns(*(act(n, "ls", "a") for n in range(5, 8)))]
     half = list(act(8, "ls", "a"))[:2]
@@ -90,17 +90,17 @@ def test_a_crash_does_not_make_it_forget_what_it_was_told() -> None:
     assert (found.kind, found.step, found.earlier) == ("repeats", 8, 1)
 
 
-def test_a_fork_does_not_inherit_the_circles_of_the_one_before_it() -> None:
+def test_fork_does_not_inherit_stuck_turns() -> None:
     same = turns(*(act(n, "ls", "a") for n in range(1, 5)))
     told = [*same, StuckNoticed(0, "repeats", "…", 4), *turns(*(act(n, "ls", "a") for n in range(5, 8)))]
     anew = [*told, AttemptStarted(0, "p:m", parent=0)]
     assert look([*anew, *act(8, "ls", "a")]) is None, "three of these are not its own"
     found = look([*anew, *turns(*(act(n, "ls", "a") for n in range(8, 12)))])
     assert found is not None
-    assert found.earlier == 0, "nobody has told it yet"
+    assert found.earlier == 0, "it has got no notice yet"
 
 
-def test_two_turns_that_take_each_others_place_three_times_are_a_circle() -> None:
+def test_two_alternating_turns_three_times_are_stuck() -> None:
     each = [
         act(n, "sed s/a/b/" if n % 2 else "sed s/b/a/", "ok", changed=True, red=("t",) if n % 2 else ("u",))
         for n in range(1, 7)
@@ -112,7 +112,7 @@ def test_two_turns_that_take_each_others_place_three_times_are_a_circle() -> Non
     assert "s/b/a/" in found.evidence
 
 
-def test_changes_that_change_nothing_in_the_diagnosis_are_a_circle() -> None:
+def test_changes_without_effect_on_the_diagnosis_are_stuck() -> None:
     each = [act(n, f"edit {n}", f"did {n}", changed=True, red=("test_a",)) for n in range(1, 9)]
     found = look(turns(*each))
     assert found is not None
@@ -123,7 +123,7 @@ def test_changes_that_change_nothing_in_the_diagnosis_are_a_circle() -> None:
     )
 
 
-def test_calls_that_nobody_understands_are_a_circle() -> None:
+def test_invalid_calls_are_stuck() -> None:
     bodies: list[AnyBody] = []
     for step, call in enumerate(
         (
@@ -146,14 +146,14 @@ def test_calls_that_nobody_understands_are_a_circle() -> None:
     assert look(bodies) is None
 
 
-def test_thirty_turns_without_a_change_are_a_circle() -> None:
+def test_thirty_turns_without_a_change_are_stuck() -> None:
     assert look(turns(*(act(n, f"cat {n}", str(n)) for n in range(1, 30)))) is None
     found = look(turns(*(act(n, f"cat {n}", str(n)) for n in range(1, 31))))
     assert found is not None
     assert found.kind == "idle"
 
 
-def test_after_a_notice_counting_starts_anew_and_the_notice_is_remembered() -> None:
+def test_notice_resets_the_count_and_is_remembered() -> None:
     same = turns(*(act(n, "ls", "a") for n in range(1, 5)))
     noticed = [*same, StuckNoticed(0, "repeats", "…", 4)]
     assert look(noticed) is None
@@ -162,7 +162,7 @@ def test_after_a_notice_counting_starts_anew_and_the_notice_is_remembered() -> N
     assert again.earlier == 1
 
 
-def test_progress_and_people_make_a_new_beginning() -> None:
+def test_progress_and_messages_reset_the_notices() -> None:
     first = [*turns(*(act(n, "ls", "a") for n in range(1, 5))), StuckNoticed(0, "repeats", "…", 4)]
     worse = turns(act(5, "e", "", changed=True, red=("a", "b")), act(6, "f", "", changed=True, red=("a",)))
     again = turns(*(act(n, "ls", "a") for n in range(7, 11)))
@@ -179,7 +179,7 @@ def test_progress_and_people_make_a_new_beginning() -> None:
     )
 
 
-def test_zero_turns_it_off() -> None:
+def test_zero_turns_a_kind_off() -> None:
     never = Patience(repeats=0, alternations=0, unchanged=0, idle=0, malformed=0)
     assert look(turns(*(act(n, "ls", "a") for n in range(1, 90))), never) is None
 
@@ -216,7 +216,7 @@ def test_zero_turns_it_off() -> None:
         "three in turn",
     ],
 )
-def test_ordinary_work_is_left_alone(ordinary: list[Iterator[AnyBody]]) -> None:
+def test_ordinary_work_is_not_stuck(ordinary: list[Iterator[AnyBody]]) -> None:
     circles = StuckDetector(0, Patience())
     bodies = beginning()
     for each in ordinary:
@@ -225,7 +225,7 @@ def test_ordinary_work_is_left_alone(ordinary: list[Iterator[AnyBody]]) -> None:
         assert circles.found() is None
 
 
-def test_a_long_ordinary_log_is_left_alone() -> None:
+def test_long_ordinary_log_is_not_stuck() -> None:
     circles = StuckDetector(0, Patience())
     circles.update(long_log(300))
     assert circles.found() is None
@@ -236,7 +236,7 @@ def test_a_long_ordinary_log_is_left_alone() -> None:
     steps=st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xy"), st.booleans()), max_size=40),
     cuts=st.lists(st.integers(0, 140), max_size=3),
 )
-def test_taken_in_piece_by_piece_or_at_once_it_is_the_same(
+def test_incremental_detection_equals_the_fold_of_the_whole_log(
     steps: list[tuple[str, str, bool]], cuts: list[int]
 ) -> None:
     bodies = beginning()
@@ -289,7 +289,7 @@ def notices(bench: LoopBench) -> list[tuple[str, str]]:
         pytest.param(GARBLED, "malformed", 6, id="malformed"),
     ],
 )
-async def test_each_kind_of_circle_is_told_and_then_ends_the_attempt(
+async def test_each_kind_is_nudged_and_then_ends_the_attempt(
     bench: LoopBench, script: str, kind: str, most: int
 ) -> None:
     bench.patience = Patience(alternations=2, unchanged=4, idle=5)
@@ -300,7 +300,7 @@ async def test_each_kind_of_circle_is_told_and_then_ends_the_attempt(
 
 
 @pytest.mark.anyio
-async def test_a_model_that_heeds_the_nudge_goes_on(bench: LoopBench) -> None:
+async def test_model_that_follows_the_nudge_continues(bench: LoopBench) -> None:
     script = CIRCLE + 'branch = [{ when = "Stop and think", goto = "fix" }, { goto = "again" }]\n'
     ended = await bench.work(script + FIX.replace("[[reply]]\nsay", '[[reply]]\nname = "fix"\nsay', 1))
     assert ended.outcome == "green", ended.reason
@@ -308,9 +308,7 @@ async def test_a_model_that_heeds_the_nudge_goes_on(bench: LoopBench) -> None:
 
 
 @pytest.mark.anyio
-async def test_then_the_next_model_of_the_chain_takes_over_with_the_same_conversation(
-    bench: LoopBench, tmp_path: Path
-) -> None:
+async def test_next_model_takes_over_the_same_conversation(bench: LoopBench, tmp_path: Path) -> None:
     stuck, other = tmp_path / "stuck.toml", tmp_path / "other.toml"
     stuck.write_text(CIRCLE + 'goto = "again"')
     # It follows the conversation: what the other model said before stands for its own first replies.
@@ -338,7 +336,7 @@ async def test_then_the_next_model_of_the_chain_takes_over_with_the_same_convers
         (Switch("x:y"), "is stuck"),
     ],
 )
-async def test_whoever_runs_the_attempt_may_decide_what_follows(
+async def test_escalation_decides_how_a_stuck_attempt_continues(
     bench: LoopBench, answer: Answer, reason: str
 ) -> None:
     asked: list[Stuck] = []

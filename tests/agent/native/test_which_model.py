@@ -1,4 +1,4 @@
-"""Another model goes on when one fails, with the same conversation, and the log says so."""
+"""Stand-in models take over the conversation of a failing model."""
 
 from pathlib import Path
 
@@ -60,7 +60,7 @@ async def step(models: Models, log: MemoryJournal) -> ModelReplied | Failure:
 
 
 async def asked(chain: tuple[str, ...], log: MemoryJournal, access: Access | None = None) -> list[AnyBody]:
-    """What one step adds to the log."""
+    """The events of one step."""
     before = len(log.bodies)
     access = access or Access(routes=ModelRoutes(code=chain))
     with anyio.fail_after(30):
@@ -69,7 +69,7 @@ async def asked(chain: tuple[str, ...], log: MemoryJournal, access: Access | Non
     return list(log.bodies[before:])
 
 
-async def test_the_next_model_is_asked_the_same_at_once_and_stays_in_charge(tmp_path: Path) -> None:
+async def test_next_model_gets_the_same_request_at_once_and_stays_in_charge(tmp_path: Path) -> None:
     one, two = fails(tmp_path, "one", "overloaded"), replies(tmp_path, "two")
     log = journal()
     failed, switched, replied = await asked((one, two), log)
@@ -80,7 +80,7 @@ async def test_the_next_model_is_asked_the_same_at_once_and_stays_in_charge(tmp_
     assert isinstance(again, ModelReplied) and again.model == two, "the first is not asked again each time"
 
 
-async def test_a_model_that_may_recover_is_asked_again_after_all_others_failed(tmp_path: Path) -> None:
+async def test_temporary_failure_is_retried_after_all_others_failed(tmp_path: Path) -> None:
     one, two = fails(tmp_path, "one", "overloaded", times=1), fails(tmp_path, "two", "auth")
     bodies = await asked((one, two), journal())
     assert [type(body) for body in bodies] == [
@@ -95,34 +95,32 @@ async def test_a_model_that_may_recover_is_asked_again_after_all_others_failed(t
 
 
 @pytest.mark.parametrize("code", ["refused", "context_too_long"])
-async def test_what_is_wrong_with_the_conversation_is_no_reason_to_ask_another(
-    tmp_path: Path, code: str
-) -> None:
+async def test_error_in_the_conversation_does_not_switch_the_model(tmp_path: Path, code: str) -> None:
     one, two = fails(tmp_path, "one", code), replies(tmp_path, "two")
     [failed] = await asked((one, two), journal())
     assert isinstance(failed, ModelFailed) and (failed.code, failed.retry_seconds) == (code, None)
 
 
-async def test_when_all_failed_for_good_it_is_over(tmp_path: Path) -> None:
+async def test_permanent_failure_of_all_models_ends_the_attempt(tmp_path: Path) -> None:
     one, two = fails(tmp_path, "one", "quota"), fails(tmp_path, "two", "auth")
     bodies = await asked((one, two), journal())
     assert [type(body) for body in bodies] == [ModelFailed, ModelSwitched, ModelFailed]
     assert isinstance(bodies[2], ModelFailed) and bodies[2].retry_seconds is None
 
 
-async def test_a_person_puts_another_model_in_charge(tmp_path: Path) -> None:
+async def test_person_switches_the_model(tmp_path: Path) -> None:
     one, two = replies(tmp_path, "one"), replies(tmp_path, "two")
     [replied] = await asked((one,), journal(ModelChosen(two, "ann")))
     assert isinstance(replied, ModelReplied) and replied.model == two
 
 
-async def test_a_model_nobody_has_does_not_end_the_run(tmp_path: Path) -> None:
+async def test_unknown_model_does_not_end_the_run(tmp_path: Path) -> None:
     one = replies(tmp_path, "one")
     bodies = await asked((one,), journal(ModelChosen("unheard-of", "ann")))
     assert [type(body) for body in bodies] == [ModelFailed, ModelSwitched, ModelReplied]
 
 
-async def test_what_one_model_said_goes_to_the_next_without_its_secrets(tmp_path: Path) -> None:
+async def test_next_model_does_not_get_the_opaque_data_of_another(tmp_path: Path) -> None:
     earlier = ModelReplied(
         0, 1, "anthropic:a", "I looked at split.py.", (), Usage(), 0.1, opaque="of another"
     )

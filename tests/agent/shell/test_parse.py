@@ -1,4 +1,4 @@
-"""Which commands are found in a command line, and what becomes of a rule about them."""
+"""The commands found in a command line, and rules about them."""
 
 import pytest
 
@@ -245,7 +245,7 @@ BYPASSES = {
 
 
 @pytest.mark.parametrize("line", BYPASSES.values(), ids=BYPASSES.keys())
-async def test_a_denied_command_stays_denied_however_it_is_written(line: str) -> None:
+async def test_denied_command_stays_denied_in_every_spelling(line: str) -> None:
     assert await effect(NO_CURL, line) == "deny"
 
 
@@ -285,12 +285,12 @@ INNOCENT = [
 
 
 @pytest.mark.parametrize("line", INNOCENT)
-async def test_ordinary_work_is_not_in_the_way_of_a_rule_about_something_else(line: str) -> None:
+async def test_ordinary_commands_do_not_match_an_unrelated_rule(line: str) -> None:
     assert await effect(NO_CURL, line) == "allow"
 
 
 @pytest.mark.parametrize("line", BYPASSES.values(), ids=BYPASSES.keys())
-async def test_an_allow_list_of_commands_lets_none_of_it_through(line: str) -> None:
+async def test_allow_list_rejects_every_disguised_command(line: str) -> None:
     assert await effect(ONLY_TESTS, line) == "deny"
 
 
@@ -312,11 +312,11 @@ async def test_an_allow_list_of_commands_lets_none_of_it_through(line: str) -> N
         ("rm", "deny"),
     ],
 )
-async def test_an_allow_list_means_every_command(line: str, expected: str) -> None:
+async def test_allow_list_applies_to_every_command_of_a_line(line: str, expected: str) -> None:
     assert await effect(ONLY_TESTS, line) == expected
 
 
-async def test_a_command_of_git_is_known_by_its_other_name() -> None:
+async def test_git_subcommand_is_found_under_its_dashed_name() -> None:
     decider = deciding(("bash:git push*", "deny"))
 
     for line in ("git-push x", "/usr/lib/git-core/git-push x", "git --git-dir y push", "git --no-pager push"):
@@ -324,7 +324,7 @@ async def test_a_command_of_git_is_known_by_its_other_name() -> None:
     assert await effect(decider, "git-lfs x") == "allow"
 
 
-async def test_what_is_not_known_matches_what_it_could_be() -> None:
+async def test_unknown_word_matches_every_possible_value() -> None:
     decider = deciding(("bash:git push*", "ask"), ("bash:rm -rf *", "deny"))
 
     assert await effect(decider, "git $VERB origin") == "ask"
@@ -334,7 +334,7 @@ async def test_what_is_not_known_matches_what_it_could_be() -> None:
     assert await effect(decider, 'eval "$X"') == "deny"
 
 
-async def test_the_reason_is_part_of_the_rule() -> None:
+async def test_rule_text_contains_the_reason() -> None:
     decision = NO_CURL.decide(ToolAction("bash", "eval x", await read_commands("eval x")))
 
     assert decision.rule == "deny bash:curl (the command cannot be checked: it uses eval)"

@@ -1,4 +1,4 @@
-"""Which command lines plainly leave all files as they are."""
+"""Recognition of obviously read-only command lines."""
 
 import subprocess
 import tempfile
@@ -52,12 +52,12 @@ MAY_WRITE = [
 
 
 @pytest.mark.parametrize("line", READS)
-def test_a_line_that_plainly_reads_is_known_as_such(line: str) -> None:
+def test_obviously_read_only_line_is_recognised(line: str) -> None:
     assert only_reads(line)
 
 
 @pytest.mark.parametrize("line", MAY_WRITE)
-def test_all_else_may_change_files(line: str) -> None:
+def test_any_other_line_may_change_files(line: str) -> None:
     assert not only_reads(line)
 
 
@@ -83,8 +83,8 @@ PIECES = st.sampled_from((*WORDS, *SIGNS, "\n"))
 
 
 @given(st.lists(PIECES, max_size=7), st.lists(st.sampled_from(["", " "]), min_size=7, max_size=7))
-def test_no_line_that_is_said_to_read_makes_a_file(pieces: list[str], gaps: list[str]) -> None:
-    """Shown by letting bash run it, where the guess says that nothing can happen."""
+def test_no_line_recognised_as_read_only_creates_a_file(pieces: list[str], gaps: list[str]) -> None:
+    """Run each recognised line with bash."""
     line = "".join(piece + gap for piece, gap in zip(pieces, gaps, strict=False))
     if not only_reads(line):
         return

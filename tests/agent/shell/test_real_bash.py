@@ -1,4 +1,4 @@
-"""Whatever bash really runs of a denied program, the rule has seen: lines of every shape, tried in a real bash."""
+"""The parser finds every denied program that a real bash runs, in lines of every shape."""
 
 import os
 import shlex
@@ -105,7 +105,7 @@ LINES = st.builds(nested, SIMPLE, st.lists(st.integers(0, len(AROUND) - 1), max_
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the program `mark`, which leaves a file behind when it runs."""
+    """A directory with the program `mark`, which creates a file when it runs."""
     at = tmp_path_factory.mktemp("bash")
     program = at / "bin" / "mark"
     program.parent.mkdir()
@@ -116,7 +116,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def runs(place: Path, line: str) -> bool:
-    """Whether bash runs `mark` for `line`."""
+    """True if bash runs `mark` for `line`."""
     (place / "ran").unlink(missing_ok=True)
     subprocess.run(
         ["/bin/bash", "-c", line],
@@ -138,12 +138,12 @@ def denied(line: str) -> bool:
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(LINES)
-def test_a_denied_program_that_runs_was_seen(place: Path, line: str) -> None:
+def test_denied_program_that_bash_runs_is_found_by_the_parser(place: Path, line: str) -> None:
     if not denied(line):
         assert not runs(place, line)
 
 
-def test_the_trial_can_tell_whether_it_ran(place: Path) -> None:
+def test_trial_detects_whether_the_program_ran(place: Path) -> None:
     assert runs(place, "sh -c 'ma\"r\"k x'")
     assert not runs(place, "echo mark")
     assert not denied("echo mark")

@@ -1,4 +1,4 @@
-"""The parser of shell text is gone when nobody waits for its answer any more."""
+"""The shell parser ends with its caller."""
 
 import json
 from functools import partial
@@ -12,7 +12,7 @@ from cloister.agent.shell._spawn import syntax_tree
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_parser_that_begins_in_the_moment_of_a_cancellation_is_ended_and_waited_for(
+async def test_parser_started_during_a_cancellation_is_killed_and_reaped(
     tmp_path: Path,
 ) -> None:
     slow = tmp_path / "slow"
@@ -21,7 +21,7 @@ async def test_a_parser_that_begins_in_the_moment_of_a_cancellation_is_ended_and
     assert await left_behind(partial(syntax_tree, "ls", slow)) == {}
 
 
-async def test_without_a_parser_there_is_no_tree(tmp_path: Path) -> None:
+async def test_missing_parser_returns_no_tree(tmp_path: Path) -> None:
     assert await syntax_tree("ls", tmp_path / "none") is None
     tree = await syntax_tree("ls")
     assert tree is not None

@@ -11,7 +11,7 @@ import msgspec
 from cloister.agent.budget.purse import Payer, Permit, Purse
 from cloister.agent.context.messages import BYTES_PER_TOKEN, request_tokens, text_tokens
 from cloister.agent.progress import progress
-from cloister.core.budget import Call, Over, Spend, sentence
+from cloister.core.budget import Call, Spend, sentence
 from cloister.core.errors import CloisterError
 from cloister.core.events import (
     ActionDecided,
@@ -80,54 +80,6 @@ def _is_own(event: Event, attempt: int) -> bool:
     return getattr(body, "attempt", None) == attempt and not isinstance(body, _BEFORE)
 
 
-# Models at another temperature, for attempts that should differ from each other.
-
-
-@dataclass(frozen=True, slots=True)
-class _Tempered:
-    """A model at another temperature."""
-
-    model: Model
-    temperature: float
-
-    @property
-    def name(self) -> str:
-        return self.model.name
-
-    @asynccontextmanager
-    async def stream(self, request: Request) -> AsyncGenerator[AsyncIterator[TextDelta | Reply | Failure]]:
-        asked = msgspec.structs.replace(request, temperature=self.temperature)
-        async with self.model.stream(asked) as items:
-            yield items
-
-
-@dataclass(frozen=True, slots=True)
-class Tempered:
-    """`Models` with another temperature for the role `code`."""
-
-    models: Models
-    temperature: float
-
-    def role(self, role: Role) -> Model:
-        found = self.models.role(role)
-        return _Tempered(found, self.temperature) if role == "code" else found
-
-    def chain(self, role: Role) -> tuple[str, ...]:
-        return self.models.chain(role)
-
-    def named(self, name: str) -> Model:
-        return _Tempered(self.models.named(name), self.temperature)
-
-    def window(self, name: str) -> int | None:
-        return self.models.window(name)
-
-    def cost(self, name: str, usage: Usage) -> float | None:
-        return self.models.cost(name, usage)
-
-    def instead(self, name: str) -> "Tempered":
-        return Tempered(self.models.instead(name), self.temperature)
-
-
 WRAP_UP = "wrap_up"
 INSIDE = "inside"
 
@@ -161,12 +113,15 @@ class _Received:
 class BudgetedModel:
     """A `Model` whose calls are paid from a purse. Only `BudgetedModels` creates it."""
 
-    def __init__(self, model: Model, models: Models, purse: Purse, payer: Payer, purpose: str) -> None:
+    def __init__(
+        self, model: Model, owner: "BudgetedModels", purpose: str, temperature: float | None
+    ) -> None:
         self._model = model
-        self._models = models
-        self._purse = purse
-        self._payer = payer
+        self._owner = owner
+        self._purse = owner.purse
+        self._payer = owner.payer
         self._purpose = purpose
+        self._temperature = temperature
 
     @property
     def name(self) -> str:
@@ -187,6 +142,8 @@ class BudgetedModel:
         heard = _Received()
         started = time.monotonic()
         less = msgspec.structs.replace(request, max_tokens=permit.output_tokens)
+        if self._temperature is not None:
+            less = msgspec.structs.replace(less, temperature=self._temperature)
         try:
             async with (
                 self._model.stream(less) as items,
@@ -214,8 +171,7 @@ class BudgetedModel:
         )
 
     def _cost(self, usage: Usage) -> float | None:
-        known = self._models.cost(self.name, usage)
-        return self._purse.assumed(usage) if known is None else known
+        return self._owner.charge(self.name, usage)
 
     async def _listen(
         self, items: AsyncIterator[TextDelta | Reply | Failure], call: Call, heard: _Received
@@ -260,75 +216,59 @@ class BudgetedModel:
 class BudgetedModels:
     """`Models` whose calls are paid by one attempt, or by the run itself."""
 
-    def __init__(self, models: Models, purse: Purse, payer: Payer | None = None) -> None:
+    def __init__(
+        self, models: Models, purse: Purse, payer: Payer | None = None, temperature: float | None = None
+    ) -> None:
         self._models = models
-        self._purse = purse
-        self._payer = payer or Payer()
+        self.purse = purse
+        self.payer = payer or Payer()
+        self._temperature = temperature
+        """Of steps and last words; other roles keep the temperature of their requests."""
 
-    def of(self, attempt: int, budget: Budget, inherited: Spend | None = None) -> "BudgetedModels":
+    def of(self, attempt: int, budget: Budget) -> "BudgetedModels":
         """The same models, paid by this attempt from its share of the run's budget."""
-        return BudgetedModels(self._models, self._purse, Payer(attempt, budget, inherited or Spend()))
-
-    def around(self, wrap: Callable[[Models], Models]) -> "BudgetedModels":
-        """The same models, wrapped by `wrap` inside the metering."""
-        return BudgetedModels(wrap(self._models), self._purse, self._payer)
+        return BudgetedModels(self._models, self.purse, Payer(attempt, budget), self._temperature)
 
     def at(self, temperature: float) -> "BudgetedModels":
         """The same models, with steps at this temperature."""
-        return BudgetedModels(Tempered(self._models, temperature), self._purse, self._payer)
+        return BudgetedModels(self._models, self.purse, self.payer, temperature)
 
     def role(self, role: Role) -> BudgetedModel:
-        return self._budgeted(self._models.role(role), role)
+        temperature = self._temperature if role == "code" else None
+        return BudgetedModel(self._models.role(role), self, role, temperature)
 
     def chain(self, role: Role) -> tuple[str, ...]:
         return self._models.chain(role)
 
     def named(self, name: str) -> BudgetedModel:
-        return self._budgeted(self._models.named(name), "code")
+        return BudgetedModel(self._models.named(name), self, "code", self._temperature)
 
     def in_role(self, role: Role, name: str) -> BudgetedModel:
         """A model of a role's chain. Raises as `Models.named`."""
-        # The temperature of an attempt applies to its steps only.
-        models = self._models.models if isinstance(self._models, Tempered) else self._models
-        return self._budgeted(models.named(name), role)
+        return BudgetedModel(self._models.named(name), self, role, None)
 
     def for_last_words(self, name: str) -> BudgetedModel:
         """May spend the reserve."""
-        return self._budgeted(self._models.named(name), WRAP_UP)
+        return BudgetedModel(self._models.named(name), self, WRAP_UP, self._temperature)
 
     def for_programs_inside(self) -> BudgetedModel:
         """For programs in the sandbox. Their calls cost, but are not steps."""
-        return self._budgeted(self._models.role("code"), INSIDE)
+        return BudgetedModel(self._models.role("code"), self, INSIDE, self._temperature)
 
     async def count_lost(self, name: str, usage: Usage) -> None:
         """Record the estimated cost of a step that a crash interrupted."""
-        known = self._models.cost(name, usage)
-        cost = self._purse.assumed(usage) if known is None else known
-        spent = ModelSpent(self._payer.attempt, LOST, name, usage, 0.0, cost, estimated=True)
-        await self._purse.journal.append(spent)
+        cost = self.charge(name, usage)
+        spent = ModelSpent(self.payer.attempt, LOST, name, usage, 0.0, cost, estimated=True)
+        await self.purse.journal.append(spent)
 
     def spent(self, attempt: int | None, *, held: bool = True) -> Spend:
         """Spending of an attempt, or of the run itself; with `held`, including reservations."""
-        return self._purse.spent(attempt, held=held)
+        return self.purse.spent(attempt, held=held)
 
-    def more_seconds(self) -> float:
-        return self._purse.more_seconds()
-
-    async def warn_of_time(self, spent: float, limit: float) -> None:
-        await self._purse.warn_of_time(self._payer, spent, limit)
-
-    async def ask_for_time(self, spent: float, limit: float) -> bool:
-        return await self._purse.ask_for_time(self._payer, spent, limit)
-
-    def time_above(self) -> Over | None:
-        """The level above the run that runs out of time first, if known."""
-        return self._purse.time_above()
-
-    def watch_time(self, tell: Callable[[], None]) -> None:
-        self._purse.watch_time(tell)
-
-    async def ask_for_time_above(self, over: Over) -> bool:
-        return await self._purse.ask_for_time_above(self._payer, over)
+    def charge(self, name: str, usage: Usage) -> float | None:
+        """US dollars by the known price, or by the price that the settings assume."""
+        known = self._models.cost(name, usage)
+        return self.purse.assumed(usage) if known is None else known
 
     def window(self, name: str) -> int | None:
         return self._models.window(name)
@@ -337,10 +277,7 @@ class BudgetedModels:
         return self._models.cost(name, usage)
 
     def instead(self, name: str) -> "BudgetedModels":
-        return BudgetedModels(self._models.instead(name), self._purse, self._payer)
-
-    def _budgeted(self, model: Model, purpose: str) -> BudgetedModel:
-        return BudgetedModel(model, self._models, self._purse, self._payer, purpose)
+        return BudgetedModels(self._models.instead(name), self.purse, self.payer, self._temperature)
 
 
 def _believed(reply: Reply, call: Call) -> Usage:

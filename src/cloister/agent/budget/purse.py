@@ -80,8 +80,6 @@ class Payer:
     """None for calls of the run itself."""
     budget: Budget | None = None
     """The attempt's share; None uses the run's budget alone."""
-    inherited: Spend = field(default_factory=Spend)
-    """Spending of other attempts that counts against the share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,13 +163,12 @@ class Purse:
         run = self._account("run", str(self.run), self._budget, self._everyone())
         if payer.budget is None or payer.attempt is None:
             return (run,)
-        if payer.budget == self._budget and payer.inherited == Spend():
-            return (run,)  # its share is the whole: the run's limits say it all
-        mine = self._account("attempt", str(payer.attempt), payer.budget, [payer.attempt])
-        return (run, msgspec.structs.replace(mine, spent=mine.spent + payer.inherited))
+        if payer.budget == self._budget:
+            return (run,)  # its share is the whole budget of the run
+        return (run, self._account("attempt", str(payer.attempt), payer.budget, [payer.attempt]))
 
     def spent(self, attempt: int | None, *, held: bool = True) -> Spend:
-        """What one payer has spent, with what is `held` for its calls under way."""
+        """Spending of one payer; with `held`, including reservations."""
         self._books.update(self._journal)
         return self._taken([attempt]) if held else self._books.spent.get(attempt, Spend())
 
@@ -254,27 +251,20 @@ class Purse:
         self._books.update(self._journal)
         return self._books.extended.get(("run", str(self.run)), {}).get("seconds", 0.0)
 
-    async def warn_of_time(self, payer: Payer, spent: float, limit: float) -> None:
+    async def warn_of_time(self, payer: Payer, over: Over) -> None:
         """Warn once when most of the time is spent."""
-        if spent >= limit * self._tree.warn_percent / 100:
+        if over.spent >= over.limit * self._tree.warn_percent / 100:
             self._books.update(self._journal)
-            await self._warn_once(payer, Over("run", str(self.run), "seconds", spent, limit))
+            await self._warn_once(payer, over)
 
-    async def ask_for_time(self, payer: Payer, spent: float, limit: float) -> bool:
-        """Ask for more time. True if granted; both answers are recorded."""
-        return await self._ask_for(payer, Over("run", str(self.run), "seconds", spent, limit))
-
-    async def ask_for_time_above(self, payer: Payer, over: Over) -> bool:
-        """Like `ask_for_time`, for a level above the run."""
-        given = await self._ask_for(payer, over)
-        if given:
-            self._above = ()  # the next call updates it
-        return given
-
-    async def _ask_for(self, payer: Payer, over: Over) -> bool:
+    async def ask_for_time(self, payer: Payer, over: Over) -> bool:
+        """Ask for more time of a level. True if granted; both answers are recorded."""
         seen = self._journal.events[-1].seq
         async with self._asking:
-            return await self._given_more(payer, over, seen)
+            given = await self._given_more(payer, over, seen)
+        if given and over.level != "run":
+            self._above = ()  # the next call updates it
+        return given
 
     async def settle(self, ticket: str) -> None:
         """End the reservation of a call whose cost is in the log."""

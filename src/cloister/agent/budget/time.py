@@ -19,12 +19,13 @@ class Clock:
     def __init__(self, budget: Budget, models: BudgetedModels, earlier: float) -> None:
         """`earlier`: seconds already spent, by the log."""
         self._budget = budget
-        self._models = models
         self._earlier = earlier
         self._started = anyio.current_time()
         self._scope: anyio.CancelScope | None = None
         self._own_reserve = _reserve(budget.seconds)
-        models.watch_time(self._update_deadline)
+        self._purse = models.purse
+        self._payer = models.payer
+        self._purse.watch_time(self._update_deadline)
 
     @property
     def spent(self) -> float:
@@ -33,12 +34,12 @@ class Clock:
     @property
     def limit(self) -> float:
         """Including granted extensions."""
-        return self._budget.seconds + self._models.more_seconds()
+        return self._budget.seconds + self._purse.more_seconds()
 
     @property
     def left(self) -> float:
         """Seconds until the last words must begin, by the run's own limit and those of the levels above."""
-        above = self._models.time_above()
+        above = self._purse.time_above()
         return self._own_left if above is None else min(self._own_left, _left(above))
 
     @property
@@ -48,12 +49,15 @@ class Clock:
     @property
     def reserve(self) -> float:
         """Seconds reserved for the last words."""
-        above = self._models.time_above()
+        above = self._purse.time_above()
         return self._own_reserve if above is None else min(self._own_reserve, _reserve(above.limit))
+
+    def _own(self) -> Over:
+        return Over("run", str(self._purse.run), "seconds", self.spent, self.limit)
 
     def _above(self) -> Over | None:
         """The level above the run whose time ended before the run's own, if any."""
-        above = self._models.time_above()
+        above = self._purse.time_above()
         return above if above is not None and _left(above) < self._own_left else None
 
     @property
@@ -80,16 +84,12 @@ class Clock:
 
     async def warn(self) -> None:
         """Warn once when most of the time is spent."""
-        await self._models.warn_of_time(self.spent, self.limit)
+        await self._purse.warn_of_time(self._payer, self._own())
 
     async def more(self) -> bool:
         """Ask a person for more time, if the settings allow it. The wait for the answer costs no time."""
         asked = anyio.current_time()
-        above = self._above()
-        if above is not None:
-            given = await self._models.ask_for_time_above(above)
-        else:
-            given = await self._models.ask_for_time(self.spent, self.limit)
+        given = await self._purse.ask_for_time(self._payer, self._above() or self._own())
         self._started += anyio.current_time() - asked
         return given
 

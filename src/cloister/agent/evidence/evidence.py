@@ -219,11 +219,12 @@ class Evidence:
 
     async def _objections(self, claim: Claim) -> str:
         if self.checks and not self.comparison.green:
-            return f"the checks are not green.\n{self._told()}"
+            return f"the checks are not green.\n{tell(self.comparison, self._report)}"
         if self.commit == self.base:
             return ""  # without a change, the baseline is the proof
         if self.checks and not await self._proven(claim.step):
-            return f"{_WEAKENED if self.comparison.weakened else _ONLY_HERE}\n{self._told()}"
+            why = _WEAKENED if self.comparison.weakened else _ONLY_HERE
+            return f"{why}\n{tell(self.comparison, self._report)}"
         if self.review is not None and await self.review(self.commit, claim.summary):
             return _OBJECTIONS
         return ""
@@ -234,9 +235,6 @@ class Evidence:
         await self.journal.append(ProofTaken(self.attempt, step, self.commit, found, comparison))
         self.comparison, self._report = comparison, found
         return comparison.green
-
-    def _told(self) -> str:
-        return tell(self.comparison, self._report)
 
     def _show(self, check: str, stream: Stream, data: bytes) -> None:
         self.journal.show(CommandOutput(self.attempt, check, stream, decode(data)))

@@ -172,21 +172,13 @@ class _Course:
 async def _parts(
     computer: Computer, checks: Sequence[Check], known: Mapping[str, Diagnosis], changed: Sequence[str] | None
 ) -> dict[str, tuple[Near, Diagnosis]]:
-    slow = (
-        [
-            check
-            for check in checks
-            if check.command in known and known[check.command].seconds >= WORTH_SECONDS
-        ]
-        if changed
-        else []
-    )
-    files = await _files(computer) if slow else ()
-    parts: dict[str, tuple[Near, Diagnosis]] = {}
-    for check in slow:
-        if near := nearest(check, known[check.command], changed or (), files):
-            parts[check.command] = (near, known[check.command])
-    return parts
+    slow = [check for check in checks if check.command in known]
+    slow = [check for check in slow if known[check.command].seconds >= WORTH_SECONDS]
+    if not slow or not changed:
+        return {}
+    files = await _files(computer)
+    found = {check.command: nearest(check, known[check.command], changed, files) for check in slow}
+    return {command: (near, known[command]) for command, near in found.items() if near}
 
 
 async def _specified(computer: Computer, checks: Sequence[str]) -> list[Check]:

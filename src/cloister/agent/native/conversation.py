@@ -105,15 +105,19 @@ async def _ask_named(
                         return await _record(journal, step, model.name, item, time.monotonic() - started)
                     case Failure():
                         return item
-    return Failure("network", f"The model did not finish its reply in {_REPLY_SECONDS:g} s.", retryable=True)
+    return Failure(
+        "network", f"The model did not finish its reply within {_REPLY_SECONDS:g} s.", retryable=True
+    )
 
 
 async def _record(
     journal: Journal, step: Step, model: str, reply: Reply, seconds: float
 ) -> ModelReplied | Failure:
-    fit = _bounded(reply)
-    if isinstance(fit, Failure):
-        return fit
+    size = len(msgspec.json.encode(reply))
+    if size > limits.REPLY_BYTES:
+        return Failure(
+            "bad_reply", f"The model's reply has {size:,} bytes; the limit is {limits.REPLY_BYTES:,}."
+        )
     body = ModelReplied(
         step.attempt,
         step.number,
@@ -128,15 +132,6 @@ async def _record(
     )
     await journal.append(body, *await step.follow(body))
     return body
-
-
-def _bounded(reply: Reply) -> Reply | Failure:
-    size = len(msgspec.json.encode(reply))
-    if size > limits.REPLY_BYTES:
-        return Failure(
-            "bad_reply", f"The model's reply has {size:,} bytes; the limit is {limits.REPLY_BYTES:,}."
-        )
-    return reply
 
 
 _SPECS = tuple(tool.spec for tool in TOOLS.values())

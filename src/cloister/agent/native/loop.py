@@ -3,18 +3,17 @@
 Between turns it detects that the model is stuck, and obeys the people who steer the run.
 """
 
-import msgspec
-
 from cloister.agent.evidence.evidence import Claim, Evidence, Refused
 from cloister.agent.harness import Ending, OutOfBudget, Unfinished, Workplace
 from cloister.agent.native.conversation import Conversation
 from cloister.agent.native.stuck import StuckDetector, unanswered
-from cloister.agent.native.tool_calls import ToolCalls
+from cloister.agent.native.tool_calls import ToolCalls, decoded
 from cloister.agent.shell.readonly import only_reads
 from cloister.agent.tools import TOOLS
+from cloister.agent.tools.api import Observation
 from cloister.agent.tools.bash import BASH
-from cloister.agent.tools.finish import FINISH, FinishArgs
-from cloister.agent.tools.recall import RECALL, RecallArgs, recalled
+from cloister.agent.tools.finish import FINISH
+from cloister.agent.tools.recall import RECALL, recalled
 from cloister.core.attempts import Answer, Branch, GiveUp, Stuck, Switch
 from cloister.core.events import (
     AttemptEnded,
@@ -60,11 +59,9 @@ class _Loop:
                 return ending
             reply = await self._talk.ask(so_far.steps + 1, self._calls.follow)
             if not isinstance(reply, ModelReplied):
-                return (
-                    OutOfBudget(reply.message)
-                    if reply.code == "budget"
-                    else Unfinished("failed", reply.message)
-                )
+                if reply.code == "budget":
+                    return OutOfBudget(reply.message)
+                return Unfinished("failed", reply.message)
         finish, may_change = await self._act(reply)
         if finish is not None or not reply.calls:
             if ended := await self._finish(reply, finish):
@@ -93,13 +90,10 @@ class _Loop:
         return finish, may_change
 
     async def _recall(self, call: ToolCall) -> None:
-        try:
-            args = msgspec.convert(call.arguments, RecallArgs)
-        except msgspec.ValidationError as error:
-            await self._evidence.record(self._answer(call, False, f"Invalid arguments of `recall`: {error}."))
-            return
-        found = recalled(self._journal.events, self._place.attempt, args)
-        await self._evidence.record(self._answer(call, found.ok, found.text))
+        known = decoded(call)
+        if isinstance(known, tuple):
+            known = recalled(self._journal.events, self._place.attempt, known[1])
+        await self._evidence.record(self._answer(call, known.ok, known.text))
 
     # The end: a call of `finish`, or a reply without any call, claims that the task is done.
 
@@ -112,15 +106,12 @@ class _Loop:
             result = await self._evidence.try_finish(self._claim(reply, reply.text)) if changed else None
             return result if isinstance(result, AttemptEnded) else None
         if not why:
-            try:
-                summary = msgspec.convert(finish.arguments, FinishArgs).summary
-            except msgspec.ValidationError as error:
-                await self._evidence.record(
-                    self._answer(finish, False, f"Invalid arguments of `finish`: {error}.")
-                )
+            known = decoded(finish)
+            if isinstance(known, Observation):
+                await self._evidence.record(self._answer(finish, False, known.text))
                 return None
             accepted = self._answer(finish, True, "Accepted.")
-            result = await self._evidence.try_finish(self._claim(reply, summary, accepted))
+            result = await self._evidence.try_finish(self._claim(reply, known[1].summary, accepted))
             if not isinstance(result, Refused):
                 return result
             why = result.why

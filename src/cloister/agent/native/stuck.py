@@ -204,22 +204,21 @@ class StuckDetector:
     def found(self) -> StuckSign | None:
         """The first sign that the attempt is stuck now, if any."""
         found: tuple[tuple[StuckKind, str | None], ...] = (
-            ("malformed", self._malformed_evidence()),
+            ("malformed", self._in_a_row(self._malformed, self._patience.malformed)),
             ("repeats", self._repeats()),
             ("alternations", self._alternations()),
             ("unchanged", self._unchanged()),
-            ("idle", self._idle_evidence()),
+            ("idle", self._in_a_row(self._idle, self._patience.idle)),
         )
         for kind, evidence in found:
             if evidence is not None:
                 return StuckSign(kind, one_line(evidence, 500), self._step, self._noticed)
         return None
 
-    def _malformed_evidence(self) -> str | None:
-        wanted = self._patience.malformed
-        if not wanted or self._malformed < wanted:
+    def _in_a_row(self, turns: int, wanted: int) -> str | None:
+        if not wanted or turns < wanted:
             return None
-        return f"{self._malformed} turns in a row, the last: {self._last[-1].said()}"
+        return f"{turns} turns in a row, the last: {self._last[-1].said()}"
 
     def _times(self) -> int:
         """The patience factor for the last turns."""
@@ -250,12 +249,6 @@ class StuckDetector:
         red = _red(self._look_before.comparison)
         names = ", ".join(one_line(name, 80) for name in red[:4]) or "the same checks"
         return f"{self._looks} changes in a row left exactly these failures: {names}"
-
-    def _idle_evidence(self) -> str | None:
-        wanted = self._patience.idle
-        if not wanted or self._idle < wanted:
-            return None
-        return f"{self._idle} turns in a row, the last: {self._last[-1].said()}"
 
 
 def unanswered(events: Sequence[Event], attempt: int) -> StuckNoticed | None:

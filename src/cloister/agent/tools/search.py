@@ -19,24 +19,10 @@ class SearchArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def _search(computer: Computer, args: SearchArgs, show: Show) -> Observation:
-    finished = await computer.run(
-        Command(
-            argv=(
-                "rg",
-                "--line-number",
-                "--no-heading",
-                "--color=never",
-                "--max-columns=300",
-                "--max-count=50",
-                "--sort=path",
-                "--regexp",
-                args.pattern,
-                "--",
-                args.path,
-            ),
-            seconds=30,
-        )
-    )
+    layout = ("--line-number", "--no-heading", "--color=never", "--sort=path")
+    limits = ("--max-columns=300", "--max-count=50")
+    argv = ("rg", *layout, *limits, "--regexp", args.pattern, "--", args.path)
+    finished = await computer.run(Command(argv=argv, seconds=30))
     code = finished.exited.code
     if code == _NO_MATCH:
         return observe(True, "No match.", code)
