@@ -4,7 +4,7 @@ from typing import Literal
 
 from cloister.core.attempts import Score
 from cloister.core.diagnosis import Comparison, Diagnosis
-from cloister.core.events.base import EventBody
+from cloister.core.events.run import EventBody
 from cloister.core.requests import Budget, Outcome
 
 StuckKind = Literal["repeats", "alternations", "unchanged", "idle", "malformed"]

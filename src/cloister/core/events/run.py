@@ -1,13 +1,18 @@
-"""The course of a run: request, owners, phases, sandboxes, baseline, change and end."""
+"""The base of all events, and the course of a run: request, owners, phases, sandboxes, baseline, change and end."""
 
 from typing import Literal
 
+import msgspec
+
 from cloister.core.diagnosis import Comparison, Diagnosis
-from cloister.core.events.base import EventBody
 from cloister.core.requests import FileChange, Isolation, NewRun, Origin, Outcome
 
 Blame = Literal["user", "host", "outside", "sandbox", "bug"]
 Phase = Literal["fetch", "template", "create", "clone", "baseline", "fork", "work", "change"]
+
+
+class EventBody(msgspec.Struct, frozen=True, tag_field="type", tag=True):
+    """What happened. The tag is the class name. New fields need defaults, so that old logs still load."""
 
 
 class RunAdmitted(EventBody, frozen=True):

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from cloister.core.events.base import EventBody
+from cloister.core.events.run import EventBody
 from cloister.core.requests import Origin, Role
 
 Effect = Literal["allow", "deny", "ask"]
