@@ -51,7 +51,7 @@ GOOD: tuple[tuple[Row, tuple[AttemptWish, ...]], ...] = (
     ),
 )
 
-_KNOWN = "there is a field that is not known here: an attempt has model, temperature, share and hint."
+_KNOWN = "unknown field: an attempt has model, temperature, share and hint."
 _SEARCH = f"A search is `greedy` or `beam:K` with K from 1 to {limits.ATTEMPTS}."
 _LONG = "x" * (limits.HINT_CHARS + 1)
 _MANY = limits.ATTEMPTS + 1

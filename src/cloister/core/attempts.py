@@ -1,4 +1,4 @@
-"""What people ask of attempts, how attempts are scored, and where forks begin."""
+"""Attempts of a run: requests, scores, forks, and what happens to a stuck attempt."""
 
 import math
 import re
@@ -22,55 +22,55 @@ class AttemptWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How one attempt of a run differs from the others."""
 
     model: str | None = None
-    """None is the run's."""
+    """None: the run's model."""
     temperature: float | None = None
-    """None leaves it to the provider."""
+    """None: the provider's default."""
     share: float = 1.0
-    """Its part of the run's steps and tokens, in proportion to the shares of the others."""
+    """Its part of the run's steps and tokens, relative to the other shares."""
     hint: str | None = None
-    """What it is told besides the task."""
+    """Added to the task."""
 
 
 class ForkedFrom(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The save point of another run from which a run goes on."""
+    """The save point of another run that a run continues from."""
 
     run: RunId
     seq: int
     """The number of the save point's `TurnEnded` event there."""
     say: str | None = None
-    """What the new run is told at this point."""
+    """A message to the new run."""
 
 
 class Search(msgspec.Struct, frozen=True):
-    """How stuck attempts are gone on with."""
+    """How stuck attempts are continued."""
 
     kind: Literal["greedy", "beam"]
     width: int
-    """Attempts that may be at work at a time in a beam."""
+    """Attempts that a beam runs at a time."""
 
 
 class Score(msgspec.Struct, frozen=True):
-    """What the evidence says of one attempt. Fewer is better, the first field that differs decides."""
+    """The evidence for one attempt. Lower is better; the first field that differs decides."""
 
     attempt: int
     outcome: str
     red: int
-    """What was asked for and is not green."""
+    """Requested tests and checks that are not green."""
     new: int
-    """Failures that were not there before."""
+    """New failures."""
     weakened: int
     """Tests that were deleted, skipped or made weaker."""
     lines: int
     """Added and removed together."""
     tokens: int
     why: str = ""
-    """What set it apart from the one ranked before it, in words."""
+    """The difference to the attempt ranked before it, in words."""
     dollars: float | None = None
-    """What it cost by the prices that are known; None where one of its models has none."""
+    """Its cost; None if the price of one of its models is unknown."""
 
 
 def parse_search(text: str) -> Search | None:
-    """`greedy` or `beam:K`; None when it is neither."""
+    """Parse `greedy` or `beam:K`; None for anything else."""
     if text == "greedy":
         return Search("greedy", 1)
     found = _BEAM.fullmatch(text)
@@ -78,13 +78,13 @@ def parse_search(text: str) -> Search | None:
 
 
 class _Attempts(msgspec.Struct, frozen=True):
-    """The part of a request that is about attempts, named as it is there."""
+    """The attempts of a request, under the request's field name."""
 
     attempts: tuple[AttemptWish, ...]
 
 
 def read_attempts(found: object) -> tuple[AttemptWish, ...]:
-    """The `attempts` of a request that were written as plain data. Raises `UserError` (`bad_attempt`)."""
+    """Convert the `attempts` of a request from plain data. Raises `UserError` (`bad_attempt`)."""
     try:
         return msgspec.convert({"attempts": found}, _Attempts).attempts
     except msgspec.ValidationError as error:
@@ -92,18 +92,18 @@ def read_attempts(found: object) -> tuple[AttemptWish, ...]:
 
 
 def wishes(new: "NewRun") -> tuple[AttemptWish, ...]:
-    """One for each attempt that a run begins with."""
+    """Return one wish for each attempt that a run starts with."""
     return new.attempts or (AttemptWish(),) * new.n
 
 
 def shared(budget: "Budget", wanted: tuple[AttemptWish, ...]) -> tuple["Budget", ...]:
-    """The budget of each attempt: steps, tokens and money are divided, time passes for all at once."""
+    """Return the budget of each attempt: steps, tokens and money are divided, time is not."""
     whole = sum(wish.share for wish in wanted)
     return tuple(part_of(budget, wish.share / whole) for wish in wanted)
 
 
 def part_of(budget: "Budget", part: float) -> "Budget":
-    """`part` of what can be divided."""
+    """Return `part` of the steps, tokens and money."""
     return msgspec.structs.replace(
         budget,
         steps=math.floor(budget.steps * part + 1e-9),
@@ -113,7 +113,7 @@ def part_of(budget: "Budget", part: float) -> "Budget":
 
 
 def check_attempts(new: "NewRun") -> str | None:
-    """Why the attempts asked for cannot be made, as one sentence; None when they can."""
+    """Return why the requested attempts are invalid, as one sentence; None if they are valid."""
     if new.attempts and new.n not in (1, len(new.attempts)):
         return f"{len(new.attempts)} attempts are described and {new.n} asked for: leave n out."
     if len(new.attempts) > limits.ATTEMPTS:
@@ -134,32 +134,32 @@ def check_attempts(new: "NewRun") -> str | None:
     return None
 
 
-# What a stuck attempt asks for, and what it can be told.
+# Escalation of a stuck attempt.
 
 
 class Stuck(msgspec.Struct, frozen=True):
-    """An attempt goes round in circles and said so itself would not help."""
+    """An attempt makes no progress, and a nudge did not help."""
 
     attempt: int
     step: int
     evidence: str
-    """What it keeps doing, in words for a person and for the model that goes on."""
+    """What it keeps doing, in words for people and for the next model."""
 
 
 class Branch(msgspec.Struct, frozen=True, tag="branch"):
-    """Others go on from save points: this attempt ends here."""
+    """Other attempts continue from save points; this attempt ends."""
 
     attempts: tuple[int, ...]
 
 
 class Switch(msgspec.Struct, frozen=True, tag="switch"):
-    """Go on with another model."""
+    """Continue with another model."""
 
     model: str
 
 
 class GiveUp(msgspec.Struct, frozen=True, tag="give_up"):
-    """End here."""
+    """End the attempt."""
 
     reason: str
 
@@ -167,4 +167,4 @@ class GiveUp(msgspec.Struct, frozen=True, tag="give_up"):
 Answer = Branch | Switch | GiveUp
 
 Escalate = Callable[[Stuck], Awaitable[Answer]]
-"""Asked by the loop when a nudge did not help; whatever it begins is in the log when it answers."""
+"""The loop calls it when a nudge did not help. It records what it starts before it answers."""

@@ -1,20 +1,17 @@
-"""The budget tree: what each level may spend, what it has spent, and whether one more call fits. Pure.
+"""The budget tree: the limits of each level, what it has spent, and whether one more call fits. Pure.
 
-organisation → project → user → run → attempt. A call to a model must fit into every level above it.
+organisation → project → user → run → attempt. A call to a model must fit into every level.
 """
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 import msgspec
 
 from cloister.core.events import AnyBody, Event, ModelReplied, ModelSpent
 from cloister.core.events.budget import Level, Resource
 from cloister.core.requests import Budget, Usage
-
-# What each level of the budget tree may spend: the `[budgets]` table of the configuration file, as records.
-
 
 Period = Literal["day", "month"]
 
@@ -23,7 +20,7 @@ _Amount = Annotated[float, msgspec.Meta(gt=0, le=1_000_000_000_000)]
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What may be spent; None sets no limit."""
+    """Limits; None sets none."""
 
     steps: _Count | None = None
     tokens: _Count | None = None
@@ -31,19 +28,11 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     seconds: _Amount | None = None
 
     def of(self, what: Resource) -> float | None:
-        match what:
-            case "steps":
-                return self.steps
-            case "tokens":
-                return self.tokens
-            case "dollars":
-                return self.dollars
-            case "seconds":
-                return self.seconds
+        return cast("float | None", getattr(self, what))
 
 
 class PeriodLimits(Limits, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Limits that begin anew each day or month, by the clock of UTC."""
+    """Limits that are reset each day or month, in UTC."""
 
     period: Period = "month"
 
@@ -52,35 +41,35 @@ class ProjectLimits(PeriodLimits, frozen=True, forbid_unknown_fields=True, kw_on
     """One `[[budgets.project]]` table."""
 
     match: str
-    """A pattern for the repository's path or URL, as in a shell; all that match share the budget."""
+    """A shell pattern for the repository's path or URL; all matches share the budget."""
 
 
 class UserLimits(PeriodLimits, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One `[[budgets.user]]` table."""
 
     name: str
-    """Who asks for runs; `*` is everyone that no other table names, each with a budget of their own."""
+    """The user; `*` is every user without a table, each with a budget of their own."""
 
 
 class BudgetTree(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The `[budgets]` table of the configuration file."""
 
     warn_percent: Annotated[float, msgspec.Meta(gt=0, le=100)] = 80.0
-    """A warning is given once this much of a limit is spent."""
+    """Warn when this much of a limit is spent."""
     ask: bool = False
-    """Whether a person may be asked for more when a limit is reached; else it simply ends there."""
+    """Ask a person for more when a limit is reached, instead of ending the run."""
     extend_percent: Annotated[float, msgspec.Meta(gt=0, le=1_000)] = 25.0
-    """How much of the limit a yes adds to it."""
+    """How much of the limit an approval adds."""
     unpriced: _Amount | None = None
-    """US dollars that a million tokens count as where nobody knows the price; None leaves them out of the money."""
+    """US dollars per million tokens of models with an unknown price; None: they cost nothing."""
     organisation: PeriodLimits | None = None
     project: tuple[ProjectLimits, ...] = ()
-    """The first that matches counts."""
+    """The first match counts."""
     user: tuple[UserLimits, ...] = ()
 
     @property
     def outer(self) -> bool:
-        """Whether anything above the run has a limit."""
+        """Whether any level above the run has a limit."""
         return self.organisation is not None or bool(self.project) or bool(self.user)
 
 
@@ -88,9 +77,9 @@ RESOURCES: tuple[Resource, ...] = ("steps", "tokens", "dollars", "seconds")
 
 DAY_SECONDS = 86_400
 LEAST_OUTPUT_TOKENS = 256
-"""A reply that may not even have this many is not worth asking for."""
+"""Calls with less room for output than this are not made."""
 WRAP_UP_TOKENS = 600
-"""What the last words of an attempt may have; kept back until then."""
+"""Output tokens of an attempt's final summary; reserved until then."""
 
 
 class Spend(msgspec.Struct, frozen=True):
@@ -102,7 +91,7 @@ class Spend(msgspec.Struct, frozen=True):
     seconds: float = 0.0
     """Wall time in which runs worked."""
     unpriced: int = 0
-    """Tokens of models whose price is not known; they are not in `dollars`."""
+    """Tokens of models with an unknown price; not in `dollars`."""
 
     def __add__(self, other: "Spend") -> "Spend":
         return Spend(
@@ -114,27 +103,19 @@ class Spend(msgspec.Struct, frozen=True):
         )
 
     def of(self, what: Resource) -> float:
-        match what:
-            case "steps":
-                return self.steps
-            case "tokens":
-                return self.tokens
-            case "dollars":
-                return self.dollars
-            case "seconds":
-                return self.seconds
+        return cast("float", getattr(self, what))
 
 
 class Account(msgspec.Struct, frozen=True):
-    """One level as it stands."""
+    """One level of the tree and its totals."""
 
     level: Level
     name: str
     limits: Limits
     spent: Spend = Spend()
-    """With what is held for calls under way."""
+    """Including holds for calls under way."""
     extended: dict[Resource, float] = {}
-    """What people added to the limits."""
+    """Extensions of the limits by people."""
     period: Period | None = None
 
     def limit(self, what: Resource) -> float | None:
@@ -147,14 +128,14 @@ class Account(msgspec.Struct, frozen=True):
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A call to a model that somebody wants to make."""
+    """A planned call to a model."""
 
     input_tokens: int
     output_tokens: int
     """At most."""
     steps: int = 1
     dollars_in: float | None = None
-    """For all of the input; None when the price is not known."""
+    """For all of the input; None if the price is unknown."""
     dollars_out: float | None = None
     """For one token of output."""
     keep_back: bool = True
@@ -223,7 +204,7 @@ def _hold(call: Call, output: int) -> Spend:
 
 
 def warnings(accounts: Sequence[Account], percent: float) -> Iterator[Over]:
-    """The limits of which at least `percent` is spent."""
+    """Yield the limits of which at least `percent` is spent."""
     for account in accounts:
         for what in RESOURCES:
             limit = account.limit(what)
@@ -232,7 +213,7 @@ def warnings(accounts: Sequence[Account], percent: float) -> Iterator[Over]:
 
 
 def spend_of(body: AnyBody) -> Spend | None:
-    """What an event says was spent on models; None when it says nothing of that."""
+    """Return what an event records as spent on models; None if it is no such event."""
     match body:
         case ModelReplied():
             return _paid(1, body.usage, body.cost)
@@ -243,14 +224,14 @@ def spend_of(body: AnyBody) -> Spend | None:
 
 
 def _paid(steps: int, usage: Usage, cost: float | None) -> Spend:
-    tokens = max(0, usage.total)  # nobody gives anything back
+    tokens = max(0, usage.total)
     if cost is None:
         return Spend(steps, tokens, unpriced=tokens)
     return Spend(steps, tokens, max(0.0, cost))
 
 
 def dollars_of(events: Sequence[Event], attempt: int) -> float | None:
-    """What an attempt spent on models itself; None where the price of one of them is not known, or none was asked."""
+    """Return what an attempt spent on models; None if a price is unknown or it made no call."""
     costs = [
         event.body.cost
         for event in events
@@ -261,12 +242,12 @@ def dollars_of(events: Sequence[Event], attempt: int) -> float | None:
 
 
 def limits_of(budget: Budget) -> Limits:
-    """A run's or an attempt's budget as limits. Its seconds are counted by the loop, which can interrupt."""
+    """Return a budget as limits, without seconds: the loop enforces those."""
     return Limits(steps=budget.steps, tokens=budget.tokens, dollars=budget.dollars)
 
 
 def first_day(period: Period, at: float) -> int:
-    """The day, counted from 1970, on which the period around `at` (Unix seconds) began."""
+    """Return the first day, counted from 1970, of the period that contains `at` (Unix seconds)."""
     day = int(at // DAY_SECONDS)
     if period == "day":
         return day
@@ -274,7 +255,7 @@ def first_day(period: Period, at: float) -> int:
 
 
 def amount(what: Resource, value: float) -> str:
-    """A number of some resource, with its unit."""
+    """Format an amount of a resource with its unit."""
     match what:
         case "dollars":
             return f"${value:,.2f}"
@@ -285,7 +266,7 @@ def amount(what: Resource, value: float) -> str:
 
 
 def sentence(over: Over) -> str:
-    """Why a call was not made."""
+    """Return why a call was rejected, as one sentence."""
     match over.level:
         case "run" | "attempt":
             whose = f"The {over.level}'s budget"

@@ -1,4 +1,4 @@
-"""A command to run in a sandbox and what comes of it, and the computer that runs it."""
+"""Commands, their results, and the computer that runs them."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -27,7 +27,7 @@ class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     argv: tuple[str, ...]
     cwd: str = WORK_DIR
     env: dict[str, str] = {}
-    """Added to the sandbox's own environment."""
+    """Added to the sandbox's environment."""
     user: User = "agent"
     seconds: float = limits.COMMAND_SECONDS
     """Wall-clock limit; then SIGTERM to the whole group, `grace_seconds`, SIGKILL to the whole tree."""
@@ -46,13 +46,13 @@ class Output(msgspec.Struct, frozen=True, tag="output"):
 
 
 class Exited(msgspec.Struct, frozen=True, tag="exited"):
-    """The command is over; nothing follows. A fact reported by the kernel inside, never invented."""
+    """The command ended; nothing follows. Reported by the kernel inside, never invented."""
 
     code: int | None
-    """Exit status; None when a signal ended it."""
+    """Exit status; None if a signal ended it."""
     signal: int | None = None
     killed: Killed | None = None
-    """Why we ended it; None when it ended by itself."""
+    """Why Cloister killed it; None if it ended by itself."""
     seconds: float = 0.0
 
     @property
@@ -61,7 +61,7 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """A command that was run to its end with its output collected."""
+    """A command that ran to its end, with its collected output."""
 
     exited: Exited
     out: bytes
@@ -84,19 +84,19 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """Something happened below a directory that is watched."""
+    """A change below a watched directory."""
 
     kind: Literal["created", "changed", "removed", "overflow"]
-    """`overflow`: more happened than was kept; look for yourself. What was moved is removed and created."""
+    """`overflow`: changes were lost; list the directory. A move is `removed` and `created`."""
     path: str
-    """Relative to the directory; of an `overflow`, where nothing more is seen, empty for everywhere."""
+    """Relative to the directory; for `overflow`, the part that is no longer watched, empty for all."""
 
 
 class Sink(Protocol):
-    """Takes bytes."""
+    """Accepts bytes."""
 
     async def send(self, data: bytes) -> None:
-        """Waits while they are not taken. Raises what ended it."""
+        """Wait until the bytes are accepted. Raises the error that ended the sink."""
         ...
 
 
@@ -106,7 +106,7 @@ class Process(Protocol):
     def __aiter__(self) -> AsyncIterator[Output | Exited]: ...
 
     async def send(self, data: bytes) -> None:
-        """Write to stdin; waits while the command does not read. After its end it is a no-op."""
+        """Write to stdin; wait while the command does not read. A no-op after its end."""
         ...
 
     async def send_eof(self) -> None: ...
@@ -118,12 +118,12 @@ class Process(Protocol):
     async def resize(self, size: Pty) -> None: ...
 
     async def kill(self) -> None:
-        """End it as its time limit would, with its whole tree; `Exited` follows. After its end it is a no-op."""
+        """Kill the whole tree, as the time limit would; `Exited` follows. A no-op after its end."""
         ...
 
 
 class Computer(Protocol):
-    """What the loop and git may ask of the place their commands run in.
+    """The machine that the loop and git run commands on.
 
     Every method may raise `SandboxLost`. Paths are the guest's: absolute, or relative to `/work`.
     File operations run inside, as the same user as commands; a name can never reach the host.
@@ -160,14 +160,14 @@ class Computer(Protocol):
         ...
 
     async def mark(self, path: str, *, without: str = "") -> int | None:
-        """A number that is another one when anything below a directory was changed, its name `without` left aside.
+        """Return a change token for a directory tree, ignoring the entry named `without`.
 
-        0 is equal to none: something is changing just now. None where there is too much to look at. Raises as `list`.
+        0 equals no other token: the tree is changing. None if the tree is too large. Raises as `list`.
         """
         ...
 
     async def move(self, source: str, target: str) -> None:
-        """Give a file or directory another name, in place of a file there; parent directories are made."""
+        """Rename a file or directory, replacing a file; creates parent directories."""
         ...
 
     async def remove(self, path: str, *, recursive: bool = False) -> None:
@@ -175,28 +175,28 @@ class Computer(Protocol):
         ...
 
     async def mkdir(self, path: str, *, mode: int = 0o755) -> None:
-        """Make a directory and its parents; one that is there already is fine. Raises as `list`."""
+        """Create a directory and its parents; an existing one is fine. Raises as `list`."""
         ...
 
     def read_stream(
         self, path: str, *, offset: int = 0, limit_bytes: int | None = None
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """A regular file of any size, piece by piece, as fast as it is taken. Raises as `read`, on entering."""
+        """Stream a regular file of any size. Raises as `read`, on entering."""
         ...
 
     def write_stream(self, path: str, *, mode: int = 0o644) -> AbstractAsyncContextManager[Sink]:
-        """As `write`, of any size: the file is there when the block ends well, and the old one when it does not."""
+        """As `write`, for any size: the file is replaced when the block succeeds, else the old one stays."""
         ...
 
     def watch(self, path: str) -> AbstractAsyncContextManager[AsyncIterator[Change]]:
-        """What changes below a directory from now on, until that is gone itself. Raises as `list`, on entering.
+        """Stream the changes below a directory until it is removed. Raises as `list`, on entering.
 
-        Who does not listen misses changes and is told so. One change may be told more than once.
+        A reader that is too slow gets an `overflow`. A change may be reported more than once.
         """
         ...
 
     def download(self, path: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """A directory as a tar archive, made inside. Untrusted. Raises as `list`, on entering."""
+        """Stream a directory as a tar archive, made inside. Untrusted. Raises as `list`, on entering."""
         ...
 
     def upload(self, path: str) -> AbstractAsyncContextManager[Sink]:
@@ -208,7 +208,7 @@ class Computer(Protocol):
 
 
 def shell(line: str, env: Mapping[str, str] | None = None, **more: object) -> Command:
-    """`line` run by bash, as a person would type it."""
+    """Return a command that runs `line` in bash."""
     return msgspec.convert(
         {"argv": ("/bin/bash", "-c", line), "env": dict(env or {}), **more}, Command, strict=False
     )

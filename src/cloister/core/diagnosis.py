@@ -1,4 +1,4 @@
-"""What a check found, as data, and how it compares with the baseline."""
+"""The result of a check as data, and its comparison with the baseline."""
 
 from typing import Literal
 
@@ -7,30 +7,30 @@ import msgspec
 Severity = Literal["error", "warning", "note"]
 TestStatus = Literal["passed", "failed", "error", "skipped"]
 CheckKind = Literal["format", "lint", "types", "build", "test", "other"]
-"""What a check looks at, the quickest to answer first."""
+"""What a check examines, the fastest kind first."""
 
 HowWeakened = Literal[
     "changed", "skipped", "deleted", "data", "configuration", "base", "deceived", "silenced"
 ]
 """`base`: red with the tests as the base has them; `deceived`: the code looks for tests or stands in for their tools;
-`silenced`: a complaint was hushed up, not mended."""
+`silenced`: a complaint was suppressed instead of fixed."""
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One command that must be green, and how it is run."""
+    """One command that must pass, and how it is run."""
 
     command: str
-    """The command line, by which the check is known everywhere."""
+    """The command line; it identifies the check everywhere."""
     kind: CheckKind = "other"
     seconds: float = 600.0
     run: str = ""
-    """The command line that is really run, when it is another: the same thing, asked for a report as well."""
+    """The command line that is run if it differs: the same command with a report option."""
     languages: tuple[str, ...] = ()
-    """Whose files it looks at; empty means: any file may matter to it."""
+    """Languages whose files it examines; empty: any file may matter."""
 
 
 class Weakening(msgspec.Struct, frozen=True):
-    """A test, or what decides which tests run, is less than it was on the base."""
+    """A test, or the configuration that selects tests, was weakened since the base."""
 
     file: str
     how: HowWeakened
@@ -40,7 +40,7 @@ class Weakening(msgspec.Struct, frozen=True):
 
 
 class Diagnostic(msgspec.Struct, frozen=True):
-    """One complaint about one place in the source."""
+    """One message about one place in the source."""
 
     message: str
     file: str | None = None
@@ -50,7 +50,7 @@ class Diagnostic(msgspec.Struct, frozen=True):
     code: str | None = None
     tool: str | None = None
     source: str | None = None
-    """The lines around the place, numbered, bounded."""
+    """The numbered lines around the place, bounded."""
 
 
 class TestResult(msgspec.Struct, frozen=True):
@@ -63,30 +63,30 @@ class TestResult(msgspec.Struct, frozen=True):
     message: str | None = None
     """Why it failed, bounded."""
     source: str | None = None
-    """The lines around the place, numbered, bounded."""
+    """The numbered lines around the place, bounded."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
-    """One run of one check, understood."""
+    """One run of one check, parsed."""
 
     check: str
     """The command line."""
     exit_code: int | None
     seconds: float
     killed: str | None = None
-    """`time`, `output`, … when the check did not end by itself."""
+    """`time`, `output`, … if the check was killed."""
     tests: tuple[TestResult, ...] = ()
     unlisted: int = 0
-    """Tests that passed and are known by their number only: the tool named no names, or there were too many."""
+    """Passed tests that are only counted: the tool printed no names, or there were too many."""
     diagnostics: tuple[Diagnostic, ...] = ()
     tail: str = ""
-    """The last lines of its output, harmless and bounded: what remains when nothing was understood."""
+    """The last lines of its output, harmless and bounded."""
     flaky: tuple[str, ...] = ()
     """Tests that failed and passed on the same files."""
     weakened: tuple[Weakening, ...] = ()
-    """What the working tree did to tests and their configuration, as it was when the check ran."""
+    """Weakened tests and configuration in the working tree when the check ran."""
     log: str | None = None
-    """Where in the sandbox the whole output is, when it is more than the tail."""
+    """Path of the whole output in the sandbox, if it is longer than the tail."""
 
     @property
     def green(self) -> bool:
@@ -98,29 +98,29 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """The checks now against the checks on the untouched base. Names of tests, or of whole checks."""
+    """The checks now against the checks on the untouched base, by name of test or check."""
 
     fixed: tuple[str, ...] = ()
     """Red before, green now: the proof."""
     new: tuple[str, ...] = ()
     """Red now, not red before."""
     still: tuple[str, ...] = ()
-    """Red before and now, asked for or not."""
+    """Red before and now, requested or not."""
     missing: tuple[str, ...] = ()
-    """Ran before and are not there now. Never green."""
+    """Ran before and missing now. Never green."""
     passed: int = 0
     green: bool = False
-    """Nothing new is red, what was asked for is green, and no test was lost on the way."""
+    """Nothing new is red, everything requested is green, and no test was lost."""
     asked: tuple[str, ...] = ()
-    """Asked for, and not green yet."""
+    """Requested, and not green yet."""
     unrelated: tuple[str, ...] = ()
-    """The part of `still` that nobody asked for: it does not stand in the way."""
+    """The part of `still` that was not requested: it does not block green."""
     skipped: tuple[str, ...] = ()
-    """Ran before and are skipped now. Never green."""
+    """Ran before and skipped now. Never green."""
     weakened: tuple[str, ...] = ()
-    """Red before, and the test itself was made easier; or what decides which tests run was. Never green."""
+    """Red before, and the test or the selection of tests was weakened. Never green."""
     flaky: tuple[str, ...] = ()
-    """Failed and passed on the same files: nobody's."""
+    """Failed and passed on the same files: not counted as red."""
 
     @property
     def red(self) -> int:
@@ -128,6 +128,6 @@ class Comparison(msgspec.Struct, frozen=True):
 
     @property
     def open(self) -> int:
-        """How many things stand between this and green."""
+        """Return how many items block green."""
         lost = len(self.missing) + len(self.skipped) + len(self.weakened)
         return len(self.new) + len(self.asked) + lost

@@ -1,10 +1,10 @@
-"""Everything that can go wrong, by whose problem it is.
+"""All errors, by who can fix them.
 
     CloisterError
     ├── UserError      fix your input                          exit 2
     ├── HostError      this machine cannot do that             exit 3
     ├── OutsideError   a model, a forge or the network failed  exit 4
-    ├── SandboxLost    the sandbox is gone                     exit 5
+    ├── SandboxLost    the sandbox died                        exit 5
     └── Bug            ours: please report it                  exit 70
 
 A failing command, a refused action and a model that stopped early are results, not errors.
@@ -16,7 +16,7 @@ import msgspec
 
 
 class CloisterError(Exception):
-    """Base of all our errors. `code` is stable; the message is one sentence with what to do."""
+    """Base of all errors. `code` is stable; the message is one sentence that says what to do."""
 
     exit_code = 70
     blame: Literal["user", "host", "outside", "sandbox", "bug"] = "bug"
@@ -28,7 +28,7 @@ class CloisterError(Exception):
 
 
 class UserError(CloisterError):
-    """The caller asked for something that cannot be; a different request would work."""
+    """The request is invalid; a different one would work."""
 
     exit_code = 2
     blame = "user"
@@ -53,7 +53,7 @@ class OutsideError(CloisterError):
 
 
 class SandboxLost(CloisterError):
-    """The sandbox died, was killed, or broke the protocol. Whatever was waiting on it fails with this."""
+    """The sandbox died, was killed, or broke the protocol. Every operation that waits for it fails with this."""
 
     exit_code = 5
     blame = "sandbox"
@@ -70,26 +70,20 @@ class Fenced(CloisterError):
 
 
 class Bug(CloisterError):
-    """A state we believed impossible."""
+    """A state that should be impossible."""
 
     def __init__(self, message: str) -> None:
         super().__init__("bug", message)
 
 
 def sole(error: BaseException) -> BaseException:
-    """The one error inside nested exception groups, or the error itself when there is no single one."""
+    """Return the only error inside nested exception groups, or `error` itself if there are several."""
     inner = cast("tuple[BaseException, ...]", getattr(error, "exceptions", ()))
     return sole(inner[0]) if len(inner) == 1 else error
 
 
-# What is wrong with a record that people wrote, as one sentence: the same by every door it comes in.
-
-
-ATTEMPTS = "$.attempts"
-
-
 def describe(error: msgspec.MsgspecError) -> str:
-    """Where a record is wrong and what was expected there. Values that were sent are not repeated."""
+    """Return where a record is invalid and what was expected, as one sentence. Never repeats values."""
     message, _, path = str(error).partition(" - at ")
     if not isinstance(error, msgspec.ValidationError):
         return f"The request is not JSON: {message}."
@@ -97,8 +91,10 @@ def describe(error: msgspec.MsgspecError) -> str:
     if message.startswith(("Expected", "Object missing required field")):
         return f"At {where}: {message}."
     if message.startswith("Object contains unknown field"):
-        known = ": an attempt has model, temperature, share and hint" if where.startswith(ATTEMPTS) else ""
-        return f"At {where}: there is a field that is not known here{known}."
+        known = (
+            ": an attempt has model, temperature, share and hint" if where.startswith("$.attempts") else ""
+        )
+        return f"At {where}: unknown field{known}."
     if message.startswith("Invalid enum value"):
         return f"At {where}: the value is not one of those allowed."
     return f"At {where}: the value is not valid."

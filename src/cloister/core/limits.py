@@ -4,7 +4,7 @@ PROMPT_BYTES = 262_144
 """Longest prompt or message a run takes."""
 
 EVENT_BYTES = 8_388_608
-"""Largest encoded event; whoever builds one bounds its texts first."""
+"""Largest encoded event; the texts of an event are bounded before it is built."""
 
 REPLY_BYTES = 1_048_576
 """Largest reply of a model, with the arguments of its calls."""
@@ -16,13 +16,13 @@ IMAGES = 16
 """Images of one message."""
 
 RUN_RULES = 200
-"""Rules that a request for a run may bring along."""
+"""Rules in one request for a run."""
 
 CHECKS = 8
 """Checks of one run; that many diagnoses fit into one event."""
 
 ASKED = 100
-"""Tests that one run may be asked for by name."""
+"""Tests that one request may name."""
 
 OBSERVATION_CHARS = 12_000
 """What a model sees of one tool result; head and tail are kept."""
@@ -31,7 +31,7 @@ OUTPUT_BYTES = 8_388_608
 """What one command may print before it is killed with `killed="output"`."""
 
 ENDLESS_BYTES = 1_125_899_906_842_624
-"""What a command may print when somebody takes it as it comes: who takes slowly slows it down."""
+"""Output limit of a streamed command: a slow reader slows the command down instead."""
 
 COMMAND_SECONDS = 120.0
 CHECK_SECONDS = 600.0
@@ -45,16 +45,16 @@ FRAME_BYTES = 65_536
 """Largest payload of one guest frame, either way."""
 
 WINDOW_BYTES = 262_144
-"""Unacknowledged output per command; a command that is not read stops here."""
+"""Unacknowledged output per command; the command blocks beyond it."""
 
 WIDE_BYTES = 1_048_576
-"""What the guest may let the host send beyond that, on a few channels that carry much."""
+"""A larger window that the guest may grant on a few busy channels."""
 
 CONCURRENT_COMMANDS = 64
 """Live commands, file operations and relayed connections per sandbox."""
 
 CALL_TOKENS = 1_000_000_000_000
-"""What one call to a model may be said to have taken; who says more does not count."""
+"""Largest token count believed for one call to a model."""
 
 BUDGET_MAX = 1_000_000_000_000_000
 """Steps or tokens of the largest budget."""
@@ -63,33 +63,33 @@ RUN_SECONDS_MAX = 604_800.0
 """Largest time budget."""
 
 COMMANDS_KEPT = 128
-"""Background commands that are over and still on record, with what is kept of their output."""
+"""Finished background commands that stay on record, with their kept output."""
 
 ATTEMPTS = 8
 """Largest `--n`."""
 
 HINT_CHARS = 20_000
-"""What one attempt may be told besides the task."""
+"""Longest hint of an attempt."""
 
 SEARCH_NODES = 16
-"""Attempts of one run with all that search and rewinding add."""
+"""Attempts of one run, including those from search and rewinding."""
 
 SEARCH_DEPTH = 6
 """Forks of forks."""
 
 TTL_SECONDS = 3_600.0
-"""How long a sandbox lives when nobody says otherwise."""
+"""Default lifetime of a sandbox."""
 
 TTL_SECONDS_MAX = 86_400.0
 
 FORKS = 64
-"""Most forks that are asked for at once."""
+"""Forks per request."""
 
 SNAPSHOT_SECONDS = 1_209_600.0
 """How long a snapshot without a name is kept."""
 
 SNAPSHOTS_BYTES = 107_374_182_400
-"""All snapshots of a machine together; beyond it the oldest go, those without a name first."""
+"""All snapshots of a machine; beyond it the oldest are removed, unnamed ones first."""
 
 TESTS_KEPT = 5_000
 DIAGNOSTICS_KEPT = 200
@@ -102,66 +102,66 @@ JUNIT_BYTES = 33_554_432
 """Largest JUnit file that is read."""
 
 DOOR_CONNECTIONS = 256
-"""Live connections through the door per sandbox; the guest relays as many."""
+"""Live proxy connections per sandbox; the guest relays as many."""
 
 DOOR_BYTES = 107_374_182_400
-"""What one sandbox may move through the door in its life, both ways together."""
+"""Proxy traffic of one sandbox in its life, both directions together."""
 
 DOOR_CONNECTION_SECONDS = 21_600.0
-"""How long one connection through the door may last."""
+"""Longest proxy connection."""
 
 DOOR_REQUESTS_PER_SECOND = 100.0
 DOOR_REQUESTS_AT_ONCE = 1_000
-"""New connections and requests of one sandbox: so many at once, and so many more each second."""
+"""New connections and requests of one sandbox: a burst, and the rate after it."""
 
 DOOR_REQUESTS_RECORDED = 2_000
-"""Requests of one sandbox that are in the log one by one; connections always are."""
+"""Requests of one sandbox that the log records one by one; connections always are."""
 
 DOOR_DECISIONS = 50_000
-"""Connections of one sandbox that are decided and recorded in its life, made or refused; then the door is shut."""
+"""Connections of one sandbox that are decided and recorded in its life; then the proxy rejects all."""
 
 DOOR_SANDBOXES = 4_096
-"""Sandboxes without a connection whose use of one door is remembered."""
+"""Sandboxes without a live connection whose usage a proxy remembers."""
 
 DOOR_HEAD_BYTES = 16_384
-"""Longest request head, and longest TLS ClientHello, the door reads."""
+"""Longest request head and TLS ClientHello that the proxy reads."""
 
 DOOR_HEAD_SECONDS = 10.0
 DOOR_DIAL_SECONDS = 15.0
 """Resolving and connecting, each."""
 
 DOOR_IDLE_SECONDS = 300.0
-"""A connection through the door on which nothing moves either way ends after this."""
+"""Idle proxy connections are closed after this."""
 
 GIT_SECONDS = 120.0
 """One git command on this machine."""
 
 FETCH_SECONDS = 1_800.0
-"""Bringing a whole repository in."""
+"""One fetch of a repository."""
 
 GIT_MEMORY_BYTES = 2_147_483_648
-"""What git on this machine may take while it reads a guest's objects."""
+"""Memory of git on this machine while it reads a guest's objects."""
 
 HISTORY_BYTES = 209_715_200
-"""Packed history that goes into a sandbox; a longer one is cut off at an older commit."""
+"""Packed history copied into a sandbox; longer history is cut at an older commit."""
 
 CHANGE_BYTES = 134_217_728
-"""Packed size of what one save may bring out of a sandbox."""
+"""Packed size of one save point from a sandbox."""
 
 DIFF_BYTES = 4_194_304
-"""What is shown of one diff."""
+"""Longest diff that is shown."""
 
 ENDPOINT_CALLS = 16
-"""Requests of programs in one sandbox to their model at a time."""
+"""Concurrent requests of programs in one sandbox to the run's model."""
 
 ENDPOINT_FAILURES = 500
-"""Calls of programs in one sandbox that may fail at the provider; then nothing more is asked for them."""
+"""Failed model calls of programs in one sandbox after which further calls are rejected."""
 
 ENDPOINT_BODY_BYTES = 33_554_432
-"""One request of a program inside to the run's model; pictures are in it."""
+"""One request of a program in a sandbox to the run's model, images included."""
 
 ENDPOINT_HELD_BYTES = 67_108_864
-"""All requests of one sandbox that are served at a time."""
+"""All such requests of one sandbox at a time."""
 
 FILE_CLOCK_NANOSECONDS = 20_000_000
-"""More than the clock of any filesystem stands still: a file changed since then may change again unseen."""
+"""Longer than the timestamp granularity of any file system: a file modified within it may change again unnoticed."""

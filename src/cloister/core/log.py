@@ -36,7 +36,7 @@ _OF_A_TURN = (ActionDecided, AskRaised, ToolReturned, ChecksRan, ProofTaken, Sav
 
 
 def request_of(events: Sequence[Event]) -> NewRun:
-    """What a run was asked for: its first event, by the backbone's contract."""
+    """Return the request of a run: its first event, by the backbone's contract."""
     body = events[0].body
     assert isinstance(body, RunAdmitted)  # noqa: S101
     return body.request
@@ -89,10 +89,10 @@ class Index:
 
 
 def effective(events: Sequence[Event]) -> tuple[Event, ...]:
-    """The events without the results of turns that a resume cut off.
+    """Return the events without the results of turns that a resume cut off.
 
-    A turn is a `ModelReplied` up to its `TurnEnded`. What a half-done turn did was lost with its sandbox,
-    so its results are dropped; its reply is kept, because a recorded reply is not asked for again.
+    A turn is a `ModelReplied` up to its `TurnEnded`. The work of a half-done turn was lost with its sandbox,
+    so its results are dropped. Its reply is kept: the model is not called again for a recorded reply.
     """
     if not any(type(event.body) is RunResumed for event in events):
         return tuple(events)
@@ -120,11 +120,11 @@ def effective(events: Sequence[Event]) -> tuple[Event, ...]:
     return tuple(event for position, event in enumerate(kept) if position not in dropped)
 
 
-# What one attempt sees of the log: its own events, and what it inherited from those it was forked from.
+# What one attempt sees of the log: its own events, and those inherited from the attempts it was forked from.
 
 
 _ITS_OWN = (AttemptStarted, AttemptForked, AttemptEnded, SandboxOpened)
-"""What is about the attempt that it names, and nobody inherits."""
+"""Events that are never inherited."""
 
 _NUMBERS = ("up_to_seq", "seen", "after_seq")
 """Fields that hold the number of another event."""
@@ -132,18 +132,18 @@ _NUMBERS = ("up_to_seq", "seen", "after_seq")
 
 @dataclass(frozen=True, slots=True)
 class SavePoint:
-    """The end of a turn, where files and conversation can be gone on from."""
+    """The end of a turn: a fork or a rewind can continue from its files and conversation."""
 
     seq: int
     """Of its `TurnEnded`; 0 is the untouched base."""
     step: int
     commit: str
     comparison: Comparison | None
-    """The newest evidence at that point; None before any check ran."""
+    """The newest evidence at that point; None before the first check."""
 
 
 def ancestors(events: Sequence[Event], attempt: int) -> dict[int, int]:
-    """Each attempt that `attempt` descends from → the last event that it inherited of it."""
+    """Return each ancestor of `attempt` → the last event inherited from it."""
     forks = {e.body.attempt: e.body for e in events if isinstance(e.body, AttemptForked)}
     found: dict[int, int] = {}
     until: int | None = None
@@ -155,30 +155,30 @@ def ancestors(events: Sequence[Event], attempt: int) -> dict[int, int]:
 
 
 def root_of(events: Sequence[Event], attempt: int) -> int:
-    """The attempt, among those a run begins with, that `attempt` descends from."""
+    """Return the first ancestor of `attempt`, which the run started with."""
     return min((attempt, *ancestors(events, attempt)))
 
 
 def depth(events: Sequence[Event], attempt: int) -> int:
-    """How many forks lie between `attempt` and the one it descends from."""
+    """Return how many forks lie between `attempt` and its first ancestor."""
     return len(ancestors(events, attempt))
 
 
 class Sight:
-    """How one attempt sees events, given in their order: what it inherited is its own."""
+    """Shows events, given in order, as one attempt sees them: inherited events name the attempt itself."""
 
     def __init__(self, events: Sequence[Event], attempt: int) -> None:
         self._attempt = attempt
         self._inherited = ancestors(events, attempt)
         self._until = min(self._inherited.values(), default=None)
         self._here: list[tuple[int, int]] = []
-        """Numbers of inherited events in the log that they come from, and here."""
+        """Numbers of inherited events: in the log of their origin, and here."""
 
     def of(self, event: Event) -> Event:
-        """`event` with its number as it is."""
+        """Return `event` as the attempt sees it, with its number unchanged."""
         body = event.body
         if isinstance(body, Inherited):
-            # A forked run's attempts all begin with the same conversation, unless they go back to before it.
+            # All attempts of a forked run inherit the conversation, unless they rewind to before it.
             if self._until is not None and self._until < event.seq:
                 return event
             self._here.append((body.seq, event.seq))
@@ -191,7 +191,7 @@ class Sight:
         return msgspec.structs.replace(event, body=_as(body, self._attempt))
 
     def _renumbered(self, body: AnyBody) -> AnyBody:
-        """What names another event names it by its number here."""
+        """Replace the numbers of other events by their numbers here."""
         for name in _NUMBERS:
             old = cast("int | None", getattr(body, name, None))
             if old is not None:
@@ -209,13 +209,13 @@ def _as(body: AnyBody, attempt: int) -> AnyBody:
 
 
 def seen_by(events: Sequence[Event], attempt: int) -> tuple[Event, ...]:
-    """The whole log with what `attempt` inherited as its own; numbers stay as they are."""
+    """Return the whole log as `attempt` sees it; numbers stay unchanged."""
     sight = Sight(events, attempt)
     return tuple(sight.of(event) for event in events)
 
 
 def of_attempt(events: Sequence[Event], attempt: int) -> tuple[Event, ...]:
-    """Only what concerns `attempt`: its own and inherited events as they are in the log, and those of the run."""
+    """Return the events of `attempt` and of the run: own and inherited ones, unchanged."""
     inherited = ancestors(events, attempt)
     kept: list[Event] = []
     for event in events:
@@ -226,7 +226,7 @@ def of_attempt(events: Sequence[Event], attempt: int) -> tuple[Event, ...]:
 
 
 def save_points(events: Sequence[Event], attempt: int) -> tuple[SavePoint, ...]:
-    """Those that `attempt` made or inherited, oldest first."""
+    """Return the save points that `attempt` made or inherited, oldest first."""
     found: list[SavePoint] = []
     comparison: Comparison | None = None
     for event in effective(seen_by(events, attempt)):
@@ -241,20 +241,17 @@ def save_points(events: Sequence[Event], attempt: int) -> tuple[SavePoint, ...]:
 
 
 def attempts_of(events: Sequence[Event]) -> tuple[int, ...]:
-    """The numbers of all attempts in the log."""
+    """Return the numbers of all attempts in the log."""
     kinds = (AttemptStarted, AttemptForked)
     return tuple(sorted({event.body.attempt for event in events if isinstance(event.body, kinds)}))
 
 
-# What the loop sees of the log it writes: the events so far and a way to add to them.
-
-
 class Journal(Protocol):
-    """One run's log in the hands of its owner."""
+    """One run's log in the hands of its owner: the events so far, and a way to append."""
 
     @property
     def events(self) -> Sequence[Event]:
-        """Everything in the log, own entries and those from outside, up to this moment."""
+        """All events so far, the owner's and those from outside."""
         ...
 
     @property
@@ -267,7 +264,7 @@ class Journal(Protocol):
         ...
 
     async def append_at(self, last: int, *bodies: AnyBody) -> bool:
-        """As `append`, but only if the log still ends with event `last`; else False, and `events` is up to date."""
+        """As `append`, but only if the log still ends with event `last`; else return False, with `events` up to date."""
         ...
 
     def show(self, delta: Delta) -> None:

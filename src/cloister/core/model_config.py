@@ -1,4 +1,4 @@
-"""Which model does what: the `[models]` table of the configuration file, as records."""
+"""The `[models]` table of the configuration file: which model serves which role."""
 
 from collections.abc import Collection, Iterator
 from typing import Annotated, Literal
@@ -7,11 +7,11 @@ import msgspec
 
 Dollars = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
 ModelNames = str | tuple[str, ...] | None
-"""One model, or several of which each stands in for the one before it; None leaves it to a wider table."""
+"""One model, or several, each the fallback of the one before it; None: see the wider table."""
 
 
 class RoleModels(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Role → model. A role that is not named takes what `code` takes."""
+    """Role → model. An unnamed role uses the model of `code`."""
 
     plan: ModelNames = None
     code: ModelNames = None
@@ -22,21 +22,21 @@ class RoleModels(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class ModelEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One `[models.entry."provider:name"]` table: what is to be known about a model, before what is known of it."""
+    """One `[models.entry."provider:name"]` table: facts about a model that override the built-in ones."""
 
     mode: Literal["tools", "json"] = "tools"
     """`json`: one JSON object per turn under a schema, for models too small to call tools."""
     window: Annotated[int, msgspec.Meta(ge=1_024, le=1_000_000_000)] | None = None
-    """How many tokens a conversation may have."""
+    """Context window in tokens."""
     input_price: Dollars | None = None
     """US dollars per million tokens."""
     output_price: Dollars | None = None
     cached_price: Dollars | None = None
-    """Of input that was read from a cache; None is the price of input."""
+    """Of cached input; None: the price of input."""
 
 
 class RepositoryModels(RoleModels, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One `[[models.repository]]` table: what is different for some repositories."""
+    """One `[[models.repository]]` table: overrides for some repositories."""
 
     match: str
     """A pattern for the repository's path or URL, as in a shell: `*` stands for anything."""
@@ -46,17 +46,17 @@ class ModelRoutes(RoleModels, frozen=True, forbid_unknown_fields=True, kw_only=T
     """The whole table."""
 
     repository: tuple[RepositoryModels, ...] = ()
-    """The first that matches counts."""
+    """The first match counts."""
     kind: dict[str, RoleModels] = {}
-    """What is different for runs that say what kind of task they are; counts before `repository`."""
+    """Overrides by kind of task; they take precedence over `repository`."""
     url: dict[str, str] = {}
-    """Provider → base URL, where it is not served at the usual one."""
+    """Provider → base URL, if it differs from the usual one."""
     entry: dict[str, ModelEntry] = {}
     """By full name."""
 
 
 def check_routes(routes: ModelRoutes, providers: Collection[str], own: Collection[str]) -> str | None:
-    """What is wrong with the table, as one sentence; None when nothing is. `own` are models that have no URL."""
+    """Return what is wrong with the table, as one sentence; None if valid. `own` are models without a URL."""
     for kind, url in routes.url.items():
         if kind not in providers:
             return f"models.url names {kind!r}, which is no provider: there are {', '.join(providers)}."
@@ -82,6 +82,6 @@ def _tables(routes: ModelRoutes) -> Iterator[tuple[str, RoleModels]]:
 
 
 def _named(names: ModelNames) -> bool:
-    """Whether nothing is said, or at least one name, and none that is empty."""
+    """Return whether `names` is None, or at least one name and no empty one."""
     some = (names,) if isinstance(names, str) else names
     return some is None or (bool(some) and all(name.strip() for name in some))

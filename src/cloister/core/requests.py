@@ -1,4 +1,4 @@
-"""What people ask for and what things are: requests, budgets, tiers, tool calls."""
+"""Records of the API and the configuration: requests, budgets, tiers, tool calls."""
 
 import re
 from typing import Annotated, Literal
@@ -14,12 +14,12 @@ TierName = Annotated[str, msgspec.Meta(pattern="^[a-z]+(-[a-z]+)*$", max_length=
 Tier = TierName
 """A tier to ask for: `auto` for the strongest that works at native speed, or the name of one."""
 Outcome = Literal["green", "red", "unproven", "budget", "stopped", "failed"]
-"""How a run ended. `unproven`: the model finished and there was no check to prove it."""
+"""How a run ended. `unproven`: the model finished, and there was no check to prove it."""
 State = Literal["queued", "running", "finished"]
 Origin = Literal["user", "repository", "tool", "issue", "web", "server"]
-"""Where text came from: a person, the repository, a command in the sandbox, an issue, the network, a tool server."""
+"""The source of text: a person, the repository, a command in the sandbox, an issue, the network, a tool server."""
 Role = Literal["viewer", "operator", "admin"]
-"""What a caller may do, least first: look; work with runs; everything."""
+"""Rights of a caller, lowest first: read; work with runs; everything."""
 
 _CREDENTIALS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^/@]*:[^/@]*@")
 
@@ -33,11 +33,11 @@ class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Input and output tokens together."""
     seconds: float = 3_600.0
     dollars: float | None = None
-    """US dollars, by the prices that are known; None sets no limit."""
+    """US dollars, by known prices; None sets no limit."""
 
 
 class BudgetWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What of the usual budget is to be another."""
+    """Overrides of the default budget."""
 
     steps: int | None = None
     tokens: int | None = None
@@ -45,7 +45,7 @@ class BudgetWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dollars: float | None = None
 
     def instead_of(self, usual: Budget, attempts: int) -> Budget:
-        """What is usual is so for one attempt; what was asked for is for all of them together."""
+        """Apply the overrides. Defaults count per attempt; overrides count for all attempts together."""
         return Budget(
             steps=usual.steps * attempts if self.steps is None else self.steps,
             tokens=usual.tokens * attempts if self.tokens is None else self.tokens,
@@ -55,40 +55,40 @@ class BudgetWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Patience(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """After how many turns without progress an attempt counts as stuck; 0 never."""
+    """After how many turns without progress an attempt counts as stuck; 0: never."""
 
     repeats: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 4
-    """Turns in a row with the same actions and the same results."""
+    """Consecutive turns with the same actions and results."""
     alternations: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 3
-    """Times that the same two turns take each other's place."""
+    """Times that the same two turns alternate."""
     unchanged: Annotated[int, msgspec.Meta(ge=0)] = 8
-    """Times in a row that the checks found exactly the same after files were changed."""
+    """Consecutive checks with identical results although files changed."""
     idle: Annotated[int, msgspec.Meta(ge=0)] = 30
-    """Turns in a row that changed no file."""
+    """Consecutive turns that changed no file."""
     malformed: Annotated[int, msgspec.Meta(ge=0)] = 3
-    """Turns in a row in which no call could be understood."""
+    """Consecutive turns without a valid tool call."""
 
 
 class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one sandbox may use of this machine."""
+    """Resource limits of one sandbox."""
 
     cpus: float = 2.0
     memory_bytes: int = 2_147_483_648
     processes: int = 512
     open_files: int = 4_096
     disk_bytes: int = 10_737_418_240
-    """What it may write; enforced where the store says so."""
+    """Limit of what it writes; enforced if the store supports it."""
 
 
 class DoorBounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How much and how long one sandbox may use the door."""
+    """Limits of one sandbox's use of the proxy."""
 
     connections: Annotated[int, msgspec.Meta(ge=1, le=limits.DOOR_CONNECTIONS)] = limits.DOOR_CONNECTIONS
     bytes: Annotated[int, msgspec.Meta(ge=1)] = limits.DOOR_BYTES
-    """Both ways together, in the sandbox's life."""
+    """Both directions together, in the sandbox's life."""
     requests_per_second: Annotated[float, msgspec.Meta(gt=0)] = limits.DOOR_REQUESTS_PER_SECOND
     requests_at_once: Annotated[int, msgspec.Meta(ge=1)] = limits.DOOR_REQUESTS_AT_ONCE
-    """How many before `requests_per_second` holds; a new connection counts as one."""
+    """Burst before `requests_per_second` applies; a new connection counts as a request."""
     connection_seconds: Annotated[float, msgspec.Meta(gt=0)] = limits.DOOR_CONNECTION_SECONDS
     idle_seconds: Annotated[float, msgspec.Meta(gt=0)] = limits.DOOR_IDLE_SECONDS
     head_seconds: Annotated[float, msgspec.Meta(gt=0)] = limits.DOOR_HEAD_SECONDS
@@ -106,11 +106,11 @@ class CredentialEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
     methods: tuple[str, ...] = ("*",)
     paths: tuple[str, ...] = ("/**",)
     header: str | None = None
-    """Added to every request it is for, as in `Authorization: Bearer {}`."""
+    """Added to every matching request, as in `Authorization: Bearer {}`."""
     basic: str | None = None
-    """The user name of an `Authorization: Basic` header that is added instead, with the value as its password."""
+    """The user name of an `Authorization: Basic` header instead; the value is the password."""
     env: str | None = None
-    """A variable inside that holds the stand-in."""
+    """A variable in the sandbox that holds a placeholder."""
 
 
 class PoolWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -120,11 +120,11 @@ class PoolWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tier: Tier = "auto"
     size: Annotated[int, msgspec.Meta(ge=1, le=500)] = 2
     memory_bytes: Annotated[int, msgspec.Meta(ge=8_388_608)] = 268_435_456
-    """What those that wait may use together; none is added beyond it."""
+    """Total memory of idle sandboxes; the pool adds none beyond it."""
 
 
 class RunRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A rule for one run; see docs/guide/policy.md for what `action` may be."""
+    """A rule for one run; docs/guide/policy.md lists the values of `action`."""
 
     action: str
     effect: Literal["allow", "deny", "ask"]
@@ -137,41 +137,41 @@ class NewRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     repo: str
     """A path on the server's machine or a git URL."""
     ref: str | None = None
-    """Branch, tag or commit to start from; None is the repository's HEAD."""
+    """Branch, tag or commit to start from; None: the repository's HEAD."""
     checks: tuple[str, ...] = ()
-    """Commands that must be green; empty means: look for them."""
+    """Commands that must pass; empty: discover them."""
     model: str | None = None
-    """`provider:name`, or `script:FILE`; None is the configured default."""
+    """`provider:name` or `script:FILE`; None: the configured default."""
     kind: str | None = None
-    """What kind of task it is, for settings that name models by it."""
+    """The kind of task, for settings that choose models by kind."""
     n: int = 1
     """Attempts, each in its own fork."""
     tier: Tier = "auto"
     template: str = "default"
-    """What its sandboxes start from; a warmed template made from it is taken where there is one."""
+    """The template of its sandboxes; a warmed one derived from it is preferred."""
     budget: Budget = Budget()
     allow_hosts: tuple[str, ...] = ()
-    """Hosts this run asks to reach; the policy decides."""
+    """Hosts that this run asks to reach; the policy decides."""
     rules: tuple[RunRule, ...] = ()
-    """More rules for this run: it may narrow as it likes, and open what the layers above let it open."""
+    """Additional rules: they may deny anything, and allow what the layers above let them allow."""
     key: str | None = None
     """Idempotency key: the same key is the same run."""
     origin: Origin = "user"
-    """Where the prompt's text came from; what an outsider wrote is not trusted like a person's own words."""
+    """The source of the prompt; text by outsiders is untrusted."""
     attempts: tuple[AttemptWish, ...] = ()
     """Attempts that differ, each in its own fork; instead of `n`."""
     first_green: bool = False
     """Stop the other attempts as soon as one is proven."""
     search: str | None = None
-    """How a stuck attempt is gone on with from its best save point: `greedy` or `beam:K`; None: not at all."""
+    """How a stuck attempt is continued from its best save point: `greedy`, `beam:K`, or None: not at all."""
     forked_from: ForkedFrom | None = None
-    """The save point of another run that this one goes on from, with its files and its conversation."""
+    """The save point of another run that this one continues from, with its files and conversation."""
     asked: tuple[str, ...] = ()
-    """Tests, files of tests or checks that must be green; empty means: what the prompt asks for."""
+    """Tests, test files or checks that must be green; empty: those that the prompt names."""
 
 
 class ToolCall(msgspec.Struct, frozen=True):
-    """What a model wants done. `arguments` is what it sent, decoded but not yet checked."""
+    """A tool call by a model. `arguments` are decoded but not yet validated."""
 
     id: str
     name: str
@@ -184,9 +184,9 @@ class Usage(msgspec.Struct, frozen=True):
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
-    """Part of `input_tokens` that was read from a cache."""
+    """The part of `input_tokens` read from a cache."""
     written_tokens: int = 0
-    """Part of `input_tokens` that was written to a cache."""
+    """The part of `input_tokens` written to a cache."""
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
@@ -202,20 +202,20 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Isolation(msgspec.Struct, frozen=True):
-    """What really stands between a sandbox and this machine."""
+    """The isolation between a sandbox and this machine, as it is in force."""
 
     tier: TierName
     runtime: str
     """Name and version of the OCI runtime or the emulator."""
     shares_kernel: bool
     store: str
-    """Kind of copy-on-write store under its root."""
+    """The copy-on-write store of its root."""
     platform: str | None = None
-    """How system calls are served where not by this machine's kernel: gVisor's `systrap` or `ptrace`."""
+    """gVisor's platform: `systrap` or `ptrace`."""
     seccomp: bool = True
-    """Whether the list of allowed system calls is in force inside."""
+    """Whether the seccomp filter is active inside."""
     accelerator: Literal["kvm", "tcg"] | None = None
-    """What runs the instructions of a virtual machine; `tcg` is software emulation. None where there is none."""
+    """The accelerator of a virtual machine; `tcg` is software emulation. None without a virtual machine."""
     provider: str = "local"
     """The place that runs the sandbox; `local` is the machine of this server."""
 
@@ -231,7 +231,7 @@ class FileChange(msgspec.Struct, frozen=True):
 
 
 def check_budget(budget: Budget) -> str | None:
-    """Why `budget` cannot be used, as one sentence; None when it can. No number is no budget."""
+    """Return why `budget` is invalid, as one sentence; None if it is valid. NaN is not."""
     if not (budget.steps >= 1 and budget.tokens >= 1 and 0 < budget.seconds <= limits.RUN_SECONDS_MAX):
         return (
             "A budget needs at least one step, one token and some time, "
@@ -245,7 +245,7 @@ def check_budget(budget: Budget) -> str | None:
 
 
 def check_new_run(new: NewRun) -> str | None:
-    """Why `new` cannot be admitted, as one sentence; None when it can."""
+    """Return why `new` cannot be admitted, as one sentence; None if it can."""
     if not new.prompt.strip():
         return "The prompt is empty: say what should be done."
     size = len(new.prompt.encode("utf-8", errors="replace"))

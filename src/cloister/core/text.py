@@ -1,4 +1,4 @@
-"""Bounded and harmless text: what a model, an event or a person's terminal may be shown."""
+"""Bounded and harmless text for models, events and terminals."""
 
 import re
 
@@ -9,17 +9,17 @@ _ESCAPES = re.compile(
     r"|\x1b[^\n]?"
 )
 _C1_AND_DIRECTION = r"\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\U000e0000-\U000e0fff"
-"""The same commands as escapes in one character, what turns the order of text around, and text hidden in text."""
+"""One-character escapes, direction marks, and tag characters."""
 
 _INVISIBLE = (
     r"\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b\u2060-\u2065\u206a-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb"
     r"\u2028\u2029"
 )
-"""What has no width, and line ends that look like none."""
+"""Zero-width characters and disguised line ends."""
 
 _JOINERS = r"\u200c\u200d"
 ACTS = _C1_AND_DIRECTION + _INVISIBLE + _JOINERS
-"""Characters, as a regular expression's set, that are text to UTF-8 and something else to a terminal or a reader."""
+"""The content of a regular expression's set: valid UTF-8 that a terminal or a reader does not see as text."""
 
 _CONTROLS = re.compile(rf"[\x00-\x08\x0b-\x1f{_C1_AND_DIRECTION}]")
 _PICTURE = r"\u2190-\u2bff\U0001f000-\U0001faff"
@@ -40,12 +40,12 @@ _FLOOD = re.compile(f"({_MARK}{{{MARKS}}})({_MARK}+)")
 
 
 def decode(data: bytes) -> str:
-    """Bytes from a guest as text. Invalid UTF-8 is replaced, never an error."""
+    """Decode bytes from a guest. Replaces invalid UTF-8, never raises."""
     return data.decode("utf-8", errors="replace")
 
 
 def whole(text: str) -> str:
-    """`text` without halves of characters, which no file and no wire takes: two that belong together become one."""
+    """Return `text` without lone surrogates, which cannot be encoded; joins pairs that belong together."""
     if text.isascii():
         return text
     try:
@@ -56,15 +56,15 @@ def whole(text: str) -> str:
 
 
 def inert(text: str) -> str:
-    """`text` with terminal escapes removed and controls made visible; newlines and tabs stay. What a model is told."""
+    """Remove terminal escapes and make controls visible, for models; newlines and tabs stay."""
     if text.isascii() and text.isprintable():
-        return text  # as most short ones are
+        return text
     plain = _ESCAPES.sub("", text) if "\x1b" in text else text
     return _CONTROLS.sub(_visible, plain.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def harmless(text: str) -> str:
-    """`text` as a person may be shown it: inert, nothing in it hidden, and no letter buried under marks."""
+    """Make `text` safe to show to a person: inert, nothing hidden, and no floods of combining marks."""
     plain = inert(text)
     if plain.isascii():
         return plain  # nothing in ASCII is hidden, and none of it is a mark
@@ -77,7 +77,7 @@ def _visible(found: re.Match[str]) -> str:
 
 
 def bounded(text: str, limit: int) -> str:
-    """`text` with at most about `limit` characters: head and tail kept, the middle replaced by its size."""
+    """Cut `text` to about `limit` characters: keep head and tail, replace the middle by its size."""
     if len(text) <= limit:
         return text
     head = limit * 2 // 3
@@ -88,6 +88,6 @@ def bounded(text: str, limit: int) -> str:
 
 
 def one_line(text: str, limit: int = 120) -> str:
-    """The text as one harmless line, for lists and titles."""
+    """Return `text` as one harmless line, for lists and titles."""
     line = " ".join(harmless(text).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"

@@ -1,4 +1,4 @@
-"""Live fan-out inside this process: who follows a run sees its events and fragments as they come."""
+"""Live fan-out inside this process: followers of a run get its events and fragments."""
 
 from collections import deque
 from collections.abc import Generator
@@ -10,17 +10,17 @@ from cloister.core.events import Delta, Event
 from cloister.core.ids import RunId
 
 DELTAS_WAITING = 256
-"""A reader that is this far behind misses fragments …"""
+"""A reader with this many items waiting misses fragments …"""
 
 ITEMS_WAITING = 512
-"""… and one this far behind goes back to the log for its events."""
+"""… and one with this many reads its events from the log instead."""
 
 Item = Event | Delta | None
-"""None: read the log, it may hold events that do not come by here."""
+"""None: read the log; it may hold events of another process."""
 
 
 class Subscription:
-    """What one reader has not taken yet. The first thing it takes is None: the past is in the log."""
+    """The waiting items of one reader. The first item is None: the past is in the log."""
 
     def __init__(self, *, deltas: bool) -> None:
         self._deltas = deltas
@@ -35,20 +35,20 @@ class Subscription:
             self._put(delta)
 
     def look(self) -> None:
-        """Tell the reader, once it has taken what waits, to read the log."""
+        """Make the reader read the log after the waiting items."""
         if not self._items or self._items[-1] is not None:
             self._put(None)
 
     def _put(self, item: Item) -> None:
         if len(self._items) >= ITEMS_WAITING:
-            # Too slow: everything that waits is in the log, or was only a fragment.
+            # Too slow: the waiting events are in the log, and fragments may be lost.
             self._items.clear()
             item = None
         self._items.append(item)
         self._news.set()
 
     def caught_up(self, seq: int) -> None:
-        """The reader has shown the log up to `seq`: drop what came before that, fragments included."""
+        """The reader has read the log up to `seq`: drop the items before it, fragments included."""
         stale = 0
         for index, item in enumerate(self._items, start=1):
             if isinstance(item, Event) and item.seq <= seq:
@@ -65,7 +65,7 @@ class Subscription:
 
 
 class Hub:
-    """Subscriptions by run. A run that nobody follows costs nothing."""
+    """Subscriptions by run. A run without followers costs nothing."""
 
     def __init__(self) -> None:
         self._readers: dict[RunId, set[Subscription]] = {}
@@ -87,18 +87,18 @@ class Hub:
                 del self._readers[run]
 
     def announce(self, events: tuple[Event, ...]) -> None:
-        """Show events that are durable. Never waits."""
+        """Pass durable events on. Never waits."""
         for event in events:
             for reader in self._readers.get(event.run, ()):
                 reader.put_event(event)
 
     def publish(self, run: RunId, delta: Delta) -> None:
-        """Show a fragment. Never waits."""
+        """Pass a fragment on. Never waits."""
         for reader in self._readers.get(run, ()):
             reader.put_delta(delta)
 
     def look(self) -> None:
-        """Another process has written: everyone looks into the log."""
+        """Another process has written: all readers read the log."""
         for readers in self._readers.values():
             for reader in readers:
                 reader.look()

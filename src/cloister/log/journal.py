@@ -1,4 +1,4 @@
-"""One run's log in the hands of its owner: what the loop reads, adds to and waits on."""
+"""The log of one run for its owner, and as one attempt sees it: read, append, wait."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -12,7 +12,7 @@ from cloister.log.api import Backbone, Fence
 
 
 class RunJournal:
-    """`Journal` over a backbone. `events` never has a gap and never goes back."""
+    """`Journal` over a backbone. `events` only grows, without gaps."""
 
     def __init__(self, backbone: Backbone, fence: Fence) -> None:
         self._backbone = backbone
@@ -33,8 +33,8 @@ class RunJournal:
     async def append(self, *bodies: AnyBody) -> None:
         added = await self._backbone.append(self._fence, bodies)
         if added and added[0].seq > len(self._events) + 1:
-            # Someone else's event came in between and is still on its way here. The own events are durable,
-            # so the list is brought up to date even if the caller is cancelled meanwhile.
+            # An event from outside came in between and has not arrived here yet. The appended events are
+            # durable, so the list is brought up to date even if the caller is cancelled meanwhile.
             with anyio.CancelScope(shield=True):
                 await self.catch_up()
         self._take(added)
@@ -60,12 +60,12 @@ class RunJournal:
             await self._news.wait()
 
     async def catch_up(self) -> None:
-        """Read what the log has beyond `events`."""
+        """Read the events of the log beyond `events`."""
         while page := await self._backbone.read(self._fence.run, after=len(self._events)):
             self._take(page)
 
     async def keep_current(self) -> None:
-        """Take in what anybody appends, until the run is finished."""
+        """Add events from outside as they come, until the run is finished."""
         try:
             known = len(self._events)
             async with self._backbone.follow(self._fence.run, known, deltas=False) as items:
@@ -77,7 +77,7 @@ class RunJournal:
             self._tell()
 
     def _take(self, events: Sequence[Event]) -> None:
-        """Events arrive twice, as the answer to an append and by following; each is kept once, in order."""
+        """Events arrive twice, from an append and by following; keep each once, in order."""
         fresh = [event for event in events if event.seq > len(self._events)]
         if fresh:
             self._events.extend(fresh)
@@ -91,7 +91,7 @@ class RunJournal:
 
 @asynccontextmanager
 async def open_journal(backbone: Backbone, fence: Fence) -> AsyncGenerator[RunJournal]:
-    """The journal of the run that `fence` holds, loaded to this moment and kept current inside the block."""
+    """Open the journal of the run that `fence` holds, loaded and kept current inside the block."""
     journal = RunJournal(backbone, fence)
     await journal.catch_up()
     failure: Exception | None = None
@@ -106,11 +106,8 @@ async def open_journal(backbone: Backbone, fence: Fence) -> AsyncGenerator[RunJo
         raise failure
 
 
-# The log as one attempt sees it: what it inherited from the attempt it was forked from is its own.
-
-
 class AttemptJournal:
-    """`Journal` over the run's. Events keep their numbers, so that waiting and reading agree."""
+    """`Journal` of one attempt over the run's: inherited events are its own. Events keep their numbers."""
 
     def __init__(self, journal: Journal, attempt: int) -> None:
         self._journal = journal

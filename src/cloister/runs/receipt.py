@@ -1,6 +1,6 @@
-"""The receipt: what a run touched, on one page. A pure fold of its log and the signature over its end.
+"""The receipt: everything that a run touched, from its log and the signature over its end. Pure.
 
-Unlike the run as it stands (`runs/view.py`) it counts everything that happened, also in turns that were lost.
+Unlike the view of a run (`runs/view.py`) it also counts lost turns.
 """
 
 from collections import Counter
@@ -19,11 +19,11 @@ NOTABLE = 10
 COMMAND_CHARS = 400
 DECISIONS = 200
 HOSTS = 200
-"""How many of each a receipt holds; how many there were is said."""
+"""How many of each a receipt lists; the totals are exact."""
 
 
 class Used(msgspec.Struct, frozen=True):
-    """One command worth mentioning: it failed, or it took long."""
+    """A command that failed or took long."""
 
     command: str
     exit_code: int | None
@@ -31,18 +31,18 @@ class Used(msgspec.Struct, frozen=True):
 
 
 class Judged(msgspec.Struct, frozen=True):
-    """An action that was not simply allowed."""
+    """An action that was denied or asked about."""
 
     action: str
     effect: str
     rule: str
     answer: str | None = None
     who: str | None = None
-    """Who answered; `deadline` when nobody did."""
+    """Who answered; `deadline` if the default was used."""
 
 
 class Reached(msgspec.Struct, frozen=True):
-    """All connections to one host and port that were decided alike."""
+    """All connections to one host and port with the same decision."""
 
     host: str
     port: int
@@ -52,7 +52,7 @@ class Reached(msgspec.Struct, frozen=True):
     sent_bytes: int
     received_bytes: int
     credential: str | None = None
-    """The name of the credential that the door added."""
+    """The name of the credential that the proxy added."""
 
 
 class SideCalls(msgspec.Struct, frozen=True):
@@ -67,7 +67,7 @@ class SideCalls(msgspec.Struct, frozen=True):
 
 
 class Switched(msgspec.Struct, frozen=True):
-    """One model went on where another stopped."""
+    """One model replaced another."""
 
     attempt: int
     from_model: str
@@ -76,7 +76,7 @@ class Switched(msgspec.Struct, frozen=True):
 
 
 class Requested(msgspec.Struct, frozen=True):
-    """All requests to one host that the door read and decided alike."""
+    """All requests to one host that the proxy read, with the same decision."""
 
     host: str
     port: int
@@ -85,7 +85,7 @@ class Requested(msgspec.Struct, frozen=True):
     rule: str
     count: int
     path: str
-    """Of the first of them."""
+    """The path of the first of them."""
     credential: str | None = None
 
 
@@ -97,15 +97,15 @@ class Proof(msgspec.Struct, frozen=True):
     red_now: int | None
     fixed: int
     proven_commit: str | None
-    """The commit that was green in a fresh sandbox; None where nothing was proven."""
+    """The commit that was green in a fresh sandbox; None without a proof."""
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """What one run touched."""
+    """Everything that one run touched."""
 
     run: str
     last_seq: int
-    """The event up to which this speaks."""
+    """The last event that it covers."""
     final: bool
     """Whether the run was over."""
     outcome: Outcome | None
@@ -113,7 +113,7 @@ class Receipt(msgspec.Struct, frozen=True):
     prompt: str
     who: str
     said: tuple[tuple[str, str], ...]
-    """Who told it what while it worked."""
+    """Messages to the run: who, and what."""
     stopped_by: str | None
     repo: str
     base_commit: str | None
@@ -124,7 +124,7 @@ class Receipt(msgspec.Struct, frozen=True):
     seconds: float
     started_at: float
     isolation: tuple[Isolation, ...]
-    """Every kind that was in force."""
+    """Every kind of isolation that was in force."""
     proof: Proof
     branch: str | None
     commit: str | None
@@ -135,29 +135,29 @@ class Receipt(msgspec.Struct, frozen=True):
     commands: int
     notable: tuple[Used, ...]
     allowed: int
-    """Actions that were allowed without a question."""
+    """Actions that were allowed without asking."""
     judged: tuple[Judged, ...]
-    """Those that were denied or asked about."""
+    """Actions that were denied or asked about."""
     judged_count: int
     connections: tuple[Reached, ...]
     connections_count: int
-    """Kinds of connection, also those that are not listed."""
+    """Kinds of connection, including unlisted ones."""
     cost: float | None = None
-    """US dollars for all of it, as far as prices are known; None where none is."""
+    """US dollars in total, as far as prices are known; None if none is."""
     beside: tuple[SideCalls, ...] = ()
-    """Calls to models beside the steps."""
+    """Calls to models that were not steps."""
     switches: tuple[Switched, ...] = ()
     switches_count: int = 0
     requests: tuple[Requested, ...] = ()
-    """Those that the door read one by one."""
+    """Requests that the proxy read."""
     requests_count: int = 0
-    """Kinds of request, also those that are not listed."""
+    """Kinds of request, including unlisted ones."""
     seal: Checkpoint | None = None
-    """The head of the audit at the run's end, signed."""
+    """The signed head of the audit at the run's end."""
 
 
 class Pending(NamedTuple):
-    """The change that a receipt goes along with, before it is in the log."""
+    """The change that a receipt is delivered with, before it is in the log."""
 
     branch: str
     files: tuple[FileChange, ...]
@@ -166,7 +166,7 @@ class Pending(NamedTuple):
 def receipt(
     events: Sequence[e.Event], seal: Checkpoint | None = None, pending: Pending | None = None
 ) -> Receipt:
-    """The receipt of the run whose whole log, or its beginning, is `events`."""
+    """Return the receipt of the run whose log, or the beginning of it, is `events`."""
     view = fold(events)
     index = Index(events)
     used, tools = _used(index)
@@ -221,7 +221,7 @@ def receipt(
 
 
 def _cost(index: Index) -> float | None:
-    """All that models cost, also in turns that were lost."""
+    """Sum the cost of models, including lost turns."""
     known = [paid.cost for paid in index.of(e.ModelReplied, e.ModelSpent) if paid.cost is not None]
     return sum(known) if known else None
 

@@ -1,4 +1,4 @@
-"""A run as people see it: what `ps`, the server and the final summary show. A pure fold of the log."""
+"""The state of a run for people: `ps`, the server and the final summary. Pure, from the log."""
 
 from collections.abc import Iterable, Sequence
 
@@ -50,7 +50,7 @@ BudgetNote = BudgetWarned | BudgetSpent | BudgetExtended
 
 
 class Message(msgspec.Struct, frozen=True):
-    """What somebody said to the run while it worked."""
+    """A message of a person to the run."""
 
     text: str
     who: str
@@ -59,7 +59,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class AttemptView(msgspec.Struct, frozen=True):
-    """One attempt as it stands."""
+    """The state of one attempt."""
 
     attempt: int
     model: str | None
@@ -79,11 +79,11 @@ class AttemptView(msgspec.Struct, frozen=True):
     """The save point of the parent."""
     temperature: float | None = None
     cost: float | None = None
-    """US dollars, as far as prices are known; None when none is."""
+    """US dollars, as far as prices are known; None if none is."""
 
 
 class RunView(msgspec.Struct, frozen=True):
-    """One run as it stands."""
+    """The state of one run."""
 
     id: RunId
     state: State
@@ -94,11 +94,11 @@ class RunView(msgspec.Struct, frozen=True):
     """Unix seconds."""
     last_seq: int
     phase: Phase | None
-    """What it is busy with; None between phases and after the end."""
+    """The current phase; None between phases and after the end."""
     base_commit: str | None
     base_branch: str | None
     note: str | None
-    """What the caller should know about the base."""
+    """A note for the caller about the base."""
     models: tuple[str, ...]
     checks: tuple[str, ...]
     red_before: int | None
@@ -118,7 +118,7 @@ class RunView(msgspec.Struct, frozen=True):
     """Of the result."""
     delivered_to: str | None
     summary: str | None
-    """What the change says of itself."""
+    """The summary of the change."""
     outcome: Outcome | None
     reason: str | None
     winner: int | None
@@ -129,15 +129,15 @@ class RunView(msgspec.Struct, frozen=True):
     """Questions that wait for a person."""
     messages: tuple[Message, ...]
     stopping: bool
-    """Somebody asked it to stop and it has not ended yet."""
+    """A person asked it to stop, and it has not ended yet."""
     forked_from: ForkedFrom | None = None
-    """The save point of another run that it goes on from."""
+    """The save point of another run that it continues from."""
     ranking: tuple[Score, ...] = ()
-    """What the evidence said of its attempts, best first."""
+    """The evidence for its attempts, best first."""
     budget: Budget = Budget()
-    """What all its attempts together may spend."""
+    """The budget of all its attempts together."""
     cost: float | None = None
-    """US dollars, as far as prices are known; None when none is."""
+    """US dollars, as far as prices are known; None if none is."""
     budget_notes: tuple[BudgetNote, ...] = ()
     """Warnings, refusals and extensions of any level that it draws from."""
 

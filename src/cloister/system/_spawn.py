@@ -1,4 +1,4 @@
-"""Begins processes on the host and ends them; the `_spawn.py` of each package says which, and with what bounds."""
+"""Starts and ends processes on the host. The `_spawn.py` of each package defines which ones, and their limits."""
 
 import os
 import signal
@@ -26,13 +26,13 @@ async def begin(  # noqa: PLR0913  (each is one of those of `open_process`)
     user: int | None = None,
     group: int | None = None,
 ) -> Process:
-    """A process in a session of its own, for `ending` right away: there is no point between them to be cancelled at.
+    """Start a process in its own session. Pass it to `ending` at once: there is no cancellation point in between.
 
-    `env` replaces the environment; `pass_fds` stay open in it under the same numbers; as another `user` it has no
-    groups but `group`. Raises `OSError` when it cannot be started.
+    `env` replaces the environment; `pass_fds` stay open under the same numbers; another `user` has no groups but
+    `group`. Raises `OSError` when it cannot be started.
     """
     process: Process | None = None
-    # Whoever is cancelled just now must not lose sight of a process that has begun.
+    # A cancelled caller must not lose a process that was just started.
     with anyio.CancelScope(shield=True):
         process = await anyio.open_process(
             list(argv),
@@ -48,13 +48,13 @@ async def begin(  # noqa: PLR0913  (each is one of those of `open_process`)
             extra_groups=None if user is None else (),
         )
     if process is None:
-        raise Bug("A process neither began nor failed to.")
+        raise Bug("A process neither started nor failed to start.")
     return process
 
 
 @asynccontextmanager
 async def ending(process: Process) -> AsyncGenerator[None]:
-    """However the block is left, the group of `process` is killed and it is waited for."""
+    """Kill the process group and wait for it when the block ends, in whatever way."""
     try:
         yield
     finally:
@@ -64,10 +64,10 @@ async def ending(process: Process) -> AsyncGenerator[None]:
 
 
 def kill_group(process: Process) -> None:
-    """Kill what is left of the group, also after its leader's own end.
+    """Kill the rest of the group, even after its leader has ended.
 
-    The group outlives its leader when the program left children behind; a group id is not given to anyone else
-    while it has members.
+    The group outlives its leader if the program left children behind. The kernel does not reuse a group id
+    that has members.
     """
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -120,9 +120,9 @@ async def test_a_collector_that_refuses_is_said(heard: Heard) -> None:
             (302, b""),
         ):
             heard.status, heard.answer = status, answer
-            with pytest.raises(OutsideError, match="did not take"):
+            with pytest.raises(OutsideError, match="did not accept"):
                 await send(http, Collector(heard.url), [entry])
-        with pytest.raises(OutsideError, match="did not take"):
+        with pytest.raises(OutsideError, match="did not accept"):
             await send(http, Collector("http://127.0.0.1:1"), [entry])
 
 

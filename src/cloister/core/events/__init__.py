@@ -25,7 +25,6 @@ from cloister.core.events.attempt import (
 from cloister.core.events.attempt import (
     StuckKind as StuckKind,
 )
-from cloister.core.events.base import EventBody
 from cloister.core.events.budget import (
     BudgetExtended,
     BudgetSpent,
@@ -51,6 +50,7 @@ from cloister.core.events.run import (
     ChangeDelivered,
     ChangeMade,
     ChecksChosen,
+    EventBody,
     Phase,
     PhaseEnded,
     PhaseStarted,

@@ -4,7 +4,7 @@ from typing import Literal
 
 from cloister.core.attempts import Score
 from cloister.core.diagnosis import Comparison, Diagnosis
-from cloister.core.events.base import EventBody
+from cloister.core.events.run import EventBody
 from cloister.core.requests import Budget, Outcome
 
 StuckKind = Literal["repeats", "alternations", "unchanged", "idle", "malformed"]
@@ -16,16 +16,16 @@ class AttemptStarted(EventBody, frozen=True):
     parent: int | None = None
     """The attempt that it was forked from."""
     at: int | None = None
-    """The save point of the parent: the number of its event; 0 is the untouched base."""
+    """The number of the parent's save point; 0 is the untouched base."""
     temperature: float | None = None
     hint: str | None = None
-    """What it is told besides the task."""
+    """Added to the task."""
     budget: Budget | None = None
-    """Its share of the run's, for what it does itself."""
+    """Its share of the run's budget."""
 
 
 class AttemptForked(EventBody, frozen=True):
-    """A new attempt goes on from a save point of another: with its files, and its conversation up to there."""
+    """A new attempt continues from a save point of another, with its files and its conversation."""
 
     attempt: int
     parent: int
@@ -34,15 +34,15 @@ class AttemptForked(EventBody, frozen=True):
     reason: str
     budget: Budget
     hint: str
-    """What the new attempt is told."""
+    """A message to the new attempt."""
     asked: int | None = None
-    """The `RewindRequested` event that this answers; None when a search decided."""
+    """The `RewindRequested` event that this answers; None: a search decided."""
     stuck: int | None = None
-    """The attempt in whose place it works, as a search decided."""
+    """The stuck attempt that a search replaced by this one."""
 
 
 class RewindRequested(EventBody, frozen=True):
-    """A person wants the run to go on from an earlier save point."""
+    """A person wants the run to continue from an earlier save point."""
 
     to: int
     """The number of the save point's `TurnEnded` event."""
@@ -57,7 +57,7 @@ class ChecksRan(EventBody, frozen=True):
 
 
 class ProofTaken(EventBody, frozen=True):
-    """The checks on the saved commit, in a fresh sandbox that holds nothing else: what a green end rests on."""
+    """The checks on the saved commit in a fresh sandbox: the proof of a green end."""
 
     attempt: int
     step: int
@@ -67,7 +67,7 @@ class ProofTaken(EventBody, frozen=True):
 
 
 class SaveRefused(EventBody, frozen=True):
-    """The files of this turn could not be saved; the model is told why, and the save point before it stands."""
+    """The files of this turn could not be saved. `text` tells the model why; the previous save point stays."""
 
     attempt: int
     step: int
@@ -75,7 +75,7 @@ class SaveRefused(EventBody, frozen=True):
 
 
 class FinishRefused(EventBody, frozen=True):
-    """The model said it was done and the evidence disagrees. `text` is what it is told."""
+    """The model called `finish` and the evidence disagrees. `text` tells the model why."""
 
     attempt: int
     text: str
@@ -87,13 +87,13 @@ class TurnEnded(EventBody, frozen=True):
     attempt: int
     step: int
     commit: str
-    """Of the run's own repository, with untracked files; the base commit when nothing changed."""
+    """In the run's own repository, untracked files included; the base commit if nothing changed."""
     changed: bool
-    """Whether this turn changed files."""
+    """Whether this turn modified files."""
 
 
 class StuckNoticed(EventBody, frozen=True):
-    """The attempt goes round in circles; `stage` is what is done about it."""
+    """The attempt makes no progress; `stage` is the reaction."""
 
     attempt: int
     kind: StuckKind
@@ -111,20 +111,20 @@ class AttemptEnded(EventBody, frozen=True):
 
 
 class AttemptsRanked(EventBody, frozen=True):
-    """All attempts have ended and the evidence was weighed."""
+    """All attempts ended and were ranked by their evidence."""
 
     scores: tuple[Score, ...]
     """Best first."""
     tied: tuple[int, ...] = ()
-    """Attempts whose evidence is the same as the best one's, that one included; empty when it is alone."""
+    """Attempts with the same evidence as the best one, which is included; empty without a tie."""
 
 
 class JudgeSpoke(EventBody, frozen=True):
-    """A model chose among attempts that the evidence could not tell apart."""
+    """A model chose among tied attempts."""
 
     model: str
     tied: tuple[int, ...]
     choice: int | None
-    """None when it gave no usable answer: then the earliest attempt is taken."""
+    """None: no usable answer, the earliest attempt wins."""
     text: str
     seconds: float

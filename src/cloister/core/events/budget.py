@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from cloister.core.events.base import EventBody
+from cloister.core.events.run import EventBody
 from cloister.core.requests import Usage
 
 Level = Literal["organisation", "project", "user", "run", "attempt"]
@@ -11,17 +11,17 @@ Resource = Literal["steps", "tokens", "dollars", "seconds"]
 
 
 class ModelSpent(EventBody, frozen=True):
-    """A call to a model that was no step of the loop, or a step whose reply never came: what it took."""
+    """The usage of a call to a model that was not a step of the loop, or of a step without a reply."""
 
     attempt: int | None
     purpose: str
-    """What it was for: `summarise`, `wrap_up`, `judge` …"""
+    """`summarise`, `wrap_up`, `judge` …"""
     model: str
     usage: Usage
     seconds: float
     cost: float | None = None
     estimated: bool = False
-    """True when it was cut off before the provider said what it took."""
+    """True: the call was cut off before the provider reported its usage."""
 
 
 class BudgetWarned(EventBody, frozen=True):
@@ -29,7 +29,7 @@ class BudgetWarned(EventBody, frozen=True):
 
     level: Level
     name: str
-    """Which organisation, project or user; the run's id, or the attempt's number."""
+    """The organisation, project, user, run id or attempt number."""
     what: Resource
     spent: float
     limit: float
@@ -37,7 +37,7 @@ class BudgetWarned(EventBody, frozen=True):
 
 
 class BudgetSpent(EventBody, frozen=True):
-    """A call to a model was not made, because this budget does not hold it."""
+    """A call to a model was rejected: this budget has no room for it."""
 
     level: Level
     name: str
@@ -48,7 +48,7 @@ class BudgetSpent(EventBody, frozen=True):
 
 
 class BudgetExtended(EventBody, frozen=True):
-    """A person gave more: `amount` on top of the limit, for the rest of its period."""
+    """A person added `amount` to the limit, for the rest of its period."""
 
     level: Level
     name: str

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from cloister.core.events.base import EventBody
+from cloister.core.events.run import EventBody
 from cloister.core.requests import ToolCall, Usage
 
 
@@ -15,15 +15,15 @@ class ModelReplied(EventBody, frozen=True):
     usage: Usage
     seconds: float
     opaque: str | None = None
-    """What the provider wants back unchanged next time, in its own encoding."""
+    """Data that the provider wants back unchanged, in its own encoding."""
     cost: float | None = None
-    """US dollars; None when nobody knows the model's price."""
+    """US dollars; None if the model's price is unknown."""
     seen: int | None = None
-    """The last event that the request was made from: what came after it, the model has not been told."""
+    """The last event that the request included."""
 
 
 class ModelFailed(EventBody, frozen=True):
-    """One call to a model failed; `retry_seconds` is None when it is not tried again."""
+    """A call to a model failed; `retry_seconds` is None if it is not retried."""
 
     attempt: int
     code: str
@@ -31,21 +31,21 @@ class ModelFailed(EventBody, frozen=True):
     retry_seconds: float | None = None
     model: str = ""
     role: str = "code"
-    """What it was asked to be; `code` is a step of the loop."""
+    """The role of the call; `code` is a step of the loop."""
 
 
 class Advised(EventBody, frozen=True):
-    """A model with a role of its own had something to say: the kind of task, a plan, or a review of the change."""
+    """The answer of a model in another role: the kind of task, a plan, or a review of the change."""
 
     attempt: int
     role: Literal["plan", "review", "classify"]
     model: str
     text: str
-    """The plan; what a review objects to, empty when it approves; the kind of task, empty when it is none of them."""
+    """The plan; the objections of a review, empty if it approves; the kind of task, empty if none fits."""
 
 
 class ModelSwitched(EventBody, frozen=True):
-    """Another model goes on with the same conversation, because the one before it failed."""
+    """Another model continues the conversation because the previous one failed."""
 
     attempt: int
     from_model: str
@@ -54,24 +54,24 @@ class ModelSwitched(EventBody, frozen=True):
 
 
 class ModelChosen(EventBody, frozen=True):
-    """A person wants another model to go on; each attempt takes it for its next step."""
+    """A person chose another model; each attempt uses it from its next step on."""
 
     model: str
     who: str
 
 
 class ContextSummarised(EventBody, frozen=True):
-    """From here on the model sees this in place of the conversation up to `up_to_seq`."""
+    """From here on the model sees this summary instead of the conversation up to `up_to_seq`."""
 
     attempt: int
     up_to_seq: int
-    """The last `TurnEnded` that it stands for."""
+    """The last `TurnEnded` that it covers."""
     text: str
-    """The model's own summary; empty when it was of no use, and then only what the log itself says is told."""
+    """The model's summary; empty if it was unusable: then only facts from the log are kept."""
     files: tuple[str, ...] = ()
-    """What differed from the base in the sandbox at that moment."""
+    """Files that differed from the base in the sandbox."""
     before_tokens: int = 0
     after_tokens: int = 0
-    """Of the whole request, estimated."""
+    """Estimated size of the whole request."""
     kept_turns: int | None = None
-    """How many turns stay: the same as `up_to_seq` says, in a way that also holds in the log of a fork."""
+    """How many turns stay: `up_to_seq` in a form that is also valid in the log of a fork."""

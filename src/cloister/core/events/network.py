@@ -2,11 +2,11 @@
 
 from typing import Literal
 
-from cloister.core.events.base import EventBody
+from cloister.core.events.run import EventBody
 
 
 class ConnectionDecided(EventBody, frozen=True):
-    """Something inside asked the door for a way out."""
+    """A program in a sandbox asked the proxy for a connection."""
 
     sandbox: str
     host: str
@@ -14,7 +14,7 @@ class ConnectionDecided(EventBody, frozen=True):
     effect: Literal["allow", "deny"]
     rule: str
     credential: str | None = None
-    """The name of the credential it was opened for."""
+    """The name of the credential that the connection is for."""
 
 
 class ConnectionClosed(EventBody, frozen=True):
@@ -25,11 +25,11 @@ class ConnectionClosed(EventBody, frozen=True):
     received_bytes: int
     seconds: float
     credential: str | None = None
-    """The names of the credentials that were used on it, with commas between them."""
+    """The names of the credentials used on it, separated by commas."""
 
 
 class RequestDecided(EventBody, frozen=True):
-    """One HTTP request of a connection whose requests the door can read; so many of a sandbox are recorded."""
+    """One HTTP request that the proxy could read; only the first of a sandbox are recorded."""
 
     sandbox: str
     host: str

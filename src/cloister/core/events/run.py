@@ -1,17 +1,22 @@
-"""The course of a run: request, owners, phases, sandboxes, baseline, change and end."""
+"""The base of all events, and the course of a run: request, owners, phases, sandboxes, baseline, change and end."""
 
 from typing import Literal
 
+import msgspec
+
 from cloister.core.diagnosis import Comparison, Diagnosis
-from cloister.core.events.base import EventBody
 from cloister.core.requests import FileChange, Isolation, NewRun, Origin, Outcome
 
 Blame = Literal["user", "host", "outside", "sandbox", "bug"]
 Phase = Literal["fetch", "template", "create", "clone", "baseline", "fork", "work", "change"]
 
 
+class EventBody(msgspec.Struct, frozen=True, tag_field="type", tag=True):
+    """What happened. The tag is the class name. New fields need defaults, so that old logs still load."""
+
+
 class RunAdmitted(EventBody, frozen=True):
-    """Event 1: somebody asked, and the request is durable."""
+    """Event 1: the request is durable."""
 
     request: NewRun
     who: str
@@ -25,12 +30,12 @@ class RunClaimed(EventBody, frozen=True):
 
 
 class RunResumed(EventBody, frozen=True):
-    """The new owner goes on from the last ended turn; results of a half-done turn no longer count."""
+    """The new owner continues from the last ended turn; results of a half-done turn are void."""
 
     after_seq: int
-    """The last event that still counts for each attempt's conversation is the last `TurnEnded` up to here."""
+    """Each attempt's conversation counts up to its last `TurnEnded` before this event."""
     attempt: int | None = None
-    """The attempt whose sandbox was lost; None when all of them were."""
+    """The attempt whose sandbox was lost; None: all of them."""
 
 
 class PhaseStarted(EventBody, frozen=True):
@@ -43,22 +48,22 @@ class PhaseEnded(EventBody, frozen=True):
 
 
 class BaseFixed(EventBody, frozen=True):
-    """The commit everything starts from."""
+    """The commit that the run starts from."""
 
     commit: str
     branch: str | None
-    """None for a detached HEAD."""
+    """None: a detached HEAD."""
     note: str | None = None
-    """What the caller should know, e.g. that uncommitted files are not part of the run."""
+    """A note for the caller, e.g. that uncommitted files are not included."""
 
 
 class PolicyFixed(EventBody, frozen=True):
-    """The rules that hold from here on."""
+    """The policy in force from here on."""
 
     layers: tuple[str, ...]
-    """Strongest first: each layer's name and the file it was read from."""
+    """Each layer's name and file, strongest first."""
     limited: tuple[str, ...] = ()
-    """What the run gets less of than it asked for, and the rule that says so."""
+    """Requested limits that a rule reduced, and the rule."""
 
 
 class SandboxOpened(EventBody, frozen=True):
@@ -66,7 +71,7 @@ class SandboxOpened(EventBody, frozen=True):
     isolation: Isolation
     attempt: int | None = None
     template: str = "default"
-    """What it started from."""
+    """The template that it started from."""
 
 
 class SandboxClosed(EventBody, frozen=True):
@@ -77,7 +82,7 @@ class SandboxClosed(EventBody, frozen=True):
 class ChecksChosen(EventBody, frozen=True):
     checks: tuple[str, ...]
     found: bool
-    """True when we looked for them, False when the caller named them."""
+    """True: discovered; False: named by the caller."""
 
 
 class BaselineTaken(EventBody, frozen=True):
@@ -85,18 +90,18 @@ class BaselineTaken(EventBody, frozen=True):
 
     diagnoses: tuple[Diagnosis, ...]
     known: bool = False
-    """True when the template had seen this very commit and nothing was run again."""
+    """True: the result of a warmed template with this commit; nothing was run."""
     comparison: Comparison | None = None
-    """What of it the run was asked for, and what is not its business."""
+    """Which of the red items are requested and which are unrelated."""
 
 
 class PromptReceived(EventBody, frozen=True):
-    """A person speaks to the run while it works."""
+    """A person sent a message to the run."""
 
     text: str
     who: str
     origin: Origin = "user"
-    """Where the text came from."""
+    """The source of the text."""
 
 
 class StopRequested(EventBody, frozen=True):
@@ -113,18 +118,18 @@ class ChangeMade(EventBody, frozen=True):
 
 
 class ChangeDelivered(EventBody, frozen=True):
-    """The repository that the run started from has the change, as a branch. Without it, `apply` brings it over."""
+    """The source repository has the change, as a branch. Without this event, `apply` delivers it."""
 
     where: str
     branch: str
     receipt: bool = False
-    """Whether the receipt went along, as the commit's note under `refs/notes/cloister`."""
+    """Whether the receipt was delivered, as the commit's note under `refs/notes/cloister`."""
 
 
 class RunFinished(EventBody, frozen=True):
     outcome: Outcome
     reason: str
     attempt: int | None = None
-    """The attempt that won; None when none got that far."""
+    """The winning attempt; None without one."""
     blame: Blame | None = None
-    """Whose problem a failure is."""
+    """Who can fix a failure."""

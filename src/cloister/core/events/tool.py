@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from cloister.core.events.base import EventBody
+from cloister.core.events.run import EventBody
 from cloister.core.requests import Origin, Role
 
 Effect = Literal["allow", "deny", "ask"]
@@ -14,11 +14,11 @@ class ActionDecided(EventBody, frozen=True):
     action: str
     effect: Effect
     rule: str
-    """The rule that decided, and where it is written."""
+    """The deciding rule and its source."""
 
 
 class AskRaised(EventBody, frozen=True):
-    """A rule says `ask`: the run waits for a person until the deadline, then takes the default."""
+    """A rule says `ask`: the run waits for a person until the deadline, then uses the default."""
 
     ask: str
     attempt: int
@@ -28,9 +28,9 @@ class AskRaised(EventBody, frozen=True):
     """Unix seconds."""
     default: Literal["allow", "deny"] = "deny"
     rule: str = ""
-    """The rule that asks, and where it is written."""
+    """The asking rule and its source."""
     approver: Role = "operator"
-    """The least role that may say yes."""
+    """The lowest role that may allow it."""
 
 
 class AskAnswered(EventBody, frozen=True):
@@ -38,7 +38,7 @@ class AskAnswered(EventBody, frozen=True):
     answer: Literal["allow", "deny"]
     who: str
     role: Role = "admin"
-    """In which role."""
+    """The person's role."""
 
 
 class ToolReturned(EventBody, frozen=True):
@@ -52,4 +52,4 @@ class ToolReturned(EventBody, frozen=True):
     seconds: float
     exit_code: int | None = None
     origin: Origin = "tool"
-    """Where the text came from: after something came over the network, all that a tool shows may be from there."""
+    """The source of the text. Once the run reached the network, the output of any tool may come from there."""

@@ -1,6 +1,6 @@
-"""One entry of the audit, and the hashes that hold the chain together. Pure.
+"""One entry of the audit, and the hashes that link the chain. Pure.
 
-What is hashed is spelled out in docs/guide/audit.md, so that others can check an exported chain without us.
+docs/guide/audit.md specifies the hashed bytes, so that others can verify an exported chain without Cloister.
 """
 
 import hashlib
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import msgspec
 
 FIRST = "0" * 64
-"""What stands before the first entry of a chain, and before the first event of a run."""
+"""The hash before the first entry of a chain, and before the first event of a run."""
 
 _ENTRY = b"cloister audit entry 1\n"
 _EVENT = b"cloister audit event 1\n"
@@ -19,21 +19,21 @@ encode = msgspec.json.Encoder().encode
 
 
 class AuditEntry(msgspec.Struct, frozen=True):
-    """One thing that was done or decided."""
+    """One action or decision."""
 
     number: int
     """From 1, without gaps, one chain per data directory."""
     at_us: int
     """Microseconds since 1970."""
     kind: str
-    """The name of the event's class, or of what happened outside any run."""
+    """The name of the event's class, or of something outside any run."""
     run: str | None
     seq: int | None
     """The event's number in that run's log."""
     who: str
-    """The person who did it, or for whom the run does it."""
+    """The person who did it, or who asked for the run."""
     detail: str
-    """A JSON object, kept as the text that was hashed."""
+    """A JSON object, stored as the text that was hashed."""
     log: str | None
     """The hash over the run's whole log up to this event; None outside runs."""
     previous: str
@@ -41,7 +41,7 @@ class AuditEntry(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """The head of the chain at one moment, signed with the host's key."""
+    """A signature of the host's key over the head of the chain."""
 
     number: int
     hash: str
@@ -55,7 +55,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 def entry_hash(entry: AuditEntry) -> str:
-    """The hash that `entry` must have."""
+    """Compute the hash of `entry`."""
     fields = (
         entry.number,
         entry.at_us,
@@ -71,22 +71,22 @@ def entry_hash(entry: AuditEntry) -> str:
 
 
 def extended(log: str, seq: int, at_us: int, body: bytes) -> str:
-    """The hash over a run's log that had `log` and now has one event more; `body` is what is stored."""
+    """Extend the hash `log` over a run's log by one event; `body` are the stored bytes."""
     return hashlib.sha256(_EVENT + encode((log, seq, at_us)) + b"\n" + body).hexdigest()
 
 
 def signed_bytes(number: int, head: str, at_us: int, run: str | None, key: str) -> bytes:
-    """What a checkpoint's signature is over."""
+    """Return the bytes that a checkpoint signs."""
     return _CHECKPOINT + encode((number, head, at_us, run, key))
 
 
 def microseconds(at: float) -> int:
-    """Unix seconds as the whole number that is hashed: the same in every language."""
+    """Convert Unix seconds to the integer that is hashed."""
     return round(at * 1_000_000)
 
 
 def text_of(detail: Mapping[str, object]) -> str:
-    """A detail as it is stored. Text that no UTF-8 can say becomes replacement signs."""
+    """Encode a detail. Replaces text that UTF-8 cannot encode."""
     try:
         return encode(detail).decode()
     except UnicodeEncodeError:

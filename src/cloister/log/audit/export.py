@@ -1,4 +1,4 @@
-"""Entries as OpenTelemetry logs: what is sent to a collector over OTLP/HTTP, in JSON. Pure but for `send`."""
+"""Export of the audit to an OpenTelemetry collector over OTLP/HTTP, in JSON."""
 
 import logging
 import os
@@ -26,16 +26,16 @@ _WARNINGS = frozenset({"LoginRefused", "Unsigned", "ModelFailed"})
 
 
 class Collector(msgspec.Struct, frozen=True):
-    """Where logs go."""
+    """An OpenTelemetry collector."""
 
     endpoint: str
     """The base address; `/v1/logs` is added."""
     headers: dict[str, str] = {}
-    """What the collector wants to see, such as a key. Never shown."""
+    """Additional headers, such as a key. Never printed."""
 
 
 def check_endpoint(text: str) -> str:
-    """`text` as the address of a collector. Raises `UserError` (`bad_endpoint`)."""
+    """Validate `text` as the address of a collector. Raises `UserError` (`bad_endpoint`)."""
     try:
         url = urlsplit(text)
         good = url.scheme in ("http", "https") and bool(url.hostname) and "@" not in url.netloc
@@ -51,7 +51,7 @@ def check_endpoint(text: str) -> str:
 
 
 def logs(entries: Sequence[AuditEntry]) -> dict[str, object]:
-    """The request's body for `entries`."""
+    """Return the request body for `entries`."""
     return {
         "resourceLogs": [
             {
@@ -98,7 +98,7 @@ def _is_warning(entry: AuditEntry) -> bool:
 
 
 def _attributes(values: Mapping[str, str | int | None]) -> list[dict[str, object]]:
-    """Whole numbers are text in OTLP's JSON: they may be too large for JavaScript."""
+    """Encode attributes; OTLP's JSON writes integers as strings."""
     return [
         {"key": key, "value": {"intValue": str(value)} if isinstance(value, int) else {"stringValue": value}}
         for key, value in values.items()
@@ -107,7 +107,7 @@ def _attributes(values: Mapping[str, str | int | None]) -> list[dict[str, object
 
 
 async def send(client: httpx2.AsyncClient, collector: Collector, entries: Sequence[AuditEntry]) -> None:
-    """Hand `entries` over. Raises `OutsideError` (`collector_failed`) unless the collector took all of them."""
+    """Send `entries`. Raises `OutsideError` (`collector_failed`) unless the collector accepts all of them."""
     body = msgspec.json.encode(logs(entries))
     headers = {**collector.headers, "content-type": "application/json"}
     try:
@@ -128,7 +128,7 @@ async def send(client: httpx2.AsyncClient, collector: Collector, entries: Sequen
 
 
 def client() -> httpx2.AsyncClient:
-    """Not by way of any proxy that the environment names."""
+    """Create an HTTP client that ignores the proxies of the environment."""
     return httpx2.AsyncClient(timeout=SEND_SECONDS, trust_env=False, follow_redirects=False)
 
 
@@ -144,7 +144,7 @@ def _refused(reply: bytes) -> str | None:
     try:
         partial = msgspec.json.decode(reply, type=_Reply).partial_success
     except msgspec.DecodeError:
-        return None  # collectors may answer with nothing
+        return None  # an empty answer is valid
     count = str(partial.rejected_log_records) if partial else "0"
     return None if count == "0" else one_line(count, 20)
 
@@ -152,17 +152,17 @@ def _refused(reply: bytes) -> str | None:
 def _failed(why: str) -> OutsideError:
     return OutsideError(
         "collector_failed",
-        f"The OpenTelemetry collector did not take the entries ({why}): check its address and that it runs.",
+        f"The OpenTelemetry collector did not accept the entries ({why}): check its address and that it runs.",
         retryable=True,
     )
 
 
-# The audit on its way to a collector while a server runs. The chain on disk is the queue: what fails is sent again.
+# Continuous export by a server. The chain on disk is the queue: a failed page is sent again.
 
 
 LOOK_SECONDS = 2.0
 WAIT_SECONDS = 60.0
-"""How long a collector that fails is left alone at most."""
+"""Longest pause after a failure."""
 
 CURSOR_FILE = "audit.exported"
 PAGE = 256
@@ -200,7 +200,7 @@ async def ship(
 
 
 def _sent(cursor_file: Path) -> int:
-    """The number of the last entry that was taken; 0 where nobody knows: twice is better than never."""
+    """Return the number of the last accepted entry; 0 if unknown: sending twice is better than never."""
     try:
         text = cursor_file.read_text(encoding="ascii").strip()
     except (FileNotFoundError, UnicodeDecodeError):

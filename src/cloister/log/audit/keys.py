@@ -27,14 +27,14 @@ class HostKey:
         self._path = path
 
     def public(self) -> str:
-        """The public key as text, made now if there is none."""
+        """Return the public key as text; creates the key if there is none."""
         return _public_text(self._load())
 
     def sign(self, data: bytes) -> str:
         return self._load().sign(data).hex()
 
     def draft(self) -> "Draft":
-        """A new key beside this one, to be put in its place."""
+        """Create a new key beside this one, to replace it."""
         path = self._path.with_name(f"{self._path.name}.{secrets.token_hex(8)}")
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ class HostKey:
             if not self._path.exists() and not self._path.is_symlink():
                 draft = self.draft()
                 try:
-                    os.link(draft.path, self._path)  # whole or not at all, and never over another's
+                    os.link(draft.path, self._path)  # atomic, and never replaces an existing key
                 except FileExistsError:
                     pass
                 finally:
@@ -66,7 +66,7 @@ class Draft:
         self.public = public
 
     def take(self) -> None:
-        """Put it in the place of the present key."""
+        """Replace the current key with this one."""
         self.path.replace(self._target)
 
     def drop(self) -> None:
@@ -74,7 +74,7 @@ class Draft:
 
 
 def valid(public: str, signature: str, data: bytes) -> bool:
-    """Whether `signature` is that of `public` over `data`."""
+    """Return whether `signature` is the signature of `public` over `data`."""
     if not _PUBLIC.fullmatch(public):
         return False
     try:
@@ -86,7 +86,7 @@ def valid(public: str, signature: str, data: bytes) -> bool:
 
 
 def check_public(text: str) -> str:
-    """`text` as a public key. Raises `UserError` (`bad_key`)."""
+    """Validate `text` as a public key. Raises `UserError` (`bad_key`)."""
     if not _PUBLIC.fullmatch(text.strip()):
         raise UserError(
             "bad_key",

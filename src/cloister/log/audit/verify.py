@@ -1,4 +1,4 @@
-"""Whether the audit is what was written: every entry, every signature, and the log it speaks of."""
+"""Verification of the audit: every entry, every signature, and the log that it covers. Pure."""
 
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol, TypeVar
@@ -19,13 +19,13 @@ from cloister.log.audit.entry import (
 from cloister.log.audit.keys import valid
 
 PROBLEMS = 20
-"""How many are told; one is enough to distrust the rest."""
+"""How many findings are kept; one is enough to distrust the rest."""
 
 T = TypeVar("T")
 
 
 class Flaw(msgspec.Struct, frozen=True):
-    """Something that is not as it was written."""
+    """Something that differs from what was written."""
 
     why: str
     number: int | None = None
@@ -36,21 +36,21 @@ class Flaw(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What was found. `ok` when nothing was."""
+    """The findings; `ok` without any."""
 
     ok: bool
     entries: int
     checkpoints: int
     head: str
     signed: int
-    """The newest entry that a trusted signature covers; after it only the chain itself speaks."""
+    """The newest entry that a trusted signature covers; only the chain protects later ones."""
     key: str | None
-    """The key that all trust began with: the one that was given, else the first of the chain."""
+    """The key that trust started from: the pinned one, else the first of the chain."""
     problems: tuple[Flaw, ...] = ()
 
 
 class _Chain(msgspec.Struct):
-    """What the first pass leaves for the others."""
+    """The result of the first pass, for the others."""
 
     signed: dict[int, str | None]
     """Numbers that checkpoints sign → the hash of that entry; None while no such entry was seen."""
@@ -60,9 +60,9 @@ class _Chain(msgspec.Struct):
     ends: dict[str, int] = {}
     """Run → the number of the entry of its end."""
     excused: set[str] = set()
-    """Runs whose end could not be signed, as an entry says."""
+    """Runs whose end could not be signed, according to an entry."""
     keys: list[tuple[int, str, str | None]] = []
-    """Number, key, the key before it."""
+    """Number, key, previous key."""
 
 
 class StoredEvent(NamedTuple):
@@ -134,12 +134,12 @@ def verify(records: AuditRecords | None, pinned: str | None = None) -> Verdict:
 
 
 def _some(problems: Iterator[Flaw]) -> list[Flaw]:
-    """All of them are looked at and the first are kept."""
+    """Examine all, keep the first."""
     return [problem for position, problem in enumerate(problems) if position < PROBLEMS]
 
 
 def _entries(records: AuditRecords, chain: _Chain) -> Iterator[Flaw]:
-    """The chain by itself: numbers, links, hashes."""
+    """Check the chain by itself: numbers, links, hashes."""
     for entry in records.entries():
         if entry.number != chain.newest + 1:
             gone = f"{chain.newest + 1}" + (
@@ -174,7 +174,7 @@ def _remember(chain: _Chain, entry: AuditEntry) -> None:
             try:
                 detail = msgspec.json.decode(entry.detail, type=dict[str, str | None])
             except msgspec.DecodeError:
-                return  # its hash says that it was edited
+                return  # its hash shows the edit
             if entry.kind == "Unsigned" and (run := detail.get("run")):
                 chain.excused.add(run)
             elif key := detail.get("key"):
@@ -189,9 +189,9 @@ class _Trust(NamedTuple):
 
 
 def _trusted(chain: _Chain, checkpoints: list[Checkpoint], pinned: str | None) -> _Trust:
-    """The first key, and each that a trusted one introduced: by a signature over the very entry that names it.
+    """Trust the first key, and each key that a trusted one introduced with a signature over the entry that names it.
 
-    A later signature of the old key says nothing about a key that somebody slipped in between.
+    A later signature of the old key does not vouch for a key that was slipped in between.
     """
     root = pinned or (chain.keys[0][1] if chain.keys else None)
     if root is None:
@@ -239,7 +239,7 @@ def _signatures(chain: _Chain, checkpoints: list[Checkpoint], trust: _Trust) -> 
 
 
 def _log(records: AuditRecords) -> Iterator[Flaw]:
-    """The log beside the chain, both in the order of runs and their events."""
+    """Compare the log with the chain, both ordered by run and event."""
     audited = _Peek(records.entries_of_runs())
     ends = records.run_ends()
     run, seq, log = "", 0, FIRST
@@ -267,7 +267,7 @@ def _place(entry: AuditEntry) -> tuple[str, int]:
 
 
 def _compared(event: StoredEvent, entry: AuditEntry | None, log: str) -> Iterator[Flaw]:
-    """One event and its entry."""
+    """Compare one event with its entry."""
     place = f"event {event.seq} of run {event.run}"
     try:
         kind = kind_of(event.body)
@@ -289,7 +289,7 @@ def _compared(event: StoredEvent, entry: AuditEntry | None, log: str) -> Iterato
 
 
 def _run_end(run: str, seq: int, log: str, ends: dict[str, RunEnd]) -> Iterator[Flaw]:
-    """What follows a run's last entry is held only by what the run's row says."""
+    """Check the end of a log: only the run's row covers the events after its last entry."""
     if run and ends[run] != (seq, log):
         last = ends[run].last_seq
         what = "was edited" if last == seq else f"ends with event {seq} and should end with {last}"
@@ -297,7 +297,7 @@ def _run_end(run: str, seq: int, log: str, ends: dict[str, RunEnd]) -> Iterator[
 
 
 def _without_event(audited: "_Peek[AuditEntry]", until: tuple[str, int] | None) -> Iterator[Flaw]:
-    """Entries that come before `until` and whose events are not there."""
+    """Report entries before `until` whose events are missing."""
     while audited.next is not None and (until is None or _place(audited.next) < until):
         entry = audited.step()
         yield Flaw(
@@ -309,7 +309,7 @@ def _without_event(audited: "_Peek[AuditEntry]", until: tuple[str, int] | None) 
 
 
 class _Peek(Iterator[T]):
-    """An iterator whose next item can be looked at."""
+    """An iterator with a look-ahead of one item."""
 
     def __init__(self, items: Iterator[T]) -> None:
         self._items = items

@@ -36,30 +36,28 @@ from cloister.log.hub import Hub, Subscription
 from cloister.log.sqlite import audit, ledger, transactions
 from cloister.log.sqlite.audit_reader import PAGE, AuditReader
 from cloister.log.sqlite.reader import LogReader, Page
-from cloister.log.sqlite.transactions import Entry, encoded
+from cloister.log.sqlite.transactions import EncodedBody, encoded
 from cloister.log.sqlite.writer import Writer, open_writer
-
-# Following one run: the log first, then live, without gap or repetition.
 
 
 class Follower:
-    """One reader's place in one run."""
+    """One reader's position in one run: first the log, then live, without gap or repetition."""
 
     def __init__(self, read: Callable[[int], Awaitable[Page]], live: Subscription, after: int) -> None:
         self._read = read
-        """The page after a sequence number."""
+        """Reads the page after a sequence number."""
         self._live = live
         self._cursor = after
         self._ended = False
 
     async def items(self) -> AsyncGenerator[Event | Delta]:
-        """Everything after the start, until the run is finished."""
+        """Yield everything after the start, until the run is finished."""
         while not self._ended:
             item = await self._live.next()
             if isinstance(item, Event) and item.seq <= self._cursor:
                 continue
             if item is None or (isinstance(item, Event) and item.seq > self._cursor + 1):
-                # Told to look, or another process wrote in between: the log has it all.
+                # A hint to read the log, or a gap because another process wrote: the log has everything.
                 async with aclosing(self._from_log()) as events:
                     async for event in events:
                         yield event
@@ -108,7 +106,7 @@ class SqliteBackbone:
         self._owner_lives = owner_lives
         self._now = now
         self._reading = anyio.CapacityLimiter(1)
-        """One connection, one reader at a time."""
+        """One connection serves one reader at a time."""
 
     async def admit(self, new: NewRun, who: str) -> tuple[RunId, bool]:
         if problem := check_new_run(new):
@@ -197,7 +195,7 @@ class SqliteBackbone:
             return await self._read(partial(self._reader.page, run, cursor))
 
         try:
-            # Subscribed before the log is read: what is appended meanwhile is in one of the two, or in both.
+            # Subscribe before reading the log: an event appended meanwhile is in one of them, or in both.
             with self._hub.subscribe(run, deltas=deltas) as live:
                 self._writer.watch(True)
                 async with aclosing(Follower(read, live, max(after, 0)).items()) as items:
@@ -227,8 +225,8 @@ class SqliteBackbone:
         return await to_thread.run_sync(work, limiter=self._reading)
 
 
-def _from_a_person(body: AnyBody) -> Entry:
-    """As `encoded`, for a body whose size and text somebody outside chose."""
+def _from_a_person(body: AnyBody) -> EncodedBody:
+    """As `encoded`, for a body whose text and size a person chose. Raises `UserError`."""
     try:
         size = len(body.text.encode()) if isinstance(body, PromptReceived) else 0
         limit = limits.PROMPT_BYTES if size > limits.PROMPT_BYTES else limits.EVENT_BYTES
@@ -250,7 +248,7 @@ async def open_backbone(
     owner_lives: Callable[[OwnerId], bool],
     now: Callable[[], float] = time.time,
 ) -> AsyncGenerator[SqliteBackbone]:
-    """The backbone over the file at `path`, made if missing. Leaving the block finishes what was begun.
+    """Open the backbone over the file at `path`, created if missing. Leaving the block finishes pending writes.
 
     `owner_lives` is called in threads. Raises `HostError` with code `newer_data`, `corrupt_data`,
     `no_disk`, `no_access`, `no_wal`, `log_busy` or `disk_failed`; so may every method.

@@ -1,4 +1,4 @@
-"""Reading the log with nothing but SQLite: what `ps` and `log` use, and the backbone too. Starts fast."""
+"""Reading the log with nothing but SQLite, for the backbone and for commands that must start fast."""
 
 import sqlite3
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def no_such_run(name: str) -> UserError:
 
 
 def find(db: sqlite3.Connection, run: RunId) -> Record:
-    """The stored row of `run`. Raises `UserError` (`no_such_run`)."""
+    """Return the stored row of `run`. Raises `UserError` (`no_such_run`)."""
     if not is_id(run):
         raise no_such_run(run)
     found = db.execute(f"SELECT {COLUMNS} FROM runs WHERE id = ?", (run,)).fetchone()  # noqa: S608
@@ -50,7 +50,7 @@ def _nobody(_: OwnerId) -> bool:
 
 def _open(path: Path) -> sqlite3.Connection | None:
     with mapped(path):
-        # Not opened read-only: then SQLite could not put right what a killed writer left half-done.
+        # Not opened read-only: SQLite must be able to recover what a killed writer left half-done.
         db = connect(path)
         try:
             db.execute("PRAGMA query_only = ON")
@@ -66,24 +66,24 @@ def _open(path: Path) -> sqlite3.Connection | None:
 
 PAGE_EVENTS = 256
 PAGE_BYTES = 8_388_608
-"""A page ends after the event that reaches either."""
+"""A page ends after the event that reaches either limit."""
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Some events, and how the log stood when they were read."""
+    """Some events, and the state of the log when they were read."""
 
     events: tuple[Event, ...]
     more: bool
-    """Whether the page was full: the log may go on."""
+    """Whether the page was full: more events may follow."""
     last_seq: int
     finished: bool
-    """Whether nothing will ever follow `last_seq`."""
+    """Whether the run is finished: nothing follows `last_seq`."""
 
 
 class LogReader:
-    """A read-only view of the log, also while others write. A log that was never made is an empty one.
+    """A read-only view of the log, also while others write. A missing file is an empty log.
 
-    Calls take turns; every method may raise `HostError` (`corrupt_data`, `newer_data`, `no_access`).
+    Callers take turns; every method may raise `HostError` (`corrupt_data`, `newer_data`, `no_access`).
     """
 
     def __init__(self, path: Path, owner_lives: Callable[[OwnerId], bool] = _nobody) -> None:
@@ -124,11 +124,11 @@ class LogReader:
             return self._row(find(self._db, run))
 
     def events(self, run: RunId, after: int = 0, limit: int = 1_000_000) -> tuple[Event, ...]:
-        """Events with `seq > after`, in order. Raises `UserError` (`no_such_run`)."""
+        """Return events with `seq > after`, in order. Raises `UserError` (`no_such_run`)."""
         return self._page(run, after, limit, None).events
 
     def page(self, run: RunId, after: int) -> Page:
-        """The next page of events after `after`. Raises `UserError` (`no_such_run`)."""
+        """Return the next page of events after `after`. Raises `UserError` (`no_such_run`)."""
         return self._page(run, after, PAGE_EVENTS, PAGE_BYTES)
 
     def _page(self, run: RunId, after: int, limit: int, limit_bytes: int | None) -> Page:
@@ -137,13 +137,13 @@ class LogReader:
         events: list[Event] = []
         size = 0
         with mapped(self._path):
-            # The row first: whatever it counts is in the log already, so the events are never short of it.
+            # The row first: the events that it counts are in the log already, so the page is never short of them.
             record = find(self._db, run)
             found = self._db.execute(
                 "SELECT seq, at, body FROM events WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?",
                 (record[0], after, limit),
             )
-            with closing(found):  # an open cursor would keep the log from being tidied up
+            with closing(found):  # an open cursor would block checkpoints of the WAL
                 for seq, at, body in found:
                     events.append(Event(run, seq, at, self._decode(body)))
                     size += len(body)
@@ -156,7 +156,7 @@ class LogReader:
         try:
             return decode_body(body)
         except msgspec.DecodeError as error:
-            # One unreadable entry says nothing about the file: the other runs are as they were.
+            # One unreadable event does not make the file corrupt: the other runs are fine.
             raise HostError(
                 "unreadable_event", f"An event of this run in {self._path} cannot be read by this version."
             ) from error
@@ -173,10 +173,7 @@ class LogReader:
                 self._db.execute("ROLLBACK")
 
     def resolve(self, prefix: str) -> RunId:
-        """The run whose id starts with `prefix` (the leading `r-` may be left out); `last` is the newest.
-
-        Raises `UserError` with code `no_such_run` or `ambiguous_run`.
-        """
+        """As `Backbone.resolve`."""
         if self._db is None or not prefix or not prefix.isascii():
             raise no_such_run(prefix)
         with mapped(self._path):

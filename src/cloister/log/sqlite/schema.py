@@ -1,4 +1,4 @@
-"""The file that holds the log: its tables, how it is opened, and what its failures mean."""
+"""The SQLite file: tables, opening, upgrades, and the meaning of its errors."""
 
 import os
 import sqlite3
@@ -13,10 +13,10 @@ from cloister.log.sqlite.audit import add_audit
 
 VERSION = 2
 APPLICATION_ID = 0x636C6F69
-"""Tells our file from any other SQLite database."""
+"""Distinguishes the log from any other SQLite database."""
 
 BUSY_SECONDS = 10.0
-"""How long one transaction waits for another process's."""
+"""How long a transaction waits for that of another process."""
 
 _LOG = (
     """CREATE TABLE runs (
@@ -48,7 +48,7 @@ _LOG = (
         BEGIN SELECT RAISE(ABORT, 'the log is append-only'); END""",
     """CREATE TRIGGER events_never_go BEFORE DELETE ON events
         BEGIN SELECT RAISE(ABORT, 'the log is append-only'); END""",
-    # Also what stops INSERT OR REPLACE, which deletes without asking the trigger above.
+    # Also stops INSERT OR REPLACE, which deletes without firing the trigger above.
     """CREATE TRIGGER events_have_no_gap BEFORE INSERT ON events
         WHEN NEW.seq <> 1 + COALESCE((SELECT MAX(seq) FROM events WHERE run = NEW.run), 0)
         BEGIN SELECT RAISE(ABORT, 'the log has no gap'); END""",
@@ -72,7 +72,7 @@ def corrupt(path: Path) -> HostError:
 
 
 def meaning(error: sqlite3.Error, path: Path) -> CloisterError:
-    """What a failure of SQLite is in our words."""
+    """Translate a failure of SQLite."""
     full: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     code = full & 0xFF
     if code == sqlite3.SQLITE_FULL or full == sqlite3.SQLITE_IOERR_SHMSIZE:
@@ -92,7 +92,7 @@ def meaning(error: sqlite3.Error, path: Path) -> CloisterError:
 
 @contextmanager
 def mapped(path: Path) -> Generator[None]:
-    """Failures of SQLite inside the block leave it as ours."""
+    """Translate failures of SQLite inside the block."""
     try:
         yield
     except sqlite3.Error as error:
@@ -100,7 +100,7 @@ def mapped(path: Path) -> Generator[None]:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection without implicit transactions; its users take turns, in whatever thread they are."""
+    """Open a connection without implicit transactions; its users take turns, in any thread."""
     db = sqlite3.connect(
         f"file:{quote(str(path))}?mode=rw",
         uri=True,
@@ -113,7 +113,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def is_new(db: sqlite3.Connection) -> bool:
-    """Whether nothing was ever stored: just made, or whoever made it was stopped before it was ready."""
+    """Return whether the file has no tables yet: just created, or its creator was stopped."""
     return db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0
 
 
@@ -132,14 +132,14 @@ def check_ours(db: sqlite3.Connection, path: Path) -> None:
 
 
 def open_to_write(path: Path) -> sqlite3.Connection:
-    """Open the log, made if missing. Raises `HostError`; never deletes or repairs anything."""
+    """Open the log, created if missing. Raises `HostError`; never deletes or repairs anything."""
     _make_private(path)
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
             return _open_once(path)
         except sqlite3.OperationalError as error:
-            # Two first opens at once: switching to WAL fails at once instead of waiting its turn.
+            # Two processes create the file at once: switching to WAL fails instead of waiting.
             if error.sqlite_errorcode & 0xFF not in _BUSY or time.monotonic() > deadline:
                 raise meaning(error, path) from error
             time.sleep(0.01)
@@ -150,7 +150,7 @@ def open_to_write(path: Path) -> sqlite3.Connection:
 def _make_private(path: Path) -> None:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Only ever opened by hand when nobody can have it open: closing a second descriptor of the file
+        # O_EXCL: opened here only if no connection can have it open. Closing a second descriptor of the file
         # would drop the locks that SQLite holds on it in this process.
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
     except FileExistsError:
@@ -163,7 +163,7 @@ def _make_private(path: Path) -> None:
 def _open_once(path: Path) -> sqlite3.Connection:
     db = connect(path)
     try:
-        # Before anything is written: a foreign database stays as it is.
+        # Checked before the first write: a foreign database stays untouched.
         new = is_new(db)
         if not new:
             check_ours(db, path)
@@ -188,7 +188,7 @@ def version_of(db: sqlite3.Connection) -> int:
 
 
 def _bring_up(db: sqlite3.Connection, path: Path) -> None:
-    """Make the tables, or what an older version did not have: all of it or none."""
+    """Create or upgrade the tables, in one transaction."""
     db.execute("BEGIN IMMEDIATE")
     try:
         if is_new(db):

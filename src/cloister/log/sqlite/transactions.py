@@ -1,6 +1,6 @@
-"""What may be written to the log. Each function runs inside a transaction that someone else began.
+"""The writes of the log. Each function runs inside a transaction that the caller began.
 
-Each returns its answer and the events it added, so that they can be shown once they are durable.
+Each returns its answer and the events that it added; the writer announces them once they are durable.
 """
 
 import sqlite3
@@ -28,18 +28,18 @@ from cloister.log.sqlite import audit
 from cloister.log.sqlite.reader import COLUMNS, Record, find
 
 PROMPT_CHARS_LISTED = 2_000
-"""What a list keeps of a prompt; the whole of it is in event 1."""
+"""Length of a prompt in a list; event 1 has all of it."""
 
 
-class Entry(NamedTuple):
-    """A body and its encoding, which was made, and measured, outside the transaction."""
+class EncodedBody(NamedTuple):
+    """A body and its encoding, made and measured outside the transaction."""
 
     body: AnyBody
     data: bytes
 
 
-class Stored(NamedTuple):
-    """Where one run stands."""
+class RunState(NamedTuple):
+    """The state of one run."""
 
     num: int
     run: RunId
@@ -49,8 +49,8 @@ class Stored(NamedTuple):
     epoch: int
 
 
-def encoded(body: AnyBody) -> Entry:
-    """Raises `Bug` for an event that is too large: whoever builds one bounds its texts first."""
+def encoded(body: AnyBody) -> EncodedBody:
+    """Raises `Bug` for an event that is too large: the texts of an event are bounded before it is built."""
     try:
         data = encode_body(body)
     except (UnicodeEncodeError, msgspec.MsgspecError) as error:
@@ -59,11 +59,13 @@ def encoded(body: AnyBody) -> Entry:
         raise Bug(
             f"A {type(body).__name__} event of {len(data):,} bytes is over the limit of {limits.EVENT_BYTES:,}."
         )
-    return Entry(body, data)
+    return EncodedBody(body, data)
 
 
-def admit(db: sqlite3.Connection, entry: Entry, at: float) -> tuple[tuple[RunId, bool], tuple[Event, ...]]:
-    """A new run with its first event, or the run that already has this key."""
+def admit(
+    db: sqlite3.Connection, entry: EncodedBody, at: float
+) -> tuple[tuple[RunId, bool], tuple[Event, ...]]:
+    """Insert a new run with its first event, or return the run that already has this key."""
     body = entry.body
     if not isinstance(body, RunAdmitted):
         raise Bug("A run starts with its admission.")
@@ -81,7 +83,7 @@ def admit(db: sqlite3.Connection, entry: Entry, at: float) -> tuple[tuple[RunId,
     ).lastrowid
     if num is None:
         raise Bug("A new run got no number.")
-    events = _write(db, Stored(num, run, "queued", 0, None, 0), (entry,), at)
+    events = _write(db, RunState(num, run, "queued", 0, None, 0), (entry,), at)
     return (run, True), events
 
 
@@ -92,8 +94,8 @@ def claim(
     owner_lives: Callable[[OwnerId], bool],
     at: float,
 ) -> tuple[Fence | None, tuple[Event, ...]]:
-    """The oldest run that nobody alive drives, or `wanted` if nobody alive drives it."""
-    candidates: Iterable[Stored]
+    """Claim the oldest unfinished run without a living owner, or `wanted` if it has none."""
+    candidates: Iterable[RunState]
     if wanted is not None:
         candidates = (_stored(find(db, wanted)),)
     else:
@@ -120,14 +122,14 @@ def claim(
 def append(
     db: sqlite3.Connection,
     fence: Fence,
-    entries: tuple[Entry, ...],
+    entries: tuple[EncodedBody, ...],
     at: float,
     key: Signer,
     last: int | None = None,
 ) -> tuple[tuple[Event, ...], tuple[Event, ...]]:
-    """The owner's events, all or none; none also when the log no longer ends with `last`.
+    """Append the owner's events, all or none; none if the log no longer ends with `last`.
 
-    The end of a run is signed with `key`.
+    Signs the end of a run with `key`.
     """
     stored = _stored(find(db, fence.run))
     if (stored.owner, stored.epoch) != (fence.owner, fence.epoch):
@@ -141,19 +143,19 @@ def append(
 
 
 def append_outside(
-    db: sqlite3.Connection, run: RunId, entry: Entry, at: float
+    db: sqlite3.Connection, run: RunId, entry: EncodedBody, at: float
 ) -> tuple[Event, tuple[Event, ...]]:
-    """What a person adds, whoever drives the run."""
+    """Append what a person says, whatever owner the run has."""
     events = _append_live(db, _stored(find(db, run)), (entry,), at)
     return events[0], events
 
 
-def _stored(record: Record) -> Stored:
-    return Stored(record[0], RunId(record[1]), record[2], record[10], record[11], record[12])
+def _stored(record: Record) -> RunState:
+    return RunState(record[0], RunId(record[1]), record[2], record[10], record[11], record[12])
 
 
 def _append_live(
-    db: sqlite3.Connection, stored: Stored, entries: tuple[Entry, ...], at: float
+    db: sqlite3.Connection, stored: RunState, entries: tuple[EncodedBody, ...], at: float
 ) -> tuple[Event, ...]:
     ends = [isinstance(entry.body, RunFinished) for entry in entries]
     if stored.state == "finished" or any(ends[:-1]):
@@ -164,7 +166,7 @@ def _append_live(
 
 
 def _write(
-    db: sqlite3.Connection, stored: Stored, entries: tuple[Entry, ...], at: float
+    db: sqlite3.Connection, stored: RunState, entries: tuple[EncodedBody, ...], at: float
 ) -> tuple[Event, ...]:
     if not entries:
         return ()
@@ -187,7 +189,7 @@ def _write(
 
 
 def _reflect(db: sqlite3.Connection, num: int, body: AnyBody) -> None:
-    """Keep the row of the run true in the same transaction as the event that changes it."""
+    """Update the run's row in the transaction of the event that changes it."""
     match body:
         case RunFinished():
             db.execute(

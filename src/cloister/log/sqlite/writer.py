@@ -1,4 +1,4 @@
-"""The one thread of a process that writes to the log: what waits together is made durable together."""
+"""The writer thread of a process: requests that wait together are committed together."""
 
 import queue
 import socket
@@ -23,18 +23,18 @@ BATCH = 256
 """Requests per transaction, and requests that may wait."""
 
 POLL_SECONDS = 0.075
-"""How often the writer looks whether another process wrote, while someone follows a run."""
+"""How often the writer checks for writes of other processes, while a run has followers."""
 
 STUCK_SECONDS = 60.0
-"""After this a write is given up as one whose disk does not answer."""
+"""A write that takes longer fails: the disk does not respond."""
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], tuple[T, tuple[Event, ...]]]
-"""What a request does inside the transaction: its answer, and the events to show once they are durable."""
+"""The work of a request inside the transaction: its answer, and the events to announce once they are durable."""
 
 
 class _Job(Generic[T]):
-    """One request on its way to the thread and back."""
+    """One request to the thread."""
 
     __slots__ = ("answer", "done", "error", "events", "work")
 
@@ -47,27 +47,27 @@ class _Job(Generic[T]):
 
 
 class Writer:
-    """Writes for everyone in this process, and tells the hub what is durable."""
+    """Writes for all callers in this process, and announces durable events to the hub."""
 
     def __init__(self, db: sqlite3.Connection, path: Path, hub: Hub) -> None:
         self._path = path
         self._hub = hub
-        # Where there is room, a write is on its way at once: a turn of the event loop would be time lost.
+        # fast_acquire: with a free slot the write starts without a turn of the event loop.
         self._slots = anyio.Semaphore(BATCH, fast_acquire=True)
         self._bell, ring = socket.socketpair()
         self._bell.setblocking(False)
         self._thread = _Thread(db, path, ring)
-        # Whoever waits for a write is shielded, so what answers them must outlive a cancellation too.
+        # Callers wait shielded, so the task that answers them must survive a cancellation too.
         self._serving = anyio.CancelScope(shield=True)
 
     async def write(self, work: Work[T]) -> T:
         """Do `work` in a transaction; durable when this returns. Raises what `work` raised, or `HostError`.
 
-        Once handed over it is seen through even if the caller is cancelled: nobody is left in doubt.
+        Once handed over, it is completed even if the caller is cancelled.
         """
         job: _Job[T] = _Job(work)
         async with self._slots:
-            self._thread.put(job)  # pyright: ignore[reportArgumentType] — it gives the answer back unseen
+            self._thread.put(job)  # pyright: ignore[reportArgumentType] — the thread never reads the answer
             try:
                 with anyio.fail_after(STUCK_SECONDS, shield=True):
                     await job.done.wait()
@@ -82,11 +82,11 @@ class Writer:
         return job.answer[0]
 
     def watch(self, on: bool) -> None:
-        """Whether writes of other processes are to be noticed."""
+        """Turn the check for writes of other processes on or off."""
         self._thread.watch(on)
 
     async def serve(self) -> None:
-        """Show what is durable and let callers go on, until `close`."""
+        """Answer callers and announce durable events, until `close`."""
         with self._serving:
             while True:
                 await anyio.wait_readable(self._bell)
@@ -101,7 +101,7 @@ class Writer:
         settled = self._thread.settled
         while settled:
             job = settled.popleft()
-            job.done.set()  # who wrote goes on first, then who watches
+            job.done.set()  # the writer continues first, then the followers
             self._hub.announce(job.events)
 
     async def close(self) -> None:
@@ -116,7 +116,7 @@ class Writer:
 
 
 class _Thread:
-    """The half that runs beside the event loop: the methods without an underscore are called from outside."""
+    """The thread beside the event loop. The event loop calls the public methods."""
 
     def __init__(self, db: sqlite3.Connection, path: Path, ring: socket.socket) -> None:
         self._db = db
@@ -124,7 +124,7 @@ class _Thread:
         self._ring = ring
         self._ring.setblocking(False)
         self._waiting: queue.SimpleQueue[_Job[object] | None] = queue.SimpleQueue()
-        """None only wakes the thread, to look at its flags."""
+        """None only wakes the thread, to check its flags."""
         self._watching = False
         self._closing = False
         self.settled: deque[_Job[object]] = deque()
@@ -142,12 +142,12 @@ class _Thread:
         self._waiting.put(None)
 
     def take_no_more(self) -> None:
-        """Called where `put` is, so that nothing comes after the last look at what waits."""
+        """Called in the thread of `put`, so that nothing is queued after the last check of the queue."""
         self._closing = True
         self._waiting.put(None)
 
     def close(self) -> None:
-        """Finish what waits, end the thread, close the connection. Blocks."""
+        """Finish pending requests, end the thread, close the connection. Blocks."""
         self._thread.join(STUCK_SECONDS)
         if not self._thread.is_alive():
             self._ring.close()
@@ -160,7 +160,7 @@ class _Thread:
             batch = self._take()
             if batch:
                 self._settle(batch)
-            # Whatever woke it up to end may have been taken along with the last writes.
+            # The wake-up to end may have been taken from the queue with the last requests.
             if self._closing and self._waiting.empty():
                 return
             if self._watching and time.monotonic() - looked >= POLL_SECONDS:
@@ -171,7 +171,7 @@ class _Thread:
                     self._wake_loop()
 
     def _take(self) -> list[_Job[object]]:
-        """What waits, at most `BATCH`; nothing when it is time to look outside or to end."""
+        """Take pending requests, at most `BATCH`; none when it is time to poll or to end."""
         batch: list[_Job[object]] = []
         with suppress(queue.Empty):
             job = self._waiting.get(timeout=POLL_SECONDS if self._watching else None)
@@ -207,7 +207,7 @@ class _Thread:
                 db.execute("ROLLBACK")
 
     def _attempt(self, job: _Job[object]) -> None:
-        """One request in its own savepoint: what it raises undoes it and nothing else."""
+        """Run one request in its own savepoint: an error undoes this request only."""
         db = self._db
         db.execute("SAVEPOINT request")
         try:
@@ -217,10 +217,10 @@ class _Thread:
             job.error = error
         except sqlite3.Error as error:
             if isinstance(meaning(error, self._path), HostError) or not db.in_transaction:
-                raise  # the disk or the file is the problem, and everyone's
+                raise  # the disk or the file failed, for all requests
             job.error = meaning(error, self._path)
             job.error.__cause__ = error
-        except Exception as error:  # the thread outlives any request
+        except Exception as error:  # the thread survives any request
             job.error = Bug(f"A write to the log failed: {error!r}.")
             job.error.__cause__ = error
         if job.error is not None:
@@ -228,20 +228,20 @@ class _Thread:
         db.execute("RELEASE request")
 
     def _version(self) -> int:
-        """Changes when another connection has committed."""
+        """Return a number that changes when another connection commits."""
         try:
             return self._db.execute("PRAGMA data_version").fetchone()[0]
         except sqlite3.Error:
-            return -1  # whoever reads next finds out what is wrong, and says it
+            return -1  # the next reader reports the problem
 
     def _wake_loop(self) -> None:
-        with suppress(OSError):  # full: the loop has been told often enough
+        with suppress(OSError):  # full: a wake-up is pending already
             self._ring.send(b"\0")
 
 
 @asynccontextmanager
 async def open_writer(path: Path, hub: Hub) -> AsyncGenerator[Writer]:
-    """The writer of this process for the log at `path`. Leaving finishes what waits. Raises `HostError`."""
+    """Open the writer of this process for the log at `path`. Leaving finishes pending requests. Raises `HostError`."""
     db = await to_thread.run_sync(open_to_write, path)
     writer = Writer(db, path, hub)
     failure: Exception | None = None
