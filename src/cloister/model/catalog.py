@@ -1,34 +1,34 @@
-"""The providers we know, as data: how they speak, which model when none is named, where the key comes from."""
+"""The known providers, as data: API, default model, key variable, URL."""
 
 from typing import Literal
 
 import msgspec
 
 Wire = Literal["anthropic", "chat", "responses", "google", "bedrock", "mistral"]
-"""Which API is spoken. `chat` is OpenAI's chat completions, the one that everybody else speaks, too."""
+"""The API. `chat` is OpenAI's chat completions, which most servers support."""
 
 
 class Provider(msgspec.Struct, frozen=True, kw_only=True):
     """One provider of language models."""
 
     title: str
-    """What people call it."""
+    """The name in messages."""
     wire: Wire
     model: str
-    """The model when only the provider is named; `FIRST_LISTED` asks the server."""
+    """The model if only the provider is named; `FIRST_LISTED` asks the server."""
     key_variable: str
     """The environment variable that holds the key."""
     needs_key: bool = True
     url: str | None = None
-    """Where it is served; None when the caller says, or the SDK knows."""
+    """The base URL; None if the caller gives it or the SDK knows it."""
     prices: str | None = None
-    """What the table of prices calls it."""
+    """The name in the table of prices."""
     extra: str | None = None
-    """The optional dependency it takes."""
+    """The optional dependency that it needs."""
 
 
 class Amazon(msgspec.Struct, frozen=True):
-    """Who asks Bedrock, and where. What is None, Amazon's own chain of files and roles finds."""
+    """Credentials and region for Bedrock. Amazon's chain of files and roles supplies what is None."""
 
     region: str | None = None
     access_key: str | None = None
@@ -37,10 +37,10 @@ class Amazon(msgspec.Struct, frozen=True):
 
 
 FIRST_LISTED = "default"
-"""Stands for the first model that a server lists."""
+"""Means the first model that a server lists."""
 
 NAME_CHARS = 300
-"""Of a model's name. Amazon's are the longest."""
+"""Longest model name. Amazon's are the longest."""
 
 CATALOG: dict[str, Provider] = {
     "anthropic": Provider(
@@ -83,7 +83,7 @@ CATALOG: dict[str, Provider] = {
         url="https://api.mistral.ai",
         prices="mistral",
     ),
-    # Without a key of its own, Amazon's other ways to say who one is are tried.
+    # Without a key, Amazon's chain finds credentials.
     "bedrock": Provider(
         title="Amazon Bedrock",
         wire="bedrock",
@@ -141,10 +141,10 @@ CATALOG: dict[str, Provider] = {
         needs_key=False,
     ),
 }
-"""In the order in which a key that is set makes a provider the default."""
+"""In order of preference: the first provider with a key is the default."""
 
 COMPATIBLE = "compatible"
-"""Any server that speaks OpenAI's chat completions, at a URL of the caller's."""
+"""Any server with OpenAI's chat completions, at a URL that the caller gives."""
 
 SCRIPT = "script"
 
@@ -152,4 +152,4 @@ LOCAL = "local"
 """Models that run on this machine."""
 
 FREE = frozenset({SCRIPT, LOCAL})
-"""Kinds of models that cost nothing to ask."""
+"""Kinds of models that cost nothing."""

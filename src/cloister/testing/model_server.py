@@ -31,7 +31,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ReceivedRequest:
     """One request that came in."""
 
     method: str
@@ -48,7 +48,7 @@ class ModelServer:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.asked: list[Asked] = []
+        self.asked: list[ReceivedRequest] = []
         self.left = anyio.Event()
         """Set when a client went away from an answer with `hold`."""
         self._answers: deque[Answer] = deque()
@@ -94,7 +94,7 @@ async def open_model_server() -> AsyncGenerator[ModelServer]:
             tasks.cancel_scope.cancel()
 
 
-async def _request(stream: SocketStream) -> Asked:
+async def _request(stream: SocketStream) -> ReceivedRequest:
     data = b""
     while b"\r\n\r\n" not in data:
         data += await stream.receive()
@@ -106,4 +106,4 @@ async def _request(stream: SocketStream) -> Asked:
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     while len(body) < int(headers.get("content-length", "0")):
         body += await stream.receive()
-    return Asked(method, path, headers, body)
+    return ReceivedRequest(method, path, headers, body)
