@@ -18,21 +18,21 @@ REQUEST_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the server says to one request."""
+    """The answer to one request."""
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     pieces: tuple[bytes, ...] = ()
-    """The body; each piece is sent by itself."""
+    """The body; each piece is sent separately."""
     end: bool = True
     """False drops the connection where the body would end."""
     hold: bool = False
-    """Wait for the client to go away before that."""
+    """Wait for the client to disconnect before that."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedRequest:
-    """One request that came in."""
+    """One request that the server received."""
 
     method: str
     path: str
@@ -44,13 +44,13 @@ class ReceivedRequest:
 
 
 class ModelServer:
-    """Give it answers; it keeps what it was asked."""
+    """Sends queued answers and records the requests."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.asked: list[ReceivedRequest] = []
         self.left = anyio.Event()
-        """Set when a client went away from an answer with `hold`."""
+        """Set when a client disconnected during an answer with `hold`."""
         self._answers: deque[Answer] = deque()
 
     def say(self, *answers: Answer) -> None:
