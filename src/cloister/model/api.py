@@ -1,6 +1,6 @@
 """The interface of a language model, and when to retry."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Annotated, Literal, Protocol
 
@@ -131,6 +131,11 @@ class Model(Protocol):
         Provider errors are items of the stream, never exceptions. Leaving the block early cancels the call.
         """
         ...
+
+
+async def single(failure: Failure) -> AsyncGenerator[TextDelta | Reply | Failure]:
+    """The stream of a call that failed at once."""
+    yield failure
 
 
 class Models(Protocol):

@@ -42,6 +42,14 @@ FIRST_LISTED = "default"
 NAME_CHARS = 300
 """Longest model name. Amazon's are the longest."""
 
+
+def _server(title: str, key_variable: str, url: str | None = None) -> Provider:
+    """A server that the user runs, with OpenAI's chat completions."""
+    return Provider(
+        title=title, wire="chat", model=FIRST_LISTED, key_variable=key_variable, needs_key=False, url=url
+    )
+
+
 CATALOG: dict[str, Provider] = {
     "anthropic": Provider(
         title="Anthropic",
@@ -101,45 +109,11 @@ CATALOG: dict[str, Provider] = {
         url="https://openrouter.ai/api/v1",
         prices="openrouter",
     ),
-    "ollama": Provider(
-        title="Ollama",
-        wire="chat",
-        model=FIRST_LISTED,
-        key_variable="OLLAMA_API_KEY",
-        needs_key=False,
-        url="http://127.0.0.1:11434/v1",
-    ),
-    "vllm": Provider(
-        title="vLLM",
-        wire="chat",
-        model=FIRST_LISTED,
-        key_variable="VLLM_API_KEY",
-        needs_key=False,
-        url="http://127.0.0.1:8000/v1",
-    ),
-    "llamacpp": Provider(
-        title="llama.cpp",
-        wire="chat",
-        model=FIRST_LISTED,
-        key_variable="LLAMA_API_KEY",
-        needs_key=False,
-        url="http://127.0.0.1:8080/v1",
-    ),
-    "lmstudio": Provider(
-        title="LM Studio",
-        wire="chat",
-        model=FIRST_LISTED,
-        key_variable="LM_API_TOKEN",
-        needs_key=False,
-        url="http://127.0.0.1:1234/v1",
-    ),
-    "compatible": Provider(
-        title="An OpenAI-compatible server",
-        wire="chat",
-        model=FIRST_LISTED,
-        key_variable="CLOISTER_MODEL_KEY",
-        needs_key=False,
-    ),
+    "ollama": _server("Ollama", "OLLAMA_API_KEY", "http://127.0.0.1:11434/v1"),
+    "vllm": _server("vLLM", "VLLM_API_KEY", "http://127.0.0.1:8000/v1"),
+    "llamacpp": _server("llama.cpp", "LLAMA_API_KEY", "http://127.0.0.1:8080/v1"),
+    "lmstudio": _server("LM Studio", "LM_API_TOKEN", "http://127.0.0.1:1234/v1"),
+    "compatible": _server("An OpenAI-compatible server", "CLOISTER_MODEL_KEY"),
 }
 """In order of preference: the first provider with a key is the default."""
 

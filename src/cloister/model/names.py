@@ -15,7 +15,7 @@ from cloister.core.text import one_line
 from cloister.model.api import Model
 from cloister.model.catalog import CATALOG, COMPATIBLE, LOCAL, NAME_CHARS, SCRIPT, Amazon
 from cloister.model.local.files import FILES, is_path
-from cloister.model.local.host import LocalHost, LocalModel
+from cloister.model.local.host import LocalHost, local_model
 from cloister.model.scripted import ScriptedModel, load_script
 from cloister.model.small_models import JsonActions
 
@@ -104,7 +104,7 @@ async def open_model(name: str | None, access: Access) -> AsyncGenerator[Model]:
         if access.local is None:
             raise UserError("no_local", "Local models are not available here.")
         await access.local.served(model)
-        yield LocalModel(model, access.local)
+        yield local_model(model, access.local)
         return
     from cloister.model.remote.providers import open_remote
     from cloister.model.remote.wires import Endpoint

@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from cloister.core.errors import CloisterError, OutsideError, UserError, sole
 from cloister.core.model_config import ModelRoutes, RoleModels
 from cloister.core.requests import Usage
-from cloister.model.api import Failure, Model, Models, Reply, Request, Role, TextDelta
+from cloister.model.api import Failure, Model, Models, Reply, Request, Role, TextDelta, single
 from cloister.model.names import Access, choose, open_model
 from cloister.model.prices import cost, load_prices, window
 
@@ -191,7 +191,7 @@ class _Later:
         try:
             model = await self._shelf.open(self._name)
         except CloisterError as error:
-            yield _only(_failure(error))
+            yield single(_failure(error))
             return
         async with model.stream(request) as items, aclosing(self._priced(items, model.name)) as priced:
             yield priced
@@ -206,10 +206,6 @@ class _Later:
                 )
             else:
                 yield item
-
-
-async def _only(item: Failure) -> AsyncGenerator[TextDelta | Reply | Failure]:
-    yield item
 
 
 def _failure(error: CloisterError) -> Failure:

@@ -9,7 +9,7 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from cloister.core.errors import CloisterError, HostError, sole
-from cloister.model.api import Failure, Reply, Request, TextDelta
+from cloister.model.api import Failure, Model, Reply, Request, TextDelta, single
 from cloister.model.catalog import LOCAL
 from cloister.model.local._spawn import Order, Serving, serving
 from cloister.model.local.files import OWN_WINDOW, Shelf
@@ -81,22 +81,11 @@ async def open_local_host(shelf: Shelf) -> AsyncGenerator[LocalHost]:
         raise sole(group) from None
 
 
-class LocalModel:
-    """A `Model` on this machine. It is small, so it uses JSON actions."""
-
-    def __init__(self, name: str, host: LocalHost) -> None:
-        known = host.shelf.files.get(name)
-        window = OWN_WINDOW if known is None else known.window
-        self._actions = JsonActions(_Served(name, host), window, SIMPLE)
-
-    @property
-    def name(self) -> str:
-        return self._actions.name
-
-    @asynccontextmanager
-    async def stream(self, request: Request) -> AsyncGenerator[AsyncIterator[TextDelta | Reply | Failure]]:
-        async with self._actions.stream(request) as items:
-            yield items
+def local_model(name: str, host: LocalHost) -> Model:
+    """A model on this machine. It is small, so it uses JSON actions."""
+    known = host.shelf.files.get(name)
+    window = OWN_WINDOW if known is None else known.window
+    return JsonActions(_Served(name, host), window, SIMPLE)
 
 
 class _Served:
@@ -119,12 +108,8 @@ class _Served:
             # On each call, so that a server that died is started again.
             running = await self._host.served(self._name)
         except CloisterError as error:
-            yield _only(Failure("bad_request", error.message))
+            yield single(Failure("bad_request", error.message))
             return
         endpoint = Endpoint("llamacpp", self._name, running.url, running.key)
         async with open_remote(endpoint) as remote, remote.stream(request) as items:
             yield items
-
-
-async def _only(item: Failure) -> AsyncGenerator[TextDelta | Reply | Failure]:
-    yield item
