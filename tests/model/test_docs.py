@@ -1,4 +1,4 @@
-"""The pages about models say what is so: scripts are scripts, tables are what the catalog and the tests say."""
+"""The pages about models match the code: scripts load, tables match the catalog and the tests."""
 
 import re
 import tomllib
@@ -34,7 +34,7 @@ def test_every_script_in_the_documentation_loads(tmp_path: Path) -> None:
 
 
 def test_every_provider_is_in_the_table_with_its_key_its_model_and_its_extra() -> None:
-    table = rows("Who, and with which key")
+    table = rows("Providers and keys")
     assert set(table) == {*CATALOG, "local", "script"}
     for kind, provider in CATALOG.items():
         _, key, model, extra = table[kind]
@@ -43,15 +43,15 @@ def test_every_provider_is_in_the_table_with_its_key_its_model_and_its_extra() -
         assert extra == (f"`{provider.extra}`" if provider.extra else "")
 
 
-def test_what_works_with_whom_is_what_the_tests_hold() -> None:
-    table = rows("What works with whom")
+def test_the_table_of_features_matches_the_tests() -> None:
+    table = rows("Features by API")
     assert set(table) == set(WIRES)
     for kind, wire in WIRES.items():
         told = dict(zip(("fragments", "refused", "reasoning"), table[kind], strict=False))
         assert told == {what: "–" if what in wire.lacks else "yes" for what in told}, kind
 
 
-def test_every_settings_example_is_one() -> None:
+def test_every_settings_example_is_valid() -> None:
     blocks = re.findall(r"^```toml\n(.*?)^```$", MODELS, re.DOTALL | re.MULTILINE)
     assert len(blocks) >= 3
     for block in blocks:

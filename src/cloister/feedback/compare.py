@@ -8,7 +8,7 @@ from cloister.core import limits
 from cloister.core.diagnosis import Comparison, Diagnosis, Diagnostic, TestResult
 from cloister.core.text import one_line
 from cloister.feedback.goals import Goals, covers, named, wanted
-from cloister.feedback.integrity.weigh import weakened
+from cloister.feedback.integrity.weakening import weakened
 from cloister.feedback.kinds import is_source
 
 _RED = ("failed", "error")

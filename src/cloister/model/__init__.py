@@ -1,1 +1,1 @@
-"""TALK to language models."""
+"""Talks to language models: `remote/` servers, `local/` files, and scripts. `api.py` is the interface."""

@@ -1,6 +1,6 @@
-"""What the loop asks of a language model. Providers implement `Model`; nothing else does."""
+"""The interface of a language model, and when to retry."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Annotated, Literal, Protocol
 
@@ -24,12 +24,12 @@ FailureCode = Literal[
 ]
 
 Role = Literal["plan", "code", "review", "summarise", "judge", "classify"]
-"""What a model is asked to be. The steps of the loop are `code`."""
+"""The purpose of a call. The steps of the loop use `code`."""
 
 INVALID_ARGUMENTS = "_invalid"
-"""The only key of a call's arguments when the model did not send a JSON object: its value is what came, bounded.
+"""The only key of a call's arguments if the model did not send a JSON object; the value is the bounded text.
 
-Such a call is still a call: the loop answers it with an error observation, so that the model can correct itself.
+The loop answers such a call with an error observation, so that the model can correct itself.
 """
 
 
@@ -43,7 +43,7 @@ class ToolSpec(msgspec.Struct, frozen=True):
 
 
 class Image(msgspec.Struct, frozen=True):
-    """A picture for the model. One that is larger than `limits.IMAGE_BYTES` is replaced by words that say so."""
+    """A picture for the model. A picture larger than `limits.IMAGE_BYTES` is replaced by a note."""
 
     data: bytes
     media_type: Literal["image/png", "image/jpeg", "image/gif", "image/webp"]
@@ -61,7 +61,7 @@ class AssistantMessage(msgspec.Struct, frozen=True, tag="assistant"):
     text: str
     calls: tuple[ToolCall, ...] = ()
     opaque: str | None = None
-    """The provider's own encoding of this reply, given back unchanged."""
+    """The provider's encoding of this reply, sent back unchanged."""
 
 
 class ToolMessage(msgspec.Struct, frozen=True, tag="tool"):
@@ -82,9 +82,9 @@ class Request(msgspec.Struct, frozen=True):
     tools: tuple[ToolSpec, ...]
     max_tokens: int = 8_192
     temperature: float | None = None
-    """None leaves it to the provider."""
+    """None uses the provider's default."""
     schema: dict[str, object] | None = None
-    """A JSON schema of an object: the text of the reply is then JSON that fits it, or the call has failed."""
+    """A JSON schema of an object. The text of the reply is then JSON that matches it, or the call fails."""
 
 
 class TextDelta(msgspec.Struct, frozen=True, tag="text"):
@@ -100,19 +100,19 @@ class Reply(msgspec.Struct, frozen=True, tag="reply"):
     stop: Literal["end", "tools", "length"] = "end"
     opaque: str | None = None
     cost: float | None = None
-    """US dollars; None when nobody knows the price."""
+    """US dollars; None if the price is unknown."""
 
 
 class Failure(msgspec.Struct, frozen=True, tag="failure"):
-    """The call failed; nothing follows. The message holds no secret."""
+    """The call failed; nothing follows. The message contains no secret."""
 
     code: FailureCode
     message: str
     retryable: bool = False
     retry_seconds: float | None = None
-    """What the provider asked us to wait."""
+    """The wait that the provider requested."""
     usage: Usage | None = None
-    """What the call took although it failed, as far as the provider said; None when it had not begun to answer."""
+    """The usage of the failed call, if reported; None if the reply had not begun."""
 
 
 class Model(Protocol):
@@ -126,15 +126,20 @@ class Model(Protocol):
     def stream(
         self, request: Request
     ) -> AbstractAsyncContextManager[AsyncIterator[TextDelta | Reply | Failure]]:
-        """Ask once. Yields text as it arrives, then exactly one `Reply` or `Failure`.
+        """Make one call. Yields text as it arrives, then exactly one `Reply` or `Failure`.
 
         Provider errors are items of the stream, never exceptions. Leaving the block early cancels the call.
         """
         ...
 
 
+async def single(failure: Failure) -> AsyncGenerator[TextDelta | Reply | Failure]:
+    """The stream of a call that failed at once."""
+    yield failure
+
+
 class Models(Protocol):
-    """The models of one run, by what they are for. Each is opened when it is first asked, and closed with the run."""
+    """The models of one run, by role. Each is opened on first use and closed with the run."""
 
     def role(self, role: Role) -> Model:
         """The first choice for a role."""
@@ -145,40 +150,39 @@ class Models(Protocol):
         ...
 
     def named(self, name: str) -> Model:
-        """Any model by its name. Raises `UserError` when nothing here can be called that."""
+        """Any model by its name. Raises `UserError` if there is no such model."""
         ...
 
     def window(self, name: str) -> int | None:
-        """How many tokens a conversation with this model may have; None when nobody knows."""
+        """The context window in tokens; None if unknown."""
         ...
 
     def cost(self, name: str, usage: Usage) -> float | None:
-        """US dollars for `usage` of this model; None when nobody knows its price."""
+        """US dollars for `usage` of this model; None if its price is unknown."""
         ...
 
     def instead(self, name: str) -> "Models":
-        """The same models, with this one for `code`: for an attempt with a model of its own. Raises as `named`."""
+        """The same models with this one for `code`, for an attempt with its own model. Raises as `named`."""
         ...
 
 
-# When to ask a model again after a failure, and how long to wait first. Pure.
-
+# Retries
 
 MAX_TRIES = 5
 FIRST_SECONDS = 1.0
 LONGEST_SECONDS = 60.0
-"""Longest wait of our own choosing."""
+"""Longest wait that we choose ourselves."""
 PATIENCE_SECONDS = 300.0
-"""Longest wait a provider may ask for; beyond it we give up."""
+"""Longest wait that a provider can request; beyond it we give up."""
 
 RETRYABLE: frozenset[FailureCode] = frozenset({"rate_limit", "overloaded", "network", "bad_reply"})
 """Failures after which the same request may work."""
 
 
 def next_wait(failure: Failure, tries: int) -> float | None:
-    """Seconds to wait before the next try, after `tries` tries have failed; None means give up.
+    """Seconds to wait after `tries` failed tries; None means give up.
 
-    Doubles from one second to a minute, unless the provider said how long to wait.
+    Doubles from one second to a minute, unless the provider requested a wait.
     """
     if not failure.retryable or tries >= MAX_TRIES:
         return None

@@ -1,34 +1,34 @@
-"""The providers we know, as data: how they speak, which model when none is named, where the key comes from."""
+"""The known providers, as data: API, default model, key variable, URL."""
 
 from typing import Literal
 
 import msgspec
 
 Wire = Literal["anthropic", "chat", "responses", "google", "bedrock", "mistral"]
-"""Which API is spoken. `chat` is OpenAI's chat completions, the one that everybody else speaks, too."""
+"""The API. `chat` is OpenAI's chat completions, which most servers support."""
 
 
 class Provider(msgspec.Struct, frozen=True, kw_only=True):
     """One provider of language models."""
 
     title: str
-    """What people call it."""
+    """The name in messages."""
     wire: Wire
     model: str
-    """The model when only the provider is named; `FIRST_LISTED` asks the server."""
+    """The model if only the provider is named; `FIRST_LISTED` asks the server."""
     key_variable: str
     """The environment variable that holds the key."""
     needs_key: bool = True
     url: str | None = None
-    """Where it is served; None when the caller says, or the SDK knows."""
+    """The base URL; None if the caller gives it or the SDK knows it."""
     prices: str | None = None
-    """What the table of prices calls it."""
+    """The name in the table of prices."""
     extra: str | None = None
-    """The optional dependency it takes."""
+    """The optional dependency that it needs."""
 
 
 class Amazon(msgspec.Struct, frozen=True):
-    """Who asks Bedrock, and where. What is None, Amazon's own chain of files and roles finds."""
+    """Credentials and region for Bedrock. Amazon's chain of files and roles supplies what is None."""
 
     region: str | None = None
     access_key: str | None = None
@@ -37,10 +37,18 @@ class Amazon(msgspec.Struct, frozen=True):
 
 
 FIRST_LISTED = "default"
-"""Stands for the first model that a server lists."""
+"""Means the first model that a server lists."""
 
 NAME_CHARS = 300
-"""Of a model's name. Amazon's are the longest."""
+"""Longest model name. Amazon's are the longest."""
+
+
+def _server(title: str, key_variable: str, url: str | None = None) -> Provider:
+    """A server that the user runs, with OpenAI's chat completions."""
+    return Provider(
+        title=title, wire="chat", model=FIRST_LISTED, key_variable=key_variable, needs_key=False, url=url
+    )
+
 
 CATALOG: dict[str, Provider] = {
     "anthropic": Provider(
@@ -83,7 +91,7 @@ CATALOG: dict[str, Provider] = {
         url="https://api.mistral.ai",
         prices="mistral",
     ),
-    # Without a key of its own, Amazon's other ways to say who one is are tried.
+    # Without a key, Amazon's chain finds credentials.
     "bedrock": Provider(
         title="Amazon Bedrock",
         wire="bedrock",
@@ -101,50 +109,16 @@ CATALOG: dict[str, Provider] = {
         url="https://openrouter.ai/api/v1",
         prices="openrouter",
     ),
-    "ollama": Provider(
-        title="Ollama",
-        wire="chat",
-        model=FIRST_LISTED,
-        key_variable="OLLAMA_API_KEY",
-        needs_key=False,
-        url="http://127.0.0.1:11434/v1",
-    ),
-    "vllm": Provider(
-        title="vLLM",
-        wire="chat",
-        model=FIRST_LISTED,
-        key_variable="VLLM_API_KEY",
-        needs_key=False,
-        url="http://127.0.0.1:8000/v1",
-    ),
-    "llamacpp": Provider(
-        title="llama.cpp",
-        wire="chat",
-        model=FIRST_LISTED,
-        key_variable="LLAMA_API_KEY",
-        needs_key=False,
-        url="http://127.0.0.1:8080/v1",
-    ),
-    "lmstudio": Provider(
-        title="LM Studio",
-        wire="chat",
-        model=FIRST_LISTED,
-        key_variable="LM_API_TOKEN",
-        needs_key=False,
-        url="http://127.0.0.1:1234/v1",
-    ),
-    "compatible": Provider(
-        title="An OpenAI-compatible server",
-        wire="chat",
-        model=FIRST_LISTED,
-        key_variable="CLOISTER_MODEL_KEY",
-        needs_key=False,
-    ),
+    "ollama": _server("Ollama", "OLLAMA_API_KEY", "http://127.0.0.1:11434/v1"),
+    "vllm": _server("vLLM", "VLLM_API_KEY", "http://127.0.0.1:8000/v1"),
+    "llamacpp": _server("llama.cpp", "LLAMA_API_KEY", "http://127.0.0.1:8080/v1"),
+    "lmstudio": _server("LM Studio", "LM_API_TOKEN", "http://127.0.0.1:1234/v1"),
+    "compatible": _server("An OpenAI-compatible server", "CLOISTER_MODEL_KEY"),
 }
-"""In the order in which a key that is set makes a provider the default."""
+"""In order of preference: the first provider with a key is the default."""
 
 COMPATIBLE = "compatible"
-"""Any server that speaks OpenAI's chat completions, at a URL of the caller's."""
+"""Any server with OpenAI's chat completions, at a URL that the caller gives."""
 
 SCRIPT = "script"
 
@@ -152,4 +126,4 @@ LOCAL = "local"
 """Models that run on this machine."""
 
 FREE = frozenset({SCRIPT, LOCAL})
-"""Kinds of models that cost nothing to ask."""
+"""Kinds of models that cost nothing."""

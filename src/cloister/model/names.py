@@ -1,4 +1,4 @@
-"""From a model's name to a model: `PROVIDER:NAME` for every provider of the catalog, or `script:FILE`."""
+"""Resolves the name of a model: `PROVIDER:NAME`, `local:NAME` or `script:FILE`."""
 
 import re
 from collections.abc import AsyncGenerator, Mapping
@@ -15,7 +15,7 @@ from cloister.core.text import one_line
 from cloister.model.api import Model
 from cloister.model.catalog import CATALOG, COMPATIBLE, LOCAL, NAME_CHARS, SCRIPT, Amazon
 from cloister.model.local.files import FILES, is_path
-from cloister.model.local.host import LocalHost, LocalModel
+from cloister.model.local.host import LocalHost, local_model
 from cloister.model.scripted import ScriptedModel, load_script
 from cloister.model.small_models import JsonActions
 
@@ -27,14 +27,14 @@ NO_MODEL = (
 )
 
 _ELSEWHERE = re.compile(r"[?#\\]|(?:^|/)\.\.?(?:/|$)")
-"""Some APIs have the name in the URL, where this would lead to another of their services."""
+"""Some APIs put the name into the URL, where this would reach another service."""
 _TRAVELS = re.compile(r"[!-~]*")
-"""What a header can carry of a key; a client that is given more quotes all of it in its error."""
+"""The characters a header can carry. HTTP clients quote the whole key in the error for any other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What this machine's settings say about models."""
+    """The model settings of this machine."""
 
     default: str | None = None
     keys: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -43,21 +43,21 @@ class Access:
     """Base URL of an OpenAI-compatible server."""
     routes: ModelRoutes = field(default_factory=ModelRoutes)
     amazon: Amazon | None = None
-    """Who asks Bedrock, and where."""
+    """Credentials and region for Bedrock."""
     local: LocalHost | None = None
-    """Who runs models on this machine."""
+    """Runs models on this machine."""
 
     def url_of(self, kind: str) -> str | None:
-        """Where a provider of the catalog is served: the settings count before what is usual."""
+        """The URL of a provider: from the settings, else from the catalog."""
         own = self.url if kind == COMPATIBLE else None
         return self.routes.url.get(kind) or own or CATALOG[kind].url
 
 
 def choose(name: str | None, access: Access) -> str:
-    """The full name of the model to use, without opening it. Pure.
+    """Return the full name of the model to use, without opening it. Pure.
 
-    `name` is what the caller asked for; without it and a default it is the server at the URL, then the first
-    provider with a key. A provider without a model name gets the catalog's.
+    Without `name` and a default, it is the server at the URL, then the first provider with a key. A provider without
+    a model name gets the default of the catalog.
     Raises `UserError` with code `no_model`, `unknown_model`, `no_key` or `no_model_url`.
     """
     wanted = name or access.default or _first_usable(access)
@@ -74,15 +74,15 @@ def choose(name: str | None, access: Access) -> str:
     if len(model) > NAME_CHARS or not model.isprintable() or _ELSEWHERE.search(model):
         raise UserError(
             "unknown_model",
-            f"{one_line(wanted, 100)!r} is no name of a model: at most {NAME_CHARS} characters, none of them a line "
-            "break, ?, # or a backslash, and no part of it `..`.",
+            f"{one_line(wanted, 100)!r} is not a valid model name: at most {NAME_CHARS} characters, without line breaks, "
+            "?, # and backslashes, and without `..` as a part.",
         )
     if provider.needs_key and not access.keys.get(kind):
         raise UserError("no_key", f"{provider.title} needs a key: set {provider.key_variable}.")
     if not _TRAVELS.fullmatch(access.keys.get(kind) or ""):
         raise UserError(
             "no_key",
-            f"The key in {provider.key_variable} has a space, a line break or a letter that no key has: set it again.",
+            f"The key in {provider.key_variable} contains a space, a line break or a character that keys do not have: set it again.",
         )
     _check_url(kind, access.url_of(kind))
     return f"{kind}:{model or provider.model}"
@@ -90,10 +90,10 @@ def choose(name: str | None, access: Access) -> str:
 
 @asynccontextmanager
 async def open_model(name: str | None, access: Access) -> AsyncGenerator[Model]:
-    """The model that `choose` names, with its connections; leaving the block closes them.
+    """Open the model that `choose` names; leaving the block closes its connections.
 
-    Raises as `choose`, `UserError` (`bad_script`), and `OutsideError` (`model_unreachable`) when a compatible
-    server must be asked for its model and does not answer.
+    Raises as `choose`, `UserError` (`bad_script`), and `OutsideError` (`model_unreachable`) if a server must list its
+    models and does not answer.
     """
     kind, _, model = choose(name, access).partition(":")
     if kind == SCRIPT:
@@ -102,9 +102,9 @@ async def open_model(name: str | None, access: Access) -> AsyncGenerator[Model]:
     await to_thread.run_sync(_import_providers)
     if kind == LOCAL:
         if access.local is None:
-            raise UserError("no_local", "Local models are not served here.")
+            raise UserError("no_local", "Local models are not available here.")
         await access.local.served(model)
-        yield LocalModel(model, access.local)
+        yield local_model(model, access.local)
         return
     from cloister.model.remote.providers import open_remote
     from cloister.model.remote.wires import Endpoint
@@ -120,12 +120,12 @@ def _load(path: str) -> ScriptedModel:
 
 
 def _import_providers() -> None:
-    """It takes seconds; in a thread, other runs do not stand still for it."""
+    """Takes seconds: run it in a thread, so that it does not block other runs."""
     import cloister.model.remote.providers  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
 
 def _first_usable(access: Access) -> str:
-    # Who names a server of their own means it, whatever keys lie around.
+    # A configured URL takes precedence over keys.
     if access.url:
         return COMPATIBLE
     for kind, provider in CATALOG.items():
@@ -139,7 +139,7 @@ def _check_url(kind: str, url: str | None) -> None:
         raise UserError(
             "no_model_url",
             f"{COMPATIBLE}:NAME needs a server: set CLOISTER_MODEL_URL to its base URL, e.g. {_EXAMPLE} "
-            f"(and {CATALOG[kind].key_variable} if it wants a key).",
+            f"(and {CATALOG[kind].key_variable} if it needs a key).",
         )
     if url and not url.startswith(("http://", "https://")):
         raise UserError("no_model_url", f"The URL of {kind} must begin with http:// or https://.")
@@ -147,22 +147,22 @@ def _check_url(kind: str, url: str | None) -> None:
     if url and host is None:
         raise UserError(
             "no_model_url",
-            f"The URL of {kind} leads nowhere: write it as http://HOST:PORT/PATH, e.g. {_EXAMPLE}.",
+            f"The URL of {kind} is not valid: write it as http://HOST:PORT/PATH, e.g. {_EXAMPLE}.",
         )
     if host is not None and "@" in host:
         raise UserError(
             "no_model_url",
-            f"The URL of {kind} holds a name or a password, which would be shown with its failures: leave it out and "
+            f"The URL of {kind} contains a user name or password, which error messages would show: remove it and "
             f"set {CATALOG[kind].key_variable}.",
         )
 
 
 def _host(url: str) -> str | None:
-    """Where a URL leads, with the name and the password in it; None when that is nowhere."""
+    """The host of a URL, with user name and password; None if the URL is not valid."""
     try:
         parts = urlsplit(url)
         there = bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is none, a bracket that is not closed
+    except ValueError:  # an invalid port, an open bracket
         return None
     return parts.netloc if there and url.isprintable() and " " not in url else None
 

@@ -1,4 +1,4 @@
-"""What a reply cost and how long a conversation may be: data from a kept table, and from settings before it."""
+"""Prices and context windows of models: from the settings, else from the table of genai-prices."""
 
 from collections.abc import Mapping
 from decimal import Decimal
@@ -16,7 +16,7 @@ MILLION = 1_000_000
 
 
 def cost(name: str, usage: Usage, entries: Mapping[str, ModelEntry]) -> float | None:
-    """US dollars for `usage` of the model with this full name; None when its price is unknown."""
+    """US dollars for `usage` of the model with this full name; None if its price is unknown."""
     entry = entries.get(name)
     if entry is not None and entry.input_price is not None and entry.output_price is not None:
         return _own_price(usage, entry.input_price, entry.output_price, entry.cached_price)
@@ -26,7 +26,7 @@ def cost(name: str, usage: Usage, entries: Mapping[str, ModelEntry]) -> float | 
 
 
 def window(name: str, entries: Mapping[str, ModelEntry]) -> int | None:
-    """How many tokens a conversation with this model may have; None when nobody knows."""
+    """The context window in tokens; None if unknown."""
     entry = entries.get(name)
     if entry is not None and entry.window is not None:
         return entry.window
@@ -64,7 +64,7 @@ def _table_price(name: str, usage: Usage) -> float | None:
     )
     try:
         total: Decimal = calc_price(counted, model, provider_id=provider.prices).total_price
-    except (LookupError, ValueError):  # a model without a price, or counts that do not add up
+    except (LookupError, ValueError):  # a model without a price, or inconsistent counts
         return None
     return float(total)
 

@@ -1,4 +1,4 @@
-"""From a role to a model: which names stand for it here, and the models of one run behind them."""
+"""Chooses and opens the models for the roles of one run."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -14,27 +14,27 @@ from anyio.abc import TaskGroup, TaskStatus
 from cloister.core.errors import CloisterError, OutsideError, UserError, sole
 from cloister.core.model_config import ModelRoutes, RoleModels
 from cloister.core.requests import Usage
-from cloister.model.api import Failure, Model, Models, Reply, Request, Role, TextDelta
+from cloister.model.api import Failure, Model, Models, Reply, Request, Role, TextDelta, single
 from cloister.model.names import Access, choose, open_model
 from cloister.model.prices import cost, load_prices, window
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is known of a run when its models are chosen."""
+    """The facts about a run that decide its models."""
 
     repo: str
     model: str | None = None
-    """The model its request names, which then is `code`."""
+    """The model in the request, which is then used for `code`."""
     kind: str | None = None
-    """The kind of task its request names."""
+    """The kind of task in the request."""
 
 
 def chain(routes: ModelRoutes, role: Role, job: Job) -> tuple[str | None, ...]:
-    """The names that stand for `role`, best first; None is this machine's default. Pure, never empty.
+    """The names for `role`, best first; None means this machine's default. Pure, never empty.
 
-    The kind of task counts before the repository, and that before the rest of the table. A model that the
-    request names is `code`, and every role that no table names.
+    The kind of task takes precedence over the repository, and that over the rest of the table. A model in the
+    request is used for `code` and for every role that no table names.
     """
     tables = _tables(routes, job)
     wanted: tuple[Role, ...] = ("code",) if role == "code" else (role, "code")
@@ -55,23 +55,12 @@ def _tables(routes: ModelRoutes, job: Job) -> list[RoleModels]:
 
 
 def _names(table: RoleModels, role: Role) -> tuple[str, ...]:
-    named: dict[Role, str | tuple[str, ...] | None] = {
-        "plan": table.plan,
-        "code": table.code,
-        "review": table.review,
-        "summarise": table.summarise,
-        "judge": table.judge,
-        "classify": table.classify,
-    }
-    names = named[role]
+    names: str | tuple[str, ...] | None = getattr(table, role)
     return (names,) if isinstance(names, str) else names or ()
 
 
 def chosen(access: Access, role: Role, job: Job) -> tuple[str, ...]:
-    """As `chain`, with full names, and without those that lack a key or a URL here if any other is left.
-
-    Raises as `choose`.
-    """
+    """As `chain`, with full names. Skips names without a key or URL if any other is left. Raises as `choose`."""
     names, unusable = _sorted_out(access, role, job)
     if not names:
         raise next(iter(unusable.values()))
@@ -79,10 +68,7 @@ def chosen(access: Access, role: Role, job: Job) -> tuple[str, ...]:
 
 
 def check_roles(access: Access, job: Job) -> None:
-    """Whether somebody can be asked for every role that the settings name; what one lacks is said before a run begins.
-
-    Raises as `choose`.
-    """
+    """Check before a run that every role in the settings has a usable model. Raises as `choose`."""
     chosen(access, "code", job)
     for role in get_args(Role):
         try:
@@ -92,7 +78,7 @@ def check_roles(access: Access, job: Job) -> None:
 
 
 def skipped(access: Access, role: Role, job: Job) -> dict[str, str]:
-    """The names that `chosen` leaves out, each with what it lacks; empty when nothing is left. Raises as `choose`."""
+    """The names that `chosen` skips, each with the reason. Raises as `choose`."""
     names, unusable = _sorted_out(access, role, job)
     return {name: error.message for name, error in unusable.items()} if names else {}
 
@@ -112,9 +98,9 @@ def _sorted_out(access: Access, role: Role, job: Job) -> tuple[tuple[str, ...], 
 
 @asynccontextmanager
 async def open_models(access: Access, job: Job) -> AsyncGenerator[Models]:
-    """The models of one run; leaving the block closes those that were used.
+    """Open the models of one run; leaving the block closes them.
 
-    The first choice for `code` is opened at once. Raises as `open_model` when it has no stand-in.
+    Opens the first choice for `code` immediately if it has no alternative, and then raises as `open_model`.
     """
     try:
         async with anyio.create_task_group() as tasks:
@@ -125,11 +111,11 @@ async def open_models(access: Access, job: Job) -> AsyncGenerator[Models]:
             yield models
             tasks.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        raise sole(group) from None  # the caller's own error, or the one that opening met
+        raise sole(group) from None  # the error of the caller, or of opening a model
 
 
 class _Shelf:
-    """Opened models by their full names. Each lives in a task of its own, which opens and closes it."""
+    """Opened models by full name. A task for each opens and closes it."""
 
     def __init__(self, access: Access, tasks: TaskGroup) -> None:
         self.access = access
@@ -179,7 +165,7 @@ class _Models:
         return cost(self._really(name), usage, self._access.routes.entry)
 
     def _really(self, name: str) -> str:
-        """The full name; of a model that its server was to name, what that called it, once it was asked."""
+        """The full name; for a model that its server names, that name once it is known."""
         full = choose(name, self._access)
         opened = self._shelf.opened(full)
         return full if opened is None or full in self._access.routes.entry else opened.name
@@ -189,7 +175,7 @@ class _Models:
 
 
 class _Later:
-    """A model that is opened when it is first asked; when it cannot be, that is a failure like any other."""
+    """A model that is opened on first use. If it cannot be opened, the call fails."""
 
     def __init__(self, name: str, shelf: _Shelf) -> None:
         self._name = name
@@ -205,7 +191,7 @@ class _Later:
         try:
             model = await self._shelf.open(self._name)
         except CloisterError as error:
-            yield _only(_failure(error))
+            yield single(_failure(error))
             return
         async with model.stream(request) as items, aclosing(self._priced(items, model.name)) as priced:
             yield priced
@@ -220,10 +206,6 @@ class _Later:
                 )
             else:
                 yield item
-
-
-async def _only(item: Failure) -> AsyncGenerator[TextDelta | Reply | Failure]:
-    yield item
 
 
 def _failure(error: CloisterError) -> Failure:

@@ -1,7 +1,7 @@
-"""A model that replays a script: for tests, for demonstrations, and to reproduce a run exactly.
+"""A model that replays a script, for tests, demonstrations, and exact reproduction of a run.
 
-It keeps no position. Where the run is in the script follows from the conversation alone, so after a crash
-the next reply is the right one. Only failures made on purpose are counted in the process.
+It keeps no position: the conversation alone determines the next reply, so it is right after a crash. Only deliberate
+failures are counted in the process.
 """
 
 import math
@@ -31,41 +31,38 @@ from cloister.model.api import (
     TextDelta,
 )
 
-# The scripted model's file format: TOML in, a checked `Script` out.
-#
-# Everything that can be wrong with a script is found here, before a run starts, and named by file and reply number.
-
+# The file format: errors are found before a run starts and name file and reply number
 
 SCRIPT_BYTES = 4_194_304
 """Largest script file."""
 
 PLACEHOLDER = re.compile(r"\{\{([A-Za-z_]\w*)(:int)?\}\}")
-"""`{{name}}`, or `{{name:int}}` as a whole argument; no spaces inside, so that other templates pass through."""
+"""`{{name}}`, or `{{name:int}}` as a whole argument. No spaces inside, so that other templates pass through."""
 
 
 class BranchEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where to go when `when` is found in the observation; without `when`, always."""
+    """The next reply if `when` matches the observation; without `when`, always."""
 
     goto: str
     when: str | None = None
 
 
 class Fail(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A provider failure, made on purpose."""
+    """A deliberate provider failure."""
 
     code: FailureCode
     message: str = "failed on purpose by the script"
     times: int = 1
-    """How many calls in a row fail before the reply is given."""
+    """The number of calls that fail before the reply."""
     retryable: bool | None = None
-    """None: what a provider's failure of this kind would be."""
+    """None: as for a real failure of this kind."""
     retry_seconds: float | None = None
     say: str = ""
-    """Text that is streamed before the failure."""
+    """Text to stream before the failure."""
 
 
 class ReplyEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One `[[reply]]` table as it is written."""
+    """One `[[reply]]` table of the file."""
 
     name: str | None = None
     say: str | None = None
@@ -87,7 +84,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A tool call; its arguments may hold placeholders."""
+    """A tool call; its arguments can contain placeholders."""
 
     tool: str
     arguments: dict[str, object]
@@ -102,15 +99,15 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class ScriptReply:
-    """One reply, checked."""
+    """One reply, validated."""
 
     number: int
-    """From 1, as people count them in the file."""
+    """The number in the file, from 1."""
     entry: ReplyEntry
     calls: tuple[Call, ...]
     expect: re.Pattern[str] | None
     branches: tuple[Branch, ...]
-    """Tried in order; empty when the script ends here."""
+    """Tried in order; empty if the script ends here."""
 
     @property
     def label(self) -> str:
@@ -119,7 +116,7 @@ class ScriptReply:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A whole file, checked."""
+    """A whole file, validated."""
 
     path: Path
     replies: tuple[ScriptReply, ...]
@@ -129,7 +126,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where in which file we are, for error messages."""
+    """File and reply, for error messages."""
 
     path: Path
     number: int
@@ -147,7 +144,7 @@ class _Place:
 
 
 def load_script(path: Path) -> Script:
-    """Read and check a script. Raises `UserError` (`bad_script`) naming the file and the reply."""
+    """Read and validate a script. Raises `UserError` (`bad_script`), which names file and reply."""
     document = _read(path)
     try:
         file = msgspec.convert(document, _File)
@@ -274,7 +271,7 @@ def _label(number: int, name: str | None) -> str:
 __all__ = ["Script", "ScriptedModel", "load_script"]
 
 SEEN_CHARS = 300
-"""How much of the observation's end an off-script message shows."""
+"""Characters of the observation's end in an off-script message."""
 
 _PIECES = re.compile(r"\S*\s*", re.DOTALL)
 _PIECE_CHARS = 24
@@ -282,22 +279,22 @@ _CHARS_PER_TOKEN = 4
 
 
 class OffScript(Exception):
-    """The run has left the script. The message says where and what was observed."""
+    """The run has left the script. The message names the reply and the observation."""
 
 
 class _Mark(msgspec.Struct, frozen=True, tag_field="provider", tag="script"):
-    """What a reply carries back to us: which reply it was, so that shortened history cannot mislead."""
+    """Identifies the reply in its `opaque`, so that a shortened history does not confuse the position."""
 
     reply: int
     """Index into the script's replies."""
     step: int
-    """Replies given so far, this one included."""
+    """Number of replies so far, including this one."""
     captures: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """The reply to give, or the one that was given."""
+    """A reply and the state of the script at it."""
 
     reply: ScriptReply
     step: int
@@ -305,7 +302,7 @@ class _Turn:
 
 
 class ScriptedModel:
-    """A `Model` that says what its script says."""
+    """A `Model` that replays a script."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -348,7 +345,7 @@ class ScriptedModel:
 
 
 def next_turn(script: Script, messages: Sequence[Message]) -> _Turn:
-    """Follow the conversation through the script to the reply that is due. Raises `OffScript`."""
+    """Follow the conversation through the script to the next reply. Raises `OffScript`."""
     given: _Turn | None = None
     seen: list[str] = []
     for message in messages:
@@ -376,7 +373,7 @@ def _marked(script: Script, message: AssistantMessage) -> _Turn | None:
 
 
 def _advance(script: Script, given: _Turn | None, observation: str) -> _Turn:
-    """One step: choose the next reply on what was observed after `given`, and check what it expects."""
+    """Choose the next reply by the observation after `given`, and check what it expects."""
     captures = {} if given is None else dict(given.captures)
     reply = script.replies[0] if given is None else _chosen(script, given.reply, observation, captures)
     if reply.expect is not None:
@@ -409,7 +406,7 @@ def _ending(observation: str) -> str:
 
 
 def _written(turn: _Turn, request: Request) -> Reply:
-    """The reply with its placeholders filled in. Raises `OffScript`."""
+    """The reply with its placeholders replaced. Raises `OffScript`."""
     reply, entry = turn.reply, turn.reply.entry
     text = str(_filled(turn, entry.say or ""))
     calls = tuple(
@@ -426,7 +423,7 @@ def _written(turn: _Turn, request: Request) -> Reply:
 
 
 def _tokens(value: object) -> int:
-    """An estimate: what the value's JSON would be, at four bytes a token."""
+    """An estimate: four bytes of JSON per token."""
     return max(1, len(msgspec.json.encode(value)) // _CHARS_PER_TOKEN)
 
 
@@ -467,7 +464,7 @@ def _captured(turn: _Turn, found: re.Match[str]) -> str:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """`text` in fragments of a few words, as a model would stream it."""
+    """Split `text` into fragments of a few words, as a model streams it."""
     piece = ""
     for found in _PIECES.finditer(text):
         piece += found.group()

@@ -1,6 +1,6 @@
 """For models too small to call tools: one JSON object per turn under a schema, and results as plain text.
 
-The prefix is short and the same each turn, so that a server that keeps it in memory reads only what is new.
+The prefix is short and constant, so that a server with a prompt cache processes only the new part.
 """
 
 import re
@@ -27,21 +27,21 @@ from cloister.model.api import (
 
 REPLY_TOKENS = 2_048
 RESULT_CHARS = 4_000
-"""What such a model sees of one text; it forgets more than it reads."""
+"""The most that such a model gets of one text."""
 TOKEN_CHARS = 3
-"""What one token holds at least, in code and English."""
+"""The least characters per token, in code and English."""
 FORGOTTEN = 4
-"""Turns that are left out at once, so that what is left stays the same for some turns."""
+"""Turns that are dropped together, so that the prefix stays constant for some turns."""
 RESTLESS = 0.7
-"""The temperature after it did the same thing twice in a row."""
+"""The temperature after the same action twice in a row."""
 
 _NUMBERED = re.compile(r"^ {0,5}\d{1,6}\t", re.MULTILINE)
-"""A line's number before its text: a small model would copy it into what it writes."""
+"""Line numbers before text: a small model would copy them into files."""
 
 _ORDER = ("read", "search", "edit", "write", "bash", "finish")
-"""What such a model should think of first comes first."""
+"""The order in which tools are listed: most useful first."""
 _LOOKS = frozenset({"read", "search", "bash"})
-"""All it may do before it has looked at anything: else it changes what it imagines."""
+"""The only tools until one of them was used: otherwise the model edits files that it has not read."""
 _FENCED = re.compile(r"\s*```[\w+-]*\n(.*?)\n?```\s*", re.DOTALL)
 
 _HEAD = """\
@@ -55,15 +55,15 @@ When they are green, finish.
 
 
 class JsonActions:
-    """A `Model` that speaks JSON actions to the model behind it."""
+    """A `Model` that asks another model for JSON actions."""
 
     def __init__(self, behind: Model, window: int | None = None, only: frozenset[str] | None = None) -> None:
         self._behind = behind
         self._window = window
         self._only = only
-        """The tools it is offered; None offers all."""
+        """The tools to offer; None offers all."""
         self._failed = False
-        """Whether what it wrote last was no action: asked in the same way, it would write the same again."""
+        """True if the last reply was not an action: the same request would give the same reply."""
 
     @property
     def name(self) -> str:
@@ -87,7 +87,7 @@ class JsonActions:
     async def _actions(
         self, items: AsyncIterator[TextDelta | Reply | Failure], turn: int
     ) -> AsyncGenerator[TextDelta | Reply | Failure]:
-        """The object that comes is an action; nobody wants to watch it being written."""
+        """Turn the JSON object into a tool call. Its text is not streamed."""
         async for item in items:
             match item:
                 case Reply():
@@ -103,7 +103,7 @@ class JsonActions:
 
 
 def action_request(request: Request, window: int | None = None, failed: bool = False) -> Request:
-    """The same request, as such a model understands it, within its window of tokens. Pure."""
+    """Rewrite a request for such a model, within its context window. Pure."""
     tools = sorted(request.tools, key=lambda tool: _place(tool.name))
     lines = "\n".join(f"{_example(tool)}  {_first_sentence(tool.description)}" for tool in tools)
     restless = failed or _repeats(request.messages)
@@ -118,7 +118,7 @@ def action_request(request: Request, window: int | None = None, failed: bool = F
 
 
 def _system(request: Request, lines: str) -> str:
-    """The short prefix of the loop; whoever asks for something else, such as a review, says in their own words what."""
+    """A short system prompt for the loop. Other requests, such as a review, keep their own."""
     if any(tool.name in _ORDER for tool in request.tools):
         return f"{_HEAD}{lines}\n{_TAIL}"
     return f"{request.system.rstrip()}\n\n{_ELSE}{lines}\n"
@@ -129,14 +129,14 @@ def _place(name: str) -> int:
 
 
 def _offered(tools: Sequence[ToolSpec], messages: Sequence[Message]) -> Sequence[ToolSpec]:
-    """What it may do next. The prefix still names all of them, so that it stays the same."""
+    """The tools for the next turn. The prompt still lists all of them, so that it stays constant."""
     looked = any(isinstance(message, ToolMessage) and message.tool in _LOOKS for message in messages)
     looks = [tool for tool in tools if tool.name in _LOOKS]
     return tools if looked or not looks else looks
 
 
 def _bared(fields: dict[str, object]) -> dict[str, object]:
-    """Code without the fence around it, which such a model writes by habit and no file wants but one in Markdown."""
+    """Remove Markdown fences around code, which such a model adds by habit, except in Markdown files."""
     if "command" in fields or str(fields.get("path", "")).endswith((".md", ".markdown")):
         return fields
     bare = {key: _FENCED.fullmatch(value) for key, value in fields.items() if isinstance(value, str)}
@@ -144,7 +144,7 @@ def _bared(fields: dict[str, object]) -> dict[str, object]:
 
 
 def _form(tool: ToolSpec) -> dict[str, object]:
-    """The object that calls a tool: its name and what it must be given."""
+    """The schema of the object that calls a tool, with its required arguments."""
     fields = cast("dict[str, object]", tool.parameters.get("properties", {}))
     required = cast("list[str]", tool.parameters.get("required", []))
     return {
@@ -156,7 +156,7 @@ def _form(tool: ToolSpec) -> dict[str, object]:
 
 
 def _bare(field: object) -> dict[str, object]:
-    """Without the words, which would be read again with each turn."""
+    """Remove descriptions, which would cost tokens in each turn."""
     words = ("description", "title", "default")
     return {key: value for key, value in cast("dict[str, object]", field).items() if key not in words}
 
@@ -171,7 +171,7 @@ def _first_sentence(text: str) -> str:
 
 
 def _conversation(messages: Sequence[Message]) -> list[Message]:
-    """Each call followed by its result, everything else as it was said; never two of one side in a row."""
+    """Each call followed by its result; never two messages of one side in a row."""
     said: list[Message] = []
     for at, message in enumerate(messages):
         match message:
@@ -186,12 +186,12 @@ def _conversation(messages: Sequence[Message]) -> list[Message]:
             case AssistantMessage():
                 said.append(AssistantMessage(message.text or "(nothing)"))
             case ToolMessage():
-                pass  # said with its call
+                pass  # added with its call
     return said
 
 
 def _results(messages: Sequence[Message], at: int) -> dict[str, ToolMessage]:
-    """What came of the calls of one reply, by their ids, which a later reply may use again."""
+    """The results of the calls of one reply, by id. A later reply may reuse the ids."""
     found: dict[str, ToolMessage] = {}
     for message in messages[at:]:
         if isinstance(message, AssistantMessage):
@@ -202,7 +202,7 @@ def _results(messages: Sequence[Message], at: int) -> dict[str, ToolMessage]:
 
 
 def _within(said: list[Message], window: int | None) -> list[Message]:
-    """The task and the latest turns that fit; the oldest are left out a few at a time."""
+    """The task and the latest turns that fit; the oldest are dropped a few at a time."""
     if window is None or not said or not isinstance(task := said[0], UserMessage):
         return said
     room = (window - REPLY_TOKENS) * TOKEN_CHARS - len(task.text) - len(_HEAD) - len(_TAIL)
@@ -227,6 +227,6 @@ def _action(call: ToolCall) -> str:
 
 
 def _repeats(messages: Sequence[Message]) -> bool:
-    """Whether the last two actions are the same one: asked in the same way, it would do it again."""
+    """True if the last two actions are the same."""
     done = [_action(call) for m in messages if isinstance(m, AssistantMessage) for call in m.calls]
     return len(done) >= 2 and done[-1] == done[-2]

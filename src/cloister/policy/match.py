@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from cloister.policy.api import HOLE, Pointed, Rule, Sets
-from cloister.policy.globs import could_match, literal, path_glob, text_matches
 from cloister.policy.pattern import (
     COMMAND_TOOLS,
     PATH_TOOLS,
@@ -14,8 +13,12 @@ from cloister.policy.pattern import (
     RequestPattern,
     SetPattern,
     ToolPattern,
+    could_match,
+    literal,
+    path_glob,
     read_host,
     read_pattern,
+    text_matches,
 )
 from cloister.policy.probe import NamedProbe, NetProbe, Probe, ToolProbe
 

@@ -17,8 +17,7 @@ from cloister.policy.api import (
     TierAction,
     ToolAction,
 )
-from cloister.policy.globs import normal_path
-from cloister.policy.pattern import COMMAND_TOOLS, PATH_TOOLS, Named, normal_host
+from cloister.policy.pattern import COMMAND_TOOLS, PATH_TOOLS, Named, normal_host, normal_path
 
 PATH_CHARS = 4_096
 """PATH_MAX: Linux opens no longer path."""

@@ -22,8 +22,8 @@ from cloister.model.api import Role as ModelRole
 from cloister.policy.api import Action, Layer, LimitName, ModelAction, Policy, TierAction
 from cloister.policy.decide import Decider
 from cloister.policy.file import FILE_BYTES, Author, read_policy
-from cloister.policy.globs import text_matches
 from cloister.policy.layers import BUILT_IN, capped, layer
+from cloister.policy.pattern import text_matches
 
 REPOSITORY_FILE = ".cloister/policy.toml"
 """Of the base commit: what the run writes there changes nothing for it."""

@@ -29,7 +29,7 @@ _RUN = RunId("r-memory")
 
 
 class MemoryJournal:
-    """Keeps events and deltas; nothing is durable."""
+    """Keeps events and deltas in memory."""
 
     def __init__(self, *bodies: AnyBody) -> None:
         self._events: list[Event] = []
@@ -51,7 +51,7 @@ class MemoryJournal:
         return [event.body for event in self._events]
 
     def add(self, *bodies: AnyBody) -> None:
-        """What `append` does, for callers that cannot wait."""
+        """As `append`, for callers that cannot await."""
         for body in bodies:
             self._events.append(Event(_RUN, len(self._events) + 1, time.time(), body))
             self._index.feed(self._events[-1:])
@@ -75,7 +75,7 @@ class MemoryJournal:
             await self._news.wait()
 
 
-# Logs of attempts that went on for long, made up but of the right shape.
+# Synthetic logs of long attempts
 
 
 RUN = RunId("r-long")

@@ -18,21 +18,21 @@ REQUEST_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the server says to one request."""
+    """The answer to one request."""
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     pieces: tuple[bytes, ...] = ()
-    """The body; each piece is sent by itself."""
+    """The body; each piece is sent separately."""
     end: bool = True
     """False drops the connection where the body would end."""
     hold: bool = False
-    """Wait for the client to go away before that."""
+    """Wait for the client to disconnect before that."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One request that came in."""
+class ReceivedRequest:
+    """One request that the server received."""
 
     method: str
     path: str
@@ -44,13 +44,13 @@ class Asked:
 
 
 class ModelServer:
-    """Give it answers; it keeps what it was asked."""
+    """Sends queued answers and records the requests."""
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.asked: list[Asked] = []
+        self.asked: list[ReceivedRequest] = []
         self.left = anyio.Event()
-        """Set when a client went away from an answer with `hold`."""
+        """Set when a client disconnected during an answer with `hold`."""
         self._answers: deque[Answer] = deque()
 
     def say(self, *answers: Answer) -> None:
@@ -94,7 +94,7 @@ async def open_model_server() -> AsyncGenerator[ModelServer]:
             tasks.cancel_scope.cancel()
 
 
-async def _request(stream: SocketStream) -> Asked:
+async def _request(stream: SocketStream) -> ReceivedRequest:
     data = b""
     while b"\r\n\r\n" not in data:
         data += await stream.receive()
@@ -106,4 +106,4 @@ async def _request(stream: SocketStream) -> Asked:
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     while len(body) < int(headers.get("content-length", "0")):
         body += await stream.receive()
-    return Asked(method, path, headers, body)
+    return ReceivedRequest(method, path, headers, body)

@@ -1,4 +1,4 @@
-"""The streaming formats of the model APIs, as a provider writes them: answers for `model_server`."""
+"""The streaming formats of the model APIs, as answers for `model_server`."""
 
 import struct
 import zlib
@@ -10,7 +10,7 @@ import msgspec
 
 from cloister.testing.model_server import Answer
 
-# What every API's way to say things has in common: replies to be sent, and the answers of `model_server`.
+# Common to all APIs
 
 
 Ending = Literal["end", "tools", "length", "refused"]
@@ -21,7 +21,7 @@ JSON = {"content-type": "application/json"}
 
 @dataclass(frozen=True, slots=True)
 class SentCall:
-    """A tool call as it goes over the wire: the JSON text of its arguments, in fragments."""
+    """A tool call on the wire: the JSON text of its arguments, in fragments."""
 
     id: str
     name: str
@@ -30,7 +30,7 @@ class SentCall:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One reply, whatever the format."""
+    """One reply, independent of the format."""
 
     text: tuple[str, ...] = ()
     calls: tuple[SentCall, ...] = ()
@@ -43,7 +43,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """One API's way to say things."""
+    """The wire format of one API."""
 
     reply: Callable[[Sent], Answer]
     error: Callable[[int, str, str], Answer]
@@ -51,11 +51,11 @@ class Wire:
     errors: dict[int, str] = field(default_factory=dict[int, str])
     """Status → what the API calls it."""
     lacks: frozenset[str] = frozenset()
-    """What the API has no word for: `refused`, `fragments` of a call, `reasoning` that is given back, `repeated ids`."""
+    """What the API cannot express: `refused`, `fragments` of a call, `reasoning` that is sent back, `repeated ids`."""
     too_long: tuple[str, str] = ("", "")
-    """What the error for a conversation that is too long is called, and what it says."""
+    """Name and message of the error for a conversation that is too long."""
     key_header: str = "authorization"
-    """The header in which the key travels."""
+    """The header that carries the key."""
 
 
 def event(data: object, name: str | None = None) -> bytes:
@@ -329,7 +329,7 @@ def _anthropic_error(status: int, kind: str, message: str) -> Answer:
 
 
 def _google_reply(sent: Sent) -> Answer:
-    """Gemini sends each call whole, and has no word of its own for stopping at one."""
+    """Gemini sends each call as a whole, and has no finish reason for calls."""
     finish = {"end": "STOP", "tools": "STOP", "length": "MAX_TOKENS", "refused": "SAFETY"}[sent.ending]
     parts: list[object] = [{"text": text} for text in sent.text]
     parts.extend(
@@ -365,7 +365,7 @@ def _google_error(status: int, kind: str, message: str) -> Answer:
 
 
 def _mistral_reply(sent: Sent) -> Answer:
-    """As OpenAI's, but all calls come at once and whole, and the counts with the last piece."""
+    """As OpenAI's, but all calls come together as a whole, and the usage comes with the last piece."""
     finish = {"end": "stop", "tools": "tool_calls", "length": "length", "refused": "error"}[sent.ending]
     base = {"id": "cmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "test-model"}
 

@@ -1,4 +1,4 @@
-"""A model that says what it was given to say, in order, and remembers what it was asked."""
+"""Models for tests: one with prepared replies, one for all roles, and a tiny GGUF file."""
 
 import struct
 from array import array
@@ -16,7 +16,7 @@ Said = tuple[TextDelta | Reply | Failure, ...]
 
 
 class SayingModel:
-    """A `Model` for tests of what stands between a program and a model."""
+    """A `Model` that yields prepared items in order and records its requests."""
 
     def __init__(self, *said: Said, until: anyio.Event | None = None) -> None:
         self._said = list(said)
@@ -44,12 +44,12 @@ class SayingModel:
         yield items()
 
 
-# One model for everything, for tests that bring their own.
+# One model for all roles
 
 
 @dataclass(frozen=True, slots=True)
 class SoleModel:
-    """`Models` in which every role and every name is the same model."""
+    """`Models` with the same model for every role and name."""
 
     model: Model
     window_tokens: int | None = None

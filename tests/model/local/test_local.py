@@ -15,7 +15,7 @@ from cloister.agent.tools import TOOLS
 from cloister.core.errors import HostError, UserError
 from cloister.model.api import Failure, Reply, Request, UserMessage
 from cloister.model.local.files import LocalFile, Shelf
-from cloister.model.local.host import LocalHost, LocalModel, open_local_host, order_for
+from cloister.model.local.host import LocalHost, local_model, open_local_host, order_for
 from cloister.model.names import Access
 from cloister.model.roles import Job, open_models
 from cloister.testing.conformance.model import REQUEST, check_failure, check_leaving_early, check_reply
@@ -78,12 +78,12 @@ async def test_it_is_offered_the_few_tools_that_it_can_use(host: LocalHost, tiny
     with_edit = Request(
         "s", (UserMessage("Go."),), tuple(spec for spec in every if spec.name in ("edit", "read"))
     )
-    reply = await check_reply(LocalModel(tiny, host), with_edit)
+    reply = await check_reply(local_model(tiny, host), with_edit)
     assert [call.name for call in reply.calls] == ["read"]
 
 
 async def test_it_keeps_the_promises_of_a_model(host: LocalHost, tiny: str) -> None:
-    model = LocalModel(tiny, host)
+    model = local_model(tiny, host)
     assert model.name == f"local:{tiny}"
     await check_leaving_early(model)
     plain = Request("s", (UserMessage("Hi."),), (), max_tokens=4)
@@ -93,7 +93,7 @@ async def test_it_keeps_the_promises_of_a_model(host: LocalHost, tiny: str) -> N
 
 
 async def test_one_that_died_is_started_again(host: LocalHost, tiny: str) -> None:
-    model = LocalModel(tiny, host)
+    model = local_model(tiny, host)
     await check_reply(model, FINISH)
     before = await host.served(tiny)
     before.process.kill()
@@ -146,7 +146,7 @@ async def test_a_file_that_is_no_model_is_said(host: LocalHost, tmp_path: Path) 
     with pytest.raises(HostError) as caught:
         await host.served(str(bad))
     assert caught.value.code == "local_model_failed"
-    assert (await check_failure(LocalModel(str(bad), host))).code == "bad_request"
+    assert (await check_failure(local_model(str(bad), host))).code == "bad_request"
 
 
 def test_a_file_that_is_not_there_says_how_to_get_it(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 import base64
 import re
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import anyio
 import msgspec
 import pytest
 
@@ -481,3 +483,10 @@ async def test_claudes_thinking_on_bedrock_comes_back_signed() -> None:
 async def test_claude_on_bedrock_is_told_what_to_cache() -> None:
     async with connected("bedrock", "anthropic.claude-sonnet-4-5-20250929-v1:0") as remote:
         assert "cachePoint" in await sent_body(remote, UserMessage("Go."))
+
+
+async def test_boto3_is_imported_only_for_bedrock() -> None:
+    """It is an optional dependency and slow to import."""
+    code = "import sys, cloister.model.remote.providers; print(*{'boto3', 'botocore'} & set(sys.modules))"
+    done = await anyio.run_process([sys.executable, "-c", code], stderr=None)
+    assert done.stdout.strip() == b""

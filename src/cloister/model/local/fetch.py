@@ -1,4 +1,4 @@
-"""Bring the file of a model to this machine: goes on where it stopped, and counts only when its hash is right."""
+"""Downloads the file of a model: resumes a partial download and verifies the SHA-256."""
 
 import os
 import shutil
@@ -26,7 +26,7 @@ class Sources(msgspec.Struct, frozen=True):
 
 
 async def fetch(shelf: Shelf, name: str, sources: Sources, progress: Progress) -> Path:
-    """The verified file of a model; what is there already is only verified.
+    """Return the verified file of a model; download it if it is missing.
 
     Raises `UserError` (`unknown_model`, `bad_model_file`, `fetch_under_way`), `OutsideError` (`hub_unreachable`,
     `registry_unreachable`, `bad_model_file`), `HostError` (`disk_full`, `disk_failed`).
@@ -47,19 +47,20 @@ async def fetch(shelf: Shelf, name: str, sources: Sources, progress: Progress) -
             await _bring(sources, part, file, progress)
             if problem := await to_thread.run_sync(check_file, part, file, progress):
                 part.unlink()
-                raise OutsideError("bad_model_file", f"{problem} It was thrown away.")
+                raise OutsideError("bad_model_file", f"{problem} It was deleted.")
             part.replace(place)
     except OSError as error:
         why = error.strerror or type(error).__name__
         raise HostError(
-            "disk_failed", f"{part} cannot be written ({why}): what arrived is kept; run it again."
+            "disk_failed",
+            f"{part} cannot be written ({why}). The partial file is kept: run the command again to resume.",
         ) from None
     return place
 
 
 @contextmanager
 def _alone(folder: Path) -> Generator[None]:
-    """Nobody else fetches into `folder`; the kernel lets go when we are gone, however that happens."""
+    """Lock `folder` against other downloads. The kernel releases the lock when this process ends."""
     try:
         descriptor = take(folder)
     except BlockingIOError:
@@ -78,13 +79,13 @@ def _check_room(part: Path, file: LocalFile) -> None:
     if need > free:
         raise HostError(
             "disk_full",
-            f"The model {file.name} needs {need / 1e9:.1f} GB more in {part.parent} and {free / 1e9:.1f} are free: make "
-            "room, or name a file of yours in the settings (local_models).",
+            f"The model {file.name} needs {need / 1e9:.1f} GB more in {part.parent} and {free / 1e9:.1f} are free: free "
+            "some space, or name your own file in the settings (local_models).",
         )
 
 
 async def _bring(sources: Sources, part: Path, file: LocalFile, progress: Progress) -> None:
-    """All bytes of the file, from the first source that has them; each goes on where the one before broke off."""
+    """Download the file from the first source that works; each source resumes where the one before stopped."""
     try:
         await _download(f"{sources.hub.rstrip('/')}/{file.hub_path}", part, file, progress)
     except OutsideError as hub:
@@ -101,7 +102,7 @@ async def _bring(sources: Sources, part: Path, file: LocalFile, progress: Progre
 
 
 def _had(part: Path, most: int) -> int:
-    """How much of the file has arrived before; what cannot be a beginning of it is removed."""
+    """The size of the partial file; delete it if it is too large."""
     have = part.stat().st_size if part.exists() else 0
     if have > most:
         part.unlink()
@@ -110,7 +111,7 @@ def _had(part: Path, most: int) -> int:
 
 
 async def _download(url: str, part: Path, file: LocalFile, progress: Progress) -> None:
-    """All bytes that `part` lacks. What arrived stays when it breaks off."""
+    """Download the missing bytes of `part`. Keep what arrived if the connection breaks."""
     have = _had(part, file.bytes)
     if have == file.bytes:
         return
@@ -123,16 +124,18 @@ async def _download(url: str, part: Path, file: LocalFile, progress: Progress) -
             if answer.status_code not in (200, 206):
                 raise OutsideError(
                     "hub_unreachable",
-                    f"{url} answered with status {answer.status_code}: try later, or name a file of yours in the "
+                    f"{url} answered with status {answer.status_code}: try later, or name your own file in the "
                     "settings (local_models).",
                 )
-            # A server that knows no ranges starts again from the first byte.
+            # A server without range support starts again at the first byte.
             have = have if answer.status_code == 206 else 0
             with part.open("r+b" if have else "wb") as stream:
                 stream.seek(have)
                 async for piece in answer.aiter_bytes(PIECE):
                     if have + len(piece) > file.bytes:
-                        raise OutsideError("bad_model_file", f"{url} sends more than the official file has.")
+                        raise OutsideError(
+                            "bad_model_file", f"{url} sends more bytes than the official file has."
+                        )
                     await to_thread.run_sync(stream.write, piece)
                     have += len(piece)
                     progress(have, file.bytes)
@@ -140,7 +143,7 @@ async def _download(url: str, part: Path, file: LocalFile, progress: Progress) -
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise OutsideError(
             "hub_unreachable",
-            f"{url} cannot be fetched ({type(error).__name__}); {have:,} bytes are kept: run it again, or name a "
-            "file of yours in the settings (local_models).",
+            f"{url} cannot be fetched ({type(error).__name__}); {have:,} bytes are kept: run the command again to "
+            "resume, or name your own file in the settings (local_models).",
             retryable=True,
         ) from None

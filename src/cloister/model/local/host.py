@@ -1,4 +1,4 @@
-"""Models on this machine, with no key and no cloud: started when they are first asked, stopped with us."""
+"""Models that run on this machine: started on first use, stopped with this process."""
 
 import os
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -9,20 +9,20 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from cloister.core.errors import CloisterError, HostError, sole
-from cloister.model.api import Failure, Reply, Request, TextDelta
+from cloister.model.api import Failure, Model, Reply, Request, TextDelta, single
 from cloister.model.catalog import LOCAL
 from cloister.model.local._spawn import Order, Serving, serving
 from cloister.model.local.files import OWN_WINDOW, Shelf
 from cloister.model.small_models import JsonActions
 
 SIMPLE = frozenset({"read", "edit", "bash", "finish"})
-"""The tools that a model of this size can use: asked to write a whole file, it copies the mistake with the rest."""
+"""The tools for a model of this size. With `write` it would copy a whole file including the bug."""
 SPARE_BYTES = 536_870_912
-"""What must be left of this machine's memory beside a model's weights."""
+"""Memory that must stay free besides the weights of a model."""
 
 
 def order_for(shelf: Shelf, name: str, port: int = 0) -> Order:
-    """What to start for a model. Raises `UserError` (`no_model_file`), `HostError` (`no_memory`)."""
+    """The process to start for a model. Raises `UserError` (`no_model_file`), `HostError` (`no_memory`)."""
     path = shelf.found(name)
     known = shelf.files.get(name)
     need, free = path.stat().st_size + SPARE_BYTES, available_bytes()
@@ -30,13 +30,13 @@ def order_for(shelf: Shelf, name: str, port: int = 0) -> Order:
         raise HostError(
             "no_memory",
             f"The local model {name} needs {need / 2**30:.1f} GiB of memory and {free / 2**30:.1f} are free: "
-            "stop something, or use a smaller model.",
+            "stop another program, or use a smaller model.",
         )
     return Order(str(path), name, OWN_WINDOW if known is None else known.window, port=port)
 
 
 def available_bytes() -> int:
-    """Memory that programs can have on this machine right now."""
+    """Memory that is available on this machine now."""
     try:
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
@@ -47,7 +47,7 @@ def available_bytes() -> int:
 
 
 class LocalHost:
-    """The local models of one process: one server each, shared by everybody who asks."""
+    """The local models of this process: one server for each model, shared by all runs."""
 
     def __init__(self, shelf: Shelf, tasks: TaskGroup) -> None:
         self.shelf = shelf
@@ -56,7 +56,7 @@ class LocalHost:
         self._lock = anyio.Lock()
 
     async def served(self, name: str) -> Serving:
-        """Where the model answers; started if need be. Raises as `order_for` and `serving`."""
+        """Return the server of a model; start it if needed. Raises as `order_for` and `serving`."""
         async with self._lock:
             running = self._serving.get(name)
             if running is None or running.process.returncode is not None:
@@ -72,7 +72,7 @@ class LocalHost:
 
 @asynccontextmanager
 async def open_local_host(shelf: Shelf) -> AsyncGenerator[LocalHost]:
-    """Nothing runs until somebody asks; leaving the block stops what does."""
+    """Start servers on demand; leaving the block stops them."""
     try:
         async with anyio.create_task_group() as tasks:
             yield LocalHost(shelf, tasks)
@@ -81,26 +81,15 @@ async def open_local_host(shelf: Shelf) -> AsyncGenerator[LocalHost]:
         raise sole(group) from None
 
 
-class LocalModel:
-    """A `Model` on this machine. It is small, so it is spoken to in JSON actions."""
-
-    def __init__(self, name: str, host: LocalHost) -> None:
-        known = host.shelf.files.get(name)
-        window = OWN_WINDOW if known is None else known.window
-        self._actions = JsonActions(_Served(name, host), window, SIMPLE)
-
-    @property
-    def name(self) -> str:
-        return self._actions.name
-
-    @asynccontextmanager
-    async def stream(self, request: Request) -> AsyncGenerator[AsyncIterator[TextDelta | Reply | Failure]]:
-        async with self._actions.stream(request) as items:
-            yield items
+def local_model(name: str, host: LocalHost) -> Model:
+    """A model on this machine. It is small, so it uses JSON actions."""
+    known = host.shelf.files.get(name)
+    window = OWN_WINDOW if known is None else known.window
+    return JsonActions(_Served(name, host), window, SIMPLE)
 
 
 class _Served:
-    """What our own server of a model says."""
+    """The model behind our own server."""
 
     def __init__(self, name: str, host: LocalHost) -> None:
         self._name = name
@@ -116,15 +105,11 @@ class _Served:
         from cloister.model.remote.wires import Endpoint
 
         try:
-            # Asked each time: one that died is started again.
+            # On each call, so that a server that died is started again.
             running = await self._host.served(self._name)
         except CloisterError as error:
-            yield _only(Failure("bad_request", error.message))
+            yield single(Failure("bad_request", error.message))
             return
         endpoint = Endpoint("llamacpp", self._name, running.url, running.key)
         async with open_remote(endpoint) as remote, remote.stream(request) as items:
             yield items
-
-
-async def _only(item: Failure) -> AsyncGenerator[TextDelta | Reply | Failure]:
-    yield item

@@ -1,7 +1,7 @@
-"""The process that runs a local model. Started by `_spawn.py` by its path, alone: it imports nothing of Cloister.
+"""The process that runs a local model. `_spawn.py` starts it by its path; it imports nothing of Cloister.
 
-Its first line of input says what to serve, its only line of output where. It ends when its input ends, which is
-when whoever started it is gone, however that happened.
+The first line of its input is the order, its only line of output the address. It exits when its input ends, which
+happens when its parent process ends for any reason.
 """
 
 import importlib
@@ -12,8 +12,8 @@ from typing import Any
 
 
 def main() -> None:
-    """Serve until nobody is there any more."""
-    xllamacpp: Any = importlib.import_module("xllamacpp")  # which comes without types
+    """Serve until the input ends."""
+    xllamacpp: Any = importlib.import_module("xllamacpp")  # has no types
     wanted: dict[str, Any] = json.loads(sys.stdin.readline())
     params = xllamacpp.CommonParams()
     params.model.path = wanted["model"]
@@ -29,7 +29,7 @@ def main() -> None:
     print(json.dumps({"url": server.listening_address}), flush=True)  # noqa: T201
     while sys.stdin.readline():
         pass
-    # Taking it apart politely can take seconds, and nobody waits for it.
+    # An orderly shutdown can take seconds and has no benefit.
     os._exit(0)
 
 

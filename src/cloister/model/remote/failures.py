@@ -1,4 +1,4 @@
-"""Whatever a provider, its SDK or the network can throw, as one `Failure` with no secret in it."""
+"""Turns any exception of a provider, its SDK or the network into a `Failure` without secrets."""
 
 import logging
 import re
@@ -14,15 +14,14 @@ from cloister.core import limits
 from cloister.core.text import one_line
 from cloister.model.api import RETRYABLE, Failure, FailureCode
 
-# HTTP bodies from servers that are not ours, with an end: what is longer, or packed, is not taken.
-
+# Bounds for HTTP bodies: longer or compressed ones are rejected
 
 BODY_BYTES = 64 * limits.REPLY_BYTES
-"""Largest body of one answer: a long reply in pieces of one token, with all that APIs wrap around each."""
+"""Largest body of one answer: a long reply in pieces of one token, each with its JSON envelope."""
 
 
 class EndlessBody(Exception):
-    """A body that went on beyond its bound, or that is packed, so that nobody knows how long it gets."""
+    """A body that exceeds its bound, or is compressed and therefore of unknown size."""
 
 
 class _Bounded(httpx2.AsyncByteStream):
@@ -43,15 +42,14 @@ class _Bounded(httpx2.AsyncByteStream):
 
 
 def bound(response: httpx2.Response, most: int = BODY_BYTES) -> None:
-    """Let nobody read more than `most` bytes of it. Raises `EndlessBody` when it is packed, which we ask not to be."""
+    """Limit the body to `most` bytes. Raises `EndlessBody` if it is compressed although we requested it not to be."""
     if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
-        raise EndlessBody("a packed body")
+        raise EndlessBody("a compressed body")
     if isinstance(response.stream, httpx2.AsyncByteStream):
         response.stream = _Bounded(response.stream, most)
 
 
-# What a provider's error body says, where the status alone does not tell the kinds of failure apart. Pure.
-
+# Error bodies, for failures that the status alone does not distinguish
 
 _TOLD: tuple[tuple[FailureCode, re.Pattern[str]], ...] = (
     (
@@ -72,7 +70,7 @@ _TOLD: tuple[tuple[FailureCode, re.Pattern[str]], ...] = (
     ),
     ("quota", re.compile(r"specified API usage limits|spending limit|PerDayPerProject", re.IGNORECASE)),
 )
-"""Words of the providers' own documentation, in any part of the body."""
+"""Phrases from the providers' documentation, anywhere in the body."""
 
 _DELAY = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s")
 _TEXT_CHARS = 20_000
@@ -113,7 +111,7 @@ def kind_told(body: object) -> FailureCode | None:
 
 
 def wait_told(body: object) -> float | None:
-    """Seconds until it is worth trying again, as Google writes them: in a `RetryInfo` among the details."""
+    """Seconds to wait, from Google's `RetryInfo` in the details."""
     error = cast("dict[str, object]", body).get("error") if isinstance(body, dict) else None
     details = cast("dict[str, object]", error).get("details") if isinstance(error, dict) else None
     for detail in cast("list[object]", details) if isinstance(details, list) else ():
@@ -138,24 +136,24 @@ _MAPPED: tuple[tuple[type[Exception], FailureCode, str], ...] = (
     (wire.ModelQuotaExceededError, "quota", "says that the account's quota or credit is used up"),
     (wire.ModelRateLimitError, "rate_limit", "asks to slow down"),
     (wire.ModelUnavailableError, "overloaded", "is overloaded or unavailable"),
-    (wire.ModelServerError, "overloaded", "had an error of its own"),
+    (wire.ModelServerError, "overloaded", "had an internal error"),
     (wire.ModelContextWindowExceededError, "context_too_long", "says that the conversation is too long"),
     (wire.ModelNotFoundError, "bad_request", "does not know this model, or its URL is wrong"),
     (wire.ModelRequestRejectedError, "bad_request", "rejected the request"),
     (wire.ModelTimeoutError, "network", "did not answer in time"),
     (wire.ModelConnectionError, "network", "cannot be reached, or the connection broke"),
     (wire.ContentFilterError, "refused", "refused to answer"),
-    (EndlessBody, "bad_reply", "would not stop, or packed its reply although it was asked not to"),
-    (wire.ModelAPIError, "bad_reply", "sent a reply that breaks off or cannot be read"),
+    (EndlessBody, "bad_reply", "did not stop, or compressed its reply against our request"),
+    (wire.ModelAPIError, "bad_reply", "sent a reply that is cut off or cannot be parsed"),
     (wire.UnexpectedModelBehavior, "bad_reply", "sent a reply that cannot be used"),
-    (wire.UserError, "bad_request", "cannot be asked this"),
+    (wire.UserError, "bad_request", "does not support this request"),
     (httpx2.HTTPError, "network", "cannot be reached, or the connection broke"),
     (OSError, "network", "cannot be reached, or the connection broke"),
 )
-"""The first class that fits decides, so subclasses stand before their bases."""
+"""The first matching class decides, so subclasses come before their bases."""
 
 _TELLING = (wire.ModelRequestRejectedError, wire.ModelRateLimitError)
-"""Of these the words say more than the class, but for those below it that are plain enough."""
+"""The body of these says more than the class, except for the two below."""
 _FAILURES_TOLD = (wire.ModelContextWindowExceededError, wire.ModelNotFoundError)
 _WHAT: dict[FailureCode, str] = {
     "context_too_long": "says that the conversation is too long",
@@ -166,7 +164,7 @@ _WHAT: dict[FailureCode, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Whose failure it is, and the secrets that must not be in its message."""
+    """The model that failed, and the secrets to remove from the message."""
 
     name: str
     key_variable: str
@@ -174,9 +172,9 @@ class Origin:
 
 
 def failure_from(error: Exception, origin: Origin) -> Failure:
-    """Never raises. An error we do not know is logged, without its text, and called a bad reply."""
+    """Never raises. An unknown error becomes a bad reply; its type is logged, its text is not."""
     body = as_data(error.body) if isinstance(error, wire.ModelAPIError) else None
-    # Before the status, which is the same for what one has to shorten, to pay or to leave alone.
+    # Before the status, which is the same for a long conversation, a used-up quota and a refusal.
     if isinstance(error, _TELLING) and not isinstance(error, _FAILURES_TOLD) and (told := kind_told(body)):
         return _failure(error, body, origin, told, _WHAT[told])
     if isinstance(error, wire.ModelAuthenticationError):
@@ -187,11 +185,11 @@ def failure_from(error: Exception, origin: Origin) -> Failure:
         if isinstance(error, kind):
             return _failure(error, body, origin, code, what)
     logger.warning("%s: unexpected %s from the provider's SDK", origin.name, type(error).__qualname__)
-    return _failure(error, body, origin, "bad_reply", "sent a reply that cannot be read")
+    return _failure(error, body, origin, "bad_reply", "sent a reply that cannot be parsed")
 
 
 def _by_status(error: wire.ModelHTTPError, body: object, origin: Origin) -> Failure:
-    """A status that pydantic-ai puts into no category."""
+    """For a status that pydantic-ai does not classify."""
     if error.status_code == 413:
         return _failure(error, body, origin, "context_too_long", _WHAT["context_too_long"])
     if error.status_code in (408, 409, 424, 425) or error.status_code >= 500:
@@ -210,7 +208,7 @@ def _failure(error: Exception, body: object, origin: Origin, code: FailureCode, 
 def _detail(error: Exception, body: object, origin: Origin) -> str:
     text = sentence(body) or (str(error) if isinstance(error, wire.AgentRunError) else type(error).__name__)
     for secret in origin.secrets:
-        # As it is, and as Python writes it when it quotes it.
+        # As it is, and as `repr` writes it.
         for written in dict.fromkeys((secret, repr(secret)[1:-1], repr(secret.encode())[2:-1])):
             text = text.replace(written, "[key]")
     return one_line(text, DETAIL_CHARS)

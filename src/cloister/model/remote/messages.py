@@ -1,4 +1,4 @@
-"""Our messages in pydantic-ai's words, and its response in ours."""
+"""Converts our messages to pydantic-ai's, and its response to ours."""
 
 import hashlib
 import re
@@ -43,11 +43,8 @@ from cloister.model.api import (
     UserMessage,
 )
 
-# Names and ids of tool calls in forms that every API takes back. Pure.
-#
-# A model may call anything anything, and a server may give two calls one id; sent back as it came, that makes a
-# provider refuse the rest of the conversation.
-
+# Names and ids of tool calls that every API accepts. A model can invent names, and a server can give two calls the same
+# id; sent back unchanged, they make a provider reject the rest of the conversation.
 
 _NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _NAME_CHARS = 64
@@ -55,11 +52,11 @@ NAMELESS = "nameless"
 
 _ANY_ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
 _IDS = {"mistral": re.compile(r"[a-zA-Z0-9]{9}")}
-"""What an API wants the id of a call to look like, where it wants more than the others."""
+"""The id format of APIs that are stricter than the others."""
 
 
 def tidy(response: ModelResponse) -> ModelResponse:
-    """The reply with names that may be sent back, and with an id of its own for each call."""
+    """The reply with valid names, and with a unique id for each call."""
     parts = list(_tidied(response.parts))
     return response if parts == list(response.parts) else replace(response, parts=parts)
 
@@ -79,20 +76,20 @@ def _tidied(parts: Iterable[ModelResponsePart]) -> Iterable[ModelResponsePart]:
             count += 1
             own = f"{sent[:30]}-{count}"
         seen.add(own)
-        args = cast("str | dict[str, object] | None", _mended(part.args))
+        args = cast("str | dict[str, object] | None", _repaired(part.args))
         yield replace(part, tool_name=wire_name(part.tool_name), args=args, tool_call_id=own)
 
 
-def _mended(value: object) -> object:
-    """A value as of JSON, with whole characters only."""
+def _repaired(value: object) -> object:
+    """A JSON value without unpaired surrogates."""
     match value:
         case str():
             return whole(value)
         case dict():
             table = cast("dict[str, object]", value)
-            return {whole(key): _mended(item) for key, item in table.items()}
+            return {whole(key): _repaired(item) for key, item in table.items()}
         case list():
-            return [_mended(item) for item in cast("list[object]", value)]
+            return [_repaired(item) for item in cast("list[object]", value)]
         case _:
             return value
 
@@ -102,14 +99,14 @@ def wire_name(name: str) -> str:
 
 
 def wire_id(call: str, provider: str) -> str:
-    """The id under which a call of another model is told to `provider`; the same for the same call, always."""
+    """The id for `provider` of a call of another model; always the same for the same call."""
     if _IDS.get(provider, _ANY_ID).fullmatch(call):
         return call
     return "c" + hashlib.sha256(call.encode("utf-8", errors="replace")).hexdigest()[:8]
 
 
 INVALID_CHARS = 2_000
-"""How much is kept of arguments that are not a JSON object."""
+"""Characters that are kept of arguments that are not a JSON object."""
 
 _PROMPTED = "Reply with one JSON object that fits this JSON schema, and with nothing else:\n\n{schema}"
 
@@ -117,16 +114,16 @@ LOST_RESULT = "This call has no result: the run was interrupted before it ended.
 
 
 class _Opaque(msgspec.Struct, frozen=True):
-    """A model's reply as pydantic-ai writes it, with the provider and the model it may go back to."""
+    """A reply in pydantic-ai's format, with the provider and model to which it can be sent back."""
 
     provider: str
     response: msgspec.Raw
     model: str = ""
-    """Empty in old logs, which did not tell the models of a provider apart."""
+    """Empty in old logs, which did not record it."""
 
 
 def parameters(request: Request, *, native: bool) -> ModelRequestParameters:
-    """The system prompt, the tools and the form of the reply; `native`: the API itself can hold it to a schema."""
+    """The system prompt, the tools and the form of the reply. `native`: the API can enforce a schema."""
     plain = ModelRequestParameters(
         function_tools=[_tool(spec) for spec in request.tools],
         instruction_parts=[InstructionPart(content=request.system)] if request.system else None,
@@ -149,17 +146,17 @@ def unfenced(text: str) -> str:
 
 
 def _tool(spec: ToolSpec) -> ToolDefinition:
-    # strict=False: providers' strict modes rewrite schemas, and our tools check their own arguments.
+    # strict=False: strict modes rewrite schemas, and our tools check their arguments themselves.
     return ToolDefinition(
         name=spec.name, parameters_json_schema=spec.parameters, description=spec.description, strict=False
     )
 
 
 def to_wire(messages: Sequence[Message], provider: str, model: str) -> list[ModelMessage]:
-    """The conversation as `model` of `provider` is to see it, alternating requests and responses.
+    """The conversation for `model` of `provider`, alternating requests and responses.
 
-    Providers refuse a conversation in which a call has no result, so a missing one is filled in; and they
-    want results before anything else that is said.
+    Providers reject a call without a result, so a missing one is filled in, and they require results before any
+    other message.
     """
     wire: list[ModelMessage] = []
     said: list[UserMessage | ToolMessage] = []
@@ -169,7 +166,7 @@ def to_wire(messages: Sequence[Message], provider: str, model: str) -> list[Mode
     for message, kept in zip(messages, own, strict=True):
         if isinstance(message, AssistantMessage):
             _add_request(wire, said, calls)
-            # What it said itself has ids of its own making; those of others may not be to its taste, or come twice.
+            # Its own replies keep their ids. The ids of other models may be invalid for it, or not unique.
             ids = {call.id: call.id if kept else _new_id(call.id, provider, used) for call in message.calls}
             wire.append(kept or _response(message, ids))
             said, calls = [], {ids[call.id]: call for call in message.calls}
@@ -184,7 +181,7 @@ def _calls(message: Message) -> tuple[ToolCall, ...]:
 
 
 def _new_id(call: str, provider: str, used: set[str]) -> str:
-    """An id that no other call of the conversation has: some servers begin anew with each reply."""
+    """An id that is unique in the conversation: some servers restart their ids with each reply."""
     found, times = wire_id(call, provider), 1
     while found in used:
         times += 1
@@ -194,7 +191,7 @@ def _new_id(call: str, provider: str, used: set[str]) -> str:
 
 
 def _kept(message: Message, provider: str, model: str) -> ModelResponse | None:
-    """The reply as its model wrote it, if it was this one."""
+    """The original reply, if this model wrote it."""
     if not isinstance(message, AssistantMessage) or message.opaque is None:
         return None
     return _from_opaque(message.opaque, provider, model)
@@ -240,13 +237,13 @@ def _response(message: AssistantMessage, ids: Mapping[str, str]) -> ModelRespons
 
 
 def to_opaque(response: ModelResponse, provider: str, model: str) -> str:
-    """The reply with everything its model wants to see again, thinking and signatures included."""
+    """Encode the reply with everything its model needs again, including thinking and signatures."""
     [encoded] = msgspec.json.decode(ModelMessagesTypeAdapter.dump_json([response]), type=list[msgspec.Raw])
     return msgspec.json.encode(_Opaque(provider, encoded, model)).decode()
 
 
 def _from_opaque(opaque: str, provider: str, model: str) -> ModelResponse | None:
-    """None when it is another model's, who alone can read its seals, or from a time when it was written differently."""
+    """None if another model wrote it, or if its format is outdated."""
     try:
         kept = msgspec.json.decode(opaque, type=_Opaque)
         if kept.provider != provider or kept.model not in ("", model):
@@ -266,7 +263,7 @@ def calls_of(response: ModelResponse) -> tuple[ToolCall, ...]:
 
 
 def _arguments(sent: str | Mapping[str, object] | None) -> dict[str, object]:
-    """What the model sent, as an object; `INVALID_ARGUMENTS` when it is not one."""
+    """Decode the arguments; `INVALID_ARGUMENTS` if they are not an object."""
     if not isinstance(sent, str):
         return dict(sent or {})
     if not sent.strip():
@@ -278,7 +275,7 @@ def _arguments(sent: str | Mapping[str, object] | None) -> dict[str, object]:
 
 
 def counted(usage: RequestUsage) -> Usage:
-    """What a provider says a call took, as far as it can be: nothing negative, and the cache is part of the input."""
+    """The usage that a provider reports, made plausible: not negative, and the cache is part of the input."""
     into = _count(usage.input_tokens, limits.CALL_TOKENS)
     read = _count(usage.cache_read_tokens, into)
     return Usage(

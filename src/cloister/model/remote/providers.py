@@ -1,7 +1,7 @@
-"""Real models behind the seam: every provider of the catalog.
+"""`Model` for every remote provider of the catalog.
 
-Only pydantic-ai's model classes are used: one request in, one stream out. Retries, tools and the loop are ours.
-This module is imported when a model is opened and not before, because it and the SDKs take seconds to load.
+Uses only the model classes of pydantic-ai: one request in, one stream out. Retries, tools and the loop are ours.
+Import this module only when a model is opened: it and the SDKs take seconds to load.
 """
 
 import logging
@@ -43,24 +43,24 @@ from cloister.model.remote.wires import Endpoint, build, problem
 logger = logging.getLogger(__name__)
 
 SILENCE_SECONDS = 600.0
-"""Longest wait for the next bytes of a reply; a local model may read a long prompt for minutes."""
+"""Longest wait for the next bytes of a reply. A local model may process a long prompt for minutes."""
 CONNECT_SECONDS = 10.0
 CLOSE_SECONDS = 5.0
 ENDLESS_CHARS = 8 * limits.REPLY_BYTES
-"""Nobody listens to more of a reply than this, thoughts and arguments included."""
+"""The longest reply, including thoughts and arguments."""
 LIST_SECONDS = 10.0
 LIST_BYTES = 4_194_304
 _MADE: frozenset[FailureCode] = frozenset({"refused", "network", "bad_reply"})
-"""Failures in the middle of a reply that say nothing against the model having worked on it."""
+"""Failures in the middle of a reply for which the provider may still charge."""
 
 
 @asynccontextmanager
 async def open_remote(endpoint: Endpoint, most_bytes: int = BODY_BYTES) -> AsyncGenerator[Model]:
-    """A model that somebody serves. Its name `FIRST_LISTED` is the first that the server lists.
+    """Open a model on a server. The name `FIRST_LISTED` means the first model that the server lists.
 
-    Of one answer it reads `most_bytes` at most; where the SDK has a client of its own, as much as that lets through.
+    Reads at most `most_bytes` of one answer, unless the SDK has its own HTTP client.
 
-    Raises `OutsideError` (`model_unreachable`) when the server must be asked for that and does not answer, and
+    Raises `OutsideError` (`model_unreachable`) if the server must list its models and does not answer, and
     `UserError` (`no_extra`, `no_region`).
     """
     if endpoint.model == FIRST_LISTED:
@@ -69,14 +69,14 @@ async def open_remote(endpoint: Endpoint, most_bytes: int = BODY_BYTES) -> Async
     async with create_async_httpx2_client(
         timeout=httpx2.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS)
     ) as http:
-        # Importing an SDK takes a second or more; other runs must not stand still for it.
+        # Importing an SDK takes a second or more and must not block other runs.
         wire = await to_thread.run_sync(build, endpoint, http)
         http.headers["accept-encoding"] = "identity"
         yield RemoteModel(endpoint, wire, http, most_bytes)
 
 
 class RemoteModel:
-    """A `Model` served by somebody else."""
+    """A `Model` on a server."""
 
     def __init__(
         self, endpoint: Endpoint, wire: WireModel, http: httpx2.AsyncClient, most_bytes: int
@@ -85,7 +85,7 @@ class RemoteModel:
         self._wire = wire
         self._most_bytes = most_bytes
         self._answered: dict[int, httpx2.Response] = {}
-        """The HTTP response to the request that a task is making, by the task's id."""
+        """The current HTTP response of each task, by task id."""
         http.event_hooks["response"].append(self._note_response)
         self._origin = Origin(self.name, CATALOG[endpoint.kind].key_variable, endpoint.secrets)
 
@@ -104,11 +104,11 @@ class RemoteModel:
             await self._close(stack)
 
     async def _ask(self, stack: AsyncExitStack, request: Request) -> StreamedResponse | Failure:
-        # What a provider says nonsense about is counted by estimate; nobody needs to read of it on a terminal.
+        # Usage that a provider reports wrongly is estimated; do not warn about it on the terminal.
         warnings.simplefilter("ignore", UsageExtractionFailedWarning)
         settings = ModelSettings(max_tokens=request.max_tokens, cache=True)
-        if CATALOG[self._endpoint.kind].wire != "bedrock":  # whose client was told when it was made
-            # max_retries=0: the loop decides when to try again, and says so in the log.
+        if CATALOG[self._endpoint.kind].wire != "bedrock":  # its client is configured in `wires`
+            # max_retries=0: the loop decides about retries and logs them.
             settings.update(timeout=SILENCE_SECONDS, max_retries=0)
         if request.temperature is not None:
             settings["temperature"] = request.temperature
@@ -120,10 +120,10 @@ class RemoteModel:
                     parameters(request, native=self._wire.profile.get("supports_json_schema_output", False)),
                 )
             )
-        except Exception as error:  # the seam's promise: a provider's error is an item of the stream
+        except Exception as error:  # contract of `Model`: a provider's error is an item of the stream
             return failure_from(error, self._origin)
         finally:
-            # Google's SDK leaves its response to the garbage collector when it is not read to the end.
+            # Google's SDK does not close a response that is not read to the end.
             if response := self._answered.pop(anyio.get_current_task().id, None):
                 stack.push_async_callback(response.aclose)
 
@@ -149,10 +149,10 @@ class RemoteModel:
                 return
             size += _size_of(event)
             if size > ENDLESS_CHARS:
-                endless = f"{self.name} would not stop: its reply has more than {ENDLESS_CHARS:,} characters."
+                endless = f"{self.name} did not stop: its reply has more than {ENDLESS_CHARS:,} characters."
                 yield _begun(Failure("bad_reply", endless), opened, text)
                 return
-            # Servers that count as JavaScript does may cut a character in two.
+            # Servers that count UTF-16 units, as JavaScript does, may split a character.
             piece, half = _without_half(half + _text_of(event))
             if piece:
                 text += piece
@@ -182,7 +182,7 @@ class RemoteModel:
         return Reply(text, calls, counted(response.usage), stop, opaque)
 
     def _as_asked(self, reply: Reply, schema: dict[str, object]) -> Reply | Failure:
-        """The reply if its text is JSON as the schema wants it."""
+        """Return the reply if its text is JSON that matches the schema."""
         try:
             wrong = problem(msgspec.json.decode(unfenced(reply.text)), schema)
         except (msgspec.MsgspecError, RecursionError):
@@ -190,11 +190,11 @@ class RemoteModel:
         if wrong is None:
             return msgspec.structs.replace(reply, text=unfenced(reply.text))
         return Failure(
-            "bad_reply", f"{self.name} did not reply in the form asked for: {wrong}.", retryable=True
+            "bad_reply", f"{self.name} did not reply in the requested form: {wrong}.", retryable=True
         )
 
     async def _close(self, stack: AsyncExitStack) -> None:
-        """Drop the connection, whatever state it is in; what it has to say no longer matters."""
+        """Drop the connection in any state and ignore its errors."""
         with anyio.move_on_after(CLOSE_SECONDS, shield=True):
             try:
                 await stack.aclose()
@@ -203,7 +203,7 @@ class RemoteModel:
 
 
 def _begun(failure: Failure, opened: StreamedResponse, text: str) -> Failure:
-    """`failure` of a reply that was under way: what there is of it was made, and is paid for."""
+    """Add the usage to the failure of a reply that had begun: the provider charges for it."""
     usage = counted(opened.usage)
     if usage.total or text or failure.code in _MADE:
         return msgspec.structs.replace(failure, usage=usage)
@@ -222,13 +222,13 @@ def _text_of(event: ModelResponseStreamEvent) -> str:
 
 
 def _without_half(text: str) -> tuple[str, str]:
-    """Its whole characters, and the first half of one that it may end with."""
+    """Split off the first half of a surrogate pair at the end."""
     half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
     return whole(text.removesuffix(half) if half else text), half
 
 
 def _size_of(event: ModelResponseStreamEvent) -> int:
-    """How many characters it adds to the reply, whatever they are part of."""
+    """The number of characters that an event adds to the reply."""
     match event:
         case PartStartEvent(part=TextPart(content=str(more)) | ThinkingPart(content=str(more))):
             return len(more)
@@ -253,7 +253,7 @@ class _Listing(msgspec.Struct, frozen=True):
 
 
 async def _first_listed(url: str, key: str | None) -> str:
-    """What the server calls its first model; `default` when it keeps no list."""
+    """The first model that the server lists; `default` if it has no list."""
     headers = {"accept-encoding": "identity", **({"authorization": f"Bearer {key}"} if key else {})}
     try:
         with anyio.fail_after(LIST_SECONDS):

@@ -1,80 +1,29 @@
-"""From a provider of the catalog to pydantic-ai's class that speaks its API. Each SDK is imported when it is needed."""
+"""Builds the pydantic-ai model for a provider of the catalog. Each SDK is imported on first use."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-import boto3
 import httpx2
-from botocore.config import Config
-from botocore.exceptions import NoRegionError
-from botocore.session import Session
-from botocore.tokens import FrozenAuthToken
 from pydantic_ai.models import Model as WireModel
 
 from cloister.core.errors import UserError
 from cloister.model.catalog import CATALOG, Amazon, Wire
 
-# Amazon's client for Bedrock: who asks, where, and that it never tries again by itself.
-
-
-# Amazon's libraries come without types.
-# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportUnknownArgumentType=false
-
-
-class _KeySession(Session):
-    """Signs with an API key of Bedrock's instead of an account's credentials."""
-
-    def __init__(self, key: str) -> None:
-        super().__init__()
-        self._key = key
-
-    def get_auth_token(self, **_: Any) -> FrozenAuthToken:
-        return FrozenAuthToken(self._key)
-
-    def get_credentials(self) -> None:
-        return None
-
-
-def client(key: str | None, who: Amazon, url: str | None, silence_seconds: float) -> Any:
-    """Without a key, Amazon's own chain says who asks. Raises `UserError` (`no_region`)."""
-    common: dict[str, Any] = {
-        "read_timeout": silence_seconds,
-        "connect_timeout": 10,
-        "retries": {"total_max_attempts": 1},
-    }
-    if key:
-        session = boto3.Session(botocore_session=_KeySession(key), region_name=who.region)
-        common["signature_version"] = "bearer"
-    else:
-        session = boto3.Session(
-            aws_access_key_id=who.access_key,
-            aws_secret_access_key=who.secret_key,
-            aws_session_token=who.session_token,
-            region_name=who.region,
-        )
-    try:
-        return session.client("bedrock-runtime", config=Config(**common), endpoint_url=url)
-    except NoRegionError:
-        raise UserError(
-            "no_region", "Amazon Bedrock needs to know where: set AWS_REGION, e.g. to us-east-1."
-        ) from None
-
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What is needed to talk to one model."""
+    """The address of one model and the credentials for it."""
 
     kind: str
-    """The provider's name in the catalog."""
+    """The name of the provider in the catalog."""
     model: str
     url: str | None
     key: str | None
     amazon: Amazon | None = None
     silence_seconds: float = 600.0
-    """Longest wait for the next bytes of a reply, where the SDK has a client of its own."""
+    """Longest wait for the next bytes of a reply, if the SDK has its own HTTP client."""
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -83,7 +32,7 @@ class Endpoint:
 
 
 def build(endpoint: Endpoint, http: httpx2.AsyncClient) -> WireModel:
-    """The model's class, ready to be asked. Slow the first time. Raises `UserError` (`no_extra`)."""
+    """Build the model. Slow the first time. Raises `UserError` (`no_extra`)."""
     provider = CATALOG[endpoint.kind]
     try:
         return _BUILDERS[provider.wire](endpoint, http)
@@ -111,7 +60,7 @@ def _chat(endpoint: Endpoint, http: httpx2.AsyncClient) -> WireModel:
     from pydantic_ai.providers.openai import OpenAIProvider
     from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 
-    # A stream that ends without saying why was cut off; half a tool call must not look like a whole one.
+    # A stream without a finish reason was cut off; half a tool call must not look complete.
     whole = OpenAIModelProfile(openai_chat_streaming_requires_finish_reason=True)
     if endpoint.kind == "openai":
         provider = OpenAIProvider(base_url=endpoint.url, api_key=endpoint.key, http_client=http)
@@ -119,7 +68,7 @@ def _chat(endpoint: Endpoint, http: httpx2.AsyncClient) -> WireModel:
     served = OpenAICompatibleProvider(
         endpoint.kind, base_url=endpoint.url or "", api_key=endpoint.key, http_client=http
     )
-    # Ollama, vLLM, llama.cpp, LM Studio and OpenRouter all take a schema.
+    # Ollama, vLLM, llama.cpp, LM Studio and OpenRouter all accept a schema.
     whole["supports_json_schema_output"] = True
     return OpenAIChatModel(endpoint.model, provider=served, profile=whole)
 
@@ -136,7 +85,7 @@ def _responses(endpoint: Endpoint, http: httpx2.AsyncClient) -> WireModel:
 
 def _google(endpoint: Endpoint, http: httpx2.AsyncClient) -> WireModel:
     with warnings.catch_warnings():
-        # Compiling the SDK for the first time warns about an escape in one of its docstrings.
+        # The SDK has an invalid escape in a docstring, which warns when Python compiles it.
         warnings.filterwarnings("ignore", message="invalid escape sequence")
         from pydantic_ai.models.google import GoogleModel
         from pydantic_ai.providers.google import GoogleProvider
@@ -161,10 +110,55 @@ def _bedrock(endpoint: Endpoint, http: httpx2.AsyncClient) -> WireModel:
     from pydantic_ai.models.bedrock import BedrockConverseModel
     from pydantic_ai.providers.bedrock import BedrockProvider
 
-    pass
+    return BedrockConverseModel(
+        endpoint.model, provider=BedrockProvider(bedrock_client=_bedrock_client(endpoint))
+    )
 
-    amazon = client(endpoint.key, endpoint.amazon or Amazon(), endpoint.url, endpoint.silence_seconds)
-    return BedrockConverseModel(endpoint.model, provider=BedrockProvider(bedrock_client=amazon))
+
+# boto3 has no types.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+
+
+def _bedrock_client(endpoint: Endpoint) -> Any:
+    """A client that never retries. Without a key, Amazon's chain finds credentials. Raises `UserError` (`no_region`)."""
+    # boto3 is an optional dependency and takes most of a second to import.
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import NoRegionError
+    from botocore.session import Session
+    from botocore.tokens import FrozenAuthToken
+
+    class KeySession(Session):
+        """Signs with an API key of Bedrock instead of account credentials."""
+
+        def get_auth_token(self, **_: Any) -> FrozenAuthToken:
+            return FrozenAuthToken(endpoint.key or "")
+
+        def get_credentials(self) -> None:
+            return None
+
+    who = endpoint.amazon or Amazon()
+    common: dict[str, Any] = {
+        "read_timeout": endpoint.silence_seconds,
+        "connect_timeout": 10,
+        "retries": {"total_max_attempts": 1},
+    }
+    if endpoint.key:
+        session = boto3.Session(botocore_session=KeySession(), region_name=who.region)
+        common["signature_version"] = "bearer"
+    else:
+        session = boto3.Session(
+            aws_access_key_id=who.access_key,
+            aws_secret_access_key=who.secret_key,
+            aws_session_token=who.session_token,
+            region_name=who.region,
+        )
+    try:
+        return session.client("bedrock-runtime", config=Config(**common), endpoint_url=endpoint.url)
+    except NoRegionError:
+        raise UserError(
+            "no_region", "Amazon Bedrock needs a region: set AWS_REGION, e.g. to us-east-1."
+        ) from None
 
 
 _BUILDERS: dict[Wire, Callable[[Endpoint, httpx2.AsyncClient], WireModel]] = {
@@ -177,8 +171,7 @@ _BUILDERS: dict[Wire, Callable[[Endpoint, httpx2.AsyncClient], WireModel]] = {
 }
 
 
-# Whether a value is what a JSON schema asks for. Pure; the part of JSON schema that our own schemas use.
-
+# Validation by JSON schema: the part of the standard that our own schemas use
 
 Schema = Mapping[str, object]
 
@@ -194,15 +187,15 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 
 def problem(value: object, schema: Schema, where: str = "$") -> str | None:
-    """What is wrong with `value`, as a few words with the place; None when nothing is."""
+    """Say what is wrong with `value`, and where; None if it is valid."""
     for key in ("anyOf", "oneOf"):
         if choices := cast("Sequence[Schema] | None", schema.get(key)):
             found = [problem(value, choice, where) for choice in choices]
-            return None if None in found else f"{where} fits none of {len(choices)} forms"
+            return None if None in found else f"{where} matches none of {len(choices)} forms"
     if "const" in schema and value != schema["const"]:
         return f"{where} is not {schema['const']!r}"
     if "enum" in schema and value not in cast("Sequence[object]", schema["enum"]):
-        return f"{where} is not one of the values allowed"
+        return f"{where} is not one of the allowed values"
     return _of_kind(value, schema, where)
 
 

@@ -1,4 +1,4 @@
-"""What every `Model` must do, as checks that raise `AssertionError` with one sentence.
+"""The contract of `Model`, as checks that raise `AssertionError` with one sentence.
 
 Call them from a test with a model that is about to answer, to fail, or to talk for a while.
 """
@@ -22,7 +22,7 @@ REQUEST = Request(
         ),
     ),
 )
-"""A request that any model can be asked."""
+"""A request that any model accepts."""
 
 Item = TextDelta | Reply | Failure
 
@@ -60,7 +60,7 @@ async def check_reply(model: Model, request: Request = REQUEST) -> Reply:
 
 
 async def check_failure(model: Model, *, secret: str | None = None, request: Request = REQUEST) -> Failure:
-    """The model fails: perhaps text, then exactly one failure that says something and holds no secret."""
+    """The model fails: perhaps text, then exactly one failure with a message that contains no secret."""
     last = _check_order(model, await items_of(model, request))
     if isinstance(last, Reply):
         raise AssertionError(f"{model.name} was meant to fail and replied")
@@ -73,7 +73,7 @@ async def check_failure(model: Model, *, secret: str | None = None, request: Req
 
 
 async def check_leaving_early(model: Model, request: Request = REQUEST) -> None:
-    """The model talks: leaving at once, after the first item, or by an error of the caller's own is fine."""
+    """The caller can leave the block at once, after the first item, or by an error of its own."""
     with anyio.fail_after(ANSWER_SECONDS):
         async with model.stream(request):
             pass
@@ -89,7 +89,7 @@ async def check_leaving_early(model: Model, request: Request = REQUEST) -> None:
 
 
 async def check_cancelling(model: Model, request: Request = REQUEST) -> None:
-    """The model talks and does not end: being cancelled in the middle ends the call."""
+    """Cancelling an endless reply ends the call."""
     with anyio.fail_after(ANSWER_SECONDS), anyio.CancelScope() as scope:
         async with model.stream(request) as items:
             await anext(items)
@@ -100,7 +100,7 @@ async def check_cancelling(model: Model, request: Request = REQUEST) -> None:
 
 
 class _Own(Exception):
-    """An error of the one who listens."""
+    """An error of the caller."""
 
 
 def _check_order(model: Model, items: Sequence[Item]) -> Reply | Failure:
