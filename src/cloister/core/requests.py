@@ -124,7 +124,7 @@ class PoolWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RunRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A rule for one run; see docs/guide/policy.md for what `action` may be."""
+    """A rule for one run; see docs/policy.md for what `action` may be."""
 
     action: str
     effect: Literal["allow", "deny", "ask"]

@@ -1,6 +1,6 @@
 """One entry of the audit, and the hashes that hold the chain together. Pure.
 
-What is hashed is spelled out in docs/guide/audit.md, so that others can check an exported chain without us.
+What is hashed is spelled out in docs/audit.md, so that others can check an exported chain without us.
 """
 
 import hashlib
