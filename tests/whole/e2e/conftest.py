@@ -105,7 +105,7 @@ class Cloister:
         """Wait for something that no event announces to this process; each look may start one of its own."""
         deadline = time.monotonic() + seconds
         while not what():
-            assert time.monotonic() < deadline, "it did not come to pass"
+            assert time.monotonic() < deadline, "the condition did not become true in time"
             time.sleep(0.02)
 
     def kill(self, pid: int) -> None:
