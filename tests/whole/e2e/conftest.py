@@ -8,14 +8,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import borrowing
 
 ROOT = Path(__file__).parents[3]
 LEDGER_SCRIPT = f"script:{ROOT / 'examples' / 'ledger.script.toml'}"
@@ -104,7 +105,7 @@ class Cloister:
         """Wait for something that no event announces to this process; each look may start one of its own."""
         deadline = time.monotonic() + seconds
         while not what():
-            assert time.monotonic() < deadline, "it did not come to pass"
+            assert time.monotonic() < deadline, "the condition did not become true in time"
             time.sleep(0.02)
 
     def kill(self, pid: int) -> None:
@@ -133,14 +134,40 @@ class Cloister:
         return int(json.loads((self.data_dir / "server.json").read_text())["pid"])
 
 
-@pytest.fixture
-def cloister(data_dir: Path, tmp_path: Path) -> Iterator[Cloister]:
+@contextmanager
+def _opened(data_dir: Path, cwd: Path) -> Generator[Cloister]:
     # A server that a command starts by itself takes any port: the usual one may be another's on this machine.
     (data_dir / "config.toml").write_text("port = 0\n")
-    command = Cloister(data_dir, tmp_path)
+    command = Cloister(data_dir, cwd)
     yield command
     if (data_dir / "server.json").exists():
         command("serve", "--stop", code=None)
+
+
+@pytest.fixture
+def cloister(data_dir: Path, tmp_path: Path) -> Iterator[Cloister]:
+    with _opened(data_dir, tmp_path) as command:
+        yield command
+
+
+@dataclass
+class Repaired:
+    """A finished run that repaired the ledger, for tests that only look at it."""
+
+    cloister: Cloister
+    repo: Path
+    shown: str
+    """What the command printed."""
+
+
+@pytest.fixture(scope="session")
+def repaired(warm_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repaired]:
+    cwd = tmp_path_factory.mktemp("repaired")
+    with _opened(borrowing(warm_dir, cwd / "data"), cwd) as command:
+        repo = command.ledger()
+        prompt = "The test suite fails. Find the cause and fix it."
+        done = command("run", prompt, "--repo", str(repo), "--model", command.fix)
+        yield Repaired(command, repo, done.stdout)
 
 
 @pytest.fixture

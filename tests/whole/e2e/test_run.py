@@ -14,12 +14,11 @@ calls = [{ tool = "bash", command = "touch started; sleep 600", seconds = 600 }]
 """
 
 
-def test_a_prompt_becomes_a_green_branch_with_proof(cloister: Any) -> None:
-    ledger = cloister.ledger()
-    done = cloister("run", PROMPT, "--repo", str(ledger), "--model", cloister.fix)
-    assert "✗ 5 failing → 2 failing (3 fixed)" in done.stdout
-    assert "✓ green" in done.stdout
-    assert "scripted model: replies come from" in done.stdout
+def test_a_prompt_becomes_a_green_branch_with_proof(repaired: Any) -> None:
+    cloister, ledger = repaired.cloister, repaired.repo
+    assert "✗ 5 failing → 2 failing (3 fixed)" in repaired.shown
+    assert "✓ green" in repaired.shown
+    assert "scripted model: replies come from" in repaired.shown
     (run,) = [json.loads(line) for line in cloister("ps", "--json").stdout.splitlines()]
     assert run["outcome"] == "green"
     branch = cloister.git(ledger, "branch", "--list", "cloister/*").strip()
@@ -33,9 +32,8 @@ def test_a_prompt_becomes_a_green_branch_with_proof(cloister: Any) -> None:
     assert cloister.sandbox_processes() == []
 
 
-def test_the_log_is_numbered_without_gaps_and_diff_shows_the_change(cloister: Any) -> None:
-    ledger = cloister.ledger()
-    cloister("run", PROMPT, "--repo", str(ledger), "--model", cloister.fix)
+def test_the_log_is_numbered_without_gaps_and_diff_shows_the_change(repaired: Any) -> None:
+    cloister = repaired.cloister
     events = cloister.events()
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     assert (events[0]["body"]["type"], events[-1]["body"]["type"]) == ("RunAdmitted", "RunFinished")
@@ -44,9 +42,11 @@ def test_the_log_is_numbered_without_gaps_and_diff_shows_the_change(cloister: An
 
 def test_json_output_is_one_event_per_line(cloister: Any) -> None:
     ledger = cloister.ledger()
-    done = cloister("run", PROMPT, "--repo", str(ledger), "--model", cloister.fix, "--json")
+    script = cloister.script('[[reply]]\ncalls = [{ tool = "finish", summary = "Nothing to do." }]')
+    done = cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true", "--json")
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    assert events == cloister.events()
 
 
 def test_three_attempts_run_in_forks_and_one_of_them_is_the_change(cloister: Any) -> None:
@@ -120,9 +120,8 @@ def test_stop_and_say_reach_a_run_that_another_process_drives(cloister: Any) -> 
     assert "finished" in late.stderr
 
 
-def test_apply_makes_a_branch_in_another_checkout_and_never_touches_a_dirty_tree(cloister: Any) -> None:
-    ledger = cloister.ledger()
-    cloister("run", PROMPT, "--repo", str(ledger), "--model", cloister.fix)
+def test_apply_makes_a_branch_in_another_checkout_and_never_touches_a_dirty_tree(repaired: Any) -> None:
+    cloister, ledger = repaired.cloister, repaired.repo
     other = cloister.cwd / "other"
     cloister.git(cloister.cwd, "clone", "-q", str(ledger), str(other))
     (other / "README.md").write_text("mine")

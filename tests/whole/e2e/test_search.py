@@ -46,7 +46,7 @@ FINDS = (
     + reply(MUL, "three", then="end")
     + '[[reply]]\nname = "end"\ncalls = [{ tool = "finish", summary = "All three are right." }]\n'
 )
-"""Mends one bug and is lost. Who goes on from there mends another and is lost, and who goes on from there the third."""
+"""Fixes one bug and is stuck. A fork from there fixes another and is stuck; a fork from that one fixes the third."""
 
 
 def calc(cloister: Any) -> str:
@@ -61,7 +61,7 @@ def calc(cloister: Any) -> str:
 
 def searched(cloister: Any, repo: str, script: str, steps: int, *more: str) -> list[dict[str, Any]]:
     cloister(
-        *("run", "Mend it.", "--repo", repo, "--check", CHECK, "--model", cloister.script(script)),
+        *("run", "Fix it.", "--repo", repo, "--check", CHECK, "--model", cloister.script(script)),
         *("--search", "beam:3", "--steps", str(steps), *more),
         code=None,
     )

@@ -36,10 +36,11 @@ def test_a_second_server_on_one_data_directory_is_refused(cloister: Any) -> None
     assert "already runs" in refused.stderr
 
 
-def test_a_run_survives_kill_9_of_its_server_and_ends_with_the_same_result(cloister: Any) -> None:
+def test_a_run_survives_kill_9_of_its_server_and_ends_with_the_same_result(
+    cloister: Any, repaired: Any
+) -> None:
     ledger = cloister.ledger()
-    once = cloister("run", PROMPT, "--repo", str(ledger), "--model", cloister.fix, "--json").stdout
-    straight = [json.loads(line)["body"] for line in once.splitlines()]
+    straight = [event["body"] for event in repaired.cloister.events()]
     cloister("serve", "--background", "--port", "0")
     cloister("run", PROMPT, "--repo", str(ledger), "--model", cloister.fix, "--detach")
     cloister.until(lambda: "ChecksRan" in cloister.kinds())

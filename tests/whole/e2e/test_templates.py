@@ -61,7 +61,7 @@ def test_a_run_in_a_warmed_repository_starts_from_it_and_knows_the_baseline(cloi
     cloister.git(ledger, "commit", "-q", "-m", "moved")
     cloister("run", PROMPT, "--repo", str(ledger), "--model", cloister.fix)
     (baseline,) = [e["body"] for e in cloister.events() if e["body"]["type"] == "BaselineTaken"]
-    assert not baseline["known"], "another commit is checked anew"
+    assert not baseline["known"], "another commit is checked again"
 
 
 def test_a_server_warms_what_has_a_recipe(cloister: Any) -> None:

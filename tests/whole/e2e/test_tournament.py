@@ -52,7 +52,7 @@ def calc(cloister: Any) -> str:
 
 
 def ran(cloister: Any, *args: str, code: int = 0) -> Any:
-    return cloister("run", "Mend it.", "--check", "python3 -m unittest -q", *args, code=code)
+    return cloister("run", "Fix it.", "--check", "python3 -m unittest -q", *args, code=code)
 
 
 def test_a_tournament_stays_inspectable_and_any_save_point_can_be_resumed(cloister: Any) -> None:

@@ -73,7 +73,7 @@ class Bug:
     test: str
 
     def script_that_fixes(self, path: Path) -> Path:
-        """Looks, mends it wrongly, believes it is done, learns better, mends it."""
+        """Reads, makes a wrong fix, tries to finish, is rejected, makes the right fix."""
         old, new = _edit(self.buggy, self.case.wrong)
         return _script(
             path,

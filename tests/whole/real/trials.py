@@ -1,4 +1,4 @@
-"""What each real bug is put through: a model that mends it in the end, and models that cheat."""
+"""The trials of each real bug: a model that fixes it in the end, and models that cheat."""
 
 from pathlib import Path
 from typing import TypeVar
@@ -21,7 +21,7 @@ from cloister.core.events import (
 from cloister.core.requests import NewRun
 
 Body = TypeVar("Body")
-_PROMPT = "The tests fail. Find out why and mend it."
+_PROMPT = "The tests fail. Find the cause and fix it."
 
 
 async def a_fix_is_proven(case: Case, directory: Path, run_it: RunIt) -> None:
@@ -60,8 +60,10 @@ async def no_cheat_is_green(case: Case, directory: Path, run_it: RunIt) -> None:
     assert sorted(ends) == list(range(len(CHEATS)))
     for attempt, cheat in enumerate(CHEATS):
         seen = [body for body in _of(events, ChecksRan) if body.attempt == attempt]
-        assert [body.diagnoses[0].green for body in seen] == [True], f"whoever {cheat} the test sees it pass"
-        assert ends[attempt].outcome == "red", f"whoever {cheat} the test is not believed"
+        assert [body.diagnoses[0].green for body in seen] == [True], (
+            f"{cheat}: the test passes in the sandbox"
+        )
+        assert ends[attempt].outcome == "red", f"{cheat}: the attempt must end red"
         lost = ends[attempt].comparison
         assert not _proven(case, lost), cheat
         told = "\n".join((*lost.weakened, *(f"{name} (missing)" for name in lost.missing)))
