@@ -1,6 +1,6 @@
 """A plain connection to a port inside a sandbox: `WS /v1/sandboxes/{sandbox}/dial/{port}`, bytes both ways."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import anyio
 from anyio.abc import ByteStream
@@ -9,12 +9,9 @@ from litestar.di import NamedDependency
 from litestar.params import PathParameter
 
 from cloister.app.verbs.api import SandboxVerbs
-from cloister.server.auth import role
+from cloister.server.routes import Given, of
 from cloister.server.routes.sandboxes import SandboxName
 from cloister.server.ws import NORMAL, TRY_LATER, Ending, Part, Socket, Sockets, Wire, converse
-
-if TYPE_CHECKING:
-    from cloister.app.verbs.api import Verbs
 
 STALLED_SECONDS = 600.0
 """How long a server inside may leave what it was sent unread."""
@@ -24,10 +21,10 @@ _GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError)
 Port = Annotated[int, PathParameter(description="A port of the loopback inside.")]
 
 
-@websocket("/v1/sandboxes/{sandbox:str}/dial/{port:int}", opt=role(SandboxVerbs.dial))
+@websocket("/v1/sandboxes/{sandbox:str}/dial/{port:int}", **of(SandboxVerbs.dial))
 async def dial(
     socket: Socket,
-    verbs: NamedDependency["Verbs"],
+    verbs: Given,
     sockets: NamedDependency[Sockets],
     sandbox: SandboxName,
     port: Port,
@@ -73,6 +70,3 @@ async def _inwards(wire: Wire, stream: ByteStream) -> None:
                 await (stream.send_eof() if isinstance(message, str) else stream.send(message))
         except _GONE:
             continue  # it is closed inside; what it said before is still being passed on
-
-
-ROUTES = (dial,)

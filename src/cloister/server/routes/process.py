@@ -1,7 +1,7 @@
 """A command in a sandbox, live: `WS /v1/sandboxes/{sandbox}/process`, bytes both ways, JSON for what is not bytes."""
 
 from collections import deque
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import Annotated, Protocol
 
 import anyio
 import msgspec
@@ -13,13 +13,10 @@ from cloister.app.verbs.api import SandboxVerbs
 from cloister.app.verbs.records import NewCommand, Terminal
 from cloister.core.computer import Exited, Output, Process, Pty
 from cloister.core.errors import UserError, describe
-from cloister.server.auth import role
 from cloister.server.errors import Problem
+from cloister.server.routes import Given, of
 from cloister.server.routes.sandboxes import SandboxName
 from cloister.server.ws import NORMAL, TRY_LATER, Ending, Part, Socket, Sockets, Wire, converse
-
-if TYPE_CHECKING:
-    from cloister.app.verbs.api import Verbs
 
 STDIN_BYTES = 1_048_576
 """What a client may send before it was told that some of it was taken; more ends the conversation."""
@@ -51,9 +48,9 @@ _first = msgspec.json.Decoder(First).decode
 _said = msgspec.json.Decoder(Said).decode
 
 
-@websocket("/v1/sandboxes/{sandbox:str}/process", opt=role(SandboxVerbs.process))
+@websocket("/v1/sandboxes/{sandbox:str}/process", **of(SandboxVerbs.process))
 async def process(
-    socket: Socket, verbs: NamedDependency["Verbs"], sockets: NamedDependency[Sockets], sandbox: SandboxName
+    socket: Socket, verbs: Given, sockets: NamedDependency[Sockets], sandbox: SandboxName
 ) -> None:
     async def parts(wire: Wire) -> tuple[Part, ...]:
         await verbs.sandboxes.get(sandbox)
@@ -209,6 +206,3 @@ def ended(exited: Exited) -> dict[str, object]:
         "killed": exited.killed,
         "seconds": exited.seconds,
     }
-
-
-ROUTES = (process,)
