@@ -58,7 +58,7 @@ def test_a_decision_is_explained_with_its_rule_and_line(
     assert done.stdout == (
         "ask  bash:cd x; git -C y push\n"
         f"  because: ask tool:bash:git push* ({data_dir}/organisation.toml:5)\n"
-        "  who may say yes: admin\n"
+        "  may be approved by: admin\n"
         "  runs: cd x\n"
         "  runs: git -C y push\n"
     )
@@ -82,7 +82,7 @@ def test_what_holds_is_shown_with_the_smallest_limits(cloister: Cloister, repo: 
     commit = repo.head[:12]
     assert f"  limit     steps 20  (.cloister/policy.toml@{commit}:6)\n" in done.stdout
     assert "steps 30" not in done.stdout
-    assert "organisation lets the layers below open connect:*.example.com" in done.stdout
+    assert "organisation lets the layers below allow connect:*.example.com" in done.stdout
     layers = [
         json.loads(line)
         for line in cloister("policy", "show", "--json", cwd=repo.path).stdout.split("\n")[:-1]

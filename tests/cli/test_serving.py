@@ -40,7 +40,7 @@ def test_a_background_server_is_started_seen_and_stopped(cloister: Cloister, dat
         again = cloister("serve", "--background")
         assert (again.returncode, again.stdout) == (
             0,
-            f"A server already runs: {place.url} (process {place.pid})\n",
+            f"A server is already running: {place.url} (process {place.pid})\n",
         )
         front = cloister("serve", "--port", "0")
         assert (front.returncode, front.stdout) == (3, "")
@@ -160,4 +160,6 @@ async def test_ctrl_c_lets_go_of_a_watched_run(
                     said = b"".join([part async for part in process.stderr])
                     await process.wait()
     assert process.returncode == 130
-    assert said.decode() == f"The run goes on. Watch it: cloister watch {run}  Stop it: cloister stop {run}\n"
+    assert (
+        said.decode() == f"The run continues. Watch it: cloister watch {run}  Stop it: cloister stop {run}\n"
+    )

@@ -12,6 +12,7 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
 
 from cloister import __version__
+from cloister.app.settings import machine_id
 from cloister.server.auth import OPEN_PATH
 from cloister.server.errors import Problem
 from cloister.server.routes import (
@@ -58,13 +59,25 @@ async def health() -> Health:
     return Health(__version__)
 
 
+class Machine(msgspec.Struct, frozen=True):
+    """The machine that the server runs on."""
+
+    id: str
+    """The same for a client that sees the same file system, until the next boot."""
+
+
+@get("/v1/machine", summary="The server's machine", operation_id="getMachine", opt={"role": "viewer"})
+async def machine() -> Machine:
+    return Machine(machine_id())
+
+
 @get("/v1/openapi.json", include_in_schema=False, opt={"role": "viewer"})
 async def openapi_json() -> Response[bytes]:
     return Response(msgspec.json.encode(openapi_document()), media_type="application/json")
 
 
 _FOUND = tuple(value for subject in SUBJECTS for value in vars(subject).values())
-HTTP_ROUTES = (health, *(route for route in _FOUND if isinstance(route, HTTPRouteHandler)))
+HTTP_ROUTES = (health, machine, *(route for route in _FOUND if isinstance(route, HTTPRouteHandler)))
 SOCKET_ROUTES = tuple(route for route in _FOUND if isinstance(route, WebsocketRouteHandler))
 
 

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-import anyio
-from anyio import to_thread
-
 from cloister.app.tokens import Caller
 from cloister.app.verbs.api import role_of
 from cloister.core.errors import HostError
@@ -98,6 +95,8 @@ class FileLog:
         return open_backbone(self._path, owner_lives=self._lives)
 
     async def _items(self, run: RunId, last: int) -> AsyncGenerator[Event]:
+        import anyio  # noqa: PLC0415  (most commands need no event loop)
+
         driven_at = anyio.current_time()
         with LogReader(self._path, self._lives) as log:
             while True:
@@ -120,11 +119,9 @@ class FileLog:
                     await anyio.sleep(LOOK_SECONDS)
 
     async def _read(self, work: Callable[[LogReader], T]) -> T:
-        def look() -> T:
-            with LogReader(self._path, self._lives) as log:
-                return work(log)
-
-        return await to_thread.run_sync(look)
+        # Blocks, and needs no event loop: without a server this process serves only one caller.
+        with LogReader(self._path, self._lives) as log:
+            return work(log)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from anyio import to_thread
-
 from cloister.app.tokens import RANK
 from cloister.app.verbs.api import RunVerbs
 from cloister.app.verbs.local import Group, checked
@@ -149,6 +147,8 @@ class LocalRuns(Group):
         return events[0].run
 
     async def remove(self, run: str) -> Removed:
+        from anyio import to_thread
+
         from cloister.runs.delivery import remove_files
 
         row = await self.row(run)
@@ -221,6 +221,8 @@ class LocalRuns(Group):
         return events
 
     async def _rules_above(self, repo: str) -> Policy:
+        from anyio import to_thread
+
         from cloister.app.config import rule_files
 
         return await to_thread.run_sync(rule_files(self._settings).above, repo)
