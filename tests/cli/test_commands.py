@@ -181,6 +181,7 @@ def test_a_run_that_changed_nothing_has_an_empty_diff_and_nothing_to_apply(
     run = seed(data_dir, finished=True)
     shown = cloister("diff", run)
     assert (shown.returncode, shown.stdout, shown.stderr) == (0, "", f"{run} has changed nothing.\n")
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     refused(
         cloister("apply", run, "--repo", str(tmp_path)),
         2,

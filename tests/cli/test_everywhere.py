@@ -7,7 +7,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from tests.cli.seeds import seed
@@ -278,3 +280,38 @@ def test_the_environment_names_a_server_as_the_options_do(home: Path, url: str) 
         check=False,
     )
     assert "the third" in done.stdout, done.stderr
+
+
+class Elsewhere(BaseHTTPRequestHandler):
+    """A server that says it is on another machine."""
+
+    def do_GET(self) -> None:
+        body = b'{"id": "another"}'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_a_local_path_is_rejected_for_a_server_on_another_machine(home: Path) -> None:
+    with HTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        (home / "any").write_text("token")
+        named = ("--server", url, "--token-file", str(home / "any"))
+        done = [
+            run(home, *named, "run", "x", "--repo", "."),
+            run(home, *named, "template", "build", "x", "--repository", "."),
+        ]
+        server.shutdown()
+        thread.join()
+    for each in done:
+        assert (each.returncode, each.stdout) == (2, "")
+        assert each.stderr == (
+            f"cloister: {home} is a path on this machine, and the server at {url} is on another one: "
+            "give a URL that the server can reach.\n"
+        )

@@ -103,7 +103,7 @@ def test_the_tests_of_a_file_are_run(cloister: Cloister, repo: SampleRepo) -> No
 
 def test_a_file_is_checked_and_what_is_wrong_has_a_line(cloister: Cloister, repo: SampleRepo) -> None:
     good = repo.path / ".cloister" / "policy.toml"
-    assert cloister("policy", "check", str(good)).stdout == f"{good} is good: 1 rules, 1 tests.\n"
+    assert cloister("policy", "check", str(good)).stdout == f"{good} is valid: 1 rules, 1 tests.\n"
     bad = repo.write("bad.toml", "[limits]\nsteps = 1\nstep = 2\n")
     done = cloister("policy", "check", str(bad))
     assert (done.returncode, done.stdout) == (2, "")

@@ -2,10 +2,12 @@
 
 import os
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import anyio
 import pytest
 
 from cloister.app.settings import read_settings
@@ -15,7 +17,8 @@ from cloister.app.wiring import App, open_app
 from cloister.cli.client.http import Server, Transport, check_url
 from cloister.cli.client.remote import RemoteVerbs
 from cloister.core.errors import UserError
-from cloister.core.requests import Role
+from cloister.core.events import Event, PromptReceived, RunFinished
+from cloister.core.requests import NewRun, Role
 from cloister.server.app import asgi_app
 from cloister.server.auth import load_token
 from cloister.server.serve import bound, listening
@@ -57,6 +60,49 @@ async def rig(own_dir: Path, tmp_path: Path) -> AsyncIterator[RemoteRig]:
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 async def test_verbs_over_http_keep_the_promise(promise: Promise, rig: RemoteRig) -> None:
     await promise(rig)
+
+
+async def test_following_a_run_continues_on_the_server_that_replaces_a_lost_one(rig: RemoteRig) -> None:
+    """No event is missed and none comes twice, whatever the new server's address is."""
+    token = load_token(rig.app.settings.data_dir / "token")
+    run, _ = await rig.app.backbone.admit(NewRun("do it", "/nowhere"), "ada")
+    fence = await rig.app.backbone.claim(rig.app.owner, run)
+    assert fence is not None
+    urls: list[str] = []
+    seen: list[int] = []
+    two, three, ended = anyio.Event(), anyio.Event(), anyio.Event()
+
+    async def find() -> Server:
+        return Server(urls[-1], token)
+
+    async def follow() -> None:
+        async with RemoteVerbs(Transport(find)).runs.follow(run) as items:
+            async for item in items:
+                if isinstance(item, Event):
+                    seen.append(item.seq)
+                    (two if item.seq == 2 else three if item.seq == 3 else anyio.Event()).set()
+        ended.set()
+
+    @asynccontextmanager
+    async def served() -> AsyncGenerator[None]:
+        sockets = Sockets()
+        with bound(0) as listener:
+            urls.append(f"http://127.0.0.1:{listener.getsockname()[1]}")
+            async with listening(asgi_app(rig.app, token, sockets), listener, sockets):
+                yield
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            async with served():
+                tasks.start_soon(follow)
+                await two.wait()
+            await rig.app.backbone.append(fence, [PromptReceived("more", "ada")])
+            async with served():
+                await three.wait()
+                await rig.app.backbone.append(fence, [RunFinished("failed", "no")])
+                await ended.wait()
+    assert seen == [1, 2, 3, 4]
+    assert urls[0] != urls[1]
 
 
 @pytest.mark.parametrize("url", ["https://host.example/x/", "http://127.0.0.1:7717", "http://[::1]:7717/"])

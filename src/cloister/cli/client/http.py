@@ -219,6 +219,13 @@ class Transport:
                 await socket.close()
 
 
+class Group:
+    """Verbs of one subject over HTTP."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._http = transport
+
+
 class _Exchange:
     """One request and its response."""
 

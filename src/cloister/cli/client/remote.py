@@ -3,37 +3,38 @@
 from __future__ import annotations
 
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import anyio
 import msgspec
 
 from cloister.app.verbs.api import no_report
-from cloister.cli.client.http import Transport, address, check_close
+from cloister.app.verbs.records import (
+    Admitted,
+    ChangePack,
+    Explained,
+    LocalModel,
+    MadeToken,
+    NewToken,
+    PolicyVerdict,
+    RuleContext,
+    TokenInfo,
+)
+from cloister.cli.client.http import Group, Transport, address, check_close
 from cloister.core.errors import HostError
+from cloister.core.events import Delta, Event
+from cloister.log.api import RunRow
+from cloister.log.audit.entry import AuditEntry, Checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
     from websockets.asyncio.client import ClientConnection
 
-    from cloister.app.verbs.records import (
-        Admitted,
-        ChangePack,
-        Explained,
-        LocalModel,
-        MadeToken,
-        PolicyVerdict,
-        RuleContext,
-        TokenInfo,
-    )
     from cloister.cli.client.remote_sandboxes import RemoteFiles, RemoteSandboxes
-    from cloister.core.events import Delta, Event
     from cloister.core.ids import RunId
     from cloister.core.requests import NewRun, Origin, Role
     from cloister.egress.packages import Meaning
-    from cloister.log.api import RunRow
-    from cloister.log.audit.entry import AuditEntry, Checkpoint
     from cloister.log.audit.verify import Verdict
     from cloister.policy.api import Policy
     from cloister.runs.attempts.compare import Compared
@@ -53,25 +54,16 @@ SLOW_SECONDS = 300.0
 _LOOK_SECONDS = 0.3
 
 
-class RemoteRuns:
+class RemoteRuns(Group):
     """`RunVerbs` over HTTP."""
 
-    def __init__(self, transport: Transport) -> None:
-        self._http = transport
-
     async def submit(self, new: NewRun) -> Admitted:
-        from cloister.app.verbs.records import Admitted
-
         return await self._http.post(Admitted, address("runs"), new)
 
     async def list(self, limit: int = 100) -> tuple[RunRow, ...]:
-        from cloister.log.api import RunRow
-
         return await self._http.get(tuple[RunRow, ...], address("runs", limit=limit))
 
     async def row(self, run: str) -> RunRow:
-        from cloister.log.api import RunRow
-
         return await self._http.get(RunRow, address("runs", run, "row"))
 
     async def view(self, run: str) -> RunView:
@@ -82,8 +74,6 @@ class RemoteRuns:
     async def events(
         self, run: str, after: int = 0, limit: int | None = None, attempt: int | None = None
     ) -> tuple[Event, ...]:
-        from cloister.core.events import Event
-
         found: tuple[Event, ...] = ()
         while limit is None or len(found) < limit:
             most = min(EVENTS_PAGE, EVENTS_PAGE if limit is None else limit - len(found))
@@ -104,8 +94,6 @@ class RemoteRuns:
             yield items
 
     async def _follow(self, run: RunId, after: int, deltas: bool) -> AsyncGenerator[Event | Delta]:
-        from cloister.core.events import Event
-
         deadline = anyio.current_time() + RECONNECT_SECONDS
         while True:
             try:
@@ -143,13 +131,9 @@ class RemoteRuns:
         return await self._tell(run, "model", {"model": model})
 
     async def _tell(self, run: str, verb: str, body: object = None) -> Event:
-        from cloister.core.events import Event
-
         return await self._http.post(Event, address("runs", run, verb), body)
 
     async def fork(self, run: str, at: int | None = None, say: str | None = None) -> Admitted:
-        from cloister.app.verbs.records import Admitted
-
         return await self._http.post(Admitted, address("runs", run, "fork"), {"at": at, "prompt": say})
 
     async def rewind(self, run: str, to: int) -> RunId:
@@ -176,8 +160,6 @@ class RemoteRuns:
         return await self._http.get(Compared, address("compare", a=a, b=b), SLOW_SECONDS)
 
     async def change(self, run: str, have: str | None = None) -> ChangePack:
-        from cloister.app.verbs.records import ChangePack
-
         return await self._http.get(ChangePack, address("runs", run, "change", have=have), SLOW_SECONDS)
 
     async def applied(self, run: str, where: str, branch: str) -> None:
@@ -198,44 +180,36 @@ class RemoteRuns:
         return await self._http.get(BudgetReport, address("budget", run=run))
 
 
+class _Message(msgspec.Struct, frozen=True):
+    event: Event | None = None
+    delta: Delta | None = None
+
+
 async def _messages(socket: ClientConnection) -> AsyncGenerator[Event | Delta]:
     """The items of one connection until it closes. Raises the server's refusal."""
     from websockets.exceptions import ConnectionClosed
 
-    from cloister.core.events import Delta, Event
-
-    fields: list[tuple[str, Any, Any]] = [
-        ("event", Event | None, None),
-        ("delta", Delta | None, None),
-    ]
-    decode = msgspec.json.Decoder(msgspec.defstruct("Message", fields)).decode
+    decode = msgspec.json.Decoder(_Message).decode
     try:
         while True:
             message = decode(await socket.recv())
-            if item := getattr(message, "event", None) or getattr(message, "delta", None):
+            if item := message.event or message.delta:
                 yield item
     except ConnectionClosed:
         check_close(socket)
 
 
-class RemoteAudit:
+class RemoteAudit(Group):
     """`AuditVerbs` over HTTP."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._http = transport
 
     async def page(
         self, after: int = 0, limit: int = 1_000, run: str | None = None
     ) -> tuple[AuditEntry, ...]:
-        from cloister.log.audit.entry import AuditEntry
-
         return await self._http.get(
             tuple[AuditEntry, ...], address("audit", after=after, limit=limit, run=run)
         )
 
     async def checkpoints(self, after: int, until: int) -> tuple[Checkpoint, ...]:
-        from cloister.log.audit.entry import Checkpoint
-
         path = address("audit", "checkpoints", after=after, until=until)
         return await self._http.get(tuple[Checkpoint, ...], path)
 
@@ -255,31 +229,21 @@ class RemoteAudit:
         return (await self._http.post(dict[str, int], address("audit", "send"), body, SLOW_SECONDS))["sent"]
 
 
-class RemoteTokens:
+class RemoteTokens(Group):
     """`TokenVerbs` over HTTP."""
 
-    def __init__(self, transport: Transport) -> None:
-        self._http = transport
-
     async def add(self, name: str, role: Role = "viewer") -> MadeToken:
-        from cloister.app.verbs.records import MadeToken, NewToken
-
         return await self._http.post(MadeToken, address("tokens"), NewToken(name, role))
 
     async def list(self) -> tuple[TokenInfo, ...]:
-        from cloister.app.verbs.records import TokenInfo
-
         return await self._http.get(tuple[TokenInfo, ...], address("tokens"))
 
     async def remove(self, name: str) -> None:
         await self._http.ask("DELETE", address("tokens", name))
 
 
-class RemoteTemplates:
+class RemoteTemplates(Group):
     """`TemplateVerbs` over HTTP."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._http = transport
 
     async def list(self) -> tuple[TemplateInfo, ...]:
         from cloister.sandbox.templates.catalog import TemplateInfo
@@ -311,11 +275,8 @@ class RemoteTemplates:
         await self._http.ask("DELETE", address("templates", name), seconds=SLOW_SECONDS)
 
 
-class RemoteSnapshots:
+class RemoteSnapshots(Group):
     """`SnapshotVerbs` over HTTP."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._http = transport
 
     async def take(self, sandbox: str, name: str | None = None) -> SnapshotInfo:
         from cloister.sandbox.api import SnapshotInfo
@@ -338,20 +299,13 @@ class RemoteSnapshots:
         await self._http.ask("DELETE", address("snapshots", snapshot), seconds=SLOW_SECONDS)
 
 
-class RemoteModels:
+class RemoteModels(Group):
     """`ModelVerbs` over HTTP."""
 
-    def __init__(self, transport: Transport) -> None:
-        self._http = transport
-
     async def list(self) -> tuple[LocalModel, ...]:
-        from cloister.app.verbs.records import LocalModel
-
         return await self._http.get(tuple[LocalModel, ...], address("models"))
 
     async def fetch(self, name: str | None = None, report: Report = no_report) -> LocalModel:
-        from cloister.app.verbs.records import LocalModel
-
         body = {"name": name, "progress": True}
         return await self._http.progress(LocalModel, address("models", "fetch"), body, report)
 
@@ -359,11 +313,8 @@ class RemoteModels:
         return await self._http.delete(tuple[str, ...], address("models", name))
 
 
-class RemotePolicy:
+class RemotePolicy(Group):
     """`PolicyVerbs` over HTTP."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._http = transport
 
     async def layers(self, context: RuleContext) -> Policy:
         from cloister.policy.api import Policy
@@ -371,14 +322,10 @@ class RemotePolicy:
         return await self._http.post(Policy, address("policy", "layers"), context)
 
     async def explain(self, action: str, context: RuleContext, *, untrusted: bool = False) -> Explained:
-        from cloister.app.verbs.records import Explained
-
         body = {"action": action, "context": context, "untrusted": untrusted}
         return await self._http.post(Explained, address("policy", "explain"), body)
 
     async def test(self, text: str, source: str) -> tuple[PolicyVerdict, ...]:
-        from cloister.app.verbs.records import PolicyVerdict
-
         body = {"text": text, "source": source}
         return await self._http.post(tuple[PolicyVerdict, ...], address("policy", "test"), body)
 

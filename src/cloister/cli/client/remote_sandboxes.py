@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed
 
 from cloister.app.verbs.api import no_report
 from cloister.app.verbs.records import BackgroundCommand, CommandOutput, Executed
-from cloister.cli.client.http import BUILD_SECONDS, Transport, address, check_close, decoded
+from cloister.cli.client.http import BUILD_SECONDS, Group, address, check_close, decoded
 from cloister.core.computer import Change, Entry, Exited, Killed, Output, Pty
 from cloister.core.errors import HostError, SandboxLost
 from cloister.sandbox.api import SandboxInfo
@@ -170,11 +170,8 @@ async def _first(socket: ClientConnection) -> None:
         raise _lost(socket) from None
 
 
-class RemoteSandboxes:
+class RemoteSandboxes(Group):
     """`SandboxVerbs` over HTTP."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._http = transport
 
     async def create(self, wish: NewSandbox, report: Report = no_report) -> tuple[SandboxInfo, bool]:
         status, reply = await self._http.exchange("POST", address("sandboxes"), wish, BUILD_SECONDS)
@@ -248,11 +245,8 @@ class RemoteSandboxes:
             yield RemoteStream(socket)
 
 
-class RemoteFiles:
+class RemoteFiles(Group):
     """`FileVerbs` over HTTP."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._http = transport
 
     def read(
         self, sandbox: str, path: str, *, offset: int = 0, limit_bytes: int | None = None

@@ -120,15 +120,13 @@ def export(
 
     async def lines(verbs: "Verbs") -> None:
         last = 0
-        async for entry in _entries(verbs, 0, run):
-            if entry.at_us < since_us:
-                continue
-            # The signatures over an entry follow it, so that others can check them.
-            signed = await verbs.audit.checkpoints(
-                entry.number - 1 if run or since_us else last, entry.number
-            )
-            put_json(entry, *signed)
-            last = entry.number
+        while page := await verbs.audit.page(last, PAGE, run):
+            signed = await verbs.audit.checkpoints(last, page[-1].number)
+            last = page[-1].number
+            for entry in page:
+                if entry.at_us >= since_us:
+                    # The signatures over an entry follow it, so that others can check them.
+                    put_json(entry, *(each for each in signed if each.number == entry.number))
 
     if form == "jsonl":
         perform(ctx, lines)
