@@ -75,7 +75,7 @@ def _bind_error(port: int, error: OSError) -> HostError:
     if error.errno == errno.EADDRINUSE:
         return HostError(
             "port_taken",
-            f"Port {port} is taken: stop the program that listens there or choose another with {_HOW}.",
+            f"Port {port} is taken: stop what listens there or choose another with {_HOW}.",
         )
     return HostError(
         "port_failed", f"Port {port} cannot be used ({error.strerror}): choose another with {_HOW}."
