@@ -12,12 +12,12 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from cloister.app.settings import Settings
-from cloister.app.tokens import Tokens
+from cloister.app.tokens import Caller, Tokens
+from cloister.app.verbs.local import LocalVerbs
 from cloister.core.events import AskAnswered, AskRaised, PromptReceived, RunFinished
 from cloister.core.ids import RunId
 from cloister.core.requests import Role
 from cloister.log.api import Fence
-from cloister.runs.receipt import audit_page
 from cloister.server.openapi import openapi_document
 
 pytestmark = pytest.mark.anyio
@@ -139,7 +139,7 @@ async def test_refused_calls_are_audited_under_the_callers_name(house: House) ->
     await house.ask("viewer", "POST", f"/v1/runs/{house.run}/stop", json={})
     await house.ask("operator", "DELETE", "/v1/snapshots/x")
     await house.served.client.post("/v1/runs", headers={"Authorization": "Bearer wrong"})
-    entries = await audit_page(house.served.app.settings.log_path, 0, 100, None)
+    entries = await LocalVerbs(house.served.app, Caller("ada", "admin")).audit.page()
     calls = [(entry.who, json.loads(entry.detail)["status"]) for entry in entries if entry.kind == "ApiCall"]
     assert calls == [("vera", 403), ("otto", 403)]
     assert [entry.who for entry in entries if entry.kind == "LoginRefused"] == [""]
