@@ -79,7 +79,7 @@ async def test_a_model_is_checked_against_the_rules_wherever_it_is_named(served:
     assert entries(served, "ModelChosen") == [("ModelChosen", "tester", {"model": "script:/other.toml"})] * 3
 
 
-async def test_an_answer_that_came_before_has_one_error_code(served: Served) -> None:
+async def test_an_unknown_question_has_one_error_code(served: Served) -> None:
     run = (await served.claimed_run()).run
     reply = await served.client.post(f"/v1/runs/{run}/answer", json={"ask": "a", "answer": "deny"})
     codes = [await code_of(verbs.runs.answer(run, "a", "deny")) for verbs in typed(served)]

@@ -63,7 +63,6 @@ class App:
     commands: Commands
     supervisor: Supervisor
     workshop: Workshop
-    ledger: SqliteLedger
 
 
 async def whole_log(backbone: SqliteBackbone, run: RunId) -> tuple[Event, ...]:
@@ -75,7 +74,7 @@ async def whole_log(backbone: SqliteBackbone, run: RunId) -> tuple[Event, ...]:
 
 
 def _doorway(settings: Settings, policy: Policy, backbone: SqliteBackbone) -> tuple[Doorway, Outfit]:
-    """How doors are made, and that of sandboxes that belong to no run: same rules, and the audit to record into."""
+    """The factory of proxies, and the setup of sandboxes made by hand: the same rules, recorded in the audit."""
     credentials = read_credentials(settings.file.credential, str(settings.config_path))
     doorway = Doorway(
         settings.file.door, credentials, Vault(settings.variables), SetFinder(settings.data_dir).find
@@ -85,8 +84,8 @@ def _doorway(settings: Settings, policy: Policy, backbone: SqliteBackbone) -> tu
         if stated := fact(body):
             await backbone.note(stated.kind, settings.user, stated.detail)
 
-    nobodys = {endpoint.HOST: endpoint.Endpoint(lambda _: None).serve}
-    return doorway, doorway.outfit(policy, record, inside=nobodys)
+    no_models = {endpoint.HOST: endpoint.Endpoint(lambda _: None).serve}
+    return doorway, doorway.outfit(policy, record, inside=no_models)
 
 
 @contextmanager
@@ -100,7 +99,7 @@ def _server_lock(data_dir: Path) -> Generator[None]:
             "server_running",
             f"A server already runs on {data_dir}: use it, or stop it with `cloister serve --stop`.",
         ) from None
-    # Who reads an announcement can tell by this whether it is ours or a dead server's.
+    # A client compares it with the announcement, which may be a dead server's.
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, str(os.getpid()).encode(), 0)
     try:
@@ -125,7 +124,7 @@ def make_data_dir(data_dir: Path) -> None:
 
 @asynccontextmanager
 async def _background(work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncGenerator[None]:
-    """`work` goes on while the block lasts."""
+    """Run `work` while the block lasts."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(work)
         try:
@@ -136,7 +135,7 @@ async def _background(work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncGen
 
 @asynccontextmanager
 async def _exported(settings: Settings) -> AsyncGenerator[None]:
-    """The audit goes to the collector, where there is one, while the block lasts."""
+    """Send the audit to the configured collector, if any, while the block lasts."""
     if settings.file.otlp_endpoint is None:
         yield
         return
@@ -154,7 +153,7 @@ def _means(  # noqa: PLR0913  (each is one part of the machine)
     ledger: SqliteLedger,
     local: LocalHost,
 ) -> Means:
-    """What conducting runs takes."""
+    """The services that driving a run needs."""
     access = replace(model_access(settings), local=local)
     return Means(
         data_dir=settings.data_dir,
@@ -170,7 +169,7 @@ def _means(  # noqa: PLR0913  (each is one part of the machine)
         doorway=doorway,
         log=lambda run: whole_log(backbone, run),
         budgets=settings.file.budgets,
-        # Without a limit above the run nobody waits for the ledger before each call.
+        # Without a limit above the run no call waits for the ledger.
         ledger=ledger if settings.file.budgets.outer else NoLedger(),
         patience=settings.file.stuck,
         left_out=lambda new: skipped(access, "code", job_of(new)),
@@ -179,7 +178,7 @@ def _means(  # noqa: PLR0913  (each is one part of the machine)
 
 @asynccontextmanager
 async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
-    """Wire everything; leaving the block closes it and leaves unfinished runs resumable.
+    """Open every part; leaving the block closes them, and unfinished runs stay resumable.
 
     A server drives every queued or interrupted run and refuses a data directory that has a server
     (`HostError` `server_running`). Embedded, only the runs submitted here are driven.
@@ -231,4 +230,4 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         await stack.enter_async_context(open_supervisor(supervisor))
         if role == "server":
             await stack.enter_async_context(_background(warming.keep_warm))
-        yield App(settings, owner, backbone, host, pool, sandboxes, commands, supervisor, workshop, ledger)
+        yield App(settings, owner, backbone, host, pool, sandboxes, commands, supervisor, workshop)

@@ -15,10 +15,8 @@ from cloister.core import events as e
 from cloister.core.events import Event
 from cloister.core.ids import RunId
 from cloister.core.requests import FileChange, Isolation, Outcome, Usage
-from cloister.log.audit.entry import AuditEntry, Checkpoint
-from cloister.log.audit.keys import check_public
+from cloister.log.audit.entry import Checkpoint
 from cloister.log.audit.reader import AuditReader
-from cloister.log.audit.verify import Verdict, verify_file
 from cloister.runs.view import RunView, fold
 
 NOTABLE = 10
@@ -360,21 +358,6 @@ def _order(way: _Way) -> tuple[str, str, int, str, str]:
 
 
 # What the server and the command ask of the audit: a page of it, its verdict, a run's receipt.
-
-
-async def audit_page(path: Path, after: int, limit: int, run: RunId | None) -> tuple[AuditEntry, ...]:
-    def look() -> tuple[AuditEntry, ...]:
-        with AuditReader(path) as audit:
-            return audit.page(after, limit, run)
-
-    return await to_thread.run_sync(look)
-
-
-async def audit_verdict(path: Path, key: str | None) -> Verdict:
-    """Raises `UserError` (`bad_key`)."""
-    pinned = None if key is None else check_public(key)
-
-    return await to_thread.run_sync(verify_file, path, pinned)
 
 
 async def run_receipt(path: Path, run: RunId, events: Sequence[Event]) -> Receipt:

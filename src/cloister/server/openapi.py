@@ -18,7 +18,6 @@ from cloister.server.errors import Problem
 from cloister.server.routes import (
     admin,
     commands,
-    dial,
     files,
     process,
     runs,
@@ -29,7 +28,7 @@ from cloister.server.routes import (
 
 Document = dict[str, Any]
 
-SUBJECTS = (runs, stream, admin, sandboxes, commands, process, files, dial, templates)
+SUBJECTS = (runs, stream, admin, sandboxes, commands, process, files, templates)
 _ERRORS = {
     "400": "The request is not valid.",
     "401": "The token is missing or wrong.",

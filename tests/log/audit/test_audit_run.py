@@ -9,13 +9,12 @@ import pytest
 
 from cloister.app.settings import read_settings
 from cloister.app.tokens import Caller
-from cloister.app.verbs.local import LocalVerbs
+from cloister.app.verbs.local import LocalVerbs, local_verbs
 from cloister.app.wiring import open_app
 from cloister.core.events import ChangeDelivered, Event
 from cloister.core.requests import NewRun
 from cloister.log.audit.keys import KEY_FILE, HostKey
 from cloister.log.audit.reader import AuditReader
-from cloister.runs.receipt import audit_verdict
 from cloister.runs.receipt_page import page
 from cloister.testing.sample_repo import SampleRepo
 
@@ -47,7 +46,7 @@ async def test_what_a_run_did_is_entered_signed_and_beside_its_branch(data_dir: 
         async with app.backbone.follow(run) as items:
             events = [item async for item in items if isinstance(item, Event)]
         receipt = await verbs.runs.receipt(run)
-    verdict = await audit_verdict(settings.log_path, HostKey(data_dir / KEY_FILE).public())
+    verdict = await local_verbs(settings).audit.verify(HostKey(data_dir / KEY_FILE).public())
     assert verdict.problems == ()
     with AuditReader(settings.log_path) as audit:
         entered = [(entry.kind, json.loads(entry.detail)) for entry in audit.entries(run=run)]

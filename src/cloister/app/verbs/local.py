@@ -125,7 +125,7 @@ class FileLog:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Parts:
     """What verbs work on: settings and log always, the parts of the machine only where this process opened them."""
 
     settings: Settings
@@ -147,10 +147,10 @@ class Place:
 class Group:
     """Verbs of one subject for one caller."""
 
-    def __init__(self, place: Place, caller: Caller) -> None:
-        self._place = place
-        self._settings = place.settings
-        self._log = place.log
+    def __init__(self, parts: Parts, caller: Caller) -> None:
+        self._parts = parts
+        self._settings = parts.settings
+        self._log = parts.log
         self.caller = caller
 
     async def _note(self, kind: str, **detail: object) -> None:
@@ -184,69 +184,63 @@ def _checked(verb: Callable[..., Any], declared: Callable[..., object]) -> Calla
 class LocalVerbs:
     """`Verbs` in this process. Each group is imported when it is first used."""
 
-    def __init__(self, app: App, caller: Caller) -> None:
-        self._place = Place(app.settings, app.backbone, app)
+    def __init__(self, parts: App | Parts, caller: Caller) -> None:
+        self._parts = parts if isinstance(parts, Parts) else Parts(parts.settings, parts.backbone, parts)
         self.caller = caller
-
-    @classmethod
-    def over(cls, place: Place, caller: Caller) -> LocalVerbs:
-        verbs = cls.__new__(cls)
-        verbs._place, verbs.caller = place, caller
-        return verbs
 
     @property
     def runs(self) -> api.RunVerbs:
         from cloister.app.verbs.local_runs import LocalRuns  # noqa: PLC0415
 
-        return LocalRuns(self._place, self.caller)
+        return LocalRuns(self._parts, self.caller)
 
     @property
     def audit(self) -> api.AuditVerbs:
         from cloister.app.verbs.local_admin import LocalAudit  # noqa: PLC0415
 
-        return LocalAudit(self._place, self.caller)
+        return LocalAudit(self._parts, self.caller)
 
     @property
     def tokens(self) -> api.TokenVerbs:
         from cloister.app.verbs.local_admin import LocalTokens  # noqa: PLC0415
 
-        return LocalTokens(self._place, self.caller)
+        return LocalTokens(self._parts, self.caller)
 
     @property
     def templates(self) -> api.TemplateVerbs:
         from cloister.app.verbs.local_sandboxes import LocalTemplates  # noqa: PLC0415
 
-        return LocalTemplates(self._place, self.caller)
+        return LocalTemplates(self._parts, self.caller)
 
     @property
     def snapshots(self) -> api.SnapshotVerbs:
         from cloister.app.verbs.local_sandboxes import LocalSnapshots  # noqa: PLC0415
 
-        return LocalSnapshots(self._place, self.caller)
+        return LocalSnapshots(self._parts, self.caller)
 
     @property
     def sandboxes(self) -> api.SandboxVerbs:
         from cloister.app.verbs.local_sandboxes import LocalSandboxes  # noqa: PLC0415
 
-        return LocalSandboxes(self._place, self.caller)
+        return LocalSandboxes(self._parts, self.caller)
 
     @property
     def files(self) -> api.FileVerbs:
         from cloister.app.verbs.local_sandboxes import LocalFiles  # noqa: PLC0415
 
-        return LocalFiles(self._place, self.caller)
+        return LocalFiles(self._parts, self.caller)
 
     @property
     def models(self) -> api.ModelVerbs:
         from cloister.app.verbs.local_admin import LocalModels  # noqa: PLC0415
 
-        return LocalModels(self._place, self.caller)
+        return LocalModels(self._parts, self.caller)
 
     @property
     def policy(self) -> api.PolicyVerbs:
         from cloister.app.verbs.local_policy import LocalPolicy  # noqa: PLC0415
 
-        return LocalPolicy(self._place, self.caller)
+        return LocalPolicy(self._parts, self.caller)
 
 
 def local_caller(settings: Settings) -> Caller:
@@ -259,7 +253,7 @@ def local_verbs(settings: Settings, caller: Caller | None = None) -> LocalVerbs:
 
     Runs are not driven: `submit` raises `HostError` (`not_driven`). Use `open_local` to drive them.
     """
-    return LocalVerbs.over(Place(settings, FileLog(settings)), caller or local_caller(settings))
+    return LocalVerbs(Parts(settings, FileLog(settings)), caller or local_caller(settings))
 
 
 @asynccontextmanager

@@ -50,7 +50,7 @@ class LocalRuns(Group):
     async def submit(self, new: NewRun) -> Admitted:
         if isinstance(new, RunWish):
             new = new.new_run(self._settings.file.budget)
-        app = self._place.app
+        app = self._parts.app
         if app is None:
             raise HostError(
                 "not_driven", "No process here drives runs. Start `cloister serve --background` first."
