@@ -8,26 +8,28 @@ import pytest
 from tests.core.attempts_table import BAD, GOOD, Row
 
 from cloister.app.settings import read_settings
-from cloister.cli.request import Asked, new_run, read_run_file
+from cloister.cli.request import RunOptions, new_run, read_run_file
 from cloister.core.attempts import AttemptWish
 from cloister.core.errors import UserError
 from cloister.core.requests import Budget, NewRun
 
-ASKED = Asked("fix it", "https://host.example/a.git", None, (), None, 1, "auto", None, None, None, ())
+ASKED = RunOptions("fix it", "https://host.example/a.git", None, (), None, 1, "auto", None, None, None, ())
 NOTHING = ASKED._replace(prompt="", repo="")
 
 
 def typed(row: Row, root: Path) -> NewRun:
     more = {**row.more, **row.more.get("budget", {})}
     more.pop("budget", None)
-    return new_run(ASKED._replace(attempts=row.typed, **more), read_settings({}, root))
+    settings = read_settings({}, root)
+    return new_run(ASKED._replace(attempts=row.typed, **more), settings).new_run(settings.file.budget)
 
 
 def written(row: Row, root: Path) -> NewRun:
     fields = {"prompt": ASKED.prompt, "repo": ASKED.repo, "attempts": row.attempts, **row.more}
     file = root / "run.toml"
     file.write_text("".join(f"{name} = {toml(value)}\n" for name, value in fields.items()))
-    return new_run(NOTHING, read_settings({}, root), read_run_file(file))
+    settings = read_settings({}, root)
+    return new_run(NOTHING, settings, read_run_file(file)).new_run(settings.file.budget)
 
 
 def toml(value: Any) -> str:
@@ -58,12 +60,12 @@ def test_attempts_are_refused_in_the_same_words_typed_and_written(
     assert by_command.value.message == sentence
     with pytest.raises(UserError) as by_file:
         written(row, tmp_path)
-    assert by_file.value.message.removeprefix(f"{tmp_path}/run.toml describes no run: ") == sentence
+    assert by_file.value.message.removeprefix(f"{tmp_path}/run.toml is not a valid run file: ") == sentence
 
 
 @pytest.mark.parametrize("text", ["quick", "share=1,share=2", ",", "share=1,model=a,model=b"])
 def test_what_is_no_list_of_fields_is_told_how_one_is_written(text: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="An attempt is written as model=M,temperature=T,share=S,hint=TEXT"):
+    with pytest.raises(UserError, match="Write an attempt as model=M,temperature=T,share=S,hint=TEXT"):
         typed(Row((text,), []), tmp_path)
 
 

@@ -38,7 +38,7 @@ def spend(data_dir: Path) -> RunId:
 
 
 def test_every_level_is_shown_with_what_is_spent_of_its_limits(cloister: Cloister, data_dir: Path) -> None:
-    assert "Nothing was spent yet." in cloister("budget").stdout
+    assert "No spending yet." in cloister("budget").stdout
     run = spend(data_dir)
     (data_dir / "config.toml").write_text(CONFIG)
     shown = cloister("budget")

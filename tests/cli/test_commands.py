@@ -7,41 +7,20 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import anyio
 import pytest
+from tests.cli.seeds import seed
 
 from cloister.core.events import (
     AskAnswered,
-    AskRaised,
     Event,
     ModelChosen,
     PromptReceived,
-    RunFinished,
     StopRequested,
 )
-from cloister.core.ids import OwnerId, RunId
-from cloister.core.requests import NewRun
-from cloister.log.sqlite.backbone import open_backbone
+from cloister.core.ids import RunId
 from cloister.log.sqlite.reader import LogReader
 
 Cloister = Callable[..., subprocess.CompletedProcess[str]]
-
-
-def seed(data_dir: Path, prompt: str = "fix it", *, finished: bool = False, ask: str | None = None) -> RunId:
-    """A run in the log, as its dead owner left it."""
-
-    async def make() -> RunId:
-        async with open_backbone(data_dir / "cloister.db", owner_lives=lambda _: False) as backbone:
-            run, _ = await backbone.admit(NewRun(prompt, "/repo"), "ann")
-            fence = await backbone.claim(OwnerId("o-aaaaaaaaaaaa"), run)
-            assert fence is not None
-            if ask:
-                await backbone.append(fence, [AskRaised(ask, 1, "bash: x", "x", 4e9)])
-            if finished:
-                await backbone.append(fence, [RunFinished("green", "Done.", 1)])
-            return run
-
-    return anyio.run(make)
 
 
 def last_event(data_dir: Path, run: RunId) -> Event:
@@ -164,8 +143,8 @@ def test_bytes_that_are_no_text_are_replaced_in_what_is_said(
 
 def test_what_cannot_be_said_or_answered_is_refused(cloister: Cloister, data_dir: Path) -> None:
     run = seed(data_dir, ask="a-1")
-    refused(cloister("say", run, "  "), 2, "There is nothing to say: give the text after the run.")
-    refused(cloister("answer", run, "a-2", "deny"), 2, "This run never asked 'a-2': it waits for a-1.")
+    refused(cloister("say", run, "  "), 2, "The message is empty.")
+    refused(cloister("answer", run, "a-2", "deny"), 2, f"Run {run} never asked 'a-2': it waits for a-1.")
     cloister("answer", run, "a-1", "deny")
     refused(cloister("answer", run, "a-1", "allow"), 2, "a-1 is answered already: deny.")
     ended = seed(data_dir, finished=True)
@@ -192,7 +171,7 @@ def test_watching_a_run_that_nobody_drives_says_so(cloister: Cloister, data_dir:
     done = cloister("watch", run)
     assert done.returncode == 3
     assert done.stderr == (
-        f"cloister: Nobody drives {run} now. It is kept: `cloister serve --background` goes on with it.\n"
+        f"cloister: No process is driving {run}. Start `cloister serve --background` to resume it.\n"
     )
 
 
@@ -202,6 +181,7 @@ def test_a_run_that_changed_nothing_has_an_empty_diff_and_nothing_to_apply(
     run = seed(data_dir, finished=True)
     shown = cloister("diff", run)
     assert (shown.returncode, shown.stdout, shown.stderr) == (0, "", f"{run} has changed nothing.\n")
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     refused(
         cloister("apply", run, "--repo", str(tmp_path)),
         2,
@@ -219,7 +199,7 @@ def test_checkout_is_refused_on_a_dirty_tree_before_anything_is_touched(
     refused(
         cloister("apply", run, "--repo", str(repo), "--checkout"),
         2,
-        f"{repo} has changes that are not committed: commit or stash them, or leave out --checkout.",
+        f"{repo} has uncommitted changes: commit or stash them, or leave out --checkout.",
     )
     assert sorted(path.name for path in repo.iterdir()) == [".git", "mine.txt"]
 
@@ -249,7 +229,7 @@ def test_checkout_is_refused_on_a_dirty_tree_before_anything_is_touched(
         (["sandbox", "rm", "s-1"], "There is no sandbox 's-1': `cloister sandbox ls` lists them."),
         (
             ["sandbox", "shell", "s-1"],
-            "There is no terminal here: without one use `cloister sandbox exec ID -- PROGRAM`.",
+            "There is no terminal here: use `cloister sandbox exec ID -- PROGRAM` instead.",
         ),
     ],
 )

@@ -36,7 +36,7 @@ def test_a_bug_is_one_sentence_and_its_traceback_is_kept(
     assert explain(error, ["--data-dir", str(tmp_path), "ps"]) == 70
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert shown.err.endswith(f": odd); the details are in {tmp_path}/server.log.\n")
+    assert shown.err.endswith(f": odd); the traceback is in {tmp_path}/server.log.\n")
     assert shown.err.count("\n") == 1
     assert "odd" in (tmp_path / "server.log").read_text()
 

@@ -58,7 +58,7 @@ def test_a_decision_is_explained_with_its_rule_and_line(
     assert done.stdout == (
         "ask  bash:cd x; git -C y push\n"
         f"  because: ask tool:bash:git push* ({data_dir}/organisation.toml:5)\n"
-        "  who may say yes: admin\n"
+        "  may be approved by: admin\n"
         "  runs: cd x\n"
         "  runs: git -C y push\n"
     )
@@ -82,7 +82,7 @@ def test_what_holds_is_shown_with_the_smallest_limits(cloister: Cloister, repo: 
     commit = repo.head[:12]
     assert f"  limit     steps 20  (.cloister/policy.toml@{commit}:6)\n" in done.stdout
     assert "steps 30" not in done.stdout
-    assert "organisation lets the layers below open connect:*.example.com" in done.stdout
+    assert "organisation lets the layers below allow connect:*.example.com" in done.stdout
     layers = [
         json.loads(line)
         for line in cloister("policy", "show", "--json", cwd=repo.path).stdout.split("\n")[:-1]
@@ -103,7 +103,7 @@ def test_the_tests_of_a_file_are_run(cloister: Cloister, repo: SampleRepo) -> No
 
 def test_a_file_is_checked_and_what_is_wrong_has_a_line(cloister: Cloister, repo: SampleRepo) -> None:
     good = repo.path / ".cloister" / "policy.toml"
-    assert cloister("policy", "check", str(good)).stdout == f"{good} is good: 1 rules, 1 tests.\n"
+    assert cloister("policy", "check", str(good)).stdout == f"{good} is valid: 1 rules, 1 tests.\n"
     bad = repo.write("bad.toml", "[limits]\nsteps = 1\nstep = 2\n")
     done = cloister("policy", "check", str(bad))
     assert (done.returncode, done.stdout) == (2, "")

@@ -4,12 +4,12 @@ import pytest
 from tests.system.own_process import own_process
 
 from cloister.app.settings import read_settings
-from cloister.cli.request import Asked, new_run, read_run_file, repository
+from cloister.cli.request import RunOptions, new_run, read_run_file, repository
 from cloister.core.attempts import AttemptWish
 from cloister.core.errors import UserError
 from cloister.core.requests import Budget, RunRule
 
-ASKED = Asked("fix it", ".", None, (), None, 1, "auto", None, None, None, ())
+ASKED = RunOptions("fix it", ".", None, (), None, 1, "auto", None, None, None, ())
 
 
 @pytest.mark.parametrize(
@@ -22,9 +22,9 @@ def test_a_url_is_left_as_it_is(url: str) -> None:
 
 RELATIVE = """
 import pathlib, sys
-from cloister.cli.request import Asked, new_run
+from cloister.cli.request import RunOptions, new_run
 from cloister.app.settings import read_settings
-asked = Asked("fix it", ".", None, (), "script:../replies.toml", 1, "auto", None, None, None, ())
+asked = RunOptions("fix it", ".", None, (), "script:../replies.toml", 1, "auto", None, None, None, ())
 new = new_run(asked, read_settings({}, pathlib.Path(sys.argv[1])))
 print(new.repo, new.model)
 """
@@ -44,7 +44,8 @@ def test_a_name_with_a_colon_is_a_path_when_there_is_no_user_before_it(tmp_path:
 
 def test_the_budget_is_the_configured_one_except_where_said(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("[budget]\nsteps = 7\ntokens = 900\n")
-    new = new_run(ASKED._replace(steps=3), read_settings({}, tmp_path))
+    settings = read_settings({}, tmp_path)
+    new = new_run(ASKED._replace(steps=3), settings).new_run(settings.file.budget)
     assert new.budget == Budget(steps=3, tokens=900)
 
 
@@ -59,7 +60,7 @@ rules = [{ effect = "deny", action = "bash:git push*" }]
 [budget]
 steps = 30
 """
-NOTHING = Asked("", "", None, (), None, 1, "auto", None, None, None, ())
+NOTHING = RunOptions("", "", None, (), None, 1, "auto", None, None, None, ())
 
 
 @pytest.fixture
@@ -82,7 +83,8 @@ def test_a_run_file_is_a_whole_request_and_its_paths_start_where_it_is(written: 
         AttemptWish(temperature=0.5, share=2, hint="Look twice."),
     )
     assert (new.first_green, new.rules) == (True, (RunRule("bash:git push*", "deny"),))
-    assert new.budget == Budget(steps=30, tokens=2 * Budget().tokens), "what is usual is so for one attempt"
+    whole = new.new_run(settings.file.budget).budget
+    assert whole == Budget(steps=30, tokens=2 * Budget().tokens), "the configured budget is for one attempt"
 
 
 def test_what_is_typed_counts_before_the_run_file(written: Path) -> None:

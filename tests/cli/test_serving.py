@@ -46,7 +46,7 @@ def test_a_background_server_is_started_seen_and_stopped(cloister: Cloister, dat
         again = cloister("serve", "--background")
         assert (again.returncode, again.stdout) == (
             0,
-            f"A server already runs: {place.url} (process {place.pid})\n",
+            f"A server is already running: {place.url} (process {place.pid})\n",
         )
         front = cloister("serve", "--port", "0")
         assert (front.returncode, front.stdout) == (3, "")
@@ -169,4 +169,6 @@ async def test_ctrl_c_lets_go_of_a_watched_run(plain_env: dict[str, str], cloist
                 stopped = await anyio.to_thread.run_sync(partial(cloister, "serve", "--stop"))
     assert stopped.returncode == 0, stopped.stderr
     assert returncode == 130
-    assert said.decode() == f"The run goes on. Watch it: cloister watch {run}  Stop it: cloister stop {run}\n"
+    assert (
+        said.decode() == f"The run continues. Watch it: cloister watch {run}  Stop it: cloister stop {run}\n"
+    )

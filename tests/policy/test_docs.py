@@ -5,23 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from cloister.cli.screen.policy import verdicts_of
-from cloister.policy.api import Sets
-from cloister.policy.file import PolicyFile, read_policy
+from cloister.app.settings import read_settings
+from cloister.app.verbs.local import local_verbs
+from cloister.policy.file import PolicyFile
 from cloister.policy.pattern import TOOL_NAMES, read_pattern
 
 PAGE = (Path(__file__).parents[2] / "docs/guide/policy.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.anyio
-async def test_the_file_on_the_page_is_accepted_with_every_key_and_its_tests_hold() -> None:
+async def test_the_file_on_the_page_is_accepted_with_every_key_and_its_tests_hold(tmp_path: Path) -> None:
     (block,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
-    read = read_policy("organisation", block.encode(), "policy.md")
-
-    async def nothing(names: frozenset[str]) -> tuple[Sets, dict[str, str]]:
-        return {}, {}
-
-    verdicts = await verdicts_of(read, nothing)
+    verbs = local_verbs(read_settings({}, tmp_path))
+    verdicts = await verbs.policy.test(block, "policy.md")
     assert len(verdicts) == 2
     assert all(verdict.ok for verdict in verdicts)
     assert [

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.anyio
 ASKED = {"prompt": "fix it", "repo": "https://host.example/a.git"}
 
 
-async def test_attempts_of_a_request_mean_what_they_mean_typed(served: Served) -> None:
+async def test_attempts_in_a_request_mean_the_same_as_typed_ones(served: Served) -> None:
     for row, wishes in GOOD:
         known = tuple(msgspec.structs.replace(wish, model=None) for wish in wishes)
         attempts = [{**one, "model": None} for one in row.attempts]
@@ -24,7 +24,7 @@ async def test_attempts_of_a_request_mean_what_they_mean_typed(served: Served) -
         assert new.budget.steps == Budget().steps * max(1, len(wishes), new.n)
 
 
-async def test_attempts_of_a_request_are_refused_in_the_words_they_are_refused_with_typed(
+async def test_bad_attempts_in_a_request_have_the_same_errors_as_typed_ones(
     served: Served,
 ) -> None:
     for row, sentence in BAD:

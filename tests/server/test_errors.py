@@ -42,16 +42,14 @@ def test_each_kind_of_error_has_its_status_and_keeps_its_code(error: CloisterErr
 @pytest.mark.parametrize(
     "error", [ValueError("secret"), ExceptionGroup("two", [KeyError("secret"), OSError()])]
 )
-def test_what_nobody_expected_is_logged_and_hidden(
-    error: Exception, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unexpected_errors_are_logged_and_hidden(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     status, body = problem(error)
     assert (status, body.code) == (500, "bug")
     assert "secret" not in body.message
     assert len(caplog.records) == 1
 
 
-def test_a_bug_of_ours_is_a_server_error() -> None:
+def test_a_bug_is_a_server_error() -> None:
     assert problem(Bug("m"))[0] == 500
 
 
@@ -65,7 +63,7 @@ def test_a_bug_of_ours_is_a_server_error() -> None:
         (b'{"prompt": "hunter2"}', "`repo`"),
     ],
 )
-def test_a_wrong_record_is_described_by_place_and_never_by_value(body: bytes, where: str) -> None:
+def test_a_wrong_record_is_described_by_field_and_never_by_value(body: bytes, where: str) -> None:
     with pytest.raises(msgspec.ValidationError) as caught:
         msgspec.json.decode(body, type=NewRun)
     text = describe(caught.value)

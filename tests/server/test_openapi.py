@@ -108,22 +108,20 @@ def ask(path: str, method: str, served: Served, run: str | None = None) -> None:
 
 
 @pytest.mark.parametrize(("path", "method"), list(operations()))
-def test_whatever_is_asked_is_answered_as_the_document_says(
-    path: str, method: str, live: tuple[Served, str]
-) -> None:
+def test_every_operation_answers_as_documented(path: str, method: str, live: tuple[Served, str]) -> None:
     ask(path, method, live[0])
 
 
 @pytest.mark.parametrize(
     ("path", "method"), [one for one in operations() if one[0].startswith("/v1/runs/{run}")]
 )
-def test_whatever_is_asked_of_a_run_that_is_there_is_answered_as_the_document_says(
+def test_every_operation_on_an_existing_run_answers_as_documented(
     path: str, method: str, live: tuple[Served, str]
 ) -> None:
     ask(path, method, *live)
 
 
-def test_the_log_with_a_bit_of_everything_is_as_the_document_says(live: tuple[Served, str]) -> None:
+def test_a_log_with_many_event_types_is_as_documented(live: tuple[Served, str]) -> None:
     for path in ("/v1/runs/{run}", "/v1/runs/{run}/events", "/v1/runs"):
         case = SCHEMA[path]["GET"].Case(path_parameters={"run": live[1]} if "{run}" in path else {})
         check(case, live[0])
@@ -143,7 +141,7 @@ def references(value: Any) -> Iterator[str]:
             pass
 
 
-def test_the_document_is_plain_json_and_every_reference_in_it_leads_somewhere() -> None:
+def test_the_document_is_plain_json_and_every_reference_resolves() -> None:
     document = openapi_document()
     assert json.loads(json.dumps(document)) == document
     assert document["openapi"].startswith("3.1.")
@@ -151,7 +149,7 @@ def test_the_document_is_plain_json_and_every_reference_in_it_leads_somewhere() 
     assert set(references(document)) <= known
 
 
-def test_every_route_but_health_is_documented_as_wanting_the_token() -> None:
+def test_every_route_but_health_is_documented_as_needing_the_token() -> None:
     document = openapi_document()
     assert document["security"] == [{"token": []}]
     open_paths = [

@@ -22,7 +22,7 @@ from cloister.server.serve import bound, serve
 pytestmark = pytest.mark.anyio
 
 
-def test_answers_are_not_held_back_until_the_client_speaks() -> None:
+def test_answers_are_sent_without_waiting_for_an_ack() -> None:
     with bound(0) as listener:
         listener.listen()
         with sockets.create_connection(listener.getsockname()), listener.accept()[0] as accepted:
@@ -79,7 +79,7 @@ async def test_a_server_announces_itself_while_it_listens(settings: Settings) ->
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_says_goodbye_to_clients_and_leaves_runs_as_they_are(
+async def test_a_signal_closes_websockets_and_leaves_runs_resumable(
     settings: Settings, number: signal.Signals
 ) -> None:
     settings.data_dir.mkdir(parents=True)
@@ -123,7 +123,7 @@ async def test_a_run_is_driven_to_its_end_and_watched_there(settings: Settings) 
             assert (view["state"], view["outcome"]) == ("finished", "failed")
 
 
-async def test_a_taken_port_is_said_and_leaves_nothing_behind(settings: Settings) -> None:
+async def test_a_taken_port_is_an_error_and_leaves_nothing_behind(settings: Settings) -> None:
     with sockets.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -137,7 +137,7 @@ async def test_a_taken_port_is_said_and_leaves_nothing_behind(settings: Settings
     assert not (settings.data_dir / "server.json").exists()
 
 
-async def test_a_port_that_cannot_be_is_refused(settings: Settings) -> None:
+async def test_a_port_out_of_range_is_refused(settings: Settings) -> None:
     for port in (-1, 65_536):
         with pytest.raises(UserError) as caught:
             await serve(settings, port=port, ready=lambda url: None)

@@ -17,10 +17,11 @@ from cloister.app.tokens import Caller
 from cloister.app.verbs.api import Verbs
 from cloister.app.verbs.apply import apply
 from cloister.app.verbs.local import LocalVerbs, local_verbs
-from cloister.app.verbs.records import ChangePack
+from cloister.app.verbs.records import ChangePack, NewSandbox
 from cloister.core.errors import CloisterError, UserError
 from cloister.core.events import BaseFixed, ChangeMade, RunFinished
 from cloister.core.ids import RunId
+from cloister.core.requests import NewRun
 from cloister.forge import notes
 from cloister.forge.change import commit_tree
 from cloister.forge.packs import tree_of
@@ -78,7 +79,7 @@ async def test_a_model_is_checked_against_the_rules_wherever_it_is_named(served:
     assert entries(served, "ModelChosen") == [("ModelChosen", "tester", {"model": "script:/other.toml"})] * 3
 
 
-async def test_an_answer_that_came_before_has_one_error_code(served: Served) -> None:
+async def test_an_unknown_question_has_one_error_code(served: Served) -> None:
     run = (await served.claimed_run()).run
     reply = await served.client.post(f"/v1/runs/{run}/answer", json={"ask": "a", "answer": "deny"})
     codes = [await code_of(verbs.runs.answer(run, "a", "deny")) for verbs in typed(served)]
@@ -144,9 +145,16 @@ async def test_progress_comes_as_lines_that_end_with_the_result_or_the_error(ser
 
 async def test_a_run_is_not_submitted_where_no_process_would_drive_it(settings: Settings) -> None:
     verbs = local_verbs(settings)
-    assert await verbs.runs.list() == ()
+    assert await code_of(verbs.runs.submit(NewRun("p", "/nowhere"))) == "not_driven"
+    assert await code_of(verbs.sandboxes.create(NewSandbox())) == "no_server"
+
+
+async def test_looking_makes_no_files(settings: Settings) -> None:
+    verbs = local_verbs(settings)
+    assert (await verbs.runs.list(), await verbs.audit.page(), await verbs.tokens.list()) == ((), (), ())
+    assert (await verbs.runs.budget()).accounts == ()
     assert await code_of(verbs.runs.row("last")) == "no_such_run"
-    assert not settings.log_path.exists()
+    assert not settings.data_dir.exists()
 
 
 async def changed_run(served: Served, repo: SampleRepo) -> tuple[RunId, str]:

@@ -1,5 +1,6 @@
 """The only reader of the environment and of the configuration file: one frozen `Settings`."""
 
+import hashlib
 import os
 import tomllib
 from collections.abc import Mapping
@@ -129,6 +130,10 @@ class Settings(msgspec.Struct, frozen=True):
     """Who asks Amazon Bedrock, and where: `region`, `access_key`, `secret_key`, `session_token`."""
     otlp_headers: dict[str, Secret] = {}
     """What the collector wants to see, such as a key."""
+    server: str | None = None
+    """`CLOISTER_SERVER`: the address of the server that commands go to."""
+    token: Secret = ""
+    """`CLOISTER_TOKEN`: the token for that server."""
 
     @property
     def log_path(self) -> Path:
@@ -202,6 +207,8 @@ def read_settings(env: Mapping[str, str] | None = None, data_dir: Path | None = 
         variables=_variables(settings, env),
         amazon={name: value for var, name in _AMAZON.items() if (value := env.get(var, "").strip())},
         otlp_headers=_headers(env.get("OTEL_EXPORTER_OTLP_HEADERS", "")),
+        server=env.get("CLOISTER_SERVER") or None,
+        token=env.get("CLOISTER_TOKEN", "").strip(),
     )
 
 
@@ -219,6 +226,13 @@ def _headers(text: str) -> dict[str, Secret]:
 def environment() -> Mapping[str, str]:
     """The environment, for the few who must look before there are settings."""
     return os.environ
+
+
+def machine_id() -> str:
+    """Identifies this machine and root file system until the next boot, so that a client can tell a shared path."""
+    root = Path("/").stat()
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return hashlib.sha256(f"{boot} {root.st_dev} {root.st_ino}".encode()).hexdigest()
 
 
 def debug_wanted(env: Mapping[str, str] | None = None) -> bool:

@@ -27,7 +27,6 @@ from cloister.egress.model_endpoint import serve as endpoint
 from cloister.egress.packages import SetFinder
 from cloister.egress.rules import DoorEvent
 from cloister.egress.sandbox_setup import Outfit, Through
-from cloister.forge.api import RunRepositories
 from cloister.forge.plain import PlainGit
 from cloister.forge.repositories import LocalRepositories
 from cloister.log.api import AuditLog, Backbone
@@ -67,11 +66,6 @@ class App:
     commands: Commands
     supervisor: Supervisor
     workshop: Workshop
-    ledger: BudgetLedger
-
-    @property
-    def repositories(self) -> RunRepositories:
-        return LocalRepositories(self.settings.data_dir)
 
 
 async def whole_log(backbone: Backbone, run: RunId) -> tuple[Event, ...]:
@@ -83,7 +77,7 @@ async def whole_log(backbone: Backbone, run: RunId) -> tuple[Event, ...]:
 
 
 def _doorway(settings: Settings, policy: Policy, log: AuditLog) -> tuple[Doorway, Outfit]:
-    """How doors are made, and that of sandboxes that belong to no run: same rules, and the audit to record into."""
+    """The factory of proxies, and the setup of sandboxes made by hand: the same rules, recorded in the audit."""
     credentials = read_credentials(settings.file.credential, str(settings.config_path))
     doorway = Doorway(
         settings.file.door, credentials, Vault(settings.variables), SetFinder(settings.data_dir).find
@@ -93,8 +87,8 @@ def _doorway(settings: Settings, policy: Policy, log: AuditLog) -> tuple[Doorway
         if stated := fact(body):
             await log.note(stated.kind, settings.user, stated.detail)
 
-    nobodys = {endpoint.HOST: endpoint.Endpoint(lambda _: None).serve}
-    return doorway, doorway.outfit(policy, record, inside=nobodys)
+    no_models = {endpoint.HOST: endpoint.Endpoint(lambda _: None).serve}
+    return doorway, doorway.outfit(policy, record, inside=no_models)
 
 
 @contextmanager
@@ -106,7 +100,7 @@ def _server_lock(data_dir: Path) -> Generator[None]:
             "server_running",
             f"A server already runs on {data_dir}: use it, or stop it with `cloister serve --stop`.",
         ) from None
-    # Who reads an announcement can tell by this whether it is ours or a dead server's.
+    # A client compares it with the announcement, which may be a dead server's.
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, str(os.getpid()).encode(), 0)
     try:
@@ -131,7 +125,7 @@ def make_data_dir(data_dir: Path) -> None:
 
 @asynccontextmanager
 async def _background(work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncGenerator[None]:
-    """`work` goes on while the block lasts."""
+    """Run `work` while the block lasts."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(work)
         try:
@@ -142,7 +136,7 @@ async def _background(work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncGen
 
 @asynccontextmanager
 async def _exported(settings: Settings, log: AuditLog) -> AsyncGenerator[None]:
-    """The audit goes to the collector, where there is one, while the block lasts."""
+    """Send the audit to the configured collector, if any, while the block lasts."""
     if settings.file.otlp_endpoint is None:
         yield
         return
@@ -160,7 +154,7 @@ def _means(  # noqa: PLR0913  (each is one part of the machine)
     ledger: BudgetLedger,
     local: LocalHost,
 ) -> Means:
-    """What conducting runs takes."""
+    """The services that driving a run needs."""
     access = replace(model_access(settings), local=local)
     return Means(
         data_dir=settings.data_dir,
@@ -177,7 +171,7 @@ def _means(  # noqa: PLR0913  (each is one part of the machine)
         doorway=doorway,
         log=lambda run: whole_log(backbone, run),
         budgets=settings.file.budgets,
-        # Without a limit above the run nobody waits for the ledger before each call.
+        # Without a limit above the run no call waits for the ledger.
         ledger=ledger if settings.file.budgets.outer else NoLedger(),
         patience=settings.file.stuck,
         left_out=lambda new: skipped(access, "code", job_of(new)),
@@ -186,7 +180,7 @@ def _means(  # noqa: PLR0913  (each is one part of the machine)
 
 @asynccontextmanager
 async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
-    """Wire everything; leaving the block closes it and leaves unfinished runs resumable.
+    """Open every part; leaving the block closes them, and unfinished runs stay resumable.
 
     A server drives every queued or interrupted run and refuses a data directory that has a server
     (`HostError` `server_running`). Embedded, only the runs submitted here are driven.
@@ -240,4 +234,4 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         await stack.enter_async_context(open_supervisor(supervisor))
         if role == "server":
             await stack.enter_async_context(_background(warming.keep_warm))
-        yield App(settings, owner, backbone, host, pool, sandboxes, commands, supervisor, workshop, ledger)
+        yield App(settings, owner, backbone, host, pool, sandboxes, commands, supervisor, workshop)

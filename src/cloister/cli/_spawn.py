@@ -1,4 +1,4 @@
-"""The processes that the command starts on this machine: a detached server, and git on the caller's own checkout."""
+"""Start processes on this machine: a detached server, and git in the caller's checkout."""
 
 import os
 import shutil
@@ -11,8 +11,8 @@ from typing import NamedTuple
 _GIT_SECONDS = 60.0
 
 
-class Said(NamedTuple):
-    """How a short program ended."""
+class GitResult(NamedTuple):
+    """Exit code and output of git."""
 
     code: int
     out: str
@@ -20,16 +20,13 @@ class Said(NamedTuple):
 
 
 def start_server(data_dir: Path, port: int | None, config: Path | None) -> Callable[[], bool]:
-    """A server of its own session that outlives us; what it prints goes to `server.log`.
-
-    Returns a function that says whether it has ended.
-    """
+    """Start a server in its own session, with output to `server.log`. Returns a function: has it ended?"""
     argv = [sys.executable, "-m", "cloister", "--data-dir", str(data_dir), "serve"]
     if port is not None:
         argv += ["--port", str(port)]
     env = dict(os.environ)
     if config is not None:
-        # It runs in another directory, where a relative path would mean another file.
+        # The server runs in another directory, so the path must be absolute.
         env["CLOISTER_CONFIG"] = str(config.absolute())
     descriptor = os.open(
         data_dir / "server.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
@@ -46,7 +43,7 @@ def start_server(data_dir: Path, port: int | None, config: Path | None) -> Calla
         )
     finally:
         os.close(descriptor)
-    # It outlives us on purpose: Popen must not complain that nobody waits for it.
+    # The server outlives this process: keep Popen from warning about an unreaped child.
     process.returncode = 0
 
     def ended() -> bool:
@@ -58,8 +55,8 @@ def start_server(data_dir: Path, port: int | None, config: Path | None) -> Calla
     return ended
 
 
-def git(repo: Path, *args: str) -> Said:
-    """Git as the caller would type it in their own checkout. Raises `OSError`, `subprocess.TimeoutExpired`."""
+def git(repo: Path, *args: str) -> GitResult:
+    """Run git in the caller's checkout. Raises `OSError`, `subprocess.TimeoutExpired`."""
     done = subprocess.run(
         [shutil.which("git") or "/usr/bin/git", "-C", str(repo), *args],
         stdin=subprocess.DEVNULL,
@@ -67,7 +64,7 @@ def git(repo: Path, *args: str) -> Said:
         timeout=_GIT_SECONDS,
         check=False,
     )
-    return Said(
+    return GitResult(
         done.returncode,
         done.stdout.decode("utf-8", errors="replace"),
         done.stderr.decode("utf-8", errors="replace"),

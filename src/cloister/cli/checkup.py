@@ -1,4 +1,4 @@
-"""What `doctor` looks at. Each finding says what is there, why it matters, and the command that would fix it."""
+"""The checks of `cloister doctor`. Each finding says what is there and which command fixes it."""
 
 import os
 import platform
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
 _GIB = 1 << 30
 _RUN_BYTES = _GIB
-"""Free disk that a run should find when the template is there."""
+"""Free disk space a run should have once the template is built."""
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     ok: bool
     found: str
     fix: str | None = None
-    """The exact command, or what to change."""
+    """The exact command, or the setting to change."""
     needed: bool = True
-    """Whether no run can start without it."""
+    """True if no run can start without it."""
 
 
 async def checkup(settings: Settings) -> tuple[Finding, ...]:
-    """Everything, in the order in which a person would fix it. Never raises for what is missing."""
+    """Run every check, in the order in which problems should be fixed. Missing tools are findings, not errors."""
     built = _template_built(settings)
     return (
         _system(),
@@ -50,7 +50,7 @@ async def checkup(settings: Settings) -> tuple[Finding, ...]:
         _template(built),
         _image_tools(settings),
         _server(settings.data_dir),
-        *_pool(settings),
+        *await _pool(settings),
         *await credential_findings(settings),
         _model(settings),
     )
@@ -66,7 +66,7 @@ def _root() -> Finding:
     if os.geteuid() == 0:
         return Finding("root", ok=True, found="running as root")
     return Finding(
-        "root", ok=False, found="not root: sandboxes need it on this host", fix="sudo cloister doctor"
+        "root", ok=False, found="not root: sandboxes need root on this host", fix="sudo cloister doctor"
     )
 
 
@@ -90,7 +90,7 @@ async def _tiers(settings: Settings) -> tuple[Finding, ...]:
 
     owner = new_owner_id()
     try:
-        # The self-test opens a sandbox, and a sandbox belongs to somebody who lives.
+        # The self-test opens a sandbox, and a sandbox needs a living owner.
         make_data_dir(settings.data_dir)
         with Owners(settings.data_dir / "owners").hold(owner):
             choices = Choices(settings.file.runtime, settings.file.runsc, settings.file.store)
@@ -98,7 +98,7 @@ async def _tiers(settings: Settings) -> tuple[Finding, ...]:
             reports = await tiers.reports(again=True)
             await tiers.close()
     except OSError as error:
-        found = f"not tried: {settings.data_dir} cannot be used ({error.strerror})"
+        found = f"not tested: {settings.data_dir} cannot be used ({error.strerror})"
         return (Finding("tiers", False, found, "sudo cloister doctor"),)
     except CloisterError as error:
         return (Finding("tiers", False, f"the self-test could not run: {error.message}"),)
@@ -121,9 +121,9 @@ async def _tiers(settings: Settings) -> tuple[Finding, ...]:
 def _about_tier(report: "TierReport", auto: str | None) -> str:
     said = [report.found]
     if report.tier == auto:
-        said.append("`auto` takes it")
+        said.append("chosen by `auto`")
     if report.works and report.fix:
-        said.append(f"for more speed {report.fix}")
+        said.append(f"for more speed: {report.fix}")
     return one_line("; ".join(said), 400)
 
 
@@ -145,8 +145,8 @@ def _data_dir(data_dir: Path) -> Finding:
     there = data_dir.exists()
     place = data_dir if there else _existing(data_dir)
     if os.access(place, os.W_OK | os.X_OK):
-        return Finding("data", True, f"{data_dir}{'' if there else ' (made at the first run)'}")
-    return Finding("data", False, f"{data_dir} cannot be written", "cloister --data-dir DIR …, or use sudo")
+        return Finding("data", True, f"{data_dir}{'' if there else ' (the first run creates it)'}")
+    return Finding("data", False, f"{data_dir} is not writable", "cloister --data-dir DIR …, or use sudo")
 
 
 def _log(data_dir: Path) -> Finding:
@@ -155,7 +155,7 @@ def _log(data_dir: Path) -> Finding:
 
     path = data_dir / "cloister.db"
     if not path.exists():
-        return Finding("log", True, "made at the first run")
+        return Finding("log", True, "the first run creates it")
     try:
         with LogReader(path) as reader:
             reader.rows(1)
@@ -174,7 +174,7 @@ def _disk(data_dir: Path, built: bool | None) -> Finding:
 
 
 def _template_built(settings: Settings) -> bool | None:
-    """None when it cannot be known."""
+    """None if it cannot be determined."""
     from cloister.sandbox.templates.catalog import Templates
 
     try:
@@ -191,29 +191,31 @@ def _template(built: bool | None) -> Finding:
 
 
 def _image_tools(settings: Settings) -> Finding:
-    """What templates from images need; nothing else does."""
+    """The tools for templates from images."""
     tools = ("skopeo", "umoci", "buildah")
     missing = [tool for tool in tools if shutil.which(tool, path=settings.path) is None]
     if not missing:
         return Finding("images", True, f"{', '.join(tools)}: templates from images work", needed=False)
-    found = f"no {', '.join(missing)}: templates from images need it"
+    found = f"no {', '.join(missing)}: needed for templates from images"
     return Finding("images", False, found, f"apt-get install {' '.join(missing)}", needed=False)
 
 
-def _pool(settings: Settings) -> tuple[Finding, ...]:
-    """What is kept warm, where the configuration asks for it."""
+async def _pool(settings: Settings) -> tuple[Finding, ...]:
+    """The warm sandboxes, if the configuration asks for any."""
     if not settings.file.pool:
         return ()
-    from cloister.cli.client.http import Client
+    from cloister.cli.client.http import Server, Transport
+    from cloister.cli.client.remote_sandboxes import RemoteSandboxes
 
     try:
-        place = living(settings.data_dir)
-        shelves = Client(place).pool() if place else ()
+        found = living(settings.data_dir)
+        transport = Transport.to(Server(found.url, found.token())) if found else None
+        shelves = await RemoteSandboxes(transport).pool() if transport else ()
     except CloisterError:
         shelves = ()
     if not shelves:
-        found = "no warm sandboxes: they are kept while a server runs"
-        return (Finding("pool", False, found, "cloister serve --background", needed=False),)
+        why = "no warm sandboxes: only a running server keeps them"
+        return (Finding("pool", False, why, "cloister serve --background", needed=False),)
     words = [
         f"{one_line(s.template, 48)}: {s.ready} of {s.size} ready, {s.memory_bytes / 2**20:.1f} MiB"
         for s in shelves
@@ -225,22 +227,22 @@ def _pool(settings: Settings) -> tuple[Finding, ...]:
 def _server(data_dir: Path) -> Finding:
     fix = "cloister serve --background"
     try:
-        if place := living(data_dir):
-            return Finding("server", True, f"{place.url}, process {place.pid}", needed=False)
-        found = "starting or ending just now" if lock_held(data_dir) else "none runs; `run` works without one"
+        if server := living(data_dir):
+            return Finding("server", True, f"{server.url}, process {server.pid}", needed=False)
+        found = "starting or stopping" if lock_held(data_dir) else "not running; `cloister run` works without"
     except HostError as error:
         found = error.message
     return Finding("server", False, found, fix, needed=False)
 
 
 async def credential_findings(settings: Settings) -> tuple[Finding, ...]:
-    """Whether each credential's value can be read where it is kept; none is shown."""
+    """Check that the value of each credential can be read. No value is printed."""
     from cloister.egress.credentials import Unreadable, Vault, read_credentials
 
     try:
         found = read_credentials(settings.file.credential, str(settings.config_path))
     except UserError as error:
-        return (Finding("credential", False, error.message, f"mend {settings.config_path}"),)
+        return (Finding("credential", False, error.message, f"correct {settings.config_path}"),)
     vault = Vault(settings.variables)
     findings: list[Finding] = []
     for one in found:
@@ -248,14 +250,14 @@ async def credential_findings(settings: Settings) -> tuple[Finding, ...]:
             await vault.value(one)
             findings.append(Finding("credential", True, f"{one.name}, for {one.host}", needed=False))
         except Unreadable as error:
-            told = f"{one.name} cannot be read: {error}"
-            fix = f"put its value where {one.source.kind} says"
-            findings.append(Finding("credential", False, told, fix, needed=False))
+            found_text = f"{one.name} cannot be read: {error}"
+            fix = f"store its value where its {one.source.kind} source points"
+            findings.append(Finding("credential", False, found_text, fix, needed=False))
     return tuple(findings)
 
 
 def _model(settings: Settings) -> Finding:
-    """Which model a run would use. Names of key variables, never their values."""
+    """The model that a run would use. Prints the names of key variables, never their values."""
     from cloister.app.wiring import usual_model
 
     given = dict.fromkeys(
@@ -265,14 +267,14 @@ def _model(settings: Settings) -> Finding:
     try:
         chosen = usual_model(settings)
     except UserError as error:
-        # A scripted model needs no key, so this alone stops nobody.
+        # A scripted model needs no key, so a run can still start.
         fix = f"export {next(iter(PROVIDER_KEYS.values()))}=…, or --model script:FILE"
         return Finding("model", False, f"{one_line(error.message, 200)} ({keys})", fix, needed=False)
     return Finding("model", True, f"{one_line(chosen, 120)} ({keys})", needed=False)
 
 
 def _existing(path: Path) -> Path:
-    """The nearest directory above `path` that is there."""
+    """The nearest existing parent of `path`."""
     while not path.exists():
         path = path.parent
     return path

@@ -1,4 +1,4 @@
-"""Where the command starts and ends: the list of commands, and one sentence and exit code for every error."""
+"""The entry point: the list of commands, and one sentence and exit code for every error."""
 
 import sys
 from typing import Annotated
@@ -26,7 +26,7 @@ from cloister.cli.commands.sandbox import sandbox
 
 app = typer.Typer(
     name="cloister",
-    help="A self-hosted background coding agent: a prompt and a repository in, a proven change out.",
+    help="A self-hosted background coding agent: give it a prompt and a repository, get a proven change.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -47,8 +47,24 @@ def _root(  # pyright: ignore[reportUnusedFunction]
         typer.Option(
             "--data-dir",
             metavar="DIR",
-            help="Where runs, templates and the log live. Default: CLOISTER_DATA_DIR, else "
+            help="The directory of runs, templates and the log. Default: CLOISTER_DATA_DIR, else "
             "/var/lib/cloister for root and ~/.local/share/cloister for others.",
+        ),
+    ] = None,
+    server: Annotated[
+        str | None,
+        typer.Option(
+            "--server",
+            metavar="URL",
+            help="Send the command to this server instead of using the data directory. Default: CLOISTER_SERVER.",
+        ),
+    ] = None,
+    token_file: Annotated[
+        str | None,
+        typer.Option(
+            "--token-file",
+            metavar="FILE",
+            help="The file with the token for --server. Default: the token in CLOISTER_TOKEN.",
         ),
     ] = None,
     version: Annotated[
@@ -89,7 +105,7 @@ app.command("doctor")(doctor.doctor)
 def enter() -> None:
     """Run the command and end the process."""
     try:
-        # Typer itself answers usage errors (2), Ctrl-C (130) and a closed pipe (1, quietly).
+        # Typer itself handles usage errors (2), Ctrl-C (130) and a closed pipe (1, silently).
         app(prog_name="cloister")
     except (Exception, BaseExceptionGroup) as error:
         from cloister.cli.failures import explain

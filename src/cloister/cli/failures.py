@@ -1,4 +1,4 @@
-"""Every failure as one sentence on stderr and one exit code."""
+"""Turn every failure into one sentence on stderr and one exit code; format the log of the process."""
 
 import logging
 import os
@@ -15,11 +15,11 @@ from cloister.core.text import harmless
 INTERRUPTED = 130
 BUG = 70
 QUIET = 1
-"""What a closed pipe ends with."""
+"""Exit code after a closed pipe."""
 
 
 def explain(error: BaseException, argv: Sequence[str]) -> int:
-    """Say what went wrong; returns the exit code."""
+    """Print one sentence about `error` and return the exit code."""
     leaves = list(_leaves(error))
     ours = [leaf for leaf in leaves if isinstance(leaf, CloisterError)]
     if ours and len(ours) == len(leaves) and ours[0].exit_code != BUG:
@@ -28,7 +28,7 @@ def explain(error: BaseException, argv: Sequence[str]) -> int:
     if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
         return INTERRUPTED
     if all(isinstance(leaf, BrokenPipeError | SystemExit) for leaf in leaves):  # rich ends with the latter
-        # Nobody reads any more; what the interpreter flushes at its end must not complain either.
+        # The reader is gone. The flush at interpreter exit must not raise again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return QUIET
     _bug(error, leaves, argv)
@@ -36,7 +36,7 @@ def explain(error: BaseException, argv: Sequence[str]) -> int:
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
-    """What really happened, without the groups that task groups wrap around it."""
+    """The exceptions inside nested exception groups."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:  # pyright: ignore[reportUnknownVariableType,reportUnknownMemberType]
             yield from _leaves(inner)  # pyright: ignore[reportUnknownArgumentType]
@@ -56,15 +56,15 @@ def _bug(error: BaseException, leaves: Sequence[BaseException], argv: Sequence[s
     what = f"{type(first).__name__}: {first}" if str(first) else type(first).__name__
     if debug_wanted():
         print(harmless(text), file=sys.stderr)
-        _say(f"this is a bug of ours ({what}).")
+        _say(f"this is a bug in Cloister ({what}).")
         return
     kept = _keep(text, argv)
-    where = f"the details are in {kept}" if kept else "run it again with CLOISTER_DEBUG=1 for the details"
-    _say(f"this is a bug of ours ({what}); {where}.")
+    where = f"the traceback is in {kept}" if kept else "run it again with CLOISTER_DEBUG=1 for the traceback"
+    _say(f"this is a bug in Cloister ({what}); {where}.")
 
 
 def _keep(text: str, argv: Sequence[str]) -> Path | None:
-    """Append the traceback to the data directory's log, where there is one we may write."""
+    """Append the traceback to `server.log` of the data directory, if it is writable."""
     from cloister.app.settings import default_data_dir, environment
 
     data_dir = _named_data_dir(argv) or default_data_dir(environment())
@@ -90,13 +90,11 @@ def _named_data_dir(argv: Sequence[str]) -> Path | None:
     return None
 
 
-# What the program says about itself, on stderr or in `server.log`: harmless like all that a person reads.
-#
-# Messages quote errors, and errors quote what guests and repositories wrote.
+# Logging. Messages quote errors, and errors quote text from guests and repositories.
 
 
 class Harmless(logging.Formatter):
-    """Time, level, message and traceback, with nothing in them that acts on a terminal."""
+    """Formats time, level, message and traceback without terminal control characters."""
 
     converter = time.gmtime
 
@@ -108,7 +106,7 @@ class Harmless(logging.Formatter):
 
 
 def log_to(file: TextIO) -> None:
-    """Warnings and worse go to `file`, for as long as the process lives."""
+    """Write warnings and errors to `file` until the process ends."""
     handler = logging.StreamHandler(file)
     handler.setFormatter(Harmless())
     handler.setLevel(logging.WARNING)

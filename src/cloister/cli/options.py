@@ -1,4 +1,4 @@
-"""What several commands share: where the data is, how a run is named, and completion. Imports nothing slow."""
+"""Shared by the commands: settings, JSON output, common options and completion. Imports nothing slow."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,102 +7,112 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from cloister.app.settings import Settings
-    from cloister.core.ids import RunId
-    from cloister.log.sqlite.reader import LogReader
+    from cloister.app.verbs.api import Verbs
+
+
+def root_option(ctx: typer.Context, name: str) -> str | None:
+    """The value of a global option."""
+    return ctx.find_root().params.get(name)
 
 
 def settings_of(ctx: typer.Context) -> "Settings":
-    """The settings for the chosen data directory. Raises `UserError` (`bad_config`)."""
+    """The settings of the chosen data directory, read once. Raises `UserError` (`bad_config`)."""
     from cloister.app.settings import read_settings
 
-    chosen = ctx.find_root().params.get("data_dir")
-    return read_settings(data_dir=Path(chosen) if chosen else None)
+    root = ctx.find_root()
+    if root.obj is None:
+        chosen = root_option(ctx, "data_dir")
+        root.obj = read_settings(data_dir=Path(chosen) if chosen else None)
+    return root.obj
 
 
-def open_log(settings: "Settings") -> "LogReader":
-    """The log of the data directory, read-only."""
-    from cloister.log.sqlite.reader import LogReader
-    from cloister.sandbox.liveness import Owners
+def local_only(ctx: typer.Context, command: str) -> None:
+    """Raise `UserError` (`local_only`) if `--server` is given to a command that concerns this machine."""
+    if root_option(ctx, "server"):
+        from cloister.core.errors import UserError
 
-    return LogReader(settings.data_dir / "cloister.db", Owners(settings.data_dir / "owners").lives)
-
-
-def resolve_run(settings: "Settings", name: str) -> "RunId":
-    """The run that `name` means: its id, a unique beginning of it, or `last`."""
-    with open_log(settings) as log:
-        return log.resolve(name)
+        raise UserError(
+            "local_only", f"`cloister {command}` concerns this machine only: use it without --server."
+        )
 
 
-def _quietly(find: Callable[[], list[str]]) -> list[str]:
-    # A shell that completes has no place for an error; it just completes nothing.
-    try:
-        return find()
-    except Exception:
-        return []
+def put_json(*records: object) -> None:
+    """Print each record as one line of JSON and flush."""
+    import json
+    import re
+    import sys
+
+    import msgspec
+
+    from cloister.core.text import ACTS
+
+    for record in records:
+        line = msgspec.json.encode(record, enc_hook=str).decode("utf-8")
+        # JSON may contain characters that a terminal would act on: print their escapes.
+        sys.stdout.write(re.sub(f"[{ACTS}]", lambda found: json.dumps(found.group())[1:-1], line) + "\n")
+        sys.stdout.flush()
 
 
-def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
-    def find() -> list[str]:
-        with open_log(settings_of(ctx)) as log:
-            names = ["last", *(row.id for row in log.rows(50))]
+def typed(text: str) -> str:
+    """A command-line argument as text: bytes that are not UTF-8 become replacement characters."""
+    return text.encode("utf-8", errors="surrogateescape").decode("utf-8", errors="replace")
+
+
+def _completion(
+    find: "Callable[[Verbs], Awaitable[list[str]]]",
+) -> Callable[[typer.Context, str], list[str]]:
+    """Complete with the names that `find` returns; an error completes nothing."""
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        from cloister.cli.client.open import perform
+
+        try:
+            names = perform(ctx, find)
+        except Exception:
+            return []
         return [name for name in names if name.startswith(incomplete)]
 
-    return _quietly(find)
+    return complete
 
 
-def complete_sandbox(ctx: typer.Context, incomplete: str) -> list[str]:
-    def find() -> list[str]:
-        from cloister.cli.client.discover import living
-        from cloister.cli.client.http import Client
-
-        place = living(settings_of(ctx).data_dir)
-        names = [info.id for info in Client(place).sandboxes()] if place else []
-        return [name for name in names if name.startswith(incomplete)]
-
-    return _quietly(find)
+async def _runs(verbs: "Verbs") -> list[str]:
+    return ["last", *(row.id for row in await verbs.runs.list(50))]
 
 
-def complete_snapshot(ctx: typer.Context, incomplete: str) -> list[str]:
-    def find() -> list[str]:
-        from cloister.cli.client.discover import living
-        from cloister.cli.client.http import Client
-
-        place = living(settings_of(ctx).data_dir)
-        names = [info.name or info.id for info in Client(place).snapshots()] if place else []
-        return [name for name in names if name.startswith(incomplete)]
-
-    return _quietly(find)
+async def _sandboxes(verbs: "Verbs") -> list[str]:
+    return [info.id for info in await verbs.sandboxes.list()]
 
 
-RunName = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN",
-        help="A run: its id, a unique beginning of it, or 'last'.",
-        autocompletion=complete_run,
-    ),
-]
+async def _snapshots(verbs: "Verbs") -> list[str]:
+    return [info.name or info.id for info in await verbs.snapshots.list()]
+
+
+complete_run = _completion(_runs)
+complete_sandbox = _completion(_sandboxes)
+complete_snapshot = _completion(_snapshots)
+
+RUN_HELP = "A run: its id, a unique prefix of it, or 'last'."
+
+RunName = Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP, autocompletion=complete_run)]
 SandboxName = Annotated[
     str,
     typer.Argument(
-        metavar="ID",
-        help="A sandbox: its id or a unique beginning of it.",
-        autocompletion=complete_sandbox,
+        metavar="ID", help="A sandbox: its id or a unique prefix of it.", autocompletion=complete_sandbox
     ),
 ]
 TierWish = Annotated[
     str,
-    typer.Option(
-        "--tier", metavar="TIER", help="How strongly to isolate: auto, container, gvisor or microvm."
-    ),
+    typer.Option("--tier", metavar="TIER", help="The isolation tier: auto, container, gvisor or microvm."),
 ]
 MustPass = Annotated[
     list[str] | None,
     typer.Option(
         "--must-pass",
         metavar="TEST",
-        help="A test, a file of tests or a check that must be green in the end; repeat for several.",
+        help="A test, a test file or a check that must pass in the end; repeat for several.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]

@@ -1,4 +1,4 @@
-"""What was typed after `cloister template build`, as a recipe: relative names mean files of the caller."""
+"""Build a template's recipe from the options of `cloister template build`. Relative paths are the caller's."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from cloister.sandbox.templates.recipes import (
 )
 
 
-class Asked(NamedTuple):
+class TemplateOptions(NamedTuple):
     """The options that describe a template."""
 
     packages: str | None = None
@@ -34,11 +34,11 @@ class Asked(NamedTuple):
     tls: bool = True
 
 
-def recipe_of(asked: Asked) -> Recipe | None:
+def recipe_of(options: TemplateOptions) -> Recipe | None:
     """The recipe; None when no kind was given. Raises `UserError` (`bad_options`, `no_repository`)."""
     kinds = (
-        *(asked.packages, asked.image, asked.dockerfile),
-        *(asked.devcontainer, asked.repository, asked.snapshot),
+        *(options.packages, options.image, options.dockerfile),
+        *(options.devcontainer, options.repository, options.snapshot),
     )
     if sum(kind is not None for kind in kinds) > 1:
         raise UserError(
@@ -49,32 +49,32 @@ def recipe_of(asked: Asked) -> Recipe | None:
         case (str(packages), *_):
             return Packages(tuple(packages.replace(",", " ").split()))
         case (_, str(image), *_):
-            return Oci(_image(image), user=asked.user, tls=asked.tls)
+            return Oci(_image(image), user=options.user, tls=options.tls)
         case (_, _, str(path), *_):
-            return _dockerfile(Path(path).expanduser().absolute(), asked)
+            return _dockerfile(Path(path).expanduser().absolute(), options)
         case (_, _, _, str(repo), *_):
-            return Devcontainer(repository(repo), ref=asked.ref, network=asked.network, tls=asked.tls)
+            return Devcontainer(repository(repo), ref=options.ref, network=options.network, tls=options.tls)
         case (*_, str(reference)):
             return Snapshot(reference.removeprefix(SNAPSHOT_PREFIX))
         case (*_, str(repo), _):
-            return Repository(repository(repo), ref=asked.ref, base=asked.base, minutes=asked.minutes)
+            return Repository(repository(repo), ref=options.ref, base=options.base, minutes=options.minutes)
         case _:
             return None
 
 
 def _image(name: str) -> str:
-    """A file or directory of the caller by its whole path; anything else as it is."""
+    """Make the path of an existing file absolute; return any other name unchanged."""
     path = Path(name).expanduser()
     return str(path.absolute()) if path.exists() else name
 
 
-def _dockerfile(path: Path, asked: Asked) -> Dockerfile:
+def _dockerfile(path: Path, options: TemplateOptions) -> Dockerfile:
     folder, name = (path, "Dockerfile") if path.is_dir() else (path.parent, path.name)
-    return Dockerfile(str(folder), name, network=asked.network, user=asked.user, tls=asked.tls)
+    return Dockerfile(str(folder), name, network=options.network, user=options.user, tls=options.tls)
 
 
 def source(recipe: Recipe) -> tuple[str, str]:
-    """Kind and origin, for a list."""
+    """Kind and origin, for `template ls`."""
     match recipe:
         case Packages():
             return "packages", " ".join(recipe.packages)
@@ -88,3 +88,16 @@ def source(recipe: Recipe) -> tuple[str, str]:
             return "repository", f"{recipe.repo} on {recipe.base}"
         case Snapshot():
             return "snapshot", recipe.snapshot
+
+
+def paths(recipe: Recipe) -> tuple[str, ...]:
+    """The paths in a recipe that the machine of the build must have."""
+    match recipe:
+        case Oci():
+            return (recipe.image,)
+        case Dockerfile():
+            return (recipe.context,)
+        case Devcontainer() | Repository():
+            return (recipe.repo,)
+        case Packages() | Snapshot():
+            return ()

@@ -1,4 +1,4 @@
-"""What was typed after `cloister run`, as a request: relative names mean files of the caller."""
+"""Build the request for a run from the options of `cloister run` and its `--file`. Relative paths are the caller's."""
 
 import re
 import sys
@@ -8,25 +8,24 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from cloister.cli.client.speak import typed
+from cloister.app.verbs.records import RunWish
+from cloister.cli.options import typed
 from cloister.core.attempts import AttemptWish, read_attempts
 from cloister.core.errors import UserError
 from cloister.core.limits import PROMPT_BYTES
-from cloister.core.requests import BudgetWish, NewRun, RunRule, Tier, check_new_run
+from cloister.core.requests import BudgetWish, RunRule, Tier, check_new_run
 from cloister.core.text import one_line
 
 if TYPE_CHECKING:
     from cloister.app.settings import Settings
 
 
-# A run written down: the TOML file that `cloister run --file` takes.
-
-
 _BYTES = 1_048_576
+"""Size limit of a run file."""
 
 
 class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The fields of a request for a run that a person writes; each may be left to the command line or to what is usual."""
+    """The TOML file of `cloister run --file`. Every field is optional."""
 
     prompt: str = ""
     repo: str = ""
@@ -46,11 +45,11 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rules: tuple[RunRule, ...] = ()
     key: str | None = None
     home: Path = Path()
-    """The directory of the file: relative names in it start there. Not written in it."""
+    """The directory of the file, to resolve relative paths. Not a field of the file."""
 
 
 def read_run_file(path: Path) -> RunFile:
-    """The run that `path` describes. Raises `UserError` (`no_run_file`, `bad_run_file`)."""
+    """Read and check a run file. Raises `UserError` (`no_run_file`, `bad_run_file`)."""
     try:
         with path.expanduser().open("rb") as file:
             data = file.read(_BYTES + 1)
@@ -69,9 +68,9 @@ def read_run_file(path: Path) -> RunFile:
     except tomllib.TOMLDecodeError as error:
         raise UserError("bad_run_file", f"{path} is not valid TOML: {error}.") from None
     except msgspec.ValidationError as error:
-        raise UserError("bad_run_file", f"{path} describes no run: {error}.") from None
+        raise UserError("bad_run_file", f"{path} is not a valid run file: {error}.") from None
     except UserError as error:
-        raise UserError("bad_run_file", f"{path} describes no run: {error.message}") from None
+        raise UserError("bad_run_file", f"{path} is not a valid run file: {error.message}") from None
     return msgspec.structs.replace(found, attempts=attempts, home=path.expanduser().absolute().parent)
 
 
@@ -85,12 +84,12 @@ _WISH = re.compile(
     re.DOTALL,
 )
 _UNKNOWN = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-"""Is refused where it is read, as in a file."""
+"""An unknown field: `read_attempts` rejects it, as it does in a file."""
 _NUMBERS = ("temperature", "share")
 
 
-class Asked(NamedTuple):
-    """The arguments of `cloister run`; empty, or as usual, where a file may say it."""
+class RunOptions(NamedTuple):
+    """The options of `cloister run`. Unset ones come from the run file."""
 
     prompt: str
     repo: str
@@ -110,51 +109,53 @@ class Asked(NamedTuple):
     search: str | None = None
     dollars: float | None = None
     rules: tuple[str, ...] = ()
-    """Each an effect and an action, as in `deny bash:git push*`."""
+    """Each an effect and an action, such as `deny bash:git push*`."""
     must_pass: tuple[str, ...] = ()
 
 
-def new_run(asked: Asked, settings: "Settings", file: RunFile = _NO_FILE) -> NewRun:
-    """The request, checked as far as the caller's side can: what was typed counts before `file`. Raises `UserError`."""
-    attempts = _attempts(asked, file)
-    count = asked.n if asked.n != 1 or asked.attempts else file.n
-    new = NewRun(
-        prompt=_prompt(asked.prompt) if asked.prompt else file.prompt,
-        repo=repository(asked.repo) if asked.repo or not file.repo else repository(file.repo, file.home),
-        ref=asked.ref or file.ref,
-        checks=tuple(typed(check) for check in asked.checks) or file.checks,
-        model=model_name(asked.model) if asked.model else model_name(file.model, file.home),
-        kind=asked.kind or file.kind,
+def new_run(options: RunOptions, settings: "Settings", file: RunFile = _NO_FILE) -> RunWish:
+    """Build and check the request; options take precedence over `file`. Raises `UserError`.
+
+    The settings of the machine that drives the run complete its budget.
+    """
+    attempts = _attempts(options, file)
+    count = options.n if options.n != 1 or options.attempts else file.n
+    wish = RunWish(
+        prompt=_prompt(options.prompt) if options.prompt else file.prompt,
+        repo=repository(options.repo) if options.repo or not file.repo else repository(file.repo, file.home),
+        ref=options.ref or file.ref,
+        checks=tuple(typed(check) for check in options.checks) or file.checks,
+        model=model_name(options.model) if options.model else model_name(file.model, file.home),
+        kind=options.kind or file.kind,
         n=count,
-        tier=asked.tier if asked.tier != "auto" else file.tier,
-        template=asked.template if asked.template != "default" else file.template,
-        budget=_budget(asked, file.budget).instead_of(settings.file.budget, max(1, count, len(attempts))),
-        allow_hosts=asked.allow_hosts or file.allow_hosts,
+        tier=options.tier if options.tier != "auto" else file.tier,
+        template=options.template if options.template != "default" else file.template,
+        budget=_budget(options, file.budget),
+        allow_hosts=options.allow_hosts or file.allow_hosts,
         attempts=attempts,
-        first_green=asked.first_green or file.first_green,
-        search=asked.search or file.search,
-        rules=(*(_rule(text) for text in asked.rules), *file.rules),
-        asked=tuple(typed(name) for name in asked.must_pass) or file.asked,
+        first_green=options.first_green or file.first_green,
+        search=options.search or file.search,
+        rules=(*(_rule(text) for text in options.rules), *file.rules),
+        asked=tuple(typed(name) for name in options.must_pass) or file.asked,
         key=file.key,
     )
-    if problem := check_new_run(new):
+    if problem := check_new_run(wish.new_run(settings.file.budget)):
         raise UserError("bad_run", problem)
-    return new
+    return wish
 
 
-def _budget(asked: Asked, wish: BudgetWish) -> BudgetWish:
-    """What was typed counts before what was written."""
+def _budget(options: RunOptions, wish: BudgetWish) -> BudgetWish:
     return BudgetWish(
-        steps=wish.steps if asked.steps is None else asked.steps,
-        tokens=wish.tokens if asked.tokens is None else asked.tokens,
-        seconds=wish.seconds if asked.seconds is None else asked.seconds,
-        dollars=wish.dollars if asked.dollars is None else asked.dollars,
+        steps=wish.steps if options.steps is None else options.steps,
+        tokens=wish.tokens if options.tokens is None else options.tokens,
+        seconds=wish.seconds if options.seconds is None else options.seconds,
+        dollars=wish.dollars if options.dollars is None else options.dollars,
     )
 
 
-def _attempts(asked: Asked, file: RunFile) -> tuple[AttemptWish, ...]:
-    """Those that were typed, or else those of the file; a script is a file of whoever named it."""
-    typed_ones = read_attempts([attempt_fields(typed(text)) for text in asked.attempts])
+def _attempts(options: RunOptions, file: RunFile) -> tuple[AttemptWish, ...]:
+    """The attempts of the command line, else those of the file. Script paths are relative to where they are named."""
+    typed_ones = read_attempts([attempt_fields(typed(text)) for text in options.attempts])
     home = _HERE if typed_ones else file.home
     return tuple(
         msgspec.structs.replace(wish, model=model_name(wish.model, home))
@@ -163,8 +164,9 @@ def _attempts(asked: Asked, file: RunFile) -> tuple[AttemptWish, ...]:
 
 
 def attempt_fields(text: str) -> dict[str, object]:
-    """`model=M,temperature=T,share=S,hint=…`, each at most once, as a file or a request would have them; a hint goes
-    on to the end. Raises `UserError` (`bad_attempt`).
+    """Parse `model=M,temperature=T,share=S,hint=TEXT`: each field at most once, and the hint extends to the end.
+
+    Raises `UserError` (`bad_attempt`).
     """
     fields: dict[str, object] = {}
     rest = text
@@ -173,7 +175,7 @@ def attempt_fields(text: str) -> dict[str, object]:
         if found is None or found[1] in fields:
             raise UserError(
                 "bad_attempt",
-                f"An attempt is written as model=M,temperature=T,share=S,hint=TEXT, not {one_line(text, 80)!r}.",
+                f"Write an attempt as model=M,temperature=T,share=S,hint=TEXT, not {one_line(text, 80)!r}.",
             )
         fields[found[1]] = _number(found[2]) if found[1] in _NUMBERS else found[2]
         rest = rest[found.end() :]
@@ -184,11 +186,11 @@ def _number(text: str) -> float | str:
     try:
         return float(text)
     except ValueError:
-        return text  # refused where it is read, too
+        return text  # `read_attempts` rejects it
 
 
 def repository(name: str, home: Path = _HERE) -> str:
-    """A URL as it is, a path made absolute, from `home` on. Raises `UserError` (`no_repository`)."""
+    """Return a URL unchanged and a path made absolute from `home`. Raises `UserError` (`no_repository`)."""
     if _URL.match(name) or _SCP.match(name):
         return name
     if not name.strip():
@@ -209,19 +211,19 @@ def _rule(text: str) -> RunRule:
         case _:
             raise UserError(
                 "bad_policy",
-                "A rule is allow, deny or ask, and an action, as in --rule 'deny bash:git push*'.",
+                "A rule is allow, deny or ask, followed by an action: --rule 'deny bash:git push*'.",
             )
 
 
 def _prompt(text: str) -> str:
     if text != "-":
         return typed(text)
-    # One byte more than the limit is enough to refuse it.
+    # One byte more than the limit is enough to reject it.
     return sys.stdin.buffer.read(PROMPT_BYTES + 1).decode("utf-8", errors="replace")
 
 
 def model_name(name: str | None, home: Path = _HERE) -> str | None:
-    """A script's path is the caller's, too, or that of the file which names it."""
+    """Make the path of `script:FILE` absolute from `home`; other names are returned unchanged."""
     if name is None or not name.startswith(_SCRIPT):
         return name
     path = home / Path(name.removeprefix(_SCRIPT)).expanduser()

@@ -1,8 +1,10 @@
 """The web application: every route, one way to report errors, and the guard in front."""
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from litestar import Litestar
+from litestar import Litestar, Request
+from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.types import ASGIApp, Scope
 
@@ -10,23 +12,14 @@ from cloister.app.tokens import Caller, Tokens
 from cloister.app.verbs.local import LocalVerbs
 from cloister.server.audit_log import audited
 from cloister.server.auth import Callers, caller_of, guarded
-from cloister.server.bodies import JSON_BYTES, StrictRequest
+from cloister.server.bodies import JSON_BYTES, StrictRequest, while_wanted
 from cloister.server.errors import respond
-from cloister.server.openapi import HTTP_ROUTES, openapi_json, signature_names
+from cloister.server.openapi import HTTP_ROUTES, SOCKET_ROUTES, openapi_json, signature_names
 from cloister.server.ports import with_ports
-from cloister.server.routes import commands, dial, files, process, stream
 from cloister.server.ws import Sockets
 
 if TYPE_CHECKING:
     from cloister.app.wiring import App
-
-SOCKET_ROUTES = (
-    *stream.ROUTES,
-    *process.ROUTES,
-    *commands.SOCKET_ROUTES,
-    *files.SOCKET_ROUTES,
-    *dial.ROUTES,
-)
 
 
 def asgi_app(app: "App", token: str, sockets: Sockets) -> ASGIApp:
@@ -41,12 +34,16 @@ def asgi_app(app: "App", token: str, sockets: Sockets) -> ASGIApp:
     def the_caller(scope: Scope) -> Caller:
         return caller_of(scope)
 
+    def the_wait(request: Request[Any, Any, State]) -> Any:
+        return partial(while_wanted, request, sockets.leaving)
+
     web = Litestar(
         (*HTTP_ROUTES, openapi_json, *SOCKET_ROUTES),
         dependencies={
             "verbs": Provide(the_verbs, sync_to_thread=False),
             "sockets": Provide(the_sockets, sync_to_thread=False),
             "caller": Provide(the_caller, sync_to_thread=False),
+            "wait": Provide(the_wait, sync_to_thread=False),
         },
         exception_handlers={Exception: respond},
         request_class=StrictRequest,

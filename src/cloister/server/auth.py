@@ -5,7 +5,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +15,6 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 from litestar.utils import normalize_path
 
 from cloister.app.tokens import RANK, Caller, Tokens
-from cloister.app.verbs.api import role_of
 from cloister.core.errors import CloisterError, HostError
 from cloister.core.requests import Role
 from cloister.server.errors import Problem, problem
@@ -38,16 +37,6 @@ class Callers:
         if found is None:
             return None
         return Caller(found.name, found.role, lambda: found in self._tokens.all())
-
-
-def role(verb: Callable[..., object]) -> dict[str, object]:
-    """The metadata of a route that calls `verb`: a caller needs the role that the verb declares."""
-    return {"role": role_of(verb)}
-
-
-def reading(verb: Callable[..., object]) -> dict[str, object]:
-    """As `role`, for a route that changes nothing although it is a `POST`: the audit skips it."""
-    return {"role": role_of(verb), "reads": True}
 
 
 def route_of(web: Litestar, scope: Scope) -> Mapping[str, object]:

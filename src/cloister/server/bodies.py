@@ -36,7 +36,7 @@ class StrictRequest(Request[Any, Any, State]):
 
 
 async def while_wanted(
-    request: Request[Any, Any, State], leaving: anyio.Event, work: Callable[[], Awaitable[Result]]
+    request: Request[Any, Any, State], leaving: anyio.Event, work: Awaitable[Result]
 ) -> Result:
     """The result of `work`, which is cancelled when the caller hangs up or the server stops."""
     results: list[Result] = []
@@ -53,7 +53,7 @@ async def while_wanted(
 
         tasks.start_soon(caller_gone)
         tasks.start_soon(server_going)
-        results.append(await work())
+        results.append(await work)
         tasks.cancel_scope.cancel()
     if not results:
         raise HostError(

@@ -43,7 +43,7 @@ _NO_BODY = "Object missing required field `data`"
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """What went wrong."""
+    """An error."""
 
     code: str
     """Stable; see the list of error codes."""
@@ -52,7 +52,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 def problem(error: BaseException) -> tuple[int, Problem]:
-    """The status and the body for `error`; what we did not expect is logged here and hidden from the client."""
+    """The status and the body for `error`. Unexpected errors are logged here and hidden from the client."""
     error = sole(error)
     match error:
         case CloisterError():
@@ -62,14 +62,14 @@ def problem(error: BaseException) -> tuple[int, Problem]:
         case HTTPException() if error.status_code in _HTTP_CODES:
             return _from_framework(error)
         case TimeoutError():
-            return 504, Problem("timeout", "It took too long and was given up: try again.")
+            return 504, Problem("timeout", "It took too long and was cancelled: try again.")
         case _:
             logger.error("A request failed unexpectedly.", exc_info=error)
             return 500, Problem("bug", "Something unexpected happened: the server's log has the details.")
 
 
 def respond(_request: Request[Any, Any, Any], error: Exception) -> Response[Problem]:
-    """Litestar's way to ask for `problem`."""
+    """`problem` as an exception handler of Litestar."""
     status, body = problem(error)
     return Response(body, status_code=status, media_type="application/json")
 

@@ -1,23 +1,34 @@
 """The OpenAPI document: the routes as Litestar describes them, the records as msgspec reads them."""
 
+from collections.abc import Iterator
 from functools import cache
-from typing import Any, cast
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 from litestar import Litestar, Response, get
 from litestar.di import Provide
-from litestar.handlers import HTTPRouteHandler
+from litestar.handlers import HTTPRouteHandler, WebsocketRouteHandler
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
 
 from cloister import __version__
+from cloister.app.settings import machine_id
 from cloister.server.auth import OPEN_PATH
 from cloister.server.errors import Problem
-from cloister.server.routes import admin, commands, files, runs, sandboxes, templates
+from cloister.server.routes import (
+    admin,
+    commands,
+    files,
+    process,
+    runs,
+    sandboxes,
+    stream,
+    templates,
+)
 
 Document = dict[str, Any]
 
-SUBJECTS = (runs, admin, sandboxes, commands, files, templates)
+SUBJECTS = (runs, stream, admin, sandboxes, commands, process, files, templates)
 _ERRORS = {
     "400": "The request is not valid.",
     "401": "The token is missing or wrong.",
@@ -47,13 +58,36 @@ async def health() -> Health:
     return Health(__version__)
 
 
+class Machine(msgspec.Struct, frozen=True):
+    """The machine that the server runs on."""
+
+    id: str
+    """The same for a client that sees the same file system, until the next boot."""
+
+
+@get("/v1/machine", summary="The server's machine", operation_id="getMachine", opt={"role": "viewer"})
+async def machine() -> Machine:
+    return Machine(machine_id())
+
+
 @get("/v1/openapi.json", include_in_schema=False, opt={"role": "viewer"})
 async def openapi_json() -> Response[bytes]:
     return Response(msgspec.json.encode(openapi_document()), media_type="application/json")
 
 
-HTTP_ROUTES: tuple[HTTPRouteHandler, ...] = (health, *(route for each in SUBJECTS for route in each.ROUTES))
-RECORDS = (Problem, Health, *(record for each in SUBJECTS for record in each.RECORDS))
+_FOUND = tuple(value for subject in SUBJECTS for value in vars(subject).values())
+HTTP_ROUTES = (health, machine, *(route for route in _FOUND if isinstance(route, HTTPRouteHandler)))
+SOCKET_ROUTES = tuple(route for route in _FOUND if isinstance(route, WebsocketRouteHandler))
+
+
+def _records() -> Iterator[Any]:
+    """Every type that a route takes as its body or returns."""
+    for route in HTTP_ROUTES:
+        hints = get_type_hints(route.fn, localns=signature_names())
+        found = hints["return"]
+        yield get_args(found)[0] if get_origin(found) is Response else found
+        if "data" in hints:
+            yield hints["data"]
 
 
 @cache
@@ -75,13 +109,14 @@ def openapi_document() -> Document:
             "verbs": Provide(lambda: None, sync_to_thread=False),
             "sockets": Provide(lambda: None, sync_to_thread=False),
             "caller": Provide(lambda: None, sync_to_thread=False),
+            "wait": Provide(lambda: None, sync_to_thread=False),
         },
         signature_namespace=signature_names(),
         logging_config=None,
     )
     document = app.openapi_schema.to_schema()
     _, schemas = msgspec.json.schema_components(
-        RECORDS, schema_hook=_any, ref_template="#/components/schemas/{name}"
+        (Problem, *_records()), schema_hook=_any, ref_template="#/components/schemas/{name}"
     )
     document["components"]["schemas"] = schemas
     for path, methods in document["paths"].items():
@@ -100,7 +135,7 @@ def _any(kind: type) -> Document:
 
 def signature_names() -> dict[str, Any]:
     """Names in the routes' signatures that are only imported for the type checker."""
-    return {"Verbs": Any}
+    return {"Verbs": Any, "Waiting": Any}
 
 
 def _complete(path: str, operation: Document) -> None:

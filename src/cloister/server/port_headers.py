@@ -1,6 +1,6 @@
-"""What may pass between a client and a server in a sandbox: which address means it, and which headers go through. Pure.
+"""Addresses of servers in sandboxes, and the headers that pass to and from them. Pure.
 
-The server inside is hostile: it must learn no token, and nothing it answers may act on the origin of the API.
+The server inside is hostile: it must not see a token, and its answers must not act on the origin of the API.
 """
 
 import re
@@ -37,7 +37,7 @@ _NOT_OUT = _HOP | {
     b"www-authenticate",
 }
 _SANDBOXED = (b"content-security-policy", b"sandbox allow-scripts allow-forms allow-popups allow-modals")
-"""A page that shares our address gets an origin of its own, so that it cannot act as ours."""
+"""A page below our address gets an opaque origin, so that it cannot act as the API's."""
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -48,25 +48,25 @@ class Address(msgspec.Struct, frozen=True):
     target: bytes
     """Path and query for the server inside."""
     prefix: bytes
-    """Where its paths begin here; empty when it has a host name of its own."""
+    """The prefix of its paths here; empty when it has a host name of its own."""
     host: bytes
-    """What the server inside is told that it is called."""
+    """The `Host` that the server inside sees."""
 
 
 def has_own_name(host: bytes) -> bool:
-    """Whether a `Host` is that of a port, and so never of the API."""
+    """Whether a `Host` names a port inside, and so never the API."""
     return _HOST.match(host) is not None
 
 
 def address(host: bytes, path: str, raw_path: bytes, query: bytes) -> Address | None:
-    """The port that a request is for; None when it is for us."""
+    """The port that a request is for; None when it is for the API."""
     tail = b"?" + query if query else b""
     if named := _HOST.match(host):
         return Address(named[2].decode(), int(named[1]), (raw_path or b"/") + tail, b"", host)
     if found := _PATH.match(path):
         prefix = f"/v1/sandboxes/{found[1]}/ports/{found[2]}".encode()
         if not raw_path.startswith(prefix):
-            return None  # written with escapes, which nobody needs in an id or a number
+            return None  # escapes are never needed in an id or a number
         target = raw_path[len(prefix) :] or b"/"
         port = int(found[2])
         return Address(found[1], port, target + tail, prefix, b"localhost:%d" % port)
@@ -74,7 +74,7 @@ def address(host: bytes, path: str, raw_path: bytes, query: bytes) -> Address | 
 
 
 def to_inside(headers: Iterable[tuple[bytes, bytes]], where: Address) -> Headers:
-    """The headers of a request as the server inside may see them; framing is the caller's."""
+    """The headers of a request that the server inside may see, without framing."""
     given = [(name.lower(), value) for name, value in headers]
     unwanted = _NOT_IN | _listed(given)
     if where.prefix:
@@ -87,7 +87,7 @@ def to_inside(headers: Iterable[tuple[bytes, bytes]], where: Address) -> Headers
 
 
 def to_client(headers: Iterable[tuple[bytes, bytes]], where: Address) -> Headers:
-    """The headers of an answer as a client may see them."""
+    """The headers of an answer that a client may see."""
     given = [(name.lower(), value) for name, value in headers]
     unwanted = _NOT_OUT | _listed(given)
     if where.prefix:

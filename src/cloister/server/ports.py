@@ -1,6 +1,6 @@
 """Servers inside a sandbox: `/v1/sandboxes/{id}/ports/{port}/…` and `{port}-{id}.localhost`, HTTP and WebSocket.
 
-One connection inside per request. What comes back is read by a strict parser and passed on piece by piece.
+One connection inside per request. A strict parser reads the answer, which is passed on piece by piece.
 """
 
 import logging
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from cloister.app.wiring import App
 
 
-# A WebSocket between a client and a server inside a sandbox, message by message, each side read strictly.
+# A WebSocket between a client and a server inside a sandbox: message by message, with a strict parser on each side.
 
 
 MESSAGE_BYTES = 16_777_216
-"""Largest message of a server inside."""
+"""Largest message from a server inside."""
 
 HANDSHAKE_SECONDS = 30.0
 SEND_SECONDS = 600.0
-BAD_REPLY = "What listens there does not answer as a web server should: look at its log."
+BAD_REPLY = "The program on that port does not answer as a web server: look at its log."
 
 _OURS = (b"sec-websocket-", b"origin")
 _GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream)
@@ -114,7 +114,7 @@ class _Inner:
             self._protocol.receive_data(await self._stream.receive())
             for event in self._protocol.events_received():
                 if not isinstance(event, Response):
-                    self._early.append(event)  # it speaks in the same breath
+                    self._early.append(event)  # it came in the same packet
                 elif self._protocol.handshake_exc is not None:
                     raise _Refused(event.status_code if event.status_code >= 400 else 502)
             if self._protocol.state is State.OPEN:
@@ -124,7 +124,7 @@ class _Inner:
                 raise _Refused(502)
 
     async def inwards(self, receive: Receive) -> None:
-        """What the client says, until it goes."""
+        """Pass on the client's messages until it leaves."""
         while True:
             event: dict[str, Any] = dict(await receive())
             try:
@@ -141,10 +141,10 @@ class _Inner:
                 with anyio.fail_after(SEND_SECONDS):
                     await self._flush()
             except (*_GONE, TimeoutError):
-                return  # `outwards` tells the client
+                return  # `outwards` closes the client's side
 
     async def outwards(self, send: Send) -> None:
-        """What the server inside says, until it ends; then the client is told."""
+        """Pass on the messages of the server inside until it ends; then close the client's side."""
         code, reason = 1011, "The server inside is gone."
         try:
             while self._protocol.state is not State.CLOSED:
@@ -183,12 +183,12 @@ class _Inner:
     async def _flush(self) -> None:
         async with self._sending:
             for data in self._protocol.data_to_send():
-                # An empty piece is the protocol's word for the end of the stream.
+                # An empty piece marks the end of the stream.
                 await (self._stream.send(data) if data else self._stream.send_eof())
 
 
 IDLE_SECONDS = 600.0
-"""How long a server inside may be silent, and a client may not read."""
+"""How long a server inside may stay silent, or a client may not read."""
 
 HEAD_BYTES = 65_536
 _PORTS_GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream)
@@ -197,7 +197,7 @@ logger = logging.getLogger(__name__)
 
 
 def with_ports(inner: ASGIApp, app: "App") -> ASGIApp:
-    """`inner`, and before it the ports of the sandboxes of `app`."""
+    """`inner`, and in front of it the ports of the sandboxes of `app`."""
 
     async def choose(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -220,7 +220,7 @@ async def _socket(app: "App", where: Address, scope: WebSocketScope, receive: Re
     await receive()  # websocket.connect
     try:
         stream = await app.sandboxes.get(where.sandbox).dial(where.port)
-    except Exception as error:  # the conversation ends here, whatever it was
+    except Exception as error:  # every error ends the conversation
         status, body = problem(error)
         await _deny(send, status, msgspec.json.encode(body))
         return
@@ -239,10 +239,10 @@ async def _http(app: "App", where: Address, scope: HTTPScope, receive: Receive, 
     try:
         async with await app.sandboxes.get(where.sandbox).dial(where.port) as stream:
             await exchange.run(stream)
-    except Exception as error:  # the request ends here, whatever it was
+    except Exception as error:  # every error ends the request
         status, body = problem(error)
         if exchange.answered:
-            # Without its end: that is how the client learns that it has not got all of it.
+            # The answer has no end, which is how the client notices that it is incomplete.
             logger.info("An answer from port %d of %s broke off.", where.port, where.sandbox)
             return
         data = msgspec.json.encode(body)
@@ -263,7 +263,7 @@ class _Exchange:
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_BYTES)
 
     async def run(self, stream: ByteStream) -> None:
-        """Raises what `problem` knows, or ends early when the client has gone."""
+        """Raises an error for `problem`, or returns early when the client has left."""
         failures: list[Exception] = []
         async with anyio.create_task_group() as tasks:
 
@@ -298,7 +298,7 @@ class _Exchange:
                 if not event["more_body"]:
                     await stream.send(self._http.send(h11.EndOfMessage()) or b"")
         except _PORTS_GONE:
-            # It need not read all of a request to answer it. The answer decides, or the lack of one.
+            # A server may answer before it has read the whole request: the answer decides.
             return True
 
     def _request(self) -> tuple[h11.Request, bool]:
@@ -336,11 +336,11 @@ class _Exchange:
                 case h11.InformationalResponse() if event.status_code != 101:
                     continue
                 case _:
-                    raise h11.RemoteProtocolError("it answered what was not asked")
+                    raise h11.RemoteProtocolError("unexpected event")
 
 
 async def _some(stream: ByteStream) -> bytes:
-    """What comes next; empty at the end."""
+    """The next bytes; empty at the end."""
     try:
         return await stream.receive()
     except anyio.EndOfStream:

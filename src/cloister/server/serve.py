@@ -1,4 +1,4 @@
-"""The server as a whole: App, token, port, announcement and signals, from start to a graceful end."""
+"""The server process: App, token, port, announcement and signals, from start to graceful shutdown."""
 
 import errno
 import os
@@ -22,14 +22,14 @@ from cloister.server.auth import load_token
 from cloister.server.ws import MESSAGE_BYTES, Sockets
 from cloister.system.locks import is_locked
 
-# uvicorn inside our task group, on a loopback socket, with a shutdown that says goodbye.
+# uvicorn inside our task group, on a loopback socket; shutdown closes WebSockets first.
 
 
 HOST = "127.0.0.1"
 CONNECTIONS = 512
 GOODBYE_SECONDS = 2.0
 REQUESTS_SECONDS = 3
-"""How long requests that are being answered may hold up the end."""
+"""How long running requests may delay the shutdown."""
 
 _HOW = "`port` in the settings, or `cloister serve --port`"
 
@@ -37,7 +37,7 @@ _HEADERS = [("x-content-type-options", "nosniff"), ("cache-control", "no-store")
 
 
 class _Server(uvicorn.Server):
-    """Tells when it listens, and leaves signals to us."""
+    """Sets `listens` when it listens, and leaves signals to us."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -62,7 +62,7 @@ def bound(port: int) -> Generator[socket.socket]:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     with listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Its connections inherit it. Without, the second half of each answer waits 40 ms for a word from the client.
+        # Connections inherit it. Without it, the second half of each answer waits 40 ms for an ACK.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             listener.bind((HOST, port))
@@ -87,7 +87,7 @@ async def listening(app: ASGIApp, listener: socket.socket, sockets: Sockets) -> 
     """Serve `app` inside the block.
 
     Leaving it, also by cancellation, closes WebSockets with 1001, lets requests finish for a bounded
-    time and ends the rest.
+    time and cancels the rest.
     """
     server = _Server(
         uvicorn.Config(
@@ -135,7 +135,7 @@ class Announcement(msgspec.Struct, frozen=True):
 
 
 async def serve(settings: Settings, *, port: int | None, ready: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT, then end gracefully; unfinished runs are left resumable.
+    """Serve until SIGTERM or SIGINT, then shut down gracefully; unfinished runs stay resumable.
 
     `ready` gets the URL once requests are answered. `port` None is the configured one, 0 any that is free.
     Raises `HostError` with code `port_taken`, `server_running`, `token_exposed`, and as `open_app`.
@@ -153,7 +153,7 @@ async def serve(settings: Settings, *, port: int | None, ready: Callable[[str], 
             try:
                 await _serve(settings, settings.file.port if port is None else port, ready)
             except Exception as error:
-                # Carried out of the task groups by hand, so that callers catch it as what it is.
+                # Carried out of the task groups by hand: callers catch it without a group around it.
                 alone = sole(error)
                 if not isinstance(alone, CloisterError):
                     raise
@@ -164,7 +164,7 @@ async def serve(settings: Settings, *, port: int | None, ready: Callable[[str], 
 
 
 async def _serve(settings: Settings, port: int, ready: Callable[[str], None]) -> None:
-    """Everything opened in order; ends by cancellation, which closes it in reverse."""
+    """Open everything in order; cancellation closes it in reverse."""
     _refuse_second(settings.data_dir)
     with bound(port) as listener:
         token = load_token(settings.data_dir / "token")
@@ -180,7 +180,7 @@ async def _serve(settings: Settings, port: int, ready: Callable[[str], None]) ->
 
 @contextmanager
 def announced(data_dir: Path, announcement: Announcement) -> Generator[None]:
-    """`server.json` while the block lasts; whoever reads it sees all of it or none."""
+    """`server.json` while the block lasts; a reader sees all of it or none."""
     path = data_dir / "server.json"
     draft = data_dir / f"server.json.{secrets.token_hex(4)}"
     draft.write_bytes(msgspec.json.encode(announcement) + b"\n")
@@ -194,7 +194,7 @@ def announced(data_dir: Path, announcement: Announcement) -> Generator[None]:
 def _refuse_second(data_dir: Path) -> None:
     """Raises `HostError` (`server_running`) when this data directory has a server.
 
-    Asked before the port is taken: with the usual port, the other server would be blamed as a stranger.
+    Checked before the port is bound: with the default port the error would be `port_taken`.
     """
     try:
         locked = is_locked(data_dir / "server.lock")

@@ -1,4 +1,4 @@
-"""WebSockets: sends with a deadline, one way to end a conversation, and a goodbye to all at shutdown."""
+"""WebSockets: sends with a deadline, one way to end a conversation, and a close frame to all at shutdown."""
 
 import logging
 from collections.abc import Awaitable, Callable, Generator
@@ -23,7 +23,7 @@ MESSAGE_BYTES = 2_097_152
 """Largest message a client may send."""
 
 _REASON_BYTES = 123
-"""What fits into a close frame."""
+"""The longest reason that fits into a close frame."""
 
 NORMAL, GOING_AWAY, UNEXPECTED, TRY_LATER = 1000, 1001, 1011, 1013
 
@@ -47,13 +47,13 @@ class ClientGone(Exception):
 
 
 class Sockets:
-    """The WebSockets that are open now, so that all can be told when the server goes."""
+    """The open WebSockets, so that the server can close all of them when it stops."""
 
     def __init__(self, send_seconds: float = 10.0, close_seconds: float = 10.0) -> None:
         self.send_seconds = send_seconds
         """How long one message may wait for a client that does not read."""
         self.close_seconds = close_seconds
-        """How long it then has to read on and find the goodbye."""
+        """How long it then has to read up to the close frame."""
         self.leaving = anyio.Event()
         self._open = 0
         self._none_left = anyio.Event()
@@ -69,7 +69,7 @@ class Sockets:
                 self._none_left.set()
 
     async def leave(self, seconds: float) -> None:
-        """Tell every conversation to end and wait for that, at most `seconds`."""
+        """End every conversation and wait for that, at most `seconds`."""
         self.leaving.set()
         if self._open:
             with anyio.move_on_after(seconds):
@@ -88,7 +88,7 @@ class Wire:
         await self._socket.accept(subprotocols=SUBPROTOCOL if SUBPROTOCOL in offered else None)
 
     async def send(self, message: bytes | str) -> None:
-        """Raises `TooSlow` when it could not be handed over in time, and `ClientGone`."""
+        """Raises `TooSlow` when the client did not take it in time, and `ClientGone`."""
         try:
             with anyio.fail_after(self._sockets.send_seconds):
                 await self._hand_over(message)
@@ -98,9 +98,9 @@ class Wire:
             raise ClientGone from None
 
     async def send_patiently(self, message: bytes | str) -> None:
-        """As `send`, for as long as the client is there: whoever pipes output into a pager may read it tomorrow.
+        """As `send` without a deadline: a client may pipe output into a pager and read it tomorrow.
 
-        Only where something else listens to the client, and so notices that it is gone.
+        Only where another task receives from the client, and so notices when it leaves.
         """
         try:
             await self._hand_over(message)
@@ -129,7 +129,7 @@ class Wire:
         return text if text is not None else event.get("bytes") or b""
 
     async def close(self, ending: Ending) -> None:
-        """Never raises: a client that does not listen any more is no error."""
+        """Never raises: a client that no longer listens is no error."""
         if ending.code is None:
             return
         reason = ending.reason.encode()[:_REASON_BYTES].decode(errors="ignore")
@@ -146,13 +146,13 @@ Part = Callable[[], Awaitable[Ending]]
 async def converse(
     socket: Socket, sockets: Sockets, parts: Callable[[Wire], Awaitable[tuple[Part, ...]]]
 ) -> None:
-    """Accept, let `parts` check the request and say what runs, and close as the first of them to end says."""
+    """Accept, let `parts` check the request, run what it returns, and close with the first ending."""
     wire = Wire(socket, sockets)
     await wire.accept()
     with sockets.held():
         try:
             ending = await _first(sockets.leaving, await parts(wire))
-        except Exception as error:  # the conversation ends here, whatever it was
+        except Exception as error:  # every error ends the conversation
             ending = _ending(error)
         await wire.close(ending)
 
@@ -175,7 +175,7 @@ async def _first(leaving: anyio.Event, parts: tuple[Part, ...]) -> Ending:
 
 
 def _first_error(error: BaseException) -> BaseException:
-    """Several parts may fail over the same lost client: the first says enough."""
+    """Several parts may fail because of the same lost client: the first error is enough."""
     if isinstance(error, BaseExceptionGroup):
         return _first_error(cast("BaseExceptionGroup[BaseException]", error).exceptions[0])
     return error
@@ -187,7 +187,7 @@ def _ending(error: BaseException) -> Ending:
         case ClientGone():
             return GONE
         case TooSlow():
-            logger.info("A client was too slow and is cut off.")
+            logger.info("Closing a WebSocket: its client reads too slowly.")
             return Ending(
                 TRY_LATER, "You read too slowly: come back with after=SEQ of the last event you saw."
             )

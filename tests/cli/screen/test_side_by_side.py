@@ -56,7 +56,7 @@ def test_a_tree_with_many_save_points_keeps_its_shape(columns: int) -> None:
     tree = TreeView(RunId("r-1"), None, (), None, (root, child))
     lines = list(tree_lines(tree, columns))
     assert max(map(len, lines)) <= columns
-    assert [line for line in lines if "attempt 1 works  from event 110" in line]
+    assert [line for line in lines if "attempt 1 active  from event 110" in line]
     text = " ".join(lines)
     assert all(text.count(f"{point.seq} (2 red)") == 2 for point in points)
     below = lines[lines.index(next(line for line in lines if "attempt 0" in line)) + 1 :]

@@ -18,7 +18,7 @@ async def test_health_needs_no_token(served: Served) -> None:
     assert reply.headers["x-content-type-options"] == "nosniff"
 
 
-async def test_every_other_route_wants_the_token(served: Served) -> None:
+async def test_every_other_route_needs_the_token(served: Served) -> None:
     headers = ["", "Bearer", "Bearer wrong", "Basic {}", "{}", "Bearer {}x", "Bearer x {}"]
     paths = ["/v1/runs", "/v1/sandboxes", "/v1/openapi.json", "/nowhere"]
     for header, path in product(headers, paths):
@@ -28,14 +28,14 @@ async def test_every_other_route_wants_the_token(served: Served) -> None:
         assert reply.headers["www-authenticate"] == "Bearer"
 
 
-async def test_the_token_in_the_address_is_worth_nothing(served: Served) -> None:
+async def test_a_token_in_the_query_is_ignored(served: Served) -> None:
     async with httpx.AsyncClient(timeout=30, trust_env=False) as stranger:
         for name in ("token", "access_token", "authorization"):
             url = f"http://127.0.0.1:{served.port}/v1/runs?{name}={served.token}"
             assert (await stranger.get(url)).status_code == 401
 
 
-async def test_a_name_that_is_not_the_loopback_is_refused_even_with_the_token(served: Served) -> None:
+async def test_a_host_that_is_not_loopback_is_refused_even_with_the_token(served: Served) -> None:
     hosts = ["evil.example", "evil.example:7717", "127.0.0.1.evil.example", "0.0.0.0", ""]
     for host, path in product(hosts, ("/v1/health", "/v1/runs")):
         reply = await served.client.get(path, headers={"Host": host})

@@ -20,7 +20,7 @@ def test_later_starts_keep_the_token(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666])
-def test_a_token_that_others_can_reach_is_refused_with_what_to_do(tmp_path: Path, mode: int) -> None:
+def test_a_token_readable_by_others_is_refused_with_a_fix(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "token"
     load_token(path)
     path.chmod(mode)
@@ -48,7 +48,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     assert caught.value.code == "token_failed"
 
 
-def test_a_data_directory_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+def test_a_data_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(HostError) as caught:
         load_token(tmp_path / "file" / "data" / "token")

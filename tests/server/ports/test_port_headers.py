@@ -22,18 +22,18 @@ BY_NAME = Address("s-abcd", 80, b"/x", b"", b"80-s-abcd.localhost:7717")
         (b"80-s-abcd.localhost.evil.example", "/", b"", None),
     ],
 )
-def test_an_address_names_a_port_or_is_ours(
+def test_an_address_names_a_port_or_the_api(
     host: bytes, path: str, query: bytes, found: tuple[str, int, bytes] | None
 ) -> None:
     where = address(host, path, path.encode(), query)
     assert (where and (where.sandbox, where.port, where.target)) == found
 
 
-def test_an_address_that_is_written_with_escapes_is_nobodys() -> None:
+def test_an_address_with_escapes_names_no_port() -> None:
     assert address(b"localhost", "/v1/sandboxes/s-a/ports/80/", b"/v1/sandboxes/s%2da/ports/80/", b"") is None
 
 
-def test_what_is_for_us_or_for_one_hop_does_not_go_in() -> None:
+def test_the_token_and_hop_by_hop_headers_do_not_go_in() -> None:
     given = [
         (b"Host", b"127.0.0.1:7717"),
         (b"Authorization", b"Bearer secret"),
@@ -56,7 +56,7 @@ def test_what_is_for_us_or_for_one_hop_does_not_go_in() -> None:
     assert b"authorization" not in named
 
 
-def test_what_would_act_on_our_origin_does_not_come_out() -> None:
+def test_headers_that_act_on_the_origin_do_not_come_out() -> None:
     given = [
         (b"Content-Type", b"text/html"),
         (b"Set-Cookie", b"a=1; Path=/; Domain=localhost; HttpOnly"),
@@ -96,5 +96,5 @@ def test_redirects_stay_below_the_address_of_the_port(location: bytes, moved: by
 
 
 @given(st.binary(max_size=60))
-def test_only_names_of_ports_are_names_of_ports(host: bytes) -> None:
+def test_only_a_port_and_an_id_make_a_port_name(host: bytes) -> None:
     assert has_own_name(host) == (address(host, "/", b"/", b"") is not None)

@@ -167,22 +167,20 @@ async def test_an_answer_is_passed_on_as_it_comes(served: Served, sandbox: str) 
     ],
     ids=["nothing", "ssh", "two lengths", "codings", "nul", "space", "status", "101"],
 )
-async def test_an_answer_that_is_not_right_is_not_passed_on(
-    served: Served, sandbox: str, reply: bytes
-) -> None:
+async def test_a_malformed_answer_is_not_passed_on(served: Served, sandbox: str, reply: bytes) -> None:
     at = f"/v1/sandboxes/{sandbox}/ports/8080"
     for path in (f"raw/{reply.hex()}", "endless"):
         got = await served.client.get(f"{at}/{path}")
         assert (got.status_code, got.json()["code"]) == (502, "bad_reply")
 
 
-async def test_an_answer_that_breaks_off_is_seen_to_break_off(served: Served, sandbox: str) -> None:
+async def test_an_answer_that_breaks_off_inside_breaks_off_outside(served: Served, sandbox: str) -> None:
     half = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nonly this".hex()
     with pytest.raises(httpx.RemoteProtocolError):
         await served.client.get(f"/v1/sandboxes/{sandbox}/ports/8080/raw/{half}")
 
 
-async def test_what_is_not_there_is_said(served: Served, sandbox: str) -> None:
+async def test_a_missing_sandbox_or_port_is_an_error(served: Served, sandbox: str) -> None:
     for at, status, code in (
         (f"/v1/sandboxes/{sandbox}/ports/8081/", 404, "no_such_port"),
         (f"/v1/sandboxes/{sandbox}/ports/0/", 400, "bad_port"),
@@ -226,9 +224,7 @@ async def test_a_browsers_websocket_brings_its_token_and_its_own_protocols(
     assert caught.value.response.status_code == 401
 
 
-async def test_a_websocket_that_is_refused_or_broken_inside_is_so_outside(
-    served: Served, sandbox: str
-) -> None:
+async def test_a_websocket_refused_or_broken_inside_is_so_outside(served: Served, sandbox: str) -> None:
     for path, status in (("8080/refused", 403), ("8081/", 404)):
         with pytest.raises(InvalidStatus) as caught:
             async with served.socket(f"/v1/sandboxes/{sandbox}/ports/{path}"):

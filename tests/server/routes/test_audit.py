@@ -60,7 +60,7 @@ async def test_every_websocket_that_is_opened_is_a_login(served: Served, setting
     assert of_kind(settings, "Login") == [("Login", "tester", {"method": "WS", "route": route})] * 2
 
 
-async def test_those_who_are_refused_are_entered_up_to_a_bound(served: Served, settings: Settings) -> None:
+async def test_refused_callers_are_audited_up_to_a_limit(served: Served, settings: Settings) -> None:
     async with httpx.AsyncClient(
         timeout=30, trust_env=False, base_url=f"http://127.0.0.1:{served.port}"
     ) as stranger:
@@ -91,7 +91,7 @@ async def test_a_page_of_another_site_is_entered_as_refused(served: Served, sett
     ]
 
 
-def test_what_is_left_out_is_counted_in_the_next_entry() -> None:
+def test_the_next_entry_counts_refusals_left_out() -> None:
     now = [0.0]
     refusals = Refusals(lambda: now[0])
     assert [refusals.enter() for _ in range(REFUSALS + 7)] == [0] * REFUSALS + [None] * 7
@@ -144,7 +144,7 @@ async def test_a_receipt_comes_as_json_and_as_a_page(served: Served) -> None:
     assert (await served.client.get("/v1/runs/r-none/receipt")).status_code == 404
 
 
-async def test_what_is_not_signed_yet_is_signed_when_asked(serving: Serve, settings: Settings) -> None:
+async def test_unsigned_entries_are_signed_on_request(serving: Serve, settings: Settings) -> None:
     async with serving() as served:
         await served.client.post("/v1/runs/none/stop")
         await served.app.backbone.sign_audit()

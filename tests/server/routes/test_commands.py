@@ -51,7 +51,7 @@ async def until(socket: ClientConnection, wanted: bytes) -> bytes:
     return seen
 
 
-async def test_a_command_outlives_its_clients_and_anyone_goes_on_where_he_was(
+async def test_a_command_outlives_its_clients_and_others_attach_at_an_offset(
     served: Served, sandbox: str
 ) -> None:
     command = await start(served, sandbox, command="echo one; while read w; do echo got $w; done; exit 6")
@@ -96,7 +96,7 @@ async def test_deleting_ends_the_whole_tree_and_keeps_the_record(served: Served,
     assert (await served.client.delete(command)).json() == ended
 
 
-async def test_a_command_whose_sandbox_goes_first_has_no_end_but_a_reason(
+async def test_a_command_that_loses_its_sandbox_has_a_reason_and_no_exit_code(
     served: Served, sandbox: str
 ) -> None:
     command = await start(served, sandbox, command="echo up; sleep 600")
@@ -114,7 +114,7 @@ async def test_a_command_whose_sandbox_goes_first_has_no_end_but_a_reason(
     assert refused.status_code == 404
 
 
-async def test_a_program_that_is_not_there_is_on_record_as_failed(served: Served, sandbox: str) -> None:
+async def test_a_missing_program_is_recorded_as_failed(served: Served, sandbox: str) -> None:
     view = (await over(served, await start(served, sandbox, argv=["no-such-program"])))["command"]
     assert (view["state"], view["exit_code"]) == ("failed", None)
     assert "no-such-program" in view["reason"]

@@ -131,7 +131,7 @@ async def test_trees_go_in_and_out_as_archives(served: Served, sandbox: str) -> 
         assert reply.json()["code"] == code
 
 
-async def test_changes_are_told_to_who_watches(served: Served, sandbox: str) -> None:
+async def test_a_watcher_receives_changes(served: Served, sandbox: str) -> None:
     await said(served, sandbox, "mkdir w")
 
     async def heard(socket: Any) -> dict[str, Any]:

@@ -107,7 +107,7 @@ async def test_a_fork_is_a_run_of_its_own(served: Served, tmp_path: Path) -> Non
     assert (other.status_code, other.json()["code"]) == (400, "other_repository")
 
 
-async def test_rewinding_tells_a_run_at_work_and_forks_a_finished_one(served: Served, tmp_path: Path) -> None:
+async def test_rewind_steers_a_live_run_and_forks_a_finished_one(served: Served, tmp_path: Path) -> None:
     fence, point = await _forked_run(served, tmp_path, finished=False)
     reply = await served.client.post(f"/v1/runs/{fence.run}/rewind", json={"to": point})
     assert reply.json() == {"id": fence.run}
@@ -133,7 +133,7 @@ async def test_attempts_are_compared(served: Served, tmp_path: Path) -> None:
         assert (await served.client.get("/v1/compare", params={"a": a, "b": fence.run})).status_code == status
 
 
-async def test_a_removed_run_keeps_its_log_and_nothing_else(served: Served, tmp_path: Path) -> None:
+async def test_a_removed_run_keeps_only_its_log(served: Served, tmp_path: Path) -> None:
     working, _ = await _forked_run(served, tmp_path / "working", finished=False)
     refused = await served.client.delete(f"/v1/runs/{working.run}")
     assert (refused.status_code, refused.json()["code"]) == (409, "run_not_finished")

@@ -142,7 +142,7 @@ async def test_signals_and_kill_reach_the_command(served: Served, sandbox: str) 
     await until_ended(served, sandbox, "sleep")
 
 
-async def test_time_ends_a_command_and_says_so(served: Served, sandbox: str) -> None:
+async def test_a_command_over_its_time_is_killed_with_a_reason(served: Served, sandbox: str) -> None:
     async with started(served, sandbox, argv=["sleep", "600"], seconds=0.2) as socket:
         assert (await rest(socket))[2]["killed"] == "time"
 
@@ -215,7 +215,7 @@ async def test_input_beyond_what_may_be_sent_ends_the_conversation(served: Serve
         assert socket.close_code == 1013
 
 
-async def test_a_command_whose_sandbox_is_destroyed_is_told(served: Served, sandbox: str) -> None:
+async def test_destroying_the_sandbox_closes_the_command_with_4410(served: Served, sandbox: str) -> None:
     async with started(served, sandbox, command="echo up; sleep 600") as socket:
         await until(socket, b"up\n")
         await served.client.delete(sandbox)
@@ -224,7 +224,7 @@ async def test_a_command_whose_sandbox_is_destroyed_is_told(served: Served, sand
         assert socket.close_code == 4410
 
 
-async def test_what_cannot_be_started_closes_with_its_status(served: Served, sandbox: str) -> None:
+async def test_a_command_that_cannot_start_closes_with_its_status(served: Served, sandbox: str) -> None:
     cases: tuple[tuple[str, dict[str, Any], int], ...] = (
         ("/v1/sandboxes/s-nosuchsandbox", {"argv": ["true"]}, 4404),
         (sandbox, {"argv": ["no-such-program"]}, 4404),
@@ -249,7 +249,7 @@ async def test_what_cannot_be_started_closes_with_its_status(served: Served, san
         assert socket.close_code == 4400
 
 
-def test_a_message_says_exactly_one_thing() -> None:
+def test_a_message_holds_exactly_one_request() -> None:
     assert read_said('{"resize": {"rows": 24, "columns": 80}}') == Said(resize=Terminal(24, 80))
     for message in ("{}", '{"signal": 0}', '{"kill": false}', '{"eof": true, "signal": 1}'):
         with pytest.raises(UserError):

@@ -65,7 +65,7 @@ async def test_the_log_is_read_from_a_cursor(served: Served) -> None:
         assert "$.after" in reply.json()["message"]
 
 
-async def test_one_can_speak_to_a_run_until_it_is_finished(served: Served) -> None:
+async def test_a_run_takes_messages_until_it_is_finished(served: Served) -> None:
     fence = await served.claimed_run()
     said = await served.client.post(f"/v1/runs/{fence.run}/say", json={"text": "hello"})
     assert said.status_code == 200
@@ -126,7 +126,7 @@ NOT_A_RUN = [
 ]
 
 
-async def test_a_request_that_is_not_one_is_refused_in_one_sentence(served: Served) -> None:
+async def test_an_invalid_request_is_refused_with_one_sentence(served: Served) -> None:
     for body in NOT_A_RUN:
         reply = await served.client.post(
             "/v1/runs", content=body, headers={"Content-Type": "application/json"}

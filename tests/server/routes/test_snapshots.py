@@ -66,7 +66,7 @@ async def test_a_snapshot_is_taken_found_opened_and_deleted(served: Served, sand
         assert (reply.status_code, reply.json()["code"]) == (404, "no_such_snapshot")
 
 
-async def test_what_cannot_be_kept_or_copied_is_refused(served: Served, sandbox: str) -> None:
+async def test_invalid_snapshots_and_forks_are_refused(served: Served, sandbox: str) -> None:
     name = f"taken-{new_owner_id()}"
     post = served.client.post
     info = (await post(f"{sandbox}/snapshots", json={"name": name})).json()
@@ -84,9 +84,7 @@ async def test_what_cannot_be_kept_or_copied_is_refused(served: Served, sandbox:
     assert (await served.client.delete(f"/v1/snapshots/{info['id']}")).status_code == 204
 
 
-async def test_a_sandbox_is_forked_as_often_as_asked_and_each_goes_on_alone(
-    served: Served, sandbox: str
-) -> None:
+async def test_forks_of_a_sandbox_are_independent(served: Served, sandbox: str) -> None:
     reply = await served.client.post(f"{sandbox}/fork", json={"n": 3})
     assert reply.status_code == 201, reply.text
     forks = [f"/v1/sandboxes/{info['id']}" for info in reply.json()]

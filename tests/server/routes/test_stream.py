@@ -75,7 +75,7 @@ async def test_a_client_that_comes_back_with_its_cursor_misses_nothing_and_sees_
     assert seen == list(range(1, 704))
 
 
-async def test_a_finished_run_seen_to_its_end_has_nothing_more_to_say(served: Served) -> None:
+async def test_the_stream_of_a_finished_run_closes_at_once(served: Served) -> None:
     fence = await served.claimed_run()
     await served.app.backbone.append(fence, [FINISH])
     async with served.socket(f"/v1/runs/{fence.run}/stream?after=3") as socket:
@@ -90,7 +90,7 @@ async def test_an_unknown_run_closes_with_4404_and_says_so(served: Served) -> No
     assert "r-nosuchrun" in (reason or "")
 
 
-async def test_a_cursor_that_cannot_be_is_refused_with_4400(served: Served) -> None:
+async def test_an_invalid_cursor_is_refused_with_4400(served: Served) -> None:
     fence = await served.claimed_run()
     for after in ("-1", "x", "", "1.5", "3", "99999999999999999999999999", "+1", "٣", "1_0"):
         async with served.socket(f"/v1/runs/{fence.run}/stream?after={quote(after)}") as socket:
@@ -99,7 +99,7 @@ async def test_a_cursor_that_cannot_be_is_refused_with_4400(served: Served) -> N
         assert (reason or "").startswith("after ")
 
 
-async def test_a_client_can_speak_ask_to_stop_and_sees_its_words_in_the_log(served: Served) -> None:
+async def test_messages_and_stops_of_a_client_appear_in_the_log(served: Served) -> None:
     fence = await served.claimed_run()
     async with served.socket(f"/v1/runs/{fence.run}/stream?after=2") as socket:
         await socket.send('{"say": "hello"}')
@@ -249,7 +249,7 @@ def test_the_largest_cursor_is_the_end_of_the_log() -> None:
         read_after("8", 7)
 
 
-def test_a_message_says_exactly_one_thing() -> None:
+def test_a_message_holds_exactly_one_request() -> None:
     assert read_message('{"say": "a"}').say == "a"
     assert read_message('{"stop": true}').stop is True
     with pytest.raises(UserError):

@@ -50,7 +50,7 @@ async def test_a_template_lives_from_put_to_delete(served: Served, tmp_path: Pat
         assert (reply.status_code, reply.json()["code"]) == (404, "no_such_template")
 
 
-async def test_what_is_no_recipe_is_refused(served: Served) -> None:
+async def test_an_invalid_recipe_is_refused(served: Served) -> None:
     for recipe in ({"kind": "oci"}, {"kind": "other"}, {"kind": "oci", "image": "x", "more": 1}, {}):
         reply = await served.client.put("/v1/templates/x", json={"recipe": recipe})
         assert (reply.status_code, reply.json()["code"]) == (400, "bad_request")

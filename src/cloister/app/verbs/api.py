@@ -2,7 +2,7 @@
 
 `cloister.app.verbs.local` implements it in this process, the HTTP client against a server. Both check the caller's
 role and the policy, write the same audit entries and raise the same error codes. A verbs object belongs to one
-caller. `run` is always an id, a unique beginning of one, or `last`; unknown ones raise `UserError` (`no_such_run`,
+caller, and a verb without `needs` is for admins. `run` is always an id, a unique beginning of one, or `last`; unknown ones raise `UserError` (`no_such_run`,
 `ambiguous_run`). A role that is too low raises `UserError` (`denied`).
 """
 
@@ -147,7 +147,6 @@ class RunVerbs(Protocol):
         """Continue from an earlier save point; a finished run is forked there. Returns the run that continues."""
         ...
 
-    @needs("admin")
     async def remove(self, run: str) -> Removed:
         """Delete a finished run's files; its log stays. Raises `UserError` (`run_not_finished`)."""
         ...
@@ -195,34 +194,28 @@ class RunVerbs(Protocol):
 class AuditVerbs(Protocol):
     """The audit and the key that signs it."""
 
-    @needs("admin")
     async def page(
         self, after: int = 0, limit: int = 1_000, run: str | None = None
     ) -> tuple[AuditEntry, ...]:
         """Entries with a greater number, oldest first. Ask again with the last number to follow."""
         ...
 
-    @needs("admin")
     async def checkpoints(self, after: int, until: int) -> tuple[Checkpoint, ...]:
         """The signatures over entries with numbers in `after < number <= until`."""
         ...
 
-    @needs("admin")
     async def verify(self, key: str | None = None) -> Verdict:
         """Check every entry, signature and event. Raises `UserError` (`bad_key`)."""
         ...
 
-    @needs("admin")
     async def key(self) -> str:
         """The public key that signs the audit."""
         ...
 
-    @needs("admin")
     async def rotate(self) -> str:
         """Replace the key; returns the new public one."""
         ...
 
-    @needs("admin")
     async def send_logs(self, run: str | None = None, since_us: int = 0) -> int:
         """Send entries to the configured OpenTelemetry collector; returns how many.
 
@@ -234,15 +227,12 @@ class AuditVerbs(Protocol):
 class TokenVerbs(Protocol):
     """Named tokens for the server."""
 
-    @needs("admin")
     async def add(self, name: str, role: Role = "viewer") -> MadeToken:
         """Raises `UserError` (`bad_name`, `name_taken`, `too_many_tokens`)."""
         ...
 
-    @needs("admin")
     async def list(self) -> tuple[TokenInfo, ...]: ...
 
-    @needs("admin")
     async def remove(self, name: str) -> None:
         """Raises `UserError` (`no_such_token`)."""
         ...
@@ -259,12 +249,10 @@ class TemplateVerbs(Protocol):
     @needs("viewer")
     async def get(self, name: str) -> TemplateInfo: ...
 
-    @needs("admin")
     async def describe(self, name: str, recipe: Recipe) -> TemplateInfo:
         """Store a recipe. Raises `UserError` (`bad_template`)."""
         ...
 
-    @needs("admin")
     async def build(self, name: str, *, again: bool = False, report: Report = no_report) -> TemplateInfo:
         """Build a template unless it is ready, or `again`; returns when it is ready."""
         ...
@@ -274,7 +262,6 @@ class TemplateVerbs(Protocol):
         """The output of the last build."""
         ...
 
-    @needs("admin")
     async def remove(self, name: str) -> None:
         """Remove a template and its recipe. Raises `UserError` (`template_in_use`)."""
         ...
@@ -283,34 +270,35 @@ class TemplateVerbs(Protocol):
 class SnapshotVerbs(Protocol):
     """Files of sandboxes, kept. Unknown ones raise `UserError` (`no_such_snapshot`)."""
 
-    @needs("admin")
     async def take(self, sandbox: str, name: str | None = None) -> SnapshotInfo:
         """Raises `UserError` (`no_such_sandbox`, `bad_name`, `name_taken`)."""
         ...
 
-    @needs("admin")
     async def list(self, sandbox: str | None = None) -> tuple[SnapshotInfo, ...]:
         """The oldest first; with `sandbox`, only those of that sandbox id."""
         ...
 
-    @needs("admin")
     async def get(self, snapshot: str) -> SnapshotInfo:
         """By name or id."""
         ...
 
-    @needs("admin")
     async def remove(self, snapshot: str) -> None: ...
 
 
-class Attached(Protocol):
-    """A background command that the caller follows and steers; leaving does not end it."""
+class Steered(Protocol):
+    """What can be done to a running command; see `Process`."""
 
-    def __aiter__(self) -> AsyncIterator[Output | Skipped | Exited]: ...
     async def send(self, data: bytes) -> None: ...
     async def send_eof(self) -> None: ...
     async def signal(self, number: int) -> None: ...
     async def resize(self, size: Pty) -> None: ...
     async def kill(self) -> None: ...
+
+
+class Attached(Steered, Protocol):
+    """A background command that the caller follows and steers; leaving does not end it."""
+
+    def __aiter__(self) -> AsyncIterator[Output | Skipped | Exited]: ...
 
 
 class SandboxVerbs(Protocol):
@@ -319,7 +307,6 @@ class SandboxVerbs(Protocol):
     `sandbox` is an id; unknown ones raise `UserError` (`no_such_sandbox`).
     """
 
-    @needs("admin")
     async def create(self, wish: NewSandbox, report: Report = no_report) -> tuple[SandboxInfo, bool]:
         """Open a sandbox, building its template first if need be. False: the same `task_id` named it before."""
         ...
@@ -327,7 +314,6 @@ class SandboxVerbs(Protocol):
     @needs("viewer")
     async def list(self) -> tuple[SandboxInfo, ...]: ...
 
-    @needs("admin")
     async def get(self, sandbox: str) -> SandboxInfo: ...
 
     @needs("viewer")
@@ -335,10 +321,8 @@ class SandboxVerbs(Protocol):
         """By id or a unique beginning of it. Raises `UserError` (`no_such_sandbox`, `ambiguous_sandbox`)."""
         ...
 
-    @needs("admin")
     async def fork(self, sandbox: str, count: int = 1) -> tuple[SandboxInfo, ...]: ...
 
-    @needs("admin")
     async def destroy(self, sandbox: str) -> None: ...
 
     @needs("viewer")
@@ -346,47 +330,38 @@ class SandboxVerbs(Protocol):
         """The sandboxes that are kept warm."""
         ...
 
-    @needs("admin")
     async def exec(self, sandbox: str, command: Exec) -> Executed:
         """Run a command to its end. Raises `UserError` (`bad_command`)."""
         ...
 
-    @needs("admin")
     async def execute(self, sandbox: str, program: Execute) -> Executed:
         """Run code to its end."""
         ...
 
-    @needs("admin")
     def process(self, sandbox: str, command: NewCommand) -> AbstractAsyncContextManager[Process]:
         """A live command; leaving the block before its end kills it. Raises `UserError` (`bad_command`)."""
         ...
 
-    @needs("admin")
     async def start(self, sandbox: str, command: NewCommand) -> BackgroundCommand:
         """Start a background command."""
         ...
 
-    @needs("admin")
     async def commands(self, sandbox: str) -> tuple[BackgroundCommand, ...]:
         """The background commands, also of a sandbox that is gone; the oldest first."""
         ...
 
-    @needs("admin")
     async def output(self, sandbox: str, command: str, offset: int = 0) -> CommandOutput:
         """Raises `UserError` (`no_such_command`, `bad_offset`)."""
         ...
 
-    @needs("admin")
     def attach(self, sandbox: str, command: str, offset: int = 0) -> AbstractAsyncContextManager[Attached]:
         """Follow and steer a background command. Raises `UserError` (`no_such_command`, `bad_offset`)."""
         ...
 
-    @needs("admin")
     async def kill(self, sandbox: str, command: str) -> BackgroundCommand:
         """End a background command; its record stays."""
         ...
 
-    @needs("admin")
     def dial(self, sandbox: str, port: int) -> AbstractAsyncContextManager[ByteStream]:
         """A connection to a port of the loopback inside. Raises `UserError` (`no_such_port`, …)."""
         ...
@@ -395,42 +370,32 @@ class SandboxVerbs(Protocol):
 class FileVerbs(Protocol):
     """Files inside a sandbox; paths are absolute or relative to the work directory. See `Computer` for errors."""
 
-    @needs("admin")
     def read(
         self, sandbox: str, path: str, *, offset: int = 0, limit_bytes: int | None = None
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]: ...
 
-    @needs("admin")
     def write(self, sandbox: str, path: str, *, mode: int = 0o644) -> AbstractAsyncContextManager[Sink]:
         """The file is replaced when the block ends well. Raises `UserError` (`bad_mode`), and as `Computer.write`."""
         ...
 
-    @needs("admin")
     async def list(self, sandbox: str, path: str = ".") -> tuple[Entry, ...]: ...
 
-    @needs("admin")
     async def stat(self, sandbox: str, path: str) -> Entry: ...
 
-    @needs("admin")
     async def move(self, sandbox: str, path: str, to: str) -> None: ...
 
-    @needs("admin")
     async def remove(self, sandbox: str, path: str, *, recursive: bool = False) -> None: ...
 
-    @needs("admin")
     async def mkdir(self, sandbox: str, path: str, *, mode: int = 0o755) -> None: ...
 
-    @needs("admin")
     def download(self, sandbox: str, path: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         """A directory as a tar archive."""
         ...
 
-    @needs("admin")
     def upload(self, sandbox: str, path: str) -> AbstractAsyncContextManager[Sink]:
         """Unpack a tar archive into a directory."""
         ...
 
-    @needs("admin")
     def watch(self, sandbox: str, path: str = ".") -> AbstractAsyncContextManager[AsyncIterator[Change]]: ...
 
 
@@ -440,12 +405,10 @@ class ModelVerbs(Protocol):
     @needs("viewer")
     async def list(self) -> tuple[LocalModel, ...]: ...
 
-    @needs("admin")
     async def fetch(self, name: str | None = None, report: Report = no_report) -> LocalModel:
         """Download or verify a model's file; None is the first of the list. Raises `UserError` (`unknown_model`)."""
         ...
 
-    @needs("admin")
     async def remove(self, name: str) -> tuple[str, ...]:
         """Remove a downloaded file; returns the removed paths. Raises `UserError` (`own_file`, `unknown_model`)."""
         ...
@@ -469,7 +432,6 @@ class PolicyVerbs(Protocol):
         """Run the tests of a policy file against that file and the built-in rules."""
         ...
 
-    @needs("admin")
     async def sets(self, name: str, *, again: bool = False) -> Meaning:
         """The hosts that a named set stands for on the server's machine. Raises `UserError` (`no_such_set`)."""
         ...

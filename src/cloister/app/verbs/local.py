@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-import anyio
-from anyio import to_thread
-
 from cloister.app.tokens import Caller
 from cloister.app.verbs.api import role_of
 from cloister.core.errors import HostError
@@ -118,6 +115,8 @@ class FileLog:
         return open_backbone(self._path, owner_lives=self._lives)
 
     async def _items(self, run: RunId, last: int) -> AsyncGenerator[Event]:
+        import anyio  # noqa: PLC0415  (most commands need no event loop)
+
         driven_at = anyio.current_time()
         with LogReader(self._path, self._lives) as log:
             while True:
@@ -140,11 +139,9 @@ class FileLog:
                     await anyio.sleep(LOOK_SECONDS)
 
     async def _read(self, work: Callable[[LogReader], T]) -> T:
-        def look() -> T:
-            with LogReader(self._path, self._lives) as log:
-                return work(log)
-
-        return await to_thread.run_sync(look)
+        # Blocks, and needs no event loop: without a server this process serves only one caller.
+        with LogReader(self._path, self._lives) as log:
+            return work(log)
 
 
 async def read_audit(path: Path, work: Callable[[AuditReader], T]) -> T:
@@ -156,11 +153,13 @@ async def read_audit(path: Path, work: Callable[[AuditReader], T]) -> T:
         with AuditReader(path) as audit:
             return work(audit)
 
+    from anyio import to_thread  # noqa: PLC0415  (most commands need no event loop)
+
     return await to_thread.run_sync(look)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Parts:
     """What verbs work on: settings and log always, the parts of the machine only where this process opened them."""
 
     settings: Settings
@@ -188,10 +187,10 @@ class Place:
 class Group:
     """Verbs of one subject for one caller."""
 
-    def __init__(self, place: Place, caller: Caller) -> None:
-        self._place = place
-        self._settings = place.settings
-        self._log = place.log
+    def __init__(self, parts: Parts, caller: Caller) -> None:
+        self._parts = parts
+        self._settings = parts.settings
+        self._log = parts.log
         self.caller = caller
 
     async def _note(self, kind: str, **detail: object) -> None:
@@ -225,69 +224,63 @@ def _checked(verb: Callable[..., Any], declared: Callable[..., object]) -> Calla
 class LocalVerbs:
     """`Verbs` in this process. Each group is imported when it is first used."""
 
-    def __init__(self, app: App, caller: Caller) -> None:
-        self._place = Place(app.settings, app.backbone, app)
+    def __init__(self, parts: App | Parts, caller: Caller) -> None:
+        self._parts = parts if isinstance(parts, Parts) else Parts(parts.settings, parts.backbone, parts)
         self.caller = caller
-
-    @classmethod
-    def over(cls, place: Place, caller: Caller) -> LocalVerbs:
-        verbs = cls.__new__(cls)
-        verbs._place, verbs.caller = place, caller
-        return verbs
 
     @property
     def runs(self) -> api.RunVerbs:
         from cloister.app.verbs.local_runs import LocalRuns  # noqa: PLC0415
 
-        return LocalRuns(self._place, self.caller)
+        return LocalRuns(self._parts, self.caller)
 
     @property
     def audit(self) -> api.AuditVerbs:
         from cloister.app.verbs.local_admin import LocalAudit  # noqa: PLC0415
 
-        return LocalAudit(self._place, self.caller)
+        return LocalAudit(self._parts, self.caller)
 
     @property
     def tokens(self) -> api.TokenVerbs:
         from cloister.app.verbs.local_admin import LocalTokens  # noqa: PLC0415
 
-        return LocalTokens(self._place, self.caller)
+        return LocalTokens(self._parts, self.caller)
 
     @property
     def templates(self) -> api.TemplateVerbs:
         from cloister.app.verbs.local_sandboxes import LocalTemplates  # noqa: PLC0415
 
-        return LocalTemplates(self._place, self.caller)
+        return LocalTemplates(self._parts, self.caller)
 
     @property
     def snapshots(self) -> api.SnapshotVerbs:
         from cloister.app.verbs.local_sandboxes import LocalSnapshots  # noqa: PLC0415
 
-        return LocalSnapshots(self._place, self.caller)
+        return LocalSnapshots(self._parts, self.caller)
 
     @property
     def sandboxes(self) -> api.SandboxVerbs:
         from cloister.app.verbs.local_sandboxes import LocalSandboxes  # noqa: PLC0415
 
-        return LocalSandboxes(self._place, self.caller)
+        return LocalSandboxes(self._parts, self.caller)
 
     @property
     def files(self) -> api.FileVerbs:
         from cloister.app.verbs.local_sandboxes import LocalFiles  # noqa: PLC0415
 
-        return LocalFiles(self._place, self.caller)
+        return LocalFiles(self._parts, self.caller)
 
     @property
     def models(self) -> api.ModelVerbs:
         from cloister.app.verbs.local_admin import LocalModels  # noqa: PLC0415
 
-        return LocalModels(self._place, self.caller)
+        return LocalModels(self._parts, self.caller)
 
     @property
     def policy(self) -> api.PolicyVerbs:
         from cloister.app.verbs.local_policy import LocalPolicy  # noqa: PLC0415
 
-        return LocalPolicy(self._place, self.caller)
+        return LocalPolicy(self._parts, self.caller)
 
 
 def local_caller(settings: Settings) -> Caller:
@@ -300,7 +293,7 @@ def local_verbs(settings: Settings, caller: Caller | None = None) -> LocalVerbs:
 
     Runs are not driven: `submit` raises `HostError` (`not_driven`). Use `open_local` to drive them.
     """
-    return LocalVerbs.over(Place(settings, FileLog(settings)), caller or local_caller(settings))
+    return LocalVerbs(Parts(settings, FileLog(settings)), caller or local_caller(settings))
 
 
 @asynccontextmanager

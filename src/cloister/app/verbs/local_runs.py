@@ -9,8 +9,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from anyio import to_thread
-
 from cloister.app.tokens import RANK
 from cloister.app.verbs.api import RunVerbs
 from cloister.app.verbs.local import Group, checked
@@ -52,7 +50,7 @@ class LocalRuns(Group):
     async def submit(self, new: NewRun) -> Admitted:
         if isinstance(new, RunWish):
             new = new.new_run(self._settings.file.budget)
-        app = self._place.app
+        app = self._parts.app
         if app is None:
             raise HostError(
                 "not_driven", "No process here drives runs. Start `cloister serve --background` first."
@@ -150,10 +148,11 @@ class LocalRuns(Group):
         return events[0].run
 
     async def remove(self, run: str) -> Removed:
+
         from cloister.runs.delivery import remove_files
 
         row = await self.row(run)
-        removed = await remove_files(self._place.repositories, row.id, row.state, self.caller.name)
+        removed = await remove_files(self._parts.repositories, row.id, row.state, self.caller.name)
         await self._note("RunRemoved", run=row.id)
         return removed
 
@@ -161,7 +160,7 @@ class LocalRuns(Group):
         from cloister.runs.delivery import run_diff
 
         events = await self._events(run)
-        return await run_diff(self._place.repositories, events[0].run, events, attempt)
+        return await run_diff(self._parts.repositories, events[0].run, events, attempt)
 
     async def tree(self, run: str) -> TreeView:
         from cloister.runs.attempts.tree import tree
@@ -175,7 +174,7 @@ class LocalRuns(Group):
             name, attempt = parse_subject(text)
             return Subject(await self._events(name), attempt)
 
-        return await compare_runs(self._place.repositories, await subject(a), await subject(b), time.time())
+        return await compare_runs(self._parts.repositories, await subject(a), await subject(b), time.time())
 
     async def change(self, run: str, have: str | None = None) -> ChangePack:
         from cloister.app.verbs.apply import pack_change
@@ -220,6 +219,8 @@ class LocalRuns(Group):
         return events
 
     async def _rules_above(self, repo: str) -> Policy:
+        from anyio import to_thread
+
         from cloister.app.config import rule_files
 
         return await to_thread.run_sync(rule_files(self._settings).above, repo)

@@ -59,9 +59,9 @@ INTERPRETERS: dict[str, tuple[str, str]] = {
 
 class _InSandboxes(Group):
     def _app(self, sandbox: str) -> App:
-        if self._place.app is None:
+        if self._parts.app is None:
             raise UserError("no_such_sandbox", f"There is no sandbox {sandbox[:64]}: no server runs here.")
-        return self._place.app
+        return self._parts.app
 
     def _sandbox(self, sandbox: str) -> Sandbox:
         return self._app(sandbox).sandboxes.get(sandbox)
@@ -72,7 +72,7 @@ class LocalSandboxes(_InSandboxes):
     """Implements `SandboxVerbs`."""
 
     async def create(self, wish: NewSandbox, report: Report = no_report) -> tuple[SandboxInfo, bool]:
-        app = self._place.app
+        app = self._parts.app
         if app is None:
             raise HostError(
                 "no_server", "Sandboxes live in a server. Start `cloister serve --background` first."
@@ -94,7 +94,7 @@ class LocalSandboxes(_InSandboxes):
         return info, made
 
     async def list(self) -> tuple[SandboxInfo, ...]:
-        return self._place.app.sandboxes.list() if self._place.app else ()
+        return self._parts.app.sandboxes.list() if self._parts.app else ()
 
     async def get(self, sandbox: str) -> SandboxInfo:
         return self._sandbox(sandbox).info
@@ -112,7 +112,7 @@ class LocalSandboxes(_InSandboxes):
         await self._note("SandboxDestroyed", sandbox=sandbox)
 
     async def pool(self) -> tuple[PoolInfo, ...]:
-        return self._place.app.pool.info() if self._place.app else ()
+        return self._parts.app.pool.info() if self._parts.app else ()
 
     async def exec(self, sandbox: str, command: Exec) -> Executed:
         target = self._sandbox(sandbox)
@@ -245,7 +245,7 @@ class LocalSnapshots(_InSandboxes):
         return info
 
     async def list(self, sandbox: str | None = None) -> tuple[SnapshotInfo, ...]:
-        async with self._place.machine() as app:
+        async with self._parts.machine() as app:
             return tuple(info for info in await app.host.snapshots() if sandbox in (None, info.sandbox))
 
     async def get(self, snapshot: str) -> SnapshotInfo:
@@ -256,7 +256,7 @@ class LocalSnapshots(_InSandboxes):
 
     async def remove(self, snapshot: str) -> None:
         with _named("snapshot"):
-            async with self._place.machine() as app:
+            async with self._parts.machine() as app:
                 await app.host.delete_snapshot(snapshot)
         await self._note("SnapshotRemoved", snapshot=snapshot)
 
@@ -267,8 +267,8 @@ class LocalTemplates(Group):
 
     @property
     def _templates(self) -> Templates:
-        if self._place.app is not None:
-            return self._place.app.workshop.templates
+        if self._parts.app is not None:
+            return self._parts.app.workshop.templates
         from cloister.sandbox.templates.catalog import Templates  # noqa: PLC0415
 
         return Templates(self._settings.data_dir / "templates", self._settings.path)
@@ -288,7 +288,7 @@ class LocalTemplates(Group):
     async def build(self, name: str, *, again: bool = False, report: Report = no_report) -> TemplateInfo:
         with _named("template"):
             self._templates.recipe(name)
-            async with self._place.machine() as app:
+            async with self._parts.machine() as app:
                 await app.workshop.prepare(name, report, again=again)
             info = _brief(self._templates.info(name))
         await self._note("TemplateBuilt", template=name, again=again)

@@ -1,4 +1,4 @@
-"""A server in the background of a data directory: find it, start it, wait for it, stop it."""
+"""Start, await and stop the background server of a data directory."""
 
 import os
 import signal
@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloister.cli.client.discover import Place, living, lock_held
-from cloister.cli.client.http import Client
-from cloister.core.errors import HostError
+import anyio
+
+from cloister.cli.client.discover import LocalServer, living, lock_held
+from cloister.cli.client.http import Server, Transport
+from cloister.core.errors import CloisterError, HostError
 
 if TYPE_CHECKING:
     from cloister.app.settings import Settings
@@ -21,13 +23,13 @@ _LOOK_SECONDS = 0.05
 _LOG_LINES = 5
 
 
-def ensure(settings: "Settings", port: int | None = None, *, quiet: bool = False) -> tuple[Place, bool]:
-    """The server of this data directory, started now if there is none; the flag says so.
+def ensure(settings: "Settings", port: int | None = None) -> tuple[LocalServer, bool]:
+    """The server of this data directory, started if there is none; the flag says whether it was.
 
-    Raises `HostError` with the last words of a server that did not come up.
+    Raises `HostError` with the last log lines of a server that failed to start.
     """
-    if place := living(settings.data_dir):
-        return place, False
+    if found := living(settings.data_dir):
+        return found, False
     _make(settings.data_dir)
     started = not lock_held(settings.data_dir)
     log = settings.data_dir / "server.log"
@@ -38,17 +40,16 @@ def ensure(settings: "Settings", port: int | None = None, *, quiet: bool = False
 
         config = settings.config_path if settings.config_path.exists() else None
         ended = start_server(settings.data_dir, port, config)
-    if not quiet:
-        print("Starting a server in the background …", file=sys.stderr)
+    print("Starting a server in the background …", file=sys.stderr)
     return _until_ready(settings.data_dir, ended, offset), started
 
 
-def _until_ready(data_dir: Path, ended: Callable[[], bool] | None, offset: int) -> Place:
+def _until_ready(data_dir: Path, ended: Callable[[], bool] | None, offset: int) -> LocalServer:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
-        place = living(data_dir)
-        if place is not None and Client(place).healthy():
-            return place
+        found = living(data_dir)
+        if found is not None and anyio.run(_healthy, found):
+            return found
         if ended is not None and ended() and not lock_held(data_dir):
             raise HostError("server_failed", f"The server did not start: {_last_words(data_dir, offset)}")
         time.sleep(_LOOK_SECONDS)
@@ -58,18 +59,26 @@ def _until_ready(data_dir: Path, ended: Callable[[], bool] | None, offset: int) 
     )
 
 
-def stop(data_dir: Path) -> Place | None:
-    """End the server and wait until it is gone; None when there was none. Raises `HostError`."""
-    place = living(data_dir)
-    if place is None:
+async def _healthy(found: LocalServer) -> bool:
+    try:
+        await Transport.to(Server(found.url, found.token())).ask("GET", "/v1/health", seconds=5)
+    except CloisterError:
+        return False
+    return True
+
+
+def stop(data_dir: Path) -> LocalServer | None:
+    """Stop the server and wait until it has ended; None if none was running. Raises `HostError`."""
+    found = living(data_dir)
+    if found is None:
         if lock_held(data_dir):
-            raise HostError("server_busy", "A server is starting or ending just now: try again in a moment.")
+            raise HostError("server_busy", "A server is starting or stopping: try again in a moment.")
         return None
     try:
-        os.kill(place.pid, signal.SIGTERM)
+        os.kill(found.pid, signal.SIGTERM)
     except PermissionError:
         raise HostError(
-            "no_access", f"Process {place.pid} belongs to another account: stop it from there."
+            "no_access", f"Process {found.pid} belongs to another account: stop it from there."
         ) from None
     except ProcessLookupError:
         pass
@@ -77,10 +86,10 @@ def stop(data_dir: Path) -> Place | None:
     while lock_held(data_dir):
         if time.monotonic() > deadline:
             raise HostError(
-                "server_stays", f"Process {place.pid} did not end in {STOP_SECONDS:.0f} s: see its log."
+                "server_stays", f"Process {found.pid} did not end in {STOP_SECONDS:.0f} s: see its log."
             )
         time.sleep(_LOOK_SECONDS)
-    return place
+    return found
 
 
 def _make(data_dir: Path) -> None:
@@ -96,7 +105,7 @@ def _make(data_dir: Path) -> None:
 
 
 def _last_words(data_dir: Path, offset: int) -> str:
-    """What the server said since we started it."""
+    """The last log lines of the server since it was started."""
     path = data_dir / "server.log"
     try:
         with path.open("rb") as file:
@@ -105,4 +114,4 @@ def _last_words(data_dir: Path, offset: int) -> str:
     except OSError:
         text = ""
     lines = [line.removeprefix("cloister: ") for line in text.splitlines() if line.strip()]
-    return " ".join(lines[-_LOG_LINES:]) or f"it said nothing; its log is {path}."
+    return " ".join(lines[-_LOG_LINES:]) or f"it printed nothing; its log is {path}."

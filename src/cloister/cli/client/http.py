@@ -1,203 +1,365 @@
-"""The server's HTTP side, as the command needs it: small JSON requests on loopback."""
+"""HTTP and WebSocket requests to one server; what it refuses is raised as the error it was there.
 
-import http.client
+HTTP is h11 over anyio: every wait can be cancelled, bodies of any size stream both ways, and the import costs a
+tenth of a full client library.
+"""
+
 import json
-import select
-from collections.abc import Generator
-from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, TypeVar, cast
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+from urllib.parse import quote, urlencode, urlsplit
 
+import anyio
+import h11
 import msgspec
+from anyio.abc import ByteStream
 
-from cloister.cli.client.discover import Place
+from cloister.core.computer import Sink
 from cloister.core.errors import Bug, CloisterError, HostError, OutsideError, SandboxLost, UserError
-from cloister.core.ids import RunId
 
 if TYPE_CHECKING:
-    from cloister.core.requests import NewRun
-    from cloister.sandbox.api import SandboxInfo, SnapshotInfo
-    from cloister.sandbox.pool import PoolInfo
+    from websockets.asyncio.client import ClientConnection
 
 T = TypeVar("T")
 
+CONNECT_SECONDS = 10.0
 QUICK_SECONDS = 30.0
 STREAM_SECONDS = 120.0
-"""How long nothing may move while a file is copied."""
+"""How long a file transfer may make no progress."""
+BUILD_SECONDS = 86_400.0
+"""Limit of a request that may build a template."""
+MESSAGE_BYTES = 16_777_216
+_READ_BYTES = 65_536
+_REFUSED = 4000
+"""WebSocket close codes from here are this number plus an HTTP status."""
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_HOST = {401, 421, 503, 504}
+_LISTS = {
+    "runs": ("run", "ps"),
+    "sandboxes": ("sandbox", "sandbox ls"),
+    "snapshots": ("snapshot", "snapshot ls"),
+    "templates": ("template", "template ls"),
+    "tokens": ("token", "token list"),
+    "models": ("model", "model list"),
+}
+"""Collection → the kind of its members and the command that lists them."""
 
-OPEN_SECONDS = 1_800.0
-"""Opening the first sandbox may build the template."""
+
+Report = Callable[[float | None, str], None]
 
 
-class _Admitted(msgspec.Struct, frozen=True):
-    id: RunId
+class _Progress(msgspec.Struct, frozen=True):
+    fraction: float | None
+    note: str
 
 
-class Client:
-    """Talks to one living server."""
+class _Error(msgspec.Struct, frozen=True):
+    status: int
+    code: str
+    message: str
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
 
-    def healthy(self) -> bool:
-        """Whether it answers."""
+class _Line(msgspec.Struct, frozen=True):
+    progress: _Progress | None = None
+    result: msgspec.Raw = msgspec.Raw()
+    error: _Error | None = None
+
+
+class Server(NamedTuple):
+    """The address of a server and a token for it."""
+
+    url: str
+    token: str
+
+    def path(self, path: str) -> str:
+        return urlsplit(self.url).path.rstrip("/") + path
+
+
+def check_url(url: str) -> str:
+    """Return `url` without a trailing slash. Raises `UserError` (`bad_server`): a token never travels in clear text."""
+    try:
+        parts = urlsplit(url)
+        loopback, _ = parts.hostname in _LOOPBACK, parts.port
+    except ValueError:
+        parts, loopback = urlsplit(""), False
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
+        raise UserError(
+            "bad_server", "Give --server an address such as https://host or http://127.0.0.1:7717."
+        )
+    if parts.scheme == "http" and not loopback:
+        raise UserError(
+            "bad_server",
+            f"A token must not be sent to {parts.hostname} over plain HTTP: use https, or an SSH tunnel to loopback.",
+        )
+    return url.rstrip("/")
+
+
+def address(root: str, *parts: str | int, **query: object) -> str:
+    """A path below `/v1`, each part quoted, with the query parameters that are not None.
+
+    Raises `UserError` (`no_such_run`, …) for a name that no route can take.
+    """
+    name = str(parts[0]) if parts else "-"
+    if set(name) <= {"."} or "/" in name:
+        kind, command = _LISTS[root]
+        raise UserError(f"no_such_{kind}", f"There is no {kind} {name!r}: `cloister {command}` lists them.")
+    given = {name: value for name, value in query.items() if value is not None}
+    quoted = "/".join(quote(str(part), safe="") for part in (root, *parts))
+    return f"/v1/{quoted}" + (f"?{urlencode(given)}" if given else "")
+
+
+class Transport:
+    """Requests to the server that `find` names, each on its own connection."""
+
+    def __init__(self, find: Callable[[], Awaitable[Server]]) -> None:
+        self.find = find
+
+    @classmethod
+    def to(cls, server: Server) -> "Transport":
+        async def find() -> Server:
+            return server
+
+        return cls(find)
+
+    async def exchange(
+        self, method: str, path: str, body: object = None, seconds: float = QUICK_SECONDS
+    ) -> tuple[int, bytes]:
+        """Return status and body of the reply. Raises the server's refusal, or `HostError`."""
+        async with self._answered(method, path, body, seconds) as (status, pieces):
+            return status, b"".join([piece async for piece in pieces])
+
+    async def ask(self, method: str, path: str, body: object = None, seconds: float = QUICK_SECONDS) -> bytes:
+        """Return the body of the reply. Raises as `exchange`."""
+        return (await self.exchange(method, path, body, seconds))[1]
+
+    @asynccontextmanager
+    async def _answered(
+        self, method: str, path: str, body: object = None, seconds: float = STREAM_SECONDS
+    ) -> AsyncGenerator[tuple[int, AsyncIterator[bytes]]]:
+        data = b"" if body is None else msgspec.json.encode(body)
+        headers = [("Content-Type", "application/json")] if body is not None else []
+        async with _connected(await self.find(), seconds) as exchange:
+            await exchange.request(method, path, [*headers, ("Content-Length", str(len(data)))])
+            await exchange.send(h11.Data(data=data))
+            await exchange.send(h11.EndOfMessage())
+            status = await exchange.status()
+            async with aclosing(exchange.body()) as pieces:
+                if status >= 400:
+                    raise failure(status, b"".join([piece async for piece in pieces]))
+                yield status, pieces
+
+    async def progress(self, kind: type[T], path: str, body: object, report: Report) -> T:
+        """Post a request that is answered with JSON lines: progress, then the result or an error."""
+        left = b""
+        async with self._answered("POST", path, body, BUILD_SECONDS) as (_, pieces):
+            async for piece in pieces:
+                *lines, left = (left + piece).split(b"\n")
+                for line in lines:
+                    said = decoded(_Line, line)
+                    if said.progress is not None:
+                        report(said.progress.fraction, said.progress.note)
+                    if said.error is not None:
+                        raise failure(said.error.status, msgspec.json.encode(said.error))
+                    if said.result:
+                        return decoded(kind, said.result)
+        raise HostError("server_gone", "The connection was lost before the server had finished.")
+
+    async def get(self, kind: type[T], path: str, seconds: float = QUICK_SECONDS) -> T:
+        return decoded(kind, await self.ask("GET", path, seconds=seconds))
+
+    async def post(self, kind: type[T], path: str, body: object = None, seconds: float = QUICK_SECONDS) -> T:
+        return decoded(kind, await self.ask("POST", path, body, seconds))
+
+    async def put(self, kind: type[T], path: str, body: object) -> T:
+        return decoded(kind, await self.ask("PUT", path, body))
+
+    async def delete(self, kind: type[T], path: str, seconds: float = QUICK_SECONDS) -> T:
+        return decoded(kind, await self.ask("DELETE", path, seconds=seconds))
+
+    @asynccontextmanager
+    async def receiving(self, path: str) -> AsyncGenerator[AsyncIterator[bytes]]:
+        """A body of any size; iterating raises `HostError` if it breaks off."""
+        async with self._answered("GET", path) as (_, pieces):
+            yield pieces
+
+    def sending(self, path: str) -> AbstractAsyncContextManager[Sink]:
+        """A sink for a PUT body of any size; the body is complete when the block ends well."""
+        return _sending(self, path)
+
+    @asynccontextmanager
+    async def dial(self, path: str, *, patient: bool = False) -> "AsyncGenerator[ClientConnection]":
+        """A WebSocket. Raises the server's refusal, or `HostError` (`server_gone`).
+
+        A `patient` one stays open while this side does not read.
+        """
+        from websockets.asyncio.client import connect
+        from websockets.exceptions import InvalidHandshake, InvalidStatus
+
+        server = await self.find()
+        connection = connect(
+            "ws" + server.url.removeprefix("http") + path,
+            additional_headers={"Authorization": f"Bearer {server.token}"},
+            max_size=MESSAGE_BYTES,
+            open_timeout=CONNECT_SECONDS,
+            close_timeout=2,
+            ping_interval=None if patient else 20,
+            proxy=None,
+        )
         try:
-            self.ask("GET", "/v1/health", seconds=5)
-        except CloisterError:
-            return False
-        return True
-
-    def submit(self, new: "NewRun") -> RunId:
-        return self.decoded(_Admitted, self.ask("POST", "/v1/runs", new)).id
-
-    def pool(self) -> tuple["PoolInfo", ...]:
-        from cloister.sandbox.pool import PoolInfo
-
-        return self.decoded(tuple[PoolInfo, ...], self.ask("GET", "/v1/pool", seconds=5))
-
-    def sandboxes(self) -> tuple["SandboxInfo", ...]:
-        from cloister.sandbox.api import SandboxInfo
-
-        return self.decoded(tuple[SandboxInfo, ...], self.ask("GET", "/v1/sandboxes"))
-
-    def create_sandbox(self, wanted: dict[str, object]) -> "SandboxInfo":
-        from cloister.sandbox.api import SandboxInfo
-
-        reply = self.ask("POST", "/v1/sandboxes", wanted, seconds=OPEN_SECONDS)
-        return self.decoded(SandboxInfo, reply)
-
-    def snapshots(self) -> tuple["SnapshotInfo", ...]:
-        from cloister.sandbox.api import SnapshotInfo
-
-        return self.decoded(tuple[SnapshotInfo, ...], self.ask("GET", "/v1/snapshots"))
-
-    def fork_sandbox(self, sandbox: str, count: int) -> tuple["SandboxInfo", ...]:
-        from cloister.sandbox.api import SandboxInfo
-
-        reply = self.ask("POST", f"/v1/sandboxes/{sandbox}/fork", {"n": count}, seconds=OPEN_SECONDS)
-        return self.decoded(tuple[SandboxInfo, ...], reply)
-
-    def remove_sandbox(self, sandbox: str) -> None:
-        self.ask("DELETE", f"/v1/sandboxes/{sandbox}", seconds=60)
-
-    def find_sandbox(self, name: str) -> "SandboxInfo":
-        """The sandbox whose id starts with `name`. Raises `UserError` (`no_such_sandbox`, `ambiguous_sandbox`)."""
-        found = [i for i in self.sandboxes() if i.id.startswith((name, f"s-{name}"))] if name else []
-        exact = [info for info in found if info.id == name]
-        if len(found) > 1 and not exact:
-            names = ", ".join(info.id for info in found[:3])
-            raise UserError("ambiguous_sandbox", f"{name!r} is the start of several sandboxes ({names} …).")
-        if not found:
-            raise no_such_sandbox(name)
-        return (exact or found)[0]
-
-    def decoded(self, kind: type[T], reply: bytes) -> T:
+            socket = await connection
+        except InvalidStatus as error:
+            raise failure(error.response.status_code, bytes(error.response.body or b"")) from None
+        except (OSError, InvalidHandshake, TimeoutError):
+            raise _gone(server) from None
         try:
-            return msgspec.json.decode(reply, type=kind)
-        except msgspec.DecodeError as error:
-            raise Bug(f"The server's reply is not what this version expects: {error}") from error
+            yield socket
+        finally:
+            with anyio.move_on_after(3, shield=True):
+                await socket.close()
 
-    @contextmanager
-    def receiving(self, path: str) -> Generator[IO[bytes]]:
-        """A body of any size, to be read as it comes; one that breaks off is an error when it is read."""
-        with self._connected() as connection:
-            connection.request("GET", path, headers=self._headers())
-            response = connection.getresponse()
-            if response.status >= 400:
-                raise failure(response.status, response.read())
-            yield response  # pyright: ignore[reportReturnType] (it has all that is needed of a file)
 
-    @contextmanager
-    def sending(self, method: str, path: str) -> Generator[IO[bytes]]:
-        """Something to write a body of any size to; it is complete when the block ends well."""
-        with self._connected() as connection:
-            connection.putrequest(method, path, skip_accept_encoding=True)
-            for name, value in self._headers().items():
-                connection.putheader(name, value)
-            connection.putheader("Transfer-Encoding", "chunked")
-            connection.endheaders()
-            body = _Body(connection)
-            early = False
+class Group:
+    """Verbs of one subject over HTTP."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._http = transport
+
+
+class _Exchange:
+    """One request and its response."""
+
+    def __init__(self, stream: ByteStream, server: Server, seconds: float) -> None:
+        self._stream = stream
+        self._server = server
+        self._seconds = seconds
+        self._state = h11.Connection(h11.CLIENT)
+
+    async def request(self, method: str, path: str, headers: list[tuple[str, str]]) -> None:
+        host = urlsplit(self._server.url).netloc
+        common = [("Host", host), ("Authorization", f"Bearer {self._server.token}"), ("Connection", "close")]
+        await self.send(
+            h11.Request(method=method, target=self._server.path(path), headers=[*common, *headers])
+        )
+
+    async def send(self, event: h11.Request | h11.Data | h11.EndOfMessage) -> None:
+        if data := self._state.send(event):
+            with anyio.fail_after(self._seconds):
+                await self._stream.send(data)
+
+    async def status(self) -> int:
+        while True:
+            event = await self._next()
+            if isinstance(event, h11.Response):
+                return event.status_code
+
+    async def body(self) -> AsyncGenerator[bytes]:
+        while not isinstance(event := await self._next(), h11.EndOfMessage):
+            if isinstance(event, h11.Data):
+                yield bytes(event.data)
+
+    async def _next(self) -> object:
+        while True:
+            event = self._state.next_event()
+            if event is not h11.NEED_DATA:
+                if isinstance(event, h11.ConnectionClosed):
+                    raise anyio.EndOfStream
+                return event
             try:
-                yield cast("IO[bytes]", body)
-                connection.send(b"0\r\n\r\n")
-            except (_Answered, ConnectionError):
-                early = True  # the server has said why, unless it is gone
-            response = connection.getresponse()
-            status, reply = response.status, response.read()
-            if status >= 400:
-                raise failure(status, reply)
-            if early:
-                raise HostError("server_gone", f"The server at {self.place.url} did not take all of it.")
-
-    @contextmanager
-    def _connected(self) -> "Generator[http.client.HTTPConnection]":
-        connection = http.client.HTTPConnection("127.0.0.1", self.place.port, timeout=STREAM_SECONDS)
-        try:
-            yield connection
-        except TimeoutError:
-            raise HostError(
-                "server_silent", f"The server at {self.place.url} did not move for {STREAM_SECONDS:g} s."
-            ) from None
-        except (ConnectionError, http.client.HTTPException):
-            raise HostError(
-                "server_gone", "The connection broke off: the sandbox or the server went away."
-            ) from None
-        finally:
-            connection.close()
-
-    def _headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.place.token()}"}
-
-    def ask(self, method: str, path: str, body: object = None, seconds: float = QUICK_SECONDS) -> bytes:
-        """The reply of the server. Raises what it refused with, or `HostError`."""
-        headers = self._headers()
-        data = None
-        if body is not None:
-            data = msgspec.json.encode(body)
-            headers["Content-Type"] = "application/json"
-        connection = http.client.HTTPConnection("127.0.0.1", self.place.port, timeout=seconds)
-        try:
-            connection.request(method, path, body=data, headers=headers)
-            response = connection.getresponse()
-            status, reply = response.status, response.read()
-        except TimeoutError:
-            raise HostError(
-                "server_silent", f"The server at {self.place.url} did not answer in {seconds:g} s."
-            ) from None
-        except (OSError, http.client.HTTPException):
-            raise HostError(
-                "server_gone", f"The server at {self.place.url} went away: see `cloister serve --status`."
-            ) from None
-        finally:
-            connection.close()
-        if status >= 400:
-            raise failure(status, reply)
-        return reply
+                with anyio.fail_after(self._seconds):
+                    self._state.receive_data(await self._stream.receive(_READ_BYTES))
+            except anyio.EndOfStream:
+                self._state.receive_data(b"")
 
 
-class _Answered(Exception):
-    """The server answered before it had all of the body."""
+@asynccontextmanager
+async def _connected(server: Server, seconds: float = STREAM_SECONDS) -> AsyncGenerator[_Exchange]:
+    """One exchange, in which no send or receive may take longer than `seconds`."""
+    try:
+        with anyio.fail_after(CONNECT_SECONDS):
+            stream = await _connect(server)
+    except (OSError, TimeoutError):
+        raise _gone(server) from None
+    try:
+        async with stream:
+            yield _Exchange(stream, server, seconds)
+    except TimeoutError:
+        raise HostError(
+            "server_silent", f"The server at {server.url} did not answer in {seconds:g} s."
+        ) from None
+    except (h11.ProtocolError, anyio.EndOfStream, anyio.BrokenResourceError):
+        raise HostError(
+            "server_gone",
+            f"The connection to the server at {server.url} was lost: see `cloister serve --status`.",
+        ) from None
 
 
-class _Body:
-    """A request's body: each write is a chunk of it."""
+async def _connect(server: Server) -> ByteStream:
+    parts = urlsplit(server.url)
+    host = parts.hostname or ""
+    if parts.scheme == "https":
+        return await anyio.connect_tcp(host, parts.port or 443, tls=True, tls_standard_compatible=False)
+    return await anyio.connect_tcp(host, parts.port or 80)
 
-    def __init__(self, connection: http.client.HTTPConnection) -> None:
-        self._connection = connection
 
-    def write(self, data: bytes) -> int:
-        # An answer now is a refusal; who goes on sending may never get to read it.
-        if select.select([self._connection.sock], [], [], 0)[0]:
-            raise _Answered
+class _Upload:
+    """The sink of a request body."""
+
+    def __init__(self, exchange: _Exchange) -> None:
+        self._exchange = exchange
+        self.refused: CloisterError | None = None
+
+    async def send(self, data: bytes) -> None:
+        if self.refused is not None:
+            raise self.refused
         if data:
-            self._connection.send(b"%x\r\n" % len(data) + data + b"\r\n")
-        return len(data)
+            await self._exchange.send(h11.Data(data=data))
 
 
-def no_such_sandbox(name: str) -> UserError:
-    return UserError(
-        "no_such_sandbox", f"There is no sandbox {name[:64]!r}: `cloister sandbox ls` lists them."
-    )
+@asynccontextmanager
+async def _sending(transport: Transport, path: str) -> AsyncGenerator[Sink]:
+    async with _connected(await transport.find()) as exchange:
+        await exchange.request("PUT", path, [("Transfer-Encoding", "chunked")])
+        upload = _Upload(exchange)
+        raised: Exception | None = None
+        async with anyio.create_task_group() as tasks:
+
+            async def listen() -> None:
+                # The server may refuse before it has the whole body, and close the connection.
+                try:
+                    status = await exchange.status()
+                    reply = b"".join([piece async for piece in exchange.body()])
+                except (anyio.EndOfStream, anyio.BrokenResourceError, h11.ProtocolError, TimeoutError):
+                    upload.refused = HostError("server_gone", "The server did not take the whole body.")
+                else:
+                    upload.refused = failure(status, reply) if status >= 400 else None
+
+            tasks.start_soon(listen)
+            try:
+                yield upload
+                await exchange.send(h11.EndOfMessage())
+            except (anyio.BrokenResourceError, h11.LocalProtocolError) as error:
+                raised = error
+            except Exception as error:  # raised below, outside of the group
+                raised = error
+                tasks.cancel_scope.cancel()
+        if upload.refused is not None:
+            raise upload.refused
+        if raised is not None:
+            raise raised
+
+
+def decoded(kind: type[T], reply: bytes) -> T:
+    if kind is type(None):
+        return cast(T, None)
+    try:
+        return msgspec.json.decode(reply, type=kind)
+    except msgspec.DecodeError as error:
+        raise Bug(f"The server's reply is not what this version expects: {error}") from error
+
+
+def _gone(server: Server) -> HostError:
+    return HostError("server_gone", f"The server at {server.url} cannot be reached.")
 
 
 def failure(status: int, reply: bytes) -> CloisterError:
@@ -212,17 +374,22 @@ def failure(status: int, reply: bytes) -> CloisterError:
     except ValueError:
         pass
     if code in ("no_model", "no_key", "no_model_url"):
-        message += (
-            " The server does the work, with the environment it was started in: restart it with these set."
-        )
+        message += " The server does the work with its own environment: set this there and restart it."
     match status:
         case 410:
             return SandboxLost(message)
-        case 401 | 421 | 503 | 504:
-            return HostError(code, message)
         case 502:
             return OutsideError(code, message)
+        case _ if status in _HOST:
+            return HostError(code, message)
         case _ if status >= 500:
             return Bug(message)
         case _:
             return UserError(code, message)
+
+
+def check_close(socket: "ClientConnection") -> None:
+    """Raise what the server ended a WebSocket with, if it was a refusal."""
+    if socket.close_code is not None and socket.close_code >= _REFUSED:
+        problem = {"code": "refused", "message": socket.close_reason or ""}
+        raise failure(socket.close_code - _REFUSED, msgspec.json.encode(problem))

@@ -1,14 +1,19 @@
-"""`cloister fork`: a new run that goes on from a save point of another."""
+"""`cloister tree`, `fork` and `rewind`: the attempts of a run, and other ways to continue it."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.cli.options import AsJson, RunName, open_log, settings_of
+from cloister.cli.options import AsJson, RunName, put_json, typed
 
 if TYPE_CHECKING:
+    from cloister.app.verbs.api import Verbs
+    from cloister.core.events import Event
     from cloister.runs.attempts.tree import NodeView, PointView, TreeView
+
+_REASON = 100
+"""Characters of an attempt's reason that are shown."""
 
 
 def fork(
@@ -20,83 +25,56 @@ def fork(
             "--at",
             metavar="SEQ",
             min=1,
-            help="The save point; else where its result or furthest work stands.",
+            help="The save point. Default: the result of the run, or its most advanced save point.",
         ),
     ] = None,
     prompt: Annotated[
-        str | None, typer.Option("--prompt", metavar="TEXT", help="What the new run is told at that point.")
+        str | None, typer.Option("--prompt", metavar="TEXT", help="A message to the new run.")
     ] = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Let a server do it and return at once.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Hand it to a server and return at once.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Go on from a save point in a new run, with its files and its conversation; also of a run that works."""
-    from cloister.cli.client.speak import typed
-    from cloister.cli.commands.run import attend_run, detach_run
-    from cloister.runs.attempts.tree import fork_request
+    """Start a new run from a save point of another, with its files and its conversation."""
+    from cloister.cli.commands.run import start
 
-    settings = settings_of(ctx)
-    with open_log(settings) as log:
-        events = log.events(log.resolve(run))
-    new = fork_request(events, at, None if prompt is None else typed(prompt))
-    if detach:
-        detach_run(settings, new, as_json)
-        return
-    raise typer.Exit(attend_run(settings, new, as_json))
-
-
-# `cloister rewind`: let a run go on from an earlier save point.
+    message = None if prompt is None else typed(prompt)
+    start(ctx, lambda verbs: verbs.runs.fork(run, at, message), detach=detach, as_json=as_json)
 
 
 def rewind(
     ctx: typer.Context,
     run: RunName,
-    to: Annotated[int, typer.Option("--to", metavar="SEQ", min=1, help="The save point to go back to.")],
+    to: Annotated[int, typer.Option("--to", metavar="SEQ", min=1, help="The save point to return to.")],
     detach: Annotated[
-        bool, typer.Option("--detach", help="For a finished run: let a server do it and return at once.")
+        bool, typer.Option("--detach", help="For a finished run: hand it to a server and return at once.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let a run go on from an earlier save point; one that is finished is forked there."""
-    from cloister.core.events import RewindRequested, RunFinished
-    from cloister.runs.attempts.tree import rewindable
+    """Continue a run from an earlier save point; a finished run is forked there."""
+    from cloister.cli.client.open import perform
 
-    settings = settings_of(ctx)
-    with open_log(settings) as log:
-        events = log.events(log.resolve(run))
-    rewindable(events, to)
-    if isinstance(events[-1].body, RunFinished):
-        pass
+    async def work(verbs: "Verbs") -> "Event | None":
+        row = await verbs.runs.row(run)
+        if row.state == "finished":
+            return None
+        found = await verbs.runs.rewind(row.id, to)
+        return (await verbs.runs.events(found, row.last_seq))[-1]
 
+    event = perform(ctx, work)
+    if event is None:
         fork(ctx, run, at=to, prompt=None, detach=detach, as_json=as_json)
-        return
-    from cloister.cli.client.speak import add
-
-    found = events[0].run
-    event = add(settings, found, RewindRequested(to, settings.user))
-    if as_json:
-        from cloister.cli.screen.shows import put_json
-
+    elif as_json:
         put_json(event)
     else:
-        print(f"{found} goes on from event {to}. Watch it: cloister watch {found}")
-
-
-# `cloister tree`: a run's attempts, where they were forked, and their save points.
-
-
-_REASON = 100
-"""What is shown of why an attempt was forked or ended."""
+        print(f"{event.run} continues from event {to}. Watch it: cloister watch {event.run}")
 
 
 def tree(ctx: typer.Context, run: RunName, as_json: AsJson = False) -> None:
-    """Show a run's attempts, where each was forked, and the save points to fork from. Needs no server."""
-    from cloister.runs.attempts.tree import tree as fold
+    """Show the attempts of a run, where each was forked, and its save points."""
+    from cloister.cli.client.open import perform
 
-    with open_log(settings_of(ctx)) as log:
-        found = fold(log.events(log.resolve(run)))
+    found = perform(ctx, lambda verbs: verbs.runs.tree(run), only_log=True)
     if as_json:
-        from cloister.cli.screen.shows import put_json
-
         put_json(found)
         return
     from cloister.cli.screen.terminal import columns
@@ -106,9 +84,9 @@ def tree(ctx: typer.Context, run: RunName, as_json: AsJson = False) -> None:
 
 
 def tree_lines(found: "TreeView", columns: int) -> Iterator[str]:
-    """The tree as text, at most so many columns wide; children stand below their parent."""
+    """The tree as text, at most `columns` wide; children are below their parent."""
     origin = found.forked_from
-    yield f"{found.run}" + (f"  goes on from event {origin.seq} of {origin.run}" if origin else "")
+    yield f"{found.run}" + (f"  forked from event {origin.seq} of {origin.run}" if origin else "")
     if found.inherited:
         yield from _listed("│ inherited  ", "│            ", found.inherited, columns)
     roots = [node for node in found.nodes if node.parent is None]
@@ -134,7 +112,7 @@ def _branch(found: "TreeView", node: "NodeView", indent: str, columns: int, *, l
 
 
 def _listed(first: str, then: str, points: "tuple[PointView, ...]", columns: int) -> Iterator[str]:
-    """Save points in as many lines as it takes."""
+    """Save points, wrapped to the width."""
     lines: list[list[str]] = []
     room = 0
     for text in _points(points):
@@ -153,7 +131,7 @@ def _head(found: "TreeView", node: "NodeView") -> str:
     won = " ★" if node.attempt == found.winner else ""
     warm = f" at {node.temperature:g}" if node.temperature is not None else ""
     model = f"  {one_line(node.model, 60)}{warm}" if node.model else ""
-    state = node.outcome or "works"
+    state = node.outcome or "active"
     point = f"event {node.at}" if node.at else "the base"
     where = "" if node.at is None else f"  from {point}"
     cost = f"  {node.tokens:,} tokens" if node.tokens else ""
@@ -162,7 +140,7 @@ def _head(found: "TreeView", node: "NodeView") -> str:
 
 
 def _points(points: "tuple[PointView, ...]") -> list[str]:
-    """`17 (3 red)`: the number to fork from, and how far from green it is. Those that changed nothing are left out."""
+    """`17 (3 red)`: the save point and its number of failing tests. Unchanged ones are skipped."""
     shown: list[str] = []
     commit = None
     for point in points:

@@ -1,56 +1,38 @@
-"""`cloister budget`: what every level may spend and has spent."""
+"""`cloister budget`: limits and spending of every level."""
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.cli.options import AsJson, complete_run, open_log, settings_of
+from cloister.cli.options import AsJson, complete_run, put_json
 
 if TYPE_CHECKING:
-    from cloister.app.settings import Settings
     from cloister.core.budget import Account
 
 RunOrNone = Annotated[
     str | None,
     typer.Argument(
         metavar="[RUN]",
-        help="A run: show the levels that it draws from, itself and its attempts.",
+        help="A run: show the levels it draws from, the run itself and its attempts.",
         autocompletion=complete_run,
     ),
 ]
 
 
 def budget(ctx: typer.Context, run: RunOrNone = None, as_json: AsJson = False) -> None:
-    """Show limits and what is spent, level by level. Needs no server."""
-    accounts = _accounts(settings_of(ctx), run)
+    """Show limits and spending, level by level."""
+    from cloister.cli.client.open import perform
+
+    accounts = perform(ctx, lambda verbs: verbs.runs.budget(run), only_log=True).accounts
     if as_json:
-        from cloister.cli.screen.shows import put_json
-
+        put_json(*accounts)
+    elif not accounts:
+        print("No spending yet.")
+    else:
+        print(f"{'LEVEL':<13} {'NAME':<28} {'PERIOD':<7} SPENT")
         for account in accounts:
-            put_json(account)
-        return
-    if not accounts:
-        print("Nothing was spent yet.")
-        return
-    print(f"{'LEVEL':<13} {'NAME':<28} {'PERIOD':<7} SPENT")
-    for account in accounts:
-        for line in _lines(account):
-            print(line)
-
-
-def _accounts(settings: "Settings", run: str | None) -> "tuple[Account, ...]":
-    import time
-    from functools import partial
-
-    from cloister.runs.budget import above, accounts, run_accounts
-
-    tree, now = settings.file.budgets, time.time()
-    with open_log(settings) as log:
-        if run is None:
-            return log.totals(partial(accounts, tree, now)) or ()
-        found = log.resolve(run)
-        outer = log.totals(partial(above, tree, now, found)) or ()
-        return (*outer, *run_accounts(log.events(found)))
+            for line in _lines(account):
+                print(line)
 
 
 def _lines(account: "Account") -> "list[str]":

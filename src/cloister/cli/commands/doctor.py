@@ -1,21 +1,21 @@
-"""`cloister doctor`: whether a run could start on this machine, and what to do if not."""
+"""`cloister doctor`: check whether a run can start on this machine, and how to fix it if not."""
 
 import typer
 
-from cloister.cli.options import AsJson, settings_of
+from cloister.cli.options import AsJson, local_only, put_json, settings_of
 
 
 def doctor(ctx: typer.Context, as_json: AsJson = False) -> None:
-    """Check this machine; exit 0 when a run could start, 3 otherwise."""
+    """Check this machine; exit 0 if a run can start, else 3."""
     import anyio
 
     from cloister.cli.checkup import checkup
 
+    local_only(ctx, "doctor")
+
     findings = anyio.run(checkup, settings_of(ctx))
     ready = all(finding.ok or not finding.needed for finding in findings)
     if as_json:
-        from cloister.cli.screen.shows import put_json
-
         put_json({"ready": ready, "findings": findings})
     else:
         for finding in findings:

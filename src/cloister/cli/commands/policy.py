@@ -1,18 +1,22 @@
-"""`cloister policy`: what the rules say, and why."""
+"""`cloister policy`: the rules in force, and why."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.cli.options import AsJson, settings_of
+from cloister.cli.options import AsJson, put_json
 
 if TYPE_CHECKING:
-    from cloister.policy.api import Action, Decision, Policy
+    from cloister.app.verbs.api import Verbs
+    from cloister.app.verbs.records import Explained, PolicyVerdict, RuleContext
+    from cloister.egress.packages import Meaning
+    from cloister.policy.api import Policy
 
 app = typer.Typer(
-    help="What the rules say, and why: explain, test, show, check, schema, sets.",
+    help="The rules in force, and why: explain, test, show, check, schema, sets.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -20,7 +24,9 @@ app = typer.Typer(
 Repo = Annotated[
     str | None,
     typer.Option(
-        "--repo", metavar="PATH", help="With the rules of this repository's HEAD. Default: where you are."
+        "--repo",
+        metavar="PATH",
+        help="Add the rules of this repository's HEAD. Default: the current directory's.",
     ),
 ]
 PolicyPath = Annotated[Path, typer.Argument(metavar="FILE", help="A policy file.")]
@@ -38,53 +44,45 @@ def explain(
     ],
     repo: Repo = None,
     untrusted: Annotated[
-        bool, typer.Option("--untrusted", help="As if text from outside had been read before.")
+        bool, typer.Option("--untrusted", help="Assume that the run has read text from outside.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what would be decided about one action, and by which rule in which file and line."""
-    import anyio
+    """Print the decision about one action, and the rule with its file and line."""
+    from cloister.cli.client.open import perform
+    from cloister.cli.screen.policy import show_explained
 
-    from cloister.cli.screen.policy import explained, show_explained
-    from cloister.egress.packages import SetFinder
-    from cloister.egress.sandbox_setup import sets_of
-    from cloister.policy.decide import Decider
+    async def work(verbs: "Verbs") -> "Explained":
+        return await verbs.policy.explain(action, await _context(repo), untrusted=untrusted)
 
-    async def find() -> "tuple[Action, Decision]":
-        found, policy = await _action(action), await _policy(ctx, repo)
-        sets = await sets_of(policy, SetFinder(settings_of(ctx).data_dir).find)
-        return found, Decider(policy, sets).decide(found, untrusted=untrusted)
-
-    record = explained(action, *anyio.run(find))
+    record = perform(ctx, work)
     if as_json:
-        from cloister.cli.screen.shows import put_json
-
         put_json(record)
-        return
-    show_explained(record)
+    else:
+        show_explained(record)
 
 
 @app.command("show")
 def show(
     ctx: typer.Context,
     effective: Annotated[
-        bool, typer.Option("--effective", help="All layers as one: what holds, strictest first.")
+        bool, typer.Option("--effective", help="Print the rules of all layers as one list, strictest first.")
     ] = False,
     repo: Repo = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the rules in force, layer by layer, each with its file and line."""
-    import anyio
-
+    """Print the rules in force, layer by layer, each with its file and line."""
+    from cloister.cli.client.open import perform
     from cloister.cli.screen.policy import effective_lines, layer_lines
 
-    policy = anyio.run(_policy, ctx, repo)
+    async def work(verbs: "Verbs") -> "Policy":
+        return await verbs.policy.layers(await _context(repo))
+
+    policy = perform(ctx, work)
     if as_json:
-        from cloister.cli.screen.shows import put_json
         from cloister.policy.layers import least
 
-        for layer in policy:
-            put_json(layer)
+        put_json(*policy)
         if effective:
             put_json({"limits": least(policy)})
         return
@@ -94,17 +92,15 @@ def show(
 
 @app.command("check")
 def check(file: PolicyPath, as_json: AsJson = False) -> None:
-    """Read a policy file; what is wrong is said with its line, and the exit code is 2."""
+    """Read a policy file; an error is reported with its line, and the exit code is 2."""
     from cloister.policy.file import read_policy
     from cloister.runs.run_rules import read_bounded
 
     read = read_policy("organisation", read_bounded(file), str(file))
     if as_json:
-        from cloister.cli.screen.shows import put_json
-
         put_json(read.layer)
         return
-    print(f"{file} is good: {len(read.layer.rules)} rules, {len(read.tests)} tests.")
+    print(f"{file} is valid: {len(read.layer.rules)} rules, {len(read.tests)} tests.")
 
 
 @app.command("test")
@@ -119,27 +115,25 @@ def test(
     repo: Repo = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run the tests in a policy file against that file and the built-in rules; exit code 1 if one fails."""
-    import anyio
-
-    from cloister.cli.screen.policy import show_verdict, verdicts_of
-    from cloister.egress.packages import SetFinder
-    from cloister.policy.file import read_policy
+    """Run the tests in a policy file against that file and the built-in rules; exit 1 if one fails."""
+    from cloister.cli.client.open import perform
+    from cloister.cli.screen.policy import show_test
     from cloister.runs.run_rules import REPOSITORY_FILE, read_bounded
 
     path = file or _top(repo) / REPOSITORY_FILE
-    read = read_policy("organisation", read_bounded(path), str(path))
-    verdicts = anyio.run(verdicts_of, read, SetFinder(settings_of(ctx).data_dir).find)
-    if as_json:
-        from cloister.cli.screen.shows import put_json
+    text = _text(read_bounded(path), str(path))
 
-        for verdict in verdicts:
-            put_json(verdict)
+    async def work(verbs: "Verbs") -> "tuple[PolicyVerdict, ...]":
+        return await verbs.policy.test(text, str(path))
+
+    results = perform(ctx, work)
+    if as_json:
+        put_json(*results)
     else:
-        for verdict in verdicts:
-            show_verdict(verdict)
-        print(f"{sum(one.ok for one in verdicts)} of {len(verdicts)} tests hold.", file=sys.stderr)
-    if not all(one.ok for one in verdicts):
+        for result in results:
+            show_test(result)
+        print(f"{sum(one.ok for one in results)} of {len(results)} tests pass.", file=sys.stderr)
+    if not all(one.ok for one in results):
         raise typer.Exit(1)
 
 
@@ -159,60 +153,53 @@ def _top(repo: str | None) -> Path:
     return find_checkout(repo or ".").top
 
 
-async def _policy(ctx: typer.Context, repo: str | None) -> "Policy":
-    """Every layer above a run on `repo`; without one, that of the current directory where it is a repository."""
-    from cloister.app.wiring import rule_files
-    from cloister.core.errors import UserError
-    from cloister.runs.run_rules import policy_here
-
-    files = rule_files(settings_of(ctx))
-    if repo is not None:
-        return await policy_here(files, repo)
+def _text(data: bytes, name: str) -> str:
     try:
-        _top(None)
-    except UserError:
-        return await policy_here(files, None)
-    return await policy_here(files, ".")
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        from cloister.core.errors import UserError
+
+        raise UserError("bad_policy", f"{name}: it is not UTF-8.") from None
 
 
-async def _action(text: str) -> "Action":
-    from cloister.cli.screen.policy import parsed
+async def _context(repo: str | None) -> "RuleContext":
+    """The repository and its policy file at HEAD; by default that of the current directory, if it is a repository."""
+    from cloister.app.verbs.records import RuleContext
     from cloister.core.errors import UserError
-    from cloister.core.text import one_line
-    from cloister.policy.file import read_action
+    from cloister.forge.read import read_head_file
+    from cloister.runs.run_rules import REPOSITORY_FILE
 
-    try:
-        return await parsed(read_action(text))
-    except ValueError as error:
-        raise UserError("bad_action", f"{one_line(text, 80)!r}: {error}.") from None
+    if repo is None:
+        try:
+            _top(None)
+        except UserError:
+            return RuleContext()
+    found = await read_head_file(repo or ".", REPOSITORY_FILE)
+    commit, written = found or ("", None)
+    source = f"{REPOSITORY_FILE}@{commit[:12]}"
+    return RuleContext(str(_top(repo)), None if written is None else _text(written, source), source)
 
 
 @app.command("sets")
 def sets(
     ctx: typer.Context,
     again: Annotated[
-        bool, typer.Option("--again", help="Ask the package clients anew, not what was kept.")
+        bool, typer.Option("--again", help="Ask the package clients again instead of the cache.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show which hosts the named sets stand for here: connect:@pypi, @npm, @debian, @crates, @go."""
-    import anyio
-
-    from cloister.egress.packages import Meaning, SetFinder
+    """Show the hosts behind the named sets: connect:@pypi, @npm, @debian, @crates, @go."""
+    from cloister.cli.client.open import perform
     from cloister.policy.api import SET_NAMES
 
-    data_dir = settings_of(ctx).data_dir
-
-    async def find(name: str) -> Meaning:
-        return await SetFinder(data_dir).meaning(name, again=again)
+    async def work(verbs: "Verbs", name: str) -> "Meaning":
+        return await verbs.policy.sets(name, again=again)
 
     for name in sorted(SET_NAMES):
         if sys.stderr.isatty():
             print(f"asking for {name} …", end="\r", file=sys.stderr)
-        found = anyio.run(find, name)
+        found = perform(ctx, partial(work, name=name))
         if as_json:
-            from cloister.cli.screen.shows import put_json
-
             put_json(found)
             continue
         print(f"@{name:<8} {' '.join(found.hosts) or '(nothing)'}")

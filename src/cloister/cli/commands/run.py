@@ -1,52 +1,52 @@
-"""`cloister run`: hand over a prompt and a repository, and watch."""
+"""`cloister run`: start a run and watch it."""
 
 import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.cli.options import AsJson, MustPass, TierWish, settings_of
+from cloister.cli.options import AsJson, MustPass, TierWish, put_json, settings_of
 
 if TYPE_CHECKING:
-    from cloister.app.settings import Settings
+    from cloister.app.verbs.api import Verbs
+    from cloister.app.verbs.records import Admitted, RunWish
+    from cloister.cli.screen.shows import Show
     from cloister.core.ids import RunId
-    from cloister.core.requests import NewRun
-
-
-# Options of `cloister run`. Imports nothing slow.
 
 
 MaybePrompt = Annotated[
     str,
-    typer.Argument(
-        metavar="PROMPT", help="What should be done. '-' reads it from stdin.", show_default=False
-    ),
+    typer.Argument(metavar="PROMPT", help="The task. '-' reads it from stdin.", show_default=False),
 ]
 RepoName = Annotated[
     str, typer.Option("--repo", metavar="PATH|URL", help="The repository to work on.", show_default=False)
 ]
 RunFileName = Annotated[
     Path | None,
-    typer.Option("--file", metavar="RUN.toml", help="A run written down; options count before it."),
+    typer.Option(
+        "--file", metavar="RUN.toml", help="Read the run from a TOML file; options take precedence."
+    ),
 ]
 Checks = Annotated[
     list[str] | None,
-    typer.Option("--check", metavar="CMD", help="A command that must be green; repeat for several."),
+    typer.Option("--check", metavar="CMD", help="A command that must pass; repeat for several."),
 ]
 ModelName = Annotated[
     str | None, typer.Option("--model", help="provider:name, or script:FILE for a scripted model.")
 ]
 Kind = Annotated[
     str | None,
-    typer.Option("--kind", help="What kind of task it is, for settings that name models by it."),
+    typer.Option("--kind", help="The kind of task, for settings that choose models by kind."),
 ]
 AttemptWishes = Annotated[
     list[str] | None,
     typer.Option(
         "--attempt",
         metavar="model=M,temperature=T,share=S,hint=TEXT",
-        help="An attempt that differs; repeat for several, instead of --n.",
+        help="An attempt with its own settings; repeat for several, instead of --n.",
     ),
 ]
 FirstGreen = Annotated[
@@ -57,17 +57,23 @@ SearchPolicy = Annotated[
     typer.Option(
         "--search",
         metavar="greedy|beam:K",
-        help="Go on from the best save point when an attempt is stuck.",
+        help="When an attempt is stuck, continue from the best save point.",
     ),
 ]
 AllowedHosts = Annotated[
     list[str] | None,
-    typer.Option("--allow-host", metavar="HOST", help="A host the run asks to reach; repeat for several."),
+    typer.Option(
+        "--allow-host", metavar="HOST", help="A host the run needs; the policy decides. Repeat for several."
+    ),
 ]
 
 Rules = Annotated[
     list[str] | None,
-    typer.Option("--rule", metavar="RULE", help="E.g. 'deny bash:git push*'; repeat for several."),
+    typer.Option(
+        "--rule",
+        metavar="RULE",
+        help="A rule for this run, such as 'deny bash:git push*'; repeat for several.",
+    ),
 ]
 
 
@@ -81,27 +87,28 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
     must_pass: MustPass = None,
     model: ModelName = None,
     kind: Kind = None,
-    n: Annotated[int, typer.Option("--n", help="Attempts, each in its own fork; the best one counts.")] = 1,
+    n: Annotated[
+        int, typer.Option("--n", help="Attempts, each in its own fork; the best one becomes the result.")
+    ] = 1,
     attempt: AttemptWishes = None,
     first_green: FirstGreen = False,
     search: SearchPolicy = None,
     tier: TierWish = "auto",
-    template: Annotated[str, typer.Option("--template", help="What its sandboxes start from.")] = "default",
-    steps: Annotated[int | None, typer.Option("--steps", help="Budget: replies of the model.")] = None,
+    template: Annotated[str, typer.Option("--template", help="The template of its sandboxes.")] = "default",
+    steps: Annotated[int | None, typer.Option("--steps", help="Budget: model replies.")] = None,
     tokens: Annotated[int | None, typer.Option("--tokens", help="Budget: tokens, in and out.")] = None,
     seconds: Annotated[float | None, typer.Option("--seconds", help="Budget: wall time.")] = None,
     dollars: Annotated[float | None, typer.Option("--dollars", help="Budget: US dollars.")] = None,
     allow_host: AllowedHosts = None,
     rule: Rules = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Let a server do it and return at once.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Hand it to a server and return at once.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Start a run and watch it; exit 0 when its checks are green."""
-    from cloister.cli.request import Asked, RunFile, new_run, read_run_file
+    """Start a run and watch it; exit 0 if its checks pass."""
+    from cloister.cli.request import RunFile, RunOptions, new_run, read_run_file
 
-    settings = settings_of(ctx)
     new = new_run(
-        Asked(
+        RunOptions(
             prompt=prompt,
             repo=repo,
             ref=ref,
@@ -122,62 +129,96 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
             rules=tuple(rule or ()),
             must_pass=tuple(must_pass or ()),
         ),
-        settings,
+        settings_of(ctx),
         RunFile() if file is None else read_run_file(file),
     )
-    if detach:
-        detach_run(settings, new, as_json)
-        return
-    raise typer.Exit(attend_run(settings, new, as_json))
+
+    start(ctx, partial(_submit, ctx, new), detach=detach, as_json=as_json)
 
 
-def going_on(run: "RunId") -> None:
-    """What a person who let go of a run should know."""
+async def _submit(ctx: typer.Context, new: "RunWish", verbs: "Verbs") -> "Admitted":
+    from cloister.cli.client.open import check_shared_path
+
+    models = (new.model, *(wish.model for wish in new.attempts))
+    scripts = (name.removeprefix("script:") for name in models if name)
+    await check_shared_path(ctx, new.repo, *scripts)
+    return await verbs.runs.submit(new)
+
+
+def still_running(run: "RunId") -> None:
+    """Tell a person who stopped watching that the run continues."""
     print(
-        f"The run goes on. Watch it: cloister watch {run}  Stop it: cloister stop {run}",
+        f"The run continues. Watch it: cloister watch {run}  Stop it: cloister stop {run}",
         file=sys.stderr,
     )
 
 
-def detach_run(settings: "Settings", new: "NewRun", as_json: bool) -> None:
-    """Hand `new` to a server, started if need be, and print its id."""
-    from cloister.cli.client.background import ensure
-    from cloister.cli.client.http import Client
+def start(
+    ctx: typer.Context, submit: "Callable[[Verbs], Awaitable[Admitted]]", *, detach: bool, as_json: bool
+) -> None:
+    """Submit a run and watch it to its end, or hand it to a server and print its id."""
+    if not detach:
+        import anyio
 
-    place, _ = ensure(settings)
-    found = Client(place).submit(new)
+        from cloister.cli.screen.shows import open_show
+
+        raise typer.Exit(anyio.run(_attend, ctx, submit, open_show(as_json)))
+    from cloister.cli.client.open import perform
+
+    found = perform(ctx, submit, serve=True).id
     if as_json:
-        from cloister.cli.screen.shows import put_json
-
         put_json({"run": found})
     else:
         print(found)
         print(f"Watch it: cloister watch {found}", file=sys.stderr)
 
 
-def attend_run(settings: "Settings", new: "NewRun", as_json: bool) -> int:
-    """Drive `new`, or let the server that is there do so, and watch it; returns the exit code."""
-    import anyio
+async def _attend(ctx: typer.Context, submit: "Callable[[Verbs], Awaitable[Admitted]]", show: "Show") -> int:
+    """Watch a new run to its end; returns the exit code.
 
+    If a server drives the run, Ctrl-C only stops watching. If this process drives it, the first Ctrl-C stops the run
+    and the second leaves it interrupted.
+    """
     from cloister.cli.client.attend import Watch
-    from cloister.cli.client.discover import living
-    from cloister.cli.screen.shows import open_show
+    from cloister.cli.client.open import drives_here, open_verbs
+    from cloister.cli.failures import log_to
+    from cloister.core.errors import UserError
 
-    place = living(settings.data_dir)
-    if place is None:
-        from cloister.cli.client.embedded import run_here
+    here = drives_here(ctx)
+    if here:
+        log_to(sys.stderr)
+    watch = Watch(show)
+    submitted: list[tuple[Verbs, RunId]] = []
 
-        return anyio.run(run_here, settings, new, open_show(as_json))
-    from cloister.cli.client.http import Client
-    from cloister.cli.client.stream import RemoteRun
+    async def drive() -> None:
+        async with open_verbs(ctx, drive=True) as verbs:
+            run = (await submit(verbs)).id
+            submitted.append((verbs, run))
+            async with verbs.runs.follow(run) as items:
+                async for item in items:
+                    watch.feed(item)
 
-    found = Client(place).submit(new)
-    watch = Watch(open_show(as_json))
+    async def stop() -> bool:
+        if not submitted:
+            return False
+        verbs, run = submitted[0]
+        try:
+            await verbs.runs.stop(run)
+        except UserError:
+            pass  # it has just finished
+        else:
+            show.note("Stopping … (Ctrl-C again: exit at once)")
+        return True
 
-    async def follow() -> None:
-        await watch.until_end(RemoteRun(settings.data_dir, found, watch).follow)
-
-    anyio.run(follow)
-    if watch.interrupts and watch.outcome is None:
-        going_on(found)
+    await watch.until_end(drive, stop if here else None)
+    if watch.outcome is None and submitted:
+        _let_go(submitted[0][1], here=here)
     return watch.exit_code
+
+
+def _let_go(run: "RunId", *, here: bool) -> None:
+    if not here:
+        still_running(run)
+        return
+    resume = "`cloister serve --background` resumes"
+    print(f"Interrupted. The saved work is kept; {resume} {run}.", file=sys.stderr)

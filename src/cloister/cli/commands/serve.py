@@ -1,4 +1,4 @@
-"""`cloister serve`: the server of a data directory, in front or in the background."""
+"""`cloister serve`: the server of a data directory, in the foreground or in the background."""
 
 import sys
 import time
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.cli.options import AsJson, settings_of
+from cloister.cli.options import AsJson, local_only, put_json, settings_of
 
 if TYPE_CHECKING:
     from cloister.app.settings import Settings
@@ -17,21 +17,25 @@ def serve(
     port: Annotated[
         int | None,
         typer.Option(
-            "--port", min=0, max=65535, help="Port on loopback; 0 takes any. Default: the setting `port`."
+            "--port",
+            min=0,
+            max=65535,
+            help="Port on loopback; 0 takes any free port. Default: the setting `port`.",
         ),
     ] = None,
     background: Annotated[
-        bool, typer.Option("--background", help="Start it detached, return when it is ready.")
+        bool, typer.Option("--background", help="Start it detached and return when it is ready.")
     ] = False,
     status: Annotated[
-        bool, typer.Option("--status", help="Say whether one runs; exit 1 when none does.")
+        bool, typer.Option("--status", help="Print whether a server is running; exit 1 if not.")
     ] = False,
-    stop: Annotated[bool, typer.Option("--stop", help="End the one that runs and wait for it.")] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop the running server and wait for it.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Serve HTTP and WebSocket on loopback and drive every run of this data directory."""
     from cloister.core.errors import UserError
 
+    local_only(ctx, "serve")
     if background + status + stop > 1:
         raise UserError("bad_options", "Give one of --background, --status and --stop.")
     settings = settings_of(ctx)
@@ -49,43 +53,41 @@ def _status(settings: "Settings", as_json: bool) -> None:
     from cloister.cli.client.discover import living
     from cloister.runs.words.lines import seconds
 
-    place = living(settings.data_dir)
+    found = living(settings.data_dir)
     if as_json:
-        from cloister.cli.screen.shows import put_json
-
         known = (
-            {"pid": place.pid, "port": place.port, "url": place.url, "since": place.since} if place else {}
+            {"pid": found.pid, "port": found.port, "url": found.url, "since": found.since} if found else {}
         )
-        put_json({"running": place is not None, **known})
-    elif place is None:
+        put_json({"running": found is not None, **known})
+    elif found is None:
         print(f"not running on {settings.data_dir}. Start it: cloister serve --background")
     else:
-        up = seconds(max(0.0, time.time() - place.since))
-        print(f"running: {place.url}, process {place.pid}, port {place.port}, up {up}")
-    if place is None:
+        up = seconds(max(0.0, time.time() - found.since))
+        print(f"running: {found.url}, process {found.pid}, port {found.port}, up {up}")
+    if found is None:
         raise typer.Exit(1)
 
 
 def _stop(settings: "Settings") -> None:
     from cloister.cli.client.background import stop
 
-    place = stop(settings.data_dir)
-    if place is None:
+    found = stop(settings.data_dir)
+    if found is None:
         print("No server was running.")
     else:
-        print(f"Stopped the server (process {place.pid}). Unfinished runs go on when it starts again.")
+        print(f"Stopped the server (process {found.pid}). Unfinished runs resume when it starts again.")
 
 
 def _background(settings: "Settings", port: int | None) -> None:
     from cloister.cli.client.background import ensure
 
-    place, started = ensure(settings, port)
+    found, started = ensure(settings, port)
     if started:
         print(
-            f"The server is ready: {place.url} (process {place.pid}, log {settings.data_dir / 'server.log'})"
+            f"The server is ready: {found.url} (process {found.pid}, log {settings.data_dir / 'server.log'})"
         )
     else:
-        print(f"A server already runs: {place.url} (process {place.pid})")
+        print(f"A server is already running: {found.url} (process {found.pid})")
 
 
 def _foreground(settings: "Settings", port: int | None) -> None:

@@ -1,4 +1,4 @@
-"""`cloister snapshot`: the files of sandboxes, kept."""
+"""`cloister snapshot`: saved files of sandboxes."""
 
 import sys
 import time
@@ -6,19 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.cli.options import AsJson, SandboxName, complete_snapshot, settings_of
+from cloister.cli.options import AsJson, SandboxName, complete_snapshot, put_json
 
 if TYPE_CHECKING:
-    from cloister.cli.client.http import Client
+    from cloister.app.verbs.api import Verbs
     from cloister.sandbox.api import SnapshotInfo
 
 app = typer.Typer(
-    help="The files of sandboxes, kept: take, ls, show, rm.",
+    help="Saved files of sandboxes: take, ls, show, rm.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
-TAKE_SECONDS = 300.0
 Reference = Annotated[
     str,
     typer.Argument(
@@ -32,22 +31,21 @@ def take(
     ctx: typer.Context,
     sandbox: SandboxName,
     name: Annotated[
-        str | None, typer.Option("--name", help="A name for it; without one it is removed when it is old.")
+        str | None,
+        typer.Option("--name", help="A name for it; unnamed snapshots are deleted after two weeks."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Keep the files of a sandbox as they are now, and print the snapshot's id."""
-    from cloister.cli.client.http import no_such_sandbox
-    from cloister.sandbox.api import SNAPSHOT_PREFIX, SnapshotInfo
+    """Save the files of a sandbox and print the snapshot's id."""
+    from cloister.cli.client.open import perform
+    from cloister.sandbox.api import SNAPSHOT_PREFIX
 
-    client = _client(ctx)
-    if client is None:
-        raise no_such_sandbox(sandbox)
-    found = client.find_sandbox(sandbox)
-    reply = client.ask("POST", f"/v1/sandboxes/{found.id}/snapshots", {"name": name}, seconds=TAKE_SECONDS)
-    info = client.decoded(SnapshotInfo, reply)
+    async def work(verbs: "Verbs") -> "SnapshotInfo":
+        return await verbs.snapshots.take((await verbs.sandboxes.resolve(sandbox)).id, name)
+
+    info = perform(ctx, work)
     if as_json:
-        _put(info)
+        put_json(info)
         return
     print(info.id)
     opened = f"cloister sandbox create --template {SNAPSHOT_PREFIX}{info.name or info.id}"
@@ -59,34 +57,34 @@ def ls(
     ctx: typer.Context,
     sandbox: Annotated[
         str | None,
-        typer.Option("--sandbox", metavar="ID", help="Only those of this sandbox, by its whole id."),
+        typer.Option("--sandbox", metavar="ID", help="Only those of this sandbox, by its full id."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the snapshots, oldest first. Needs no server."""
-    found = [info for info in _all(ctx) if sandbox in (None, info.sandbox)]
+    """List the snapshots, oldest first."""
+    from cloister.cli.client.open import perform
+
+    found = perform(ctx, lambda verbs: verbs.snapshots.list(sandbox))
     if as_json:
-        for info in found:
-            _put(info)
-        return
-    if not found:
+        put_json(*found)
+    elif not found:
         print("No snapshots. Take one: cloister snapshot take ID")
-        return
-    print(f"{'SNAPSHOT':<16} {'NAME':<20} {'OF':<15} {'TIER':<10} {'SIZE':>9} {'PARENT':<16} AGE")
-    now = time.time()
-    for info in found:
-        print(_line(info, now))
+    else:
+        print(f"{'SNAPSHOT':<16} {'NAME':<20} {'OF':<15} {'TIER':<10} {'SIZE':>9} {'PARENT':<16} AGE")
+        now = time.time()
+        for info in found:
+            print(_line(info, now))
 
 
 @app.command("show")
 def show(ctx: typer.Context, snapshot: Reference, as_json: AsJson = False) -> None:
-    """Show one snapshot. Needs no server."""
+    """Show one snapshot."""
+    from cloister.cli.client.open import perform
     from cloister.core.text import one_line
-    from cloister.sandbox.providers import which
 
-    info = which(snapshot, _all(ctx))
+    info = perform(ctx, lambda verbs: verbs.snapshots.get(snapshot))
     if as_json:
-        _put(info)
+        put_json(info)
         return
     taken = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(info.created_at))
     for label, value in (
@@ -103,61 +101,11 @@ def show(ctx: typer.Context, snapshot: Reference, as_json: AsJson = False) -> No
 
 @app.command("rm")
 def rm(ctx: typer.Context, snapshot: Reference) -> None:
-    """Delete a snapshot; sandboxes that were made from it stay. Needs no server."""
-    client = _client(ctx)
-    if client is not None:
-        client.ask("DELETE", f"/v1/snapshots/{_quoted(snapshot)}", seconds=TAKE_SECONDS)
-    else:
-        import anyio
+    """Delete a snapshot; sandboxes made from it stay."""
+    from cloister.cli.client.open import perform
 
-        from cloister.app.wiring import open_app
-
-        async def work() -> None:
-            async with open_app(settings_of(ctx), role="embedded") as opened:
-                await opened.host.delete_snapshot(snapshot)
-
-        anyio.run(work)
+    perform(ctx, lambda verbs: verbs.snapshots.remove(snapshot))
     print(f"Removed {snapshot}.")
-
-
-def _client(ctx: typer.Context) -> "Client | None":
-    from cloister.cli.client.discover import living
-    from cloister.cli.client.http import Client
-
-    place = living(settings_of(ctx).data_dir)
-    return Client(place) if place else None
-
-
-def _all(ctx: typer.Context) -> "tuple[SnapshotInfo, ...]":
-    """From the server, or from the store itself where none runs."""
-    client = _client(ctx)
-    if client is not None:
-        return client.snapshots()
-    import anyio
-
-    from cloister.app.wiring import open_app
-
-    async def work() -> "tuple[SnapshotInfo, ...]":
-        async with open_app(settings_of(ctx), role="embedded") as opened:
-            return await opened.host.snapshots()
-
-    return anyio.run(work)
-
-
-def _quoted(reference: str) -> str:
-    from urllib.parse import quote
-
-    from cloister.sandbox.snapshots import unknown
-
-    if reference in ("", ".", ".."):
-        raise unknown(reference)
-    return quote(reference, safe="")
-
-
-def _put(info: "SnapshotInfo") -> None:
-    from cloister.cli.screen.shows import put_json
-
-    put_json(info)
 
 
 def _line(info: "SnapshotInfo", now: float) -> str:

@@ -1,84 +1,42 @@
-"""`cloister say`: talk to a run while it works."""
+"""`cloister say`, `stop` and `answer`: steer an active run."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from cloister.cli.options import RunName, open_log, resolve_run, settings_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from cloister.core.events import Event
+from cloister.cli.options import RunName, typed
 
 
 def say(
     ctx: typer.Context,
     run: RunName,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What the run should know or do.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The message.")],
 ) -> None:
-    """Say something to a run; it hears it before its next step."""
-    from cloister.cli.client.speak import add, not_empty, typed
-    from cloister.core.events import PromptReceived
+    """Send a message to a run, which reads it before its next step."""
+    from cloister.cli.client.open import perform
 
-    settings = settings_of(ctx)
-    found = resolve_run(settings, run)
-    event = add(settings, found, PromptReceived(not_empty(typed(text)), settings.user))
-    print(f"Said to {found} (event {event.seq}).")
-
-
-# `cloister stop`: end a run; what it has done so far is kept.
+    event = perform(ctx, lambda verbs: verbs.runs.say(run, typed(text)))
+    print(f"Sent to {event.run} (event {event.seq}).")
 
 
 def stop(ctx: typer.Context, run: RunName) -> None:
-    """Ask a run to stop; what it did up to its last save point is kept."""
-    from cloister.cli.client.speak import add
-    from cloister.core.events import StopRequested
+    """Ask a run to stop; its work up to the last save point is kept."""
+    from cloister.cli.client.open import perform
 
-    settings = settings_of(ctx)
-    found = resolve_run(settings, run)
-    add(settings, found, StopRequested(settings.user))
-    print(f"Asked {found} to stop. See it end: cloister watch {found}")
-
-
-# `cloister answer`: allow or deny what a run asks for.
+    found = perform(ctx, lambda verbs: verbs.runs.stop(run)).run
+    print(f"Asked {found} to stop. Watch it end: cloister watch {found}")
 
 
 def answer(
     ctx: typer.Context,
     run: RunName,
-    ask: Annotated[str, typer.Argument(metavar="ASK", help="The question, as the run's screen shows it.")],
-    verdict: Annotated[Literal["allow", "deny"], typer.Argument(metavar="allow|deny", help="Your answer.")],
+    ask: Annotated[
+        str, typer.Argument(metavar="ASK", help="The approval request, as the run's screen names it.")
+    ],
+    verdict: Annotated[Literal["allow", "deny"], typer.Argument(metavar="allow|deny", help="The answer.")],
 ) -> None:
-    """Answer a question that a rule raised; after its deadline the default is the answer."""
-    from cloister.cli.client.speak import add
-    from cloister.core.events import AskAnswered
+    """Answer an approval request of a run. After its deadline the default answer applies."""
+    from cloister.cli.client.open import perform
 
-    settings = settings_of(ctx)
-    with open_log(settings) as log:
-        found = log.resolve(run)
-        check_open(ask, log.events(found))
-    add(settings, found, AskAnswered(ask, verdict, settings.user))
+    found = perform(ctx, lambda verbs: verbs.runs.answer(run, ask, verdict)).run
     print(f"Answered {ask} of {found}: {verdict}.")
-
-
-def check_open(ask: str, events: "Iterable[Event]") -> None:
-    """Raises `UserError` (`no_such_ask`, `ask_answered`) unless `ask` waits for an answer."""
-    from cloister.core.errors import UserError
-    from cloister.core.events import AskAnswered, AskRaised
-
-    raised: dict[str, str | None] = {}
-    for event in events:
-        match event.body:
-            case AskRaised() as body:
-                raised[body.ask] = None
-            case AskAnswered() as body if body.ask in raised:
-                raised[body.ask] = body.answer
-            case _:
-                pass
-    if ask not in raised:
-        waiting = [name for name, given in raised.items() if given is None]
-        open_now = f"it waits for {', '.join(waiting)}" if waiting else "it waits for no answer"
-        raise UserError("no_such_ask", f"This run never asked {ask[:64]!r}: {open_now}.")
-    if raised[ask] is not None:
-        raise UserError("ask_answered", f"{ask} is answered already: {raised[ask]}.")

@@ -1,4 +1,4 @@
-"""`cloister template`: what sandboxes start from."""
+"""`cloister template`: the file systems that sandboxes start from."""
 
 import sys
 import time
@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.cli.options import AsJson, settings_of
+from cloister.cli.options import AsJson, put_json
 
 if TYPE_CHECKING:
-    from cloister.app.settings import Settings
-    from cloister.sandbox.templates.catalog import TemplateInfo, Templates
+    from cloister.app.verbs.api import Verbs
+    from cloister.sandbox.templates.catalog import TemplateInfo
     from cloister.sandbox.templates.recipes import Recipe
 
 app = typer.Typer(
-    help="What sandboxes start from: ls, build, show, log, rm.",
+    help="The file systems that sandboxes start from: ls, build, show, log, rm.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -24,13 +24,12 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="A template's name.")]
 
 @app.command("ls")
 def ls(ctx: typer.Context, as_json: AsJson = False) -> None:
-    """List the templates. Needs no server."""
-    found = _templates(ctx).all()
-    if as_json:
-        from cloister.cli.screen.shows import put_json
+    """List the templates."""
+    from cloister.cli.client.open import perform
 
-        for info in found:
-            put_json(info)
+    found = perform(ctx, lambda verbs: verbs.templates.list())
+    if as_json:
+        put_json(*found)
         return
     print(f"{'TEMPLATE':<20} {'KIND':<13} {'READY':<14} FROM")
     for info in found:
@@ -39,15 +38,14 @@ def ls(ctx: typer.Context, as_json: AsJson = False) -> None:
 
 @app.command("show")
 def show(ctx: typer.Context, name: Name, as_json: AsJson = False) -> None:
-    """Show one template: its recipe and what is known of its newest build."""
+    """Show one template: its recipe and its newest build."""
+    from cloister.cli.client.open import perform
     from cloister.core.text import one_line
     from cloister.runs.words.lines import seconds
     from cloister.sandbox.templates.recipes import to_toml
 
-    info = _templates(ctx).info(name)
+    info = perform(ctx, lambda verbs: verbs.templates.get(name))
     if as_json:
-        from cloister.cli.screen.shows import put_json
-
         put_json(info)
         return
     print(to_toml(info.recipe), end="")
@@ -70,7 +68,7 @@ def build(  # noqa: PLR0913  (each parameter is an option of the command)
     ctx: typer.Context,
     name: Name,
     packages: Annotated[
-        str | None, typer.Option("--packages", metavar="'A B'", help="Made of these Debian packages.")
+        str | None, typer.Option("--packages", metavar="'A B'", help="Install these Debian packages.")
     ] = None,
     image: Annotated[
         str | None,
@@ -83,121 +81,82 @@ def build(  # noqa: PLR0913  (each parameter is an option of the command)
     ] = None,
     devcontainer: Annotated[
         str | None,
-        typer.Option("--devcontainer", metavar="REPO", help="What this repository's file asks for."),
+        typer.Option("--devcontainer", metavar="REPO", help="Use the devcontainer.json of this repository."),
     ] = None,
     repository: Annotated[
-        str | None, typer.Option("--repository", metavar="REPO", help="Warmed: cloned, set up, checked once.")
+        str | None,
+        typer.Option("--repository", metavar="REPO", help="Clone it, set it up and run its checks once."),
     ] = None,
     snapshot: Annotated[
         str | None,
-        typer.Option("--snapshot", metavar="SNAPSHOT", help="The files that a snapshot kept, by name or id."),
+        typer.Option("--snapshot", metavar="SNAPSHOT", help="The files of a snapshot, by name or id."),
     ] = None,
-    base: Annotated[str, typer.Option("--base", help="With --repository: what it is made from.")] = "default",
+    base: Annotated[
+        str, typer.Option("--base", help="With --repository: the template it starts from.")
+    ] = "default",
     ref: Annotated[str | None, typer.Option("--ref", help="Branch, tag or commit of the repository.")] = None,
     minutes: Annotated[
-        float, typer.Option("--minutes", help="With --repository: how old it may get while a server runs.")
+        float, typer.Option("--minutes", help="With --repository: its maximum age while a server runs.")
     ] = 30.0,
-    user: Annotated[str | None, typer.Option("--user", help="A user of the image to work as.")] = None,
+    user: Annotated[
+        str | None, typer.Option("--user", help="The user of the image that the agent works as.")
+    ] = None,
     network: Annotated[
-        bool, typer.Option("--network", help="The steps of a Dockerfile may use this machine's network.")
+        bool, typer.Option("--network", help="Let the steps of a Dockerfile use this machine's network.")
     ] = False,
-    no_tls: Annotated[bool, typer.Option("--no-tls", help="The registry speaks plain HTTP.")] = False,
-    again: Annotated[bool, typer.Option("--again", help="Build it anew although it is ready.")] = False,
+    no_tls: Annotated[
+        bool, typer.Option("--no-tls", help="Connect to the registry over plain HTTP.")
+    ] = False,
+    again: Annotated[bool, typer.Option("--again", help="Rebuild it even if it is ready.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Describe a template, if a kind is given, and build it. Needs no server."""
-    from cloister.cli.recipe import Asked, recipe_of
+    """Build a template; an option that names its kind stores the recipe first."""
+    from cloister.cli.recipe import TemplateOptions, recipe_of
 
-    asked = Asked(
-        packages=packages,
-        image=image,
-        dockerfile=dockerfile,
-        devcontainer=devcontainer,
-        repository=repository,
-        snapshot=snapshot,
-        base=base,
-        ref=ref,
-        minutes=minutes,
-        user=user,
-        network=network,
-        tls=not no_tls,
-    )
-    _say_ready(_build(settings_of(ctx), name, recipe_of(asked), again=again), name, as_json=as_json)
-
-
-def _say_ready(info: "TemplateInfo", name: str, *, as_json: bool) -> None:
+    kinds = (packages, image, dockerfile, devcontainer, repository, snapshot)
+    options = TemplateOptions(*kinds, base, ref, minutes, user, network=network, tls=not no_tls)
+    info = _build(ctx, name, recipe_of(options), again=again)
     if as_json:
-        from cloister.cli.screen.shows import put_json
-
         put_json(info)
         return
     print(f"The template {name} is ready. Use it: cloister sandbox create --template {name}")
     if info.about is not None and not info.about.git:
-        print("It has no git, so sandboxes can start from it and runs cannot.", file=sys.stderr)
+        print("It has no git: sandboxes can start from it, runs cannot.", file=sys.stderr)
+
+
+def _build(ctx: typer.Context, name: str, recipe: "Recipe | None", *, again: bool) -> "TemplateInfo":
+    from cloister.cli.client.open import check_shared_path, perform
+    from cloister.cli.failures import log_to
+    from cloister.cli.recipe import paths
+    from cloister.cli.screen.shows import Progress
+
+    log_to(sys.stderr)
+
+    async def work(verbs: "Verbs") -> "TemplateInfo":
+        if recipe is not None:
+            await check_shared_path(ctx, *paths(recipe))
+            await verbs.templates.describe(name, recipe)
+        return await verbs.templates.build(name, again=again, report=Progress())
+
+    return perform(ctx, work)
 
 
 @app.command("log")
 def log(ctx: typer.Context, name: Name) -> None:
-    """Print what the last build of a template said."""
+    """Print the output of the last build of a template."""
+    from cloister.cli.client.open import perform
     from cloister.core.text import harmless
 
-    print(harmless(_templates(ctx).log(name)), end="")
+    print(harmless(perform(ctx, lambda verbs: verbs.templates.log(name))), end="")
 
 
 @app.command("rm")
 def rm(ctx: typer.Context, name: Name) -> None:
-    """Remove a template and forget its recipe; refused while a sandbox uses it."""
-    import anyio
+    """Remove a template and its recipe; rejected while a sandbox uses it."""
+    from cloister.cli.client.open import perform
 
-    from cloister.runs.templates import forget, repositories
-
-    count = anyio.run(forget, _templates(ctx), repositories(settings_of(ctx).data_dir), name)
-    print(f"Removed {name} ({count} built).")
-
-
-def _templates(ctx: typer.Context) -> "Templates":
-    from cloister.sandbox.templates.catalog import Templates
-
-    settings = settings_of(ctx)
-    return Templates(settings.data_dir / "templates", settings.path)
-
-
-def _build(settings: "Settings", name: str, recipe: "Recipe | None", *, again: bool) -> "TemplateInfo":
-    import anyio
-
-    from cloister.app.wiring import open_app
-    from cloister.cli.failures import log_to
-
-    log_to(sys.stderr)
-
-    async def work() -> "TemplateInfo":
-        async with open_app(settings, role="embedded") as app:
-            templates = app.workshop.templates
-            if recipe is not None:
-                templates.keep_recipe(name, recipe)
-            templates.recipe(name)
-            await app.workshop.prepare(name, Shown(), again=again)
-            return templates.info(name)
-
-    return anyio.run(work)
-
-
-class Shown:
-    """Progress on stderr: one line that changes on a terminal, a line per step elsewhere."""
-
-    def __init__(self) -> None:
-        self._last = ""
-
-    def __call__(self, fraction: float | None, note: str) -> None:
-        from cloister.core.text import one_line
-
-        share = "     " if fraction is None else f"{fraction:4.0%} "
-        line = f"{share} {one_line(note, 70)}"
-        if sys.stderr.isatty():
-            print(f"\r\x1b[2K{line}", end="\n" if fraction == 1.0 else "", file=sys.stderr, flush=True)
-        elif line != self._last:
-            print(line, file=sys.stderr, flush=True)
-        self._last = line
+    perform(ctx, lambda verbs: verbs.templates.remove(name))
+    print(f"Removed {name}.")
 
 
 def _line(info: "TemplateInfo", now: float) -> str:

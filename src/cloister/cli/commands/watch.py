@@ -1,87 +1,75 @@
-"""`cloister watch`: a run's live screen, from its beginning or from an event on."""
+"""`cloister watch` and `ps`: follow a run, list runs."""
 
 import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.cli.options import After, AsJson, RunName, open_log, settings_of
+from cloister.cli.options import After, AsJson, RunName, put_json
 
 if TYPE_CHECKING:
-    from cloister.app.settings import Settings
     from cloister.cli.client.attend import Watch
     from cloister.core.ids import RunId
-if TYPE_CHECKING:
     from cloister.log.api import RunRow
 
 
 def watch(ctx: typer.Context, run: RunName, after: After = 0, as_json: AsJson = False) -> None:
-    """Watch a run until it has finished. Ctrl-C ends the watching, never the run."""
+    """Show a run until it finishes. Ctrl-C stops watching, not the run."""
     import anyio
 
-    from cloister.cli.client.attend import Watch
-    from cloister.cli.screen.shows import open_show
-
-    settings = settings_of(ctx)
-    with open_log(settings) as log:
-        found = log.resolve(run)
-        # Beyond the end there is nothing to wait for; the end itself is where a live one goes on.
-        after = min(after, log.row(found).last_seq)
-        earlier = log.events(found, 0, after) if after else ()
-    seen = Watch(open_show(as_json, earlier), after)
-    anyio.run(follow_anyhow, settings, found, seen)
+    found, seen = anyio.run(_watch, ctx, run, after, as_json)
     if seen.interrupts and seen.outcome is None:
-        from cloister.cli.commands.run import going_on
+        from cloister.cli.commands.run import still_running
 
-        going_on(found)
+        still_running(found)
     raise typer.Exit(seen.exit_code)
 
 
-async def follow_anyhow(settings: "Settings", run: "RunId", seen: "Watch") -> None:
-    """Through the server when there is one, else straight from the log."""
-    from cloister.cli.client.attend import follow_log
-    from cloister.cli.client.discover import living
-    from cloister.cli.client.stream import RemoteRun
+async def _watch(ctx: typer.Context, run: str, after: int, as_json: bool) -> "tuple[RunId, Watch]":
+    from cloister.cli.client.attend import Watch
+    from cloister.cli.client.open import open_verbs
+    from cloister.cli.screen.shows import open_show
 
-    if living(settings.data_dir):
-        await seen.until_end(RemoteRun(settings.data_dir, run, seen).follow)
-        return
-    with open_log(settings) as log:
+    async with open_verbs(ctx) as verbs:
+        row = await verbs.runs.row(run)
+        after = min(after, row.last_seq)
+        earlier = await verbs.runs.events(row.id, limit=after) if after else ()
+        seen = Watch(open_show(as_json, earlier), after)
 
-        async def from_log() -> None:
-            await follow_log(log, run, seen)
+        async def follow() -> None:
+            async with verbs.runs.follow(row.id, after) as items:
+                async for item in items:
+                    seen.feed(item)
+            if seen.outcome is None:
+                # The last event was before `--after`.
+                seen.outcome = (await verbs.runs.row(row.id)).outcome
 
-        await seen.until_end(from_log)
-
-
-# `cloister ps`: the runs on this machine, newest first.
+        await seen.until_end(follow)
+    return row.id, seen
 
 
 def ps(
     ctx: typer.Context,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="How many runs to show.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="The number of runs to list.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """List runs, newest first. Needs no server."""
-    with open_log(settings_of(ctx)) as log:
-        rows = log.rows(limit)
-    if as_json:
-        from cloister.cli.screen.shows import put_json
+    """List runs, newest first."""
+    from cloister.cli.client.open import perform
 
-        for row in rows:
-            put_json(row)
-        return
-    if not rows:
+    rows = perform(ctx, lambda verbs: verbs.runs.list(limit), only_log=True)
+    if as_json:
+        put_json(*rows)
+    elif not rows:
         print('No runs yet. Start one: cloister run "fix the failing test" --repo .')
-        return
-    now = time.time()
-    print(f"{'RUN':<15} {'STATE':<12} {'AGE':<11} PROMPT")
-    for row in rows:
-        print(_line(row, now))
+    else:
+        now = time.time()
+        print(f"{'RUN':<15} {'STATE':<12} {'AGE':<11} PROMPT")
+        for row in rows:
+            print(_line(row, now))
 
 
 def state(row: "RunRow") -> str:
-    """One word for where a run is."""
+    """The state of a run in one word."""
     if row.state == "finished":
         return row.outcome or "finished"
     if row.state == "running" and not row.owner_lives:

@@ -1,4 +1,4 @@
-"""The audit as text: an entry in one line, a verdict in a few. Pure; everything comes out harmless."""
+"""Format audit entries and verdicts as text without terminal control characters. Pure."""
 
 import json
 import re
@@ -20,7 +20,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 def entry_line(entry: AuditEntry) -> str:
-    """Number, time, kind, whose run and event, who, and the detail in short."""
+    """One line: number, time, kind, run and event, caller, details."""
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.at_us / 1_000_000))
     place = f"{one_line(entry.run, 40)}#{entry.seq}" if entry.run else "-"
     who = one_line(entry.who, 40) or "-"
@@ -31,7 +31,7 @@ def _detail(text: str) -> str:
     try:
         values = msgspec.json.decode(text)
     except msgspec.DecodeError:
-        return one_line(text, VALUE_CHARS)  # whoever verifies is told
+        return one_line(text, VALUE_CHARS)  # `audit verify` reports it
     if not isinstance(values, dict):
         return one_line(text, VALUE_CHARS)
     return "  ".join(
@@ -49,9 +49,9 @@ def _value(value: object) -> str:
 
 
 def verdict_lines(verdict: Verdict) -> Iterator[str]:
-    """What `audit verify` says; the first line has the answer."""
+    """The output of `audit verify`; the first line is the answer."""
     if verdict.ok:
-        yield f"OK: {verdict.entries:,} entries are as they were written."
+        yield f"OK: {verdict.entries:,} entries are unaltered."
     else:
         first = verdict.problems[0]
         yield f"NOT OK: {_problem(first)}"
@@ -68,14 +68,14 @@ def _problem(problem: Flaw) -> str:
 
 
 def read_since(text: str, now: float) -> int:
-    """A moment as microseconds. Raises `UserError` (`bad_time`)."""
+    """Parse a date, a time or an age into Unix microseconds. Raises `UserError` (`bad_time`)."""
     if ago := _AGO.fullmatch(text):
         return round((now - int(ago[1]) * _UNITS[ago[2]]) * 1_000_000)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise UserError(
-            "bad_time", "A time is written as 2026-01-31, 2026-01-31T12:00, or as an age like 36h or 7d."
+            "bad_time", "Write a time as 2026-01-31 or 2026-01-31T12:00, or as an age such as 36h or 7d."
         ) from None
     if moment.tzinfo is None:
         moment = moment.astimezone()

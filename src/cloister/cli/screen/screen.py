@@ -1,4 +1,4 @@
-"""Pieces on a terminal or in a pipe. No alternate screen; in a pipe no colours and no cursor moves."""
+"""Write a run to a terminal or a pipe. No alternate screen; in a pipe no colours and no cursor movement."""
 
 import re
 import sys
@@ -12,14 +12,11 @@ from rich.text import Text
 
 from cloister.runs.words.lines import IDLE, Fragment, Line, Piece, Status, Style, bar, seconds
 
-# Streamed text broken at words instead of in the middle of them, as it arrives.
-
-
 _PARTS = re.compile(r"\n|[^\S\n]+|\S+")
 
 
 class Flow:
-    """Knows the column; holds back the last word until it is whole."""
+    """Wraps streamed text at word boundaries: holds back the last word until it is complete."""
 
     def __init__(self, width: int) -> None:
         self.width = max(20, width)
@@ -28,7 +25,7 @@ class Flow:
         self._word = ""
 
     def feed(self, text: str) -> str:
-        """What can be written now."""
+        """The text that can be written now."""
         out: list[str] = []
         for part in _PARTS.findall(text):
             if part == "\n":
@@ -42,7 +39,7 @@ class Flow:
         return "".join(out)
 
     def flush(self) -> str:
-        """The word that was held back, with the gap or the line break before it."""
+        """The held-back word, after its gap or line break."""
         word, self._word = self._word, ""
         if not word:
             return ""
@@ -59,7 +56,7 @@ class Flow:
         return self._column > 0 or bool(self._word)
 
     def restart(self) -> None:
-        """The cursor is at the beginning of a fresh line."""
+        """The cursor is at the start of a new line."""
         self._column, self._gap, self._word = 0, "", ""
 
 
@@ -78,7 +75,7 @@ _CLEAR = "\r\x1b[2K"
 
 
 class Screen:
-    """Writes pieces in order; on a terminal the last status stays below them and moves."""
+    """Writes pieces in order; on a terminal an animated status line stays below them."""
 
     def __init__(self, file: TextIO | None = None) -> None:
         self._file = file or sys.stdout
@@ -112,7 +109,7 @@ class Screen:
         self._file.flush()
 
     def tick(self) -> None:
-        """Draw the status again: its spinner and its seconds move."""
+        """Redraw the status line."""
         if not self._moves or self._flow.mid_line:
             return
         self._clear()
@@ -125,7 +122,7 @@ class Screen:
         self._file.flush()
 
     def close(self) -> None:
-        """Leave the cursor on a fresh line with no status."""
+        """Remove the status line and leave the cursor on a new line."""
         self._status = IDLE
         self._clear()
         self._end_line()

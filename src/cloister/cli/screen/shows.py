@@ -1,40 +1,24 @@
-"""The two ways to show a run: the live screen, and JSON lines."""
+"""Show a run as a live screen or as JSON lines, and the progress of a build or a download."""
 
-import json
-import re
 import sys
 from collections.abc import Iterable
-from typing import Protocol, TextIO
+from typing import Protocol
 
-import msgspec
-
+from cloister.cli.options import put_json
 from cloister.cli.screen.screen import Screen
 from cloister.core.events import Delta, Event
-from cloister.core.text import ACTS
+from cloister.core.text import one_line
 from cloister.runs.words.lines import Line
 from cloister.runs.words.render import Renderer
 
-# Records as JSON, one per line: what `--json` prints.
-
-
-_ACTS = re.compile(f"[{ACTS}]")
-"""What JSON may hold as it is and a terminal would act on. An escape says the same to whoever reads JSON."""
-
-
-def put_json(record: object) -> None:
-    """Print one record as one line, at once: whoever reads the pipe sees it now."""
-    line = msgspec.json.encode(record, enc_hook=str).decode("utf-8")
-    sys.stdout.write(_ACTS.sub(lambda found: json.dumps(found.group())[1:-1], line) + "\n")
-    sys.stdout.flush()
-
 
 class Show(Protocol):
-    """Is given everything a run emits, in order."""
+    """Receives everything a run emits, in order."""
 
     def feed(self, item: Event | Delta) -> None: ...
 
     def note(self, text: str) -> None:
-        """Something about the watching, not about the run."""
+        """A message of the command, not of the run."""
         ...
 
     def tick(self) -> None: ...
@@ -43,7 +27,7 @@ class Show(Protocol):
 
 
 class LiveShow:
-    """Lines for a person."""
+    """The live screen."""
 
     def __init__(self, earlier: Iterable[Event]) -> None:
         self._screen = Screen()
@@ -65,7 +49,7 @@ class LiveShow:
 
 
 class JsonShow:
-    """One JSON event per line for a program; deltas are not events."""
+    """One JSON event per line; deltas are left out."""
 
     def feed(self, item: Event | Delta) -> None:
         if isinstance(item, Event):
@@ -82,38 +66,23 @@ class JsonShow:
 
 
 def open_show(as_json: bool, earlier: Iterable[Event] = ()) -> Show:
-    """`earlier` is what happened before the first event to show; it is known and not shown."""
+    """`earlier`: events before the first one to show. They set the state of the screen and are not printed."""
     return JsonShow() if as_json else LiveShow(earlier)
 
 
-# A bar for bytes on their way: moving on a terminal, a line now and then elsewhere.
+class Progress:
+    """Progress on stderr: one changing line on a terminal, one line per step elsewhere."""
 
+    def __init__(self) -> None:
+        self._last = ""
 
-_WIDTH = 30
-
-
-class Bar:
-    """How far a file is."""
-
-    def __init__(self, name: str, out: TextIO) -> None:
-        self._name = name
-        self._out = out
-        self._live = out.isatty()
-        self._last = -1
-
-    def show(self, done: int, total: int) -> None:
-        percent = done * 100 // max(1, total)
-        # One line in ten percent is enough for a log file.
-        mark = percent if self._live else percent // 10
-        if mark == self._last:
-            return
-        self._last = mark
-        filled = percent * _WIDTH // 100
-        bar = "█" * filled + "░" * (_WIDTH - filled)
-        line = f"{self._name}  {bar} {percent:3d} %  {done / 1e6:,.0f} of {total / 1e6:,.0f} MB"
-        self._out.write(f"\r{line}" if self._live else f"{line}\n")
-        self._out.flush()
-
-    def close(self) -> None:
-        if self._live and self._last >= 0:
-            self._out.write("\n")
+    def __call__(self, fraction: float | None, note: str) -> None:
+        live = sys.stderr.isatty()
+        # Whole steps of ten percent are enough for a log file.
+        shown = fraction if fraction is None or live else int(fraction * 10) / 10
+        line = f"{'     ' if shown is None else f'{shown:4.0%} '} {one_line(note, 70)}"
+        if live:
+            print(f"\r\x1b[2K{line}", end="\n" if fraction == 1.0 else "", file=sys.stderr, flush=True)
+        elif line != self._last:
+            print(line, file=sys.stderr, flush=True)
+        self._last = line

@@ -1,4 +1,4 @@
-"""This process's own terminal and pipes: raw mode, size, reading what is there and writing all of it."""
+"""The terminal and the standard streams of this process: raw mode, size, reads, writes, filtered guest output."""
 
 import codecs
 import os
@@ -18,18 +18,18 @@ READ_BYTES = 65_536
 
 
 async def read_some(descriptor: int) -> bytes:
-    """What can be read now; empty at the end and where nothing is open. Cancelling it leaves no thread behind."""
+    """Read available bytes; empty at the end or if the descriptor is closed. Cancelling it leaves no thread behind."""
     try:
         mode = os.fstat(descriptor).st_mode
     except OSError:
         return b""
     if stat.S_ISREG(mode):
-        # A plain file cannot be waited for, and never makes us wait.
+        # A regular file cannot be polled and never blocks.
         return await to_thread.run_sync(os.read, descriptor, READ_BYTES)
     try:
         await anyio.wait_readable(descriptor)
     except PermissionError:
-        # Devices such as /dev/null cannot be waited for either.
+        # Devices such as /dev/null cannot be polled either.
         return await to_thread.run_sync(os.read, descriptor, READ_BYTES)
     return os.read(descriptor, READ_BYTES)
 
@@ -41,7 +41,6 @@ def write_all(descriptor: int, data: bytes | memoryview) -> None:
 
 
 def is_terminal(descriptor: int) -> bool:
-    """Whether a person looks at it."""
     try:
         return os.isatty(descriptor)
     except OSError:
@@ -49,19 +48,19 @@ def is_terminal(descriptor: int) -> bool:
 
 
 def terminal_size() -> tuple[int, int]:
-    """Rows and columns, within what a sandbox's terminal may have."""
+    """Rows and columns, within the limits of a sandbox's terminal."""
     size = os.get_terminal_size(sys.stdout.fileno())
     return max(1, min(1_000, size.lines)), max(1, min(1_000, size.columns))
 
 
 def columns(elsewhere: int) -> int:
-    """How wide the terminal is; `elsewhere` where nobody looks at one."""
+    """The width of the terminal, or `elsewhere` if stdout is not one."""
     return terminal_size()[1] if is_terminal(1) else elsewhere
 
 
 @contextmanager
 def raw(descriptor: int, *, wanted: bool) -> Generator[None]:
-    """Keys go through as they are, where `wanted`; the terminal is as before when the block ends, however it ends."""
+    """Put the terminal into raw mode if `wanted`, and restore it when the block ends."""
     if not wanted:
         yield
         return
@@ -73,24 +72,20 @@ def raw(descriptor: int, *, wanted: bool) -> Generator[None]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
-# Output of a guest on a person's terminal: bytes in, harmless bytes out, piece by piece.
-
-
 class Quiet:
-    """One stream of output. A program that was not given the terminal gets to do nothing with it."""
+    """Filters terminal control characters from one stream of guest output."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._kept = ""
-        """What cannot be judged before more of it is there."""
+        """A carriage return that may be half of a line end."""
 
     def feed(self, data: bytes) -> bytes:
-        """What may be written now."""
+        """The bytes that can be written now."""
         text = self._kept + self._decoder.decode(data)
-        # A line end may be cut in two.
         self._kept = "\r" if text.endswith("\r") else ""
         return harmless(text.removesuffix("\r") if self._kept else text).encode("utf-8", errors="replace")
 
     def end(self) -> bytes:
-        """What is left when nothing more comes."""
+        """The remaining bytes at the end of the stream."""
         return harmless(self._kept + self._decoder.decode(b"", True)).encode("utf-8", errors="replace")

@@ -1,6 +1,6 @@
 """Routes of background commands, which outlive the connection that started them: start, list, read, attach, end."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from litestar import delete, get, post, websocket
 from litestar.di import NamedDependency
@@ -11,13 +11,10 @@ from cloister.app.verbs.records import BackgroundCommand, CommandOutput, NewComm
 from cloister.app.workbench.commands import Skipped
 from cloister.core.computer import Exited, Output
 from cloister.core.errors import UserError
-from cloister.server.auth import role
+from cloister.server.routes import Given, of
 from cloister.server.routes.process import ended, send_output, talk
 from cloister.server.routes.sandboxes import SandboxName
 from cloister.server.ws import NORMAL, Ending, Part, Socket, Sockets, Wire, converse
-
-if TYPE_CHECKING:
-    from cloister.app.verbs.api import Verbs
 
 OFFSET_MAX = 2**53
 
@@ -30,58 +27,51 @@ Offset = Annotated[
 
 @post(
     "/v1/sandboxes/{sandbox:str}/commands",
-    summary="Start a command in the background",
-    operation_id="startCommand",
-    status_code=201,
-    opt=role(SandboxVerbs.start),
+    **of(SandboxVerbs.start, "Start a command in the background", "startCommand", 201),
 )
-async def start_command(
-    sandbox: SandboxName, data: JSONBody[NewCommand], verbs: NamedDependency["Verbs"]
-) -> BackgroundCommand:
+async def start_command(sandbox: SandboxName, data: JSONBody[NewCommand], verbs: Given) -> BackgroundCommand:
     return await verbs.sandboxes.start(sandbox, data)
 
 
 @get(
     "/v1/sandboxes/{sandbox:str}/commands",
-    summary="The background commands of a sandbox, also of one that is gone; oldest first",
-    operation_id="listCommands",
-    opt=role(SandboxVerbs.commands),
+    **of(
+        SandboxVerbs.commands,
+        "The background commands of a sandbox, also of one that is gone; oldest first",
+        "listCommands",
+    ),
 )
-async def list_commands(
-    sandbox: SandboxName, verbs: NamedDependency["Verbs"]
-) -> tuple[BackgroundCommand, ...]:
+async def list_commands(sandbox: SandboxName, verbs: Given) -> tuple[BackgroundCommand, ...]:
     return await verbs.sandboxes.commands(sandbox)
 
 
 @get(
     "/v1/sandboxes/{sandbox:str}/commands/{command:str}",
-    summary="A background command and its output from an offset on",
-    operation_id="getCommand",
-    opt=role(SandboxVerbs.output),
+    **of(SandboxVerbs.output, "A background command and its output from an offset on", "getCommand"),
 )
 async def get_command(
-    sandbox: SandboxName, command: CommandName, verbs: NamedDependency["Verbs"], offset: Offset = 0
+    sandbox: SandboxName, command: CommandName, verbs: Given, offset: Offset = 0
 ) -> CommandOutput:
     return await verbs.sandboxes.output(sandbox, command, offset)
 
 
 @delete(
     "/v1/sandboxes/{sandbox:str}/commands/{command:str}",
-    summary="End a background command with everything it started; its record stays",
-    operation_id="endCommand",
-    status_code=200,
-    opt=role(SandboxVerbs.kill),
+    **of(
+        SandboxVerbs.kill,
+        "End a background command with everything it started; its record stays",
+        "endCommand",
+        200,
+    ),
 )
-async def end_command(
-    sandbox: SandboxName, command: CommandName, verbs: NamedDependency["Verbs"]
-) -> BackgroundCommand:
+async def end_command(sandbox: SandboxName, command: CommandName, verbs: Given) -> BackgroundCommand:
     return await verbs.sandboxes.kill(sandbox, command)
 
 
-@websocket("/v1/sandboxes/{sandbox:str}/commands/{command:str}/attach", opt=role(SandboxVerbs.attach))
+@websocket("/v1/sandboxes/{sandbox:str}/commands/{command:str}/attach", **of(SandboxVerbs.attach))
 async def attach(
     socket: Socket,
-    verbs: NamedDependency["Verbs"],
+    verbs: Given,
     sockets: NamedDependency[Sockets],
     sandbox: SandboxName,
     command: CommandName,
@@ -117,6 +107,4 @@ def read_offset(text: str) -> int:
     return int(text)
 
 
-ROUTES = (start_command, list_commands, get_command, end_command)
 SOCKET_ROUTES = (attach,)
-RECORDS = (BackgroundCommand, CommandOutput, NewCommand)

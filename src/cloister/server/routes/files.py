@@ -1,6 +1,6 @@
 """Routes of a sandbox's files, all of it done inside by the guest: read, write, look, move, remove, watch, trees."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 from litestar import Request, Response, get, post, put, websocket
@@ -11,13 +11,10 @@ from msgspec import Meta
 
 from cloister.app.verbs.api import FileVerbs
 from cloister.core.computer import Entry
-from cloister.server.auth import role
 from cloister.server.bodies import Streamed, body_of, read_on_after_errors
+from cloister.server.routes import Given, of
 from cloister.server.routes.sandboxes import SandboxName
 from cloister.server.ws import NORMAL, Ending, Part, Socket, Sockets, Wire, converse
-
-if TYPE_CHECKING:
-    from cloister.app.verbs.api import Verbs
 
 OFFSET_MAX = 2**53
 PATH_MAX = 4_096
@@ -58,13 +55,11 @@ class MakeDirectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @get(
     "/v1/sandboxes/{sandbox:str}/files",
-    summary="Read a file",
-    operation_id="readFile",
-    opt=role(FileVerbs.read),
+    **of(FileVerbs.read, "Read a file", "readFile"),
     media_type="application/octet-stream",
 )
 async def read_file(
-    sandbox: SandboxName, path: Path, verbs: NamedDependency["Verbs"], offset: Offset = 0, limit: Limit = 0
+    sandbox: SandboxName, path: Path, verbs: Given, offset: Offset = 0, limit: Limit = 0
 ) -> Response[bytes]:
     file = verbs.files.read(sandbox, path, offset=offset, limit_bytes=limit or None)
     return Streamed(lambda: file)
@@ -72,16 +67,13 @@ async def read_file(
 
 @put(
     "/v1/sandboxes/{sandbox:str}/files",
-    summary="Write a file, whole or not at all",
-    operation_id="writeFile",
-    opt=role(FileVerbs.write),
-    status_code=204,
+    **of(FileVerbs.write, "Write a file, whole or not at all", "writeFile", 204),
     request_max_body_size=None,
 )
 async def write_file(
     sandbox: SandboxName,
     path: Path,
-    verbs: NamedDependency["Verbs"],
+    verbs: Given,
     request: Request[Any, Any, State],
     mode: Mode = "644",
 ) -> None:
@@ -91,85 +83,60 @@ async def write_file(
             await sink.send(data)
 
 
-@get(
-    "/v1/sandboxes/{sandbox:str}/files/list",
-    summary="List a directory",
-    operation_id="listFiles",
-    opt=role(FileVerbs.list),
-)
-async def list_files(
-    sandbox: SandboxName, verbs: NamedDependency["Verbs"], path: Path = "."
-) -> tuple[Entry, ...]:
+@get("/v1/sandboxes/{sandbox:str}/files/list", **of(FileVerbs.list, "List a directory", "listFiles"))
+async def list_files(sandbox: SandboxName, verbs: Given, path: Path = ".") -> tuple[Entry, ...]:
     return await verbs.files.list(sandbox, path)
 
 
 @get(
     "/v1/sandboxes/{sandbox:str}/files/stat",
-    summary="Look at a file; a link is not followed",
-    operation_id="statFile",
-    opt=role(FileVerbs.stat),
+    **of(FileVerbs.stat, "Look at a file; a link is not followed", "statFile"),
 )
-async def stat_file(sandbox: SandboxName, path: Path, verbs: NamedDependency["Verbs"]) -> Entry:
+async def stat_file(sandbox: SandboxName, path: Path, verbs: Given) -> Entry:
     return await verbs.files.stat(sandbox, path)
 
 
 @post(
     "/v1/sandboxes/{sandbox:str}/files/move",
-    summary="Move a file or a directory",
-    operation_id="moveFile",
-    opt=role(FileVerbs.move),
-    status_code=204,
+    **of(FileVerbs.move, "Move a file or a directory", "moveFile", 204),
 )
-async def move_file(sandbox: SandboxName, data: JSONBody[Move], verbs: NamedDependency["Verbs"]) -> None:
+async def move_file(sandbox: SandboxName, data: JSONBody[Move], verbs: Given) -> None:
     await verbs.files.move(sandbox, data.path, data.to)
 
 
 @post(
     "/v1/sandboxes/{sandbox:str}/files/remove",
-    summary="Remove a file or a directory",
-    operation_id="removeFile",
-    opt=role(FileVerbs.remove),
-    status_code=204,
+    **of(FileVerbs.remove, "Remove a file or a directory", "removeFile", 204),
 )
-async def remove_file(sandbox: SandboxName, data: JSONBody[Remove], verbs: NamedDependency["Verbs"]) -> None:
+async def remove_file(sandbox: SandboxName, data: JSONBody[Remove], verbs: Given) -> None:
     await verbs.files.remove(sandbox, data.path, recursive=data.recursive)
 
 
 @post(
     "/v1/sandboxes/{sandbox:str}/files/mkdir",
-    summary="Make a directory and its parents",
-    operation_id="makeDirectory",
-    opt=role(FileVerbs.mkdir),
-    status_code=204,
+    **of(FileVerbs.mkdir, "Make a directory and its parents", "makeDirectory", 204),
 )
-async def make_directory(
-    sandbox: SandboxName, data: JSONBody[MakeDirectory], verbs: NamedDependency["Verbs"]
-) -> None:
+async def make_directory(sandbox: SandboxName, data: JSONBody[MakeDirectory], verbs: Given) -> None:
     await verbs.files.mkdir(sandbox, data.path, mode=int(data.mode, 8))
 
 
 @get(
     "/v1/sandboxes/{sandbox:str}/tree",
-    summary="A directory as a tar archive",
-    operation_id="readTree",
-    opt=role(FileVerbs.download),
+    **of(FileVerbs.download, "A directory as a tar archive", "readTree"),
     media_type="application/octet-stream",
 )
-async def read_tree(sandbox: SandboxName, path: Path, verbs: NamedDependency["Verbs"]) -> Response[bytes]:
+async def read_tree(sandbox: SandboxName, path: Path, verbs: Given) -> Response[bytes]:
     tree = verbs.files.download(sandbox, path)
     return Streamed(lambda: tree)
 
 
 @put(
     "/v1/sandboxes/{sandbox:str}/tree",
-    summary="Unpack a tar archive into a directory",
-    operation_id="writeTree",
-    opt=role(FileVerbs.upload),
-    status_code=204,
+    **of(FileVerbs.upload, "Unpack a tar archive into a directory", "writeTree", 204),
     request_max_body_size=None,
 )
 async def write_tree(
-    sandbox: SandboxName, path: Path, verbs: NamedDependency["Verbs"], request: Request[Any, Any, State]
+    sandbox: SandboxName, path: Path, verbs: Given, request: Request[Any, Any, State]
 ) -> None:
     tree = verbs.files.upload(sandbox, path)
     async with read_on_after_errors(request), tree as sink:
@@ -177,9 +144,9 @@ async def write_tree(
             await sink.send(data)
 
 
-@websocket("/v1/sandboxes/{sandbox:str}/files/watch", opt=role(FileVerbs.watch))
+@websocket("/v1/sandboxes/{sandbox:str}/files/watch", **of(FileVerbs.watch))
 async def watch_files(
-    socket: Socket, verbs: NamedDependency["Verbs"], sockets: NamedDependency[Sockets], sandbox: SandboxName
+    socket: Socket, verbs: Given, sockets: NamedDependency[Sockets], sandbox: SandboxName
 ) -> None:
     async def parts(wire: Wire) -> tuple[Part, ...]:
         path = socket.query_params.get("path", ".")
@@ -201,16 +168,4 @@ async def watch_files(
     await converse(socket, sockets, parts)
 
 
-ROUTES = (
-    read_file,
-    write_file,
-    list_files,
-    stat_file,
-    move_file,
-    remove_file,
-    make_directory,
-    read_tree,
-    write_tree,
-)
 SOCKET_ROUTES = (watch_files,)
-RECORDS = (Entry, MakeDirectory, Move, Remove)

@@ -1,34 +1,36 @@
-"""A command in a sandbox, live: `WS /v1/sandboxes/{sandbox}/process`, bytes both ways, JSON for what is not bytes."""
+"""Live connections into a sandbox: a command (`WS …/process`), and a plain one to a port (`WS …/dial/{port}`).
+
+Bytes go both ways in binary messages; everything else is JSON in text messages.
+"""
 
 from collections import deque
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import Annotated
 
 import anyio
 import msgspec
+from anyio.abc import ByteStream
 from litestar import websocket
 from litestar.di import NamedDependency
+from litestar.params import PathParameter
 from msgspec import Meta
 
-from cloister.app.verbs.api import SandboxVerbs
+from cloister.app.verbs.api import SandboxVerbs, Steered
 from cloister.app.verbs.records import NewCommand, Terminal
 from cloister.core.computer import Exited, Output, Process, Pty
 from cloister.core.errors import UserError, describe
-from cloister.server.auth import role
 from cloister.server.errors import Problem
+from cloister.server.routes import Given, of
 from cloister.server.routes.sandboxes import SandboxName
 from cloister.server.ws import NORMAL, TRY_LATER, Ending, Part, Socket, Sockets, Wire, converse
 
-if TYPE_CHECKING:
-    from cloister.app.verbs.api import Verbs
-
 STDIN_BYTES = 1_048_576
-"""What a client may send before it was told that some of it was taken; more ends the conversation."""
+"""How much a client may send ahead of `taken`; more ends the conversation."""
 
 START_SECONDS = 30.0
-"""How long a client may take to say what it wants."""
+"""How long a client may take to send `start`."""
 
 _MESSAGE_BYTES = 64
-"""What a waiting message costs beside its content."""
+"""Overhead of a waiting message."""
 _TAGS = {"out": b"\1", "err": b"\2"}
 
 
@@ -39,7 +41,7 @@ class First(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a later text message may say: exactly one of these. Input is sent in binary ones."""
+    """A later text message: exactly one of these. Input is sent in binary ones."""
 
     eof: bool | None = None
     signal: Annotated[int, Meta(ge=1, le=64)] | None = None
@@ -51,9 +53,9 @@ _first = msgspec.json.Decoder(First).decode
 _said = msgspec.json.Decoder(Said).decode
 
 
-@websocket("/v1/sandboxes/{sandbox:str}/process", opt=role(SandboxVerbs.process))
+@websocket("/v1/sandboxes/{sandbox:str}/process", **of(SandboxVerbs.process))
 async def process(
-    socket: Socket, verbs: NamedDependency["Verbs"], sockets: NamedDependency[Sockets], sandbox: SandboxName
+    socket: Socket, verbs: Given, sockets: NamedDependency[Sockets], sandbox: SandboxName
 ) -> None:
     async def parts(wire: Wire) -> tuple[Part, ...]:
         await verbs.sandboxes.get(sandbox)
@@ -80,18 +82,8 @@ async def _wanted(wire: Wire) -> NewCommand:
     raise UserError("bad_message", f'Send {{"start": …}} within {START_SECONDS:g} seconds.')
 
 
-class Steered(Protocol):
-    """What can be done to a command that runs; see `Process`."""
-
-    async def send(self, data: bytes) -> None: ...
-    async def send_eof(self) -> None: ...
-    async def signal(self, number: int) -> None: ...
-    async def resize(self, size: Pty) -> None: ...
-    async def kill(self) -> None: ...
-
-
 class _Input:
-    """What the client sent and the program has not taken yet."""
+    """The client's input that the program has not read yet."""
 
     def __init__(self, wire: Wire, process: Steered) -> None:
         self._wire = wire
@@ -102,7 +94,7 @@ class _Input:
         self._news = anyio.Event()
 
     def put(self, data: bytes | None) -> bool:
-        """False when the client did not wait to be told that there is room."""
+        """False when the client sent more than there is room for."""
         size = len(data or b"")
         if self._waiting and self._bytes + size + _MESSAGE_BYTES > 2 * STDIN_BYTES:
             return False
@@ -128,7 +120,7 @@ class _Input:
 
 
 async def talk(wire: Wire, process: Steered, show: Part) -> Ending:
-    """Pass on what the client says until `show` has shown all there is, or the client does what it may not."""
+    """Pass on the client's messages until `show` ends or the client overruns its input."""
     endings: list[Ending] = []
     async with anyio.create_task_group() as tasks:
         keys = _Input(wire, process)
@@ -148,7 +140,7 @@ async def _listen(wire: Wire, process: Steered, keys: _Input) -> Ending:
     while True:
         message = await wire.receive()
         try:
-            # Waiting for the program here would also be waiting to notice that the client hung up.
+            # Never wait for the program here: this task also notices when the client hangs up.
             fits = keys.put(message) if isinstance(message, bytes) else await _obey(process, keys, message)
         except UserError as error:
             await wire.send_record(error=Problem(error.code, error.message))
@@ -158,7 +150,7 @@ async def _listen(wire: Wire, process: Steered, keys: _Input) -> Ending:
 
 
 async def _obey(process: Steered, keys: _Input, message: str) -> bool:
-    """False when there is no room for what was said. Raises `UserError`."""
+    """Carry out a text message; False when there is no room for it. Raises `UserError`."""
     said = read_said(message)
     if said.eof:
         return keys.put(None)
@@ -202,7 +194,7 @@ async def _show(wire: Wire, process: Process) -> Ending:
 
 
 def ended(exited: Exited) -> dict[str, object]:
-    """How a command ended, in the words of `exec`."""
+    """How a command ended, with the field names of `exec`."""
     return {
         "exit_code": exited.code,
         "signal": exited.signal,
@@ -211,4 +203,62 @@ def ended(exited: Exited) -> dict[str, object]:
     }
 
 
-ROUTES = (process,)
+# A plain connection to a port inside.
+
+STALLED_SECONDS = 600.0
+"""How long a server inside may leave its input unread."""
+
+_GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError)
+
+Port = Annotated[int, PathParameter(description="A port of the loopback inside.")]
+
+
+@websocket("/v1/sandboxes/{sandbox:str}/dial/{port:int}", **of(SandboxVerbs.dial))
+async def dial(
+    socket: Socket,
+    verbs: Given,
+    sockets: NamedDependency[Sockets],
+    sandbox: SandboxName,
+    port: Port,
+) -> None:
+    async def parts(wire: Wire) -> tuple[Part, ...]:
+        connection = verbs.sandboxes.dial(sandbox, port)
+
+        async def run() -> Ending:
+            async with connection as stream:
+                await wire.send_record(connected=port)
+                return await _both(wire, stream)
+
+        return (run,)
+
+    await converse(socket, sockets, parts)
+
+
+async def _both(wire: Wire, stream: ByteStream) -> Ending:
+    endings: list[Ending] = []
+    async with anyio.create_task_group() as tasks:
+
+        async def inwards() -> None:
+            try:
+                await _inwards(wire, stream)
+            except TimeoutError:
+                endings.append(Ending(TRY_LATER, "The server inside does not read."))
+                tasks.cancel_scope.cancel()
+
+        tasks.start_soon(inwards)
+        async for data in stream:
+            await wire.send_patiently(data)
+        endings.append(Ending(NORMAL, "The server inside closed the connection."))
+        tasks.cancel_scope.cancel()
+    return endings[0]
+
+
+async def _inwards(wire: Wire, stream: ByteStream) -> None:
+    """Pass on the client's bytes; a text message is their end. Keeps receiving, to notice when the client leaves."""
+    while True:
+        message = await wire.receive()
+        try:
+            with anyio.fail_after(STALLED_SECONDS):
+                await (stream.send_eof() if isinstance(message, str) else stream.send(message))
+        except _GONE:
+            continue  # closed inside; its last output is still being passed on

@@ -1,10 +1,9 @@
 """Routes of runs: submit, look, steer, branch, compare, hand over."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from litestar import MediaType, Response, delete, get, post
-from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
@@ -20,10 +19,7 @@ from cloister.runs.budget import BudgetReport
 from cloister.runs.delivery import Removed
 from cloister.runs.receipt import Receipt
 from cloister.runs.view import RunView
-from cloister.server.auth import role
-
-if TYPE_CHECKING:
-    from cloister.app.verbs.api import Verbs
+from cloister.server.routes import Given, of
 
 SEQ_MAX = 2**53
 """Beyond this JSON numbers are not exact everywhere."""
@@ -89,50 +85,37 @@ class Applied(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @post(
     "/v1/runs",
-    summary="Ask for a run",
-    operation_id="newRun",
-    status_code=201,
-    opt=role(RunVerbs.submit),
+    **of(RunVerbs.submit, "Ask for a run", "newRun", 201),
     responses={
         200: ResponseSpec(Admitted, description="The same key: the run exists.", generate_examples=False)
     },
 )
-async def new_run(data: JSONBody[RunWish], verbs: NamedDependency["Verbs"]) -> Response[Admitted]:
+async def new_run(data: JSONBody[RunWish], verbs: Given) -> Response[Admitted]:
     admitted = await verbs.runs.submit(data)
     return Response(admitted, status_code=201 if admitted.made else 200)
 
 
-@get("/v1/runs", summary="The newest runs", operation_id="listRuns", opt=role(RunVerbs.list))
+@get("/v1/runs", **of(RunVerbs.list, "The newest runs", "listRuns"))
 async def list_runs(
-    verbs: NamedDependency["Verbs"], limit: Annotated[int, QueryParameter(ge=1, le=1_000)] = 100
+    verbs: Given, limit: Annotated[int, QueryParameter(ge=1, le=1_000)] = 100
 ) -> tuple[RunRow, ...]:
     return await verbs.runs.list(limit)
 
 
-@get("/v1/runs/{run:str}", summary="One run as it stands", operation_id="getRun", opt=role(RunVerbs.view))
-async def get_run(run: Run, verbs: NamedDependency["Verbs"]) -> RunView:
+@get("/v1/runs/{run:str}", **of(RunVerbs.view, "One run as it stands", "getRun"))
+async def get_run(run: Run, verbs: Given) -> RunView:
     return await verbs.runs.view(run)
 
 
-@get(
-    "/v1/runs/{run:str}/row",
-    summary="One run as lists show it",
-    operation_id="getRow",
-    opt=role(RunVerbs.row),
-)
-async def get_row(run: Run, verbs: NamedDependency["Verbs"]) -> RunRow:
+@get("/v1/runs/{run:str}/row", **of(RunVerbs.row, "One run as lists show it", "getRow"))
+async def get_row(run: Run, verbs: Given) -> RunRow:
     return await verbs.runs.row(run)
 
 
-@get(
-    "/v1/runs/{run:str}/events",
-    summary="The log of a run",
-    operation_id="listEvents",
-    opt=role(RunVerbs.events),
-)
+@get("/v1/runs/{run:str}/events", **of(RunVerbs.events, "The log of a run", "listEvents"))
 async def list_events(
     run: Run,
-    verbs: NamedDependency["Verbs"],
+    verbs: Given,
     after: After = 0,
     limit: Annotated[int, QueryParameter(ge=1, le=10_000)] = 1_000,
     attempt: Attempt = None,
@@ -142,121 +125,73 @@ async def list_events(
 
 @get(
     "/v1/runs/{run:str}/diff",
-    summary="The run's change as a unified diff",
-    operation_id="getDiff",
+    **of(RunVerbs.diff, "The run's change as a unified diff", "getDiff"),
     media_type=MediaType.TEXT,
-    opt=role(RunVerbs.diff),
 )
-async def get_diff(run: Run, verbs: NamedDependency["Verbs"], attempt: Attempt = None) -> str:
+async def get_diff(run: Run, verbs: Given, attempt: Attempt = None) -> str:
     return await verbs.runs.diff(run, attempt)
 
 
-@post(
-    "/v1/runs/{run:str}/say",
-    summary="Send the run a message",
-    operation_id="say",
-    status_code=200,
-    opt=role(RunVerbs.say),
-)
-async def say(run: Run, data: JSONBody[Say], verbs: NamedDependency["Verbs"]) -> Event:
+@post("/v1/runs/{run:str}/say", **of(RunVerbs.say, "Send the run a message", "say", 200))
+async def say(run: Run, data: JSONBody[Say], verbs: Given) -> Event:
     return await verbs.runs.say(run, data.text, data.origin)
 
 
-@post(
-    "/v1/runs/{run:str}/stop",
-    summary="Ask the run to stop",
-    operation_id="stop",
-    status_code=200,
-    opt=role(RunVerbs.stop),
-)
-async def stop(run: Run, verbs: NamedDependency["Verbs"]) -> Event:
+@post("/v1/runs/{run:str}/stop", **of(RunVerbs.stop, "Ask the run to stop", "stop", 200))
+async def stop(run: Run, verbs: Given) -> Event:
     return await verbs.runs.stop(run)
 
 
 @post(
     "/v1/runs/{run:str}/model",
-    summary="Continue the run with another model",
-    operation_id="useModel",
-    status_code=200,
-    opt=role(RunVerbs.use_model),
+    **of(RunVerbs.use_model, "Continue the run with another model", "useModel", 200),
 )
-async def use_model(run: Run, data: JSONBody[UseModel], verbs: NamedDependency["Verbs"]) -> Event:
+async def use_model(run: Run, data: JSONBody[UseModel], verbs: Given) -> Event:
     return await verbs.runs.use_model(run, data.model)
 
 
-@post(
-    "/v1/runs/{run:str}/answer",
-    summary="Answer a question of the run",
-    operation_id="answer",
-    status_code=200,
-    opt=role(RunVerbs.answer),
-)
-async def answer(run: Run, data: JSONBody[Answer], verbs: NamedDependency["Verbs"]) -> Event:
+@post("/v1/runs/{run:str}/answer", **of(RunVerbs.answer, "Answer a question of the run", "answer", 200))
+async def answer(run: Run, data: JSONBody[Answer], verbs: Given) -> Event:
     return await verbs.runs.answer(run, data.ask, data.answer)
 
 
-@get(
-    "/v1/runs/{run:str}/tree",
-    summary="The attempts of a run and their save points",
-    operation_id="getTree",
-    opt=role(RunVerbs.tree),
-)
-async def get_tree(run: Run, verbs: NamedDependency["Verbs"]) -> TreeView:
+@get("/v1/runs/{run:str}/tree", **of(RunVerbs.tree, "The attempts of a run and their save points", "getTree"))
+async def get_tree(run: Run, verbs: Given) -> TreeView:
     return await verbs.runs.tree(run)
 
 
 @post(
-    "/v1/runs/{run:str}/fork",
-    summary="Continue from a save point in a new run",
-    operation_id="forkRun",
-    status_code=201,
-    opt=role(RunVerbs.fork),
+    "/v1/runs/{run:str}/fork", **of(RunVerbs.fork, "Continue from a save point in a new run", "forkRun", 201)
 )
-async def fork_run(run: Run, data: JSONBody[ForkRun], verbs: NamedDependency["Verbs"]) -> Admitted:
+async def fork_run(run: Run, data: JSONBody[ForkRun], verbs: Given) -> Admitted:
     return await verbs.runs.fork(run, data.at, data.prompt)
 
 
 @post(
     "/v1/runs/{run:str}/rewind",
-    summary="Continue from an earlier save point",
-    operation_id="rewindRun",
-    status_code=200,
-    opt=role(RunVerbs.rewind),
+    **of(RunVerbs.rewind, "Continue from an earlier save point", "rewindRun", 200),
 )
-async def rewind_run(run: Run, data: JSONBody[Rewind], verbs: NamedDependency["Verbs"]) -> GoesOn:
+async def rewind_run(run: Run, data: JSONBody[Rewind], verbs: Given) -> GoesOn:
     return GoesOn(await verbs.runs.rewind(run, data.to))
 
 
-@get(
-    "/v1/compare",
-    summary="Two runs or attempts side by side",
-    operation_id="compare",
-    opt=role(RunVerbs.compare),
-)
-async def compare(a: Subject, b: Subject, verbs: NamedDependency["Verbs"]) -> Compared:
+@get("/v1/compare", **of(RunVerbs.compare, "Two runs or attempts side by side", "compare"))
+async def compare(a: Subject, b: Subject, verbs: Given) -> Compared:
     return await verbs.runs.compare(a, b)
 
 
 @delete(
     "/v1/runs/{run:str}",
-    summary="Delete the files of a finished run; its log stays",
-    operation_id="removeRun",
-    status_code=200,
-    opt=role(RunVerbs.remove),
+    **of(RunVerbs.remove, "Delete the files of a finished run; its log stays", "removeRun", 200),
 )
-async def remove_run(run: Run, verbs: NamedDependency["Verbs"]) -> Removed:
+async def remove_run(run: Run, verbs: Given) -> Removed:
     return await verbs.runs.remove(run)
 
 
-@get(
-    "/v1/runs/{run:str}/change",
-    summary="The run's change as a git pack",
-    operation_id="getChange",
-    opt=role(RunVerbs.change),
-)
+@get("/v1/runs/{run:str}/change", **of(RunVerbs.change, "The run's change as a git pack", "getChange"))
 async def get_change(
     run: Run,
-    verbs: NamedDependency["Verbs"],
+    verbs: Given,
     have: Annotated[str | None, QueryParameter(description="A commit that the caller has.")] = None,
 ) -> ChangePack:
     return await verbs.runs.change(run, have)
@@ -264,90 +199,31 @@ async def get_change(
 
 @post(
     "/v1/runs/{run:str}/applied",
-    summary="Record that the caller applied the run's change",
-    operation_id="applied",
-    status_code=204,
-    opt=role(RunVerbs.applied),
+    **of(RunVerbs.applied, "Record that the caller applied the run's change", "applied", 204),
 )
-async def applied(run: Run, data: JSONBody[Applied], verbs: NamedDependency["Verbs"]) -> None:
+async def applied(run: Run, data: JSONBody[Applied], verbs: Given) -> None:
     await verbs.runs.applied(run, data.where, data.branch)
 
 
-@get(
-    "/v1/runs/{run:str}/receipt",
-    summary="What the run touched",
-    operation_id="getReceipt",
-    opt=role(RunVerbs.receipt),
-)
-async def get_receipt(run: Run, verbs: NamedDependency["Verbs"]) -> Receipt:
+@get("/v1/runs/{run:str}/receipt", **of(RunVerbs.receipt, "What the run touched", "getReceipt"))
+async def get_receipt(run: Run, verbs: Given) -> Receipt:
     return await verbs.runs.receipt(run)
 
 
 @get(
     "/v1/runs/{run:str}/receipt/markdown",
-    summary="What the run touched, as one page",
-    operation_id="getReceiptPage",
+    **of(RunVerbs.receipt_page, "What the run touched, as one page", "getReceiptPage"),
     media_type=MediaType.TEXT,
-    opt=role(RunVerbs.receipt_page),
 )
-async def get_receipt_page(run: Run, verbs: NamedDependency["Verbs"]) -> str:
+async def get_receipt_page(run: Run, verbs: Given) -> str:
     return await verbs.runs.receipt_page(run)
 
 
-@get(
-    "/v1/budget",
-    summary="Limits and spending, level by level",
-    operation_id="getBudget",
-    opt=role(RunVerbs.budget),
-)
+@get("/v1/budget", **of(RunVerbs.budget, "Limits and spending, level by level", "getBudget"))
 async def get_budget(
-    verbs: NamedDependency["Verbs"],
+    verbs: Given,
     run: Annotated[
         str | None, QueryParameter(description="A run: the levels it draws from, itself and its attempts.")
     ] = None,
 ) -> BudgetReport:
     return await verbs.runs.budget(run)
-
-
-ROUTES = (
-    new_run,
-    list_runs,
-    get_run,
-    get_row,
-    list_events,
-    get_diff,
-    say,
-    stop,
-    use_model,
-    answer,
-    get_tree,
-    fork_run,
-    rewind_run,
-    compare,
-    remove_run,
-    get_change,
-    applied,
-    get_receipt,
-    get_receipt_page,
-    get_budget,
-)
-RECORDS = (
-    Admitted,
-    Answer,
-    Applied,
-    BudgetReport,
-    ChangePack,
-    Compared,
-    Event,
-    ForkRun,
-    GoesOn,
-    Receipt,
-    Removed,
-    Rewind,
-    RunRow,
-    RunView,
-    RunWish,
-    Say,
-    TreeView,
-    UseModel,
-)

@@ -1,11 +1,9 @@
 """Routes of sandboxes made by hand: create, list, run commands and code, fork, destroy; and of snapshots."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import msgspec
-from litestar import Request, Response, delete, get, post
-from litestar.datastructures import State
-from litestar.di import NamedDependency
+from litestar import Response, delete, get, post
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import JSONBody, PathParameter
 from msgspec import Meta
@@ -15,13 +13,8 @@ from cloister.app.verbs.records import Exec, Execute, Executed, NewSandbox
 from cloister.core import limits
 from cloister.sandbox.api import SandboxInfo, SnapshotInfo
 from cloister.sandbox.pool import PoolInfo
-from cloister.server.auth import role
-from cloister.server.bodies import while_wanted
+from cloister.server.routes import Given, Wait, of
 from cloister.server.routes.templates import log_progress
-from cloister.server.ws import Sockets
-
-if TYPE_CHECKING:
-    from cloister.app.verbs.api import Verbs
 
 SandboxName = Annotated[str, PathParameter(description="A sandbox's id.")]
 Reference = Annotated[str, PathParameter(description="A snapshot's name or id.")]
@@ -42,202 +35,86 @@ class Fork(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @post(
     "/v1/sandboxes",
-    summary="Open a sandbox",
-    operation_id="newSandbox",
-    status_code=201,
-    opt=role(SandboxVerbs.create),
+    **of(SandboxVerbs.create, "Open a sandbox", "newSandbox", 201),
     responses={
         200: ResponseSpec(SandboxInfo, description="The same task_id: it lives.", generate_examples=False)
     },
 )
-async def new_sandbox(
-    data: JSONBody[NewSandbox],
-    verbs: NamedDependency["Verbs"],
-    sockets: NamedDependency[Sockets],
-    request: Request[Any, Any, State],
-) -> Response[SandboxInfo]:
-    async def work() -> tuple[SandboxInfo, bool]:
-        return await verbs.sandboxes.create(data, log_progress)
-
-    info, made = await while_wanted(request, sockets.leaving, work)
+async def new_sandbox(data: JSONBody[NewSandbox], verbs: Given, wait: Wait) -> Response[SandboxInfo]:
+    info, made = await wait(verbs.sandboxes.create(data, log_progress))
     return Response(info, status_code=201 if made else 200)
 
 
-@get(
-    "/v1/pool",
-    summary="The sandboxes that are kept warm",
-    operation_id="getPool",
-    opt=role(SandboxVerbs.pool),
-)
-async def get_pool(verbs: NamedDependency["Verbs"]) -> tuple[PoolInfo, ...]:
+@get("/v1/pool", **of(SandboxVerbs.pool, "The sandboxes that are kept warm", "getPool"))
+async def get_pool(verbs: Given) -> tuple[PoolInfo, ...]:
     return await verbs.sandboxes.pool()
 
 
-@get(
-    "/v1/sandboxes",
-    summary="The sandboxes that live, oldest first",
-    operation_id="listSandboxes",
-    opt=role(SandboxVerbs.list),
-)
-async def list_sandboxes(verbs: NamedDependency["Verbs"]) -> tuple[SandboxInfo, ...]:
+@get("/v1/sandboxes", **of(SandboxVerbs.list, "The sandboxes that live, oldest first", "listSandboxes"))
+async def list_sandboxes(verbs: Given) -> tuple[SandboxInfo, ...]:
     return await verbs.sandboxes.list()
 
 
-@get(
-    "/v1/sandboxes/{sandbox:str}",
-    summary="One sandbox",
-    operation_id="getSandbox",
-    opt=role(SandboxVerbs.get),
-)
-async def get_sandbox(sandbox: SandboxName, verbs: NamedDependency["Verbs"]) -> SandboxInfo:
+@get("/v1/sandboxes/{sandbox:str}", **of(SandboxVerbs.get, "One sandbox", "getSandbox"))
+async def get_sandbox(sandbox: SandboxName, verbs: Given) -> SandboxInfo:
     return await verbs.sandboxes.get(sandbox)
 
 
-@delete(
-    "/v1/sandboxes/{sandbox:str}",
-    summary="Destroy a sandbox",
-    operation_id="deleteSandbox",
-    opt=role(SandboxVerbs.destroy),
-)
-async def delete_sandbox(sandbox: SandboxName, verbs: NamedDependency["Verbs"]) -> None:
+@delete("/v1/sandboxes/{sandbox:str}", **of(SandboxVerbs.destroy, "Destroy a sandbox", "deleteSandbox"))
+async def delete_sandbox(sandbox: SandboxName, verbs: Given) -> None:
     await verbs.sandboxes.destroy(sandbox)
 
 
-@post(
-    "/v1/sandboxes/{sandbox:str}/exec",
-    summary="Run a command to its end",
-    operation_id="exec",
-    status_code=200,
-    opt=role(SandboxVerbs.exec),
-)
-async def exec_command(
-    sandbox: SandboxName,
-    data: JSONBody[Exec],
-    verbs: NamedDependency["Verbs"],
-    sockets: NamedDependency[Sockets],
-    request: Request[Any, Any, State],
-) -> Executed:
-    async def work() -> Executed:
-        return await verbs.sandboxes.exec(sandbox, data)
-
-    return await while_wanted(request, sockets.leaving, work)
+@post("/v1/sandboxes/{sandbox:str}/exec", **of(SandboxVerbs.exec, "Run a command to its end", "exec", 200))
+async def exec_command(sandbox: SandboxName, data: JSONBody[Exec], verbs: Given, wait: Wait) -> Executed:
+    return await wait(verbs.sandboxes.exec(sandbox, data))
 
 
 @post(
-    "/v1/sandboxes/{sandbox:str}/execute",
-    summary="Run code to its end",
-    operation_id="execute",
-    status_code=200,
-    opt=role(SandboxVerbs.execute),
+    "/v1/sandboxes/{sandbox:str}/execute", **of(SandboxVerbs.execute, "Run code to its end", "execute", 200)
 )
-async def execute_code(
-    sandbox: SandboxName,
-    data: JSONBody[Execute],
-    verbs: NamedDependency["Verbs"],
-    sockets: NamedDependency[Sockets],
-    request: Request[Any, Any, State],
-) -> Executed:
-    async def work() -> Executed:
-        return await verbs.sandboxes.execute(sandbox, data)
-
-    return await while_wanted(request, sockets.leaving, work)
+async def execute_code(sandbox: SandboxName, data: JSONBody[Execute], verbs: Given, wait: Wait) -> Executed:
+    return await wait(verbs.sandboxes.execute(sandbox, data))
 
 
 @post(
     "/v1/sandboxes/{sandbox:str}/fork",
-    summary="Fork a sandbox that lives",
-    operation_id="forkSandbox",
-    status_code=201,
-    opt=role(SandboxVerbs.fork),
+    **of(SandboxVerbs.fork, "Fork a sandbox that lives", "forkSandbox", 201),
 )
 async def fork_sandbox(
-    sandbox: SandboxName,
-    data: JSONBody[Fork],
-    verbs: NamedDependency["Verbs"],
-    sockets: NamedDependency[Sockets],
-    request: Request[Any, Any, State],
+    sandbox: SandboxName, data: JSONBody[Fork], verbs: Given, wait: Wait
 ) -> tuple[SandboxInfo, ...]:
-    async def work() -> tuple[SandboxInfo, ...]:
-        return await verbs.sandboxes.fork(sandbox, data.n)
-
-    return await while_wanted(request, sockets.leaving, work)
+    return await wait(verbs.sandboxes.fork(sandbox, data.n))
 
 
 @post(
     "/v1/sandboxes/{sandbox:str}/snapshots",
-    summary="Keep the files of a sandbox",
-    operation_id="newSnapshot",
-    status_code=201,
-    opt=role(SnapshotVerbs.take),
+    **of(SnapshotVerbs.take, "Keep the files of a sandbox", "newSnapshot", 201),
 )
 async def new_snapshot(
-    sandbox: SandboxName,
-    data: JSONBody[NewSnapshot],
-    verbs: NamedDependency["Verbs"],
-    sockets: NamedDependency[Sockets],
-    request: Request[Any, Any, State],
+    sandbox: SandboxName, data: JSONBody[NewSnapshot], verbs: Given, wait: Wait
 ) -> SnapshotInfo:
-    async def work() -> SnapshotInfo:
-        return await verbs.snapshots.take(sandbox, data.name)
-
-    return await while_wanted(request, sockets.leaving, work)
+    return await wait(verbs.snapshots.take(sandbox, data.name))
 
 
 @get(
     "/v1/sandboxes/{sandbox:str}/snapshots",
-    summary="The snapshots of a sandbox, also of one that is gone",
-    operation_id="listSandboxSnapshots",
-    opt=role(SnapshotVerbs.list),
+    **of(SnapshotVerbs.list, "The snapshots of a sandbox, also of one that is gone", "listSandboxSnapshots"),
 )
-async def list_sandbox_snapshots(
-    sandbox: SandboxName, verbs: NamedDependency["Verbs"]
-) -> tuple[SnapshotInfo, ...]:
+async def list_sandbox_snapshots(sandbox: SandboxName, verbs: Given) -> tuple[SnapshotInfo, ...]:
     return await verbs.snapshots.list(sandbox)
 
 
-@get(
-    "/v1/snapshots",
-    summary="The snapshots there are, oldest first",
-    operation_id="listSnapshots",
-    opt=role(SnapshotVerbs.list),
-)
-async def list_snapshots(verbs: NamedDependency["Verbs"]) -> tuple[SnapshotInfo, ...]:
+@get("/v1/snapshots", **of(SnapshotVerbs.list, "The snapshots there are, oldest first", "listSnapshots"))
+async def list_snapshots(verbs: Given) -> tuple[SnapshotInfo, ...]:
     return await verbs.snapshots.list()
 
 
-@get(
-    "/v1/snapshots/{snapshot:str}",
-    summary="One snapshot",
-    operation_id="getSnapshot",
-    opt=role(SnapshotVerbs.get),
-)
-async def get_snapshot(snapshot: Reference, verbs: NamedDependency["Verbs"]) -> SnapshotInfo:
+@get("/v1/snapshots/{snapshot:str}", **of(SnapshotVerbs.get, "One snapshot", "getSnapshot"))
+async def get_snapshot(snapshot: Reference, verbs: Given) -> SnapshotInfo:
     return await verbs.snapshots.get(snapshot)
 
 
-@delete(
-    "/v1/snapshots/{snapshot:str}",
-    summary="Delete a snapshot",
-    operation_id="deleteSnapshot",
-    opt=role(SnapshotVerbs.remove),
-)
-async def delete_snapshot(snapshot: Reference, verbs: NamedDependency["Verbs"]) -> None:
+@delete("/v1/snapshots/{snapshot:str}", **of(SnapshotVerbs.remove, "Delete a snapshot", "deleteSnapshot"))
+async def delete_snapshot(snapshot: Reference, verbs: Given) -> None:
     await verbs.snapshots.remove(snapshot)
-
-
-ROUTES = (
-    get_pool,
-    new_sandbox,
-    list_sandboxes,
-    get_sandbox,
-    delete_sandbox,
-    exec_command,
-    execute_code,
-    new_snapshot,
-    list_sandbox_snapshots,
-    list_snapshots,
-    get_snapshot,
-    delete_snapshot,
-    fork_sandbox,
-)
-RECORDS = (Exec, Execute, Executed, Fork, NewSandbox, NewSnapshot, PoolInfo, SandboxInfo, SnapshotInfo)

@@ -1,23 +1,18 @@
 """A run, live: `WS /v1/runs/{run}/stream` replays its log after a `seq`, then follows it, and takes messages."""
 
-from typing import TYPE_CHECKING
-
 import msgspec
 from litestar import websocket
 from litestar.di import NamedDependency
 
 from cloister.app.tokens import Caller
-from cloister.app.verbs.api import RunVerbs
+from cloister.app.verbs.api import RunVerbs, Verbs
 from cloister.core.errors import CloisterError, UserError, describe
 from cloister.core.events import Event
 from cloister.core.ids import RunId
-from cloister.server.auth import role
 from cloister.server.errors import problem
+from cloister.server.routes import Given, of
 from cloister.server.routes.runs import SEQ_MAX, Answer, Run
 from cloister.server.ws import NORMAL, Ending, Part, Socket, Sockets, Wire, converse
-
-if TYPE_CHECKING:
-    from cloister.app.verbs.api import Verbs
 
 
 class ClientMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -31,10 +26,10 @@ class ClientMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _decode = msgspec.json.Decoder(ClientMessage).decode
 
 
-@websocket("/v1/runs/{run:str}/stream", opt=role(RunVerbs.follow))
+@websocket("/v1/runs/{run:str}/stream", **of(RunVerbs.follow))
 async def stream(
     socket: Socket,
-    verbs: NamedDependency["Verbs"],
+    verbs: Given,
     sockets: NamedDependency[Sockets],
     caller: NamedDependency[Caller],
     run: Run,
@@ -64,7 +59,7 @@ async def stream(
     await converse(socket, sockets, parts)
 
 
-async def _take(verbs: "Verbs", run: RunId, message: ClientMessage) -> None:
+async def _take(verbs: Verbs, run: RunId, message: ClientMessage) -> None:
     if message.say is not None:
         await verbs.runs.say(run, message.say)
     elif message.answer is not None:
@@ -94,6 +89,3 @@ def read_after(text: str, last_seq: int) -> int:
     if int(text) > last_seq:
         raise UserError("bad_after", f"after is beyond the log, which ends at {last_seq}: ask with after=0.")
     return int(text)
-
-
-ROUTES = (stream,)

@@ -1,23 +1,19 @@
 """Routes of templates: list, describe, build, remove."""
 
 import logging
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import msgspec
-from litestar import MediaType, Request, Response, delete, get, post, put
-from litestar.datastructures import State
+from litestar import MediaType, Response, delete, get, post, put
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter
 
 from cloister.app.verbs.api import TemplateVerbs
 from cloister.sandbox.templates.catalog import TemplateInfo
 from cloister.sandbox.templates.recipes import Recipe
-from cloister.server.auth import role
-from cloister.server.bodies import ProgressLines, while_wanted
+from cloister.server.bodies import ProgressLines
+from cloister.server.routes import Given, Wait, of
 from cloister.server.ws import Sockets
-
-if TYPE_CHECKING:
-    from cloister.app.verbs.api import Verbs
 
 logger = logging.getLogger(__name__)
 
@@ -39,88 +35,54 @@ class BuildTemplate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Answer JSON lines: progress, then the result."""
 
 
-@get(
-    "/v1/templates",
-    summary="The templates there are",
-    operation_id="listTemplates",
-    opt=role(TemplateVerbs.list),
-)
-async def list_templates(verbs: NamedDependency["Verbs"]) -> tuple[TemplateInfo, ...]:
+@get("/v1/templates", **of(TemplateVerbs.list, "The templates there are", "listTemplates"))
+async def list_templates(verbs: Given) -> tuple[TemplateInfo, ...]:
     return await verbs.templates.list()
 
 
-@get(
-    "/v1/templates/{template:str}",
-    summary="One template",
-    operation_id="getTemplate",
-    opt=role(TemplateVerbs.get),
-)
-async def get_template(template: TemplateName, verbs: NamedDependency["Verbs"]) -> TemplateInfo:
+@get("/v1/templates/{template:str}", **of(TemplateVerbs.get, "One template", "getTemplate"))
+async def get_template(template: TemplateName, verbs: Given) -> TemplateInfo:
     return await verbs.templates.get(template)
 
 
-@put(
-    "/v1/templates/{template:str}",
-    summary="Describe a template",
-    operation_id="putTemplate",
-    opt=role(TemplateVerbs.describe),
-)
-async def put_template(
-    template: TemplateName, data: JSONBody[NewTemplate], verbs: NamedDependency["Verbs"]
-) -> TemplateInfo:
+@put("/v1/templates/{template:str}", **of(TemplateVerbs.describe, "Describe a template", "putTemplate"))
+async def put_template(template: TemplateName, data: JSONBody[NewTemplate], verbs: Given) -> TemplateInfo:
     return await verbs.templates.describe(template, data.recipe)
 
 
 @post(
     "/v1/templates/{template:str}/build",
-    summary="Build a template and wait until it is ready",
-    operation_id="buildTemplate",
-    status_code=200,
-    opt=role(TemplateVerbs.build),
+    **of(TemplateVerbs.build, "Build a template and wait until it is ready", "buildTemplate", 200),
 )
 async def build_template(
     template: TemplateName,
     data: JSONBody[BuildTemplate],
-    verbs: NamedDependency["Verbs"],
+    verbs: Given,
     sockets: NamedDependency[Sockets],
-    request: Request[Any, Any, State],
+    wait: Wait,
 ) -> Response[TemplateInfo]:
     if data.progress:
         return ProgressLines(
             lambda report: verbs.templates.build(template, again=data.again, report=report), sockets.leaving
         )
 
-    async def work() -> TemplateInfo:
-        return await verbs.templates.build(template, again=data.again, report=log_progress)
-
-    return Response(await while_wanted(request, sockets.leaving, work))
+    return Response(await wait(verbs.templates.build(template, again=data.again, report=log_progress)))
 
 
 @get(
     "/v1/templates/{template:str}/log",
-    summary="The output of the last build of a template",
-    operation_id="getTemplateLog",
+    **of(TemplateVerbs.log, "The output of the last build of a template", "getTemplateLog"),
     media_type=MediaType.TEXT,
-    opt=role(TemplateVerbs.log),
 )
-async def get_template_log(template: TemplateName, verbs: NamedDependency["Verbs"]) -> str:
+async def get_template_log(template: TemplateName, verbs: Given) -> str:
     return await verbs.templates.log(template)
 
 
-@delete(
-    "/v1/templates/{template:str}",
-    summary="Remove a template",
-    operation_id="deleteTemplate",
-    opt=role(TemplateVerbs.remove),
-)
-async def delete_template(template: TemplateName, verbs: NamedDependency["Verbs"]) -> None:
+@delete("/v1/templates/{template:str}", **of(TemplateVerbs.remove, "Remove a template", "deleteTemplate"))
+async def delete_template(template: TemplateName, verbs: Given) -> None:
     await verbs.templates.remove(template)
 
 
 def log_progress(fraction: float | None, note: str) -> None:
     """Log the progress of a build that a request waits for."""
     logger.info("Preparing a template: %s %s", note, "" if fraction is None else f"{fraction:.0%}")
-
-
-ROUTES = (list_templates, get_template, put_template, build_template, get_template_log, delete_template)
-RECORDS = (BuildTemplate, NewTemplate, TemplateInfo)

@@ -125,6 +125,8 @@ def declared() -> Iterator[tuple[str, str, Role]]:
 def arguments(group: str, name: str) -> list[object]:
     parameters = list(inspect.signature(getattr(GROUPS[group], name)).parameters.values())[1:]
     required = [each.name for each in parameters if each.default is inspect.Parameter.empty]
+    if group == "files":
+        return ["x"] * len(required)
     commands = {"exec": Exec(("true",)), "process": NewCommand(("true",)), "start": NewCommand(("true",))}
     return [
         commands[name] if each == "command" and name in commands else ARGUMENTS.get(each, "x")

@@ -1,4 +1,4 @@
-"""`cloister sandbox cp` and `files`: files between this machine and a sandbox."""
+"""`cloister sandbox cp` and `files`: copy files between this machine and a sandbox, list a directory."""
 
 import os
 import posixpath
@@ -8,47 +8,44 @@ import stat
 import sys
 import tarfile
 import time
+from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, NamedTuple
-from urllib.parse import urlencode
+from typing import IO, TYPE_CHECKING, Annotated, Literal, NamedTuple, cast
 
-import msgspec
 import typer
 
-from cloister.cli.options import AsJson, SandboxName, settings_of
+from cloister.cli.options import AsJson, SandboxName, put_json
 from cloister.core.errors import HostError, OutsideError, UserError
 
 if TYPE_CHECKING:
-    from cloister.cli.client.http import Client
+    from cloister.app.verbs.api import Verbs
+    from cloister.core.computer import Sink
 
-
-# Unpack an archive that a sandbox made, on this machine. Nothing in it is trusted.
-#
-# Files go only below the given directory: no name leads out of it, nothing is written through a link, whoever made it,
-# and links are made last, when nothing is written any more. Devices, pipes and special modes are left out.
-
+# Unpacking an archive from a sandbox. Nothing in it is trusted: files are created only below the given directory, never
+# through a link; links are created last, when nothing is written any more; devices, pipes and special modes are skipped.
 
 MEMBERS = 1_000_000
 BYTES = 68_719_476_736
-"""What one archive may hold, in names and when unpacked."""
+"""Limits of one archive: names, and bytes when unpacked."""
 
 _NAME_BYTES = 4_096
 
 
 class Unpacked:
-    """What came of it."""
+    """The result of unpacking."""
 
     def __init__(self) -> None:
         self.files = 0
         self.bytes = 0
         self.left_out: list[str] = []
-        """Names that were not made."""
+        """Names that were skipped."""
 
 
 def unpack(
     archive: IO[bytes], root: Path, *, most_members: int = MEMBERS, most_bytes: int = BYTES
 ) -> Unpacked:
-    """Unpack a tar stream below `root`, which is made. Raises `UserError` (`archive_too_large`), `OutsideError`."""
+    """Unpack a tar stream below `root`, which is created. Raises `UserError` (`archive_too_large`), `OutsideError`."""
     result = Unpacked()
     links: list[tuple[Path, tarfile.TarInfo]] = []
     try:
@@ -59,7 +56,7 @@ def unpack(
                 if number >= most_members or result.bytes > most_bytes or member.size < 0:
                     raise UserError(
                         "archive_too_large",
-                        f"There is more than {most_members:,} names or {most_bytes:,} bytes in it: copy a part of it.",
+                        f"It has more than {most_members:,} names or {most_bytes:,} bytes: copy a part of it.",
                     )
                 path = _place(root, member.name)
                 if path is None or not _make(tar, root, path, member, links):
@@ -67,9 +64,7 @@ def unpack(
                 else:
                     result.files += 1
     except tarfile.TarError as error:
-        raise OutsideError(
-            "bad_archive", f"What the sandbox sent is no whole tar archive ({error})."
-        ) from None
+        raise OutsideError("bad_archive", f"The sandbox sent an incomplete tar archive ({error}).") from None
     except OSError as error:
         raise HostError("copy_failed", f"{error.filename or root}: {error.strerror or error}.") from None
     for path, member in links:
@@ -79,7 +74,7 @@ def unpack(
 
 
 def _place(root: Path, name: str) -> Path | None:
-    """Where a member belongs; None when that is not below `root`, or behind a link."""
+    """The path of a member; None if it is not below `root` or is behind a link."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if ".." in parts or "\0" in name or len(name) > _NAME_BYTES or name.startswith("/"):
         return None
@@ -110,7 +105,7 @@ def _make(
     if path == root or (path.is_dir() and not path.is_symlink()):
         return False
     path.unlink(missing_ok=True)
-    # Not "wb": what is there under this name now, nobody but us can have put there.
+    # Not "wb": O_EXCL and O_NOFOLLOW ensure that the file is new.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         while data := source.read(1_048_576):
@@ -129,9 +124,9 @@ def _make_directory(root: Path, path: Path, member: tarfile.TarInfo) -> bool:
 
 
 def _stays(depth: int, target: str) -> bool:
-    """Whether a link in a directory so far below the root leads to something below the root.
+    """True if a link in a directory `depth` below the root points below the root.
 
-    Up first, then down: a way up behind another link would start wherever that one leads.
+    `..` is allowed at the beginning only: after a name it would start wherever that name, a link perhaps, points.
     """
     parts = [part for part in target.split("/") if part not in ("", ".")]
     up = 0
@@ -141,7 +136,7 @@ def _stays(depth: int, target: str) -> bool:
 
 
 def _link(root: Path, path: Path, member: tarfile.TarInfo) -> bool:
-    """Make a link that stays below `root`."""
+    """Create a link, if it stays below `root`."""
     parent = _place(root, path.relative_to(root).as_posix())
     if parent is None or path == root or (path.is_dir() and not path.is_symlink()):
         return False
@@ -173,154 +168,180 @@ class Inside(NamedTuple):
     path: str
 
 
-class _Entry(msgspec.Struct, frozen=True):
-    name: str
-    kind: str
-    size: int
-    mode: int
-    modified: float
-
-
 def cp(
     ctx: typer.Context,
-    source: Annotated[str, typer.Argument(metavar="SRC", help="A path here, or ID:PATH in a sandbox.")],
-    target: Annotated[str, typer.Argument(metavar="DST", help="A path here, or ID:PATH in a sandbox.")],
+    source: Annotated[str, typer.Argument(metavar="SRC", help="A local path, or ID:PATH in a sandbox.")],
+    target: Annotated[str, typer.Argument(metavar="DST", help="A local path, or ID:PATH in a sandbox.")],
 ) -> None:
-    """Copy a file, or a directory with all that is in it, into or out of a sandbox."""
-    from cloister.core.errors import UserError
-
-    here, there = parse(source), parse(target)
-    if isinstance(here, Inside) == isinstance(there, Inside):
-        raise UserError(
-            "bad_usage",
-            "One of both is ID:PATH and the other a path here; write ./a:b for a name with a colon.",
-        )
-    client = _client(ctx, here.sandbox if isinstance(here, Inside) else there.sandbox)  # type: ignore[union-attr]
-    if isinstance(there, Inside) and isinstance(here, Path):
-        _put(client, here, _whole(client, there))
-    elif isinstance(here, Inside) and isinstance(there, Path):
-        _get(client, _whole(client, here), there)
+    """Copy a file or a directory into or out of a sandbox."""
+    match parse(source), parse(target):
+        case Path() as here, Inside() as there:
+            _put(ctx, here, there)
+        case Inside() as there, Path() as here:
+            _get(ctx, there, here)
+        case _:
+            raise UserError(
+                "bad_usage", "Give one ID:PATH and one local path; write ./a:b for a name with a colon."
+            )
 
 
 def files(
     ctx: typer.Context,
     sandbox: SandboxName,
-    path: Annotated[str, typer.Argument(metavar="PATH", help="A directory inside.")] = ".",
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A directory in the sandbox.")] = ".",
     as_json: AsJson = False,
 ) -> None:
-    """List a directory of a sandbox."""
+    """List a directory in a sandbox."""
+    from cloister.cli.client.open import perform
+    from cloister.core.computer import Entry
     from cloister.core.text import one_line
 
-    client = _client(ctx, sandbox)
-    at = _whole(client, Inside(sandbox, path))
-    reply = client.ask("GET", _address(at, "files/list"))
-    if as_json:
-        from cloister.cli.screen.shows import put_json
+    async def work(verbs: "Verbs") -> tuple[Entry, ...]:
+        return await verbs.files.list((await verbs.sandboxes.resolve(sandbox)).id, path)
 
-        for each in client.decoded(list[dict[str, object]], reply):
-            put_json(each)
+    found = perform(ctx, work)
+    if as_json:
+        put_json(*found)
         return
-    for entry in client.decoded(tuple[_Entry, ...], reply):
+    for entry in found:
         stamp = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.modified))
         name = one_line(entry.name, 200) + ("/" if entry.kind == "dir" else "")
         print(f"{entry.kind:<5} {entry.mode:04o} {entry.size:>14,} {stamp} {name}")
 
 
 def parse(text: str) -> "Inside | Path":
-    """A path in a sandbox or one here. A name with a colon is one here when there is a slash before that."""
+    """`ID:PATH` in a sandbox, or a local path. A slash before the colon makes it a local path."""
     head, colon, path = text.partition(":")
     return Inside(head, path or ".") if colon and head and "/" not in head else Path(text)
 
 
-def _client(ctx: typer.Context, sandbox: str) -> "Client":
-    from cloister.cli.client.discover import living
-    from cloister.cli.client.http import Client, no_such_sandbox
-
-    place = living(settings_of(ctx).data_dir)
-    if place is None:
-        raise no_such_sandbox(sandbox)
-    return Client(place)
-
-
-def _whole(client: "Client", inside: Inside) -> Inside:
-    return Inside(client.find_sandbox(inside.sandbox).id, inside.path)
-
-
-def _address(inside: Inside, route: str) -> str:
-    return f"/v1/sandboxes/{inside.sandbox}/{route}?{urlencode({'path': inside.path})}"
-
-
-def _kind(client: "Client", inside: Inside) -> str | None:
-    """What is there, through links; None when nothing is."""
-    from cloister.core.errors import UserError
-
+async def _find(verbs: "Verbs", inside: Inside) -> tuple[Inside, Literal["dir", "file"] | None]:
+    """The path with its sandbox's full id, and what is there; links are followed."""
+    found = Inside((await verbs.sandboxes.resolve(inside.sandbox)).id, inside.path)
     try:
-        # A trailing "/." is only there for directories, and for links to them.
-        client.ask("GET", _address(Inside(inside.sandbox, posixpath.join(inside.path, ".")), "files/stat"))
+        # A trailing "/." exists only in directories, and behind links to them.
+        await verbs.files.stat(found.sandbox, posixpath.join(found.path, "."))
     except UserError:
         pass
     else:
-        return "dir"
+        return found, "dir"
     try:
-        client.ask("GET", _address(inside, "files/stat"))
+        await verbs.files.stat(found.sandbox, found.path)
     except UserError as error:
         if error.code == "not_found":
-            return None
+            return found, None
         raise
-    return "file"
+    return found, "file"
 
 
-def _put(client: "Client", source: Path, target: Inside) -> None:
-    from cloister.core.errors import UserError
+class _Writer:
+    """A file object over a sink, for a worker thread."""
+
+    def __init__(self, sink: "Sink") -> None:
+        self._sink = sink
+
+    def write(self, data: bytes) -> int:
+        from anyio import from_thread
+
+        from_thread.run(self._sink.send, bytes(data))
+        return len(data)
+
+
+class _Reader:
+    """A file object over an iterator of bytes, for a worker thread."""
+
+    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
+        self._pieces = pieces
+        self._left = b""
+
+    def read(self, size: int = -1) -> bytes:
+        from anyio import from_thread
+
+        if not self._left:
+            self._left = from_thread.run(self._next)
+        data, self._left = (self._left, b"") if size < 0 else (self._left[:size], self._left[size:])
+        return data
+
+    async def _next(self) -> bytes:
+        return await anext(self._pieces, b"")
+
+
+def _put(ctx: typer.Context, source: Path, target: Inside) -> None:
+    from anyio import to_thread
+
+    from cloister.cli.client.open import perform
 
     if not source.exists():
         raise UserError("not_found", f"There is no {source} here.")
-    kind = _kind(client, target)
-    if target.path.endswith("/") or kind == "dir":
-        target = Inside(target.sandbox, posixpath.join(target.path, source.resolve().name))
-    if source.is_dir():
-        with (
-            client.sending("PUT", _address(target, "tree")) as body,
-            tarfile.open(fileobj=body, mode="w|", format=tarfile.PAX_FORMAT) as tar,  # type: ignore[call-overload]
-        ):
-            tar.add(source, arcname=".")
-        return
-    mode = f"{source.stat().st_mode & 0o777:03o}"
-    with source.open("rb") as file, client.sending("PUT", f"{_address(target, 'files')}&mode={mode}") as body:
-        shutil.copyfileobj(file, body, _PIECE)
+    found, kind = perform(ctx, partial(_find, inside=target))
+    if found.path.endswith("/") or kind == "dir":
+        found = Inside(found.sandbox, posixpath.join(found.path, source.resolve().name))
+    directory, mode = source.is_dir(), source.stat().st_mode & 0o777
+
+    def send(sink: "Sink") -> None:
+        out = cast("IO[bytes]", _Writer(sink))
+        if directory:
+            with tarfile.open(fileobj=out, mode="w|", bufsize=_PIECE, format=tarfile.PAX_FORMAT) as tar:
+                tar.add(source, arcname=".")
+        else:
+            with source.open("rb") as file:
+                shutil.copyfileobj(file, out, _PIECE)
+
+    async def work(verbs: "Verbs") -> None:
+        into = (
+            verbs.files.upload(found.sandbox, found.path)
+            if directory
+            else verbs.files.write(found.sandbox, found.path, mode=mode)
+        )
+        async with into as sink:
+            await to_thread.run_sync(send, sink)
+
+    perform(ctx, work)
 
 
-def _get(client: "Client", source: Inside, target: Path) -> None:
-    from cloister.core.errors import UserError
+def _get(ctx: typer.Context, source: Inside, target: Path) -> None:
+    from cloister.cli.client.open import perform
 
-    kind = _kind(client, source)
+    found, kind = perform(ctx, partial(_find, inside=source))
     if kind is None:
         raise UserError("not_found", f"There is no {source.path} in the sandbox.")
     if target.is_dir():
         name = posixpath.basename(posixpath.normpath(source.path))
         if name in ("", ".", "..", "/"):
-            raise UserError("bad_usage", f"{source.path} has no name of its own: name the copy, too.")
+            raise UserError("bad_usage", f"{source.path} has no name: name the copy, too.")
         target = target / name
-    if kind == "dir":
-        _get_tree(client, source, target)
-        return
-    # Beside it first: a copy that breaks off is no copy.
+    perform(ctx, partial(_get_tree if kind == "dir" else _get_file, source=found, target=target))
+
+
+async def _get_file(verbs: "Verbs", source: Inside, target: Path) -> None:
+    from anyio import to_thread
+
+    # The target is replaced only when the copy is complete.
     draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-    try:
-        with client.receiving(_address(source, "files")) as reply, draft.open("xb") as file:
-            shutil.copyfileobj(reply, file, _PIECE)
-        draft.replace(target)
-    finally:
-        draft.unlink(missing_ok=True)
+
+    def save(pieces: AsyncIterator[bytes]) -> None:
+        try:
+            with draft.open("xb") as file:
+                shutil.copyfileobj(cast("IO[bytes]", _Reader(pieces)), file, _PIECE)
+            draft.replace(target)
+        finally:
+            draft.unlink(missing_ok=True)
+
+    async with verbs.files.read(source.sandbox, source.path) as pieces:
+        await to_thread.run_sync(save, pieces)
 
 
-def _get_tree(client: "Client", source: Inside, target: Path) -> None:
-    pass
+async def _get_tree(verbs: "Verbs", source: Inside, target: Path) -> None:
+    from anyio import to_thread
+
     from cloister.core.text import one_line
 
-    with client.receiving(_address(source, "tree")) as reply:
-        result = unpack(reply, target)
+    async with verbs.files.download(source.sandbox, source.path) as pieces:
+        result = await to_thread.run_sync(unpack, cast("IO[bytes]", _Reader(pieces)), target)
     for name in result.left_out[:10]:
-        print(f"cloister: left out {one_line(name)}: no plain file, or it leads elsewhere.", file=sys.stderr)
+        print(
+            f"cloister: skipped {one_line(name)}: not a regular file, or it points elsewhere.",
+            file=sys.stderr,
+        )
     if len(result.left_out) > 10:
-        print(f"cloister: left out {len(result.left_out):,} in all.", file=sys.stderr)
+        print(f"cloister: skipped {len(result.left_out):,} in all.", file=sys.stderr)

@@ -1,66 +1,39 @@
-"""`cloister sandbox commands`, `attach` and `kill`: background commands of a sandbox, also of one that is gone."""
+"""`cloister sandbox commands`, `attach` and `kill`: background commands of a sandbox, even of a destroyed one."""
 
-import sys
 import time
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
-from cloister.cli.options import AsJson, SandboxName, settings_of
+from cloister.cli.options import AsJson, SandboxName, put_json
 
 if TYPE_CHECKING:
-    from cloister.cli.client.http import Client
-    from cloister.cli.commands.sandbox.process import Wanted
+    from cloister.app.verbs.api import Verbs
+    from cloister.app.verbs.records import BackgroundCommand
 
 CommandName = Annotated[
-    str, typer.Argument(metavar="CID", help="A background command: its id or a unique beginning of it.")
+    str, typer.Argument(metavar="CID", help="A background command: its id or a unique prefix of it.")
 ]
-
-
-class Shown(msgspec.Struct, frozen=True):
-    """A background command, as the server describes it."""
-
-    id: str
-    argv: tuple[str, ...]
-    state: str
-    exit_code: int | None
-    signal: int | None
-    killed: str | None
-    reason: str
-    started_at: float
-    ended_at: float | None
-    output_end: int
-
-
-def start(client: "Client", sandbox: str, wanted: "Wanted") -> None:
-    """Start it in the background and print its id."""
-    from cloister.cli.commands.sandbox.process import start_of
-
-    reply = client.ask("POST", f"/v1/sandboxes/{sandbox}/commands", start_of(wanted))
-    shown = client.decoded(Shown, reply)
-    print(shown.id)
-    print(f"Follow it: cloister sandbox attach {sandbox} {shown.id}", file=sys.stderr)
 
 
 def commands(ctx: typer.Context, sandbox: SandboxName, as_json: AsJson = False) -> None:
     """List the background commands of a sandbox."""
-    client, found = _sandbox(ctx, sandbox)
-    reply = client.ask("GET", f"/v1/sandboxes/{found}/commands")
-    if as_json:
-        from cloister.cli.screen.shows import put_json
+    from cloister.cli.client.open import perform
 
-        for each in client.decoded(list[dict[str, object]], reply):
-            put_json(each)
-        return
-    shown = client.decoded(tuple[Shown, ...], reply)
-    if not shown:
+    async def work(verbs: "Verbs") -> "tuple[str, tuple[BackgroundCommand, ...]]":
+        found = await _sandbox(verbs, sandbox)
+        return found, await verbs.sandboxes.commands(found)
+
+    found, listed = perform(ctx, work)
+    if as_json:
+        put_json(*listed)
+    elif not listed:
         print(f"No commands. Start one: cloister sandbox exec {found} --background -- PROGRAM")
-        return
-    print(f"{'COMMAND':<15} {'STATE':<14} {'TIME':<8} {'OUTPUT':>12}  PROGRAM")
-    now = time.time()
-    for each in shown:
-        print(_line(each, now))
+    else:
+        print(f"{'COMMAND':<15} {'STATE':<14} {'TIME':<8} {'OUTPUT':>12}  PROGRAM")
+        now = time.time()
+        for each in listed:
+            print(_line(each, now))
 
 
 def attach(
@@ -68,53 +41,52 @@ def attach(
     sandbox: SandboxName,
     command: CommandName,
     offset: Annotated[
-        int, typer.Option("--offset", min=0, metavar="BYTES", help="Show output from here on.")
+        int, typer.Option("--offset", min=0, metavar="BYTES", help="Start at this byte of the output.")
     ] = 0,
-    stdin: Annotated[bool, typer.Option("--stdin", help="Send our stdin, and its end.")] = False,
+    stdin: Annotated[bool, typer.Option("--stdin", help="Send stdin to it.")] = False,
 ) -> None:
-    """Show what a background command printed and go on with it; Ctrl-C lets go and does not end it."""
-    import anyio
+    """Show the output of a background command until it ends; Ctrl-C detaches and does not end it."""
+    from cloister.cli.client.open import perform
+    from cloister.cli.commands.sandbox.process import connect
 
-    from cloister.cli.commands.sandbox.process import run_attached
+    async def work(verbs: "Verbs") -> int:
+        found = await _sandbox(verbs, sandbox)
+        name = await _command(verbs, found, command)
+        async with verbs.sandboxes.attach(found, name, offset) as attached:
+            return await connect(attached, stdin=stdin)
 
-    client, found = _sandbox(ctx, sandbox)
-    name = _command(client, found, command)
-    path = f"/v1/sandboxes/{found}/commands/{name}/attach?offset={offset}"
-    raise typer.Exit(anyio.run(run_attached, client.place, path, stdin))
+    raise typer.Exit(perform(ctx, work))
 
 
 def kill(ctx: typer.Context, sandbox: SandboxName, command: CommandName) -> None:
-    """End a background command with everything it started; its output stays."""
-    client, found = _sandbox(ctx, sandbox)
-    name = _command(client, found, command)
-    reply = client.ask("DELETE", f"/v1/sandboxes/{found}/commands/{name}", seconds=60)
-    print(f"{name}: {_state(client.decoded(Shown, reply))}.")
+    """End a background command and its children; its output is kept."""
+    from cloister.cli.client.open import perform
+
+    async def work(verbs: "Verbs") -> "BackgroundCommand":
+        found = await _sandbox(verbs, sandbox)
+        return await verbs.sandboxes.kill(found, await _command(verbs, found, command))
+
+    ended = perform(ctx, work)
+    print(f"{ended.id}: {_state(ended)}.")
 
 
-def _sandbox(ctx: typer.Context, name: str) -> "tuple[Client, str]":
-    """The living sandbox that is meant, or the id as it was given: one that is gone may have left commands."""
-    from cloister.cli.client.discover import living
-    from cloister.cli.client.http import Client, no_such_sandbox
+async def _sandbox(verbs: "Verbs", name: str) -> str:
+    """The id of a living sandbox, or the given id: a destroyed sandbox may have left commands."""
     from cloister.core.errors import UserError
     from cloister.core.ids import is_id
 
-    place = living(settings_of(ctx).data_dir)
-    if place is None:
-        raise no_such_sandbox(name)
-    client = Client(place)
     try:
-        return client, client.find_sandbox(name).id
+        return (await verbs.sandboxes.resolve(name)).id
     except UserError as error:
         if error.code == "no_such_sandbox" and is_id(name):
-            return client, name
+            return name
         raise
 
 
-def _command(client: "Client", sandbox: str, name: str) -> str:
+async def _command(verbs: "Verbs", sandbox: str, name: str) -> str:
     from cloister.core.errors import UserError
 
-    reply = client.ask("GET", f"/v1/sandboxes/{sandbox}/commands")
-    known = [each.id for each in client.decoded(tuple[Shown, ...], reply)]
+    known = [each.id for each in await verbs.sandboxes.commands(sandbox)]
     found = [each for each in known if name and each.startswith((name, f"c-{name}"))]
     if len(found) == 1 or name in found:
         return name if name in found else found[0]
@@ -126,25 +98,23 @@ def _command(client: "Client", sandbox: str, name: str) -> str:
     )
 
 
-def _state(shown: Shown) -> str:
+def _state(command: "BackgroundCommand") -> str:
     from cloister.core.text import one_line
 
-    match shown:
-        case Shown(state="exited", exit_code=int(code)):
-            return f"exited {code}"
-        case Shown(state="exited", signal=int(number)):
-            return f"signal {number}"
-        case Shown(reason=reason) if reason:
-            return f"{shown.state}: {one_line(reason.rstrip('.'))}"
-        case _:
-            return shown.state
+    if command.state == "exited" and command.exit_code is not None:
+        return f"exited {command.exit_code}"
+    if command.state == "exited" and command.signal is not None:
+        return f"signal {command.signal}"
+    if command.reason:
+        return f"{command.state}: {one_line(command.reason.rstrip('.'))}"
+    return command.state
 
 
-def _line(shown: Shown, now: float) -> str:
+def _line(command: "BackgroundCommand", now: float) -> str:
     from cloister.core.text import one_line
     from cloister.runs.words.lines import seconds
 
-    took = seconds((shown.ended_at or now) - shown.started_at)
-    state = _state(shown).partition(":")[0]
-    program = one_line(" ".join(shown.argv), 60)
-    return f"{shown.id:<15} {state:<14} {took:<8} {shown.output_end:>12,}  {program}"
+    took = seconds((command.ended_at or now) - command.started_at)
+    state = _state(command).partition(":")[0]
+    program = one_line(" ".join(command.argv), 60)
+    return f"{command.id:<15} {state:<14} {took:<8} {command.output_end:>12,}  {program}"

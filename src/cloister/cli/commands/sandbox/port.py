@@ -1,44 +1,46 @@
-"""`cloister sandbox port`: a port inside a sandbox as a port of this machine."""
+"""`cloister sandbox port`: forward a local port to a port in a sandbox."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.cli.options import SandboxName, settings_of
+from cloister.cli.options import SandboxName
 
 if TYPE_CHECKING:
-    from anyio.abc import SocketStream
-    from websockets.asyncio.client import ClientConnection
+    from anyio.abc import ByteStream, SocketStream
 
-    from cloister.cli.client.discover import Place
+    from cloister.app.verbs.api import Verbs
 
 
 def port(
     ctx: typer.Context,
     sandbox: SandboxName,
-    inside: Annotated[int, typer.Argument(metavar="PORT", min=1, max=65_535, help="The port inside.")],
+    inside: Annotated[
+        int, typer.Argument(metavar="PORT", min=1, max=65_535, help="The port in the sandbox.")
+    ],
     listen: Annotated[
         int | None,
         typer.Option(
-            "--listen", metavar="N", min=0, max=65_535, help="Port here; 0 is any. Default: the same."
+            "--listen",
+            metavar="N",
+            min=0,
+            max=65_535,
+            help="The local port; 0 takes any free port. Default: the same number.",
         ),
     ] = None,
 ) -> None:
-    """Forward a port of this machine's loopback to one inside, until Ctrl-C."""
-    import anyio
+    """Forward a port of this machine's loopback to a port in a sandbox until Ctrl-C."""
+    from cloister.cli.client.open import perform
 
-    from cloister.cli.client.discover import living
-    from cloister.cli.client.http import Client, no_such_sandbox
+    async def work(verbs: "Verbs") -> None:
+        found = (await verbs.sandboxes.resolve(sandbox)).id
+        await _forward(verbs, found, inside, inside if listen is None else listen)
 
-    place = living(settings_of(ctx).data_dir)
-    if place is None:
-        raise no_such_sandbox(sandbox)
-    path = f"/v1/sandboxes/{Client(place).find_sandbox(sandbox).id}/dial/{inside}"
-    anyio.run(_forward, place, path, inside if listen is None else listen)
+    perform(ctx, work)
 
 
-async def _forward(place: "Place", path: str, number: int) -> None:
+async def _forward(verbs: "Verbs", sandbox: str, inside: int, number: int) -> None:
     import anyio
     from anyio.abc import SocketAttribute
 
@@ -48,57 +50,43 @@ async def _forward(place: "Place", path: str, number: int) -> None:
         listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=number)
     except OSError as error:
         raise HostError(
-            "port_taken", f"Port {number} cannot be used here ({error.strerror}): choose one with --listen."
+            "port_taken", f"Port {number} is not available here ({error.strerror}): choose one with --listen."
         ) from None
     real: int = listener.extra(SocketAttribute.local_port)  # noqa: S610 (not Django's)
     print(f"127.0.0.1:{real}", flush=True)
     print("Forwarding until Ctrl-C.", file=sys.stderr)
 
     async def serve(client: "SocketStream") -> None:
-        await _serve(place, path, client)
+        await _serve(verbs, sandbox, inside, client)
 
     async with listener:
         await listener.serve(serve)
 
 
-async def _serve(place: "Place", path: str, client: "SocketStream") -> None:
-    """One connection, to its end. What goes wrong ends it and nothing else."""
+async def _serve(verbs: "Verbs", sandbox: str, inside: int, client: "SocketStream") -> None:
+    """Serve one connection to its end. An error ends only this connection."""
     import anyio
 
-    from cloister.cli.client.stream import check_close, dial
     from cloister.core.errors import CloisterError, sole
     from cloister.core.text import one_line
 
     try:
-        async with client, dial(place, path, patient=True) as socket, anyio.create_task_group() as tasks:
-            tasks.start_soon(_inwards, client, socket)
-            await _outwards(socket, client)
+        async with (
+            client,
+            verbs.sandboxes.dial(sandbox, inside) as stream,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(_inwards, client, stream)
+            async for data in stream:
+                await client.send(data)
             tasks.cancel_scope.cancel()
-            check_close(socket.close_code, socket.close_reason or "")
     except* CloisterError as group:
         print(f"cloister: {one_line(str(sole(group)), 400)}", file=sys.stderr)
     except* (OSError, anyio.BrokenResourceError):
         pass
 
 
-async def _inwards(client: "SocketStream", socket: "ClientConnection") -> None:
-    from websockets.exceptions import ConnectionClosed
-
-    try:
-        async for data in client:
-            await socket.send(data)
-        await socket.send('{"eof": true}')
-    except ConnectionClosed:
-        return
-
-
-async def _outwards(socket: "ClientConnection", client: "SocketStream") -> None:
-    from websockets.exceptions import ConnectionClosed
-
-    try:
-        while True:
-            message = await socket.recv()
-            if isinstance(message, bytes):
-                await client.send(message)
-    except ConnectionClosed:
-        return
+async def _inwards(client: "SocketStream", stream: "ByteStream") -> None:
+    async for data in client:
+        await stream.send(data)
+    await stream.send_eof()

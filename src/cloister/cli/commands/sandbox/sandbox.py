@@ -1,4 +1,4 @@
-"""`cloister sandbox`: sandboxes made by hand."""
+"""`cloister sandbox`: sandboxes opened by hand."""
 
 import sys
 import time
@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 import typer
 
 from cloister.cli.commands.sandbox import copy, detached, port
-from cloister.cli.options import AsJson, SandboxName, TierWish, settings_of
+from cloister.cli.options import AsJson, SandboxName, TierWish, put_json
 
 if TYPE_CHECKING:
-    from cloister.cli.client.discover import Place
-    from cloister.cli.client.http import Client
-    from cloister.cli.commands.sandbox.process import Wanted
+    from cloister.app.verbs.api import Verbs
+    from cloister.app.verbs.records import BackgroundCommand, NewCommand
     from cloister.sandbox.api import SandboxInfo
 
 app = typer.Typer(
-    help="Sandboxes made by hand, the commands and the files in them.",
+    help="Sandboxes opened by hand, their commands and their files.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -25,32 +24,37 @@ app = typer.Typer(
 @app.command("create")
 def create(
     ctx: typer.Context,
-    template: Annotated[
-        str, typer.Option("--template", help="What it starts from: a template, or snapshot:NAME.")
-    ] = "default",
+    template: Annotated[str, typer.Option("--template", help="A template, or snapshot:NAME.")] = "default",
     tier: TierWish = "auto",
     ttl: Annotated[
-        float, typer.Option("--ttl", metavar="SECONDS", help="It ends by itself after this.")
+        float, typer.Option("--ttl", metavar="SECONDS", help="Destroy it after this time.")
     ] = 3600.0,
     task_id: Annotated[
-        str | None, typer.Option("--task-id", help="Your name for it: the same one gives the same sandbox.")
+        str | None, typer.Option("--task-id", help="A name of yours: the same name returns the same sandbox.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Open a sandbox and print its id. Starts a background server if none runs."""
-    from cloister.cli.client.background import ensure
-    from cloister.cli.client.http import Client
+    """Open a sandbox and print its id. Starts a background server if none is running."""
+    from cloister.cli.client.open import perform
 
-    place, _ = ensure(settings_of(ctx))
-    wanted: dict[str, object] = {"template": template, "tier": tier, "ttl_seconds": ttl, "task_id": task_id}
-    info = Client(place).create_sandbox(wanted)
+    async def work(verbs: "Verbs") -> "SandboxInfo":
+        import msgspec
+
+        from cloister.app.verbs.records import NewSandbox
+        from cloister.core.errors import UserError, describe
+
+        wish = {"template": template, "tier": tier, "ttl_seconds": ttl, "task_id": task_id}
+        try:
+            return (await verbs.sandboxes.create(msgspec.convert(wish, NewSandbox)))[0]
+        except msgspec.ValidationError as error:
+            raise UserError("bad_request", describe(error)) from None
+
+    info = perform(ctx, work, serve=True)
     if as_json:
-        from cloister.cli.screen.shows import put_json
-
         put_json(info)
     else:
         print(info.id)
-        print(f"Look inside: cloister sandbox shell {info.id}", file=sys.stderr)
+        print(f"Open a shell: cloister sandbox shell {info.id}", file=sys.stderr)
 
 
 @app.command("exec")
@@ -58,101 +62,119 @@ def exec_command(  # noqa: PLR0913  one parameter per option
     ctx: typer.Context,
     sandbox: SandboxName,
     argv: Annotated[list[str], typer.Argument(metavar="-- ARGV...", help="The program and its arguments.")],
-    cwd: Annotated[str, typer.Option("--cwd", help="Directory inside.")] = "/work",
-    user: Annotated[Literal["agent", "root"], typer.Option("--user", help="Who runs it inside.")] = "agent",
+    cwd: Annotated[str, typer.Option("--cwd", help="The working directory.")] = "/work",
+    user: Annotated[
+        Literal["agent", "root"], typer.Option("--user", help="The user in the sandbox.")
+    ] = "agent",
     seconds: Annotated[
-        float | None, typer.Option("--seconds", help="Wall-clock limit; else as long as the sandbox lives.")
+        float | None,
+        typer.Option("--seconds", help="Wall-clock limit. Default: as long as the sandbox lives."),
     ] = None,
-    tty: Annotated[bool, typer.Option("--tty", help="Give it this terminal.")] = False,
+    tty: Annotated[bool, typer.Option("--tty", help="Connect it to this terminal.")] = False,
     background: Annotated[
         bool, typer.Option("--background", help="Start it, print its id and return.")
     ] = False,
 ) -> None:
-    """Run a program in a sandbox: stdin goes in, stdout and stderr come out, its status is ours."""
-    from cloister.cli.client.http import Client
-    from cloister.cli.commands.sandbox.process import Wanted
+    """Run a program in a sandbox: stdin, stdout, stderr and the exit status are passed through."""
     from cloister.core.errors import UserError
 
-    wanted = Wanted(tuple(argv), cwd, user, seconds, tty)
-    if not background:
-        _run(ctx, sandbox, wanted)
-    if tty:
+    if background and tty:
         raise UserError("bad_usage", "Give one of --background and --tty.")
-    place, info = _find(ctx, sandbox)
-    detached.start(Client(place), info.id, wanted)
+    command = _command(tuple(argv), cwd, user, seconds, tty=tty)
+    if not background:
+        _run(ctx, sandbox, command)
+    from cloister.cli.client.open import perform
+
+    async def work(verbs: "Verbs") -> "BackgroundCommand":
+        return await verbs.sandboxes.start((await verbs.sandboxes.resolve(sandbox)).id, command)
+
+    started = perform(ctx, work)
+    print(started.id)
+    print(f"Follow it: cloister sandbox attach {started.sandbox} {started.id}", file=sys.stderr)
 
 
 @app.command("shell")
 def shell(ctx: typer.Context, sandbox: SandboxName) -> None:
-    """Open a terminal in a sandbox; `exit` leaves it, the sandbox stays."""
-    from cloister.cli.commands.sandbox.process import Wanted
-
-    _run(ctx, sandbox, Wanted(("/bin/bash", "-l"), "/work", "agent", tty=True))
+    """Open a terminal in a sandbox; `exit` closes it, the sandbox stays."""
+    _run(ctx, sandbox, _command(("/bin/bash", "-l"), "/work", "agent", None, tty=True))
 
 
-def _run(ctx: typer.Context, sandbox: str, wanted: "Wanted") -> NoReturn:
-    import anyio
-
-    from cloister.cli.commands.sandbox.process import run_process
+def _command(
+    argv: tuple[str, ...], cwd: str, user: Literal["agent", "root"], seconds: float | None, *, tty: bool
+) -> "NewCommand":
+    from cloister.app.verbs.records import NewCommand, Terminal
+    from cloister.cli.screen.terminal import terminal_size
     from cloister.core.errors import UserError
 
-    if wanted.tty and not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not tty:
+        return NewCommand(argv, cwd=cwd, user=user, seconds=seconds)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UserError(
             "no_terminal",
-            "There is no terminal here: without one use `cloister sandbox exec ID -- PROGRAM`.",
+            "There is no terminal here: use `cloister sandbox exec ID -- PROGRAM` instead.",
         )
-    place, info = _find(ctx, sandbox)
-    raise typer.Exit(anyio.run(run_process, place, info.id, wanted))
+    env = {"TERM": "xterm-256color"}
+    return NewCommand(argv, cwd=cwd, user=user, seconds=seconds, env=env, pty=Terminal(*terminal_size()))
+
+
+def _run(ctx: typer.Context, sandbox: str, command: "NewCommand") -> NoReturn:
+    from cloister.cli.client.open import perform
+
+    async def work(verbs: "Verbs") -> int:
+        from cloister.cli.commands.sandbox.process import connect
+
+        found = await verbs.sandboxes.resolve(sandbox)
+        async with verbs.sandboxes.process(found.id, command) as process:
+            return await connect(process, tty=command.pty is not None)
+
+    raise typer.Exit(perform(ctx, work))
 
 
 @app.command("fork")
 def fork(
     ctx: typer.Context,
     sandbox: SandboxName,
-    count: Annotated[int, typer.Option("--n", min=1, max=64, metavar="N", help="How many forks.")] = 1,
+    count: Annotated[int, typer.Option("--n", min=1, max=64, metavar="N", help="The number of copies.")] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a sandbox that lives, and print the ids of its forks; on microvm what runs in it goes on in each."""
-    from cloister.cli.client.http import Client
+    """Copy a running sandbox and print the ids of the copies; on microvm its processes continue in each."""
+    from cloister.cli.client.open import perform
 
-    place, info = _find(ctx, sandbox)
-    for made in Client(place).fork_sandbox(info.id, count):
-        if as_json:
-            from cloister.cli.screen.shows import put_json
+    async def work(verbs: "Verbs") -> "tuple[SandboxInfo, ...]":
+        return await verbs.sandboxes.fork((await verbs.sandboxes.resolve(sandbox)).id, count)
 
-            put_json(made)
-        else:
-            print(made.id)
+    for made in perform(ctx, work):
+        put_json(made) if as_json else print(made.id)
 
 
 @app.command("ls")
 def ls(ctx: typer.Context, as_json: AsJson = False) -> None:
-    """List the sandboxes that live."""
-    client = _client(ctx)
-    found = client.sandboxes() if client else ()
-    if as_json:
-        from cloister.cli.screen.shows import put_json
+    """List the running sandboxes."""
+    from cloister.cli.client.open import perform
 
-        for info in found:
-            put_json(info)
-        return
-    if not found:
+    found = perform(ctx, lambda verbs: verbs.sandboxes.list())
+    if as_json:
+        put_json(*found)
+    elif not found:
         print("No sandboxes. Open one: cloister sandbox create")
-        return
-    print(f"{'SANDBOX':<15} {'TEMPLATE':<10} {'TIER':<10} {'RUNTIME':<16} ENDS IN")
-    now = time.time()
-    for info in found:
-        print(_line(info, now))
+    else:
+        print(f"{'SANDBOX':<15} {'TEMPLATE':<10} {'TIER':<10} {'RUNTIME':<16} ENDS IN")
+        now = time.time()
+        for info in found:
+            print(_line(info, now))
 
 
 @app.command("rm")
 def rm(ctx: typer.Context, sandbox: SandboxName) -> None:
     """Destroy a sandbox and everything in it."""
-    from cloister.cli.client.http import Client
+    from cloister.cli.client.open import perform
 
-    place, info = _find(ctx, sandbox)
-    Client(place).remove_sandbox(info.id)
-    print(f"Removed {info.id}.")
+    async def work(verbs: "Verbs") -> str:
+        found = (await verbs.sandboxes.resolve(sandbox)).id
+        await verbs.sandboxes.destroy(found)
+        return found
+
+    print(f"Removed {perform(ctx, work)}.")
 
 
 app.command("commands")(detached.commands)
@@ -161,24 +183,6 @@ app.command("kill")(detached.kill)
 app.command("cp")(copy.cp)
 app.command("files")(copy.files)
 app.command("port")(port.port)
-
-
-def _client(ctx: typer.Context) -> "Client | None":
-    from cloister.cli.client.discover import living
-    from cloister.cli.client.http import Client
-
-    place = living(settings_of(ctx).data_dir)
-    return Client(place) if place else None
-
-
-def _find(ctx: typer.Context, name: str) -> "tuple[Place, SandboxInfo]":
-    from cloister.cli.client.http import no_such_sandbox
-
-    client = _client(ctx)
-    if client is None:
-        # Sandboxes made by hand live in the server: without it there are none.
-        raise no_such_sandbox(name)
-    return client.place, client.find_sandbox(name)
 
 
 def _line(info: "SandboxInfo", now: float) -> str:
