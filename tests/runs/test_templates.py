@@ -9,7 +9,7 @@ import pytest
 from cloister.core.computer import shell
 from cloister.core.errors import UserError
 from cloister.core.requests import NewRun, Quota
-from cloister.forge import packs, workspace
+from cloister.forge import Forges, packs, workspace
 from cloister.forge.plain import PlainGit
 from cloister.runs.templates import Warming, Workshop, forget, known_baseline, same_repository
 from cloister.sandbox.api import SandboxSpec
@@ -35,7 +35,7 @@ def quiet(fraction: float | None, note: str) -> None:
 
 @pytest.fixture
 def shop(own_host: ContainerHost, own_dir: Path) -> Workshop:
-    return Workshop(own_host.templates, own_host, PlainGit(), None, Quota(), own_dir / "repositories")
+    return Workshop(own_host.templates, own_host, Forges(), None, Quota(), own_dir / "repositories")
 
 
 @pytest.fixture

@@ -38,8 +38,8 @@ from cloister.egress.model_endpoint import serve as endpoint
 from cloister.egress.packages import SetFinder
 from cloister.egress.rules import DoorEvent
 from cloister.egress.sandbox_setup import Outfit, Through
+from cloister.forge import Forges
 from cloister.forge.api import Delivered
-from cloister.forge.plain import PlainGit
 from cloister.log.audit.details import fact
 from cloister.log.audit.export import Collector, check_endpoint, ship
 from cloister.log.sqlite.backbone import SqliteBackbone, open_backbone
@@ -55,9 +55,9 @@ from cloister.runs.attempts.compare import Compared, Subject, compare_runs, pars
 from cloister.runs.attempts.tree import TreeView, check_fork, fork_request, rewindable, tree
 from cloister.runs.budget import BudgetReport, SqliteLedger, run_accounts
 from cloister.runs.delivery import Removed, attempt_log, check_kept, remove_files, run_apply, run_diff
-from cloister.runs.driver import conduct
+from cloister.runs.driver import drive_run
 from cloister.runs.run_rules import RuleFiles, check_allowed, check_role, run_layer
-from cloister.runs.services import Means
+from cloister.runs.services import RunServices
 from cloister.runs.supervisor import Supervisor, open_supervisor
 from cloister.runs.templates import Warming, Workshop, repositories
 from cloister.runs.view import RunView, fold
@@ -113,11 +113,18 @@ class App:
         return run, made
 
     async def say(self, run: RunId, text: str, who: str, origin: Origin = "user") -> Event:
+        """Tell the run something; a finished run continues with it. Raises `UserError` (`run_removed`)."""
         if not text.strip():
             raise UserError("empty_message", "The message is empty: say something.")
         if len(text.encode("utf-8", errors="replace")) > limits.PROMPT_BYTES:
             raise UserError("too_large", f"A message has at most {limits.PROMPT_BYTES:,} bytes.")
-        return await self.backbone.append_outside(run, PromptReceived(text, who, origin))
+        finished = (await self.backbone.row(run)).state == "finished"
+        if finished:
+            check_kept(self.settings.data_dir, run)
+        event = await self.backbone.append_outside(run, PromptReceived(text, who, origin))
+        if finished:
+            self.supervisor.drive(run)
+        return event
 
     async def stop(self, run: RunId, who: str) -> Event:
         return await self.backbone.append_outside(run, StopRequested(who))
@@ -343,7 +350,7 @@ async def _exported(settings: Settings) -> AsyncGenerator[None]:
         yield
 
 
-def _means(  # noqa: PLR0913  (each is one part of the machine)
+def _services(  # noqa: PLR0913  (each is one part of the machine)
     settings: Settings,
     host: Host,
     warming: Warming,
@@ -351,14 +358,14 @@ def _means(  # noqa: PLR0913  (each is one part of the machine)
     backbone: SqliteBackbone,
     ledger: SqliteLedger,
     local: LocalHost,
-) -> Means:
+) -> RunServices:
     """What conducting runs takes."""
     access = replace(model_access(settings), local=local)
-    return Means(
+    return RunServices(
         data_dir=settings.data_dir,
         host=host,
         warming=warming,
-        forge=warming.workshop.forge,
+        forges=warming.workshop.forges,
         models=lambda new: open_models(access, _job(new)),
         kinds=tuple(settings.file.models.kind),
         rules=rule_files(settings),
@@ -403,7 +410,7 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         await templates.sweep()
         (doorway, outfit), quota = _doorway(settings, policy, backbone), settings.file.quota
         workshop = Workshop(
-            templates, Through(host, outfit), PlainGit(), None, quota, repositories(settings.data_dir)
+            templates, Through(host, outfit), Forges(), None, quota, repositories(settings.data_dir)
         )
         warming = Warming(workshop)
         pooled = settings.file.pool if role == "server" else ()
@@ -414,10 +421,10 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         )
         ledger = SqliteLedger(backbone, settings.file.budgets, owner, owners.lives)
         local = await stack.enter_async_context(open_local_host(model_shelf(settings)))
-        means = _means(settings, pool, warming, doorway, backbone, ledger, local)
+        services = _services(settings, pool, warming, doorway, backbone, ledger, local)
 
         async def drive(journal: Journal, run: RunId) -> None:
-            await conduct(means, journal, run)
+            await drive_run(services, journal, run)
 
         supervisor = Supervisor(
             backbone,

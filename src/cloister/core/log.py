@@ -22,6 +22,7 @@ from cloister.core.events import (
     ModelReplied,
     ProofTaken,
     RunAdmitted,
+    RunContinued,
     RunResumed,
     SandboxOpened,
     SaveRefused,
@@ -196,6 +197,14 @@ def attempts_of(events: Sequence[Event]) -> tuple[int, ...]:
     """The numbers of all attempts in the log."""
     kinds = (AttemptStarted, AttemptForked)
     return tuple(sorted({event.body.attempt for event in events if isinstance(event.body, kinds)}))
+
+
+def round_start(events: Sequence[Event]) -> int:
+    """The position of the event that began the newest round: 0, or the last `RunContinued`."""
+    for position in range(len(events) - 1, 0, -1):
+        if isinstance(events[position].body, RunContinued):
+            return position
+    return 0
 
 
 # What the loop sees of the log it writes: the events so far and a way to add to them.

@@ -16,8 +16,9 @@ Tier = Literal["auto", "container", "gvisor", "microvm"]
 Outcome = Literal["green", "red", "unproven", "budget", "stopped", "failed"]
 """How a run ended. `unproven`: the model finished and there was no check to prove it."""
 State = Literal["queued", "running", "finished"]
-Origin = Literal["user", "repository", "tool", "issue", "web", "server"]
-"""Where text came from: a person, the repository, a command in the sandbox, an issue, the network, a tool server."""
+Origin = Literal["user", "repository", "tool", "issue", "review", "ci", "web", "server"]
+"""Where text came from: a person, the repository, a command in the sandbox, an issue, a review comment, a CI job,
+the network, a tool server."""
 Role = Literal["viewer", "operator", "admin"]
 """What a caller may do, least first: look; work with runs; everything."""
 

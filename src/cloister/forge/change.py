@@ -6,14 +6,19 @@ import time
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from cloister.core import limits
 from cloister.core.errors import UserError
 from cloister.core.ids import RunId
 from cloister.core.requests import FileChange
 from cloister.core.text import decode, inert
+from cloister.forge import notes
+from cloister.forge.api import Proposal
 from cloister.forge.host import in_bare, must, oid
 
 AUTHOR = "Cloister <cloister@localhost>"
+
 
 _SLUG_CHARS = 40
 _STATUS: dict[str, Literal["added", "modified", "deleted", "renamed"]] = {
@@ -40,20 +45,28 @@ def branch_name(prompt: str, run: RunId) -> str:
 
 
 async def make_change(
-    bare: Path, base: str, saved: str, branch: str, message: str, author: str = AUTHOR
+    bare: Path, parent: str, saved: str, branch: str, message: str, author: str = AUTHOR
 ) -> str:
-    """One commit on `base` with the files of `saved`, as `branch` of the run's repository; returns it.
+    """Commit the files of `saved` on top of `parent` as `branch` of the run's repository; return the commit.
 
-    Made twice, it is the same commit: its date is the save's. Repositories that lay in the working tree
-    and are no submodules are left out.
+    A second call makes the same commit: its date is the save's. Repositories in the working tree that are no
+    submodules are left out.
     """
     must(await in_bare(bare, "check-ref-format", f"refs/heads/{branch}"), f"name a branch {branch!r}")
     shown = await in_bare(bare, "show", "--no-patch", "--format=%T %ct", "--end-of-options", saved)
     tree, _, saved_at = decode(must(shown, f"find the save {saved[:12]}")).strip().partition(" ")
-    tree = await _without_strays(bare, base, tree)
-    commit = await commit_tree(bare, tree, base, message, author, at=int(saved_at))
+    tree = await _without_strays(bare, parent, tree)
+    commit = await commit_tree(bare, tree, parent, message, author, at=int(saved_at))
     must(await in_bare(bare, "update-ref", f"refs/heads/{branch}", commit), f"make the branch {branch}")
     return commit
+
+
+async def describe(proposal: Proposal) -> Proposal:
+    """The proposal with the message and the receipt of its commit."""
+    bare, commit = proposal.bare, proposal.commit
+    shown = await in_bare(bare, "show", "--no-patch", "--format=%B", "--end-of-options", commit)
+    message = decode(must(shown, f"read the commit {commit[:12]}")).strip()
+    return msgspec.structs.replace(proposal, message=message, receipt=await notes.read(bare, commit))
 
 
 async def _without_strays(bare: Path, base: str, tree: str) -> str:

@@ -47,6 +47,12 @@ async def attach(bare: Path, commit: str, text: str) -> None:
     must(await _add(bare, NOTES_REF, blob, commit), "attach a receipt")
 
 
+async def read(bare: Path, commit: str) -> str | None:
+    """The note of `commit` in the run's own repository; None without one."""
+    shown = await in_bare(bare, "notes", f"--ref={NOTES_REF}", "show", commit)
+    return decode(shown.out) if shown.ok else None
+
+
 async def carry(bare: Path, commit: str, checkout: Checkout) -> bool:
     """Copy the note of `commit` into a person's repository, beside the notes that are there.
 

@@ -12,7 +12,7 @@ from cloister.core.errors import OutsideError, UserError
 from cloister.core.text import decode, one_line
 from cloister.forge import host, notes
 from cloister.forge._spawn import Result, Who
-from cloister.forge.api import Base, Delivered
+from cloister.forge.api import Base, Delivered, Proposal
 from cloister.forge.host import NO_COMMIT, Checkout, complaint, in_checkout, must, without_userinfo
 
 BASE_REF = "refs/cloister/base"
@@ -38,17 +38,18 @@ class PlainGit:
         checkout = await to_thread.run_sync(find_checkout, repo)
         return await _fetch_checkout(checkout, ref, into)
 
-    async def deliver(self, bare: Path, commit: str, branch: str, repo: str) -> Delivered | None:
-        _check_text(repo, branch)
-        if is_url(repo):
+    async def deliver(self, proposal: Proposal) -> Delivered | None:
+        _check_text(proposal.repository, proposal.branch)
+        if is_url(proposal.repository):
             return None
-        checkout = await to_thread.run_sync(find_checkout, repo)
-        copied = await host.copy_out(bare, commit, checkout)
+        checkout = await to_thread.run_sync(find_checkout, proposal.repository)
+        copied = await host.copy_out(proposal.bare, proposal.commit, checkout)
         if not copied.ok:
             raise _not_written(checkout, copied)
-        made = await _create_branch(checkout, branch, commit)
-        async with self._notes:  # one after the other never has to try again
-            return Delivered(str(checkout.top), made, await notes.carry(bare, commit, checkout))
+        branch = await _put_branch(checkout, proposal)
+        async with self._notes:  # notes written one after the other need no retry
+            receipt = await notes.carry(proposal.bare, proposal.commit, checkout)
+        return Delivered(str(checkout.top), branch, receipt, proposal.commit)
 
 
 def is_url(repo: str) -> bool:
@@ -247,22 +248,38 @@ def _not_written(checkout: Checkout, result: Result) -> UserError:
     return UserError("not_delivered", f"{checkout.top} cannot be written to: {complaint(result)}.")
 
 
-async def _create_branch(checkout: Checkout, branch: str, commit: str) -> str:
-    """Make `branch`, or the next free name like it, at `commit`; one that is there already is taken as is."""
+async def _put_branch(checkout: Checkout, proposal: Proposal) -> str:
+    """Create the proposal's branch, or the next free name like it, or fast-forward the one of an earlier round."""
+    branch, commit = proposal.branch, proposal.commit
     must(await in_checkout(checkout, "check-ref-format", f"refs/heads/{branch}"), f"name a branch {branch!r}")
     wanted = branch
     for number in range(2, _NAMES_TRIED):
         ref = f"refs/heads/{wanted}"
-        made = await in_checkout(checkout, "update-ref", "-m", "cloister: deliver", ref, commit, NO_COMMIT)
+        made = await _move(checkout, ref, commit, NO_COMMIT)
         if made.ok:
             return wanted
         there = await in_checkout(checkout, "rev-parse", "--verify", "--quiet", ref)
-        if decode(there.out).strip() == commit:
+        tip = decode(there.out).strip()
+        if tip == commit or (tip == proposal.previous and await _forwarded(checkout, ref, commit, tip)):
             return wanted
         if not there.ok and "/" not in branch:
             raise _not_written(checkout, made)
-        if not there.ok:  # a branch called like a directory of this name is in the way
+        if not there.ok:  # a branch named like a directory of this name is in the way
             branch = wanted = branch.replace("/", "-")
             continue
         wanted = f"{branch}-{number}"
     raise UserError("not_delivered", f"{checkout.top} already has too many branches called {branch}.")
+
+
+async def _move(checkout: Checkout, ref: str, commit: str, expected: str) -> Result:
+    """Compare and swap: git refuses if `ref` is not at `expected`."""
+    return await in_checkout(checkout, "update-ref", "-m", "cloister: deliver", ref, commit, expected)
+
+
+async def _forwarded(checkout: Checkout, ref: str, commit: str, tip: str) -> bool:
+    """Fast-forward `ref` from `tip`, unless a work tree has it checked out: its files would then look changed."""
+    after = await in_checkout(checkout, "merge-base", "--is-ancestor", tip, commit)
+    trees = await in_checkout(checkout, "worktree", "list", "--porcelain")
+    if not (after.ok and trees.ok) or f"branch {ref}" in decode(trees.out).splitlines():
+        return False
+    return (await _move(checkout, ref, commit, tip)).ok

@@ -258,7 +258,7 @@ def _why(done: Finished) -> str:
 # The name of a working tree, turn after turn: git is asked only when a file has changed.
 
 
-class Look:
+class TreeWatch:
     """A working tree that is looked at again and again."""
 
     def __init__(self, computer: Computer, bare: Path, base: str) -> None:

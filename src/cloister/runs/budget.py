@@ -36,6 +36,7 @@ from cloister.core.errors import Bug
 from cloister.core.events import AttemptStarted, BudgetExtended, Event, ModelReplied, ModelSpent, RunAdmitted
 from cloister.core.events.budget import Level, Resource
 from cloister.core.ids import OwnerId, RunId
+from cloister.core.log import round_start
 from cloister.core.requests import Budget, Usage
 from cloister.runs.view import fold
 
@@ -445,14 +446,15 @@ def _unused(books: _Books, match: str) -> Account:
 
 
 def run_accounts(events: Sequence[Event]) -> Iterator[Account]:
-    """A run and each of its attempts, from its whole log."""
+    """The newest round of a run and each of its attempts, from the whole log."""
     admitted = events[0].body
     if not isinstance(admitted, RunAdmitted):
         raise Bug("A run's log starts with its admission.")
     spent: dict[int | None, Spend] = {}
     extended: dict[str, dict[Resource, float]] = {}
     shares: dict[int, Limits] = {}
-    for event in events:
+    start = round_start(events)
+    for event in events[start:]:  # each round has the whole budget of the request
         match event.body:
             case AttemptStarted(budget=Budget() as budget) as body:
                 shares[body.attempt] = msgspec.structs.replace(limits_of(budget), seconds=budget.seconds)
@@ -466,7 +468,8 @@ def run_accounts(events: Sequence[Event]) -> Iterator[Account]:
                 pass
     budget, run = admitted.request.budget, str(events[0].run)
     limits = msgspec.structs.replace(limits_of(budget), seconds=budget.seconds)
-    total = sum(spent.values(), Spend(seconds=fold(events, time.time()).seconds))
+    before = fold(events[:start]).seconds if start else 0.0
+    total = sum(spent.values(), Spend(seconds=fold(events, time.time()).seconds - before))
     yield Account("run", run, limits, total, extended.get(f"run {run}", {}))
     for attempt, took in sorted((number, took) for number, took in spent.items() if number is not None):
         limits = shares.get(attempt, Limits())

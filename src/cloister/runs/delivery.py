@@ -21,23 +21,21 @@ from cloister.core.events import (
     ChangeMade,
     ChecksChosen,
     Event,
-    RunAdmitted,
     RunFinished,
 )
 from cloister.core.ids import RunId
-from cloister.core.log import Journal, attempts_of, effective, of_attempt, seen_by
+from cloister.core.log import Journal, attempts_of, effective, of_attempt, request_of, round_start, seen_by
 from cloister.core.requests import NewRun, State
 from cloister.core.text import one_line
 from cloister.feedback.compare import compare
-from cloister.forge import change, notes
-from cloister.forge.api import Delivered
-from cloister.forge.plain import PlainGit
+from cloister.forge import Forges, change, notes
+from cloister.forge.api import Delivered, Proposal
 from cloister.log.journal import AttemptJournal
 from cloister.policy.api import PushAction
 from cloister.policy.decide import Decider
 from cloister.runs.receipt import Pending, receipt
 from cloister.runs.receipt_page import page
-from cloister.runs.services import Means
+from cloister.runs.services import RunServices
 
 # What a finished run keeps on disk beside its log, and taking that away.
 
@@ -95,9 +93,10 @@ def base_commit(events: Sequence[Event]) -> str | None:
 
 
 def _furthest(events: Sequence[Event]) -> str | None:
-    """The newest save point of the attempt that is furthest: the fewest red, then the earliest."""
-    found = [progress(effective(seen_by(events, number)), number) for number in attempts_of(events)]
-    # What somebody stopped, or went back from, counts only when there is nothing else.
+    """The newest save point of the attempt of this round that is furthest: the fewest red, then the earliest."""
+    numbers = attempts_of(events[round_start(events) :])
+    found = [progress(effective(seen_by(events, number)), number) for number in numbers]
+    # An attempt that was stopped, or rewound, counts only if there is no other.
     kept = [one for one in found if one.ended is None or one.ended.outcome != "stopped"] or found
     saved = [one for one in kept if one.commit is not None]
     furthest = min(saved, key=lambda one: one.comparison.red if one.comparison else _UNKNOWN, default=None)
@@ -106,13 +105,20 @@ def _furthest(events: Sequence[Event]) -> str | None:
 
 def result_commit(events: Sequence[Event]) -> str | None:
     """The commit that stands for the run's work so far."""
-    for event in reversed(events):
-        if isinstance(event.body, ChangeMade):
-            return event.body.commit
+    start = round_start(events)
+    made = _last_change(events)
+    if made is not None and made[0] > start:
+        return made[1].commit
     last = events[-1].body
     if isinstance(last, RunFinished) and last.attempt is not None and last.attempt in attempts_of(events):
         return attempt_commit(events, last.attempt)
-    return _furthest(events)
+    return _furthest(events) or (made and made[1].commit)
+
+
+def _last_change(events: Sequence[Event]) -> tuple[int, ChangeMade] | None:
+    """The newest change with the number of its event."""
+    found = ((event.seq, event.body) for event in reversed(events) if isinstance(event.body, ChangeMade))
+    return next(found, None)
 
 
 def attempt_commit(events: Sequence[Event], attempt: int) -> str | None:
@@ -137,50 +143,58 @@ def _check_known(events: Sequence[Event], attempt: int) -> None:
         )
 
 
-async def make_result(means: Means, journal: Journal, run: RunId, winner: AttemptEnded | None) -> None:
-    """Make the branch from the winner's files (without one, from the furthest save point) and deliver it.
+async def make_result(
+    services: RunServices, journal: Journal, run: RunId, winner: AttemptEnded | None
+) -> None:
+    """Commit the winner's files (without one, the furthest save point) to the run's branch and deliver it.
 
-    A run that changed nothing has no change. What is in the log is not done again: the change is recorded
-    before it is delivered, so a delivery that fails loses nothing.
+    Each round that changes files adds one commit. Steps that the log already has are skipped: the change is
+    recorded before it is delivered, so a failed delivery loses nothing.
     """
-    base = base_commit(journal.events)
-    saved = winner.commit if winner is not None else _furthest(journal.events)
-    if base is None or saved is None or saved == base:
+    events = journal.events
+    base = base_commit(events)
+    saved = winner.commit if winner is not None else _furthest(events)
+    if base is None or saved is None:
         return
-    admitted = journal.events[0].body
-    assert isinstance(admitted, RunAdmitted)  # noqa: S101  (event 1 by the backbone's contract)
-    bare = bare_repository(means.data_dir, run)
-    branch = change.branch_name(admitted.request.prompt, run)
-    made = next((e.body for e in journal.events if isinstance(e.body, ChangeMade)), None)
-    if made is None:
+    request = request_of(events)
+    branch = change.branch_name(request.prompt, run)
+    start = round_start(events)
+    before = _last_change(events[:start])
+    known = _last_change(events[start:])
+    bare = bare_repository(services.data_dir, run)
+    previous = before[1].commit if before else base
+    if saved == previous or (before and not known and not await change.files_of_save(bare, previous, saved)):
+        return
+    if known is None:
         files = await change.files_of_save(bare, base, saved)
-        # What is known now: the end and its signature come after the change, in `cloister receipt`.
-        note = page(receipt(journal.events, pending=Pending(branch, files)))
-        message = _message(journal.events, run, winner, notes.trailer(note))
-        commit = await change.make_change(bare, base, saved, branch, message)
+        # The receipt as of now: the end and its signature follow, and are in `cloister receipt`.
+        note = page(receipt(events, pending=Pending(branch, files)))
+        message = _message(events, run, winner, notes.trailer(note))
+        commit = await change.make_change(bare, previous, saved, branch, message)
         await notes.attach(bare, commit, note)
         made = ChangeMade(branch, commit, files, winner.reason if winner else "")
         await journal.append(made)
-    if winner is None or winner.outcome not in _DELIVERED:
+    else:
+        made = known[1]
+    delivered = any(isinstance(event.body, ChangeDelivered) for event in journal.events[start:])
+    if delivered or winner is None or winner.outcome not in _DELIVERED:
         return
-    if any(isinstance(event.body, ChangeDelivered) for event in journal.events):
-        return
-    if not await _may_deliver(means, journal, winner, admitted.request, branch):
-        return
-    # A stop that comes now must not leave a branch that the log knows nothing of.
-    with anyio.CancelScope(shield=True):
-        delivered = await means.forge.deliver(bare, made.commit, branch, admitted.request.repo)
-        if delivered is not None:
-            await journal.append(ChangeDelivered(delivered.where, delivered.branch, delivered.receipt))
+    if await _may_deliver(services, journal, winner, request, branch):
+        proposal = Proposal(run, request.repo, base, made.commit, branch, bare, previous=previous)
+        # A stop that comes now must not leave a branch that the log does not have.
+        with anyio.CancelScope(shield=True):
+            sent = await services.forges.at(request.repo).deliver(await change.describe(proposal))
+            if sent is not None:
+                await journal.append(ChangeDelivered(sent.where, sent.branch, sent.receipt))
 
 
 async def _may_deliver(
-    means: Means, journal: Journal, winner: AttemptEnded, request: NewRun, branch: str
+    services: RunServices, journal: Journal, winner: AttemptEnded, request: NewRun, branch: str
 ) -> bool:
     """Whether the rules let the branch go to its repository by itself; where they ask, a person applies it."""
     action = PushAction(request.repo, f"refs/heads/{branch}")
     untrusted = Provenance(winner.attempt, AttemptJournal(journal, winner.attempt)).untrusted
-    decision = Decider(means.run_policy(request)).decide(action, untrusted=untrusted)
+    decision = Decider(services.run_policy(request)).decide(action, untrusted=untrusted)
     if decision.effect == "allow":
         return True
     await journal.append(
@@ -242,12 +256,20 @@ async def run_apply(data_dir: Path, run: RunId, events: Sequence[Event], repo: s
     Raises `UserError` (`no_change`) when there is nothing to put.
     """
     base, commit = base_commit(events), result_commit(events)
-    admitted = events[0].body
-    if base is None or commit is None or commit == base or not isinstance(admitted, RunAdmitted):
+    if base is None or commit is None or commit == base:
         raise UserError("no_change", f"Run {run} has changed nothing yet: there is nothing to apply.")
-    branch = change.branch_name(admitted.request.prompt, run)
     check_kept(data_dir, run)
-    delivered = await PlainGit().deliver(bare_repository(data_dir, run), commit, branch, repo)
+    changes = [event.body.commit for event in events if isinstance(event.body, ChangeMade)]
+    proposal = Proposal(
+        run=run,
+        repository=repo,
+        base=base,
+        commit=commit,
+        branch=change.branch_name(request_of(events).prompt, run),
+        bare=bare_repository(data_dir, run),
+        previous=changes[-2] if len(changes) > 1 else None,
+    )
+    delivered = await Forges().at(repo).deliver(await change.describe(proposal))
     if delivered is None:
         raise UserError("not_a_path", f"{repo} is not a repository on this machine: give a path.")
     return delivered

@@ -14,6 +14,7 @@ from anyio import to_thread
 from cloister.core import events as e
 from cloister.core.events import Event
 from cloister.core.ids import RunId
+from cloister.core.log import round_start
 from cloister.core.requests import FileChange, Isolation, Outcome, Usage
 from cloister.log.audit.entry import AuditEntry, Checkpoint
 from cloister.log.audit.keys import check_public
@@ -188,7 +189,10 @@ def receipt(
         prompt=view.prompt,
         who=view.who,
         said=tuple((message.who, message.text) for message in view.messages),
-        stopped_by=next((ev.body.who for ev in events if isinstance(ev.body, e.StopRequested)), None),
+        stopped_by=next(
+            (ev.body.who for ev in events[round_start(events) :] if isinstance(ev.body, e.StopRequested)),
+            None,
+        ),
         repo=view.repo,
         base_commit=view.base_commit,
         base_branch=view.base_branch,
@@ -384,4 +388,5 @@ async def run_receipt(path: Path, run: RunId, events: Sequence[Event]) -> Receip
         with AuditReader(path) as audit:
             return audit.seal(run)
 
-    return receipt(events, await to_thread.run_sync(look))
+    finished = isinstance(events[-1].body, e.RunFinished)
+    return receipt(events, await to_thread.run_sync(look) if finished else None)

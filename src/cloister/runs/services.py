@@ -20,7 +20,7 @@ from cloister.egress.git_push import Repository
 from cloister.egress.model_endpoint import serve as endpoint
 from cloister.egress.rules import DoorEvent
 from cloister.egress.sandbox_setup import Through
-from cloister.forge.api import Forge
+from cloister.forge import Forges
 from cloister.forge.change import branch_name
 from cloister.model.api import Models
 from cloister.policy.api import Policy
@@ -36,13 +36,13 @@ _EXTENSIONS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class RunServices:
     """The machine, the models, the rules."""
 
     data_dir: Path
     host: Host
     warming: Warming
-    forge: Forge
+    forges: Forges
     models: Callable[[NewRun], AbstractAsyncContextManager[Models]]
     rules: RuleFiles
     policy: Policy

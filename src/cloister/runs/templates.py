@@ -23,8 +23,8 @@ from cloister.core.diagnosis import Diagnosis
 from cloister.core.errors import CloisterError, HostError, UserError
 from cloister.core.requests import NewRun, Quota
 from cloister.core.text import decode, one_line
-from cloister.forge import read, workspace
-from cloister.forge.api import Base, Forge
+from cloister.forge import Forges, read, workspace
+from cloister.forge.api import Base
 from cloister.forge.plain import find_checkout, is_url
 from cloister.sandbox.api import SNAPSHOT_PREFIX, Door, Host, Keepable, Report, Sandbox, SandboxSpec
 from cloister.sandbox.providers import which
@@ -53,7 +53,7 @@ class Workshop:
 
     templates: Templates
     host: Host
-    forge: Forge
+    forges: Forges
     door: Door | None
     quota: Quota
     repositories: Path
@@ -81,7 +81,7 @@ class Workshop:
     async def fetch(self, name: str, recipe: Repository | Devcontainer) -> Base:
         """Bring the repository of a template up to date here."""
         self.repositories.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return await self.forge.fetch(recipe.repo, recipe.ref, self.bare(name))
+        return await self.forges.at(recipe.repo).fetch(recipe.repo, recipe.ref, self.bare(name))
 
     def bare(self, name: str) -> Path:
         return self.repositories / f"{name}.git"

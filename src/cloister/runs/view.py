@@ -49,6 +49,7 @@ from cloister.core.events import (
     RewindRequested,
     RunAdmitted,
     RunClaimed,
+    RunContinued,
     RunFinished,
     RunResumed,
     SandboxClosed,
@@ -64,7 +65,16 @@ from cloister.core.log import effective
 from cloister.core.requests import Budget, FileChange, Isolation, NewRun, Outcome, State, Usage
 from cloister.feedback.compare import compare
 
-_OfTheRun = RunAdmitted | RunClaimed | RunResumed | PhaseStarted | PhaseEnded | StopRequested | RunFinished
+_OfTheRun = (
+    RunAdmitted
+    | RunClaimed
+    | RunResumed
+    | RunContinued
+    | PhaseStarted
+    | PhaseEnded
+    | StopRequested
+    | RunFinished
+)
 _OfTheChoice = AttemptsRanked | JudgeSpoke | RewindRequested | Inherited
 _OfThePlace = (
     BaseFixed
@@ -196,6 +206,8 @@ class RunView(msgspec.Struct, frozen=True):
     """US dollars, as far as prices are known; None when none is."""
     budget_notes: tuple[BudgetNote, ...] = ()
     """Warnings, refusals and extensions of any level that it draws from."""
+    rounds: int = 1
+    """1, and one more each time a message continued the finished run."""
 
 
 @dataclass(slots=True)
@@ -209,6 +221,8 @@ class _Attempt:
     commit: str | None = None
     comparison: Comparison | None = None
     ended: AttemptEnded | None = None
+    cut_off: RunFinished | None = None
+    """The end of the round in which it worked, if a later round began."""
     cost: float | None = None
 
     def pay(self, cost: float | None) -> None:
@@ -224,6 +238,9 @@ class _Draft:
     claimed_at: float | None = None
     finished_at: float | None = None
     finished: RunFinished | None = None
+    rounds: int = 1
+    seconds_before: float = 0.0
+    """Of the rounds before this one."""
     phases: list[Phase] = field(default_factory=list[Phase])
     """Those that are open, the innermost last."""
     stop_asked: bool = False
@@ -254,6 +271,7 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
                 RunAdmitted()
                 | RunClaimed()
                 | RunResumed()
+                | RunContinued()
                 | PhaseStarted()
                 | PhaseEnded()
                 | StopRequested()
@@ -301,10 +319,23 @@ def _of_the_run(draft: _Draft, body: _OfTheRun, at: float) -> None:
             draft.stop_asked = True
         case RunFinished():
             draft.finished, draft.finished_at = body, at
+        case RunContinued():
+            _reopen(draft)
         case RunResumed():
             pass
         case _:
             assert_never(body)
+
+
+def _reopen(draft: _Draft) -> None:
+    """A new round begins: its outcome is open, its time comes on top of that of the rounds before."""
+    draft.seconds_before = _seconds(draft, 0.0)
+    draft.claimed_at = draft.finished_at = None
+    for attempt in draft.attempts.values():
+        attempt.cut_off = attempt.cut_off or draft.finished
+    draft.finished, draft.stop_asked, draft.ranking = None, False, ()
+    draft.asks.clear()
+    draft.rounds += 1
 
 
 def _of_the_choice(draft: _Draft, body: _OfTheChoice) -> None:
@@ -328,7 +359,7 @@ def _of_the_place(draft: _Draft, body: _OfThePlace) -> None:
         case BaselineTaken():
             draft.baseline = body.diagnoses
         case ChangeMade():
-            draft.change = body
+            draft.change, draft.delivered = body, None
         case ChangeDelivered():
             draft.delivered = body
         case SandboxClosed() | ConnectionDecided() | ConnectionClosed() | RequestDecided() | PolicyFixed():
@@ -401,7 +432,9 @@ def _leading(draft: _Draft) -> Comparison | None:
     winner = draft.finished.attempt if draft.finished else None
     if winner is not None and winner in draft.attempts:
         return draft.attempts[winner].comparison
-    found = [attempt.comparison for attempt in draft.attempts.values() if attempt.comparison is not None]
+    attempts = draft.attempts.values()
+    own = [attempt for attempt in attempts if attempt.cut_off is None]
+    found = [one.comparison for one in own or attempts if one.comparison is not None]
     return min(found, key=lambda comparison: comparison.red, default=None)
 
 
@@ -413,13 +446,20 @@ def _state(draft: _Draft) -> State:
 
 def _seconds(draft: _Draft, now: float) -> float:
     if draft.claimed_at is None:
-        return 0.0
+        return draft.seconds_before
     end = now if draft.finished_at is None else draft.finished_at
-    return max(0.0, end - draft.claimed_at)  # the clock of the machine may be set back
+    # The clock of the machine may be set back.
+    return draft.seconds_before + max(0.0, end - draft.claimed_at)
 
 
 def _attempt_views(draft: _Draft) -> tuple[AttemptView, ...]:
-    cut_off = draft.finished  # what had no end of its own ended with the run
+    def ended(attempt: _Attempt) -> tuple[Outcome | None, str | None]:
+        """Its own end, or else that of its round."""
+        if attempt.ended:
+            return attempt.ended.outcome, attempt.ended.reason
+        cut_off = attempt.cut_off or draft.finished
+        return ("stopped", cut_off.reason) if cut_off else (None, None)
+
     return tuple(
         AttemptView(
             attempt=number,
@@ -428,8 +468,8 @@ def _attempt_views(draft: _Draft) -> tuple[AttemptView, ...]:
             usage=attempt.usage,
             commit=attempt.commit,
             comparison=attempt.comparison,
-            outcome=attempt.ended.outcome if attempt.ended else cut_off and "stopped",
-            reason=attempt.ended.reason if attempt.ended else cut_off and cut_off.reason,
+            outcome=ended(attempt)[0],
+            reason=ended(attempt)[1],
             parent=attempt.parent,
             at=attempt.at,
             temperature=attempt.temperature,
@@ -484,6 +524,7 @@ def _view(draft: _Draft, events: Sequence[Event], now: float) -> RunView:
         budget=request.budget,
         cost=_total([*(view.cost for view in attempts), draft.beside.cost]),
         budget_notes=tuple(draft.budget_notes),
+        rounds=draft.rounds,
     )
 
 

@@ -86,9 +86,8 @@ async def test_one_can_speak_to_a_run_until_it_is_finished(served: Served) -> No
     stopped = await served.client.post(f"/v1/runs/{fence.run}/stop")
     assert stopped.json()["body"] == {"type": "StopRequested", "who": "tester"}
     await served.app.backbone.append(fence, [RunFinished("stopped", "asked")])
-    for path, body in (("say", {"text": "late"}), ("stop", {})):
-        late = await served.client.post(f"/v1/runs/{fence.run}/{path}", json=body)
-        assert (late.status_code, late.json()["code"]) == (409, "run_finished")
+    late = await served.client.post(f"/v1/runs/{fence.run}/stop")
+    assert (late.status_code, late.json()["code"]) == (409, "run_finished")
 
 
 async def test_a_question_is_answered_once_asked(served: Served) -> None:

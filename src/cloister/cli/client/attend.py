@@ -8,7 +8,7 @@ import anyio
 
 from cloister.cli.screen.shows import Show
 from cloister.core.errors import HostError
-from cloister.core.events import Blame, Delta, Event, RunFinished
+from cloister.core.events import Blame, Delta, Event, RunContinued, RunFinished
 from cloister.core.requests import Outcome
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ class Watch:
             self.last_seq = item.seq
             if isinstance(item.body, RunFinished):
                 self.outcome, self.blame = item.body.outcome, item.body.blame
+            elif isinstance(item.body, RunContinued):
+                self.outcome = self.blame = None
         self._show.feed(item)
 
     async def until_end(self, source: Source, stop: Callable[[], Awaitable[bool]] | None = None) -> None:

@@ -17,14 +17,25 @@ def say(
     run: RunName,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What the run should know or do.")],
 ) -> None:
-    """Say something to a run; it hears it before its next step."""
+    """Tell a run something before its next step; a finished run continues with it."""
     from cloister.cli.client.speak import add, not_empty, typed
     from cloister.core.events import PromptReceived
 
     settings = settings_of(ctx)
-    found = resolve_run(settings, run)
-    event = add(settings, found, PromptReceived(not_empty(typed(text)), settings.user))
-    print(f"Said to {found} (event {event.seq}).")
+    with open_log(settings) as log:
+        found = log.resolve(run)
+        finished = log.row(found).state == "finished"
+    said = PromptReceived(not_empty(typed(text)), settings.user)
+    if not finished:
+        print(f"Said to {found} (event {add(settings, found, said).seq}).")
+        return
+    from cloister.cli.client.background import ensure
+    from cloister.runs.delivery import check_kept
+
+    check_kept(settings.data_dir, found)
+    ensure(settings)  # a server, started if necessary, drives the next round
+    add(settings, found, said)
+    print(f"{found} continues. Watch it: cloister watch {found}")
 
 
 # `cloister stop`: end a run; what it has done so far is kept.

@@ -56,6 +56,14 @@ class RunResumed(Body, frozen=True):
     """The attempt whose sandbox was lost; None when all of them were."""
 
 
+class RunContinued(Body, frozen=True):
+    """A message reopened the finished run: a new round begins here, with the message as its next event."""
+
+    who: str
+    origin: Origin = "user"
+    """Where the message came from: a person, a review comment, a failed CI job."""
+
+
 class PhaseStarted(Body, frozen=True):
     phase: Phase
 
@@ -359,6 +367,7 @@ AnyBody = (
     RunAdmitted
     | RunClaimed
     | RunResumed
+    | RunContinued
     | PhaseStarted
     | PhaseEnded
     | BaseFixed

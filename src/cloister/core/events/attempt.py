@@ -17,7 +17,7 @@ class AttemptForked(Body, frozen=True):
     hint: str
     """What the new attempt is told."""
     asked: int | None = None
-    """The `RewindRequested` event that this answers; None when a search decided."""
+    """The `RewindRequested` or `RunContinued` event that this answers; None when a search decided."""
     stuck: int | None = None
     """The attempt in whose place it works, as a search decided."""
 

@@ -21,6 +21,7 @@ Detail = Mapping[str, object]
 
 _OfPeople = (
     e.RunAdmitted
+    | e.RunContinued
     | e.PromptReceived
     | e.StopRequested
     | e.RewindRequested
@@ -63,6 +64,7 @@ def fact(body: e.AnyBody) -> Fact | None:
     match body:
         case (
             e.RunAdmitted()
+            | e.RunContinued()
             | e.PromptReceived()
             | e.StopRequested()
             | e.RewindRequested()
@@ -134,6 +136,8 @@ def _people(body: _OfPeople) -> Detail:
                 "template": _cut(new.template),
                 "allow_hosts": _listed(new.allow_hosts),
             }
+        case e.RunContinued():
+            return {"origin": body.origin}
         case e.PromptReceived():
             return {"text": _cut(body.text), "bytes": _bytes(body.text)}
         case e.StopRequested():

@@ -74,10 +74,10 @@ class AuditReader:
             return tuple(Checkpoint(*row) for row in found)
 
     def seal(self, run: RunId) -> Checkpoint | None:
-        """The checkpoint that marks the end of `run`."""
+        """The checkpoint that marks the newest end of `run`."""
         if self.db is None:
             return None
-        query = f"SELECT {CHECKPOINT_COLUMNS} FROM audit_checkpoints WHERE run = ? ORDER BY id LIMIT 1"  # noqa: S608
+        query = f"SELECT {CHECKPOINT_COLUMNS} FROM audit_checkpoints WHERE run = ? ORDER BY id DESC LIMIT 1"  # noqa: S608
         with mapped(self._path):
             found = self.db.execute(query, (run,)).fetchone()
         return None if found is None else Checkpoint(*found)

@@ -7,26 +7,59 @@ import anyio
 from cloister.agent.ranking import Node, Tree, plan, unspent
 from cloister.core import limits
 from cloister.core.attempts import Stuck, parse_search
-from cloister.core.events import AttemptEnded, AttemptForked, AttemptStarted, RewindRequested, StuckNoticed
-from cloister.core.log import Journal, SavePoint, attempts_of, depth, root_of, save_points
+from cloister.core.events import (
+    AttemptEnded,
+    AttemptForked,
+    AttemptStarted,
+    RewindRequested,
+    RunContinued,
+    StuckNoticed,
+)
+from cloister.core.log import Journal, SavePoint, attempts_of, depth, root_of, round_start, save_points
 from cloister.core.requests import Budget
 from cloister.core.text import one_line
 from cloister.feedback.compare import compare
-from cloister.runs.attempts.context import Course
+from cloister.runs.attempts.context import RunSetup
+from cloister.runs.attempts.tree import all_points, point_at
 
 
-class Growth:
+class Branching:
     """Decides on forks and records them; whoever asks starts the attempts."""
 
-    def __init__(self, journal: Journal, course: Course) -> None:
+    def __init__(self, journal: Journal, setup: RunSetup) -> None:
         self._journal = journal
-        self._course = course
+        self._setup = setup
         self._one_at_a_time = anyio.Lock()
         """Numbers are given out by the log, so two decisions must not overlap."""
 
     def forked(self) -> tuple[int, ...]:
-        """The attempts that came later."""
-        return tuple(e.body.attempt for e in self._journal.events if isinstance(e.body, AttemptForked))
+        """The attempts that were forked in this round."""
+        events = self._journal.events
+        return tuple(
+            e.body.attempt for e in events[round_start(events) :] if isinstance(e.body, AttemptForked)
+        )
+
+    async def continued(self) -> bool:
+        """Fork the attempt with which a later round begins; False if there is nothing to continue.
+
+        It has the conversation and the files of the result of the rounds before, and the whole budget.
+        """
+        events = self._journal.events
+        start = round_start(events)
+        if not (before := attempts_of(events[:start])):
+            return False
+        body, asked = events[start].body, events[start].seq
+        assert isinstance(body, RunContinued)  # noqa: S101  (by `round_start`)
+        if not any(isinstance(e.body, AttemptForked) and e.body.asked == asked for e in events[start:]):
+            parent, at = before[0], 0
+            if all_points(events[:start]):
+                parent, point = point_at(events[:start], None)
+                at = point.seq
+            reason = f"Continued by {one_line(body.who, 100)}."
+            budget = self._setup.request.budget
+            fork = AttemptForked(self._next(), parent, at, reason, budget, "", asked=asked)
+            await self._journal.append(fork)
+        return True
 
     def fork_of(self, attempt: int) -> AttemptForked | None:
         found = (e.body for e in self._journal.events if isinstance(e.body, AttemptForked))
@@ -34,7 +67,7 @@ class Growth:
 
     async def search(self, stuck: Stuck, at_work: AbstractSet[int]) -> tuple[AttemptForked, ...]:
         """What goes on in place of a stuck attempt; asked again after a crash, it is the same."""
-        search = parse_search(self._course.request.search or "")
+        search = parse_search(self._setup.request.search or "")
         if search is None:
             return ()
         async with self._one_at_a_time:
@@ -72,7 +105,7 @@ class Growth:
     async def rewind(self) -> tuple[AttemptForked, ...]:
         """Answers every request to rewind that has none yet."""
         async with self._one_at_a_time:
-            events = self._journal.events
+            events = self._journal.events[round_start(self._journal.events) :]
             answered = {e.body.asked for e in events if isinstance(e.body, AttemptForked)}
             forks: list[AttemptForked] = []
             for event in list(events):
@@ -133,7 +166,7 @@ class Growth:
 
     def _tree(self, stuck: int, at_work: AbstractSet[int]) -> Tree:
         events = self._journal.events
-        course = self._course
+        setup = self._setup
         given_up = {
             e.body.attempt for e in events if isinstance(e.body, StuckNoticed) and e.body.stage != "nudge"
         }
@@ -146,16 +179,16 @@ class Growth:
                 stuck=number == stuck or (number in given_up and number not in at_work),
                 points=save_points(events, number),
             )
-            for number in attempts_of(events)
+            for number in attempts_of(events[round_start(events) :])
         )
-        commits = {point.seq: point.commit for node in nodes for point in node.points} | {0: course.base}
+        commits = {point.seq: point.commit for node in nodes for point in node.points} | {0: setup.base}
         taken = frozenset(
             (root_of(events, e.body.parent), commits[e.body.at_seq])
             for e in events
             if isinstance(e.body, AttemptForked) and e.body.at_seq in commits
         )
-        base = SavePoint(0, 0, course.base, None)
-        return Tree(nodes, base, compare(course.baseline, course.baseline).red, taken)
+        base = SavePoint(0, 0, setup.base, None)
+        return Tree(nodes, base, compare(setup.baseline, setup.baseline).red, taken)
 
     def _left(self, attempt: int, *, held: bool) -> Budget:
         """What an attempt was given and did not spend."""
@@ -168,8 +201,8 @@ class Growth:
             ),
             None,
         )
-        took = self._course.models.spent(attempt, held=held)
-        return unspent(given or self._course.request.budget, took.steps, took.tokens, took.dollars)
+        took = self._setup.models.spent(attempt, held=held)
+        return unspent(given or self._setup.request.budget, took.steps, took.tokens, took.dollars)
 
 
 _ANOTHER_WAY = (

@@ -15,15 +15,15 @@ from cloister.core.log import Journal
 from cloister.core.requests import NewRun
 from cloister.core.text import decode
 from cloister.forge import workspace
-from cloister.forge.workspace import Look
+from cloister.forge.workspace import TreeWatch
 from cloister.model.api import Model
-from cloister.runs.services import Means
+from cloister.runs.services import RunServices
 from cloister.sandbox.api import Sandbox
 
 # Who pays for what programs inside ask of a model: the run until its attempts begin, from then on each attempt.
 
 
-class Inside:
+class InsideModels:
     """Each sandbox of a run that has a model, and on whose account. One that nobody answers for has none."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Inside:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class RunSetup:
     """What every attempt of a run starts from."""
 
     run: RunId
@@ -57,7 +57,7 @@ class Course:
     base: str
     bare: Path
     models: BudgetedModels
-    inside: Inside
+    inside: InsideModels
     checks: tuple[str, ...]
     baseline: tuple[Diagnosis, ...]
     template: str = "default"
@@ -68,28 +68,28 @@ class SavedFiles:
     """The repository inside one sandbox and where its save points go."""
 
     computer: Computer
-    course: Course
+    setup: RunSetup
     attempt: int
-    _look: Look = field(init=False)
+    _look: TreeWatch = field(init=False)
 
     def __post_init__(self) -> None:
-        self._look = Look(self.computer, self.course.bare, self.course.base)
+        self._look = TreeWatch(self.computer, self.setup.bare, self.setup.base)
 
     async def tree(self) -> str:
         return await self._look.tree()
 
     async def save(self) -> str:
         ref = f"refs/cloister/attempt/{self.attempt}"
-        return await workspace.save(self.computer, self.course.bare, self.course.base, ref)
+        return await workspace.save(self.computer, self.setup.bare, self.setup.base, ref)
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class AttemptSandboxes:
     """The sandboxes of one run's attempts."""
 
-    means: Means
+    services: RunServices
     journal: Journal
-    course: Course
+    setup: RunSetup
     warm: Sandbox
     """Holds the base as it was checked; forked, and worked in itself only by an attempt that is alone."""
 
@@ -121,7 +121,7 @@ class Places:
 
     async def restore(self, sandbox: Sandbox, commit: str) -> None:
         """Bring the files of `commit` in."""
-        await workspace.restore(sandbox, self.course.bare, self.course.base, commit)
+        await workspace.restore(sandbox, self.setup.bare, self.setup.base, commit)
 
     async def prove(
         self, attempt: int, inside: Model, commit: str, known: tuple[Diagnosis, ...]
@@ -137,17 +137,17 @@ class Places:
 
         async with self._open() as sandbox:
             await self.restore(sandbox, commit)
-            course, cpus = self.course, self.means.quota.cpus
-            with course.inside.paid(sandbox.info.id, attempt, inside):
+            setup, cpus = self.setup, self.services.quota.cpus
+            with setup.inside.paid(sandbox.info.id, attempt, inside):
                 return await run_proof(
-                    sandbox, course.checks, show, baseline=course.baseline, known=known, cpus=cpus
+                    sandbox, setup.checks, show, baseline=setup.baseline, known=known, cpus=cpus
                 )
 
     @asynccontextmanager
     async def _open(self) -> AsyncGenerator[Sandbox]:
-        course = self.course
-        inside = course.inside.model
-        async with self.means.open(course.request, course.template, self.journal, inside) as sandbox:
+        setup = self.setup
+        inside = setup.inside.model
+        async with self.services.open(setup.request, setup.template, self.journal, inside) as sandbox:
             yield sandbox
 
     async def _opened(self, sandbox: Sandbox, attempt: int) -> None:

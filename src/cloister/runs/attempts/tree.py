@@ -89,7 +89,7 @@ def tree(events: Sequence[Event]) -> TreeView:
     points = {number: save_points(events, number) for number in numbers}
     inherited = {p.seq: p for found in points.values() for p in found if p.seq < began}
     finished = events[-1].body
-    ranked = next((e.body for e in events if isinstance(e.body, AttemptsRanked)), None)
+    ranked = next((e.body for e in reversed(events) if isinstance(e.body, AttemptsRanked)), None)
     return TreeView(
         run=events[0].run,
         forked_from=admitted.request.forked_from if isinstance(admitted, RunAdmitted) else None,
@@ -121,7 +121,7 @@ def _node(events: Sequence[Event], number: int, points: Sequence[SavePoint]) -> 
     )
 
 
-class Over(msgspec.Struct, frozen=True):
+class AttemptEnd(msgspec.Struct, frozen=True):
     """The end of an attempt."""
 
     at: float
@@ -130,13 +130,20 @@ class Over(msgspec.Struct, frozen=True):
     reason: str
 
 
-def ended(events: Sequence[Event], attempt: int) -> Over | None:
-    """How an attempt ended: by itself, or cut off by the end of the run; None while it works."""
+def ended(events: Sequence[Event], attempt: int) -> AttemptEnd | None:
+    """How an attempt ended: by itself, or cut off by the end of its round; None while it works."""
+    begun = False
     for event in events:
-        if isinstance(event.body, AttemptEnded) and event.body.attempt == attempt:
-            return Over(event.at, event.body.outcome, event.body.reason)
-    last = events[-1]
-    return Over(last.at, "stopped", last.body.reason) if isinstance(last.body, RunFinished) else None
+        match event.body:
+            case AttemptEnded() as body if body.attempt == attempt:
+                return AttemptEnd(event.at, body.outcome, body.reason)
+            case (AttemptStarted() | AttemptForked()) as body if body.attempt == attempt:
+                begun = True
+            case RunFinished() as body if begun:
+                return AttemptEnd(event.at, "stopped", body.reason)
+            case _:
+                pass
+    return None
 
 
 def _point(point: SavePoint) -> PointView:

@@ -29,6 +29,7 @@ _Beginning = (
     e.RunAdmitted
     | e.RunClaimed
     | e.RunResumed
+    | e.RunContinued
     | e.BaseFixed
     | e.SandboxOpened
     | e.SandboxClosed
@@ -92,6 +93,9 @@ class Renderer:
         self._streamed: dict[int, str] = {}
         self._noted: e.Phase | None = None
         self._inherited = 0
+        self._rounds = 1
+        self._claimed = False
+        """In this round."""
         self._at_work = AtWork()
 
     def feed(self, item: e.Event | e.Delta) -> tuple[Piece, ...]:
@@ -162,14 +166,8 @@ class Renderer:
         match body:
             case e.RunAdmitted():
                 yield from self._admitted(event, body.request)
-            case e.RunClaimed():
-                if body.epoch > 1:
-                    yield Line("↻ taken over: the process that drove this run is gone", "warn")
-            case e.RunResumed():
-                # The calls of a turn that was cut off are made again.
-                self._announced.clear()
-                self._outputs.clear()
-                yield Line(f"↻ going on after event {body.after_seq}", "warn")
+            case e.RunClaimed() | e.RunResumed() | e.RunContinued():
+                yield from self._driven(body)
             case e.BaseFixed():
                 yield from facts.base(body.commit, body.branch, body.note)
             case e.SandboxOpened():
@@ -184,6 +182,26 @@ class Renderer:
                 yield from (Line(f"· check ({how}): {one_line(c, self._width)}", "dim") for c in body.checks)
             case e.BaselineTaken():
                 yield from self._baseline(body)
+            case _:
+                assert_never(body)
+
+    def _driven(self, body: e.RunClaimed | e.RunResumed | e.RunContinued) -> Iterator[Piece]:
+        match body:
+            case e.RunClaimed():
+                if self._claimed:
+                    yield Line("↻ taken over: the process that drove this run has ended", "warn")
+                self._claimed = True
+            case e.RunContinued():
+                self._rounds += 1
+                self._claimed = False
+                told = {"review": " after a review comment", "ci": " after a failed CI job"}
+                why = told.get(body.origin, "")
+                yield Line(f"● round {self._rounds}: {one_line(body.who, 40)} continues the run{why}", "head")
+            case e.RunResumed():
+                # The calls of a turn that was cut off are made again.
+                self._announced.clear()
+                self._outputs.clear()
+                yield Line(f"↻ resuming after event {body.after_seq}", "warn")
             case _:
                 assert_never(body)
 

@@ -88,7 +88,9 @@ def _cost(view: RunView) -> Iterator[Line]:
     ]
     if view.cost is not None:
         spent.insert(2, f"${view.cost:,.2f}")
-    if len(view.attempts) > 1:
+    if view.rounds > 1:
+        spent.insert(0, f"{view.rounds} rounds")
+    elif len(view.attempts) > 1:
         won = "no attempt" if view.winner is None else f"attempt {view.winner}"
         spent.insert(0, f"{won} of {len(view.attempts)} won")
     yield _fact("spent", " · ".join(spent))
