@@ -22,6 +22,7 @@ from cloister.runs.budget import BudgetReport
 from cloister.runs.delivery import Removed
 from cloister.runs.receipt import Receipt
 from cloister.runs.view import RunView
+from cloister.runs.words.lines import EventWords
 from cloister.sandbox.api import SandboxInfo, SnapshotInfo
 from cloister.sandbox.pool import PoolInfo
 from cloister.sandbox.templates.catalog import TemplateInfo
@@ -52,6 +53,7 @@ RECORDS = (
     Receipt,
     RunRow,
     RunView,
+    EventWords,
     Removed,
     TreeView,
     Compared,

@@ -1,5 +1,6 @@
 """Routes of runs: ask for one, look at it, speak to it."""
 
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -13,6 +14,8 @@ from cloister.core.ids import RunId
 from cloister.core.requests import Budget, BudgetWish, NewRun, Origin
 from cloister.log.api import RunRow
 from cloister.runs.view import RunView
+from cloister.runs.words.lines import EventWords
+from cloister.runs.words.render import words
 from cloister.server.auth import Caller
 
 if TYPE_CHECKING:
@@ -114,6 +117,16 @@ async def list_events(
     return tuple(event for event in await app.log(found, attempt) if event.seq > after)[:limit]
 
 
+@get("/v1/runs/{run:str}/words", summary="The log of a run in words", operation_id="getWords")
+async def get_words(
+    run: Run,
+    app: NamedDependency["App"],
+    after: After = 0,
+    limit: Annotated[int, QueryParameter(ge=1, le=10_000)] = 1_000,
+) -> tuple[EventWords, ...]:
+    return tuple(islice(words(await app.events(await app.backbone.resolve(run)), after), limit))
+
+
 @get(
     "/v1/runs/{run:str}/diff",
     summary="What the run changed, as a unified diff",
@@ -165,4 +178,4 @@ async def answer(
     return await app.answer(found, data.ask, data.answer, caller.name, caller.role)
 
 
-ROUTES = (new_run, list_runs, get_run, list_events, get_diff, say, stop, use_model, answer)
+ROUTES = (new_run, list_runs, get_run, list_events, get_words, get_diff, say, stop, use_model, answer)
