@@ -23,6 +23,7 @@ from cloister.core.diagnosis import Diagnosis
 from cloister.core.errors import CloisterError, HostError, UserError
 from cloister.core.requests import NewRun, Quota
 from cloister.core.text import decode, one_line
+from cloister.feedback.discover import FILES
 from cloister.forge import Forges, read, workspace
 from cloister.forge.api import Base
 from cloister.forge.plain import find_checkout, is_url
@@ -41,8 +42,8 @@ IMAGE = "-image"
 """Ending of the name of the template that a devcontainer's image becomes."""
 
 
-class _Own(msgspec.Struct):
-    """The part of `.cloister.toml` that matters here."""
+class _OwnSetup(msgspec.Struct):
+    """The part of `.cloister.toml` or `.cloister/config.toml` that prepares a sandbox."""
 
     setup: list[str] = []
 
@@ -96,7 +97,7 @@ class Workshop:
             below = self.templates.built(recipe.base)
             if below is None or not below.about.git:
                 raise UserError("no_git", f"The template {recipe.base} has no git: choose another base.")
-            setup = _setup(await read.read_file(self.bare(name), base.commit, ".cloister.toml"))
+            setup = await setup_lines(self.bare(name), base.commit)
             async with self._opened(recipe.base) as sandbox:
                 work.tell(0.1, f"cloning {base.commit[:7]}")
                 await workspace.put(sandbox, self.bare(name), base.commit)
@@ -247,16 +248,18 @@ def _image_recipe(recipe: Devcontainer, wanted: Wanted, context: Path) -> Oci | 
     )
 
 
-def _setup(text: bytes | None) -> tuple[str, ...]:
-    """`setup` of `.cloister.toml`. Raises `UserError` (`bad_setup`)."""
-    if text is None:
-        return ()
-    try:
-        own = msgspec.convert(tomllib.loads(decode(text)), _Own)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError, RecursionError) as error:
-        message = f".cloister.toml cannot be read: {one_line(str(error), 160)}."
-        raise UserError("bad_setup", message) from None
-    return tuple(line.strip() for line in own.setup if line.strip())[:_SETUP_KEPT]
+async def setup_lines(bare: Path, commit: str) -> tuple[str, ...]:
+    """`setup` of the first of the repository's own files that has one. Raises `UserError` (`bad_setup`)."""
+    for name in FILES:
+        text = decode(await read.read_file(bare, commit, name) or b"")
+        try:
+            own = msgspec.convert(tomllib.loads(text), _OwnSetup)
+        except (tomllib.TOMLDecodeError, msgspec.ValidationError, RecursionError) as error:
+            why = one_line(str(error), 160)
+            raise UserError("bad_setup", f"{name} of the repository cannot be read: {why}.") from None
+        if lines := tuple(line.strip() for line in own.setup if line.strip()):
+            return lines[:_SETUP_KEPT]
+    return ()
 
 
 def _install(feature: Feature, home: str) -> Command:
