@@ -60,7 +60,6 @@ class Fact(NamedTuple):
 
 def fact(body: e.AnyBody) -> Fact | None:
     """What is entered for `body`; None when it is neither an action nor a decision."""
-    who: str | None = None
     match body:
         case (
             e.RunAdmitted()
@@ -74,7 +73,6 @@ def fact(body: e.AnyBody) -> Fact | None:
             | e.AskAnswered()
         ):
             detail = _people(body)
-            who = None if isinstance(body, e.AskRaised) else body.who
         case (
             e.RunClaimed()
             | e.BaseFixed()
@@ -118,6 +116,7 @@ def fact(body: e.AnyBody) -> Fact | None:
             return None
         case _:
             assert_never(body)
+    who: str | None = getattr(body, "who", None)
     return Fact(type(body).__name__, None if who is None else _cut(who), text_of(detail))
 
 
