@@ -3,19 +3,21 @@
 import pytest
 from tests.runs.arena import ADD, FINISH, FIX, HALF, SUB, Arena, bash, of, script
 
+from cloister.agent.taint import Provenance
 from cloister.core.events import (
     AttemptEnded,
     AttemptForked,
     AttemptStarted,
     ModelReplied,
     PromptReceived,
+    RewindRequested,
     RunClaimed,
     RunContinued,
     RunFinished,
     RunResumed,
     TurnEnded,
 )
-from cloister.core.requests import Budget
+from cloister.core.requests import Budget, Origin
 from cloister.forge import change
 from cloister.runs.attempts.tree import tree
 from cloister.testing.journals import MemoryJournal
@@ -109,3 +111,26 @@ async def test_a_stuck_round_starts_over_when_it_is_continued(arena: Arena) -> N
     assert (first.outcome, second.outcome) == ("red", "red")
     steps = [reply.attempt for reply in of(journal, ModelReplied)]
     assert steps.count(1) > 2
+
+
+@pytest.mark.parametrize(
+    ("origin", "untrusted"), [("user", False), ("issue", True), ("review", True), ("ci", True)]
+)
+def test_only_a_persons_own_words_keep_a_continued_run_trusted(
+    arena: Arena, origin: Origin, untrusted: bool
+) -> None:
+    journal = arena.journal(arena.request(FIX))
+    journal.add(RunFinished("green", "Done.", 0), RunContinued("bob", origin))
+    journal.add(PromptReceived("Look.", "bob", origin))
+    assert Provenance(None, journal).untrusted is untrusted
+
+
+async def test_a_run_can_be_rewound_to_a_save_point_of_an_earlier_round(arena: Arena) -> None:
+    journal = arena.journal(arena.request(AGAIN))
+    await arena.run(journal)
+    point = next(event.seq for event in journal.events if isinstance(event.body, TurnEnded))
+    await journal.append(RunFinished("green", "Done.", 0), *REOPENED, RewindRequested(point, "bob"))
+    ended = await arena.run(journal)
+    forks = [(fork.attempt, fork.parent, fork.at_seq) for fork in of(journal, AttemptForked)]
+    assert forks[-1] == (2, 0, point)
+    assert (ended.attempt, ended.outcome) == (2, "green")

@@ -1,4 +1,4 @@
-"""The change: what a run hands over, made and described on the host from the run's own repository."""
+"""The change of a run: committed and described on the host, in the run's own repository."""
 
 import re
 import tempfile
@@ -32,7 +32,7 @@ _DIFF = ("diff-tree", "-r", "--find-renames", "--no-ext-diff", "--no-textconv", 
 
 
 def branch_name(prompt: str, run: RunId) -> str:
-    """A branch for the change: a few words of the prompt, and enough of the run's id to be its own."""
+    """The branch of the change: a few words of the prompt and the end of the run's id."""
     words = re.findall(r"[a-z0-9]+", prompt.lower())
     slug = ""
     for word in words[:12]:
@@ -70,7 +70,7 @@ async def describe(proposal: Proposal) -> Proposal:
 
 
 async def _without_strays(bare: Path, base: str, tree: str) -> str:
-    """`tree` without links to repositories that nobody could clone: new ones that no submodule names."""
+    """`tree` without new links to repositories that no submodule names: a clone could not fetch them."""
     listed = await in_bare(bare, "diff-tree", "-r", "--no-renames", "-z", "--end-of-options", base, tree)
     fields = must(listed, "compare the change with its base").split(b"\0")
     pairs = zip(fields[::2], fields[1::2], strict=False)
@@ -93,7 +93,7 @@ async def _without_strays(bare: Path, base: str, tree: str) -> str:
 async def commit_tree(
     bare: Path, tree: str, base: str, message: str, author: str, at: int | None = None
 ) -> str:
-    """A commit of `tree` whose only parent is `base`; no ref is moved."""
+    """A commit of `tree` whose only parent is `base`; moves no ref."""
     date = f"{int(time.time()) if at is None else at} +0000"
     name, email = _person(author)
     env = {
@@ -113,7 +113,7 @@ async def commit_tree(
 def _person(author: str) -> tuple[str, str]:
     found = re.fullmatch(r"\s*([^<>\x00-\x1f]*[^<>\x00-\x1f\s])\s*<([^<>\s]+)>\s*", author)
     if found is None:
-        raise UserError("bad_author", "An author is written as `Name <address>`.")
+        raise UserError("bad_author", "Write an author as `Name <address>`.")
     return found[1], found[2]
 
 
@@ -132,7 +132,7 @@ async def files(bare: Path, base: str, commit: str) -> tuple[FileChange, ...]:
 
 
 async def lines(bare: Path, base: str, commit: str) -> int:
-    """How many lines `commit` adds and removes. What git takes for binary counts as text: a stray byte makes nothing smaller."""
+    """The lines that `commit` adds and removes. Binary files count as text, so that a stray byte hides nothing."""
     counted = sum(file.added + file.removed for file in await files(bare, base, commit))
     made = await in_bare(
         bare,
@@ -146,7 +146,7 @@ async def lines(bare: Path, base: str, commit: str) -> int:
 
 
 def _parse(fields: list[bytes]) -> list[FileChange]:
-    """`--raw --numstat -z`: first every file's status, then every file's counts, in the same order."""
+    """Parse `--raw --numstat -z`: the status of every file, then the counts of every file, in the same order."""
     statuses: list[str] = []
     counts: list[tuple[int, int, bytes]] = []
     position = 0
@@ -178,8 +178,8 @@ def _shown(path: bytes) -> str:
 
 
 async def diff(bare: Path, base: str, commit: str, *, limit_bytes: int = limits.DIFF_BYTES) -> str:
-    """The change as a unified diff. Untrusted text; a very long one is cut off with a line that says so."""
+    """The change as a unified diff: untrusted text, cut off with a note at `limit_bytes`."""
     made = await in_bare(bare, *_DIFF, "--patch", "--end-of-options", base, commit, limit_bytes=limit_bytes)
     if made.cut:
-        return decode(made.out) + "\n[… the diff goes on …]\n"
+        return decode(made.out) + "\n[… the rest of the diff is cut off …]\n"
     return decode(must(made, "compare the change with its base"))

@@ -1,4 +1,4 @@
-"""Plain git: a repository on this machine, which gets the result as a branch, or a URL to fetch from."""
+"""Plain git: a repository on this machine, which gets the result as a branch, or a URL, which is only fetched from."""
 
 import os
 import re
@@ -27,7 +27,7 @@ class PlainGit:
     """Implements `Forge` for paths and for URLs without any forge's API."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        """URLs are asked with this environment: None is our own, with whatever credentials and proxies it names."""
+        """`environment` is the one of git for URLs, with its credentials and proxies; None is this process's own."""
         self._environment = environment
         self._notes = anyio.Lock()
 
@@ -53,7 +53,7 @@ class PlainGit:
 
 
 def is_url(repo: str) -> bool:
-    """Whether `repo` is somewhere else than on this machine. Raises `UserError` for odd kinds of URL."""
+    """True if `repo` is not on this machine. Raises `UserError` (`no_repository`) for unsupported URLs."""
     scheme, separator, _ = repo.partition("://")
     if separator and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
         if scheme.lower() == "file":
@@ -69,7 +69,7 @@ def is_url(repo: str) -> bool:
 
 
 def find_checkout(repo: str) -> Checkout:
-    """The repository that `repo`, a directory in or under it, belongs to. Blocks a little."""
+    """The repository that contains the directory `repo`. Blocks briefly."""
     given = Path(repo.removeprefix("file://")).expanduser()
     try:
         here = given.resolve(strict=True)
@@ -85,7 +85,7 @@ def find_checkout(repo: str) -> Checkout:
             "no_repository", f"There is no directory {given}: give the path of a git repository or a git URL."
         ) from None
     except (OSError, RuntimeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "its links go in a circle"
+        reason = error.strerror if isinstance(error, OSError) else "its links form a loop"
         raise UserError("no_repository", f"{one_line(str(given))} cannot be read: {reason}.") from None
     raise UserError(
         "no_repository",
@@ -105,7 +105,7 @@ def _is_bare(folder: Path) -> bool:
 
 
 def _owner(git_dir: Path) -> Who | None:
-    """Whose rights to take. What a repository's configuration names must never run as root for its owner."""
+    """The owner whose rights git must take: programs named by a repository's configuration must never run as root."""
     status = git_dir.stat()
     if os.geteuid() != 0 or status.st_uid == 0:
         return None
@@ -115,7 +115,9 @@ def _owner(git_dir: Path) -> Who | None:
 def _check_text(*texts: str | None) -> None:
     for text in texts:
         if text is not None and re.search(r"[\x00-\x1f]", text):
-            raise UserError("bad_name", "A repository or a ref cannot have control characters in its name.")
+            raise UserError(
+                "bad_name", "The name of a repository or a ref cannot contain control characters."
+            )
 
 
 async def _fetch_checkout(checkout: Checkout, ref: str | None, into: Path) -> Base:
@@ -138,9 +140,7 @@ async def _commit_in(checkout: Checkout, ref: str | None) -> str:
     if found.ok and host.is_oid(text):
         return text
     if found.ok:
-        raise UserError(
-            "broken_repository", f"{checkout.top} has object names of a kind that is not supported."
-        )
+        raise UserError("broken_repository", f"{checkout.top} uses an unsupported object format.")
     if b"dubious ownership" in found.err:
         raise UserError(
             "foreign_repository", f"{checkout.top} belongs to another user: clone it and give your copy."
@@ -166,7 +166,7 @@ async def _branch_in(checkout: Checkout, ref: str | None) -> str | None:
 
 
 async def _dirty_note(checkout: Checkout, commit: str) -> str | None:
-    """What a person whose tree is dirty should know. A tree that cannot be looked at gives no note."""
+    """A note about uncommitted files. None for a clean or unreadable work tree."""
     if checkout.bare:
         return None
     status = await host.without_filters(
@@ -183,7 +183,7 @@ async def _dirty_note(checkout: Checkout, commit: str) -> str | None:
 
 
 def _count_entries(listing: bytes) -> int:
-    """Files in `git status -z`; a rename has its old name as a second field."""
+    """Count the files in `git status -z`; a rename has its old name as a second field."""
     count, skip = 0, False
     for field in listing.split(b"\0"):
         if skip or not field:
@@ -212,7 +212,7 @@ async def _fetch_url(url: str, ref: str | None, into: Path, known: Mapping[str, 
 async def _name_at(
     url: str, ref: str | None, into: Path, known: Mapping[str, str] | None
 ) -> tuple[str, str | None]:
-    """The full name of `ref` at `url`, and the branch that it is."""
+    """The full name of `ref` at `url`, and its branch."""
     if ref is not None and host.is_oid(ref):
         return ref, None
     wanted = ("HEAD",) if ref is None else (f"refs/heads/{ref}", f"refs/tags/{ref}", ref)

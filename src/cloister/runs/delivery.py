@@ -1,4 +1,4 @@
-"""What a run hands back: the change as a commit on a branch, with its proof."""
+"""The result of a run: the change as a commit on a branch with its proof, delivered; and removing a run's files."""
 
 import shutil
 import time
@@ -37,19 +37,16 @@ from cloister.runs.receipt import Pending, receipt
 from cloister.runs.receipt_page import page
 from cloister.runs.services import RunServices
 
-# What a finished run keeps on disk beside its log, and taking that away.
-
-
 MARK = "removed.json"
 
 
 def bare_repository(data_dir: Path, run: RunId) -> Path:
-    """The run's own repository, which only we write to."""
+    """The run's own repository; only this program writes to it."""
     return data_dir / "runs" / run / "repo.git"
 
 
 class Removed(msgspec.Struct, frozen=True):
-    """Who took a run's files away. The log is append-only and stays as it is."""
+    """Who removed a run's files. The log is append-only and stays."""
 
     who: str
     at: float
@@ -59,7 +56,7 @@ class Removed(msgspec.Struct, frozen=True):
 def remove_files(data_dir: Path, run: RunId, state: State, who: str) -> Removed:
     """Delete the run's own repository: its change, its attempts' diffs and its save points. Blocks.
 
-    Raises `UserError` (`run_not_finished`). Doing it twice is fine, and so is being stopped in the middle.
+    Raises `UserError` (`run_not_finished`). It can be repeated, also after an interruption.
     """
     if state != "finished":
         raise UserError(
@@ -68,27 +65,27 @@ def remove_files(data_dir: Path, run: RunId, state: State, who: str) -> Removed:
     home = bare_repository(data_dir, run).parent
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     removed = Removed(who, time.time())
-    # The mark comes first: whoever finds a half-deleted repository knows why.
+    # The mark comes first: it explains a half-deleted repository.
     (home / MARK).write_bytes(msgspec.json.encode(removed))
     shutil.rmtree(bare_repository(data_dir, run), ignore_errors=True)
     return removed
 
 
 def check_kept(data_dir: Path, run: RunId) -> None:
-    """Raises `UserError` (`run_removed`) when the run's files were taken away."""
+    """Raises `UserError` (`run_removed`) if the run's files were removed."""
     if (bare_repository(data_dir, run).parent / MARK).exists():
         raise UserError("run_removed", f"The files of run {run} were removed: only its log is left.")
 
 
 _DELIVERED = ("green", "unproven")
-"""Outcomes whose branch goes to the repository by itself; any other waits for `apply`."""
+"""Outcomes that are delivered at once; the change of any other waits for `apply`."""
 
 _UNKNOWN = 1_000_000
-"""More red than any attempt whose checks have run."""
+"""More failures than any attempt with checks has."""
 
 
 def base_commit(events: Sequence[Event]) -> str | None:
-    """What a run starts from; None before that is known."""
+    """The base of a run; None before it is fetched."""
     return next((e.body.commit for e in events if isinstance(e.body, BaseFixed)), None)
 
 
@@ -122,14 +119,14 @@ def _last_change(events: Sequence[Event]) -> tuple[int, ChangeMade] | None:
 
 
 def attempt_commit(events: Sequence[Event], attempt: int) -> str | None:
-    """What one attempt has saved last. Raises `UserError` (`no_such_attempt`)."""
+    """The last save point of one attempt. Raises `UserError` (`no_such_attempt`)."""
     _check_known(events, attempt)
     so_far = progress(effective(seen_by(events, attempt)), attempt)
     return so_far.ended.commit if so_far.ended else so_far.commit
 
 
 def attempt_log(events: Sequence[Event], attempt: int) -> tuple[Event, ...]:
-    """What concerns one attempt. Raises `UserError` (`no_such_attempt`)."""
+    """The events of one attempt. Raises `UserError` (`no_such_attempt`)."""
     _check_known(events, attempt)
     return of_attempt(events, attempt)
 
@@ -191,7 +188,7 @@ async def make_result(
 async def _may_deliver(
     services: RunServices, journal: Journal, winner: AttemptEnded, request: NewRun, branch: str
 ) -> bool:
-    """Whether the rules let the branch go to its repository by itself; where they ask, a person applies it."""
+    """True if the rules allow the push. If they ask, a person applies the change."""
     action = PushAction(request.repo, f"refs/heads/{branch}")
     untrusted = Provenance(winner.attempt, AttemptJournal(journal, winner.attempt)).untrusted
     decision = Decider(services.run_policy(request)).decide(action, untrusted=untrusted)
@@ -204,7 +201,7 @@ async def _may_deliver(
 
 
 def _message(events: Sequence[Event], run: RunId, winner: AttemptEnded | None, last: str) -> str:
-    """The commit's message: what was done, then the proof."""
+    """The commit message: the summary, then the proof."""
     summary = winner.reason.strip() if winner else ""
     subject = one_line(summary.split("\n", 1)[0] or "Unfinished work", 72)
     body = summary if "\n" in summary or len(summary) > len(subject) else ""
@@ -230,7 +227,7 @@ def _proof(events: Sequence[Event], run: RunId, winner: AttemptEnded | None) -> 
 
 def _count(comparison: Comparison) -> str:
     old = (
-        f" ({len(comparison.unrelated)} of them as on the base, not asked for)"
+        f" ({len(comparison.unrelated)} of them on the base already, unrelated)"
         if comparison.unrelated
         else ""
     )
@@ -238,7 +235,7 @@ def _count(comparison: Comparison) -> str:
 
 
 async def run_diff(data_dir: Path, run: RunId, events: Sequence[Event], attempt: int | None = None) -> str:
-    """The run's work so far, or one attempt's, as a unified diff; empty when nothing changed.
+    """The work of the run, or of one attempt, as a unified diff; empty if nothing changed.
 
     Raises `UserError` (`no_such_attempt`).
     """
@@ -251,9 +248,9 @@ async def run_diff(data_dir: Path, run: RunId, events: Sequence[Event], attempt:
 
 
 async def run_apply(data_dir: Path, run: RunId, events: Sequence[Event], repo: str) -> Delivered:
-    """Put the run's work into the repository at `repo` as a new branch, touching nothing else.
+    """Put the run's work into the repository at `repo` as a branch; change nothing else.
 
-    Raises `UserError` (`no_change`) when there is nothing to put.
+    Raises `UserError` (`no_change`, `not_a_path`).
     """
     base, commit = base_commit(events), result_commit(events)
     if base is None or commit is None or commit == base:

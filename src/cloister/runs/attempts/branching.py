@@ -1,4 +1,4 @@
-"""How the tree of a run's attempts grows: a search goes on from save points, and people rewind to them."""
+"""New attempts of a run: a search continues from save points, people rewind to them, later rounds begin at them."""
 
 from collections.abc import Set as AbstractSet
 
@@ -24,13 +24,13 @@ from cloister.runs.attempts.tree import all_points, point_at
 
 
 class Branching:
-    """Decides on forks and records them; whoever asks starts the attempts."""
+    """Decides on forks and records them; the caller starts the attempts."""
 
     def __init__(self, journal: Journal, setup: RunSetup) -> None:
         self._journal = journal
         self._setup = setup
         self._one_at_a_time = anyio.Lock()
-        """Numbers are given out by the log, so two decisions must not overlap."""
+        """The log gives out the numbers of attempts, so decisions must not overlap."""
 
     def forked(self) -> tuple[int, ...]:
         """The attempts that were forked in this round."""
@@ -66,7 +66,7 @@ class Branching:
         return next((body for body in found if body.attempt == attempt), None)
 
     async def search(self, stuck: Stuck, at_work: AbstractSet[int]) -> tuple[AttemptForked, ...]:
-        """What goes on in place of a stuck attempt; asked again after a crash, it is the same."""
+        """The forks that replace a stuck attempt; after a crash the same ones again."""
         search = parse_search(self._setup.request.search or "")
         if search is None:
             return ()
@@ -103,7 +103,7 @@ class Branching:
             return forks
 
     async def rewind(self) -> tuple[AttemptForked, ...]:
-        """Answers every request to rewind that has none yet."""
+        """Answer every open request to rewind."""
         async with self._one_at_a_time:
             events = self._journal.events[round_start(self._journal.events) :]
             answered = {e.body.asked for e in events if isinstance(e.body, AttemptForked)}
@@ -118,7 +118,7 @@ class Branching:
             return tuple(forks)
 
     def beyond(self, fork: AttemptForked, at_work: AbstractSet[int]) -> tuple[int, ...]:
-        """Those at work that came by the save point to which a person went back."""
+        """The working attempts that passed the save point to which a person went back."""
         events = self._journal.events
         return tuple(
             number
@@ -127,7 +127,7 @@ class Branching:
         )
 
     def left_behind(self, number: int) -> AttemptForked | None:
-        """The rewinding that made attempt `number` needless, which may have been recorded just before a crash."""
+        """The rewinding that replaced attempt `number`; a crash may have come before the stop."""
         forks = (e.body for e in self._journal.events if isinstance(e.body, AttemptForked))
         asked = (fork for fork in forks if fork.asked is not None and number < fork.attempt)
         return next((fork for fork in asked if self.beyond(fork, {number})), None)
@@ -137,15 +137,15 @@ class Branching:
         for attempt in attempts_of(events):
             for point in save_points(events, attempt):
                 if point.seq == body.to and number < limits.SEARCH_NODES:
-                    # A call under way is cut off, and what is held for it comes back.
+                    # A call under way is cut off and its reservation released.
                     left = self._left(attempt, held=False)
-                    budget = self._less_what_went_on(left, attempt, point.seq)
+                    budget = self._minus_replacements(left, attempt, point.seq)
                     reason = f"Rewound to event {body.to} by {body.who}."
                     return AttemptForked(number, attempt, point.seq, reason, budget, "", asked=asked)
         return None
 
-    def _less_what_went_on(self, left: Budget, attempt: int, back_to: int) -> Budget:
-        """`left` without what those took that went on in the place of `attempt`, or may still take."""
+    def _minus_replacements(self, left: Budget, attempt: int, back_to: int) -> Budget:
+        """`left` minus the budget of the attempts that replaced `attempt`, spent or still reserved."""
         events = self._journal.events
         ended = {e.body.attempt for e in events if isinstance(e.body, AttemptEnded)}
         for fork in (e.body for e in events if isinstance(e.body, AttemptForked)):
@@ -154,7 +154,7 @@ class Branching:
             given = fork.budget
             if fork.attempt in ended or any(p.seq == back_to for p in save_points(events, fork.attempt)):
                 rest = self._left(fork.attempt, held=False)
-                rest = self._less_what_went_on(rest, fork.attempt, back_to)
+                rest = self._minus_replacements(rest, fork.attempt, back_to)
                 dollars = (given.dollars or 0.0) - (rest.dollars or 0.0)
                 left = unspent(left, given.steps - rest.steps, given.tokens - rest.tokens, dollars)
             else:
@@ -191,7 +191,7 @@ class Branching:
         return Tree(nodes, base, compare(setup.baseline, setup.baseline).red, taken)
 
     def _left(self, attempt: int, *, held: bool) -> Budget:
-        """What an attempt was given and did not spend."""
+        """The unspent budget of an attempt."""
         events = self._journal.events
         given = next(
             (
@@ -206,6 +206,6 @@ class Branching:
 
 
 _ANOTHER_WAY = (
-    "An earlier attempt went on from exactly here and got stuck: {evidence} "
-    "What it did after this point is undone. Take another way."
+    "An earlier attempt continued from exactly this point and got stuck: {evidence} "
+    "Its work after this point is undone. Take another way."
 )

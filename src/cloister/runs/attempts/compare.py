@@ -21,7 +21,7 @@ from cloister.runs.view import fold
 
 
 class Side(msgspec.Struct, frozen=True):
-    """One of both."""
+    """One run or attempt of a comparison."""
 
     name: str
     """A run, or a run and an attempt: `RUN/K`."""
@@ -49,12 +49,12 @@ class Compared(msgspec.Struct, frozen=True):
     b: Side
     same_change: bool
     diff: str
-    """How the diff of `a` becomes the diff of `b`, as a unified diff; places in files and names of objects left out."""
+    """The unified diff from the diff of `a` to that of `b`, without hunk positions and object names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is compared."""
+    """A run, or one attempt of it, to compare."""
 
     events: Sequence[Event]
     attempt: int | None
@@ -71,7 +71,7 @@ def parse_subject(text: str) -> tuple[str, int | None]:
     if not slash:
         return run, None
     if not number.isascii() or not number.isdigit() or len(number) > 6:
-        raise UserError("bad_attempt", f"An attempt is written as RUN/K with a number, not {text[:64]!r}.")
+        raise UserError("bad_attempt", f"Write an attempt as RUN/K with a number, not {text[:64]!r}.")
     return run, int(number)
 
 
@@ -127,7 +127,7 @@ def _run(subject: Subject, now: float) -> Side:
 
 
 def _attempt(subject: Subject, number: int, now: float) -> Side:
-    """What it did and spent itself; what it inherited was its parent's."""
+    """The work and the cost of one attempt, without those of its parent."""
     view = fold(subject.events, now)
     own = next(one for one in view.attempts if one.attempt == number)
     evidence = progress(effective(seen_by(subject.events, number)), number).comparison

@@ -1,4 +1,4 @@
-"""The attempts of one run, each in its own sandbox: started, rebuilt when their sandbox dies, stopped, ended."""
+"""The attempts of one round, each in its own sandbox: start them, replace lost sandboxes, stop and end them."""
 
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
@@ -36,11 +36,11 @@ from cloister.runs.services import RunServices
 from cloister.sandbox.api import Sandbox
 
 _LIVES = 3
-"""Sandboxes one attempt may use up before it fails."""
+"""Sandboxes that one attempt may lose before it fails."""
 
 
 class _Gate:
-    """Attempts that begin together wait until all have their sandboxes."""
+    """Makes attempts that start together wait until all have their sandboxes."""
 
     def __init__(self, awaited: Iterable[int]) -> None:
         self._awaited = set(awaited)
@@ -48,14 +48,14 @@ class _Gate:
         self.open = anyio.Event()
 
     def arrive(self, number: int) -> None:
-        """It has its sandbox, or will not come."""
+        """The attempt has its sandbox, or has ended without one."""
         self._awaited.discard(number)
         if not self._awaited:
             self.all_here.set()
 
 
 class Attempts:
-    """All attempts of one run: those it begins with and those that searching and rewinding add."""
+    """All attempts of one round: the first ones and those that searching and rewinding add."""
 
     def __init__(self, services: RunServices, journal: Journal, setup: RunSetup, sandbox: Sandbox) -> None:
         self._services = services
@@ -73,18 +73,18 @@ class Attempts:
         """A single attempt works in the warm sandbox itself, several in forks of it."""
         self._at_work: dict[int, anyio.CancelScope] = {}
         self._stopped: dict[int, str] = {}
-        """Attempts that are to end now → why."""
+        """Attempt → why it must stop."""
         self._idle = anyio.Event()
 
     async def run(self) -> tuple[AttemptEnded, ...]:
-        """Run them all to their ends; returns those, by number. What the log knows is not done again."""
-        self._setup.inside.shut(None)  # what began before the attempts did is nobody's from here on
+        """Run all attempts and return their ends by number. Ends that the log has are not run again."""
+        self._setup.inside.shut(None)  # the run itself pays for no more calls from inside
         if not self._first:
             await self._branching.continued()
         todo = [number for number in self._numbers() if self._ended(number) is None]
         async with anyio.create_task_group() as tasks:
             await self._begin(tasks, todo)
-            tasks.start_soon(self._heed_rewinds, tasks)
+            tasks.start_soon(self._watch_rewinds, tasks)
             while True:
                 await self._all_ended()
                 if not await self._rewind(tasks):
@@ -97,7 +97,7 @@ class Attempts:
         return (*self._first, *self._branching.forked())
 
     async def _begin(self, tasks: TaskGroup, todo: list[int]) -> None:
-        """Start attempts together: all have their sandboxes before any of them works."""
+        """Start attempts together: none works before all have their sandboxes."""
         if self._alone or not todo:
             for number in todo:
                 self._start(tasks, number)
@@ -141,14 +141,14 @@ class Attempts:
         self._idle.set()
 
     def _needless(self, number: int) -> str | None:
-        """Why it need not work, as the log has it: also what was decided and not yet done when somebody crashed."""
+        """Why the attempt need not work, from the log: a crash may have come between the decision and the stop."""
         winner, back = self._first_green(), self._branching.left_behind(number)
         if winner is not None:
             return _proven_first(winner)
         return back and back.reason
 
     def _first_green(self) -> int | None:
-        """The attempt that makes all others needless."""
+        """The proven attempt that stops all others."""
         if not self._setup.request.first_green:
             return None
         events = self._journal.events
@@ -167,7 +167,7 @@ class Attempts:
         self._at_work[number].cancel()
 
     async def _guarded(self, tasks: TaskGroup, number: int, gate: _Gate | None) -> None:
-        """One of several that fails does not take the others with it."""
+        """Run an attempt; if it fails, the others continue."""
         try:
             await self._lives(tasks, number, gate)
         except Exception as error:
@@ -182,7 +182,7 @@ class Attempts:
         begun = await self._begun(number, models)
         for life in range(_LIVES):
             try:
-                async with self._place(number, journal, life, gate) as sandbox:
+                async with self._sandbox(number, journal, life, gate) as sandbox:
                     await self._work(tasks, begun, journal, models, sandbox)
                     self._stop_the_rest()
                     return
@@ -194,7 +194,7 @@ class Attempts:
         raise Bug("an attempt without a life")
 
     def _wish(self, number: int) -> AttemptWish:
-        """Attempts that were forked are like the one that they descend from."""
+        """The wish of a forked attempt is that of its root."""
         return self._wishes[root_of(self._journal.events, number)]
 
     def _models(self, number: int) -> BudgetedModels:
@@ -222,7 +222,7 @@ class Attempts:
         return started
 
     def _share(self, number: int) -> Budget:
-        """Its part of what the run had left when the attempts began."""
+        """The attempt's part of the run's budget that was left when the attempts started."""
         whole = self._setup.request.budget
         if self._alone:
             return whole
@@ -231,7 +231,7 @@ class Attempts:
         return shared(left, self._wishes)[number]
 
     def _left_out(self, started: AttemptStarted, models: BudgetedModels) -> tuple[ModelSwitched, ...]:
-        """A note for each model that would come before or after its own and cannot be asked here."""
+        """A note for each configured model that is not available here."""
         if started.parent is not None or self._wish(started.attempt).model is not None:
             return ()
         first = models.chain("code")[0]
@@ -239,10 +239,10 @@ class Attempts:
         return tuple(ModelSwitched(started.attempt, name, first, why) for name, why in lacking)
 
     @asynccontextmanager
-    async def _place(
+    async def _sandbox(
         self, number: int, journal: Journal, life: int, gate: _Gate | None
     ) -> AsyncGenerator[Sandbox]:
-        """A sandbox whose files are those of the attempt's last save point."""
+        """A sandbox with the files of the attempt's last save point."""
         commit = progress(effective(journal.events), number).commit or self._setup.base
         if life == 0 and self._alone and number == self._numbers()[0]:
             await self._bring(self._sandboxes.warm, commit)
@@ -256,7 +256,7 @@ class Attempts:
                 yield sandbox
         else:
             if gate is not None:
-                gate.arrive(number)  # the others need not wait for one that comes late
+                gate.arrive(number)  # the others do not wait for a late one
             async with self._sandboxes.fresh(number, commit) as sandbox:
                 yield sandbox
 
@@ -307,7 +307,7 @@ class Attempts:
         return await review(adviser, self._setup.request.prompt, diff, summary)
 
     async def _escalate(self, tasks: TaskGroup, stuck: Stuck) -> Answer:
-        """A stuck attempt is gone on with from the best save points, if the search finds any."""
+        """Continue a stuck attempt from the best save points, if the search finds any."""
         self._setup.inside.shut(stuck.attempt)
         forks = await self._branching.search(stuck, frozenset(self._at_work))
         for fork in forks:
@@ -315,9 +315,11 @@ class Attempts:
                 self._start(tasks, fork.attempt)
         if forks:
             return Branch(tuple(fork.attempt for fork in forks))
-        return GiveUp(f"It is stuck ({stuck.evidence}) and there is no save point or budget to go on from.")
+        return GiveUp(
+            f"It is stuck ({stuck.evidence}), and no save point or budget is left to continue from."
+        )
 
-    async def _heed_rewinds(self, tasks: TaskGroup) -> None:
+    async def _watch_rewinds(self, tasks: TaskGroup) -> None:
         seen = 0
         while True:
             new = self._journal.events[seen:]
@@ -327,7 +329,7 @@ class Attempts:
             await self._journal.changed(seen)
 
     async def _rewind(self, tasks: TaskGroup) -> bool:
-        """Do what people asked for and nobody did yet: whether there was anything."""
+        """Answer the open requests to rewind; True if there were any."""
         forks = await self._branching.rewind()
         for fork in forks:
             for number in self._branching.beyond(fork, frozenset(self._at_work)):
@@ -337,7 +339,7 @@ class Attempts:
         return bool(forks)
 
     async def _end(self, number: int, outcome: Outcome, reason: str) -> None:
-        """End it from outside; what its last save point holds stays."""
+        """End an attempt from outside; its last save point stays."""
         await self._sandboxes.gone(number, reason)
         if self._ended(number) is not None:
             return

@@ -1,4 +1,4 @@
-"""The end of a tournament: the evidence is weighed, exact ties go to a judge, both are in the log."""
+"""Choose the winner: the evidence ranks the attempts, a judge decides exact ties; the log has both."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from cloister.runs.attempts.context import RunSetup
 
 _JUDGE_SECONDS = 300.0
 _DIFF_CHARS = 20_000
-"""What a judge sees of each diff."""
+"""Characters of each diff that a judge sees."""
 
 _SYSTEM = (
     "You judge changes that the same tests proved equal. Choose the one a careful reviewer would rather merge: it "
@@ -34,7 +34,7 @@ class _Choice(msgspec.Struct, frozen=True):
 
 _CHOOSE = ToolSpec(
     "choose",
-    "Say which attempt is the best.",
+    "Name the best attempt.",
     {
         "type": "object",
         "properties": {"attempt": {"type": "integer"}, "reason": {"type": "string"}},
@@ -45,7 +45,7 @@ _CHOOSE = ToolSpec(
 
 
 async def choose_winner(journal: Journal, setup: RunSetup, ended: Sequence[AttemptEnded]) -> AttemptEnded:
-    """The attempt that becomes the change. What the log has decided is not decided again."""
+    """The attempt that becomes the change. A decision in the log stands."""
     if len(ended) == 1:
         return ended[0]
     so_far = journal.events[round_start(journal.events) :]
@@ -73,7 +73,7 @@ async def _scored(journal: Journal, setup: RunSetup, ended: AttemptEnded) -> Sco
 
 
 async def _judged(journal: Journal, setup: RunSetup, tied: Sequence[AttemptEnded]) -> JudgeSpoke | None:
-    """A judge's verdict on changes that differ; None where nobody named a judge or there is nothing to judge."""
+    """A judge's verdict on changes that differ; None without a judge or a difference."""
     numbers = tuple(one.attempt for one in tied)
     adviser = Adviser(setup.models, journal, numbers[0])
     if not adviser.named("judge"):
@@ -93,7 +93,7 @@ async def _judged(journal: Journal, setup: RunSetup, tied: Sequence[AttemptEnded
 
 
 def judge_question(task: str, changes: Mapping[int, str]) -> str:
-    """What a judge is asked. No line of a change can pass for one of ours: each has a bar before it."""
+    """The question to a judge. Each line of a change has a bar before it, so that none passes for ours."""
     parts = [f"Task:\n{bounded(task, _DIFF_CHARS)}"]
     for attempt, diff in changes.items():
         lines = bounded(diff, _DIFF_CHARS).splitlines() or ["no change"]
@@ -102,7 +102,7 @@ def judge_question(task: str, changes: Mapping[int, str]) -> str:
 
 
 def _understood(answer: Reply | Failure, numbers: tuple[int, ...]) -> tuple[int | None, str]:
-    """Which attempt was chosen and why; None when the answer names none of them."""
+    """The chosen attempt and the reason; None if the answer names none of them."""
     if isinstance(answer, Failure):
         return None, answer.message
     for call in answer.calls:
