@@ -8,6 +8,7 @@ from anyio import to_thread
 from cloister.core import limits
 from cloister.core.errors import UserError
 from cloister.core.text import decode
+from cloister.forge._spawn import Result
 from cloister.forge.host import Checkout, copy_in, ensure_bare, in_bare, in_checkout, must, oid
 from cloister.forge.plain import BASE_REF, find_checkout
 
@@ -18,10 +19,9 @@ FILE_BYTES = 1_048_576
 async def read_file(bare: Path, commit: str, path: str) -> bytes | None:
     """The file at `path`; None if the commit has none. Raises `UserError` (`file_too_large`)."""
     listed = await in_bare(bare, "ls-tree", "-z", "--full-tree", commit, "--", path)
-    about = must(listed, "look into the repository").partition(b"\t")[0].split()
-    if len(about) != 3 or about[1] != b"blob" or about[0] == b"120000":
+    if (blob := _file_in(listed)) is None:
         return None
-    found = await in_bare(bare, "cat-file", "blob", about[2].decode(), limit_bytes=FILE_BYTES)
+    found = await in_bare(bare, "cat-file", "blob", blob, limit_bytes=FILE_BYTES)
     if found.cut:
         raise UserError("file_too_large", f"{path} is larger than {FILE_BYTES >> 20} MiB: make it smaller.")
     return must(found, f"read {path}")
@@ -38,10 +38,15 @@ async def read_head_file(repo: str, path: str) -> tuple[str, bytes | None] | Non
         return None
     commit = oid(head.out)
     listed = await in_checkout(checkout, "ls-tree", "-z", "--full-tree", commit, "--", path)
-    about = must(listed, "look into the repository").partition(b"\t")[0].split()
-    if len(about) != 3 or about[1] != b"blob" or about[0] == b"120000":
+    if (blob := _file_in(listed)) is None:
         return commit, None
-    return commit, must(await in_checkout(checkout, "cat-file", "blob", about[2].decode()), f"read {path}")
+    return commit, must(await in_checkout(checkout, "cat-file", "blob", blob), f"read {path}")
+
+
+def _file_in(listed: Result) -> str | None:
+    """The object of the one regular file that `git ls-tree -z` lists."""
+    about = must(listed, "look into the repository").partition(b"\t")[0].split()
+    return about[2].decode() if len(about) == 3 and about[1] == b"blob" and about[0] != b"120000" else None
 
 
 async def export(bare: Path, commit: str, at: Path) -> None:
