@@ -148,9 +148,8 @@ def test_what_cannot_be_said_or_answered_is_refused(cloister: Cloister, data_dir
     cloister("answer", run, "a-1", "deny")
     refused(cloister("answer", run, "a-1", "allow"), 2, "a-1 is answered already: deny.")
     ended = seed(data_dir, finished=True)
-    for argv in (["say", ended, "hello"], ["stop", ended]):
-        done = cloister(*argv)
-        assert (done.returncode, done.stdout) == (2, "")
+    done = cloister("stop", ended)
+    assert (done.returncode, done.stdout) == (2, "")
 
 
 def test_watching_a_finished_run_shows_it_and_ends_with_its_outcome(

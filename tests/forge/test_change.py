@@ -80,7 +80,7 @@ async def test_a_diff_is_plain_text_and_bounded(repo: SampleRepo, tmp_path: Path
     assert "-# Sample\n+# Other\n" in whole
     assert "+caf\N{REPLACEMENT CHARACTER}\n" in whole
     cut = await diff(bare, base, commit, limit_bytes=1_000)
-    assert cut.endswith("\n[… the diff goes on …]\n") and len(cut) < 1_100
+    assert cut.endswith("\n[… the rest of the diff is cut off …]\n") and len(cut) < 1_100
 
 
 @pytest.mark.anyio

@@ -6,6 +6,7 @@ from hashlib import sha1
 from pathlib import Path
 
 import pytest
+from tests.forge.delivering import deliver
 
 from cloister.core.computer import Command, Exited, Finished
 from cloister.core.errors import CloisterError, SandboxLost, UserError
@@ -107,7 +108,7 @@ async def test_nothing_that_a_guest_configures_runs_on_the_host(repo: SampleRepo
     made = await change.make_change(bare, base, saved, "cloister/x", "Message")
     assert [file.path for file in await change.files(bare, base, made)] == [".gitattributes", "src/app.py"]
     assert "print('three')" in await change.diff(bare, base, made)
-    await PlainGit().deliver(bare, made, "cloister/x", str(repo.path))
+    await deliver(bare, made, "cloister/x", str(repo.path))
     repo_again = await PlainGit().fetch(str(repo.path), "cloister/x", tmp_path / "second")
     assert repo_again.commit == made
     assert not inside.exists()

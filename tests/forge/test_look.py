@@ -9,7 +9,7 @@ from cloister.core.computer import WORK_DIR, Command, Finished
 from cloister.core.errors import UserError
 from cloister.forge import workspace
 from cloister.forge.plain import PlainGit
-from cloister.forge.workspace import Look
+from cloister.forge.workspace import TreeWatch
 from cloister.testing.local import LocalComputer
 from cloister.testing.sample_repo import SampleRepo
 
@@ -26,7 +26,7 @@ class Counting(LocalComputer):
         return await super().run(command, stdin)
 
 
-async def _room(tmp_path: Path) -> tuple[Counting, Look]:
+async def _room(tmp_path: Path) -> tuple[Counting, TreeWatch]:
     repo = SampleRepo(tmp_path / "repo")
     repo.write("a.txt", "a\n")
     repo.commit("base")
@@ -34,7 +34,7 @@ async def _room(tmp_path: Path) -> tuple[Counting, Look]:
     base = await PlainGit().fetch(str(repo.path), None, bare)
     computer = Counting(tmp_path / "guest")
     await workspace.put(computer, bare, base.commit)
-    return computer, Look(computer, bare, base.commit)
+    return computer, TreeWatch(computer, bare, base.commit)
 
 
 async def _settle(computer: LocalComputer) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from tests.forge.delivering import deliver
 
 from cloister.core.ids import RunId
 from cloister.forge import change, notes
@@ -44,7 +45,7 @@ async def test_a_delivery_brings_the_note_and_the_commit_names_its_hash(
 ) -> None:
     commit, branch = await changed(repo, tmp_path / "run.git")
     before = repo.state()
-    delivered = await PlainGit().deliver(tmp_path / "run.git", commit, branch, str(repo.path))
+    delivered = await deliver(tmp_path / "run.git", commit, branch, str(repo.path))
     assert delivered is not None
     assert delivered.receipt
     shown = repo.git("notes", "--ref=cloister", "show", branch) + "\n"
@@ -62,13 +63,13 @@ async def test_notes_of_others_stay_and_changes_at_the_same_time_both_get_theirs
     repo.git("notes", "--ref=cloister", "add", "-m", "mine", "HEAD")
     made = [await changed(repo, tmp_path / f"run{n}.git", f"{n}.txt", f"receipt {n}\n") for n in range(6)]
 
-    async def deliver(n: int) -> None:
-        done = await PlainGit().deliver(tmp_path / f"run{n}.git", *made[n], str(repo.path))
+    async def put(n: int) -> None:
+        done = await deliver(tmp_path / f"run{n}.git", *made[n], str(repo.path))
         assert done is not None
 
     async with anyio.create_task_group() as tasks:
         for n in range(6):
-            tasks.start_soon(deliver, n)
+            tasks.start_soon(put, n)
     for n, (commit, _) in enumerate(made):
         assert repo.git("notes", "--ref=cloister", "show", commit) == f"receipt {n}"
     assert repo.git("notes", "--ref=cloister", "show", "main") == "mine"
@@ -79,7 +80,7 @@ async def test_a_repository_that_takes_no_notes_gets_the_change_without(
 ) -> None:
     commit, branch = await changed(repo, tmp_path / "run.git")
     repo.git("update-ref", "refs/notes", "HEAD")  # a ref where the directory of the notes should be
-    delivered = await PlainGit().deliver(tmp_path / "run.git", commit, branch, str(repo.path))
+    delivered = await deliver(tmp_path / "run.git", commit, branch, str(repo.path))
     assert delivered is not None
     assert (delivered.branch, delivered.receipt) == (branch, False)
     assert repo.branches()[branch] == commit
@@ -89,14 +90,14 @@ async def test_no_hook_of_the_repository_runs_for_a_note(repo: SampleRepo, tmp_p
     commit, branch = await changed(repo, tmp_path / "run.git")
     hook = repo.write(".git/hooks/reference-transaction", f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     hook.chmod(0o755)
-    await PlainGit().deliver(tmp_path / "run.git", commit, branch, str(repo.path))
+    await deliver(tmp_path / "run.git", commit, branch, str(repo.path))
     assert not (tmp_path / "ran").exists()
 
 
 async def test_a_change_without_a_receipt_brings_no_note(repo: SampleRepo, tmp_path: Path) -> None:
     bare = tmp_path / "run.git"
     base = await PlainGit().fetch(str(repo.path), None, bare)
-    delivered = await PlainGit().deliver(bare, base.commit, "cloister/x", str(repo.path))
+    delivered = await deliver(bare, base.commit, "cloister/x", str(repo.path))
     assert delivered is not None
     assert not delivered.receipt
     assert repo.git("for-each-ref", "refs/notes") == ""

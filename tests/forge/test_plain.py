@@ -5,10 +5,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.forge.delivering import deliver
 from tests.system.own_process import own_process
 
 from cloister.core.errors import CloisterError, OutsideError, UserError
-from cloister.forge.api import Base, Delivered
+from cloister.core.ids import RunId
+from cloister.forge.api import Base, Delivered, Proposal
+from cloister.forge.change import describe, make_change
 from cloister.forge.plain import BASE_REF, PlainGit
 from cloister.testing.sample_repo import SampleRepo
 
@@ -52,9 +55,9 @@ async def test_a_shallow_clone_is_fetched_and_delivered_to(repo: SampleRepo, tmp
     repo.git("clone", "--quiet", "--depth=1", f"file://{repo.path}", str(tmp_path / "shallow"))
     shallow = SampleRepo(tmp_path / "shallow")
     base = await PlainGit().fetch(str(shallow.path), None, tmp_path / "bare")
-    delivered = await PlainGit().deliver(tmp_path / "bare", base.commit, "cloister/x", str(shallow.path))
+    delivered = await deliver(tmp_path / "bare", base.commit, "cloister/x", str(shallow.path))
     assert base.commit == repo.head
-    assert delivered == Delivered(str(shallow.path), "cloister/x")
+    assert delivered == Delivered(str(shallow.path), "cloister/x", commit=base.commit)
 
 
 async def test_uncommitted_files_are_counted_in_the_note(repo: SampleRepo, tmp_path: Path) -> None:
@@ -141,10 +144,8 @@ async def test_a_delivery_touches_neither_head_nor_index_nor_tree(repo: SampleRe
     repo.write("README.md", "and changed again")
     repo.write("untracked.txt")
     before = repo.state()
-    delivered = await PlainGit().deliver(
-        tmp_path / "bare", base.commit, "cloister/fix", str(repo.path / "src")
-    )
-    assert delivered == Delivered(str(repo.path), "cloister/fix")
+    delivered = await deliver(tmp_path / "bare", base.commit, "cloister/fix", str(repo.path / "src"))
+    assert delivered == Delivered(str(repo.path), "cloister/fix", commit=base.commit)
     assert repo.state() == before
     assert repo.git("for-each-ref", "--format=%(refname)") == "refs/heads/cloister/fix\nrefs/heads/main"
     assert not (repo.path / ".git" / "FETCH_HEAD").exists()
@@ -156,11 +157,39 @@ async def test_a_branch_in_the_way_changes_the_name(repo: SampleRepo, tmp_path: 
         repo.git("branch", taken, "HEAD~1")
     names: list[str] = []
     for wanted in ("fix", "cloister/fix"):
-        delivered = await PlainGit().deliver(tmp_path / "bare", base.commit, wanted, str(repo.path))
+        delivered = await deliver(tmp_path / "bare", base.commit, wanted, str(repo.path))
         assert delivered is not None
         names.append(delivered.branch)
     assert names == ["fix-3", "cloister-fix"]
     assert repo.branches()["fix"] == repo.git("rev-parse", "HEAD~1")
+
+
+async def test_a_later_round_fast_forwards_only_its_own_branch(repo: SampleRepo, tmp_path: Path) -> None:
+    first, bare, here = repo.git("rev-parse", "HEAD~1"), tmp_path / "bare", str(repo.path)
+    second = (await PlainGit().fetch(here, None, bare)).commit
+    for name in ("cloister/mine", "cloister/theirs", "cloister/open"):
+        await deliver(bare, first, name, here)
+    repo.git("switch", "--quiet", "cloister/theirs")
+    repo.write("theirs.txt")
+    theirs = repo.commit("Theirs")
+    repo.git("switch", "--quiet", "cloister/open")
+    names: list[str] = []
+    for name in ("cloister/mine", "cloister/theirs", "cloister/open"):
+        delivered = await deliver(bare, second, name, here, previous=first)
+        names.append(delivered.branch if delivered else "")
+    assert names == ["cloister/mine", "cloister/theirs-2", "cloister/open-2"]
+    branches = repo.branches()
+    assert branches["cloister/mine"] == branches["cloister/theirs-2"] == branches["cloister/open-2"] == second
+    assert (branches["cloister/theirs"], branches["cloister/open"]) == (theirs, first)
+    assert repo.git("status", "--porcelain") == ""
+
+
+async def test_a_proposal_carries_the_words_of_its_commit(repo: SampleRepo, tmp_path: Path) -> None:
+    base = await PlainGit().fetch(str(repo.path), None, tmp_path / "bare")
+    bare, here = tmp_path / "bare", str(repo.path)
+    made = await make_change(bare, base.commit, base.commit, "cloister/x", "Fix it\n\nBecause.\n")
+    proposal = await describe(Proposal(RunId("r-1"), here, base.commit, made, "cloister/x", bare))
+    assert (proposal.title, proposal.body, proposal.receipt) == ("Fix it", "Because.", None)
 
 
 async def test_no_hook_of_the_repository_runs(repo: SampleRepo, tmp_path: Path) -> None:
@@ -172,7 +201,7 @@ async def test_no_hook_of_the_repository_runs(repo: SampleRepo, tmp_path: Path) 
         (hooks / name).chmod(0o755)
     repo.git("config", "core.fsmonitor", ".git/hooks/fsmonitor")
     base = await PlainGit().fetch(str(repo.path), None, tmp_path / "bare")
-    await PlainGit().deliver(tmp_path / "bare", base.commit, "cloister/fix", str(repo.path))
+    await deliver(tmp_path / "bare", base.commit, "cloister/fix", str(repo.path))
     assert not marker.exists()
 
 
@@ -192,8 +221,8 @@ async def test_another_users_repository_is_used_with_that_users_rights(
         for name in (".", *names):
             os.lchown(Path(folder) / name, 12_345, 12_345)
     base = await PlainGit().fetch(str(repo.path), None, tmp_path / "bare")
-    delivered = await PlainGit().deliver(tmp_path / "bare", commit, "cloister/fix", str(repo.path))
-    assert (base.commit, delivered) == (commit, Delivered(str(repo.path), "cloister/fix"))
+    delivered = await deliver(tmp_path / "bare", commit, "cloister/fix", str(repo.path))
+    assert (base.commit, delivered) == (commit, Delivered(str(repo.path), "cloister/fix", commit=commit))
     owners = {path.lstat().st_uid for path in (repo.path / ".git").rglob("*")}
     assert owners == {12_345}
     assert not marker.exists(), "the repository's own configuration ran"
@@ -217,7 +246,7 @@ async def test_nothing_that_a_repository_configures_runs_on_the_host(
     repo.git("config", "filter.evil.required", "true")
     base = await PlainGit().fetch(str(repo.path), None, tmp_path / "bare")
     assert base.note is not None
-    await PlainGit().deliver(tmp_path / "bare", commit, "cloister/fix", str(repo.path))
+    await deliver(tmp_path / "bare", commit, "cloister/fix", str(repo.path))
     assert not marker.exists()
 
 

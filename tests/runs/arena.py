@@ -25,18 +25,17 @@ from cloister.core.ids import RunId
 from cloister.core.model_config import ModelRoutes
 from cloister.core.requests import Budget, NewRun, Patience, Quota
 from cloister.egress.factory import Doorway
-from cloister.forge import workspace
-from cloister.forge.plain import PlainGit
+from cloister.forge import Forges, workspace
 from cloister.forge.repositories import LocalRepositories
 from cloister.model.names import Access
 from cloister.model.roles import Job, open_models
 from cloister.policy.api import Layer
 from cloister.policy.layers import BUILT_IN
-from cloister.runs.attempts.context import Course, Inside
+from cloister.runs.attempts.context import InsideModels, RunSetup
 from cloister.runs.attempts.manager import Attempts
 from cloister.runs.attempts.ranking import choose_winner
 from cloister.runs.run_rules import RuleFiles
-from cloister.runs.services import Means
+from cloister.runs.services import RunServices
 from cloister.runs.templates import Warming, Workshop
 from cloister.sandbox.api import Sandbox
 from cloister.sandbox.templates.catalog import Templates
@@ -98,7 +97,7 @@ class Arena:
     baseline: tuple[Diagnosis, ...]
     routes: ModelRoutes = field(default_factory=ModelRoutes)
     left_out: dict[str, str] = field(default_factory=dict[str, str])
-    inside: Inside = field(default_factory=Inside)
+    inside: InsideModels = field(default_factory=InsideModels)
     before: Callable[[Sandbox], Awaitable[None]] | None = None
     """What happens in the warm sandbox before the attempts begin."""
 
@@ -124,34 +123,34 @@ class Arena:
         admitted = journal.events[0].body
         assert isinstance(admitted, RunAdmitted)
         request, access = admitted.request, Access(routes=self.routes)
-        means = self.means()
+        services = self.services()
         async with open_models(access, Job(request.repo, request.model)) as unpaid:
-            models = BudgetedModels(unpaid, means.purse(request, journal))
-            inside = self.inside = Inside()
-            course = Course(
+            models = BudgetedModels(unpaid, services.purse(request, journal))
+            inside = self.inside = InsideModels()
+            setup = RunSetup(
                 RunId("r-memory"), request, self.base, self.bare, models, inside, (CHECK,), self.baseline
             )
             with anyio.fail_after(60):
-                async with means.open(request, "default", journal, inside.model) as warm:
+                async with services.open(request, "default", journal, inside.model) as warm:
                     with inside.paid(warm.info.id, None, models.for_programs_inside()):
                         await workspace.put(warm, self.bare, self.base)
                         if self.before is not None:
                             await self.before(warm)
-                        ended = await Attempts(means, journal, course, warm).run()
-                return await choose_winner(journal, course, ended)
+                        ended = await Attempts(services, journal, setup, warm).run()
+                return await choose_winner(journal, setup, ended)
 
-    def means(self) -> Means:
+    def services(self) -> RunServices:
         async def log(run: RunId) -> tuple[Event, ...]:
             raise AssertionError(run)
 
         templates = Templates(self.root / "templates", "")
-        workshop = Workshop(templates, self.host, PlainGit(), None, Quota(), self.root / "repositories")
-        return Means(
+        workshop = Workshop(templates, self.host, Forges(), None, Quota(), self.root / "repositories")
+        return RunServices(
             data_dir=self.root,
             repositories=LocalRepositories(self.root),
             host=self.host,
             warming=Warming(workshop),
-            forge=PlainGit(),
+            forges=Forges(),
             models=lambda new: open_models(Access(), Job(new.repo, new.model)),
             rules=RuleFiles(self.root / "none.toml", False, Layer("host", ())),
             policy=(BUILT_IN,),

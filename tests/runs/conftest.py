@@ -35,7 +35,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Arena:
 
 async def _baseline(arena: Arena) -> tuple[Diagnosis, ...]:
     await PlainGit().fetch(str(arena.repo.path), None, arena.bare)
-    async with arena.host.open(arena.means().sandbox_spec(arena.request(FIX), "default")) as sandbox:
+    async with arena.host.open(arena.services().sandbox_spec(arena.request(FIX), "default")) as sandbox:
         await workspace.put(sandbox, arena.bare, arena.base)
         return await run_checks(sandbox, (CHECK,), "baseline", _quiet)
 

@@ -108,7 +108,7 @@ async def test_a_link_in_place_of_the_repositorys_rules_is_not_followed(place: P
     [
         ("rules = 1", r"^\.cloister/policy\.toml@[0-9a-f]{12}:1: there is no key 'rules' here\.$"),
         ("#" * 300_000, r"a policy file has at most"),
-        ("#" * 2_000_000, r"more than 1 MiB"),
+        ("#" * 2_000_000, r"larger than 1 MiB"),
     ],
 )
 async def test_rules_that_cannot_be_read_end_the_run_with_their_place(

@@ -9,9 +9,9 @@ import pytest
 from cloister.core.computer import shell
 from cloister.core.errors import UserError
 from cloister.core.requests import NewRun, Quota
-from cloister.forge import packs, workspace
+from cloister.forge import Forges, packs, workspace
 from cloister.forge.plain import PlainGit
-from cloister.runs.templates import Warming, Workshop, forget, known_baseline, same_repository
+from cloister.runs.templates import Warming, Workshop, forget, known_baseline, same_repository, setup_lines
 from cloister.sandbox.api import SandboxSpec
 from cloister.sandbox.container.host import ContainerHost
 from cloister.sandbox.templates.recipes import Devcontainer, Oci, Repository, Snapshot
@@ -35,7 +35,7 @@ def quiet(fraction: float | None, note: str) -> None:
 
 @pytest.fixture
 def shop(own_host: ContainerHost, own_dir: Path) -> Workshop:
-    return Workshop(own_host.templates, own_host, PlainGit(), None, Quota(), own_dir / "repositories")
+    return Workshop(own_host.templates, own_host, Forges(), None, Quota(), own_dir / "repositories")
 
 
 @pytest.fixture
@@ -105,6 +105,29 @@ async def test_a_run_that_starts_from_it_is_brought_to_the_newest_commit(
         assert saved == base.commit, "what the setup left is no change"
         await sandbox.write("mine.py", b"y = 2\n")
         assert await workspace.save(sandbox, bare, base.commit, "refs/cloister/attempt/0") != base.commit
+
+
+async def test_setup_is_read_from_both_files_as_checks_are(tmp_path: Path) -> None:
+    repo, bare = SampleRepo(tmp_path / "repo"), tmp_path / "bare.git"
+
+    async def lines() -> tuple[str, ...]:
+        commit = repo.commit("another")
+        await PlainGit().fetch(str(repo.path), None, bare)
+        return await setup_lines(bare, commit)
+
+    repo.write(".cloister/config.toml", 'checks = ["true"]\nsetup = ["make deps"]\n')
+    assert await lines() == ("make deps",)
+    repo.write(".cloister.toml", 'checks = ["true"]\n')
+    assert await lines() == ("make deps",)
+    repo.write(".cloister.toml", 'setup = [" ", "make all"]\n')
+    assert await lines() == ("make all",)
+    repo.write(".cloister.toml", "")
+    repo.write(".cloister/config.toml", "setup = 3\n")
+    with pytest.raises(
+        UserError, match=r"\.cloister/config\.toml of the repository cannot be read"
+    ) as caught:
+        await lines()
+    assert caught.value.code == "bad_setup"
 
 
 async def test_only_what_is_missing_goes_in_and_a_damaged_repository_is_mended(

@@ -51,6 +51,7 @@ from cloister.core.events import (
     RewindRequested,
     RunAdmitted,
     RunClaimed,
+    RunContinued,
     RunFinished,
     RunResumed,
     SandboxClosed,
@@ -162,7 +163,7 @@ EVERY: tuple[AnyBody, ...] = (
 
 
 def test_a_whole_run_is_shown_as_it_was() -> None:
-    assert {type(body) for body in EVERY} == set(get_args(AnyBody))
+    assert {type(body) for body in EVERY} == set(get_args(AnyBody)) - {RunContinued}
     assert fold(log(*EVERY), now=9_999.0) == RunView(
         id=RUN,
         state="finished",
@@ -205,6 +206,21 @@ def test_a_whole_run_is_shown_as_it_was() -> None:
         cost=0.75,
         budget_notes=BUDGET_NOTES,
     )
+
+
+def test_a_continued_run_is_queued_again_with_an_open_outcome_and_keeps_its_change() -> None:
+    again = (*EVERY, RunContinued("bob", "review"), PromptReceived("rename it", "bob", "review"))
+    view, last = fold(log(*again), now=9_999.0), 99.0 + len(again)
+    assert (view.state, view.outcome, view.winner, view.rounds) == ("queued", None, None, 2)
+    assert (view.stopping, view.asks, view.commit, view.seconds) == (False, (), "c3", len(EVERY) - 2.0)
+    assert [one.outcome for one in view.attempts] == ["green", "stopped"]
+    driven = (*again, RunClaimed("o-2222", 3), AttemptForked(2, 0, 22, "Continued.", Budget(), ""))
+    view = fold(log(*driven), now=last + 11.0)
+    assert (view.state, view.seconds) == ("running", len(EVERY) - 2.0 + 10.0)
+    assert [one.outcome for one in view.attempts] == ["green", "stopped", None]
+    remade = (*driven, ChangeMade("cloister/fix-it", "c4", FILES, "More."), RunFinished("red", "no", 2))
+    view = fold(log(*remade))
+    assert (view.state, view.outcome, view.commit, view.delivered_to) == ("finished", "red", "c4", None)
 
 
 def test_a_run_nobody_took_yet_is_queued_and_took_no_time() -> None:

@@ -15,6 +15,7 @@ from cloister.core.events import (
     PhaseStarted,
     ProofTaken,
     RunClaimed,
+    RunContinued,
     RunResumed,
     TurnEnded,
 )
@@ -86,6 +87,8 @@ class _Fold:
         match event.body:
             case PhaseStarted(phase="baseline") | AttemptStarted() if self._clock is None:
                 self._clock = event.at
+            case RunContinued():  # time and silence count per round
+                so_far.seconds, so_far.silent, self._clock = 0.0, 0, None
             case ModelReplied() as body if body.attempt == attempt:
                 so_far.steps += 1
                 so_far.usage += body.usage

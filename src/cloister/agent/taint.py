@@ -19,7 +19,7 @@ from cloister.core.events import (
 from cloister.core.log import Journal
 from cloister.core.requests import Origin
 
-UNTRUSTED: frozenset[Origin] = frozenset({"issue", "web", "server"})
+UNTRUSTED: frozenset[Origin] = frozenset({"issue", "review", "ci", "web", "server"})
 
 
 class Provenance:

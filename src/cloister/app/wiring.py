@@ -27,7 +27,7 @@ from cloister.egress.model_endpoint import serve as endpoint
 from cloister.egress.packages import SetFinder
 from cloister.egress.rules import DoorEvent
 from cloister.egress.sandbox_setup import Outfit, Through
-from cloister.forge.plain import PlainGit
+from cloister.forge import Forges
 from cloister.forge.repositories import LocalRepositories
 from cloister.log.api import AuditLog, Backbone
 from cloister.log.audit.details import fact
@@ -37,8 +37,8 @@ from cloister.model.local.host import LocalHost, open_local_host
 from cloister.model.roles import open_models, skipped
 from cloister.policy.api import Policy
 from cloister.runs.budget import BudgetLedger
-from cloister.runs.driver import conduct
-from cloister.runs.services import Means
+from cloister.runs.driver import drive_run
+from cloister.runs.services import RunServices
 from cloister.runs.supervisor import Supervisor, open_supervisor
 from cloister.runs.templates import Warming, Workshop, repositories
 from cloister.sandbox._spawn import allow_many_files
@@ -145,7 +145,7 @@ async def _exported(settings: Settings, log: AuditLog) -> AsyncGenerator[None]:
         yield
 
 
-def _means(  # noqa: PLR0913  (each is one part of the machine)
+def _services(  # noqa: PLR0913  (each is one part of the machine)
     settings: Settings,
     host: Host,
     warming: Warming,
@@ -153,15 +153,15 @@ def _means(  # noqa: PLR0913  (each is one part of the machine)
     backbone: Backbone,
     ledger: BudgetLedger,
     local: LocalHost,
-) -> Means:
+) -> RunServices:
     """The services that driving a run needs."""
     access = replace(model_access(settings), local=local)
-    return Means(
+    return RunServices(
         data_dir=settings.data_dir,
         repositories=LocalRepositories(settings.data_dir),
         host=host,
         warming=warming,
-        forge=warming.workshop.forge,
+        forges=warming.workshop.forges,
         models=lambda new: open_models(access, job_of(new)),
         kinds=tuple(settings.file.models.kind),
         rules=rule_files(settings),
@@ -206,7 +206,7 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         await templates.sweep()
         (doorway, outfit), quota = _doorway(settings, policy, backbone), settings.file.quota
         workshop = Workshop(
-            templates, Through(host, outfit), PlainGit(), None, quota, repositories(settings.data_dir)
+            templates, Through(host, outfit), Forges(), None, quota, repositories(settings.data_dir)
         )
         warming = Warming(workshop)
         pooled = settings.file.pool if role == "server" else ()
@@ -219,10 +219,10 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         )
         ledger = BudgetLedger(backbone, settings.file.budgets, owner)
         local = await stack.enter_async_context(open_local_host(model_shelf(settings)))
-        means = _means(settings, pool, warming, doorway, backbone, ledger, local)
+        services = _services(settings, pool, warming, doorway, backbone, ledger, local)
 
         async def drive(journal: Journal, run: RunId) -> None:
-            await conduct(means, journal, run)
+            await drive_run(services, journal, run)
 
         supervisor = Supervisor(
             backbone,

@@ -24,6 +24,7 @@ from cloister.core.events import (
     ModelReplied,
     ProofTaken,
     RunAdmitted,
+    RunContinued,
     RunResumed,
     SandboxOpened,
     SaveRefused,
@@ -244,6 +245,14 @@ def attempts_of(events: Sequence[Event]) -> tuple[int, ...]:
     """Return the numbers of all attempts in the log."""
     kinds = (AttemptStarted, AttemptForked)
     return tuple(sorted({event.body.attempt for event in events if isinstance(event.body, kinds)}))
+
+
+def round_start(events: Sequence[Event]) -> int:
+    """The position of the event that began the newest round: 0, or the last `RunContinued`."""
+    for position in range(len(events) - 1, 0, -1):
+        if isinstance(events[position].body, RunContinued):
+            return position
+    return 0
 
 
 class Journal(Protocol):

@@ -16,8 +16,9 @@ Tier = TierName
 Outcome = Literal["green", "red", "unproven", "budget", "stopped", "failed"]
 """How a run ended. `unproven`: the model finished, and there was no check to prove it."""
 State = Literal["queued", "running", "finished"]
-Origin = Literal["user", "repository", "tool", "issue", "web", "server"]
-"""The source of text: a person, the repository, a command in the sandbox, an issue, the network, a tool server."""
+Origin = Literal["user", "repository", "tool", "issue", "review", "ci", "web", "server"]
+"""The source of text: a person, the repository, a command in the sandbox, an issue, a review comment, a CI job,
+the network, a tool server."""
 Role = Literal["viewer", "operator", "admin"]
 """Rights of a caller, lowest first: read; work with runs; everything."""
 

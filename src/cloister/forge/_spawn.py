@@ -1,4 +1,4 @@
-"""Starts host processes for git: bounded in time, output and memory, and gone with their group afterwards."""
+"""Starts git on the host: bounded in time, output and memory; its process group ends with it."""
 
 import os
 import resource
@@ -20,7 +20,7 @@ _ERROR_BYTES = 65_536
 
 
 class Who(msgspec.Struct, frozen=True):
-    """The person a process runs as, when we are root and act on that person's files."""
+    """The user a process runs as, if we are root and work on that user's files."""
 
     uid: int
     gid: int
@@ -37,7 +37,7 @@ class Spec(msgspec.Struct, frozen=True):
     """Standard output after which the process is killed and the result is `cut`."""
     who: Who | None = None
     memory_bytes: int | None = None
-    """Limit of its data segment: what a decompression bomb may take of this machine."""
+    """Limit of its data segment, against decompression bombs."""
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class Result(msgspec.Struct, frozen=True):
     out: bytes
     err: bytes
     cut: bool = False
-    """It printed more than allowed and was killed; `out` holds the beginning."""
+    """True if it printed more than allowed and was killed; `out` holds the beginning."""
 
     @property
     def ok(self) -> bool:
@@ -56,7 +56,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def inherited() -> Mapping[str, str]:
-    """Our own environment, from which a child's is chosen. It is passed on, never read for settings."""
+    """Our own environment, from which a child's is chosen. Passed on, never read for settings."""
     return os.environ
 
 
@@ -69,7 +69,7 @@ def _check_program(spec: Spec) -> None:
 async def _started(
     spec: Spec, stdin: int | socket.socket, stdout: int | socket.socket, fds: Sequence[int]
 ) -> AsyncGenerator[anyio.abc.Process]:
-    """The process of `spec`; whatever happens in the block, its group is gone afterwards."""
+    """The process of `spec`; its group is killed when the block ends."""
     _check_program(spec)
     who = spec.who
     try:
@@ -91,7 +91,7 @@ async def _started(
 
 
 def _limit_memory(process: anyio.abc.Process, limit: int | None) -> None:
-    """Set the limit of a started process: no later than its input, which is what could make it grow."""
+    """Limit the memory of a started process before it gets the input that could make it grow."""
     try:
         if limit is not None:
             resource.prlimit(process.pid, resource.RLIMIT_DATA, (limit, limit))
@@ -106,11 +106,11 @@ async def _feed(process: anyio.abc.Process, data: bytes) -> None:
             await process.stdin.send(data[start : start + _READ_BYTES])
         await process.stdin.aclose()
     except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-        return  # it ended before it read everything; its exit status tells
+        return  # it ended before it read everything; its exit status says why
 
 
 async def _collect(stream: anyio.abc.ByteReceiveStream, limit: int) -> tuple[bytes, bool]:
-    """Up to `limit` bytes of `stream`, and whether there were more."""
+    """Up to `limit` bytes of `stream`, and True if there were more."""
     parts: list[bytes] = []
     size = 0
     try:
@@ -124,7 +124,7 @@ async def _collect(stream: anyio.abc.ByteReceiveStream, limit: int) -> tuple[byt
 
 
 async def _drain(stream: anyio.abc.ByteReceiveStream, into: list[bytes]) -> None:
-    """Keep the last bytes of `stream`: a complaint ends with its reason."""
+    """Keep the last bytes of `stream`: an error message ends with its reason."""
     try:
         while True:
             part = await stream.receive(_READ_BYTES)
@@ -137,7 +137,7 @@ def _deadline(spec: Spec) -> OutsideError:
     verb = next((word for word in spec.argv[1:] if word[0] not in "-/"), spec.argv[0])
     return OutsideError(
         "git_timeout",
-        f"git {verb} took longer than {spec.seconds:.0f} seconds and was ended.",
+        f"git {verb} took longer than {spec.seconds:.0f} seconds and was killed.",
         retryable=True,
     )
 
@@ -164,15 +164,15 @@ async def _to_end(process: anyio.abc.Process, stdin: bytes | None, limit_bytes: 
         if cut:
             kill_group(process)
         code = await process.wait()
-        kill_group(process)  # a descendant that holds a pipe open would keep us here
+        kill_group(process)  # a descendant that holds a pipe open would block us
     return Result(code, out, b"".join(err), cut)
 
 
 async def converse(server: Spec, client: Spec, url_at: int) -> Result:
-    """Run `client` while it talks to `server`, each with its own rights, over a socket of their own.
+    """Run `client` while it talks to `server` over a socket, each with its own rights.
 
     `client.argv[url_at]` becomes the address of that socket in git's spelling. Returns the client's
-    result, with what the server complained about before it.
+    result, with the server's errors before its own.
     """
     ours, theirs = socket.socketpair()
     err: list[bytes] = []
@@ -180,7 +180,7 @@ async def converse(server: Spec, client: Spec, url_at: int) -> Result:
         url = f"fd::{ours.fileno()}"
         argv = (*client.argv[:url_at], url, *client.argv[url_at + 1 :])
         async with _started(server, theirs, theirs, ()) as process:
-            theirs.close()  # so that the client sees the server's end
+            theirs.close()  # so that the client notices when the server ends
             result = await run(msgspec.structs.replace(client, argv=argv), fds=(ours.fileno(),))
             ours.close()
             kill_group(process)

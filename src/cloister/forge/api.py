@@ -1,4 +1,4 @@
-"""Where repositories come from and where changes go. Kinds of forge implement `Forge`; nothing else does."""
+"""The seam to the places that hold repositories: `Forge` fetches a base and delivers a proposal."""
 
 from pathlib import Path
 from typing import Protocol
@@ -9,22 +9,59 @@ from cloister.core.ids import RunId
 
 
 class Base(msgspec.Struct, frozen=True):
-    """What a run starts from."""
+    """The commit a run starts from."""
 
     commit: str
     branch: str | None
     note: str | None = None
 
 
+class Proposal(msgspec.Struct, frozen=True):
+    """A change that is ready to leave the run's own repository."""
+
+    run: RunId
+    repository: str
+    """The address to deliver to."""
+    base: str
+    """The commit the run started from."""
+    commit: str
+    branch: str
+    """The wanted name; a forge takes another one if this name is in use."""
+    bare: Path
+    """The run's own repository, which holds `commit`."""
+    message: str = ""
+    """The message of `commit`; `change.describe` fills it in."""
+    receipt: str | None = None
+    """The note of `commit`: the run's receipt as Markdown."""
+    previous: str | None = None
+    """The commit of this run that an earlier round delivered. A branch that still ends there is fast-forwarded."""
+
+    @property
+    def title(self) -> str:
+        """One line, for the title of a pull request."""
+        return self.message.partition("\n")[0]
+
+    @property
+    def body(self) -> str:
+        """The rest of the message, for the text of a pull request."""
+        return self.message.partition("\n")[2].strip()
+
+
 class Delivered(msgspec.Struct, frozen=True):
-    """Where a change went."""
+    """Where a proposal went."""
 
     where: str
-    """What a person calls that place."""
+    """The repository: its path, or its address."""
     branch: str
-    """The branch's name there; it differs from the one asked for when that one was taken."""
+    """The branch's name there; it differs from the wanted one when that was in use."""
     receipt: bool = False
-    """Whether the note of the commit came along."""
+    """True if the note of the commit was pushed as well."""
+    commit: str = ""
+    """The commit that was pushed."""
+    url: str | None = None
+    """The page of the pull request; None for plain git."""
+    number: int | None = None
+    """The number of the pull request; None for plain git."""
 
 
 class Removed(msgspec.Struct, frozen=True):
@@ -56,17 +93,18 @@ class Forge(Protocol):
     """One kind of place that holds repositories."""
 
     async def fetch(self, repo: str, ref: str | None, into: Path) -> Base:
-        """Bring `ref` (None: HEAD) of `repo` into the bare repository `into`, made if missing.
+        """Bring `ref` (None: HEAD) of `repo` into the bare repository `into`, which is created if missing.
 
         Never runs anything that the repository's content names. Raises `UserError` with code
         `no_repository`, `empty_repository` or `unknown_ref`, and `OutsideError` for the network.
         """
         ...
 
-    async def deliver(self, bare: Path, commit: str, branch: str, repo: str) -> Delivered | None:
-        """Put `commit` into `repo` as a new branch, touching nothing else.
+    async def deliver(self, proposal: Proposal) -> Delivered | None:
+        """Put the proposal's commit into its repository as a branch; change nothing else.
 
-        A branch that exists is never moved: the next free name is taken, and a branch that already
-        holds `commit` is the answer. None when this kind of place is not written to.
+        Returns the branch that already holds the commit, if there is one. Fast-forwards a branch that ends at
+        `proposal.previous` and that no work tree has checked out. Never moves any other branch: takes the next
+        free name. Returns None if this forge does not write to the address.
         """
         ...

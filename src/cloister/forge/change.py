@@ -1,4 +1,4 @@
-"""The change: what a run hands over, made and described on the host from the run's own repository."""
+"""The change of a run: committed and described on the host, in the run's own repository."""
 
 import re
 import tempfile
@@ -6,14 +6,19 @@ import time
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from cloister.core import limits
 from cloister.core.errors import UserError
 from cloister.core.ids import RunId
 from cloister.core.requests import FileChange
 from cloister.core.text import decode, inert
+from cloister.forge import notes
+from cloister.forge.api import Proposal
 from cloister.forge.host import in_bare, must, oid
 
 AUTHOR = "Cloister <cloister@localhost>"
+
 
 _SLUG_CHARS = 40
 _STATUS: dict[str, Literal["added", "modified", "deleted", "renamed"]] = {
@@ -27,7 +32,7 @@ _DIFF = ("diff-tree", "-r", "--find-renames", "--no-ext-diff", "--no-textconv", 
 
 
 def branch_name(prompt: str, run: RunId) -> str:
-    """A branch for the change: a few words of the prompt, and enough of the run's id to be its own."""
+    """The branch of the change: a few words of the prompt and the end of the run's id."""
     words = re.findall(r"[a-z0-9]+", prompt.lower())
     slug = ""
     for word in words[:12]:
@@ -40,24 +45,32 @@ def branch_name(prompt: str, run: RunId) -> str:
 
 
 async def make_change(
-    bare: Path, base: str, saved: str, branch: str, message: str, author: str = AUTHOR
+    bare: Path, parent: str, saved: str, branch: str, message: str, author: str = AUTHOR
 ) -> str:
-    """One commit on `base` with the files of `saved`, as `branch` of the run's repository; returns it.
+    """Commit the files of `saved` on top of `parent` as `branch` of the run's repository; return the commit.
 
-    Made twice, it is the same commit: its date is the save's. Repositories that lay in the working tree
-    and are no submodules are left out.
+    A second call makes the same commit: its date is the save's. Repositories in the working tree that are no
+    submodules are left out.
     """
     must(await in_bare(bare, "check-ref-format", f"refs/heads/{branch}"), f"name a branch {branch!r}")
     shown = await in_bare(bare, "show", "--no-patch", "--format=%T %ct", "--end-of-options", saved)
     tree, _, saved_at = decode(must(shown, f"find the save {saved[:12]}")).strip().partition(" ")
-    tree = await _without_strays(bare, base, tree)
-    commit = await commit_tree(bare, tree, base, message, author, at=int(saved_at))
+    tree = await _without_strays(bare, parent, tree)
+    commit = await commit_tree(bare, tree, parent, message, author, at=int(saved_at))
     must(await in_bare(bare, "update-ref", f"refs/heads/{branch}", commit), f"make the branch {branch}")
     return commit
 
 
+async def describe(proposal: Proposal) -> Proposal:
+    """The proposal with the message and the receipt of its commit."""
+    bare, commit = proposal.bare, proposal.commit
+    shown = await in_bare(bare, "show", "--no-patch", "--format=%B", "--end-of-options", commit)
+    message = decode(must(shown, f"read the commit {commit[:12]}")).strip()
+    return msgspec.structs.replace(proposal, message=message, receipt=await notes.read(bare, commit))
+
+
 async def _without_strays(bare: Path, base: str, tree: str) -> str:
-    """`tree` without links to repositories that nobody could clone: new ones that no submodule names."""
+    """`tree` without new links to repositories that no submodule names: a clone could not fetch them."""
     listed = await in_bare(bare, "diff-tree", "-r", "--no-renames", "-z", "--end-of-options", base, tree)
     fields = must(listed, "compare the change with its base").split(b"\0")
     pairs = zip(fields[::2], fields[1::2], strict=False)
@@ -80,7 +93,7 @@ async def _without_strays(bare: Path, base: str, tree: str) -> str:
 async def commit_tree(
     bare: Path, tree: str, base: str, message: str, author: str, at: int | None = None
 ) -> str:
-    """A commit of `tree` whose only parent is `base`; no ref is moved."""
+    """A commit of `tree` whose only parent is `base`; moves no ref."""
     date = f"{int(time.time()) if at is None else at} +0000"
     name, email = _person(author)
     env = {
@@ -100,7 +113,7 @@ async def commit_tree(
 def _person(author: str) -> tuple[str, str]:
     found = re.fullmatch(r"\s*([^<>\x00-\x1f]*[^<>\x00-\x1f\s])\s*<([^<>\s]+)>\s*", author)
     if found is None:
-        raise UserError("bad_author", "An author is written as `Name <address>`.")
+        raise UserError("bad_author", "Write an author as `Name <address>`.")
     return found[1], found[2]
 
 
@@ -119,7 +132,7 @@ async def files(bare: Path, base: str, commit: str) -> tuple[FileChange, ...]:
 
 
 async def lines(bare: Path, base: str, commit: str) -> int:
-    """How many lines `commit` adds and removes. What git takes for binary counts as text: a stray byte makes nothing smaller."""
+    """The lines that `commit` adds and removes. Binary files count as text, so that a stray byte hides nothing."""
     counted = sum(file.added + file.removed for file in await files(bare, base, commit))
     made = await in_bare(
         bare,
@@ -133,7 +146,7 @@ async def lines(bare: Path, base: str, commit: str) -> int:
 
 
 def _parse(fields: list[bytes]) -> list[FileChange]:
-    """`--raw --numstat -z`: first every file's status, then every file's counts, in the same order."""
+    """Parse `--raw --numstat -z`: the status of every file, then the counts of every file, in the same order."""
     statuses: list[str] = []
     counts: list[tuple[int, int, bytes]] = []
     position = 0
@@ -165,8 +178,8 @@ def _shown(path: bytes) -> str:
 
 
 async def diff(bare: Path, base: str, commit: str, *, limit_bytes: int = limits.DIFF_BYTES) -> str:
-    """The change as a unified diff. Untrusted text; a very long one is cut off with a line that says so."""
+    """The change as a unified diff: untrusted text, cut off with a note at `limit_bytes`."""
     made = await in_bare(bare, *_DIFF, "--patch", "--end-of-options", base, commit, limit_bytes=limit_bytes)
     if made.cut:
-        return decode(made.out) + "\n[… the diff goes on …]\n"
+        return decode(made.out) + "\n[… the rest of the diff is cut off …]\n"
     return decode(must(made, "compare the change with its base"))

@@ -1,7 +1,7 @@
-"""git on the host: on bare repositories that we own, and as its owner on a person's own repository.
+"""git on the host: on bare repositories of ours, and with its owner's rights on a person's own repository.
 
-No configuration that a guest could have written is ever read here: a guest's git directory never
-reaches the host, only packed objects do (`workspace.py`).
+Git never reads configuration that a guest could have written: a guest's git directory never reaches the host,
+only packed objects do (`workspace.py`).
 """
 
 import os
@@ -20,7 +20,7 @@ from cloister.forge._spawn import Result, Spec, Who
 
 _OID = re.compile(r"[0-9a-f]{40}")
 NO_COMMIT = "0" * 40
-"""What git calls the commit of a ref that is not there."""
+"""Git's name for the commit of a missing ref."""
 _USERINFO = re.compile(r"(?<=://)[^/\s]*@")
 
 FETCH = (
@@ -40,7 +40,7 @@ _SETTINGS = {
     "core.quotePath": "false",
     "protocol.ext.allow": "never",
     "transfer.fsckObjects": "true",
-    # Old but harmless flaws that are part of the history of many honest repositories.
+    # Old but harmless flaws in the history of many honest repositories.
     "fetch.fsck.badTimezone": "ignore",
     "fetch.fsck.missingSpaceBeforeDate": "ignore",
     "fetch.fsck.zeroPaddedFilemode": "ignore",
@@ -75,7 +75,7 @@ _KEPT_GIT = (
     "GIT_SSL_CAINFO",
     "GIT_SSL_CAPATH",
 )
-"""What of git's own variables a person's environment may say; the others name other repositories."""
+"""Git's own variables that are kept from a person's environment; the others name other repositories."""
 
 
 class Checkout(msgspec.Struct, frozen=True):
@@ -85,7 +85,7 @@ class Checkout(msgspec.Struct, frozen=True):
     """The working tree's top, or the bare repository."""
     bare: bool
     who: Who | None
-    """Whose rights git gets there when we are root and it is not ours: its owner's."""
+    """Its owner, whose rights git gets there if we are root and the repository is not ours."""
 
 
 def _configured(settings: dict[str, str]) -> dict[str, str]:
@@ -98,25 +98,25 @@ def _configured(settings: dict[str, str]) -> dict[str, str]:
 
 
 def own_env(known: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment on repositories of ours: of what is `known` (None: ours) the path, and what is written above."""
+    """The environment for repositories of ours: only `PATH` of `known` (None: this process's), and the settings above."""
     return {"PATH": _path(known), **_OWN, **_ALWAYS, **_configured(_SETTINGS)}
 
 
 def person_env(known: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment for talking to a URL, where a person's own configuration and credentials are needed."""
+    """The environment for remote URLs, which need a person's own configuration and credentials."""
     kept = (_spawn.inherited() if known is None else known).items()
     env = {key: value for key, value in kept if key in _KEPT_GIT or not key.startswith("GIT_")}
     return {**env, **_ALWAYS, **_configured(_SETTINGS)}
 
 
 def checkout_env(who: Who | None, filters: Sequence[str] = ()) -> dict[str, str]:
-    """The environment in a person's own repository, whose configuration may be anybody's: no keys, no filters."""
+    """The environment for a person's own repository, whose configuration is not trusted: no keys, no filters."""
     settings = {**_SETTINGS, **dict.fromkeys(filters, "")}
     if who is None:
         known = _spawn.inherited()
         kept = {name: known[name] for name in ("HOME", "XDG_CONFIG_HOME", *_KEPT_GIT) if name in known}
         return {"PATH": _path(), **kept, **_ALWAYS, **_configured(settings)}
-    # With the owner's rights nothing is gained by a repository that lies about its owner.
+    # Git runs with the owner's rights, so a repository gains nothing by lying about its owner.
     settings["safe.directory"] = "*"
     return {"PATH": _path(), "HOME": _home(who), **_ALWAYS, **_configured(settings)}
 
@@ -141,14 +141,8 @@ async def in_bare(
     memory_bytes: int | None = limits.GIT_MEMORY_BYTES,
 ) -> Result:
     """git on a bare repository of ours, whose objects may come from a guest."""
-    spec = Spec(
-        argv=("git", f"--git-dir={bare}", *args),
-        env={**own_env(), **(env or {})},
-        seconds=limits.GIT_SECONDS,
-        limit_bytes=limit_bytes,
-        memory_bytes=memory_bytes,
-    )
-    return await _spawn.run(spec, stdin)
+    spec = _bare_spec(bare, args, limits.GIT_SECONDS, limit_bytes, memory_bytes)
+    return await _spawn.run(msgspec.structs.replace(spec, env={**spec.env, **(env or {})}), stdin)
 
 
 async def in_checkout(
@@ -160,7 +154,7 @@ async def in_checkout(
 
 
 async def without_filters(checkout: Checkout, *args: str) -> Result:
-    """As `in_checkout`, for commands that look into files: no filter program of its configuration is run."""
+    """As `in_checkout`, for commands that read files; runs no filter program of the repository's configuration."""
     listed = await in_checkout(checkout, "config", "--name-only", "-z", "--get-regexp", _FILTERS)
     names = sorted(set(decode(listed.out).split("\0")) - {""})
     spec = _checkout_spec(checkout, args, limits.GIT_SECONDS)
@@ -168,7 +162,7 @@ async def without_filters(checkout: Checkout, *args: str) -> Result:
 
 
 async def to_remote(bare: Path, *args: str, known: Mapping[str, str] | None = None) -> Result:
-    """git on a bare repository of ours that talks to a URL with the credentials of the person whose environment is `known`."""
+    """git on a bare repository of ours that talks to a URL with the credentials of the environment `known`."""
     spec = _bare_spec(bare, args, limits.FETCH_SECONDS)
     return await _spawn.run(msgspec.structs.replace(spec, env=person_env(known)))
 
@@ -187,13 +181,15 @@ async def copy_out(bare: Path, commit: str, checkout: Checkout) -> Result:
     return await _converse(server, client)
 
 
-def _bare_spec(bare: Path, args: tuple[str, ...], seconds: float) -> Spec:
-    return Spec(
-        argv=("git", f"--git-dir={bare}", *args),
-        env=own_env(),
-        seconds=seconds,
-        limit_bytes=limits.OUTPUT_BYTES,
-    )
+def _bare_spec(
+    bare: Path,
+    args: tuple[str, ...],
+    seconds: float,
+    limit_bytes: int = limits.OUTPUT_BYTES,
+    memory_bytes: int | None = None,
+) -> Spec:
+    argv = ("git", f"--git-dir={bare}", *args)
+    return Spec(argv, own_env(), seconds, limit_bytes, memory_bytes=memory_bytes)
 
 
 def _checkout_spec(checkout: Checkout, args: tuple[str, ...], seconds: float) -> Spec:
@@ -214,21 +210,21 @@ async def _converse(server: Spec, client: Spec) -> Result:
 
 
 async def ensure_bare(path: Path) -> None:
-    """Make the bare repository `path` unless it is there. No template: no hooks, no description."""
+    """Create the bare repository `path` if it is missing. Without a template: no hooks, no description."""
     result = await in_bare(path, "init", "--quiet", "--bare", "--template=", "--initial-branch=main")
-    must(result, "make the run's repository")
+    must(result, "create the run's repository")
 
 
 def must(result: Result, doing: str) -> bytes:
     """The output of a command that cannot fail on a healthy machine."""
     if not result.ok:
-        reason = "it printed too much" if result.cut else complaint(result)
+        reason = "its output was too long" if result.cut else complaint(result)
         raise HostError("git_failed", f"git could not {doing}: {reason}.")
     return result.out
 
 
 def complaint(result: Result) -> str:
-    """What git said went wrong, as one harmless line without credentials."""
+    """Git's error message as one harmless line without credentials."""
     lines = [line for line in decode(result.err).splitlines() if line.strip()]
     chosen = [line for line in lines if line.startswith(("fatal:", "error:", "remote:", "ssh:"))] or lines[
         -1:
@@ -238,12 +234,12 @@ def complaint(result: Result) -> str:
 
 
 def without_userinfo(text: str) -> str:
-    """`text` with user names and passwords taken out of the URLs in it."""
+    """`text` without the user names and passwords in its URLs."""
     return _USERINFO.sub("", text)
 
 
 def is_oid(text: str) -> bool:
-    """Whether `text` is a whole object name, as we store them."""
+    """True if `text` is a full object name."""
     return _OID.fullmatch(text) is not None
 
 

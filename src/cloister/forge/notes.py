@@ -1,4 +1,4 @@
-"""The receipt beside the change: a git note under `refs/notes/cloister`, which a delivery brings along."""
+"""The receipt of a change: a git note under `refs/notes/cloister`, which a delivery takes along."""
 
 import hashlib
 from pathlib import Path
@@ -21,10 +21,10 @@ NOTES_REF = "refs/notes/cloister"
 TRAILER = "Cloister-Receipt"
 
 _THEIRS = "refs/notes/cloister-theirs"
-"""In the run's own repository: the notes of the repository that gets the change."""
+"""In the run's own repository: the notes of the repository that receives the change."""
 
 _TRIES = 10
-"""How often another writer of the notes may come first."""
+"""Attempts to write the notes while other writers move them."""
 
 _NAMES = {
     "GIT_AUTHOR_NAME": "Cloister",
@@ -35,22 +35,28 @@ _NAMES = {
 
 
 def trailer(text: str) -> str:
-    """The line in a commit's message that holds the note `text` to it."""
+    """The line of a commit message that binds the note `text` to the commit."""
     return f"{TRAILER}: sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 async def attach(bare: Path, commit: str, text: str) -> None:
-    """Make `text` the note of `commit` in the run's own repository, to the byte."""
+    """Make `text` the note of `commit` in the run's own repository, byte for byte."""
     blob = oid(
         must(await in_bare(bare, "hash-object", "-w", "--stdin", stdin=text.encode()), "keep a receipt")
     )
     must(await _add(bare, NOTES_REF, blob, commit), "attach a receipt")
 
 
-async def carry(bare: Path, commit: str, checkout: Checkout) -> bool:
-    """Copy the note of `commit` into a person's repository, beside the notes that are there.
+async def read(bare: Path, commit: str) -> str | None:
+    """The note of `commit` in the run's own repository; None without one."""
+    shown = await in_bare(bare, "notes", f"--ref={NOTES_REF}", "show", commit)
+    return decode(shown.out) if shown.ok else None
 
-    False when there is none or it could not be written: a change without its note is still delivered.
+
+async def carry(bare: Path, commit: str, checkout: Checkout) -> bool:
+    """Add the note of `commit` to the notes of a person's repository.
+
+    Returns False if there is none or it cannot be written: the change is delivered without it.
     """
     kept = await in_bare(bare, "notes", f"--ref={NOTES_REF}", "list", commit)
     if not kept.ok:
@@ -62,7 +68,7 @@ async def carry(bare: Path, commit: str, checkout: Checkout) -> bool:
         together = await _beside(bare, commit, note, checkout, before)
         if together is None:
             return False
-        # `git notes` itself would overwrite what another writer added since it looked.
+        # `git notes` itself would overwrite notes that another writer added meanwhile.
         moved = await in_checkout(
             checkout, "update-ref", "-m", "cloister: receipt", NOTES_REF, together, before
         )
@@ -72,7 +78,7 @@ async def carry(bare: Path, commit: str, checkout: Checkout) -> bool:
 
 
 async def _beside(bare: Path, commit: str, note: str, checkout: Checkout, before: str) -> str | None:
-    """A commit of notes with all of `before` and the one of `commit`, in both repositories; nobody's ref moves."""
+    """A commit in both repositories with the notes of `before` and the one of `commit`; moves no ref of theirs."""
     if before == NO_COMMIT:
         await in_bare(bare, "update-ref", "-d", _THEIRS)
     elif not is_oid(before) or not (await copy_in(checkout, before, bare, _THEIRS)).ok:

@@ -1,6 +1,6 @@
 """Objects in and out of the run's own repository, as packs: never references, configuration or hooks.
 
-What comes from a guest is unpacked into a quarantine, checked there, and only then moved over.
+Objects from a guest are unpacked into a quarantine, checked there, and only then moved over.
 """
 
 import shutil
@@ -18,10 +18,10 @@ from cloister.core.text import decode
 from cloister.forge.host import complaint, in_bare, is_oid, must, oid
 
 DEPTHS = (100, 1)
-"""How many commits are kept of a history that is too large, tried in this order."""
+"""How many commits of a too large history to keep, tried in this order."""
 
 _MOVE_ORDER = (".pack", ".rev", ".idx")
-"""git finds a pack by its index, which therefore comes last."""
+"""Git finds a pack by its index, so the index is moved last."""
 
 
 class Pack(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ async def tree_of(bare: Path, commit: str) -> str:
 async def pack(
     bare: Path, commit: str, tree: str | None = None, *, limit_bytes: int = limits.HISTORY_BYTES
 ) -> Pack:
-    """`commit` with its history, and `tree`. A history that is larger than `limit_bytes` is cut off."""
+    """Pack `commit` with its history, and `tree`. A history over `limit_bytes` is cut off."""
     shallow = await to_thread.run_sync(_shallow_of, bare)
     if shallow:
         shallow = tuple(set(shallow) & {name for name, *_ in await _parents(bare, commit)})
@@ -56,13 +56,13 @@ async def pack(
         raise UserError(
             "repository_too_large",
             f"The files of commit {commit[:7]} take more than {limits.FILE_BYTES >> 20} MiB packed, "
-            "which is more than a sandbox is given.",
+            "more than a sandbox can take.",
         )
     return Pack(data, shallow)
 
 
 async def pack_since(bare: Path, have: str, commit: str) -> Pack | None:
-    """What `commit` has and `have` has not; None when that cannot be said here or is no less than all of it."""
+    """The objects of `commit` that `have` lacks; None if that is unknown here or larger than the limit."""
     if await to_thread.run_sync(_shallow_of, bare):
         return None
     known = await in_bare(bare, "cat-file", "-e", f"{have}^{{commit}}")
@@ -75,7 +75,7 @@ async def pack_since(bare: Path, have: str, commit: str) -> Pack | None:
 async def _packed(
     bare: Path, wants: tuple[str | None, ...], shallow: tuple[str, ...], limit_bytes: int
 ) -> bytes | None:
-    """The pack, or None when it is larger than `limit_bytes`."""
+    """The pack, or None if it is larger than `limit_bytes`."""
     lines = "".join(f"{want}\n" for want in wants if want is not None)
     async with _shallow_file(bare, shallow) as path:
         made = await in_bare(
@@ -100,7 +100,7 @@ async def _shallow_file(bare: Path, shallow: tuple[str, ...]) -> AsyncGenerator[
 
 @asynccontextmanager
 async def _scratch(bare: Path) -> AsyncGenerator[Path]:
-    """A directory of our own inside the repository, on the same filesystem; gone after the block."""
+    """A temporary directory inside the repository, on the same filesystem."""
     with tempfile.TemporaryDirectory(prefix="cloister-", dir=bare, ignore_cleanup_errors=True) as name:
         yield Path(name)
 
@@ -132,8 +132,8 @@ async def _cut(bare: Path, commit: str, depth: int) -> tuple[str, ...]:
 async def take_in(bare: Path, data: bytes, tree: str, base_tree: str) -> None:
     """Take a guest's objects for `tree` into the repository, all or none.
 
-    Raises `SandboxLost` when they are not what an honest sandbox sends: damaged, malformed, with links
-    that lead nowhere or with names that would be dangerous to check out.
+    Raises `SandboxLost` for objects that an honest sandbox never sends: damaged, malformed, with dangling links
+    or with names that would be dangerous to check out.
     """
     if not is_oid(tree):
         raise SandboxLost("The sandbox named a tree that cannot exist.")
@@ -148,7 +148,7 @@ async def take_in(bare: Path, data: bytes, tree: str, base_tree: str) -> None:
 
 
 def _in_a_list(path: Path) -> str:
-    """A path as git reads it from a list that is separated by colons."""
+    """A path quoted for git's colon-separated lists."""
     return '"' + str(path).replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
@@ -159,7 +159,7 @@ async def _check(bare: Path, data: bytes, trees: tuple[str, str], env: dict[str,
         bare, "index-pack", "--stdin", "--fix-thin", "--strict", size, stdin=data, env=env
     )
     if not indexed.ok:
-        raise SandboxLost(f"The sandbox sent objects that git refuses: {complaint(indexed)}.")
+        raise SandboxLost(f"The sandbox sent objects that git rejects: {complaint(indexed)}.")
     found = await in_bare(bare, "rev-parse", "--verify", "--quiet", f"{tree}^{{tree}}", env=env)
     if decode(found.out).strip() != tree:
         raise SandboxLost("The sandbox did not send the tree that it named.")

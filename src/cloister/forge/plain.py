@@ -1,4 +1,4 @@
-"""Plain git: a repository on this machine, which gets the result as a branch, or a URL to fetch from."""
+"""Plain git: a repository on this machine, which gets the result as a branch, or a URL, which is only fetched from."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from cloister.core.errors import OutsideError, UserError
 from cloister.core.text import decode, one_line
 from cloister.forge import host, notes
 from cloister.forge._spawn import Result, Who
-from cloister.forge.api import Base, Delivered
+from cloister.forge.api import Base, Delivered, Proposal
 from cloister.forge.host import NO_COMMIT, Checkout, complaint, in_checkout, must, without_userinfo
 
 BASE_REF = "refs/cloister/base"
@@ -27,7 +27,7 @@ class PlainGit:
     """Implements `Forge` for paths and for URLs without any forge's API."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        """URLs are asked with this environment: None is our own, with whatever credentials and proxies it names."""
+        """`environment` is the one of git for URLs, with its credentials and proxies; None is this process's own."""
         self._environment = environment
         self._notes = anyio.Lock()
 
@@ -38,21 +38,22 @@ class PlainGit:
         checkout = await to_thread.run_sync(find_checkout, repo)
         return await _fetch_checkout(checkout, ref, into)
 
-    async def deliver(self, bare: Path, commit: str, branch: str, repo: str) -> Delivered | None:
-        _check_text(repo, branch)
-        if is_url(repo):
+    async def deliver(self, proposal: Proposal) -> Delivered | None:
+        _check_text(proposal.repository, proposal.branch)
+        if is_url(proposal.repository):
             return None
-        checkout = await to_thread.run_sync(find_checkout, repo)
-        copied = await host.copy_out(bare, commit, checkout)
+        checkout = await to_thread.run_sync(find_checkout, proposal.repository)
+        copied = await host.copy_out(proposal.bare, proposal.commit, checkout)
         if not copied.ok:
             raise _not_written(checkout, copied)
-        made = await _create_branch(checkout, branch, commit)
-        async with self._notes:  # one after the other never has to try again
-            return Delivered(str(checkout.top), made, await notes.carry(bare, commit, checkout))
+        branch = await _put_branch(checkout, proposal)
+        async with self._notes:  # notes written one after the other need no retry
+            receipt = await notes.carry(proposal.bare, proposal.commit, checkout)
+        return Delivered(str(checkout.top), branch, receipt, proposal.commit)
 
 
 def is_url(repo: str) -> bool:
-    """Whether `repo` is somewhere else than on this machine. Raises `UserError` for odd kinds of URL."""
+    """True if `repo` is not on this machine. Raises `UserError` (`no_repository`) for unsupported URLs."""
     scheme, separator, _ = repo.partition("://")
     if separator and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
         if scheme.lower() == "file":
@@ -68,7 +69,7 @@ def is_url(repo: str) -> bool:
 
 
 def find_checkout(repo: str) -> Checkout:
-    """The repository that `repo`, a directory in or under it, belongs to. Blocks a little."""
+    """The repository that contains the directory `repo`. Blocks briefly."""
     given = Path(repo.removeprefix("file://")).expanduser()
     try:
         here = given.resolve(strict=True)
@@ -84,7 +85,7 @@ def find_checkout(repo: str) -> Checkout:
             "no_repository", f"There is no directory {given}: give the path of a git repository or a git URL."
         ) from None
     except (OSError, RuntimeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "its links go in a circle"
+        reason = error.strerror if isinstance(error, OSError) else "its links form a loop"
         raise UserError("no_repository", f"{one_line(str(given))} cannot be read: {reason}.") from None
     raise UserError(
         "no_repository",
@@ -104,7 +105,7 @@ def _is_bare(folder: Path) -> bool:
 
 
 def _owner(git_dir: Path) -> Who | None:
-    """Whose rights to take. What a repository's configuration names must never run as root for its owner."""
+    """The owner whose rights git must take: programs named by a repository's configuration must never run as root."""
     status = git_dir.stat()
     if os.geteuid() != 0 or status.st_uid == 0:
         return None
@@ -114,7 +115,9 @@ def _owner(git_dir: Path) -> Who | None:
 def _check_text(*texts: str | None) -> None:
     for text in texts:
         if text is not None and re.search(r"[\x00-\x1f]", text):
-            raise UserError("bad_name", "A repository or a ref cannot have control characters in its name.")
+            raise UserError(
+                "bad_name", "The name of a repository or a ref cannot contain control characters."
+            )
 
 
 async def _fetch_checkout(checkout: Checkout, ref: str | None, into: Path) -> Base:
@@ -137,9 +140,7 @@ async def _commit_in(checkout: Checkout, ref: str | None) -> str:
     if found.ok and host.is_oid(text):
         return text
     if found.ok:
-        raise UserError(
-            "broken_repository", f"{checkout.top} has object names of a kind that is not supported."
-        )
+        raise UserError("broken_repository", f"{checkout.top} uses an unsupported object format.")
     if b"dubious ownership" in found.err:
         raise UserError(
             "foreign_repository", f"{checkout.top} belongs to another user: clone it and give your copy."
@@ -165,7 +166,7 @@ async def _branch_in(checkout: Checkout, ref: str | None) -> str | None:
 
 
 async def _dirty_note(checkout: Checkout, commit: str) -> str | None:
-    """What a person whose tree is dirty should know. A tree that cannot be looked at gives no note."""
+    """A note about uncommitted files. None for a clean or unreadable work tree."""
     if checkout.bare:
         return None
     status = await host.without_filters(
@@ -182,7 +183,7 @@ async def _dirty_note(checkout: Checkout, commit: str) -> str | None:
 
 
 def _count_entries(listing: bytes) -> int:
-    """Files in `git status -z`; a rename has its old name as a second field."""
+    """Count the files in `git status -z`; a rename has its old name as a second field."""
     count, skip = 0, False
     for field in listing.split(b"\0"):
         if skip or not field:
@@ -211,7 +212,7 @@ async def _fetch_url(url: str, ref: str | None, into: Path, known: Mapping[str, 
 async def _name_at(
     url: str, ref: str | None, into: Path, known: Mapping[str, str] | None
 ) -> tuple[str, str | None]:
-    """The full name of `ref` at `url`, and the branch that it is."""
+    """The full name of `ref` at `url`, and its branch."""
     if ref is not None and host.is_oid(ref):
         return ref, None
     wanted = ("HEAD",) if ref is None else (f"refs/heads/{ref}", f"refs/tags/{ref}", ref)
@@ -247,22 +248,38 @@ def _not_written(checkout: Checkout, result: Result) -> UserError:
     return UserError("not_delivered", f"{checkout.top} cannot be written to: {complaint(result)}.")
 
 
-async def _create_branch(checkout: Checkout, branch: str, commit: str) -> str:
-    """Make `branch`, or the next free name like it, at `commit`; one that is there already is taken as is."""
+async def _put_branch(checkout: Checkout, proposal: Proposal) -> str:
+    """Create the proposal's branch, or the next free name like it, or fast-forward the one of an earlier round."""
+    branch, commit = proposal.branch, proposal.commit
     must(await in_checkout(checkout, "check-ref-format", f"refs/heads/{branch}"), f"name a branch {branch!r}")
     wanted = branch
     for number in range(2, _NAMES_TRIED):
         ref = f"refs/heads/{wanted}"
-        made = await in_checkout(checkout, "update-ref", "-m", "cloister: deliver", ref, commit, NO_COMMIT)
+        made = await _move(checkout, ref, commit, NO_COMMIT)
         if made.ok:
             return wanted
         there = await in_checkout(checkout, "rev-parse", "--verify", "--quiet", ref)
-        if decode(there.out).strip() == commit:
+        tip = decode(there.out).strip()
+        if tip == commit or (tip == proposal.previous and await _forwarded(checkout, ref, commit, tip)):
             return wanted
         if not there.ok and "/" not in branch:
             raise _not_written(checkout, made)
-        if not there.ok:  # a branch called like a directory of this name is in the way
+        if not there.ok:  # a branch named like a directory of this name is in the way
             branch = wanted = branch.replace("/", "-")
             continue
         wanted = f"{branch}-{number}"
     raise UserError("not_delivered", f"{checkout.top} already has too many branches called {branch}.")
+
+
+async def _move(checkout: Checkout, ref: str, commit: str, expected: str) -> Result:
+    """Compare and swap: git refuses if `ref` is not at `expected`."""
+    return await in_checkout(checkout, "update-ref", "-m", "cloister: deliver", ref, commit, expected)
+
+
+async def _forwarded(checkout: Checkout, ref: str, commit: str, tip: str) -> bool:
+    """Fast-forward `ref` from `tip`, unless a work tree has it checked out: its files would then look changed."""
+    after = await in_checkout(checkout, "merge-base", "--is-ancestor", tip, commit)
+    trees = await in_checkout(checkout, "worktree", "list", "--porcelain")
+    if not (after.ok and trees.ok) or f"branch {ref}" in decode(trees.out).splitlines():
+        return False
+    return (await _move(checkout, ref, commit, tip)).ok

@@ -1,4 +1,4 @@
-"""Files of a commit, straight from a bare repository of ours: nothing that they say is acted on."""
+"""Reads files and commits from bare repositories of ours. Never acts on their content."""
 
 import tempfile
 from pathlib import Path
@@ -8,27 +8,27 @@ from anyio import to_thread
 from cloister.core import limits
 from cloister.core.errors import UserError
 from cloister.core.text import decode
+from cloister.forge._spawn import Result
 from cloister.forge.host import Checkout, copy_in, ensure_bare, in_bare, in_checkout, must, oid
 from cloister.forge.plain import BASE_REF, find_checkout
 
 FILE_BYTES = 1_048_576
-"""Largest file that is read this way."""
+"""The largest file that is read this way."""
 
 
 async def read_file(bare: Path, commit: str, path: str) -> bytes | None:
-    """The file at `path`, None when the commit has none. Raises `UserError` (`file_too_large`)."""
+    """The file at `path`; None if the commit has none. Raises `UserError` (`file_too_large`)."""
     listed = await in_bare(bare, "ls-tree", "-z", "--full-tree", commit, "--", path)
-    about = must(listed, "look into the repository").partition(b"\t")[0].split()
-    if len(about) != 3 or about[1] != b"blob" or about[0] == b"120000":
+    if (blob := _file_in(listed)) is None:
         return None
-    found = await in_bare(bare, "cat-file", "blob", about[2].decode(), limit_bytes=FILE_BYTES)
+    found = await in_bare(bare, "cat-file", "blob", blob, limit_bytes=FILE_BYTES)
     if found.cut:
-        raise UserError("file_too_large", f"{path} has more than {FILE_BYTES >> 20} MiB, which nobody reads.")
+        raise UserError("file_too_large", f"{path} is larger than {FILE_BYTES >> 20} MiB: make it smaller.")
     return must(found, f"read {path}")
 
 
 async def read_head_file(repo: str, path: str) -> tuple[str, bytes | None] | None:
-    """HEAD of the repository on this machine at `repo` and its file at `path`; None when it has no commit.
+    """HEAD of the repository at the path `repo` and its file at `path`; None if it has no commit.
 
     Raises `UserError` (`no_repository`).
     """
@@ -38,31 +38,33 @@ async def read_head_file(repo: str, path: str) -> tuple[str, bytes | None] | Non
         return None
     commit = oid(head.out)
     listed = await in_checkout(checkout, "ls-tree", "-z", "--full-tree", commit, "--", path)
-    about = must(listed, "look into the repository").partition(b"\t")[0].split()
-    if len(about) != 3 or about[1] != b"blob" or about[0] == b"120000":
+    if (blob := _file_in(listed)) is None:
         return commit, None
-    return commit, must(await in_checkout(checkout, "cat-file", "blob", about[2].decode()), f"read {path}")
+    return commit, must(await in_checkout(checkout, "cat-file", "blob", blob), f"read {path}")
+
+
+def _file_in(listed: Result) -> str | None:
+    """The object of the one regular file that `git ls-tree -z` lists."""
+    about = must(listed, "look into the repository").partition(b"\t")[0].split()
+    return about[2].decode() if len(about) == 3 and about[1] == b"blob" and about[0] != b"120000" else None
 
 
 async def export(bare: Path, commit: str, at: Path) -> None:
-    """Every file of `commit` in the new directory `at`, with its links as links."""
+    """Write every file of `commit` into the new directory `at`, links as links."""
     await to_thread.run_sync(lambda: at.mkdir(mode=0o700))
     env = {"GIT_INDEX_FILE": str(at.with_name(f"{at.name}.index"))}
     must(await in_bare(bare, "read-tree", commit, env=env), "read the commit")
-    # git refuses names that lead out, and does not write through links.
+    # Git rejects names that lead out, and does not write through links.
     written = await in_bare(bare, f"--work-tree={at}", "checkout-index", "--all", "--quiet", env=env)
     must(written, "write the files of the commit")
     await to_thread.run_sync(lambda: at.with_name(f"{at.name}.index").unlink(missing_ok=True))
-
-
-# Between runs: files that one hands to another, and how two changes differ.
 
 
 INHERITED_REF = "refs/cloister/inherited"
 
 
 async def copy_commit(source: Path, commit: str, base: str, into: Path) -> None:
-    """Bring `commit` and its history from one run's repository into another's, made if missing."""
+    """Copy `commit` and its history from one run's repository into another's, created if missing."""
     await ensure_bare(into)
     for name, ref in ((base, BASE_REF), (commit, INHERITED_REF)):
         copied = await copy_in(Checkout(source, bare=True, who=None), name, into, ref)
@@ -70,7 +72,7 @@ async def copy_commit(source: Path, commit: str, base: str, into: Path) -> None:
 
 
 async def diff_of_diffs(bare: Path, one: str, other: str, names: tuple[str, str]) -> str:
-    """How two unified diffs differ, itself as a unified diff; empty when they say the same. `bare` stays as it is."""
+    """The unified diff of two unified diffs; empty if they are the same. Leaves `bare` unchanged."""
     with tempfile.TemporaryDirectory(prefix="cloister-", dir=bare) as folder:
         env = {"GIT_OBJECT_DIRECTORY": folder}
         blobs: list[str] = []
@@ -89,12 +91,12 @@ async def diff_of_diffs(bare: Path, one: str, other: str, names: tuple[str, str]
     start = text.find("\n@@")
     if start < 0:
         return ""
-    ending = "\n[… the diff goes on …]\n" if made.cut else ""
+    ending = "\n[… the rest of the diff is cut off …]\n" if made.cut else ""
     return f"--- {names[0]}\n+++ {names[1]}{text[start:]}{ending}"
 
 
 def _comparable(diff: str) -> str:
-    """Without names of objects and places of hunks, which differ though the change is the same."""
+    """The diff without object names and hunk positions, which differ for equal changes."""
     kept: list[str] = []
     for line in diff.splitlines():
         if line.startswith("index "):

@@ -1,7 +1,6 @@
-"""git inside the sandbox: putting the repository in, naming its state, and saving that outside.
+"""git inside the sandbox: put the repository in, name its state, save that state outside.
 
-Everything a guest answers is a claim. A saved state is a tree whose objects the host has checked;
-the commit that holds it is made by the host.
+A guest's answers are not trusted: the host checks every object of a saved tree and makes the commit that holds it.
 """
 
 import logging
@@ -40,7 +39,7 @@ _SETTINGS = {
     "advice.addEmbeddedRepo": "false",
     "gc.auto": "0",
 }
-"""So that what the agent configures for itself does not change what is saved. No defence: it is inside."""
+"""Keep the agent's own git configuration from changing the save. No defence: this runs inside the sandbox."""
 
 _ENV = {
     "LC_ALL": "C",
@@ -52,10 +51,10 @@ _ENV = {
 }
 
 _LITTER = ("__pycache__/", "*.pyc", ".pytest_cache/", ".mypy_cache/", ".ruff_cache/", "node_modules/")
-"""What running checks leaves behind. It is no part of a change, also where a repository forgot to ignore it."""
+"""Files that checks leave behind. Never part of a change, even if the repository does not ignore them."""
 
 _LEFT = ".git/cloister-left"
-"""Patterns of what a template's own setup left in the working tree: no part of a change either."""
+"""Patterns of files that a template's setup left in the work tree: no part of a change either."""
 
 _EXCLUDE = f"""mkdir -p .git/info
 printf '%s\\n' {" ".join(map(shlex.quote, _LITTER))} > .git/info/exclude
@@ -75,7 +74,7 @@ cp .git/index .git/cloister-index
 [ -z "$3" ] || GIT_INDEX_FILE=.git/cloister-index git read-tree --reset -u "$3"
 """
 
-_HEAL = f"""
+_REPAIR = f"""
 set -e
 git init --quiet --template= .
 {_EXCLUDE}
@@ -84,8 +83,8 @@ git update-ref refs/cloister/base "$1"
 rm -f .git/cloister-index
 """
 
-# The index is ours, beside the agent's, and stays between calls: unchanged files are not read again.
-# Without it we start from the base, so that tracked files that an ignore rule names are kept.
+# Our own index, beside the agent's, is kept between calls: unchanged files are not read again.
+# Without it we start from the base, so that tracked files that an ignore rule names stay tracked.
 _SNAP = """
 i=.git/cloister-index
 export GIT_INDEX_FILE=$i
@@ -121,7 +120,7 @@ _UNCHANGED = Command(
     seconds=limits.GIT_SECONDS,
     limit_bytes=limits.DIFF_BYTES,
 )
-"""Prints what differs from the index that `_SNAP` keeps. Most turns change nothing, and this is all they take."""
+"""Prints the differences from the index that `_SNAP` keeps. For most turns, which change nothing, this suffices."""
 
 
 async def put(
@@ -132,7 +131,7 @@ async def put(
     *,
     history_bytes: int = limits.HISTORY_BYTES,
 ) -> None:
-    """Make `/work` a fresh checkout of `commit` on `branch`, its history cut off where it gets too large.
+    """Make `/work` a fresh checkout of `commit` on `branch`, with as much history as fits.
 
     Raises `UserError` (`put_failed`, `repository_too_large`).
     """
@@ -141,19 +140,19 @@ async def put(
 
 
 async def sync(computer: Computer, bare: Path, have: str | None, commit: str) -> None:
-    """As `put`, where a template holds the repository at `have`: only what is missing goes in.
+    """As `put`, but send only the objects that a template with the repository at `have` lacks.
 
-    What is in the working tree beside the repository's files stays. Raises as `put`.
+    Other files of the work tree stay. Raises as `put`.
     """
     since = await packs.pack_since(bare, have, commit) if have is not None and is_oid(have) else None
     if since is not None and (await computer.run(_script(_PUT, WORK_BRANCH, commit, ""), since.data)).ok:
         return
-    # Nothing of it is there, or what is there is damaged: whatever ran in the template may have done that.
+    # The template has no repository, or its setup damaged it.
     await put(computer, bare, commit)
 
 
 async def restore(computer: Computer, bare: Path, base: str, commit: str, branch: str = WORK_BRANCH) -> None:
-    """Make `/work` what it was when `commit` was saved: HEAD at `base`, the files as they were then."""
+    """Make `/work` as it was when `commit` was saved: HEAD at `base`, with the files of `commit`."""
     tree = await packs.tree_of(bare, commit)
     await _put(computer, await packs.pack(bare, base, tree), (branch, base, tree))
 
@@ -161,30 +160,29 @@ async def restore(computer: Computer, bare: Path, base: str, commit: str, branch
 async def _put(computer: Computer, pack: packs.Pack, args: tuple[str, str, str]) -> None:
     done = await computer.run(_script(_PUT, *args), pack.data)
     if not done.ok:
-        raise UserError("put_failed", f"The repository could not be put into the sandbox: {_why(done)}.")
+        raise UserError("put_failed", f"The repository could not be copied into the sandbox: {_why(done)}.")
     if pack.shallow:
         await computer.write(".git/shallow", "".join(f"{name}\n" for name in pack.shallow).encode())
 
 
 async def disown(computer: Computer) -> None:
-    """What is in the working tree now and not in git is no part of any later change, unless git is told to."""
+    """Exclude the current untracked files of the work tree from every later change."""
     done = await computer.run(_script(_DISOWN))
     if not done.ok:
         raise UserError("save_failed", f"git in the sandbox cannot read the working tree: {_why(done)}.")
 
 
 async def tree(computer: Computer, bare: Path, base: str, last: str | None = None) -> str:
-    """A name for the working tree as it is: tracked and untracked files, ignored ones left out.
+    """The name of the current tree: tracked and untracked files without ignored ones. Equal names mean equal files.
 
-    Equal names mean equal files. A repository that the agent damaged is mended from `base`. `last` is the name that
-    was given last: when nothing differs from it, which one look tells, it is the answer.
-    Raises `UserError` (`save_failed`) when git inside cannot say.
+    A repository that the agent damaged is repaired from `base`. `last` is the newest known name; it is returned
+    if a quick look finds no difference. Raises `UserError` (`save_failed`) if git inside fails.
     """
     if last is not None:
         looked = await computer.run(_UNCHANGED)
         if looked.ok and not looked.out and not looked.err:
             return last
-    done = await _mending(computer, bare, base, _script(_TREE))
+    done = await _repairing(computer, bare, base, _script(_TREE))
     name = decode(done.out[-41:]).strip()
     if not done.ok or not is_oid(name):
         raise UserError("save_failed", f"git in the sandbox cannot read the working tree: {_why(done)}.")
@@ -196,14 +194,14 @@ async def save(
 ) -> str:
     """Save the working tree outside the sandbox as a commit on `base`, under `ref`; returns that commit.
 
-    Returns `base` when nothing differs from it. Raises `UserError` (`save_failed`, `change_too_large`)
-    and `SandboxLost` when the sandbox sends what an honest one would not.
+    Returns `base` if nothing differs from it. Raises `UserError` (`save_failed`, `change_too_large`)
+    and `SandboxLost` if the sandbox sends data that an honest one never sends.
     """
     if not ref.startswith(SAVE_REFS):
         raise Bug(f"A save point must be under {SAVE_REFS}, not {ref}.")
     base_tree = await packs.tree_of(bare, base)
     command = msgspec.structs.replace(_script(_SAVE, base_tree), limit_bytes=limit_bytes)
-    done = await _mending(computer, bare, base, command)
+    done = await _repairing(computer, bare, base, command)
     _check_saved(done, limit_bytes)
     name, data = decode(done.out[:40]), done.out[41:]
     if not is_oid(name):
@@ -216,13 +214,13 @@ async def save(
     return commit
 
 
-async def _mending(computer: Computer, bare: Path, base: str, command: Command) -> Finished:
-    """Run a git script; when the repository inside is damaged, mend that and run it once more."""
+async def _repairing(computer: Computer, bare: Path, base: str, command: Command) -> Finished:
+    """Run a git script; if it fails, repair the repository inside and run it once more."""
     done = await computer.run(command)
     if done.ok or done.exited.killed is not None:
         return done
     pack = await packs.pack(bare, base)
-    await computer.run(_script(_HEAL, base), pack.data)
+    await computer.run(_script(_REPAIR, base), pack.data)
     return await computer.run(command)
 
 
@@ -231,7 +229,7 @@ def _check_saved(done: Finished, limit_bytes: int) -> None:
         raise UserError(
             "change_too_large",
             f"The change is larger than {limit_bytes >> 20} MiB: "
-            "remove what is generated, or name it in .gitignore.",
+            "remove generated files, or name them in .gitignore.",
         )
     if not done.ok or b"No space left" in done.err or b"quota exceeded" in done.err:
         raise UserError("save_failed", f"git in the sandbox cannot save the working tree: {_why(done)}.")
@@ -250,16 +248,13 @@ def _script(text: str, *args: str) -> Command:
 
 def _why(done: Finished) -> str:
     if done.exited.killed is not None:
-        return f"it was ended ({done.exited.killed})"
+        return f"it was killed ({done.exited.killed})"
     lines = [line for line in decode(done.err[-4_000:]).splitlines() if line.strip()]
     return one_line(lines[-1], 200).rstrip(".") if lines else f"it ended with status {done.exited.code}"
 
 
-# The name of a working tree, turn after turn: git is asked only when a file has changed.
-
-
-class Look:
-    """A working tree that is looked at again and again."""
+class TreeWatch:
+    """The name of a work tree, turn after turn; runs git only if a file has changed."""
 
     def __init__(self, computer: Computer, bare: Path, base: str) -> None:
         self._computer = computer
@@ -268,19 +263,19 @@ class Look:
         self._name: str | None = None
         """The newest name of the tree."""
         self._mark: int | None = 0
-        """The files from outside, before they were given that name; None when there are too many to look at."""
+        """The change token of the files before git named them; None if there are too many to look at."""
 
     async def tree(self) -> str:
-        """As `workspace.tree`. What changes nothing but git's own files, such as what it ignores, counts later."""
+        """As `workspace.tree`. A change in git's own files alone, such as its ignore rules, is noticed later."""
         mark = await self._marked()
         if self._name is None or not mark or mark != self._mark:
             self._name = await tree(self._computer, self._bare, self._base, self._name)
-            self._mark = mark  # from before git looked: what changed meanwhile is not in it
+            self._mark = mark  # taken before git looked, so later changes are noticed
         return self._name
 
     async def _marked(self) -> int | None:
         if self._mark is None:
             return None
-        with suppress(UserError):  # git says better what is wrong
+        with suppress(UserError):  # git gives the better error
             return await self._computer.mark(WORK_DIR, without=".git")
         return 0

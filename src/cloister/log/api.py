@@ -168,7 +168,11 @@ class Backbone(AuditLog, BudgetStore, Protocol):
         ...
 
     async def append_outside(self, run: RunId, body: FromOutside) -> Event:
-        """Append what a person says; needs no fence. Raises `UserError` (`run_finished`)."""
+        """Append what comes from a person; needs no fence.
+
+        A `PromptReceived` for a finished run appends `RunContinued` before it and queues the run again; anything
+        else for a finished run raises `UserError` (`run_finished`).
+        """
         ...
 
     async def read(self, run: RunId, after: int = 0, limit: int = 10_000) -> tuple[Event, ...]:

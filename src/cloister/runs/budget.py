@@ -30,7 +30,7 @@ from cloister.core.errors import Bug
 from cloister.core.events import AttemptStarted, BudgetExtended, Event, ModelReplied, ModelSpent, RunAdmitted
 from cloister.core.events.budget import Level, Resource
 from cloister.core.ids import OwnerId, RunId
-from cloister.core.log import Index
+from cloister.core.log import Index, round_start
 from cloister.core.requests import Budget
 from cloister.log.api import BudgetStore, Hold, Payers, Totals
 from cloister.runs.view import fold
@@ -156,14 +156,15 @@ def _user(tree: BudgetTree, who: str) -> tuple[Limits, Period]:
 
 
 def run_accounts(events: Sequence[Event]) -> Iterator[Account]:
-    """A run and each of its attempts, from its whole log."""
+    """Return the newest round of a run and each of its attempts, from the whole log."""
     admitted = events[0].body
     if not isinstance(admitted, RunAdmitted):
         raise Bug("A run's log starts with its admission.")
     spent: dict[int | None, Spend] = {}
     extended: dict[str, dict[Resource, float]] = {}
     shares: dict[int, Limits] = {}
-    index = Index(events)
+    start = round_start(events)
+    index = Index(events[start:])  # each round has the whole budget of the request
     for body in index.of(AttemptStarted):
         if body.budget is not None:
             shares[body.attempt] = _with_seconds(body.budget)
@@ -174,7 +175,8 @@ def run_accounts(events: Sequence[Event]) -> Iterator[Account]:
         more = extended.setdefault(f"{body.level} {body.name}", {})
         more[body.what] = more.get(body.what, 0.0) + body.amount
     run, limits = str(events[0].run), _with_seconds(admitted.request.budget)
-    total = sum(spent.values(), Spend(seconds=fold(events, time.time()).seconds))
+    before = fold(events[:start]).seconds if start else 0.0
+    total = sum(spent.values(), Spend(seconds=fold(events, time.time()).seconds - before))
     yield Account("run", run, limits, total, extended.get(f"run {run}", {}))
     for attempt, took in sorted((number, took) for number, took in spent.items() if number is not None):
         limits = shares.get(attempt, Limits())

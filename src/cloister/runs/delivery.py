@@ -1,4 +1,4 @@
-"""What a run hands back: the change as a commit on a branch, with its proof."""
+"""The result of a run: the change as a commit on a branch with its proof, delivered; and removing a run's files."""
 
 from collections.abc import Sequence
 
@@ -17,17 +17,15 @@ from cloister.core.events import (
     ChangeMade,
     ChecksChosen,
     Event,
-    RunAdmitted,
     RunFinished,
 )
 from cloister.core.ids import RunId
-from cloister.core.log import Journal, attempts_of, effective, of_attempt, seen_by
+from cloister.core.log import Journal, attempts_of, effective, of_attempt, request_of, round_start, seen_by
 from cloister.core.requests import NewRun, State
 from cloister.core.text import one_line
 from cloister.feedback.compare import compare
 from cloister.forge import change, notes
-from cloister.forge.api import Delivered, Removed, RunRepositories
-from cloister.forge.plain import PlainGit
+from cloister.forge.api import Proposal, Removed, RunRepositories
 from cloister.forge.repositories import bare_repository as bare_repository
 from cloister.forge.repositories import check_kept as check_kept
 from cloister.log.journal import AttemptJournal
@@ -35,7 +33,7 @@ from cloister.policy.api import PushAction
 from cloister.policy.decide import Decider
 from cloister.runs.receipt import Pending, receipt
 from cloister.runs.receipt_page import page
-from cloister.runs.services import Means
+from cloister.runs.services import RunServices
 
 
 async def remove_files(repositories: RunRepositories, run: RunId, state: State, who: str) -> Removed:
@@ -51,21 +49,22 @@ async def remove_files(repositories: RunRepositories, run: RunId, state: State, 
 
 
 _DELIVERED = ("green", "unproven")
-"""Outcomes whose branch goes to the repository by itself; any other waits for `apply`."""
+"""Outcomes that are delivered at once; the change of any other waits for `apply`."""
 
 _UNKNOWN = 1_000_000
-"""More red than any attempt whose checks have run."""
+"""More failures than any attempt with checks has."""
 
 
 def base_commit(events: Sequence[Event]) -> str | None:
-    """What a run starts from; None before that is known."""
+    """The base of a run; None before it is fetched."""
     return next((e.body.commit for e in events if isinstance(e.body, BaseFixed)), None)
 
 
 def _furthest(events: Sequence[Event]) -> str | None:
-    """The newest save point of the attempt that is furthest: the fewest red, then the earliest."""
-    found = [progress(effective(seen_by(events, number)), number) for number in attempts_of(events)]
-    # What somebody stopped, or went back from, counts only when there is nothing else.
+    """The newest save point of the attempt of this round that is furthest: the fewest red, then the earliest."""
+    numbers = attempts_of(events[round_start(events) :])
+    found = [progress(effective(seen_by(events, number)), number) for number in numbers]
+    # An attempt that was stopped, or rewound, counts only if there is no other.
     kept = [one for one in found if one.ended is None or one.ended.outcome != "stopped"] or found
     saved = [one for one in kept if one.commit is not None]
     furthest = min(saved, key=lambda one: one.comparison.red if one.comparison else _UNKNOWN, default=None)
@@ -74,24 +73,31 @@ def _furthest(events: Sequence[Event]) -> str | None:
 
 def result_commit(events: Sequence[Event]) -> str | None:
     """The commit that stands for the run's work so far."""
-    for event in reversed(events):
-        if isinstance(event.body, ChangeMade):
-            return event.body.commit
+    start = round_start(events)
+    made = _last_change(events)
+    if made is not None and made[0] > start:
+        return made[1].commit
     last = events[-1].body
     if isinstance(last, RunFinished) and last.attempt is not None and last.attempt in attempts_of(events):
         return attempt_commit(events, last.attempt)
-    return _furthest(events)
+    return _furthest(events) or (made and made[1].commit)
+
+
+def _last_change(events: Sequence[Event]) -> tuple[int, ChangeMade] | None:
+    """The newest change with the number of its event."""
+    found = ((event.seq, event.body) for event in reversed(events) if isinstance(event.body, ChangeMade))
+    return next(found, None)
 
 
 def attempt_commit(events: Sequence[Event], attempt: int) -> str | None:
-    """What one attempt has saved last. Raises `UserError` (`no_such_attempt`)."""
+    """The last save point of one attempt. Raises `UserError` (`no_such_attempt`)."""
     _check_known(events, attempt)
     so_far = progress(effective(seen_by(events, attempt)), attempt)
     return so_far.ended.commit if so_far.ended else so_far.commit
 
 
 def attempt_log(events: Sequence[Event], attempt: int) -> tuple[Event, ...]:
-    """What concerns one attempt. Raises `UserError` (`no_such_attempt`)."""
+    """The events of one attempt. Raises `UserError` (`no_such_attempt`)."""
     _check_known(events, attempt)
     return of_attempt(events, attempt)
 
@@ -105,50 +111,58 @@ def _check_known(events: Sequence[Event], attempt: int) -> None:
         )
 
 
-async def make_result(means: Means, journal: Journal, run: RunId, winner: AttemptEnded | None) -> None:
-    """Make the branch from the winner's files (without one, from the furthest save point) and deliver it.
+async def make_result(
+    services: RunServices, journal: Journal, run: RunId, winner: AttemptEnded | None
+) -> None:
+    """Commit the winner's files (without one, the furthest save point) to the run's branch and deliver it.
 
-    A run that changed nothing has no change. What is in the log is not done again: the change is recorded
-    before it is delivered, so a delivery that fails loses nothing.
+    Each round that changes files adds one commit. Steps that the log already has are skipped: the change is
+    recorded before it is delivered, so a failed delivery loses nothing.
     """
-    base = base_commit(journal.events)
-    saved = winner.commit if winner is not None else _furthest(journal.events)
-    if base is None or saved is None or saved == base:
+    events = journal.events
+    base = base_commit(events)
+    saved = winner.commit if winner is not None else _furthest(events)
+    if base is None or saved is None:
         return
-    admitted = journal.events[0].body
-    assert isinstance(admitted, RunAdmitted)  # noqa: S101  (event 1 by the backbone's contract)
-    bare = await means.repositories.open(run)
-    branch = change.branch_name(admitted.request.prompt, run)
-    made = journal.index.first(ChangeMade)
-    if made is None:
+    request = request_of(events)
+    branch = change.branch_name(request.prompt, run)
+    start = round_start(events)
+    before = _last_change(events[:start])
+    known = _last_change(events[start:])
+    bare = await services.repositories.open(run)
+    previous = before[1].commit if before else base
+    if saved == previous or (before and not known and not await change.files_of_save(bare, previous, saved)):
+        return
+    if known is None:
         files = await change.files_of_save(bare, base, saved)
-        # What is known now: the end and its signature come after the change, in `cloister receipt`.
-        note = page(receipt(journal.events, pending=Pending(branch, files)))
-        message = _message(journal.events, run, winner, notes.trailer(note))
-        commit = await change.make_change(bare, base, saved, branch, message)
+        # The receipt as of now: the end and its signature follow, and are in `cloister receipt`.
+        note = page(receipt(events, pending=Pending(branch, files)))
+        message = _message(events, run, winner, notes.trailer(note))
+        commit = await change.make_change(bare, previous, saved, branch, message)
         await notes.attach(bare, commit, note)
         made = ChangeMade(branch, commit, files, winner.reason if winner else "")
         await journal.append(made)
-    if winner is None or winner.outcome not in _DELIVERED:
+    else:
+        made = known[1]
+    delivered = any(isinstance(event.body, ChangeDelivered) for event in journal.events[start:])
+    if delivered or winner is None or winner.outcome not in _DELIVERED:
         return
-    if journal.index.first(ChangeDelivered) is not None:
-        return
-    if not await _may_deliver(means, journal, winner, admitted.request, branch):
-        return
-    # A stop that comes now must not leave a branch that the log knows nothing of.
-    with anyio.CancelScope(shield=True):
-        delivered = await means.forge.deliver(bare, made.commit, branch, admitted.request.repo)
-        if delivered is not None:
-            await journal.append(ChangeDelivered(delivered.where, delivered.branch, delivered.receipt))
+    if await _may_deliver(services, journal, winner, request, branch):
+        proposal = Proposal(run, request.repo, base, made.commit, branch, bare, previous=previous)
+        # A stop that comes now must not leave a branch that the log does not have.
+        with anyio.CancelScope(shield=True):
+            sent = await services.forges.at(request.repo).deliver(await change.describe(proposal))
+            if sent is not None:
+                await journal.append(ChangeDelivered(sent.where, sent.branch, sent.receipt))
 
 
 async def _may_deliver(
-    means: Means, journal: Journal, winner: AttemptEnded, request: NewRun, branch: str
+    services: RunServices, journal: Journal, winner: AttemptEnded, request: NewRun, branch: str
 ) -> bool:
-    """Whether the rules let the branch go to its repository by itself; where they ask, a person applies it."""
+    """True if the rules allow the push. If they ask, a person applies the change."""
     action = PushAction(request.repo, f"refs/heads/{branch}")
     untrusted = Provenance(winner.attempt, AttemptJournal(journal, winner.attempt)).untrusted
-    decision = Decider(means.run_policy(request)).decide(action, untrusted=untrusted)
+    decision = Decider(services.run_policy(request)).decide(action, untrusted=untrusted)
     if decision.effect == "allow":
         return True
     await journal.append(
@@ -158,7 +172,7 @@ async def _may_deliver(
 
 
 def _message(events: Sequence[Event], run: RunId, winner: AttemptEnded | None, last: str) -> str:
-    """The commit's message: what was done, then the proof."""
+    """The commit message: the summary, then the proof."""
     summary = winner.reason.strip() if winner else ""
     subject = one_line(summary.split("\n", 1)[0] or "Unfinished work", 72)
     body = summary if "\n" in summary or len(summary) > len(subject) else ""
@@ -184,7 +198,7 @@ def _proof(events: Sequence[Event], run: RunId, winner: AttemptEnded | None) -> 
 
 def _count(comparison: Comparison) -> str:
     old = (
-        f" ({len(comparison.unrelated)} of them as on the base, not asked for)"
+        f" ({len(comparison.unrelated)} of them on the base already, unrelated)"
         if comparison.unrelated
         else ""
     )
@@ -194,7 +208,7 @@ def _count(comparison: Comparison) -> str:
 async def run_diff(
     repositories: RunRepositories, run: RunId, events: Sequence[Event], attempt: int | None = None
 ) -> str:
-    """The run's work so far, or one attempt's, as a unified diff; empty when nothing changed.
+    """The work of the run, or of one attempt, as a unified diff; empty if nothing changed.
 
     Raises `UserError` (`no_such_attempt`).
     """
@@ -203,21 +217,3 @@ async def run_diff(
     if base is None or commit is None or commit == base:
         return ""
     return await change.diff(await repositories.open(run), base, commit)
-
-
-async def run_apply(
-    repositories: RunRepositories, run: RunId, events: Sequence[Event], repo: str
-) -> Delivered:
-    """Put the run's work into the repository at `repo` as a new branch, touching nothing else.
-
-    Raises `UserError` (`no_change`) when there is nothing to put.
-    """
-    base, commit = base_commit(events), result_commit(events)
-    admitted = events[0].body
-    if base is None or commit is None or commit == base or not isinstance(admitted, RunAdmitted):
-        raise UserError("no_change", f"Run {run} has changed nothing yet: there is nothing to apply.")
-    branch = change.branch_name(admitted.request.prompt, run)
-    delivered = await PlainGit().deliver(await repositories.open(run), commit, branch, repo)
-    if delivered is None:
-        raise UserError("not_a_path", f"{repo} is not a repository on this machine: give a path.")
-    return delivered

@@ -1,6 +1,6 @@
-"""One run from its first event to its last: fetch, open, clone, baseline, work, change.
+"""The story of one run: fetch, rules, sandbox, baseline, attempts, delivery, and again for each later round.
 
-Everything it needs to know to go on after a crash is in the log; what is there is not done again.
+Everything needed to resume after a crash is in the log; steps that the log already has are skipped.
 """
 
 import logging
@@ -39,101 +39,106 @@ from cloister.core.events import (
     StopRequested,
 )
 from cloister.core.ids import RunId
-from cloister.core.log import Journal
+from cloister.core.log import Journal, round_start
 from cloister.core.requests import NewRun
 from cloister.core.text import decode
 from cloister.feedback.compare import compare
 from cloister.feedback.goals import asked
 from cloister.forge import workspace
 from cloister.model.api import Models
-from cloister.runs.attempts.context import Course, Inside
+from cloister.runs.attempts.context import InsideModels, RunSetup
 from cloister.runs.attempts.manager import Attempts
 from cloister.runs.attempts.ranking import choose_winner
 from cloister.runs.attempts.tree import copy_files, inheritance
 from cloister.runs.delivery import bare_repository, check_kept, make_result
 from cloister.runs.run_rules import AllowedModels, check_allowed, every_name, govern
-from cloister.runs.services import Means
+from cloister.runs.services import RunServices
 from cloister.runs.templates import known_baseline
 from cloister.sandbox.api import Report, Sandbox
 from cloister.sandbox.templates.building import Built
 
-Known = tuple[tuple[str, ...], tuple[Diagnosis, ...]]
-"""Checks, and what they said on the base."""
+Baseline = tuple[tuple[str, ...], tuple[Diagnosis, ...]]
+"""The checks, and their diagnoses on the base."""
 
 logger = logging.getLogger(__name__)
 
 _LIVES = 3
-"""Sandboxes that may be lost before the first attempt begins."""
+"""Sandboxes that may be lost before the first attempt starts."""
 
 
 class _Spent(Exception):
-    """The time is over before the work could begin."""
+    """The time was spent before the first attempt started."""
 
 
-async def conduct(means: Means, journal: Journal, run: RunId) -> None:
-    """Drive the run to `RunFinished`. Cancelled from outside it appends nothing but what a call that was cut off took:
-    another owner goes on.
+async def drive_run(services: RunServices, journal: Journal, run: RunId) -> None:
+    """Drive the newest round of the run to its `RunFinished`.
 
-    Raises `Fenced` when the run has another owner by now; nothing else.
+    Cancelled from outside, it appends only the cost of a model call that was cut off: another owner resumes the run.
+    Raises `Fenced` if another owner has claimed the run; nothing else.
     """
     ending: RunFinished | Fenced | None = None
     with anyio.CancelScope() as scope:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_stop_when_asked, journal, scope)
-            ending = await _Conductor(means, journal, run).guarded()
+            tasks.start_soon(_cancel_on_stop, journal, scope)
+            ending = await _Driver(services, journal, run).drive()
             tasks.cancel_scope.cancel()
     if isinstance(ending, Fenced):
         raise ending
-    # Without an ending a person's stop ended the scope; the work up to the last save point is kept.
-    await journal.append(ending or await _stopped(means, journal, run))
+    # Without an ending, a person's stop cancelled the scope; the work up to the last save point is kept.
+    await journal.append(ending or await _stopped(services, journal, run))
 
 
-async def _stop_when_asked(journal: Journal, scope: anyio.CancelScope) -> None:
-    seen = 0
-    while True:
-        events = journal.events
-        if any(isinstance(event.body, StopRequested) for event in events[seen:]):
-            scope.cancel()
-            return
-        seen = len(events)
+def _stop_request(journal: Journal, after: int) -> StopRequested | None:
+    found = (e.body for e in journal.events[after:] if isinstance(e.body, StopRequested))
+    return next(found, None)
+
+
+async def _cancel_on_stop(journal: Journal, scope: anyio.CancelScope) -> None:
+    seen = round_start(journal.events)
+    while _stop_request(journal, seen) is None:
+        seen = len(journal.events)
         await journal.changed(seen)
+    scope.cancel()
 
 
-async def _stopped(means: Means, journal: Journal, run: RunId) -> RunFinished:
-    who = next(e.body.who for e in journal.events if isinstance(e.body, StopRequested))
-    return await _cut_short(means, journal, run, RunFinished("stopped", f"Stopped by {who}."))
+async def _stopped(services: RunServices, journal: Journal, run: RunId) -> RunFinished:
+    stop = _stop_request(journal, round_start(journal.events))
+    who = stop.who if stop else "a person"
+    return await _cut_short(services, journal, run, RunFinished("stopped", f"Stopped by {who}."))
 
 
-async def _cut_short(means: Means, journal: Journal, run: RunId, ending: RunFinished) -> RunFinished:
-    """The end of a run that did not get to its own: what it had saved becomes its change, undelivered."""
+async def _cut_short(services: RunServices, journal: Journal, run: RunId, ending: RunFinished) -> RunFinished:
+    """End a run early: its last save point becomes the change, undelivered."""
     try:
-        await make_result(means, journal, run, None)
+        await make_result(services, journal, run, None)
     except Fenced:
         raise
     except CloisterError as error:
-        why = f"{ending.reason} What it had done could not be kept: {error.message}"
+        why = f"{ending.reason} The work so far could not be kept: {error.message}"
         return msgspec.structs.replace(ending, reason=why)
     return ending
 
 
-def _wanted(admitted: RunAdmitted, baseline: tuple[Diagnosis, ...]) -> Comparison:
-    """The base against itself: what of it the run was asked to mend."""
-    request = admitted.request
+def _goals(request: NewRun, baseline: tuple[Diagnosis, ...]) -> Comparison:
+    """The base compared with itself: which of its failures the run must fix."""
     return compare(baseline, baseline, asked(request.prompt, baseline, request.checks, request.asked))
 
 
-class _Conductor:
-    def __init__(self, means: Means, journal: Journal, run: RunId) -> None:
-        self._means = means
+class _Driver:
+    """Drives one round of one run. The methods below `drive` come in the order in which they happen."""
+
+    def __init__(self, services: RunServices, journal: Journal, run: RunId) -> None:
+        self._services = services
         self._journal = journal
         self._run = run
-        self._bare = bare_repository(means.data_dir, run)
-        self._inside = Inside()
+        self._bare = bare_repository(services.data_dir, run)
+        self._inside = InsideModels()
 
-    async def guarded(self) -> RunFinished | Fenced:
-        """Run it; whatever goes wrong becomes the reason of the run's end."""
+    async def drive(self) -> RunFinished | Fenced:
+        """Return the end of the round; an error becomes its reason."""
         try:
-            return await self._conduct()
+            winner = await self._round()
+            return RunFinished(winner.outcome, winner.reason, winner.attempt)
         except Exception as error:
             cause = sole(error)
             if isinstance(cause, Fenced):
@@ -146,59 +151,32 @@ class _Conductor:
                 logger.exception("run %s failed", self._run)
                 why = f"An internal error ended the run: {type(cause).__name__}."
                 ending = RunFinished("failed", why, blame="bug")
-            return await _cut_short(self._means, self._journal, self._run, ending)
+            return await _cut_short(self._services, self._journal, self._run, ending)
 
-    async def _conduct(self) -> RunFinished:
+    async def _round(self) -> AttemptEnded:
         events = self._journal.events
         admitted = events[0].body
         assert isinstance(admitted, RunAdmitted)  # noqa: S101  (event 1 by the backbone's contract)
-        if sum(isinstance(event.body, RunClaimed) for event in events) > 1:
+        check_kept(self._services.data_dir, self._run)
+        start = round_start(events)
+        if sum(isinstance(event.body, RunClaimed) for event in events[start:]) > 1:
             await self._journal.append(RunResumed(events[-1].seq))
         async with AsyncExitStack() as opened:
-            unpaid = await opened.enter_async_context(self._means.models(admitted.request))
+            unpaid = await opened.enter_async_context(self._services.models(admitted.request))
             base = await self._fetch(admitted)
-            admitted = await self._govern(admitted, base, unpaid)
-            models = self._paid(unpaid, admitted.request)
-            if kind := await self._kind(admitted.request, models):
-                request = msgspec.structs.replace(admitted.request, kind=kind)
-                unpaid = await opened.enter_async_context(self._means.models(request))
-                check_allowed(self._means.policy, models=every_name(unpaid))
-                admitted, models = (
-                    msgspec.structs.replace(admitted, request=request),
-                    self._paid(unpaid, request),
-                )
-            winner = await self._attempts(admitted, base, models)
+            request = await self._fix_rules(admitted.request, base, unpaid)
+            models = self._paid(unpaid, request)
+            if kind := await self._kind(request, models):
+                request = msgspec.structs.replace(request, kind=kind)
+                unpaid = await opened.enter_async_context(self._services.models(request))
+                check_allowed(self._services.policy, models=every_name(unpaid))
+                models = self._paid(unpaid, request)
+            winner = await self._work(request, base, models)
             async with self._phase("change"):
-                await make_result(self._means, self._journal, self._run, winner)
-        return RunFinished(winner.outcome, winner.reason, winner.attempt)
+                await make_result(self._services, self._journal, self._run, winner)
+        return winner
 
-    def _paid(self, unpaid: Models, request: NewRun) -> BudgetedModels:
-        """Models that the rules allow, and that pay."""
-        allowed = AllowedModels(unpaid, self._means.policy)
-        return BudgetedModels(allowed, self._means.purse(request, self._journal))
-
-    async def _kind(self, request: NewRun, models: BudgetedModels) -> str:
-        """The kind of task, if the request says nothing of it and somebody is named to tell; asked once."""
-        if request.kind is not None:
-            return ""
-        known = known_kind([event.body for event in self._journal.events])
-        if known is not None:
-            return known
-        return await classify(Adviser(models, self._journal, 0), request.prompt, self._means.kinds)
-
-    async def _attempts(self, admitted: RunAdmitted, base: BaseFixed, models: BudgetedModels) -> AttemptEnded:
-        """Open the sandbox and work in it; one that is lost before any attempt began is opened again."""
-        for life in range(_LIVES):
-            try:
-                async with self._sandbox(admitted, models) as (sandbox, template):
-                    return await self._work(admitted, base, models, sandbox, template)
-            except Exception as error:
-                cause = sole(error)
-                begun = any(isinstance(event.body, AttemptStarted) for event in self._journal.events)
-                if not isinstance(cause, SandboxLost) or begun or life == _LIVES - 1:
-                    raise
-                await self._journal.append(RunResumed(self._journal.events[-1].seq))
-        raise Bug("a run without a life")
+    # Fetch.
 
     async def _fetch(self, admitted: RunAdmitted) -> BaseFixed:
         for event in self._journal.events:
@@ -209,120 +187,137 @@ class _Conductor:
         if request.forked_from is not None:
             return await self._inherit(admitted, request.forked_from)
         async with self._phase("fetch"):
-            found = await self._means.forge.fetch(request.repo, request.ref, self._bare)
+            forge = self._services.forges.at(request.repo)
+            found = await forge.fetch(request.repo, request.ref, self._bare)
         base = BaseFixed(found.commit, found.branch, found.note)
         await self._journal.append(base)
         return base
 
-    async def _govern(self, admitted: RunAdmitted, base: BaseFixed, models: Models) -> RunAdmitted:
-        """From here on the rules of every layer hold; returns the request with what it really gets."""
-        means = self._means
-        governed = await govern(means.rules, admitted.request, means.quota, self._bare, base.commit)
-        await self._journal.append(PolicyFixed(governed.layers, governed.limited))
-        check_allowed(governed.policy, tier=governed.request.tier, models=every_name(models))
-        self._means = replace(means, policy=governed.policy, quota=governed.quota)
-        return msgspec.structs.replace(admitted, request=governed.request)
-
     async def _inherit(self, admitted: RunAdmitted, origin: ForkedFrom) -> BaseFixed:
-        """A forked run has the base, the baseline and the conversation of the run that it goes on from."""
-        events = await self._means.log(origin.run)
+        """A forked run takes the base, the baseline and the conversation of its parent."""
+        events = await self._services.log(origin.run)
         point, inherited = inheritance(events, admitted.request, admitted.who)
         base = next((body for body in inherited if isinstance(body, BaseFixed)), None)
         if base is None:
             raise Bug("a save point without a base")
         async with self._phase("fetch"):
-            check_kept(self._means.data_dir, origin.run)
-            parent = bare_repository(self._means.data_dir, origin.run)
+            check_kept(self._services.data_dir, origin.run)
+            parent = bare_repository(self._services.data_dir, origin.run)
             await copy_files(parent, point, base.commit, self._bare)
         await self._journal.append(*inherited)
         return base
 
+    # Rules and models.
+
+    async def _fix_rules(self, request: NewRun, base: BaseFixed, models: Models) -> NewRun:
+        """Put the rules of every layer in force; return the request within their limits."""
+        services = self._services
+        governed = await govern(services.rules, request, services.quota, self._bare, base.commit)
+        await self._journal.append(PolicyFixed(governed.layers, governed.limited))
+        check_allowed(governed.policy, tier=governed.request.tier, models=every_name(models))
+        self._services = replace(services, policy=governed.policy, quota=governed.quota)
+        return governed.request
+
+    def _paid(self, unpaid: Models, request: NewRun) -> BudgetedModels:
+        """The models that the rules allow; each call is paid from the run's budget."""
+        allowed = AllowedModels(unpaid, self._services.policy)
+        return BudgetedModels(allowed, self._services.purse(request, self._journal))
+
+    async def _kind(self, request: NewRun, models: BudgetedModels) -> str:
+        """The kind of task, if the request names none and a model is configured to tell; asked once per run."""
+        if request.kind is not None:
+            return ""
+        known = known_kind([event.body for event in self._journal.events])
+        if known is not None:
+            return known
+        return await classify(Adviser(models, self._journal, 0), request.prompt, self._services.kinds)
+
+    # Sandbox, baseline, attempts.
+
+    async def _work(self, request: NewRun, base: BaseFixed, models: BudgetedModels) -> AttemptEnded:
+        """Work in a sandbox; open another one if it is lost before an attempt starts."""
+        for life in range(_LIVES):
+            try:
+                async with self._sandbox(request, models) as (sandbox, template):
+                    async with self._phase("clone"):
+                        await workspace.sync(sandbox, self._bare, template.about.commit, base.commit)
+                    warmed = known_baseline(template, base.commit, request.checks)
+                    checks, baseline = await self._baseline(request, sandbox, warmed)
+                    setup = RunSetup(
+                        run=self._run,
+                        # Later sandboxes have the tier that the rules were asked about.
+                        request=msgspec.structs.replace(request, tier=sandbox.info.isolation.tier),
+                        base=base.commit,
+                        bare=self._bare,
+                        models=models,
+                        inside=self._inside,
+                        checks=checks,
+                        baseline=baseline,
+                        template=template.name,
+                    )
+                    async with self._phase("work"):
+                        ended = await Attempts(self._services, self._journal, setup, sandbox).run()
+                        return await choose_winner(self._journal, setup, ended)
+            except Exception as error:
+                events = self._journal.events
+                begun = any(isinstance(e.body, AttemptStarted) for e in events[round_start(events) :])
+                if not isinstance(sole(error), SandboxLost) or begun or life == _LIVES - 1:
+                    raise
+                await self._journal.append(RunResumed(events[-1].seq))
+        raise Bug("a run without a life")
+
     @asynccontextmanager
     async def _sandbox(
-        self, admitted: RunAdmitted, models: BudgetedModels
+        self, request: NewRun, models: BudgetedModels
     ) -> AsyncGenerator[tuple[Sandbox, Built]]:
         def report(fraction: float | None, note: str) -> None:
             self._journal.show(Progress("template", fraction, note))
 
         async with self._phase("template"):
-            template = await self._template(admitted.request, report)
+            template = await self._template(request, report)
         await self._journal.append(PhaseStarted("create"))
         started = anyio.current_time()
-        opening = self._means.open(admitted.request, template.name, self._journal, self._inside.model)
+        opening = self._services.open(request, template.name, self._journal, self._inside.model)
         async with opening as sandbox:
             opened = SandboxOpened(sandbox.info.id, sandbox.info.isolation, template=template.name)
             await self._journal.append(PhaseEnded("create", anyio.current_time() - started), opened)
-            # `auto` is known only now, and nothing is in the sandbox yet.
-            check_allowed(self._means.policy, tier=sandbox.info.isolation.tier)
+            # Only now is it known which tier `auto` is; the sandbox is still empty.
+            check_allowed(self._services.policy, tier=sandbox.info.isolation.tier)
             with self._inside.paid(sandbox.info.id, None, models.for_programs_inside()):
                 yield sandbox, template
         await self._journal.append(SandboxClosed(sandbox.info.id, "the run has what it needs"))
 
     async def _template(self, request: NewRun, report: Report) -> Built:
-        """What the run starts from, built if need be. Raises `UserError` (`no_git`, `unknown_template`)."""
-        warming = self._means.warming
+        """The template of the run, built if necessary. Raises `UserError` (`no_git`, `unknown_template`)."""
+        warming = self._services.warming
         template = await warming.workshop.prepare(await warming.choose(request), report)
         if not template.about.git:
-            raise UserError(
-                "no_git",
-                f"The template {template.name} has no git, which a run needs: put it into its image.",
-            )
+            raise UserError("no_git", f"The template {template.name} has no git: install git in its image.")
         return template
 
-    async def _work(
-        self,
-        admitted: RunAdmitted,
-        base: BaseFixed,
-        models: BudgetedModels,
-        sandbox: Sandbox,
-        template: Built,
-    ) -> AttemptEnded:
-        async with self._phase("clone"):
-            await workspace.sync(sandbox, self._bare, template.about.commit, base.commit)
-        checks, baseline = await self._baseline(
-            admitted, sandbox, known_baseline(template, base.commit, admitted.request.checks)
-        )
-        course = Course(
-            run=self._run,
-            # Whatever else is opened is of the tier that the rules were asked about.
-            request=msgspec.structs.replace(admitted.request, tier=sandbox.info.isolation.tier),
-            base=base.commit,
-            bare=self._bare,
-            models=models,
-            inside=self._inside,
-            checks=checks,
-            baseline=baseline,
-            template=template.name,
-        )
-        async with self._phase("work"):
-            ended = await Attempts(self._means, self._journal, course, sandbox).run()
-            return await choose_winner(self._journal, course, ended)
-
-    async def _baseline(
-        self, admitted: RunAdmitted, computer: Computer, known: Known | None
-    ) -> tuple[tuple[str, ...], tuple[Diagnosis, ...]]:
-        checks: tuple[str, ...] | None = None
+    async def _baseline(self, request: NewRun, computer: Computer, warmed: Baseline | None) -> Baseline:
+        """The checks and their diagnoses on the base: from the log, from a warmed template, or from running them."""
+        checks: tuple[str, ...] = ()
         for event in self._journal.events:
             match event.body:
                 case ChecksChosen() as body:
                     checks = body.checks
                 case BaselineTaken() as body:
-                    return checks or (), body.diagnoses
+                    return checks, body.diagnoses
                 case _:
                     pass
-        seconds = admitted.request.budget.seconds
+        named, seconds = request.checks, request.budget.seconds
         async with self._phase("baseline"):
-            named = admitted.request.checks
-            if known is not None:
-                taken = BaselineTaken(known[1], known=True, comparison=_wanted(admitted, known[1]))
-                await self._journal.append(ChecksChosen(known[0], found=not named), taken)
-                return known
+            if warmed is not None:
+                taken = BaselineTaken(warmed[1], known=True, comparison=_goals(request, warmed[1]))
+                await self._journal.append(ChecksChosen(warmed[0], found=not named), taken)
+                return warmed
             checks = named or await find_checks(computer)
             await self._journal.append(ChecksChosen(checks, found=not named))
             with anyio.move_on_after(seconds) as patience:
-                cpus = self._means.quota.cpus
+                cpus = self._services.quota.cpus
                 found = await run_on_base(computer, checks, "baseline", self._show, cpus=cpus)
-                await self._journal.append(BaselineTaken(found, comparison=_wanted(admitted, found)))
+                await self._journal.append(BaselineTaken(found, comparison=_goals(request, found)))
                 return checks, found
         assert patience.cancelled_caught  # noqa: S101  (the block above returns)
         raise _Spent(f"The budget of {seconds:g} seconds was spent before the checks had run once.")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from cloister.core import events as e
-from cloister.core.log import Index
+from cloister.core.log import Index, round_start
 from cloister.core.requests import FileChange, Isolation, Outcome, Usage
 from cloister.log.audit.entry import Checkpoint
 from cloister.runs.view import RunView, fold
@@ -175,7 +175,7 @@ def receipt(
     requests = _requests(index)
     switches = index.of(e.ModelSwitched)
     replies = index.of(e.ModelReplied)
-    stopped = index.first(e.StopRequested)
+    stopped = Index(events[round_start(events) :]).first(e.StopRequested)
     return Receipt(
         run=view.id,
         last_seq=view.last_seq,

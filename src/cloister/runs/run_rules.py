@@ -1,4 +1,4 @@
-"""The layers of rules above a run: where each is written, read anew for every run, and what they take from it."""
+"""The layers of rules above a run: where they are written, and the limits they set. Read again for every run."""
 
 import posixpath
 import re
@@ -26,25 +26,25 @@ from cloister.policy.layers import BUILT_IN, capped, layer
 from cloister.policy.pattern import text_matches
 
 REPOSITORY_FILE = ".cloister/policy.toml"
-"""Of the base commit: what the run writes there changes nothing for it."""
+"""Read from the base commit: a run cannot change its own rules."""
 
 _LIMITS: tuple[LimitName, ...] = get_args(LimitName)
 _SCP = re.compile(r"(?:[^@/]+@)?([^:/]+):(?!//)(.*)", re.DOTALL)
 
 
 def run_layer(request: NewRun) -> Layer:
-    """The rules that a request brings along. Raises `UserError` (`bad_policy`)."""
+    """The rules of a request. Raises `UserError` (`bad_policy`)."""
     opened = [RunRule(f"connect:{host}", "allow") for host in request.allow_hosts]
     return layer("run", (*opened, *request.rules), "the run's request", may_widen=True)
 
 
 def check_role(above: Policy, request: NewRun, role: Role) -> None:
-    """Raises `UserError` (`denied`) when one who is no admin would open what nobody delegated."""
+    """Raises `UserError` (`denied`) if a caller who is no admin opens hosts without a delegation."""
     opens = request.allow_hosts or any(rule.effect != "deny" for rule in request.rules)
     if opens and role != "admin" and all(layer.delegate is None for layer in above):
         raise UserError(
             "denied",
-            "Only an admin may open hosts or ask for more here: no policy delegates anything to runs.",
+            "Only an admin may open hosts or allow actions here: no policy delegates that to runs.",
         )
 
 
@@ -54,13 +54,13 @@ class RuleFiles:
 
     organisation: Path
     organisation_required: bool
-    """Whether it was named, so that it must exist."""
+    """True if the settings name it: then it must exist."""
     host: Layer
     projects: tuple[tuple[str, Path], ...] = ()
-    """Globs over repositories, and the policy of each."""
+    """Globs over repositories → policy file."""
 
     def above(self, repo: str | None) -> Policy:
-        """The layers above `repo`, or those that hold for all. Blocks a little. Raises `UserError` (`bad_policy`)."""
+        """The layers above `repo` (None: above all). Blocks briefly. Raises `UserError` (`bad_policy`)."""
         layers = [BUILT_IN]
         if self.organisation_required or _there(self.organisation):
             layers.append(_read("organisation", self.organisation))
@@ -75,12 +75,12 @@ class RuleFiles:
 
 @dataclass(frozen=True, slots=True)
 class Governed:
-    """What the layers above a run, and its repository, make of it."""
+    """A run within the limits of the layers above it and of its repository."""
 
     policy: Policy
     """Without the run's own layer."""
     request: NewRun
-    """With what it really gets."""
+    """Within the limits."""
     quota: Quota
     layers: tuple[str, ...]
     limited: tuple[str, ...]
@@ -103,7 +103,7 @@ async def govern(files: RuleFiles, request: NewRun, quota: Quota, bare: Path, co
 
 
 async def policy_here(files: RuleFiles, repo: str | None) -> Policy:
-    """The layers that a run on the HEAD of `repo`, a directory on this machine, would have above its own."""
+    """The layers above a run on HEAD of the directory `repo`."""
     above = await to_thread.run_sync(files.above, repo)
     found = await read_head_file(repo, REPOSITORY_FILE) if repo is not None else None
     commit, written = found or ("", None)
@@ -113,17 +113,17 @@ async def policy_here(files: RuleFiles, repo: str | None) -> Policy:
 
 
 def every_name(models: Models) -> tuple[str, ...]:
-    """The models that a run may come to ask, in whatever role."""
+    """Every model that a run may call, in any role."""
     return tuple(dict.fromkeys(name for role in get_args(ModelRole) for name in models.chain(role)))
 
 
 def check_allowed(policy: Policy, *, tier: str | None = None, models: Iterable[str] = ()) -> None:
-    """Raises `UserError` (`denied`) when a run may not have this tier or one of these models."""
+    """Raises `UserError` (`denied`) if the rules deny this tier or one of these models."""
     check_decided(Decider(policy), tier=tier, models=models)
 
 
 def check_decided(decider: Decider, *, tier: str | None = None, models: Iterable[str] = ()) -> None:
-    """As `check_allowed`, by a policy that is arranged already."""
+    """As `check_allowed`, with a prepared decider."""
     asked: list[tuple[str, Action]] = []
     if tier is not None and tier != "auto":
         asked.append((f"the tier {tier}", TierAction(tier)))
@@ -137,13 +137,13 @@ def check_decided(decider: Decider, *, tier: str | None = None, models: Iterable
 
 
 def _attempts(request: NewRun) -> int:
-    """How many may be at work at a time."""
+    """How many attempts may work at a time."""
     search = parse_search(request.search or "")
     return max(len(wishes(request)), search.width if search else 1)
 
 
 def _with_attempts(request: NewRun, most: int) -> NewRun:
-    """`request` with no more attempts than that, however they were asked for."""
+    """`request` with at most `most` attempts."""
     search = parse_search(request.search or "")
     beam = None if search is None or search.width <= most else f"beam:{most}"
     return msgspec.structs.replace(
@@ -168,7 +168,7 @@ _Record = TypeVar("_Record", Budget, Quota)
 
 
 def _fitted(record: _Record, given: Mapping[LimitName, float | None]) -> _Record:
-    """`record` with the numbers that are given, each in its own type."""
+    """`record` with the given numbers, each in its own type."""
     values: dict[str, float] = {}
     for name, most in given.items():
         if name in record.__struct_fields__ and most is not None:
@@ -177,7 +177,7 @@ def _fitted(record: _Record, given: Mapping[LimitName, float | None]) -> _Record
 
 
 def _there(path: Path) -> bool:
-    """Whether there is a file; one that we may not even look at is there, and cannot be passed over."""
+    """True if the file exists. An unreadable one counts as existing and is not skipped."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -192,7 +192,7 @@ def _read(author: Author, path: Path) -> Layer:
 
 
 def read_bounded(path: Path) -> bytes:
-    """The bytes of a policy file, no more than one may have. Raises `UserError` (`bad_policy`)."""
+    """The bytes of a policy file, up to its limit. Raises `UserError` (`bad_policy`)."""
     try:
         with path.open("rb") as file:
             return file.read(FILE_BYTES + 1)
@@ -211,7 +211,7 @@ def _file_of(layer: Layer) -> str:
 
 
 def _names(repo: str) -> tuple[str, ...]:
-    """How a project may call the repository: a URL as `host/path`, a directory by its full path."""
+    """The names that a project's glob is matched with: a URL as `host/path`, a directory by its full path."""
     try:
         if is_url(repo):
             return (_plain(repo),)
@@ -221,7 +221,7 @@ def _names(repo: str) -> tuple[str, ...]:
 
 
 def _plain(repo: str) -> str:
-    """One spelling for the many of a URL: no scheme, user or `.git`, in lower case. Paths stay as they are."""
+    """A URL in one spelling: lower case without scheme, user and `.git`. Paths stay as they are."""
     scheme, separator, rest = repo.partition("://")
     if not separator:
         short = _SCP.fullmatch(repo)
@@ -235,11 +235,8 @@ def _plain(repo: str) -> str:
     return f"{host.rpartition('@')[2]}/{normal}".casefold().removesuffix(".git").rstrip("/")
 
 
-# The models of a run, as far as its rules let it have them.
-
-
 class AllowedModels:
-    """`Models` of which none is asked that the rules deny, whoever names it: settings, an attempt or a person."""
+    """`Models` without those that the rules deny, whether settings, an attempt or a person names them."""
 
     def __init__(self, models: Models, policy: Policy) -> None:
         self._models = models
@@ -253,10 +250,10 @@ class AllowedModels:
         return self._models.chain(role)
 
     def named(self, name: str) -> Model:
-        """Raises `UserError` (`denied`), too."""
+        """Also raises `UserError` (`denied`)."""
         check_decided(self._decider, models=(name,))
         found = self._models.named(name)
-        # What a server calls the model that it was asked to choose is known once it was opened.
+        # The real name of a model that a server chooses is known only after opening it.
         check_decided(self._decider, models=(found.name,))
         return found
 

@@ -1,4 +1,4 @@
-"""What conducting a run takes, wired once by the composition root."""
+"""The services that a run needs, wired once by the composition root."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -20,7 +20,8 @@ from cloister.egress.git_push import Repository
 from cloister.egress.model_endpoint import serve as endpoint
 from cloister.egress.rules import DoorEvent
 from cloister.egress.sandbox_setup import Through
-from cloister.forge.api import Forge, RunRepositories
+from cloister.forge import Forges
+from cloister.forge.api import RunRepositories
 from cloister.forge.change import branch_name
 from cloister.model.api import Models
 from cloister.policy.api import Policy
@@ -30,20 +31,20 @@ from cloister.runs.templates import Warming
 from cloister.sandbox.api import Host, Sandbox, SandboxSpec
 
 _TTL_MARGIN_SECONDS = 900.0
-"""For the clone and what follows the work, which no budget counts."""
+"""For the clone and the delivery, which no budget counts."""
 _EXTENSIONS = 4
-"""How often people may give more time before the sandbox has to be made anew from the last save point."""
+"""Extensions of time that a sandbox outlives; after more it is rebuilt from the last save point."""
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class RunServices:
     """The machine, the models, the rules."""
 
     data_dir: Path
     repositories: RunRepositories
     host: Host
     warming: Warming
-    forge: Forge
+    forges: Forges
     models: Callable[[NewRun], AbstractAsyncContextManager[Models]]
     rules: RuleFiles
     policy: Policy
@@ -51,19 +52,19 @@ class Means:
     quota: Quota
     ask_seconds: float
     doorway: Doorway
-    """How doors are made here."""
+    """Makes the proxy of each sandbox."""
     log: Callable[[RunId], Awaitable[tuple[Event, ...]]]
     """The whole log of another run. Raises `UserError` (`no_such_run`)."""
     budgets: BudgetTree
-    """What the levels above a run may spend, and when people are told and asked."""
+    """Budgets of the levels above a run, and when to warn and to ask."""
     ledger: Ledger
     patience: Patience
     """When an attempt counts as stuck."""
     left_out: Callable[[NewRun], Mapping[str, str]] = lambda _: {}
-    """Models that the settings name for a run and that cannot be asked here, each with what it lacks."""
+    """Models that the settings name for a run and that are not available here → what they lack."""
 
     kinds: tuple[str, ...] = ()
-    """The kinds of task that the settings tell apart."""
+    """The kinds of task that the settings distinguish."""
 
     def sandbox_spec(self, request: NewRun, template: str) -> SandboxSpec:
         seconds = request.budget.seconds
@@ -73,7 +74,7 @@ class Means:
         return SandboxSpec(template, request.tier, quota=self.quota, ttl_seconds=ttl)
 
     def purse(self, request: NewRun, journal: Journal) -> Purse:
-        """What every call to a model in one run is paid from."""
+        """The purse that pays every model call of one run."""
         return Purse(
             journal,
             request.budget,
@@ -84,16 +85,13 @@ class Means:
         )
 
     def run_policy(self, request: NewRun) -> Policy:
-        """All layers: the run may name hosts to reach, and a deny above it still wins."""
+        """All layers with the run's own; a deny above it still wins."""
         return (*self.policy, run_layer(request))
 
     def open(
         self, request: NewRun, template: str, journal: Journal, model: endpoint.AskedModel
     ) -> AbstractAsyncContextManager[Sandbox]:
-        """A sandbox of one run with a door of its own; what that decides is in the run's log.
-
-        Programs inside may speak to `model` through it, which pays.
-        """
+        """A sandbox of one run with its own proxy, which logs its decisions and serves `model` to programs inside."""
 
         async def record(sandbox: SandboxId, body: DoorEvent) -> None:
             await journal.append(body)

@@ -1,4 +1,4 @@
-"""Takes runs from the queue and drives them, a bounded number at a time, each in its own task."""
+"""Claims runs from the queue and drives them, a bounded number at a time, each in its own task."""
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -15,13 +15,13 @@ from cloister.log.journal import open_journal
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
-"""How often the queue is looked at without being woken: for runs whose owner died elsewhere."""
+"""How often to look at the queue unprompted, for runs whose owner died elsewhere."""
 
 Conduct = Callable[[Journal, RunId], Awaitable[None]]
 
 
 class Supervisor:
-    """One owner's hands. `claims_all` is a server; without it only runs named to `drive` are taken."""
+    """Drives the runs of one owner. With `claims_all` (a server) every queued run, else only those given to `drive`."""
 
     def __init__(
         self, backbone: Backbone, owner: OwnerId, conduct: Conduct, *, concurrent: int, claims_all: bool
@@ -35,7 +35,7 @@ class Supervisor:
         self._named: list[RunId] = []
 
     def drive(self, run: RunId) -> None:
-        """There is a run to take."""
+        """Claim this run soon."""
         self._named.append(run)
         self._woken.set()
 

@@ -1,7 +1,7 @@
-"""Builds templates of every kind; those of a repository or a snapshot are made inside a sandbox and then kept.
+"""Builds templates of every kind; those of a repository or a snapshot from the files of a sandbox.
 
-Nothing of a repository runs on this machine: what it asks for runs in a sandbox made from another template, with the
-same rules for the network as any sandbox made by hand.
+Nothing of a repository runs on this machine: its setup runs in a sandbox from another template, with the
+network rules of any sandbox made by hand.
 """
 
 import logging
@@ -23,8 +23,9 @@ from cloister.core.diagnosis import Diagnosis
 from cloister.core.errors import CloisterError, HostError, UserError
 from cloister.core.requests import NewRun, Quota
 from cloister.core.text import decode, one_line
-from cloister.forge import read, workspace
-from cloister.forge.api import Base, Forge
+from cloister.feedback.discover import FILES
+from cloister.forge import Forges, read, workspace
+from cloister.forge.api import Base
 from cloister.forge.plain import find_checkout, is_url
 from cloister.sandbox.api import SNAPSHOT_PREFIX, Door, Host, Keepable, Report, Sandbox, SandboxSpec
 from cloister.sandbox.providers import which
@@ -41,26 +42,26 @@ IMAGE = "-image"
 """Ending of the name of the template that a devcontainer's image becomes."""
 
 
-class _Own(msgspec.Struct):
-    """The part of `.cloister.toml` that matters here."""
+class _OwnSetup(msgspec.Struct):
+    """The part of `.cloister.toml` or `.cloister/config.toml` that prepares a sandbox."""
 
     setup: list[str] = []
 
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """Everything a build needs."""
+    """Builds templates."""
 
     templates: Templates
     host: Host
-    forge: Forge
+    forges: Forges
     door: Door | None
     quota: Quota
     repositories: Path
-    """Where the repositories that templates hold are fetched to."""
+    """Where the repositories of templates are fetched to."""
 
     async def prepare(self, name: str, report: Report, *, again: bool = False) -> Built:
-        """Build `name` if it is missing, or `again`. Raises as `Templates.prepare` and as the forge."""
+        """Build `name` if it is missing, or `again`. Raises as `Templates.prepare` and the forge."""
         recipe = self.templates.recipe(name)
         if again or self.templates.built(name) is None:
             match recipe:
@@ -72,16 +73,16 @@ class Workshop:
                     await self._snapshot(name, recipe, report, again=again)
                 case _:
                     await self.templates.prepare(name, report, again=again)
-        await self.host.prepare(name, report)  # whatever else it wants to do before the first sandbox
+        await self.host.prepare(name, report)
         built = self.templates.built(name)
         if built is None:
             raise UserError("unknown_template", f"The template {name} was removed just now.")
         return built
 
     async def fetch(self, name: str, recipe: Repository | Devcontainer) -> Base:
-        """Bring the repository of a template up to date here."""
+        """Fetch the repository of a template."""
         self.repositories.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return await self.forge.fetch(recipe.repo, recipe.ref, self.bare(name))
+        return await self.forges.at(recipe.repo).fetch(recipe.repo, recipe.ref, self.bare(name))
 
     def bare(self, name: str) -> Path:
         return self.repositories / f"{name}.git"
@@ -96,7 +97,7 @@ class Workshop:
             below = self.templates.built(recipe.base)
             if below is None or not below.about.git:
                 raise UserError("no_git", f"The template {recipe.base} has no git: choose another base.")
-            setup = _setup(await read.read_file(self.bare(name), base.commit, ".cloister.toml"))
+            setup = await setup_lines(self.bare(name), base.commit)
             async with self._opened(recipe.base) as sandbox:
                 work.tell(0.1, f"cloning {base.commit[:7]}")
                 await workspace.put(sandbox, self.bare(name), base.commit)
@@ -150,7 +151,7 @@ class Workshop:
                     await workspace.put(sandbox, self.bare(name), base.commit)
                 elif wanted.steps or wanted.features:
                     raise UserError(
-                        "no_git", "The image has no git, so the repository cannot be put into it."
+                        "no_git", "The image has no git, so the repository cannot be cloned into it."
                     )
                 for feature in wanted.features:
                     work.tell(0.3, f"feature {feature.directory}")
@@ -189,7 +190,7 @@ class Workshop:
         await self.templates.build(name, make, report, again=again)
 
     def _about(self, template: str) -> About:
-        """What is known of a template, which may be gone by now."""
+        """The description of a template, which may have been removed."""
         try:
             below = self.templates.built(template)
         except UserError:
@@ -213,12 +214,12 @@ class Workshop:
 async def _keep(sandbox: Sandbox, at: Path) -> None:
     if not isinstance(sandbox, Keepable):
         tier = sandbox.info.isolation.tier
-        raise HostError("cannot_keep", f"The files of a sandbox of the tier {tier} cannot become a template.")
+        raise HostError("cannot_keep", f"Templates cannot be made from sandboxes of the tier {tier}.")
     await sandbox.keep(at)
 
 
 async def forget(templates: Templates, repositories: Path, name: str) -> int:
-    """Remove a template with everything that was fetched for it; returns how many builds. Raises as `remove`."""
+    """Remove a template and its fetched repository; return the number of builds. Raises as `remove`."""
     recipe = templates.recipe(name)
     count = await templates.remove(name)
     if isinstance(recipe, Devcontainer) and f"{name}{IMAGE}" in templates.names():
@@ -233,7 +234,7 @@ def _image_recipe(recipe: Devcontainer, wanted: Wanted, context: Path) -> Oci | 
         return Oci(wanted.image or "", user=wanted.user, tls=recipe.tls)
     inside = context / wanted.context
     dockerfile = posixpath.relpath(wanted.dockerfile, wanted.context)
-    # SAFETY: a link of the repository's must not make a directory of this machine its context.
+    # SAFETY: a link in the repository must not make a directory of this machine the build context.
     if not inside.resolve().is_relative_to(context.resolve()) or dockerfile.startswith("../"):
         raise UserError("bad_devcontainer", "The devcontainer's Dockerfile must be inside its context.")
     return Dockerfile(
@@ -247,16 +248,18 @@ def _image_recipe(recipe: Devcontainer, wanted: Wanted, context: Path) -> Oci | 
     )
 
 
-def _setup(text: bytes | None) -> tuple[str, ...]:
-    """`setup` of `.cloister.toml`. Raises `UserError` (`bad_setup`)."""
-    if text is None:
-        return ()
-    try:
-        own = msgspec.convert(tomllib.loads(decode(text)), _Own)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError, RecursionError) as error:
-        message = f".cloister.toml cannot be read: {one_line(str(error), 160)}."
-        raise UserError("bad_setup", message) from None
-    return tuple(line.strip() for line in own.setup if line.strip())[:_SETUP_KEPT]
+async def setup_lines(bare: Path, commit: str) -> tuple[str, ...]:
+    """`setup` of the first of the repository's own files that has one. Raises `UserError` (`bad_setup`)."""
+    for name in FILES:
+        text = decode(await read.read_file(bare, commit, name) or b"")
+        try:
+            own = msgspec.convert(tomllib.loads(text), _OwnSetup)
+        except (tomllib.TOMLDecodeError, msgspec.ValidationError, RecursionError) as error:
+            why = one_line(str(error), 160)
+            raise UserError("bad_setup", f"{name} of the repository cannot be read: {why}.") from None
+        if lines := tuple(line.strip() for line in own.setup if line.strip()):
+            return lines[:_SETUP_KEPT]
+    return ()
 
 
 def _install(feature: Feature, home: str) -> Command:
@@ -272,7 +275,7 @@ def _step_command(step: Step, *, bash: bool) -> Command:
 
 
 async def run_step(work: Build, computer: Computer, command: Command, name: str) -> None:
-    """Run it with its output in the build's log. Raises `UserError` (`setup_failed`) unless it succeeds."""
+    """Run a command with its output in the build's log. Raises `UserError` (`setup_failed`) if it fails."""
     roomy = msgspec.structs.replace(command, limit_bytes=limits.FILE_BYTES)
     last = ""
     async with computer.start(roomy) as process:
@@ -288,17 +291,16 @@ async def run_step(work: Build, computer: Computer, command: Command, name: str)
                 raise UserError("setup_failed", message)
 
 
-# Warmed templates: which of them a run starts from, and keeping them fresh while a server runs.
-
+# Warmed templates.
 
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 60.0
-"""How often repositories are asked whether they moved."""
+"""How often to look for new commits."""
 
 
 def same_repository(one: str, other: str) -> bool:
-    """Whether two names mean one repository. Blocks a little."""
+    """True if two addresses name one repository. Blocks briefly."""
     if one == other:
         return True
     try:
@@ -316,7 +318,7 @@ def _bare_url(url: str) -> str:
 def known_baseline(
     built: Built, commit: str, checks: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[Diagnosis, ...]] | None:
-    """The checks and their result on `commit`, when the template saw just that; `checks` are those asked for."""
+    """The checks and their result on `commit`, if the template was warmed with exactly these."""
     about = built.about
     if about.kind != "repository" or about.commit != commit or not about.baseline:
         return None
@@ -332,10 +334,10 @@ class Warming:
     workshop: Workshop
     look_seconds: float = _LOOK_SECONDS
     _failed: dict[str, tuple[float, str]] = field(default_factory=dict[str, tuple[float, str]])
-    """Template → when it could not be built, and on which commit."""
+    """Template → time and commit of its last failed build."""
 
     async def choose(self, request: NewRun) -> str:
-        """The template that a run starts from: a warmed one of its repository that is ready, else the one it names."""
+        """The template of a run: a warmed one of its repository if one is ready, else the one it names."""
 
         def find() -> str:
             for name, recipe in self._recipes():
@@ -348,7 +350,7 @@ class Warming:
         return await anyio.to_thread.run_sync(find)
 
     async def keep_warm(self) -> None:
-        """Never returns: builds what is missing, too old, or of another commit than its repository's."""
+        """Never returns: build templates that are missing, too old, or behind their repository."""
         while True:
             for name, recipe in self._recipes():
                 try:
@@ -360,7 +362,7 @@ class Warming:
             await anyio.sleep(self.look_seconds)
 
     async def refresh(self, name: str, recipe: Repository) -> bool:
-        """Build it again if it is time; returns whether it was."""
+        """Build the template again if it is due; return True if it was."""
         base = await self.workshop.fetch(name, recipe)
         tried = self._failed.get(name)
         if tried and tried[1] == base.commit and time.time() - tried[0] < 60 * recipe.minutes:
@@ -390,7 +392,7 @@ class Warming:
 
 
 def repositories(data_dir: Path) -> Path:
-    """Where the repositories of templates are."""
+    """The directory of the templates' repositories."""
     return data_dir / "template-repositories"
 
 

@@ -35,13 +35,14 @@ from cloister.core.events import (
     ProofTaken,
     RunAdmitted,
     RunClaimed,
+    RunContinued,
     RunFinished,
     SandboxOpened,
     StopRequested,
     TurnEnded,
 )
 from cloister.core.ids import RunId
-from cloister.core.log import Index, effective
+from cloister.core.log import Index, effective, round_start
 from cloister.core.requests import Budget, FileChange, Isolation, Outcome, State, Usage
 from cloister.feedback.compare import compare
 
@@ -140,6 +141,8 @@ class RunView(msgspec.Struct, frozen=True):
     """US dollars, as far as prices are known; None if none is."""
     budget_notes: tuple[BudgetNote, ...] = ()
     """Warnings, refusals and extensions of any level that it draws from."""
+    rounds: int = 1
+    """1, and one more each time a message continued the finished run."""
 
 
 def fold(events: Sequence[Event], now: float | None = None) -> RunView:
@@ -147,25 +150,30 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
     if not events or not isinstance(events[0].body, RunAdmitted):
         raise Bug("A run's log starts with its admission.")
     admitted = events[0].body
-    index = Index(effective(events))
+    counted = effective(events)
+    index = Index(counted)
+    newest = Index(counted[round_start(counted) :])
     now = events[-1].at if now is None else now
-    request, finished = admitted.request, index.last(RunFinished)
+    request, finished = admitted.request, newest.last(RunFinished)
     attempts = _attempts(index)
-    base, change, delivered = index.last(BaseFixed), index.last(ChangeMade), index.last(ChangeDelivered)
+    base, change = index.last(BaseFixed), index.last(ChangeMade)
+    delivered = index.last(ChangeMade, ChangeDelivered)
+    delivered = delivered if isinstance(delivered, ChangeDelivered) else None
     opened, chosen = index.last(SandboxOpened), index.last(ChecksChosen)
-    baseline, ranked = index.last(BaselineTaken), index.last(AttemptsRanked)
+    baseline, ranked = index.last(BaselineTaken), newest.last(AttemptsRanked)
     before = None if baseline is None else red(baseline.diagnoses)
-    leading = _leading(attempts, finished)
+    own = _numbers(newest)
+    leading = _leading([view for view in attempts if view.attempt in own] or attempts, finished)
     beside = [spent for spent in index.of(ModelSpent) if spent.attempt is None]
     return RunView(
         id=events[0].run,
-        state="finished" if finished else "running" if index.first(RunClaimed) else "queued",
+        state="finished" if finished else "running" if newest.first(RunClaimed) else "queued",
         prompt=request.prompt,
         repo=request.repo,
         who=admitted.who,
         created_at=events[0].at,
         last_seq=events[-1].seq,
-        phase=None if finished else _phase(index),
+        phase=None if finished else _phase(newest),
         base_commit=base and base.commit,
         base_branch=base and base.branch,
         note=base and base.note,
@@ -187,16 +195,17 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
         winner=finished and finished.attempt,
         isolation=opened and opened.isolation,
         attempts=attempts,
-        asks=() if finished else tuple(ask for ask in _open_asks(index) if ask.deadline > now),
+        asks=() if finished else tuple(ask for ask in _open_asks(newest) if ask.deadline > now),
         messages=tuple(
             Message(body.text, body.who, event.at) for event, body in index.events(PromptReceived)
         ),
-        stopping=finished is None and index.first(StopRequested) is not None,
+        stopping=finished is None and newest.first(StopRequested) is not None,
         forked_from=request.forked_from,
         ranking=ranked.scores if ranked else (),
         budget=request.budget,
         cost=_total([*(view.cost for view in attempts), _total(spent.cost for spent in beside)]),
         budget_notes=tuple(index.of(BudgetWarned, BudgetSpent, BudgetExtended)),
+        rounds=1 + len(index.of(RunContinued)),
     )
 
 
@@ -205,18 +214,30 @@ def red(diagnoses: Sequence[Diagnosis]) -> int:
     return compare(diagnoses, diagnoses).red
 
 
+_OF_AN_ATTEMPT = (
+    AttemptStarted,
+    AttemptForked,
+    ModelReplied,
+    ModelSpent,
+    ChecksRan,
+    TurnEnded,
+    AttemptEnded,
+)
+
+
+def _numbers(index: Index) -> set[int]:
+    named = {body.attempt for body in index.of(*_OF_AN_ATTEMPT)}
+    return {number for number in named if number is not None}
+
+
 def _attempts(index: Index) -> tuple[AttemptView, ...]:
-    named = index.of(
-        AttemptStarted, AttemptForked, ModelReplied, ModelSpent, ChecksRan, TurnEnded, AttemptEnded
-    )
-    numbers = {body.attempt for body in named}
-    return tuple(_attempt(index, number) for number in sorted(n for n in numbers if n is not None))
+    return tuple(_attempt(index, number) for number in sorted(_numbers(index)))
 
 
 def _attempt(index: Index, number: int) -> AttemptView:
     started, forked = index.last(AttemptStarted, attempt=number), index.last(AttemptForked, attempt=number)
     ended = index.last(AttemptEnded, attempt=number)
-    cut_off = None if ended else index.last(RunFinished)
+    cut_off = None if ended else _round_end(index, number)
     saved = index.last(TurnEnded, AttemptEnded, attempt=number)
     evidence = index.last(ChecksRan, ProofTaken, AttemptEnded, attempt=number)
     paid = index.of(ModelReplied, ModelSpent, attempt=number)
@@ -234,6 +255,12 @@ def _attempt(index: Index, number: int) -> AttemptView:
         temperature=started and started.temperature,
         cost=_total(body.cost for body in paid),
     )
+
+
+def _round_end(index: Index, number: int) -> RunFinished | None:
+    """Return the end of the round in which an attempt worked, if it is over."""
+    began = next((event.seq for event, _ in index.events(*_OF_AN_ATTEMPT, attempt=number)), 0)
+    return next((body for event, body in index.events(RunFinished) if event.seq > began), None)
 
 
 def _model(index: Index, number: int) -> str | None:
@@ -288,11 +315,15 @@ def _open_asks(index: Index) -> Iterable[AskRaised]:
 
 
 def _seconds(index: Index, now: float) -> float:
-    claimed = next((event.at for event, _ in index.events(RunClaimed)), None)
-    if claimed is None:
-        return 0.0
-    end = next((event.at for event, _ in index.events(RunFinished)), now)
-    return max(0.0, end - claimed)  # the clock of the machine may be set back
+    """Sum the time of all rounds, each from its first claim to its end."""
+    total, claimed = 0.0, None
+    for event, body in index.events(RunClaimed, RunFinished):
+        if isinstance(body, RunClaimed):
+            claimed = event.at if claimed is None else claimed
+        elif claimed is not None:
+            total += max(0.0, event.at - claimed)  # the clock of the machine may be set back
+            claimed = None
+    return total if claimed is None else total + max(0.0, now - claimed)
 
 
 def _total(costs: Iterable[float | None]) -> float | None:

@@ -41,18 +41,18 @@ def replied(attempt: int) -> e.ModelReplied:
 
 def test_the_line_at_the_bottom_says_what_every_attempt_does() -> None:
     items = [*began(0, 1, 2), replied(0), e.ActionDecided(0, "c1", "bash: make", "allow", "built-in")]
-    assert status(watched(*items)) == "[0] bash  [1] begins  [2] begins"
+    assert status(watched(*items)) == "[0] bash  [1] starting  [2] starting"
     items += [e.ModelText(1, "Let me"), replied(2), e.TurnEnded(2, 1, "c", False)]
-    assert status(watched(*items)) == "[0] bash  [1] writes  [2] thinks"
+    assert status(watched(*items)) == "[0] bash  [1] writing  [2] thinking"
     items += [e.CommandOutput(2, "pytest", "out", "...")]
-    assert status(watched(*items)) == "[0] bash  [1] writes  [2] checks"
+    assert status(watched(*items)) == "[0] bash  [1] writing  [2] checking"
 
 
 def test_one_that_is_done_does_not_hide_that_others_work() -> None:
     items = [*began(0, 1), replied(0), replied(1), e.ToolReturned(0, "c1", "bash", True, "", 0.1)]
-    assert status(watched(*items)) == "[0] acts  [1] acts"
+    assert status(watched(*items)) == "[0] acting  [1] acting"
     items += [e.AttemptEnded(0, "green", "Done.", "c", Comparison(green=True))]
-    assert status(watched(*items)) == "[1] acts"
+    assert status(watched(*items)) == "[1] acting"
     items += [e.AttemptEnded(1, "red", "No.", "c", Comparison())]
     items += [e.RunFinished("green", "Done.", 0)]
     shown = watched(*items)

@@ -11,7 +11,7 @@ from cloister.core.events import (
     StuckNoticed,
 )
 from cloister.core.requests import Usage
-from cloister.runs.words.attempts import Minding, minding
+from cloister.runs.words.attempts import Upkeep, upkeep
 
 
 @pytest.mark.parametrize(
@@ -33,9 +33,9 @@ from cloister.runs.words.attempts import Minding, minding
         ),
         (
             StuckNoticed(1, "repeats", "ls\x1b[2J → a", 4),
-            "! [1] going round in circles (repeats): ls → a; it is told so",
+            "! [1] stuck (repeats): ls → a; telling the model",
         ),
     ],
 )
-def test_each_is_one_harmless_line(body: Minding, told: str) -> None:
-    assert [line.text for line in minding(body, "[1] ")] == [told]
+def test_each_is_one_harmless_line(body: Upkeep, told: str) -> None:
+    assert [line.text for line in upkeep(body, "[1] ")] == [told]

@@ -11,7 +11,7 @@ from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.ids import RunId
 from cloister.core.requests import FileChange, Isolation, NewRun, ToolCall, Usage
 from cloister.runs.words.lines import IDLE, Fragment, Line, Piece, Status
-from cloister.runs.words.render import Renderer
+from cloister.runs.words.render import Renderer, words
 
 RUN = RunId("r-0123456789ab")
 ISOLATION = Isolation(tier="container", runtime="crun 1.8.1", shares_kernel=True, store="overlay")
@@ -211,7 +211,7 @@ def test_live_output_is_shown_as_it_comes_and_only_once() -> None:
     shown = pieces(items)
     assert shown == [
         Line("▸ bash  make", "head"),
-        Status("bash runs"),
+        Status("bash running"),
         Line("  │ one", "dim"),
         Line("  │ two", "dim"),
     ]
@@ -233,7 +233,7 @@ def test_output_of_a_check_moves_the_status_and_prints_no_line() -> None:
     shown = pieces(
         [*told(e.ChecksChosen((CHECK,), found=False)), e.CommandOutput(1, CHECK, "out", "....\n5 passed\n")]
     )
-    assert shown == [Line(f"· check (asked for): {CHECK}", "dim"), Status("checking: 5 passed")]
+    assert shown == [Line(f"· check (given): {CHECK}", "dim"), Status("checking: 5 passed")]
 
 
 def test_progress_is_one_line_and_then_a_moving_bar() -> None:
@@ -258,13 +258,13 @@ def test_progress_is_one_line_and_then_a_moving_bar() -> None:
 def test_an_ask_shows_what_is_asked_and_how_to_answer() -> None:
     ask = e.AskRaised("a-1", 1, "bash: git push", "git push origin main", 1_700_000_301.0)
     assert lines([*told(admitted()), e.Event(RUN, 9, 1_700_000_001.0, ask)])[2:] == [
-        "? may it? bash: git push",
+        "? allow this? bash: git push",
         "  │ git push origin main",
         "    cloister log r-0123456789ab --after 8   shows all of it",
-        "  Answer within 5 min 00 s, else it is: deny",
+        "  Answer within 5 min 00 s; the default is deny",
         "    cloister answer r-0123456789ab a-1 allow|deny",
     ]
-    assert lines(told(e.AskAnswered("a-1", "allow", "ann"))) == ["? a-1: allow, says ann"]
+    assert lines(told(e.AskAnswered("a-1", "allow", "ann"))) == ["? a-1: allow by ann"]
 
 
 def test_a_refused_action_and_a_refused_connection_are_said() -> None:
@@ -337,13 +337,13 @@ def test_what_interrupts_a_run_is_said() -> None:
         )
     )
     assert shown == [
-        "↻ taken over: the process that drove this run is gone",
-        "↻ going on after event 41",
+        "↻ taken over: the process that drove this run has ended",
+        "↻ resuming after event 41",
         "» ann: use integers",
         "! the model failed: The provider is busy. (trying again in 2.0 s)",
         "! the model failed: The key is wrong. (giving up)",
-        "· going on with b:two",
-        "» ann wants c:three to go on",
+        "· continuing with b:two",
+        "» ann switches to c:three",
         "■ ann asked the run to stop",
     ]
 
@@ -381,3 +381,27 @@ def test_any_stream_of_text_gives_clean_lines(parts: list[str]) -> None:
     for line in lines([*told(replied("", bash("x")), allowed()), *items, *told(returned(""))]):
         assert "\n" not in line
         assert "\x1b" not in line
+
+
+def test_the_words_of_a_log_are_lines_with_style_names_as_data() -> None:
+    log = told(
+        admitted(), e.RunClaimed("o-1", 1), replied("I look.", bash("ls")), allowed(), returned("a.py")
+    )
+    said = list(words(log, after=2))
+    assert [(each.seq, [(line.text, line.style) for line in each.lines]) for each in said] == [
+        (3, [("I look.", "said")]),
+        (4, [("▸ bash  ls", "head")]),
+        (5, [("  │ a.py", "dim")]),
+    ]
+    assert said == list(words(log))[2:]
+
+
+def test_a_new_round_is_announced_and_its_first_owner_took_nothing_over() -> None:
+    first = (admitted(), e.RunClaimed("o-1", 1), e.RunFinished("red", "No."))
+    again = (e.RunContinued("bob", "review"), e.PromptReceived("rename it", "bob", "review"))
+    log = told(*first, *again, e.RunClaimed("o-2", 2), e.RunClaimed("o-3", 3))
+    assert [line.text for each in words(log, after=3) for line in each.lines] == [
+        "● round 2: bob continues the run after a review comment",
+        "» bob: rename it",
+        "↻ taken over: the process that drove this run has ended",
+    ]

@@ -42,7 +42,7 @@ async def test_a_run_is_found_by_the_start_of_its_id(served: Served) -> None:
     fence = await served.claimed_run()
     view = (await served.client.get(f"/v1/runs/{fence.run[:9]}")).json()
     assert view["id"] == fence.run
-    for path in ("", "/events", "/diff"):
+    for path in ("", "/events", "/words", "/diff"):
         reply = await served.client.get(f"/v1/runs/r-nosuchrun{path}")
         assert (reply.status_code, reply.json()["code"]) == (404, "no_such_run")
 
@@ -86,9 +86,8 @@ async def test_a_run_takes_messages_until_it_is_finished(served: Served) -> None
     stopped = await served.client.post(f"/v1/runs/{fence.run}/stop")
     assert stopped.json()["body"] == {"type": "StopRequested", "who": "tester"}
     await served.app.backbone.append(fence, [RunFinished("stopped", "asked")])
-    for path, body in (("say", {"text": "late"}), ("stop", {})):
-        late = await served.client.post(f"/v1/runs/{fence.run}/{path}", json=body)
-        assert (late.status_code, late.json()["code"]) == (409, "run_finished")
+    late = await served.client.post(f"/v1/runs/{fence.run}/stop")
+    assert (late.status_code, late.json()["code"]) == (409, "run_finished")
 
 
 async def test_a_question_is_answered_once_asked(served: Served) -> None:
@@ -149,3 +148,13 @@ async def test_unknown_addresses_and_methods_answer_in_the_same_shape(served: Se
     assert (nowhere.status_code, nowhere.json()["code"]) == (404, "no_such_route")
     wrong = await served.client.put("/v1/runs", json={})
     assert (wrong.status_code, wrong.json()["code"]) == (405, "bad_method")
+
+
+async def test_the_log_is_served_in_words(served: Served) -> None:
+    fence = await served.claimed_run()
+    await served.client.post(f"/v1/runs/{fence.run}/say", json={"text": "hello"})
+    said = (await served.client.get(f"/v1/runs/{fence.run}/words?after=2")).json()
+    assert [(each["seq"], each["lines"]) for each in said] == [
+        (3, [{"text": "» tester: hello", "style": "head"}])
+    ]
+    assert len((await served.client.get(f"/v1/runs/{fence.run}/words?limit=1")).json()) == 1

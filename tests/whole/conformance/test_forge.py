@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from cloister.forge.plain import PlainGit
+from cloister.forge import Forges
 from cloister.testing.conformance.forge import (
     Place,
     check_bad_input,
     check_delivering,
+    check_delivering_again,
     check_fetching_head,
     check_fetching_refs,
 )
@@ -82,7 +83,7 @@ def _place(root: str, folder: Path, suffix: str = "") -> Place:
         return full.branches()
 
     return Place(
-        forge=PlainGit({**os.environ, "no_proxy": "127.0.0.1"}),
+        forge=Forges({**os.environ, "no_proxy": "127.0.0.1"}).at(f"{root}/full{suffix}"),
         repo=f"{root}/full{suffix}",
         branch="main",
         commit=full.head,
@@ -122,3 +123,7 @@ async def test_bad_input_is_refused(place: Place, tmp_path: Path) -> None:
 
 async def test_changes_are_delivered(place: Place, tmp_path: Path) -> None:
     await check_delivering(place, tmp_path)
+
+
+async def test_later_rounds_move_the_branch_forward_only(place: Place, tmp_path: Path) -> None:
+    await check_delivering_again(place, tmp_path)

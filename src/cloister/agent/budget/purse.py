@@ -33,6 +33,7 @@ from cloister.core.events import (
     BudgetWarned,
     ModelReplied,
     ModelSpent,
+    RunContinued,
 )
 from cloister.core.events.budget import Level, Resource
 from cloister.core.ids import RunId
@@ -110,6 +111,9 @@ class _Books:
                 case (ModelReplied() | ModelSpent()) as body:
                     took = spend_of(body) or Spend()
                     self.spent[body.attempt] = self.spent.get(body.attempt, Spend()) + took
+                case RunContinued():  # each round has the whole budget of the request
+                    for kept in (self.spent, self.extended, self.warned, self.refused):
+                        kept.clear()
                 case BudgetExtended() as body:
                     more = self.extended.setdefault((body.level, body.name), {})
                     more[body.what] = more.get(body.what, 0.0) + body.amount

@@ -119,7 +119,10 @@ class RunVerbs(Protocol):
 
     @needs("operator")
     async def say(self, run: str, text: str, origin: Origin = "user") -> Event:
-        """Raises `UserError` (`empty_message`, `too_large`, `run_finished`)."""
+        """Send a message; a finished run continues with it in another round, which a driving process must take up.
+
+        Raises `UserError` (`empty_message`, `too_large`, `run_removed`).
+        """
         ...
 
     @needs("operator")

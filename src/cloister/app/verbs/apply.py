@@ -10,25 +10,25 @@ from cloister.app.verbs.api import Verbs
 from cloister.app.verbs.records import ChangePack
 from cloister.core import limits
 from cloister.core.errors import OutsideError, UserError
-from cloister.core.events import Event
-from cloister.core.log import request_of
+from cloister.core.events import ChangeMade, Event
+from cloister.core.log import Index, request_of
 from cloister.core.text import decode
-from cloister.forge import notes
-from cloister.forge.api import Delivered
-from cloister.forge.change import branch_name
+from cloister.forge import Forges, notes
+from cloister.forge.api import Delivered, Proposal, RunRepositories
+from cloister.forge.change import branch_name, describe
 from cloister.forge.host import Checkout, complaint, copy_in, ensure_bare, in_bare, in_checkout, is_oid
 from cloister.forge.packs import Pack, pack, pack_since
-from cloister.forge.plain import BASE_REF, PlainGit, find_checkout, is_url
-from cloister.runs.delivery import bare_repository, base_commit, check_kept, result_commit
+from cloister.forge.plain import BASE_REF, find_checkout, is_url
+from cloister.runs.delivery import base_commit, result_commit
 
 
-async def pack_change(data_dir: Path, events: Sequence[Event], have: str | None) -> ChangePack:
+async def pack_change(repositories: RunRepositories, events: Sequence[Event], have: str | None) -> ChangePack:
     """The work of the run whose whole log is `events`. Raises `UserError` (`no_change`, `run_removed`)."""
     run, base, commit = events[0].run, base_commit(events), result_commit(events)
     if base is None or commit is None or commit == base:
         raise UserError("no_change", f"Run {run} has changed nothing yet: there is nothing to apply.")
-    check_kept(data_dir, run)
-    bare = bare_repository(data_dir, run)
+    bare = await repositories.open(run)
+    changes = Index(events).of(ChangeMade)
     since = have if have is not None and is_oid(have) else None
     packed: Pack | None = None if since is None else await pack_since(bare, since, commit)
     if packed is None:
@@ -43,6 +43,7 @@ async def pack_change(data_dir: Path, events: Sequence[Event], have: str | None)
         since=since,
         shallow=packed.shallow,
         receipt=decode(note.out) if note.ok else None,
+        previous=changes[-2].commit if len(changes) > 1 else None,
     )
 
 
@@ -79,7 +80,10 @@ async def _put(change: ChangePack, checkout: Checkout, repo: str) -> Delivered:
         await _unpack(bare, change)
         if change.receipt is not None:
             await notes.attach(bare, change.commit, change.receipt)
-        delivered = await PlainGit().deliver(bare, change.commit, change.branch, repo)
+        proposal = Proposal(
+            change.run, repo, change.base, change.commit, change.branch, bare, previous=change.previous
+        )
+        delivered = await Forges().at(repo).deliver(await describe(proposal))
     assert delivered is not None  # noqa: S101  (only a URL gives None)
     return delivered
 

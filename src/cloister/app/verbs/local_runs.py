@@ -101,8 +101,13 @@ class LocalRuns(Group):
             raise UserError("empty_message", "The message is empty.")
         if len(text.encode("utf-8", errors="replace")) > limits.PROMPT_BYTES:
             raise UserError("too_large", f"A message has at most {limits.PROMPT_BYTES:,} bytes.")
-        found = await self._log.resolve(run)
-        return await self._log.append_outside(found, PromptReceived(text, self.caller.name, origin))
+        row = await self.row(run)
+        if finished := row.state == "finished":
+            await self._parts.repositories.open(row.id)
+        event = await self._log.append_outside(row.id, PromptReceived(text, self.caller.name, origin))
+        if finished and self._parts.app is not None:
+            self._parts.app.supervisor.drive(row.id)
+        return event
 
     async def stop(self, run: str) -> Event:
         found = await self._log.resolve(run)
@@ -179,7 +184,7 @@ class LocalRuns(Group):
     async def change(self, run: str, have: str | None = None) -> ChangePack:
         from cloister.app.verbs.apply import pack_change
 
-        return await pack_change(self._settings.data_dir, await self._events(run), have)
+        return await pack_change(self._parts.repositories, await self._events(run), have)
 
     async def applied(self, run: str, where: str, branch: str) -> None:
         found = await self._log.resolve(run)
@@ -189,7 +194,8 @@ class LocalRuns(Group):
         from cloister.runs.receipt import receipt
 
         events = await self._events(run)
-        return receipt(events, await self._log.seal(events[0].run))
+        finished = isinstance(events[-1].body, RunFinished)
+        return receipt(events, await self._log.seal(events[0].run) if finished else None)
 
     async def receipt_page(self, run: str) -> str:
         from cloister.runs.receipt_page import page
@@ -230,7 +236,6 @@ class LocalRuns(Group):
         from cloister.app.config import job_of, model_access
         from cloister.model.roles import Job, check_roles, chosen
         from cloister.runs.attempts.tree import check_fork
-        from cloister.runs.delivery import check_kept
         from cloister.runs.run_rules import check_allowed, check_role, run_layer
 
         if problem := check_new_run(new):
@@ -246,7 +251,7 @@ class LocalRuns(Group):
             if wish.model is not None:
                 chosen(access, "code", Job(new.repo, wish.model))
         if new.forked_from is not None:
-            check_kept(self._settings.data_dir, new.forked_from.run)
+            await self._parts.repositories.open(new.forked_from.run)
             check_fork(await self._events(new.forked_from.run), new)
 
 

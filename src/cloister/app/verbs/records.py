@@ -56,6 +56,8 @@ class ChangePack(msgspec.Struct, frozen=True):
     """Commits at which the history of a complete pack is cut off."""
     receipt: str | None
     """The text of the change's git note."""
+    previous: str | None = None
+    """The commit of the round before, which a branch may be fast-forwarded from."""
 
 
 class NewSandbox(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

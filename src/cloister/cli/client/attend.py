@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 from cloister.cli.screen.shows import Show
-from cloister.core.events import Blame, Delta, Event, RunFinished
+from cloister.core.events import Blame, Delta, Event, RunContinued, RunFinished
 from cloister.core.requests import Outcome
 
 TICK_SECONDS = 0.2
@@ -34,6 +34,8 @@ class Watch:
             self.last_seq = item.seq
             if isinstance(item.body, RunFinished):
                 self.outcome, self.blame = item.body.outcome, item.body.blame
+            elif isinstance(item.body, RunContinued):
+                self.outcome = self.blame = None
         self._show.feed(item)
 
     async def until_end(self, source: Source, stop: Callable[[], Awaitable[bool]] | None = None) -> None:

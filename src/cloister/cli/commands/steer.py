@@ -1,10 +1,10 @@
-"""`cloister say`, `stop` and `answer`: steer an active run."""
+"""`cloister say`, `stop` and `answer`: send messages to a run, stop it, answer it."""
 
 from typing import Annotated, Literal
 
 import typer
 
-from cloister.cli.options import RunName, typed
+from cloister.cli.options import RunName, settings_of, typed
 
 
 def say(
@@ -12,11 +12,21 @@ def say(
     run: RunName,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The message.")],
 ) -> None:
-    """Send a message to a run, which reads it before its next step."""
-    from cloister.cli.client.open import perform
+    """Send a message to a run, which reads it before its next step; a finished run continues with it."""
+    from cloister.cli.client.open import drives_here, perform
 
-    event = perform(ctx, lambda verbs: verbs.runs.say(run, typed(text)))
-    print(f"Sent to {event.run} (event {event.seq}).")
+    row = perform(ctx, lambda verbs: verbs.runs.row(run), only_log=True)
+    finished = row.state == "finished"
+    if finished and drives_here(ctx):
+        from cloister.forge.repositories import check_kept
+
+        check_kept(settings_of(ctx).data_dir, row.id)  # before a server starts to drive the next round
+    message = typed(text)
+    event = perform(ctx, lambda verbs: verbs.runs.say(run, message), serve=finished and bool(message.strip()))
+    if finished:
+        print(f"{event.run} continues. Watch it: cloister watch {event.run}")
+    else:
+        print(f"Sent to {event.run} (event {event.seq}).")
 
 
 def stop(ctx: typer.Context, run: RunName) -> None:

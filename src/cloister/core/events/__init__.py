@@ -58,6 +58,7 @@ from cloister.core.events.run import (
     PromptReceived,
     RunAdmitted,
     RunClaimed,
+    RunContinued,
     RunFinished,
     RunResumed,
     SandboxClosed,
@@ -92,6 +93,7 @@ AnyBody = (
     RunAdmitted
     | RunClaimed
     | RunResumed
+    | RunContinued
     | PhaseStarted
     | PhaseEnded
     | BaseFixed

@@ -36,7 +36,7 @@ class AttemptForked(EventBody, frozen=True):
     hint: str
     """A message to the new attempt."""
     asked: int | None = None
-    """The `RewindRequested` event that this answers; None: a search decided."""
+    """The `RewindRequested` or `RunContinued` event that this answers; None when a search decided."""
     stuck: int | None = None
     """The stuck attempt that a search replaced by this one."""
 

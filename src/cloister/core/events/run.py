@@ -38,6 +38,14 @@ class RunResumed(EventBody, frozen=True):
     """The attempt whose sandbox was lost; None: all of them."""
 
 
+class RunContinued(EventBody, frozen=True):
+    """A message reopened the finished run: a new round begins here, with the message as its next event."""
+
+    who: str
+    origin: Origin = "user"
+    """The source of the message: a person, a review comment, a failed CI job."""
+
+
 class PhaseStarted(EventBody, frozen=True):
     phase: Phase
 

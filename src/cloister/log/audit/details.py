@@ -127,6 +127,7 @@ AUDITED: dict[type[e.AnyBody], tuple[Field, ...]] = {
         ("attempts", lambda body: body.request.n),
         *(_of_request(name) for name in ("tier", "template", "allow_hosts")),
     ),
+    e.RunContinued: ("origin",),
     e.PromptReceived: ("text", _BYTES),
     e.StopRequested: (),
     e.RewindRequested: ("to",),

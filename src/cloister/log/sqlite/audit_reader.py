@@ -66,8 +66,8 @@ class AuditReader:
         return tuple(Checkpoint(*row) for row in self._rows(query, after, until))
 
     def seal(self, run: RunId) -> Checkpoint | None:
-        """Return the checkpoint that marks the end of `run`."""
-        query = f"SELECT {CHECKPOINT_COLUMNS} FROM audit_checkpoints WHERE run = ? ORDER BY id LIMIT 1"  # noqa: S608
+        """Return the checkpoint that marks the newest end of `run`."""
+        query = f"SELECT {CHECKPOINT_COLUMNS} FROM audit_checkpoints WHERE run = ? ORDER BY id DESC LIMIT 1"  # noqa: S608
         return next((Checkpoint(*row) for row in self._rows(query, run)), None)
 
     def verify(self, pinned: str | None = None) -> Verdict:

@@ -63,7 +63,7 @@ class Follower:
                         yield event
                 continue
             if isinstance(item, Event):
-                self._pass(item)
+                self._cursor, self._ended = item.seq, isinstance(item.body, RunFinished)
             yield item
 
     async def _from_log(self) -> AsyncGenerator[Event]:
@@ -71,15 +71,14 @@ class Follower:
         while more and not self._ended:
             page = await self._read(self._cursor)
             for event in page.events:
-                self._pass(event)
+                self._cursor = event.seq
                 yield event
-            self._ended = self._ended or (page.finished and self._cursor >= page.last_seq)
+            if page.events:  # a `RunFinished` with more behind it is only the end of a round
+                self._ended = not page.more and isinstance(page.events[-1].body, RunFinished)
+            else:
+                self._ended = page.finished and self._cursor >= page.last_seq
             more = page.more
         self._live.caught_up(self._cursor)
-
-    def _pass(self, event: Event) -> None:
-        self._cursor = event.seq
-        self._ended = isinstance(event.body, RunFinished)
 
 
 T = TypeVar("T")

@@ -15,8 +15,10 @@ from cloister.core.events import (
     AnyBody,
     AttemptStarted,
     Event,
+    PromptReceived,
     RunAdmitted,
     RunClaimed,
+    RunContinued,
     RunFinished,
     encode_body,
 )
@@ -145,9 +147,19 @@ def append(
 def append_outside(
     db: sqlite3.Connection, run: RunId, entry: EncodedBody, at: float
 ) -> tuple[Event, tuple[Event, ...]]:
-    """Append what a person says, whatever owner the run has."""
-    events = _append_live(db, _stored(find(db, run)), (entry,), at)
-    return events[0], events
+    """Append what a person says, whatever owner the run has. A message to a finished run queues it for another round."""
+    stored, body = _stored(find(db, run)), entry.body
+    entries: tuple[EncodedBody, ...] = (entry,)
+    if stored.state == "finished" and isinstance(body, PromptReceived):
+        # Without an owner, so that the driver of the last round cannot append any more.
+        db.execute(
+            "UPDATE runs SET state = 'queued', outcome = NULL, reason = NULL, owner = NULL WHERE num = ?",
+            (stored.num,),
+        )
+        stored = stored._replace(state="queued", owner=None)
+        entries = (encoded(RunContinued(body.who, body.origin)), entry)
+    events = _append_live(db, stored, entries, at)
+    return events[-1], events
 
 
 def _stored(record: Record) -> RunState:

@@ -1,4 +1,4 @@
-"""How the tree of a run's attempts grows: a search goes on from save points, and people rewind to them."""
+"""New attempts of a run: a search continues from save points, people rewind to them, later rounds begin at them."""
 
 from collections.abc import Set as AbstractSet
 
@@ -7,33 +7,66 @@ import anyio
 from cloister.agent.ranking import Node, Tree, plan, unspent
 from cloister.core import limits
 from cloister.core.attempts import Stuck, parse_search
-from cloister.core.events import AttemptEnded, AttemptForked, AttemptStarted, RewindRequested, StuckNoticed
-from cloister.core.log import Journal, SavePoint, attempts_of, depth, root_of, save_points
+from cloister.core.events import (
+    AttemptEnded,
+    AttemptForked,
+    AttemptStarted,
+    RewindRequested,
+    RunContinued,
+    StuckNoticed,
+)
+from cloister.core.log import Index, Journal, SavePoint, attempts_of, depth, root_of, round_start, save_points
 from cloister.core.requests import Budget
 from cloister.core.text import one_line
 from cloister.feedback.compare import compare
-from cloister.runs.attempts.context import Course
+from cloister.runs.attempts.context import RunSetup
+from cloister.runs.attempts.tree import all_points, point_at
 
 
-class Growth:
-    """Decides on forks and records them; whoever asks starts the attempts."""
+class Branching:
+    """Decides on forks and records them; the caller starts the attempts."""
 
-    def __init__(self, journal: Journal, course: Course) -> None:
+    def __init__(self, journal: Journal, setup: RunSetup) -> None:
         self._journal = journal
-        self._course = course
+        self._setup = setup
         self._one_at_a_time = anyio.Lock()
-        """Numbers are given out by the log, so two decisions must not overlap."""
+        """The log gives out the numbers of attempts, so decisions must not overlap."""
 
     def forked(self) -> tuple[int, ...]:
-        """The attempts that came later."""
-        return tuple(fork.attempt for fork in self._journal.index.of(AttemptForked))
+        """The attempts that were forked in this round."""
+        events = self._journal.events
+        return tuple(
+            e.body.attempt for e in events[round_start(events) :] if isinstance(e.body, AttemptForked)
+        )
+
+    async def continued(self) -> bool:
+        """Fork the attempt with which a later round begins; False if there is nothing to continue.
+
+        It has the conversation and the files of the result of the rounds before, and the whole budget.
+        """
+        events = self._journal.events
+        start = round_start(events)
+        if not (before := attempts_of(events[:start])):
+            return False
+        body, asked = events[start].body, events[start].seq
+        assert isinstance(body, RunContinued)  # noqa: S101  (by `round_start`)
+        if not any(isinstance(e.body, AttemptForked) and e.body.asked == asked for e in events[start:]):
+            parent, at = before[0], 0
+            if all_points(events[:start]):
+                parent, point = point_at(events[:start], None)
+                at = point.seq
+            reason = f"Continued by {one_line(body.who, 100)}."
+            budget = self._setup.request.budget
+            fork = AttemptForked(self._next(), parent, at, reason, budget, "", asked=asked)
+            await self._journal.append(fork)
+        return True
 
     def fork_of(self, attempt: int) -> AttemptForked | None:
         return self._journal.index.first(AttemptForked, attempt=attempt)
 
     async def search(self, stuck: Stuck, at_work: AbstractSet[int]) -> tuple[AttemptForked, ...]:
-        """What goes on in place of a stuck attempt; asked again after a crash, it is the same."""
-        search = parse_search(self._course.request.search or "")
+        """The forks that replace a stuck attempt; after a crash the same ones again."""
+        search = parse_search(self._setup.request.search or "")
         if search is None:
             return ()
         async with self._one_at_a_time:
@@ -65,9 +98,10 @@ class Growth:
             return forks
 
     async def rewind(self) -> tuple[AttemptForked, ...]:
-        """Answers every request to rewind that has none yet."""
+        """Answer every open request to rewind."""
         async with self._one_at_a_time:
-            index = self._journal.index
+            events = self._journal.events
+            index = Index(events[round_start(events) :])
             answered = {fork.asked for fork in index.of(AttemptForked)}
             forks: list[AttemptForked] = []
             for event, body in list(index.events(RewindRequested)):
@@ -80,7 +114,7 @@ class Growth:
             return tuple(forks)
 
     def beyond(self, fork: AttemptForked, at_work: AbstractSet[int]) -> tuple[int, ...]:
-        """Those at work that came by the save point to which a person went back."""
+        """The working attempts that passed the save point to which a person went back."""
         events = self._journal.events
         return tuple(
             number
@@ -89,7 +123,7 @@ class Growth:
         )
 
     def left_behind(self, number: int) -> AttemptForked | None:
-        """The rewinding that made attempt `number` needless, which may have been recorded just before a crash."""
+        """The rewinding that replaced attempt `number`; a crash may have come before the stop."""
         forks = self._journal.index.of(AttemptForked)
         asked = (fork for fork in forks if fork.asked is not None and number < fork.attempt)
         return next((fork for fork in asked if self.beyond(fork, {number})), None)
@@ -99,15 +133,15 @@ class Growth:
         for attempt in attempts_of(events):
             for point in save_points(events, attempt):
                 if point.seq == body.to and number < limits.SEARCH_NODES:
-                    # A call under way is cut off, and what is held for it comes back.
+                    # A call under way is cut off and its reservation released.
                     left = self._left(attempt, held=False)
-                    budget = self._less_what_went_on(left, attempt, point.seq)
+                    budget = self._minus_replacements(left, attempt, point.seq)
                     reason = f"Rewound to event {body.to} by {body.who}."
                     return AttemptForked(number, attempt, point.seq, reason, budget, "", asked=asked)
         return None
 
-    def _less_what_went_on(self, left: Budget, attempt: int, back_to: int) -> Budget:
-        """`left` without what those took that went on in the place of `attempt`, or may still take."""
+    def _minus_replacements(self, left: Budget, attempt: int, back_to: int) -> Budget:
+        """`left` minus the budget of the attempts that replaced `attempt`, spent or still reserved."""
         events, index = self._journal.events, self._journal.index
         ended = {body.attempt for body in index.of(AttemptEnded)}
         for fork in index.of(AttemptForked):
@@ -116,7 +150,7 @@ class Growth:
             given = fork.budget
             if fork.attempt in ended or any(p.seq == back_to for p in save_points(events, fork.attempt)):
                 rest = self._left(fork.attempt, held=False)
-                rest = self._less_what_went_on(rest, fork.attempt, back_to)
+                rest = self._minus_replacements(rest, fork.attempt, back_to)
                 dollars = (given.dollars or 0.0) - (rest.dollars or 0.0)
                 left = unspent(left, given.steps - rest.steps, given.tokens - rest.tokens, dollars)
             else:
@@ -128,7 +162,7 @@ class Growth:
 
     def _tree(self, stuck: int, at_work: AbstractSet[int]) -> Tree:
         events, index = self._journal.events, self._journal.index
-        course = self._course
+        setup = self._setup
         given_up = {body.attempt for body in index.of(StuckNoticed) if body.stage != "nudge"}
         nodes = tuple(
             Node(
@@ -139,26 +173,26 @@ class Growth:
                 stuck=number == stuck or (number in given_up and number not in at_work),
                 points=save_points(events, number),
             )
-            for number in attempts_of(events)
+            for number in attempts_of(events[round_start(events) :])
         )
-        commits = {point.seq: point.commit for node in nodes for point in node.points} | {0: course.base}
+        commits = {point.seq: point.commit for node in nodes for point in node.points} | {0: setup.base}
         taken = frozenset(
             (root_of(events, fork.parent), commits[fork.at_seq])
             for fork in index.of(AttemptForked)
             if fork.at_seq in commits
         )
-        base = SavePoint(0, 0, course.base, None)
-        return Tree(nodes, base, compare(course.baseline, course.baseline).red, taken)
+        base = SavePoint(0, 0, setup.base, None)
+        return Tree(nodes, base, compare(setup.baseline, setup.baseline).red, taken)
 
     def _left(self, attempt: int, *, held: bool) -> Budget:
-        """What an attempt was given and did not spend."""
+        """The unspent budget of an attempt."""
         started = self._journal.index.first(AttemptStarted, attempt=attempt)
         given = started and started.budget
-        took = self._course.models.spent(attempt, held=held)
-        return unspent(given or self._course.request.budget, took.steps, took.tokens, took.dollars)
+        took = self._setup.models.spent(attempt, held=held)
+        return unspent(given or self._setup.request.budget, took.steps, took.tokens, took.dollars)
 
 
 _ANOTHER_WAY = (
-    "An earlier attempt went on from exactly here and got stuck: {evidence} "
-    "What it did after this point is undone. Take another way."
+    "An earlier attempt continued from exactly this point and got stuck: {evidence} "
+    "Its work after this point is undone. Take another way."
 )

@@ -21,7 +21,7 @@ from cloister.runs.view import fold
 
 
 class Side(msgspec.Struct, frozen=True):
-    """One of both."""
+    """One run or attempt of a comparison."""
 
     name: str
     """A run, or a run and an attempt: `RUN/K`."""
@@ -49,12 +49,12 @@ class Compared(msgspec.Struct, frozen=True):
     b: Side
     same_change: bool
     diff: str
-    """How the diff of `a` becomes the diff of `b`, as a unified diff; places in files and names of objects left out."""
+    """The unified diff from the diff of `a` to that of `b`, without hunk positions and object names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is compared."""
+    """A run, or one attempt of it, to compare."""
 
     events: Sequence[Event]
     attempt: int | None
@@ -71,7 +71,7 @@ def parse_subject(text: str) -> tuple[str, int | None]:
     if not slash:
         return run, None
     if not number.isascii() or not number.isdigit() or len(number) > 6:
-        raise UserError("bad_attempt", f"An attempt is written as RUN/K with a number, not {text[:64]!r}.")
+        raise UserError("bad_attempt", f"Write an attempt as RUN/K with a number, not {text[:64]!r}.")
     return run, int(number)
 
 
@@ -93,59 +93,40 @@ async def compare_runs(repositories: RunRepositories, a: Subject, b: Subject, no
 
 
 async def _side(repositories: RunRepositories, subject: Subject, now: float) -> tuple[Side, str]:
-    events = subject.events
+    """One side and its diff. An attempt counts its own work and cost, without those of its parent."""
+    events, number = subject.events, subject.attempt
     base = base_commit(events)
-    commit = result_commit(events) if subject.attempt is None else attempt_commit(events, subject.attempt)
+    commit = result_commit(events) if number is None else attempt_commit(events, number)
     files: tuple[FileChange, ...] = ()
     diff = ""
     if base is not None and commit is not None and commit != base:
         bare = await repositories.open(events[0].run)
         files = await change.files(bare, base, commit)
         diff = await change.diff(bare, base, commit)
-    side = _run(subject, now) if subject.attempt is None else _attempt(subject, subject.attempt, now)
-    return msgspec.structs.replace(side, commit=commit, files=files), diff
-
-
-def _run(subject: Subject, now: float) -> Side:
-    view = fold(subject.events, now)
-    winner = next((one for one in view.attempts if one.attempt == view.winner), None)
-    return Side(
-        name=subject.name,
-        run=view.id,
-        attempt=None,
-        prompt=view.prompt,
-        outcome=view.outcome,
-        reason=view.reason,
-        comparison=winner and winner.comparison,
-        steps=view.steps,
-        usage=view.usage,
-        cost=view.cost,
-        seconds=view.seconds,
-        commit=None,
-        files=(),
+    view = fold(events, now)
+    own = next(
+        (one for one in view.attempts if one.attempt == (view.winner if number is None else number)), None
     )
-
-
-def _attempt(subject: Subject, number: int, now: float) -> Side:
-    """What it did and spent itself; what it inherited was its parent's."""
-    view = fold(subject.events, now)
-    own = next(one for one in view.attempts if one.attempt == number)
-    evidence = progress(effective(seen_by(subject.events, number)), number).comparison
-    return Side(
+    comparison = own and own.comparison
+    if number is not None:
+        comparison = comparison or progress(effective(seen_by(events, number)), number).comparison
+    whole = view if number is None or own is None else own
+    side = Side(
         name=subject.name,
         run=view.id,
         attempt=number,
         prompt=view.prompt,
-        outcome=own.outcome,
-        reason=own.reason,
-        comparison=own.comparison or evidence,
-        steps=own.steps,
-        usage=own.usage,
-        cost=own.cost,
-        seconds=_seconds(subject.events, number, now),
-        commit=None,
-        files=(),
+        outcome=whole.outcome,
+        reason=whole.reason,
+        comparison=comparison,
+        steps=whole.steps,
+        usage=whole.usage,
+        cost=whole.cost,
+        seconds=view.seconds if number is None else _seconds(events, number, now),
+        commit=commit,
+        files=files,
     )
+    return side, diff
 
 
 def _seconds(events: Sequence[Event], number: int, now: float) -> float:

@@ -1,4 +1,4 @@
-"""Where attempts work: forks of the warm sandbox, fresh sandboxes when one is lost, and those that prove."""
+"""The setup and the sandboxes of attempts: forks of the warm one, fresh ones after a loss, and those for proofs."""
 
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
@@ -15,28 +15,26 @@ from cloister.core.log import Journal
 from cloister.core.requests import NewRun
 from cloister.core.text import decode
 from cloister.forge import workspace
-from cloister.forge.workspace import Look
+from cloister.forge.workspace import TreeWatch
 from cloister.model.api import Model
-from cloister.runs.services import Means
+from cloister.runs.services import RunServices
 from cloister.sandbox.api import Sandbox
 
-# Who pays for what programs inside ask of a model: the run until its attempts begin, from then on each attempt.
 
-
-class Inside:
-    """Each sandbox of a run that has a model, and on whose account. One that nobody answers for has none."""
+class InsideModels:
+    """The model of each sandbox for the programs inside, and the attempt that pays; without a payer there is no model."""
 
     def __init__(self) -> None:
         self._payers: dict[SandboxId, tuple[int | None, Model]] = {}
 
     def model(self, sandbox: SandboxId) -> Model | None:
-        """What programs in `sandbox` speak to."""
+        """The model for programs in `sandbox`."""
         payer = self._payers.get(sandbox)
         return None if payer is None else payer[1]
 
     @contextmanager
     def paid(self, sandbox: SandboxId, attempt: int | None, model: Model) -> Generator[None]:
-        """Within the block `attempt` pays for `sandbox` through `model`; None is the run itself."""
+        """Within the block `attempt` (None: the run itself) pays for the calls from `sandbox`."""
         self._payers[sandbox] = (attempt, model)
         try:
             yield
@@ -44,20 +42,20 @@ class Inside:
             self._payers.pop(sandbox, None)
 
     def shut(self, attempt: int | None) -> None:
-        """Nobody spends on this account from inside any more: what is left of it is about to be given to others."""
+        """End all calls on this account from inside: its rest is about to be given to other attempts."""
         self._payers = {name: payer for name, payer in self._payers.items() if payer[0] != attempt}
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
-    """What every attempt of a run starts from."""
+class RunSetup:
+    """The common ground of all attempts of a run."""
 
     run: RunId
     request: NewRun
     base: str
     bare: Path
     models: BudgetedModels
-    inside: Inside
+    inside: InsideModels
     checks: tuple[str, ...]
     baseline: tuple[Diagnosis, ...]
     template: str = "default"
@@ -65,40 +63,40 @@ class Course:
 
 @dataclass(slots=True)
 class SavedFiles:
-    """The repository inside one sandbox and where its save points go."""
+    """The repository inside one sandbox and the ref of its save points."""
 
     computer: Computer
-    course: Course
+    setup: RunSetup
     attempt: int
-    _look: Look = field(init=False)
+    _look: TreeWatch = field(init=False)
 
     def __post_init__(self) -> None:
-        self._look = Look(self.computer, self.course.bare, self.course.base)
+        self._look = TreeWatch(self.computer, self.setup.bare, self.setup.base)
 
     async def tree(self) -> str:
         return await self._look.tree()
 
     async def save(self) -> str:
         ref = f"refs/cloister/attempt/{self.attempt}"
-        return await workspace.save(self.computer, self.course.bare, self.course.base, ref)
+        return await workspace.save(self.computer, self.setup.bare, self.setup.base, ref)
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class AttemptSandboxes:
     """The sandboxes of one run's attempts."""
 
-    means: Means
+    services: RunServices
     journal: Journal
-    course: Course
+    setup: RunSetup
     warm: Sandbox
-    """Holds the base as it was checked; forked, and worked in itself only by an attempt that is alone."""
+    """Holds the checked base. Several attempts work in forks of it, a single one in it."""
 
     _open_now: dict[int, SandboxId] = field(default_factory=dict[int, SandboxId])
-    """Attempt → the sandbox that the log believes it has."""
+    """Attempt → its open sandbox, as the log has it."""
 
     @asynccontextmanager
     async def fork(self, attempt: int) -> AsyncGenerator[Sandbox]:
-        """A fork of the warm sandbox. Forks asked for at the same time may share one moment."""
+        """A fork of the warm sandbox. Concurrent forks may share one moment."""
         async with self.warm.fork() as sandbox:
             await self._opened(sandbox, attempt)
             yield sandbox
@@ -106,7 +104,7 @@ class Places:
 
     @asynccontextmanager
     async def fresh(self, attempt: int, commit: str) -> AsyncGenerator[Sandbox]:
-        """A new sandbox with the files of `commit` in it."""
+        """A new sandbox with the files of `commit`."""
         async with self._open() as sandbox:
             await self._opened(sandbox, attempt)
             await self.restore(sandbox, commit)
@@ -114,22 +112,21 @@ class Places:
         await self.gone(attempt, f"attempt {attempt} ended")
 
     async def gone(self, attempt: int, why: str) -> None:
-        """The sandbox of an attempt is destroyed, if it had one."""
+        """Record that the sandbox of an attempt, if it had one, is destroyed."""
         sandbox = self._open_now.pop(attempt, None)
         if sandbox is not None:
             await self.journal.append(SandboxClosed(sandbox, why))
 
     async def restore(self, sandbox: Sandbox, commit: str) -> None:
-        """Bring the files of `commit` in."""
-        await workspace.restore(sandbox, self.course.bare, self.course.base, commit)
+        await workspace.restore(sandbox, self.setup.bare, self.setup.base, commit)
 
     async def prove(
         self, attempt: int, inside: Model, commit: str, known: tuple[Diagnosis, ...]
     ) -> tuple[Diagnosis, ...]:
-        """The checks on `commit` in a sandbox like the one in which the baseline was taken.
+        """Run the checks on `commit` in a sandbox like that of the baseline.
 
-        `known` is what they said of the same files before; a test that is red only here is tried once more.
-        Programs in it speak to `inside`, which the attempt pays.
+        `known` has their diagnoses of the same files; a test that is red only here is run once more.
+        Programs inside may call the model `inside`, which the attempt pays.
         """
 
         def show(check: str, stream: Stream, data: bytes) -> None:
@@ -137,17 +134,17 @@ class Places:
 
         async with self._open() as sandbox:
             await self.restore(sandbox, commit)
-            course, cpus = self.course, self.means.quota.cpus
-            with course.inside.paid(sandbox.info.id, attempt, inside):
+            setup, cpus = self.setup, self.services.quota.cpus
+            with setup.inside.paid(sandbox.info.id, attempt, inside):
                 return await run_proof(
-                    sandbox, course.checks, show, baseline=course.baseline, known=known, cpus=cpus
+                    sandbox, setup.checks, show, baseline=setup.baseline, known=known, cpus=cpus
                 )
 
     @asynccontextmanager
     async def _open(self) -> AsyncGenerator[Sandbox]:
-        course = self.course
-        inside = course.inside.model
-        async with self.means.open(course.request, course.template, self.journal, inside) as sandbox:
+        setup = self.setup
+        inside = setup.inside.model
+        async with self.services.open(setup.request, setup.template, self.journal, inside) as sandbox:
             yield sandbox
 
     async def _opened(self, sandbox: Sandbox, attempt: int) -> None:

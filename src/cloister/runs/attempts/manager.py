@@ -1,4 +1,4 @@
-"""The attempts of one run, each in its own sandbox: started, rebuilt when their sandbox dies, stopped, ended."""
+"""The attempts of one round, each in its own sandbox: start them, replace lost sandboxes, stop and end them."""
 
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
@@ -26,23 +26,23 @@ from cloister.core.events import (
     RewindRequested,
     RunResumed,
 )
-from cloister.core.log import Journal, effective, root_of
+from cloister.core.log import Index, Journal, attempts_of, effective, root_of, round_start
 from cloister.core.requests import Budget, Outcome
 from cloister.feedback.compare import compare
 from cloister.feedback.goals import asked
 from cloister.forge import change
 from cloister.log.journal import AttemptJournal
-from cloister.runs.attempts.branching import Growth
-from cloister.runs.attempts.context import Course, Places, SavedFiles
-from cloister.runs.services import Means
+from cloister.runs.attempts.branching import Branching
+from cloister.runs.attempts.context import AttemptSandboxes, RunSetup, SavedFiles
+from cloister.runs.services import RunServices
 from cloister.sandbox.api import Sandbox
 
 _LIVES = 3
-"""Sandboxes one attempt may use up before it fails."""
+"""Sandboxes that one attempt may lose before it fails."""
 
 
 class _Gate:
-    """Attempts that begin together wait until all have their sandboxes."""
+    """Makes attempts that start together wait until all have their sandboxes."""
 
     def __init__(self, awaited: Iterable[int]) -> None:
         self._awaited = set(awaited)
@@ -50,47 +50,56 @@ class _Gate:
         self.open = anyio.Event()
 
     def arrive(self, number: int) -> None:
-        """It has its sandbox, or will not come."""
+        """The attempt has its sandbox, or has ended without one."""
         self._awaited.discard(number)
         if not self._awaited:
             self.all_here.set()
 
 
 class Attempts:
-    """All attempts of one run: those it begins with and those that searching and rewinding add."""
+    """All attempts of one round: the first ones and those that searching and rewinding add."""
 
-    def __init__(self, means: Means, journal: Journal, course: Course, sandbox: Sandbox) -> None:
-        self._means = means
+    def __init__(self, services: RunServices, journal: Journal, setup: RunSetup, sandbox: Sandbox) -> None:
+        self._services = services
         self._journal = journal
-        self._course = course
-        self._places = Places(means, journal, course, sandbox)
-        self._growth = Growth(journal, course)
-        self._wishes = wishes(course.request)
-        self._alone = len(self._wishes) == 1 and course.request.search is None
+        self._setup = setup
+        self._sandboxes = AttemptSandboxes(services, journal, setup, sandbox)
+        self._branching = Branching(journal, setup)
+        self._wishes = wishes(setup.request)
+        start = round_start(journal.events)
+        self._first: tuple[int, ...] = ()
+        """The attempts that the first round begins with; a later round has forks only."""
+        if not attempts_of(journal.events[:start]):
+            self._first = tuple(range(len(self._wishes)))
+        self._alone = len(self._first) <= 1 and setup.request.search is None
         """A single attempt works in the warm sandbox itself, several in forks of it."""
         self._at_work: dict[int, anyio.CancelScope] = {}
         self._stopped: dict[int, str] = {}
-        """Attempts that are to end now → why."""
+        """Attempt → why it must stop."""
         self._idle = anyio.Event()
 
     async def run(self) -> tuple[AttemptEnded, ...]:
-        """Run them all to their ends; returns those, by number. What the log knows is not done again."""
-        self._course.inside.shut(None)  # what began before the attempts did is nobody's from here on
-        known = [*range(len(self._wishes)), *self._growth.forked()]
-        todo = [number for number in known if self._ended(number) is None]
+        """Run all attempts and return their ends by number. Ends that the log has are not run again."""
+        self._setup.inside.shut(None)  # the run itself pays for no more calls from inside
+        if not self._first:
+            await self._branching.continued()
+        todo = [number for number in self._numbers() if self._ended(number) is None]
         async with anyio.create_task_group() as tasks:
             await self._begin(tasks, todo)
-            tasks.start_soon(self._heed_rewinds, tasks)
+            tasks.start_soon(self._watch_rewinds, tasks)
             while True:
                 await self._all_ended()
                 if not await self._rewind(tasks):
                     break
             tasks.cancel_scope.cancel()
-        numbers = [*range(len(self._wishes)), *self._growth.forked()]
-        return tuple(ended for number in numbers if (ended := self._ended(number)) is not None)
+        return tuple(ended for number in self._numbers() if (ended := self._ended(number)) is not None)
+
+    def _numbers(self) -> tuple[int, ...]:
+        """The attempts of this round."""
+        return (*self._first, *self._branching.forked())
 
     async def _begin(self, tasks: TaskGroup, todo: list[int]) -> None:
-        """Start attempts together: all have their sandboxes before any of them works."""
+        """Start attempts together: none works before all have their sandboxes."""
         if self._alone or not todo:
             for number in todo:
                 self._start(tasks, number)
@@ -131,17 +140,18 @@ class Attempts:
         self._idle.set()
 
     def _needless(self, number: int) -> str | None:
-        """Why it need not work, as the log has it: also what was decided and not yet done when somebody crashed."""
-        winner, back = self._first_green(), self._growth.left_behind(number)
+        """Why the attempt need not work, from the log: a crash may have come between the decision and the stop."""
+        winner, back = self._first_green(), self._branching.left_behind(number)
         if winner is not None:
             return _proven_first(winner)
         return back and back.reason
 
     def _first_green(self) -> int | None:
-        """The attempt that makes all others needless."""
-        if not self._course.request.first_green:
+        """The proven attempt that stops all others."""
+        if not self._setup.request.first_green:
             return None
-        found = self._journal.index.of(AttemptEnded)
+        events = self._journal.events
+        found = Index(events[round_start(events) :]).of(AttemptEnded)
         return next((body.attempt for body in found if body.outcome == "green"), None)
 
     def _stop_the_rest(self) -> None:
@@ -156,7 +166,7 @@ class Attempts:
         self._at_work[number].cancel()
 
     async def _guarded(self, tasks: TaskGroup, number: int, gate: _Gate | None) -> None:
-        """One of several that fails does not take the others with it."""
+        """Run an attempt; if it fails, the others continue."""
         try:
             await self._lives(tasks, number, gate)
         except Exception as error:
@@ -171,7 +181,7 @@ class Attempts:
         begun = await self._begun(number, models)
         for life in range(_LIVES):
             try:
-                async with self._place(number, journal, life, gate) as sandbox:
+                async with self._sandbox(number, journal, life, gate) as sandbox:
                     await self._work(tasks, begun, journal, models, sandbox)
                     self._stop_the_rest()
                     return
@@ -183,12 +193,12 @@ class Attempts:
         raise Bug("an attempt without a life")
 
     def _wish(self, number: int) -> AttemptWish:
-        """Attempts that were forked are like the one that they descend from."""
+        """The wish of a forked attempt is that of its root."""
         return self._wishes[root_of(self._journal.events, number)]
 
     def _models(self, number: int) -> BudgetedModels:
         wish = self._wish(number)
-        models = self._course.models
+        models = self._setup.models
         models = models if wish.model is None else models.instead(wish.model)
         return models if wish.temperature is None else models.at(wish.temperature)
 
@@ -196,7 +206,7 @@ class Attempts:
         if begun := self._journal.index.first(AttemptStarted, attempt=number):
             return begun
         wish = self._wish(number)
-        fork = self._growth.fork_of(number)
+        fork = self._branching.fork_of(number)
         started = AttemptStarted(
             number,
             models.role("code").name,
@@ -210,33 +220,33 @@ class Attempts:
         return started
 
     def _share(self, number: int) -> Budget:
-        """Its part of what the run had left when the attempts began."""
-        whole = self._course.request.budget
+        """The attempt's part of the run's budget that was left when the attempts started."""
+        whole = self._setup.request.budget
         if self._alone:
             return whole
-        before = self._course.models.spent(None)
+        before = self._setup.models.spent(None)
         left = unspent(whole, before.steps, before.tokens, before.dollars)
         return shared(left, self._wishes)[number]
 
     def _left_out(self, started: AttemptStarted, models: BudgetedModels) -> tuple[ModelSwitched, ...]:
-        """A note for each model that would come before or after its own and cannot be asked here."""
+        """A note for each configured model that is not available here."""
         if started.parent is not None or self._wish(started.attempt).model is not None:
             return ()
         first = models.chain("code")[0]
-        lacking = self._means.left_out(self._course.request).items()
+        lacking = self._services.left_out(self._setup.request).items()
         return tuple(ModelSwitched(started.attempt, name, first, why) for name, why in lacking)
 
     @asynccontextmanager
-    async def _place(
+    async def _sandbox(
         self, number: int, journal: Journal, life: int, gate: _Gate | None
     ) -> AsyncGenerator[Sandbox]:
-        """A sandbox whose files are those of the attempt's last save point."""
-        commit = progress(effective(journal.events), number).commit or self._course.base
-        if life == 0 and self._alone and number == 0:
-            await self._bring(self._places.warm, commit)
-            yield self._places.warm
+        """A sandbox with the files of the attempt's last save point."""
+        commit = progress(effective(journal.events), number).commit or self._setup.base
+        if life == 0 and self._alone and number == self._numbers()[0]:
+            await self._bring(self._sandboxes.warm, commit)
+            yield self._sandboxes.warm
         elif life == 0 and not self._alone:
-            async with self._places.fork(number) as sandbox:
+            async with self._sandboxes.fork(number) as sandbox:
                 if gate is not None:
                     gate.arrive(number)
                     await gate.open.wait()
@@ -244,13 +254,13 @@ class Attempts:
                 yield sandbox
         else:
             if gate is not None:
-                gate.arrive(number)  # the others need not wait for one that comes late
-            async with self._places.fresh(number, commit) as sandbox:
+                gate.arrive(number)  # the others do not wait for a late one
+            async with self._sandboxes.fresh(number, commit) as sandbox:
                 yield sandbox
 
     async def _bring(self, sandbox: Sandbox, commit: str) -> None:
-        if commit != self._course.base:
-            await self._places.restore(sandbox, commit)
+        if commit != self._setup.base:
+            await self._sandboxes.restore(sandbox, commit)
 
     async def _work(
         self,
@@ -260,9 +270,9 @@ class Attempts:
         models: BudgetedModels,
         sandbox: Sandbox,
     ) -> None:
-        course, number = self._course, begun.attempt
-        budget = begun.budget or course.request.budget
-        searching = course.request.search is not None
+        setup, number = self._setup, begun.attempt
+        budget = begun.budget or setup.request.budget
+        searching = setup.request.search is not None
         paying = models.of(number, budget)
         inside = paying.for_programs_inside()
         place = Workplace(
@@ -270,44 +280,46 @@ class Attempts:
             journal=journal,
             computer=sandbox,
             models=paying,
-            policy=self._means.run_policy(course.request),
+            policy=self._services.run_policy(setup.request),
             budget=budget,
-            ask_seconds=self._means.ask_seconds,
-            patience=self._means.patience,
+            ask_seconds=self._services.ask_seconds,
+            patience=self._services.patience,
             escalate=partial(self._escalate, tasks) if searching else None,
         )
         evidence = Evidence(
             attempt=number,
             journal=journal,
             computer=sandbox,
-            files=SavedFiles(sandbox, course, number),
-            prove=partial(self._places.prove, number, inside),
-            base=course.base,
-            checks=course.checks,
-            baseline=course.baseline,
-            goals=asked(course.request.prompt, course.baseline, course.request.checks, course.request.asked),
+            files=SavedFiles(sandbox, setup, number),
+            prove=partial(self._sandboxes.prove, number, inside),
+            base=setup.base,
+            checks=setup.checks,
+            baseline=setup.baseline,
+            goals=asked(setup.request.prompt, setup.baseline, setup.request.checks, setup.request.asked),
             review=partial(self._review, Adviser(paying, journal, number)),
-            cpus=self._means.quota.cpus,
+            cpus=self._services.quota.cpus,
         )
-        with course.inside.paid(sandbox.info.id, number, inside):
+        with setup.inside.paid(sandbox.info.id, number, inside):
             await work(place, evidence, choose_harness(NATIVE))
 
     async def _review(self, adviser: Adviser, commit: str, summary: str) -> str:
-        diff = await change.diff(self._course.bare, self._course.base, commit)
-        return await review(adviser, self._course.request.prompt, diff, summary)
+        diff = await change.diff(self._setup.bare, self._setup.base, commit)
+        return await review(adviser, self._setup.request.prompt, diff, summary)
 
     async def _escalate(self, tasks: TaskGroup, stuck: Stuck) -> Answer:
-        """A stuck attempt is gone on with from the best save points, if the search finds any."""
-        self._course.inside.shut(stuck.attempt)
-        forks = await self._growth.search(stuck, frozenset(self._at_work))
+        """Continue a stuck attempt from the best save points, if the search finds any."""
+        self._setup.inside.shut(stuck.attempt)
+        forks = await self._branching.search(stuck, frozenset(self._at_work))
         for fork in forks:
             if fork.attempt not in self._at_work and self._ended(fork.attempt) is None:
                 self._start(tasks, fork.attempt)
         if forks:
             return Branch(tuple(fork.attempt for fork in forks))
-        return GiveUp(f"It is stuck ({stuck.evidence}) and there is no save point or budget to go on from.")
+        return GiveUp(
+            f"It is stuck ({stuck.evidence}), and no save point or budget is left to continue from."
+        )
 
-    async def _heed_rewinds(self, tasks: TaskGroup) -> None:
+    async def _watch_rewinds(self, tasks: TaskGroup) -> None:
         seen = 0
         while True:
             new = self._journal.events[seen:]
@@ -317,24 +329,24 @@ class Attempts:
             await self._journal.changed(seen)
 
     async def _rewind(self, tasks: TaskGroup) -> bool:
-        """Do what people asked for and nobody did yet: whether there was anything."""
-        forks = await self._growth.rewind()
+        """Answer the open requests to rewind; True if there were any."""
+        forks = await self._branching.rewind()
         for fork in forks:
-            for number in self._growth.beyond(fork, frozenset(self._at_work)):
+            for number in self._branching.beyond(fork, frozenset(self._at_work)):
                 self._stop(number, fork.reason)
             if fork.attempt not in self._at_work:
                 self._start(tasks, fork.attempt)
         return bool(forks)
 
     async def _end(self, number: int, outcome: Outcome, reason: str) -> None:
-        """End it from outside; what its last save point holds stays."""
-        await self._places.gone(number, reason)
+        """End an attempt from outside; its last save point stays."""
+        await self._sandboxes.gone(number, reason)
         if self._ended(number) is not None:
             return
         so_far = progress(effective(AttemptJournal(self._journal, number).events), number)
-        course = self._course
-        found: Comparison = so_far.comparison or compare(course.baseline, course.baseline)
-        await self._journal.append(AttemptEnded(number, outcome, reason, so_far.commit or course.base, found))
+        setup = self._setup
+        found: Comparison = so_far.comparison or compare(setup.baseline, setup.baseline)
+        await self._journal.append(AttemptEnded(number, outcome, reason, so_far.commit or setup.base, found))
 
 
 def _proven_first(winner: int) -> str:

@@ -1,4 +1,4 @@
-"""The end of a tournament: the evidence is weighed, exact ties go to a judge, both are in the log."""
+"""Choose the winner: the evidence ranks the attempts, a judge decides exact ties; the log has both."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -10,15 +10,15 @@ from cloister.agent.roles import Adviser, Heard, consult
 from cloister.core.attempts import Score
 from cloister.core.budget import dollars_of
 from cloister.core.events import AttemptEnded, AttemptsRanked, JudgeSpoke
-from cloister.core.log import Journal
+from cloister.core.log import Index, Journal, round_start
 from cloister.core.text import bounded
 from cloister.forge import change
 from cloister.model.api import Failure, Reply, Request, ToolSpec, UserMessage
-from cloister.runs.attempts.context import Course
+from cloister.runs.attempts.context import RunSetup
 
 _JUDGE_SECONDS = 300.0
 _DIFF_CHARS = 20_000
-"""What a judge sees of each diff."""
+"""Characters of each diff that a judge sees."""
 
 _SYSTEM = (
     "You judge changes that the same tests proved equal. Choose the one a careful reviewer would rather merge: it "
@@ -34,7 +34,7 @@ class _Choice(msgspec.Struct, frozen=True):
 
 _CHOOSE = ToolSpec(
     "choose",
-    "Say which attempt is the best.",
+    "Name the best attempt.",
     {
         "type": "object",
         "properties": {"attempt": {"type": "integer"}, "reason": {"type": "string"}},
@@ -44,47 +44,48 @@ _CHOOSE = ToolSpec(
 )
 
 
-async def choose_winner(journal: Journal, course: Course, ended: Sequence[AttemptEnded]) -> AttemptEnded:
-    """The attempt that becomes the change. What the log has decided is not decided again."""
+async def choose_winner(journal: Journal, setup: RunSetup, ended: Sequence[AttemptEnded]) -> AttemptEnded:
+    """The attempt that becomes the change. A decision in the log stands."""
     if len(ended) == 1:
         return ended[0]
-    ranked = journal.index.first(AttemptsRanked)
+    newest = Index(journal.events[round_start(journal.events) :])
+    ranked = newest.first(AttemptsRanked)
     if ranked is None:
-        scores, tied = rank([await _scored(journal, course, one) for one in ended])
+        scores, tied = rank([await _scored(journal, setup, one) for one in ended])
         ranked = AttemptsRanked(scores, tied)
         await journal.append(ranked)
     by_number = {one.attempt: one for one in ended}
     best = by_number[ranked.scores[0].attempt]
     if not ranked.tied:
         return best
-    spoken = journal.index.first(JudgeSpoke)
+    spoken = newest.first(JudgeSpoke)
     if spoken is None:
-        spoken = await _judged(journal, course, [by_number[number] for number in ranked.tied])
+        spoken = await _judged(journal, setup, [by_number[number] for number in ranked.tied])
     if spoken is None or spoken.choice not in ranked.tied:
         return best
     return by_number[spoken.choice]
 
 
-async def _scored(journal: Journal, course: Course, ended: AttemptEnded) -> Score:
-    lines = await change.lines(course.bare, course.base, ended.commit) if ended.commit != course.base else 0
-    tokens = course.models.spent(ended.attempt).tokens
+async def _scored(journal: Journal, setup: RunSetup, ended: AttemptEnded) -> Score:
+    lines = await change.lines(setup.bare, setup.base, ended.commit) if ended.commit != setup.base else 0
+    tokens = setup.models.spent(ended.attempt).tokens
     return score(ended, lines=lines, tokens=tokens, dollars=dollars_of(journal.events, ended.attempt))
 
 
-async def _judged(journal: Journal, course: Course, tied: Sequence[AttemptEnded]) -> JudgeSpoke | None:
-    """A judge's verdict on changes that differ; None where nobody named a judge or there is nothing to judge."""
+async def _judged(journal: Journal, setup: RunSetup, tied: Sequence[AttemptEnded]) -> JudgeSpoke | None:
+    """A judge's verdict on changes that differ; None without a judge or a difference."""
     numbers = tuple(one.attempt for one in tied)
-    adviser = Adviser(course.models, journal, numbers[0])
+    adviser = Adviser(setup.models, journal, numbers[0])
     if not adviser.named("judge"):
         return None
-    diffs = [await change.diff(course.bare, course.base, one.commit) for one in tied]
+    diffs = [await change.diff(setup.bare, setup.base, one.commit) for one in tied]
     if len(set(diffs)) == 1:
         return None
-    question = judge_question(course.request.prompt, dict(zip(numbers, diffs, strict=True)))
+    question = judge_question(setup.request.prompt, dict(zip(numbers, diffs, strict=True)))
     asked = Request(_SYSTEM, (UserMessage(question),), (_CHOOSE,), temperature=0.0)
     started = time.monotonic()
     heard = await consult(adviser, "judge", asked, _JUDGE_SECONDS)
-    model = heard.model if isinstance(heard, Heard) else course.models.chain("judge")[-1]
+    model = heard.model if isinstance(heard, Heard) else setup.models.chain("judge")[-1]
     choice, text = _understood(heard.reply if isinstance(heard, Heard) else heard, numbers)
     spoken = JudgeSpoke(model, numbers, choice, bounded(text, 4_000), time.monotonic() - started)
     await journal.append(spoken)
@@ -92,7 +93,7 @@ async def _judged(journal: Journal, course: Course, tied: Sequence[AttemptEnded]
 
 
 def judge_question(task: str, changes: Mapping[int, str]) -> str:
-    """What a judge is asked. No line of a change can pass for one of ours: each has a bar before it."""
+    """The question to a judge. Each line of a change has a bar before it, so that none passes for ours."""
     parts = [f"Task:\n{bounded(task, _DIFF_CHARS)}"]
     for attempt, diff in changes.items():
         lines = bounded(diff, _DIFF_CHARS).splitlines() or ["no change"]
@@ -101,7 +102,7 @@ def judge_question(task: str, changes: Mapping[int, str]) -> str:
 
 
 def _understood(answer: Reply | Failure, numbers: tuple[int, ...]) -> tuple[int | None, str]:
-    """Which attempt was chosen and why; None when the answer names none of them."""
+    """The chosen attempt and the reason; None if the answer names none of them."""
     if isinstance(answer, Failure):
         return None, answer.message
     for call in answer.calls:

@@ -1,4 +1,4 @@
-"""The tree of a run's attempts and their save points: a pure fold of the log."""
+"""The tree of a run's attempts and their save points, and forks of it. Pure folds of the log."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,24 +37,24 @@ from cloister.forge.read import copy_commit
 
 
 class PointView(msgspec.Struct, frozen=True):
-    """A save point: `cloister fork` and `cloister rewind` go on from its number."""
+    """A save point; `cloister fork` and `cloister rewind` take its number."""
 
     seq: int
     step: int
     commit: str
     red: int | None
-    """What the newest checks found red; None before any ran."""
+    """Failures of the newest checks; None before any ran."""
 
 
 class NodeView(msgspec.Struct, frozen=True):
-    """One attempt and what it saved itself; what came before is its parent's."""
+    """One attempt with its own save points; earlier ones are its parent's."""
 
     attempt: int
     parent: int | None
     at: int | None
-    """The save point of the parent that it goes on from; 0 is the untouched base."""
+    """The save point of the parent where it begins; 0 is the untouched base."""
     reason: str | None
-    """Why it was forked; None for those the run began with."""
+    """Why it was forked; None for the first attempts."""
     model: str | None
     temperature: float | None
     outcome: Outcome | None
@@ -63,9 +63,9 @@ class NodeView(msgspec.Struct, frozen=True):
     """Why it ended."""
     points: tuple[PointView, ...]
     tokens: int = 0
-    """What it spent itself."""
+    """Tokens that it spent itself."""
     dollars: float | None = None
-    """The same in US dollars; None where the price of one of its models is not known."""
+    """The same in US dollars; None if a price is unknown."""
 
 
 class TreeView(msgspec.Struct, frozen=True):
@@ -82,7 +82,7 @@ class TreeView(msgspec.Struct, frozen=True):
 
 
 def tree(events: Sequence[Event]) -> TreeView:
-    """The tree that the whole log `events` tells of."""
+    """The tree of the run with the whole log `events`."""
     admitted = events[0].body
     numbers = attempts_of(events)
     index = Index(events)
@@ -90,7 +90,7 @@ def tree(events: Sequence[Event]) -> TreeView:
     points = {number: save_points(events, number) for number in numbers}
     inherited = {p.seq: p for found in points.values() for p in found if p.seq < began}
     finished = events[-1].body
-    ranked = index.first(AttemptsRanked)
+    ranked = index.last(AttemptsRanked)
     return TreeView(
         run=events[0].run,
         forked_from=admitted.request.forked_from if isinstance(admitted, RunAdmitted) else None,
@@ -121,7 +121,7 @@ def _node(events: Sequence[Event], index: Index, number: int, points: Sequence[S
     )
 
 
-class Over(msgspec.Struct, frozen=True):
+class AttemptEnd(msgspec.Struct, frozen=True):
     """The end of an attempt."""
 
     at: float
@@ -130,13 +130,20 @@ class Over(msgspec.Struct, frozen=True):
     reason: str
 
 
-def ended(events: Sequence[Event], attempt: int) -> Over | None:
-    """How an attempt ended: by itself, or cut off by the end of the run; None while it works."""
+def ended(events: Sequence[Event], attempt: int) -> AttemptEnd | None:
+    """How an attempt ended: by itself, or cut off by the end of its round; None while it works."""
+    begun = False
     for event in events:
-        if isinstance(event.body, AttemptEnded) and event.body.attempt == attempt:
-            return Over(event.at, event.body.outcome, event.body.reason)
-    last = events[-1]
-    return Over(last.at, "stopped", last.body.reason) if isinstance(last.body, RunFinished) else None
+        match event.body:
+            case AttemptEnded() as body if body.attempt == attempt:
+                return AttemptEnd(event.at, body.outcome, body.reason)
+            case (AttemptStarted() | AttemptForked()) as body if body.attempt == attempt:
+                begun = True
+            case RunFinished() as body if begun:
+                return AttemptEnd(event.at, "stopped", body.reason)
+            case _:
+                pass
+    return None
 
 
 def _point(point: SavePoint) -> PointView:
@@ -144,7 +151,7 @@ def _point(point: SavePoint) -> PointView:
 
 
 def all_points(events: Sequence[Event]) -> dict[int, tuple[int, SavePoint]]:
-    """Every save point of a run by its number, with the attempt that made it, or the first that inherited it."""
+    """Every save point of a run by its number, with the attempt that made or first inherited it."""
     found: dict[int, tuple[int, SavePoint]] = {}
     for number in attempts_of(events):
         for point in save_points(events, number):
@@ -153,26 +160,28 @@ def all_points(events: Sequence[Event]) -> dict[int, tuple[int, SavePoint]]:
 
 
 def point_at(events: Sequence[Event], seq: int | None) -> tuple[int, SavePoint]:
-    """The attempt and the save point that `seq` names; None is the one its result, or its furthest work, stands on.
+    """The attempt and the save point that `seq` names; None is that of the result, or of the furthest work.
 
     Raises `UserError` (`no_save_point`).
     """
     run, found = events[0].run, all_points(events)
     if not found:
-        raise UserError("no_save_point", f"Run {run} has no save point yet: there is nothing to go on from.")
+        raise UserError(
+            "no_save_point", f"Run {run} has no save point yet: there is nothing to continue from."
+        )
     if seq is None:
         return _furthest(events, found)
     if seq not in found:
         near = ", ".join(str(known) for known in sorted(found, key=lambda known: abs(known - seq))[:3])
         raise UserError(
             "no_save_point",
-            f"Event {seq} of run {run} is no save point: the nearest are {near}; `cloister tree {run} --json` lists them all.",
+            f"Event {seq} of run {run} is no save point: the nearest are {near}; `cloister tree {run} --json` lists all.",
         )
     return found[seq]
 
 
 def rewindable(events: Sequence[Event], to: int) -> SavePoint:
-    """The save point to which a run can go back, itself or in a fork.
+    """The save point to which a run, or a fork of it, can go back.
 
     Raises `UserError` (`no_save_point`, `too_many_attempts`).
     """
@@ -181,8 +190,8 @@ def rewindable(events: Sequence[Event], to: int) -> SavePoint:
         run = events[0].run
         raise UserError(
             "too_many_attempts",
-            f"Run {run} has {limits.SEARCH_NODES} attempts, which is as many as there may be: "
-            f"`cloister fork {run} --at {to}` goes on in a run of its own.",
+            f"Run {run} has {limits.SEARCH_NODES} attempts, the most that a run may have: "
+            f"`cloister fork {run} --at {to}` continues in a new run.",
         )
     return point
 
@@ -201,14 +210,13 @@ def _red(point: SavePoint) -> int:
     return 1_000_000 if point.comparison is None else point.comparison.red
 
 
-# A run that goes on from a save point of another: its request, its files and its conversation.
-
+# Forks: the request, the files and the conversation of a run that continues from a save point of another.
 
 _NOT_TALK = (AttemptStarted, AttemptForked, AttemptEnded, SandboxOpened, RunResumed)
 
 
 def fork_request(events: Sequence[Event], at: int | None, say: str | None) -> NewRun:
-    """The request for a run with one attempt, like the one that made the save point, that goes on from there.
+    """The request for a run with one attempt that continues from the save point `at`.
 
     Raises `UserError` (`no_save_point`).
     """
@@ -228,7 +236,7 @@ def fork_request(events: Sequence[Event], at: int | None, say: str | None) -> Ne
 
 
 def check_fork(events: Sequence[Event], new: NewRun) -> None:
-    """Raises `UserError` unless the run in `events` is one from which `new` can go on."""
+    """Raises `UserError` unless `new` can continue the run of `events`."""
     origin = new.forked_from
     admitted = events[0].body
     if origin is None or not isinstance(admitted, RunAdmitted):
@@ -236,12 +244,12 @@ def check_fork(events: Sequence[Event], new: NewRun) -> None:
     point_at(events, origin.seq)
     if new.repo != admitted.request.repo:
         raise UserError(
-            "other_repository", f"Run {origin.run} worked on another repository: a fork stays with its own."
+            "other_repository", f"Run {origin.run} worked on another repository: a fork keeps the repository."
         )
 
 
 def inheritance(events: Sequence[Event], new: NewRun, who: str) -> tuple[SavePoint, tuple[AnyBody, ...]]:
-    """The save point, and the events with which the log of a forked run goes on after its admission."""
+    """The save point, and the events that follow the admission of a forked run."""
     origin = new.forked_from
     if origin is None:
         raise Bug("a run that was not forked inherits nothing")
@@ -259,7 +267,7 @@ def inheritance(events: Sequence[Event], new: NewRun, who: str) -> tuple[SavePoi
             case _ if event.seq > point.seq or isinstance(body, _NOT_TALK):
                 pass
             case ConnectionDecided(effect="allow") if not connected:
-                # One is enough to know that what was read since then may be anybody's.
+                # One is enough to know that text read since then may come from outside.
                 connected = True
                 talk.append(Inherited(event.seq, event.at, body))
             case _ if isinstance(body, PromptReceived) or getattr(body, "attempt", None) == attempt:
@@ -271,7 +279,7 @@ def inheritance(events: Sequence[Event], new: NewRun, who: str) -> tuple[SavePoi
 
 
 async def copy_files(parent: Path, point: SavePoint, base: str, into: Path) -> None:
-    """Bring the save point, and the base below it, into the new run's own repository."""
+    """Copy the save point and its base into the new run's own repository."""
     if not await to_thread.run_sync(parent.exists):
-        raise UserError("no_repository", "The run it goes on from was removed with its files.")
+        raise UserError("no_repository", "The files of the run that it continues were removed.")
     await copy_commit(parent, point.commit, base, into)

@@ -1,4 +1,4 @@
-"""Forks, ranks and verdicts of a run's attempts as lines. Pure."""
+"""Forks, rankings, budgets and stuck attempts as lines. Pure; all text comes out harmless."""
 
 from collections.abc import Iterator
 from typing import assert_never
@@ -13,13 +13,13 @@ from cloister.runs.words.lines import Line, Piece, Status
 def lines(
     body: e.AttemptForked | e.AttemptsRanked | e.JudgeSpoke | e.RewindRequested | e.Inherited, inherited: int
 ) -> Iterator[Line | Status]:
-    """`inherited` is how many events of another run's conversation came so far."""
+    """`inherited` counts the events of another run's conversation so far."""
     match body:
         case e.AttemptForked():
             where = f"event {body.at_seq}" if body.at_seq else "the base"
             why = one_line(body.reason, 200)
             yield Line(
-                f"⑂ attempt {body.attempt} goes on from {where} of attempt {body.parent}: {why}", "head"
+                f"⑂ attempt {body.attempt} continues from {where} of attempt {body.parent}: {why}", "head"
             )
         case e.AttemptsRanked():
             for place, score in enumerate(body.scores, start=1):
@@ -29,24 +29,23 @@ def lines(
             chose = "chose none" if body.choice is None else f"chose attempt {body.choice}"
             yield Line(f"⚖ {one_line(body.model, 80)} {chose}: {one_line(body.text, 300)}", "head")
         case e.RewindRequested():
-            yield Line(f"↶ {one_line(body.who, 40)} wants it to go on from event {body.to}", "head")
+            yield Line(f"↶ {one_line(body.who, 40)} rewinds the run to event {body.to}", "head")
         case e.Inherited():
             if inherited == 1:
-                yield Line("⑂ goes on with the conversation of another run", "dim")
+                yield Line("⑂ continues the conversation of another run", "dim")
             yield Status(f"inherits event {body.seq}")
         case _:
             assert_never(body)
 
 
-# What each of several attempts does at this moment, for the one line at the bottom of the screen. Pure.
-
+# The status line when several attempts work at once.
 
 _NAME = 12
-"""What is shown of a tool's name, which the model chose."""
+"""Characters shown of a tool's name, which the model chose."""
 
 
 class AtWork:
-    """A fold of one run's items, in their order."""
+    """What each attempt does now: a fold of one run's items, in order."""
 
     def __init__(self) -> None:
         self._doing: dict[int, str] = {}
@@ -54,7 +53,7 @@ class AtWork:
         """Attempt and call → its tool."""
 
     def over(self, pieces: tuple[Piece, ...], item: e.Event | e.Delta) -> tuple[Piece, ...]:
-        """`pieces` of `item`, with one status for all attempts at work in place of the last one's own."""
+        """`pieces` of `item`, with one status for all working attempts in place of their own."""
         self._take(item)
         if not self._doing:
             return pieces
@@ -66,26 +65,26 @@ class AtWork:
             case e.Event():
                 self._event(item.body)
             case e.ModelText():
-                self._now(item.attempt, "writes")
+                self._now(item.attempt, "writing")
             case e.CommandOutput() if (item.attempt, item.source) not in self._tools:
-                self._now(item.attempt, "checks")
+                self._now(item.attempt, "checking")
             case _:
                 pass
 
     def _event(self, body: e.AnyBody) -> None:
         match body:
             case e.AttemptStarted():
-                self._doing[body.attempt] = "begins"
+                self._doing[body.attempt] = "starting"
             case e.ModelReplied():
                 for call in body.calls:
                     self._tools[body.attempt, call.id] = one_line(call.name, _NAME)
-                self._now(body.attempt, "acts")
+                self._now(body.attempt, "acting")
             case e.ActionDecided():
-                self._now(body.attempt, self._tools.get((body.attempt, body.call), "acts"))
+                self._now(body.attempt, self._tools.get((body.attempt, body.call), "acting"))
             case e.AskRaised():
-                self._now(body.attempt, "asks you")
+                self._now(body.attempt, "waiting for you")
             case e.TurnEnded():
-                self._now(body.attempt, "thinks")
+                self._now(body.attempt, "thinking")
             case e.AttemptEnded():
                 self._doing.pop(body.attempt, None)
             case e.RunClaimed() | e.RunFinished():
@@ -98,10 +97,9 @@ class AtWork:
             self._doing[attempt] = what
 
 
-# Budgets, summaries and circles as lines of the screen. Pure; everything comes out harmless.
+# Budgets, summaries, advice and stuck attempts.
 
-
-Minding = (
+Upkeep = (
     e.ModelSpent
     | e.BudgetWarned
     | e.BudgetSpent
@@ -111,15 +109,15 @@ Minding = (
     | e.Advised
 )
 
-_DONE = {"nudge": "it is told so", "escalate": "somebody else goes on", "stop": "it ends here"}
+_DONE = {"nudge": "telling the model", "escalate": "switching model", "stop": "ending the attempt"}
 
 
 def whose(level: Level, name: str) -> str:
     return "the run's" if level == "run" else f"{level} {one_line(name, 60)}'s"
 
 
-def minding(body: Minding, mark: str) -> Iterator[Line]:
-    """`mark` says which attempt it is about, where there are several."""
+def upkeep(body: Upkeep, mark: str) -> Iterator[Line]:
+    """`mark` names the attempt where there are several."""
     match body:
         case e.ModelSpent():
             took = f"{body.usage.total:,} tokens"
@@ -139,9 +137,9 @@ def minding(body: Minding, mark: str) -> Iterator[Line]:
             yield Line(f"· {mark}earlier turns are summarised: {sizes}", "dim")
         case e.StuckNoticed():
             why = one_line(body.evidence, 200)
-            yield Line(f"! {mark}going round in circles ({body.kind}): {why}; {_DONE[body.stage]}", "warn")
+            yield Line(f"! {mark}stuck ({body.kind}): {why}; {_DONE[body.stage]}", "warn")
         case e.Advised():
-            none = "no kind that is known" if body.role == "classify" else "nothing to object to"
+            none = "no known kind" if body.role == "classify" else "no objections"
             said = f"by {one_line(body.model, 100)}: {one_line(body.text, 300) or none}"
             yield Line(f"· {mark}{body.role} {said}", "head" if body.text else "dim")
         case _:

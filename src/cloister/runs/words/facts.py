@@ -1,4 +1,4 @@
-"""Single facts of a run as words: a tool call, a check, a sandbox. Pure; everything comes out harmless."""
+"""Single facts of a run as words: a tool call, a check, a sandbox. Pure; all text comes out harmless."""
 
 import json
 from collections import deque
@@ -11,16 +11,13 @@ from cloister.core.text import harmless, one_line
 from cloister.runs.view import red
 from cloister.runs.words.lines import Line, counted, seconds
 
-# The beginning and the end of an output that may be endless. Pure.
-
-
 HEAD_LINES = 6
 TAIL_LINES = 3
 LINE_CHARS = 200
 
 
 class Excerpt:
-    """The first lines as they arrive; later ones are counted, and the last of them shown at the end."""
+    """Shows the first lines of an endless output as they arrive, then a count and the last ones at the end."""
 
     def __init__(self, head: int = HEAD_LINES, tail: int = TAIL_LINES) -> None:
         self._room = head
@@ -36,7 +33,7 @@ class Excerpt:
         return [line for line in map(self._take, whole) if line is not None]
 
     def end(self) -> list[str]:
-        """What is shown when nothing more comes."""
+        """The lines to show when the output has ended."""
         shown = self.feed("\n") if self._partial else []
         left_out = self._hidden - len(self._last)
         note = [f"… {left_out:,} more {'line' if left_out == 1 else 'lines'} …"] if left_out else []
@@ -53,19 +50,19 @@ class Excerpt:
 
 
 def excerpt(text: str, head: int = HEAD_LINES) -> list[str]:
-    """The beginning and the end of a text that is already complete."""
+    """The first and the last lines of a complete text."""
     part = Excerpt(head)
     return [*part.feed(text), *part.end()]
 
 
 _TELLING = ("command", "path", "pattern", "query", "summary")
-"""Arguments that say best what a call does, in this order."""
+"""Arguments that describe a call best, in this order."""
 
 NAMES_SHOWN = 4
 
 
 def call_target(call: ToolCall) -> str:
-    """What a tool call is about."""
+    """The argument that describes the call."""
     for name in _TELLING:
         value = call.arguments.get(name)
         if isinstance(value, str):
@@ -79,14 +76,14 @@ def call_line(call: ToolCall, width: int) -> str:
 
 
 def observation(returned: ToolReturned) -> list[str]:
-    """What is shown of a result that did not stream: files are only counted, they are in the repository."""
+    """The lines shown of a result that did not stream; a file that was read is only counted."""
     if returned.ok and returned.tool == "read":
         return [counted(returned.text.count("\n") + 1, "line")]
     return [] if returned.ok and returned.tool == "finish" else excerpt(returned.text)
 
 
 def opened(body: SandboxOpened) -> Line:
-    """A sandbox, how it is isolated, and what it started from when that is not the usual."""
+    """A sandbox, its isolation, and its template if that is not `default`."""
     start = "" if body.template == "default" else f" · from {one_line(body.template, 48)}"
     return Line(f"· sandbox {body.sandbox} · {isolation(body.isolation)}{start}", "dim")
 
@@ -99,7 +96,7 @@ def isolation(value: Isolation) -> str:
 
 
 def base(commit: str, branch: str | None, note: str | None) -> list[Line]:
-    """What everything starts from."""
+    """The base of the run."""
     where = f"on {one_line(branch, 80)}" if branch else "with a detached HEAD"
     line = Line(f"· base {one_line(commit, 40)[:10]} {where}", "dim")
     return [line, Line(f"! {one_line(note, 300)}", "warn")] if note else [line]
@@ -112,7 +109,7 @@ def passed_count(diagnoses: Sequence[Diagnosis]) -> int:
 def baseline(diagnoses: Sequence[Diagnosis]) -> Line:
     """The checks on the untouched base, in one line."""
     if not diagnoses:
-        return Line("· no checks: nothing can be proven", "warn")
+        return Line("· no checks: the change cannot be proven", "warn")
     failing, passed = red(diagnoses), passed_count(diagnoses)
     ok = f"{passed:,} passing" if passed else "green" if not failing else ""
     if not failing:
@@ -121,7 +118,7 @@ def baseline(diagnoses: Sequence[Diagnosis]) -> Line:
 
 
 def checks(before: int, now: Comparison) -> Line:
-    """The falling count: the base against this moment."""
+    """The failures on the base and now."""
     if now.green:
         passed = f"{now.passed:,} passing" if now.passed else "all checks are green"
         parts = (
@@ -145,7 +142,7 @@ def checks(before: int, now: Comparison) -> Line:
 
 
 def red_names(now: Comparison, width: int) -> list[Line]:
-    """The names behind a red count: the new ones first, then what was lost, what stays, and what nobody asked for."""
+    """The names behind a red count: new ones first, then lost ones, remaining ones, and unrelated ones."""
     named = [
         *(("new", name) for name in now.new),
         *(("weakened", name) for name in now.weakened),
@@ -160,9 +157,9 @@ def red_names(now: Comparison, width: int) -> list[Line]:
 
 
 def unfinished(diagnoses: Sequence[Diagnosis]) -> list[Line]:
-    """Checks that did not end by themselves."""
+    """Checks that were killed."""
     return [
-        Line(f"! {one_line(d.check, 80)} was ended by us ({d.killed}) after {seconds(d.seconds)}", "warn")
+        Line(f"! {one_line(d.check, 80)} was killed ({d.killed}) after {seconds(d.seconds)}", "warn")
         for d in diagnoses
         if d.killed
     ]
@@ -174,7 +171,7 @@ def said(text: str, indent: str = "") -> list[Line]:
 
 
 def policy(body: PolicyFixed) -> Iterator[Line]:
-    """Whose rules hold, where there is anyone's beside ours, and what they take away."""
+    """The layers of rules, if there are more than the built-in ones, and the limits they set."""
     if len(body.layers) > 1:
         yield Line(f"· rules: {one_line(', '.join(body.layers), 300)}", "dim")
     yield from (Line(f"! limited: {one_line(each, 200)}", "warn") for each in body.limited)

@@ -1,4 +1,4 @@
-"""What a screen is made of: lines, fragments of a line, and the one status line at the bottom. Pure."""
+"""The words of a run as data: lines with a style name, fragments of a line, and the status at the bottom. Pure."""
 
 from typing import Literal
 
@@ -15,14 +15,14 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Fragment(msgspec.Struct, frozen=True):
-    """Goes on where the last fragment ended; may hold newlines. A `Line` after it starts a new line."""
+    """Continues where the last fragment ended; may hold newlines. A `Line` after it starts a new line."""
 
     text: str
     style: Style = "said"
 
 
 class Status(msgspec.Struct, frozen=True):
-    """What is going on now; replaces the last status. Shown on terminals only, below the lines."""
+    """The current activity; replaces the last status. Shown on terminals only, below the lines."""
 
     text: str
     fraction: float | None = None
@@ -30,11 +30,21 @@ class Status(msgspec.Struct, frozen=True):
 
 Piece = Line | Fragment | Status
 
+
+class EventWords(msgspec.Struct, frozen=True):
+    """One event in words; without lines if it says nothing new to a person."""
+
+    seq: int
+    at: float
+    """Unix seconds."""
+    lines: tuple[Line, ...]
+
+
 IDLE = Status("")
 
 
 def seconds(value: float) -> str:
-    """A duration as a person says it."""
+    """A duration for people: `4.2 s`, `3 min 05 s`."""
     if value < 60:
         return f"{value:.1f} s"
     minutes, rest = divmod(round(value), 60)

@@ -1,4 +1,4 @@
-"""One event of the log as text, nothing left out. Pure; everything comes out harmless."""
+"""One event of the log as text with all its fields. Pure; all text comes out harmless."""
 
 import json
 import time

@@ -1,6 +1,6 @@
-"""Events and deltas of a run → what a screen shows. Pure: the same items give the same pieces."""
+"""The words for every event of a run, for the terminal (`Renderer`) and for the API (`words`). Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import assert_never
 
 from cloister.core import events as e
@@ -9,26 +9,27 @@ from cloister.core.requests import NewRun, ToolCall
 from cloister.core.text import harmless, one_line
 from cloister.runs.view import fold, red
 from cloister.runs.words import attempts, facts
-from cloister.runs.words.attempts import AtWork, Minding, minding
+from cloister.runs.words.attempts import AtWork, Upkeep, upkeep
 from cloister.runs.words.facts import Excerpt, excerpt
-from cloister.runs.words.lines import IDLE, Fragment, Line, Piece, Status, seconds
+from cloister.runs.words.lines import IDLE, EventWords, Fragment, Line, Piece, Status, seconds
 from cloister.runs.words.summary import summary
 
 _DOING: dict[e.Phase, str] = {
     "fetch": "fetching the repository",
     "template": "preparing the template",
     "create": "opening a sandbox",
-    "clone": "bringing the repository in",
-    "baseline": "running the checks on the untouched base",
+    "clone": "copying the repository into the sandbox",
+    "baseline": "running the checks on the base",
     "fork": "forking the sandbox",
     "work": "working",
-    "change": "making the change",
+    "change": "committing the change",
 }
 
 _Beginning = (
     e.RunAdmitted
     | e.RunClaimed
     | e.RunResumed
+    | e.RunContinued
     | e.BaseFixed
     | e.SandboxOpened
     | e.SandboxClosed
@@ -70,14 +71,23 @@ _Rest = (
 )
 
 ASK_LINES = 30
-"""How much of an action is shown to the person who must allow it."""
+"""Lines of an action that are shown to the person who decides on it."""
 
 _CallKey = tuple[int, str]
 """Attempt and id of a tool call."""
 
 
+def words(events: Iterable[e.Event], after: int = 0, width: int = 120) -> Iterator[EventWords]:
+    """The lines of each event with `seq > after`. `events` is the whole log: later words refer to earlier events."""
+    renderer = Renderer(width)
+    for event in events:
+        pieces = renderer.feed(event)
+        if event.seq > after:
+            yield EventWords(event.seq, event.at, tuple(piece for piece in pieces if isinstance(piece, Line)))
+
+
 class Renderer:
-    """Folds one run's items, from its first event on, into pieces. `width` is where single-line facts are cut."""
+    """Folds the items of one run, from its first event on, into pieces; single-line facts are cut at `width`."""
 
     def __init__(self, width: int = 100) -> None:
         self._width = max(40, width)
@@ -92,6 +102,9 @@ class Renderer:
         self._streamed: dict[int, str] = {}
         self._noted: e.Phase | None = None
         self._inherited = 0
+        self._rounds = 1
+        self._claimed = False
+        """In this round."""
         self._at_work = AtWork()
 
     def feed(self, item: e.Event | e.Delta) -> tuple[Piece, ...]:
@@ -153,8 +166,8 @@ class Renderer:
         elif isinstance(body, _Branching):
             self._inherited += isinstance(body, e.Inherited)
             yield from attempts.lines(body, self._inherited)
-        elif isinstance(body, Minding):
-            yield from minding(body, "" if body.attempt is None else self._mark(body.attempt))
+        elif isinstance(body, Upkeep):
+            yield from upkeep(body, "" if body.attempt is None else self._mark(body.attempt))
         else:
             yield from self._rest(event, body)
 
@@ -162,28 +175,42 @@ class Renderer:
         match body:
             case e.RunAdmitted():
                 yield from self._admitted(event, body.request)
-            case e.RunClaimed():
-                if body.epoch > 1:
-                    yield Line("↻ taken over: the process that drove this run is gone", "warn")
-            case e.RunResumed():
-                # The calls of a turn that was cut off are made again.
-                self._announced.clear()
-                self._outputs.clear()
-                yield Line(f"↻ going on after event {body.after_seq}", "warn")
+            case e.RunClaimed() | e.RunResumed() | e.RunContinued():
+                yield from self._driven(body)
             case e.BaseFixed():
                 yield from facts.base(body.commit, body.branch, body.note)
             case e.SandboxOpened():
-                # That of an attempt is isolated as the first one, which was told in full.
+                # Sandboxes of attempts are isolated like the first one, which is shown in full.
                 own = self._many and body.attempt is not None
                 yield Line(f"· [{body.attempt}] sandbox {body.sandbox}", "dim") if own else facts.opened(body)
             case e.SandboxClosed():
                 yield Line(f"· sandbox {body.sandbox} closed: {one_line(body.reason, 200)}", "dim")
             case e.ChecksChosen():
                 self._checks = frozenset(body.checks)
-                how = "found" if body.found else "asked for"
+                how = "found" if body.found else "given"
                 yield from (Line(f"· check ({how}): {one_line(c, self._width)}", "dim") for c in body.checks)
             case e.BaselineTaken():
                 yield from self._baseline(body)
+            case _:
+                assert_never(body)
+
+    def _driven(self, body: e.RunClaimed | e.RunResumed | e.RunContinued) -> Iterator[Piece]:
+        match body:
+            case e.RunClaimed():
+                if self._claimed or (self._rounds == 1 and body.epoch > 1):
+                    yield Line("↻ taken over: the process that drove this run has ended", "warn")
+                self._claimed = True
+            case e.RunContinued():
+                self._rounds += 1
+                self._claimed = False
+                told = {"review": " after a review comment", "ci": " after a failed CI job"}
+                why = told.get(body.origin, "")
+                yield Line(f"● round {self._rounds}: {one_line(body.who, 40)} continues the run{why}", "head")
+            case e.RunResumed():
+                # The calls of a turn that was cut off are made again.
+                self._announced.clear()
+                self._outputs.clear()
+                yield Line(f"↻ resuming after event {body.after_seq}", "warn")
             case _:
                 assert_never(body)
 
@@ -214,7 +241,7 @@ class Renderer:
             self._streamed.pop(body.attempt, None)
         else:
             who = f"{one_line(body.model, 100)}, named to {one_line(body.role, 40)},"
-            then = "the run goes on without" if again is None else "the next is asked"
+            then = "continuing without it" if again is None else "asking the next one"
         what = f"{self._mark(body.attempt)}{who} failed: {one_line(body.message, 300)}"
         return Line(f"! {what} ({then})", "warn")
 
@@ -233,9 +260,11 @@ class Renderer:
             case e.ModelFailed():
                 yield self._failed(body)
             case e.ModelSwitched():
-                yield Line(f"· {self._mark(body.attempt)}going on with {one_line(body.to_model, 200)}", "dim")
+                yield Line(
+                    f"· {self._mark(body.attempt)}continuing with {one_line(body.to_model, 200)}", "dim"
+                )
             case e.ModelChosen():
-                yield Line(f"» {one_line(body.who, 40)} wants {one_line(body.model, 200)} to go on", "head")
+                yield Line(f"» {one_line(body.who, 40)} switches to {one_line(body.model, 200)}", "head")
             case e.FinishRefused():
                 yield from self._announce_finish(body.attempt)
                 first = one_line(body.text, self._width)
@@ -274,7 +303,7 @@ class Renderer:
             case e.AskRaised():
                 yield from self._ask(event, body)
             case e.AskAnswered():
-                yield Line(f"? {body.ask}: {body.answer}, says {one_line(body.who, 40)}", "head")
+                yield Line(f"? {body.ask}: {body.answer} by {one_line(body.who, 40)}", "head")
             case e.ToolReturned():
                 yield from self._announce(body.attempt, body.call)
                 yield from self._returned(body)
@@ -299,7 +328,7 @@ class Renderer:
         if known is not None and (attempt, call) not in self._announced:
             self._announced.add((attempt, call))
             yield Line(self._mark(attempt) + facts.call_line(known, self._width), "head")
-            yield Status(f"{one_line(known.name, 20)} runs")
+            yield Status(f"{one_line(known.name, 20)} running")
 
     def _announce_finish(self, attempt: int) -> Iterator[Piece]:
         """The refusal comes before the call's result, and reads better after the call."""
@@ -309,14 +338,14 @@ class Renderer:
 
     def _ask(self, event: e.Event, body: e.AskRaised) -> Iterator[Piece]:
         left = seconds(max(0.0, body.deadline - event.at))
-        yield Line(f"? {self._mark(body.attempt)}may it? {one_line(body.action, 200)}", "warn")
-        # Whoever answers must see what they allow: all of it, or a note that there is more.
+        yield Line(f"? {self._mark(body.attempt)}allow this? {one_line(body.action, 200)}", "warn")
+        # A person must see what they allow: all of it, or a note that there is more.
         yield from (Line(f"  │ {line}".rstrip(), "warn") for line in excerpt(body.detail, ASK_LINES))
         yield Line(f"    cloister log {event.run} --after {event.seq - 1}   shows all of it", "warn")
         if body.rule:
             yield Line(f"  because: {one_line(body.rule, 200)}", "warn")
-        whose = "Only an admin may allow it. " if body.approver == "admin" else ""
-        yield Line(f"  {whose}Answer within {left}, else it is: {body.default}", "warn")
+        whose = "Only an admin may allow this. " if body.approver == "admin" else ""
+        yield Line(f"  {whose}Answer within {left}; the default is {body.default}", "warn")
         yield Line(f"    cloister answer {event.run} {one_line(body.ask, 60)} allow|deny", "warn")
         yield Status("waiting for your answer")
 

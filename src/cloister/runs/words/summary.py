@@ -1,4 +1,4 @@
-"""The end of a run on one screen: what came out, and the proof. Pure."""
+"""The end of a run on one screen: the outcome, the proof, the change and the cost. Pure."""
 
 import shlex
 import textwrap
@@ -26,7 +26,7 @@ _HEADS: dict[str, tuple[str, Style]] = {
 
 
 def summary(view: RunView, width: int) -> Iterator[Line]:
-    """At most a screen of lines; the first says how it ended."""
+    """At most a screen of lines; the first states the outcome."""
     word, style = _HEADS.get(view.outcome or "", (view.state, "plain"))
     yield Line("")
     head = f"{word}  {one_line(view.reason or '', REASON_CHARS)}".rstrip()
@@ -43,7 +43,7 @@ def _fact(name: str, text: str, style: Style = "plain") -> Line:
 
 
 def _standing(view: RunView) -> Comparison | None:
-    """The last word on the attempt that won, else on the one that got furthest."""
+    """The evidence of the winning attempt, else of the one with the fewest failures."""
     found = [a for a in view.attempts if a.comparison and view.winner in (None, a.attempt)]
     best = min(found, key=lambda a: a.comparison.red if a.comparison else 0, default=None)
     return best.comparison if best else None
@@ -88,7 +88,9 @@ def _cost(view: RunView) -> Iterator[Line]:
     ]
     if view.cost is not None:
         spent.insert(2, f"${view.cost:,.2f}")
-    if len(view.attempts) > 1:
+    if view.rounds > 1:
+        spent.insert(0, f"{view.rounds} rounds")
+    elif len(view.attempts) > 1:
         won = "no attempt" if view.winner is None else f"attempt {view.winner}"
         spent.insert(0, f"{won} of {len(view.attempts)} won")
     yield _fact("spent", " · ".join(spent))
@@ -100,7 +102,7 @@ def _cost(view: RunView) -> Iterator[Line]:
 
 
 def _budget(view: RunView) -> Iterator[Line]:
-    """The levels that are nearly or wholly spent, as they were last told of."""
+    """The budgets that are nearly or wholly spent, as the newest warning states them."""
     last = {
         (note.level, note.name, note.what): note
         for note in view.budget_notes

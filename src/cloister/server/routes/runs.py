@@ -1,5 +1,6 @@
 """Routes of runs: submit, look, steer, branch, compare, hand over."""
 
+from itertools import islice
 from typing import Annotated, Literal
 
 import msgspec
@@ -19,6 +20,8 @@ from cloister.runs.budget import BudgetReport
 from cloister.runs.delivery import Removed
 from cloister.runs.receipt import Receipt
 from cloister.runs.view import RunView
+from cloister.runs.words.lines import EventWords
+from cloister.runs.words.render import words
 from cloister.server.routes import Given, of
 
 SEQ_MAX = 2**53
@@ -121,6 +124,16 @@ async def list_events(
     attempt: Attempt = None,
 ) -> tuple[Event, ...]:
     return await verbs.runs.events(run, after, limit, attempt)
+
+
+@get("/v1/runs/{run:str}/words", **of(RunVerbs.events, "The log of a run in words", "getWords"))
+async def get_words(
+    run: Run,
+    verbs: Given,
+    after: After = 0,
+    limit: Annotated[int, QueryParameter(ge=1, le=10_000)] = 1_000,
+) -> tuple[EventWords, ...]:
+    return tuple(islice(words(await verbs.runs.events(run), after), limit))
 
 
 @get(

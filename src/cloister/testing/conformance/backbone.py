@@ -21,6 +21,7 @@ from cloister.core.events import (
     PromptReceived,
     RunAdmitted,
     RunClaimed,
+    RunContinued,
     RunFinished,
     RunResumed,
     StopRequested,
@@ -265,6 +266,26 @@ async def nothing_follows_the_end(rig: Rig) -> None:
             await backbone.append_outside(fence.run, StopRequested(ME))
         row = await backbone.row(fence.run)
         expect((row.state, row.outcome, row.reason), ("finished", FINISHED.outcome, FINISHED.reason))
+
+
+async def a_message_queues_a_finished_run_again(rig: Rig) -> None:
+    async with rig.open() as one, rig.open() as other:
+        old = await claimed(one)
+        await one.append(old, [FINISHED])
+        async with anyio.create_task_group() as tasks:
+            for backbone in (one, other):
+                tasks.start_soon(backbone.append_outside, old.run, PromptReceived("more", ME, "review"))
+        row = await one.row(old.run)
+        expect((row.state, row.outcome, row.reason, row.owner), ("queued", None, None, None))
+        with refused("fenced"):
+            await one.append(old, [STARTED])
+        fence = await other.claim(new_owner_id())
+        expect((fence and fence.run, fence and fence.epoch), (old.run, 2))
+        if fence is not None:
+            await other.append(fence, [FINISHED])
+        kinds = [type(event.body) for event in await one.read(old.run)][2:]
+        expect(kinds, [RunFinished, RunContinued, PromptReceived, PromptReceived, RunClaimed, RunFinished])
+        expect(len(await collect(one, old.run)), len(kinds) + 2)
 
 
 async def people_need_no_fence(rig: Rig) -> None:
@@ -579,6 +600,7 @@ PROMISES: tuple[Promise, ...] = (
     a_failing_append_fails_nobody_else,
     appends_of_many_have_no_gap_and_keep_each_ones_order,
     nothing_follows_the_end,
+    a_message_queues_a_finished_run_again,
     people_need_no_fence,
     reading_pages_through_the_log_in_order,
     unknown_runs_are_named_as_such,

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloister.core.errors import CloisterError, OutsideError, UserError
-from cloister.forge.api import Base, Forge
+from cloister.core.ids import RunId
+from cloister.forge.api import Base, Delivered, Forge, Proposal
+from cloister.forge.change import describe
 from cloister.forge.host import in_bare
 
 
@@ -76,18 +78,45 @@ async def check_delivering(place: Place, scratch: Path) -> None:
     bare = scratch / "deliver.git"
     await place.forge.fetch(place.repo, None, bare)
     before = await place.branches()
-    first = await place.forge.deliver(bare, place.tagged, "cloister/one", place.repo)
+    first = await _deliver(place, bare, place.tagged)
     if first is None:
         _require(await place.branches() == before, "nothing was delivered and a branch moved")
         return
     _require(first.branch == "cloister/one", f"a free name was asked for, and {first.branch} was taken")
-    again = await place.forge.deliver(bare, place.tagged, "cloister/one", place.repo)
+    again = await _deliver(place, bare, place.tagged)
     _require(again == first, "the same change was delivered twice under two names")
-    other = await place.forge.deliver(bare, place.commit, "cloister/one", place.repo)
+    other = await _deliver(place, bare, place.commit)
     if other is None or other.branch == first.branch:
         raise AssertionError("a branch that exists was moved")
     expected = {**before, first.branch: place.tagged, other.branch: place.commit}
     _require(await place.branches() == expected, "the branches are not what was delivered")
+
+
+async def check_delivering_again(place: Place, scratch: Path) -> None:
+    """A later round moves its branch only forward, and only if the branch still ends at the round before."""
+    bare = scratch / "again.git"
+    await place.forge.fetch(place.repo, None, bare)
+    before = await place.branches()
+    first = await _deliver(place, bare, place.tagged)
+    if first is None:
+        return
+    second = await _deliver(place, bare, place.commit, previous=place.tagged)
+    if second is None:
+        raise AssertionError("the first round was delivered and the second was not")
+    _require(second.branch == first.branch, f"{first.branch} was to move on, and {second.branch} was made")
+    _require(second.commit == place.commit, f"{place.commit} was to be pushed, not {second.commit}")
+    back = await _deliver(place, bare, place.tagged, previous=place.commit)
+    if back is None or back.branch == first.branch:
+        raise AssertionError("a branch was moved back")
+    expected = {**before, first.branch: place.commit, back.branch: place.tagged}
+    _require(await place.branches() == expected, "the branches are not what was delivered")
+
+
+async def _deliver(place: Place, bare: Path, commit: str, previous: str | None = None) -> Delivered | None:
+    proposal = Proposal(
+        RunId("r-conform"), place.repo, place.tagged, commit, "cloister/one", bare, previous=previous
+    )
+    return await place.forge.deliver(await describe(proposal))
 
 
 async def _refusal(place: Place, repo: str, ref: str | None, bare: Path) -> tuple[str, str]:

@@ -1,0 +1,136 @@
+"""A finished run continues: another round with the conversation and the files of the one before."""
+
+import pytest
+from tests.runs.arena import ADD, FINISH, FIX, HALF, SUB, Arena, bash, of, script
+
+from cloister.agent.taint import Provenance
+from cloister.core.events import (
+    AttemptEnded,
+    AttemptForked,
+    AttemptStarted,
+    ModelReplied,
+    PromptReceived,
+    RewindRequested,
+    RunClaimed,
+    RunContinued,
+    RunFinished,
+    RunResumed,
+    TurnEnded,
+)
+from cloister.core.requests import Budget, Origin
+from cloister.forge import change
+from cloister.runs.attempts.tree import tree
+from cloister.testing.journals import MemoryJournal
+
+pytestmark = pytest.mark.anyio
+
+AGAIN = FIX + script(bash("echo '# more' >> calc.py"), FINISH)
+REOPENED = (RunContinued("bob"), PromptReceived("Add a comment.", "bob"), RunClaimed("o-2", 2))
+
+
+async def continued(arena: Arena, journal: MemoryJournal, end: RunFinished) -> AttemptEnded:
+    await journal.append(end, *REOPENED)
+    return await arena.run(journal)
+
+
+async def test_a_second_round_has_the_files_and_the_conversation_of_the_first(arena: Arena) -> None:
+    journal = arena.journal(arena.request(AGAIN))
+    first = await arena.run(journal)
+    second = await continued(arena, journal, RunFinished("green", "Done.", 0))
+    assert (first.attempt, second.attempt, second.outcome) == (0, 1, "green")
+    (fork,) = of(journal, AttemptForked)
+    turns = [event.seq for event in journal.events if isinstance(event.body, TurnEnded)]
+    assert (fork.parent, fork.at_seq, fork.budget) == (0, turns[1], Budget(steps=60))
+    assert "+# more" in await change.diff(arena.bare, first.commit, second.commit)
+    replies = [(reply.attempt, reply.step) for reply in of(journal, ModelReplied)]
+    assert replies == [(0, 1), (0, 2), (1, 3), (1, 4)]
+    shown = tree(journal.events)
+    assert [(node.attempt, node.parent, node.outcome) for node in shown.nodes] == [
+        (0, None, "green"),
+        (1, 0, "green"),
+    ]
+
+
+async def test_each_round_has_the_whole_budget(arena: Arena) -> None:
+    journal = arena.journal(arena.request(AGAIN, budget=Budget(steps=2)))
+    await arena.run(journal)
+    second = await continued(arena, journal, RunFinished("green", "Done.", 0))
+    assert (second.outcome, len(of(journal, ModelReplied))) == ("green", 4)
+    third = await continued(arena, journal, RunFinished("green", "Done.", 1))
+    assert (third.attempt, third.outcome) == (2, "failed")  # the script has no more replies
+
+
+async def test_a_red_round_is_continued_from_its_furthest_save_point(arena: Arena) -> None:
+    text = script(
+        bash(ADD),
+        bash("true", 'name = "on"', 'branch = [{ when = "comment", goto = "rest" }, { goto = "on" }]'),
+        bash(SUB, 'name = "rest"'),
+        FINISH,
+    )
+    journal = arena.journal(arena.request(text, budget=Budget(steps=3)))
+    first = await arena.run(journal)
+    second = await continued(arena, journal, RunFinished(first.outcome, first.reason, 0))
+    assert (first.outcome, second.outcome) == ("budget", "green")
+    assert second.comparison.green
+
+
+async def test_several_attempts_are_continued_by_one_of_the_winner(arena: Arena) -> None:
+    journal = arena.journal(arena.request(AGAIN, n=2, first_green=True))
+    first = await arena.run(journal)
+    second = await continued(arena, journal, RunFinished("green", "Done.", first.attempt))
+    assert (second.attempt, second.outcome) == (2, "green")
+    assert [fork.parent for fork in of(journal, AttemptForked)] == [first.attempt]
+
+
+async def test_a_round_without_a_save_point_starts_from_the_base(arena: Arena) -> None:
+    journal = arena.journal(arena.request(FIX))
+    await journal.append(AttemptStarted(0, "p:m"))
+    second = await continued(arena, journal, RunFinished("stopped", "Stopped by ada."))
+    assert (second.attempt, second.outcome) == (1, "green")
+    assert [fork.at_seq for fork in of(journal, AttemptForked)] == [0]
+
+
+async def test_a_crash_in_the_second_round_resumes_that_round(arena: Arena) -> None:
+    journal = arena.journal(arena.request(AGAIN))
+    await arena.run(journal)
+    await journal.append(RunFinished("green", "Done.", 0), *REOPENED)
+    whole = MemoryJournal(*journal.bodies)
+    await arena.run(whole)
+    cut = next(e.seq for e in whole.events if isinstance(e.body, ModelReplied) and e.body.attempt == 1)
+    half = MemoryJournal(*(event.body for event in whole.events[:cut]))
+    await half.append(RunClaimed("o-3", 3), RunResumed(cut))
+    ended = await arena.run(half)
+    assert (ended.attempt, ended.outcome, len(of(half, AttemptForked))) == (1, "green", 1)
+    assert [(r.attempt, r.step) for r in of(half, ModelReplied)] == [(0, 1), (0, 2), (1, 3), (1, 4)]
+
+
+async def test_a_stuck_round_starts_over_when_it_is_continued(arena: Arena) -> None:
+    journal = arena.journal(arena.request(HALF))
+    first = await arena.run(journal)
+    second = await continued(arena, journal, RunFinished(first.outcome, first.reason, 0))
+    assert (first.outcome, second.outcome) == ("red", "red")
+    steps = [reply.attempt for reply in of(journal, ModelReplied)]
+    assert steps.count(1) > 2
+
+
+@pytest.mark.parametrize(
+    ("origin", "untrusted"), [("user", False), ("issue", True), ("review", True), ("ci", True)]
+)
+def test_only_a_persons_own_words_keep_a_continued_run_trusted(
+    arena: Arena, origin: Origin, untrusted: bool
+) -> None:
+    journal = arena.journal(arena.request(FIX))
+    journal.add(RunFinished("green", "Done.", 0), RunContinued("bob", origin))
+    journal.add(PromptReceived("Look.", "bob", origin))
+    assert Provenance(None, journal).untrusted is untrusted
+
+
+async def test_a_run_can_be_rewound_to_a_save_point_of_an_earlier_round(arena: Arena) -> None:
+    journal = arena.journal(arena.request(AGAIN))
+    await arena.run(journal)
+    point = next(event.seq for event in journal.events if isinstance(event.body, TurnEnded))
+    await journal.append(RunFinished("green", "Done.", 0), *REOPENED, RewindRequested(point, "bob"))
+    ended = await arena.run(journal)
+    forks = [(fork.attempt, fork.parent, fork.at_seq) for fork in of(journal, AttemptForked)]
+    assert forks[-1] == (2, 0, point)
+    assert (ended.attempt, ended.outcome) == (2, "green")

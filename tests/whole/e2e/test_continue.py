@@ -1,0 +1,135 @@
+"""`cloister say` on a finished run: another round of the same run, in a new sandbox."""
+
+import json
+from typing import Any
+
+CALC = "def add(a, b):\n    return a - b\n"
+TEST = "import unittest\nimport calc\n\n\nclass T(unittest.TestCase):\n    def test_add(self):\n        self.assertEqual(calc.add(1, 2), 3)\n"
+FIX = "sed -i 's/a - b/a + b/' calc.py"
+CHECK = ("--check", "python3 -m unittest -q")
+
+
+def repository(cloister: Any) -> Any:
+    repo = cloister.cwd / "calc"
+    repo.mkdir()
+    (repo / "calc.py").write_text(CALC)
+    (repo / "test_calc.py").write_text(TEST)
+    for args in (("init", "-q", "-b", "main"), ("add", "-A"), ("commit", "-q", "-m", "base")):
+        cloister.git(repo, *args)
+    return repo
+
+
+def script(*replies: str) -> str:
+    return "".join(f"[[reply]]\n{reply}\n" for reply in replies)
+
+
+def bash(command: str, *more: str) -> str:
+    return "\n".join((f'calls = [{{ tool = "bash", command = """{command}""" }}]', *more))
+
+
+def finish(summary: str) -> str:
+    return f'calls = [{{ tool = "finish", summary = "{summary}" }}]'
+
+
+def bodies(cloister: Any, kind: str) -> list[dict[str, Any]]:
+    return [event["body"] for event in cloister.events() if event["body"]["type"] == kind]
+
+
+def test_a_green_run_continues_on_its_branch_until_it_is_removed(cloister: Any) -> None:
+    repo = repository(cloister)
+    model = cloister.script(
+        script(
+            bash(FIX),
+            finish("Add adds."),
+            'expect = "Message from"\n' + bash("test -f test_calc.py && echo '# sum' >> calc.py"),
+            finish("A comment."),
+        )
+    )
+    cloister("run", "Fix add", "--repo", str(repo), "--model", model, *CHECK)
+    (branch,) = cloister.git(repo, "branch", "--list", "cloister/*", "--format=%(refname:short)").split()
+    first = cloister.git(repo, "rev-parse", branch)
+    assert "cloister watch r-" in cloister("say", "last", "Add a comment.").stdout
+    assert "✓ green" in cloister("watch", "last").stdout.rsplit("round 2", 1)[1]
+    assert cloister.git(repo, "rev-parse", f"{branch}^") == first
+    assert cloister.git(repo, "show", f"{branch}:calc.py").endswith("# sum")
+    assert cloister.git(repo, "log", "--format=%s", branch).splitlines() == [
+        "A comment.",
+        "Add adds.",
+        "base",
+    ]
+    run = cloister.json("ps", "--limit", "1")
+    assert (run["state"], run["outcome"]) == ("finished", "green")
+    assert [end["outcome"] for end in bodies(cloister, "RunFinished")] == ["green", "green"]
+    assert bodies(cloister, "RunContinued")[0]["origin"] == "user"
+    assert cloister("audit", "verify").stdout.startswith("OK")
+    receipt = cloister("receipt", "last").stdout
+    assert "Add a comment." in receipt
+    assert "# sum" in cloister("diff", "last").stdout
+    cloister("rm", "last")
+    late = cloister("say", "last", "And more.", code=2)
+    assert "removed" in late.stderr and len(late.stderr.strip().splitlines()) == 1
+    assert len(bodies(cloister, "RunContinued")) == 1
+
+
+def test_a_red_run_is_put_right_by_a_message_and_others_commits_stay(cloister: Any) -> None:
+    repo = repository(cloister)
+    rest = f'{bash(FIX)}\nname = "fix"'
+    on = 'name = "on"\nbranch = [{ when = "the sign", goto = "fix" }, { goto = "on" }]'
+    model = cloister.script(script(bash("echo kept > kept.txt"), bash("true", on), rest, finish("Fixed.")))
+    cloister("run", "Fix add", "--repo", str(repo), "--model", model, *CHECK, "--steps", "3", code=1)
+    assert cloister.git(repo, "branch", "--list", "cloister/*") == ""
+    cloister("apply", "last", "--repo", str(repo), "--checkout")
+    (branch,) = cloister.git(repo, "branch", "--list", "cloister/*", "--format=%(refname:short)").split()
+    (repo / "mine.txt").write_text("mine\n")
+    cloister.git(repo, "add", "-A")
+    cloister.git(repo, "commit", "-q", "-m", "Mine")
+    mine = cloister.git(repo, "rev-parse", "HEAD")
+    cloister("say", "last", "It is the sign.")
+    cloister("watch", "last")
+    assert [end["outcome"] for end in bodies(cloister, "RunFinished")] == ["budget", "green"]
+    assert cloister.git(repo, "rev-parse", branch) == mine
+    assert cloister.git(repo, "status", "--porcelain") == ""
+    assert "a + b" in cloister.git(repo, "show", f"{branch}-2:calc.py")
+    assert cloister.git(repo, "show", f"{branch}-2:kept.txt") == "kept"
+
+
+def test_a_stopped_run_continues_after_a_crash_with_both_messages(cloister: Any, outside: int) -> None:
+    repo = repository(cloister)
+    wait = f"until curl -sf --noproxy '' http://localhost:{outside}/; do sleep 0.1; done"
+    model = cloister.script(
+        script(
+            bash(
+                "echo kept > kept.txt",
+                'branch = [{ when = "Message from", goto = "fix" }, { goto = "wait" }]',
+            ),
+            bash("sleep 600", 'name = "wait"'),
+            bash(f"{wait}; {FIX}", 'name = "fix"'),
+            finish("Fixed."),
+        )
+    )
+    cloister("serve", "--background", "--port", "0")
+    allow = ("--allow-host", f"localhost:{outside}", "--detach")
+    cloister("run", "Fix add", "--repo", str(repo), "--model", model, *CHECK, *allow)
+    cloister.until(lambda: cloister.kinds().count("ActionDecided") == 2)
+    cloister("stop", "last")
+    cloister.until(lambda: cloister.has("RunFinished"))
+    says = [cloister.start("say", "last", text) for text in ("Go on.", "And hurry.")]
+    for say in says:
+        say.communicate(timeout=120)
+    assert [say.returncode for say in says] == [0, 0]
+    assert len(bodies(cloister, "RunContinued")) == 1
+    cloister.until(
+        lambda: len(bodies(cloister, "AttemptForked")) == 1 and len(bodies(cloister, "ModelReplied")) > 2
+    )
+    cloister.kill(cloister.server_pid())
+    cloister.until(lambda: cloister.sandbox_processes() == [])
+    assert json.loads(cloister("ps", "--json").stdout)["state"] == "running"
+    cloister.let_go()
+    cloister("serve", "--background", "--port", "0")
+    cloister("watch", "last")
+    assert [end["outcome"] for end in bodies(cloister, "RunFinished")] == ["stopped", "green"]
+    assert sorted(body["text"] for body in bodies(cloister, "PromptReceived")) == ["And hurry.", "Go on."]
+    assert len(bodies(cloister, "AttemptForked")) == 1
+    (branch,) = cloister.git(repo, "branch", "--list", "cloister/*", "--format=%(refname:short)").split()
+    assert cloister.git(repo, "show", f"{branch}:kept.txt") == "kept"
+    assert cloister("audit", "verify").stdout.startswith("OK")
