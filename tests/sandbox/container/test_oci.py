@@ -14,7 +14,7 @@ from cloister.sandbox.snapshots import Origin
 from cloister.sandbox.store.api import Layers, Root
 
 NAME = Name(SandboxId("s-0123456789ab"), OwnerId("o-0123456789ab"), 0x8000)
-MACHINE = oci.Machine("/srv", 1024, Path("/sys/fs/cgroup/unified"))
+MACHINE = oci.HostFacts("/srv", 1024, Path("/sys/fs/cgroup/unified"))
 HOME = Path("/data/sandboxes") / str(NAME)
 LAYERS = Layers(Path("/t/rootfs"), HOME / "files/upper", HOME / "files/work")
 

@@ -319,9 +319,9 @@ class ContainerHost:
         for store in (*await self._choose_stores(), self._plain):
             await store.remove(name)
 
-    def _machine(self, programs: oci.Programs) -> oci.Machine:
+    def _machine(self, programs: oci.Programs) -> oci.HostFacts:
         hard, layout = resource.getrlimit(resource.RLIMIT_NOFILE)[1], self._claims.layout
-        return oci.Machine(
+        return oci.HostFacts(
             place=mount_point_here([self._data_dir, programs.runtime]),
             open_files_max=1_048_576 if hard == resource.RLIM_INFINITY else hard,
             refused_tree=layout.v2 if layout.hybrid else None,

@@ -34,7 +34,7 @@ READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-tri
 NAMESPACES = ("user", "pid", "mount", "network", "ipc", "uts", "cgroup")
 
 
-class Machine(msgspec.Struct, frozen=True):
+class HostFacts(msgspec.Struct, frozen=True):
     """Facts of this host that hold for every sandbox."""
 
     place: str
@@ -70,7 +70,7 @@ def host_quota(quota: Quota, way: Way) -> Quota:
     return msgspec.structs.replace(quota, processes=way.tasks(quota.processes))
 
 
-def oci_config(machine: Machine, name: Name, quota: Quota, way: Way) -> bytes:
+def oci_config(machine: HostFacts, name: Name, quota: Quota, way: Way) -> bytes:
     """The `config.json` of one sandbox."""
     ids = [{"containerID": 0, "hostID": name.first_id, "size": IDS}]
     open_files = min(quota.open_files, machine.open_files_max)
@@ -131,7 +131,7 @@ def _mounts(quota: Quota, place: str, way: Way) -> list[Mapping[str, object]]:
 
 
 def launch_argv(
-    programs: Programs, machine: Machine, name: Name, home: Path, root: Root, join: Sequence[Path]
+    programs: Programs, machine: HostFacts, name: Name, home: Path, root: Root, join: Sequence[Path]
 ) -> list[str]:
     """The command line that becomes the sandbox called `name`, whose bundle is in `home`."""
     runtime = [str(programs.runtime), *programs.way.flags, "--root", str(home / "state")]

@@ -35,7 +35,7 @@ from cloister.sandbox.microvm.boot import Awake, MachineRequest, Moment, VmTools
 from cloister.sandbox.microvm.checkpoint import fork_moment, grow
 from cloister.sandbox.microvm.disks import Disk, OpenFile, held, new_layer
 from cloister.sandbox.microvm.kernel import Kernels
-from cloister.sandbox.microvm.template_image import Images, Size, Source, size_for
+from cloister.sandbox.microvm.template_image import BootSource, Images, Size, size_for
 from cloister.sandbox.protocol.link import Link
 from cloister.sandbox.snapshots import Origin, Snapshots, Subject, reference_in
 from cloister.sandbox.store import api
@@ -292,7 +292,7 @@ class MicrovmHost:
         async def opened() -> Disk:
             return snapshots.load(home)
 
-        source = Source(home.name, opened, warm_up=(("true",),), settle_seconds=0.0)
+        source = BootSource(home.name, opened, warm_up=(("true",),), settle_seconds=0.0)
         size = Size(command_line.memory_for(quota.memory_bytes), 0)
         return await self._images.moment(tools, source, size, silent)
 

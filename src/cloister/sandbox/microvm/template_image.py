@@ -94,7 +94,7 @@ class _Key(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class BootSource:
     """The disk that the machine of an image boots from."""
 
     name: str
@@ -119,16 +119,16 @@ class Images:
         self._loaded: dict[str, Moment] = {}
         self._loading = anyio.Lock()
 
-    def template(self, template: Built, size: Size, report: Report) -> Source:
+    def template(self, template: Built, size: Size, report: Report) -> BootSource:
         """The root filesystem of `template`, with as much free space as `size` has."""
 
         async def disk() -> Disk:
             made = await self.disk(template.version, template.rootfs, size.disk_bytes, report)
             return Disk(made, ())
 
-        return Source(template.version, disk)
+        return BootSource(template.version, disk)
 
-    async def moment(self, tools: VmTools, source: Source, size: Size, report: Report) -> Moment:
+    async def moment(self, tools: VmTools, source: BootSource, size: Size, report: Report) -> Moment:
         """The saved machine of that size with the disk of `source`; made if missing.
 
         Raises `HostError` (`no_disk_image`, `start_failed`).
@@ -180,7 +180,7 @@ class Images:
                     await make_disk(rootfs, target, free_bytes, self._path)
         return open_file(target)
 
-    async def _build(self, tools: VmTools, source: Source, key: _Key, report: Report) -> None:
+    async def _build(self, tools: VmTools, source: BootSource, key: _Key, report: Report) -> None:
         *shorter, longest = self._boot_seconds or BOOT_SECONDS[tools.accelerator]
         report(None, "booting a virtual machine")
         for seconds in shorter:
@@ -193,7 +193,7 @@ class Images:
             await self._boot(tools, source, key, longest)
         await anyio.to_thread.run_sync(_remove_unused, self.directory)
 
-    async def _boot(self, tools: VmTools, source: Source, key: _Key, seconds: float) -> None:
+    async def _boot(self, tools: VmTools, source: BootSource, key: _Key, seconds: float) -> None:
         below = await source.disk()
         disk = below.under(new_layer(self.directory, below.base.size))
         memory = OpenFile(ram.new_ram(key.memory_bytes))

@@ -21,7 +21,7 @@ _KEPT_OPTIONS = frozenset(_FIELDS.values())
 _USERINFO = re.compile(r"(://)[^/@\s]*@")
 
 
-class Source(msgspec.Struct, frozen=True):
+class PackageSource(msgspec.Struct, frozen=True):
     """One package source of one suite."""
 
     uri: str
@@ -48,12 +48,12 @@ def codename(os_release: str) -> str | None:
     return None
 
 
-def parse_sources(files: Mapping[str, str], release: str) -> tuple[Source, ...]:
+def parse_sources(files: Mapping[str, str], release: str) -> tuple[PackageSource, ...]:
     """The binary package sources of `release` and its pockets, without repetition.
 
     `files` maps names to texts: `*.sources` are in the deb822 style, everything else in the one-line style.
     """
-    found: dict[Source, None] = {}
+    found: dict[PackageSource, None] = {}
     for name, text in sorted(files.items()):
         parse = _deb822 if name.endswith(".sources") else _one_line
         for source in parse(text):
@@ -62,17 +62,17 @@ def parse_sources(files: Mapping[str, str], release: str) -> tuple[Source, ...]:
     return tuple(found)
 
 
-def _one_line(text: str) -> Iterable[Source]:
+def _one_line(text: str) -> Iterable[PackageSource]:
     for raw in text.splitlines():
         match = _OPTIONS.match(raw.partition("#")[0].strip())
         if match is None or match[3].startswith("cdrom:"):
             continue
         pairs = (option.partition("=") for option in (match[2] or "").split())
         kept = tuple((key, value) for key, _, value in pairs if key in _KEPT_OPTIONS)
-        yield Source(match[3], match[4], tuple(match[5].split()), kept)
+        yield PackageSource(match[3], match[4], tuple(match[5].split()), kept)
 
 
-def _deb822(text: str) -> Iterable[Source]:
+def _deb822(text: str) -> Iterable[PackageSource]:
     for stanza in re.split(r"\n[ \t]*\n", text):
         fields = _stanza(stanza)
         if "deb" not in fields.get("types", "").split() or fields.get("enabled", "yes").lower() in (
@@ -85,7 +85,7 @@ def _deb822(text: str) -> Iterable[Source]:
         options = tuple((to, ",".join(fields[of].split())) for of, to in _FIELDS.items() if fields.get(of))
         for uri in fields.get("uris", "").split():
             for suite in fields.get("suites", "").split():
-                yield Source(uri, suite, tuple(fields.get("components", "").split()), options)
+                yield PackageSource(uri, suite, tuple(fields.get("components", "").split()), options)
 
 
 def _stanza(text: str) -> dict[str, str]:
@@ -178,7 +178,7 @@ def host_release() -> str:
     return release
 
 
-def read_sources(release: str, apt_dir: Path = _APT) -> tuple[Source, ...]:
+def read_sources(release: str, apt_dir: Path = _APT) -> tuple[PackageSource, ...]:
     """This host's package sources for `release`. Raises `HostError` (`no_sources`)."""
     paths = [apt_dir / "sources.list", *sorted((apt_dir / "sources.list.d").glob("*"))]
     files = {
@@ -200,7 +200,7 @@ def useful_lines(tail: "deque[str]") -> str:
     return one_line(" ".join((errors or list(tail))[-3:]) or "mmdebstrap printed nothing", 400)
 
 
-def _finish(rootfs: Path, sources: tuple[Source, ...]) -> root.Settled:
+def _finish(rootfs: Path, sources: tuple[PackageSource, ...]) -> root.Settled:
     """Remove traces of this host's mirrors, and turn the tree into a template."""
     lists = rootfs / "etc" / "apt"
     shutil.rmtree(lists / "sources.list.d", ignore_errors=True)

@@ -27,7 +27,7 @@ _REFUSED = {
 _VARIABLE = re.compile(r"\$\{([A-Za-z]+)(?::([^}:]*))?(?::([^}]*))?\}")
 _OPTION = re.compile(r"[^A-Za-z0-9]+")
 
-Command = str | tuple[str, ...]
+StepCommand = str | tuple[str, ...]
 """A line for a shell, or the words of a program."""
 
 
@@ -64,7 +64,7 @@ class Step(msgspec.Struct, frozen=True):
     """One command of the file, run as the agent."""
 
     name: str
-    command: Command
+    command: StepCommand
 
 
 class Wanted(msgspec.Struct, frozen=True):
