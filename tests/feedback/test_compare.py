@@ -242,7 +242,7 @@ def go(exit_code: int, name: str) -> Diagnosis:
     return diagnose(CheckOutput("make test", exit_code, None, 1.0, captured(name), b"", ()))
 
 
-def test_where_go_names_only_what_fails_a_package_that_is_well_stands_for_its_tests() -> None:
+def test_a_passing_go_package_counts_for_its_unnamed_tests() -> None:
     red, green = go(1, "go_silent.out"), go(0, "go_silent_ok.out")
 
     found = compare([red], [green])
@@ -252,7 +252,7 @@ def test_where_go_names_only_what_fails_a_package_that_is_well_stands_for_its_te
     assert (broken.green, len(broken.new), broken.missing) == (False, 3, ())
 
 
-def test_a_package_without_a_test_to_run_stands_for_none() -> None:
+def test_a_package_without_tests_counts_for_none() -> None:
     said = b"ok  \texample.com/calc/calc\t0.002s [no tests to run]\nok  \texample.com/calc/other\t0.002s\n"
     none = diagnose(CheckOutput("make test", 0, None, 1.0, said, b"", ()))
 

@@ -29,30 +29,30 @@ def test_the_text_is_read_when_the_junit_file_is_broken() -> None:
     assert found.unlisted == 3
 
 
-def test_failing_tests_come_first_and_their_places_are_not_told_twice() -> None:
+def test_failing_tests_come_first_and_their_places_are_not_repeated() -> None:
     found = check(out=captured("pytest_verbose.txt"))
 
     assert [test.status for test in found.tests[:6]] == ["error"] + ["failed"] * 5
     assert found.diagnostics == ()
 
 
-def test_the_tracebacks_of_failing_unittests_are_not_told_twice() -> None:
+def test_tracebacks_of_failing_unittests_are_not_repeated() -> None:
     assert check(err=captured("unittest.txt")).diagnostics == ()
 
 
-def test_a_crash_beside_passing_tests_is_told() -> None:
+def test_a_crash_beside_passing_tests_is_reported() -> None:
     found = check(out=captured("pytest_green.txt"), err=captured("chain.txt"))
 
     assert [diagnostic.file for diagnostic in found.diagnostics] == ["chain.py", "chain.py"]
 
 
-def test_the_same_complaint_is_told_once_and_errors_come_first() -> None:
+def test_equal_complaints_are_merged_and_errors_come_first() -> None:
     text = b"a.c:2:1: warning: w\na.c:1:1: error: e\na.c:1:1: error: e\n"
 
     assert [d.message for d in check(out=text, err=text).diagnostics] == ["e", "w"]
 
 
-def test_what_nobody_understands_leaves_a_harmless_tail() -> None:
+def test_unknown_output_leaves_a_tail_without_escapes() -> None:
     found = check(out=b"".join(b"line %d\n" % n for n in range(100)) + b"\x1b[31mred\x07\xff")
 
     assert (found.tests, found.diagnostics) == ((), ())
@@ -60,7 +60,7 @@ def test_what_nobody_understands_leaves_a_harmless_tail() -> None:
     assert found.tail.splitlines()[-1] == "red\\x07\ufffd"
 
 
-def test_of_what_nobody_understands_every_place_is_told() -> None:
+def test_every_place_in_unknown_output_is_reported() -> None:
     text = b"it broke in (src/a.zig:12) after lib/b.zig:3:7, at 12:30:45 on localhost:80\nsee http://x.org:80 a.b:9\n"
 
     found = check(err=text)

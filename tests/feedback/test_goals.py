@@ -58,7 +58,7 @@ BASE = (ran(*OLD), LINT, TYPES)
         ("fix `ruff check`", Goals(checks=("ruff check",))),
     ],
 )
-def test_the_prompt_says_what_must_become_green(prompt: str, expected: Goals) -> None:
+def test_the_prompt_decides_the_goals(prompt: str, expected: Goals) -> None:
     assert asked(prompt, BASE) == expected
 
 
@@ -77,7 +77,7 @@ def test_tests_that_the_caller_names_are_all_that_is_asked_for() -> None:
     assert asked("Fix everything", BASE, named=("ruff check",), must_pass=("test_empty",)) == expected
 
 
-def test_a_test_command_that_nobody_understands_is_asked_for_as_a_whole() -> None:
+def test_a_test_command_with_unknown_output_is_one_goal() -> None:
     assert asked("Fix the failing test", (BUILD,)) == Goals(checks=("make test",))
     assert asked("Add feature X", (BUILD,)) == Goals()
 
@@ -116,11 +116,11 @@ def test_a_title_in_words_is_found_in_the_prompt() -> None:
         ("make test", "make test", True),
     ],
 )
-def test_a_wish_covers_what_it_names(wish: str, name: str, expected: bool) -> None:
+def test_a_goal_covers_what_it_names(wish: str, name: str, expected: bool) -> None:
     assert covers(wish, name) == expected
 
 
-def test_old_failures_that_nobody_asked_about_do_not_stand_in_the_way() -> None:
+def test_old_failures_outside_the_task_do_not_prevent_green() -> None:
     base, now = (
         ran(*OLD),
         ran(*OLD, passed=("tests/test_shop.py::test_total", "tests/test_x.py::test_new")),
@@ -131,7 +131,7 @@ def test_old_failures_that_nobody_asked_about_do_not_stand_in_the_way() -> None:
     assert found == Comparison(still=tuple(sorted(OLD)), unrelated=tuple(sorted(OLD)), passed=2, green=True)
 
 
-def test_what_was_asked_for_must_be_green() -> None:
+def test_the_goals_must_be_green() -> None:
     base = ran(*OLD)
     wish = asked("Fix test_discount", [base])
 
@@ -178,7 +178,7 @@ def test_a_linter_that_was_red_must_not_complain_about_more() -> None:
     assert compare([base], [lint("old", "old")], wish).unrelated == ("ruff check",)
 
 
-def test_a_flaky_test_is_nobodys() -> None:
+def test_a_flaky_test_is_ignored() -> None:
     import msgspec
 
     now = msgspec.structs.replace(

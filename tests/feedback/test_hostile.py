@@ -147,7 +147,7 @@ MUTANTS = st.tuples(
 
 @settings(max_examples=60, deadline=None)
 @given(MUTANTS)
-def test_no_parser_raises_on_what_a_tool_really_wrote_and_something_broke(
+def test_no_parser_raises_on_mutated_real_output(
     mutant: tuple[Path, list[tuple[int, int, bytes]]],
 ) -> None:
     path, cuts = mutant

@@ -34,27 +34,27 @@ def test_counts_come_first_then_each_failure_with_its_place_and_reason() -> None
     )
 
 
-def test_progress_is_told_as_was() -> None:
+def test_progress_is_reported_with_the_old_count() -> None:
     before = pytest_check(failed("a"), failed("b"), failed("c"))
     now = pytest_check(failed("a"), Result("b", "passed"), Result("c", "passed"))
 
     assert tell(compare([before], [now]), [now]).startswith("1 of 3 tests fail (was 3).\nFixed: b, c\n")
 
 
-def test_all_green_is_one_line_and_what_was_fixed() -> None:
+def test_a_green_report_is_one_line_and_the_fixed_tests() -> None:
     before = pytest_check(failed("a"))
     now = pytest_check(Result("a", "passed"), exit_code=0)
 
     assert tell(compare([before], [now]), [now]) == "All checks are green (was 1). 1 test passes.\nFixed: a"
 
 
-def test_the_base_is_told_without_a_comparison_to_itself() -> None:
+def test_the_base_is_reported_without_a_comparison() -> None:
     base = pytest_check(failed("a"), unlisted=1)
 
     assert tell(compare([base], [base]), [base]).startswith("1 of 2 tests fail.\n`pytest -q` exited")
 
 
-def test_a_missing_test_is_named_with_what_to_do() -> None:
+def test_a_missing_test_is_named_with_the_remedy() -> None:
     before = pytest_check(failed("a"), Result("b", "passed"))
     now = pytest_check(Result("b", "passed"), exit_code=0)
 
@@ -63,7 +63,7 @@ def test_a_missing_test_is_named_with_what_to_do() -> None:
     )
 
 
-def test_diagnostics_are_told_with_place_severity_and_code() -> None:
+def test_diagnostics_are_reported_with_place_severity_and_code() -> None:
     now = Diagnosis("ruff check", 1, 1.0, diagnostics=(Diagnostic("no", "a.py", 1, 8, "error", "F401"),))
 
     assert tell(compare([], [now]), [now]) == (
@@ -71,7 +71,7 @@ def test_diagnostics_are_told_with_place_severity_and_code() -> None:
     )
 
 
-def test_when_nothing_was_understood_the_tail_is_told() -> None:
+def test_the_tail_of_unknown_output_is_reported() -> None:
     now = Diagnosis("make", 2, 1.0, tail="make: *** no rule")
 
     assert tell(compare([now], [now]), [now]) == (
@@ -79,7 +79,7 @@ def test_when_nothing_was_understood_the_tail_is_told() -> None:
     )
 
 
-def test_a_check_that_never_ends_is_told_as_such() -> None:
+def test_a_check_that_timed_out_is_reported_as_such() -> None:
     now = Diagnosis("make", None, 600.4, killed="time", tail="…")
 
     assert "`make` timed out after 600 s:" in tell(compare([now], [now]), [now])
@@ -96,7 +96,7 @@ def test_of_many_failures_each_gets_its_share_and_the_rest_is_counted() -> None:
     assert "FAIL test_3" in text
 
 
-def test_old_failures_are_named_and_left_alone_and_what_was_asked_for_is_told_at_length() -> None:
+def test_old_failures_are_only_named_and_goals_are_reported_in_detail() -> None:
     base = pytest_check(failed("a", "why a"), failed("b", "why b"))
 
     assert tell(compare([base], [base], Goals(names=("a",))), [base]) == (
@@ -117,7 +117,7 @@ def test_green_beside_old_failures_says_so_and_tells_no_more_of_them() -> None:
     )
 
 
-def test_what_was_taken_away_is_told_by_its_kind() -> None:
+def test_lost_tests_are_reported_by_kind() -> None:
     base = pytest_check(failed("a"), Result("b", "passed"), Result("c", "passed"))
     weak = (Weakening("tests/test_a.py", "changed", "a"),)
     now = Diagnosis(

@@ -63,7 +63,7 @@ def test_names_may_hold_colons_of_their_own() -> None:
     assert chosen("script:C:/odd.toml") == "script:C:/odd.toml"
 
 
-def test_with_nothing_configured_it_says_what_to_set() -> None:
+def test_without_configuration_the_error_names_the_settings() -> None:
     error = refused(None)
     assert error.code == "no_model"
     assert error.message == (
@@ -84,7 +84,7 @@ def test_a_name_that_means_nothing_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["sk-1\n", "sk 1", "sk-\u00e9", "sk-\x00"])
-async def test_a_key_that_no_header_carries_is_said_to_be_one_and_not_shown(key: str) -> None:
+async def test_a_key_that_no_header_can_carry_is_rejected_and_not_shown(key: str) -> None:
     error = refused("mistral:m", keys={"mistral": key})
     assert error.code == "no_key"
     assert "MISTRAL_API_KEY" in error.message
@@ -205,7 +205,7 @@ async def test_a_list_of_models_has_an_end(answer: Answer) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "x\ny", "n" * 400])
-async def test_a_server_cannot_give_itself_a_name_that_nobody_can_show(name: str) -> None:
+async def test_a_server_cannot_use_an_unprintable_name(name: str) -> None:
     async with open_model_server() as server:
         server.say(Answer(200, JSON, (msgspec.json.encode({"data": [{"id": name}]}),)))
         async with open_model("compatible", Access(url=server.url)) as model:

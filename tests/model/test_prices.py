@@ -40,7 +40,7 @@ def test_settings_count_before_the_table() -> None:
 
 
 @pytest.mark.anyio
-async def test_every_reply_says_what_it_cost(tmp_path: Path) -> None:
+async def test_every_reply_has_its_cost(tmp_path: Path) -> None:
     path = tmp_path / "a.toml"
     path.write_text('[[reply]]\nsay = "Hi."\n', encoding="utf-8")
     async with open_models(Access(f"script:{path}"), Job("r")) as models:

@@ -13,7 +13,7 @@ def test_waits_double_and_end_after_five_tries() -> None:
     assert [next_wait(BUSY, tries) for tries in range(1, 7)] == [1.0, 2.0, 4.0, 8.0, None, None]
 
 
-def test_what_the_provider_asked_for_is_what_we_wait() -> None:
+def test_the_wait_is_the_one_that_the_provider_requested() -> None:
     assert next_wait(Failure("rate_limit", "slow", retryable=True, retry_seconds=7.5), 1) == 7.5
     assert next_wait(Failure("rate_limit", "slow", retryable=True, retry_seconds=7.5), MAX_TRIES) is None
 

@@ -70,7 +70,7 @@ async def test_models_are_opened_when_they_are_asked_and_shared_by_name(tmp_path
             models.named("unheard-of")
 
 
-async def test_the_only_model_for_code_is_opened_at_once_and_a_server_that_is_down_is_said_early() -> None:
+async def test_the_only_model_for_code_is_opened_at_once_so_that_a_dead_server_fails_early() -> None:
     async with open_model_server() as server:
         url = server.url
     with pytest.raises(OutsideError) as caught:
@@ -101,7 +101,7 @@ def test_a_model_without_a_key_is_left_out_of_a_list_that_has_another(tmp_path: 
     assert skipped(Access(routes=ModelRoutes(code=usable)), "code", job) == {}
 
 
-def test_a_list_in_which_no_model_can_be_asked_is_refused_with_what_the_first_lacks() -> None:
+def test_a_list_without_a_usable_model_is_rejected_with_the_first_reason() -> None:
     access = Access(routes=ModelRoutes(code=("anthropic:claude-x", "openai:gpt-x")))
     with pytest.raises(UserError, match="ANTHROPIC_API_KEY"):
         chosen(access, "code", Job("/srv"))
@@ -110,7 +110,7 @@ def test_a_list_in_which_no_model_can_be_asked_is_refused_with_what_the_first_la
         chosen(typo, "code", Job("/srv"))
 
 
-def test_a_role_that_nobody_can_have_here_is_said_before_a_run_begins() -> None:
+def test_a_role_without_a_usable_model_is_rejected_before_a_run() -> None:
     routes = ModelRoutes(code="script:x", review="openai:gpt-x")
     with pytest.raises(UserError) as caught:
         check_roles(Access(routes=routes), Job("repo"))

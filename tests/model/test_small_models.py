@@ -55,7 +55,7 @@ def asked(*messages: Message) -> Request:
     return action_request(Request("A long system prompt.", messages, (BASH,)))
 
 
-def test_each_tool_is_one_form_of_the_object_with_only_what_it_must_be_given() -> None:
+def test_each_tool_is_one_form_with_only_its_required_arguments() -> None:
     schema = asked(UserMessage("Go.")).schema
     assert schema is not None
     assert problem({"tool": "bash", "command": "ls"}, schema) is None
@@ -143,7 +143,7 @@ def test_long_results_are_cut_and_the_prefix_never_changes() -> None:
     assert len(message.text) < RESULT_CHARS * 1.1
 
 
-def test_what_does_not_fit_the_window_is_left_out_from_the_oldest_turn_and_never_the_task() -> None:
+def test_the_oldest_turns_are_dropped_to_fit_the_window_but_never_the_task() -> None:
     turns: list[Message] = [UserMessage("Fix it.")]
     lengths: list[int] = []
     for number in range(40):
@@ -215,7 +215,7 @@ def test_results_stay_with_their_calls_when_ids_come_again() -> None:
     assert said[4] == "This is b.py."
 
 
-def test_whoever_asks_for_something_else_than_a_step_is_heard_in_their_own_words() -> None:
+def test_a_request_other_than_a_step_keeps_its_own_prompt() -> None:
     verdict = ToolSpec(
         "verdict", "Say whether it may be handed over.", {"properties": {"approve": {}}, "required": []}
     )

@@ -49,13 +49,13 @@ def test_the_quick_ones_come_first() -> None:
         (("tests/data/sample",), ("python3 -m pytest -q", "npm test", "make test")),
     ],
 )
-def test_only_what_the_changed_files_can_touch_runs(
+def test_only_checks_that_the_changed_files_affect_run(
     changed: tuple[str, ...], expected: tuple[str, ...]
 ) -> None:
     assert planned(*changed) == expected
 
 
-def test_a_check_that_nobody_knows_always_runs() -> None:
+def test_an_unknown_check_always_runs() -> None:
     assert plan(["README.md"], [Check("./verify")]) == (Check("./verify"),)
 
 

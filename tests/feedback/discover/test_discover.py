@@ -13,7 +13,7 @@ from cloister.feedback.report_flags import environment, specify
 PYTEST = "python3 -m pytest -q"
 
 
-def test_what_the_repository_says_itself_is_the_whole_answer() -> None:
+def test_the_list_of_the_repository_decides_alone() -> None:
     contents = {".cloister.toml": 'checks = ["make lint", " ", "tox"]', "go.mod": "module x"}
 
     assert discover({".cloister.toml", "go.mod", "tests/test_a.py"}, contents) == ("make lint", "tox")
@@ -206,7 +206,7 @@ jobs:
 """
 
 
-def test_what_ci_runs_serves_where_the_repository_says_nothing_else() -> None:
+def test_ci_commands_are_used_if_nothing_else_runs_tests() -> None:
     contents = {".github/workflows/ci.yml": WORKFLOW, "Makefile": "test:\n\t./t\n"}
 
     assert discover({"a.x", "Makefile"}, contents, EVERY) == ("tox -e py", "make test")
@@ -235,7 +235,7 @@ def test_no_check_runs_longer_than_any_may() -> None:
     assert [adjusted(specify(name), own).seconds for name in "ab"] == [limits.CHECK_SECONDS, 1.0]
 
 
-def test_pytest_is_told_to_leave_a_report_and_no_cache() -> None:
+def test_pytest_writes_a_report_and_no_cache() -> None:
     told = environment("/tmp/a b.xml")
 
     assert told["PYTEST_ADDOPTS"] == "'--junitxml=/tmp/a b.xml' -o junit_family=xunit1 -p no:cacheprovider"
@@ -268,13 +268,13 @@ def test_pytest_is_told_to_leave_a_report_and_no_cache() -> None:
         ("ruff check", ""),
     ],
 )
-def test_a_report_is_asked_for_where_that_changes_nothing_else(command: str, expected: str) -> None:
+def test_report_flags_are_added_if_they_change_nothing_else(command: str, expected: str) -> None:
     scripts = {"test": "jest --ci", "build": "tsc", "both": "jest && eslint ."}
 
     assert specify(command, scripts).run == expected
 
 
-def test_node_is_asked_for_a_report_beside_what_it_prints() -> None:
+def test_node_writes_a_report_besides_its_text() -> None:
     run = specify("node --test test/").run
 
     assert run.startswith("node --test --test-reporter=spec --test-reporter-destination=stdout")

@@ -15,7 +15,7 @@ def test_a_change_that_touches_no_tests_is_not_asked_twice() -> None:
     assert put_back(["shop.py", "README.md"], ["cart.py"], KNOWN, BASE) == ()
 
 
-def test_tests_helpers_data_and_hooks_go_back_and_what_takes_the_place_of_others_goes_away() -> None:
+def test_tests_helpers_data_and_hooks_are_restored_and_shadowing_modules_removed() -> None:
     changed = [
         "shop.py",
         "tests/test_shop.py",
@@ -57,7 +57,7 @@ def test_a_script_that_is_there_to_check_goes_back_and_one_that_is_checked_stays
     assert put_back(["verify.sh", "shop.py"], [], (), base) == (PutBack(("verify.sh",)),)
 
 
-def test_what_was_red_for_want_of_something_may_be_mended_by_adding_it() -> None:
+def test_a_test_that_failed_for_something_missing_can_be_fixed_by_adding_it() -> None:
     lacking = Result("tests/test_shop.py::test_c", "error", message="E  fixture 'client' not found")
     base = [Diagnosis("pytest", 1, 1.0, tests=(RED, lacking)), Diagnosis("ruff check", 1, 1.0)]
 

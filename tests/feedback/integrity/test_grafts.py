@@ -71,7 +71,7 @@ def test_where_only_the_code_was_changed_nothing_is_put_back() -> None:
     assert rust(BASE.replace(CODE, FIXED)) is None
 
 
-def test_tests_that_passed_are_left_out_so_that_what_they_use_may_have_another_name() -> None:
+def test_passing_tests_are_left_out_so_that_names_they_use_can_change() -> None:
     text = rust(BASE.replace(CODE, FIXED) + "\n// more\n", ("calm",))
 
     assert text is not None

@@ -77,7 +77,7 @@ def lost(old: str, new: str) -> tuple[str, ...]:
         ),
     ],
 )
-def test_an_example_that_was_bent_is_told(old: str, new: str, expected: tuple[str, ...]) -> None:
+def test_a_weakened_example_is_reported(old: str, new: str, expected: tuple[str, ...]) -> None:
     assert lost(old, new) == expected
 
 

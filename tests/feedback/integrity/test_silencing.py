@@ -37,7 +37,7 @@ def green_after(version: Version, base: Diagnosis = RED) -> bool:
         ("tsconfig.json", STRICT, STRICT.replace("}\n}", '},\n  "exclude": ["src"]\n}')),
     ],
 )
-def test_a_tool_that_was_told_to_look_away_is_not_content(path: str, before: str | None, after: str) -> None:
+def test_a_silenced_linter_is_not_green(path: str, before: str | None, after: str) -> None:
     assert not green_after(Version(path, before, after))
 
 
@@ -52,7 +52,7 @@ def test_a_tool_that_was_told_to_look_away_is_not_content(path: str, before: str
         ("tsconfig.json", STRICT, STRICT.replace("true", 'true,\n    "lib": ["es2022"]')),
     ],
 )
-def test_what_was_mended_is_green(path: str, before: str | None, after: str) -> None:
+def test_a_fixed_complaint_is_green(path: str, before: str | None, after: str) -> None:
     assert green_after(Version(path, before, after))
 
 

@@ -517,7 +517,7 @@ def test_a_weakened_test_cannot_hide_behind_many_others() -> None:
     assert [one.how for one in weakenings([*files, red])] == ["deceived"]
 
 
-def test_a_test_that_a_linter_complains_of_may_be_mended() -> None:
+def test_a_test_with_lint_complaints_may_be_fixed() -> None:
     tidied = Weakening("tests/test_a.py", "changed", "test_a")
     base = [Diagnosis("ruff check", 1, 1.0), check(test_a="passed")]
     now = [Diagnosis("ruff check", 0, 1.0, weakened=(tidied,)), check(tidied, test_a="passed")]

@@ -58,7 +58,7 @@ EXPECTED = _expected()
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_what_a_tool_printed_is_understood(name: str) -> None:
+def test_captured_output_gives_the_expected_result(name: str) -> None:
     parser, expected = EXPECTED[name]
     captured = output(name)
 
@@ -91,7 +91,7 @@ def test_every_parser_has_captured_output() -> None:
         ("gradle_reports", "gradle_full"),
     ],
 )
-def test_a_test_has_the_same_name_whichever_way_its_runner_reports(one: str, other: str) -> None:
+def test_a_test_has_the_same_name_in_every_report_format(one: str, other: str) -> None:
     """So that a report that is missing once does not make every test a new one."""
 
     def failing(name: str) -> set[tuple[str, str]]:
@@ -119,7 +119,7 @@ def test_a_test_in_rusts_documentation_keeps_its_name_when_lines_are_added_above
     assert "src/lib.rs - add" in {test.name for test in found[0].failing}
 
 
-def test_why_a_panic_was_not_the_expected_one_is_told_without_the_frames_before_it() -> None:
+def test_an_unexpected_panic_is_reported_without_frames() -> None:
     said = {test.name: test.message for test in diagnose(output("cargo_parts")).failing}
 
     assert said["tests::overflows"] == (

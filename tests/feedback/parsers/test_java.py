@@ -17,7 +17,7 @@ def told(name: str, *reports: str) -> Diagnosis:
     )
 
 
-def test_a_failure_is_told_with_all_that_was_said_of_it_and_no_frames() -> None:
+def test_a_failure_is_reported_with_its_whole_message_and_no_frames() -> None:
     said = {test.name: test.message for test in told("maven_junit4.out").failing}
 
     assert said == {
@@ -30,13 +30,13 @@ def test_a_failure_is_told_with_all_that_was_said_of_it_and_no_frames() -> None:
     }
 
 
-def test_what_the_compiler_misses_is_told_with_its_name() -> None:
+def test_a_missing_symbol_is_reported_with_its_name() -> None:
     said = [one.message for one in told("maven_compile.out").diagnostics]
 
     assert said[1] == "cannot find symbol\n  symbol:   variable undefined\n  location: class shop.Bad"
 
 
-def test_a_part_that_does_not_compile_is_told_beside_the_reports_of_those_that_do() -> None:
+def test_compile_errors_are_reported_beside_test_reports() -> None:
     found = told("maven_compile.out", "surefire_junit5.CalmTest.xml")
 
     assert [test.name for test in found.tests] == ["shop.CalmTest::isCalm"]
@@ -45,7 +45,7 @@ def test_a_part_that_does_not_compile_is_told_beside_the_reports_of_those_that_d
     ]
 
 
-def test_when_a_class_can_begin_nobody_misses_the_failure_that_stood_for_its_tests() -> None:
+def test_the_error_of_a_class_is_not_missing_once_the_class_runs() -> None:
     for report in ("gradle_reports.FixtureTest.xml", "surefire_junit4.BrokenTest.xml"):
         before = told("maven_model.out", report)
         (stood,) = before.failing

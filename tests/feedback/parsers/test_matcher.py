@@ -16,7 +16,7 @@ def output(text: bytes, *patterns: dict[str, object], severity: str = "error") -
     return CheckOutput("own", 1, None, 1.0, text, b"", (), (json.dumps(file).encode(),))
 
 
-def test_a_tool_that_nobody_knows_is_understood_by_the_repositorys_own_description() -> None:
+def test_a_problem_matcher_describes_an_unknown_tool() -> None:
     pattern: dict[str, object] = {"regexp": r"^<(\w+)> (.+)\[(\d+)/(\d+)\] #(\w+) (.*)$"}
     pattern |= {"severity": 1, "file": 2, "line": 3, "column": 4, "code": 5, "message": 6}
 
@@ -45,7 +45,7 @@ def test_a_matcher_over_several_lines_loops_over_its_last() -> None:
     ]
 
 
-def test_what_a_matcher_finds_is_part_of_the_diagnosis() -> None:
+def test_matches_are_part_of_the_diagnosis() -> None:
     found = diagnose(
         output(
             b"oops at a.q line 4", {"regexp": r"oops at (\S+) line (\d+)", "file": 1, "line": 2, "message": 1}

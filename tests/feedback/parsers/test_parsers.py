@@ -77,7 +77,7 @@ def test_verbose_pytest_text_says_the_same_as_its_junit_file() -> None:
     assert found.unlisted == 0
 
 
-def test_quiet_pytest_text_names_what_fails_and_counts_what_passes() -> None:
+def test_quiet_pytest_names_failing_tests_and_counts_passing_ones() -> None:
     found = pytest_text(output(out=captured("pytest_quiet.txt")))
 
     assert failing(found) == FAILING
@@ -140,7 +140,7 @@ UNITTEST_FAILING = {
 }
 
 
-def test_unittest_text_names_what_fails_and_counts_what_passes() -> None:
+def test_unittest_names_failing_tests_and_counts_passing_ones() -> None:
     found = unittest_text(output(err=captured("unittest.txt")))
 
     assert failing(found) == UNITTEST_FAILING
@@ -161,7 +161,7 @@ def test_verbose_unittest_text_names_everything() -> None:
     assert found.unlisted == 0
 
 
-def test_a_failing_subtest_is_told_under_the_name_of_its_test() -> None:
+def test_a_failing_subtest_has_the_name_of_its_test() -> None:
     found = unittest_text(output(err=captured("unittest_subtest.txt")))
 
     assert found == Found(
@@ -298,7 +298,7 @@ def test_a_place_without_a_severity_is_believed_only_of_a_command_that_failed() 
         "key: value",
     ],
 )
-def test_what_only_looks_like_a_place_is_left_alone(line: str) -> None:
+def test_text_that_only_looks_like_a_place_is_ignored(line: str) -> None:
     assert places(output(err=line.encode())) is None
     assert bare_places(output(err=line.encode())) is None
 

@@ -72,7 +72,7 @@ def quiet(done: int, total: int) -> None:
     assert 0 < done <= total
 
 
-async def test_a_file_is_fetched_once_and_told_on_the_way(tmp_path: Path) -> None:
+async def test_a_file_is_fetched_once_and_progress_is_reported(tmp_path: Path) -> None:
     told: list[int] = []
     async with open_hub() as hub:
         place = await fetch(shelf(tmp_path), "small", Sources(hub.url), lambda done, total: told.append(done))
@@ -85,7 +85,7 @@ async def test_a_file_is_fetched_once_and_told_on_the_way(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-async def test_what_arrived_before_it_broke_off_is_kept(tmp_path: Path, ranges: bool) -> None:
+async def test_a_partial_download_is_kept(tmp_path: Path, ranges: bool) -> None:
     async with open_hub() as hub:
         hub.cut, hub.ranges = 3_000_000, ranges
         with pytest.raises(OutsideError) as caught:
@@ -153,7 +153,7 @@ async def test_two_who_fetch_at_once_do_not_write_over_each_other(tmp_path: Path
     assert place.read_bytes() == DATA
 
 
-async def test_a_disk_without_room_is_said_before_anything_is_fetched(tmp_path: Path) -> None:
+async def test_a_full_disk_is_reported_before_the_download(tmp_path: Path) -> None:
     huge = msgspec.structs.replace(FILE, bytes=10**18)
     async with open_hub() as hub:
         with pytest.raises(HostError, match=r"needs 1000000000\.0 GB more") as caught:

@@ -102,7 +102,7 @@ async def test_one_that_died_is_started_again(host: LocalHost, tiny: str) -> Non
     assert (await host.served(tiny)).process.pid != before.process.pid
 
 
-async def test_nobody_else_on_this_machine_may_ask_it(host: LocalHost, tiny: str) -> None:
+async def test_the_local_server_requires_its_key(host: LocalHost, tiny: str) -> None:
     running = await host.served(tiny)
     assert running.url.startswith("http://127.0.0.1:")
     async with httpx2.AsyncClient(timeout=30) as client:
@@ -140,7 +140,7 @@ async def test_it_ends_with_us_even_when_we_are_killed(tmp_path: Path, tiny: str
     await gone(child)
 
 
-async def test_a_file_that_is_no_model_is_said(host: LocalHost, tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_model_is_an_error(host: LocalHost, tmp_path: Path) -> None:
     bad = tmp_path / "bad.gguf"
     bad.write_bytes(b"GGUF but not really")
     with pytest.raises(HostError) as caught:

@@ -113,7 +113,7 @@ async def failure(kind: str, answer: Answer, key: str = KEY) -> Failure:
 
 
 @pytest.mark.parametrize(("kind", "answer", "code"), DOCUMENTED)
-async def test_an_error_that_a_provider_documents_is_told_apart(
+async def test_documented_provider_errors_are_distinguished(
     kind: str, answer: Answer, code: FailureCode
 ) -> None:
     found = await failure(kind, answer)

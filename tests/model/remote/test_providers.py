@@ -253,7 +253,7 @@ async def test_calls_of_another_model_get_ids_that_this_one_takes(remote: Remote
     assert again == body, "the front of a conversation never changes"
 
 
-async def test_calls_of_others_that_have_one_id_are_told_apart(remote: Remote) -> None:
+async def test_calls_of_other_models_with_the_same_id_get_different_ids(remote: Remote) -> None:
     turns: list[Message] = []
     for command in ("ls one", "ls two"):  # some servers begin to count anew with each reply
         call = ToolCall("call_0", "bash", {"command": command})
@@ -266,7 +266,7 @@ async def test_calls_of_others_that_have_one_id_are_told_apart(remote: Remote) -
     assert body.index("did ls one") < body.index("did ls two")
 
 
-async def test_mistral_is_told_of_anothers_call_by_an_id_of_nine() -> None:
+async def test_mistral_gets_ids_of_nine_characters_for_calls_of_other_models() -> None:
     async with connected("mistral") as remote:
         body = await sent_body(
             remote,
@@ -316,7 +316,7 @@ _ERRORS_INSIDE = {
 }
 
 
-async def test_an_error_inside_a_running_stream_is_told_apart(remote: Remote) -> None:
+async def test_an_error_inside_a_stream_is_classified(remote: Remote) -> None:
     whole = WIRES[remote.kind].reply(Sent(text=("Hello, ", "I will ", "look.")))
     for code, error in _ERRORS_INSIDE[remote.kind]:
         remote.server.say(Answer(headers=whole.headers, pieces=(*whole.pieces[:3], error)))
@@ -363,7 +363,7 @@ async def test_a_key_of_bedrock_is_not_sent_over_plain_http() -> None:
         assert server.asked == []
 
 
-async def test_claude_is_told_what_to_cache() -> None:
+async def test_claude_gets_cache_marks() -> None:
     async with connected("anthropic") as remote:
         assert "cache_control" in await sent_body(remote, UserMessage("Go."))
 
@@ -382,7 +382,7 @@ async def test_two_replies_can_be_under_way_at_once(remote: Remote) -> None:
 PICTURE = b"\x89PNG\r\n\x1a\n" + bytes(range(64))
 
 
-async def test_pictures_are_sent_with_what_is_said_and_with_what_a_tool_found(remote: Remote) -> None:
+async def test_images_are_sent_with_messages_and_tool_results(remote: Remote) -> None:
     body = await sent_body(
         remote,
         UserMessage("Look at this.", (Image(PICTURE, "image/png"),)),
@@ -480,7 +480,7 @@ async def test_claudes_thinking_on_bedrock_comes_back_signed() -> None:
     assert "sig==" in body
 
 
-async def test_claude_on_bedrock_is_told_what_to_cache() -> None:
+async def test_claude_on_bedrock_gets_cache_marks() -> None:
     async with connected("bedrock", "anthropic.claude-sonnet-4-5-20250929-v1:0") as remote:
         assert "cachePoint" in await sent_body(remote, UserMessage("Go."))
 

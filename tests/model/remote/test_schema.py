@@ -21,7 +21,7 @@ SHAPE: dict[str, object] = {
     "value",
     [{"n": 1}, {"n": 1, "tags": ["a", "b"]}, {"n": 0, "either": None}, {"n": 0, "either": "s", "kind": "x"}],
 )
-def test_what_fits_has_no_problem(value: object) -> None:
+def test_a_valid_value_has_no_problem(value: object) -> None:
     assert problem(value, SHAPE) is None
 
 
@@ -38,5 +38,5 @@ def test_what_fits_has_no_problem(value: object) -> None:
         ({"n": 1, "other": 1}, "$ has the unknown field 'other'"),
     ],
 )
-def test_what_does_not_fit_is_told_with_its_place(value: object, where: str) -> None:
+def test_an_invalid_value_is_reported_with_its_place(value: object, where: str) -> None:
     assert problem(value, SHAPE) == where

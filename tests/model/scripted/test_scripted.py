@@ -73,7 +73,7 @@ class Talk:
         return reply
 
 
-async def test_it_branches_on_what_it_observed_and_loops_back(tmp_path: Path) -> None:
+async def test_it_branches_on_the_observation_and_loops_back(tmp_path: Path) -> None:
     model, talk = model_of(tmp_path, FIX), Talk()
     observations = ("x\n3 failed in a.py\n", "ok", "1 failed in b.py", "ok", "9 passed", "")
     replies = [await talk.next(model, observation) for observation in observations]
@@ -90,7 +90,7 @@ async def test_it_branches_on_what_it_observed_and_loops_back(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("marks", [True, False])
-async def test_another_process_goes_on_where_the_first_one_was_killed(tmp_path: Path, marks: bool) -> None:
+async def test_another_process_resumes_where_the_first_was_killed(tmp_path: Path, marks: bool) -> None:
     observations = ("3 failed in a.py", "ok", "1 failed in b.py", "ok", "9 passed", "")
     steady, restarted = Talk(marks=marks), Talk(marks=marks)
     one = model_of(tmp_path, FIX)
@@ -110,7 +110,7 @@ async def test_shortened_history_does_not_lose_its_place(tmp_path: Path) -> None
     assert reply.calls[0].id == "call-4-1"
 
 
-async def test_all_that_was_said_since_the_last_reply_is_one_observation(tmp_path: Path) -> None:
+async def test_everything_since_the_last_reply_is_one_observation(tmp_path: Path) -> None:
     model = model_of(
         tmp_path,
         r"""
@@ -209,7 +209,7 @@ async def test_a_failure_on_purpose_comes_as_often_as_it_should(tmp_path: Path) 
     assert await ask(model, prompt, said, UserMessage("More.")) == expected, "each time it comes up"
 
 
-async def test_failures_are_retryable_as_their_kind_is_unless_told(tmp_path: Path) -> None:
+async def test_failures_are_retryable_by_kind_unless_the_script_says_otherwise(tmp_path: Path) -> None:
     for code, told, expected in (
         ("auth", "", False),
         ("network", "", True),
@@ -221,7 +221,7 @@ async def test_failures_are_retryable_as_their_kind_is_unless_told(tmp_path: Pat
         assert failure.retryable is expected
 
 
-async def test_usage_and_stop_are_what_the_script_says_or_estimated(tmp_path: Path) -> None:
+async def test_usage_and_stop_come_from_the_script_or_an_estimate(tmp_path: Path) -> None:
     said = await ask(
         model_of(tmp_path, '[[reply]]\nsay = ""\ninput_tokens = 0\noutput_tokens = 5\nstop = "length"\n'),
         UserMessage("Go."),
