@@ -126,7 +126,7 @@ def test_apply_makes_a_branch_in_another_checkout_and_never_touches_a_dirty_tree
     cloister.git(cloister.cwd, "clone", "-q", str(ledger), str(other))
     (other / "README.md").write_text("mine")
     refused = cloister("apply", "last", "--repo", str(other), "--checkout", code=2)
-    assert "not committed" in refused.stderr
+    assert "uncommitted" in refused.stderr
     cloister("apply", "last", "--repo", str(other))
     assert (other / "README.md").read_text() == "mine"
     assert cloister.git(other, "branch", "--list", "cloister/*") != ""

@@ -34,7 +34,7 @@ def test_an_image_is_built_listed_used_and_removed(cloister: Any, tmp_path: Path
     assert said.stdout == "hello\n"
     assert "A sandbox uses the template" in cloister("template", "rm", "tiny", code=2).stderr
     cloister("sandbox", "rm", sandbox["id"])
-    assert "Removed tiny (1 built)." in cloister("template", "rm", "tiny").stdout
+    assert "Removed tiny." in cloister("template", "rm", "tiny").stdout
     ledger = cloister.ledger()
     late = cloister("run", "p", "--repo", str(ledger), "--template", "tiny", "--model", cloister.fix, code=2)
     assert "There is no template 'tiny'" in late.stderr
