@@ -97,7 +97,7 @@ RULES = 5_000
 Author = Literal["organisation", "project", "repository"]
 
 Pattern = Annotated[
-    str, Meta(min_length=1, max_length=1_000, description="Which actions: see docs/policy.md.")
+    str, Meta(min_length=1, max_length=1_000, description="Which actions: see docs/guide/policy.md.")
 ]
 Count = Annotated[int, Meta(ge=1)]
 Amount = Annotated[float, Meta(gt=0)]
