@@ -70,7 +70,7 @@ def test_verify_says_which_entry_was_edited(cloister: Cloister, run: RunId, data
     assert (verdict["ok"], verdict["problems"][0]["number"]) == (False, 7)
 
 
-def test_export_writes_all_that_somebody_else_needs_to_check(cloister: Cloister, run: RunId) -> None:
+def test_export_contains_everything_needed_to_verify_it(cloister: Cloister, run: RunId) -> None:
     lines = [json.loads(line) for line in cloister("audit", "export").stdout.splitlines()]
     hashes = {line["number"]: line["hash"] for line in lines if "previous" in line}
     signed = [line for line in lines if "signature" in line]

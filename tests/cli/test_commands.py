@@ -165,7 +165,7 @@ def test_watching_a_finished_run_shows_it_and_ends_with_its_outcome(
     assert cloister("watch", run, "--after", "3").returncode == 0
 
 
-def test_watching_a_run_that_nobody_drives_says_so(cloister: Cloister, data_dir: Path) -> None:
+def test_watching_a_run_without_an_owner_says_so(cloister: Cloister, data_dir: Path) -> None:
     run = seed(data_dir)
     done = cloister("watch", run)
     assert done.returncode == 3

@@ -142,7 +142,7 @@ def test_the_goals_must_be_green() -> None:
     assert (fixed.green, fixed.fixed, fixed.unrelated) == (True, (SHOP,), (CART,))
 
 
-def test_something_new_that_is_red_is_never_green_whatever_was_asked() -> None:
+def test_new_failure_is_never_green_for_any_request() -> None:
     base = ran()
 
     found = compare(

@@ -112,7 +112,7 @@ except CloisterError as error:
 """
 
 
-def test_urls_and_paths_are_told_apart(tmp_path: Path) -> None:
+def test_urls_and_paths_are_distinguished(tmp_path: Path) -> None:
     (tmp_path / "odd:name").mkdir()
     urls = ["https://host/a.git", "ssh://git@host/a", "git@host:a/b.git", "host:a"]
     paths = ["/a/b", ".", "a/b:c", "odd:name", "file:///a", "~/a"]

@@ -273,7 +273,7 @@ async def test_what_checks_leave_behind_is_no_part_of_a_change(tmp_path: Path) -
         "echo x > ignored.log",
     ],
 )
-async def test_a_look_at_what_changed_agrees_with_naming_the_tree_anew(change: str, tmp_path: Path) -> None:
+async def test_change_detection_agrees_with_hashing_the_tree_again(change: str, tmp_path: Path) -> None:
     repo = SampleRepo(tmp_path / "repo")
     repo.write(".gitignore", "*.log\n")
     repo.write("file.txt", "one line\n")

@@ -103,7 +103,7 @@ async def test_fragments_reach_those_who_follow(tmp_path: Path) -> None:
             assert await anext(iterator) == ModelText(0, "x")
 
 
-async def test_a_fenced_owner_is_told_and_sees_why(tmp_path: Path) -> None:
+async def test_fenced_owner_gets_an_error_and_sees_why(tmp_path: Path) -> None:
     dead: set[OwnerId] = set()
     async with opened(tmp_path, dead) as backbone:
         fence = await claimed(backbone)

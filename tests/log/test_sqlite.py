@@ -60,7 +60,7 @@ async def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(tmp_path:
     assert path.read_bytes() == b"my diary, not a database\n" * 100
 
 
-async def test_somebody_elses_database_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+async def test_foreign_database_is_rejected_and_left_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     with sqlite3.connect(path) as db:
         db.execute("CREATE TABLE recipes (name TEXT)")
@@ -84,7 +84,7 @@ async def test_a_log_cut_short_is_refused_or_read_never_repaired(tmp_path: Path)
     assert path.read_bytes() == cut
 
 
-async def test_an_event_nobody_can_decode_is_said_of_its_run_and_not_of_the_file(tmp_path: Path) -> None:
+async def test_undecodable_event_is_reported_for_its_run_and_not_for_the_file(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     async with opened(path) as backbone:
         fence = await claimed(backbone)
@@ -166,7 +166,7 @@ async def test_only_the_backbone_admits_and_claims(tmp_path: Path) -> None:
         (NewRun(prompt="p", repo="\udcff"), "bad_text"),
     ],
 )
-async def test_what_cannot_be_admitted_is_said_to_the_caller(new: NewRun, code: str, tmp_path: Path) -> None:
+async def test_invalid_request_is_rejected_with_its_code(new: NewRun, code: str, tmp_path: Path) -> None:
     async with opened(tmp_path / "log.db") as backbone:
         with pytest.raises(UserError) as caught:
             await backbone.admit(new, "me")
@@ -174,7 +174,7 @@ async def test_what_cannot_be_admitted_is_said_to_the_caller(new: NewRun, code: 
         assert await backbone.runs() == ()
 
 
-async def test_a_message_over_the_limit_is_said_to_the_caller(tmp_path: Path) -> None:
+async def test_message_over_the_limit_is_rejected(tmp_path: Path) -> None:
     async with opened(tmp_path / "log.db") as backbone:
         run, _ = await backbone.admit(NEW, "me")
         with pytest.raises(UserError) as caught:

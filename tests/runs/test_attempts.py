@@ -128,7 +128,7 @@ async def test_greedy_search_finds_green_where_one_attempt_alone_is_stuck(arena:
     assert steps == {0: 60, 1: 60 - taken}
 
 
-async def test_a_beam_goes_on_from_two_save_points_at_once_and_gets_to_green(arena: Arena) -> None:
+async def test_beam_continues_from_two_save_points_at_once_and_gets_to_green(arena: Arena) -> None:
     lost = script(
         bash(
             "echo note > notes.txt",

@@ -108,7 +108,7 @@ async def test_what_was_spent_is_what_the_log_says_at_every_level(tmp_path: Path
 
 
 @pytest.mark.parametrize("said", [Usage(10**30, 10**19), Usage(-(10**30), -5)])
-async def test_a_log_in_which_a_provider_said_nonsense_locks_nobody_out(tmp_path: Path, said: Usage) -> None:
+async def test_absurd_usage_in_an_old_log_blocks_no_user(tmp_path: Path, said: Usage) -> None:
     async with opened(tmp_path, BudgetTree(user=(UserLimits(name="bob", tokens=10_000),))) as (
         backbone,
         ledger,
@@ -121,7 +121,7 @@ async def test_a_log_in_which_a_provider_said_nonsense_locks_nobody_out(tmp_path
         assert 0 <= found["user"][1].tokens <= 10**12
 
 
-async def test_the_ledger_is_the_same_after_a_restart_and_when_it_is_made_anew_from_the_log(
+async def test_ledger_is_the_same_after_a_restart_and_when_rebuilt_from_the_log(
     tmp_path: Path,
 ) -> None:
     async with opened(tmp_path) as (backbone, ledger):

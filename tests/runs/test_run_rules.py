@@ -133,7 +133,7 @@ async def test_a_repository_cannot_open_the_network_for_itself(place: Place) -> 
     assert decide((*governed.policy, run_layer(request)), evil).effect == "deny"
 
 
-async def test_a_run_gets_no_more_than_any_layer_allows_and_is_told_why(place: Place) -> None:
+async def test_run_gets_no_more_than_any_layer_allows_and_records_why(place: Place) -> None:
     place.organisation.write_text("[limits]\nsteps = 20\nattempts = 2\ncpus = 0.5\n")
     place.repo.write(".cloister/policy.toml", "[limits]\nsteps = 30\nseconds = 60\nmemory_bytes = 1000\n")
     governed = await place.govern(NewRun("p", str(place.repo.path), n=5))

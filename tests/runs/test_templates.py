@@ -130,7 +130,7 @@ async def test_setup_is_read_from_both_files_as_checks_are(tmp_path: Path) -> No
     assert caught.value.code == "bad_setup"
 
 
-async def test_only_what_is_missing_goes_in_and_a_damaged_repository_is_mended(
+async def test_only_missing_objects_are_copied_and_a_damaged_repository_is_repaired(
     shop: Workshop, small: str, tmp_path: Path
 ) -> None:
     repo = project(tmp_path / "repo")
@@ -331,7 +331,7 @@ async def test_a_devcontainer_cannot_make_files_of_this_machine_its_own(
     assert "hidden" not in str(refused.value)
 
 
-async def test_a_repository_without_a_devcontainer_is_told_where_it_was_looked_for(
+async def test_error_for_a_missing_devcontainer_names_the_searched_paths(
     shop: Workshop, tmp_path: Path
 ) -> None:
     repo = SampleRepo(tmp_path / "repo")

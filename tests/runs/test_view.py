@@ -223,7 +223,7 @@ def test_a_continued_run_is_queued_again_with_an_open_outcome_and_keeps_its_chan
     assert (view.state, view.outcome, view.commit, view.delivered_to) == ("finished", "red", "c4", None)
 
 
-def test_a_run_nobody_took_yet_is_queued_and_took_no_time() -> None:
+def test_unclaimed_run_is_queued_and_took_no_time() -> None:
     view = fold(log(ADMITTED), now=500.0)
     assert (view.state, view.seconds, view.red_before, view.red_now) == ("queued", 0.0, None, None)
 

@@ -176,7 +176,7 @@ async def receive_hello(stream: ByteReceiveStream, begun: bytes) -> tuple[bytes,
 def hides_a_name(hello: bytes) -> bool:
     """True if a complete ClientHello contains an encrypted one: the outer name is then not the destination.
 
-    Nobody in between can tell a real one from a decoy, so both count.
+    A real one cannot be distinguished from a decoy, so both count.
     """
     try:
         message = _message(hello)

@@ -44,7 +44,7 @@ def route_of(web: Litestar, scope: Scope) -> Mapping[str, object]:
     try:
         method = cast(Any, scope["method"]) if scope["type"] == "http" else None
         return web.asgi_router.handle_routing(path=normalize_path(scope["path"]), method=method)[1].opt
-    except Exception:  # whatever is wrong with the address, no route serves it
+    except Exception:  # an invalid address has no route
         return {}
 
 

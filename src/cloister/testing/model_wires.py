@@ -243,7 +243,7 @@ RESPONSES = Wire(
         404: "not_found_error",
         429: "rate_limit_error",
     },
-    # A call's id is what its deltas are told apart by.
+    # The deltas of different calls are distinguished by the id of the call.
     lacks=frozenset({"repeated ids"}),
     too_long=("context_length_exceeded", "Your input exceeds the context window of this model."),
 )

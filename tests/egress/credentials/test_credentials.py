@@ -155,7 +155,7 @@ async def test_a_path_that_a_server_may_read_as_another_gets_no_credential(path:
     ],
 )
 @pytest.mark.parametrize("way", ["length", "chunks", "close", "gzip", "bytes", "header"])
-async def test_a_server_that_echoes_the_secret_tells_nobody_inside(told: str, way: str) -> None:
+async def test_echoed_secret_never_reaches_the_sandbox(told: str, way: str) -> None:
     body = told.encode()
     match way:
         case "length":
@@ -359,7 +359,7 @@ async def test_within_tls_another_host_cannot_be_named() -> None:
     assert talk.seen == []
 
 
-async def test_other_hosts_are_not_read_along() -> None:
+async def test_tls_to_other_hosts_is_not_inspected() -> None:
     world = World("plain.test")
     seen: list[bytes] = []
 
@@ -375,7 +375,7 @@ async def test_other_hosts_are_not_read_along() -> None:
                 await connect("plain.test")
 
 
-async def test_a_host_with_rules_about_requests_is_read_along_too() -> None:
+async def test_host_with_request_rules_is_inspected_too() -> None:
     world = World("request:GET example.com/a")
     seen: list[bytes] = []
     async with (

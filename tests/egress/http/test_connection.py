@@ -227,7 +227,7 @@ async def test_an_answer_in_doubt_is_a_bad_gateway(answer: bytes) -> None:
         assert (await ask(connect, get())).startswith(b"HTTP/1.1 502 ")
 
 
-async def test_a_client_that_waits_to_be_told_to_go_on_is_told() -> None:
+async def test_client_that_expects_100_continue_receives_it() -> None:
     seen: list[bytes] = []
     world = World("example.com")
     async with listening(scripted(seen, OK)) as port, going(world) as connect:
@@ -259,7 +259,7 @@ async def test_a_server_that_answers_before_it_has_read_everything_is_heard() ->
             heard.set()
 
 
-async def test_an_upgrade_is_asked_for_in_vain() -> None:
+async def test_upgrade_request_is_ignored() -> None:
     seen: list[bytes] = []
     world = World("example.com")
     async with listening(scripted(seen, OK)) as port, going(world) as connect:

@@ -124,7 +124,7 @@ async def test_chat_completions_stream_text_and_calls() -> None:
     assert chunks[-1].usage.total_tokens == 37
 
 
-async def test_a_stream_that_nobody_asked_to_count_has_a_choice_in_every_chunk() -> None:
+async def test_stream_without_usage_has_a_choice_in_every_chunk() -> None:
     async with by_openai(TEXT) as (client, _):
         stream = await client.chat.completions.create(
             model="x", messages=[{"role": "user", "content": "Hi"}], stream=True
@@ -340,7 +340,7 @@ async def test_a_request_that_never_ends_growing_is_cut_off() -> None:
             pass  # the answer was there, and the client was still sending
 
 
-async def test_the_model_is_listed_and_a_sandbox_without_one_is_told() -> None:
+async def test_model_is_listed_and_a_sandbox_without_one_gets_503() -> None:
     async with serving(SayingModel()) as http:
         listed = (await http.get(f"http://{HOST}/v1/models")).json()
     assert listed["data"][0]["id"] == "saying:model"

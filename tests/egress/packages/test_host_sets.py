@@ -28,7 +28,7 @@ def test_the_files_of_an_index_are_found_where_its_pages_point() -> None:
 
 
 @pytest.mark.parametrize("page", ["", "[]", "<html>", '{"dist": 3}'])
-def test_a_page_that_is_none_is_an_error_that_can_be_told(page: str) -> None:
+def test_malformed_index_page_raises_a_readable_error(page: str) -> None:
     with pytest.raises(ValueError):
         links("npm", page, "https://npm.corp.test/x")
 
@@ -78,7 +78,7 @@ async def test_a_rule_for_a_set_opens_its_hosts_and_ports_and_nothing_before_it_
     assert asked == [frozenset({"pypi"})]
 
 
-async def test_a_policy_without_sets_asks_nobody() -> None:
+async def test_policy_without_sets_asks_no_package_client() -> None:
     async def find(names: frozenset[str]) -> tuple[Sets, dict[str, str]]:
         raise AssertionError
 

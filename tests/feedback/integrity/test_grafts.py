@@ -55,7 +55,7 @@ def rust(after: str, calm: tuple[str, ...] = ()) -> str | None:
         (TESTS, ""),
     ],
 )
-def test_whatever_was_done_to_a_module_of_tests_the_bases_is_in_its_place(old: str, new: str) -> None:
+def test_test_module_of_the_base_replaces_any_edited_one(old: str, new: str) -> None:
     assert old in BASE
     changed = BASE.replace(CODE, FIXED).replace(old, new)
 

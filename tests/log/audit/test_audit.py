@@ -225,7 +225,7 @@ async def test_looking_at_the_audit_of_an_older_log_makes_it(tmp_path: Path) -> 
     assert problems(path) == []
 
 
-async def test_an_old_event_that_nobody_can_read_is_entered_as_such(tmp_path: Path) -> None:
+async def test_undecodable_old_event_is_entered_as_such(tmp_path: Path) -> None:
     path = tmp_path / "cloister.db"
     async with opened(path) as backbone:
         await begun(backbone)

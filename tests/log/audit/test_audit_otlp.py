@@ -145,7 +145,7 @@ async def test_a_server_sends_what_comes_and_goes_on_where_it_was(heard: Heard, 
     assert list(dict.fromkeys(heard.numbers())) == list(range(1, len(entries(path)) + 1))
 
 
-async def test_a_collector_that_fails_stops_nobody_and_gets_everything_later(
+async def test_failing_collector_blocks_nothing_and_gets_everything_later(
     heard: Heard, tmp_path: Path
 ) -> None:
     path = tmp_path / "cloister.db"

@@ -284,7 +284,7 @@ def test_a_refused_action_and_a_refused_connection_are_said() -> None:
     ]
 
 
-def test_several_attempts_are_told_apart() -> None:
+def test_several_attempts_are_labelled() -> None:
     shown = lines(
         [
             *told(admitted(n=2), e.AttemptStarted(1, "m"), e.AttemptStarted(2, "m")),

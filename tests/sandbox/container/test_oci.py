@@ -59,7 +59,7 @@ def test_open_files_are_what_was_asked_but_never_more_than_the_host_can_give() -
     assert limit(4_096) == 1_024
 
 
-def test_crun_is_told_to_leave_cgroups_alone_and_does_not_see_the_tree_it_refuses() -> None:
+def test_crun_leaves_cgroups_alone_and_does_not_see_the_tree_it_rejects() -> None:
     programs = oci.Programs(Path("/p/launch"), Path("/p/guest"), Path("/usr/bin/crun"))
     argv = oci.launch_argv(
         programs, MACHINE, NAME, HOME, LAYERS, [Path("/a/cgroup.procs"), Path("/b/cgroup.procs")]
@@ -100,7 +100,7 @@ def test_other_runtimes_join_the_cgroups_that_the_bundle_names() -> None:
     assert config()["linux"]["cgroupsPath"] == f"/cloister/{NAME}"
 
 
-def test_gvisor_is_told_to_leave_cgroups_alone_and_sees_every_tree() -> None:
+def test_gvisor_leaves_cgroups_alone_and_sees_every_tree() -> None:
     way = Way(("--platform=systrap", "--ignore-cgroups"), "systrap")
     programs = oci.Programs(Path("/p/launch"), Path("/p/guest"), Path("/usr/bin/runsc"), way)
     assert not programs.manages_cgroups
@@ -118,7 +118,7 @@ def test_the_guest_loads_its_filter_unless_the_plan_says_that_it_cannot() -> Non
     assert config(way=Way(seccomp=False))["process"]["args"] == ["/.cloister/guest", "--no-seccomp"]
 
 
-def test_an_old_gvisor_gets_the_library_that_its_programs_need_and_nobody_else_does() -> None:
+def test_only_an_old_gvisor_gets_the_library_that_its_programs_need() -> None:
     way = Way((), "ptrace", preload=True)
     programs = oci.Programs(Path("/p/launch"), Path("/p/guest"), Path("/r"), way, Path("/p/library"))
     argv = oci.launch_argv(programs, MACHINE, NAME, HOME, LAYERS, ())

@@ -209,7 +209,7 @@ async def told(changes: AsyncIterator[Change], wanted: Change) -> list[Change]:
     return seen
 
 
-async def test_changes_below_a_directory_are_told(open_guest: OpenGuest, tmp_path: Path) -> None:
+async def test_changes_below_a_directory_are_reported(open_guest: OpenGuest, tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     async with open_guest(SELF) as (link, _), link.watch(str(tmp_path)) as changes:
         (tmp_path / "file").write_text("1")

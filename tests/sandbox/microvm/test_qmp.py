@@ -32,7 +32,7 @@ async def emulator(speak: Speak) -> AsyncGenerator[Qmp]:
             await qmp.aclose()
 
 
-async def test_answers_are_told_from_events_and_the_greeting() -> None:
+async def test_answers_are_separated_from_events_and_the_greeting() -> None:
     asked: list[object] = []
 
     async def speak(stream: UNIXSocketStream) -> None:

@@ -66,7 +66,7 @@ def test_arbitrary_bytes_are_a_listing_or_break_the_protocol(stream: bytes) -> N
 
 
 @given(st.lists(changes, max_size=8), st.integers(1, 100))
-def test_changes_arrive_as_they_were_told_however_they_are_cut(told: list[Change | None], step: int) -> None:
+def test_changes_arrive_as_reported_however_they_are_cut(told: list[Change | None], step: int) -> None:
     stream, decoder = b"".join(map(encode_change, told)), frames.Changes()
     found: list[Change | None] = []
     for at in range(0, len(stream), step):

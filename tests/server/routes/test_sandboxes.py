@@ -183,7 +183,7 @@ async def test_a_file_may_be_larger_than_a_json_body(served: Served, sandbox: st
     assert (long.status_code, long.json()["code"]) == (413, "too_large")
 
 
-async def test_a_sandbox_that_dies_under_a_command_is_said_to_be_lost(served: Served, sandbox: str) -> None:
+async def test_sandbox_that_dies_under_a_command_is_reported_lost(served: Served, sandbox: str) -> None:
     replies: list[int] = []
 
     async def wait() -> None:

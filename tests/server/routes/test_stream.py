@@ -204,7 +204,7 @@ def cut_off() -> Iterator[_Noticed]:
     logger.setLevel(before)
 
 
-async def test_a_client_that_does_not_read_blocks_nobody_and_is_told_to_come_back(
+async def test_client_that_does_not_read_blocks_no_other_and_is_disconnected_with_a_retry_code(
     serving: Serve, cut_off: _Noticed
 ) -> None:
     async with serving(send_seconds=0.2, close_seconds=60) as served:
@@ -224,7 +224,7 @@ async def test_a_client_that_does_not_read_blocks_nobody_and_is_told_to_come_bac
             assert seqs(await messages(again)) == list(range(last + 1, 104))
 
 
-async def test_when_the_server_goes_clients_are_told_with_1001(serving: Serve) -> None:
+async def test_clients_receive_1001_when_the_server_stops(serving: Serve) -> None:
     async with serving() as served:
         fence = await served.claimed_run()
         socket = await served.socket(f"/v1/runs/{fence.run}/stream").__aenter__()

@@ -207,7 +207,7 @@ async def test_an_unknown_model_is_not_asked_again(remote: Remote) -> None:
     assert (failure.code, failure.retryable) == ("bad_request", False)
 
 
-async def test_a_conversation_that_is_too_long_is_told_apart(remote: Remote) -> None:
+async def test_conversation_that_is_too_long_has_its_own_failure_code(remote: Remote) -> None:
     remote.server.say(remote.wire.error(400, *remote.wire.too_long))
     failure = await check_failure(remote.model)
     assert (failure.code, failure.retryable) == ("context_too_long", False)
@@ -245,7 +245,7 @@ async def test_a_page_instead_of_a_stream_is_a_failure(remote: Remote) -> None:
     assert failure.code in ("network", "bad_reply")
 
 
-async def test_nobody_at_the_address_is_a_network_failure() -> None:
+async def test_unreachable_address_is_a_network_failure() -> None:
     async with open_model_server() as server:
         url = server.url
     for kind in KINDS:
@@ -276,7 +276,7 @@ async def test_arguments_that_are_no_object_arrive_marked_as_invalid(remote: Rem
     assert reply.stop == "length"
 
 
-async def test_two_calls_with_one_id_are_told_apart(remote: Remote) -> None:
+async def test_two_calls_with_one_id_are_distinguished(remote: Remote) -> None:
     needs(remote, "repeated ids")
     remote.server.say(
         remote.wire.reply(Sent(calls=(LIST, replace(SHOW, id=LIST.id)), ending="tools")),

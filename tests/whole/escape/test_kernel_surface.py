@@ -96,7 +96,7 @@ async def test_the_x32_abi_is_shut(prober: Sandbox) -> None:
     assert finished.exited.signal == 31 or finished.out.strip() in (b"ENOSYS", b"EPERM")
 
 
-async def test_nobody_inside_can_gain_a_capability(shared: Sandbox, tier: TierName) -> None:
+async def test_no_user_inside_can_gain_a_capability(shared: Sandbox, tier: TierName) -> None:
     read = "grep -E '^(Cap(Prm|Eff|Bnd|Amb|Inh)|NoNewPrivs|Seccomp):' /proc/self/status"
     agent = await shared.run(shell(read))
     fields = dict(line.split(":\t") for line in agent.out.decode().splitlines())

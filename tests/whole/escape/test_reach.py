@@ -129,7 +129,7 @@ def _own_address() -> str:
 
 
 @pytest.mark.usefixtures("containers_only")
-async def test_root_inside_is_nobody_on_the_host_and_no_two_sandboxes_share_ids(
+async def test_root_inside_is_unprivileged_on_the_host_and_no_two_sandboxes_share_ids(
     host: Host, pids_of: PidsOf, tier: TierName
 ) -> None:
     async with host.open(SandboxSpec()) as one, host.open(SandboxSpec()) as two:

@@ -121,7 +121,7 @@ class Shelf(msgspec.Struct, frozen=True):
     folder: Path
     """Where those that were fetched are kept."""
     own: Mapping[str, str] = {}
-    """Name → path of a file that somebody else takes care of."""
+    """Name → path of a file that the user manages."""
     files: Mapping[str, LocalFile] = msgspec.field(default_factory=lambda: FILES)
 
     def entry(self, name: str) -> LocalFile:

@@ -33,7 +33,7 @@ from cloister.log.api import Backbone, Fence, Hold, Payers, RunFilter, Totals
 WAIT_SECONDS = 20.0
 """How long a promise may take to be seen; only a broken one takes so long."""
 
-ME = "somebody"
+ME = "ann"
 NEW = NewRun(prompt="make it green", repo="/somewhere")
 STARTED = PhaseStarted("work")
 FINISHED = RunFinished("green", "all checks pass", 0)
@@ -313,20 +313,20 @@ async def reading_pages_through_the_log_in_order(rig: Rig) -> None:
 
 
 async def unknown_runs_are_named_as_such(rig: Rig) -> None:
-    nobody = new_run_id()
+    unknown = new_run_id()
     async with rig.open() as backbone:
         with refused("no_such_run"):
-            await backbone.read(nobody)
+            await backbone.read(unknown)
         with refused("no_such_run"):
-            await backbone.row(nobody)
+            await backbone.row(unknown)
         with refused("no_such_run"):
-            await backbone.claim(new_owner_id(), nobody)
+            await backbone.claim(new_owner_id(), unknown)
         with refused("no_such_run"):
-            await backbone.append(Fence(nobody, new_owner_id(), 1), [STARTED])
+            await backbone.append(Fence(unknown, new_owner_id(), 1), [STARTED])
         with refused("no_such_run"):
-            await backbone.append_outside(nobody, StopRequested(ME))
+            await backbone.append_outside(unknown, StopRequested(ME))
         with refused("no_such_run"):
-            async with backbone.follow(nobody):
+            async with backbone.follow(unknown):
                 pass
 
 

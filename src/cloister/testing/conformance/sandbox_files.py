@@ -114,7 +114,7 @@ async def a_mark_is_another_one_after_any_change(host: Host) -> None:
 
         marks = [await mark("mkdir -p a/b .git"), *[await mark(change) for change in changes]]
         expect(len({*marks, None}), len(marks) + 1)
-        hold(await sandbox.mark(".") != marks[-1], "nothing is left aside unless that is asked for")
+        hold(await sandbox.mark(".") != marks[-1], "nothing is ignored unless the caller asks for it")
         await text(sandbox, "seq 3000 | xargs touch; ln -s / out; mkfifo pipe")
         expect(await sandbox.mark("."), None)
         for code, path in (("not_found", "none"), ("not_a_directory", "pipe")):
@@ -162,7 +162,7 @@ async def changes_are_told_as_they_happen(host: Host) -> None:
             await text(sandbox, "rm -r watched")
             with anyio.fail_after(WAIT_SECONDS):
                 kinds = [change.kind async for change in changes]
-            hold("removed" in kinds, f"the removal is told: {kinds}")
+            hold("removed" in kinds, f"the removal is reported: {kinds}")
         with refused("not_found"):
             async with sandbox.watch("watched"):
                 pass

@@ -1,6 +1,6 @@
 """What every kind of store promises, one function per promise: run each of `PROMISES` with a way to open it.
 
-Runs as root. `open_store` gives a store over one and the same data directory each time; whoever calls it closes it.
+Runs as root. `open_store` gives a store over one and the same data directory each time; the caller closes it.
 """
 
 import os
@@ -33,7 +33,7 @@ async def opened(open_store: OpenStore) -> AsyncGenerator[Store]:
 
 
 def find(root: Root, name: str) -> Path:
-    """Where the file `name` of a root is that nobody has mounted."""
+    """Where the file `name` of an unmounted root is."""
     match root:
         case Tree():
             return root.path / name
