@@ -9,7 +9,7 @@ from cloister.agent.native.stuck import StuckDetector
 from cloister.agent.tools import TOOLS
 from cloister.core.events import Event
 from cloister.core.requests import Patience
-from cloister.testing.journals import RUN, long_log, turn
+from cloister.testing.loop_bench import RUN, long_log, turn
 
 STEPS = 1_000
 SPECS = tuple(tool.spec for tool in TOOLS.values())

@@ -19,7 +19,7 @@ from cloister.app.wiring import open_app
 from cloister.core.events import Event, RunFinished
 from cloister.core.requests import Budget, NewRun
 from cloister.model.local.files import FILES, Shelf
-from cloister.testing.sample_repo import SampleRepo
+from cloister.testing.samples import SampleRepo
 
 RUNS = int(os.environ.get("RUNS", "10"))
 NAME = os.environ.get("MODEL", next(iter(FILES)))

@@ -18,7 +18,7 @@ from cloister.app.verbs.local import LocalVerbs
 from cloister.app.wiring import App, open_app
 from cloister.core.events import AttemptEnded, Event, RunFinished
 from cloister.core.requests import NewRun
-from cloister.testing.sample_repo import SampleRepo
+from cloister.testing.samples import SampleRepo
 
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 WAIT = float(os.environ.get("WAIT_SECONDS", "2"))

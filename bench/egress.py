@@ -19,9 +19,8 @@ from anyio.abc import SocketAttribute, SocketStream
 
 from cloister.core.computer import Command
 from cloister.core.ids import SandboxId, new_owner_id
-from cloister.egress.factory import Doorway
+from cloister.egress.factory import Doorway, Outfit, Through
 from cloister.egress.rules import DoorEvent
-from cloister.egress.sandbox_setup import Outfit, Through
 from cloister.policy.api import Layer, Rule
 from cloister.sandbox.api import Sandbox, SandboxSpec
 from cloister.sandbox.container.host import ContainerHost

@@ -33,7 +33,7 @@ from cloister.app.verbs.local import LocalVerbs
 from cloister.app.wiring import open_app
 from cloister.core.events import Event, ModelReplied, RunFinished
 from cloister.core.requests import Budget, NewRun
-from cloister.testing.sample_repo import SampleRepo
+from cloister.testing.samples import SampleRepo
 
 STEPS = int(os.environ.get("STEPS", "25"))
 ROUNDS = int(os.environ.get("ROUNDS", "8"))

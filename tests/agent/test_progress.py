@@ -3,7 +3,7 @@
 from cloister.agent.progress import Progressing, progress
 from cloister.core.events import Event, RunClaimed, RunResumed
 from cloister.core.log import effective
-from cloister.testing.journals import RUN, beginning, turn
+from cloister.testing.loop_bench import RUN, beginning, turn
 
 
 def test_incremental_progress_equals_the_fold_of_the_whole_log() -> None:

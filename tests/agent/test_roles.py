@@ -23,8 +23,7 @@ from cloister.core.requests import Budget, NewRun, Patience
 from cloister.model.api import Failure, Request, UserMessage
 from cloister.model.names import Access
 from cloister.model.roles import Job, open_models
-from cloister.testing.journals import MemoryJournal
-from cloister.testing.loop_bench import FIX, LoopBench, open_bench
+from cloister.testing.loop_bench import FIX, LoopBench, MemoryJournal, open_bench
 
 pytestmark = pytest.mark.anyio
 

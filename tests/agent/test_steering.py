@@ -12,8 +12,7 @@ from cloister.core.events import (
     PromptReceived,
     ToolReturned,
 )
-from cloister.testing.journals import MemoryJournal
-from cloister.testing.loop_bench import FIX, LoopBench, open_bench
+from cloister.testing.loop_bench import FIX, LoopBench, MemoryJournal, open_bench
 
 pytestmark = pytest.mark.anyio
 

@@ -17,7 +17,7 @@ import pytest
 from tests.cli.conftest import Cloister
 from tests.log.audit.test_audit import opened, to_version_1, whole_run
 
-from cloister.cli.screen.audit import entry_line, read_since
+from cloister.cli.screen.tables import entry_line, read_since
 from cloister.core.errors import UserError
 from cloister.core.ids import RunId
 from cloister.log.audit.entry import AuditEntry

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cloister.testing.sample_repo import SampleRepo
+from cloister.testing.samples import SampleRepo
 
 Cloister = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -10,7 +10,7 @@ import anyio
 from anyio.abc import ByteStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from cloister.egress.http.body import pieces
+from cloister.egress.http.exchange import pieces
 from cloister.egress.http.head import Framing
 
 TOKEN = "ghp_0a1b2c3d4e5f6g7h8i9j0k1l2m3n4o5p6q7r"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.egress.addresses import forbidden
+from cloister.egress.rules import forbidden
 from cloister.policy.pattern import normal_host
 
 

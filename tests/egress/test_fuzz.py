@@ -11,9 +11,8 @@ from anyio.abc import ByteStream
 from tests.egress.world import PUBLIC, SANDBOX, World, hello, listening, scripted
 
 from cloister.core.requests import CredentialEntry, DoorBounds
-from cloister.egress.credentials import Vault, read_credentials
+from cloister.egress.credentials import Keeper, Vault, read_credentials
 from cloister.egress.http.connection import Offer
-from cloister.egress.inject import Keeper
 from cloister.egress.proxy import Door
 
 pytestmark = pytest.mark.anyio

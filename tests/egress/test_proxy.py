@@ -33,7 +33,7 @@ from cloister.egress.factory import Doorway
 from cloister.egress.proxy import Door
 from cloister.egress.rules import DoorEvent, Outside
 from cloister.policy.api import Layer, Pointed, Rule
-from cloister.testing.journals import MemoryJournal
+from cloister.testing.loop_bench import MemoryJournal
 
 pytestmark = pytest.mark.anyio
 

@@ -22,10 +22,9 @@ from cloister.core import limits
 from cloister.core.events import ConnectionDecided, RequestDecided
 from cloister.core.ids import SandboxId
 from cloister.core.requests import CredentialEntry, DoorBounds
-from cloister.egress.credentials import Vault, read_credentials
+from cloister.egress.credentials import Keeper, Vault, read_credentials
 from cloister.egress.git_push import Repository
 from cloister.egress.http.head import parse_head
-from cloister.egress.inject import Keeper
 from cloister.egress.quota import Account, Accounts, Refused
 from cloister.egress.rules import Gate, Guest, Visit
 from cloister.egress.streams import Inlet

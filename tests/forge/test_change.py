@@ -13,7 +13,7 @@ from cloister.core.requests import FileChange
 from cloister.forge.change import branch_name, diff, files, lines, make_change
 from cloister.forge.host import in_bare
 from cloister.forge.plain import PlainGit
-from cloister.testing.sample_repo import SampleRepo
+from cloister.testing.samples import SampleRepo
 
 
 def test_a_branch_is_named_after_the_prompt_and_the_run() -> None:

@@ -14,7 +14,7 @@ from cloister.forge import change, workspace
 from cloister.forge.host import in_bare
 from cloister.forge.plain import PlainGit
 from cloister.testing.local import LocalComputer
-from cloister.testing.sample_repo import SampleRepo
+from cloister.testing.samples import SampleRepo
 
 pytestmark = pytest.mark.anyio
 

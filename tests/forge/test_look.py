@@ -11,7 +11,7 @@ from cloister.forge import workspace
 from cloister.forge.plain import PlainGit
 from cloister.forge.workspace import TreeWatch
 from cloister.testing.local import LocalComputer
-from cloister.testing.sample_repo import SampleRepo
+from cloister.testing.samples import SampleRepo
 
 pytestmark = pytest.mark.anyio
 

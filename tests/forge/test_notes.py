@@ -8,9 +8,9 @@ import pytest
 from tests.forge.delivering import deliver
 
 from cloister.core.ids import RunId
-from cloister.forge import change, notes
+from cloister.forge import change
 from cloister.forge.plain import PlainGit
-from cloister.testing.sample_repo import SampleRepo
+from cloister.testing.samples import SampleRepo
 
 pytestmark = pytest.mark.anyio
 
@@ -27,8 +27,10 @@ async def changed(repo: SampleRepo, bare: Path, name: str = "new.txt", text: str
     saved = other.commit("saved")
     await PlainGit().fetch(str(other.path), None, bare)
     branch = change.branch_name("p", RunId("r-" + name))
-    commit = await change.make_change(bare, base.commit, saved, branch, f"Subject\n\n{notes.trailer(text)}\n")
-    await notes.attach(bare, commit, text)
+    commit = await change.make_change(
+        bare, base.commit, saved, branch, f"Subject\n\n{change.trailer(text)}\n"
+    )
+    await change.attach(bare, commit, text)
     return commit, branch
 
 

@@ -13,7 +13,7 @@ from cloister.core.ids import RunId
 from cloister.forge.api import Base, Delivered, Proposal
 from cloister.forge.change import describe, make_change
 from cloister.forge.plain import BASE_REF, PlainGit
-from cloister.testing.sample_repo import SampleRepo
+from cloister.testing.samples import SampleRepo
 
 pytestmark = pytest.mark.anyio
 

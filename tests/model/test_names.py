@@ -14,8 +14,8 @@ from cloister.model.names import Access, choose, open_model
 from cloister.model.remote.providers import open_remote
 from cloister.model.remote.wires import Endpoint
 from cloister.testing.conformance.model import check_failure, check_reply
-from cloister.testing.model_server import Answer, open_model_server
 from cloister.testing.model_wires import JSON, WIRES, Sent
+from cloister.testing.models import Answer, open_model_server
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ from cloister.model.api import Role
 from cloister.model.names import Access
 from cloister.model.roles import Job, chain, check_roles, chosen, open_models, skipped
 from cloister.testing.conformance.model import check_failure, check_reply
-from cloister.testing.model_server import open_model_server
+from cloister.testing.models import open_model_server
 
 pytestmark = pytest.mark.anyio
 

@@ -27,9 +27,8 @@ from cloister.model.remote.wires import problem
 from cloister.model.roles import Job, open_models
 from cloister.model.small_models import RESTLESS, RESULT_CHARS, JsonActions, action_request
 from cloister.testing.conformance.model import check_failure, check_leaving_early, check_reply, items_of
-from cloister.testing.model_server import ModelServer, open_model_server
 from cloister.testing.model_wires import CHAT, Sent
-from cloister.testing.models import SayingModel
+from cloister.testing.models import ModelServer, SayingModel, open_model_server
 
 pytestmark = pytest.mark.anyio
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.policy.lines import Path, lines
+from cloister.policy.file import Path, lines
 
 TEXT = '''# [not.a.table]
 title = "x" # a = 1

@@ -26,7 +26,7 @@ from cloister.core.model_config import ModelRoutes
 from cloister.core.requests import Budget, NewRun, Patience, Quota
 from cloister.egress.factory import Doorway
 from cloister.forge import Forges, workspace
-from cloister.forge.repositories import LocalRepositories
+from cloister.forge.host import LocalRepositories
 from cloister.model.names import Access
 from cloister.model.roles import Job, open_models
 from cloister.policy.api import Layer
@@ -39,9 +39,9 @@ from cloister.runs.services import RunServices
 from cloister.runs.templates import Warming, Workshop
 from cloister.sandbox.api import Sandbox
 from cloister.sandbox.templates.catalog import Templates
-from cloister.testing.journals import MemoryJournal
 from cloister.testing.local import LocalHost
-from cloister.testing.sample_repo import SampleRepo
+from cloister.testing.loop_bench import MemoryJournal
+from cloister.testing.samples import SampleRepo
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from cloister.core.diagnosis import Diagnosis
 from cloister.forge import workspace
 from cloister.forge.plain import PlainGit
 from cloister.testing.local import LocalHost
-from cloister.testing.sample_repo import SampleRepo
+from cloister.testing.samples import SampleRepo
 
 
 def _quiet(check: str, stream: Stream, data: bytes) -> None:

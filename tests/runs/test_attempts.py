@@ -46,7 +46,7 @@ from cloister.core.requests import Budget
 from cloister.forge.packs import tree_of
 from cloister.runs.attempts.ranking import judge_question
 from cloister.runs.attempts.tree import tree
-from cloister.testing.journals import MemoryJournal
+from cloister.testing.loop_bench import MemoryJournal
 
 pytestmark = pytest.mark.anyio
 

@@ -20,7 +20,7 @@ from cloister.core.events import (
 from cloister.core.requests import Budget, Origin
 from cloister.forge import change
 from cloister.runs.attempts.tree import tree
-from cloister.testing.journals import MemoryJournal
+from cloister.testing.loop_bench import MemoryJournal
 
 pytestmark = pytest.mark.anyio
 

@@ -15,7 +15,7 @@ from cloister.core.events import (
 from cloister.core.ids import RunId
 from cloister.core.requests import NewRun
 from cloister.runs.attempts.tree import inheritance
-from cloister.testing.journals import MemoryJournal
+from cloister.testing.loop_bench import MemoryJournal
 
 OUT = ConnectionDecided("s", "example.org", 443, "allow", "r")
 REFUSED = ConnectionDecided("s", "example.org", 443, "deny", "r")

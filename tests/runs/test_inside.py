@@ -19,7 +19,7 @@ from cloister.core.events import (
 )
 from cloister.core.requests import Budget
 from cloister.sandbox.api import Sandbox
-from cloister.testing.journals import MemoryJournal
+from cloister.testing.loop_bench import MemoryJournal
 
 pytestmark = pytest.mark.anyio
 

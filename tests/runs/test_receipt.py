@@ -14,8 +14,7 @@ from cloister.core import events as e
 from cloister.core.ids import RunId
 from cloister.core.requests import FileChange, NewRun, ToolCall, Usage
 from cloister.log.audit.entry import Checkpoint
-from cloister.runs.receipt import Pending, Receipt, receipt
-from cloister.runs.receipt_page import code, page
+from cloister.runs.receipt import Pending, Receipt, code, page, receipt
 
 SEAL = Checkpoint(42, "a" * 64, 1, "r-1", "ed25519:" + "b" * 64, "c" * 128)
 

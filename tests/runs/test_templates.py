@@ -15,8 +15,7 @@ from cloister.runs.templates import Warming, Workshop, forget, known_baseline, s
 from cloister.sandbox.api import SandboxSpec
 from cloister.sandbox.container.host import ContainerHost
 from cloister.sandbox.templates.recipes import Devcontainer, Oci, Repository, Snapshot
-from cloister.testing.image import busybox, folder, layer, layout, member, programs
-from cloister.testing.sample_repo import SampleRepo
+from cloister.testing.samples import SampleRepo, busybox, folder, layer, layout, member, programs
 
 pytestmark = pytest.mark.anyio
 

@@ -19,7 +19,7 @@ from cloister.core.events import (
 )
 from cloister.core.ids import RunId
 from cloister.core.requests import Budget, NewRun, Usage
-from cloister.forge.repositories import LocalRepositories
+from cloister.forge.host import LocalRepositories
 from cloister.runs.attempts.compare import Subject, compare_runs
 from cloister.runs.attempts.tree import point_at, rewindable, tree
 from cloister.runs.view import fold

@@ -26,7 +26,7 @@ from cloister.core.events import (
     ToolReturned,
 )
 from cloister.core.requests import Isolation, ToolCall, Usage
-from cloister.server.openapi import openapi_document
+from cloister.server.app import openapi_document
 
 SCHEMA: Any = cast(Any, schemathesis.openapi).from_dict(openapi_document())
 CHECKS: list[Any] = [

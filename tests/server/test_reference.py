@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from cloister.server import ws
-from cloister.server.openapi import SOCKET_ROUTES, openapi_document
+from cloister.server.app import SOCKET_ROUTES, openapi_document
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "http.md").read_text(encoding="utf-8")
 

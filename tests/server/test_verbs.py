@@ -22,13 +22,13 @@ from cloister.core.errors import CloisterError, UserError
 from cloister.core.events import BaseFixed, ChangeMade, RunFinished
 from cloister.core.ids import RunId
 from cloister.core.requests import NewRun
-from cloister.forge import notes
+from cloister.forge import change
 from cloister.forge.change import commit_tree
+from cloister.forge.host import bare_repository
 from cloister.forge.packs import tree_of
 from cloister.forge.plain import PlainGit
 from cloister.log.sqlite.audit_reader import AuditReader
-from cloister.runs.delivery import bare_repository
-from cloister.testing.sample_repo import SampleRepo
+from cloister.testing.samples import SampleRepo
 
 pytestmark = pytest.mark.anyio
 
@@ -169,7 +169,7 @@ async def changed_run(served: Served, repo: SampleRepo) -> tuple[RunId, str]:
     commit = await commit_tree(
         bare, await tree_of(bare, tip), base, "Change\n", "A <a@b.c>", at=1_700_000_000
     )
-    await notes.attach(bare, commit, "what it touched\n")
+    await change.attach(bare, commit, "what it touched\n")
     bodies = [BaseFixed(base, "main"), ChangeMade("b", commit, (), ""), RunFinished("red", "no", 0)]
     await served.app.backbone.append(fence, bodies)
     repo.git("reset", "--quiet", "--hard", base)

@@ -7,8 +7,7 @@ only `Evidence` accepts a change. `agent/attempt.py` runs any harness and record
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
-from cloister.agent.budget.metering import BudgetedModels
-from cloister.agent.budget.time import Clock
+from cloister.agent.budget.metering import BudgetedModels, Clock
 from cloister.agent.evidence.evidence import Evidence
 from cloister.agent.progress import Progress, Progressing
 from cloister.core.attempts import Escalate

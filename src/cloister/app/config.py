@@ -9,8 +9,8 @@ from cloister.model.local.files import Shelf
 from cloister.model.names import Access
 from cloister.model.roles import Job, chosen
 from cloister.policy.api import Policy
+from cloister.policy.file import lines
 from cloister.policy.layers import layer
-from cloister.policy.lines import lines
 from cloister.runs.run_rules import RuleFiles
 
 

@@ -13,7 +13,6 @@ import anyio
 
 from cloister.agent.budget.purse import NoLedger
 from cloister.app.config import host_policy, job_of, model_access, model_shelf, rule_files
-from cloister.app.config import usual_model as usual_model
 from cloister.app.settings import Settings
 from cloister.app.workbench.commands import Commands, open_commands
 from cloister.app.workbench.sandboxes import Sandboxes, open_sandboxes
@@ -22,13 +21,12 @@ from cloister.core.events import Event
 from cloister.core.ids import Lease, OwnerId, RunId, SandboxId, new_owner_id
 from cloister.core.log import Journal
 from cloister.egress.credentials import Vault, read_credentials
-from cloister.egress.factory import Doorway
+from cloister.egress.factory import Doorway, Outfit, Through
 from cloister.egress.model_endpoint import serve as endpoint
 from cloister.egress.packages import SetFinder
 from cloister.egress.rules import DoorEvent
-from cloister.egress.sandbox_setup import Outfit, Through
 from cloister.forge import Forges
-from cloister.forge.repositories import LocalRepositories
+from cloister.forge.host import LocalRepositories
 from cloister.log.api import AuditLog, Backbone
 from cloister.log.audit.details import fact
 from cloister.log.audit.export import CURSOR_FILE, Collector, check_endpoint, ship

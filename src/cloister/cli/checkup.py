@@ -258,7 +258,7 @@ async def credential_findings(settings: Settings) -> tuple[Finding, ...]:
 
 def _model(settings: Settings) -> Finding:
     """The model that a run would use. Prints the names of key variables, never their values."""
-    from cloister.app.wiring import usual_model
+    from cloister.app.config import usual_model
 
     given = dict.fromkeys(
         PROVIDER_KEYS[provider] for provider in PROVIDER_KEYS if settings.keys.get(provider)

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from anyio import EndOfStream
 
 from cloister.core.text import one_line
-from cloister.egress.http.body import BadBody, pieces
+from cloister.egress.http.exchange import BadBody, pieces
 from cloister.egress.http.head import Head, values
 from cloister.egress.quota import Refused
 from cloister.egress.rules import Gate, Visit

@@ -7,26 +7,51 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from cloister.core.diagnosis import Check, CheckKind, Diagnosis
-from cloister.feedback import kinds
-from cloister.feedback.kinds import tool_of, words
+from cloister.feedback import check_commands
+from cloister.feedback.check_commands import tool_of, words
 
 _ORDER: tuple[CheckKind, ...] = ("format", "lint", "types", "build", "test", "other")
 ALONE: tuple[CheckKind, ...] = ("build", "test", "other")
 """Kinds that may write files which another of them reads: only one of these runs at a time."""
 
 _ENDINGS: dict[str, tuple[str, ...]] = {
-    kinds.PYTHON: (".py", ".pyi", ".pyx", ".toml", ".cfg", ".ini", ".txt", ".json", ".yaml", ".yml", ".csv"),
-    kinds.SCRIPT: (
+    check_commands.PYTHON: (
+        ".py",
+        ".pyi",
+        ".pyx",
+        ".toml",
+        ".cfg",
+        ".ini",
+        ".txt",
+        ".json",
+        ".yaml",
+        ".yml",
+        ".csv",
+    ),
+    check_commands.SCRIPT: (
         *(".js", ".jsx", ".ts", ".tsx", ".mjs", ".cjs", ".mts", ".cts", ".vue", ".svelte"),
         *(".json", ".css", ".html", ".snap", ".yaml", ".yml", ".txt"),
     ),
-    kinds.GO: (".go", ".mod", ".sum", ".tmpl", ".golden", ".json", ".txt", ".yaml", ".yml", ".s"),
-    kinds.RUST: (".rs", ".toml", ".lock", ".json", ".txt", ".snap"),
-    kinds.C: (".c", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp", ".hxx", ".cmake", ".txt", ".s", ".in"),
-    kinds.JAVA: (
+    check_commands.GO: (".go", ".mod", ".sum", ".tmpl", ".golden", ".json", ".txt", ".yaml", ".yml", ".s"),
+    check_commands.RUST: (".rs", ".toml", ".lock", ".json", ".txt", ".snap"),
+    check_commands.C: (
+        ".c",
+        ".cc",
+        ".cpp",
+        ".cxx",
+        ".h",
+        ".hh",
+        ".hpp",
+        ".hxx",
+        ".cmake",
+        ".txt",
+        ".s",
+        ".in",
+    ),
+    check_commands.JAVA: (
         *(".java", ".kt", ".kts", ".scala", ".groovy", ".gradle", ".xml", ".properties", ".json", ".yml"),
     ),
-    kinds.SHELL: (".sh", ".bash", ".bats", ".zsh"),
+    check_commands.SHELL: (".sh", ".bash", ".bats", ".zsh"),
 }
 _ALWAYS = ("Makefile", "makefile", "GNUmakefile", "Dockerfile")
 _NEVER = (".md", ".rst", ".adoc")

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from cloister.core import limits
 from cloister.core.diagnosis import Comparison, Diagnosis, Diagnostic, TestResult
 from cloister.core.text import one_line
+from cloister.feedback.check_commands import is_source
 from cloister.feedback.goals import Goals, covers, named, wanted
 from cloister.feedback.integrity.weakening import weakened
-from cloister.feedback.kinds import is_source
 
 _RED = ("failed", "error")
 _FIXTURES = ("::setUpClass", "::tearDownClass", "::setUpModule", "::tearDownModule")

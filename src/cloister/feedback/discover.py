@@ -10,7 +10,7 @@ import msgspec
 from cloister.core import limits
 from cloister.core.diagnosis import Check, CheckKind
 from cloister.core.text import one_line
-from cloister.feedback.kinds import kind_of, tool_of, words
+from cloister.feedback.check_commands import kind_of, tool_of, words
 
 # CI workflows: the `run:` lines that start a known tool and change nothing
 

@@ -18,7 +18,7 @@ from functools import cached_property
 import msgspec
 
 from cloister.core.diagnosis import CheckKind, Diagnosis
-from cloister.feedback.kinds import kind_of
+from cloister.feedback.check_commands import kind_of
 
 _WORD = re.compile(r"[\w./:\[\]@-]+")
 _REPAIR = re.compile(

@@ -10,7 +10,7 @@ from anyio import to_thread
 
 from cloister.core.errors import OutsideError, UserError
 from cloister.core.text import decode, one_line
-from cloister.forge import host, notes
+from cloister.forge import change, host
 from cloister.forge._spawn import Result, Who
 from cloister.forge.api import Base, Delivered, Proposal
 from cloister.forge.host import NO_COMMIT, Checkout, complaint, in_checkout, must, without_userinfo
@@ -48,7 +48,7 @@ class PlainGit:
             raise _not_written(checkout, copied)
         branch = await _put_branch(checkout, proposal)
         async with self._notes:  # notes written one after the other need no retry
-            receipt = await notes.carry(proposal.bare, proposal.commit, checkout)
+            receipt = await change.carry(proposal.bare, proposal.commit, checkout)
         return Delivered(str(checkout.top), branch, receipt, proposal.commit)
 
 

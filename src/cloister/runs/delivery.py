@@ -24,15 +24,12 @@ from cloister.core.log import Journal, attempts_of, effective, of_attempt, reque
 from cloister.core.requests import NewRun, State
 from cloister.core.text import one_line
 from cloister.feedback.compare import compare
-from cloister.forge import change, notes
+from cloister.forge import change
 from cloister.forge.api import Proposal, Removed, RunRepositories
-from cloister.forge.repositories import bare_repository as bare_repository
-from cloister.forge.repositories import check_kept as check_kept
 from cloister.log.journal import AttemptJournal
 from cloister.policy.api import PushAction
 from cloister.policy.decide import Decider
-from cloister.runs.receipt import Pending, receipt
-from cloister.runs.receipt_page import page
+from cloister.runs.receipt import Pending, page, receipt
 from cloister.runs.services import RunServices
 
 
@@ -137,9 +134,9 @@ async def make_result(
         files = await change.files_of_save(bare, base, saved)
         # The receipt as of now: the end and its signature follow, and are in `cloister receipt`.
         note = page(receipt(events, pending=Pending(branch, files)))
-        message = _message(events, run, winner, notes.trailer(note))
+        message = _message(events, run, winner, change.trailer(note))
         commit = await change.make_change(bare, previous, saved, branch, message)
-        await notes.attach(bare, commit, note)
+        await change.attach(bare, commit, note)
         made = ChangeMade(branch, commit, files, winner.reason if winner else "")
         await journal.append(made)
     else:

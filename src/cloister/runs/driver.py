@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import anyio
 import msgspec
@@ -50,7 +51,7 @@ from cloister.runs.attempts.context import InsideModels, RunSetup
 from cloister.runs.attempts.manager import Attempts
 from cloister.runs.attempts.ranking import choose_winner
 from cloister.runs.attempts.tree import copy_files, inheritance
-from cloister.runs.delivery import bare_repository, check_kept, make_result
+from cloister.runs.delivery import make_result
 from cloister.runs.run_rules import AllowedModels, check_allowed, every_name, govern
 from cloister.runs.services import RunServices
 from cloister.runs.templates import known_baseline
@@ -131,7 +132,8 @@ class _Driver:
         self._services = services
         self._journal = journal
         self._run = run
-        self._bare = bare_repository(services.data_dir, run)
+        self._bare = Path()
+        """The run's own repository, once the round has begun."""
         self._inside = InsideModels()
 
     async def drive(self) -> RunFinished | Fenced:
@@ -157,7 +159,7 @@ class _Driver:
         events = self._journal.events
         admitted = events[0].body
         assert isinstance(admitted, RunAdmitted)  # noqa: S101  (event 1 by the backbone's contract)
-        check_kept(self._services.data_dir, self._run)
+        self._bare = await self._services.repositories.open(self._run)
         start = round_start(events)
         if sum(isinstance(event.body, RunClaimed) for event in events[start:]) > 1:
             await self._journal.append(RunResumed(events[-1].seq))
@@ -201,8 +203,7 @@ class _Driver:
         if base is None:
             raise Bug("a save point without a base")
         async with self._phase("fetch"):
-            check_kept(self._services.data_dir, origin.run)
-            parent = bare_repository(self._services.data_dir, origin.run)
+            parent = await self._services.repositories.open(origin.run)
             await copy_files(parent, point, base.commit, self._bare)
         await self._journal.append(*inherited)
         return base

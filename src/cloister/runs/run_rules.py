@@ -16,7 +16,7 @@ from cloister.core.errors import UserError
 from cloister.core.requests import Budget, NewRun, Quota, Role, RunRule, Usage
 from cloister.core.text import one_line
 from cloister.forge.plain import find_checkout, is_url
-from cloister.forge.read import read_file, read_head_file
+from cloister.forge.read import read_file
 from cloister.model.api import Model, Models
 from cloister.model.api import Role as ModelRole
 from cloister.policy.api import Action, Layer, LimitName, ModelAction, Policy, TierAction
@@ -100,16 +100,6 @@ async def govern(files: RuleFiles, request: NewRun, quota: Quota, bare: Path, co
     request = _with_attempts(request, int(given["attempts"] or 1))
     request = msgspec.structs.replace(request, budget=_fitted(budget, given))
     return Governed(above, request, _fitted(quota, given), tuple(named), limited)
-
-
-async def policy_here(files: RuleFiles, repo: str | None) -> Policy:
-    """The layers above a run on HEAD of the directory `repo`."""
-    above = await to_thread.run_sync(files.above, repo)
-    found = await read_head_file(repo, REPOSITORY_FILE) if repo is not None else None
-    commit, written = found or ("", None)
-    if written is None:
-        return above
-    return (*above, read_policy("repository", written, f"{REPOSITORY_FILE}@{commit[:12]}").layer)
 
 
 def every_name(models: Models) -> tuple[str, ...]:

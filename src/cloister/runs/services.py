@@ -15,11 +15,10 @@ from cloister.core.events import Event
 from cloister.core.ids import RunId, SandboxId
 from cloister.core.log import Journal
 from cloister.core.requests import NewRun, Patience, Quota
-from cloister.egress.factory import Doorway
+from cloister.egress.factory import Doorway, Through
 from cloister.egress.git_push import Repository
 from cloister.egress.model_endpoint import serve as endpoint
 from cloister.egress.rules import DoorEvent
-from cloister.egress.sandbox_setup import Through
 from cloister.forge import Forges
 from cloister.forge.api import RunRepositories
 from cloister.forge.change import branch_name

@@ -29,11 +29,19 @@ from cloister.forge.api import Base
 from cloister.forge.plain import find_checkout, is_url
 from cloister.sandbox.api import SNAPSHOT_PREFIX, Door, Host, Keepable, Report, Sandbox, SandboxSpec
 from cloister.sandbox.providers import which
-from cloister.sandbox.templates import devcontainer, root
+from cloister.sandbox.templates import recipes, root
 from cloister.sandbox.templates.building import About, Build, Built
 from cloister.sandbox.templates.catalog import Templates
-from cloister.sandbox.templates.devcontainer import Feature, Step, Wanted
-from cloister.sandbox.templates.recipes import Devcontainer, Dockerfile, Oci, Repository, Snapshot
+from cloister.sandbox.templates.recipes import (
+    Devcontainer,
+    Dockerfile,
+    Feature,
+    Oci,
+    Repository,
+    Snapshot,
+    Step,
+    Wanted,
+)
 
 _TTL_SECONDS = 7_200.0
 _STEP_SECONDS = 1_800.0
@@ -198,11 +206,11 @@ class Workshop:
         return below.about if below else About()
 
     async def _wanted(self, name: str, base: Base) -> Wanted:
-        for place in devcontainer.PLACES:
+        for place in recipes.PLACES:
             data = await read.read_file(self.bare(name), base.commit, place)
             if data is not None:
-                return devcontainer.parse(decode(data), place)
-        raise UserError("no_devcontainer", f"The repository has no {' and no '.join(devcontainer.PLACES)}.")
+                return recipes.parse(decode(data), place)
+        raise UserError("no_devcontainer", f"The repository has no {' and no '.join(recipes.PLACES)}.")
 
     def _opened(
         self, template: str, env: dict[str, str] | None = None
@@ -264,7 +272,7 @@ async def setup_lines(bare: Path, commit: str) -> tuple[str, ...]:
 
 def _install(feature: Feature, home: str) -> Command:
     env = {"_REMOTE_USER": "agent", "_REMOTE_USER_HOME": home, **feature.env}
-    directory = f"{devcontainer.WORKSPACE}/{feature.directory}"
+    directory = f"{recipes.WORKSPACE}/{feature.directory}"
     return Command(("/bin/sh", "./install.sh"), cwd=directory, env=env, user="root", seconds=_STEP_SECONDS)
 
 

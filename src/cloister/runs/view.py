@@ -156,9 +156,7 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
     now = events[-1].at if now is None else now
     request, finished = admitted.request, newest.last(RunFinished)
     attempts = _attempts(index)
-    base, change = index.last(BaseFixed), index.last(ChangeMade)
-    delivered = index.last(ChangeMade, ChangeDelivered)
-    delivered = delivered if isinstance(delivered, ChangeDelivered) else None
+    base, change, delivered = index.last(BaseFixed), index.last(ChangeMade), _delivered(index)
     opened, chosen = index.last(SandboxOpened), index.last(ChecksChosen)
     baseline, ranked = index.last(BaselineTaken), newest.last(AttemptsRanked)
     before = None if baseline is None else red(baseline.diagnoses)
@@ -207,6 +205,12 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
         budget_notes=tuple(index.of(BudgetWarned, BudgetSpent, BudgetExtended)),
         rounds=1 + len(index.of(RunContinued)),
     )
+
+
+def _delivered(index: Index) -> ChangeDelivered | None:
+    """Return the delivery of the newest change, if it was delivered."""
+    newest = index.last(ChangeMade, ChangeDelivered)
+    return newest if isinstance(newest, ChangeDelivered) else None
 
 
 def red(diagnoses: Sequence[Diagnosis]) -> int:

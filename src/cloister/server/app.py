@@ -1,25 +1,171 @@
-"""The web application: every route, one way to report errors, and the guard in front."""
+"""The OpenAPI document: the routes as Litestar describes them, the records as msgspec reads them."""
 
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, cast, get_args, get_origin, get_type_hints
 
-from litestar import Litestar, Request
+import msgspec
+from litestar import Litestar, Request, Response, get
 from litestar.datastructures import State
 from litestar.di import Provide
+from litestar.handlers import HTTPRouteHandler, WebsocketRouteHandler
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.spec import Components, SecurityScheme
 from litestar.types import ASGIApp, Scope
 
+from cloister import __version__
+from cloister.app.settings import machine_id
 from cloister.app.tokens import Caller, Tokens
 from cloister.app.verbs.local import LocalVerbs
 from cloister.server.audit_log import audited
-from cloister.server.auth import Callers, caller_of, guarded
+from cloister.server.auth import OPEN_PATH, Callers, caller_of, guarded
 from cloister.server.bodies import JSON_BYTES, StrictRequest, while_wanted
-from cloister.server.errors import respond
-from cloister.server.openapi import HTTP_ROUTES, SOCKET_ROUTES, openapi_json, signature_names
+from cloister.server.errors import Problem, respond
 from cloister.server.ports import with_ports
+from cloister.server.routes import (
+    admin,
+    commands,
+    files,
+    process,
+    runs,
+    sandboxes,
+    stream,
+    templates,
+)
 from cloister.server.ws import Sockets
 
 if TYPE_CHECKING:
     from cloister.app.wiring import App
+
+
+Document = dict[str, Any]
+
+SUBJECTS = (runs, stream, admin, sandboxes, commands, process, files, templates)
+_ERRORS = {
+    "400": "The request is not valid.",
+    "401": "The token is missing or wrong.",
+    "403": "Not allowed.",
+    "404": "There is no such thing.",
+    "409": "Not in its present state.",
+    "410": "The sandbox is gone.",
+    "413": "Too large.",
+    "421": "The host name is not that of this machine's loopback.",
+    "429": "Too many at once.",
+    "500": "Our mistake.",
+    "502": "Something outside this machine failed.",
+    "503": "This machine cannot do that now.",
+    "504": "It took too long.",
+}
+
+
+class Health(msgspec.Struct, frozen=True):
+    """The server answers."""
+
+    version: str
+    ok: bool = True
+
+
+@get(OPEN_PATH, summary="Whether the server answers", operation_id="health", opt={"role": "viewer"})
+async def health() -> Health:
+    return Health(__version__)
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """The machine that the server runs on."""
+
+    id: str
+    """The same for a client that sees the same file system, until the next boot."""
+
+
+@get("/v1/machine", summary="The server's machine", operation_id="getMachine", opt={"role": "viewer"})
+async def machine() -> Machine:
+    return Machine(machine_id())
+
+
+@get("/v1/openapi.json", include_in_schema=False, opt={"role": "viewer"})
+async def openapi_json() -> Response[bytes]:
+    return Response(msgspec.json.encode(openapi_document()), media_type="application/json")
+
+
+_FOUND = tuple(value for subject in SUBJECTS for value in vars(subject).values())
+HTTP_ROUTES = (health, machine, *(route for route in _FOUND if isinstance(route, HTTPRouteHandler)))
+SOCKET_ROUTES = tuple(route for route in _FOUND if isinstance(route, WebsocketRouteHandler))
+
+
+def _records() -> Iterator[Any]:
+    """Every type that a route takes as its body or returns."""
+    for route in HTTP_ROUTES:
+        hints = get_type_hints(route.fn, localns=signature_names())
+        found = hints["return"]
+        yield get_args(found)[0] if get_origin(found) is Response else found
+        if "data" in hints:
+            yield hints["data"]
+
+
+@cache
+def openapi_document() -> Document:
+    """The document as plain values, made without a running server."""
+    app = Litestar(
+        HTTP_ROUTES,
+        openapi_config=OpenAPIConfig(
+            title="Cloister",
+            version=__version__,
+            description="Runs and sandboxes of one machine. WebSocket routes are in docs/reference/http.md.",
+            components=Components(
+                security_schemes={"token": SecurityScheme(type="http", scheme="bearer")},
+            ),
+            security=[{"token": []}],
+        ),
+        # Placeholders for what the running server provides: dependencies are no parameters.
+        dependencies={
+            "verbs": Provide(lambda: None, sync_to_thread=False),
+            "sockets": Provide(lambda: None, sync_to_thread=False),
+            "caller": Provide(lambda: None, sync_to_thread=False),
+            "wait": Provide(lambda: None, sync_to_thread=False),
+        },
+        signature_namespace=signature_names(),
+        logging_config=None,
+    )
+    document = app.openapi_schema.to_schema()
+    _, schemas = msgspec.json.schema_components(
+        (Problem, *_records()), schema_hook=_any, ref_template="#/components/schemas/{name}"
+    )
+    document["components"]["schemas"] = schemas
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            _complete(path, operation)
+    # Through JSON: callers get exactly what a client reads.
+    return msgspec.json.decode(msgspec.json.encode(document), type=Document)
+
+
+def _any(kind: type) -> Document:
+    """`object` is any JSON value; no other type is left open."""
+    if kind is object:
+        return {"description": "Any value."}
+    raise NotImplementedError
+
+
+def signature_names() -> dict[str, Any]:
+    """Names in the routes' signatures that are only imported for the type checker."""
+    return {"Verbs": Any, "Waiting": Any}
+
+
+def _complete(path: str, operation: Document) -> None:
+    """Add what routes cannot declare: one shape for all errors, raw bodies, JSON lines, the route without a token."""
+    responses = cast(Document, operation["responses"])
+    for status, meaning in _ERRORS.items():
+        schema = {"$ref": "#/components/schemas/Problem"}
+        responses[status] = {"description": meaning, "content": {"application/json": {"schema": schema}}}
+    if path == OPEN_PATH:
+        operation["security"] = []
+    if operation["operationId"] in ("writeFile", "writeTree"):
+        binary = {"schema": {"type": "string", "contentMediaType": "application/octet-stream"}}
+        operation["requestBody"] = {"required": True, "content": {"application/octet-stream": binary}}
+    if operation["operationId"] in ("buildTemplate", "fetchModel"):
+        responses["200"]["content"]["application/x-ndjson"] = {"schema": {"type": "string"}}
+
+
+# The web application: every route, one way to report errors, and the guard in front.
 
 
 def asgi_app(app: "App", token: str, sockets: Sockets) -> ASGIApp:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from cloister.testing.model_server import Answer
+from cloister.testing.models import Answer
 
 # Common to all APIs
 

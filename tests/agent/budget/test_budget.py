@@ -30,8 +30,7 @@ from cloister.model.api import Failure, Reply, Request, TextDelta, UserMessage
 from cloister.model.names import Access
 from cloister.model.roles import Job, open_models
 from cloister.model.scripted import ScriptedModel, load_script
-from cloister.testing.journals import MemoryJournal
-from cloister.testing.loop_bench import LoopBench, open_bench
+from cloister.testing.loop_bench import LoopBench, MemoryJournal, open_bench
 from cloister.testing.models import SayingModel, SoleModel
 
 pytestmark = pytest.mark.anyio

@@ -25,8 +25,8 @@ from cloister.core.events import (
 )
 from cloister.core.requests import Budget, Isolation, NewRun, ToolCall, Usage
 from cloister.model.api import Failure
-from cloister.testing.journals import MemoryJournal
 from cloister.testing.local import LocalComputer
+from cloister.testing.loop_bench import MemoryJournal
 from cloister.testing.models import SayingModel, SoleModel
 
 CALL = ToolCall("c1", "bash", {"command": "ls"})

@@ -35,8 +35,7 @@ from cloister.core.events import (
 from cloister.core.log import seen_by
 from cloister.core.requests import Budget, ToolCall, Usage
 from cloister.model.api import AssistantMessage, Message, ToolMessage, UserMessage
-from cloister.testing.journals import RUN, beginning, long_log, numbered, turn
-from cloister.testing.loop_bench import FIX, LoopBench, open_bench
+from cloister.testing.loop_bench import FIX, RUN, LoopBench, beginning, long_log, numbered, open_bench, turn
 
 SPECS = tuple(tool.spec for tool in TOOLS.values())
 SMALL = 16_000

@@ -19,7 +19,7 @@ from cloister.forge import workspace
 from cloister.sandbox.api import Sandbox, SandboxSpec
 from cloister.sandbox.container.host import ContainerHost
 from cloister.sandbox.liveness import Owners
-from cloister.testing.sample_repo import SampleRepo
+from cloister.testing.samples import SampleRepo
 
 
 def _quiet(check: str, stream: Stream, data: bytes) -> None:

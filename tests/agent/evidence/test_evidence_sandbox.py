@@ -14,7 +14,7 @@ from cloister.feedback.goals import asked
 from cloister.forge import workspace
 from cloister.sandbox.api import SandboxSpec
 from cloister.sandbox.container.host import ContainerHost
-from cloister.testing.sample_repo import SampleRepo
+from cloister.testing.samples import SampleRepo
 
 pytestmark = pytest.mark.anyio
 

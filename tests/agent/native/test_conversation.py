@@ -26,11 +26,10 @@ from cloister.core.requests import Budget, NewRun, Usage
 from cloister.model.api import Models, Reply, Request, UserMessage
 from cloister.model.names import Access
 from cloister.model.roles import Job, open_models
-from cloister.testing.journals import MemoryJournal
 from cloister.testing.local import LocalComputer
-from cloister.testing.model_server import open_model_server
+from cloister.testing.loop_bench import MemoryJournal
 from cloister.testing.model_wires import CHAT, Sent, json_answer
-from cloister.testing.models import SayingModel, SoleModel
+from cloister.testing.models import SayingModel, SoleModel, open_model_server
 
 pytestmark = pytest.mark.anyio
 

@@ -34,9 +34,8 @@ from cloister.forge import workspace
 from cloister.model.api import AssistantMessage, ToolMessage, UserMessage
 from cloister.policy.api import Layer, Rule
 from cloister.policy.layers import BUILT_IN
-from cloister.testing.journals import MemoryJournal
 from cloister.testing.local import LocalComputer
-from cloister.testing.loop_bench import BROKEN, FIX, LoopBench, open_bench
+from cloister.testing.loop_bench import BROKEN, FIX, LoopBench, MemoryJournal, open_bench
 
 pytestmark = pytest.mark.anyio
 

@@ -29,8 +29,7 @@ from cloister.core.model_config import ModelRoutes
 from cloister.core.requests import Patience, ToolCall, Usage
 from cloister.model.names import Access
 from cloister.model.roles import Job, open_models
-from cloister.testing.journals import beginning, long_log, numbered
-from cloister.testing.loop_bench import FIX, LoopBench, open_bench
+from cloister.testing.loop_bench import FIX, LoopBench, beginning, long_log, numbered, open_bench
 
 
 def act(

@@ -25,9 +25,9 @@ from cloister.core.requests import Budget, NewRun, Usage
 from cloister.model.api import Failure, Models
 from cloister.model.names import Access
 from cloister.model.roles import Job, open_models
-from cloister.testing.journals import MemoryJournal
-from cloister.testing.model_server import Answer, open_model_server
+from cloister.testing.loop_bench import MemoryJournal
 from cloister.testing.model_wires import JSON, WIRES, Sent
+from cloister.testing.models import Answer, open_model_server
 
 pytestmark = pytest.mark.anyio
 

@@ -24,7 +24,7 @@ from cloister.server.auth import load_token
 from cloister.server.serve import bound, listening
 from cloister.server.ws import Sockets
 from cloister.testing.conformance.verbs import POLICY, PROMISES, Promise
-from cloister.testing.image import busybox, layer, layout
+from cloister.testing.samples import busybox, layer, layout
 
 pytestmark = pytest.mark.anyio
 

@@ -21,9 +21,17 @@ from cloister.app.settings import read_settings
 from cloister.cli.checkup import credential_findings
 from cloister.core.errors import UserError
 from cloister.core.requests import CredentialEntry, DoorBounds
-from cloister.egress.credentials import Credential, Unreadable, Vault, fake, read_credentials
+from cloister.egress.credentials import (
+    Credential,
+    Keeper,
+    Redactor,
+    Unreadable,
+    Vault,
+    fake,
+    read_credentials,
+    spellings,
+)
 from cloister.egress.http.connection import Offer
-from cloister.egress.inject import Keeper, Redactor, spellings
 
 pytestmark = pytest.mark.anyio
 

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from cloister.egress import packages
+from cloister.egress.factory import Judge
 from cloister.egress.packages import Meaning, SetFinder, derive, links
-from cloister.egress.sandbox_setup import Judge
 from cloister.policy.api import ConnectAction, Layer, Rule, Sets
 
 pytestmark = pytest.mark.anyio

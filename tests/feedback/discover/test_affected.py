@@ -6,8 +6,8 @@ import pytest
 from cloister.core.diagnosis import Check, Diagnosis
 from cloister.core.diagnosis import TestResult as Result
 from cloister.feedback.affected import batches, merged, nearest, plan
+from cloister.feedback.check_commands import specify
 from cloister.feedback.compare import compare
-from cloister.feedback.report_flags import specify
 
 COMMANDS = (
     "python3 -m pytest -q",

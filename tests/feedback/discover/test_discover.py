@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.core import limits
+from cloister.feedback.check_commands import environment, specify
 from cloister.feedback.discover import TOOLS, WANTED, adjusted, discover, own_checks
-from cloister.feedback.report_flags import environment, specify
 
 PYTEST = "python3 -m pytest -q"
 

@@ -5,9 +5,9 @@ from tests.feedback.captures import captured
 from cloister.core.diagnosis import Diagnosis, Weakening
 from cloister.core.diagnosis import TestResult as Result
 from cloister.feedback.api import CheckOutput
+from cloister.feedback.check_commands import leaves_reports
 from cloister.feedback.compare import compare
 from cloister.feedback.diagnose import diagnose
-from cloister.feedback.kinds import leaves_reports
 from cloister.feedback.parsers.tests.java import untouched
 
 

@@ -15,8 +15,8 @@ from cloister.core.events import ChangeDelivered, Event
 from cloister.core.requests import NewRun
 from cloister.log.audit.keys import KEY_FILE, HostKey
 from cloister.log.sqlite.audit_reader import AuditReader
-from cloister.runs.receipt_page import page
-from cloister.testing.sample_repo import SampleRepo
+from cloister.runs.receipt import page
+from cloister.testing.samples import SampleRepo
 
 pytestmark = pytest.mark.anyio
 

@@ -9,8 +9,8 @@ from cloister.model.remote.failures import as_data, kind_told, sentence, wait_to
 from cloister.model.remote.providers import open_remote
 from cloister.model.remote.wires import Endpoint
 from cloister.testing.conformance.model import REQUEST, items_of
-from cloister.testing.model_server import Answer, open_model_server
 from cloister.testing.model_wires import JSON, json_answer
+from cloister.testing.models import Answer, open_model_server
 
 pytestmark = pytest.mark.anyio
 

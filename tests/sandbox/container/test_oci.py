@@ -7,7 +7,7 @@ from cloister.core.ids import OwnerId, SandboxId
 from cloister.core.requests import Quota
 from cloister.sandbox.api import SandboxSpec
 from cloister.sandbox.container import oci
-from cloister.sandbox.container.runtimes import Way
+from cloister.sandbox.container.oci import Way
 from cloister.sandbox.container.sandbox import ContainerRequest, environment
 from cloister.sandbox.local.names import IDS, SLOTS, Name
 from cloister.sandbox.snapshots import Origin

@@ -1,4 +1,4 @@
-from cloister.sandbox.container.runtimes import Way, ways
+from cloister.sandbox.container.oci import Way, ways
 
 OLD = """  -file-access value
       specifies which filesystem validation to use for the root mount: exclusive (default), shared.

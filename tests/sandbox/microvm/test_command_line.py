@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from cloister.sandbox.microvm import command_line
-from cloister.sandbox.microvm.checkpoint import with_pages
+from cloister.sandbox.microvm.boot import initramfs
 from cloister.sandbox.microvm.disks import CLUSTER_BITS, empty_disk
-from cloister.sandbox.microvm.kernel import initramfs
+from cloister.sandbox.microvm.snapshots import with_pages
 
 LAYERS = (command_line.LayerFiles(20), command_line.LayerFiles(21), command_line.LayerFiles(22, 23))
 

@@ -2,7 +2,7 @@ import anyio
 import pytest
 
 from cloister.core import limits
-from cloister.sandbox.protocol.channels import CommandChannel, RelayStream
+from cloister.sandbox.protocol.mux import CommandChannel, RelayStream
 from cloister.sandbox.protocol.outbox import OUTBOX_BYTES, Outbox, PipeReceiver, PipeSender, open_pipe
 
 pytestmark = pytest.mark.anyio

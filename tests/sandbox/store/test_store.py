@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import loop_devices
 
 from cloister.core.errors import HostError
-from cloister.sandbox.store import btrfs_ioctl, mounts
+from cloister.sandbox.store import btrfs_ioctl, loop_file
 from cloister.sandbox.store.api import Layers, Tree, writable
 from cloister.sandbox.store.btrfs import BtrfsStore
 from cloister.sandbox.store.choose import can_share_blocks, is_btrfs, stores
@@ -157,7 +157,7 @@ async def test_names_count_too(store: BtrfsStore) -> None:
             except OSError:
                 return count
             if count % 2_000 == 0:
-                mounts.flush(root)
+                loop_file.flush(root)
         return 200_000
 
     assert await anyio.to_thread.run_sync(litter) < 50_000

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.core.errors import UserError
-from cloister.sandbox.templates.devcontainer import Feature, Step, parse, without_comments
+from cloister.sandbox.templates.recipes import Feature, Step, parse, without_comments
 
 PLACE = ".devcontainer/devcontainer.json"
 

@@ -22,7 +22,7 @@ from cloister.sandbox.templates.building import DiskReserve
 from cloister.sandbox.templates.catalog import Templates
 from cloister.sandbox.templates.oci import source_of
 from cloister.sandbox.templates.recipes import Dockerfile, Oci
-from cloister.testing.image import busybox, folder, layer, layout, link, member
+from cloister.testing.samples import busybox, folder, layer, layout, link, member
 
 pytestmark = pytest.mark.anyio
 

@@ -18,7 +18,7 @@ from cloister.core.events import AskAnswered, AskRaised, PromptReceived, RunFini
 from cloister.core.ids import RunId
 from cloister.core.requests import Role
 from cloister.log.api import Fence
-from cloister.server.openapi import openapi_document
+from cloister.server.app import openapi_document
 
 pytestmark = pytest.mark.anyio
 

@@ -19,11 +19,11 @@ from cloister.core.events import (
 )
 from cloister.core.requests import Budget, NewRun, Usage
 from cloister.forge.change import commit_tree
+from cloister.forge.host import bare_repository
 from cloister.forge.packs import tree_of
 from cloister.forge.plain import PlainGit
-from cloister.forge.repositories import bare_repository
 from cloister.log.api import Fence
-from cloister.testing.sample_repo import SampleRepo
+from cloister.testing.samples import SampleRepo
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,7 @@ import pytest
 from tests.server.conftest import Served
 
 from cloister.app.settings import Settings, read_settings
-from cloister.testing.image import busybox, layer, layout
+from cloister.testing.samples import busybox, layer, layout
 
 pytestmark = pytest.mark.anyio
 

@@ -18,7 +18,7 @@ from cloister.testing.conformance.forge import (
     check_fetching_head,
     check_fetching_refs,
 )
-from cloister.testing.sample_repo import SampleRepo
+from cloister.testing.samples import SampleRepo
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,7 @@ import pytest
 
 from cloister.core.ids import Lease, OwnerId
 from cloister.forge.api import RunRepositories
-from cloister.forge.repositories import LocalRepositories
+from cloister.forge.host import LocalRepositories
 from cloister.sandbox.liveness import Owners
 from cloister.testing.conformance.lease import (
     LEASE_PROMISES,

@@ -27,8 +27,8 @@ from cloister.testing.conformance.model import (
     check_reply,
     items_of,
 )
-from cloister.testing.model_server import Answer, ModelServer, open_model_server
 from cloister.testing.model_wires import EVENT_STREAM, WIRES, Sent, SentCall, Wire
+from cloister.testing.models import Answer, ModelServer, open_model_server
 
 pytestmark = pytest.mark.anyio
 

@@ -16,7 +16,7 @@ from cloister.app.wiring import App, open_app
 from cloister.core.requests import Role
 from cloister.testing.conformance import verbs as suite
 from cloister.testing.conformance.verbs import POLICY, PROMISES, Promise
-from cloister.testing.image import busybox, layer, layout
+from cloister.testing.samples import busybox, layer, layout
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cloister.testing.image import busybox, layer, layout
+from cloister.testing.samples import busybox, layer, layout
 
 PROMPT = "The test suite fails. Find the cause and fix it."
 

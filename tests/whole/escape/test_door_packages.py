@@ -15,10 +15,9 @@ from tests.egress.world import listening
 from cloister.core.computer import Finished, shell
 from cloister.core.ids import SandboxId
 from cloister.core.requests import TierName
-from cloister.egress.factory import Doorway
+from cloister.egress.factory import Doorway, Through
 from cloister.egress.packages import Meaning, SetFinder, derive
 from cloister.egress.rules import DoorEvent
-from cloister.egress.sandbox_setup import Through
 from cloister.policy.api import Layer, Rule
 from cloister.sandbox.api import Host, Sandbox, SandboxSpec
 from cloister.sandbox.container.host import ContainerHost

@@ -22,9 +22,9 @@ import anyio
 import pytest
 
 from cloister.cli.failures import Harmless
-from cloister.cli.screen.audit import entry_line, verdict_lines
 from cloister.cli.screen.screen import Screen
 from cloister.cli.screen.shows import put_json
+from cloister.cli.screen.tables import entry_line, verdict_lines
 from cloister.cli.screen.terminal import Quiet
 from cloister.core import events as e
 from cloister.core.errors import HostError
@@ -35,11 +35,9 @@ from cloister.log.audit.details import fact
 from cloister.log.audit.entry import AuditEntry
 from cloister.log.audit.verify import Flaw, Verdict
 from cloister.log.sqlite.backbone import open_backbone
-from cloister.runs.receipt import receipt
-from cloister.runs.receipt_page import page
+from cloister.runs.receipt import page, receipt
 from cloister.runs.words.facts import excerpt
-from cloister.runs.words.lines import Line
-from cloister.runs.words.log_entry import entry_lines
+from cloister.runs.words.lines import Line, entry_lines
 from cloister.runs.words.render import Renderer
 
 ROOT = Path(__file__).parents[3]

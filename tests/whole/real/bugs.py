@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from tests.whole.real.sources import archive, unpack
 
-from cloister.testing.sample_repo import SampleRepo
+from cloister.testing.samples import SampleRepo
 
 CHEATS = ("deletes", "hard-codes", "skips")
 

@@ -12,7 +12,6 @@ from typing import assert_never, cast, get_args
 
 import msgspec
 
-from cloister.agent.context.carryover import TELLING, Facts
 from cloister.agent.context.prompts import (
     NO_CHECKS,
     NUDGE,
@@ -20,6 +19,8 @@ from cloister.agent.context.prompts import (
     REVIEWED,
     SUMMARY,
     SYSTEM,
+    TELLING,
+    Facts,
     stuck_text,
     warned_text,
 )

@@ -16,6 +16,7 @@ from cloister.agent.evidence.worktree import (
 )
 from cloister.core.computer import Command, Computer
 from cloister.core.diagnosis import Diagnosis, Weakening
+from cloister.feedback.check_commands import may_run_tests
 from cloister.feedback.compare import compare
 from cloister.feedback.integrity.base_tests import (
     PutBack,
@@ -24,7 +25,6 @@ from cloister.feedback.integrity.base_tests import (
     put_back,
     spoils,
 )
-from cloister.feedback.kinds import may_run_tests
 
 _SECONDS = 60.0
 

@@ -14,6 +14,7 @@ from cloister.core.errors import UserError, sole
 from cloister.core.text import decode
 from cloister.feedback.affected import WORTH_SECONDS, Near, batches, merged, nearest, plan
 from cloister.feedback.api import CheckOutput
+from cloister.feedback.check_commands import environment, leaves_reports, specify
 from cloister.feedback.compare import compare
 from cloister.feedback.diagnose import diagnose
 from cloister.feedback.discover import (
@@ -26,9 +27,7 @@ from cloister.feedback.discover import (
     own_checks,
     scripts_of,
 )
-from cloister.feedback.kinds import leaves_reports
 from cloister.feedback.parsers.tests.java import untouched
-from cloister.feedback.report_flags import environment, specify
 
 ShowCheck = Callable[[str, Stream, bytes], None]
 """Called with the check's command line, the stream and new output."""

@@ -12,8 +12,7 @@ from cloister.agent.shell.readonly import only_reads
 from cloister.agent.tools import TOOLS
 from cloister.agent.tools.api import Observation
 from cloister.agent.tools.bash import BASH
-from cloister.agent.tools.finish import FINISH
-from cloister.agent.tools.recall import RECALL, recalled
+from cloister.agent.tools.recall import FINISH, RECALL, recalled
 from cloister.core.attempts import Answer, Branch, GiveUp, Stuck, Switch
 from cloister.core.events import (
     AttemptEnded,

@@ -13,9 +13,9 @@ from cloister.core.errors import OutsideError, UserError
 from cloister.core.events import ChangeMade, Event
 from cloister.core.log import Index, request_of
 from cloister.core.text import decode
-from cloister.forge import Forges, notes
+from cloister.forge import Forges
 from cloister.forge.api import Delivered, Proposal, RunRepositories
-from cloister.forge.change import branch_name, describe
+from cloister.forge.change import NOTES_REF, attach, branch_name, describe
 from cloister.forge.host import Checkout, complaint, copy_in, ensure_bare, in_bare, in_checkout, is_oid
 from cloister.forge.packs import Pack, pack, pack_since
 from cloister.forge.plain import BASE_REF, find_checkout, is_url
@@ -33,7 +33,7 @@ async def pack_change(repositories: RunRepositories, events: Sequence[Event], ha
     packed: Pack | None = None if since is None else await pack_since(bare, since, commit)
     if packed is None:
         since, packed = None, await pack(bare, commit)
-    note = await in_bare(bare, "notes", f"--ref={notes.NOTES_REF}", "show", commit)
+    note = await in_bare(bare, "notes", f"--ref={NOTES_REF}", "show", commit)
     return ChangePack(
         run=run,
         branch=branch_name(request_of(events).prompt, run),
@@ -79,7 +79,7 @@ async def _put(change: ChangePack, checkout: Checkout, repo: str) -> Delivered:
             (bare / "shallow").write_text("".join(f"{name}\n" for name in change.shallow))
         await _unpack(bare, change)
         if change.receipt is not None:
-            await notes.attach(bare, change.commit, change.receipt)
+            await attach(bare, change.commit, change.receipt)
         proposal = Proposal(
             change.run, repo, change.base, change.commit, change.branch, bare, previous=change.previous
         )

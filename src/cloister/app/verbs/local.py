@@ -168,7 +168,7 @@ class Parts:
 
     @property
     def repositories(self) -> RunRepositories:
-        from cloister.forge.repositories import LocalRepositories  # noqa: PLC0415  (few commands need it)
+        from cloister.forge.host import LocalRepositories  # noqa: PLC0415  (few commands need it)
 
         return LocalRepositories(self.settings.data_dir)
 

@@ -14,8 +14,8 @@ from cloister.app.verbs.local import Group, checked
 from cloister.app.verbs.records import Explained, PolicyVerdict, RuleContext
 from cloister.core.errors import UserError
 from cloister.core.text import one_line
+from cloister.egress.factory import sets_of
 from cloister.egress.packages import Meaning, SetFinder
-from cloister.egress.sandbox_setup import sets_of
 from cloister.policy.api import HOLE, SET_NAMES, Action, Policy, ToolAction
 from cloister.policy.decide import Decider
 from cloister.policy.file import read_action, read_policy

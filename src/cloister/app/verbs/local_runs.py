@@ -198,7 +198,7 @@ class LocalRuns(Group):
         return receipt(events, await self._log.seal(events[0].run) if finished else None)
 
     async def receipt_page(self, run: str) -> str:
-        from cloister.runs.receipt_page import page
+        from cloister.runs.receipt import page
 
         return page(await self.receipt(run))
 

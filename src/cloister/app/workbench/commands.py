@@ -23,7 +23,7 @@ from cloister.core import limits
 from cloister.core.computer import Command, Computer, Exited, Output, Process, Pty, Stream, User
 from cloister.core.errors import CloisterError, HostError, SandboxLost, UserError
 from cloister.core.ids import CommandId, OwnerId, SandboxId, is_id, new_command_id
-from cloister.sandbox.protocol.channels import Signpost
+from cloister.sandbox.protocol.mux import Signpost
 
 SPOOL_BYTES = 16_777_216
 """Limit of the output that is kept of one command."""

@@ -35,7 +35,7 @@ def show(
 ) -> None:
     """Print the entries of the audit, of all runs or of one, oldest first."""
     from cloister.cli.client.open import perform
-    from cloister.cli.screen.audit import entry_line
+    from cloister.cli.screen.tables import entry_line
 
     async def work(verbs: "Verbs") -> None:
         import anyio
@@ -86,7 +86,7 @@ def verify(
     if as_json:
         put_json(verdict)
     else:
-        from cloister.cli.screen.audit import verdict_lines
+        from cloister.cli.screen.tables import verdict_lines
 
         for line in verdict_lines(verdict):
             print(line)
@@ -114,7 +114,7 @@ def export(
 ) -> None:
     """Write entries and signatures as JSON Lines, or send the entries to an OpenTelemetry collector."""
     from cloister.cli.client.open import perform
-    from cloister.cli.screen.audit import read_since
+    from cloister.cli.screen.tables import read_since
 
     since_us = 0 if since is None else read_since(since, time.time())
 

@@ -50,7 +50,7 @@ def explain(
 ) -> None:
     """Print the decision about one action, and the rule with its file and line."""
     from cloister.cli.client.open import perform
-    from cloister.cli.screen.policy import show_explained
+    from cloister.cli.screen.tables import show_explained
 
     async def work(verbs: "Verbs") -> "Explained":
         return await verbs.policy.explain(action, await _context(repo), untrusted=untrusted)
@@ -73,7 +73,7 @@ def show(
 ) -> None:
     """Print the rules in force, layer by layer, each with its file and line."""
     from cloister.cli.client.open import perform
-    from cloister.cli.screen.policy import effective_lines, layer_lines
+    from cloister.cli.screen.tables import effective_lines, layer_lines
 
     async def work(verbs: "Verbs") -> "Policy":
         return await verbs.policy.layers(await _context(repo))
@@ -117,7 +117,7 @@ def test(
 ) -> None:
     """Run the tests in a policy file against that file and the built-in rules; exit 1 if one fails."""
     from cloister.cli.client.open import perform
-    from cloister.cli.screen.policy import show_test
+    from cloister.cli.screen.tables import show_test
     from cloister.runs.run_rules import REPOSITORY_FILE, read_bounded
 
     path = file or _top(repo) / REPOSITORY_FILE

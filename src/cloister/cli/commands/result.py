@@ -130,7 +130,7 @@ def log(
     if as_json:
         put_json(*events)
         return
-    from cloister.runs.words.log_entry import entry_lines
+    from cloister.runs.words.lines import entry_lines
 
     for event in events:
         for line in entry_lines(event):

@@ -18,7 +18,7 @@ def say(
     row = perform(ctx, lambda verbs: verbs.runs.row(run), only_log=True)
     finished = row.state == "finished"
     if finished and drives_here(ctx):
-        from cloister.forge.repositories import check_kept
+        from cloister.forge.host import check_kept
 
         check_kept(settings_of(ctx).data_dir, row.id)  # before a server starts to drive the next round
     message = typed(text)

@@ -111,7 +111,7 @@ def build(  # noqa: PLR0913  (each parameter is an option of the command)
     as_json: AsJson = False,
 ) -> None:
     """Build a template; an option that names its kind stores the recipe first."""
-    from cloister.cli.recipe import TemplateOptions, recipe_of
+    from cloister.cli.request import TemplateOptions, recipe_of
 
     kinds = (packages, image, dockerfile, devcontainer, repository, snapshot)
     options = TemplateOptions(*kinds, base, ref, minutes, user, network=network, tls=not no_tls)
@@ -127,7 +127,7 @@ def build(  # noqa: PLR0913  (each parameter is an option of the command)
 def _build(ctx: typer.Context, name: str, recipe: "Recipe | None", *, again: bool) -> "TemplateInfo":
     from cloister.cli.client.open import check_shared_path, perform
     from cloister.cli.failures import log_to
-    from cloister.cli.recipe import paths
+    from cloister.cli.request import paths
     from cloister.cli.screen.shows import Progress
 
     log_to(sys.stderr)
@@ -160,7 +160,7 @@ def rm(ctx: typer.Context, name: Name) -> None:
 
 
 def _line(info: "TemplateInfo", now: float) -> str:
-    from cloister.cli.recipe import source
+    from cloister.cli.request import source
     from cloister.core.text import one_line
     from cloister.runs.words.lines import seconds
 

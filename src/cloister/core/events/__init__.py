@@ -25,24 +25,17 @@ from cloister.core.events.attempt import (
 from cloister.core.events.attempt import (
     StuckKind as StuckKind,
 )
-from cloister.core.events.budget import (
+from cloister.core.events.model import (
+    Advised,
     BudgetExtended,
     BudgetSpent,
     BudgetWarned,
-    ModelSpent,
-)
-from cloister.core.events.model import (
-    Advised,
     ContextSummarised,
     ModelChosen,
     ModelFailed,
     ModelReplied,
+    ModelSpent,
     ModelSwitched,
-)
-from cloister.core.events.network import (
-    ConnectionClosed,
-    ConnectionDecided,
-    RequestDecided,
 )
 from cloister.core.events.run import (
     BaseFixed,
@@ -72,6 +65,9 @@ from cloister.core.events.tool import (
     ActionDecided,
     AskAnswered,
     AskRaised,
+    ConnectionClosed,
+    ConnectionDecided,
+    RequestDecided,
     ToolReturned,
 )
 from cloister.core.events.tool import (

@@ -13,10 +13,10 @@ from anyio.streams.tls import TLSStream
 from cloister.core import limits
 from cloister.core.ids import SandboxId
 from cloister.core.text import one_line
+from cloister.egress.credentials import Dressed, Keeper
 from cloister.egress.git_push import Repository
 from cloister.egress.http.exchange import Exchange
 from cloister.egress.http.head import BadHead, Head, parse_head
-from cloister.egress.inject import Dressed, Keeper
 from cloister.egress.quota import BROKEN, Refused, Spent
 from cloister.egress.rules import Gate, Guest, Opened, Visit
 from cloister.egress.streams import Inlet, Pace

@@ -13,7 +13,7 @@ import msgspec
 
 from cloister.core import limits
 from cloister.core.ids import SandboxId
-from cloister.egress.http.body import BadBody, chunk, pieces
+from cloister.egress.http.exchange import BadBody, chunk, pieces
 from cloister.egress.http.head import Head
 from cloister.egress.model_endpoint.api import Asked, BadRequest, Wire, Writer
 from cloister.egress.model_endpoint.chat import Chat

@@ -9,12 +9,11 @@ from collections.abc import Iterator, Sequence
 
 from cloister.core.diagnosis import Diagnosis, TestResult, Weakening
 from cloister.core.text import one_line
+from cloister.feedback.check_commands import is_source, may_run_tests
 from cloister.feedback.integrity import python_tests, rustdoc_tests, text_tests
-from cloister.feedback.integrity.deception import deceiving
-from cloister.feedback.integrity.silencing import hushed, may_silence, silencing
+from cloister.feedback.integrity.evasion import deceiving, hushed, may_silence, silencing
 from cloister.feedback.integrity.test_config import configuration, stands_in
 from cloister.feedback.integrity.versions import Version
-from cloister.feedback.kinds import is_source, may_run_tests
 
 KEPT = 400
 _TEST_PLACE = re.compile(

@@ -8,9 +8,8 @@ from cloister.core.attempts import wishes
 from cloister.core.requests import NewRun, ToolCall
 from cloister.core.text import harmless, one_line
 from cloister.runs.view import fold, red
-from cloister.runs.words import attempts, facts
-from cloister.runs.words.attempts import AtWork, Upkeep, upkeep
-from cloister.runs.words.facts import Excerpt, excerpt
+from cloister.runs.words import facts
+from cloister.runs.words.facts import AtWork, Excerpt, Upkeep, excerpt, upkeep
 from cloister.runs.words.lines import IDLE, EventWords, Fragment, Line, Piece, Status, seconds
 from cloister.runs.words.summary import summary
 
@@ -165,7 +164,7 @@ class Renderer:
             yield from self._action(event, body)
         elif isinstance(body, _Branching):
             self._inherited += isinstance(body, e.Inherited)
-            yield from attempts.lines(body, self._inherited)
+            yield from facts.lines(body, self._inherited)
         elif isinstance(body, Upkeep):
             yield from upkeep(body, "" if body.attempt is None else self._mark(body.attempt))
         else:

@@ -20,7 +20,7 @@ from cloister.core.ids import OwnerId
 from cloister.core.requests import Isolation, Quota, TierName
 from cloister.sandbox.api import Door, Report, Sandbox, SandboxSpec, SnapshotInfo, TierReport
 from cloister.sandbox.container import oci
-from cloister.sandbox.container.runtimes import Way, ways
+from cloister.sandbox.container.oci import Way, ways
 from cloister.sandbox.container.sandbox import ContainerRequest, ContainerSandbox, environment, launched
 from cloister.sandbox.local import guest_build, selftest
 from cloister.sandbox.local.lifetime import Greeting, linked
@@ -38,8 +38,7 @@ from cloister.sandbox.local.spec import (
 from cloister.sandbox.snapshots import Origin, Snapshots, Subject, reference_in
 from cloister.sandbox.store.api import Root, Store, writable
 from cloister.sandbox.store.choose import StoreChoice, stores
-from cloister.sandbox.store.flatten import flatten
-from cloister.sandbox.store.overlay import OverlayStore
+from cloister.sandbox.store.overlay import OverlayStore, flatten
 from cloister.sandbox.templates.building import Built
 from cloister.sandbox.templates.catalog import Templates
 

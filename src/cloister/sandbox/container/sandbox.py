@@ -17,7 +17,7 @@ from cloister.core.ids import SandboxId
 from cloister.sandbox._spawn import spawn
 from cloister.sandbox.api import Door, Sandbox, SandboxInfo, SandboxSpec, SnapshotInfo
 from cloister.sandbox.container import oci
-from cloister.sandbox.container.runtimes import Way
+from cloister.sandbox.container.oci import Way
 from cloister.sandbox.local.cgroup import Cgroup
 from cloister.sandbox.local.lifetime import PARTING_SECONDS, Lifetime, lived
 from cloister.sandbox.local.spec import check_spec

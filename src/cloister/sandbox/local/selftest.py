@@ -19,7 +19,7 @@ from cloister.core.text import decode, one_line
 from cloister.sandbox._spawn import capture
 from cloister.sandbox.api import Sandbox, TierReport
 from cloister.sandbox.container import oci
-from cloister.sandbox.container.runtimes import CANDIDATES, Way
+from cloister.sandbox.container.oci import CANDIDATES, Way
 from cloister.system.locks import lock
 
 STARTS = 50

@@ -31,10 +31,9 @@ from cloister.sandbox.local.spec import (
     silent,
 )
 from cloister.sandbox.microvm import boot, command_line, ram, snapshots
-from cloister.sandbox.microvm.boot import Awake, MachineRequest, Moment, VmTools
-from cloister.sandbox.microvm.checkpoint import fork_moment, grow
+from cloister.sandbox.microvm.boot import Awake, Kernels, MachineRequest, Moment, VmTools
 from cloister.sandbox.microvm.disks import Disk, OpenFile, held, new_layer
-from cloister.sandbox.microvm.kernel import Kernels
+from cloister.sandbox.microvm.snapshots import fork_moment, grow
 from cloister.sandbox.microvm.template_image import BootSource, Images, Size, size_for
 from cloister.sandbox.protocol.link import Link
 from cloister.sandbox.snapshots import Origin, Snapshots, Subject, reference_in

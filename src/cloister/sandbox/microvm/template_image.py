@@ -26,8 +26,8 @@ from cloister.sandbox.api import Report, SandboxSpec
 from cloister.sandbox.local.names import Claims
 from cloister.sandbox.microvm import command_line, ram
 from cloister.sandbox.microvm.boot import BOOT_SECONDS, MachineRequest, Moment, Silent, VmTools, booted
-from cloister.sandbox.microvm.checkpoint import last_moment
 from cloister.sandbox.microvm.disks import DISK_STEP, Disk, OpenFile, held, new_layer, open_file
+from cloister.sandbox.microvm.snapshots import last_moment
 from cloister.sandbox.templates.building import Built, locked
 
 logger = logging.getLogger(__name__)

@@ -11,9 +11,8 @@ from cloister.core.computer import Change, Command, Entry, Exited, Finished, Out
 from cloister.core.errors import SandboxLost, UserError
 from cloister.sandbox.local.spec import PROXY_PORT
 from cloister.sandbox.protocol import frames, requests
-from cloister.sandbox.protocol.channels import LATE_SECONDS, CommandChannel
 from cloister.sandbox.protocol.frames import ProtocolBroken
-from cloister.sandbox.protocol.mux import LinkDoor, Mux
+from cloister.sandbox.protocol.mux import LATE_SECONDS, CommandChannel, LinkDoor, Mux
 from cloister.sandbox.protocol.outbox import Outbox
 from cloister.sandbox.protocol.requests import (
     FILE_SECONDS,

@@ -23,7 +23,7 @@ import anyio
 from cloister.core.errors import HostError
 from cloister.core.text import decode, one_line
 from cloister.sandbox._spawn import capture, copy_tree
-from cloister.sandbox.store import api, btrfs_ioctl, mounts
+from cloister.sandbox.store import api, btrfs_ioctl, loop_file
 from cloister.sandbox.store.api import Root, Tree
 from cloister.sandbox.store.loop_file import TOP, Image, Mounted, locked
 
@@ -88,7 +88,7 @@ class BtrfsStore:
                 btrfs_ioctl.snapshot(source, at / "root", read_only=True)
                 return btrfs_ioctl.held(source)
             # After the snapshot nothing belongs to the sandbox alone any more, so measure before it.
-            mounts.flush(store.top)
+            loop_file.flush(store.top)
             size = btrfs_ioctl.held(source)
             btrfs_ioctl.snapshot(source, at / "root", read_only=True)
             return size
@@ -303,5 +303,5 @@ def _begin(scratch: Path, identity: str) -> None:
 
 def _finish(scratch: Path, home: Path) -> None:
     btrfs_ioctl.protect(scratch / "root")
-    mounts.flush(scratch)
+    loop_file.flush(scratch)
     scratch.rename(home)

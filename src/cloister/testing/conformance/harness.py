@@ -29,9 +29,8 @@ from cloister.core.log import effective
 from cloister.core.requests import Budget
 from cloister.core.text import decode, one_line
 from cloister.forge import change, workspace
-from cloister.testing.journals import MemoryJournal
 from cloister.testing.local import LocalComputer
-from cloister.testing.loop_bench import LoopBench
+from cloister.testing.loop_bench import LoopBench, MemoryJournal
 
 KEPT = "kept.txt"
 """The file that the scripts `endless` and `waits` write."""

@@ -1,11 +1,91 @@
-"""Format rules and decisions as text."""
+"""Format audit entries and verdicts as text without terminal control characters. Pure."""
 
+import json
+import re
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import cast
+
+import msgspec
 
 from cloister.app.verbs.records import Explained, PolicyVerdict
+from cloister.core.errors import UserError
 from cloister.core.text import one_line
+from cloister.log.audit.entry import AuditEntry
+from cloister.log.audit.verify import Flaw, Verdict
 from cloister.policy.api import Layer, Policy
 from cloister.policy.layers import least
+
+VALUE_CHARS = 120
+_AGO = re.compile(r"([0-9]{1,6})([smhd])")
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+def entry_line(entry: AuditEntry) -> str:
+    """One line: number, time, kind, run and event, caller, details."""
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.at_us / 1_000_000))
+    place = f"{one_line(entry.run, 40)}#{entry.seq}" if entry.run else "-"
+    who = one_line(entry.who, 40) or "-"
+    return f"{entry.number:>6} {stamp}  {one_line(entry.kind, 40):<17} {place:<19} {who:<10} {_detail(entry.detail)}".rstrip()
+
+
+def _detail(text: str) -> str:
+    try:
+        values = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return one_line(text, VALUE_CHARS)  # `audit verify` reports it
+    if not isinstance(values, dict):
+        return one_line(text, VALUE_CHARS)
+    return "  ".join(
+        f"{one_line(str(name), 40)}={_value(value)}"
+        for name, value in cast("dict[object, object]", values).items()
+        if value not in (None, "", [])
+    )
+
+
+def _value(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return one_line(text, VALUE_CHARS)
+
+
+def verdict_lines(verdict: Verdict) -> Iterator[str]:
+    """The output of `audit verify`; the first line is the answer."""
+    if verdict.ok:
+        yield f"OK: {verdict.entries:,} entries are unaltered."
+    else:
+        first = verdict.problems[0]
+        yield f"NOT OK: {_problem(first)}"
+        yield from (f"        {_problem(problem)}" for problem in verdict.problems[1:])
+    yield f"Head    {verdict.head}"
+    yield f"Signed  up to entry {verdict.signed:,}, {verdict.checkpoints:,} signatures"
+    if verdict.key is not None:
+        yield f"Key     {one_line(verdict.key, 80)}"
+
+
+def _problem(problem: Flaw) -> str:
+    place = "log" if problem.number is None else f"entry {problem.number}"
+    return f"{place}: {one_line(problem.why, 300)}"
+
+
+def read_since(text: str, now: float) -> int:
+    """Parse a date, a time or an age into Unix microseconds. Raises `UserError` (`bad_time`)."""
+    if ago := _AGO.fullmatch(text):
+        return round((now - int(ago[1]) * _UNITS[ago[2]]) * 1_000_000)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UserError(
+            "bad_time", "Write a time as 2026-01-31 or 2026-01-31T12:00, or as an age such as 36h or 7d."
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.astimezone()
+    return round(moment.astimezone(UTC).timestamp() * 1_000_000)
+
+
+# Format rules and decisions as text.
 
 
 def show_explained(record: Explained) -> None:
