@@ -63,7 +63,7 @@ def test_an_event_that_is_no_save_point_is_answered_with_the_nearest_and_how_to_
     with pytest.raises(UserError) as refused:
         point_at(events, 4)
     assert refused.value.message == (
-        "Event 4 of run r-1 is no save point: the nearest are 7, 9; `cloister tree r-1 --json` lists them all."
+        "Event 4 of run r-1 is no save point: the nearest are 7, 9; `cloister tree r-1 --json` lists all."
     )
     assert {point.seq for node in tree(events).nodes for point in node.points} == {7, 9}
 

@@ -116,7 +116,7 @@ def test_stop_and_say_reach_a_run_that_another_process_drives(cloister: Any) -> 
     events = cloister.events()
     assert events[-1]["body"]["outcome"] == "stopped"
     assert [e["body"]["text"] for e in events if e["body"]["type"] == "PromptReceived"] == ["Hurry up."]
-    late = cloister("say", "last", "Too late.", code=2)
+    late = cloister("stop", "last", code=2)
     assert "finished" in late.stderr
 
 

@@ -78,7 +78,7 @@ def test_a_server_warms_what_has_a_recipe(cloister: Any) -> None:
 def test_a_server_hands_out_warm_sandboxes_and_doctor_shows_them(cloister: Any) -> None:
     (cloister.data_dir / "config.toml").write_text("[[pool]]\nsize = 2\n")
     pool = {finding["name"]: finding for finding in cloister.json("doctor")["findings"]}["pool"]
-    assert not pool["ok"] and "while a server runs" in pool["found"]
+    assert not pool["ok"] and "only a running server" in pool["found"]
     cloister("serve", "--background", "--port", "0")
     cloister.until(lambda: len(cloister.sandbox_processes()) >= 2)
     cloister.until(lambda: "default: 2 of 2 ready" in cloister("doctor").stdout)
