@@ -5,7 +5,7 @@ from pathlib import Path
 from cloister.core.ids import RunId
 from cloister.forge.api import Delivered, Proposal
 from cloister.forge.change import describe
-from cloister.forge.plain import PlainGit
+from cloister.forge.plain_git import PlainGit
 
 
 async def deliver(

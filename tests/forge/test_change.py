@@ -12,7 +12,7 @@ from cloister.core.ids import RunId, new_run_id
 from cloister.core.requests import FileChange
 from cloister.forge.change import branch_name, diff, files, lines, make_change
 from cloister.forge.host import in_bare
-from cloister.forge.plain import PlainGit
+from cloister.forge.plain_git import PlainGit
 from cloister.testing.samples import SampleRepo
 
 

@@ -12,7 +12,7 @@ from cloister.core.computer import Command, Exited, Finished
 from cloister.core.errors import CloisterError, SandboxLost, UserError
 from cloister.forge import change, workspace
 from cloister.forge.host import in_bare
-from cloister.forge.plain import PlainGit
+from cloister.forge.plain_git import PlainGit
 from cloister.testing.local import LocalComputer
 from cloister.testing.samples import SampleRepo
 

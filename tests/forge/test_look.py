@@ -8,7 +8,7 @@ import pytest
 from cloister.core.computer import WORK_DIR, Command, Finished
 from cloister.core.errors import UserError
 from cloister.forge import workspace
-from cloister.forge.plain import PlainGit
+from cloister.forge.plain_git import PlainGit
 from cloister.forge.workspace import TreeWatch
 from cloister.testing.local import LocalComputer
 from cloister.testing.samples import SampleRepo

@@ -9,7 +9,7 @@ from tests.forge.delivering import deliver
 
 from cloister.core.ids import RunId
 from cloister.forge import change
-from cloister.forge.plain import PlainGit
+from cloister.forge.plain_git import PlainGit
 from cloister.testing.samples import SampleRepo
 
 pytestmark = pytest.mark.anyio

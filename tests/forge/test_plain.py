@@ -12,7 +12,7 @@ from cloister.core.errors import CloisterError, OutsideError, UserError
 from cloister.core.ids import RunId
 from cloister.forge.api import Base, Delivered, Proposal
 from cloister.forge.change import describe, make_change
-from cloister.forge.plain import BASE_REF, PlainGit
+from cloister.forge.plain_git import BASE_REF, PlainGit
 from cloister.testing.samples import SampleRepo
 
 pytestmark = pytest.mark.anyio
@@ -100,11 +100,11 @@ async def test_odd_kinds_of_url_are_refused(url: str, tmp_path: Path) -> None:
     assert (type(error), error.code) == (UserError, "no_repository")
 
 
-TELL_APART = "import sys; from cloister.forge.plain import is_url; print(*map(is_url, sys.argv[1:]))"
+TELL_APART = "import sys; from cloister.forge.plain_git import is_url; print(*map(is_url, sys.argv[1:]))"
 FETCH = """
 import sys, anyio, pathlib
 from cloister.core.errors import CloisterError
-from cloister.forge.plain import PlainGit
+from cloister.forge.plain_git import PlainGit
 try:
     anyio.run(PlainGit().fetch, sys.argv[1], None, pathlib.Path(sys.argv[2]))
 except CloisterError as error:

@@ -13,7 +13,7 @@ from cloister.core.errors import UserError
 from cloister.forge import packs, workspace
 from cloister.forge.change import files
 from cloister.forge.host import in_bare
-from cloister.forge.plain import PlainGit
+from cloister.forge.plain_git import PlainGit
 from cloister.testing.local import LocalComputer
 from cloister.testing.samples import SampleRepo
 

@@ -12,7 +12,7 @@ from cloister.core.errors import OutsideError, UserError
 from cloister.model.catalog import CATALOG, FIRST_LISTED, Amazon
 from cloister.model.names import Access, choose, open_model
 from cloister.model.remote.providers import open_remote
-from cloister.model.remote.wires import Endpoint
+from cloister.model.remote.wire_formats import Endpoint
 from cloister.testing.conformance.model import check_failure, check_reply
 from cloister.testing.model_wires import JSON, WIRES, Sent
 from cloister.testing.models import Answer, open_model_server

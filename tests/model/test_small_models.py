@@ -23,7 +23,7 @@ from cloister.model.api import (
     UserMessage,
 )
 from cloister.model.names import Access
-from cloister.model.remote.wires import problem
+from cloister.model.remote.wire_formats import problem
 from cloister.model.roles import Job, open_models
 from cloister.model.small_models import RESTLESS, RESULT_CHARS, JsonActions, action_request
 from cloister.testing.conformance.model import check_failure, check_leaving_early, check_reply, items_of

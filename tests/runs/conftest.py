@@ -11,7 +11,7 @@ from cloister.agent.evidence.run_checks import run_checks
 from cloister.core.computer import Stream
 from cloister.core.diagnosis import Diagnosis
 from cloister.forge import workspace
-from cloister.forge.plain import PlainGit
+from cloister.forge.plain_git import PlainGit
 from cloister.testing.local import LocalHost
 from cloister.testing.samples import SampleRepo
 

@@ -8,7 +8,7 @@ from cloister.core.attempts import AttemptWish
 from cloister.core.errors import UserError
 from cloister.core.model_config import ModelRoutes
 from cloister.core.requests import Budget, NewRun, Quota, RunRule
-from cloister.forge.plain import PlainGit
+from cloister.forge.plain_git import PlainGit
 from cloister.model.names import Access
 from cloister.model.roles import Job, open_models
 from cloister.policy.api import ConnectAction, Layer, Rule, ToolAction

@@ -10,7 +10,7 @@ from cloister.core.computer import shell
 from cloister.core.errors import UserError
 from cloister.core.requests import NewRun, Quota
 from cloister.forge import Forges, packs, workspace
-from cloister.forge.plain import PlainGit
+from cloister.forge.plain_git import PlainGit
 from cloister.runs.templates import Warming, Workshop, forget, known_baseline, same_repository, setup_lines
 from cloister.sandbox.api import SandboxSpec
 from cloister.sandbox.container.host import ContainerHost

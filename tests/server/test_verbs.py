@@ -26,7 +26,7 @@ from cloister.forge import change
 from cloister.forge.change import commit_tree
 from cloister.forge.host import bare_repository
 from cloister.forge.packs import tree_of
-from cloister.forge.plain import PlainGit
+from cloister.forge.plain_git import PlainGit
 from cloister.log.sqlite.audit_reader import AuditReader
 from cloister.testing.samples import SampleRepo
 

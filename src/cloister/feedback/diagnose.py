@@ -23,11 +23,11 @@ from cloister.feedback.parsers.lint.problem_matcher import matchers
 from cloister.feedback.parsers.lint.python import mypy_json, pylint_json, pyright_json, ruff_json
 from cloister.feedback.parsers.lint.sarif import sarif
 from cloister.feedback.parsers.lint.shellcheck import shellcheck_json, shellcheck_text
-from cloister.feedback.parsers.tests.c import ctest_text, unity_text
-from cloister.feedback.parsers.tests.ctrf import ctrf
-from cloister.feedback.parsers.tests.go import go_json, go_text
-from cloister.feedback.parsers.tests.java import gradle_errors, gradle_text, maven_errors, maven_text
-from cloister.feedback.parsers.tests.javascript import (
+from cloister.feedback.parsers.test_runners.c import ctest_text, unity_text
+from cloister.feedback.parsers.test_runners.ctrf import ctrf
+from cloister.feedback.parsers.test_runners.go import go_json, go_text
+from cloister.feedback.parsers.test_runners.java import gradle_errors, gradle_text, maven_errors, maven_text
+from cloister.feedback.parsers.test_runners.javascript import (
     jest_json,
     jest_text,
     mocha_json,
@@ -35,10 +35,10 @@ from cloister.feedback.parsers.tests.javascript import (
     node_spec,
     vitest_text,
 )
-from cloister.feedback.parsers.tests.junit import junit
-from cloister.feedback.parsers.tests.python import pytest_text, unittest_text
-from cloister.feedback.parsers.tests.rust import cargo_text
-from cloister.feedback.parsers.tests.tap import tap
+from cloister.feedback.parsers.test_runners.junit import junit
+from cloister.feedback.parsers.test_runners.python import pytest_text, unittest_text
+from cloister.feedback.parsers.test_runners.rust import cargo_text
+from cloister.feedback.parsers.test_runners.tap import tap
 
 _TESTS: tuple[Parser, ...] = (
     junit,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from cloister.forge.api import Forge
-from cloister.forge.plain import PlainGit
+from cloister.forge.plain_git import PlainGit
 
 
 class Forges:

@@ -10,7 +10,7 @@ from cloister.core.errors import UserError
 from cloister.core.text import decode
 from cloister.forge._spawn import Result
 from cloister.forge.host import Checkout, copy_in, ensure_bare, in_bare, in_checkout, must, oid
-from cloister.forge.plain import BASE_REF, find_checkout
+from cloister.forge.plain_git import BASE_REF, find_checkout
 
 FILE_BYTES = 1_048_576
 """The largest file that is read this way."""

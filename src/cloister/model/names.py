@@ -107,7 +107,7 @@ async def open_model(name: str | None, access: Access) -> AsyncGenerator[Model]:
         yield local_model(model, access.local)
         return
     from cloister.model.remote.providers import open_remote
-    from cloister.model.remote.wires import Endpoint
+    from cloister.model.remote.wire_formats import Endpoint
 
     endpoint = Endpoint(kind, model, access.url_of(kind), access.keys.get(kind), access.amazon)
     async with open_remote(endpoint) as remote:

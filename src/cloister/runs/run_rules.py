@@ -15,7 +15,7 @@ from cloister.core.attempts import parse_search, wishes
 from cloister.core.errors import UserError
 from cloister.core.requests import Budget, NewRun, Quota, Role, RunRule, Usage
 from cloister.core.text import one_line
-from cloister.forge.plain import find_checkout, is_url
+from cloister.forge.plain_git import find_checkout, is_url
 from cloister.forge.read import read_file
 from cloister.model.api import Model, Models
 from cloister.model.api import Role as ModelRole

@@ -26,7 +26,7 @@ from cloister.core.text import decode, one_line
 from cloister.feedback.discover import FILES
 from cloister.forge import Forges, read, workspace
 from cloister.forge.api import Base
-from cloister.forge.plain import find_checkout, is_url
+from cloister.forge.plain_git import find_checkout, is_url
 from cloister.sandbox.api import SNAPSHOT_PREFIX, Door, Host, Keepable, Report, Sandbox, SandboxSpec
 from cloister.sandbox.providers import which
 from cloister.sandbox.templates import recipes, root

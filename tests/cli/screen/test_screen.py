@@ -15,7 +15,7 @@ from cloister.core.events import RunFinished
 from cloister.core.ids import OwnerId
 from cloister.core.requests import NewRun
 from cloister.log.sqlite.backbone import open_backbone
-from cloister.runs.words.lines import Fragment, Line, Status, bar, counted, seconds
+from cloister.runs.event_text.lines import Fragment, Line, Status, bar, counted, seconds
 
 
 def test_in_a_pipe_there_is_text_and_nothing_else() -> None:

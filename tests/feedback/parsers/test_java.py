@@ -8,7 +8,7 @@ from cloister.feedback.api import CheckOutput
 from cloister.feedback.check_commands import leaves_reports
 from cloister.feedback.compare import compare
 from cloister.feedback.diagnose import diagnose
-from cloister.feedback.parsers.tests.java import untouched
+from cloister.feedback.parsers.test_runners.java import untouched
 
 
 def told(name: str, *reports: str) -> Diagnosis:

@@ -11,8 +11,8 @@ from cloister.feedback.api import CheckOutput, Found
 from cloister.feedback.diagnose import PARSERS
 from cloister.feedback.parsers.crash import tracebacks
 from cloister.feedback.parsers.lint.location_text import bare_places, places
-from cloister.feedback.parsers.tests.junit import junit
-from cloister.feedback.parsers.tests.python import pytest_text, unittest_text
+from cloister.feedback.parsers.test_runners.junit import junit
+from cloister.feedback.parsers.test_runners.python import pytest_text, unittest_text
 
 FAILING = {
     "tests/test_shop.py::test_total_takes_the_discount_off[10-27]": ("failed", "tests/test_shop.py", 17),

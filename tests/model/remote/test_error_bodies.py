@@ -7,7 +7,7 @@ from cloister.model.api import Failure, FailureCode
 from cloister.model.catalog import Amazon
 from cloister.model.remote.failures import as_data, kind_told, sentence, wait_told
 from cloister.model.remote.providers import open_remote
-from cloister.model.remote.wires import Endpoint
+from cloister.model.remote.wire_formats import Endpoint
 from cloister.testing.conformance.model import REQUEST, items_of
 from cloister.testing.model_wires import JSON, json_answer
 from cloister.testing.models import Answer, open_model_server

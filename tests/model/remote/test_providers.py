@@ -27,7 +27,7 @@ from cloister.model.api import (
 from cloister.model.catalog import CATALOG, FIRST_LISTED, Amazon
 from cloister.model.remote.messages import LOST_RESULT
 from cloister.model.remote.providers import open_remote
-from cloister.model.remote.wires import Endpoint
+from cloister.model.remote.wire_formats import Endpoint
 from cloister.testing.conformance.model import check_failure, check_reply, items_of
 from cloister.testing.model_wires import CHAT, EVENT_STREAM, WIRES, Sent, SentCall, event, frame, named
 from cloister.testing.models import Answer, ModelServer, open_model_server

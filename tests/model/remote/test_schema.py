@@ -2,7 +2,7 @@
 
 import pytest
 
-from cloister.model.remote.wires import problem
+from cloister.model.remote.wire_formats import problem
 
 SHAPE: dict[str, object] = {
     "type": "object",

@@ -21,7 +21,7 @@ from cloister.core.requests import Budget, NewRun, Usage
 from cloister.forge.change import commit_tree
 from cloister.forge.host import bare_repository
 from cloister.forge.packs import tree_of
-from cloister.forge.plain import PlainGit
+from cloister.forge.plain_git import PlainGit
 from cloister.log.api import Fence
 from cloister.testing.samples import SampleRepo
 

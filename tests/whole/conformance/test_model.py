@@ -17,7 +17,7 @@ from cloister.core.requests import ToolCall
 from cloister.model.api import AssistantMessage, Message, Model, Reply, Request, ToolMessage
 from cloister.model.catalog import CATALOG, Amazon
 from cloister.model.remote.providers import open_remote
-from cloister.model.remote.wires import Endpoint
+from cloister.model.remote.wire_formats import Endpoint
 from cloister.model.scripted import ScriptedModel, load_script
 from cloister.testing.conformance.model import (
     REQUEST,

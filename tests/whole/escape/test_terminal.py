@@ -35,10 +35,10 @@ from cloister.log.audit.details import fact
 from cloister.log.audit.entry import AuditEntry
 from cloister.log.audit.verify import Flaw, Verdict
 from cloister.log.sqlite.backbone import open_backbone
+from cloister.runs.event_text.facts import excerpt
+from cloister.runs.event_text.lines import Line, entry_lines
+from cloister.runs.event_text.render import Renderer
 from cloister.runs.receipt import page, receipt
-from cloister.runs.words.facts import excerpt
-from cloister.runs.words.lines import Line, entry_lines
-from cloister.runs.words.render import Renderer
 
 ROOT = Path(__file__).parents[3]
 

@@ -27,7 +27,7 @@ from cloister.feedback.discover import (
     own_checks,
     scripts_of,
 )
-from cloister.feedback.parsers.tests.java import untouched
+from cloister.feedback.parsers.test_runners.java import untouched
 
 ShowCheck = Callable[[str, Stream, bytes], None]
 """Called with the check's command line, the stream and new output."""

@@ -148,7 +148,7 @@ def schema() -> None:
 
 
 def _top(repo: str | None) -> Path:
-    from cloister.forge.plain import find_checkout
+    from cloister.forge.plain_git import find_checkout
 
     return find_checkout(repo or ".").top
 

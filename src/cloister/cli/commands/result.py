@@ -130,7 +130,7 @@ def log(
     if as_json:
         put_json(*events)
         return
-    from cloister.runs.words.lines import entry_lines
+    from cloister.runs.event_text.lines import entry_lines
 
     for event in events:
         for line in entry_lines(event):
@@ -194,7 +194,7 @@ def table(found: "Compared", columns: int) -> Iterator[str]:
 
 def _cells(side: "Side") -> list[tuple[str, str]]:
     from cloister.core.text import one_line
-    from cloister.runs.words.lines import counted, seconds
+    from cloister.runs.event_text.lines import counted, seconds
 
     added, removed = sum(file.added for file in side.files), sum(file.removed for file in side.files)
     money = f", ${side.cost:.4f}" if side.cost is not None else ""

@@ -51,7 +51,7 @@ def serve(
 
 def _status(settings: "Settings", as_json: bool) -> None:
     from cloister.cli.client.discover import living
-    from cloister.runs.words.lines import seconds
+    from cloister.runs.event_text.lines import seconds
 
     found = living(settings.data_dir)
     if as_json:

@@ -110,7 +110,7 @@ def rm(ctx: typer.Context, snapshot: Reference) -> None:
 
 def _line(info: "SnapshotInfo", now: float) -> str:
     from cloister.core.text import one_line
-    from cloister.runs.words.lines import seconds
+    from cloister.runs.event_text.lines import seconds
 
     size = f"{info.size_bytes / 1e6:,.1f}M"
     name, age = one_line(info.name or "-", 20), seconds(max(0.0, now - info.created_at))

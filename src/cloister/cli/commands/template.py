@@ -41,7 +41,7 @@ def show(ctx: typer.Context, name: Name, as_json: AsJson = False) -> None:
     """Show one template: its recipe and its newest build."""
     from cloister.cli.client.open import perform
     from cloister.core.text import one_line
-    from cloister.runs.words.lines import seconds
+    from cloister.runs.event_text.lines import seconds
     from cloister.sandbox.templates.recipes import to_toml
 
     info = perform(ctx, lambda verbs: verbs.templates.get(name))
@@ -162,7 +162,7 @@ def rm(ctx: typer.Context, name: Name) -> None:
 def _line(info: "TemplateInfo", now: float) -> str:
     from cloister.cli.request import source
     from cloister.core.text import one_line
-    from cloister.runs.words.lines import seconds
+    from cloister.runs.event_text.lines import seconds
 
     kind, origin = source(info.recipe)
     ready = "no"

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from cloister.runs.words.lines import IDLE, Fragment, Line, Piece, Status, Style, bar, seconds
+from cloister.runs.event_text.lines import IDLE, Fragment, Line, Piece, Status, Style, bar, seconds
 
 _PARTS = re.compile(r"\n|[^\S\n]+|\S+")
 

@@ -8,8 +8,8 @@ from cloister.cli.options import put_json
 from cloister.cli.screen.screen import Screen
 from cloister.core.events import Delta, Event
 from cloister.core.text import one_line
-from cloister.runs.words.lines import Line
-from cloister.runs.words.render import Renderer
+from cloister.runs.event_text.lines import Line
+from cloister.runs.event_text.render import Renderer
 
 
 class Show(Protocol):

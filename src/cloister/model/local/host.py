@@ -102,7 +102,7 @@ class _Served:
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncGenerator[AsyncIterator[TextDelta | Reply | Failure]]:
         from cloister.model.remote.providers import open_remote
-        from cloister.model.remote.wires import Endpoint
+        from cloister.model.remote.wire_formats import Endpoint
 
         try:
             # On each call, so that a server that died is started again.

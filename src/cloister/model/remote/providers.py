@@ -38,7 +38,7 @@ from cloister.model.api import Failure, FailureCode, Model, Reply, Request, Text
 from cloister.model.catalog import CATALOG, FIRST_LISTED, NAME_CHARS
 from cloister.model.remote.failures import BODY_BYTES, EndlessBody, Origin, bound, failure_from
 from cloister.model.remote.messages import calls_of, counted, parameters, tidy, to_opaque, to_wire, unfenced
-from cloister.model.remote.wires import Endpoint, build, problem
+from cloister.model.remote.wire_formats import Endpoint, build, problem
 
 logger = logging.getLogger(__name__)
 

@@ -18,10 +18,10 @@ from cloister.runs.attempts.compare import Compared
 from cloister.runs.attempts.tree import TreeView
 from cloister.runs.budget import BudgetReport
 from cloister.runs.delivery import Removed
+from cloister.runs.event_text.lines import EventWords
+from cloister.runs.event_text.render import words
 from cloister.runs.receipt import Receipt
 from cloister.runs.view import RunView
-from cloister.runs.words.lines import EventWords
-from cloister.runs.words.render import words
 from cloister.server.routes import Given, of
 
 SEQ_MAX = 2**53

@@ -112,7 +112,7 @@ def _state(command: "BackgroundCommand") -> str:
 
 def _line(command: "BackgroundCommand", now: float) -> str:
     from cloister.core.text import one_line
-    from cloister.runs.words.lines import seconds
+    from cloister.runs.event_text.lines import seconds
 
     took = seconds((command.ended_at or now) - command.started_at)
     state = _state(command).partition(":")[0]

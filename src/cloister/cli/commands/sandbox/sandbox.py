@@ -187,7 +187,7 @@ app.command("port")(port.port)
 
 def _line(info: "SandboxInfo", now: float) -> str:
     from cloister.core.text import one_line
-    from cloister.runs.words.lines import seconds
+    from cloister.runs.event_text.lines import seconds
 
     left = seconds(max(0.0, info.expires_at - now))
     tier, runtime = info.isolation.tier, one_line(info.isolation.runtime, 16)

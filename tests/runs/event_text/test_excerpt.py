@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.runs.words.facts import LINE_CHARS, Excerpt, excerpt
+from cloister.runs.event_text.facts import LINE_CHARS, Excerpt, excerpt
 
 
 def test_a_short_text_is_shown_whole() -> None:

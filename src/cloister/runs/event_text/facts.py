@@ -12,8 +12,8 @@ from cloister.core.events import PolicyFixed, SandboxOpened, ToolReturned
 from cloister.core.events.model import Level
 from cloister.core.requests import Isolation, ToolCall
 from cloister.core.text import harmless, one_line
+from cloister.runs.event_text.lines import Line, Piece, Status, counted, seconds
 from cloister.runs.view import red
-from cloister.runs.words.lines import Line, Piece, Status, counted, seconds
 
 HEAD_LINES = 6
 TAIL_LINES = 3

@@ -9,9 +9,9 @@ from cloister.core.diagnosis import Comparison
 from cloister.core.events import BudgetExtended
 from cloister.core.requests import FileChange
 from cloister.core.text import one_line
+from cloister.runs.event_text import facts
+from cloister.runs.event_text.lines import Line, Style, counted, seconds
 from cloister.runs.view import RunView
-from cloister.runs.words import facts
-from cloister.runs.words.lines import Line, Style, counted, seconds
 
 FILES_SHOWN = 8
 REASON_CHARS = 400

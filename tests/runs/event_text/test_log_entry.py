@@ -1,7 +1,7 @@
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.events import ChecksRan, Event, PromptReceived, ToolReturned
 from cloister.core.ids import RunId
-from cloister.runs.words.lines import entry_lines
+from cloister.runs.event_text.lines import entry_lines
 
 
 def shown(body: ToolReturned | ChecksRan | PromptReceived) -> list[str]:

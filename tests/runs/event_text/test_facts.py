@@ -1,5 +1,5 @@
 from cloister.core.requests import Isolation
-from cloister.runs.words import facts
+from cloister.runs.event_text import facts
 
 
 def test_what_is_in_force_is_said_in_full_and_what_is_missing_too() -> None:

@@ -10,8 +10,8 @@ from cloister.core import events as e
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.ids import RunId
 from cloister.core.requests import FileChange, Isolation, NewRun, ToolCall, Usage
-from cloister.runs.words.lines import IDLE, Fragment, Line, Piece, Status
-from cloister.runs.words.render import Renderer, words
+from cloister.runs.event_text.lines import IDLE, Fragment, Line, Piece, Status
+from cloister.runs.event_text.render import Renderer, words
 
 RUN = RunId("r-0123456789ab")
 ISOLATION = Isolation(tier="container", runtime="crun 1.8.1", shares_kernel=True, store="overlay")

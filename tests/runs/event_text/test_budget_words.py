@@ -11,7 +11,7 @@ from cloister.core.events import (
     StuckNoticed,
 )
 from cloister.core.requests import Usage
-from cloister.runs.words.facts import Upkeep, upkeep
+from cloister.runs.event_text.facts import Upkeep, upkeep
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from itertools import takewhile
 from cloister.core.diagnosis import Diagnostic, TestResult, TestStatus
 from cloister.feedback.api import CheckOutput, Found
 from cloister.feedback.parsers import plain
-from cloister.feedback.parsers.tests.junit import for_the_class
+from cloister.feedback.parsers.test_runners.junit import for_the_class
 
 _TAG = re.compile(r"^\[(ERROR|WARNING|FATAL)\] ?(.*)$")
 _COUNTS = r"Tests run: (\d{1,9}), Failures: (\d{1,9}), Errors: (\d{1,9}), Skipped: (\d{1,9})"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from cloister.core.diagnosis import TestResult, TestStatus
 from cloister.feedback.api import CheckOutput, Found
 from cloister.feedback.parsers import plain
-from cloister.feedback.parsers.tests.javascript import where
+from cloister.feedback.parsers.test_runners.javascript import where
 
 _POINT = re.compile(r"^( {0,80})(not ok|ok)(?: (\d{1,9}))?(?: -)?(?: (.*))?$")
 _PLAN = re.compile(r"^ {0,80}\d{1,9}\.\.\d{1,9}(?: |$)")

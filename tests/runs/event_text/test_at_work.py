@@ -4,8 +4,8 @@ from cloister.core import events as e
 from cloister.core.diagnosis import Comparison
 from cloister.core.ids import RunId
 from cloister.core.requests import Isolation, NewRun, ToolCall, Usage
-from cloister.runs.words.lines import IDLE, Line, Piece, Status
-from cloister.runs.words.render import Renderer
+from cloister.runs.event_text.lines import IDLE, Line, Piece, Status
+from cloister.runs.event_text.render import Renderer
 
 RUN = RunId("r-0123456789ab")
 CONTAINER = Isolation("container", "crun 1", shares_kernel=True, store="overlay")

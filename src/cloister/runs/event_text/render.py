@@ -7,11 +7,11 @@ from cloister.core import events as e
 from cloister.core.attempts import wishes
 from cloister.core.requests import NewRun, ToolCall
 from cloister.core.text import harmless, one_line
+from cloister.runs.event_text import facts
+from cloister.runs.event_text.facts import AtWork, Excerpt, Upkeep, excerpt, upkeep
+from cloister.runs.event_text.lines import IDLE, EventWords, Fragment, Line, Piece, Status, seconds
+from cloister.runs.event_text.summary import summary
 from cloister.runs.view import fold, red
-from cloister.runs.words import facts
-from cloister.runs.words.facts import AtWork, Excerpt, Upkeep, excerpt, upkeep
-from cloister.runs.words.lines import IDLE, EventWords, Fragment, Line, Piece, Status, seconds
-from cloister.runs.words.summary import summary
 
 _DOING: dict[e.Phase, str] = {
     "fetch": "fetching the repository",

@@ -1,0 +1,1 @@
+"""Output of test runners: one file per language or format."""

@@ -1,1 +1,0 @@
-"""Test runners: one file per language, and JUnit, TAP and CTRF, which many runners write."""
