@@ -22,7 +22,7 @@ the network, a tool server."""
 Role = Literal["viewer", "operator", "admin"]
 """Rights of a caller, lowest first: read; work with runs; everything."""
 
-_CREDENTIALS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^/@]*:[^/@]*@")
+_CREDENTIALS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^/@:]*:[^/@]*@")
 
 
 class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

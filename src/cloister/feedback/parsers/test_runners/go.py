@@ -12,7 +12,7 @@ from cloister.feedback.parsers import plain
 from cloister.feedback.parsers.json import decoded, rows
 
 _VERDICTS: dict[str, TestStatus] = {"pass": "passed", "fail": "failed", "skip": "skipped"}
-_LINE = re.compile(r"^\s*([^\s:]{1,300}\.go):(\d{1,9})(?::(\d{1,9}))?:? *(.*)$")
+_LINE = re.compile(r"^\s*([^\s:]{1,300}\.go):(\d{1,9})(?::(\d{1,9}))?:? *(.*)")
 _SAID_CHARS = 8_000
 
 
