@@ -19,6 +19,7 @@ import anyio
 import msgspec
 
 from cloister.core import limits
+from cloister.core.addresses import normal_host
 from cloister.core.errors import UserError
 from cloister.core.requests import CredentialEntry
 from cloister.core.text import one_line
@@ -27,8 +28,7 @@ from cloister.egress.http.head import Head, Headers
 from cloister.egress.quota import Refused
 from cloister.egress.rules import Gate, Visit
 from cloister.policy.api import CredentialAction
-from cloister.policy.pattern import RequestPattern, normal_host, read_pattern
-from cloister.policy.probe import request_paths
+from cloister.policy.pattern import RequestPattern, read_pattern, request_paths
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
