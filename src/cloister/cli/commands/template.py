@@ -102,7 +102,10 @@ def build(  # noqa: PLR0913  (each parameter is an option of the command)
         str | None, typer.Option("--user", help="The user of the image that the agent works as.")
     ] = None,
     network: Annotated[
-        bool, typer.Option("--network", help="Let the steps of a Dockerfile use this machine's network.")
+        bool,
+        typer.Option(
+            "--network", help="Let the steps of a Dockerfile reach the hosts that the policy allows."
+        ),
     ] = False,
     no_tls: Annotated[
         bool, typer.Option("--no-tls", help="Connect to the registry over plain HTTP.")
