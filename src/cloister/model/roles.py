@@ -158,7 +158,7 @@ class _Models:
         return _Models(self._access, Job(self._job.repo, full, self._job.kind), self._shelf)
 
     def window(self, name: str) -> int | None:
-        return window(self._really(name), self._access.routes.entry)
+        return window(self._really(name), self._access.routes.entry, self._access.shelf)
 
     def cost(self, name: str, usage: Usage) -> float | None:
         return cost(self._really(name), usage, self._access.routes.entry)
