@@ -420,7 +420,7 @@ async def test_event_loop_does_other_work_while_megabytes_of_output_are_parsed(p
     diagnose(CheckOutput("check", 1, None, 1.0, (line * count).encode(), b""))
     cost = time.process_time() - started
     longest = 0.0
-    found: tuple[Diagnosis, ...] = ()
+    found: list[Diagnosis] = []
 
     async def watch() -> None:
         nonlocal longest
@@ -433,7 +433,7 @@ async def test_event_loop_does_other_work_while_megabytes_of_output_are_parsed(p
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watch)
         check = f"yes '{line.strip()}' | head -n {count}; false"
-        found = await run_checks(place.computer, (check,), "large", _quiet)
+        found.extend(await run_checks(place.computer, (check,), "large", _quiet))
         tasks.cancel_scope.cancel()
 
     assert found[0].diagnostics

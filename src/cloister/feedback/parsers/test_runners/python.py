@@ -8,7 +8,7 @@ from textwrap import dedent
 import msgspec
 
 from cloister.core.diagnosis import TestResult, TestStatus
-from cloister.feedback.api import CheckOutput, Found
+from cloister.feedback.api import CheckOutput, Found, marked
 from cloister.feedback.parsers import plain
 from cloister.feedback.parsers.crash import traces
 
@@ -189,10 +189,9 @@ _COUNTS = re.compile(r"(skipped|expected failures)=(\d{1,9})")
 _FIXTURES = ("setUpClass", "tearDownClass", "setUpModule", "tearDownModule")
 
 
+@marked(b"Ran ", where="text")
 def unittest_text(output: CheckOutput) -> Found | None:
     """Failing tests by name; the others by name if the runner was verbose, else as a count."""
-    if b"Ran " not in output.err and b"Ran " not in output.out:
-        return None
     for text in (output.err_lines, output.out_lines):
         ends = [index for index, line in enumerate(text) if _RAN.match(line)]
         if ends:
