@@ -157,11 +157,17 @@ ENDPOINT_CALLS = 16
 ENDPOINT_FAILURES = 500
 """Failed model calls of programs in one sandbox after which further calls are rejected."""
 
-ENDPOINT_BODY_BYTES = 33_554_432
+ENDPOINT_BODY_BYTES = 16_777_216
 """One request of a program in a sandbox to the run's model, images included."""
 
-ENDPOINT_HELD_BYTES = 67_108_864
+ENDPOINT_BODY_PARTS = 250_000
+"""Commas and opening brackets in such a request: each may become an object in memory."""
+
+ENDPOINT_HELD_BYTES = 33_554_432
 """All such requests of one sandbox at a time."""
+
+ENDPOINT_DECODES = 2
+"""Such requests that are decoded at a time, over all sandboxes."""
 
 FILE_CLOCK_NANOSECONDS = 20_000_000
 """Longer than the timestamp granularity of any file system: a file modified within it may change again unnoticed."""
