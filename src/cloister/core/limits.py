@@ -128,6 +128,10 @@ DOOR_HEAD_BYTES = 16_384
 
 DOOR_HEAD_SECONDS = 10.0
 DOOR_DIAL_SECONDS = 15.0
+
+DOOR_LOOKUPS = 8
+DOOR_LOOKUPS_AT_ONCE = 128
+"""Name lookups at a time: of one sandbox, and of all."""
 """Resolving and connecting, each."""
 
 DOOR_IDLE_SECONDS = 300.0

@@ -84,6 +84,8 @@ class Account:
         self._tokens = float(bounds.requests_at_once)
         self._filled = now()
         self.connections = 0
+        self.lookups = CapacityLimiter(limits.DOOR_LOOKUPS)
+        """Name lookups that are waited for."""
         self.moved_bytes = 0
         self.recorded = 0
         self.decisions = 0
