@@ -139,6 +139,15 @@ GIT_SECONDS = 120.0
 FETCH_SECONDS = 1_800.0
 """One fetch of a repository."""
 
+FETCH_BYTES = 10_737_418_240
+"""Packed size of one repository that is fetched from a URL."""
+
+FETCH_MEMORY_BYTES = 4_294_967_296
+"""Memory of each process of a fetch from a URL, which indexes the pack."""
+
+LISTING_MEMORY_BYTES = 268_435_456
+"""Memory of git while it lists the refs of a URL."""
+
 GIT_MEMORY_BYTES = 2_147_483_648
 """Memory of git on this machine while it reads a guest's objects."""
 
