@@ -10,8 +10,8 @@
  *
  * Everything it mounts lives in a mount namespace of its own, below a tmpfs on DIR:
  *
- *   DIR/guest   the guest program, read-only
- *   DIR/preload LIBRARY, read-only
+ *   DIR/guest   the guest program, read-only, by way of guest.lower, guest.empty and guest.view
+ *   DIR/preload LIBRARY, in the same way
  *   DIR/lower   LOWER, read-only      \ on disk the ids are the guest's own, from 0;
  *   DIR/files   FILES                 / seen through these mounts they start at BASE
  *   DIR/root    the root of the sandbox, whose ids start at BASE too
@@ -151,6 +151,27 @@ static void attach(int tree, const char *directory, const char *name, int is_fil
     close(tree);
 }
 
+/* Put a program on DIRECTORY/NAME. A bind alone would show its path on this machine in the mountinfo of the sandbox;
+ * of a file in an overlay only our own names are shown. On too deep a stack of overlays the bind has to do. */
+static void attach_program(const char *path, const char *directory, const char *name) {
+    char folder[PATH_MAX], lower[PATH_MAX], empty[PATH_MAX], view[PATH_MAX], shown[2 * PATH_MAX], options[3 * PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", path);
+    char *file = strrchr(folder, '/');
+    if (file == NULL || file == folder)
+        fail("%s is not a path to a program", path);
+    *file++ = 0;
+    snprintf(lower, sizeof lower, "%s.lower", name);
+    attach(clone_tree(folder, ATTR_RDONLY, -1), directory, lower, 0);
+    snprintf(empty, sizeof empty, "%s/%s.empty", directory, name);
+    snprintf(view, sizeof view, "%s/%s.view", directory, name);
+    if (mkdir(empty, 0755) || mkdir(view, 0755))
+        fail("cannot make %s", view);
+    snprintf(options, sizeof options, "lowerdir=%s/%s.lower:%s", directory, name, empty);
+    int seen = mount("overlay", view, "overlay", MS_RDONLY | MS_NOSUID | MS_NODEV, options);
+    snprintf(shown, sizeof shown, "%s/%s", view, file);
+    attach(clone_tree(seen ? path : shown, ATTR_RDONLY, -1), directory, name, 1);
+}
+
 /* The overlay acts with the credentials of its mounter. What it makes by itself (the work directory, whiteouts)
  * must belong to an id that FILES can store, so the mounter is the sandbox's own root, with our capabilities. */
 static void act_as(unsigned long id) {
@@ -248,14 +269,12 @@ int main(int argc, char **argv) {
                : device ? open_subvolume(device, root, ATTR_NOATIME, ids)
                         : clone_tree(root, ATTR_NOATIME, ids);
     int files_tree = root ? -1 : clone_tree(files, 0, ids);
-    int guest_tree = clone_tree(guest, ATTR_RDONLY, -1);
-    int preload_tree = preload ? clone_tree(preload, ATTR_RDONLY, -1) : -1;
     close(ids);
-    if (mount("cloister", directory, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=64k,nr_inodes=16"))
+    if (mount("cloister", directory, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=64k,nr_inodes=24"))
         fail("cannot mount a tmpfs on %s", directory);
-    attach(guest_tree, directory, "guest", 1);
+    attach_program(guest, directory, "guest");
     if (preload)
-        attach(preload_tree, directory, "preload", 1);
+        attach_program(preload, directory, "preload");
     attach(tree, directory, root ? "root" : "lower", 0);
     if (!root) {
         attach(files_tree, directory, "files", 0);
