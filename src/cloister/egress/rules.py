@@ -235,6 +235,11 @@ class Gate:
         path = head.target.partition(b"?")[0].decode("ascii")
         return self.of(RequestAction(visit.host, visit.port, head.method, path))
 
+    def inspects(self, visit: Visit) -> bool:
+        """True if rules about requests to this host exist."""
+        decision = self.of(ConnectAction(visit.host, visit.port))
+        return decision.inspect or decision.effect != "allow"
+
     def raw(self, visit: Visit) -> bool:
         """True if any protocol is allowed on the TLS port of this host."""
         return self.of(RawAction(visit.host)).effect == "allow"
