@@ -15,6 +15,7 @@ from cloister.core.ids import new_owner_id
 from cloister.core.requests import Quota, TierName
 from cloister.sandbox.api import SandboxSpec
 from cloister.sandbox.container.host import ContainerHost
+from cloister.sandbox.container.sandbox import ContainerSandbox
 from cloister.sandbox.liveness import Owners
 from cloister.sandbox.local import cgroup
 from cloister.sandbox.local.names import Name, parse_name
@@ -87,6 +88,7 @@ async def test_no_process_of_a_sandbox_is_left_when_it_is_closed_not_even_a_dead
             assert (await sandbox.run(shell("(sleep 900 &); (setsid sleep 901 &); (sh -c 'sleep 902' &)"))).ok
             lived = processes(sandbox.info.id)
             if end == "killed":
+                assert isinstance(sandbox, ContainerSandbox)
                 await sandbox.fail("enough")
                 await sandbox.wait_lost()
         left = still_there(lived)
