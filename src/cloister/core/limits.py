@@ -148,6 +148,13 @@ FETCH_MEMORY_BYTES = 4_294_967_296
 LISTING_MEMORY_BYTES = 268_435_456
 """Memory of git while it lists the refs of a URL."""
 
+DISK_FLOOR_BYTES = 10_737_418_240
+DISK_FLOOR_SHARE = 0.05
+"""Free space that sandboxes and save points leave on the disk: the smaller of these two."""
+
+SAVE_PACKS = 32
+"""Packs of a run's repository after which they are joined into one."""
+
 GIT_MEMORY_BYTES = 2_147_483_648
 """Memory of git on this machine while it reads a guest's objects."""
 
