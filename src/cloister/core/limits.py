@@ -143,6 +143,22 @@ GIT_SECONDS = 120.0
 FETCH_SECONDS = 1_800.0
 """One fetch of a repository."""
 
+FETCH_BYTES = 10_737_418_240
+"""Packed size of one repository that is fetched from a URL."""
+
+FETCH_MEMORY_BYTES = 4_294_967_296
+"""Memory of each process of a fetch from a URL, which indexes the pack."""
+
+LISTING_MEMORY_BYTES = 268_435_456
+"""Memory of git while it lists the refs of a URL."""
+
+DISK_FLOOR_BYTES = 10_737_418_240
+DISK_FLOOR_SHARE = 0.05
+"""Free space that sandboxes and save points leave on the disk: the smaller of these two."""
+
+SAVE_PACKS = 32
+"""Packs of a run's repository after which they are joined into one."""
+
 GIT_MEMORY_BYTES = 2_147_483_648
 """Memory of git on this machine while it reads a guest's objects."""
 

@@ -118,7 +118,11 @@ def _tool(action: ToolAction) -> tuple[Probe, ...]:
     parsed = action.commands
     if parsed is None:
         return (ToolProbe(tool, (), (target,), "it was not parsed"),)
-    found: list[Probe] = [ToolProbe(tool, spellings, (target,)) for spellings in parsed.simple]
+    # The strictest decision applies, so that the whole line is matched once and not for every command.
+    found: list[Probe] = [
+        ToolProbe(tool, spellings, () if number else (target,))
+        for number, spellings in enumerate(parsed.simple)
+    ]
     if parsed.unclear is not None:
         found.append(ToolProbe(tool, (), (target,), parsed.unclear))
     return tuple(found) or (ToolProbe(tool, (), (target,)),)
