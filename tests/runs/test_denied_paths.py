@@ -154,7 +154,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_run_that_changes_a_denied_path_is_told_and_green_only_without_it(
+async def test_run_that_changes_a_denied_path_hears_of_it_and_is_green_only_without_it(
     arena: Arena, way: str
 ) -> None:
     arena.policy = deny("tool:write:locked")

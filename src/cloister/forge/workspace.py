@@ -202,8 +202,8 @@ async def save(
     """Save the working tree outside the sandbox as a commit on `base`, under `ref`; returns that commit.
 
     Returns `base` if nothing differs from it. `check` is called with the tree before it becomes a commit.
-    Raises `UserError` (`save_failed`, `change_too_large`), what `check` raises, and `SandboxLost` if the sandbox
-    sends data that an honest one never sends.
+    Raises `UserError` (`save_failed`, `change_too_large`), what `check` raises, `HostError` (`no_disk`), and
+    `SandboxLost` if the sandbox sends data that an honest one never sends.
     """
     if not ref.startswith(SAVE_REFS):
         raise Bug(f"A save point must be under {SAVE_REFS}, not {ref}.")
@@ -221,6 +221,7 @@ async def save(
             await check(name)
         commit = await commit_tree(bare, name, base, "Save point\n", AUTHOR)
     must(await in_bare(bare, "update-ref", ref, commit), f"store {ref}")
+    await packs.collect(bare)
     return commit
 
 
