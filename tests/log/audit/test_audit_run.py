@@ -14,7 +14,7 @@ from cloister.app.wiring import open_app
 from cloister.core.events import ChangeDelivered, Event
 from cloister.core.requests import NewRun
 from cloister.log.audit.keys import KEY_FILE, HostKey
-from cloister.log.sqlite.audit_reader import AuditReader
+from cloister.log.sqlite.reader import AuditReader
 from cloister.runs.receipt import page
 from cloister.testing.samples import SampleRepo
 
@@ -49,7 +49,7 @@ async def test_what_a_run_did_is_entered_signed_and_beside_its_branch(data_dir: 
         verdict = await app.backbone.verify_audit(HostKey(data_dir / KEY_FILE).public())
     assert verdict.problems == ()
     with AuditReader(settings.log_path) as audit:
-        entered = [(entry.kind, json.loads(entry.detail)) for entry in audit.entries(run=run)]
+        entered = [(entry.kind, json.loads(entry.detail)) for entry in audit.page(limit=100_000, run=run)]
     decided = [detail for kind, detail in entered if kind == "ActionDecided"]
     assert [(each["action"], each["effect"]) for each in decided if each["effect"] == "deny"] == [
         ("write: .git/config", "deny")

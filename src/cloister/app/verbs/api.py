@@ -219,6 +219,13 @@ class AuditVerbs(Protocol):
         """Replace the key; returns the new public one."""
         ...
 
+    async def accept(self, reason: str) -> None:
+        """Accept the audit as it is and sign a new head, after a restore or a lost key. An entry records it.
+
+        Raises `UserError` (`bad_reason`).
+        """
+        ...
+
     async def send_logs(self, run: str | None = None, since_us: int = 0) -> int:
         """Send entries to the configured OpenTelemetry collector; returns how many.
 

@@ -224,6 +224,9 @@ class RemoteAudit(Group):
     async def rotate(self) -> str:
         return (await self._http.post(dict[str, str], address("audit", "key")))["key"]
 
+    async def accept(self, reason: str) -> None:
+        await self._http.ask("POST", address("audit", "accept"), {"reason": reason})
+
     async def send_logs(self, run: str | None = None, since_us: int = 0) -> int:
         body = {"run": run, "since_us": since_us}
         return (await self._http.post(dict[str, int], address("audit", "send"), body, SLOW_SECONDS))["sent"]
