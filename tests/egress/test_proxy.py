@@ -94,7 +94,9 @@ async def test_each_request_of_a_connection_goes_on_alone_and_is_judged_alone() 
 
     first, second = reply.split(b"\r\n\r\nok")
     assert (first[:12], second[:12]) == (b"HTTP/1.1 200", b"HTTP/1.1 403")
-    assert seen == [b"POST /x HTTP/1.1\r\nHost: example.com\r\nContent-Length: 5\r\n\r\nhello"]
+    assert seen == [
+        b"POST /x HTTP/1.1\r\nHost: example.com\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello"
+    ]
     assert world.traffic == [(len(seen[0]), len(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"))]
     assert world.decisions == [("allow", "allow connect:example.com (test)"), ("deny", "no rule allows it")]
 

@@ -233,6 +233,7 @@ async def test_a_run_starts_from_the_warmed_template_of_its_repository_and_no_ot
 
 def test_urls_name_the_same_repository_with_and_without_their_ending() -> None:
     assert same_repository("https://example.org/a/b.git", "https://example.org/a/b/")
+    assert same_repository("https://example.org:443/a/b", "git@EXAMPLE.org:a/b.git")
     assert not same_repository("https://example.org/a/b", "https://example.org/a/c")
     assert not same_repository("https://example.org/a/b", "/nowhere")
 

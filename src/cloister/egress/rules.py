@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 import anyio
 from anyio.abc import ByteStream, SocketAttribute
 
+from cloister.core.addresses import is_address, normal_host
 from cloister.core.events import ConnectionClosed, ConnectionDecided, RequestDecided
 from cloister.core.ids import SandboxId
 from cloister.core.requests import DoorBounds
@@ -19,7 +20,6 @@ from cloister.egress.http.head import Head
 from cloister.egress.quota import Account, Refused
 from cloister.egress.streams import Traffic
 from cloister.policy.api import Action, ConnectAction, Decision, RawAction, RequestAction
-from cloister.policy.pattern import is_address, normal_host
 
 # Classify addresses that are not public: this machine, its network, cloud metadata, in every encoding.
 
@@ -234,6 +234,11 @@ class Gate:
     def of_request(self, visit: Visit, head: Head) -> Decision:
         path = head.target.partition(b"?")[0].decode("ascii")
         return self.of(RequestAction(visit.host, visit.port, head.method, path))
+
+    def inspects(self, visit: Visit) -> bool:
+        """True if rules about requests to this host exist."""
+        decision = self.of(ConnectAction(visit.host, visit.port))
+        return decision.inspect or decision.effect != "allow"
 
     def raw(self, visit: Visit) -> bool:
         """True if any protocol is allowed on the TLS port of this host."""

@@ -17,6 +17,7 @@ import msgspec
 from anyio import to_thread
 
 from cloister.core import limits
+from cloister.core.addresses import without_userinfo
 from cloister.core.errors import HostError, UserError
 from cloister.core.ids import RunId
 from cloister.core.text import decode, one_line
@@ -27,7 +28,6 @@ from cloister.forge.api import Removed
 _OID = re.compile(r"[0-9a-f]{40}")
 NO_COMMIT = "0" * 40
 """Git's name for the commit of a missing ref."""
-_USERINFO = re.compile(r"(?<=://)[^/\s]*@")
 
 FETCH = (
     "fetch",
@@ -237,11 +237,6 @@ def complaint(result: Result) -> str:
     ]
     text = one_line("; ".join(line.removeprefix("fatal: ") for line in chosen[-2:]), 300)
     return without_userinfo(text).rstrip(".") or f"it ended with status {result.code}"
-
-
-def without_userinfo(text: str) -> str:
-    """`text` without the user names and passwords in its URLs."""
-    return _USERINFO.sub("", text)
 
 
 def is_oid(text: str) -> bool:

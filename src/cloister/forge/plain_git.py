@@ -8,12 +8,13 @@ from pathlib import Path
 import anyio
 from anyio import to_thread
 
+from cloister.core.addresses import without_userinfo
 from cloister.core.errors import OutsideError, UserError
 from cloister.core.text import decode, one_line
 from cloister.forge import change, host
 from cloister.forge._spawn import Result, Who
 from cloister.forge.api import Base, Delivered, Proposal
-from cloister.forge.host import NO_COMMIT, Checkout, complaint, in_checkout, must, without_userinfo
+from cloister.forge.host import NO_COMMIT, Checkout, complaint, in_checkout, must
 
 BASE_REF = "refs/cloister/base"
 """The commit a run starts from, in the run's own repository."""

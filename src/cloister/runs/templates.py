@@ -18,6 +18,7 @@ import msgspec
 
 from cloister.agent.evidence.run_checks import find_checks, run_on_base
 from cloister.core import limits
+from cloister.core.addresses import canonical_repository
 from cloister.core.computer import Command, Computer, Output, Stream, shell
 from cloister.core.diagnosis import Diagnosis
 from cloister.core.errors import CloisterError, HostError, UserError
@@ -313,14 +314,10 @@ def same_repository(one: str, other: str) -> bool:
         return True
     try:
         if is_url(one) or is_url(other):
-            return is_url(one) and is_url(other) and _bare_url(one) == _bare_url(other)
+            return is_url(one) and is_url(other) and canonical_repository(one) == canonical_repository(other)
         return find_checkout(one).top == find_checkout(other).top
     except UserError:
         return False
-
-
-def _bare_url(url: str) -> str:
-    return url.rstrip("/").removesuffix(".git")
 
 
 def known_baseline(

@@ -419,8 +419,17 @@ class ModelVerbs(Protocol):
         """Download or verify a model's file; None is the first of the list. Raises `UserError` (`unknown_model`)."""
         ...
 
+    async def add(
+        self, source: str, name: str | None = None, sha256: str | None = None, report: Report = no_report
+    ) -> LocalModel:
+        """Keep a GGUF file under a name: `source` is a URL, or a path on the server's machine.
+
+        Raises `UserError` (`bad_source`, `bad_sum`, `bad_name`, `name_taken`, `bad_model_file`), `OutsideError`.
+        """
+        ...
+
     async def remove(self, name: str) -> tuple[str, ...]:
-        """Remove a downloaded file; returns the removed paths. Raises `UserError` (`own_file`, `unknown_model`)."""
+        """Remove a downloaded or added file; returns the removed paths. Raises `UserError` (`own_file`, `unknown_model`)."""
         ...
 
 

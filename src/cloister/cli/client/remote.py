@@ -312,6 +312,12 @@ class RemoteModels(Group):
         body = {"name": name, "progress": True}
         return await self._http.progress(LocalModel, address("models", "fetch"), body, report)
 
+    async def add(
+        self, source: str, name: str | None = None, sha256: str | None = None, report: Report = no_report
+    ) -> LocalModel:
+        body = {"source": source, "name": name, "sha256": sha256, "progress": True}
+        return await self._http.progress(LocalModel, address("models"), body, report)
+
     async def remove(self, name: str) -> tuple[str, ...]:
         return await self._http.delete(tuple[str, ...], address("models", name))
 
