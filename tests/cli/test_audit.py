@@ -84,6 +84,34 @@ def test_export_contains_everything_needed_to_verify_it(cloister: Cloister, run:
     assert nobody.returncode == 4
 
 
+def test_heads_leave_the_machine_and_doctor_says_how_far(
+    cloister: Cloister, run: RunId, data_dir: Path, tmp_path: Path
+) -> None:
+    heads, away = tmp_path / "heads.jsonl", tmp_path / "away" / "heads.jsonl"
+    (data_dir / "config.toml").write_text(f'audit_heads = ["{heads}", "{away}"]\n')
+    assert cloister("serve", "--background", "--port", "0").returncode == 0
+    assert cloister("serve", "--stop").returncode == 0
+    assert cloister("audit", "verify", "--against", str(heads)).returncode == 0
+    newest = json.loads(heads.read_text().splitlines()[-1])["number"]
+    assert newest == json.loads(cloister("audit", "show", "--json").stdout.splitlines()[-1])["number"]
+    found = [each["found"] for each in json.loads(cloister("doctor", "--json").stdout)["findings"]]
+    assert f"sent to {heads} up to entry {newest}" in found
+    assert any("No such file" in line for line in found)
+    assert f"signed up to entry {newest}" in found
+    (tmp_path / "empty").write_text("nothing")
+    refused = cloister("audit", "verify", "--against", str(tmp_path / "empty"))
+    assert (refused.returncode, "holds no signed head" in refused.stderr) == (2, True)
+    (data_dir / "config.toml").write_text('audit_heads = ["heads.jsonl"]\n')
+    assert "is no place for signed heads" in cloister("serve", "--background", "--port", "0").stderr
+
+
+def test_removing_a_run_is_no_finding(cloister: Cloister, run: RunId, data_dir: Path) -> None:
+    (data_dir / "runs" / f"{run}.git").mkdir(parents=True)
+    assert cloister("rm", run).returncode == 0
+    assert "RunRemoved" in cloister("audit", "show").stdout
+    assert cloister("audit", "verify").returncode == 0
+
+
 def test_the_key_is_replaced_on_request(cloister: Cloister, run: RunId) -> None:
     first = cloister("audit", "key").stdout
     second = cloister("audit", "key", "--rotate").stdout

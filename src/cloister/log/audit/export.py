@@ -237,13 +237,16 @@ _SYSLOG = "syslog:"
 _AUDIT_INFO = 13 * 8 + 6
 """The priority of a message: facility `log audit`, severity `informational`."""
 
+# Longer than any text of a guest or a model in a receipt, and a line of its own: neither can hold a forged one.
 _HEAD = re.compile(
-    r'\{"number":\d+,"hash":"[0-9a-f]{64}","at_us":\d+,"run":[^,{}]*,"key":"[^"]*","signature":"[0-9a-f]+"\}'
+    r'\{"number":\d+,"hash":"[0-9a-f]{64}","at_us":\d+,"run":[^,{}]*,'
+    r'"key":"ed25519:[0-9a-f]{64}","signature":"[0-9a-f]{128}"\}'
 )
-_TITLE = re.compile(r"^# Receipt of run `([^`]*)`")
+_TITLE = re.compile(r"# Receipt of run `([^`\n]*)`")
 _PAGE_HEAD = re.compile(
-    r"- Head: entry ([0-9,]+), `([0-9a-f]{64})`\n- Signed at: ([0-9]+) µs since 1970, key `([^`]*)`\n"
-    r"- Signature: `([0-9a-f]+)`"
+    r"^- Head: entry ([0-9,]+), `([0-9a-f]{64})`\n- Signed at: ([0-9]+) µs since 1970, "
+    r"key `(ed25519:[0-9a-f]{64})`\n- Signature: `([0-9a-f]{128})`$",
+    re.MULTILINE,
 )
 
 
@@ -358,12 +361,10 @@ class HeadExport:
 def find_heads(text: str) -> list[Checkpoint]:
     """Return the signed heads in an export, a log with such lines, or receipts as pages or JSON."""
     heads = [msgspec.json.decode(found.encode(), type=Checkpoint) for found in _HEAD.findall(text)]
-    run: str | None = None
-    for line in re.split(r"^(?=# Receipt of run )", text, flags=re.MULTILINE):
-        title = _TITLE.match(line)
-        run = title[1] if title else None
+    for text_of_one in re.split(r"^(?=# Receipt of run )", text, flags=re.MULTILINE):
+        title = _TITLE.match(text_of_one)
         heads += [
-            Checkpoint(int(number.replace(",", "")), hashed, int(at_us), run, key, signature)
-            for number, hashed, at_us, key, signature in _PAGE_HEAD.findall(line)
+            Checkpoint(int(number.replace(",", "")), hashed, int(at_us), title and title[1], key, signature)
+            for number, hashed, at_us, key, signature in _PAGE_HEAD.findall(text_of_one)
         ]
     return heads

@@ -523,7 +523,9 @@ async def an_accepted_audit_says_so(rig: Rig) -> None:
     async with rig.open() as backbone:
         await backbone.accept_audit(ME, "restored")
         verdict = await backbone.verify_audit()
-        expect((verdict.ok, [(each.who, each.reason) for each in verdict.accepted]), (True, [(ME, "restored")]))
+        expect(
+            (verdict.ok, [(each.who, each.reason) for each in verdict.accepted]), (True, [(ME, "restored")])
+        )
 
 
 async def the_end_of_a_run_is_signed_with_it(rig: Rig) -> None:
