@@ -9,7 +9,7 @@ from cloister.core import events as e
 from cloister.core.budget import amount
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.events import PolicyFixed, SandboxOpened, ToolReturned
-from cloister.core.events.model import Level
+from cloister.core.events.attempt import Level
 from cloister.core.requests import Isolation, ToolCall
 from cloister.core.text import harmless, one_line
 from cloister.runs.event_text.lines import Line, Piece, Status, counted, seconds
