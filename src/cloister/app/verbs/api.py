@@ -246,14 +246,14 @@ class TemplateVerbs(Protocol):
 
     @needs("viewer")
     async def list(self) -> tuple[TemplateInfo, ...]:
-        """All of them, without the tests of their baselines."""
+        """All of them, without the tests of their baselines. Viewers see no values of arguments and environments."""
         ...
 
     @needs("viewer")
     async def get(self, name: str) -> TemplateInfo: ...
 
-    async def describe(self, name: str, recipe: Recipe) -> TemplateInfo:
-        """Store a recipe. Raises `UserError` (`bad_template`)."""
+    async def describe(self, name: str, recipe: Recipe, *, replace_built_in: bool = False) -> TemplateInfo:
+        """Store a recipe. Raises `UserError` (`bad_template`, `built_in_template`)."""
         ...
 
     async def build(self, name: str, *, again: bool = False, report: Report = no_report) -> TemplateInfo:

@@ -255,10 +255,11 @@ class RemoteTemplates(Group):
 
         return await self._http.get(TemplateInfo, address("templates", name))
 
-    async def describe(self, name: str, recipe: Recipe) -> TemplateInfo:
+    async def describe(self, name: str, recipe: Recipe, *, replace_built_in: bool = False) -> TemplateInfo:
         from cloister.sandbox.templates.catalog import TemplateInfo
 
-        return await self._http.put(TemplateInfo, address("templates", name), {"recipe": recipe})
+        body = {"recipe": recipe, "replace_built_in": replace_built_in}
+        return await self._http.put(TemplateInfo, address("templates", name), body)
 
     async def build(self, name: str, *, again: bool = False, report: Report = no_report) -> TemplateInfo:
         from cloister.sandbox.templates.catalog import TemplateInfo

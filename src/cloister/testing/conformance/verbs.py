@@ -22,7 +22,7 @@ from cloister.core.errors import CloisterError
 from cloister.core.events import AskRaised, Event, PromptReceived, RunFinished
 from cloister.core.requests import NewRun, Role
 from cloister.log.api import Fence
-from cloister.sandbox.templates.recipes import Oci
+from cloister.sandbox.templates.recipes import Dockerfile, Oci
 
 WAIT_SECONDS = 30.0
 DENIED_MODEL = "script:/denied.toml"
@@ -319,6 +319,18 @@ async def tokens_are_made_and_removed_and_that_is_entered(rig: Rig) -> None:
     )
 
 
+async def viewers_see_no_values_of_a_recipe(rig: Rig) -> None:
+    recipe = Dockerfile("/nowhere", args={"VERSION": "3"}, env={"MODE": "fast"})
+    templates = rig.verbs("ada", "admin").templates
+    await templates.describe("valued", recipe)
+    expect((await templates.get("valued")).recipe, recipe)
+    seen = rig.verbs("vi", "viewer").templates
+    hidden = Dockerfile("/nowhere", args={"VERSION": "…"}, env={"MODE": "…"})
+    expect((await seen.get("valued")).recipe, hidden)
+    expect([info.recipe for info in await seen.list() if info.name == "valued"], [hidden])
+    await templates.remove("valued")
+
+
 async def a_template_is_described_built_and_removed_and_that_is_entered(rig: Rig) -> None:
     templates = rig.verbs("ada", "admin").templates
     with refused("no_such_template"):
@@ -328,6 +340,10 @@ async def a_template_is_described_built_and_removed_and_that_is_entered(rig: Rig
             await verb("tiny")
     with refused("bad_template"):
         await templates.describe("Not A Name", Oci("x"))
+    with refused("built_in_template"):
+        await templates.describe("default", Oci("x"))
+    with refused("bad_template"):
+        await templates.describe("secretive", Oci("x", env={"GITHUB_TOKEN": "t"}))
     recipe = Oci(str(rig.image or "/nowhere"))
     expect((await templates.describe("tiny", recipe)).recipe, recipe)
     wanted: list[tuple[str, str, dict[str, Any]]] = [("TemplateDescribed", "ada", {"template": "tiny"})]
@@ -435,6 +451,7 @@ PROMISES: tuple[Promise, ...] = (
     files_of_a_finished_run_are_removed_and_that_is_entered,
     tokens_are_made_and_removed_and_that_is_entered,
     a_template_is_described_built_and_removed_and_that_is_entered,
+    viewers_see_no_values_of_a_recipe,
     unknown_sandboxes_and_snapshots_are_named_as_such,
     the_audit_is_read_checked_and_its_key_replaced,
     local_models_are_listed_and_their_files_removed,
