@@ -203,12 +203,12 @@ async def _pool(settings: Settings) -> tuple[Finding, ...]:
     if not settings.file.pool:
         return ()
     from cloister.cli.client.http import Server, Transport
-    from cloister.cli.client.remote_sandboxes import RemoteSandboxes
+    from cloister.cli.client.remote import RemoteVerbs
 
     try:
         found = living(settings.data_dir)
         transport = Transport.to(Server(found.url, found.token())) if found else None
-        shelves = await RemoteSandboxes(transport).pool() if transport else ()
+        shelves = await RemoteVerbs(transport).sandboxes.pool() if transport else ()
     except CloisterError:
         shelves = ()
     if not shelves:

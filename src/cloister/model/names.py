@@ -175,7 +175,7 @@ def _host(url: str) -> str | None:
 
 def _local_name(model: str, shelf: Shelf) -> str:
     name = model or next(iter(shelf.files))
-    return name if is_path(name) else shelf.entry(name).name
+    return name if is_path(name) else shelf.entry(name, ", or the path of a GGUF file").name
 
 
 def _spellings() -> str:

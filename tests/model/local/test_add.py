@@ -18,6 +18,7 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.model.tiny_model import write_tiny_model
 
 from cloister.app.config import usual_model
 from cloister.app.settings import read_settings
@@ -25,7 +26,6 @@ from cloister.app.verbs.local import local_verbs
 from cloister.cli.client.discover import living
 from cloister.core.errors import CloisterError, UserError
 from cloister.log.sqlite.audit_reader import AuditReader
-from cloister.testing.models import write_tiny_model
 
 Done = subprocess.CompletedProcess[str]
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.model.tiny_model import write_tiny_model
 
 from cloister.core.errors import OutsideError
 from cloister.model.local.fetch import fetch
 from cloister.model.local.files import Shelf
-from cloister.testing.models import write_tiny_model
 
 pytest.importorskip("xllamacpp", reason="the extra `local` is not installed")
 

@@ -81,14 +81,12 @@ class Shelf(msgspec.Struct, frozen=True):
         here = sorted(path.stem for path in self.folder.glob("*.gguf")) if self.folder.is_dir() else []
         return (*self.files, *(name for name in here if name not in self.files and self.known(name)))
 
-    def entry(self, name: str) -> LocalFile:
-        """Raises `UserError` (`unknown_model`)."""
+    def entry(self, name: str, otherwise: str = "") -> LocalFile:
+        """Raises `UserError` (`unknown_model`); `otherwise` says what else a caller can give."""
         if found := self.known(name):
             return found
-        raise UserError(
-            "unknown_model",
-            f"There is no local model {one_line(name)!r}: use {', '.join(self.names())}, or the path of a GGUF file.",
-        )
+        known = ", ".join(self.names()) + otherwise
+        raise UserError("unknown_model", f"There is no local model {one_line(name)!r}: use {known}.")
 
     def catalog_name(self, name: str | None) -> str:
         """The name of a model that can be fetched; None is the first. Raises `UserError` (`unknown_model`)."""
