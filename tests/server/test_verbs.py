@@ -15,8 +15,8 @@ from tests.server.conftest import Serve, Served
 from cloister.app.settings import Settings, read_settings
 from cloister.app.tokens import Caller
 from cloister.app.verbs.api import Verbs
-from cloister.app.verbs.apply import apply
 from cloister.app.verbs.local import LocalVerbs, local_verbs
+from cloister.app.verbs.local_runs import apply
 from cloister.app.verbs.records import ChangePack, NewSandbox
 from cloister.core.errors import CloisterError, UserError
 from cloister.core.events import BaseFixed, ChangeMade, RunFinished
@@ -27,7 +27,7 @@ from cloister.forge.change import commit_tree
 from cloister.forge.host import bare_repository
 from cloister.forge.packs import tree_of
 from cloister.forge.plain_git import PlainGit
-from cloister.log.sqlite.audit_reader import AuditReader
+from cloister.log.sqlite.reader import AuditReader
 from cloister.testing.samples import SampleRepo
 
 pytestmark = pytest.mark.anyio
@@ -57,7 +57,7 @@ async def code_of(work: Awaitable[object]) -> str:
 
 def entries(served: Served, *kinds: str) -> list[tuple[str, str, dict[str, object]]]:
     with AuditReader(served.app.settings.log_path) as audit:
-        return [(e.kind, e.who, json.loads(e.detail)) for e in audit.entries() if e.kind in kinds]
+        return [(e.kind, e.who, json.loads(e.detail)) for e in audit.page(limit=100_000) if e.kind in kinds]
 
 
 async def test_an_empty_message_has_one_error_code(served: Served) -> None:

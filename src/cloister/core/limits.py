@@ -3,6 +3,9 @@
 PROMPT_BYTES = 262_144
 """Longest prompt or message a run takes."""
 
+PROMPT_CHARS_LISTED = 2_000
+"""Length of a prompt in a list; event 1 has all of it."""
+
 EVENT_BYTES = 8_388_608
 """Largest encoded event; the texts of an event are bounded before it is built."""
 
@@ -128,6 +131,10 @@ DOOR_HEAD_BYTES = 16_384
 
 DOOR_HEAD_SECONDS = 10.0
 DOOR_DIAL_SECONDS = 15.0
+
+DOOR_LOOKUPS = 8
+DOOR_LOOKUPS_AT_ONCE = 128
+"""Name lookups at a time: of one sandbox, and of all."""
 """Resolving and connecting, each."""
 
 DOOR_IDLE_SECONDS = 300.0
@@ -173,11 +180,17 @@ ENDPOINT_CALLS = 16
 ENDPOINT_FAILURES = 500
 """Failed model calls of programs in one sandbox after which further calls are rejected."""
 
-ENDPOINT_BODY_BYTES = 33_554_432
+ENDPOINT_BODY_BYTES = 16_777_216
 """One request of a program in a sandbox to the run's model, images included."""
 
-ENDPOINT_HELD_BYTES = 67_108_864
+ENDPOINT_BODY_PARTS = 250_000
+"""Commas and opening brackets in such a request: each may become an object in memory."""
+
+ENDPOINT_HELD_BYTES = 33_554_432
 """All such requests of one sandbox at a time."""
+
+ENDPOINT_DECODES = 2
+"""Such requests that are decoded at a time, over all sandboxes."""
 
 FILE_CLOCK_NANOSECONDS = 20_000_000
 """Longer than the timestamp granularity of any file system: a file modified within it may change again unnoticed."""

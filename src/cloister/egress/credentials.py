@@ -203,6 +203,8 @@ _BYTES = 8_192
 _SECONDS = 10.0
 _FRESH_SECONDS = 60.0
 """How long the value from a command or a keyring is cached."""
+_DOUBT_SECONDS = 10.0
+"""A command or a keyring that was rejected or failed is asked again at most this often."""
 _KEPT = 4
 """Former values that are still redacted from replies."""
 
@@ -217,6 +219,9 @@ class _Value:
         self.text: str | None = None
         self.mark: object = None
         self.read_at = float("-inf")
+        self.doubted_at = float("-inf")
+        self.failed_at = float("-inf")
+        self.failure = ""
         self.known: list[str] = []
 
     def keep(self, text: str, mark: object) -> None:
@@ -258,10 +263,12 @@ class Vault:
             return value.text
 
     def doubt(self, name: str) -> None:
-        """A server rejected the value: read it again next time."""
-        if name in self._values:
-            self._values[name].read_at = float("-inf")
-            self._values[name].mark = None
+        """A server rejected the value: read it again next time, a command or a keyring not too often."""
+        value, now = self._values.get(name), anyio.current_time()
+        if value is not None:
+            value.mark = None
+            if now - value.doubted_at >= _DOUBT_SECONDS:
+                value.doubted_at, value.read_at = now, float("-inf")
 
     def known(self, name: str) -> tuple[str, ...]:
         """Every recent value."""
@@ -279,11 +286,13 @@ class Vault:
     async def _asked(self, value: _Value, argv: tuple[str, ...]) -> None:
         if anyio.current_time() - value.read_at < _FRESH_SECONDS:
             return
+        if anyio.current_time() - value.failed_at < _DOUBT_SECONDS:
+            raise Unreadable(value.failure)
         try:
-            data = await output(argv, seconds=_SECONDS, limit_bytes=_BYTES)
-        except Failed as error:
-            raise Unreadable(str(error)) from None
-        value.keep(_checked(data), None)
+            value.keep(_checked(await output(argv, seconds=_SECONDS, limit_bytes=_BYTES)), None)
+        except (Failed, Unreadable) as error:
+            value.failed_at, value.failure = anyio.current_time(), str(error)
+            raise Unreadable(value.failure) from None
 
 
 def words_of(line: str) -> tuple[str, ...]:

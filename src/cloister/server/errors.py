@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 _CONFLICT = {
     "ambiguous_snapshot",
     "ask_answered",
+    "built_in_template",
     "name_taken",
     "no_change",
     "run_finished",
@@ -100,7 +101,7 @@ def _user_status(code: str) -> int:
         return 413
     if code.startswith("too_many_"):
         return 429
-    return 403 if code == "denied" else 400
+    return {"denied": 403, "hung_up": 499}.get(code, 400)
 
 
 def _from_framework(error: HTTPException) -> tuple[int, Problem]:
