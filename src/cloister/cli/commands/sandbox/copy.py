@@ -15,8 +15,10 @@ from typing import IO, TYPE_CHECKING, Annotated, Literal, NamedTuple, cast
 
 import typer
 
+from cloister.cli.client.open import perform
 from cloister.cli.options import AsJson, SandboxName, put_json
 from cloister.core.errors import HostError, OutsideError, UserError
+from cloister.core.text import one_line
 
 if TYPE_CHECKING:
     from cloister.app.verbs.api import Verbs
@@ -192,9 +194,7 @@ def files(
     as_json: AsJson = False,
 ) -> None:
     """List a directory in a sandbox."""
-    from cloister.cli.client.open import perform
     from cloister.core.computer import Entry
-    from cloister.core.text import one_line
 
     async def work(verbs: "Verbs") -> tuple[Entry, ...]:
         return await verbs.files.list((await verbs.sandboxes.resolve(sandbox)).id, path)
@@ -269,8 +269,6 @@ class _Reader:
 def _put(ctx: typer.Context, source: Path, target: Inside) -> None:
     from anyio import to_thread
 
-    from cloister.cli.client.open import perform
-
     if not source.exists():
         raise UserError("not_found", f"There is no {source} here.")
     found, kind = perform(ctx, partial(_find, inside=target))
@@ -300,8 +298,6 @@ def _put(ctx: typer.Context, source: Path, target: Inside) -> None:
 
 
 def _get(ctx: typer.Context, source: Inside, target: Path) -> None:
-    from cloister.cli.client.open import perform
-
     found, kind = perform(ctx, partial(_find, inside=source))
     if kind is None:
         raise UserError("not_found", f"There is no {source.path} in the sandbox.")
@@ -333,8 +329,6 @@ async def _get_file(verbs: "Verbs", source: Inside, target: Path) -> None:
 
 async def _get_tree(verbs: "Verbs", source: Inside, target: Path) -> None:
     from anyio import to_thread
-
-    from cloister.core.text import one_line
 
     async with verbs.files.download(source.sandbox, source.path) as pieces:
         result = await to_thread.run_sync(unpack, cast("IO[bytes]", _Reader(pieces)), target)
