@@ -263,7 +263,7 @@ class LocalVerbs:
 
     @property
     def policy(self) -> api.PolicyVerbs:
-        return self._group("admin", "LocalPolicy")
+        return self._group("policy", "LocalPolicy")
 
     def _group(self, module: str, name: str) -> Any:
         found = import_module(f"cloister.app.verbs.local_{module}")

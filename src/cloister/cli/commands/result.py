@@ -32,7 +32,7 @@ def apply(
     ] = False,
 ) -> None:
     """Add a run's change to a repository as a new branch; nothing else is touched."""
-    from cloister.app.verbs.local_runs import apply as apply_change
+    from cloister.app.verbs.apply import apply as apply_change
     from cloister.cli.request import repository
 
     target = repository(str(repo))
