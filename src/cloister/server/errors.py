@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 _CONFLICT = {
     "ambiguous_snapshot",
     "ask_answered",
+    "built_in_template",
     "name_taken",
     "no_change",
     "run_finished",

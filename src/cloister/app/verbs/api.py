@@ -268,6 +268,14 @@ class AuditVerbs(Protocol):
         """Replace the key; returns the new public one."""
         ...
 
+    @needs("admin", "POST audit/accept")
+    async def accept(self, reason: str) -> None:
+        """Accept the audit as it is and sign a new head, after a restore or a lost key. An entry records it.
+
+        Raises `UserError` (`bad_reason`).
+        """
+        ...
+
     @needs("admin", "POST audit/send", member="sent", seconds=SLOW_SECONDS)
     async def send_logs(self, run: str | None = None, since_us: int = 0) -> int:
         """Send entries to the configured OpenTelemetry collector; returns how many.
@@ -299,15 +307,15 @@ class TemplateVerbs(Protocol):
 
     @needs("viewer", "GET templates")
     async def list(self) -> tuple[TemplateInfo, ...]:
-        """All of them, without the tests of their baselines."""
+        """All of them, without the tests of their baselines. Viewers see no values of arguments and environments."""
         ...
 
     @needs("viewer", "GET templates/{name}")
     async def get(self, name: str) -> TemplateInfo: ...
 
     @needs("admin", "PUT templates/{name}")
-    async def describe(self, name: str, recipe: Recipe) -> TemplateInfo:
-        """Store a recipe. Raises `UserError` (`bad_template`)."""
+    async def describe(self, name: str, recipe: Recipe, *, replace_built_in: bool = False) -> TemplateInfo:
+        """Store a recipe. Raises `UserError` (`bad_template`, `built_in_template`)."""
         ...
 
     @needs("admin", "POST templates/{name}/build")
