@@ -22,6 +22,7 @@ from cloister.egress.rules import DoorEvent
 from cloister.forge import Forges
 from cloister.forge.api import RunRepositories
 from cloister.forge.change import branch_name
+from cloister.log.audit.entry import Checkpoint
 from cloister.model.api import Models
 from cloister.policy.api import Policy
 from cloister.policy.layers import least
@@ -64,6 +65,8 @@ class RunServices:
 
     kinds: tuple[str, ...] = ()
     """The kinds of task that the settings distinguish."""
+    audit_head: Callable[[], Checkpoint | None] = lambda: None
+    """Reads the signed head of the audit. Raises `HostError`."""
 
     def sandbox_spec(self, request: NewRun, template: str) -> SandboxSpec:
         seconds = request.budget.seconds

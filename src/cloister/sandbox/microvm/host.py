@@ -135,7 +135,6 @@ class MicrovmSandbox(Link):
         return self._host.fork(self)
 
     async def snapshot(self, name: str | None = None) -> SnapshotInfo:
-        """See `Sandbox.snapshot`."""
         async with self._copying:
             self._check_alive()
             below = self._disk
@@ -298,7 +297,6 @@ class MicrovmHost:
 
     @asynccontextmanager
     async def fork(self, parent: MicrovmSandbox) -> AsyncGenerator[Sandbox]:
-        """See `Sandbox.fork`."""
         tools = await self._choose()
         with ExitStack() as files:
             moment = await parent.moment(files)
@@ -314,7 +312,6 @@ class MicrovmHost:
             await self._moment(await self._choose(), built, Quota(), report)
 
     async def sweep(self) -> int:
-        """See `Host.sweep`."""
         return await self._claims.sweep()
 
     async def report(self, *, again: bool = False, quick: bool = False) -> TierReport:
@@ -348,11 +345,9 @@ class MicrovmHost:
         self._images.unload()
 
     async def snapshots(self) -> tuple[SnapshotInfo, ...]:
-        """See `Host.snapshots`."""
         return await self.kept.list()
 
     async def delete_snapshot(self, reference: str) -> None:
-        """See `Host.delete_snapshot`."""
         found, _ = await self.kept.find(reference)
         await self.kept.delete(found.id)
         self._images.forget(found.id)
