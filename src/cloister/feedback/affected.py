@@ -15,43 +15,19 @@ ALONE: tuple[CheckKind, ...] = ("build", "test", "other")
 """Kinds that may write files which another of them reads: only one of these runs at a time."""
 
 _ENDINGS: dict[str, tuple[str, ...]] = {
-    check_commands.PYTHON: (
-        ".py",
-        ".pyi",
-        ".pyx",
-        ".toml",
-        ".cfg",
-        ".ini",
-        ".txt",
-        ".json",
-        ".yaml",
-        ".yml",
-        ".csv",
-    ),
-    check_commands.SCRIPT: (
-        *(".js", ".jsx", ".ts", ".tsx", ".mjs", ".cjs", ".mts", ".cts", ".vue", ".svelte"),
-        *(".json", ".css", ".html", ".snap", ".yaml", ".yml", ".txt"),
-    ),
-    check_commands.GO: (".go", ".mod", ".sum", ".tmpl", ".golden", ".json", ".txt", ".yaml", ".yml", ".s"),
-    check_commands.RUST: (".rs", ".toml", ".lock", ".json", ".txt", ".snap"),
-    check_commands.C: (
-        ".c",
-        ".cc",
-        ".cpp",
-        ".cxx",
-        ".h",
-        ".hh",
-        ".hpp",
-        ".hxx",
-        ".cmake",
-        ".txt",
-        ".s",
-        ".in",
-    ),
-    check_commands.JAVA: (
-        *(".java", ".kt", ".kts", ".scala", ".groovy", ".gradle", ".xml", ".properties", ".json", ".yml"),
-    ),
-    check_commands.SHELL: (".sh", ".bash", ".bats", ".zsh"),
+    language: tuple(endings.split())
+    for language, endings in (
+        (check_commands.PYTHON, ".py .pyi .pyx .toml .cfg .ini .txt .json .yaml .yml .csv"),
+        (
+            check_commands.SCRIPT,
+            ".js .jsx .ts .tsx .mjs .cjs .mts .cts .vue .svelte .json .css .html .snap .yaml .yml .txt",
+        ),
+        (check_commands.GO, ".go .mod .sum .tmpl .golden .json .txt .yaml .yml .s"),
+        (check_commands.RUST, ".rs .toml .lock .json .txt .snap"),
+        (check_commands.C, ".c .cc .cpp .cxx .h .hh .hpp .hxx .cmake .txt .s .in"),
+        (check_commands.JAVA, ".java .kt .kts .scala .groovy .gradle .xml .properties .json .yml"),
+        (check_commands.SHELL, ".sh .bash .bats .zsh"),
+    )
 }
 _ALWAYS = ("Makefile", "makefile", "GNUmakefile", "Dockerfile")
 _NEVER = (".md", ".rst", ".adoc")

@@ -37,47 +37,13 @@ _FORGES = re.compile(
 )
 """Manipulated test tools, and ways to exit that no runner notices."""
 
-_NEEDLES = (
-    *[
-        "PYTEST_",
-        "CLOISTER_REPORT",
-        ".cloister",
-        "junit",
-        "sys.modules",
-        "JEST_WORKER_ID",
-        "VITEST",
-        "__eq__",
-        "NODE_TEST_CONTEXT",
-    ],
-    *[
-        "testing.Testing",
-        "flag.Lookup",
-        "os.Args",
-        "cfg",
-        "TestCase",
-        "_pytest",
-        "global",
-        "npm_lifecycle",
-        "process.",
-        ".test",
-        "test.",
-    ],
-    *[
-        "RUST_TEST",
-        "NEXTEST",
-        "expect",
-        "Object.",
-        "linkname",
-        "assert",
-        "_exit(",
-        "_Exit(",
-        "reallyExit",
-        "structor",
-        "qual",
-        "['ok",
-    ],
-    *("typeof ", "fn eq", '["ok'),
+_NAMES = (
+    "PYTEST_ CLOISTER_REPORT .cloister junit sys.modules JEST_WORKER_ID VITEST __eq__ "
+    "NODE_TEST_CONTEXT testing.Testing flag.Lookup os.Args cfg TestCase _pytest global "
+    "npm_lifecycle process. .test test. RUST_TEST NEXTEST expect Object. linkname assert "
+    "_exit( _Exit( reallyExit structor qual ['ok"
 )
+_NEEDLES = (*_NAMES.split(), "typeof ", "fn eq", '["ok')
 """Every match contains one of these, so most files are skipped quickly."""
 
 

@@ -61,47 +61,15 @@ def matters_when_new(path: str) -> bool:
     return is_test_code(path) and not is_test_file(path) and not is_test_place(path)
 
 
-CONFIGURATION = frozenset(
-    [
-        "pytest.ini",
-        ".pytest.ini",
-        "pytest.toml",
-        ".pytest.toml",
-        ".coveragerc",
-        ".nycrc",
-        ".nycrc.json",
-        "pyproject.toml",
-        "setup.cfg",
-        "tox.ini",
-        "noxfile.py",
-        "conftest.py",
-        "package.json",
-        "Makefile",
-        "makefile",
-        "GNUmakefile",
-        "CMakeLists.txt",
-        "Cargo.toml",
-        "go.mod",
-        "go.work",
-        ".mocharc.json",
-        ".mocharc.yml",
-        ".mocharc.js",
-        "jest.config.js",
-        "jest.config.ts",
-        "jest.config.mjs",
-        "jest.config.json",
-        "vitest.config.js",
-        "vitest.config.ts",
-        "vitest.config.mjs",
-        "vite.config.js",
-        "vite.config.ts",
-        "pom.xml",
-        "build.gradle",
-        "build.gradle.kts",
-        "sitecustomize.py",
-        "usercustomize.py",
-    ]
+_SETTINGS = (
+    "pytest.ini .pytest.ini pytest.toml .pytest.toml .coveragerc .nycrc .nycrc.json "
+    "pyproject.toml setup.cfg tox.ini noxfile.py conftest.py package.json Makefile makefile "
+    "GNUmakefile CMakeLists.txt Cargo.toml go.mod go.work .mocharc.json .mocharc.yml "
+    ".mocharc.js jest.config.js jest.config.ts jest.config.mjs jest.config.json "
+    "vitest.config.js vitest.config.ts vitest.config.mjs vite.config.js vite.config.ts "
+    "pom.xml build.gradle build.gradle.kts sitecustomize.py usercustomize.py"
 )
+CONFIGURATION = frozenset(_SETTINGS.split())
 
 
 def is_test_place(path: str) -> bool:
