@@ -39,7 +39,7 @@ _ANSI_PLAIN = dict(zip("abeEfnrtv", "\a\b\x1b\x1b\f\n\r\t\v", strict=True))
 _ECHO = re.compile(r"-[neE]+")
 _BRACES = str.maketrans("{,}", "   ")
 _TAKING_OPTIONS = 20
-"""Commands with unknown arguments in one line that are told apart."""
+"""Commands with unknown arguments in one line that are judged one by one."""
 _COUNTING = frozenset({"ArithmExp", "ArithmCmd", "LetClause", "CStyleLoop"})
 _COMPARING = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v"})
 _TAKING = frozenset({"read", "mapfile", "readarray", "getopts", "printf", "unset"})
