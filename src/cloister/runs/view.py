@@ -37,6 +37,7 @@ from cloister.core.events import (
     RunClaimed,
     RunContinued,
     RunFinished,
+    RunPaused,
     SandboxOpened,
     StopRequested,
     TurnEnded,
@@ -122,6 +123,7 @@ class RunView(msgspec.Struct, frozen=True):
     """The summary of the change."""
     outcome: Outcome | None
     reason: str | None
+    """How it ended, or why it is paused."""
     winner: int | None
     """The attempt that won."""
     isolation: Isolation | None
@@ -155,6 +157,8 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
     newest = Index(counted[round_start(counted) :])
     now = events[-1].at if now is None else now
     request, finished = admitted.request, newest.last(RunFinished)
+    claimed = newest.last(RunClaimed, RunPaused)
+    paused = claimed if isinstance(claimed, RunPaused) else None
     attempts = _attempts(index)
     base, change, delivered = index.last(BaseFixed), index.last(ChangeMade), _delivered(index)
     opened, chosen = index.last(SandboxOpened), index.last(ChecksChosen)
@@ -165,7 +169,7 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
     beside = [spent for spent in index.of(ModelSpent) if spent.attempt is None]
     return RunView(
         id=events[0].run,
-        state="finished" if finished else "running" if newest.first(RunClaimed) else "queued",
+        state="finished" if finished else "paused" if paused else "running" if claimed else "queued",
         prompt=request.prompt,
         repo=request.repo,
         who=admitted.who,
@@ -189,7 +193,7 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
         delivered_to=delivered and delivered.where,
         summary=change and change.summary,
         outcome=finished and finished.outcome,
-        reason=finished and finished.reason,
+        reason=finished.reason if finished else paused and paused.reason,
         winner=finished and finished.attempt,
         isolation=opened and opened.isolation,
         attempts=attempts,
@@ -298,8 +302,8 @@ def _leading(attempts: Sequence[AttemptView], finished: RunFinished | None) -> C
 def _phase(index: Index) -> Phase | None:
     """Return the innermost open phase. A new owner starts without any: those of the dead owner are over."""
     phases: list[Phase] = []
-    for body in index.of(RunClaimed, PhaseStarted, PhaseEnded):
-        if isinstance(body, RunClaimed):
+    for body in index.of(RunClaimed, RunPaused, PhaseStarted, PhaseEnded):
+        if isinstance(body, RunClaimed | RunPaused):
             phases.clear()
         elif isinstance(body, PhaseStarted):
             phases.append(body.phase)

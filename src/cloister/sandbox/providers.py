@@ -15,6 +15,7 @@ from cloister.core.text import one_line
 from cloister.sandbox.api import Door, Provider, Report, Sandbox, SandboxSpec, SnapshotInfo, TierReport
 from cloister.sandbox.local.spec import check_spec
 from cloister.sandbox.snapshots import matching, reference_in, unknown
+from cloister.sandbox.store.api import Shortage
 
 STRENGTH: tuple[TierName, ...] = ("container", "gvisor", "microvm")
 """The tiers that `auto` chooses from, weakest first. Any other tier is used only when it is asked for by name."""
@@ -79,6 +80,13 @@ class Providers:
         """See `Host.delete_snapshot`. Raises `UserError` (`ambiguous_snapshot`) when two have that name."""
         kept = which(reference, await self.snapshots())
         await self._providers[kept.provider].delete_snapshot(kept.id)
+
+    async def shortage(self) -> Shortage | None:
+        """See `Provider.shortage`."""
+        for provider in self._providers.values():
+            if found := await provider.shortage():
+                return found
+        return None
 
     async def sweep(self) -> int:
         """See `Host.sweep`."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args, get_origin, get_type_hint
 import msgspec
 from litestar import Litestar, Request, Response, get
 from litestar.datastructures import State
-from litestar.di import Provide
+from litestar.di import NamedDependency, Provide
 from litestar.handlers import HTTPRouteHandler, WebsocketRouteHandler
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
@@ -63,11 +63,14 @@ class Health(msgspec.Struct, frozen=True):
 
     version: str
     ok: bool = True
+    """False while runs cannot go on."""
+    reason: str | None = None
+    """Why they cannot."""
 
 
 @get(OPEN_PATH, summary="Whether the server answers", operation_id="health", opt={"role": "viewer"})
-async def health() -> Health:
-    return Health(__version__)
+async def health(shortage: NamedDependency[str | None]) -> Health:
+    return Health(__version__, shortage is None, shortage)
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -122,6 +125,7 @@ def openapi_document() -> Document:
             "sockets": Provide(lambda: None, sync_to_thread=False),
             "caller": Provide(lambda: None, sync_to_thread=False),
             "wait": Provide(lambda: None, sync_to_thread=False),
+            "shortage": Provide(lambda: None, sync_to_thread=False),
         },
         signature_namespace=signature_names(),
         logging_config=None,
@@ -183,6 +187,11 @@ def asgi_app(app: "App", token: str, sockets: Sockets) -> ASGIApp:
     def the_wait(request: Request[Any, Any, State]) -> Any:
         return partial(while_wanted, request, sockets.leaving)
 
+    def the_shortage() -> str | None:
+        # Without the path: this answer needs no token.
+        short = app.supervisor.shortage
+        return None if short is None else "The disk is full: runs are paused until there is room."
+
     web = Litestar(
         (*HTTP_ROUTES, openapi_json, *SOCKET_ROUTES),
         dependencies={
@@ -190,6 +199,7 @@ def asgi_app(app: "App", token: str, sockets: Sockets) -> ASGIApp:
             "sockets": Provide(the_sockets, sync_to_thread=False),
             "caller": Provide(the_caller, sync_to_thread=False),
             "wait": Provide(the_wait, sync_to_thread=False),
+            "shortage": Provide(the_shortage, sync_to_thread=False),
         },
         exception_handlers={Exception: respond},
         request_class=StrictRequest,

@@ -53,6 +53,7 @@ from cloister.core.events.run import (
     RunClaimed,
     RunContinued,
     RunFinished,
+    RunPaused,
     RunResumed,
     SandboxClosed,
     SandboxOpened,
@@ -89,6 +90,7 @@ AnyBody = (
     RunAdmitted
     | RunClaimed
     | RunResumed
+    | RunPaused
     | RunContinued
     | PhaseStarted
     | PhaseEnded
