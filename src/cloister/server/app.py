@@ -46,6 +46,8 @@ _ERRORS = {
     "401": "The token is missing or wrong.",
     "403": "Not allowed.",
     "404": "There is no such thing.",
+    "405": "The address does not take that method: see the header `Allow`.",
+    "408": "The request took too long to arrive.",
     "409": "Not in its present state.",
     "410": "The sandbox is gone.",
     "413": "Too large.",
@@ -162,6 +164,9 @@ def _complete(path: str, operation: Document) -> None:
         responses[status] = {"description": meaning, "content": {"application/json": {"schema": schema}}}
     if path == OPEN_PATH:
         operation["security"] = []
+    for parameter in cast("list[Document]", operation.get("parameters", ())):
+        if {"type": "integer"} in parameter["schema"].get("oneOf", ()):
+            parameter["schema"].setdefault("minimum", 0)  # Litestar drops a minimum of 0 there
     if operation["operationId"] in ("writeFile", "writeTree"):
         binary = {"schema": {"type": "string", "contentMediaType": "application/octet-stream"}}
         operation["requestBody"] = {"required": True, "content": {"application/octet-stream": binary}}

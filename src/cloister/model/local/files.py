@@ -128,7 +128,9 @@ class Shelf(msgspec.Struct, frozen=True):
         """Raises `UserError` (`unknown_model`)."""
         if found := self.files.get(name):
             return found
-        raise UserError("unknown_model", f"There is no local model {name!r}: use {', '.join(self.files)}.")
+        raise UserError(
+            "unknown_model", f"There is no local model {name[:64]!r}: use {', '.join(self.files)}."
+        )
 
     def place(self, name: str) -> Path:
         """Where the file of a model is, or would be."""
