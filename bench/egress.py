@@ -19,6 +19,7 @@ from anyio.abc import SocketAttribute, SocketStream
 
 from cloister.core.computer import Command
 from cloister.core.ids import SandboxId, new_owner_id
+from cloister.egress.credentials import Redactor, spellings
 from cloister.egress.factory import Doorway, Outfit, Through
 from cloister.egress.rules import DoorEvent
 from cloister.policy.api import Layer, Rule
@@ -30,6 +31,8 @@ SIZE = 200 * 1_048_576
 ROUNDS = 5
 REQUESTS = 300
 HELD = 200
+LINES = 10_000
+READ = 262_144
 SERVER = f"""
 import socket, threading
 listener = socket.create_server(("127.0.0.1", 0), backlog=512)
@@ -146,6 +149,26 @@ async def held(port: int, door: int) -> None:
     )
 
 
+def redaction() -> None:
+    """The cost of the search for a secret, and how many lines of a stream wait for the next one."""
+    needles = spellings("ghp_q7Rk2Lw9Zx4Vn8Bt6Ys1Dc3Fh5Jm0Pg")
+    line = b'data: {"choices": [{"index": 0, "delta": {"content": " token"}, "finish_reason": null}]}\n\n'
+    redactor, times, at_once = Redactor(needles), list[float](), 0
+    for _ in range(LINES):
+        began = time.perf_counter()
+        at_once += redactor.feed(line) == line
+        times.append(time.perf_counter() - began)
+    text = (line * (READ // len(line) + 1))[:READ]
+    began = time.perf_counter()
+    for _ in range(SIZE // READ):
+        redactor.feed(text)
+    rate = SIZE / 1e6 / (time.perf_counter() - began)
+    print(
+        f"{'redaction of a stream':<30} {statistics.median(times) * 1e6:7.1f} µs for a line, {at_once} of {LINES} at once"
+        f"   {rate:.0f} MB/s"
+    )
+
+
 async def inside(port: int, outfit: Outfit) -> None:
     """The same from inside a sandbox, against a program on this machine without one."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cloister-tests"
@@ -186,6 +209,7 @@ async def compare_inside(port: int, sandbox: Sandbox) -> None:
 
 
 async def main() -> None:
+    redaction()
     server = subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE)  # noqa: ASYNC220 - once
     assert server.stdout is not None
     try:

@@ -164,6 +164,9 @@ void files_write(int note, const char *what, int fd, const void *data, size_t n)
 void files_make_parents(int note, char *directory);
 size_t files_entry(uint8_t *record, const char *name, size_t length, const struct stat *about);
 
+/* unpack.c; returns when the arguments name no program of a build */
+void build_program(int argc, char **argv);
+
 /* tree.c */
 _Noreturn void tree_stat(const struct start *s, int note);
 _Noreturn void tree_make(const struct start *s, int note);

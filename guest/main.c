@@ -227,6 +227,8 @@ static void open_stdio(void)
 int main(int argc, char **argv)
 {
     options.vm = getpid() == 1 && strcmp(argv[0], "/init") == 0;
+    if (getpid() != 1)
+        build_program(argc, argv);
     for (int i = 1; i < argc && !options.vm; i++) {
         if (strcmp(argv[i], "--no-seccomp") == 0)
             options.seccomp = false;

@@ -6,7 +6,11 @@ A test that needs sandboxes asks for `host` and is skipped, with the reason, on 
 
 import os
 import re
+import shutil
 import signal
+import socket
+import subprocess
+import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -14,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 import anyio
+import httpx
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -306,3 +311,40 @@ def leftovers(directory: Path) -> Iterator[str]:
 def nothing_is_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     yield
     assert list(leftovers(tmp_path_factory.getbasetemp())) == []
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Generator[str]:
+    """A registry of our own on loopback; its `host:port`."""
+    missing = [tool for tool in ("docker-registry", "skopeo") if shutil.which(tool) is None]
+    if missing:
+        pytest.skip(f"not installed: {', '.join(missing)} (scripts/install dev)")
+    # Bound here for as long as the registry listens there, so that nobody else is given the port.
+    kept = socket.socket()
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", 0))
+    port: int = kept.getsockname()[1]
+    config = tmp_path / "registry.yml"
+    config.write_text(
+        f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {tmp_path}/registry}}}}\n"
+        f"http: {{addr: 127.0.0.1:{port}}}\nlog: {{level: error}}\n"
+    )
+    with (
+        kept,
+        subprocess.Popen(
+            ["docker-registry", "serve", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process,
+    ):
+        try:
+            deadline = time.monotonic() + 30
+            while True:
+                try:
+                    httpx.get(f"http://127.0.0.1:{port}/v2/", trust_env=False)
+                    break
+                except httpx.HTTPError:
+                    assert process.poll() is None and time.monotonic() < deadline, (
+                        "the registry did not start"
+                    )
+            yield f"127.0.0.1:{port}"
+        finally:
+            process.terminate()

@@ -1,6 +1,6 @@
 /* launch: makes the private mounts of one sandbox and then becomes the OCI runtime. Runs on the host, as root.
  *
- *   launch -b BASE ROOT -x GUEST [-p LIBRARY] [-t] -m DIR [-g CGROUP.PROCS]... [-d TREE] -- RUNTIME ARGUMENT...
+ *   launch -b BASE ROOT -x GUEST [-p LIBRARY] [-V] -m DIR [-g CGROUP.PROCS]... [-d TREE] -- RUNTIME ARGUMENT...
  *
  * where ROOT is one of
  *
@@ -10,8 +10,8 @@
  *
  * Everything it mounts lives in a mount namespace of its own, below a tmpfs on DIR:
  *
- *   DIR/guest   the guest program, read-only
- *   DIR/preload LIBRARY, read-only
+ *   DIR/guest   the guest program, read-only, by way of guest.lower, guest.empty and guest.view
+ *   DIR/preload LIBRARY, in the same way
  *   DIR/lower   LOWER, read-only      \ on disk the ids are the guest's own, from 0;
  *   DIR/files   FILES                 / seen through these mounts they start at BASE
  *   DIR/root    the root of the sandbox, whose ids start at BASE too
@@ -30,47 +30,12 @@
 #include <stdint.h>
 #include <sys/fsuid.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
 #define IDS 65536
-
-/* Own names for what older C libraries lack; the numbers are the kernel's and never change. */
-#define TREE_CLONE 1u
-#define TREE_CLOEXEC O_CLOEXEC
-#define MOVE_FROM_EMPTY_PATH 0x4u
-#define ATTR_RDONLY 0x1ull
-#define ATTR_NOSUID 0x2ull
-#define ATTR_NODEV 0x4ull
-#define ATTR_NOATIME 0x10ull
-#define ATTR_ANY_ATIME 0x70ull
-#define ATTR_IDMAP 0x100000ull
-#define FS_CLOEXEC 1u
-#define FS_STRING 1u
-#define FS_CREATE 6u
-#ifndef AT_EMPTY_PATH
-#define AT_EMPTY_PATH 0x1000
-#endif
-#ifndef SYS_open_tree
-#define SYS_open_tree 428
-#define SYS_move_mount 429
-#endif
-#ifndef SYS_fsopen
-#define SYS_fsopen 430
-#define SYS_fsconfig 431
-#define SYS_fsmount 432
-#endif
-#ifndef SYS_close_range
-#define SYS_close_range 436
-#endif
-#ifndef SYS_openat2
-#define SYS_openat2 437
-#endif
-#define RESOLVE_PLAINLY 0xdull /* RESOLVE_NO_XDEV | RESOLVE_NO_SYMLINKS | RESOLVE_BENEATH */
-#ifndef SYS_mount_setattr
-#define SYS_mount_setattr 442
-#endif
 
 struct attributes {
     uint64_t set, clear, propagation, userns;
@@ -151,6 +116,27 @@ static void attach(int tree, const char *directory, const char *name, int is_fil
     close(tree);
 }
 
+/* Put a program on DIRECTORY/NAME. A bind alone would show its path on this machine in the mountinfo of the sandbox;
+ * of a file in an overlay only our own names are shown. On too deep a stack of overlays the bind has to do. */
+static void attach_program(const char *path, const char *directory, const char *name) {
+    char folder[PATH_MAX], lower[PATH_MAX], empty[PATH_MAX], view[PATH_MAX], shown[2 * PATH_MAX], options[3 * PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", path);
+    char *file = strrchr(folder, '/');
+    if (file == NULL || file == folder)
+        fail("%s is not a path to a program", path);
+    *file++ = 0;
+    snprintf(lower, sizeof lower, "%s.lower", name);
+    attach(clone_tree(folder, ATTR_RDONLY, -1), directory, lower, 0);
+    snprintf(empty, sizeof empty, "%s/%s.empty", directory, name);
+    snprintf(view, sizeof view, "%s/%s.view", directory, name);
+    if (mkdir(empty, 0755) || mkdir(view, 0755))
+        fail("cannot make %s", view);
+    snprintf(options, sizeof options, "lowerdir=%s/%s.lower:%s", directory, name, empty);
+    int seen = mount("overlay", view, "overlay", MS_RDONLY | MS_NOSUID | MS_NODEV, options);
+    snprintf(shown, sizeof shown, "%s/%s", view, file);
+    attach(clone_tree(seen ? path : shown, ATTR_RDONLY, -1), directory, name, 1);
+}
+
 /* The overlay acts with the credentials of its mounter. What it makes by itself (the work directory, whiteouts)
  * must belong to an id that FILES can store, so the mounter is the sandbox's own root, with our capabilities. */
 static void act_as(unsigned long id) {
@@ -201,13 +187,36 @@ static void mount_overlay(const char *directory, unsigned long base) {
     act_as(0);
 }
 
+/* gVisor leaves its processes to whoever adopts orphans when its first one ends, and that may take its time. So the
+ * first process of a sandbox stays behind, outside its cgroups and off its pipes, until it has reaped them all; then it
+ * ends as the runtime did. Everything else happens in a child. */
+static void stay_behind(void) {
+    if (prctl(PR_SET_CHILD_SUBREAPER, 1))
+        fail("cannot adopt processes");
+    pid_t child = fork(), pid;
+    if (child < 0)
+        fail("cannot fork");
+    if (child == 0)
+        return;
+    syscall(SYS_close_range, 0u, ~0u, 0u);
+    int status = 0, runtime = 0;
+    while ((pid = waitpid(-1, &status, 0)) > 0 || errno == EINTR)
+        if (pid == child)
+            runtime = status;
+    if (WIFSIGNALED(runtime)) {
+        signal(WTERMSIG(runtime), SIG_DFL);
+        raise(WTERMSIG(runtime));
+    }
+    _exit(WIFEXITED(runtime) ? WEXITSTATUS(runtime) : FAILED);
+}
+
 int main(int argc, char **argv) {
     const char *lower = NULL, *files = NULL, *guest = NULL, *directory = NULL, *detach = NULL;
     const char *root = NULL, *device = NULL, *preload = NULL;
     const char *cgroups[CGROUPS];
     unsigned long base = 0;
-    int joined = 0, occupies_tmp = 0, option;
-    while ((option = getopt(argc, argv, "+b:l:f:r:v:x:p:tm:d:g:")) != -1) {
+    int joined = 0, is_gvisor = 0, option;
+    while ((option = getopt(argc, argv, "+b:l:f:r:v:x:p:Vm:d:g:")) != -1) {
         switch (option) {
         case 'b': base = strtoul(optarg, NULL, 10); break;
         case 'l': lower = optarg; break;
@@ -216,7 +225,7 @@ int main(int argc, char **argv) {
         case 'v': device = optarg; break;
         case 'x': guest = optarg; break;
         case 'p': preload = optarg; break;
-        case 't': occupies_tmp = 1; break;
+        case 'V': is_gvisor = 1; break;
         case 'm': directory = optarg; break;
         case 'd': detach = optarg; break;
         case 'g':
@@ -231,8 +240,10 @@ int main(int argc, char **argv) {
     /* SAFETY: no id of the sandbox may be one of the host's own; 65,536 keeps all of those out. */
     if (base < IDS || base > UINT32_MAX - IDS || !(root || (lower && files)) || !guest || !directory ||
         optind >= argc)
-        fail("usage: launch -b BASE (-l LOWER -f FILES | [-v DEVICE] -r ROOT) -x GUEST [-p LIBRARY] [-t] -m DIR [-g PROCS]... [-d TREE] -- RUNTIME ARGUMENT...");
+        fail("usage: launch -b BASE (-l LOWER -f FILES | [-v DEVICE] -r ROOT) -x GUEST [-p LIBRARY] [-V] -m DIR [-g PROCS]... [-d TREE] -- RUNTIME ARGUMENT...");
 
+    if (is_gvisor)
+        stay_behind();
     /* First of all: from here on, killing the cgroup kills us. "0" is whoever writes it. */
     for (int i = 0; i < joined; i++)
         write_file(cgroups[i], "0");
@@ -248,20 +259,18 @@ int main(int argc, char **argv) {
                : device ? open_subvolume(device, root, ATTR_NOATIME, ids)
                         : clone_tree(root, ATTR_NOATIME, ids);
     int files_tree = root ? -1 : clone_tree(files, 0, ids);
-    int guest_tree = clone_tree(guest, ATTR_RDONLY, -1);
-    int preload_tree = preload ? clone_tree(preload, ATTR_RDONLY, -1) : -1;
     close(ids);
-    if (mount("cloister", directory, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=64k,nr_inodes=16"))
+    if (mount("cloister", directory, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=64k,nr_inodes=24"))
         fail("cannot mount a tmpfs on %s", directory);
-    attach(guest_tree, directory, "guest", 1);
+    attach_program(guest, directory, "guest");
     if (preload)
-        attach(preload_tree, directory, "preload", 1);
+        attach_program(preload, directory, "preload");
     attach(tree, directory, root ? "root" : "lower", 0);
     if (!root) {
         attach(files_tree, directory, "files", 0);
         mount_overlay(directory, base);
     }
-    if (occupies_tmp)
+    if (is_gvisor)
         occupy_tmp(directory, base);
     if (detach && umount2(detach, MNT_DETACH))
         fail("cannot detach %s", detach);

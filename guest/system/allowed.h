@@ -16,8 +16,7 @@ SYS_inotify_init, SYS_inotify_init1, SYS_inotify_add_watch, SYS_inotify_rm_watch
 /* Waiting */
 SYS_poll, SYS_ppoll, SYS_select, SYS_pselect6, SYS_epoll_create, SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_ctl_old,
 SYS_epoll_wait, SYS_epoll_wait_old, SYS_epoll_pwait, SYS_epoll_pwait2, SYS_eventfd, SYS_eventfd2, SYS_signalfd,
-SYS_signalfd4, SYS_timerfd_create, SYS_timerfd_settime, SYS_timerfd_gettime, SYS_io_setup, SYS_io_destroy,
-SYS_io_getevents, SYS_io_pgetevents, SYS_io_submit, SYS_io_cancel,
+SYS_signalfd4, SYS_timerfd_create, SYS_timerfd_settime, SYS_timerfd_gettime,
 /* Memory */
 SYS_mmap, SYS_mprotect, SYS_munmap, SYS_brk, SYS_mremap, SYS_msync, SYS_mincore, SYS_madvise, SYS_mlock, SYS_mlock2,
 SYS_munlock, SYS_mlockall, SYS_munlockall, SYS_remap_file_pages, SYS_pkey_mprotect, SYS_pkey_alloc, SYS_pkey_free,

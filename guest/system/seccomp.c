@@ -21,6 +21,7 @@ enum {
     ANY_NAMESPACE = 0x7e020000, /* CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET} */
     TERMINAL_INPUT = 0x5412,    /* TIOCSTI: type into somebody's terminal */
     TERMINAL_LINUX = 0x541c,    /* TIOCLINUX: paste into it */
+    TERMINAL_DRIVER = 0x5423,   /* TIOCSETD: load a line discipline, a driver of the host's kernel */
     IOCTL_GROUP = 0xff00,
     BTRFS_GROUP = 0x9400,
     NEW_LISTENER = 8,           /* SECCOMP_FILTER_FLAG_NEW_LISTENER */
@@ -117,6 +118,7 @@ static void by_argument(void)
     load(ARGUMENT(1));
     answer_if(BPF_JEQ, TERMINAL_INPUT, REFUSE(EPERM));
     answer_if(BPF_JEQ, TERMINAL_LINUX, REFUSE(EPERM));
+    answer_if(BPF_JEQ, TERMINAL_DRIVER, REFUSE(EPERM));
     /* Copies that share blocks are everybody's; the rest of btrfs's calls is not: a subvolume made inside would
      * escape the limit of the one around it. */
     answer_if(BPF_JEQ, FICLONE, SECCOMP_RET_ALLOW);
@@ -136,6 +138,11 @@ static void by_argument(void)
     end_call(begin, SECCOMP_RET_ALLOW);
     /* Its flags are behind a pointer, where a filter cannot look: libraries use clone instead. */
     end_call(begin_call(SYS_clone3), REFUSE(ENOSYS));
+    /* Their requests come out of one pool of the whole machine (aio-nr): libraries use threads instead. */
+    static const uint16_t pooled[] = {SYS_io_setup, SYS_io_destroy, SYS_io_getevents, SYS_io_pgetevents,
+                                      SYS_io_submit, SYS_io_cancel};
+    for (size_t i = 0; i < sizeof pooled / sizeof *pooled; i++)
+        end_call(begin_call(pooled[i]), REFUSE(ENOSYS));
     sockets();
 }
 

@@ -50,6 +50,17 @@ async def test_ask_shows_the_whole_action_its_rule_and_the_approver(bench: LoopB
     )
 
 
+async def test_action_that_is_too_long_to_show_is_denied_without_asking(bench: LoopBench) -> None:
+    host = Layer("host", (Rule("tool:bash:touch *", "ask", "policy:3"),))
+    long = f"touch a {'x' * 20_000}; touch b"
+    script = f'[[reply]]\ncalls = [{{ tool = "bash", command = "{long}" }}, {{ tool = "bash", command = "{long[-19_000:]}" }}]\n'
+    await bench.work(script + FIX, policy=(BUILT_IN, host), ask_seconds=0.01)
+    first, second = [b for b in bench.journal.bodies if isinstance(b, ActionDecided)][:2]
+    assert (first.effect, second.effect) == ("deny", "ask")
+    assert "20,000 can be shown to a person" in first.rule
+    assert [len(ask.detail) for ask in bench.journal.bodies if isinstance(ask, AskRaised)] == [19_000]
+
+
 async def test_rules_match_the_commands_of_a_line_not_its_text(bench: LoopBench) -> None:
     host = Layer("host", (Rule("tool:bash:touch *", "deny", "policy:3"),))
     script = """

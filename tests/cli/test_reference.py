@@ -42,7 +42,7 @@ def test_every_option_is_in_its_commands_section_and_no_other(name: str) -> None
     command = commands(ROOT)[name]
     below = commands(command)
     there = options(command).union(*(options(inner) for inner in below.values())) - {"--help"}
-    named = set(re.findall(r"--[a-z][a-z-]*", sections()[name]))
+    named = set(re.findall(r"--[a-z][a-z0-9-]*", sections()[name]))
     assert named - there - {"--background"} == set()
     assert there - named == set()
     for inner in below:

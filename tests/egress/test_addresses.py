@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloister.core.addresses import normal_host
 from cloister.egress.rules import forbidden
-from cloister.policy.pattern import normal_host
 
 
 @pytest.mark.parametrize(

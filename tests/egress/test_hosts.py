@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cloister.core.addresses import is_address, normal_host
 from cloister.egress.rules import NEIGHBOURS, forbidden
 from cloister.policy.api import ConnectAction, Layer, Rule
 from cloister.policy.decide import decide
-from cloister.policy.pattern import is_address, normal_host
 
 POLICY = (
     Layer(

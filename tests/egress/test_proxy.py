@@ -1,12 +1,14 @@
 """The door, with real sockets on both sides."""
 
-from collections.abc import Callable, Mapping, Sequence
+import subprocess
+import sys
+from collections.abc import Sequence
 
 import anyio
 import httpx
 import pytest
 from anyio import BrokenResourceError
-from anyio.abc import ByteStream, SocketAttribute, SocketStream
+from anyio.abc import SocketStream
 from tests.egress.world import (
     CONNECT,
     ESTABLISHED,
@@ -26,6 +28,7 @@ from tests.egress.world import (
 )
 
 from cloister.agent.taint import Provenance
+from cloister.core import limits
 from cloister.core.events import ConnectionDecided
 from cloister.core.ids import SandboxId
 from cloister.core.requests import DoorBounds
@@ -94,7 +97,9 @@ async def test_each_request_of_a_connection_goes_on_alone_and_is_judged_alone() 
 
     first, second = reply.split(b"\r\n\r\nok")
     assert (first[:12], second[:12]) == (b"HTTP/1.1 200", b"HTTP/1.1 403")
-    assert seen == [b"POST /x HTTP/1.1\r\nHost: example.com\r\nContent-Length: 5\r\n\r\nhello"]
+    assert seen == [
+        b"POST /x HTTP/1.1\r\nHost: example.com\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello"
+    ]
     assert world.traffic == [(len(seen[0]), len(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"))]
     assert world.decisions == [("allow", "allow connect:example.com (test)"), ("deny", "no rule allows it")]
 
@@ -288,51 +293,95 @@ async def test_a_name_that_does_not_resolve_and_a_host_that_does_not_answer_are_
     assert [type(body).__name__ for body in world.log] == ["ConnectionDecided", "ConnectionClosed"] * 2
 
 
-class FromPublic(ByteStream):
-    """A connection whose own end has the public address, as one to this machine's own address would."""
+OWN_ADDRESS = """
+import socket, sys
+import anyio
+from tests.egress.world import World, ask, entering, hello
+from cloister.egress.proxy import Door
+from cloister.egress.rules import Outside
 
-    def __init__(self, inner: SocketStream) -> None:
-        self._inner = inner
-        self.closed = False
+async def main():
+    for address in sys.argv[1:]:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        listener = socket.create_server((address, 80), family=family)
+        listener.settimeout(0)
+        world = World("own.test")
+        world.names["own.test"] = ["1.1.1.1", address]
+        async with entering(Door(world.decide, world.record, outside=Outside(world.resolve))) as connect:
+            for port in (80, 443):
+                reply = await ask(connect, b"CONNECT own.test:%d HTTP/1.1\\r\\n\\r\\n" % port)
+                print(reply.split(b"\\r\\n\\r\\n")[1].decode().strip().replace(":%d" % port, ":PORT"))
+        try:
+            listener.accept()
+            print("dialled")
+        except BlockingIOError:
+            pass
+        print([effect for effect, _ in world.decisions])
 
-    @property
-    def extra_attributes(self) -> Mapping[object, Callable[[], object]]:
-        return {SocketAttribute.local_address: lambda: (PUBLIC, 50_000)}
-
-    async def receive(self, max_bytes: int = 65_536) -> bytes:
-        return await self._inner.receive(max_bytes)
-
-    async def send(self, item: bytes) -> None:
-        await self._inner.send(item)
-
-    async def send_eof(self) -> None:
-        await self._inner.send_eof()
-
-    async def aclose(self) -> None:
-        self.closed = True
-        await self._inner.aclose()
+anyio.run(main)
+"""
 
 
-async def test_a_name_that_points_to_this_machines_own_public_address_is_denied() -> None:
-    world = World("example.com")
-    world.names["example.com"] = [PUBLIC]
-    made: list[FromPublic] = []
+def test_this_machines_own_public_address_is_denied_without_dialling_whether_a_port_is_open_or_not() -> None:
+    own = (PUBLIC, "2606:2800:220:1::1")
+    script = "ip link set lo up; " + "".join(f"ip addr add {address} dev lo nodad; " for address in own)
+    argv = ["unshare", "-n", "/bin/sh", "-ec", f'{script} exec "$@"', "sh", sys.executable, "-c"]
+    ran = subprocess.run([*argv, OWN_ADDRESS, *own], capture_output=True, text=True, timeout=60, check=True)
 
-    async with listening(echo) as port:
+    def denied(address: str) -> str:
+        return (
+            f"own.test:PORT is denied: its address {address} is this machine's; "
+            "only a rule for connect:own.test:PORT can allow it."
+        )
 
-        async def dial(address: str, _: int) -> ByteStream:
-            made.append(FromPublic(await anyio.connect_tcp("127.0.0.1", port)))
-            return made[-1]
+    assert ran.stdout.splitlines() == [
+        line for address in own for line in (denied(address), denied(address), "['deny', 'deny']")
+    ]
 
-        async with entering(
-            Door(world.decide, world.record, outside=Outside(world.resolve, dial))
-        ) as connect:
-            reply = await ask(connect, GET)
 
-    assert reply.startswith(b"HTTP/1.1 403 ")
-    assert b"this machine's" in reply
-    assert [stream.closed for stream in made] == [True]
-    assert [effect for effect, _ in world.decisions] == ["allow", "deny"]
+async def test_slow_lookups_of_one_sandbox_leave_the_other_sandboxes_theirs() -> None:
+    world = World("example.com", "other.test")
+    waiting = 0
+    full = anyio.Event()
+
+    async def slow(host: str, port: int) -> Sequence[str]:
+        nonlocal waiting
+        if host == "other.test":
+            return [PUBLIC]
+        waiting += 1
+        if waiting == limits.DOOR_LOOKUPS:
+            full.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def record(sandbox: SandboxId, body: DoorEvent) -> None:
+        return None
+
+    bounds = DoorBounds(dial_seconds=5)
+    door = Door(world.decide, record, outside=Outside(slow, world.dial), bounds=bounds)
+    async with listening(web([])) as port, entering(door) as connect, anyio.create_task_group() as tasks:
+        world.listeners[PUBLIC] = port
+        for _ in range(3 * limits.DOOR_LOOKUPS):
+            tasks.start_soon(ask, connect, GET)
+        await full.wait()
+        await anyio.wait_all_tasks_blocked()
+        assert waiting == limits.DOOR_LOOKUPS
+
+        async def other(client: SocketStream) -> None:
+            await door.serve(SandboxId("s-other000"), client)
+
+        async with listening(other) as second:
+            client = await anyio.connect_tcp("127.0.0.1", second)
+            await client.send(GET.replace(b"example.com", b"other.test"))
+            assert (await read_all(client)).endswith(b"ok")
+            await client.aclose()
+        tasks.cancel_scope.cancel()
+
+
+async def test_names_are_looked_up_in_threads_of_their_own_with_all_addresses() -> None:
+    assert "127.0.0.1" in await Outside().resolve("localhost", 80)
+    with pytest.raises(OSError):
+        await Outside().resolve("no-such-name.invalid", 80)
 
 
 async def test_resolving_that_never_ends_is_cut_off() -> None:

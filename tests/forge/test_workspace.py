@@ -3,13 +3,15 @@
 import os
 import shutil
 import stat
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cloister.core import limits
 from cloister.core.computer import Command, shell
-from cloister.core.errors import UserError
+from cloister.core.errors import HostError, UserError
 from cloister.forge import packs, workspace
 from cloister.forge.change import files
 from cloister.forge.host import in_bare
@@ -285,3 +287,54 @@ async def test_change_detection_agrees_with_hashing_the_tree_again(change: str, 
         looked = await workspace.tree(room.computer, room.bare, room.base, last)
         assert looked == await workspace.tree(room.computer, room.bare, room.base)
         last = looked
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("needs root to mount a small disk")
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "none", str(small)], check=True)
+    yield small
+    subprocess.run(["umount", str(small)], check=True)
+
+
+async def test_a_save_point_leaves_room_on_the_disk_and_works_again_when_there_is_some(
+    repo: SampleRepo, tmp_path: Path, small_disk: Path
+) -> None:
+    computer = LocalComputer(tmp_path / "guest")
+    base = (await PlainGit().fetch(str(repo.path), None, small_disk / "bare")).commit
+    await workspace.put(computer, small_disk / "bare", base, "work")
+    computer.work.joinpath("new.bin").write_bytes(os.urandom(1_000_000))
+    filler = small_disk / "filler"
+    # Enough for the save point itself, but less than what stays free.
+    filler.write_bytes(bytes(shutil.disk_usage(small_disk).free - 3_500_000))
+    with pytest.raises(HostError) as caught:
+        await workspace.save(computer, small_disk / "bare", base, REF)
+    assert caught.value.code == "no_disk"
+    assert caught.value.message.startswith("There is no room for a save point (")
+    assert not (await in_bare(small_disk / "bare", "rev-parse", "--verify", "--quiet", REF)).ok
+    filler.unlink()
+    saved = await workspace.save(computer, small_disk / "bare", base, REF)
+    assert [change.path for change in await files(small_disk / "bare", base, saved)] == ["new.bin"]
+
+
+async def test_many_save_points_are_packed_together_and_each_can_be_restored(
+    repo: SampleRepo, tmp_path: Path
+) -> None:
+    room = await _room(repo, tmp_path)
+    text = "".join(f"line {number}\n" for number in range(20_000))
+    saved: dict[str, str] = {}
+    for turn in range(limits.SAVE_PACKS + 3):
+        room.inside.write("large.txt", f"{text}turn {turn}\n")
+        commit = await workspace.save(room.computer, room.bare, room.base, f"refs/cloister/r-1/{turn}")
+        saved[commit] = f"turn {turn}"
+    packed = list((room.bare / "objects" / "pack").glob("*.pack"))
+    assert len(packed) <= 5
+    assert sum(path.stat().st_size for path in packed) < 10 * len(text)
+    for commit, line in saved.items():
+        shown = await in_bare(room.bare, "show", f"{commit}:large.txt")
+        assert shown.out.decode().splitlines()[-1] == line
+    await workspace.restore(room.computer, room.bare, room.base, next(iter(saved)))
+    assert (room.computer.work / "large.txt").read_text().endswith("turn 0\n")

@@ -5,11 +5,11 @@ import tomllib
 from pathlib import Path
 
 import msgspec
+from tests.model.wires import WIRES
 
 from cloister.core.model_config import ModelRoutes
 from cloister.model.catalog import CATALOG, FIRST_LISTED
 from cloister.model.scripted import load_script
-from cloister.testing.model_wires import WIRES
 
 DOCS = Path(__file__).parents[2] / "docs/guide"
 MODELS = (DOCS / "models.md").read_text(encoding="utf-8")

@@ -6,6 +6,8 @@ from pathlib import Path
 import anyio
 import msgspec
 import pytest
+from tests.model.provider_server import Answer, open_model_server
+from tests.model.wires import JSON, WIRES, Sent
 
 from cloister.app.settings import PROVIDER_KEYS
 from cloister.core.errors import OutsideError, UserError
@@ -14,8 +16,6 @@ from cloister.model.names import Access, choose, open_model
 from cloister.model.remote.providers import open_remote
 from cloister.model.remote.wire_formats import Endpoint
 from cloister.testing.conformance.model import check_failure, check_reply
-from cloister.testing.model_wires import JSON, WIRES, Sent
-from cloister.testing.models import Answer, open_model_server
 
 pytestmark = pytest.mark.anyio
 

@@ -5,6 +5,8 @@ import json
 
 import msgspec
 import pytest
+from tests.model.provider_server import ModelServer, open_model_server
+from tests.model.wires import CHAT, Sent
 
 from cloister.agent.context.messages import request as next_request
 from cloister.agent.tools import TOOLS
@@ -27,8 +29,7 @@ from cloister.model.remote.wire_formats import problem
 from cloister.model.roles import Job, open_models
 from cloister.model.small_models import RESTLESS, RESULT_CHARS, JsonActions, action_request
 from cloister.testing.conformance.model import check_failure, check_leaving_early, check_reply, items_of
-from cloister.testing.model_wires import CHAT, Sent
-from cloister.testing.models import ModelServer, SayingModel, open_model_server
+from cloister.testing.models import SayingModel
 
 pytestmark = pytest.mark.anyio
 

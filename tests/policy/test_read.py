@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloister.core.addresses import normal_host
 from cloister.core.errors import UserError
 from cloister.policy.api import ConnectAction, Layer, Rule
 from cloister.policy.decide import decide
 from cloister.policy.layers import layer
-from cloister.policy.pattern import normal_host
 
 
 class Written(msgspec.Struct, frozen=True):

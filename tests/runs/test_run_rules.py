@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+from tests.model.provider_server import open_model_server
+from tests.model.wires import json_answer
 
 from cloister.core.attempts import AttemptWish
 from cloister.core.errors import UserError
@@ -14,8 +16,6 @@ from cloister.model.roles import Job, open_models
 from cloister.policy.api import ConnectAction, Layer, Rule, ToolAction
 from cloister.policy.decide import decide
 from cloister.runs.run_rules import AllowedModels, Governed, RuleFiles, check_allowed, govern, run_layer
-from cloister.testing.model_wires import json_answer
-from cloister.testing.models import open_model_server
 from cloister.testing.samples import SampleRepo
 
 pytestmark = pytest.mark.anyio
@@ -191,6 +191,11 @@ def test_a_run_brings_rules_of_its_own() -> None:
         ("git.example.com/team/*", "git@git.example.com:team/app.git", True),
         ("git.example.com/team/*", "ssh://git@git.example.com/team/app", True),
         ("https://git.example.com/team/app.git", "ssh://git@git.example.com/team/app", True),
+        ("git.example.com/team/*", "https://git.example.com:443/team/app", True),
+        ("git.example.com/team/*", "https://git.example.com./team/app", True),
+        ("git.example.com/team/*", "ssh://git@git.example.com:22/team/app", True),
+        ("git.example.com/team/*", "ssh://git@git.example.com:2222/team/app", True),
+        ("GIT.example.com/Team/*", "https://git.example.com/team/app", True),
         ("git.example.com/team/*", "https://git.example.com/other/app", False),
         ("git.example.com/team/*", "https://evil.test/git.example.com/team/app", False),
         ("git.example.com/team/*", "https://git.example.com.evil.test/team/app", False),

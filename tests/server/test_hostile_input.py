@@ -6,7 +6,6 @@ from typing import Any
 
 import httpx
 import pytest
-from litestar.handlers import HTTPRouteHandler
 from tests.server.conftest import Served
 
 from cloister.app.tokens import RANK, Tokens
@@ -53,7 +52,6 @@ def operations() -> list[tuple[str, str, str, Role]]:
     roles = {
         (path, method): route.opt["role"]
         for route in HTTP_ROUTES
-        if isinstance(route, HTTPRouteHandler)
         for path, method in product(route.paths, route.http_methods)
     }
     found: list[tuple[str, str, str, Role]] = []

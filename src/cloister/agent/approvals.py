@@ -12,7 +12,7 @@ from cloister.agent.tools.api import AnyTool
 from cloister.core.events import ActionDecided, AnyBody, AskAnswered, AskRaised, Effect
 from cloister.core.log import Journal
 from cloister.core.requests import ToolCall
-from cloister.core.text import bounded, one_line
+from cloister.core.text import one_line
 from cloister.policy.api import Policy, ToolAction
 from cloister.policy.decide import Decider
 
@@ -51,14 +51,21 @@ class Approvals:
             ToolAction(tool.name, target, commands), untrusted=self.provenance.untrusted
         )
         action = f"{tool.name}: {one_line(target)}"
-        decided = ActionDecided(self._attempt, call.id, action, decision.effect, decision.rule)
-        if decision.effect != "ask":
+        effect, rule = decision.effect, decision.rule
+        if effect == "ask" and len(target) > _DETAIL_CHARS:
+            # A person must see all of what they allow.
+            effect = "deny"
+            rule += (
+                f"; it has {len(target):,} characters, and at most {_DETAIL_CHARS:,} can be shown to a person"
+            )
+        decided = ActionDecided(self._attempt, call.id, action, effect, rule)
+        if effect != "ask":
             return Ruling(call, decided)
         ask = AskRaised(
             ask=new_ask_id(),
             attempt=self._attempt,
             action=action,
-            detail=bounded(target, _DETAIL_CHARS),
+            detail=target,
             deadline=time.time() + self._ask_seconds,
             rule=decision.rule,
             approver=decision.approver,

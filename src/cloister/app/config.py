@@ -22,7 +22,14 @@ def usual_model(settings: Settings, name: str | None = None) -> str:
 def model_access(settings: Settings) -> Access:
     """Keys, addresses and routes of models."""
     file = settings.file
-    return Access(file.model, settings.keys, file.model_url, file.models, Amazon(**settings.amazon))
+    return Access(
+        file.model,
+        settings.keys,
+        file.model_url,
+        file.models,
+        Amazon(**settings.amazon),
+        files=model_shelf(settings),
+    )
 
 
 def model_shelf(settings: Settings) -> Shelf:

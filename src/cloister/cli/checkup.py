@@ -196,13 +196,11 @@ def _template(built: bool | None) -> Finding:
 
 
 def _image_tools(settings: Settings) -> Finding:
-    """The tools for templates from images."""
-    tools = ("skopeo", "umoci", "buildah")
-    missing = [tool for tool in tools if shutil.which(tool, path=settings.path) is None]
-    if not missing:
-        return Finding("images", True, f"{', '.join(tools)}: templates from images work", needed=False)
-    found = f"no {', '.join(missing)}: needed for templates from images"
-    return Finding("images", False, found, f"apt-get install {' '.join(missing)}", needed=False)
+    """The tool for templates from images."""
+    if shutil.which("skopeo", path=settings.path) is not None:
+        return Finding("images", True, "skopeo: templates from images work", needed=False)
+    found = "no skopeo: needed for templates from images"
+    return Finding("images", False, found, "apt-get install skopeo", needed=False)
 
 
 async def _pool(settings: Settings) -> tuple[Finding, ...]:
@@ -210,12 +208,12 @@ async def _pool(settings: Settings) -> tuple[Finding, ...]:
     if not settings.file.pool:
         return ()
     from cloister.cli.client.http import Server, Transport
-    from cloister.cli.client.remote_sandboxes import RemoteSandboxes
+    from cloister.cli.client.remote import RemoteVerbs
 
     try:
         found = living(settings.data_dir)
         transport = Transport.to(Server(found.url, found.token())) if found else None
-        shelves = await RemoteSandboxes(transport).pool() if transport else ()
+        shelves = await RemoteVerbs(transport).sandboxes.pool() if transport else ()
     except CloisterError:
         shelves = ()
     if not shelves:

@@ -90,9 +90,14 @@ async def _snapshots(verbs: "Verbs") -> list[str]:
     return [info.name or info.id for info in await verbs.snapshots.list()]
 
 
+async def _models(verbs: "Verbs") -> list[str]:
+    return [model.name for model in await verbs.models.list()]
+
+
 complete_run = _completion(_runs)
 complete_sandbox = _completion(_sandboxes)
 complete_snapshot = _completion(_snapshots)
+complete_model = _completion(_models)
 
 RUN_HELP = "A run: its id, a unique prefix of it, or 'last'."
 

@@ -128,6 +128,10 @@ DOOR_HEAD_BYTES = 16_384
 
 DOOR_HEAD_SECONDS = 10.0
 DOOR_DIAL_SECONDS = 15.0
+
+DOOR_LOOKUPS = 8
+DOOR_LOOKUPS_AT_ONCE = 128
+"""Name lookups at a time: of one sandbox, and of all."""
 """Resolving and connecting, each."""
 
 DOOR_IDLE_SECONDS = 300.0
@@ -138,6 +142,22 @@ GIT_SECONDS = 120.0
 
 FETCH_SECONDS = 1_800.0
 """One fetch of a repository."""
+
+FETCH_BYTES = 10_737_418_240
+"""Packed size of one repository that is fetched from a URL."""
+
+FETCH_MEMORY_BYTES = 4_294_967_296
+"""Memory of each process of a fetch from a URL, which indexes the pack."""
+
+LISTING_MEMORY_BYTES = 268_435_456
+"""Memory of git while it lists the refs of a URL."""
+
+DISK_FLOOR_BYTES = 10_737_418_240
+DISK_FLOOR_SHARE = 0.05
+"""Free space that sandboxes and save points leave on the disk: the smaller of these two."""
+
+SAVE_PACKS = 32
+"""Packs of a run's repository after which they are joined into one."""
 
 GIT_MEMORY_BYTES = 2_147_483_648
 """Memory of git on this machine while it reads a guest's objects."""
@@ -157,11 +177,17 @@ ENDPOINT_CALLS = 16
 ENDPOINT_FAILURES = 500
 """Failed model calls of programs in one sandbox after which further calls are rejected."""
 
-ENDPOINT_BODY_BYTES = 33_554_432
+ENDPOINT_BODY_BYTES = 16_777_216
 """One request of a program in a sandbox to the run's model, images included."""
 
-ENDPOINT_HELD_BYTES = 67_108_864
+ENDPOINT_BODY_PARTS = 250_000
+"""Commas and opening brackets in such a request: each may become an object in memory."""
+
+ENDPOINT_HELD_BYTES = 33_554_432
 """All such requests of one sandbox at a time."""
+
+ENDPOINT_DECODES = 2
+"""Such requests that are decoded at a time, over all sandboxes."""
 
 FILE_CLOCK_NANOSECONDS = 20_000_000
 """Longer than the timestamp granularity of any file system: a file modified within it may change again unnoticed."""

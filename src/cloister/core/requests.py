@@ -1,11 +1,11 @@
 """Records of the API and the configuration: requests, budgets, tiers, tool calls."""
 
-import re
 from typing import Annotated, Literal
 
 import msgspec
 
 from cloister.core import limits
+from cloister.core.addresses import check_address
 from cloister.core.attempts import AttemptWish, ForkedFrom, check_attempts
 
 TierName = Annotated[str, msgspec.Meta(pattern="^[a-z]+(-[a-z]+)*$", max_length=32)]
@@ -21,8 +21,6 @@ Origin = Literal["user", "repository", "tool", "issue", "review", "ci", "web", "
 the network, a tool server."""
 Role = Literal["viewer", "operator", "admin"]
 """Rights of a caller, lowest first: read; work with runs; everything."""
-
-_CREDENTIALS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://[^/@]*:[^/@]*@")
 
 
 class Budget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -259,13 +257,8 @@ def check_new_run(new: NewRun) -> str | None:
         return "No repository: give a path or a git URL."
     if not 1 <= new.n <= limits.ATTEMPTS:
         return f"Attempts must be between 1 and {limits.ATTEMPTS}, not {new.n}."
-    if problem := check_budget(new.budget) or check_attempts(new):
+    if problem := check_budget(new.budget) or check_attempts(new) or check_address(new.repo):
         return problem
-    if _CREDENTIALS.match(new.repo):
-        return (
-            "The repository's URL holds a password or token, which would be stored with the run: "
-            "leave it out and let git's credential helper supply it."
-        )
     if len(new.rules) + len(new.allow_hosts) > limits.RUN_RULES:
         return f"A run brings at most {limits.RUN_RULES} rules along: write them into a policy file."
     return _check_evidence(new)

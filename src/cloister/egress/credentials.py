@@ -9,14 +9,17 @@ import secrets
 import string
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Protocol, cast
 from urllib.parse import quote, quote_plus
 
 import anyio
 import msgspec
 
 from cloister.core import limits
+from cloister.core.addresses import normal_host
 from cloister.core.errors import UserError
 from cloister.core.requests import CredentialEntry
 from cloister.core.text import one_line
@@ -25,8 +28,7 @@ from cloister.egress.http.head import Head, Headers
 from cloister.egress.quota import Refused
 from cloister.egress.rules import Gate, Visit
 from cloister.policy.api import CredentialAction
-from cloister.policy.pattern import RequestPattern, normal_host, read_pattern
-from cloister.policy.probe import request_paths
+from cloister.policy.pattern import RequestPattern, read_pattern, request_paths
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
@@ -197,10 +199,12 @@ def placeholder(name: str) -> str:
 # The vault reads the values on the host, again when they change.
 
 
-_BYTES = 16_384
+_BYTES = 8_192
 _SECONDS = 10.0
 _FRESH_SECONDS = 60.0
 """How long the value from a command or a keyring is cached."""
+_DOUBT_SECONDS = 10.0
+"""A command or a keyring that was rejected or failed is asked again at most this often."""
 _KEPT = 4
 """Former values that are still redacted from replies."""
 
@@ -215,6 +219,9 @@ class _Value:
         self.text: str | None = None
         self.mark: object = None
         self.read_at = float("-inf")
+        self.doubted_at = float("-inf")
+        self.failed_at = float("-inf")
+        self.failure = ""
         self.known: list[str] = []
 
     def keep(self, text: str, mark: object) -> None:
@@ -256,10 +263,12 @@ class Vault:
             return value.text
 
     def doubt(self, name: str) -> None:
-        """A server rejected the value: read it again next time."""
-        if name in self._values:
-            self._values[name].read_at = float("-inf")
-            self._values[name].mark = None
+        """A server rejected the value: read it again next time, a command or a keyring not too often."""
+        value, now = self._values.get(name), anyio.current_time()
+        if value is not None:
+            value.mark = None
+            if now - value.doubted_at >= _DOUBT_SECONDS:
+                value.doubted_at, value.read_at = now, float("-inf")
 
     def known(self, name: str) -> tuple[str, ...]:
         """Every recent value."""
@@ -277,11 +286,13 @@ class Vault:
     async def _asked(self, value: _Value, argv: tuple[str, ...]) -> None:
         if anyio.current_time() - value.read_at < _FRESH_SECONDS:
             return
+        if anyio.current_time() - value.failed_at < _DOUBT_SECONDS:
+            raise Unreadable(value.failure)
         try:
-            data = await output(argv, seconds=_SECONDS, limit_bytes=_BYTES)
-        except Failed as error:
-            raise Unreadable(str(error)) from None
-        value.keep(_checked(data), None)
+            value.keep(_checked(await output(argv, seconds=_SECONDS, limit_bytes=_BYTES)), None)
+        except (Failed, Unreadable) as error:
+            value.failed_at, value.failure = anyio.current_time(), str(error)
+            raise Unreadable(value.failure) from None
 
 
 def words_of(line: str) -> tuple[str, ...]:
@@ -320,9 +331,12 @@ def _checked(data: bytes) -> str:
 
 _BASE64_MIN = 8
 """Shorter base64 fragments would match by chance."""
+_BEGINNING = 32
+"""The search for a long secret compares the rest only after this many bytes, more than a public prefix has."""
 _ESCAPE = re.compile("%[0-9A-F]{2}")
 
 
+@lru_cache(maxsize=64)
 def spellings(secret: str) -> frozenset[bytes]:
     """Encodings in which a server may echo a secret: plain, URL, JSON, HTML, base64, hex."""
     raw = secret.encode("utf-8")
@@ -330,6 +344,8 @@ def spellings(secret: str) -> frozenset[bytes]:
     escaped = {quote(secret, safe=""), quote(secret), quote_plus(secret)}
     escaped |= {_ESCAPE.sub(lambda found: found[0].lower(), text) for text in escaped}
     escaped |= {in_json, in_json.replace("/", "\\/"), html.escape(secret), html.escape(secret, quote=False)}
+    escaped |= {html.escape(secret).replace("&#x27;", "&#39;").replace("&quot;", "&#34;")}
+    escaped |= {re.sub("[<>&]", lambda found: f"\\u{ord(found[0]):04x}", in_json)}
     found = {raw, raw.hex().encode(), raw.hex().upper().encode(), *(text.encode() for text in escaped)}
     for coded in (base64.b64encode, base64.urlsafe_b64encode):
         for lead in range(3):
@@ -342,41 +358,84 @@ def spellings(secret: str) -> frozenset[bytes]:
     return frozenset(found)
 
 
+_SECRET_BYTES = bytes(range(0x20, 0x7F))
+"""The bytes of which every spelling consists: a value is one line of printable ASCII characters."""
+_LONGEST = 6 * _BYTES
+"""No spelling is longer: an escape writes one character with at most six."""
+
+
 class Redactor:
-    """Redacts one stream. Every occurrence becomes asterisks of the same length."""
+    """Redacts one stream. Every occurrence becomes asterisks of the same length.
+
+    SAFETY: a program inside can have its guesses returned by a server, so nothing but a whole match may depend on a
+    secret. The bytes held back follow from the stream alone, and the search takes one step for each byte (RE2).
+    """
 
     def __init__(self, secrets: Iterable[bytes]) -> None:
-        self._secrets = sorted({secret for secret in secrets if secret}, key=len, reverse=True)
-        self._starts = {secret[:1] for secret in self._secrets}
-        self._longest = max(map(len, self._secrets), default=0)
-        self._held = b""
+        self._secrets = sorted(set(secrets), key=len, reverse=True)
+        self._beginning = _search(frozenset(self._secrets))
+        self._held = bytearray()
 
     def whole(self, data: bytes) -> bytes:
         """Redact a complete value, such as a header."""
-        for secret in self._secrets:
-            if secret in data:
-                data = data.replace(secret, b"*" * len(secret))
-        return data
+        at = 0
+        hidden: bytearray | None = None
+        while self._beginning and (found := self._beginning.search(data, at)):
+            at = found.start()
+            size = next((len(secret) for secret in self._secrets if data.startswith(secret, at)), 0)
+            if size:
+                hidden = hidden or bytearray(data)
+                hidden[at : at + size] = b"*" * size
+            at += size or 1
+        return data if hidden is None else bytes(hidden)
 
     def feed(self, data: bytes) -> bytes:
-        """Return the bytes that are safe to pass on. A possible prefix of a secret is held back."""
-        data = self.whole(self._held + data)
-        keep = self._unsure(data)
-        self._held = data[len(data) - keep :] if keep else b""
-        return data[: len(data) - keep] if keep else data
+        """Return the bytes that are safe to pass on: all up to the last byte that no secret contains.
+
+        A longer run without such a byte is cut so that any secret which began before its end is still complete.
+        """
+        clear = len(data.rstrip(_SECRET_BYTES))
+        safe = b""
+        if clear:
+            safe = self.whole(self._take() + data[:clear])
+            data = data[clear:]
+        self._held += data
+        if len(self._held) >= 2 * _LONGEST:
+            run = self.whole(self._take())
+            safe += run[: 1 - _LONGEST]
+            self._held += run[1 - _LONGEST :]
+        return safe
 
     def end(self) -> bytes:
         """Return the held-back bytes at the end of the stream."""
-        held, self._held = self._held, b""
+        return self.whole(self._take())
+
+    def _take(self) -> bytes:
+        held, self._held = bytes(self._held), bytearray()
         return held
 
-    def _unsure(self, data: bytes) -> int:
-        """The number of trailing bytes that may begin a secret."""
-        for count in range(min(self._longest - 1, len(data)), 0, -1):
-            tail = data[-count:]
-            if tail[:1] in self._starts and any(secret.startswith(tail) for secret in self._secrets):
-                return count
-        return 0
+
+class _Found(Protocol):
+    def start(self) -> int: ...
+
+
+class _Pattern(Protocol):
+    def search(self, text: bytes, pos: int) -> _Found | None: ...
+
+
+@lru_cache(maxsize=64)
+def _search(secrets: frozenset[bytes]) -> _Pattern | None:
+    """One automaton that finds where a secret may begin. Raises `ValueError` for what `Redactor` could not find."""
+    if any(not one or len(one) > _LONGEST or one.strip(_SECRET_BYTES) for one in secrets):
+        raise ValueError("A secret is not one line of printable ASCII characters.")
+    if not secrets:
+        return None
+    engine = cast(Any, import_module("re2"))  # imported only where a credential exists
+    options = engine.Options()
+    options.encoding = engine.Options.Encoding.LATIN1
+    options.log_errors = False
+    beginnings = {engine.escape(one[:_BEGINNING]) for one in secrets}
+    return cast(_Pattern, engine.compile(b"|".join(sorted(beginnings)), options))
 
 
 _BASIC = b"basic "

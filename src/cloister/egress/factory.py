@@ -2,7 +2,7 @@
 
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import msgspec
 from anyio.abc import ByteStream
 
 from cloister.core.computer import Command, Computer
+from cloister.core.errors import UserError
 from cloister.core.ids import SandboxId
 from cloister.core.requests import DoorBounds
 from cloister.egress.credentials import Credential, Keeper, Vault
@@ -136,7 +137,8 @@ class Outfit:
         if pem:
             block = b"\n# cloister: begin\n" + pem + b"\n# cloister: end\n"
             command = Command(("/bin/sh", "-c", _SCRIPT), cwd="/", user="root", seconds=_SECONDS)
-            await computer.run(command, block)
+            with suppress(UserError):  # no shell
+                await computer.run(command, block)
 
 
 def _own_store() -> bytes:
@@ -157,7 +159,11 @@ class Through(Host):
 
     @asynccontextmanager
     async def open(self, spec: SandboxSpec, door: DoorCall | None = None) -> AsyncGenerator[Sandbox]:
-        """See `Host.open`; `door` is not used."""
+        """See `Host.open`. A `door` takes the place of the proxy."""
+        if door is not None:
+            async with self._host.open(spec, door) as sandbox:
+                yield sandbox
+            return
         env = {**await self._outfit.env(), **spec.env}
         async with self._host.open(msgspec.structs.replace(spec, env=env), self._outfit.serve) as sandbox:
             await self._outfit.put_on(sandbox)

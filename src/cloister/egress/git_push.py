@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from anyio import EndOfStream
 
+from cloister.core.addresses import normal_host
 from cloister.core.text import one_line
 from cloister.egress.http.exchange import BadBody, pieces
 from cloister.egress.http.head import Head, values
@@ -16,8 +17,7 @@ from cloister.egress.quota import Refused
 from cloister.egress.rules import Gate, Visit
 from cloister.egress.streams import Inlet
 from cloister.policy.api import PushAction
-from cloister.policy.pattern import normal_host
-from cloister.policy.probe import request_paths
+from cloister.policy.pattern import request_paths
 
 _COMMANDS_BYTES = 65_536
 _COMMAND = re.compile(

@@ -21,11 +21,11 @@ import httpx2
 import msgspec
 from anyio.abc import ByteStream, SocketAttribute
 
+from cloister.core.addresses import normal_host, without_userinfo
 from cloister.core.errors import HostError
 from cloister.core.text import decode
 from cloister.egress._spawn import Failed, inherited, output
 from cloister.policy.api import Sets
-from cloister.policy.pattern import normal_host
 from cloister.sandbox.templates.debian import host_release, read_sources
 
 # Package sources: the addresses that this machine's own package clients use.
@@ -73,13 +73,13 @@ def _first(listed: str, key: str) -> str:
     """The addresses of the last setting; pip lists the environment last, and it takes precedence."""
     lines = [line for line in listed.splitlines() if line.partition("=")[0].rpartition(".")[2] == key]
     chosen = next((line for line in lines if line.startswith(":env:")), lines[-1] if lines else "")
-    return " ".join(bare(url) for url in _URL.findall(chosen))
+    return " ".join(without_userinfo(url) for url in _URL.findall(chosen))
 
 
 async def npm() -> Sources:
     """npm's registry."""
     found = _URL.findall(await _ask(("npm", "config", "get", "registry")))
-    return _sources("npm", found, {"NPM_CONFIG_REGISTRY": bare(found[0])} if found else {})
+    return _sources("npm", found, {"NPM_CONFIG_REGISTRY": without_userinfo(found[0])} if found else {})
 
 
 async def go() -> Sources:
@@ -88,7 +88,7 @@ async def go() -> Sources:
     database = (await _ask(("go", "env", "GOSUMDB"))).strip().split("+")[0].split(" ")
     hosts = [f"https://{name}/" for name in database if "." in name and "/" not in name]
     found = [*_URL.findall(proxies), *(url for part in database for url in _URL.findall(part)), *hosts]
-    return _sources("go", found, {"GOPROXY": re.sub(r"(://)[^/@\s,|]*@", r"\1", proxies)} if proxies else {})
+    return _sources("go", found, {"GOPROXY": without_userinfo(proxies)} if proxies else {})
 
 
 async def apt() -> Sources:
@@ -170,13 +170,10 @@ CLIENTS: Mapping[str, Callable[[], Awaitable[Sources]]] = {
 """The function that resolves each set."""
 
 
-def bare(url: str) -> str:
-    """An address without a user name and password."""
-    return re.sub(r"^(https?://)[^/@]*@", r"\1", url)
-
-
 def _sources(client: str, urls: list[str], env: dict[str, str] | None = None) -> Sources:
-    found = tuple(dict.fromkeys(bare(url) for url in urls if url.startswith(("http://", "https://"))))
+    found = tuple(
+        dict.fromkeys(without_userinfo(url) for url in urls if url.startswith(("http://", "https://")))
+    )
     if not found:
         raise NoSource(f"{client} has no network source configured here.")
     return Sources(found, env or {})

@@ -7,6 +7,7 @@ from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
 from anyio.abc import ByteStream
 from anyio.streams.tls import TLSStream
 
+from cloister.core.addresses import is_address
 from cloister.core.ids import SandboxId
 from cloister.core.requests import DoorBounds
 from cloister.core.text import one_line
@@ -16,7 +17,6 @@ from cloister.egress.quota import BROKEN, Account, Accounts, Refused, Spent, ans
 from cloister.egress.rules import Decide, Gate, Guest, Opened, Outside, Record, Visit
 from cloister.egress.streams import Flow, Inlet, Pace
 from cloister.egress.tls import Authority, NotTls, hides_a_name, receive_hello
-from cloister.policy.pattern import is_address
 
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 

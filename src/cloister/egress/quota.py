@@ -5,8 +5,9 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 
 import anyio
-from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
+from anyio import BrokenResourceError, CapacityLimiter, ClosedResourceError, EndOfStream
 from anyio.abc import ByteStream
+from anyio.lowlevel import RunVar
 
 from cloister.core import limits
 from cloister.core.ids import SandboxId
@@ -14,6 +15,18 @@ from cloister.core.requests import DoorBounds
 
 BROKEN = (BrokenResourceError, ClosedResourceError, OSError)
 """Errors that mean the peer is gone."""
+
+_limiters = RunVar[dict[str, CapacityLimiter]]("cloister.egress.limiters")
+
+
+def shared_limiter(name: str, total: int) -> CapacityLimiter:
+    """A limiter of worker threads for all sandboxes of this process."""
+    try:
+        found = _limiters.get()
+    except LookupError:
+        _limiters.set(found := {})
+    return found.setdefault(name, CapacityLimiter(total))
+
 
 _LINGER_SECONDS = 1.0
 _LINGER_BYTES = 262_144
@@ -71,6 +84,8 @@ class Account:
         self._tokens = float(bounds.requests_at_once)
         self._filled = now()
         self.connections = 0
+        self.lookups = CapacityLimiter(limits.DOOR_LOOKUPS)
+        """Name lookups that are waited for."""
         self.moved_bytes = 0
         self.recorded = 0
         self.decisions = 0

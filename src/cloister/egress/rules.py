@@ -9,17 +9,18 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import Literal, NamedTuple
 
 import anyio
-from anyio.abc import ByteStream, SocketAttribute
+from anyio.abc import ByteStream
 
+from cloister.core import limits
+from cloister.core.addresses import is_address, normal_host
 from cloister.core.events import ConnectionClosed, ConnectionDecided, RequestDecided
 from cloister.core.ids import SandboxId
 from cloister.core.requests import DoorBounds
 from cloister.core.text import one_line
 from cloister.egress.http.head import Head
-from cloister.egress.quota import Account, Refused
+from cloister.egress.quota import Account, Refused, shared_limiter
 from cloister.egress.streams import Traffic
 from cloister.policy.api import Action, ConnectAction, Decision, RawAction, RequestAction
-from cloister.policy.pattern import is_address, normal_host
 
 # Classify addresses that are not public: this machine, its network, cloud metadata, in every encoding.
 
@@ -120,8 +121,31 @@ Dial = Callable[[str, int], Awaitable[ByteStream]]
 
 
 async def resolve(host: str, port: int) -> Sequence[str]:
-    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(address[0] for *_, address in found))
+    """Look up a name in a thread of the proxy's own: slow lookups delay no other work of this process."""
+    found = await anyio.to_thread.run_sync(
+        _look_up,
+        host,
+        port,
+        abandon_on_cancel=True,
+        limiter=shared_limiter("lookup", limits.DOOR_LOOKUPS_AT_ONCE),
+    )
+    return list(dict.fromkeys(found))
+
+
+def _look_up(host: str, port: int) -> list[str]:
+    name = host.encode("idna").decode("ascii")
+    return [str(address[0]) for *_, address in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)]
+
+
+def is_own(address: str) -> bool:
+    """True if this machine has the address: then a connection to it would also come from it. Nothing is sent."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))
+            return probe.getsockname()[0] == address
+    except OSError:
+        return False
 
 
 async def dial(address: str, port: int) -> ByteStream:
@@ -136,6 +160,7 @@ class Outside:
     dial: Dial = dial
     trust: ssl.SSLContext = field(default_factory=ssl.create_default_context)
     """CAs for servers to which the proxy itself speaks TLS."""
+    is_own: Callable[[str], bool] = is_own
 
 
 Decide = Callable[[Action], Decision]
@@ -162,7 +187,7 @@ class Visit:
         self.port = port
         self.credentials: dict[str, None] = {}
         """Names of the credentials used."""
-        self._account = guest.account
+        self.account = guest.account
         self._record = record
 
     @property
@@ -175,7 +200,7 @@ class Visit:
         return ",".join(self.credentials) or None
 
     async def decided(self, effect: Literal["allow", "deny"], rule: str) -> None:
-        self._account.decision()
+        self.account.decision()
         body = ConnectionDecided(self.sandbox, self.host, self.port, effect, rule, self._credential)
         await self._record(self.sandbox, body)
 
@@ -187,7 +212,7 @@ class Visit:
         self, head: Head, effect: Literal["allow", "deny"], rule: str, credential: str | None = None
     ) -> None:
         """Record one request, up to the limit per sandbox."""
-        if not self._account.may_record():
+        if not self.account.may_record():
             return
         path = one_line(head.path, _PATH_CHARS)
         event = RequestDecided(
@@ -218,6 +243,7 @@ class Gate:
         self.record = record
         self._resolve = outside.resolve
         self._dial = outside.dial
+        self._is_own = outside.is_own
         self.trust = outside.trust
         self.bounds = bounds
 
@@ -234,6 +260,11 @@ class Gate:
     def of_request(self, visit: Visit, head: Head) -> Decision:
         path = head.target.partition(b"?")[0].decode("ascii")
         return self.of(RequestAction(visit.host, visit.port, head.method, path))
+
+    def inspects(self, visit: Visit) -> bool:
+        """True if rules about requests to this host exist."""
+        decision = self.of(ConnectAction(visit.host, visit.port))
+        return decision.inspect or decision.effect != "allow"
 
     def raw(self, visit: Visit) -> bool:
         """True if any protocol is allowed on the TLS port of this host."""
@@ -263,13 +294,15 @@ class Gate:
         literal = is_address(visit.host)
         addresses = [visit.host] if literal else await self._addresses(visit, decision)
         for address in addresses:
-            kind = forbidden(address)
+            kind: str | None = forbidden(address)
+            if kind is None and not decision.exact and self._is_own(address):
+                kind = "this machine's"
             if kind is None or (decision.exact and (literal or kind in NEIGHBOURS)):
                 continue
             raise await visit.denied(f"its address {one_line(address, 50)} is {kind}; {visit.remedy}")
         await visit.decided("allow", decision.rule)
         try:
-            return await self._connect(visit, addresses, exact=decision.exact)
+            return await self._connect(visit, addresses)
         except BaseException:
             with anyio.move_on_after(RECORD_SECONDS, shield=True):
                 await visit.closed(Traffic(), 0.0)
@@ -278,7 +311,8 @@ class Gate:
     async def _addresses(self, visit: Visit, decision: Decision) -> Sequence[str]:
         try:
             with anyio.fail_after(self.bounds.dial_seconds):
-                addresses = await self._resolve(visit.host, visit.port)
+                async with visit.account.lookups:
+                    addresses = await self._resolve(visit.host, visit.port)
         except (OSError, UnicodeError):
             addresses = ()
         if not addresses:
@@ -287,23 +321,12 @@ class Gate:
             raise Refused(502, f"{visit.host} cannot be resolved.")
         return addresses
 
-    async def _connect(self, visit: Visit, addresses: Sequence[str], *, exact: bool) -> ByteStream:
-        found = None
+    async def _connect(self, visit: Visit, addresses: Sequence[str]) -> ByteStream:
         with anyio.move_on_after(self.bounds.dial_seconds):
-            found = await self._dial_any(addresses, visit.port)
-        if found is None:
-            raise Refused(502, f"{visit.host} does not answer on port {visit.port}.")
-        server, address = found
-        if not exact and _is_own(server, address):
-            await server.aclose()
-            raise await visit.denied(f"its address {address} is this machine's; {visit.remedy}")
-        return server
-
-    async def _dial_any(self, addresses: Sequence[str], port: int) -> tuple[ByteStream, str] | None:
-        for address in addresses:
-            with suppress(OSError):
-                return await self._dial(address, port), address
-        return None
+            for address in addresses:
+                with suppress(OSError):
+                    return await self._dial(address, visit.port)
+        raise Refused(502, f"{visit.host} does not answer on port {visit.port}.")
 
 
 RECORD_SECONDS = 5.0
@@ -328,9 +351,3 @@ class Opened:
                 await self.server.aclose()
             finally:
                 await self.visit.closed(self.traffic, anyio.current_time() - self._start)
-
-
-def _is_own(server: ByteStream, address: str) -> bool:
-    """True if a public address belongs to this machine: then the connection also comes from it."""
-    local = server.extra(SocketAttribute.local_address, None)  # noqa: S610
-    return isinstance(local, tuple) and local[0] == address

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from cloister.core import limits
-from cloister.policy.pattern import is_address
+from cloister.core.addresses import is_address
 
 _DAYS = 8
 """Longer than any sandbox lives."""

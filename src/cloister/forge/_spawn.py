@@ -7,7 +7,7 @@ import shutil
 import signal
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from subprocess import DEVNULL, PIPE
 
 import anyio
@@ -46,6 +46,8 @@ class Spec(msgspec.Struct, frozen=True):
     who: Who | None = None
     memory_bytes: int | None = None
     """Limit of its data segment, against decompression bombs."""
+    file_bytes: int | None = None
+    """Limit of each file it writes."""
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -94,17 +96,15 @@ async def _started(
     except OSError as error:
         raise HostError("git_failed", f"git cannot be started on this machine: {error.strerror}.") from None
     async with ending(process):
-        _limit_memory(process, spec.memory_bytes)
+        # Before it gets the input that could make it grow; its own children inherit the limits.
+        for kind, limit in (
+            (resource.RLIMIT_DATA, spec.memory_bytes),
+            (resource.RLIMIT_FSIZE, spec.file_bytes),
+        ):
+            if limit is not None:
+                with suppress(ProcessLookupError):
+                    resource.prlimit(process.pid, kind, (limit, limit))
         yield process
-
-
-def _limit_memory(process: anyio.abc.Process, limit: int | None) -> None:
-    """Limit the memory of a started process before it gets the input that could make it grow."""
-    try:
-        if limit is not None:
-            resource.prlimit(process.pid, resource.RLIMIT_DATA, (limit, limit))
-    except ProcessLookupError:
-        return
 
 
 async def _feed(process: anyio.abc.Process, data: bytes) -> None:

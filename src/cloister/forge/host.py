@@ -17,6 +17,7 @@ import msgspec
 from anyio import to_thread
 
 from cloister.core import limits
+from cloister.core.addresses import without_userinfo
 from cloister.core.errors import HostError, UserError
 from cloister.core.ids import RunId
 from cloister.core.text import decode, one_line
@@ -27,7 +28,6 @@ from cloister.forge.api import Removed
 _OID = re.compile(r"[0-9a-f]{40}")
 NO_COMMIT = "0" * 40
 """Git's name for the commit of a missing ref."""
-_USERINFO = re.compile(r"(?<=://)[^/\s]*@")
 
 FETCH = (
     "fetch",
@@ -67,7 +67,8 @@ _OWN = {
 _ALWAYS = {
     "LC_ALL": "C",
     "GIT_TERMINAL_PROMPT": "0",
-    "GIT_ALLOW_PROTOCOL": "file:https:http:ssh:git",
+    # No transport, also none that a repository's configuration names for objects that it lacks.
+    "GIT_ALLOW_PROTOCOL": "none",
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_NO_LAZY_FETCH": "1",
     "SSH_ASKPASS_REQUIRE": "never",
@@ -112,7 +113,9 @@ def person_env(known: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment for remote URLs, which need a person's own configuration and credentials."""
     kept = (_spawn.inherited() if known is None else known).items()
     env = {key: value for key, value in kept if key in _KEPT_GIT or not key.startswith("GIT_")}
-    return {**env, **_ALWAYS, **_configured(_SETTINGS)}
+    # One pack, which has a limit, instead of any number of files.
+    settings = _configured({**_SETTINGS, "fetch.unpackLimit": "1"})
+    return {**env, **_ALWAYS, "GIT_ALLOW_PROTOCOL": "file:https:http:ssh:git", **settings}
 
 
 def checkout_env(who: Who | None, filters: Sequence[str] = ()) -> dict[str, str]:
@@ -167,10 +170,36 @@ async def without_filters(checkout: Checkout, *args: str) -> Result:
     return await _spawn.run(msgspec.structs.replace(spec, env=checkout_env(checkout.who, names)))
 
 
-async def to_remote(bare: Path, *args: str, known: Mapping[str, str] | None = None) -> Result:
-    """git on a bare repository of ours that talks to a URL with the credentials of the environment `known`."""
-    spec = _bare_spec(bare, args, limits.FETCH_SECONDS)
+async def list_remote(bare: Path, url: str, *names: str, known: Mapping[str, str] | None) -> Result:
+    """The refs called `names` at a URL, with the credentials of the environment `known`."""
+    args = ("ls-remote", "--symref", "--", url, *names)
+    spec = _bare_spec(bare, args, limits.GIT_SECONDS, memory_bytes=limits.LISTING_MEMORY_BYTES)
     return await _spawn.run(msgspec.structs.replace(spec, env=person_env(known)))
+
+
+async def fetch_remote(
+    bare: Path, url: str, refspec: str, *, known: Mapping[str, str] | None, limit_bytes: int
+) -> Result:
+    """Fetch from a URL with the credentials of `known`. A pack over `limit_bytes` is cut off, and the result `cut`."""
+    args = (*FETCH, "--", url, refspec)
+    spec = _bare_spec(bare, args, limits.FETCH_SECONDS, memory_bytes=limits.FETCH_MEMORY_BYTES)
+    spec = msgspec.structs.replace(spec, env=person_env(known), file_bytes=limit_bytes)
+    largest = 0
+    try:
+        result = await _spawn.run(spec)
+    finally:
+        with anyio.CancelScope(shield=True):
+            largest = await to_thread.run_sync(_clear_partial_packs, bare)
+    return msgspec.structs.replace(result, cut=True) if largest >= limit_bytes else result
+
+
+def _clear_partial_packs(bare: Path) -> int:
+    """Remove the packs that a fetch left unfinished, and return the size of the largest."""
+    largest = 0
+    for path in (bare / "objects" / "pack").glob("tmp_*"):
+        largest = max(largest, path.stat().st_size)
+        path.unlink()
+    return largest
 
 
 async def copy_in(checkout: Checkout, commit: str, bare: Path, ref: str) -> Result:
@@ -237,11 +266,6 @@ def complaint(result: Result) -> str:
     ]
     text = one_line("; ".join(line.removeprefix("fatal: ") for line in chosen[-2:]), 300)
     return without_userinfo(text).rstrip(".") or f"it ended with status {result.code}"
-
-
-def without_userinfo(text: str) -> str:
-    """`text` without the user names and passwords in its URLs."""
-    return _USERINFO.sub("", text)
 
 
 def is_oid(text: str) -> bool:

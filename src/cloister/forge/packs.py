@@ -3,19 +3,23 @@
 Objects from a guest are unpacked into a quarantine, checked there, and only then moved over.
 """
 
+import logging
 import shutil
 import tempfile
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import msgspec
 from anyio import to_thread
 
 from cloister.core import limits
-from cloister.core.errors import SandboxLost, UserError
+from cloister.core.errors import HostError, SandboxLost, UserError
 from cloister.core.text import decode
 from cloister.forge.host import complaint, in_bare, is_oid, must, oid
+from cloister.system.locks import lock
+
+log = logging.getLogger(__name__)
 
 DEPTHS = (100, 1)
 """How many commits of a too large history to keep, tried in this order."""
@@ -133,10 +137,11 @@ async def take_in(bare: Path, data: bytes, tree: str, base_tree: str) -> None:
     """Take a guest's objects for `tree` into the repository, all or none.
 
     Raises `SandboxLost` for objects that an honest sandbox never sends: damaged, malformed, with dangling links
-    or with names that would be dangerous to check out.
+    or with names that would be dangerous to check out. Raises `HostError` (`no_disk`) when the disk is almost full.
     """
     if not is_oid(tree):
         raise SandboxLost("The sandbox named a tree that cannot exist.")
+    await to_thread.run_sync(_check_room, bare, len(data))
     async with _scratch(bare) as quarantine:
         (quarantine / "pack").mkdir()
         env = {
@@ -145,6 +150,30 @@ async def take_in(bare: Path, data: bytes, tree: str, base_tree: str) -> None:
         }
         await _check(bare, data, (tree, base_tree), env)
         await to_thread.run_sync(_move, quarantine / "pack", bare / "objects" / "pack")
+
+
+def _check_room(bare: Path, size: int) -> None:
+    disk = shutil.disk_usage(bare)
+    floor = min(limits.DISK_FLOOR_BYTES, int(disk.total * limits.DISK_FLOOR_SHARE))
+    if disk.free - size < floor:
+        left = f"{bare} has {disk.free / 2**30:.1f} GiB left, of which {floor / 2**30:.1f} GiB are reserved"
+        raise HostError(
+            "no_disk", f"There is no room for a save point ({left}): free some disk and try again."
+        )
+
+
+async def collect(bare: Path) -> None:
+    """Join the packs of many save points into one, which holds each object once. No object is lost.
+
+    Unreferenced objects stay too: another attempt may be about to name them.
+    """
+    folder = bare / "objects" / "pack"
+    if len(await to_thread.run_sync(lambda: list(folder.glob("*.pack")))) <= limits.SAVE_PACKS:
+        return
+    with suppress(BlockingIOError), lock(bare / "collect.lock", create=True):
+        done = await in_bare(bare, "repack", "-a", "-d", "-k", "-q")
+        if not done.ok:  # a later save tries again
+            log.warning("The save points in %s could not be packed together: %s", bare, complaint(done))
 
 
 def _in_a_list(path: Path) -> str:

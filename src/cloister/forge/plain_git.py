@@ -8,12 +8,14 @@ from pathlib import Path
 import anyio
 from anyio import to_thread
 
+from cloister.core import limits
+from cloister.core.addresses import without_userinfo
 from cloister.core.errors import OutsideError, UserError
 from cloister.core.text import decode, one_line
 from cloister.forge import change, host
 from cloister.forge._spawn import Result, Who
 from cloister.forge.api import Base, Delivered, Proposal
-from cloister.forge.host import NO_COMMIT, Checkout, complaint, in_checkout, must, without_userinfo
+from cloister.forge.host import NO_COMMIT, Checkout, complaint, in_checkout, must
 
 BASE_REF = "refs/cloister/base"
 """The commit a run starts from, in the run's own repository."""
@@ -26,17 +28,42 @@ _NAMES_TRIED = 99
 class PlainGit:
     """Implements `Forge` for paths and for URLs without any forge's API."""
 
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        """`environment` is the one of git for URLs, with its credentials and proxies; None is this process's own."""
+    def __init__(
+        self, environment: Mapping[str, str] | None = None, *, fetch_bytes: int = limits.FETCH_BYTES
+    ) -> None:
+        """`environment` is the one of git for URLs, with its credentials and proxies; None is this process's own.
+
+        `fetch_bytes` is the largest pack that a URL may send.
+        """
         self._environment = environment
+        self._fetch_bytes = fetch_bytes
         self._notes = anyio.Lock()
 
     async def fetch(self, repo: str, ref: str | None, into: Path) -> Base:
         _check_text(repo, ref)
         if is_url(repo):
-            return await _fetch_url(repo, ref, into, self._environment)
+            return await self._fetch_url(repo, ref, into)
         checkout = await to_thread.run_sync(find_checkout, repo)
         return await _fetch_checkout(checkout, ref, into)
+
+    async def _fetch_url(self, url: str, ref: str | None, into: Path) -> Base:
+        shown = without_userinfo(url)
+        await host.ensure_bare(into)
+        source, branch = await _name_at(url, ref, into, self._environment)
+        refspec, most = f"+{source}:{BASE_REF}", self._fetch_bytes
+        fetched = await host.fetch_remote(into, url, refspec, known=self._environment, limit_bytes=most)
+        if fetched.cut:
+            raise UserError(
+                "repository_too_large", f"{shown} sends more than {most >> 20:,} MiB, the limit of one fetch."
+            )
+        if not fetched.ok and host.is_oid(source):
+            raise _unknown(shown, source)
+        if not fetched.ok:
+            raise _fetch_failed(shown, fetched)
+        commit = await host.in_bare(into, "rev-parse", "--verify", f"{BASE_REF}^{{commit}}")
+        if not commit.ok:
+            raise _unknown(shown, ref or "HEAD")
+        return Base(host.oid(commit.out), branch)
 
     async def deliver(self, proposal: Proposal) -> Delivered | None:
         _check_text(proposal.repository, proposal.branch)
@@ -194,21 +221,6 @@ def _count_entries(listing: bytes) -> int:
     return count
 
 
-async def _fetch_url(url: str, ref: str | None, into: Path, known: Mapping[str, str] | None) -> Base:
-    shown = without_userinfo(url)
-    await host.ensure_bare(into)
-    source, branch = await _name_at(url, ref, into, known)
-    fetched = await host.to_remote(into, *host.FETCH, "--", url, f"+{source}:{BASE_REF}", known=known)
-    if not fetched.ok and host.is_oid(source):
-        raise _unknown(shown, source)
-    if not fetched.ok:
-        raise _fetch_failed(shown, fetched)
-    commit = await host.in_bare(into, "rev-parse", "--verify", f"{BASE_REF}^{{commit}}")
-    if not commit.ok:
-        raise _unknown(shown, ref or "HEAD")
-    return Base(host.oid(commit.out), branch)
-
-
 async def _name_at(
     url: str, ref: str | None, into: Path, known: Mapping[str, str] | None
 ) -> tuple[str, str | None]:
@@ -216,7 +228,7 @@ async def _name_at(
     if ref is not None and host.is_oid(ref):
         return ref, None
     wanted = ("HEAD",) if ref is None else (f"refs/heads/{ref}", f"refs/tags/{ref}", ref)
-    listed = await host.to_remote(into, "ls-remote", "--symref", "--", url, *wanted, known=known)
+    listed = await host.list_remote(into, url, *wanted, known=known)
     shown = without_userinfo(url)
     if not listed.ok:
         raise _fetch_failed(shown, listed)

@@ -194,8 +194,8 @@ async def save(
 ) -> str:
     """Save the working tree outside the sandbox as a commit on `base`, under `ref`; returns that commit.
 
-    Returns `base` if nothing differs from it. Raises `UserError` (`save_failed`, `change_too_large`)
-    and `SandboxLost` if the sandbox sends data that an honest one never sends.
+    Returns `base` if nothing differs from it. Raises `UserError` (`save_failed`, `change_too_large`), `HostError`
+    (`no_disk`), and `SandboxLost` if the sandbox sends data that an honest one never sends.
     """
     if not ref.startswith(SAVE_REFS):
         raise Bug(f"A save point must be under {SAVE_REFS}, not {ref}.")
@@ -211,6 +211,7 @@ async def save(
         await packs.take_in(bare, data, name, base_tree)
         commit = await commit_tree(bare, name, base, "Save point\n", AUTHOR)
     must(await in_bare(bare, "update-ref", ref, commit), f"store {ref}")
+    await packs.collect(bare)
     return commit
 
 

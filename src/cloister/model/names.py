@@ -14,7 +14,7 @@ from cloister.core.model_config import ModelRoutes
 from cloister.core.text import one_line
 from cloister.model.api import Model
 from cloister.model.catalog import CATALOG, COMPATIBLE, LOCAL, NAME_CHARS, SCRIPT, Amazon
-from cloister.model.local.files import FILES, is_path
+from cloister.model.local.files import NO_SHELF, Shelf, is_path
 from cloister.model.local.host import LocalHost, local_model
 from cloister.model.scripted import ScriptedModel, load_script
 from cloister.model.small_models import JsonActions
@@ -46,6 +46,12 @@ class Access:
     """Credentials and region for Bedrock."""
     local: LocalHost | None = None
     """Runs models on this machine."""
+    files: Shelf = NO_SHELF
+    """The files of local models, for their names."""
+
+    @property
+    def shelf(self) -> Shelf:
+        return self.files if self.local is None else self.local.shelf
 
     def url_of(self, kind: str) -> str | None:
         """The URL of a provider: from the settings, else from the catalog."""
@@ -54,7 +60,7 @@ class Access:
 
 
 def choose(name: str | None, access: Access) -> str:
-    """Return the full name of the model to use, without opening it. Pure.
+    """Return the full name of the model to use, without opening it.
 
     Without `name` and a default, it is the server at the URL, then the first provider with a key. A provider without
     a model name gets the default of the catalog.
@@ -67,7 +73,7 @@ def choose(name: str | None, access: Access) -> str:
             raise UserError("unknown_model", "Which script? Name its file: --model script:FILE.")
         return wanted
     if kind == LOCAL:
-        return f"{kind}:{_local_name(model)}"
+        return f"{kind}:{_local_name(model, access.shelf)}"
     provider = CATALOG.get(kind)
     if provider is None:
         raise UserError("unknown_model", f"There is no model {one_line(wanted, 200)!r}: {_spellings()}")
@@ -167,14 +173,9 @@ def _host(url: str) -> str | None:
     return parts.netloc if there and url.isprintable() and " " not in url else None
 
 
-def _local_name(model: str) -> str:
-    name = model or next(iter(FILES))
-    if name not in FILES and not is_path(name):
-        raise UserError(
-            "unknown_model",
-            f"There is no local model {one_line(name)!r}: use {', '.join(FILES)}, or the path of a GGUF file.",
-        )
-    return name
+def _local_name(model: str, shelf: Shelf) -> str:
+    name = model or next(iter(shelf.files))
+    return name if is_path(name) else shelf.entry(name, ", or the path of a GGUF file").name
 
 
 def _spellings() -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cloister.core.model_config import ModelEntry
 from cloister.core.requests import Usage
 from cloister.model.catalog import CATALOG, FREE, LOCAL
-from cloister.model.local.files import FILES, OWN_WINDOW
+from cloister.model.local.files import NO_SHELF, Shelf
 
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo
@@ -25,14 +25,14 @@ def cost(name: str, usage: Usage, entries: Mapping[str, ModelEntry]) -> float | 
     return _table_price(name, usage)
 
 
-def window(name: str, entries: Mapping[str, ModelEntry]) -> int | None:
+def window(name: str, entries: Mapping[str, ModelEntry], files: Shelf = NO_SHELF) -> int | None:
     """The context window in tokens; None if unknown."""
     entry = entries.get(name)
     if entry is not None and entry.window is not None:
         return entry.window
     kind, _, model = name.partition(":")
     if kind == LOCAL:
-        return FILES[model].window if model in FILES else OWN_WINDOW
+        return files.window(model)
     known = _known(name)
     return None if known is None else known.context_window
 

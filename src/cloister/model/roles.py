@@ -3,7 +3,6 @@
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import get_args
 
 import anyio
@@ -11,6 +10,7 @@ import msgspec
 from anyio import to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
+from cloister.core.addresses import repository_matches
 from cloister.core.errors import CloisterError, OutsideError, UserError, sole
 from cloister.core.model_config import ModelRoutes, RoleModels
 from cloister.core.requests import Usage
@@ -49,8 +49,7 @@ def chain(routes: ModelRoutes, role: Role, job: Job) -> tuple[str | None, ...]:
 
 def _tables(routes: ModelRoutes, job: Job) -> list[RoleModels]:
     tables = [routes.kind[job.kind]] if job.kind is not None and job.kind in routes.kind else []
-    repo = job.repo.rstrip("/")
-    found = next((table for table in routes.repository if fnmatchcase(repo, table.match)), None)
+    found = next((table for table in routes.repository if repository_matches(table.match, job.repo)), None)
     return [*tables, *([found] if found is not None else []), routes]
 
 
@@ -159,7 +158,7 @@ class _Models:
         return _Models(self._access, Job(self._job.repo, full, self._job.kind), self._shelf)
 
     def window(self, name: str) -> int | None:
-        return window(self._really(name), self._access.routes.entry)
+        return window(self._really(name), self._access.routes.entry, self._access.shelf)
 
     def cost(self, name: str, usage: Usage) -> float | None:
         return cost(self._really(name), usage, self._access.routes.entry)

@@ -1,14 +1,36 @@
 """Decides an action: a deny wins, then an ask, then an allow of a layer that may allow it; else deny."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
+from cloister.core.addresses import normal_host
 from cloister.core.events import Effect
-from cloister.policy.api import HOLE, Action, Approver, Decision, Pointed, Policy, Rule, Sets
+from cloister.policy.api import (
+    HOLE,
+    Action,
+    Approver,
+    ConnectAction,
+    CredentialAction,
+    Decision,
+    ModelAction,
+    Pointed,
+    Policy,
+    PushAction,
+    RawAction,
+    RequestAction,
+    Rule,
+    Sets,
+    TierAction,
+    ToolAction,
+)
 from cloister.policy.pattern import (
     COMMAND_TOOLS,
     PATH_TOOLS,
     HostPattern,
+    Named,
     NamedPattern,
     Pattern,
     RequestPattern,
@@ -16,12 +38,102 @@ from cloister.policy.pattern import (
     ToolPattern,
     could_match,
     literal,
+    normal_path,
     path_glob,
     read_host,
     read_pattern,
+    request_paths,
     text_matches,
 )
-from cloister.policy.probe import NamedProbe, NetProbe, Probe, ToolProbe, probes
+
+# An action as probes: every spelling that a rule could match, and what is unknown about it.
+
+PATH_CHARS = 4_096
+"""PATH_MAX: Linux opens no longer path."""
+
+_METHOD = re.compile(r"[A-Z][A-Z-]{0,31}")
+_BRANCH = "refs/heads/"
+
+
+class ToolProbe(msgspec.Struct, frozen=True):
+    tool: str
+    spellings: tuple[str, ...]
+    """The target, or one command of it. A rule that widens must match all of them, one that narrows any."""
+    around: tuple[str, ...] = ()
+    """More text that a rule which narrows can match: the whole line around a command."""
+    unclear: str | None = None
+    """Why the target is not known. Then every rule that narrows matches, and none that widens."""
+
+
+class NetProbe(msgspec.Struct, frozen=True):
+    host: str
+    port: int
+    method: str | None = None
+    """None means a connection whose requests are not known yet."""
+    paths: tuple[str, ...] = ()
+
+
+class NamedProbe(msgspec.Struct, frozen=True):
+    kind: Named
+    names: tuple[str, ...]
+    """Spellings of one name: a rule can match any of them."""
+
+
+Probe = ToolProbe | NetProbe | NamedProbe
+
+
+def probes(action: Action) -> tuple[Probe, ...]:
+    """Return the probes of an action; the strictest decision applies. Raises `ValueError` if no rule can match it."""
+    match action:
+        case ToolAction():
+            return _tool(action)
+        case ConnectAction(host, port):
+            return (NetProbe(_host(host), port),)
+        case RequestAction(host, port, method, path):
+            if not _METHOD.fullmatch(method):
+                raise ValueError("no rule can match the method: it is not a word in capitals")
+            return (NetProbe(_host(host), port, method, request_paths(path)),)
+        case CredentialAction(name=name):
+            return (NamedProbe("credential", (name,)),)
+        case PushAction(ref=ref):
+            short = (ref.removeprefix(_BRANCH),) if ref.startswith(_BRANCH) else ()
+            return (NamedProbe("push", (ref, *short)),)
+        case RawAction(host):
+            return (NamedProbe("raw", (_host(host),)),)
+        case TierAction(tier):
+            return (NamedProbe("tier", (tier,)),)
+        case ModelAction(model):
+            return (NamedProbe("model", (model,)),)
+
+
+def _tool(action: ToolAction) -> tuple[Probe, ...]:
+    tool, target = action.tool, action.target
+    if tool in PATH_TOOLS:
+        path = normal_path(target)
+        if len(path) > PATH_CHARS:
+            raise ValueError(f"a path has at most {PATH_CHARS} characters")
+        return (ToolProbe(tool, (path,)),)
+    if tool not in COMMAND_TOOLS:
+        return (ToolProbe(tool, (target,)),)
+    parsed = action.commands
+    if parsed is None:
+        return (ToolProbe(tool, (), (target,), "it was not parsed"),)
+    # The strictest decision applies, so that the whole line is matched once and not for every command.
+    found: list[Probe] = [
+        ToolProbe(tool, spellings, () if number else (target,))
+        for number, spellings in enumerate(parsed.simple)
+    ]
+    if parsed.unclear is not None:
+        found.append(ToolProbe(tool, (), (target,), parsed.unclear))
+    return tuple(found) or (ToolProbe(tool, (), (target,)),)
+
+
+def _host(host: str) -> str:
+    try:
+        return normal_host(host)
+    except ValueError as error:
+        raise ValueError(f"no rule can match the host: {error}") from None
+
 
 # Finds the patterns of a policy that match an action: groups them by kind of action, then scans the group.
 

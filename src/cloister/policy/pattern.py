@@ -1,13 +1,14 @@
 """Parses the `action` of a rule into a pattern that matches actions: globs, hosts, tools."""
 
-import ipaddress
 import posixpath
 import re
 from functools import lru_cache
 from typing import Literal
+from urllib.parse import unquote
 
 import msgspec
 
+from cloister.core.addresses import is_address, normal_host
 from cloister.core.computer import WORK_DIR
 from cloister.policy.api import HOLE, SET_NAMES
 
@@ -81,54 +82,6 @@ def literal(glob: str) -> str:
     return max(pieces, key=len)
 
 
-# Host names: lower case and ASCII. Addresses: canonical form.
-
-_LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
-_NUMERIC = re.compile(r"[0-9]+|0x[0-9a-f]*")
-_NAME_CHARS = 253
-
-
-def normal_host(text: str) -> str:
-    """Return the normal spelling of a host. Raises `ValueError` with the reason.
-
-    Addresses must be written as `ipaddress` writes them. `127.1`, `0x7f.1` and `2130706433`, which resolvers
-    accept as addresses, are rejected. IPv6 may be in brackets.
-    """
-    if address := _address(text):
-        return address
-    try:
-        name = text if text.isascii() else text.encode("idna").decode("ascii")
-    except UnicodeError:
-        raise ValueError("it is not a valid internationalised name") from None
-    name = name.lower().removesuffix(".")
-    if not name or len(name) > _NAME_CHARS:
-        raise ValueError(f"a host name has 1 to {_NAME_CHARS} characters")
-    labels = name.split(".")
-    if not all(_LABEL.fullmatch(label) for label in labels):
-        raise ValueError("it is not a DNS name")
-    if _NUMERIC.fullmatch(labels[-1]):
-        raise ValueError("it is a number that resolvers would read as an address")
-    return name
-
-
-def is_address(host: str) -> bool:
-    """True if a host in normal spelling is an IP address."""
-    return _address(host) is not None
-
-
-def _address(text: str) -> str | None:
-    bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
-    if "%" in bare or not bare.isascii():
-        return None
-    try:
-        address = ipaddress.ip_address(bare)
-    except ValueError:
-        return None
-    if address.version == 4 and bare != text:
-        return None
-    return str(address)
-
-
 TOOL_NAMES = ("bash", "read", "write", "edit", "search", "finish")
 """Tools that can be written without `tool:`."""
 
@@ -142,6 +95,7 @@ WEB_PORTS = (80, 443)
 Named = Literal["credential", "push", "raw", "tier", "model"]
 
 _PATTERN_CHARS = 1_000
+_REQUEST_PATH_CHARS = 16_384
 _TOOL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _MCP = re.compile(r"[A-Za-z0-9_.*-]{1,128}")
 _METHOD = re.compile(r"[A-Z][A-Z-]{0,31}|\*")
@@ -350,3 +304,29 @@ def opens_everything(pattern: Pattern) -> bool:
     """True if an `allow` rule with this pattern would open every host."""
     host = pattern.host if isinstance(pattern, RequestPattern) else pattern
     return isinstance(host, HostPattern) and not host.host
+
+
+def request_paths(path: str) -> tuple[str, ...]:
+    """Return the ways in which a server may read `path`: as sent, and decoded with dots and slashes resolved."""
+    bare = re.split(r"[?#]", path, maxsplit=1)[0]
+    if not bare.startswith("/") or not bare.isprintable() or len(bare) > _REQUEST_PATH_CHARS:
+        raise ValueError("no rule can match the path: it is not a plain path that starts with /")
+    decoded = bare
+    for _ in range(3):
+        decoded = unquote(decoded, errors="replace")
+    if "%" in decoded and unquote(decoded) != decoded:
+        raise ValueError("no rule can match the path: it is percent-encoded too many times")
+    ways = {bare: None}
+    for text in (unquote(bare, errors="replace"), decoded):
+        plain = text.replace("\\", "/")
+        ways[plain] = None
+        # Some servers drop the parameters after a semicolon before they resolve dots.
+        for form in (plain, re.sub(r";[^/]*", "", plain)):
+            ways[_resolved(form)] = None
+    return tuple(ways)
+
+
+def _resolved(path: str) -> str:
+    """Remove empty segments and dots; keep a trailing slash."""
+    normal = "/" + posixpath.normpath(path).lstrip("/")
+    return normal + "/" if path.endswith("/") and normal != "/" else normal

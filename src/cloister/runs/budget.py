@@ -6,12 +6,12 @@ hold the same dollar twice.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from fnmatch import fnmatchcase
 from functools import partial
 
 import msgspec
 
 from cloister.agent.budget.purse import Held
+from cloister.core.addresses import repository_matches
 from cloister.core.budget import (
     Account,
     BudgetTree,
@@ -144,7 +144,7 @@ def _project(tree: BudgetTree, repo: str) -> tuple[str, Limits, Period]:
     """Return name, limits and period of a repository's project; without a table it is a project of its own."""
     plain = repo.rstrip("/")
     for table in tree.project:
-        if fnmatchcase(plain, table.match):
+        if repository_matches(table.match, repo):
             return table.match, table, table.period
     return plain, Limits(), "month"
 

@@ -1,16 +1,15 @@
 """The layers of rules above a run: where they are written, and the limits they set. Read again for every run."""
 
-import posixpath
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, get_args
-from urllib.parse import unquote
 
 import msgspec
 from anyio import to_thread
 
+from cloister.core.addresses import canonical_glob, repository_names
 from cloister.core.attempts import parse_search, wishes
 from cloister.core.errors import UserError
 from cloister.core.requests import Budget, NewRun, Quota, Role, RunRule, Usage
@@ -29,7 +28,6 @@ REPOSITORY_FILE = ".cloister/policy.toml"
 """Read from the base commit: a run cannot change its own rules."""
 
 _LIMITS: tuple[LimitName, ...] = get_args(LimitName)
-_SCP = re.compile(r"(?:[^@/]+@)?([^:/]+):(?!//)(.*)", re.DOTALL)
 
 
 def run_layer(request: NewRun) -> Layer:
@@ -68,7 +66,7 @@ class RuleFiles:
             layers.append(self.host)
         names = _names(repo) if repo is not None and self.projects else ()
         for glob, path in self.projects:
-            if any(text_matches(_plain(glob), name) for name in names):
+            if any(text_matches(canonical_glob(glob), name) for name in names):
                 layers.append(_read("project", path))
         return tuple(layers)
 
@@ -201,28 +199,11 @@ def _file_of(layer: Layer) -> str:
 
 
 def _names(repo: str) -> tuple[str, ...]:
-    """The names that a project's glob is matched with: a URL as `host/path`, a directory by its full path."""
+    """The names that a project's glob is matched with: a URL in its canonical forms, a directory by its full path."""
     try:
-        if is_url(repo):
-            return (_plain(repo),)
-        return (str(find_checkout(repo).top),)
+        return repository_names(repo) if is_url(repo) else (str(find_checkout(repo).top),)
     except UserError:
-        return (repo,)
-
-
-def _plain(repo: str) -> str:
-    """A URL in one spelling: lower case without scheme, user and `.git`. Paths stay as they are."""
-    scheme, separator, rest = repo.partition("://")
-    if not separator:
-        short = _SCP.fullmatch(repo)
-        if short is None or repo.startswith(("/", "*")):
-            return repo
-        rest = f"{short[1]}/{short[2]}"
-    elif scheme.lower() == "file":
-        return rest
-    host, _, path = rest.partition("/")
-    normal = posixpath.normpath(f"/{unquote(path)}").lstrip("/")
-    return f"{host.rpartition('@')[2]}/{normal}".casefold().removesuffix(".git").rstrip("/")
+        return repository_names(repo)
 
 
 class AllowedModels:

@@ -15,23 +15,28 @@ from pathlib import Path
 
 import anyio
 import msgspec
+from anyio.abc import ByteStream
 
 from cloister.agent.evidence.run_checks import find_checks, run_on_base
 from cloister.core import limits
+from cloister.core.addresses import canonical_repository
 from cloister.core.computer import Command, Computer, Output, Stream, shell
 from cloister.core.diagnosis import Diagnosis
 from cloister.core.errors import CloisterError, HostError, UserError
+from cloister.core.ids import SandboxId
 from cloister.core.requests import NewRun, Quota
 from cloister.core.text import decode, one_line
 from cloister.feedback.discover import FILES
 from cloister.forge import Forges, read, workspace
 from cloister.forge.api import Base
 from cloister.forge.plain_git import find_checkout, is_url
-from cloister.sandbox.api import SNAPSHOT_PREFIX, Door, Host, Keepable, Report, Sandbox, SandboxSpec
+from cloister.runs.image_build import BuildLimits, DockerfileBuilder, ImageBuilder, keep
+from cloister.sandbox.api import SNAPSHOT_PREFIX, Door, Host, Report, Sandbox, SandboxSpec
 from cloister.sandbox.providers import which
 from cloister.sandbox.templates import recipes, root
 from cloister.sandbox.templates.building import About, Build, Built
 from cloister.sandbox.templates.catalog import Templates
+from cloister.sandbox.templates.oci import Jail, registry_name
 from cloister.sandbox.templates.recipes import (
     Devcontainer,
     Dockerfile,
@@ -67,6 +72,7 @@ class Workshop:
     quota: Quota
     repositories: Path
     """Where the repositories of templates are fetched to."""
+    bounds: BuildLimits = field(default_factory=BuildLimits)
 
     async def prepare(self, name: str, report: Report, *, again: bool = False) -> Built:
         """Build `name` if it is missing, or `again`. Raises as `Templates.prepare` and the forge."""
@@ -79,6 +85,8 @@ class Workshop:
                     await self._devcontainer(name, recipe, report, again=again)
                 case Snapshot():
                     await self._snapshot(name, recipe, report, again=again)
+                case Oci() | Dockerfile():
+                    await self._image(name, recipe, report, again=again)
                 case _:
                     await self.templates.prepare(name, report, again=again)
         await self.host.prepare(name, report)
@@ -94,6 +102,31 @@ class Workshop:
 
     def bare(self, name: str) -> Path:
         return self.repositories / f"{name}.git"
+
+    async def _image(
+        self, name: str, recipe: Oci | Dockerfile, report: Report, *, again: bool, trusted: bool = True
+    ) -> None:
+        def opened(template: str, network: bool) -> AbstractAsyncContextManager[Sandbox]:
+            spec = SandboxSpec(template=template, quota=self.quota, ttl_seconds=_TTL_SECONDS)
+            return self.host.open(spec, self.door if network else _closed)
+
+        async def make(work: Build) -> About:
+            jail = await Jail.prepare(self.templates.directory.parent, work.path)
+            try:
+                with anyio.fail_after(self.bounds.seconds):
+                    async with work.watching_disk():
+                        if isinstance(recipe, Oci):
+                            return await ImageBuilder(work, opened, jail, self.bounds, trusted).image(recipe)
+                        return await DockerfileBuilder(
+                            work, opened, jail, self.bounds, trusted, recipe, self.host
+                        ).build()
+            except TimeoutError:
+                raise HostError(
+                    "template_failed",
+                    f"The template {name} could not be built: it took more than {self.bounds.seconds:g} s.",
+                ) from None
+
+        await self.templates.build(name, make, report, again=again)
 
     async def _repository(self, name: str, recipe: Repository, report: Report, *, again: bool) -> None:
         if isinstance(self.templates.recipe(recipe.base), Repository):
@@ -121,7 +154,7 @@ class Workshop:
                 baseline = await run_on_base(sandbox, checks, "warm", show)
                 await workspace.disown(sandbox)
                 work.tell(0.9, "keeping the files")
-                await _keep(sandbox, work.rootfs)
+                await keep(sandbox, work.rootfs)
             return msgspec.structs.replace(
                 below.about,
                 kind="repository",
@@ -142,8 +175,9 @@ class Workshop:
         if wanted.dockerfile is not None:
             await read.export(self.bare(name), base.commit, context)
         try:
-            self.templates.keep_recipe(image, _image_recipe(recipe, wanted, context))
-            await self.templates.prepare(image, report, again=again)
+            made = _image_recipe(recipe, wanted, context)
+            self.templates.keep_recipe(image, made)
+            await self._image(image, made, report, again=again, trusted=False)
         finally:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(lambda: shutil.rmtree(context, ignore_errors=True))
@@ -170,7 +204,7 @@ class Workshop:
                 if below.about.git:
                     await workspace.disown(sandbox)
                 work.tell(0.9, "keeping the files")
-                await _keep(sandbox, work.rootfs)
+                await keep(sandbox, work.rootfs)
             return msgspec.structs.replace(
                 below.about, kind="devcontainer", env=env, commit=base.commit, base=below.home.name
             )
@@ -183,7 +217,7 @@ class Workshop:
             kept = which(recipe.snapshot, await self.host.snapshots())
             async with self._opened(f"{SNAPSHOT_PREFIX}{kept.id}") as sandbox:
                 work.tell(0.3, f"keeping the files, {kept.size_bytes / 1e6:,.0f} MB over {kept.template}")
-                await _keep(sandbox, work.rootfs)
+                await keep(sandbox, work.rootfs)
             about = self._about(kept.template)
             git, bash = (root.has(work.rootfs, program) for program in ("git", "bash"))
             return About(
@@ -219,11 +253,8 @@ class Workshop:
         return self.host.open(spec, self.door)
 
 
-async def _keep(sandbox: Sandbox, at: Path) -> None:
-    if not isinstance(sandbox, Keepable):
-        tier = sandbox.info.isolation.tier
-        raise HostError("cannot_keep", f"Templates cannot be made from sandboxes of the tier {tier}.")
-    await sandbox.keep(at)
+async def _closed(_sandbox: SandboxId, _stream: ByteStream) -> None:
+    """A `Door` that leads nowhere."""
 
 
 async def forget(templates: Templates, repositories: Path, name: str) -> int:
@@ -239,7 +270,7 @@ async def forget(templates: Templates, repositories: Path, name: str) -> int:
 
 def _image_recipe(recipe: Devcontainer, wanted: Wanted, context: Path) -> Oci | Dockerfile:
     if wanted.dockerfile is None:
-        return Oci(wanted.image or "", user=wanted.user, tls=recipe.tls)
+        return Oci(registry_name(wanted.image or ""), user=wanted.user, tls=recipe.tls)
     inside = context / wanted.context
     dockerfile = posixpath.relpath(wanted.dockerfile, wanted.context)
     # SAFETY: a link in the repository must not make a directory of this machine the build context.
@@ -313,14 +344,10 @@ def same_repository(one: str, other: str) -> bool:
         return True
     try:
         if is_url(one) or is_url(other):
-            return is_url(one) and is_url(other) and _bare_url(one) == _bare_url(other)
+            return is_url(one) and is_url(other) and canonical_repository(one) == canonical_repository(other)
         return find_checkout(one).top == find_checkout(other).top
     except UserError:
         return False
-
-
-def _bare_url(url: str) -> str:
-    return url.rstrip("/").removesuffix(".git")
 
 
 def known_baseline(

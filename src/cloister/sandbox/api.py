@@ -21,6 +21,8 @@ Report = Callable[[float | None, str], None]
 """Progress of a slow operation: a fraction (None when unknown) and the current step."""
 
 SNAPSHOT_PREFIX = "snapshot:"
+SCRATCH = ".scratch"
+"""An empty template, which images are unpacked and built in."""
 LOCAL = "local"
 """Name of the provider that is this machine."""
 

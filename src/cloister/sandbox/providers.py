@@ -12,7 +12,16 @@ import msgspec
 from cloister.core.errors import Bug, HostError, UserError
 from cloister.core.requests import Tier, TierName
 from cloister.core.text import one_line
-from cloister.sandbox.api import Door, Provider, Report, Sandbox, SandboxSpec, SnapshotInfo, TierReport
+from cloister.sandbox.api import (
+    SCRATCH,
+    Door,
+    Provider,
+    Report,
+    Sandbox,
+    SandboxSpec,
+    SnapshotInfo,
+    TierReport,
+)
 from cloister.sandbox.local.spec import check_spec
 from cloister.sandbox.snapshots import matching, reference_in, unknown
 from cloister.sandbox.store.api import Shortage
@@ -61,6 +70,8 @@ class Providers:
             able, at = able_to_open(kept), kept.provider
             # Only a virtual machine opens the snapshot of one, so this is a request for that tier by name.
             wanted = wanted if kept.tier in _OF_FILES else kept.tier
+        elif spec.template == SCRATCH:
+            able = able & _OF_FILES  # the files of a build are kept
         chosen = await self._choose(wanted, able, at)
         spec = msgspec.structs.replace(spec, tier=chosen.tier)
         async with self._providers[chosen.provider].open(spec, door) as sandbox:

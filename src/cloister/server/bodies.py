@@ -46,11 +46,14 @@ async def while_wanted(
 ) -> Result:
     """The result of `work`, which is cancelled when the caller hangs up or the server stops."""
     results: list[Result] = []
+    hung_up = False
     async with anyio.create_task_group() as tasks:
 
         async def caller_gone() -> None:
+            nonlocal hung_up
             while (await request.receive())["type"] != "http.disconnect":
                 pass
+            hung_up = True
             tasks.cancel_scope.cancel()
 
         async def server_going() -> None:
@@ -61,6 +64,8 @@ async def while_wanted(
         tasks.start_soon(server_going)
         results.append(await work)
         tasks.cancel_scope.cancel()
+    if not results and hung_up:
+        raise UserError("hung_up", "The caller hung up before the answer.")
     if not results:
         raise HostError(
             "server_stopping", "The server is stopping and cancelled this: try again when it is back."

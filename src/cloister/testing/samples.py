@@ -104,6 +104,12 @@ def layout(at: Path, *layers: bytes, **config: Any) -> Path:
     return at
 
 
+def push(image: Path, *to: str) -> None:
+    """Copy the image of a layout elsewhere, as skopeo names it."""
+    argv = ("skopeo", "--insecure-policy", "copy", "--quiet", f"oci:{image}:latest", *to)
+    output_of(argv, image, {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent"})
+
+
 # Small git repositories for tests, made by git itself and independent of anybody's configuration.
 
 

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import anyio
 import pytest
+from tests.model.provider_server import open_model_server
+from tests.model.wires import CHAT, Sent, json_answer
 
 from cloister.agent.budget.metering import BudgetedModels
 from cloister.agent.budget.purse import NoLedger, Purse
@@ -28,8 +30,7 @@ from cloister.model.names import Access
 from cloister.model.roles import Job, open_models
 from cloister.testing.local import LocalComputer
 from cloister.testing.loop_bench import MemoryJournal
-from cloister.testing.model_wires import CHAT, Sent, json_answer
-from cloister.testing.models import SayingModel, SoleModel, open_model_server
+from cloister.testing.models import SayingModel, SoleModel
 
 pytestmark = pytest.mark.anyio
 

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import anyio
 import pytest
+from tests.model.provider_server import Answer, open_model_server
+from tests.model.wires import JSON, WIRES, Sent
 
 from cloister.agent.budget.metering import BudgetedModels
 from cloister.agent.budget.purse import NoLedger, Purse
@@ -26,8 +28,6 @@ from cloister.model.api import Failure, Models
 from cloister.model.names import Access
 from cloister.model.roles import Job, open_models
 from cloister.testing.loop_bench import MemoryJournal
-from cloister.testing.model_wires import JSON, WIRES, Sent
-from cloister.testing.models import Answer, open_model_server
 
 pytestmark = pytest.mark.anyio
 

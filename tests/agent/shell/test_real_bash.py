@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cloister.agent.shell.parse import read_commands
+from cloister.agent.shell.programs import word_set
 from cloister.policy.api import Layer, Rule, ToolAction
 from cloister.policy.decide import Decider
 from cloister.policy.layers import BUILT_IN
@@ -115,12 +117,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return at
 
 
-def runs(place: Path, line: str) -> bool:
+def runs(place: Path, line: str, work: Path | None = None) -> bool:
     """True if bash runs `mark` for `line`."""
     (place / "ran").unlink(missing_ok=True)
     subprocess.run(
         ["/bin/bash", "-c", line],
-        cwd=place / "work",
+        cwd=work or place / "work",
         env={"PATH": f"{place}/bin:{os.defpath}", "HOME": str(place / "work")},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -147,3 +149,133 @@ def test_trial_detects_whether_the_program_ran(place: Path) -> None:
     assert runs(place, "sh -c 'ma\"r\"k x'")
     assert not runs(place, "echo mark")
     assert not denied("echo mark")
+
+
+DIFF = "git diff HEAD~1"
+SPELLINGS = {
+    "continued by a carriage return": "true \\\r\nmark",
+    "here document that ends with a carriage return": "cat <<E\r\nx\nE\r\nmark",
+    "exported in quotes": f"export 'GIT_EXTERNAL_DIFF=mark'; {DIFF}",
+    "exported by declare": f"declare -x GIT_EXTERNAL_DIFF=mark; {DIFF}",
+    "exported by a quoted builtin": f"'export' GIT_EXTERNAL_DIFF=mark; {DIFF}",
+    "exported through command": f"command export GIT_EXTERNAL_DIFF=mark; {DIFF}",
+    "exported through builtin": f"builtin typeset -x GIT_EXTERNAL_DIFF=mark; {DIFF}",
+    "a default": f"set -a; : ${{GIT_EXTERNAL_DIFF:=mark}}; {DIFF}",
+    "a default in quotes": f'set -a; : "${{GIT_EXTERNAL_DIFF=mark}}"; {DIFF}',
+    "an indirect default": f"set -a; r=GIT_EXTERNAL_DIFF; : ${{!r:=mark}}; {DIFF}",
+    "a loop variable": f"set -a; for GIT_EXTERNAL_DIFF in mark; do {DIFF}; done",
+    "read": f"set -a; read GIT_EXTERNAL_DIFF <<< mark; {DIFF}",
+    "read with options": f"set -a; read -r -d '' GIT_EXTERNAL_DIFF <<< mark; GIT_X=1; {DIFF}",
+    "printf": f"set -a; printf -v GIT_EXTERNAL_DIFF mark; {DIFF}",
+    "printf without a space": f"set -a; printf -vGIT_EXTERNAL_DIFF mark; {DIFF}",
+    "a reference": f"set -a; declare -n r=GIT_EXTERNAL_DIFF; r=mark; {DIFF}",
+    "keywords": f"set -k; {DIFF} GIT_EXTERNAL_DIFF=mark",
+    "the table of commands": "BASH_CMDS[foo]={bin}/mark; foo",
+    "tar, abbreviated": "tar cf /dev/null a --checkpoint=1 --checkpoint-act=exec=mark",
+    "tar, compressed": "tar --use-comp=mark -cf x.tar a",
+    "tar, bundled": "tar -cvImark -f x.tar a",
+    "tar, oldest style": "tar cfI x.tar mark a",
+    "tar by its variable": "TAR_OPTIONS='--checkpoint=1 --checkpoint-action=exec=mark' tar cf /dev/null a",
+    "split": "split --filt=mark a",
+    "sed, bundled": "sed -be 'e mark' a",
+    "sed without spaces": "sed -ne1emark a",
+    "sed, abbreviated": "sed --expr='1e mark' a",
+    "sed by flag": "sed 's,a,mark,gpe' a",
+    "sed in a block": "sed -n '1{s/a/mark/;e\n}' a",
+    "sed after a text": "sed -e 'a\\' -e x -e 'e mark' a",
+    "sed after the file": "sed p a -e 'e mark'",
+    "sed from a stream": "sed -f /dev/stdin a <<< 'e mark'",
+    "make, abbreviated": "make --eva='$(shell mark)'",
+    "make, bundled": "make -ksE '$(shell mark)'",
+    "make from a stream": "make -f /dev/stdin <<< '$(shell mark)'",
+    "make by a variable": "CC=mark make x.o",
+    "make by an argument": "make CC=mark x.o",
+    "git rebase, abbreviated": "git rebase --exe mark HEAD~1",
+    "git rebase, bundled": "git rebase -kx mark HEAD~1",
+    "git grep, bundled": "git grep -nOmark a",
+    "git difftool, bundled": "git difftool -yx mark HEAD~1",
+    "git difftool": "git difftool -y --extcmd=mark HEAD~1",
+    "git clone": "git clone -u mark . c",
+    "git clone, bundled": "git clone -qu mark . c",
+    "git fetch, abbreviated": "git fetch --upload-p mark . HEAD",
+    "git ls-remote": "git ls-remote --exe=mark .",
+    "git submodule": "git submodule --quiet foreach mark",
+    "an option in a variable": "X=--exec=mark; git rebase $X HEAD~1",
+    "an option in an array": 'x=(--exec mark); git rebase "${x[@]}" HEAD~1',
+    "an option as a parameter": 'set -- --exec=mark; git rebase "$@" HEAD~1',
+    "an option in a default": "git rebase ${x:---exec=mark} HEAD~1",
+    "python from a stream": "python3 /dev/stdin <<< 'import os; os.system(\"mark\")'",
+    "python from a descriptor": "python3 /dev/fd/0 <<< 'import os; os.system(\"mark\")'",
+    "python from a process's descriptor": "python3 /proc/self/fd/0 <<< 'import os; os.system(\"mark\")'",
+    "python from a stream, spelled otherwise": "python3 /dev/../dev/./stdin <<< 'import os; os.system(\"mark\")'",
+    "python's module from a stream": "python3 -m cProfile /dev/stdin <<< 'import os; os.system(\"mark\")'",
+    "python after a flag": "python3 -I -c 'import os; os.system(\"mark\")'",
+    "perl from a stream": "perl /dev/stdin <<< 'system(\"mark\")'",
+    "perl's debugger": "PERL5DB='BEGIN{system(\"mark\")}' perl -d /dev/null",
+    "perl, bundled with a number": "perl -0777ne 'system(\"mark\")' a",
+    "perl's module": "perl -M'strict;system(q(mark))' /dev/null",
+    "node": 'node --import \'data:text/javascript,import("node:child_process").then(c=>c.execSync("mark"))\' x.mjs',
+    "choom": "choom -n 0 -- mark",
+    "gcc": "gcc -wrapper mark -c x.c",
+    "sqlite3": "sqlite3 :memory: '.shell mark'",
+    "sqlite3, abbreviated": "sqlite3 :memory: '.sh mark'",
+    "sqlite3 from a stream": "sqlite3 :memory: <<< '.shell mark'",
+    "sqlite3 with an editor": "sqlite3 :memory: \"select edit('x','mark')\"",
+    "ssh-agent": "ssh-agent mark",
+    "cmake": "cmake -E env A=1 mark",
+    "cmake's clock": "cmake -E time mark",
+    "cmake in a directory": "cmake -E chdir . mark",
+    "apt-get": "apt-get {apt} -o APT::Update::Pre-Invoke::=mark update",
+    "apt-get without a space": "apt-get {apt} -oapt::update::pre-invoke::=mark update",
+    "install": "install --strip-prog=mark -s a b",
+    "zip": "zip -q -T -TT mark z.zip a",
+    "jobs": "jobs -x mark",
+    "subscript in pieces": "[[ 'a[$''(mark)]' -eq 0 ]]",
+}
+"""Lines that run `mark` in a real bash."""
+
+PROGRAMS = word_set("make node choom gcc sqlite3 ssh-agent cmake apt-get zip perl python3")
+"""Programs that a machine may lack."""
+APT = (
+    "-o Dir::State=. -o Dir::Cache=. -o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts=/dev/null "
+    "-o Dir::Etc::trusted=/dev/null"
+)
+
+
+@pytest.fixture(scope="module")
+def repository(place: Path) -> Path:
+    """A repository with two commits, a submodule and a few files."""
+    work = place / "work"
+    (work / "a").write_text("a\n")
+    (work / "x.c").write_text("int x;\n")
+    (work / "x.mjs").write_text("")
+    (work / "lists" / "partial").mkdir(parents=True)
+    (work / "archives" / "partial").mkdir(parents=True)
+    script = """
+        set -e
+        git init -q sub && git -C sub -c user.name=n -c user.email=e commit -q --allow-empty -m s
+        git init -q . && git config user.name n && git config user.email e
+        git -c protocol.file.allow=always -c advice.addEmbeddedRepo=false submodule --quiet add ./sub sub
+        git add a && git commit -q -m one && echo b >> a && git commit -q -a -m two
+    """
+    subprocess.run(["/bin/sh", "-c", script], cwd=work, check=True, stderr=subprocess.DEVNULL)
+    return place
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_spelling_that_runs_a_denied_program_in_bash_is_denied(
+    repository: Path, tmp_path: Path, name: str
+) -> None:
+    line = SPELLINGS[name].replace("{bin}", str(repository / "bin")).replace("{apt}", APT)
+    needed = {word for word in line.split() if word in PROGRAMS}
+
+    assert denied(line)
+    if all(shutil.which(program, path=os.defpath) for program in needed):
+        copy = tmp_path / "place"
+        shutil.copytree(repository, copy, symlinks=True)
+        assert runs(repository, line, copy / "work"), "this spelling would not run the program"
+
+
+def test_options_of_apt_that_run_something_are_found_alone() -> None:
+    assert denied("apt-get -o APT::Update::Pre-Invoke::=mark update")
+    assert not denied("apt-get -o Dpkg::Use-Pty=0 -o Acquire::Retries=3 install -y curl")

@@ -45,7 +45,7 @@ class RemoteRig:
 @pytest.fixture
 async def rig(own_dir: Path, tmp_path: Path) -> AsyncIterator[RemoteRig]:
     (own_dir / "config.toml").write_text(POLICY)
-    tools = all(shutil.which(tool) for tool in ("skopeo", "umoci", "busybox"))
+    tools = all(shutil.which(tool) for tool in ("skopeo", "busybox"))
     image = layout(tmp_path / "image", layer(*busybox()), Env=["PATH=/bin"]) if tools else None
     env = {"USER": "tester", "PATH": os.environ["PATH"], "CLOISTER_MODEL": "script:/nowhere.toml"}
     settings, sockets = read_settings(env, own_dir), Sockets()

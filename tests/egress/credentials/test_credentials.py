@@ -309,6 +309,24 @@ async def test_a_command_is_asked_again_when_a_server_did_not_take_its_answer(tm
 
 
 @pytest.mark.parametrize(
+    "script", ["date +%s%N", "echo unchanged-value", "exit 3", "echo short", "date +%s%N; exit 1"]
+)
+async def test_a_command_that_a_program_inside_makes_doubtful_runs_at_most_twice_in_a_while(
+    script: str, tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    one = credential(**{"from": f"command:sh -c 'echo >> {runs}; {script}'", "header": "X-Key: {}"})
+    no = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n\r\nok"
+    holder = keeper(one)
+    for _ in range(5):
+        async with talking(holder, no, no, no) as talk:
+            await talk.ask(
+                "GET / HTTP/1.1", end=b"ok" if "short" not in script and "exit" not in script else b".\n"
+            )
+    assert runs.read_text().count("\n") <= 2
+
+
+@pytest.mark.parametrize(
     ("source", "data"),
     [
         ("env:NOT_SET", None),

@@ -2,7 +2,7 @@
 
 import anyio
 import pytest
-from anyio.abc import ByteStream
+from anyio.abc import ByteStream, SocketStream
 from tests.egress.world import World, ask, going, listening, read_all, read_until, scripted
 
 from cloister.core.ids import SandboxId
@@ -195,14 +195,138 @@ async def test_answers_of_every_framing_reach_the_client_whole(answer: bytes, to
 
 async def test_after_head_there_is_no_body_and_the_connection_goes_on() -> None:
     world = World("example.com")
-    head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
-    async with listening(scripted([], head, OK)) as port, going(world) as connect:
+    answers = [b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n", OK]
+
+    async def serve(stream: SocketStream) -> None:
+        await scripted([], answers.pop(0))(stream)
+
+    async with listening(serve) as port, going(world) as connect:
         world.has("example.com", port)
         async with await connect() as client:
             await client.send(get(method="HEAD"))
             assert b"Content-Length: 1000" in await read_until(client, b"\r\n\r\n")
             await client.send(get())
             await read_until(client, b"ok")
+
+
+@pytest.mark.parametrize(
+    ("method", "answer"),
+    [
+        ("HEAD", b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s"),
+        ("HEAD", b"HTTP/1.1 200 OK\r\nX: %d\r\n\r\n%s"),
+        ("GET", b"HTTP/1.1 204 No Content\r\nContent-Length: %d\r\n\r\n%s"),
+        ("GET", b"HTTP/1.1 204 No Content\r\nX: %d\r\n\r\n%s"),
+        ("GET", b"HTTP/1.1 304 Not Modified\r\nContent-Length: %d\r\n\r\n%s"),
+        ("GET", b"HTTP/1.1 200 OK\r\nY: %d\r\nContent-Length: 0\r\n\r\n%s"),
+        ("GET", b"HTTP/1.1 200 OK\r\nY: %d\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n%s"),
+    ],
+)
+@pytest.mark.parametrize("late", [False, True])
+async def test_bytes_after_the_end_of_a_reply_answer_no_request(
+    method: str, answer: bytes, late: bool
+) -> None:
+    extra = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged"
+    whole = answer % (len(extra), extra)
+    said = anyio.Event()
+    connections: list[int] = []
+
+    async def serve(stream: SocketStream) -> None:
+        connections.append(1)
+        async with stream:
+            await read_until(stream, b"\r\n\r\n")
+            if len(connections) > 1:
+                await stream.send(OK)
+                return
+            if late:
+                await stream.send(whole.removesuffix(extra))
+                await said.wait()
+                await stream.send(extra)
+            else:
+                await stream.send(whole)
+            said.set()
+            await read_all(stream)
+
+    world = World("example.com")
+    async with listening(serve) as port, going(world) as connect:
+        world.has("example.com", port)
+        async with await connect() as client:
+            await client.send(get(method=method))
+            end = b"0\r\n\r\n" if b"chunked" in answer else b"\r\n\r\n"
+            await read_until(client, end)
+            said.set()
+            await anyio.wait_all_tasks_blocked()
+            await client.send(get("/next"))
+            assert (await read_until(client, b"ok")).startswith(b"HTTP/1.1 200 OK\r\n")
+
+    assert len(connections) == 2
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE", "OPTIONS", "TRACE"])
+@pytest.mark.parametrize(
+    "framing",
+    [("Content-Length: 40",), ("Transfer-Encoding: chunked",), ("Expect: 100-continue", "Content-Length: 9")],
+)
+async def test_a_body_that_servers_do_not_expect_is_refused_before_anything_is_sent(
+    method: str, framing: tuple[str, ...]
+) -> None:
+    world = World("example.com")
+    async with going(world) as connect:
+        inner = b"DELETE /admin HTTP/1.1\r\nHost: example.com\r\n\r\n"
+        reply = await ask(connect, get("/", "example.com", *framing, method=method) + inner)
+
+    assert reply.startswith(b"HTTP/1.1 400 ") and reply.count(b"HTTP/1.1 ") == 1
+    assert f"A {method} request has no body here".encode() in reply
+    assert world.resolved == [] and world.dialled == []
+
+
+async def test_a_request_with_a_body_is_the_last_on_its_connection_to_the_server() -> None:
+    seen: list[bytes] = []
+    world = World("example.com")
+    async with listening(scripted(seen, OK, OK)) as port, going(world) as connect:
+        world.has("example.com", port)
+        async with await connect() as client:
+            for _ in range(2):
+                await client.send(get("/", "example.com", "Content-Length: 2", method="POST") + b"hi")
+                await read_until(client, b"ok")
+
+    assert len(world.dialled) == 2
+    assert all(b"\r\nConnection: close\r\n" in head for head in seen)
+
+
+OVERRIDES = (
+    "X-HTTP-Method-Override: DELETE",
+    "x-http-method: DELETE",
+    "X-Method-Override: DELETE",
+    "X_HTTP_Method_Override: DELETE",
+    "X-Original-URL: /admin",
+    "X-Rewrite-URL: /admin",
+    "X-Original-URI: /admin",
+    "X-Forwarded-Path: /admin",
+    "X-Forwarded-Prefix: /admin",
+    "X-Forwarded-Method: DELETE",
+    "X-Forwarded-Host: other.test",
+    "X-HTTP-Host-Override: other.test",
+    "X-Host: other.test",
+    "Forwarded: host=other.test",
+)
+
+
+@pytest.mark.parametrize("rule", ["request:POST example.com/public/**", "example.com"])
+async def test_headers_that_name_another_method_or_path_are_dropped_where_a_rule_names_them(
+    rule: str,
+) -> None:
+    seen: list[bytes] = []
+    world = World(rule)
+    async with listening(scripted(seen, OK)) as port, going(world) as connect:
+        world.has("example.com", port)
+        async with await connect() as client:
+            more = (*OVERRIDES, "X-Kept: 1", "X-Forwarded-For: 1.2.3.4", "X-Request-Id: 7")
+            await client.send(get("/public/x", "example.com", *more, method="POST"))
+            await read_until(client, b"ok")
+
+    kept = [line.decode() for line in seen[0].split(b"\r\n") if line.decode() in OVERRIDES]
+    assert kept == ([] if rule.startswith("request:") else list(OVERRIDES))
+    assert all(name in seen[0] for name in (b"X-Kept: 1", b"X-Forwarded-For: ", b"X-Request-Id: 7"))
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,11 @@ def test_a_plain_request_is_rewritten_for_the_server() -> None:
     assert (found.host, found.port, found.tunnel) == ("example.com", 8080, False)
     assert (found.method, found.path, found.body, found.keep) == ("POST", "/a", 5, True)
     assert found.forward == head(
-        "POST /a?b=c HTTP/1.1", "Host: example.com:8080", "Content-Length: 5", "X-Kept: caf\xe9"
+        "POST /a?b=c HTTP/1.1",
+        "Host: example.com:8080",
+        "Content-Length: 5",
+        "X-Kept: caf\xe9",
+        "Connection: close",
     )
 
 
@@ -126,7 +130,8 @@ def test_what_is_in_doubt_is_refused(data: bytes) -> None:
 
 def test_a_body_may_come_in_chunks_and_in_no_other_encoding() -> None:
     post = ("POST http://a.b/ HTTP/1.1", "Host: a.b")
-    assert parse_head(head(*post, "Transfer-Encoding: Chunked")).body == "chunked"
+    chunked = parse_head(head(*post, "Transfer-Encoding: Chunked"))
+    assert chunked.body == "chunked" and b"Transfer-Encoding: chunked\r\n" in chunked.forward
     for coding in ("gzip, chunked", "identity", "chunked, chunked", "xchunked", ""):
         with pytest.raises(BadHead):
             parse_head(head(*post, f"Transfer-Encoding: {coding}"))

@@ -1,5 +1,6 @@
 """The model endpoint: programs with the providers' own clients, through a real door, without a key."""
 
+import tracemalloc
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -11,6 +12,7 @@ import msgspec
 import openai
 import pytest
 from anyio.abc import SocketAttribute, SocketStream
+from tests.egress.world import entering, read_all
 
 from cloister.core import limits
 from cloister.core.ids import SandboxId
@@ -338,6 +340,57 @@ async def test_a_request_that_never_ends_growing_is_cut_off() -> None:
             assert found.status_code == 413
         except httpx2.TransportError:
             pass  # the answer was there, and the client was still sending
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/v1/chat/completions", "too_large"),
+        ("/v1/responses", "too_large"),
+        ("/v1/messages", "request_too_large"),
+    ],
+)
+async def test_a_body_that_is_too_large_is_refused_before_it_is_read(path: str, kind: str) -> None:
+    door = Door(deny, record, offer=Offer(inside={HOST: Endpoint(lambda _: SayingModel()).serve}))
+    size = limits.ENDPOINT_BODY_BYTES + 1
+    async with entering(door) as connect, await connect() as client:
+        head = f"POST http://{HOST}{path} HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: {size}\r\n\r\n"
+        await client.send(head.encode())
+        head, _, body = (await read_all(client)).decode().partition("\r\n\r\n")
+    assert head.startswith("HTTP/1.1 413 ")
+    assert msgspec.json.decode(body)["error"]["type"] == kind
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+@pytest.mark.parametrize(
+    "filling",
+    [b"[],", b"{},", b"0,", b'"",', b'{"role":"user","content":""},', b'{"a":[[]]},'],
+)
+@pytest.mark.parametrize("place", ["unknown", "messages", "schema", "arguments"])
+async def test_a_request_takes_a_few_times_its_size_in_memory(path: str, filling: bytes, place: str) -> None:
+    size = limits.ENDPOINT_BODY_BYTES // 4
+    many = b"[" + filling * (size // len(filling)) + b"0]"
+    body = {
+        "unknown": b'{"messages": [{"role": "user", "content": "x"}], "input": "x", "more": %s}' % many,
+        "messages": b'{"messages": %s, "input": %s}' % (many, many[:-2] + b"0]"),
+        "schema": b'{"messages": [], "input": "x", "tools": [{"type": "function", "name": "x", "input_schema": {"a": %s},'
+        b' "parameters": {"a": %s}, "function": {"name": "x", "parameters": {"a": %s}}}]}'
+        % (many, b"0", b"0"),
+        "arguments": b'{"messages": [{"role": "assistant", "content": [{"type": "tool_use", "input": {"a": %s}}]}],'
+        b' "input": [{"type": "function_call", "arguments": %s}]}'
+        % (many, msgspec.json.encode(many.decode())),
+    }[place]
+    model = SayingModel()
+    tracemalloc.start()
+    try:
+        async with serving(model) as http:
+            found = await http.post(f"http://{HOST}{path}", content=body)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (found.status_code, found.json()["error"]["message"][-1]) == (400, ".")
+    assert peak < 8 * len(body)
+    assert model.asked == []
 
 
 async def test_model_is_listed_and_a_sandbox_without_one_gets_503() -> None:

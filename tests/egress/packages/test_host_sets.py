@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cloister.egress import packages
+from cloister.core.addresses import without_userinfo
 from cloister.egress.factory import Judge
 from cloister.egress.packages import Meaning, SetFinder, derive, links
 from cloister.policy.api import ConnectAction, Layer, Rule, Sets
@@ -34,7 +34,7 @@ def test_malformed_index_page_raises_a_readable_error(page: str) -> None:
 
 
 def test_an_address_loses_its_user_and_password() -> None:
-    assert packages.bare("https://me:secret@mirror.corp.test/simple") == "https://mirror.corp.test/simple"
+    assert without_userinfo("https://me:se@cret@mirror.corp.test/simple") == "https://mirror.corp.test/simple"
 
 
 async def test_a_set_without_its_client_means_nothing_and_says_so() -> None:

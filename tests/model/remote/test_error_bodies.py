@@ -2,6 +2,8 @@
 
 import msgspec
 import pytest
+from tests.model.provider_server import Answer, open_model_server
+from tests.model.wires import JSON, json_answer
 
 from cloister.model.api import Failure, FailureCode
 from cloister.model.catalog import Amazon
@@ -9,8 +11,6 @@ from cloister.model.remote.failures import as_data, kind_told, sentence, wait_to
 from cloister.model.remote.providers import open_remote
 from cloister.model.remote.wire_formats import Endpoint
 from cloister.testing.conformance.model import REQUEST, items_of
-from cloister.testing.model_wires import JSON, json_answer
-from cloister.testing.models import Answer, open_model_server
 
 pytestmark = pytest.mark.anyio
 

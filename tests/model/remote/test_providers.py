@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import anyio
 import msgspec
 import pytest
+from tests.model.provider_server import Answer, ModelServer, open_model_server
+from tests.model.wires import CHAT, EVENT_STREAM, WIRES, Sent, SentCall, event, frame, named
 
 from cloister.core import limits
 from cloister.core.requests import ToolCall
@@ -29,8 +31,6 @@ from cloister.model.remote.messages import LOST_RESULT
 from cloister.model.remote.providers import open_remote
 from cloister.model.remote.wire_formats import Endpoint
 from cloister.testing.conformance.model import check_failure, check_reply, items_of
-from cloister.testing.model_wires import CHAT, EVENT_STREAM, WIRES, Sent, SentCall, event, frame, named
-from cloister.testing.models import Answer, ModelServer, open_model_server
 
 pytestmark = pytest.mark.anyio
 

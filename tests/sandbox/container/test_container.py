@@ -2,6 +2,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
 
 import anyio
@@ -10,9 +12,10 @@ import pytest
 from cloister.core.computer import Command, shell
 from cloister.core.errors import Bug, HostError, SandboxLost
 from cloister.core.ids import new_owner_id
-from cloister.core.requests import Quota
+from cloister.core.requests import Quota, TierName
 from cloister.sandbox.api import SandboxSpec
 from cloister.sandbox.container.host import ContainerHost
+from cloister.sandbox.container.sandbox import ContainerSandbox
 from cloister.sandbox.liveness import Owners
 from cloister.sandbox.local import cgroup
 from cloister.sandbox.local.names import Name, parse_name
@@ -20,6 +23,7 @@ from cloister.sandbox.local.names import Name, parse_name
 pytestmark = pytest.mark.anyio
 
 PATH = os.environ["PATH"]
+HostOf = Callable[[TierName, str | None], AbstractAsyncContextManager[ContainerHost]]
 
 
 def groups_of(owner: str) -> list[str]:
@@ -49,6 +53,47 @@ async def test_while_it_lives_its_directory_and_cgroups_carry_its_name_and_then_
         assert groups_of(name.owner) == [str(name)]
     assert names_in(data_dir) == []
     assert groups_of(name.owner) == []
+
+
+def processes(sandbox: str) -> set[tuple[str, str]]:
+    """The processes of a sandbox on this machine, living or dead, each by its id and the time of its start."""
+    found: set[tuple[str, str]] = set()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if f"/cloister/{sandbox}." in (entry / "cgroup").read_text():
+                found.add((entry.name, started_at(entry)))
+    return found
+
+
+def started_at(process: Path) -> str:
+    return (process / "stat").read_text().rpartition(")")[2].split()[19]
+
+
+def still_there(found: set[tuple[str, str]]) -> list[str]:
+    left: list[str] = []
+    for pid, start in found:
+        with suppress(OSError):
+            if started_at(Path("/proc") / pid) == start:
+                left.append((Path("/proc") / pid / "stat").read_text())
+    return left
+
+
+@pytest.mark.parametrize("tier", ["container", "gvisor"])
+@pytest.mark.parametrize("end", ["closed", "killed"])
+async def test_no_process_of_a_sandbox_is_left_when_it_is_closed_not_even_a_dead_one(
+    host_of: HostOf, tier: TierName, end: str
+) -> None:
+    async with host_of(tier, None) as host:
+        async with host.open(SandboxSpec()) as sandbox:
+            assert (await sandbox.run(shell("(sleep 900 &); (setsid sleep 901 &); (sh -c 'sleep 902' &)"))).ok
+            lived = processes(sandbox.info.id)
+            if end == "killed":
+                assert isinstance(sandbox, ContainerSandbox)
+                await sandbox.fail("enough")
+                await sandbox.wait_lost()
+        left = still_there(lived)
+    assert lived
+    assert left == []
 
 
 async def test_cancelling_in_the_middle_leaves_nothing(host: ContainerHost, data_dir: Path) -> None:

@@ -1,7 +1,10 @@
 """A fork of a machine takes everything along that runs in it, and both sides go on by themselves."""
 
+import fcntl
 import random
 import zlib
+from contextlib import suppress
+from pathlib import Path
 
 import anyio
 import pytest
@@ -14,6 +17,8 @@ from cloister.testing.conformance.sandbox import first_output, rest
 pytestmark = pytest.mark.anyio
 
 WAIT_SECONDS = 120.0
+F_GET_SEALS, SEALED = 1034, 0b1111
+"""From Linux's fcntl.h: neither more seals nor other sizes nor writing."""
 
 COUNTER = """
 import os, sys, threading
@@ -177,3 +182,25 @@ async def test_a_machine_that_has_written_much_is_forked_whole_too(
                         shell("touch go; until [ -s sum ]; do sleep 0.05; done; cat sum")
                     )
                     assert ended.out.decode() == wanted
+
+
+async def test_the_files_that_a_fork_starts_from_cannot_be_changed(
+    machines: MicrovmHost, small: SandboxSpec
+) -> None:
+    """An emulator that was taken over may keep descriptors of what it saved; its forks start from that."""
+    with anyio.fail_after(WAIT_SECONDS):
+        async with machines.open(small) as parent, parent.fork() as child, child.fork():
+            seals = memory_file_seals()
+    assert {name for name, _ in seals} >= {"/memfd:ram (deleted)", "/memfd:state (deleted)"}
+    assert {found for _, found in seals} == {SEALED}
+
+
+def memory_file_seals() -> list[tuple[str, int]]:
+    """The names and seals of this process's memory files of machines."""
+    found: list[tuple[str, int]] = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            name = str(entry.readlink())
+            if name.startswith(("/memfd:ram", "/memfd:state", "/memfd:initramfs")):
+                found.append((name, fcntl.fcntl(int(entry.name), F_GET_SEALS)))
+    return found

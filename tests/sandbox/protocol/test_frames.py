@@ -108,7 +108,7 @@ def test_a_name_that_is_not_utf8_is_shown_with_its_bytes_replaced() -> None:
 )
 def test_frames_that_no_guest_may_send_break_the_protocol(stream: bytes) -> None:
     with pytest.raises(ProtocolBroken):
-        Decoder(decode_from_guest).feed(stream)
+        list(Decoder(decode_from_guest).feed(stream))
 
 
 def test_a_frame_that_is_too_large_is_not_encoded() -> None:

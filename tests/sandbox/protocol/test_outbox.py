@@ -9,7 +9,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_the_queue_for_a_guest_that_reads_nothing_is_bounded_over_all_channels() -> None:
-    outbox = Outbox()
+    outbox = Outbox(lambda: pytest.fail("bounded by its senders"))
     commands = [
         CommandChannel(n, outbox, limit_bytes=1, deadline=anyio.current_time() + 60, late_seconds=60)
         for n in range(1, 65)

@@ -1,3 +1,4 @@
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ import pytest
 from tests.server.conftest import Serve, Served
 
 from cloister.app.settings import Settings, read_settings
+from cloister.log.sqlite.audit_reader import AuditReader
 
 pytestmark = pytest.mark.anyio
 
@@ -199,7 +201,9 @@ async def test_sandbox_that_dies_under_a_command_is_reported_lost(served: Served
     assert replies == [410]
 
 
-async def test_a_caller_who_hangs_up_takes_his_command_with_him(served: Served, sandbox: str) -> None:
+async def test_a_caller_who_hangs_up_takes_his_command_with_him_and_is_entered_so(
+    served: Served, sandbox: str, settings: Settings
+) -> None:
     body = {"argv": ["sleep", "600"], "seconds": 600}
 
     async def sleeps() -> bool:
@@ -213,6 +217,10 @@ async def test_a_caller_who_hangs_up_takes_his_command_with_him(served: Served, 
             tasks.cancel_scope.cancel()
         while await sleeps():
             pass
+        with AuditReader(settings.log_path) as audit:
+            calls = [json.loads(e.detail) for e in audit.entries() if e.kind == "ApiCall"]
+    statuses = [call["status"] for call in calls if call["route"] == f"{sandbox}/exec"]
+    assert statuses.count(499) == 1 and set(statuses) == {200, 499}
 
 
 async def test_a_server_that_goes_does_not_wait_for_long_commands(serving: Serve) -> None:

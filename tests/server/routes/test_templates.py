@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def settings(own_dir: Path) -> Settings:
-    missing = [tool for tool in ("skopeo", "umoci", "busybox") if shutil.which(tool) is None]
+    missing = [tool for tool in ("skopeo", "busybox") if shutil.which(tool) is None]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)} (scripts/install dev)")
     env = {"USER": "tester", "PATH": os.environ["PATH"], "CLOISTER_MODEL": "script:/nowhere.toml"}

@@ -11,6 +11,8 @@ from pathlib import Path
 import anyio
 import pytest
 from msgspec.structs import replace as replace_field
+from tests.model.provider_server import Answer, ModelServer, open_model_server
+from tests.model.wires import EVENT_STREAM, WIRES, Sent, SentCall, Wire
 
 from cloister.core import limits
 from cloister.core.requests import ToolCall
@@ -27,8 +29,6 @@ from cloister.testing.conformance.model import (
     check_reply,
     items_of,
 )
-from cloister.testing.model_wires import EVENT_STREAM, WIRES, Sent, SentCall, Wire
-from cloister.testing.models import Answer, ModelServer, open_model_server
 
 pytestmark = pytest.mark.anyio
 

@@ -38,7 +38,7 @@ class LocalRig:
 @pytest.fixture
 async def rig(own_dir: Path, tmp_path: Path) -> AsyncIterator[LocalRig]:
     (own_dir / "config.toml").write_text(POLICY)
-    tools = all(shutil.which(tool) for tool in ("skopeo", "umoci", "busybox"))
+    tools = all(shutil.which(tool) for tool in ("skopeo", "busybox"))
     image = layout(tmp_path / "image", layer(*busybox()), Env=["PATH=/bin"]) if tools else None
     env = {"USER": "tester", "PATH": os.environ["PATH"], "CLOISTER_MODEL": "script:/nowhere.toml"}
     async with open_app(read_settings(env, own_dir), role="embedded") as app:

@@ -6,11 +6,11 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.model.tiny_model import write_tiny_model
 
 from cloister.core.errors import OutsideError
-from cloister.model.local.fetch import Sources, fetch
+from cloister.model.local.fetch import fetch
 from cloister.model.local.files import Shelf
-from cloister.testing.models import write_tiny_model
 
 pytest.importorskip("xllamacpp", reason="the extra `local` is not installed")
 
@@ -73,7 +73,7 @@ def real_file(name: str) -> Path:
         pytest.skip(f"{name} is not in {CACHE}, and CLOISTER_TEST_FETCH=0 says not to fetch it")
 
     async def main() -> Path:
-        return await fetch(Shelf(CACHE), name, Sources("https://huggingface.co"), lambda done, total: None)
+        return await fetch(Shelf(CACHE), name, "https://huggingface.co", lambda done, total: None)
 
     try:
         return anyio.run(main)

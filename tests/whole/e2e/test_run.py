@@ -176,6 +176,7 @@ def test_bad_input_is_one_sentence_with_its_exit_code_and_leaves_no_run_behind(
         (("p", "--repo", str(ledger), *model, "--seconds", "nan"), "A budget needs"),
         (("p", "--repo", str(ledger), *model, "--allow-host", "*"), "connect:*"),
         (("p", "--repo", "https://me:secret@localhost/x.git", *model), "password or token"),
+        (("p", "--repo", "https://secret@localhost/x.git", *model), "password or token"),
     ):
         done = cloister("run", *args, code=2)
         assert text in done.stderr, (args, done.stdout, done.stderr)

@@ -3,6 +3,7 @@
 import os
 import re
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,8 +14,11 @@ import pytest
 
 from cloister.core.computer import Command, Output, shell
 from cloister.core.errors import HostError
+from cloister.core.ids import new_owner_id
 from cloister.core.requests import Quota, TierName
 from cloister.sandbox.api import Host, Sandbox, SandboxSpec
+from cloister.sandbox.container.host import ContainerHost
+from cloister.sandbox.liveness import Owners
 from cloister.sandbox.local.names import IDS, SLOTS
 
 pytestmark = pytest.mark.anyio
@@ -57,15 +61,35 @@ async def test_the_file_operations_stay_inside_too(shared: Sandbox, tmp_path: Pa
     assert await shared.read("up") == b"top"
 
 
-async def test_no_path_of_the_host_is_shown_inside_but_that_of_the_guest_program(
-    shared: Sandbox, shared_dir: Path
-) -> None:
-    shown = await shared.run(
-        shell("cat /proc/self/mountinfo /proc/1/cmdline /proc/self/cgroup; env", user="root")
-    )
-    assert str(shared_dir).encode() not in shown.out
+SHOWN = """
+cat /proc/self/mountinfo /proc/self/mounts /proc/self/mountstats /proc/self/cgroup /proc/self/maps
+cat /proc/1/mountinfo /proc/1/cmdline /proc/1/maps /proc/swaps
+readlink /proc/1/exe /proc/1/cwd /proc/1/root
+df -a
+env
+"""
+
+
+async def check_no_path_shown(sandbox: Sandbox, *paths: Path) -> None:
+    shown = await sandbox.run(shell(SHOWN, user="root"))
+    assert b"/proc" in shown.out
+    for path in (*paths, *map(Path.resolve, paths), Path(sys.prefix), Path.cwd()):
+        assert str(path).encode() not in shown.out, path
     assert b"/sandboxes/" not in shown.out
-    assert shared.info.id.encode() not in shown.out
+    assert sandbox.info.id.encode() not in shown.out
+
+
+async def test_no_path_of_the_host_is_shown_inside(shared: Sandbox, shared_dir: Path, warm_dir: Path) -> None:
+    await check_no_path_shown(shared, shared_dir, warm_dir)
+
+
+async def test_no_path_of_the_host_is_shown_on_an_overlay(data_dir: Path, warm_dir: Path) -> None:
+    owner = new_owner_id()
+    with Owners(data_dir / "owners").hold(owner):
+        host = ContainerHost(data_dir, owner, None, os.environ["PATH"], store="overlay")
+        async with host.open(SandboxSpec()) as sandbox:
+            await check_no_path_shown(sandbox, data_dir, warm_dir)
+        await host.close()
 
 
 async def test_there_is_no_network_but_loopback(shared: Sandbox) -> None:

@@ -7,7 +7,7 @@ comparison; every `finish` makes one. So only the simplest lines return True.
 import re
 import shlex
 
-from cloister.agent.shell.syntax import word_set
+from cloister.agent.shell.programs import word_set
 
 _HARMLESS = word_set(
     "basename cat cd cmp cut date df diff dirname du echo egrep false fgrep grep head id ls md5sum nl od "

@@ -4,129 +4,15 @@ import posixpath
 import re
 from dataclasses import dataclass, field
 
-from cloister.agent.shell.syntax import Argv, steers, word_set
+from cloister.agent.shell.programs import (
+    Argv,
+    git_bare,
+    has_options_that_run,
+    runs_argument,
+    steers,
+    word_set,
+)
 from cloister.policy.api import HOLE
-
-# Programs that run a command named in an argument.
-
-_INTERPRETERS = re.compile(
-    r"(?:python|pypy|perl|ruby|node|nodejs|deno|bun|php|lua|luajit|R|Rscript|guile|racket|sbcl|ghc|osascript)[0-9.]*"
-)
-_CODE_OPTIONS = re.compile(r"-[A-Za-z]*[ceErRp].*|--(?:eval|print|run|execute|init-file).*|eval", re.DOTALL)
-_CODE_MODULES = frozenset({"timeit", "code", "pdb", "IPython", "runpy", "trace", "doctest", "bdb"})
-_AWK = re.compile(r"(?:g|m|n)?awk")
-_AWK_RUNS = re.compile(r"system|\||getline|@|\0|(?:^| )-[flEi]|--(?:file|load|exec|include)")
-_SED_RUNS = re.compile(
-    r"(?:^|[;{}\n!,/0-9$~+\s])e(?:\s|;|\}|$)"
-    r"|(?:^|[;{}\n!,/0-9$~+])\s*s([^\\\n]).*?\1.*?\1[gpiImMw0-9]*e",
-    re.DOTALL,
-)
-_HANDS = {
-    "tar": re.compile(
-        r"--(?:to-command|checkpoint-action|use-compress-program|info-script|rsh-command|new-volume-script)\b.*"
-        r"|-?[A-Za-z]*[IF].*"
-    ),
-    "rg": re.compile(r"--(?:pre|hostname-bin)\b.*"),
-    "sort": re.compile(r"--compress-prog.*"),
-    "rsync": re.compile(r"-[A-Za-z]*e.*|--(?:rsh|rsync-path)\b.*"),
-    "zip": re.compile(r"-TT.*|--unzip-command\b.*"),
-    "man": re.compile(r"-[A-Za-z]*[PH].*|--(?:pager|html)\b.*"),
-    "make": re.compile(r"[A-Z_]+=.*|--eval\b.*|-[A-Za-z]*[fE].*|--(?:make)?file\b.*"),
-    "less": re.compile(r"\+.*"),
-    "split": re.compile(r"--filter\b.*"),
-    "pip": re.compile(r"--python\b.*"),
-    "npm": re.compile(r"exec|x|--script-shell\b.*|--node-options\b.*"),
-}
-"""Arguments that make a program run the command they name."""
-_GIT_VALUE = frozenset(
-    {"-C", "-c", "--config-env", "--git-dir", "--work-tree", "--namespace", "--super-prefix", "--attr-source"}
-)
-_GIT_HANDS = re.compile(
-    r"--exec.*|--upload-pack.*|--receive-pack.*|--open-files-in-pager.*|--extcmd.*|--ext-diff|--textconv"
-    r"|--(?:tree|index|msg|env|commit|parent|tag-name)-filter|ext::.*|--config.*|--template.*|--run.*"
-    r"|--gpg-sign.*|--editor.*|--sequence-editor.*|--smtp-server.*|--sendmail-cmd.*|--to-cmd.*|--cc-cmd.*"
-)
-_GIT_SHORT_HANDS = {
-    "rebase": "-x",
-    "difftool": "-x",
-    "grep": "-O",
-    "clone": "-c",
-    "fetch": "-u",
-    "ls-remote": "-u",
-}
-_GIT_RUNS = frozenset({("bisect", "run"), ("submodule", "foreach")})
-
-
-def hands(program: str, rest: Argv) -> str | None:
-    """Why `program` may run a command that a rule cannot see; None if it does not."""
-    if program == "git":
-        return _git(rest)
-    if program in ("mapfile", "readarray") and any(word.startswith("-") and "C" in word for word in rest):
-        return f"{program} calls back"
-    if _AWK.fullmatch(program):
-        return f"{program} may run commands" if _AWK_RUNS.search(" ".join(rest)) else None
-    if program == "sed":
-        return "sed may run commands" if _sed_runs(rest) else None
-    if _INTERPRETERS.fullmatch(program):
-        return f"{program} runs code of another language" if _takes_code(rest) else None
-    found = _HANDS.get(program)
-    if found and any(found.fullmatch(word) for word in rest):
-        return f"an argument of {program} names a command"
-    return None
-
-
-def git_bare(rest: Argv) -> Argv | None:
-    """The arguments of git from its subcommand on; None without global options."""
-    at = 0
-    while at < len(rest) and rest[at].startswith("-"):
-        at += 2 if rest[at] in _GIT_VALUE else 1
-    return rest[at:] if at else None
-
-
-def _git(rest: Argv) -> str | None:
-    bare = git_bare(rest)
-    before = rest[: len(rest) - len(bare)] if bare is not None else ()
-    if any(word.startswith(("-c", "--config-env", "--exec-path=", "-p", "--paginate")) for word in before):
-        return "git gets settings that may run commands"
-    words = bare if bare is not None else rest
-    if not words:
-        return None
-    if words[0] == "config" or words[:2] in _GIT_RUNS or words[0].startswith("filter-"):
-        return f"git {words[0]} may run commands"
-    short = _GIT_SHORT_HANDS.get(words[0])
-    if any(_GIT_HANDS.fullmatch(word) or (short and word.startswith(short)) for word in words):
-        return "an argument of git names a command"
-    return None
-
-
-def _sed_runs(rest: Argv) -> bool:
-    """True if a script of sed uses the command or flag `e`, or is not visible."""
-    scripts = [
-        rest[at + 1] for at, word in enumerate(rest[:-1]) if re.fullmatch(r"-[nErszu]*e|--expression", word)
-    ]
-    scripts += [word.partition("=")[2] for word in rest if word.startswith("--expression=")]
-    if not scripts:
-        scripts = [word for word in rest if not word.startswith("-")][:1]
-    hidden = any(re.match(r"-[A-Za-z]*f|-[A-Za-z]*e.|--fi", word) for word in rest)
-    return hidden or any(HOLE in script or _SED_RUNS.search(script) for script in scripts)
-
-
-def _takes_code(rest: Argv) -> bool:
-    """True if an interpreter gets its program in the line or on standard input, not from a file."""
-    at = 0
-    told = False
-    while at < len(rest):
-        word = rest[at]
-        if word in ("-m", "--module"):
-            return rest[at + 1 : at + 2] == () or HOLE in rest[at + 1] or rest[at + 1] in _CODE_MODULES
-        told = told or word in ("-V", "--version", "-v", "-h", "--help")
-        if word == "-" or HOLE in word or _CODE_OPTIONS.fullmatch(word):
-            return True
-        if not word.startswith("-"):
-            return False
-        at += 2 if word in ("-W", "-X", "-I") else 1
-    return not told
-
 
 # Wrappers: programs that start another command. Only known options are skipped, because an unknown one may take the
 # next word as its value.
@@ -186,11 +72,16 @@ _WRAPPERS = {
         "-n -x -s -e -o -u -F --nonblock --exclusive --shared --close --unlock --no-fork --verbose",
         1,
     ),
+    "choom": _options("-n -p --adjust --pid"),
+    "ssh-agent": _options("-a -t -E -P -O", "-c -s -D -d -k"),
+    "eatmydata": _options(),
     "stdbuf": _options("-i -o -e --input --output --error"),
     "strace": _options("-e -o -s -a -O -S -P -I -b", "-f -c -C -q -t -T -v -x -y -r -i -d -k -n -z -Z -w"),
 }
-_RUNNERS = frozenset({"uv", "poetry", "pdm", "hatch", "pipenv", "rye", "conda", "mamba", "pixi"})
-"""`NAME run COMMAND`."""
+_RUNNERS = word_set(
+    "uv poetry pdm hatch pipenv rye conda mamba pixi bundle pyenv rbenv asdf mise opam stack cabal rustup nvm"
+)
+"""`NAME run COMMAND`, `NAME exec COMMAND`."""
 
 
 @dataclass(slots=True)
@@ -211,7 +102,9 @@ class _Reading:
                 self.at += 1
                 break
             if self.known.assigns and (assigned := _ASSIGNMENT.match(word)):
-                self.unclear = f"it sets {assigned[1]}" if steers(assigned[1]) else None
+                self.unclear = (
+                    f"it sets {assigned[1]}" if steers(assigned[1], word[assigned.end() :]) else None
+                )
                 self.at += 1
             elif HOLE in word and word.startswith((HOLE, "-")):
                 self.unclear = "an option is not written out"
@@ -254,6 +147,8 @@ class _Reading:
     def _value(self, name: str, value: str) -> None:
         if name in ("-I", "--replace"):
             self.replaced.append(value or "{}")
+        if value.startswith(("|", "!")) or len(self.replaced) > 1:
+            self.unclear = f"the value of {name} is not understood"
 
 
 def wrapped(program: str, rest: Argv) -> Wrapped | None:
@@ -269,8 +164,11 @@ def wrapped(program: str, rest: Argv) -> Wrapped | None:
             return (), None
         case _ if program in _WRAPPERS:
             return _after(rest, _WRAPPERS[program])
-        case _ if program in _RUNNERS and "run" in rest:
-            return _after(rest[1:], _options()) if rest[0] == "run" else ((), "an option is not known")
+        case "cmake" if "-E" in rest:
+            return _cmake(rest[rest.index("-E") + 1 :])
+        case _ if program in _RUNNERS and not {"run", "exec", "x"}.isdisjoint(rest):
+            known = _options(operands=1 if program == "rustup" else 0)
+            return _after(rest[1:], known) if rest[0] in ("run", "exec") else ((), "an option is not known")
         case _:
             return None
 
@@ -282,6 +180,20 @@ def _after(rest: Argv, known: _Options) -> Wrapped:
         return (), reading.unclear
     inner = rest[reading.at + known.operands :]
     return ((inner,) if inner else ()), None
+
+
+def _cmake(rest: Argv) -> Wrapped | None:
+    """`cmake -E`: tools, some of which start a command."""
+    match rest[:1]:
+        case ("env",):
+            return _after(rest[1:], _options("--unset --modify", assigns=True))
+        case ("time" | "chdir",):
+            inner = rest[1 + (rest[0] == "chdir") :]
+            return ((inner,) if inner else ()), None
+        case (name,) if name.startswith("__") or HOLE in name:
+            return (), "cmake may run a command"
+        case _:
+            return None
 
 
 def _xargs(rest: Argv) -> Wrapped:
@@ -311,22 +223,29 @@ def _find(rest: Argv) -> Wrapped | None:
     return (tuple(commands), None) if commands else None
 
 
-_SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "fish", "rbash"})
-_LATE = word_set("eval source . alias unalias trap enable bind complete compgen fc hash shopt")
+_SHELLS = word_set("sh bash dash ash zsh ksh mksh fish rbash")
+_LATE = word_set("eval source . alias unalias trap enable bind complete compgen compopt fc hash shopt")
 """Builtins that run shell text or change the meaning of names."""
+_SETTERS = word_set("export declare typeset local readonly read printf mapfile readarray getopts")
+"""Builtins that set variables."""
 _OPAQUE = word_set(
-    "parallel watch script su runuser at batch crontab expect tclsh gdb ltrace unshare nsenter chroot setpriv capsh "
-    "systemd-run start-stop-daemon ssh socat ncat nc ed ex vi vim nvim emacs screen tmux dbus-launch pkexec gosu "
-    "tini dumb-init bwrap proot fakeroot firejail xvfb-run docker podman entr npx bunx pipx setarch linux32 linux64 "
-    "i386 x86_64 prlimit numactl perf valgrind run-parts unbuffer sg newgrp rlwrap direnv sem"
+    "parallel watch script su runuser at batch crontab expect tclsh gdb lldb ltrace unshare nsenter chroot setpriv capsh "
+    "start-stop-daemon ssh mosh socat ncat nc ed ex vi vim nvim view rview rvim vimdiff emacs joe screen tmux "
+    "dtach zellij dbus-launch dbus-run-session pkexec gosu su-exec run0 tini dumb-init bwrap proot fakeroot fakechroot firejail "
+    "xvfb-run docker podman nerdctl lxc apptainer flatpak entr npx bunx pipx uvx setarch linux32 linux64 i386 x86_64 "
+    "prlimit numactl perf valgrind run-parts unbuffer sg newgrp rlwrap direnv sem hyperfine multitime chronic ifne zrun "
+    "faketime torify torsocks proxychains proxychains4 tsocks daemonize setlock softlimit chpst envdir setuidgid runcon "
+    "aa-exec cpulimit cgexec schroot logsave msgexec msgfilter dc m4 csh tcsh elvish xonsh nu pwsh rc yash posh sash swipl "
+    "gnuplot exiftool latexmk ftp lftp telnet ncftp smbclient mail mailx mutt websocketd openvpn xdotool ansible "
+    "cross-env dotenv concurrently nodemon foreman honcho nix nix-shell guix busctl bpftrace pexec openvt"
 )
 """Programs that run commands in ways that are not followed here."""
-_LOADER = re.compile(r"ld-linux.*|ld-musl.*|ld(?:64)?\.so.*")
+_LOADER = re.compile(r"ld-linux.*|ld-musl.*|ld(?:64)?\.so.*|systemd-.*")
 _NAME = re.compile(r"[\w./+@:,~%-]+|\[\[?")
 _SHELL_WORDS = frozenset({"noprofile", "norc", "posix", "restricted", "verbose", "login", "noediting"})
 """Long options of shells that are irrelevant here. One dash is also accepted."""
-_SHELL_LETTERS = re.compile(r"-[abefhiklmnprstuvxBCEHPT]*c[abefhiklmnprstuvxBCEHPT]*")
-_SHELL_FLAGS = re.compile(r"[-+][abefhiklmnprtuvxBCEHPT]+")
+_SHELL_LETTERS = re.compile(r"-[abefhilmnprstuvxBCEHPT]*c[abefhilmnprstuvxBCEHPT]*")
+_SHELL_FLAGS = re.compile(r"[-+][abefhilmnprtuvxBCEHPT]+")
 _SHELL_FILES = frozenset({"rcfile", "init-file"})
 
 
@@ -358,9 +277,42 @@ def unwrap(argv: Argv) -> Unwrapped:
     if (found := wrapped(program, rest)) is not None:
         commands, why = found
         return Unwrapped(spellings, commands=commands, unclear=why)
+    if program in _SETTERS and (why := _sets(program, rest)) is not None:
+        return Unwrapped(spellings, unclear=why)
     if program.startswith("git-"):
         program, rest = "git", (program.removeprefix("git-"), *rest)
-    return Unwrapped(spellings, unclear=hands(program, rest))
+    return Unwrapped(spellings, unclear=runs_argument(program, rest))
+
+
+def takes_options(argv: Argv) -> bool:
+    """True if an unknown argument of `argv` could be an option that runs a command."""
+    return has_options_that_run(posixpath.basename(argv[0])) and any(
+        word.startswith(HOLE) for word in argv[1:]
+    )
+
+
+def _sets(program: str, rest: Argv) -> str | None:
+    """Why a variable that `program` sets matters; None if none does."""
+    before = ""
+    for word in rest:
+        name, _, value = word.partition("=")
+        if word.startswith("-"):
+            if program in ("declare", "typeset", "local") and "n" in word:
+                return "it gives a variable another name"
+            name = word.lstrip("-abcdefghijklmnopqrstuvwxyz")
+        elif program == "printf" and before != "-v":
+            name = ""
+        elif (
+            word.startswith(HOLE)
+            and before not in ("-p", "-d", "-n", "-t", "-u", "-i", "-rp")
+            and program != "getopts"
+        ):
+            return "it sets a variable whose name is not written out"
+        name = name.rstrip("+").partition("[")[0]
+        if steers(name, value):
+            return f"it sets {name}"
+        before = word
+    return None
 
 
 def _spellings(argv: Argv, program: str) -> tuple[str, ...]:

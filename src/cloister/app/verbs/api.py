@@ -8,7 +8,7 @@ caller, and a verb without `needs` is for admins. `run` is always an id, a uniqu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar, cast
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -57,14 +57,57 @@ if TYPE_CHECKING:
     Verb = TypeVar("Verb", bound=Callable[..., object])
 
 
-def needs(role: Role) -> Callable[[Verb], Verb]:
-    """Declare the lowest role that may use a verb; routes and implementations read it with `role_of`."""
+QUICK_SECONDS = 30.0
+SLOW_SECONDS = 300.0
+"""Limit of a request that reads much: a diff, a verification, a snapshot."""
+END_SECONDS = 60.0
+BUILD_SECONDS = 86_400.0
+"""Limit of a request that may build a template."""
+
+
+class Route(NamedTuple):
+    """The request that a verb is over HTTP: arguments are parts of the path, then the query or the JSON body."""
+
+    method: str
+    path: str
+    """Below `/v1`; `{name}` is the argument of that name."""
+    body: str | None = None
+    """The argument that is the whole body."""
+    member: str | None = None
+    """The member of the reply that is the result."""
+    seconds: float = QUICK_SECONDS
+    names: tuple[tuple[str, str], ...] = ()
+    """Arguments that have another name in the body."""
+
+
+def needs(
+    role: Role,
+    request: str | None = None,
+    *,
+    body: str | None = None,
+    member: str | None = None,
+    seconds: float = QUICK_SECONDS,
+    **names: str,
+) -> Callable[[Verb], Verb]:
+    """Declare the lowest role that may use a verb, and its request over HTTP, such as `GET runs/{run}`.
+
+    Routes and implementations read them with `role_of` and `route_of`. A verb that streams, or that is several
+    requests, declares no request; the HTTP client implements it by hand. See `Route` for the other arguments.
+    """
 
     def mark(verb: Verb) -> Verb:
         verb.__dict__["role"] = role
+        if request is not None:
+            method, path = request.split()
+            verb.__dict__["route"] = Route(method, path, body, member, seconds, tuple(names.items()))
         return verb
 
     return mark
+
+
+def route_of(verb: Callable[..., object]) -> Route | None:
+    """The request that a verb declares."""
+    return cast("Route | None", verb.__dict__.get("route"))
 
 
 def role_of(verb: Callable[..., object]) -> Role:
@@ -79,7 +122,7 @@ def no_report(_fraction: float | None, _note: str) -> None:
 class RunVerbs(Protocol):
     """Runs: submit, look, steer, branch, compare, hand over."""
 
-    @needs("operator")
+    @needs("operator", "POST runs", body="new")
     async def submit(self, new: NewRun) -> Admitted:
         """Admit a run; it is durable when this returns. A `RunWish` takes the missing budget from the configuration.
 
@@ -87,17 +130,17 @@ class RunVerbs(Protocol):
         """
         ...
 
-    @needs("viewer")
+    @needs("viewer", "GET runs")
     async def list(self, limit: int = 100) -> tuple[RunRow, ...]:
         """The newest runs first."""
         ...
 
-    @needs("viewer")
+    @needs("viewer", "GET runs/{run}/row")
     async def row(self, run: str) -> RunRow:
         """The run as lists show it; cheap. `row(name).id` resolves a name."""
         ...
 
-    @needs("viewer")
+    @needs("viewer", "GET runs/{run}")
     async def view(self, run: str) -> RunView: ...
 
     @needs("viewer")
@@ -117,7 +160,7 @@ class RunVerbs(Protocol):
         """
         ...
 
-    @needs("operator")
+    @needs("operator", "POST runs/{run}/say")
     async def say(self, run: str, text: str, origin: Origin = "user") -> Event:
         """Send a message; a finished run continues with it in another round, which a driving process must take up.
 
@@ -125,49 +168,50 @@ class RunVerbs(Protocol):
         """
         ...
 
-    @needs("operator")
+    @needs("operator", "POST runs/{run}/stop")
     async def stop(self, run: str) -> Event:
         """Raises `UserError` (`run_finished`)."""
         ...
 
-    @needs("operator")
+    @needs("operator", "POST runs/{run}/answer")
     async def answer(self, run: str, ask: str, answer: Literal["allow", "deny"]) -> Event:
         """Raises `UserError` (`no_such_ask`, `ask_answered`, `denied`)."""
         ...
 
-    @needs("operator")
+    @needs("operator", "POST runs/{run}/model")
     async def use_model(self, run: str, model: str) -> Event:
         """Continue the run with another model. Raises `UserError` when it is unknown or the policy denies it."""
         ...
 
-    @needs("operator")
+    @needs("operator", "POST runs/{run}/fork", say="prompt")
     async def fork(self, run: str, at: int | None = None, say: str | None = None) -> Admitted:
         """A new run from a save point of `run`. Raises `UserError` (`no_save_point`), and as `submit`."""
         ...
 
-    @needs("operator")
+    @needs("operator", "POST runs/{run}/rewind", member="id")
     async def rewind(self, run: str, to: int) -> RunId:
         """Continue from an earlier save point; a finished run is forked there. Returns the run that continues."""
         ...
 
+    @needs("admin", "DELETE runs/{run}", seconds=SLOW_SECONDS)
     async def remove(self, run: str) -> Removed:
         """Delete a finished run's files; its log stays. Raises `UserError` (`run_not_finished`)."""
         ...
 
-    @needs("viewer")
+    @needs("viewer", "GET runs/{run}/diff", seconds=SLOW_SECONDS)
     async def diff(self, run: str, attempt: int | None = None) -> str:
         """Raises `UserError` (`no_such_attempt`, `run_removed`)."""
         ...
 
-    @needs("viewer")
+    @needs("viewer", "GET runs/{run}/tree")
     async def tree(self, run: str) -> TreeView: ...
 
-    @needs("viewer")
+    @needs("viewer", "GET compare", seconds=SLOW_SECONDS)
     async def compare(self, a: str, b: str) -> Compared:
         """Two runs or attempts (`RUN/K`). Raises `UserError` (`no_such_attempt`, `bad_attempt`, `same_twice`)."""
         ...
 
-    @needs("operator")
+    @needs("operator", "GET runs/{run}/change", seconds=SLOW_SECONDS)
     async def change(self, run: str, have: str | None = None) -> ChangePack:
         """The change as git objects. `have` is a commit that the caller has, e.g. the base; the pack is then smaller.
 
@@ -175,20 +219,20 @@ class RunVerbs(Protocol):
         """
         ...
 
-    @needs("operator")
+    @needs("operator", "POST runs/{run}/applied")
     async def applied(self, run: str, where: str, branch: str) -> None:
         """Record in the audit that the caller put the change into a repository."""
         ...
 
-    @needs("viewer")
+    @needs("viewer", "GET runs/{run}/receipt", seconds=SLOW_SECONDS)
     async def receipt(self, run: str) -> Receipt: ...
 
-    @needs("viewer")
+    @needs("viewer", "GET runs/{run}/receipt/markdown", seconds=SLOW_SECONDS)
     async def receipt_page(self, run: str) -> str:
         """The receipt as Markdown."""
         ...
 
-    @needs("viewer")
+    @needs("viewer", "GET budget")
     async def budget(self, run: str | None = None) -> BudgetReport:
         """Limits and spending of every level; with a run, those above it, itself and its attempts."""
         ...
@@ -197,28 +241,34 @@ class RunVerbs(Protocol):
 class AuditVerbs(Protocol):
     """The audit and the key that signs it."""
 
+    @needs("admin", "GET audit")
     async def page(
         self, after: int = 0, limit: int = 1_000, run: str | None = None
     ) -> tuple[AuditEntry, ...]:
         """Entries with a greater number, oldest first. Ask again with the last number to follow."""
         ...
 
+    @needs("admin", "GET audit/checkpoints")
     async def checkpoints(self, after: int, until: int) -> tuple[Checkpoint, ...]:
         """The signatures over entries with numbers in `after < number <= until`."""
         ...
 
+    @needs("admin", "GET audit/verify", seconds=SLOW_SECONDS)
     async def verify(self, key: str | None = None) -> Verdict:
         """Check every entry, signature and event. Raises `UserError` (`bad_key`)."""
         ...
 
+    @needs("admin", "GET audit/key", member="key")
     async def key(self) -> str:
         """The public key that signs the audit."""
         ...
 
+    @needs("admin", "POST audit/key", member="key")
     async def rotate(self) -> str:
         """Replace the key; returns the new public one."""
         ...
 
+    @needs("admin", "POST audit/send", member="sent", seconds=SLOW_SECONDS)
     async def send_logs(self, run: str | None = None, since_us: int = 0) -> int:
         """Send entries to the configured OpenTelemetry collector; returns how many.
 
@@ -230,12 +280,15 @@ class AuditVerbs(Protocol):
 class TokenVerbs(Protocol):
     """Named tokens for the server."""
 
+    @needs("admin", "POST tokens")
     async def add(self, name: str, role: Role = "viewer") -> MadeToken:
         """Raises `UserError` (`bad_name`, `name_taken`, `too_many_tokens`)."""
         ...
 
+    @needs("admin", "GET tokens")
     async def list(self) -> tuple[TokenInfo, ...]: ...
 
+    @needs("admin", "DELETE tokens/{name}")
     async def remove(self, name: str) -> None:
         """Raises `UserError` (`no_such_token`)."""
         ...
@@ -244,27 +297,30 @@ class TokenVerbs(Protocol):
 class TemplateVerbs(Protocol):
     """Templates that sandboxes start from. Unknown ones raise `UserError` (`no_such_template`)."""
 
-    @needs("viewer")
+    @needs("viewer", "GET templates")
     async def list(self) -> tuple[TemplateInfo, ...]:
         """All of them, without the tests of their baselines."""
         ...
 
-    @needs("viewer")
+    @needs("viewer", "GET templates/{name}")
     async def get(self, name: str) -> TemplateInfo: ...
 
+    @needs("admin", "PUT templates/{name}")
     async def describe(self, name: str, recipe: Recipe) -> TemplateInfo:
         """Store a recipe. Raises `UserError` (`bad_template`)."""
         ...
 
+    @needs("admin", "POST templates/{name}/build")
     async def build(self, name: str, *, again: bool = False, report: Report = no_report) -> TemplateInfo:
         """Build a template unless it is ready, or `again`; returns when it is ready."""
         ...
 
-    @needs("viewer")
+    @needs("viewer", "GET templates/{name}/log")
     async def log(self, name: str) -> str:
         """The output of the last build."""
         ...
 
+    @needs("admin", "DELETE templates/{name}", seconds=SLOW_SECONDS)
     async def remove(self, name: str) -> None:
         """Remove a template and its recipe. Raises `UserError` (`template_in_use`)."""
         ...
@@ -273,6 +329,7 @@ class TemplateVerbs(Protocol):
 class SnapshotVerbs(Protocol):
     """Files of sandboxes, kept. Unknown ones raise `UserError` (`no_such_snapshot`)."""
 
+    @needs("admin", "POST sandboxes/{sandbox}/snapshots", seconds=SLOW_SECONDS)
     async def take(self, sandbox: str, name: str | None = None) -> SnapshotInfo:
         """Raises `UserError` (`no_such_sandbox`, `bad_name`, `name_taken`)."""
         ...
@@ -281,10 +338,12 @@ class SnapshotVerbs(Protocol):
         """The oldest first; with `sandbox`, only those of that sandbox id."""
         ...
 
+    @needs("admin", "GET snapshots/{snapshot}")
     async def get(self, snapshot: str) -> SnapshotInfo:
         """By name or id."""
         ...
 
+    @needs("admin", "DELETE snapshots/{snapshot}", seconds=SLOW_SECONDS)
     async def remove(self, snapshot: str) -> None: ...
 
 
@@ -314,9 +373,10 @@ class SandboxVerbs(Protocol):
         """Open a sandbox, building its template first if need be. False: the same `task_id` named it before."""
         ...
 
-    @needs("viewer")
+    @needs("viewer", "GET sandboxes")
     async def list(self) -> tuple[SandboxInfo, ...]: ...
 
+    @needs("admin", "GET sandboxes/{sandbox}")
     async def get(self, sandbox: str) -> SandboxInfo: ...
 
     @needs("viewer")
@@ -324,11 +384,13 @@ class SandboxVerbs(Protocol):
         """By id or a unique beginning of it. Raises `UserError` (`no_such_sandbox`, `ambiguous_sandbox`)."""
         ...
 
+    @needs("admin", "POST sandboxes/{sandbox}/fork", seconds=BUILD_SECONDS, count="n")
     async def fork(self, sandbox: str, count: int = 1) -> tuple[SandboxInfo, ...]: ...
 
+    @needs("admin", "DELETE sandboxes/{sandbox}", seconds=END_SECONDS)
     async def destroy(self, sandbox: str) -> None: ...
 
-    @needs("viewer")
+    @needs("viewer", "GET pool")
     async def pool(self) -> tuple[PoolInfo, ...]:
         """The sandboxes that are kept warm."""
         ...
@@ -345,14 +407,17 @@ class SandboxVerbs(Protocol):
         """A live command; leaving the block before its end kills it. Raises `UserError` (`bad_command`)."""
         ...
 
+    @needs("admin", "POST sandboxes/{sandbox}/commands", body="command")
     async def start(self, sandbox: str, command: NewCommand) -> BackgroundCommand:
         """Start a background command."""
         ...
 
+    @needs("admin", "GET sandboxes/{sandbox}/commands")
     async def commands(self, sandbox: str) -> tuple[BackgroundCommand, ...]:
         """The background commands, also of a sandbox that is gone; the oldest first."""
         ...
 
+    @needs("admin", "GET sandboxes/{sandbox}/commands/{command}")
     async def output(self, sandbox: str, command: str, offset: int = 0) -> CommandOutput:
         """Raises `UserError` (`no_such_command`, `bad_offset`)."""
         ...
@@ -361,6 +426,7 @@ class SandboxVerbs(Protocol):
         """Follow and steer a background command. Raises `UserError` (`no_such_command`, `bad_offset`)."""
         ...
 
+    @needs("admin", "DELETE sandboxes/{sandbox}/commands/{command}", seconds=END_SECONDS)
     async def kill(self, sandbox: str, command: str) -> BackgroundCommand:
         """End a background command; its record stays."""
         ...
@@ -381,12 +447,16 @@ class FileVerbs(Protocol):
         """The file is replaced when the block ends well. Raises `UserError` (`bad_mode`), and as `Computer.write`."""
         ...
 
+    @needs("admin", "GET sandboxes/{sandbox}/files/list")
     async def list(self, sandbox: str, path: str = ".") -> tuple[Entry, ...]: ...
 
+    @needs("admin", "GET sandboxes/{sandbox}/files/stat")
     async def stat(self, sandbox: str, path: str) -> Entry: ...
 
+    @needs("admin", "POST sandboxes/{sandbox}/files/move")
     async def move(self, sandbox: str, path: str, to: str) -> None: ...
 
+    @needs("admin", "POST sandboxes/{sandbox}/files/remove")
     async def remove(self, sandbox: str, path: str, *, recursive: bool = False) -> None: ...
 
     async def mkdir(self, sandbox: str, path: str, *, mode: int = 0o755) -> None: ...
@@ -405,36 +475,49 @@ class FileVerbs(Protocol):
 class ModelVerbs(Protocol):
     """Model files on the server's machine."""
 
-    @needs("viewer")
+    @needs("viewer", "GET models")
     async def list(self) -> tuple[LocalModel, ...]: ...
 
+    @needs("admin", "POST models/fetch")
     async def fetch(self, name: str | None = None, report: Report = no_report) -> LocalModel:
         """Download or verify a model's file; None is the first of the list. Raises `UserError` (`unknown_model`)."""
         ...
 
+    @needs("admin", "POST models")
+    async def add(
+        self, source: str, name: str | None = None, sha256: str | None = None, report: Report = no_report
+    ) -> LocalModel:
+        """Keep a GGUF file under a name: `source` is a URL, or a path on the server's machine.
+
+        Raises `UserError` (`bad_source`, `bad_sum`, `bad_name`, `name_taken`, `bad_model_file`), `OutsideError`.
+        """
+        ...
+
+    @needs("admin", "DELETE models/{name}")
     async def remove(self, name: str) -> tuple[str, ...]:
-        """Remove a downloaded file; returns the removed paths. Raises `UserError` (`own_file`, `unknown_model`)."""
+        """Remove a downloaded or added file; returns the removed paths. Raises `UserError` (`own_file`, `unknown_model`)."""
         ...
 
 
 class PolicyVerbs(Protocol):
     """The rules of the server's machine. Raises `UserError` (`bad_policy`, `bad_action`)."""
 
-    @needs("operator")
+    @needs("operator", "POST policy/layers", body="context")
     async def layers(self, context: RuleContext) -> Policy:
         """Every layer above a run, the widest first."""
         ...
 
-    @needs("operator")
+    @needs("operator", "POST policy/explain")
     async def explain(self, action: str, context: RuleContext, *, untrusted: bool = False) -> Explained:
         """The decision about one action, e.g. `bash:git push`."""
         ...
 
-    @needs("operator")
+    @needs("operator", "POST policy/test")
     async def test(self, text: str, source: str) -> tuple[PolicyVerdict, ...]:
         """Run the tests of a policy file against that file and the built-in rules."""
         ...
 
+    @needs("admin", "GET policy/sets/{name}", seconds=SLOW_SECONDS)
     async def sets(self, name: str, *, again: bool = False) -> Meaning:
         """The hosts that a named set stands for on the server's machine. Raises `UserError` (`no_such_set`)."""
         ...

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cloister.core.requests import Role
     from cloister.log.audit.entry import AuditEntry, Checkpoint
     from cloister.log.audit.verify import Verdict
-    from cloister.model.local.files import Shelf
+    from cloister.model.local.files import Progress, Shelf
     from cloister.sandbox.api import Report
 
     T = TypeVar("T")
@@ -110,25 +110,32 @@ class LocalModels(Group):
         return model_shelf(self._settings)
 
     async def list(self) -> tuple[LocalModel, ...]:
-        return tuple(self._model(name) for name in self._shelf.files)
+        return tuple(self._model(name) for name in self._shelf.names())
 
     async def fetch(self, name: str | None = None, report: Report = no_report) -> LocalModel:
-        from cloister.model.local.fetch import Sources, fetch
+        from cloister.model.local.fetch import fetch
 
-        wanted = self._shelf.entry(name or next(iter(self._shelf.files))).name
-
-        def progress(done: int, whole: int) -> None:
-            report(done / whole if whole else None, wanted)
-
-        await fetch(self._shelf, wanted, Sources(self._settings.file.model_hub), progress)
+        wanted = self._shelf.catalog_name(name)
+        await fetch(self._shelf, wanted, self._settings.file.model_hub, _progress(report, wanted))
         await self._note("ModelFetched", model=wanted)
         return self._model(wanted)
 
+    async def add(
+        self, source: str, name: str | None = None, sha256: str | None = None, report: Report = no_report
+    ) -> LocalModel:
+        from cloister.model.local.fetch import add
+
+        file = await add(self._shelf, source, name, sha256, _progress(report, name or "model"))
+        await self._note("ModelAdded", model=file.name, sha256=file.sha256, source=file.hub_path)
+        return self._model(file.name)
+
     async def remove(self, name: str) -> tuple[str, ...]:
-        place = self._shelf.place(self._shelf.entry(name).name)
         if name in self._shelf.own:
+            place = self._shelf.place(name)
             raise UserError("own_file", f"{place} is yours (local_models): remove it yourself.")
-        removed = tuple(path for path in (place, place.with_suffix(".part")) if path.exists())
+        removed = self._shelf.parts(name)
+        if not removed:
+            self._shelf.entry(name)
         for path in removed:
             path.unlink(missing_ok=True)
         if removed:
@@ -137,4 +144,13 @@ class LocalModels(Group):
 
     def _model(self, name: str) -> LocalModel:
         file, place = self._shelf.entry(name), self._shelf.place(name)
-        return LocalModel(name, file.title, file.license, file.bytes, str(place), place.is_file())
+        return LocalModel(
+            name, file.title, file.license, file.bytes, str(place), place.is_file(), file.sha256
+        )
+
+
+def _progress(report: Report, note: str) -> Progress:
+    def progress(done: int, whole: int) -> None:
+        report(done / whole if whole else None, note)
+
+    return progress

@@ -210,6 +210,8 @@ class LocalModel(msgspec.Struct, frozen=True):
     path: str
     here: bool
     """Whether its file is there."""
+    sha256: str = ""
+    """Empty if it is not known."""
 
 
 class RuleContext(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -4,10 +4,12 @@ HTTP is h11 over anyio: every wait can be cancelled, bodies of any size stream b
 tenth of a full client library.
 """
 
+import inspect
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from urllib.parse import quote, urlencode, urlsplit
 
 import anyio
@@ -15,6 +17,7 @@ import h11
 import msgspec
 from anyio.abc import ByteStream
 
+from cloister.app.verbs.api import BUILD_SECONDS, QUICK_SECONDS, Route, route_of
 from cloister.core.computer import Sink
 from cloister.core.errors import Bug, CloisterError, HostError, OutsideError, SandboxLost, UserError
 
@@ -24,11 +27,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CONNECT_SECONDS = 10.0
-QUICK_SECONDS = 30.0
 STREAM_SECONDS = 120.0
 """How long a file transfer may make no progress."""
-BUILD_SECONDS = 86_400.0
-"""Limit of a request that may build a template."""
 MESSAGE_BYTES = 16_777_216
 _READ_BYTES = 65_536
 _REFUSED = 4000
@@ -171,12 +171,6 @@ class Transport:
     async def post(self, kind: type[T], path: str, body: object = None, seconds: float = QUICK_SECONDS) -> T:
         return decoded(kind, await self.ask("POST", path, body, seconds))
 
-    async def put(self, kind: type[T], path: str, body: object) -> T:
-        return decoded(kind, await self.ask("PUT", path, body))
-
-    async def delete(self, kind: type[T], path: str, seconds: float = QUICK_SECONDS) -> T:
-        return decoded(kind, await self.ask("DELETE", path, seconds=seconds))
-
     @asynccontextmanager
     async def receiving(self, path: str) -> AsyncGenerator[AsyncIterator[bytes]]:
         """A body of any size; iterating raises `HostError` if it breaks off."""
@@ -220,10 +214,90 @@ class Transport:
 
 
 class Group:
-    """Verbs of one subject over HTTP."""
+    """Verbs of one subject over HTTP: those that declare their request; a subclass implements the others."""
 
     def __init__(self, transport: Transport) -> None:
-        self._http = transport
+        self.http = transport
+
+    def __init_subclass__(cls) -> None:
+        for name, verb in [item for base in cls.__bases__ for item in vars(base).items()]:
+            route = route_of(verb) if inspect.isfunction(verb) else None
+            if route is not None and name not in vars(cls):
+                setattr(cls, name, _derived(verb, route))
+
+
+def over_http(kind: type[T], transport: Transport) -> T:
+    """The verbs of an interface, or of a `Group` that completes it."""
+    made: Any = kind if issubclass(kind, Group) else type(kind.__name__, (Group, kind), {})
+    return made(transport)
+
+
+def _derived(verb: Callable[..., object], route: Route) -> Callable[..., Awaitable[object]]:
+    about = inspect.signature(verb)
+    root, *parts = route.path.split("/")
+
+    async def call(self: Group, *args: object, **more: object) -> object:
+        bound = about.bind(self, *args, **more)
+        bound.apply_defaults()
+        given = {name: value for name, value in bound.arguments.items() if name != "self"}
+        path = [str(given.pop(part[1:-1])) if part.startswith("{") else part for part in parts]
+        report = given.pop("report", None)
+        http, kind = self.http, str(about.return_annotation)
+        if route.method in ("GET", "DELETE"):
+            query = {
+                name: str(value).lower() if isinstance(value, bool) else value
+                for name, value in given.items()
+            }
+            where, body = address(root, *path, **query), None
+        else:
+            names = dict(route.names)
+            whole = {names.get(name, name): value for name, value in given.items()}
+            where, body = address(root, *path), whole.get(route.body) if route.body else whole or None
+        if report is not None:
+            added = {**cast("dict[str, object]", body or {}), "progress": True}
+            return await http.progress(_record(kind), where, added, cast("Report", report))
+        reply = await http.ask(route.method, where, body, route.seconds)
+        if route.member is not None:
+            return decoded(dict[str, object], reply)[route.member]
+        if kind == "str":
+            return reply.decode("utf-8", errors="replace")
+        return None if kind == "None" else decoded(_record(kind), reply)
+
+    return call
+
+
+_RECORDS = {
+    name: module
+    for module, names in {
+        "cloister.app.verbs.records": "Admitted BackgroundCommand ChangePack CommandOutput Explained LocalModel "
+        "MadeToken PolicyVerdict TokenInfo",
+        "cloister.core.computer": "Entry",
+        "cloister.core.events": "Event",
+        "cloister.egress.packages": "Meaning",
+        "cloister.log.api": "RunRow",
+        "cloister.log.audit.entry": "AuditEntry Checkpoint",
+        "cloister.log.audit.verify": "Verdict",
+        "cloister.policy.api": "Policy",
+        "cloister.runs.attempts.compare": "Compared",
+        "cloister.runs.attempts.tree": "TreeView",
+        "cloister.runs.budget": "BudgetReport",
+        "cloister.runs.delivery": "Removed",
+        "cloister.runs.receipt": "Receipt",
+        "cloister.runs.view": "RunView",
+        "cloister.sandbox.api": "SandboxInfo SnapshotInfo",
+        "cloister.sandbox.pool": "PoolInfo",
+        "cloister.sandbox.templates.catalog": "TemplateInfo",
+    }.items()
+    for name in names.split()
+}
+"""Records that verbs return → their modules, each imported when a verb needs it."""
+
+
+def _record(annotation: str) -> Any:
+    """The type that a return annotation of a verb means: a record, or a tuple of them."""
+    name = annotation.removeprefix("tuple[").removesuffix(", ...]")
+    found: Any = getattr(import_module(_RECORDS.get(name, "builtins")), name)
+    return found if name == annotation else tuple[found, ...]
 
 
 class _Exchange:
@@ -350,8 +424,6 @@ async def _sending(transport: Transport, path: str) -> AsyncGenerator[Sink]:
 
 
 def decoded(kind: type[T], reply: bytes) -> T:
-    if kind is type(None):
-        return cast(T, None)
     try:
         return msgspec.json.decode(reply, type=kind)
     except msgspec.DecodeError as error:

@@ -10,11 +10,12 @@ import msgspec
 from anyio.abc import ByteStream
 from websockets.exceptions import ConnectionClosed
 
-from cloister.app.verbs.api import no_report
-from cloister.app.verbs.records import BackgroundCommand, CommandOutput, Executed
+from cloister.app.verbs import api
+from cloister.app.verbs.api import BUILD_SECONDS, END_SECONDS, no_report
+from cloister.app.verbs.records import Executed
 from cloister.app.workbench.commands import Skipped
-from cloister.cli.client.http import BUILD_SECONDS, Group, address, check_close, decoded
-from cloister.core.computer import Change, Entry, Exited, Killed, Output, Pty
+from cloister.cli.client.http import Group, address, check_close, decoded
+from cloister.core.computer import Change, Exited, Killed, Output, Pty
 from cloister.core.errors import HostError, SandboxLost
 from cloister.sandbox.api import SandboxInfo
 
@@ -27,11 +28,9 @@ if TYPE_CHECKING:
     from cloister.app.verbs.records import Exec, Execute, NewCommand, NewSandbox
     from cloister.core.computer import Sink
     from cloister.sandbox.api import Report
-    from cloister.sandbox.pool import PoolInfo
 
 STDIN_BYTES = 1_048_576
 """Input sent before the server confirms that some of it was taken."""
-END_SECONDS = 60.0
 
 
 class _Ended(msgspec.Struct, frozen=True):
@@ -170,124 +169,77 @@ async def _first(socket: ClientConnection) -> None:
         raise _lost(socket) from None
 
 
-class RemoteSandboxes(Group):
+class RemoteSandboxes(Group, api.SandboxVerbs):
     """`SandboxVerbs` over HTTP."""
 
     async def create(self, wish: NewSandbox, report: Report = no_report) -> tuple[SandboxInfo, bool]:
-        status, reply = await self._http.exchange("POST", address("sandboxes"), wish, BUILD_SECONDS)
+        status, reply = await self.http.exchange("POST", address("sandboxes"), wish, BUILD_SECONDS)
         return decoded(SandboxInfo, reply), status == 201
-
-    async def list(self) -> tuple[SandboxInfo, ...]:
-        return await self._http.get(tuple[SandboxInfo, ...], address("sandboxes"))
-
-    async def get(self, sandbox: str) -> SandboxInfo:
-        return await self._http.get(SandboxInfo, address("sandboxes", sandbox))
 
     async def resolve(self, name: str) -> SandboxInfo:
         from cloister.app.verbs.local_sandboxes import find_sandbox
 
         return find_sandbox(name, await self.list())
 
-    async def fork(self, sandbox: str, count: int = 1) -> tuple[SandboxInfo, ...]:
-        path = address("sandboxes", sandbox, "fork")
-        return await self._http.post(tuple[SandboxInfo, ...], path, {"n": count}, BUILD_SECONDS)
-
-    async def destroy(self, sandbox: str) -> None:
-        await self._http.ask("DELETE", address("sandboxes", sandbox), seconds=END_SECONDS)
-
-    async def pool(self) -> tuple[PoolInfo, ...]:
-        from cloister.sandbox.pool import PoolInfo
-
-        return await self._http.get(tuple[PoolInfo, ...], address("pool"))
-
     async def exec(self, sandbox: str, command: Exec) -> Executed:
         path = address("sandboxes", sandbox, "exec")
-        return await self._http.post(Executed, path, command, command.seconds + END_SECONDS)
+        return await self.http.post(Executed, path, command, command.seconds + END_SECONDS)
 
     async def execute(self, sandbox: str, program: Execute) -> Executed:
         path = address("sandboxes", sandbox, "execute")
-        return await self._http.post(Executed, path, program, program.seconds + END_SECONDS)
+        return await self.http.post(Executed, path, program, program.seconds + END_SECONDS)
 
     @asynccontextmanager
     async def process(self, sandbox: str, command: NewCommand) -> AsyncGenerator[RemoteProcess]:
         await self.get(sandbox)  # a WebSocket that is refused has no error code
-        async with self._http.dial(address("sandboxes", sandbox, "process"), patient=True) as socket:
+        async with self.http.dial(address("sandboxes", sandbox, "process"), patient=True) as socket:
             with suppress(ConnectionClosed):  # a refusal may come first; the iteration raises it
                 await socket.send(msgspec.json.encode({"start": command}).decode())
             yield RemoteProcess(socket)
-
-    async def start(self, sandbox: str, command: NewCommand) -> BackgroundCommand:
-        return await self._http.post(BackgroundCommand, address("sandboxes", sandbox, "commands"), command)
-
-    async def commands(self, sandbox: str) -> tuple[BackgroundCommand, ...]:
-        return await self._http.get(tuple[BackgroundCommand, ...], address("sandboxes", sandbox, "commands"))
-
-    async def output(self, sandbox: str, command: str, offset: int = 0) -> CommandOutput:
-        path = address("sandboxes", sandbox, "commands", command, offset=offset)
-        return await self._http.get(CommandOutput, path)
 
     @asynccontextmanager
     async def attach(self, sandbox: str, command: str, offset: int = 0) -> AsyncGenerator[RemoteAttached]:
         await self.output(sandbox, command, offset)  # a WebSocket that is refused has no error code
         path = address("sandboxes", sandbox, "commands", command, "attach", offset=offset)
-        async with self._http.dial(path, patient=True) as socket:
+        async with self.http.dial(path, patient=True) as socket:
             yield RemoteAttached(socket)
-
-    async def kill(self, sandbox: str, command: str) -> BackgroundCommand:
-        path = address("sandboxes", sandbox, "commands", command)
-        return await self._http.delete(BackgroundCommand, path, END_SECONDS)
 
     @asynccontextmanager
     async def dial(self, sandbox: str, port: int) -> AsyncGenerator[ByteStream]:
         await self.get(sandbox)
-        async with self._http.dial(address("sandboxes", sandbox, "dial", port), patient=True) as socket:
+        async with self.http.dial(address("sandboxes", sandbox, "dial", port), patient=True) as socket:
             await _first(socket)
             yield RemoteStream(socket)
 
 
-class RemoteFiles(Group):
+class RemoteFiles(Group, api.FileVerbs):
     """`FileVerbs` over HTTP."""
 
     def read(
         self, sandbox: str, path: str, *, offset: int = 0, limit_bytes: int | None = None
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        return self._http.receiving(
+        return self.http.receiving(
             address("sandboxes", sandbox, "files", path=path, offset=offset, limit=limit_bytes)
         )
 
     def write(self, sandbox: str, path: str, *, mode: int = 0o644) -> AbstractAsyncContextManager[Sink]:
-        return self._http.sending(address("sandboxes", sandbox, "files", path=path, mode=f"{mode:03o}"))
-
-    async def list(self, sandbox: str, path: str = ".") -> tuple[Entry, ...]:
-        return await self._http.get(
-            tuple[Entry, ...], address("sandboxes", sandbox, "files", "list", path=path)
-        )
-
-    async def stat(self, sandbox: str, path: str) -> Entry:
-        return await self._http.get(Entry, address("sandboxes", sandbox, "files", "stat", path=path))
-
-    async def move(self, sandbox: str, path: str, to: str) -> None:
-        await self._http.ask("POST", address("sandboxes", sandbox, "files", "move"), {"path": path, "to": to})
-
-    async def remove(self, sandbox: str, path: str, *, recursive: bool = False) -> None:
-        body = {"path": path, "recursive": recursive}
-        await self._http.ask("POST", address("sandboxes", sandbox, "files", "remove"), body)
+        return self.http.sending(address("sandboxes", sandbox, "files", path=path, mode=f"{mode:03o}"))
 
     async def mkdir(self, sandbox: str, path: str, *, mode: int = 0o755) -> None:
         body = {"path": path, "mode": f"{mode:03o}"}
-        await self._http.ask("POST", address("sandboxes", sandbox, "files", "mkdir"), body)
+        await self.http.ask("POST", address("sandboxes", sandbox, "files", "mkdir"), body)
 
     def download(self, sandbox: str, path: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        return self._http.receiving(address("sandboxes", sandbox, "tree", path=path))
+        return self.http.receiving(address("sandboxes", sandbox, "tree", path=path))
 
     def upload(self, sandbox: str, path: str) -> AbstractAsyncContextManager[Sink]:
-        return self._http.sending(address("sandboxes", sandbox, "tree", path=path))
+        return self.http.sending(address("sandboxes", sandbox, "tree", path=path))
 
     @asynccontextmanager
     async def watch(self, sandbox: str, path: str = ".") -> AsyncGenerator[AsyncIterator[Change]]:
         await self.stat(sandbox, path)
         route = address("sandboxes", sandbox, "files", "watch", path=path)
-        async with self._http.dial(route, patient=True) as socket:
+        async with self.http.dial(route, patient=True) as socket:
             await _first(socket)
             async with aclosing(_changes(socket)) as changes:
                 yield changes

@@ -4,19 +4,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.cli.options import AsJson, RunName, local_only, put_json, settings_of
+from cloister.cli.options import AsJson, RunName, complete_model, local_only, put_json, settings_of
 
 if TYPE_CHECKING:
     from cloister.app.verbs.api import Verbs
+    from cloister.app.verbs.records import LocalModel
 
 app = typer.Typer(
-    help="Local models (fetch, list, rm, serve), and the model of a run (use).",
+    help="Local models (fetch, add, list, rm, serve), and the model of a run (use).",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
 Local = Annotated[
-    str | None, typer.Argument(metavar="[NAME]", help="A local model. Default: the first of the list.")
+    str | None,
+    typer.Argument(
+        metavar="[NAME]",
+        help="A local model. Default: the first of the list.",
+        autocompletion=complete_model,
+    ),
 ]
 
 
@@ -30,6 +36,40 @@ def fetch(ctx: typer.Context, name: Local = None) -> None:
     print(f"{model.name} is at {model.path}, verified. Use it: cloister run … --model local:{model.name}")
 
 
+@app.command("add")
+def add(
+    ctx: typer.Context,
+    source: Annotated[
+        str, typer.Argument(metavar="FILE|URL", help="A GGUF file, or the https:// address of one.")
+    ],
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="The model's name. Default: the file's name.")
+    ] = None,
+    sha256: Annotated[
+        str | None, typer.Option("--sha256", metavar="HEX", help="The SHA-256 that the file must have.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Copy or download a GGUF file and keep it as a local model; resumes an interrupted download."""
+    from pathlib import Path
+
+    from cloister.cli.client.open import check_shared_path, perform
+    from cloister.cli.screen.shows import Progress
+
+    wanted = source if "://" in source else str(Path(source).expanduser().absolute())
+
+    async def work(verbs: "Verbs") -> "LocalModel":
+        await check_shared_path(ctx, wanted)
+        return await verbs.models.add(wanted, name, sha256, Progress())
+
+    model = perform(ctx, work)
+    if as_json:
+        put_json(model)
+        return
+    print(f"{model.name} is at {model.path}, SHA-256 {model.sha256}{' as given' if sha256 else ''}.")
+    print(f"Use it: cloister run … --model local:{model.name}")
+
+
 @app.command("list")
 def list_models(ctx: typer.Context, as_json: AsJson = False) -> None:
     """List the models that can run on this machine."""
@@ -39,17 +79,21 @@ def list_models(ctx: typer.Context, as_json: AsJson = False) -> None:
     if as_json:
         put_json(*found)
         return
-    print(f"{'MODEL':<20} {'SIZE':<9} {'HERE':<5} DESCRIPTION")
+    wide = max(20, *(len(model.name) for model in found))
+    print(f"{'MODEL':<{wide}} {'SIZE':<9} {'HERE':<5} DESCRIPTION")
     for model in found:
         size = f"{model.bytes / 1e9:.1f} GB"
-        print(f"{model.name:<20} {size:<9} {'yes' if model.here else 'no':<5} {model.title}")
+        print(f"{model.name:<{wide}} {size:<9} {'yes' if model.here else 'no':<5} {model.title}")
 
 
 @app.command("rm")
 def rm(
-    ctx: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", help="A local model.")]
+    ctx: typer.Context,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A local model.", autocompletion=complete_model)
+    ],
 ) -> None:
-    """Remove the file of a local model, complete or not. Files named in the settings stay."""
+    """Remove the file of a local model, fetched or added, complete or not. Files named in the settings stay."""
     from cloister.cli.client.open import perform
 
     files = perform(ctx, lambda verbs: verbs.models.remove(name))

@@ -20,6 +20,10 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A template's name.")]
+Network = Annotated[
+    bool,
+    typer.Option("--network", help="Let the steps of a Dockerfile reach the hosts that the policy allows."),
+]
 
 
 @app.command("ls")
@@ -101,9 +105,7 @@ def build(  # noqa: PLR0913  (each parameter is an option of the command)
     user: Annotated[
         str | None, typer.Option("--user", help="The user of the image that the agent works as.")
     ] = None,
-    network: Annotated[
-        bool, typer.Option("--network", help="Let the steps of a Dockerfile use this machine's network.")
-    ] = False,
+    network: Network = False,
     no_tls: Annotated[
         bool, typer.Option("--no-tls", help="Connect to the registry over plain HTTP.")
     ] = False,

@@ -1,13 +1,15 @@
 """The HTTP requests of one connection in order: each is parsed, decided and relayed on its own."""
 
+import select
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
 import anyio
+import msgspec
 from anyio import DelimiterNotFound, EndOfStream, IncompleteRead
-from anyio.abc import ByteStream
+from anyio.abc import ByteStream, SocketAttribute
 from anyio.streams.tls import TLSStream
 
 from cloister.core import limits
@@ -16,7 +18,7 @@ from cloister.core.text import one_line
 from cloister.egress.credentials import Dressed, Keeper
 from cloister.egress.git_push import Repository
 from cloister.egress.http.exchange import Exchange
-from cloister.egress.http.head import BadHead, Head, parse_head
+from cloister.egress.http.head import BadHead, Head, parse_head, without_overrides
 from cloister.egress.quota import BROKEN, Refused, Spent
 from cloister.egress.rules import Gate, Guest, Opened, Visit
 from cloister.egress.streams import Inlet, Pace
@@ -59,6 +61,8 @@ class Conversation:
         self._origin = origin
         self._bounds = gate.bounds
         self._ends = anyio.current_time() + self._bounds.connection_seconds
+        self._where: tuple[str, int] | None = None
+        """The host and port that were allowed last: a later refusal there is one of a request."""
         self._opened: Opened | None = None
         self._stream: Inlet | None = None
         self._stack = AsyncExitStack()
@@ -93,6 +97,8 @@ class Conversation:
         visit, decision = await self._judge(head)
         if self._origin is None and head.port == TLS_PORT and not self._gate.raw(visit):
             raise Refused(400, f"Port {TLS_PORT} carries TLS: ask for https://{head.host}/ by CONNECT.")
+        if self._origin is not None or self._gate.inspects(visit):
+            head = msgspec.structs.replace(head, headers=without_overrides(head.headers))
         dressed = await self._dress(visit, head)
         body = None
         if self._offer.repository and self._origin:
@@ -118,17 +124,17 @@ class Conversation:
         raise Refused(502, f"{visit.host} does not answer.")
 
     async def _judge(self, head: Head) -> tuple[Visit, Decision]:
-        gate, opened = self._gate, self._opened
-        if opened is not None and (opened.visit.host, opened.visit.port) == (head.host, head.port):
+        gate, opened, where = self._gate, self._opened, (head.host, head.port)
+        if opened is not None and (opened.visit.host, opened.visit.port) == where:
             visit = opened.visit
-            decision = gate.of_request(visit, head)
-            if decision.effect != "allow":
-                await self._deny(visit, head, decision.rule)
+        else:
+            await self._drop()
+            visit = Visit(self._guest, head.host, head.port, gate.record)
+        if self._origin is None and where != self._where:
+            decision = await gate.request(visit, head)
+            self._where = where
             return visit, decision
-        await self._drop()
-        visit = Visit(self._guest, head.host, head.port, gate.record)
-        if self._origin is None:
-            return visit, await gate.request(visit, head)
+        await gate.name(visit)
         decision = gate.of_request(visit, head)
         if decision.effect != "allow":
             await self._deny(visit, head, decision.rule)
@@ -154,7 +160,9 @@ class Conversation:
 
     async def _server(self, visit: Visit, decision: Decision) -> tuple[Opened, Inlet, bool]:
         if self._opened is not None and self._stream is not None and self._opened.visit is visit:
-            return self._opened, self._stream, False
+            if _is_silent(self._opened.server):
+                return self._opened, self._stream, False
+            await self._drop()
         server = await self._gate.open(visit, decision)
         opened = await self._stack.enter_async_context(Opened(visit, server, self._account))
         secure = server if self._origin is None else await self._secure(visit, server)
@@ -176,6 +184,16 @@ class Conversation:
     async def _drop(self) -> None:
         self._opened = self._stream = None
         await self._stack.aclose()
+
+
+def _is_silent(server: ByteStream) -> bool:
+    """False if an idle server has closed the connection or sent bytes: they would answer the next request."""
+    raw = server.extra(SocketAttribute.raw_socket, None)  # noqa: S610
+    if raw is None:
+        return True
+    waiting = select.poll()
+    waiting.register(raw, select.POLLIN)
+    return not waiting.poll(0)
 
 
 async def read_head(client: Inlet, origin: tuple[str, int] | None = None) -> Head:

@@ -215,7 +215,7 @@ class Exchange:
             await self._body_down(reply, framing, inflater)
         except BadBody:
             return Kept(client=False, server=False)
-        return Kept(client=keep, server=reply.keep)
+        return Kept(client=keep, server=reply.keep and not head.body and not self._server.buffer)
 
     async def _reply(self, head: Head) -> Reply:
         for _ in range(_INTERIM):

@@ -11,12 +11,19 @@ _REQUEST = re.compile(rb"([A-Z]{1,20}) ([\x21-\x7e]{1,8192}) (HTTP/1\.[01])")
 _HEADER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,256}):[ \t]*([\t\x20-\x7e\x80-\xff]*)")
 _AUTHORITY = re.compile(rb"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,255})(?::([0-9]{1,5}))?")
 _TARGET = re.compile(rb"http://([^/?#]*)([/?].*)?", re.IGNORECASE)
-_LENGTH = re.compile(rb"[0-9]{1,15}")
+_LENGTH = re.compile(rb"0|[1-9][0-9]{0,14}")
 _HEADERS = 100
 _HOP_BY_HOP = frozenset(
     {b"connection", b"keep-alive", b"te", b"trailer", b"upgrade", b"host", b"expect", b"http2-settings"}
 )
 _FRAMING = frozenset({b"host", b"content-length", b"transfer-encoding"})
+_BODILESS = frozenset({b"GET", b"HEAD", b"DELETE", b"OPTIONS", b"TRACE"})
+"""Methods whose body many servers do not read: they would take it for the next request."""
+_OVERRIDES = re.compile(
+    rb"(?i)x[-_](http[-_])?method([-_]override)?|x[-_](original|rewrite|override|forwarded)[-_](ur[il]|path|prefix|method)"
+    rb"|x[-_](forwarded[-_]|original[-_]|http[-_])?(host|server)([-_]override)?|forwarded"
+)
+"""Headers by which some servers take another method, path or host than those of the request."""
 
 Headers = Sequence[tuple[bytes, bytes]]
 Framing = int | Literal["chunked", "close"]
@@ -63,10 +70,13 @@ class Head(msgspec.Struct, frozen=True):
         return b"" if self.tunnel else self.forward_with(self.headers)
 
     def forward_with(self, headers: Headers) -> bytes:
-        """The head to forward, with these headers instead."""
+        """The head to forward, with these headers instead.
+
+        SAFETY: a server that does not read a body would take it for the next request, unless it closes.
+        """
         first = b"%s %s HTTP/1.1" % (self.method.encode("ascii"), self.target)
         lines = [first, b"Host: " + self.named, *(b"%s: %s" % header for header in headers)]
-        return b"\r\n".join([*lines, b"", b""])
+        return b"\r\n".join([*lines, *([b"Connection: close"] if self.body else []), b"", b""])
 
 
 def parse_head(data: bytes, origin: tuple[str, int] | None = None) -> Head:
@@ -97,6 +107,9 @@ def parse_head(data: bytes, origin: tuple[str, int] | None = None) -> Head:
     _check_host(headers, (host, port), default, must=version == b"HTTP/1.1")
     name = host.encode("ascii") + (b"" if port == default else b":%d" % port)
     old = version == b"HTTP/1.0"
+    body = _framing(headers, old=old)
+    if body and method in _BODILESS:
+        raise BadHead(f"A {method.decode()} request has no body here: servers disagree about its meaning.")
     return Head(
         host,
         port,
@@ -106,7 +119,7 @@ def parse_head(data: bytes, origin: tuple[str, int] | None = None) -> Head:
         path=shown_path(path),
         named=name,
         headers=tuple(_forwarded(headers)),
-        body=_framing(headers),
+        body=body,
         keep=_keeps(headers, old=old),
         waits=b"100-continue" in [value.lower() for value in values(headers, b"expect")] and not old,
         old=old,
@@ -127,7 +140,14 @@ def _header(text: bytes) -> tuple[bytes, bytes]:
     found = _HEADER.fullmatch(text)
     if found is None:
         raise BadHead("A header is malformed.")
+    if found[1].lower().replace(b"_", b"-") in _FRAMING and b"_" in found[1]:
+        raise BadHead("A header has a name that some servers read as another.")
     return found[1], found[2].strip(b" \t")
+
+
+def without_overrides(headers: Headers) -> Headers:
+    """The headers without those by which a server takes another method, path or host."""
+    return tuple(header for header in headers if not _OVERRIDES.fullmatch(header[0]))
 
 
 def _tunnel(target: bytes, headers: Headers) -> Head:
@@ -181,14 +201,14 @@ def _authority(text: bytes) -> tuple[str, int | None]:
     return host, port
 
 
-def _framing(headers: Headers) -> Framing:
+def _framing(headers: Headers, *, old: bool) -> Framing:
     codings = values(headers, b"transfer-encoding")
     lengths = values(headers, b"content-length")
     if codings and lengths:
         raise BadHead("A body has a Content-Length or is chunked, not both.")
     if codings:
-        if len(codings) > 1 or codings[0].lower() != b"chunked":
-            raise BadHead("The only supported transfer encoding is chunked.")
+        if old or len(codings) > 1 or codings[0].lower() != b"chunked":
+            raise BadHead("The only supported transfer encoding is chunked, in HTTP/1.1.")
         return "chunked"
     if len(lengths) > 1 or not all(_LENGTH.fullmatch(length) for length in lengths):
         raise BadHead("The Content-Length is not one number.")
@@ -211,7 +231,7 @@ def _forwarded(headers: Headers) -> Headers:
         raise BadHead("The Connection header lists a header that must not be dropped.")
     dropped = _HOP_BY_HOP | listed
     return [
-        (key, value)
+        (key, b"chunked" if key.lower() == b"transfer-encoding" else value)
         for key, value in headers
         if key.lower() not in dropped and not key.lower().startswith(b"proxy-")
     ]
@@ -283,7 +303,12 @@ def parse_reply(data: bytes, method: str) -> Reply:
         line[3] or b"",
         tuple((key, value) for key, value in headers if key.lower() not in _REPLY_HOP_BY_HOP | listed),
         body,
-        keep=body != "close" and b"close" not in listed and (line[1] == b"1" or b"keep-alive" in listed),
+        # SAFETY: a server that sends a body where there is none would answer the next request with it.
+        keep=body != "close"
+        and b"close" not in listed
+        and (line[1] == b"1" or b"keep-alive" in listed)
+        and method != "HEAD"
+        and (body != 0 or not (length or values(headers, b"transfer-encoding"))),
         length=length,
     )
 
@@ -296,6 +321,8 @@ def _reply_framing(status: int, method: str, headers: Headers) -> tuple[Framing,
     if codings and codings != [b"chunked"]:
         raise BadReply("The server's reply has a transfer encoding other than chunked.")
     length = int(lengths.pop()) if lengths else None
+    if status < 200 and (codings or length):
+        raise BadReply("The server's interim reply has a body.")
     if method == "HEAD" or status in (204, 304) or status < 200:
         return 0, length
     if codings:

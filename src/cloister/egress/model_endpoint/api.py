@@ -6,6 +6,7 @@ from typing import Protocol, TypeVar, cast
 
 import msgspec
 
+from cloister.core import limits
 from cloister.core.requests import ToolCall
 from cloister.model.api import INVALID_ARGUMENTS, Failure, Image, Reply, Request, ToolSpec
 
@@ -49,8 +50,8 @@ class Writer(Protocol):
 class Wire(Protocol):
     """One wire format."""
 
-    def read(self, body: object) -> Asked:
-        """Convert a decoded body. Raises `BadRequest`."""
+    def read(self, body: bytes) -> Asked:
+        """Decode a body. Raises `BadRequest`."""
         ...
 
     def writer(self, asked: Asked) -> Writer: ...
@@ -63,12 +64,16 @@ class Wire(Protocol):
 T = TypeVar("T")
 
 
-def understood(body: object, kind: type[T]) -> T:
-    """Convert a decoded body to the record of the format. Raises `BadRequest`."""
+def understood(body: bytes, kind: type[T]) -> T:
+    """Decode a body into the record of the format: fields that it does not name are skipped. Raises `BadRequest`."""
+    if sum(map(body.count, (b",", b"[", b"{"))) > limits.ENDPOINT_BODY_PARTS:
+        raise BadRequest(f"A request has at most {limits.ENDPOINT_BODY_PARTS:,} values.")
     try:
-        return msgspec.convert(body, kind)
+        return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         raise BadRequest(f"{error}.") from None
+    except (msgspec.DecodeError, RecursionError):
+        raise BadRequest("The body is not JSON.") from None
 
 
 def openai_error(status: int, code: str, message: str) -> bytes:

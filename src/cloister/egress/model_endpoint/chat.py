@@ -101,7 +101,7 @@ class _Body(msgspec.Struct, frozen=True):
 class Chat:
     """`POST /v1/chat/completions`."""
 
-    def read(self, body: object) -> Asked:
+    def read(self, body: bytes) -> Asked:
         found = understood(body, _Body)
         if found.n not in (None, 1):
             raise BadRequest("Only n = 1 is supported.")

@@ -84,7 +84,7 @@ class _Body(msgspec.Struct, frozen=True):
 class Messages:
     """`POST /v1/messages`."""
 
-    def read(self, body: object) -> Asked:
+    def read(self, body: bytes) -> Asked:
         found = understood(body, _Body)
         tools = found.tools or ()
         if served := next((one for one in tools if one.type not in (None, "custom")), None):

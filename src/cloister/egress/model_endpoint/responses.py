@@ -86,7 +86,7 @@ class _Body(msgspec.Struct, frozen=True):
 class Responses:
     """`POST /v1/responses`."""
 
-    def read(self, body: object) -> Asked:
+    def read(self, body: bytes) -> Asked:
         found = understood(body, _Body)
         if found.previous_response_id is not None:
             raise BadRequest("This endpoint keeps no state: send the whole conversation as input.")

@@ -19,7 +19,7 @@ from cloister.egress.model_endpoint.api import Asked, BadRequest, Wire, Writer
 from cloister.egress.model_endpoint.chat import Chat
 from cloister.egress.model_endpoint.messages import Messages
 from cloister.egress.model_endpoint.responses import Responses
-from cloister.egress.quota import BROKEN
+from cloister.egress.quota import BROKEN, shared_limiter
 from cloister.egress.streams import Inlet
 from cloister.model.api import Failure, FailureCode, Model, Reply, TextDelta
 
@@ -142,7 +142,11 @@ class Endpoint:
                 )
 
         try:
-            asked = wire.read(await _body(head, client, more))
+            body = await _body(head, client, more)
+            asked = await anyio.to_thread.run_sync(
+                wire.read, body, limiter=shared_limiter("decode", limits.ENDPOINT_DECODES)
+            )
+            del body
             await self._answer(wire.writer(asked), asked, model, client, use)
         finally:
             use.bytes -= size
@@ -260,9 +264,10 @@ class _Streamed:
         await self._client.send(chunk(self._writer.failed(failure)) + chunk(b""))
 
 
-async def _body(head: Head, client: Inlet, more: Callable[[int], None]) -> object:
-    """Read and decode the body, calling `more` with each piece. Raises `_No` and `BadRequest`."""
+async def _body(head: Head, client: Inlet, more: Callable[[int], None]) -> bytes:
+    """Read the body, calling `more` with each piece. Raises `_No` and `BadRequest`."""
     read = bytearray()
+    _check_size(head.body if isinstance(head.body, int) else 0)
     if head.waits:
         await client.send(b"HTTP/1.1 100 Continue\r\n\r\n")
     try:
@@ -270,17 +275,17 @@ async def _body(head: Head, client: Inlet, more: Callable[[int], None]) -> objec
             async for piece in pieces(client, head.body, strict=True):
                 more(len(piece))
                 read += piece
-                if len(read) > limits.ENDPOINT_BODY_BYTES:
-                    raise _No(
-                        413, "too_large", f"A request has at most {limits.ENDPOINT_BODY_BYTES:,} bytes."
-                    )
-        return msgspec.json.decode(bytes(read))
+                _check_size(len(read))
+        return bytes(read)
     except TimeoutError:
         raise BadRequest("The body did not arrive in time.") from None
     except BadBody as error:
         raise BadRequest(str(error)) from None
-    except (msgspec.DecodeError, RecursionError):
-        raise BadRequest("The body is not JSON.") from None
+
+
+def _check_size(count: int) -> None:
+    if count > limits.ENDPOINT_BODY_BYTES:
+        raise _No(413, "too_large", f"A request has at most {limits.ENDPOINT_BODY_BYTES:,} bytes.")
 
 
 async def _send(client: Inlet, status: int, data: bytes, retry_seconds: float | None = None) -> None:

@@ -1,30 +1,24 @@
-"""Starts the host processes for local models: the one that runs a model, and pip, which can download its file."""
+"""Starts the host process that runs a local model."""
 
 import importlib.util
 import os
 import secrets
-import shutil
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from subprocess import DEVNULL
 
 import anyio
 import anyio.abc
 import msgspec
 
-from cloister.core.errors import HostError, OutsideError, UserError
+from cloister.core.errors import HostError, UserError
 from cloister.core.text import one_line
 from cloister.system._spawn import begin, ending
 
 START_SECONDS = 180.0
 """Enough to read a gigabyte from a slow disk."""
 LOG_BYTES = 65_536
-PIP_SECONDS = 1_800.0
-"""Enough for one piece of a file over a slow line."""
-_PIP_DOWNLOAD = ["download", "--quiet", "--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--dest"]
-_PIP_NEEDS = ("PATH", "HOME", "NETRC", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")
 
 _PROGRAM = Path(__file__).with_name("llama_process.py")
 
@@ -52,38 +46,6 @@ class Serving(msgspec.Struct, frozen=True):
 
 class _Ready(msgspec.Struct, frozen=True):
     url: str
-
-
-async def pip_download(package: str, folder: Path, options: tuple[str, ...]) -> None:
-    """Put the wheel of a package into a folder, by the person's own configuration of pip; nothing of it is run.
-
-    Raises `OutsideError` (`registry_unreachable`).
-    """
-    pip = (
-        [sys.executable, "-m", "pip"] if importlib.util.find_spec("pip") else [shutil.which("pip3") or "pip"]
-    )
-    wish = [*_PIP_DOWNLOAD, str(folder)]
-    passed_on = {
-        name: value
-        for name, value in os.environ.items()
-        if name in _PIP_NEEDS or name.startswith(("PIP_", "XDG_")) or name.lower().endswith("_proxy")
-    }
-    said = b""
-    try:
-        with anyio.fail_after(PIP_SECONDS):
-            process = await begin([*pip, *wish, *options, package], env=passed_on, cwd="/", stdout=DEVNULL)
-            async with ending(process):
-                assert process.stderr is not None  # noqa: S101  (it is a pipe)
-                async for piece in process.stderr:
-                    said = (said + piece)[-LOG_BYTES:]
-                code = await process.wait()
-    except (OSError, TimeoutError) as error:
-        raise OutsideError(
-            "registry_unreachable", f"pip cannot fetch {package} ({type(error).__name__})."
-        ) from None
-    if code != 0:
-        why = one_line(said.decode("utf-8", errors="replace").strip().rpartition("\n")[2], 200)
-        raise OutsideError("registry_unreachable", f"pip cannot fetch {package} ({why}).", retryable=True)
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from cloister.core.errors import CloisterError, HostError, sole
 from cloister.model.api import Failure, Model, Reply, Request, TextDelta, single
 from cloister.model.catalog import LOCAL
 from cloister.model.local._spawn import Order, Serving, serving
-from cloister.model.local.files import OWN_WINDOW, Shelf
+from cloister.model.local.files import Shelf
 from cloister.model.small_models import JsonActions
 
 SIMPLE = frozenset({"read", "edit", "bash", "finish"})
@@ -24,7 +24,6 @@ SPARE_BYTES = 536_870_912
 def order_for(shelf: Shelf, name: str, port: int = 0) -> Order:
     """The process to start for a model. Raises `UserError` (`no_model_file`), `HostError` (`no_memory`)."""
     path = shelf.found(name)
-    known = shelf.files.get(name)
     need, free = path.stat().st_size + SPARE_BYTES, available_bytes()
     if need > free:
         raise HostError(
@@ -32,7 +31,7 @@ def order_for(shelf: Shelf, name: str, port: int = 0) -> Order:
             f"The local model {name} needs {need / 2**30:.1f} GiB of memory and {free / 2**30:.1f} are free: "
             "stop another program, or use a smaller model.",
         )
-    return Order(str(path), name, OWN_WINDOW if known is None else known.window, port=port)
+    return Order(str(path), name, shelf.window(name), port=port)
 
 
 def available_bytes() -> int:
@@ -83,9 +82,7 @@ async def open_local_host(shelf: Shelf) -> AsyncGenerator[LocalHost]:
 
 def local_model(name: str, host: LocalHost) -> Model:
     """A model on this machine. It is small, so it uses JSON actions."""
-    known = host.shelf.files.get(name)
-    window = OWN_WINDOW if known is None else known.window
-    return JsonActions(_Served(name, host), window, SIMPLE)
+    return JsonActions(_Served(name, host), host.shelf.window(name), SIMPLE)
 
 
 class _Served:

@@ -25,7 +25,7 @@ from cloister.sandbox.container.sandbox import ContainerRequest, ContainerSandbo
 from cloister.sandbox.local import guest_build, selftest
 from cloister.sandbox.local.lifetime import Greeting, linked
 from cloister.sandbox.local.names import Claims
-from cloister.sandbox.local.selftest import furnish, start_many
+from cloister.sandbox.local.selftest import start_many
 from cloister.sandbox.local.spec import (
     HOSTNAME,
     check_root,
@@ -41,6 +41,7 @@ from cloister.sandbox.store.choose import StoreChoice, stores
 from cloister.sandbox.store.overlay import OverlayStore, flatten
 from cloister.sandbox.templates.building import Built
 from cloister.sandbox.templates.catalog import Templates
+from cloister.sandbox.templates.root import furnish
 
 logger = logging.getLogger(__name__)
 

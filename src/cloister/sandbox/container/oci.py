@@ -229,7 +229,7 @@ def launch_argv(
         *_root_arguments(root),
         *("-x", str(programs.guest)),
         *(("-p", str(programs.preload)) if programs.preload else ()),
-        *(("-t",) if programs.way.platform else ()),
+        *(("-V",) if programs.way.platform else ()),
         *("-m", machine.place),
         *(argument for path in join for argument in ("-g", str(path))),
         *detach,

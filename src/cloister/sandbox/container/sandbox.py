@@ -63,6 +63,9 @@ class Running(Lifetime):
         with anyio.move_on_after(PARTING_SECONDS):
             await self.process.wait()
         self.cgroup.kill()
+        # The launcher ends once it has reaped all processes of a gVisor.
+        with anyio.move_on_after(PARTING_SECONDS):
+            await self.process.wait()
         await self.out.aclose()
 
     def explain(self) -> str:

@@ -218,11 +218,3 @@ async def start_many(sandbox: Sandbox) -> float:
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return anyio.current_time() - started
-
-
-def furnish(at: Path) -> None:
-    """Make the smallest root filesystem that a runtime accepts: mount points and a writable directory."""
-    for name in ("proc", "dev", "etc", ".cloister", "work"):
-        (at / name).mkdir(parents=True, exist_ok=True)
-    (at / ".cloister" / "guest").touch()
-    os.chown(at / "work", 1000, 1000)

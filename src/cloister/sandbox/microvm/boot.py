@@ -25,7 +25,7 @@ from cloister.sandbox.local.cgroup import Cgroup
 from cloister.sandbox.local.lifetime import Greeting, linked
 from cloister.sandbox.local.names import Claims, Name
 from cloister.sandbox.local.spec import HOSTNAME, environment, setup_frame
-from cloister.sandbox.microvm import command_line
+from cloister.sandbox.microvm import command_line, ram
 from cloister.sandbox.microvm.disks import Disk, OpenFile
 from cloister.sandbox.microvm.machine import Machine, started
 from cloister.sandbox.protocol import frames
@@ -305,8 +305,9 @@ def _initramfs_file(tools: VmTools) -> int:
     archive = initramfs(
         tools.guest.read_bytes(), {name: path.read_bytes() for name, path in tools.kernel.modules.items()}
     )
-    descriptor = os.memfd_create("initramfs", os.MFD_CLOEXEC)
+    descriptor = ram.new_ram(name="initramfs")
     os.pwrite(descriptor, archive, 0)
+    ram.seal(descriptor)
     return descriptor
 
 

@@ -41,6 +41,7 @@ from cloister.sandbox.store import api
 from cloister.sandbox.store.api import Shortage, shortage
 from cloister.sandbox.templates.building import Built, locked
 from cloister.sandbox.templates.catalog import Templates
+from cloister.sandbox.templates.root import furnish
 
 _MEASURE_SECONDS = 30.0
 _TOLERANCE = 0.005
@@ -442,7 +443,7 @@ class MicrovmHost:
 
     async def _try_alone(self, tools: VmTools) -> None:
         rootfs = self._directory / "trial" / "rootfs"
-        selftest.furnish(rootfs)
+        furnish(rootfs)
         try:
             base = await self._images.disk("trial", rootfs, _TRIAL.quota.disk_bytes, silent)
             trial = Disk(base, (self.new_layer(base.size),))

@@ -12,6 +12,8 @@ import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 
+from cloister.core.errors import HostError
+
 PAGE = mmap.PAGESIZE
 Run = tuple[int, int]
 """Begin and end of a range, in bytes."""
@@ -51,16 +53,19 @@ _PRIVATE = re.compile(
 )
 
 
-def new_ram(size: int) -> int:
+def new_ram(size: int = 0, name: str = "ram") -> int:
     """Create an empty memory file; return its only descriptor."""
-    descriptor = os.memfd_create("ram", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, size)
     return descriptor
 
 
 def seal(ram: int) -> None:
-    """Make the memory file immutable, also for processes that have it open."""
-    fcntl.fcntl(ram, _ADD_SEALS, _SEALED)
+    """Make the memory file immutable, also for processes that have it open. Raises `HostError` (`start_failed`)."""
+    try:
+        fcntl.fcntl(ram, _ADD_SEALS, _SEALED)
+    except OSError as error:  # an emulator that was taken over may keep it mapped
+        raise HostError("start_failed", "The memory of a machine is still being written.") from error
 
 
 def extents(descriptor: int) -> Iterator[tuple[int, int]]:

@@ -234,9 +234,10 @@ def _carry(state: OpenFile, target: mmap.mmap, runs: Sequence[ram.Run]) -> OpenF
     with memoryview(target) as view:
         pages = ((at, view[at : at + ram.PAGE]) for begin, end in runs for at in range(begin, end, ram.PAGE))
         whole = os.pread(state.descriptor, os.fstat(state.descriptor).st_size, 0)
-        made = OpenFile(os.memfd_create("state", os.MFD_CLOEXEC))
+        made = OpenFile(ram.new_ram(name="state"))
         with os.fdopen(os.dup(made.descriptor), "wb") as file:
             file.writelines(with_pages(whole, pages))
+        ram.seal(made.descriptor)
     return made
 
 
@@ -259,12 +260,14 @@ def _copy_written(awake: Awake, base: OpenFile, target: mmap.mmap) -> tuple[ram.
 
 
 async def _save_devices(monitor: Qmp) -> OpenFile:
-    state = OpenFile(os.memfd_create("state", os.MFD_CLOEXEC))
+    state = OpenFile(ram.new_ram(name="state"))
     await _add(monitor, state.again(os.O_WRONLY), _STATE_SET)
     # Despite its name it has nothing to do with Xen here: it saves every device, without the memory.
     file = f"/dev/fdset/{_STATE_SET}"
     await monitor.ask("xen-save-devices-state", {"filename": file, "live": False})
     await monitor.ask("remove-fd", {"fdset-id": _STATE_SET})
+    # The emulator could still have it open.
+    ram.seal(state.descriptor)
     return state
 
 

@@ -1,7 +1,7 @@
 """The frames between host and guest: values to bytes and strictly back. Pure; see guest/README.md."""
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Generic, Literal, TypeVar, get_args
 
 import msgspec
@@ -332,41 +332,44 @@ class Decoder(Generic[F]):
         self._one = one
         self._rest = bytearray()
 
-    def feed(self, data: bytes) -> list[F]:
-        """The frames that `data` completes. Raises `ProtocolBroken`; the stream is unusable after that."""
-        frames: list[F] = []
-        view = memoryview(data)
+    def feed(self, data: bytes) -> Iterator[F]:
+        """The frames that `data` completes, each decoded when it is asked for; take all of them before the next call.
+
+        Raises `ProtocolBroken`; the stream is unusable after that.
+        """
+        view, at = memoryview(data), 0
         if self._rest:
-            view = view[self._complete(view, frames) :]
-        at = 0
+            at = self._complete(view)
+            if self._missing == 0:
+                whole, self._rest = self._rest, bytearray()
+                yield self._one(*_header(whole)[1:], memoryview(whole)[_HEADER.size :])
         while len(view) - at >= _HEADER.size:
-            size, kind, channel = _header(view[at : at + _HEADER.size])
-            start = at + _HEADER.size
-            if len(view) < start + size:
+            size, kind, channel = _header(view, at)
+            if len(view) - at - _HEADER.size < size:
                 break
-            at = start + size
-            frames.append(self._one(kind, channel, view[start:at]))
+            at += _HEADER.size + size
+            yield self._one(kind, channel, view[at - size : at])
         # Only the beginning of an incomplete frame is copied; complete frames are decoded in place.
         self._rest += view[at:]
-        return frames
 
-    def _complete(self, view: memoryview, frames: list[F]) -> int:
+    @property
+    def _missing(self) -> int:
+        """Bytes that the incomplete frame lacks, as far as is known."""
+        known = len(self._rest) >= _HEADER.size
+        return _HEADER.size + (_header(self._rest)[0] if known else 0) - len(self._rest)
+
+    def _complete(self, view: memoryview) -> int:
         """Add missing bytes to the incomplete frame; return how many were used."""
-        used = min(len(view), max(0, _HEADER.size - len(self._rest)))
-        self._rest += view[:used]
-        if len(self._rest) < _HEADER.size:
-            return used
-        size, kind, channel = _header(memoryview(self._rest)[: _HEADER.size].toreadonly())
-        more = min(len(view) - used, _HEADER.size + size - len(self._rest))
-        self._rest += view[used : used + more]
-        if len(self._rest) == _HEADER.size + size:
-            whole, self._rest = self._rest, bytearray()
-            frames.append(self._one(kind, channel, memoryview(whole)[_HEADER.size :]))
-        return used + more
+        used = 0
+        while self._missing > 0 and used < len(view):
+            more = view[used : used + self._missing]
+            self._rest += more
+            used += len(more)
+        return used
 
 
-def _header(head: memoryview) -> tuple[int, int, int]:
-    size, kind, channel = _HEADER.unpack(head)
+def _header(data: memoryview | bytearray, at: int = 0) -> tuple[int, int, int]:
+    size, kind, channel = _HEADER.unpack_from(data, at)
     if size > limits.FRAME_BYTES:
         raise ProtocolBroken(f"a frame of {size} bytes")
     return size, kind, channel

@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import anyio
+from anyio import to_thread
 from anyio.abc import ByteReceiveStream, ByteSendStream, ByteStream
 
 from cloister.core import limits
@@ -12,7 +13,7 @@ from cloister.core.errors import SandboxLost, UserError
 from cloister.sandbox.local.spec import PROXY_PORT
 from cloister.sandbox.protocol import frames, requests
 from cloister.sandbox.protocol.frames import ProtocolBroken
-from cloister.sandbox.protocol.mux import LATE_SECONDS, CommandChannel, LinkDoor, Mux
+from cloister.sandbox.protocol.mux import LATE_SECONDS, TURN, CommandChannel, LinkDoor, Mux
 from cloister.sandbox.protocol.outbox import Outbox
 from cloister.sandbox.protocol.requests import (
     FILE_SECONDS,
@@ -161,10 +162,10 @@ class Link:
         await self._file("write", (inside_path(path), _mode(mode), str(len(data))), 0, data)
 
     async def list(self, path: str) -> tuple[Entry, ...]:
-        return self._entries(await self._file("list", (inside_path(path),), LISTING_BYTES))
+        return await self._entries(await self._file("list", (inside_path(path),), LISTING_BYTES))
 
     async def stat(self, path: str) -> Entry:
-        entries = self._entries(await self._file("stat", (inside_path(path),), _ENTRY_BYTES))
+        entries = await self._entries(await self._file("stat", (inside_path(path),), _ENTRY_BYTES))
         if len(entries) != 1:
             raise self.mux.broken(ProtocolBroken("more or less than one file"))
         return entries[0]
@@ -238,8 +239,10 @@ class Link:
                 found = records.feed(item.data)
             except ProtocolBroken as error:
                 raise self.mux.broken(error) from error
-            for change in found:
+            for count, change in enumerate(found, 1):
                 yield change
+                if count % TURN == 0:
+                    await anyio.lowlevel.checkpoint()
         self._whole(item, channel, "watch", path)
 
     @asynccontextmanager
@@ -291,9 +294,11 @@ class Link:
         if not exited.ok:
             raise UserError("file_failed", f"{path}: the file operation was interrupted; try again.")
 
-    def _entries(self, data: bytes) -> tuple[Entry, ...]:
+    async def _entries(self, data: bytes) -> tuple[Entry, ...]:
         try:
-            return frames.decode_entries(data)
+            if len(data) < limits.FRAME_BYTES:
+                return frames.decode_entries(data)
+            return await to_thread.run_sync(frames.decode_entries, data)
         except ProtocolBroken as error:
             raise self.mux.broken(error) from error
 

@@ -29,6 +29,9 @@ from cloister.sandbox.protocol.requests import dial_error, too_many
 LARGE_BYTES = 4_096
 """Pieces of at least this size are kept as they are; smaller ones are joined, because each costs memory."""
 
+TURN = 256
+"""Frames, or pieces of output, that one task handles before the other tasks have their turn."""
+
 LATE_SECONDS = 10.0
 """How long past a deadline the guest may be silent before it is given up."""
 
@@ -44,6 +47,8 @@ class Flow:
         self.may_send = limits.WINDOW_BYTES
 
     def arrived(self, size: int) -> None:
+        if size == 0:
+            raise ProtocolBroken("data that is empty")
         self._expected -= size
         if self._expected < 0:
             raise ProtocolBroken("more data than the credit allowed")
@@ -57,6 +62,8 @@ class Flow:
             self._owed = 0
 
     def granted(self, size: int) -> None:
+        if size == 0:
+            raise ProtocolBroken("credit of nothing")
         self.may_send += size
         if self.may_send > limits.WIDE_BYTES:
             raise ProtocolBroken("more credit than was ever used")
@@ -85,6 +92,7 @@ class CommandChannel:
         self._runs: deque[int | Output] = deque()
         """Large pieces, and the lengths of small ones in `_data`, negative for `err`."""
         self._held = 0
+        self._taken = 0
         self._changed = Signpost()
         self._input_ended = False
 
@@ -132,6 +140,9 @@ class CommandChannel:
             if self.end is None and self.lost is not None:
                 raise SandboxLost(self.lost)
             if self._runs:
+                self._taken += 1
+                if self._taken % TURN == 0:
+                    await anyio.lowlevel.checkpoint()
                 return self._take()
             if self.end is not None:
                 return self.end
@@ -221,10 +232,10 @@ class CommandChannel:
 class RelayStream(ByteStream):
     """A connection from inside to the proxy port, or from the host to a port inside."""
 
-    def __init__(self, channel: int, outbox: Outbox, forget: Callable[[int], None]) -> None:
+    def __init__(self, channel: int, outbox: Outbox, close: Callable[[int], None]) -> None:
         self.id = channel
         self._outbox = outbox
-        self._forget = forget
+        self._close = close
         self._flow = Flow(channel, outbox)
         self._data = bytearray()
         self._changed = Signpost()
@@ -242,6 +253,8 @@ class RelayStream(ByteStream):
         self._changed.happened()
 
     def ended(self) -> None:
+        if self._peer_ended:
+            raise ProtocolBroken("a second end")
         self._peer_ended = True
         self._changed.happened()
 
@@ -291,8 +304,7 @@ class RelayStream(ByteStream):
         if not self._closed:
             self._closed = True
             if not self._peer_closed:
-                self._outbox.post(frames.Close(self.id))
-            self._forget(self.id)
+                self._close(self.id)
             self._changed.happened()
 
     async def aclose(self) -> None:
@@ -308,6 +320,12 @@ QUIET_SECONDS = 60.0
 """Limit for a virtual machine to flush its disk."""
 
 READ_BYTES = 262_144
+CLOSES_WAITING = 16 * limits.DOOR_CONNECTIONS
+"""Ends of connections that wait for the guest to read; one that opens connections also reads."""
+
+STRAYS = limits.WINDOW_BYTES + 64
+"""Frames that a guest may send for a connection before it reads CLOSE: data within the credit, credit, and the ends."""
+
 _GONE = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 
 logger = logging.getLogger(__name__)
@@ -330,7 +348,7 @@ class Mux:
         self.lost = anyio.Event()
         self.reason = ""
         self.ready = anyio.Event()
-        self.outbox = Outbox()
+        self.outbox = Outbox(self._flooded)
         self._door = door
         self._tasks = tasks
         self._late_seconds = late_seconds
@@ -341,6 +359,10 @@ class Mux:
         self._commands: dict[int, CommandChannel] = {}
         self._relays: dict[int, RelayStream] = {}
         self._dialling: dict[int, Dialling] = {}
+        self._closing: deque[int] = deque()
+        """For each connection that this side closed: how many frames are written once the guest can know."""
+        self._strays = STRAYS
+        """Frames that may still arrive for channels that have ended."""
         self._doors = 0
         self._last_command = 0
         self._last_dial = frames.FIRST_DIAL - 1
@@ -411,7 +433,7 @@ class Mux:
             if isinstance(waiting.answer, RelayStream):
                 waiting.answer.drop()
             elif waiting.answer is None:
-                self.outbox.post(frames.Close(channel))
+                self._close_relay(channel)
             raise
         finally:
             self._dialling.pop(channel, None)
@@ -424,6 +446,9 @@ class Mux:
         with suppress(SandboxLost):  # the caller that waits for the end gets it too
             await channel.send(data)
             channel.send_eof()
+
+    def _flooded(self) -> None:
+        self.lose("The guest floods the host: it sends on and reads no answers.")
 
     def _check_alive(self) -> None:
         if self.lost.is_set():
@@ -506,8 +531,12 @@ class Mux:
                 # Lost meanwhile: a waiter that these frames create would never be released.
                 if self.lost.is_set():
                     break
-                for frame in decoder.feed(data):
+                for count, frame in enumerate(decoder.feed(data), 1):
                     self._handle(frame)
+                    if count % TURN == 0:
+                        await anyio.lowlevel.checkpoint()
+                        if self.lost.is_set():
+                            return
         except ProtocolBroken as error:
             self.broken(error)
         except _GONE:
@@ -553,7 +582,7 @@ class Mux:
     def _command(self, channel: int) -> CommandChannel | None:
         if channel > self._last_command or not self.ready.is_set():
             raise ProtocolBroken("a frame for a command that was never started")
-        return self._commands.get(channel)
+        return self._commands.get(channel) or self._stray()
 
     def _receiver(self, channel: int) -> CommandChannel | RelayStream | None:
         return self._relay(channel) if channel >= frames.FIRST_DIAL else self._command(channel)
@@ -561,7 +590,13 @@ class Mux:
     def _relay(self, channel: int) -> RelayStream | None:
         if channel > (self._last_relay if channel >= frames.FIRST_RELAY else self._last_dial):
             raise ProtocolBroken("a frame for a connection that was never opened")
-        return self._relays.get(channel)
+        return self._relays.get(channel) or self._stray()
+
+    def _stray(self) -> None:
+        """Ignore a frame for a channel that has ended, for it may have crossed the end; so many are a flood."""
+        self._strays -= 1
+        if self._strays < 0:
+            raise ProtocolBroken("too many frames for channels that have ended")
 
     def _handle_relay(self, frame: frames.Bytes | frames.End | frames.Open | frames.Close) -> None:
         if isinstance(frame, frames.Open):
@@ -571,9 +606,9 @@ class Mux:
                 self._dialled(frame.channel, frame)
             return
         relay = self._relay(frame.channel)
+        if relay is None:
+            return
         match frame:
-            case _ if relay is None:
-                return
             case frames.Bytes(_, data):
                 relay.arrived(data)
             case frames.End():
@@ -588,9 +623,9 @@ class Mux:
         self._last_relay = channel
         # The door may still serve a connection that was closed inside, so the running doors are counted.
         if self._door is None or self._doors >= limits.DOOR_CONNECTIONS:
-            self.outbox.post(frames.Close(channel))
+            self._close_relay(channel)
             return
-        relay = RelayStream(channel, self.outbox, self._forget_relay)
+        relay = RelayStream(channel, self.outbox, self._close_relay)
         self._relays[channel] = relay
         self._doors += 1
         self._tasks.start_soon(self._serve, self._door, relay)
@@ -601,17 +636,26 @@ class Mux:
             raise ProtocolBroken("an answer to a request that was never made")
         waiting = self._dialling.get(channel)
         if waiting is None:
-            return  # given up already
+            self._stray()  # given up already
+            return
         if waiting.answer is not None:
             raise ProtocolBroken("a connection opened twice")
         if isinstance(answer, frames.Open):
-            waiting.answer = self._relays[channel] = RelayStream(channel, self.outbox, self._forget_relay)
+            waiting.answer = self._relays[channel] = RelayStream(channel, self.outbox, self._close_relay)
         else:
             waiting.answer = answer
         waiting.settled.set()
 
-    def _forget_relay(self, channel: int) -> None:
+    def _close_relay(self, channel: int) -> None:
+        """Tell the guest that a connection has ended. Frames that it sent before it knows are ignored."""
         self._relays.pop(channel, None)
+        self.outbox.post(frames.Close(channel))
+        self._strays += STRAYS
+        while self._closing and self._closing[0] <= self.outbox.written:
+            self._closing.popleft()
+        self._closing.append(self.outbox.posted)
+        if len(self._closing) > CLOSES_WAITING:
+            self._flooded()
 
     async def _serve(self, door: LinkDoor, relay: RelayStream) -> None:
         try:

@@ -3,7 +3,7 @@
 import fcntl
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import islice
 
@@ -110,16 +110,28 @@ class Signpost:
 
 
 OUTBOX_BYTES = 4_194_304
-"""Limit of the queue, whatever the credit of all channels allows."""
+"""Callers that can wait send no more while so much waits, whatever the credit of all channels allows."""
+
+FLOOD_BYTES = 3 * OUTBOX_BYTES
+"""Answers to the guest cannot wait. So many unread ones are a fault of the guest; the rest leaves room for requests."""
+
+_FRAME_BYTES = 64
+"""What a frame in the queue costs besides its own bytes."""
 
 
 class Outbox:
-    """Frames to send. Callers wait for `room` before sending data, or frames that no credit limits."""
+    """Frames to send. Callers wait for `room` before sending data, or frames that no credit limits.
 
-    def __init__(self) -> None:
-        self._frames: list[bytes] = []
+    `flooded` is called once when more than `FLOOD_BYTES` wait; nothing is queued after that.
+    """
+
+    def __init__(self, flooded: Callable[[], None]) -> None:
+        self._flooded = flooded
+        self._frames: deque[bytes] = deque()
         self.size = 0
-        """Bytes that wait."""
+        """Bytes that wait or are being written, with what each frame costs."""
+        self.posted = self.written = 0
+        """Frames since the beginning."""
         self._filled = Signpost()
         self.emptied = Signpost()
         self._closed = False
@@ -127,17 +139,21 @@ class Outbox:
         """While held: the frames to send afterwards."""
 
     def post(self, frame: frames.FromHost) -> None:
-        self.post_bytes(encode(frame))
+        self._post(encode(frame))
 
     def post_data(self, channel: int, data: memoryview) -> None:
-        self.post_bytes(encode_data(channel, data))
+        self._post(encode_data(channel, data))
 
-    def post_bytes(self, data: bytes) -> None:
+    def _post(self, data: bytes) -> None:
         if self._closed:
             return
         (self._frames if self._later is None else self._later).append(data)
-        self.size += len(data)
+        self.posted += 1
+        self.size += len(data) + _FRAME_BYTES
         self._filled.happened()
+        if self.size > FLOOD_BYTES:
+            self.close()
+            self._flooded()
 
     def hold(self, *, quiet: bool) -> None:
         """Send the queue and then a hold; later frames wait for `go_on`."""
@@ -169,10 +185,21 @@ class Outbox:
         while True:
             while not self._frames:
                 await self._filled.wait()
-            frames, self._frames = self._frames, []
-            self.size -= sum(map(len, frames))
+            batch, size = self._take()
             if isinstance(stream, PipeSender):
-                await stream.send_all(frames)
+                await stream.send_all(batch)
             else:
-                await stream.send(b"".join(frames))
+                await stream.send(b"".join(batch))
+            self.written += len(batch)
+            if not self._closed:
+                self.size -= size
             self.emptied.happened()
+
+    def _take(self) -> tuple[list[bytes], int]:
+        """The next frames to write, and what they add to `size`."""
+        batch: list[bytes] = []
+        size = 0
+        while self._frames and size < PIPE_BYTES and len(batch) < _AT_ONCE:
+            batch.append(self._frames.popleft())
+            size += len(batch[-1]) + _FRAME_BYTES
+        return batch, size

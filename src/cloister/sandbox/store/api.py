@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from cloister.core import limits
 from cloister.core.errors import HostError
 
 
@@ -110,10 +111,6 @@ def writable(root: Root) -> Path:
             return root.path
 
 
-FLOOR_BYTES = 10 * 1024**3
-FLOOR_SHARE = 0.05
-"""Free space that the store leaves on the disk: the smaller of these two."""
-
 FULL_BYTES = 64 * 1024**2
 """A disk with less than this, or half of its floor, counts as full."""
 
@@ -124,7 +121,7 @@ _BROKEN = frozenset((errno.EIO, errno.EROFS))
 def floor_of(directory: Path) -> int:
     """The free bytes on the disk of `directory` below which nothing new is made."""
     found = os.statvfs(directory)
-    return min(FLOOR_BYTES, int(found.f_blocks * found.f_frsize * FLOOR_SHARE))
+    return min(limits.DISK_FLOOR_BYTES, int(found.f_blocks * found.f_frsize * limits.DISK_FLOOR_SHARE))
 
 
 def free(directory: Path) -> int:

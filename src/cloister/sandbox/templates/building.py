@@ -8,8 +8,8 @@ import os
 import secrets
 import shutil
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,9 +88,16 @@ class Build:
         return found
 
     async def run(
-        self, argv: Sequence[str], hear: Hear | None = None, explain: "Explain | None" = None
+        self,
+        argv: Sequence[str],
+        hear: Hear | None = None,
+        explain: "Explain | None" = None,
+        home: Path | None = None,
     ) -> None:
-        """Run a tool in the build's directory. Raises `HostError` (`template_failed`, `no_disk`)."""
+        """Run a tool in the build's directory, with the home directory `home`.
+
+        Raises `HostError` (`template_failed`, `no_disk`).
+        """
         tail: deque[str] = deque(maxlen=60)
 
         def take(line: str) -> None:
@@ -100,38 +107,50 @@ class Build:
                 hear(line)
 
         code: int | None = None
-        full = False
+        env = self.env if home is None else {**self.env, "HOME": str(home)}
         with anyio.move_on_after(BUILD_SECONDS):
             async with (
-                spawn(argv, env=self.env, cwd=self.home) as process,
-                anyio.create_task_group() as tasks,
+                self.watching_disk(),
+                spawn(argv, env=env, cwd=self.home) as process,
+                anyio.create_task_group() as readers,
             ):
-
-                async def watch_disk() -> None:
-                    nonlocal full
-                    while shutil.disk_usage(self.home).free > self.reserve_bytes:  # noqa: ASYNC110  a disk signals nothing
-                        await anyio.sleep(_LOOK_SECONDS)
-                    full = True
-                    tasks.cancel_scope.cancel()
-
                 into, out, err = pipes(process)
                 await into.aclose()
-                tasks.start_soon(watch_disk)
-                async with anyio.create_task_group() as readers:
-                    readers.start_soon(_lines, out, take)
-                    readers.start_soon(_lines, err, take)
+                readers.start_soon(_lines, out, take)
+                readers.start_soon(_lines, err, take)
                 code = await process.wait()
-                tasks.cancel_scope.cancel()
-        if full:
-            raise HostError(
-                "no_disk",
-                f"The build of template {self.name} filled the disk and was aborted: free some space.",
-            )
         if code != 0:
             why = f"it took more than {BUILD_SECONDS:g} s" if code is None else (explain or last_lines)(tail)
             raise HostError(
                 "template_failed",
                 f"The template {self.name} could not be built: {why} (`cloister template log {self.name}`)",
+            )
+
+    @asynccontextmanager
+    async def watching_disk(self) -> AsyncGenerator[None]:
+        """Abort the block when the disk is almost full. Raises `HostError` (`no_disk`)."""
+        full, failed = False, None
+        async with anyio.create_task_group() as tasks:
+
+            async def watch() -> None:
+                nonlocal full
+                while shutil.disk_usage(self.home).free > self.reserve_bytes:  # noqa: ASYNC110  a disk signals nothing
+                    await anyio.sleep(_LOOK_SECONDS)
+                full = True
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(watch)
+            try:
+                yield
+            except Exception as error:
+                failed = error
+            tasks.cancel_scope.cancel()
+        if failed is not None:
+            raise failed
+        if full:
+            raise HostError(
+                "no_disk",
+                f"The build of template {self.name} filled the disk and was aborted: free some space.",
             )
 
     async def remove(self, path: Path) -> None:

@@ -18,18 +18,13 @@ import msgspec
 from cloister.core.errors import HostError, UserError
 from cloister.core.text import decode, one_line
 from cloister.sandbox._spawn import remove_tree
-from cloister.sandbox.api import Report
-from cloister.sandbox.templates import building, debian, oci
+from cloister.sandbox.api import SCRATCH, Report
+from cloister.sandbox.templates import building, debian, root
 from cloister.sandbox.templates.building import MARKER, About, Build, Built, complete, load
 from cloister.sandbox.templates.recipes import (
     BUILT_IN,
-    Devcontainer,
-    Dockerfile,
-    Oci,
     Packages,
     Recipe,
-    Repository,
-    Snapshot,
     check,
     check_name,
     directory_of,
@@ -62,7 +57,7 @@ class Templates:
     """The templates below one directory, which several processes may share."""
 
     def __init__(self, directory: Path, path: str, disk: building.DiskReserve = _DISK) -> None:
-        self._directory = directory
+        self.directory = directory
         self._disk = disk
         self._path = path
         self._used: dict[Path, tuple[int, int]] = {}
@@ -81,11 +76,11 @@ class Templates:
             check_name(name)
         except UserError:
             return None
-        return read_recipe(self._directory / f"{name}.toml") or BUILT_IN.get(name)
+        return read_recipe(self.directory / f"{name}.toml") or BUILT_IN.get(name)
 
     def names(self) -> tuple[str, ...]:
         """Every template that has a recipe, sorted."""
-        files = {path.stem for path in self._directory.glob("*.toml") if not path.name.startswith(".")}
+        files = {path.stem for path in self.directory.glob("*.toml") if not path.name.startswith(".")}
         return tuple(sorted(files | set(BUILT_IN)))
 
     def all(self) -> tuple[TemplateInfo, ...]:
@@ -104,8 +99,18 @@ class Templates:
 
     def built(self, name: str) -> Built | None:
         """The newest complete build of `name`. Raises as `recipe`."""
+        if name == SCRATCH:
+            return self._scratch()
         builds = self._builds(self._stem(name))
         return next((found for home in builds if (found := load(name, home))), None)
+
+    def _scratch(self) -> Built:
+        home = self.directory / SCRATCH
+        if (found := load(SCRATCH, home)) is None:
+            root.furnish(home / "rootfs")
+            complete(home, About(kind=SCRATCH, git=False, bash=False))
+            found = Built(SCRATCH, home, About())
+        return found
 
     def find(self, name: str) -> Path | None:
         """The root filesystem of the newest complete build. Raises as `recipe`."""
@@ -124,9 +129,9 @@ class Templates:
         """Store a recipe. Raises `UserError` (`bad_template`)."""
         check_name(name)
         check(recipe)
-        self._directory.mkdir(parents=True, exist_ok=True)
+        self.directory.mkdir(parents=True, exist_ok=True)
         if self._recipe(name) != recipe:
-            write_recipe(self._directory / f"{name}.toml", recipe)
+            write_recipe(self.directory / f"{name}.toml", recipe)
 
     def log(self, name: str) -> str:
         """The end of the last build's log. Raises `UserError` (`unknown_template`, `no_such_log`)."""
@@ -151,11 +156,7 @@ class Templates:
             match recipe:
                 case Packages():
                     return await debian.build(work, recipe)
-                case Oci():
-                    return await oci.build_image(work, recipe)
-                case Dockerfile():
-                    return await oci.build_dockerfile(work, recipe)
-                case Devcontainer() | Repository() | Snapshot():
+                case _:
                     raise HostError(
                         "no_template",
                         f"The template {name} is built in a sandbox: run `cloister template build {name}`.",
@@ -172,19 +173,19 @@ class Templates:
         if before is not None and not again:
             return before
         stem = self._stem(name)
-        building.check_host(self._directory, self._disk.needed_bytes)
-        async with building.locked(self._directory / f".lock-{stem}", report):
+        building.check_host(self.directory, self._disk.needed_bytes)
+        async with building.locked(self.directory / f".lock-{stem}", report):
             now = self.built(name)
             if now is not None and now != before:
                 return now
-            await building.remove_leftovers(self._directory, stem, self._path)
+            await building.remove_leftovers(self.directory, stem, self._path)
             built = await self._build(name, stem, make, report)
             await self.collect(name)
         report(1.0, "the template is ready")
         return built
 
     async def _build(self, name: str, stem: str, make: Builder, report: Report) -> Built:
-        home = self._directory / building.building_name(stem)
+        home = self.directory / building.building_name(stem)
         # Other users of this machine must not read the files of an untrusted image.
         home.mkdir(mode=0o700)
         log = self._log_path(name)
@@ -197,13 +198,13 @@ class Templates:
             took = time.time() - started
             complete(home, msgspec.structs.replace(about, built_at=time.time(), seconds=took))
             await building.sync(home, self._path)
-            final = self._directory / self._free_name(stem)
+            final = self.directory / self._free_name(stem)
             home.rename(final)
         except BaseException as error:
             work.note(f"== failed: {error or type(error).__name__}")
             # The next builder removes the rest.
             with anyio.CancelScope(shield=True), suppress(HostError):
-                await building.remove_leftovers(self._directory, stem, self._path)
+                await building.remove_leftovers(self.directory, stem, self._path)
             raise
         work.note("== ready")
         built = load(name, final)
@@ -228,7 +229,7 @@ class Templates:
         busy = [home for home in homes if not await self._remove_unused(home)]
         if busy:
             raise UserError("template_in_use", f"A sandbox uses the template {name}: end it first.")
-        for path in (self._directory / f"{name}.toml", self._log_path(name)):
+        for path in (self.directory / f"{name}.toml", self._log_path(name)):
             path.unlink(missing_ok=True)
         return len(homes)
 
@@ -243,7 +244,7 @@ class Templates:
 
     async def sweep(self) -> None:
         """Remove the leftovers of dead builders, and old unused builds."""
-        for left in self._directory.glob(".building-*"):
+        for left in self.directory.glob(".building-*"):
             with self._idle(left.name.removeprefix(".building-").rpartition("-")[0]) as idle:
                 if idle:
                     await remove_tree(left, self._path)
@@ -270,11 +271,11 @@ class Templates:
     @contextmanager
     def _idle(self, stem: str) -> Generator[bool]:
         """Yield whether no process builds it; if so, none starts to during the block."""
-        self._directory.mkdir(parents=True, exist_ok=True)
+        self.directory.mkdir(parents=True, exist_ok=True)
         with ExitStack() as held:
             idle = True
             try:
-                held.enter_context(locks.lock(self._directory / f".lock-{stem}", create=True))
+                held.enter_context(locks.lock(self.directory / f".lock-{stem}", create=True))
             except BlockingIOError:
                 idle = False
             yield idle
@@ -283,7 +284,7 @@ class Templates:
         """Remove an unused build; return whether it is gone. One rename hides it before its files are removed."""
         if home in self._used:
             return False
-        gone = self._directory / building.building_name(_stem_of(home))
+        gone = self.directory / building.building_name(_stem_of(home))
         try:
             with locks.lock(home / MARKER):
                 os.rename(home, gone)  # noqa: PTH104  one system call, not worth a thread
@@ -307,7 +308,7 @@ class Templates:
         return [home for home in self._all_builds() if _stem_of(home) == stem]
 
     def _all_builds(self) -> list[Path]:
-        found = [p for p in self._directory.glob("*-*") if not p.name.startswith(".") and _match(p)]
+        found = [p for p in self.directory.glob("*-*") if not p.name.startswith(".") and _match(p)]
         return sorted(found, key=_serial_of, reverse=True)
 
     def _free_name(self, stem: str) -> str:
@@ -315,7 +316,7 @@ class Templates:
         return stem if newest < 0 else f"{stem}.{newest + 1}"
 
     def _log_path(self, name: str) -> Path:
-        return self._directory / f"{name}.log"
+        return self.directory / f"{name}.log"
 
 
 def _match(home: Path) -> "re.Match[str] | None":

@@ -1,31 +1,66 @@
-"""Build templates from images: skopeo fetches, umoci unpacks, buildah runs a Dockerfile.
+"""Images as bytes: names, download, metadata, and layers decompressed by a program that can do nothing else.
 
-Unpacking runs nothing of the image. The steps of a Dockerfile run in containers of buildah, with otherwise unused
-user ids and, unless the recipe says otherwise, without a network.
+skopeo fetches by digest, with an empty home directory and no registry login of this machine. Nothing here reads a
+layer's archive: the guest unpacks it, inside a sandbox.
 """
 
+import os
 import re
+import shutil
 import tarfile
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
 import msgspec
 
 from cloister.core.errors import HostError, UserError
-from cloister.core.text import one_line
-from cloister.sandbox.templates import root
-from cloister.sandbox.templates.building import About, Build
-from cloister.sandbox.templates.recipes import Dockerfile, Oci
+from cloister.core.text import decode, one_line
+from cloister.sandbox._spawn import spawn
+from cloister.sandbox.local.guest_build import build as build_program
+from cloister.sandbox.local.spec import mount_point_here
+from cloister.sandbox.templates.building import Build
 
 _IMAGE = "image"
-"""The image's name in the layout that is made of it, and that layout's directory."""
+"""The image's name in the layout that is made of it."""
 
 _BLOB_BYTES = 4_194_304
+_LAYERS_MOST = 512
+_CHUNK = 262_144
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ENV_KEPT = 256
-_IDS_FIRST = 0x6FFF0000
+_JAILED_ID = 0x6FFF0000
 """Just below the ids of sandboxes."""
+
+_PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+_NAME = re.compile(
+    r"(?:(?P<host>(?:[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*|\[[0-9a-fA-F:]+\])(?::[0-9]{1,5})?)/)?"
+    rf"(?P<path>{_PART}(?:/{_PART})*)(?P<tag>:[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?(?P<digest>@sha256:[0-9a-f]{{64}})?"
+)
+_NAME_CHARS = 512
+_TRANSPORTS = frozenset(
+    (
+        "containers-storage",
+        "dir",
+        "docker-archive",
+        "docker-daemon",
+        "oci",
+        "oci-archive",
+        "ostree",
+        "sif",
+        "tarball",
+    )
+)
+"""Words before a colon by which tools mean images of this machine; as names of images they would mislead."""
+
+_COMPRESSED = (
+    (b"\x1f\x8b", ("gzip", "-dc")),
+    (b"BZh", ("bzip2", "-dc")),
+    (b"\xfd7zXZ\x00", ("xz", "-dc", "--memlimit=268435456")),
+    (b"\x28\xb5\x2f\xfd", ("zstd", "-dc")),
+)
 
 
 class _Descriptor(msgspec.Struct, frozen=True):
@@ -44,122 +79,50 @@ class _Manifest(msgspec.Struct, frozen=True):
 class _Config(msgspec.Struct, frozen=True, rename="pascal"):
     env: tuple[str, ...] | None = None
     user: str | None = None
+    working_dir: str | None = None
 
 
 class _ImageFile(msgspec.Struct, frozen=True):
-    config: _Config = _Config()
+    config: _Config | None = None
 
 
-class ImageFacts(msgspec.Struct, frozen=True):
-    """Metadata of an image."""
+class Image(msgspec.Struct, frozen=True):
+    """A downloaded image."""
 
     digest: str
     env: dict[str, str]
     user: str | None
+    cwd: str
+    layers: tuple[Path, ...]
+    """Blobs of the layout, lowest first, perhaps compressed."""
 
 
-async def build_image(work: Build, recipe: Oci) -> About:
-    """Fetch the image and unpack it."""
-    work.need("skopeo", "skopeo")
-    work.need("umoci", "umoci")
-    source = await anyio.to_thread.run_sync(source_of, recipe.image)
-    verify = "true" if recipe.tls else "false"
-    work.tell(0.05, f"fetching {one_line(recipe.image, 80)}")
-    argv = ["skopeo", "--insecure-policy", "--override-os=linux", "copy", "--retry-times=2"]
-    await work.run([*argv, f"--src-tls-verify={verify}", "--", source, f"oci:{_IMAGE}:{_IMAGE}"])
-    return await _unpack(work, recipe, "oci")
+def registry_name(image: str) -> str:
+    """The name of an image in a registry, for skopeo. Raises `UserError` (`no_image`).
 
-
-async def build_dockerfile(work: Build, recipe: Dockerfile) -> About:
-    """Run the Dockerfile and unpack what it makes."""
-    work.need("buildah", "buildah")
-    work.need("umoci", "umoci")
-    context = Path(recipe.context)
-    if not await anyio.to_thread.run_sync(_is_inside, context, recipe.dockerfile):
-        raise UserError("no_dockerfile", f"There is no {recipe.dockerfile} in {context}: give its directory.")
-    # All state of buildah stays below the directory of the build.
-    place = ["buildah", "--root=storage", "--runroot=run", "--storage-driver=vfs"]
-    ids = f"0:{_IDS_FIRST}:65536"
-    argv = [
-        *(*place, "build", "--isolation=oci", f"--runtime={_runtime(work)}", "--format=oci", "--pull"),
-        *(f"--userns-uid-map={ids}", f"--userns-gid-map={ids}", f"--tag={_IMAGE}"),
-        f"--network={'host' if recipe.network else 'none'}",
-        f"--tls-verify={'true' if recipe.tls else 'false'}",
-        *((f"--target={recipe.target}",) if recipe.target else ()),
-        *(f"--build-arg={name}={value}" for name, value in recipe.args.items()),
-        *(f"--file={context / recipe.dockerfile}", str(context)),
-    ]
-    progress = re.compile(r"^STEP (\d+)/(\d+): (.*)")
-
-    def hear(line: str) -> None:
-        if step := progress.match(line):
-            share = int(step[1]) / max(1, int(step[2]))
-            work.report(min(0.8, 0.8 * share), one_line(step[3], 60))
-
-    work.tell(0.0, "running the Dockerfile")
-    await work.run(argv, hear)
-    work.tell(0.8, "exporting the image")
-    await work.run([*place, "push", _IMAGE, f"oci:{_IMAGE}:{_IMAGE}"])
-    for name in ("storage", "run"):
-        await work.remove(work.home / name)
-    return await _unpack(work, recipe, "dockerfile")
-
-
-def _is_inside(context: Path, name: str) -> bool:
-    """Whether it is a file of the context: an untrusted link could lead to a file of this machine."""
-    real = (context / name).resolve()
-    return real.is_file() and real.is_relative_to(context.resolve())
-
-
-def _runtime(work: Build) -> str:
-    for name in ("runc", "crun"):
-        try:
-            return work.need(name, name)
-        except HostError:
-            continue
-    raise HostError("no_runtime", "A Dockerfile needs runc or crun: run `apt-get install runc`.")
-
-
-async def _unpack(work: Build, recipe: Oci | Dockerfile, kind: str) -> About:
-    facts = image_facts(work.home / _IMAGE)
-    work.tell(0.85, "unpacking")
-    await work.run(["umoci", "raw", "unpack", f"--image={_IMAGE}:{_IMAGE}", "rootfs"])
-    await work.remove(work.home / _IMAGE)
-    work.tell(0.95, "adding the agent's user and directories")
-    env = {**facts.env, **recipe.env}
-
-    def finish() -> root.Settled:
-        root.scrub(work.rootfs)
-        user = recipe.user or facts.user
-        return root.settle(work.rootfs, user, env.get("PATH", ""), must=recipe.user is not None)
-
-    try:
-        settled = await anyio.to_thread.run_sync(finish)
-    except (OSError, RecursionError) as error:
+    Paths and other transports (`oci:`, `dir:`, `docker-archive:` …) are no such names: a repository may not choose
+    files of this machine.
+    """
+    bare = image.removeprefix("docker://")
+    if len(bare) > _NAME_CHARS or not _NAME.fullmatch(bare) or bare.partition(":")[0] in _TRANSPORTS:
         raise UserError(
-            "bad_image", f"The image cannot become a template: {one_line(str(error))}."
-        ) from error
-    for name, there in (("git", settled.git), ("bash", settled.bash)):
-        if not there:
-            work.tell(None, f"the image has no {name}: {_LACKS[name]}")
-    return About(
-        kind=kind, env=env, home=settled.home, git=settled.git, bash=settled.bash, digest=facts.digest
-    )
+            "no_image",
+            f"{one_line(image, 100)} is not the name of an image in a registry: write registry/name:tag.",
+        )
+    return f"docker://{bare}"
 
 
-_LACKS = {"git": "no run can start from it", "bash": "shell command lines will fail"}
+def registry_host(image: str) -> str | None:
+    """The registry in an image's name, with its port; None when the name has none."""
+    found = _NAME.fullmatch(image.removeprefix("docker://"))
+    host = found["host"] if found else None
+    return host if host and (host == "localhost" or re.search(r"[.:\[]", host)) else None
 
 
 def source_of(image: str) -> str:
-    """The name of an image for skopeo. Raises `UserError` (`no_image`)."""
-    if "://" in image:
-        if not image.startswith("docker://"):
-            raise UserError(
-                "no_image", f"{one_line(image)} is not an image: give registry/name:tag or a path."
-            )
-        return image
+    """The name, for skopeo, of an image that the operator chose: in a registry, or a path. Raises as `registry_name`."""
     if not image.startswith(("/", "./", "../", "~")):
-        return f"docker://{image}"
+        return registry_name(image)
     path = Path(image).expanduser()
     # A tag may follow the directory of a layout.
     folder, _, tag = image.rpartition(":")
@@ -189,28 +152,132 @@ def _archive_kind(path: Path) -> str:
     return "docker-archive"
 
 
-def image_facts(layout: Path) -> ImageFacts:
-    """The metadata of the only image in a layout. Raises `UserError` (`bad_image`)."""
+async def resolve(work: Build, source: str, *, tls: bool, login: bool = False) -> str:
+    """`source` by digest, so that a tag that moves changes nothing afterwards."""
+    name = source.removeprefix("docker://")
+    found = _NAME.fullmatch(name)
+    if not source.startswith("docker://") or found is None:
+        return source
+    plain = name[: found.end("path")]
+    if found["digest"]:
+        return f"docker://{plain}{found['digest']}"
+    lines: list[str] = []
+    work.tell(None, f"looking up {one_line(name, 80)}")
+    argv = [*_skopeo(work, "inspect", login=login), f"--tls-verify={'true' if tls else 'false'}"]
+    await work.run([*argv, "--no-tags", "--format={{.Digest}}", "--", source], lines.append, home=work.home)
+    digest = next((line.strip() for line in lines if _DIGEST.fullmatch(line.strip())), None)
+    if digest is None:
+        raise HostError("template_failed", f"The registry has no digest of {one_line(name, 80)}.")
+    return f"docker://{plain}@{digest}"
+
+
+async def fetch(work: Build, source: str, at: Path, *, tls: bool, login: bool = False) -> Image:
+    """Download an image to the new directory `at`. Raises `HostError` (`template_failed`), `UserError` (`bad_image`)."""
+    work.tell(None, f"fetching {one_line(source.removeprefix('docker://'), 80)}")
+    argv = [*_skopeo(work, "copy", login=login), "--retry-times=2"]
+    verify = f"--src-tls-verify={'true' if tls else 'false'}"
+    await work.run([*argv, verify, "--", source, f"oci:{at}:{_IMAGE}"], home=work.home)
+    return await anyio.to_thread.run_sync(read_layout, at)
+
+
+def _skopeo(work: Build, verb: str, *, login: bool) -> list[str]:
+    """The command without the logins of this machine; `registries.json` beside the recipes holds the operator's."""
+    chosen = work.home.parent / "registries.json"
+    logins = chosen
+    if not login or not chosen.is_file():
+        logins = work.home / "no-logins.json"
+        logins.write_text("{}")
+    program = work.need("skopeo", "skopeo")
+    return [program, "--insecure-policy", "--override-os=linux", verb, f"--authfile={logins}"]
+
+
+def read_layout(layout: Path) -> Image:
+    """The only image in a layout. Raises `UserError` (`bad_image`)."""
     try:
         index = msgspec.json.decode((layout / "index.json").read_bytes(), type=_Index)
         digest = index.manifests[0].digest
         manifest = msgspec.json.decode(_blob(layout, digest), type=_Manifest)
-        file = msgspec.json.decode(_blob(layout, manifest.config.digest), type=_ImageFile)
+        config = (
+            msgspec.json.decode(_blob(layout, manifest.config.digest), type=_ImageFile).config or _Config()
+        )
+        if len(manifest.layers) > _LAYERS_MOST:
+            raise ValueError("it has too many layers")
+        layers = tuple(_blob_path(layout, layer.digest) for layer in manifest.layers)
     except (msgspec.MsgspecError, OSError, IndexError, ValueError) as error:
         raise UserError("bad_image", f"The image cannot be read: {one_line(str(error), 200)}.") from None
     env: dict[str, str] = {}
-    for line in (file.config.env or ())[:_ENV_KEPT]:
+    for line in (config.env or ())[:_ENV_KEPT]:
         name, separator, value = line.partition("=")
         if separator and _ENV_NAME.fullmatch(name) and "\0" not in value:
             env[name] = value
-    return ImageFacts(digest, env, file.config.user or None)
+    return Image(digest, env, config.user or None, config.working_dir or "/", layers)
 
 
-def _blob(layout: Path, digest: str) -> bytes:
+def _blob_path(layout: Path, digest: str) -> Path:
     found = _DIGEST.fullmatch(digest)
     if found is None:
         raise ValueError("a digest of an unknown kind")
-    path = layout / "blobs" / "sha256" / found[1]
+    return layout / "blobs" / "sha256" / found[1]
+
+
+def _blob(layout: Path, digest: str) -> bytes:
+    path = _blob_path(layout, digest)
     if path.lstat().st_size > _BLOB_BYTES:
         raise ValueError("its description is too large")
     return path.read_bytes()
+
+
+class Jail(msgspec.Struct, frozen=True):
+    """Decompresses in a process without privileges: an own user, no network, no files but the system's programs."""
+
+    program: Path
+    place: str
+    search: str
+
+    @classmethod
+    async def prepare(cls, data_dir: Path, search: str) -> "Jail":
+        """Raises `HostError` (`no_compiler`, `no_mount_point`)."""
+        return cls(await build_program("jail", data_dir / "programs"), mount_point_here([data_dir]), search)
+
+    @asynccontextmanager
+    async def plain(self, path: Path) -> AsyncGenerator[AsyncIterator[bytes]]:
+        """Stream a regular file, decompressed if it is compressed. Raises `HostError` (`no_TOOL`)."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            first = os.pread(descriptor, 8, 0)
+            argv = next((argv for magic, argv in _COMPRESSED if first.startswith(magic)), None)
+            if argv is None:
+                yield _read(descriptor)
+                return
+            jail = [str(self.program), "-p", str(os.getpid()), "-u", str(_JAILED_ID), "-m", self.place, "--"]
+            inside = [_program(argv[0], self.search), *argv[1:]]
+            async with spawn([*jail, *inside], env={"PATH": self.search}, stdin=descriptor) as process:
+                yield _decompressed(process)
+        finally:
+            os.close(descriptor)
+
+
+def _program(name: str, search: str) -> str:
+    found = shutil.which(name, path=search)
+    if found is None:
+        raise HostError(f"no_{name}", f"{name} is not installed: run `apt-get install {name}`.")
+    return str(Path(found).resolve())
+
+
+async def _read(descriptor: int) -> AsyncIterator[bytes]:
+    offset = 0
+    while data := await anyio.to_thread.run_sync(os.pread, descriptor, _CHUNK, offset):
+        offset += len(data)
+        yield data
+
+
+async def _decompressed(process: anyio.abc.Process) -> AsyncIterator[bytes]:
+    if process.stdout is None or process.stderr is None:
+        return
+    async for data in process.stdout:
+        yield data
+    said = b""
+    async for data in process.stderr:
+        said = (said + data)[:1_000]
+    if await process.wait() != 0:
+        raise UserError("bad_archive", f"It cannot be decompressed: {one_line(decode(said), 200)}.")

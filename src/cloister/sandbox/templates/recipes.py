@@ -51,7 +51,7 @@ class Dockerfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
     target: str | None = None
     args: dict[str, str] = {}
     network: bool = False
-    """Whether RUN steps share this machine's network; otherwise they have none."""
+    """Whether RUN steps reach the hosts that the policy allows, through the proxy; otherwise they have no network."""
     user: str | None = None
     tls: bool = True
     env: dict[str, str] = {}

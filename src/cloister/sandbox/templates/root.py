@@ -61,6 +61,16 @@ def scrub(rootfs: Path) -> None:
             os.chmod(entry.path, stat.S_IMODE(status.st_mode) & ~_ODD_BITS)  # noqa: PTH101 - as above
 
 
+def furnish(at: Path) -> None:
+    """Make the smallest root filesystem that a runtime accepts: mount points and a writable directory."""
+    for name in ("proc", "dev", "etc", ".cloister", "work"):
+        (at / name).mkdir(parents=True, exist_ok=True)
+        (at / name).chmod(0o755)
+    at.chmod(0o755)
+    (at / ".cloister" / "guest").touch()
+    os.chown(at / "work", AGENT, AGENT)
+
+
 def settle(rootfs: Path, user: str | None, path: str = "", *, must: bool = False) -> Settled:
     """Add everything a sandbox expects. The agent becomes the image's `user`; `path` is the image's `PATH`.
 

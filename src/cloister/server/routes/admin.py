@@ -1,5 +1,6 @@
 """Routes of the audit, of named tokens, of model files and of the rules."""
 
+from collections.abc import Awaitable
 from typing import Annotated
 
 import msgspec
@@ -7,7 +8,7 @@ from litestar import Response, delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
-from cloister.app.verbs.api import AuditVerbs, ModelVerbs, PolicyVerbs, TokenVerbs
+from cloister.app.verbs.api import AuditVerbs, ModelVerbs, PolicyVerbs, TokenVerbs, no_report
 from cloister.app.verbs.records import (
     Explained,
     LocalModel,
@@ -21,6 +22,7 @@ from cloister.egress.packages import Meaning
 from cloister.log.audit.entry import AuditEntry, Checkpoint
 from cloister.log.audit.verify import Verdict
 from cloister.policy.api import Layer
+from cloister.sandbox.api import Report
 from cloister.server.bodies import ProgressLines
 from cloister.server.routes import Given, Wait, of
 from cloister.server.routes.runs import SEQ_MAX
@@ -56,6 +58,18 @@ class FetchModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str | None = None
     """None is the first of the list."""
+    progress: bool = False
+    """Answer JSON lines: progress, then the result."""
+
+
+class AddModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A GGUF file to keep."""
+
+    source: Annotated[str, msgspec.Meta(max_length=8_192)]
+    """An https:// address, or a path on the server's machine."""
+    name: str | None = None
+    """None takes the file's own name."""
+    sha256: str | None = None
     progress: bool = False
     """Answer JSON lines: progress, then the result."""
 
@@ -152,6 +166,16 @@ async def fetch_model(
         return ProgressLines(lambda report: verbs.models.fetch(data.name, report), sockets.leaving)
 
     return Response(await wait(verbs.models.fetch(data.name)))
+
+
+@post("/v1/models", **of(ModelVerbs.add, "Keep a GGUF file as a local model", "addModel", 200))
+async def add_model(
+    data: JSONBody[AddModel], verbs: Given, sockets: NamedDependency[Sockets], wait: Wait
+) -> Response[LocalModel]:
+    def add(report: Report = no_report) -> Awaitable[LocalModel]:
+        return verbs.models.add(data.source, data.name, data.sha256, report)
+
+    return ProgressLines(add, sockets.leaving) if data.progress else Response(await wait(add()))
 
 
 @delete("/v1/models/{name:str}", **of(ModelVerbs.remove, "Remove a local model's file", "deleteModel", 200))

@@ -1,7 +1,7 @@
 """What every backbone promises, one function per promise: run each of `PROMISES` with a fresh `Rig`."""
 
-from collections.abc import Awaitable, Callable, Generator, Iterable
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 import anyio
@@ -30,6 +30,7 @@ from cloister.core.events import (
 from cloister.core.ids import OwnerId, RunId, new_owner_id, new_run_id
 from cloister.core.requests import NewRun, Usage
 from cloister.log.api import Backbone, Fence, Hold, Payers, RunFilter, Totals
+from cloister.testing.conformance import expect, promises, refused
 
 WAIT_SECONDS = 20.0
 """How long a promise may take to be seen; only a broken one takes so long."""
@@ -53,22 +54,6 @@ class Rig(Protocol):
 
 
 Promise = Callable[[Rig], Awaitable[None]]
-
-
-def expect(found: object, wanted: object) -> None:
-    if found != wanted:
-        raise AssertionError(f"found {found!r}, wanted {wanted!r}")
-
-
-@contextmanager
-def refused(code: str) -> Generator[None]:
-    """The block must raise one of our errors with this code."""
-    try:
-        yield
-    except CloisterError as error:
-        expect(error.code, code)
-        return
-    raise AssertionError(f"nothing was raised, wanted {code!r}")
 
 
 def replied(tokens: int, cost: float | None) -> ModelReplied:
@@ -618,38 +603,4 @@ async def two_users_never_hold_the_same_room(rig: Rig) -> None:
     expect(sum(granted), 5)
 
 
-PROMISES: tuple[Promise, ...] = (
-    an_admitted_run_survives_closing,
-    the_same_key_is_the_same_run,
-    queued_runs_are_claimed_oldest_first_and_once,
-    a_claim_is_an_event_of_the_log,
-    a_run_is_claimed_again_only_when_its_owner_is_dead,
-    a_paused_run_shows_why_and_only_its_owner_resumes_it,
-    a_paused_run_of_a_dead_owner_is_claimed_by_another,
-    a_claim_by_name_takes_that_run_or_nothing,
-    a_finished_run_is_never_claimed,
-    a_fenced_owner_can_no_longer_append,
-    an_append_is_whole_and_numbered_without_gap,
-    a_failing_append_fails_nobody_else,
-    appends_of_many_have_no_gap_and_keep_each_ones_order,
-    nothing_follows_the_end,
-    a_message_queues_a_finished_run_again,
-    people_need_no_fence,
-    reading_pages_through_the_log_in_order,
-    unknown_runs_are_named_as_such,
-    following_goes_from_the_past_to_the_end_without_gap_or_repetition,
-    following_a_finished_run_ends,
-    fragments_come_between_the_events,
-    a_slow_reader_misses_fragments_and_never_events,
-    who_wants_no_fragments_gets_none,
-    showing_to_nobody_is_nothing,
-    runs_are_listed_newest_first,
-    runs_are_listed_page_by_page_with_a_filter,
-    a_run_is_found_by_the_start_of_its_id,
-    actions_of_runs_and_notes_are_one_chain,
-    a_refused_append_leaves_no_audit_entry,
-    the_end_of_a_run_is_signed_with_it,
-    totals_are_what_the_log_says,
-    a_hold_counts_until_it_is_released_or_its_owner_dies,
-    two_users_never_hold_the_same_room,
-)
+PROMISES: tuple[Promise, ...] = promises(__name__, Rig)

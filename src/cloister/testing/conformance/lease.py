@@ -9,7 +9,7 @@ import anyio
 from cloister.core.errors import CloisterError
 from cloister.core.ids import Lease, OwnerId, new_owner_id, new_run_id
 from cloister.forge.api import RunRepositories
-from cloister.testing.conformance.backbone import expect, refused
+from cloister.testing.conformance import expect, promises, refused
 
 
 class LeaseRig(Protocol):
@@ -66,12 +66,7 @@ def a_killed_process_holds_nothing(rig: LeaseRig) -> None:
         expect(lease.remove_dead(), ())
 
 
-LEASE_PROMISES: tuple[LeasePromise, ...] = (
-    an_owner_lives_while_it_is_held,
-    an_owner_is_held_once,
-    a_block_that_fails_releases_its_owner,
-    a_killed_process_holds_nothing,
-)
+LEASE_PROMISES: tuple[LeasePromise, ...] = promises(__name__, LeaseRig)
 
 
 class RepositoriesRig(Protocol):
@@ -118,8 +113,4 @@ async def a_repository_that_was_never_made_can_be_removed(rig: RepositoriesRig) 
         await repositories.open(run)
 
 
-REPOSITORIES_PROMISES: tuple[RepositoriesPromise, ...] = (
-    a_repository_is_the_same_for_every_user,
-    a_removed_repository_is_gone_for_good,
-    a_repository_that_was_never_made_can_be_removed,
-)
+REPOSITORIES_PROMISES: tuple[RepositoriesPromise, ...] = promises(__name__, RepositoriesRig)

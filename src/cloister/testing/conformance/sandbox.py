@@ -15,16 +15,13 @@ from cloister.core.computer import Command, Pty, shell
 from cloister.core.ids import SandboxId, new_snapshot_id
 from cloister.core.requests import Quota, TierName
 from cloister.sandbox.api import Host, Provider, SandboxSpec
+from cloister.testing.conformance import expect, hold, promises, refused
 from cloister.testing.conformance.sandbox_files import (
-    COMMAND_PROMISES,
-    FILE_PROMISES,
+    MORE_PROMISES,
     WAIT_SECONDS,
     Promise,
     ample_seconds,
-    expect,
     first_output,
-    hold,
-    refused,
     rest,
     text,
 )
@@ -418,35 +415,7 @@ async def an_impossible_spec_is_refused(host: Host) -> None:
                 pass
 
 
-PROMISES: tuple[Promise, ...] = (
-    a_command_gives_back_its_output_and_status,
-    stdin_arrives_whole_however_large,
-    a_command_runs_as_the_agent_in_the_work_directory,
-    a_command_that_ends_by_a_signal_says_which,
-    a_command_that_takes_too_long_is_ended_with_its_whole_tree,
-    leaving_the_block_kills_the_command,
-    too_much_output_ends_the_command_and_not_the_sandbox,
-    unread_output_stops_the_command_and_not_the_sandbox,
-    a_terminal_is_a_terminal,
-    many_commands_run_at_once_and_one_too_many_is_refused,
-    a_command_that_cannot_start_raises_a_clear_error,
-    files_are_written_whole_and_read_in_parts,
-    a_directory_is_listed_in_order,
-    impossible_file_operations_raise_a_clear_error,
-    *FILE_PROMISES,
-    *COMMAND_PROMISES,
-    a_fork_copies_the_files_and_with_memory_the_processes,
-    many_forks_at_once_are_all_whole,
-    a_copy_under_write_load_is_consistent,
-    a_snapshot_outlives_its_sandbox_and_opens_as_often_as_wanted,
-    impossible_snapshots_are_refused,
-    sandboxes_do_not_see_each_other,
-    connections_to_the_proxy_port_reach_the_door,
-    a_dead_sandbox_is_lost_at_once_for_every_caller,
-    a_sandbox_ends_when_its_time_is_up,
-    an_error_in_the_block_is_raised_unchanged,
-    an_impossible_spec_is_refused,
-)
+PROMISES: tuple[Promise, ...] = (*promises(__name__, Host), *MORE_PROMISES)
 
 
 async def a_provider_has_a_name_and_offers_tiers_by_name(provider: Provider) -> None:
@@ -508,12 +477,4 @@ async def _native(provider: Provider) -> TierName:
     raise AssertionError("no tier works at native speed")
 
 
-PROVIDER_PROMISES: tuple[Callable[[Provider], Awaitable[None]], ...] = (
-    a_provider_has_a_name_and_offers_tiers_by_name,
-    each_tier_has_a_report_that_names_it_and_its_provider,
-    an_unknown_tier_is_refused_in_one_sentence,
-    a_sandbox_names_its_provider_and_tier,
-    a_sweep_leaves_the_sandboxes_of_living_owners_alone,
-    a_closed_provider_opens_again_when_it_is_used,
-    a_provider_lists_only_its_own_snapshots,
-)
+PROVIDER_PROMISES: tuple[Callable[[Provider], Awaitable[None]], ...] = promises(__name__, Provider)

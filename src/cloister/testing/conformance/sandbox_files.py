@@ -1,41 +1,19 @@
-"""The promises of every sandbox about files and ports; `conformance.sandbox.PROMISES` includes them."""
+"""The promises of every sandbox about files, ports and ending commands; `conformance.sandbox.PROMISES` has them too."""
 
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 
 import anyio
 import anyio.lowlevel
 
 from cloister.core import limits
 from cloister.core.computer import Command, Exited, Finished, Output, Process, shell
-from cloister.core.errors import CloisterError
 from cloister.sandbox.api import Host, Sandbox, SandboxSpec
+from cloister.testing.conformance import expect, hold, promises, refused
 
 WAIT_SECONDS = 30.0
 """How long a promise may take to be seen; only a broken one takes so long."""
 
 Promise = Callable[[Host], Awaitable[None]]
-
-
-def expect(found: object, wanted: object) -> None:
-    if found != wanted:
-        raise AssertionError(f"found {found!r}, wanted {wanted!r}")
-
-
-def hold(truth: bool, promise: str) -> None:
-    if not truth:
-        raise AssertionError(promise)
-
-
-@contextmanager
-def refused(*codes: str) -> Generator[None]:
-    """The block must raise one of our errors with one of these codes."""
-    try:
-        yield
-    except CloisterError as error:
-        hold(error.code in codes, f"{error.code} ({error.message}) instead of {codes}")
-    else:
-        raise AssertionError(f"nothing was raised instead of {codes}")
 
 
 async def first_output(process: Process) -> bytes:
@@ -202,19 +180,6 @@ async def a_server_inside_is_reached_through_its_port(host: Host) -> None:
             await sandbox.dial(0)
 
 
-FILE_PROMISES: tuple[Promise, ...] = (
-    names_are_looked_at_moved_made_and_removed,
-    a_mark_is_another_one_after_any_change,
-    streams_have_any_size_and_are_whole_or_not_there,
-    changes_are_told_as_they_happen,
-    a_tree_goes_from_one_sandbox_to_another_as_it_is,
-    a_server_inside_is_reached_through_its_port,
-)
-
-
-# What every kind of sandbox promises of ending commands; `sandbox_conformance.PROMISES` has these, too.
-
-
 async def killing_a_command_ends_its_tree_and_says_so(host: Host) -> None:
     stubborn = "trap '' TERM; (setsid sh -c 'trap \"\" TERM; sleep 980' &); echo up; sleep 980"
     async with host.open(SandboxSpec()) as sandbox:
@@ -298,8 +263,4 @@ async def everyone_who_waits_on_a_lost_sandbox_is_told(host: Host) -> None:
         expect(sorted(told), sorted(what.__name__ for what in waiters.all))
 
 
-COMMAND_PROMISES: tuple[Promise, ...] = (
-    killing_a_command_ends_its_tree_and_says_so,
-    a_command_keeps_the_limits_it_was_given,
-    everyone_who_waits_on_a_lost_sandbox_is_told,
-)
+MORE_PROMISES: tuple[Promise, ...] = promises(__name__, Host)

@@ -14,7 +14,7 @@ import anyio.lowlevel
 
 from cloister.core.ids import new_sandbox_id
 from cloister.sandbox.store.api import Layers, Root, Store, Tree, writable
-from cloister.testing.conformance.sandbox import expect, hold, refused
+from cloister.testing.conformance import expect, hold, promises, refused
 
 LIMIT_BYTES = 1_073_741_824
 
@@ -205,13 +205,4 @@ async def what_is_not_there_is_said(open_store: OpenStore, at: Path) -> None:
             await store.fork(parent, new_sandbox_id(), LIMIT_BYTES)
 
 
-PROMISES: tuple[Promise, ...] = (
-    a_root_starts_as_its_template_and_leaves_it_alone,
-    a_root_without_a_template_is_empty_and_everyone_inside_may_pass_it,
-    a_fork_has_everything_and_shares_nothing,
-    what_was_saved_outlives_its_root_and_is_restored_as_often_as_wanted,
-    removing_copes_with_what_a_guest_can_make,
-    a_store_goes_on_after_it_was_closed,
-    several_use_one_data_directory_at_once,
-    what_is_not_there_is_said,
-)
+PROMISES: tuple[Promise, ...] = promises(__name__, OpenStore, Path)

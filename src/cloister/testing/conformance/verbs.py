@@ -5,8 +5,8 @@ The promises are about what callers rely on wherever they call from: the same re
 
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Generator, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Protocol, get_args
 
@@ -18,11 +18,11 @@ from cloister.app.verbs.api import Verbs, role_of
 from cloister.app.verbs.records import Exec, Execute, NewCommand, NewSandbox, RuleContext
 from cloister.app.wiring import App
 from cloister.core import limits
-from cloister.core.errors import CloisterError
 from cloister.core.events import AskRaised, Event, PromptReceived, RunFinished
 from cloister.core.requests import NewRun, Role
 from cloister.log.api import Fence
 from cloister.sandbox.templates.recipes import Oci
+from cloister.testing.conformance import expect, promises, refused
 
 WAIT_SECONDS = 30.0
 DENIED_MODEL = "script:/denied.toml"
@@ -72,22 +72,6 @@ class Rig(Protocol):
 
 
 Promise = Callable[[Rig], Awaitable[None]]
-
-
-def expect(found: object, wanted: object) -> None:
-    if found != wanted:
-        raise AssertionError(f"found {found!r}, wanted {wanted!r}")
-
-
-@contextmanager
-def refused(code: str) -> Generator[None]:
-    """The block must raise one of our errors with this code."""
-    try:
-        yield
-    except CloisterError as error:
-        expect(error.code, code)
-        return
-    raise AssertionError(f"nothing was raised, wanted {code!r}")
 
 
 async def called(found: object) -> None:
@@ -418,25 +402,4 @@ async def the_rules_are_shown_explained_and_tested(rig: Rig) -> None:
     expect([verdict.ok for verdict in await policy.test(tests, "t.toml")], [False])
 
 
-PROMISES: tuple[Promise, ...] = (
-    every_verb_is_denied_to_a_role_that_is_too_low,
-    a_message_is_an_event_under_the_callers_name,
-    an_empty_message_is_refused,
-    a_finished_run_is_not_stopped,
-    a_run_is_named_by_its_id_a_beginning_or_last,
-    the_log_is_read_in_parts_and_by_attempt,
-    a_run_is_followed_to_its_end,
-    a_question_is_answered_once_and_by_the_role_it_names,
-    a_model_that_the_rules_deny_is_not_used,
-    a_request_is_checked_before_it_is_a_run,
-    the_same_key_names_the_same_run,
-    a_run_without_save_points_is_not_branched,
-    an_applied_change_is_entered,
-    files_of_a_finished_run_are_removed_and_that_is_entered,
-    tokens_are_made_and_removed_and_that_is_entered,
-    a_template_is_described_built_and_removed_and_that_is_entered,
-    unknown_sandboxes_and_snapshots_are_named_as_such,
-    the_audit_is_read_checked_and_its_key_replaced,
-    local_models_are_listed_and_their_files_removed,
-    the_rules_are_shown_explained_and_tested,
-)
+PROMISES: tuple[Promise, ...] = promises(__name__, Rig)

@@ -47,7 +47,7 @@ def attach(
 ) -> None:
     """Show the output of a background command until it ends; Ctrl-C detaches and does not end it."""
     from cloister.cli.client.open import perform
-    from cloister.cli.commands.sandbox.process import connect
+    from cloister.cli.screen.terminal import connect
 
     async def work(verbs: "Verbs") -> int:
         found = await _sandbox(verbs, sandbox)

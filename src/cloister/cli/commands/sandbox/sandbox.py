@@ -121,7 +121,7 @@ def _run(ctx: typer.Context, sandbox: str, command: "NewCommand") -> NoReturn:
     from cloister.cli.client.open import perform
 
     async def work(verbs: "Verbs") -> int:
-        from cloister.cli.commands.sandbox.process import connect
+        from cloister.cli.screen.terminal import connect
 
         found = await verbs.sandboxes.resolve(sandbox)
         async with verbs.sandboxes.process(found.id, command) as process:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
-
-from cloister.testing.models import Answer
+from tests.model.provider_server import Answer
 
 # Common to all APIs
 
