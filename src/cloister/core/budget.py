@@ -10,7 +10,7 @@ from typing import Annotated, Literal, cast
 import msgspec
 
 from cloister.core.events import AnyBody, Event, ModelReplied, ModelSpent
-from cloister.core.events.model import Level, Resource
+from cloister.core.events.attempt import Level, Resource
 from cloister.core.requests import Budget, Usage
 
 Period = Literal["day", "month"]

@@ -1,8 +1,8 @@
 """What a parser of tool output is: one pure function from a check's output to what it found."""
 
-from collections.abc import Iterable, Iterator
-from functools import cached_property
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from functools import cached_property, wraps
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -38,12 +38,20 @@ class CheckOutput(msgspec.Struct, frozen=True, dict=True):
         """Where a document may be, best first."""
         return (*self.reports, self.out, self.err)
 
-    def lines_with(self, *needles: bytes) -> Iterator[list[str]]:
-        """The lines of stdout, then of stderr, each only if it contains one of `needles`."""
-        if any(needle in self.out for needle in needles):
-            yield self.out_lines
-        if any(needle in self.err for needle in needles):
-            yield self.err_lines
+    @property
+    def texts(self) -> tuple[list[str], list[str]]:
+        """The lines of stdout and of stderr."""
+        return self.out_lines, self.err_lines
+
+    def has(self, needles: Iterable[bytes], where: "Where") -> bool:
+        """True if one of `needles` is there."""
+        places = {
+            "out": (self.out,),
+            "text": (self.out, self.err),
+            "any": self.sources,
+            "matchers": self.matchers,
+        }
+        return any(needle in place for place in places[where] for needle in needles)
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -70,3 +78,22 @@ class Parser(Protocol):
     """
 
     def __call__(self, output: CheckOutput) -> Found | None: ...
+
+
+Where = Literal["out", "text", "any", "matchers"]
+"""stdout; both streams; the streams and the reports; the problem-matcher files."""
+
+
+def marked(
+    *needles: bytes, where: Where = "out"
+) -> Callable[[Callable[[CheckOutput], Found | None]], Parser]:
+    """Call the parser only for output that contains one of `needles`, a text of every output in its format."""
+
+    def decorate(parse: Callable[[CheckOutput], Found | None]) -> Parser:
+        @wraps(parse)
+        def parser(output: CheckOutput) -> Found | None:
+            return parse(output) if output.has(needles, where) else None
+
+        return parser
+
+    return decorate

@@ -1,14 +1,15 @@
 """Compares the checks now with the checks on the base: what is fixed, new, still failing or missing."""
 
 import re
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from cloister.core import limits
 from cloister.core.diagnosis import Comparison, Diagnosis, Diagnostic, TestResult
 from cloister.core.text import one_line
 from cloister.feedback.check_commands import is_source
-from cloister.feedback.goals import Goals, covers, named, wanted
+from cloister.feedback.goals import Goals, named, parts, wanted
 from cloister.feedback.integrity.weakening import weakened
 
 _RED = ("failed", "error")
@@ -95,19 +96,19 @@ class _Tally:
             self.fixed.append(now.check)
         if _collected_nothing(now):
             return
-        here = {test.name: test.status for test in now.tests}
+        here = _Results(now)
         # If the output only counts passing tests, an absent name passes, unless fewer tests ran.
         absent_passes = now.unlisted > 0 and _ran(now) >= _ran(before)
         gone: list[str] = []
         skipped: list[str] = []
         for test in before.tests:
-            status = here.get(test.name) or _as_a_whole(test, here)
+            status = here.status.get(test.name) or _as_a_whole(test, here)
             if test.status == "skipped" or status in _RED:
                 continue
             if status == "passed" or (status is None and absent_passes):
                 if test.status in _RED and (test.name in red_before or named(self._wish, test.name)):
                     self.fixed.append(test.name)
-            elif status is None and _stood_for_others(test) and _others_run(test.name, here):
+            elif status is None and _stood_for_others(test) and here.has_part_of(test.name):
                 self.fixed.append(test.name)
             else:
                 (gone if status is None else skipped).append(test.name)
@@ -126,12 +127,8 @@ def _unmet(asked: Goals | None, now: Sequence[Diagnosis], tally: _Tally) -> list
         return []
     passing = {test.name for diagnosis in now for test in diagnosis.tests if test.status == "passed"}
     passing |= {diagnosis.check for diagnosis in now if diagnosis.green} | set(tally.fixed)
-    red = {*tally.new, *tally.asked}
-    return [
-        wish
-        for wish in asked.names
-        if not any(covers(wish, name) for name in passing) and not any(covers(wish, name) for name in red)
-    ]
+    told = set[str]().union(*(asked.loose & parts(name) for name in (*passing, *tally.new, *tally.asked)))
+    return [wish for wish in asked.names if wish not in told]
 
 
 def _new_complaints(before: Diagnosis, now: Diagnosis) -> list[str]:
@@ -212,14 +209,26 @@ def _stood_for_others(test: TestResult) -> bool:
     return test.status == "error" and ("::" not in test.name or test.name.endswith(_FIXTURES))
 
 
-def _as_a_whole(test: TestResult, here: Mapping[str, str]) -> str | None:
+class _Results:
+    """The tests of a check by name, also by the beginning of a name."""
+
+    def __init__(self, now: Diagnosis) -> None:
+        self.status = {test.name: test.status for test in now.tests}
+        self._sorted = sorted(self.status)
+
+    def has_part_of(self, name: str) -> bool:
+        """True if a test belongs to the module, class or package of `name`."""
+        owner = name.rpartition("::")[0] or name
+        return any(self._begins(owner + mark) for mark in ("::", "."))
+
+    def _begins(self, prefix: str) -> bool:
+        at = bisect_left(self._sorted, prefix)
+        return at < len(self._sorted) and self._sorted[at].startswith(prefix)
+
+
+def _as_a_whole(test: TestResult, here: _Results) -> str | None:
     """The status of a test if now only its package is named, or the reverse: go names only failing tests by default."""
     owner, mark, _ = test.name.partition("::")
     if mark:
-        return "passed" if here.get(owner) == "passed" and not is_source(owner) else None
-    return "passed" if test.status == "passed" and _others_run(test.name, here) else None
-
-
-def _others_run(name: str, here: Mapping[str, str]) -> bool:
-    owner = name.rpartition("::")[0] or name
-    return any(other.startswith((owner + "::", owner + ".")) for other in here)
+        return "passed" if here.status.get(owner) == "passed" and not is_source(owner) else None
+    return "passed" if test.status == "passed" and here.has_part_of(test.name) else None

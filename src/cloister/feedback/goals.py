@@ -41,6 +41,8 @@ _KINDS: dict[CheckKind, re.Pattern[str]] = {
     ),
     "build": re.compile(r"\b(?:build|compil(?:e|es|er|ation|ing))\b", re.IGNORECASE),
 }
+_MARKS = 24
+"""Separators in one name that count; a name of a real test has fewer."""
 _TOLD = 20_000
 """The beginning of a long prompt states the task; the rest is material."""
 
@@ -60,9 +62,9 @@ class Goals(msgspec.Struct, frozen=True, dict=True):
         return frozenset(self.names)
 
     @cached_property
-    def loose(self) -> tuple[str, ...]:
+    def loose(self) -> frozenset[str]:
         """Names that can match several tests: those of the caller, and those of files and suites."""
-        return tuple(name for name in self.names if self.exactly or "::" not in name)
+        return frozenset(name for name in self.names if self.exactly or "::" not in name)
 
 
 def asked(
@@ -100,27 +102,38 @@ def wanted(asked: Goals | None, check: str, name: str) -> bool:
     """True if `name` of `check`, which failed before and fails now, is a goal. Without goals everything is."""
     if asked is None or check in asked.checks:
         return True
-    if name in asked.names_set:
-        return True
-    return any(covers(one, name) or covers(one, check) for one in asked.loose)
+    return named(asked, name) or not asked.loose.isdisjoint(parts(check))
 
 
 def named(asked: Goals | None, name: str) -> bool:
     """True if a goal names the test itself, not only its check."""
-    return asked is not None and (name in asked.names_set or any(covers(one, name) for one in asked.loose))
+    return asked is not None and (name in asked.names_set or not asked.loose.isdisjoint(parts(name)))
 
 
 def covers(wish: str, name: str) -> bool:
     """True if the name of a test, file or suite in a goal matches `name`."""
-    return (
-        name == wish
-        or name.startswith((f"{wish}::", f"{wish}[", f"{wish} > ", f"{wish}/"))
-        or (
-            name.endswith((f"::{wish}", f" > {wish}", f"/{wish}"))
-            or f"::{wish}[" in name
-            or f"/{wish}::" in name
-        )
-    )
+    return wish in parts(name)
+
+
+def parts(name: str) -> set[str]:
+    """Every name of a test, file or suite in a goal that matches `name`: all of it, its beginnings, ends and middles."""
+    starts = {mark: _places(name, mark) for mark in ("::", "[", " > ", "/")}
+    found = {name}
+    found.update(name[:at] for places in starts.values() for at in places)
+    found.update(name[at + len(mark) :] for mark in ("::", " > ", "/") for at in starts[mark])
+    for begins, ends in (("::", "["), ("/", "::")):
+        found.update(name[a + len(begins) : b] for a in starts[begins] for b in starts[ends] if b > a)
+    return found
+
+
+def _places(text: str, mark: str) -> list[int]:
+    """Where `mark` is, at most `_MARKS` times."""
+    found: list[int] = []
+    at = text.find(mark)
+    while at >= 0 and len(found) < _MARKS:
+        found.append(at)
+        at = text.find(mark, at + 1)
+    return found
 
 
 def _red(diagnosis: Diagnosis) -> Iterable[str]:

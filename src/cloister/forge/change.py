@@ -201,10 +201,10 @@ async def commit_tree(
 
 
 def _person(author: str) -> tuple[str, str]:
-    found = re.fullmatch(r"\s*([^<>\x00-\x1f]*[^<>\x00-\x1f\s])\s*<([^<>\s]+)>\s*", author)
-    if found is None:
+    found = re.fullmatch(r"([^<>\x00-\x1f]+)<([^<>\s]+)>", author.strip())
+    if found is None or not found[1].strip():
         raise UserError("bad_author", "Write an author as `Name <address>`.")
-    return found[1], found[2]
+    return found[1].strip(), found[2]
 
 
 async def files_of_save(bare: Path, base: str, saved: str) -> tuple[FileChange, ...]:

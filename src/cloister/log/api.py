@@ -12,7 +12,7 @@ import msgspec
 
 from cloister.core.budget import Spend
 from cloister.core.events import AnyBody, Delta, Event, FromOutside
-from cloister.core.events.model import Level, Resource
+from cloister.core.events.attempt import Level, Resource
 from cloister.core.ids import OwnerId, RunId
 from cloister.core.requests import NewRun, Outcome, State
 from cloister.log.audit.entry import AuditEntry, Checkpoint

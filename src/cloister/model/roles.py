@@ -15,8 +15,8 @@ from cloister.core.errors import CloisterError, OutsideError, UserError, sole
 from cloister.core.model_config import ModelRoutes, RoleModels
 from cloister.core.requests import Usage
 from cloister.model.api import Failure, Model, Models, Reply, Request, Role, TextDelta, single
+from cloister.model.catalog import cost, load_prices, window
 from cloister.model.names import Access, choose, open_model
-from cloister.model.prices import cost, load_prices, window
 
 
 @dataclass(frozen=True, slots=True)

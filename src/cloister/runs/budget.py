@@ -28,7 +28,7 @@ from cloister.core.budget import (
 )
 from cloister.core.errors import Bug
 from cloister.core.events import AttemptStarted, BudgetExtended, Event, ModelReplied, ModelSpent, RunAdmitted
-from cloister.core.events.model import Level, Resource
+from cloister.core.events.attempt import Level, Resource
 from cloister.core.ids import OwnerId, RunId
 from cloister.core.log import Index, round_start
 from cloister.core.requests import Budget

@@ -8,7 +8,7 @@ import pytest
 from cloister.agent.budget.purse import Held
 from cloister.core.budget import Account, BudgetTree, Call, Limits, Over, Spend, granted, spend_of
 from cloister.core.events import AskAnswered, AskRaised, BudgetSpent, BudgetWarned, ModelReplied, ModelSpent
-from cloister.core.events.model import Level, Resource
+from cloister.core.events.attempt import Level, Resource
 from cloister.core.ids import RunId
 from cloister.core.model_config import ModelEntry, ModelRoutes
 from cloister.core.requests import Budget, Patience

@@ -1,9 +1,12 @@
 """From a change in a sandbox to a verdict: fixes are proven, cheats are named."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import anyio
+import anyio.lowlevel
 import msgspec
 import pytest
 from tests.agent.evidence.court import committed
@@ -13,7 +16,9 @@ from cloister.agent.evidence.run_checks import Since, run_affected, run_checks, 
 from cloister.core.computer import Stream
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.diagnosis import TestResult as Result
+from cloister.feedback.api import CheckOutput
 from cloister.feedback.compare import compare
+from cloister.feedback.diagnose import diagnose
 from cloister.feedback.goals import asked
 from cloister.feedback.report import tell
 from cloister.forge import workspace
@@ -407,3 +412,29 @@ async def test_change_too_large_to_inspect_counts_as_weakening(
     found = await place.proof()
 
     assert (found.green, bool(found.weakened)) == (False, True)
+
+
+async def test_event_loop_does_other_work_while_megabytes_of_output_are_parsed(place: Place) -> None:
+    line, count = "a.c:1:1: error: e\n", 200_000
+    started = time.process_time()
+    diagnose(CheckOutput("check", 1, None, 1.0, (line * count).encode(), b""))
+    cost = time.process_time() - started
+    longest = 0.0
+    found: list[Diagnosis] = []
+
+    async def watch() -> None:
+        nonlocal longest
+        before = time.thread_time()
+        while True:
+            await anyio.lowlevel.checkpoint()
+            now = time.thread_time()
+            before, longest = now, max(longest, now - before)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch)
+        check = f"yes '{line.strip()}' | head -n {count}; false"
+        found.extend(await run_checks(place.computer, (check,), "large", _quiet))
+        tasks.cancel_scope.cancel()
+
+    assert found[0].diagnostics
+    assert longest < cost / 4

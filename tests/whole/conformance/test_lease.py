@@ -10,7 +10,7 @@ from cloister.core.ids import Lease, OwnerId
 from cloister.forge.api import RunRepositories
 from cloister.forge.host import LocalRepositories
 from cloister.sandbox.liveness import Owners
-from cloister.testing.conformance.lease import (
+from cloister.testing.conformance.forge import (
     LEASE_PROMISES,
     REPOSITORIES_PROMISES,
     LeasePromise,

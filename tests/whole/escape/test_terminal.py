@@ -22,8 +22,7 @@ import anyio
 import pytest
 
 from cloister.cli.failures import Harmless
-from cloister.cli.screen.screen import Screen
-from cloister.cli.screen.shows import put_json
+from cloister.cli.screen.screen import Screen, put_json
 from cloister.cli.screen.tables import entry_line, verdict_lines
 from cloister.cli.screen.terminal import Quiet
 from cloister.core import events as e

@@ -35,7 +35,7 @@ from cloister.core.events import (
     ModelSpent,
     RunContinued,
 )
-from cloister.core.events.model import Level, Resource
+from cloister.core.events.attempt import Level, Resource
 from cloister.core.ids import RunId
 from cloister.core.log import Journal
 from cloister.core.requests import Budget, Usage

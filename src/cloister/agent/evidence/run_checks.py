@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import anyio
 import msgspec
+from anyio import to_thread
 
 from cloister.agent.evidence.worktree import Sources, changed_between, problem_matchers, weakened_tests
 from cloister.core import limits
@@ -289,7 +290,7 @@ class _Run:
             reports=await self._reports(report, stamp, bytes(out)),
             matchers=self.matchers,
         )
-        diagnosis = diagnose(output)
+        diagnosis = await to_thread.run_sync(diagnose, output)  # megabytes of text: not on the event loop
         return msgspec.structs.replace(diagnosis, log=await self._kept(diagnosis, output))
 
     async def _stamp(self, report: str) -> str | None:

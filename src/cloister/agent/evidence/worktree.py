@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
+from anyio import to_thread
 
 from cloister.core.computer import Command, Computer
 from cloister.core.diagnosis import Diagnosis, Weakening
@@ -146,7 +147,7 @@ async def weakened_tests(computer: Computer) -> tuple[Weakening, ...]:
                 hidden.extend(() if one is not None else (Weakening(name, "changed"),))
         else:
             found.extend(seen)
-    return (*hidden, *weakenings(found))
+    return (*hidden, *await to_thread.run_sync(weakenings, found))
 
 
 async def _versions(
@@ -158,7 +159,7 @@ async def _versions(
     shown = await computer.run(_git("--literal-pathspecs", "diff", *options, _BASE, "--", *names))
     if not shown.ok:
         return None
-    found = versions(decode(shown.out))
+    found = await to_thread.run_sync(lambda: versions(decode(shown.out)))
     tracked = {version.path for version in found}
     texts = [(name, await _text(computer, name)) for name in names if name in new and name not in tracked]
     return (*found, *(Version(name, None, text) for name, text in texts if text is not None))

@@ -26,7 +26,7 @@ from cloister.core.log import effective
 from cloister.core.requests import Patience, ToolCall
 from cloister.core.text import one_line
 
-_FLEETING = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?\s?(?:ms|s|sec|seconds)\b", re.IGNORECASE)
+_FLEETING = re.compile(r"0x[0-9a-f]+|(?<!\d)\d{1,30}(?:\.\d{1,30})?\s?(?:ms|s|sec|seconds)\b", re.IGNORECASE)
 """Addresses and times, which do not make two results different."""
 _WAITS = re.compile(r"(?:^|[;&|(\s])(?:sleep|wait)(?=[\s;&|)]|$)")
 """A command that waits for something else."""

@@ -278,7 +278,7 @@ class LocalVerbs:
 
     @property
     def policy(self) -> api.PolicyVerbs:
-        from cloister.app.verbs.local_policy import LocalPolicy  # noqa: PLC0415
+        from cloister.app.verbs.local_admin import LocalPolicy  # noqa: PLC0415
 
         return LocalPolicy(self._parts, self.caller)
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from cloister.cli.screen.shows import Show
+from cloister.cli.screen.screen import Show
 from cloister.core.events import Blame, Delta, Event, RunContinued, RunFinished
 from cloister.core.requests import Outcome
 

@@ -32,7 +32,7 @@ def perform(
     directory that needs neither its server nor an event loop, which would take a third of the time of a quick command.
     """
     if serve and named_server(ctx) is None:
-        from cloister.cli.client.background import ensure
+        from cloister.cli.client.discover import ensure
 
         ensure(settings_of(ctx))
     if only_log and named_server(ctx) is None:

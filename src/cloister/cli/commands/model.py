@@ -30,7 +30,7 @@ Local = Annotated[
 def fetch(ctx: typer.Context, name: Local = None) -> None:
     """Download the file of a local model, or verify it; resumes an interrupted download."""
     from cloister.cli.client.open import perform
-    from cloister.cli.screen.shows import Progress
+    from cloister.cli.screen.screen import Progress
 
     model = perform(ctx, lambda verbs: verbs.models.fetch(name, Progress()))
     print(f"{model.name} is at {model.path}, verified. Use it: cloister run … --model local:{model.name}")
@@ -54,7 +54,7 @@ def add(
     from pathlib import Path
 
     from cloister.cli.client.open import check_shared_path, perform
-    from cloister.cli.screen.shows import Progress
+    from cloister.cli.screen.screen import Progress
 
     wanted = source if "://" in source else str(Path(source).expanduser().absolute())
 

@@ -13,7 +13,7 @@ from cloister.cli.options import AsJson, MustPass, TierWish, put_json, settings_
 if TYPE_CHECKING:
     from cloister.app.verbs.api import Verbs
     from cloister.app.verbs.records import Admitted, RunWish
-    from cloister.cli.screen.shows import Show
+    from cloister.cli.screen.screen import Show
     from cloister.core.ids import RunId
 
 
@@ -160,7 +160,7 @@ def start(
     if not detach:
         import anyio
 
-        from cloister.cli.screen.shows import open_show
+        from cloister.cli.screen.screen import open_show
 
         raise typer.Exit(anyio.run(_attend, ctx, submit, open_show(as_json)))
     from cloister.cli.client.open import perform

@@ -69,7 +69,7 @@ def _status(settings: "Settings", as_json: bool) -> None:
 
 
 def _stop(settings: "Settings") -> None:
-    from cloister.cli.client.background import stop
+    from cloister.cli.client.discover import stop
 
     found = stop(settings.data_dir)
     if found is None:
@@ -79,7 +79,7 @@ def _stop(settings: "Settings") -> None:
 
 
 def _background(settings: "Settings", port: int | None) -> None:
-    from cloister.cli.client.background import ensure
+    from cloister.cli.client.discover import ensure
 
     found, started = ensure(settings, port)
     if started:

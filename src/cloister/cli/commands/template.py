@@ -130,7 +130,7 @@ def _build(ctx: typer.Context, name: str, recipe: "Recipe | None", *, again: boo
     from cloister.cli.client.open import check_shared_path, perform
     from cloister.cli.failures import log_to
     from cloister.cli.request import paths
-    from cloister.cli.screen.shows import Progress
+    from cloister.cli.screen.screen import Progress
 
     log_to(sys.stderr)
 

@@ -1,11 +1,11 @@
-"""`cloister watch` and `ps`: follow a run, list runs."""
+"""`cloister ps`, `watch`, `say`, `stop` and `answer`: look at runs and steer them."""
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from cloister.cli.options import After, AsJson, RunName, put_json
+from cloister.cli.options import After, AsJson, RunName, put_json, settings_of, typed
 
 if TYPE_CHECKING:
     from cloister.cli.client.attend import Watch
@@ -28,7 +28,7 @@ def watch(ctx: typer.Context, run: RunName, after: After = 0, as_json: AsJson = 
 async def _watch(ctx: typer.Context, run: str, after: int, as_json: bool) -> "tuple[RunId, Watch]":
     from cloister.cli.client.attend import Watch
     from cloister.cli.client.open import open_verbs
-    from cloister.cli.screen.shows import open_show
+    from cloister.cli.screen.screen import open_show
 
     async with open_verbs(ctx) as verbs:
         row = await verbs.runs.row(run)
@@ -89,3 +89,48 @@ def _age(seconds: float) -> str:
         if seconds >= size:
             return f"{int(seconds // size)} {word} ago"
     return f"{max(0, int(seconds))} s ago"
+
+
+def say(
+    ctx: typer.Context,
+    run: RunName,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The message.")],
+) -> None:
+    """Send a message to a run, which reads it before its next step; a finished run continues with it."""
+    from cloister.cli.client.open import drives_here, perform
+
+    row = perform(ctx, lambda verbs: verbs.runs.row(run), only_log=True)
+    finished = row.state == "finished"
+    if finished and drives_here(ctx):
+        from cloister.forge.host import check_kept
+
+        check_kept(settings_of(ctx).data_dir, row.id)  # before a server starts to drive the next round
+    message = typed(text)
+    event = perform(ctx, lambda verbs: verbs.runs.say(run, message), serve=finished and bool(message.strip()))
+    if finished:
+        print(f"{event.run} continues. Watch it: cloister watch {event.run}")
+    else:
+        print(f"Sent to {event.run} (event {event.seq}).")
+
+
+def stop(ctx: typer.Context, run: RunName) -> None:
+    """Ask a run to stop; its work up to the last save point is kept."""
+    from cloister.cli.client.open import perform
+
+    found = perform(ctx, lambda verbs: verbs.runs.stop(run)).run
+    print(f"Asked {found} to stop. Watch it end: cloister watch {found}")
+
+
+def answer(
+    ctx: typer.Context,
+    run: RunName,
+    ask: Annotated[
+        str, typer.Argument(metavar="ASK", help="The approval request, as the run's screen names it.")
+    ],
+    verdict: Annotated[Literal["allow", "deny"], typer.Argument(metavar="allow|deny", help="The answer.")],
+) -> None:
+    """Answer an approval request of a run. After its deadline the default answer applies."""
+    from cloister.cli.client.open import perform
+
+    found = perform(ctx, lambda verbs: verbs.runs.answer(run, ask, verdict)).run
+    print(f"Answered {ask} of {found}: {verdict}.")

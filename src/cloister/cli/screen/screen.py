@@ -1,16 +1,20 @@
-"""Write a run to a terminal or a pipe. No alternate screen; in a pipe no colours and no cursor movement."""
+"""Write a run to a terminal or a pipe: a live screen without an alternate buffer, or JSON lines; and progress."""
 
 import re
 import sys
 import time
 from collections.abc import Iterable
-from typing import TextIO, assert_never
+from typing import Protocol, TextIO, assert_never
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from cloister.cli.options import put_json
+from cloister.core.events import Delta, Event
+from cloister.core.text import one_line
 from cloister.runs.event_text.lines import IDLE, Fragment, Line, Piece, Status, Style, bar, seconds
+from cloister.runs.event_text.render import Renderer
 
 _PARTS = re.compile(r"\n|[^\S\n]+|\S+")
 
@@ -157,3 +161,79 @@ class Screen:
             return f"{bar(self._status.fraction, _BAR_WIDTH)}  {self._status.text}"
         frame = _SPINNER[int(elapsed * 10) % len(_SPINNER)]
         return f"{frame} {self._status.text}  {seconds(elapsed)}"
+
+
+class Show(Protocol):
+    """Receives everything a run emits, in order."""
+
+    def feed(self, item: Event | Delta) -> None: ...
+
+    def note(self, text: str) -> None:
+        """A message of the command, not of the run."""
+        ...
+
+    def tick(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class LiveShow:
+    """The live screen."""
+
+    def __init__(self, earlier: Iterable[Event]) -> None:
+        self._screen = Screen()
+        self._renderer = Renderer(self._screen.width)
+        for event in earlier:
+            self._renderer.feed(event)
+
+    def feed(self, item: Event | Delta) -> None:
+        self._screen.put(self._renderer.feed(item))
+
+    def note(self, text: str) -> None:
+        self._screen.put([Line(text, "warn")])
+
+    def tick(self) -> None:
+        self._screen.tick()
+
+    def close(self) -> None:
+        self._screen.close()
+
+
+class JsonShow:
+    """One JSON event per line; deltas are left out."""
+
+    def feed(self, item: Event | Delta) -> None:
+        if isinstance(item, Event):
+            put_json(item)
+
+    def note(self, text: str) -> None:
+        print(text, file=sys.stderr)
+
+    def tick(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def open_show(as_json: bool, earlier: Iterable[Event] = ()) -> Show:
+    """`earlier`: events before the first one to show. They set the state of the screen and are not printed."""
+    return JsonShow() if as_json else LiveShow(earlier)
+
+
+class Progress:
+    """Progress on stderr: one changing line on a terminal, one line per step elsewhere."""
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def __call__(self, fraction: float | None, note: str) -> None:
+        live = sys.stderr.isatty()
+        # Whole steps of ten percent are enough for a log file.
+        shown = fraction if fraction is None or live else int(fraction * 10) / 10
+        line = f"{'     ' if shown is None else f'{shown:4.0%} '} {one_line(note, 70)}"
+        if live:
+            print(f"\r\x1b[2K{line}", end="\n" if fraction == 1.0 else "", file=sys.stderr, flush=True)
+        elif line != self._last:
+            print(line, file=sys.stderr, flush=True)
+        self._last = line

@@ -9,33 +9,41 @@ import msgspec
 
 from cloister.core.computer import Stream
 from cloister.core.events.attempt import (
+    ActionDecided,
+    Advised,
+    AskAnswered,
+    AskRaised,
     AttemptEnded,
     AttemptForked,
     AttemptsRanked,
     AttemptStarted,
-    ChecksRan,
-    FinishRefused,
-    JudgeSpoke,
-    ProofTaken,
-    RewindRequested,
-    SaveRefused,
-    StuckNoticed,
-    TurnEnded,
-)
-from cloister.core.events.attempt import (
-    StuckKind as StuckKind,
-)
-from cloister.core.events.model import (
-    Advised,
     BudgetExtended,
     BudgetSpent,
     BudgetWarned,
+    ChecksRan,
+    ConnectionClosed,
+    ConnectionDecided,
     ContextSummarised,
+    FinishRefused,
+    JudgeSpoke,
     ModelChosen,
     ModelFailed,
     ModelReplied,
     ModelSpent,
     ModelSwitched,
+    ProofTaken,
+    RequestDecided,
+    RewindRequested,
+    SaveRefused,
+    StuckNoticed,
+    ToolReturned,
+    TurnEnded,
+)
+from cloister.core.events.attempt import (
+    Effect as Effect,
+)
+from cloister.core.events.attempt import (
+    StuckKind as StuckKind,
 )
 from cloister.core.events.run import (
     BaseFixed,
@@ -61,18 +69,6 @@ from cloister.core.events.run import (
 )
 from cloister.core.events.run import (
     Blame as Blame,
-)
-from cloister.core.events.tool import (
-    ActionDecided,
-    AskAnswered,
-    AskRaised,
-    ConnectionClosed,
-    ConnectionDecided,
-    RequestDecided,
-    ToolReturned,
-)
-from cloister.core.events.tool import (
-    Effect as Effect,
 )
 from cloister.core.ids import RunId
 

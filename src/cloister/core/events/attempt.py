@@ -1,11 +1,11 @@
-"""The course of an attempt: start, checks, turns, forks, and the choice among attempts."""
+"""What happens in an attempt: turns, checks, calls to models, their cost, tool calls and connections."""
 
 from typing import Literal
 
 from cloister.core.attempts import Score
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.events.run import EventBody
-from cloister.core.requests import Budget, Outcome
+from cloister.core.requests import Budget, Origin, Outcome, Role, ToolCall, Usage
 
 StuckKind = Literal["repeats", "alternations", "unchanged", "idle", "malformed"]
 
@@ -128,3 +128,220 @@ class JudgeSpoke(EventBody, frozen=True):
     """None: no usable answer, the earliest attempt wins."""
     text: str
     seconds: float
+
+
+class ModelReplied(EventBody, frozen=True):
+    attempt: int
+    step: int
+    model: str
+    text: str
+    calls: tuple[ToolCall, ...]
+    usage: Usage
+    seconds: float
+    opaque: str | None = None
+    """Data that the provider wants back unchanged, in its own encoding."""
+    cost: float | None = None
+    """US dollars; None if the model's price is unknown."""
+    seen: int | None = None
+    """The last event that the request included."""
+
+
+class ModelFailed(EventBody, frozen=True):
+    """A call to a model failed; `retry_seconds` is None if it is not retried."""
+
+    attempt: int
+    code: str
+    message: str
+    retry_seconds: float | None = None
+    model: str = ""
+    role: str = "code"
+    """The role of the call; `code` is a step of the loop."""
+
+
+class Advised(EventBody, frozen=True):
+    """The answer of a model in another role: the kind of task, a plan, or a review of the change."""
+
+    attempt: int
+    role: Literal["plan", "review", "classify"]
+    model: str
+    text: str
+    """The plan; the objections of a review, empty if it approves; the kind of task, empty if none fits."""
+
+
+class ModelSwitched(EventBody, frozen=True):
+    """Another model continues the conversation because the previous one failed."""
+
+    attempt: int
+    from_model: str
+    to_model: str
+    reason: str
+
+
+class ModelChosen(EventBody, frozen=True):
+    """A person chose another model; each attempt uses it from its next step on."""
+
+    model: str
+    who: str
+
+
+class ContextSummarised(EventBody, frozen=True):
+    """From here on the model sees this summary instead of the conversation up to `up_to_seq`."""
+
+    attempt: int
+    up_to_seq: int
+    """The last `TurnEnded` that it covers."""
+    text: str
+    """The model's summary; empty if it was unusable: then only facts from the log are kept."""
+    files: tuple[str, ...] = ()
+    """Files that differed from the base in the sandbox."""
+    before_tokens: int = 0
+    after_tokens: int = 0
+    """Estimated size of the whole request."""
+    kept_turns: int | None = None
+    """How many turns stay: `up_to_seq` in a form that is also valid in the log of a fork."""
+
+
+# Money: what calls to models took, and what the budgets said about it.
+
+
+Level = Literal["organisation", "project", "user", "run", "attempt"]
+"""Whose budget it is, the widest first."""
+Resource = Literal["steps", "tokens", "dollars", "seconds"]
+
+
+class ModelSpent(EventBody, frozen=True):
+    """The usage of a call to a model that was not a step of the loop, or of a step without a reply."""
+
+    attempt: int | None
+    purpose: str
+    """`summarise`, `wrap_up`, `judge` …"""
+    model: str
+    usage: Usage
+    seconds: float
+    cost: float | None = None
+    estimated: bool = False
+    """True: the call was cut off before the provider reported its usage."""
+
+
+class BudgetWarned(EventBody, frozen=True):
+    """Most of a budget is spent."""
+
+    level: Level
+    name: str
+    """The organisation, project, user, run id or attempt number."""
+    what: Resource
+    spent: float
+    limit: float
+    attempt: int | None = None
+
+
+class BudgetSpent(EventBody, frozen=True):
+    """A call to a model was rejected: this budget has no room for it."""
+
+    level: Level
+    name: str
+    what: Resource
+    spent: float
+    limit: float
+    attempt: int | None = None
+
+
+class BudgetExtended(EventBody, frozen=True):
+    """A person added `amount` to the limit, for the rest of its period."""
+
+    level: Level
+    name: str
+    what: Resource
+    amount: float
+    who: str
+    attempt: int | None = None
+
+
+Effect = Literal["allow", "deny", "ask"]
+
+
+class ActionDecided(EventBody, frozen=True):
+    attempt: int
+    call: str
+    action: str
+    effect: Effect
+    rule: str
+    """The deciding rule and its source."""
+
+
+class AskRaised(EventBody, frozen=True):
+    """A rule says `ask`: the run waits for a person until the deadline, then uses the default."""
+
+    ask: str
+    attempt: int
+    action: str
+    detail: str
+    deadline: float
+    """Unix seconds."""
+    default: Literal["allow", "deny"] = "deny"
+    rule: str = ""
+    """The asking rule and its source."""
+    approver: Role = "operator"
+    """The lowest role that may allow it."""
+
+
+class AskAnswered(EventBody, frozen=True):
+    ask: str
+    answer: Literal["allow", "deny"]
+    who: str
+    role: Role = "admin"
+    """The person's role."""
+
+
+class ToolReturned(EventBody, frozen=True):
+    """The result of one tool call, as the model sees it."""
+
+    attempt: int
+    call: str
+    tool: str
+    ok: bool
+    text: str
+    seconds: float
+    exit_code: int | None = None
+    origin: Origin = "tool"
+    """The source of the text. Once the run reached the network, the output of any tool may come from there."""
+
+
+# Connections and requests from a sandbox through the proxy.
+
+
+class ConnectionDecided(EventBody, frozen=True):
+    """A program in a sandbox asked the proxy for a connection."""
+
+    sandbox: str
+    host: str
+    port: int
+    effect: Literal["allow", "deny"]
+    rule: str
+    credential: str | None = None
+    """The name of the credential that the connection is for."""
+
+
+class ConnectionClosed(EventBody, frozen=True):
+    sandbox: str
+    host: str
+    port: int
+    sent_bytes: int
+    received_bytes: int
+    seconds: float
+    credential: str | None = None
+    """The names of the credentials used on it, separated by commas."""
+
+
+class RequestDecided(EventBody, frozen=True):
+    """One HTTP request that the proxy could read; only the first of a sandbox are recorded."""
+
+    sandbox: str
+    host: str
+    port: int
+    method: str
+    path: str
+    """Decoded and cut, without the query."""
+    effect: Literal["allow", "deny"]
+    rule: str
+    credential: str | None = None

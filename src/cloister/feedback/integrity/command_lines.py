@@ -121,7 +121,7 @@ def assigned(words: Iterable[str]) -> bool:
     return any(tunes(*word.partition("=")[::2]) for word in words if "=" in word)
 
 
-_SHRUGS = re.compile(r"\|\|?|;|(?<![&>])&(?![&>1])|^\s*@?-|\bexit 0\b|(?<!\S)#", re.MULTILINE)
+_SHRUGS = re.compile(r"\|\|?|;|(?<![&>])&(?![&>1])|^[^\S\n]*@?-|\bexit 0\b|(?<!\S)#", re.MULTILINE)
 """Shell syntax that can hide the exit status of a command."""
 
 _DISARMS = re.compile(

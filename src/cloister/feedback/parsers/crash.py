@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from cloister.core.diagnosis import Diagnostic
-from cloister.feedback.api import CheckOutput, Found
+from cloister.feedback.api import CheckOutput, Found, marked
 from cloister.feedback.parsers import plain
 
 _RAISED = re.compile(
@@ -17,9 +17,10 @@ _FRAME = re.compile(r"^\s{1,16}at (.{1,600})$")
 _JAVA = re.compile(r"^([\w$.]{1,400})\.[\w$<>]{1,200}\(([\w$]{1,200}\.(?:java|kt|scala|groovy)):(\d{1,9})\)$")
 
 
+@marked(b"at ", where="text")
 def stacks(output: CheckOutput) -> Found | None:
     """Stack traces of Java and node, whose innermost frame comes first."""
-    return Found.of(diagnostics=(one for text in output.lines_with(b"at ") for one in _stacks(text)))
+    return Found.of(diagnostics=(one for text in output.texts for one in _stacks(text)))
 
 
 def _stacks(text: Sequence[str]) -> Iterator[Diagnostic]:
@@ -94,12 +95,13 @@ def _without_margin(line: str) -> str:
     return bare[2:] if bare.startswith(("| ", "+ ")) else line
 
 
+@marked(b'File "', where="text")
 def tracebacks(output: CheckOutput) -> Found | None:
     """Tracebacks of Python, whose innermost frame comes last: one diagnostic for each uncaught exception."""
     return Found.of(
         diagnostics=(
             Diagnostic(trace.message, file=trace.file, line=trace.line, code=trace.kind, tool="python")
-            for text in output.lines_with(b'File "')
+            for text in output.texts
             for trace in traces(text)
         )
     )

@@ -2,24 +2,54 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import wraps
 from typing import TypeVar
 
 import msgspec
 
 from cloister.core import limits
-from cloister.core.diagnosis import Diagnostic
-from cloister.feedback.api import CheckOutput, Found
+from cloister.core.diagnosis import Diagnostic, TestResult
+from cloister.feedback.api import CheckOutput, Found, Parser
 
 T = TypeVar("T")
 _BROKEN = (msgspec.DecodeError, RecursionError, UnicodeError)
 
 
-def complaints(
-    output: CheckOutput, needle: bytes, kind: type[T], read: Callable[[T], Iterable[Diagnostic]]
-) -> Found | None:
-    """Read the first document of `kind` in `output`; None if there is none. `needle` is a text of every such document."""
-    document = next(whole(output, needle, kind), None)
-    return None if document is None else Found(diagnostics=tuple(read(document)))
+def document(
+    needle: bytes, kind: type[T]
+) -> Callable[[Callable[[T], Iterable[Diagnostic | TestResult]]], Parser]:
+    """Make a parser of a function that reads one document of `kind`. `needle` is a text of every such document."""
+
+    def decorate(read: Callable[[T], Iterable[Diagnostic | TestResult]]) -> Parser:
+        @wraps(read)
+        def parser(output: CheckOutput) -> Found | None:
+            first = next(whole(output, needle, kind), None)
+            return None if first is None else _found(read(first))
+
+        return parser
+
+    return decorate
+
+
+def each_row(needle: bytes, kind: type[T]) -> Callable[[Callable[[T], Iterable[Diagnostic]]], Parser]:
+    """The same for a function that reads one of many documents, each on a line of its own."""
+
+    def decorate(read: Callable[[T], Iterable[Diagnostic]]) -> Parser:
+        @wraps(read)
+        def parser(output: CheckOutput) -> Found | None:
+            return Found.of(diagnostics=(one for row in rows(output, needle, kind) for one in read(row)))
+
+        return parser
+
+    return decorate
+
+
+def _found(items: Iterable[Diagnostic | TestResult]) -> Found:
+    every = list(items)
+    return Found(
+        tuple(one for one in every if isinstance(one, TestResult)),
+        tuple(one for one in every if isinstance(one, Diagnostic)),
+    )
 
 
 def whole(output: CheckOutput, needle: bytes, kind: type[T]) -> Iterator[T]:

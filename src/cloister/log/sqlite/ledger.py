@@ -14,7 +14,7 @@ import msgspec
 
 from cloister.core import limits
 from cloister.core.budget import DAY_SECONDS, Spend
-from cloister.core.events.model import Level, Resource
+from cloister.core.events.attempt import Level, Resource
 from cloister.core.ids import OwnerId, RunId
 from cloister.core.requests import Usage
 from cloister.log.api import Hold, Payers, Totals

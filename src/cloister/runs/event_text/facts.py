@@ -9,7 +9,7 @@ from cloister.core import events as e
 from cloister.core.budget import amount
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.events import PolicyFixed, SandboxOpened, ToolReturned
-from cloister.core.events.model import Level
+from cloister.core.events.attempt import Level
 from cloister.core.requests import Isolation, ToolCall
 from cloister.core.text import harmless, one_line
 from cloister.runs.event_text.lines import Line, Piece, Status, counted, seconds
@@ -147,12 +147,13 @@ def checks(before: int, now: Comparison) -> Line:
 
 def red_names(now: Comparison, width: int) -> list[Line]:
     """The names behind a red count: new ones first, then lost ones, remaining ones, and unrelated ones."""
+    unrelated = frozenset(now.unrelated)
     named = [
         *(("new", name) for name in now.new),
         *(("weakened", name) for name in now.weakened),
         *(("missing", name) for name in now.missing),
         *(("skipped", name) for name in now.skipped),
-        *(("still", name) for name in now.still if name not in now.unrelated),
+        *(("still", name) for name in now.still if name not in unrelated),
         *(("old", name) for name in now.unrelated),
     ]
     lines = [Line(f"    {how:<8} {one_line(name, width - 13)}", "dim") for how, name in named[:NAMES_SHOWN]]

@@ -69,7 +69,7 @@ def ways(tier: TierName, described: str) -> tuple[Way, ...]:
     """
     if tier != "gvisor":
         return (Way(),)
-    offered = frozenset(re.findall(r"^\s+-([a-zA-Z0-9_-]+)", described, flags=re.MULTILINE))
+    offered = frozenset(re.findall(r"^[ \t]+-([a-zA-Z0-9_-]+)", described, flags=re.MULTILINE))
     shut = tuple(f"--{name}={value}" for name, value in _SHUT if name in offered)
     platforms = [name for name in _PLATFORMS if _offers(described, name)]
     old = "systrap" not in platforms

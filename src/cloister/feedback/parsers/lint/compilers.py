@@ -7,9 +7,9 @@ from itertools import chain
 import msgspec
 
 from cloister.core.diagnosis import Diagnostic
-from cloister.feedback.api import CheckOutput, Found
+from cloister.feedback.api import CheckOutput, Found, marked
 from cloister.feedback.parsers import plain
-from cloister.feedback.parsers.json import rows
+from cloister.feedback.parsers.json import each_row, rows
 
 _RECIPE = re.compile(
     r"^g?make(?:\[\d{1,4}\])?: \*\*\* \[([^\s:\]]{1,300}):(\d{1,9}): ([^\]]{1,300})\] (\S.*)$"
@@ -48,15 +48,11 @@ class _Complaint(_Note, frozen=True):
     children: list[_Note] = []
 
 
-def gcc_json(output: CheckOutput) -> Found | None:
-    return Found.of(diagnostics=_gcc(output))
-
-
-def _gcc(output: CheckOutput) -> Iterator[Diagnostic]:
-    for row in rows(output, b'"caret"', list[_Complaint]):
-        for one in row:
-            yield _diagnostic(one, one.option)
-            yield from (_diagnostic(child, None) for child in one.children)
+@each_row(b'"caret"', list[_Complaint])
+def gcc_json(row: list[_Complaint]) -> Iterator[Diagnostic]:
+    for one in row:
+        yield _diagnostic(one, one.option)
+        yield from (_diagnostic(child, None) for child in one.children)
 
 
 def _diagnostic(one: _Note, code: str | None) -> Diagnostic:
@@ -94,6 +90,7 @@ class _Message(msgspec.Struct, frozen=True):
     message: _RustComplaint
 
 
+@marked(b'"compiler-message"', b'"$message_type"', where="any")
 def rust_json(output: CheckOutput) -> Found | None:
     """Skip complaints without a place: they summarise the ones above them."""
     by_cargo = (row.message for row in rows(output, b'"compiler-message"', _Message))
@@ -112,14 +109,10 @@ def _rust(one: _RustComplaint) -> Diagnostic:
 # make, CMake, ld
 
 
+@marked(b" *** ", b"CMake ", b"undefined reference to ", where="text")
 def builds(output: CheckOutput) -> Found | None:
     """make, CMake and the linker. A failed recipe is only a note: the recipe itself printed the reason."""
-    data = output.err + b"\n" + output.out if len(output.err) + len(output.out) < 1_000_000 else output.err
-    if not any(needle in data for needle in (b" *** ", b"CMake ", b"undefined reference to ")):
-        return None
-    return Found.of(
-        diagnostics=(one for text in (output.err_lines, output.out_lines) for one in _builds(text))
-    )
+    return Found.of(diagnostics=(one for text in reversed(output.texts) for one in _builds(text)))
 
 
 def _builds(text: Sequence[str]) -> Iterator[Diagnostic]:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from cloister.core.diagnosis import Diagnostic
-from cloister.feedback.api import CheckOutput, Found
+from cloister.feedback.api import CheckOutput, Found, marked
 from cloister.feedback.parsers import plain
-from cloister.feedback.parsers.json import complaints
+from cloister.feedback.parsers.json import document
 
 _ESLINT_LINE = re.compile(r"^ {2,8}(\d{1,9}):(\d{1,9}) {2,10}(error|warning) {2,10}(\S.*)$")
 _ESLINT_RULE = re.compile(r"^[@\w][\w@/-]{0,99}$")
@@ -33,21 +33,17 @@ class _EslintFile(msgspec.Struct, frozen=True):
     path: str = msgspec.field(name="filePath")
 
 
-def eslint_json(output: CheckOutput) -> Found | None:
-    return complaints(output, b'"filePath"', list[_EslintFile], _eslint)
-
-
-def _eslint(files: list[_EslintFile]) -> Iterator[Diagnostic]:
+@document(b'"filePath"', list[_EslintFile])
+def eslint_json(files: list[_EslintFile]) -> Iterator[Diagnostic]:
     for file in files:
         for one in file.messages:
             how = "error" if one.severity > 1 else "warning"
             yield plain.complaint("eslint", one.message, file.path, (one.line, one.column), how, one.rule)
 
 
+@marked("✖".encode())
 def eslint_text(output: CheckOutput) -> Found | None:
     """A file name, and below it its complaints."""
-    if b"problem" not in output.out or "✖".encode() not in output.out:
-        return None
     return Found.of(diagnostics=_eslint_text(output.out_lines))
 
 
@@ -89,11 +85,8 @@ class _BiomeReport(msgspec.Struct, frozen=True):
     diagnostics: list[_BiomeComplaint]
 
 
-def biome_json(output: CheckOutput) -> Found | None:
-    return complaints(output, b'"category"', _BiomeReport, _biome)
-
-
-def _biome(report: _BiomeReport) -> Iterator[Diagnostic]:
+@document(b'"category"', _BiomeReport)
+def biome_json(report: _BiomeReport) -> Iterator[Diagnostic]:
     for one in report.diagnostics:
         where = one.location or _BiomeLocation()
         at = (where.start.line, where.start.column) if where.start else (None, None)
@@ -102,10 +95,10 @@ def _biome(report: _BiomeReport) -> Iterator[Diagnostic]:
         )
 
 
+@marked("━━".encode(), where="text")
 def biome_text(output: CheckOutput) -> Found | None:
     """A headline with the place, and below it the message."""
-    texts = output.lines_with("━━".encode())
-    return Found.of(diagnostics=(one for text in texts for one in _biome_text(text)))
+    return Found.of(diagnostics=(one for text in output.texts for one in _biome_text(text)))
 
 
 def _biome_text(text: Sequence[str]) -> Iterator[Diagnostic]:
@@ -144,21 +137,17 @@ class _OxlintReport(msgspec.Struct, frozen=True):
     files: int = msgspec.field(name="number_of_files")
 
 
-def oxlint_json(output: CheckOutput) -> Found | None:
-    return complaints(output, b'"number_of_rules"', _OxlintReport, _oxlint)
-
-
-def _oxlint(report: _OxlintReport) -> Iterator[Diagnostic]:
+@document(b'"number_of_rules"', _OxlintReport)
+def oxlint_json(report: _OxlintReport) -> Iterator[Diagnostic]:
     for one in report.diagnostics:
         at = (one.labels[0].span.line, one.labels[0].span.column) if one.labels else (None, None)
         said = f"{one.message}\n{one.help}" if one.help else one.message
         yield plain.complaint("oxlint", said, one.filename, at, plain.severity(one.severity), one.code)
 
 
+@marked("╭─".encode())
 def oxlint_text(output: CheckOutput) -> Found | None:
     """A message, and below it a frame with the place."""
-    if "╭─".encode() not in output.out:
-        return None
     return Found.of(diagnostics=_oxlint_text(output.out_lines))
 
 

@@ -14,7 +14,7 @@ _PARENS = re.compile(r"^ *([^\s:()\"'<>|]{1,300})\((\d{1,9})(?:,(\d{1,9}))?\) ?:
 _ARROW = re.compile(r"^ *--> ([^\s:()\"'<>|]{1,300}):(\d{1,9}):(\d{1,9})$")
 _WORD = re.compile(
     r"^(fatal error|internal compiler error|error|warning|note|info(?:rmation)?|remark|hint|help|unformatted)"
-    r"(?:\[([A-Za-z]{0,10}\d{1,6})\]| ([A-Z]{1,10}\d{1,6}))?: *(.*)$",
+    r"(?:\[([A-Za-z]{0,10}\d{1,6})\]| ([A-Z]{1,10}\d{1,6}))?: *(.*)",
     re.IGNORECASE,
 )
 _LEADING_CODE = re.compile(r"^([A-Z]{1,10}\d{2,6})(?: \[\*\])?(:?) +(\S.*)$")

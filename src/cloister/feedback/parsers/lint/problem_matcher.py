@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from cloister.core.diagnosis import Diagnostic
-from cloister.feedback.api import CheckOutput, Found
+from cloister.feedback.api import CheckOutput, Found, marked
 from cloister.feedback.parsers import plain
 from cloister.feedback.parsers.json import decoded
 
@@ -69,6 +69,7 @@ def _compiled(expression: str) -> _Regex | None:
         return None
 
 
+@marked(b"problemMatcher", where="matchers")
 def matchers(output: CheckOutput) -> Found | None:
     """Apply the matchers of the repository, except those that RE2 rejects."""
     ready = [(matcher, steps) for matcher in _all(output.matchers) if (steps := _steps(matcher))]

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 import msgspec
 
 from cloister.core.diagnosis import Diagnostic, Severity
-from cloister.feedback.api import CheckOutput, Found
 from cloister.feedback.parsers import plain
-from cloister.feedback.parsers.json import complaints, rows
+from cloister.feedback.parsers.json import document, each_row
 
 # `ruff check --output-format json`
 
@@ -25,12 +24,9 @@ class _RuffComplaint(msgspec.Struct, frozen=True):
     severity: str = "error"
 
 
-def ruff_json(output: CheckOutput) -> Found | None:
-    return complaints(output, b'"noqa_row"', list[_RuffComplaint], _ruff)
-
-
-def _ruff(document: list[_RuffComplaint]) -> Iterator[Diagnostic]:
-    for one in document:
+@document(b'"noqa_row"', list[_RuffComplaint])
+def ruff_json(report: list[_RuffComplaint]) -> Iterator[Diagnostic]:
+    for one in report:
         at = (one.location.row, one.location.column) if one.location else (None, None)
         yield plain.complaint("ruff", one.message, one.filename, at, plain.severity(one.severity), one.code)
 
@@ -48,14 +44,11 @@ class _MypyComplaint(msgspec.Struct, frozen=True):
     code: str | None = None
 
 
-def mypy_json(output: CheckOutput) -> Found | None:
-    return Found.of(diagnostics=map(_mypy, rows(output, b'"severity": ', _MypyComplaint)))
-
-
-def _mypy(one: _MypyComplaint) -> Diagnostic:
+@each_row(b'"severity": ', _MypyComplaint)
+def mypy_json(one: _MypyComplaint) -> Iterator[Diagnostic]:
     said = f"{one.message}\n{one.hint}" if one.hint else one.message
     at = (one.line, one.column + 1)
-    return plain.complaint("mypy", said, one.file, at, plain.severity(one.severity), one.code)
+    yield plain.complaint("mypy", said, one.file, at, plain.severity(one.severity), one.code)
 
 
 # `pyright --outputjson`: lines and columns from 0
@@ -82,11 +75,8 @@ class _PyrightReport(msgspec.Struct, frozen=True):
     general: list[_PyrightComplaint] = msgspec.field(name="generalDiagnostics")
 
 
-def pyright_json(output: CheckOutput) -> Found | None:
-    return complaints(output, b'"generalDiagnostics"', _PyrightReport, _pyright)
-
-
-def _pyright(report: _PyrightReport) -> Iterator[Diagnostic]:
+@document(b'"generalDiagnostics"', _PyrightReport)
+def pyright_json(report: _PyrightReport) -> Iterator[Diagnostic]:
     for one in report.general:
         start = one.range.start if one.range else None
         at = (start.line + 1, start.character + 1) if start else (None, None)
@@ -113,11 +103,8 @@ class _PylintReport(msgspec.Struct, frozen=True):
     messages: list[_PylintMessage]
 
 
-def pylint_json(output: CheckOutput) -> Found | None:
-    return complaints(output, b'"messageId"', _PylintReport, _pylint)
-
-
-def _pylint(report: _PylintReport) -> Iterator[Diagnostic]:
+@document(b'"messageId"', _PylintReport)
+def pylint_json(report: _PylintReport) -> Iterator[Diagnostic]:
     for one in report.messages:
         how, code = _PYLINT.get(one.type, "note"), f"{one.id} {one.symbol}"
         yield plain.complaint("pylint", one.message, one.path, (one.line, one.column + 1), how, code)

@@ -3,7 +3,7 @@
 import msgspec
 
 from cloister.core.diagnosis import Diagnostic, Severity
-from cloister.feedback.api import CheckOutput, Found
+from cloister.feedback.api import CheckOutput, Found, marked
 from cloister.feedback.parsers import plain
 from cloister.feedback.parsers.json import whole
 
@@ -59,6 +59,7 @@ class _Log(msgspec.Struct, frozen=True):
     runs: list[_Run]
 
 
+@marked(b'"runs"', where="any")
 def sarif(output: CheckOutput) -> Found | None:
     """Skip results that are suppressed in the source."""
     logs = list(whole(output, b'"runs"', _Log))

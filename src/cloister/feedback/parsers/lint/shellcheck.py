@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from cloister.core.diagnosis import Diagnostic
-from cloister.feedback.api import CheckOutput, Found
+from cloister.feedback.api import CheckOutput, Found, marked
 from cloister.feedback.parsers import plain
-from cloister.feedback.parsers.json import complaints
+from cloister.feedback.parsers.json import document
 
 _FILE = re.compile(r"^In (\S.{0,300}) line (\d{1,9}):$")
 _LINE = re.compile(r"^( *)\^-{1,300}\^? (SC\d{1,6}) \((error|warning|info|style)\): (\S.*)$")
@@ -27,19 +27,16 @@ class _Report(msgspec.Struct, frozen=True):
     comments: list[_Comment]
 
 
-def shellcheck_json(output: CheckOutput) -> Found | None:
-    return complaints(output, b'"comments"', _Report, _comments)
-
-
-def _comments(report: _Report) -> Iterator[Diagnostic]:
+@document(b'"comments"', _Report)
+def shellcheck_json(report: _Report) -> Iterator[Diagnostic]:
     for one in report.comments:
         how, at = plain.severity(one.level), (one.line, one.column)
         yield plain.complaint("shellcheck", one.message, one.file, at, how, f"SC{one.code}")
 
 
+@marked(b"^-- SC", b"^ SC")
 def shellcheck_text(output: CheckOutput) -> Found | None:
-    found = b"^-- SC" in output.out or b"^ SC" in output.out
-    return Found.of(diagnostics=_text(output.out_lines)) if found else None
+    return Found.of(diagnostics=_text(output.out_lines))
 
 
 def _text(text: Sequence[str]) -> Iterator[Diagnostic]:

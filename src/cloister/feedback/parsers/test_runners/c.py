@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from cloister.core.diagnosis import TestResult, TestStatus
-from cloister.feedback.api import CheckOutput, Found
+from cloister.feedback.api import CheckOutput, Found, marked
 from cloister.feedback.parsers import plain
 
 _LINE = re.compile(r"^ *\d{1,9}/\d{1,9} Test +#\d{1,9}: (\S.*) [\d.]{1,12} sec *$")
@@ -13,10 +13,9 @@ _ENDS = re.compile(rf"{_LINE.pattern}|^\s*Start |.*% tests passed")
 _PLACE = re.compile(r"^ *([^\s:()]{1,300}):(\d{1,9}):")
 
 
+@marked(b" sec")
 def ctest_text(output: CheckOutput) -> Found | None:
     """With `--output-on-failure` the output of a test follows its verdict."""
-    if b" Test " not in output.out or b" sec" not in output.out:
-        return None
     text = output.out_lines
     return Found.of(
         _result(verdict, text[index + 1 : index + 60])
@@ -57,10 +56,9 @@ _VERDICT = re.compile(
 _STATUSES: dict[str, TestStatus] = {"PASS": "passed", "FAIL": "failed", "IGNORE": "skipped"}
 
 
+@marked(b":PASS", b":FAIL", b":IGNORE")
 def unity_text(output: CheckOutput) -> Found | None:
     """Do not rely on the totals at the end: a test that crashes ends the whole process."""
-    if not any(word in output.out for word in (b":PASS", b":FAIL", b":IGNORE")):
-        return None
     tests: list[TestResult] = []
     for line in output.out_lines:
         if verdict := _VERDICT.match(line):

@@ -1,11 +1,12 @@
 """The Common Test Report Format (CTRF), a JSON format."""
 
+from collections.abc import Iterator
+
 import msgspec
 
 from cloister.core.diagnosis import TestResult, TestStatus
-from cloister.feedback.api import CheckOutput, Found
 from cloister.feedback.parsers import plain
-from cloister.feedback.parsers.json import whole
+from cloister.feedback.parsers.json import document
 
 _STATUSES: dict[str, TestStatus] = {"passed": "passed", "failed": "failed", "other": "error"}
 
@@ -28,16 +29,11 @@ class _Report(msgspec.Struct, frozen=True):
     results: _Results
 
 
-def ctrf(output: CheckOutput) -> Found | None:
-    for report in whole(output, b'"results"', _Report):
-        return Found.of(map(_read, report.results.tests))
-    return None
-
-
-def _read(test: _Test) -> TestResult:
-    status = _STATUSES.get(test.status, "skipped")
-    file = plain.path(test.file_path) if test.file_path else None
-    said = plain.message(test.message or test.trace or "") or None
-    return TestResult(
-        plain.name(test.name), status, file, plain.count(test.line), said if status != "passed" else None
-    )
+@document(b'"results"', _Report)
+def ctrf(report: _Report) -> Iterator[TestResult]:
+    for test in report.results.tests:
+        status = _STATUSES.get(test.status, "skipped")
+        file = plain.path(test.file_path) if test.file_path else None
+        said = plain.message(test.message or test.trace or "") or None
+        why = said if status != "passed" else None
+        yield TestResult(plain.name(test.name), status, file, plain.count(test.line), why)

@@ -7,12 +7,12 @@ import msgspec
 
 from cloister.core import limits
 from cloister.core.diagnosis import Diagnostic, TestResult, TestStatus
-from cloister.feedback.api import CheckOutput, Found
+from cloister.feedback.api import CheckOutput, Found, marked
 from cloister.feedback.parsers import plain
 from cloister.feedback.parsers.json import decoded, rows
 
 _VERDICTS: dict[str, TestStatus] = {"pass": "passed", "fail": "failed", "skip": "skipped"}
-_LINE = re.compile(r"^\s*([^\s:]{1,300}\.go):(\d{1,9})(?::(\d{1,9}))?:? *(.*)$")
+_LINE = re.compile(r"^\s*([^\s:]{1,300}\.go):(\d{1,9})(?::(\d{1,9}))?:? *(.*)")
 _SAID_CHARS = 8_000
 
 
@@ -42,6 +42,7 @@ class _Story:
             self.size += len(text)
 
 
+@marked(b'"Action"', b'"posn"', where="any")
 def go_json(output: CheckOutput) -> Found | None:
     stories: dict[tuple[str, str], _Story] = {}
     tests: list[TestResult] = []
@@ -129,10 +130,9 @@ _PACKAGE = re.compile(r"^(FAIL|ok  |---|\?   )\t(\S{1,400})(?:\t| \[)")
 _STATUSES: dict[str, TestStatus] = {"FAIL": "failed", "PASS": "passed", "SKIP": "skipped"}
 
 
+@marked(b"FAIL\t", b"ok  \t")
 def go_text(output: CheckOutput) -> Found | None:
     """The package name follows its tests. A package without named tests is one result itself."""
-    if b"FAIL\t" not in output.out and b"ok  \t" not in output.out:
-        return None
     text = output.out_lines
     tests: list[TestResult] = []
     waiting: list[tuple[int, re.Match[str]]] = []

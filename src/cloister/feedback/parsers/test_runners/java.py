@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
 from cloister.core.diagnosis import Diagnostic, TestResult, TestStatus
-from cloister.feedback.api import CheckOutput, Found
+from cloister.feedback.api import CheckOutput, Found, marked
 from cloister.feedback.parsers import plain
 from cloister.feedback.parsers.test_runners.junit import for_the_class
 
@@ -27,10 +27,9 @@ _STATUSES: dict[str, TestStatus] = {"FAILURE": "failed", "ERROR": "error"}
 _STORY = 200
 
 
+@marked(b"Tests run: ")
 def maven_text(output: CheckOutput) -> Found | None:
     """Failing tests by name, the others as a count."""
-    if b"Tests run: " not in output.out:
-        return None
     text = output.out_lines
     tests: list[TestResult] = []
     whole = of_classes = 0
@@ -74,10 +73,9 @@ def _name(said: str, owner: str, frames: Sequence[str]) -> tuple[str, str]:
     return nested, said
 
 
+@marked(b"[ERROR] ", b"[WARNING] ")
 def maven_errors(output: CheckOutput) -> Found | None:
     """Compiler errors, POM errors, and goals that failed for other reasons."""
-    if b"[ERROR] " not in output.out and b"[WARNING] " not in output.out:
-        return None
     return Found.of(diagnostics=_errors(output.out_lines))
 
 
@@ -124,10 +122,9 @@ _GRADLE_STATUSES: dict[str, TestStatus] = {"PASSED": "passed", "FAILED": "failed
 _GRADLE_STORY = 200
 
 
+@marked(b" actionable task", b" completed, ", where="text")
 def gradle_text(output: CheckOutput) -> Found | None:
     """The build decides which tests Gradle prints; it always names failing ones."""
-    if b" actionable task" not in output.out and b" completed, " not in output.err:
-        return None
     text = output.out_lines
     tests: list[TestResult] = []
     for index, line in enumerate(text):
@@ -164,10 +161,9 @@ def untouched(out: bytes) -> tuple[str, ...]:
     return tuple(dict.fromkeys(place for place in places if "/../" not in place))[:_DIRECTORIES]
 
 
+@marked(b"* What went wrong:", where="text")
 def gradle_errors(output: CheckOutput) -> Found | None:
     """Errors in build scripts. Other parsers read the compiler's errors."""
-    if b"* What went wrong:" not in output.err:
-        return None
     return Found.of(diagnostics=_gradle_errors(output.err_lines))
 
 

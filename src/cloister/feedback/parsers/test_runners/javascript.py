@@ -7,9 +7,9 @@ from itertools import pairwise, takewhile
 import msgspec
 
 from cloister.core.diagnosis import TestResult, TestStatus
-from cloister.feedback.api import CheckOutput, Found
+from cloister.feedback.api import CheckOutput, Found, marked
 from cloister.feedback.parsers import plain
-from cloister.feedback.parsers.json import whole
+from cloister.feedback.parsers.json import document
 
 _STATUSES: dict[str, TestStatus] = {"passed": "passed", "failed": "failed"}
 
@@ -40,11 +40,10 @@ class _Report(msgspec.Struct, frozen=True, rename="camel"):
     test_results: list[_File]
 
 
-def jest_json(output: CheckOutput) -> Found | None:
+@document(b'"assertionResults"', _Report)
+def jest_json(report: _Report) -> Iterator[TestResult]:
     """A file that could not run is reported as one error."""
-    for report in whole(output, b'"assertionResults"', _Report):
-        return Found.of(test for file in report.test_results for test in _file(file))
-    return None
+    return (test for file in report.test_results for test in _file(file))
 
 
 def title(file: str, titles: list[str]) -> str:
@@ -95,10 +94,9 @@ _HEAD = re.compile(r"^  ● (\S.*)$")
 _BROKEN = "Test suite failed to run"
 
 
+@marked(b"Tests:", where="text")
 def jest_text(output: CheckOutput) -> Found | None:
     """Failing tests by name, the others as a count."""
-    if b"Tests:" not in output.err and b"Tests:" not in output.out:
-        return None
     for text in (output.err_lines, output.out_lines):
         counted = [found for line in text if (found := _COUNTS.match(line))]
         if counted:
@@ -141,10 +139,9 @@ _VITEST_HEAD = re.compile(
 _RULE = "⎯⎯⎯⎯"
 
 
+@marked(b" Test Files ")
 def vitest_text(output: CheckOutput) -> Found | None:
     """Failing tests by name, the others as a count."""
-    if b" Test Files " not in output.out:
-        return None
     counted = [found for line in output.out_lines if (found := _VITEST_COUNTS.match(line))]
     numbers = _VITEST_COUNT.findall(counted[-1][1]) if counted else []
     passed = sum(int(number) for number, word in numbers if word == "passed")
@@ -190,17 +187,12 @@ class _MochaReport(msgspec.Struct, frozen=True):
     passes: list[_MochaTest]
 
 
-def mocha_json(output: CheckOutput) -> Found | None:
+@document(b'"fullTitle"', _MochaReport)
+def mocha_json(report: _MochaReport) -> Iterator[TestResult]:
     """Hooks that failed are in `failures`, not in `tests`."""
-    for report in whole(output, b'"fullTitle"', _MochaReport):
-        return Found.of(
-            [
-                *(_mocha_result(test, "failed") for test in report.failures),
-                *(_mocha_result(test, "passed") for test in report.passes),
-                *(_mocha_result(test, "skipped") for test in report.pending),
-            ]
-        )
-    return None
+    yield from (_mocha_result(test, "failed") for test in report.failures)
+    yield from (_mocha_result(test, "passed") for test in report.passes)
+    yield from (_mocha_result(test, "skipped") for test in report.pending)
 
 
 def _mocha_result(test: _MochaTest, status: TestStatus) -> TestResult:
@@ -218,10 +210,9 @@ _PASSING = re.compile(r"^ {2}(\d{1,9}) passing \([\w .]{1,20}\)$")
 _MOCHA_HEAD = re.compile(r"^ {2}(\d{1,9})\) (\S.*)$")
 
 
+@marked(b" passing (")
 def mocha_text(output: CheckOutput) -> Found | None:
     """Failing tests by their full title, the others as a count."""
-    if b" passing (" not in output.out:
-        return None
     text = output.out_lines
     ends = [index for index, line in enumerate(text) if _PASSING.match(line)]
     if not ends:
@@ -261,10 +252,9 @@ _NODE_STATUSES: dict[str, TestStatus] = {"✖": "failed", "✔": "passed", "﹣"
 _END = "✖ failing tests:"
 
 
+@marked("ℹ tests ".encode())
 def node_spec(output: CheckOutput) -> Found | None:
     """Skip the verdict at the end of a suite, which only summarises its tests."""
-    if "ℹ tests ".encode() not in output.out:
-        return None
     text = output.out_lines
     end = next((index for index, line in enumerate(text) if line == _END), len(text))
     open_suites: list[tuple[int, str]] = []

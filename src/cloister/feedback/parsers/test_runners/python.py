@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from textwrap import dedent
 
 import msgspec
 
 from cloister.core.diagnosis import TestResult, TestStatus
-from cloister.feedback.api import CheckOutput, Found
+from cloister.feedback.api import CheckOutput, Found, marked
 from cloister.feedback.parsers import plain
 from cloister.feedback.parsers.crash import traces
 
@@ -20,9 +20,11 @@ _SUMMARY = re.compile(r"^=+ short test summary info =+$")
 _WORD = re.compile(r" (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)(?= |$)")
 _AFTER_WORD = re.compile(r"^(?: \(.*\))? *(?:\[ *\d{1,3}%\])?$")
 _WORKER = re.compile(r"^\[gw\d{1,4}\] (?:\[ *\d{1,3}%\] )?([A-Z]+) (\S.*)$")
-_PART = re.compile(r"^SUBFAILED(?:\[.{0,300}?\]|\(.{0,300}?\))* (?=\S{1,300}::)")
+_PART = re.compile(r"^SUBFAILED(?:[\[(].{0,900}?[\])])? (?=\S{1,300}::)")
 _PLACE = re.compile(r"^([^\s:]{1,300}):(\d{1,9}):(?: |$)")
 _AT = re.compile(r"^ERROR (?:at (?:setup|teardown) of|collecting) ")
+_WORDS = 8
+"""Words of a line that may be its verdict."""
 _STATUSES: dict[str, TestStatus] = {
     "PASSED": "passed",
     "XPASS": "passed",
@@ -81,7 +83,7 @@ def _verbose(text: Sequence[str]) -> Iterator[tuple[TestStatus, str, str]]:
         if worker and worker[1] in _STATUSES and _is_node(worker[2]):
             yield _STATUSES[worker[1]], plain.name(worker[2]), ""
             continue
-        for word in _WORD.finditer(line):
+        for word in islice(_WORD.finditer(line), _WORDS):
             if _AFTER_WORD.match(line[word.end() :]) and _is_node(line[: word.start()]):
                 yield _STATUSES[word[1]], plain.name(line[: word.start()]), ""
                 break
@@ -187,10 +189,9 @@ _COUNTS = re.compile(r"(skipped|expected failures)=(\d{1,9})")
 _FIXTURES = ("setUpClass", "tearDownClass", "setUpModule", "tearDownModule")
 
 
+@marked(b"Ran ", where="text")
 def unittest_text(output: CheckOutput) -> Found | None:
     """Failing tests by name; the others by name if the runner was verbose, else as a count."""
-    if b"Ran " not in output.err and b"Ran " not in output.out:
-        return None
     for text in (output.err_lines, output.out_lines):
         ends = [index for index, line in enumerate(text) if _RAN.match(line)]
         if ends:

@@ -7,7 +7,7 @@ from itertools import pairwise
 import msgspec
 
 from cloister.core.diagnosis import TestResult, TestStatus
-from cloister.feedback.api import CheckOutput, Found
+from cloister.feedback.api import CheckOutput, Found, marked
 from cloister.feedback.parsers import plain
 
 _VERDICT = re.compile(
@@ -34,10 +34,9 @@ class _Story(msgspec.Struct, frozen=True):
     why: str | None = None
 
 
+@marked(b"\ntest result: ")
 def cargo_text(output: CheckOutput) -> Found | None:
     """With `-q` cargo names only the failing tests and counts the others."""
-    if b"\ntest result: " not in output.out:
-        return None
     text = output.out_lines
     stories = _stories(text)
     verdicts = [found for line in text if line.startswith("test ") and (found := _VERDICT.match(line))]
