@@ -443,9 +443,8 @@ async def test_a_hello_sent_together_with_the_connect_is_judged_too() -> None:
         b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n",
         b"SSH-2.0-OpenSSH_9.2\r\n",
         b"\x16\x03\x01" + b"\xff" * 40_000,
-        b"",
     ],
-    ids=["other", "below", "nameless", "http", "ssh", "endless", "nothing"],
+    ids=["other", "below", "nameless", "http", "ssh", "endless"],
 )
 async def test_on_the_tls_port_anything_else_is_closed_before_the_server_sees_it(opening: bytes) -> None:
     arrived: list[bytes] = []
@@ -472,6 +471,34 @@ async def test_on_the_tls_port_anything_else_is_closed_before_the_server_sees_it
     assert b"".join(arrived) == b""
     assert [effect for effect, _ in world.decisions] == ["allow", "deny"]
     assert world.traffic == [(0, 0)]
+
+
+@pytest.mark.parametrize("begun", [b"", hello("example.com")[:1], hello("example.com")[:100]])
+async def test_a_client_that_hangs_up_before_its_tls_greeting_is_not_recorded_as_refused(
+    begun: bytes,
+) -> None:
+    world = World("example.com")
+    async with listening(echo) as port, going(world) as connect:
+        world.has("example.com", port)
+        async with await connect() as client:
+            await client.send(CONNECT % (443, 443))
+            assert await read_until(client, b"\r\n\r\n") == ESTABLISHED
+            await client.send(begun)
+        await world.closed.wait()
+
+    assert [effect for effect, _ in world.decisions] == ["allow"]
+    assert world.traffic == [(0, 0)]
+
+
+async def test_a_tls_greeting_that_does_not_come_in_time_is_recorded_as_that() -> None:
+    world = World("example.com")
+    async with listening(echo) as port, going(world, DoorBounds(head_seconds=0.2)) as connect:
+        world.has("example.com", port)
+        async with await connect() as client:
+            await client.send(CONNECT % (443, 443))
+            assert await read_all(client) == ESTABLISHED
+
+    assert world.decisions[-1] == ("deny", "no TLS greeting in 0.2 seconds")
 
 
 async def test_a_listed_address_speaks_tls_without_a_name() -> None:

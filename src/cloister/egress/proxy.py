@@ -16,7 +16,7 @@ from cloister.egress.http.connection import TLS_PORT, Conversation, Offer, read_
 from cloister.egress.quota import BROKEN, Account, Accounts, Refused, Spent, answer
 from cloister.egress.rules import Decide, Gate, Guest, Opened, Outside, Record, Visit
 from cloister.egress.streams import Flow, Inlet, Pace
-from cloister.egress.tls import Authority, NotTls, hides_a_name, receive_hello
+from cloister.egress.tls import Authority, HungUp, NotTls, hides_a_name, receive_hello
 
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
@@ -129,8 +129,13 @@ class Door:
         try:
             with anyio.fail_after(self._bounds.head_seconds):
                 opening, name = await receive_hello(client, b"")
-        except (NotTls, TimeoutError):
+        except HungUp:
+            raise EndOfStream from None
+        except NotTls:
             await visit.decided("deny", f"port {visit.port} carries TLS, and this is not")
+            raise EndOfStream from None
+        except TimeoutError:
+            await visit.decided("deny", f"no TLS greeting in {self._bounds.head_seconds:g} seconds")
             raise EndOfStream from None
         asked = visit.host if name is None and is_address(visit.host) else (name or "").lower()
         if asked != visit.host:

@@ -127,13 +127,17 @@ _RECORDS = 16
 
 
 class NotTls(Exception):
-    """The bytes are not a complete ClientHello."""
+    """The bytes are not a ClientHello."""
+
+
+class HungUp(Exception):
+    """The client ended before its ClientHello did."""
 
 
 async def receive_hello(stream: ByteReceiveStream, begun: bytes) -> tuple[bytes, str | None]:
     """Read a complete ClientHello. Return all bytes read and the server name, or None without one.
 
-    The handshake goes no further: the callback refuses it as soon as the name is known. Raises `NotTls`.
+    The handshake goes no further: the callback refuses it as soon as the name is known. Raises `NotTls` and `HungUp`.
     """
     names: list[str | None] = []
 
@@ -165,7 +169,7 @@ async def receive_hello(stream: ByteReceiveStream, begun: bytes) -> tuple[bytes,
         try:
             more = await stream.receive(limits.DOOR_HEAD_BYTES)
         except EndOfStream:
-            break
+            raise HungUp from None
         read += more
         incoming.write(more)
     if not names:

@@ -497,19 +497,20 @@ class DockerfileBuilder(ImageBuilder):
         """The files that a COPY takes. Raises `HostError` (`template_failed`)."""
 
         def find() -> list[Member]:
-            names = [(source, name) for source in sources for name in tree.find(source)]
-            missing = [source for source in sources if source not in {found for found, _ in names}]
-            if missing:
-                shown = one_line(missing[0], 80)
-                raise self.failed(
-                    f"{each.name}: there is no {shown} in {tree.what}, or a link leads out of it"
-                )
-            below = into or len(names) > 1
+            names = [(source, tree.find(source)) for source in sources]
+            below = into or sum(len(found) for _, found in names) > 1
             made: list[Member] = []
-            for _, name in names:
-                folder = (tree.top / name).is_dir() and not (tree.top / name).is_symlink()
-                target = posixpath.join(path, posixpath.basename(name)) if below and not folder else path
-                made.extend(tree.members(name, target))
+            for source, found in names:
+                before = len(made)
+                for name in found:
+                    folder = (tree.top / name).is_dir()
+                    target = posixpath.join(path, posixpath.basename(name)) if below and not folder else path
+                    made.extend(tree.members(name, target))
+                if len(made) == before:
+                    shown = one_line(source, 80)
+                    raise self.failed(
+                        f"{each.name}: there is no {shown} in {tree.what}, or a link leads out of it"
+                    )
             return made
 
         try:

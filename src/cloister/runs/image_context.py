@@ -91,9 +91,11 @@ class Tree:
                 continue
             rule = _compiled(part)
             found = [f"{name}/{each}" for name in found for each in self._names(name) if rule(each)]
-        there = [(name, root.inside(self.top, name)) for name in found]
-        real = [str(at.relative_to(self.top)) for _, at in there if at is not None]
-        return [name for name in ("" if name == "." else name for name in real) if not self.is_ignored(name)]
+        there = [at for name in found if (at := root.inside(self.top, name)) is not None]
+        # In an ignored directory a file may be wanted all the same.
+        return [
+            _below(self.top, at) for at in there if at.is_dir() or not self.is_ignored(_below(self.top, at))
+        ]
 
     def _names(self, name: str) -> list[str]:
         at = root.inside(self.top, name)
@@ -122,7 +124,6 @@ class Tree:
             count += 1
             if count > self.entries:
                 raise UserError("bad_dockerfile", f"A copy takes more than {self.entries:,} files.")
-            # Below an ignored directory a file may be wanted again.
             if name and self.is_ignored(name):
                 continue
             yield Member(
@@ -136,6 +137,11 @@ class Tree:
                 status.st_gid if self.owners else 0,
                 os.readlink(path) if kind == stat.S_IFLNK else b"",  # noqa: PTH115 - bytes
             )
+
+
+def _below(top: Path, at: Path) -> str:
+    """The name of `at` in the tree; empty for the tree itself."""
+    return "" if at == top else str(at.relative_to(top))
 
 
 def text_member(target: str, text: str) -> Member:

@@ -4,14 +4,19 @@ Nothing of a repository runs on this machine: its setup runs in a sandbox from a
 network rules of any sandbox made by hand.
 """
 
+from __future__ import annotations
+
 import logging
 import posixpath
+import re
 import shutil
 import time
 import tomllib
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import anyio
 import msgspec
@@ -33,20 +38,21 @@ from cloister.forge.plain_git import find_checkout, is_url
 from cloister.runs.image_build import BuildLimits, DockerfileBuilder, ImageBuilder, keep
 from cloister.sandbox.api import SNAPSHOT_PREFIX, Door, Host, Report, Sandbox, SandboxSpec
 from cloister.sandbox.providers import which
-from cloister.sandbox.templates import recipes, root
+from cloister.sandbox.templates import root
 from cloister.sandbox.templates.building import About, Build, Built
 from cloister.sandbox.templates.catalog import Templates
 from cloister.sandbox.templates.oci import Jail, registry_name
 from cloister.sandbox.templates.recipes import (
     Devcontainer,
     Dockerfile,
-    Feature,
     Oci,
+    Packages,
+    Recipe,
     Repository,
     Snapshot,
-    Step,
-    Wanted,
 )
+
+logger = logging.getLogger(__name__)
 
 _TTL_SECONDS = 7_200.0
 _STEP_SECONDS = 1_800.0
@@ -74,26 +80,40 @@ class Workshop:
     """Where the repositories of templates are fetched to."""
     bounds: BuildLimits = field(default_factory=BuildLimits)
 
-    async def prepare(self, name: str, report: Report, *, again: bool = False) -> Built:
-        """Build `name` if it is missing, or `again`. Raises as `Templates.prepare` and the forge."""
+    async def prepare(self, name: str, report: Report, *, again: bool = False, strict: bool = False) -> Built:
+        """Build `name` if it is missing, or `again`. Raises as `Templates.prepare` and the forge.
+
+        Unless `strict`, a build of an older recipe is used when the recipe cannot be built.
+        """
         recipe = self.templates.recipe(name)
-        if again or self.templates.built(name) is None:
-            match recipe:
-                case Repository():
-                    await self._repository(name, recipe, report, again=again)
-                case Devcontainer():
-                    await self._devcontainer(name, recipe, report, again=again)
-                case Snapshot():
-                    await self._snapshot(name, recipe, report, again=again)
-                case Oci() | Dockerfile():
-                    await self._image(name, recipe, report, again=again)
-                case _:
-                    await self.templates.prepare(name, report, again=again)
+        try:
+            if again or self.templates.current(name) is None:
+                await self._build(name, recipe, report, again=again)
+        except (UserError, HostError) as error:
+            before = None if again or strict else self.templates.built(name)
+            if before is None:
+                raise
+            logger.warning("the template %s is an older one: %s", name, error.message)
+            report(None, f"the recipe of {name} cannot be built; using what was built before")
+            return before
         await self.host.prepare(name, report)
         built = self.templates.built(name)
         if built is None:
             raise UserError("unknown_template", f"The template {name} was removed just now.")
         return built
+
+    async def _build(self, name: str, recipe: Recipe, report: Report, *, again: bool) -> None:
+        match recipe:
+            case Repository():
+                await self._repository(name, recipe, report, again=again)
+            case Devcontainer():
+                await self._devcontainer(name, recipe, report, again=again)
+            case Snapshot():
+                await self._snapshot(name, recipe, report, again=again)
+            case Oci() | Dockerfile():
+                await self._image(name, recipe, report, again=again)
+            case Packages():
+                await self.templates.prepare(name, report, again=again)
 
     async def fetch(self, name: str, recipe: Repository | Devcontainer) -> Base:
         """Fetch the repository of a template."""
@@ -240,11 +260,11 @@ class Workshop:
         return below.about if below else About()
 
     async def _wanted(self, name: str, base: Base) -> Wanted:
-        for place in recipes.PLACES:
+        for place in PLACES:
             data = await read.read_file(self.bare(name), base.commit, place)
             if data is not None:
-                return recipes.parse(decode(data), place)
-        raise UserError("no_devcontainer", f"The repository has no {' and no '.join(recipes.PLACES)}.")
+                return parse_devcontainer(decode(data), place)
+        raise UserError("no_devcontainer", f"The repository has no {' and no '.join(PLACES)}.")
 
     def _opened(
         self, template: str, env: dict[str, str] | None = None
@@ -303,7 +323,7 @@ async def setup_lines(bare: Path, commit: str) -> tuple[str, ...]:
 
 def _install(feature: Feature, home: str) -> Command:
     env = {"_REMOTE_USER": "agent", "_REMOTE_USER_HOME": home, **feature.env}
-    directory = f"{recipes.WORKSPACE}/{feature.directory}"
+    directory = f"{WORKSPACE}/{feature.directory}"
     return Command(("/bin/sh", "./install.sh"), cwd=directory, env=env, user="root", seconds=_STEP_SECONDS)
 
 
@@ -331,8 +351,6 @@ async def run_step(work: Build, computer: Computer, command: Command, name: str)
 
 
 # Warmed templates.
-
-logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 60.0
 """How often to look for new commits."""
@@ -378,7 +396,7 @@ class Warming:
             for name, recipe in self._recipes():
                 if recipe.base != request.template or not same_repository(recipe.repo, request.repo):
                     continue
-                if self.workshop.templates.built(name) is not None:
+                if self.workshop.templates.current(name) is not None:
                     return name
             return request.template
 
@@ -413,7 +431,7 @@ class Warming:
         return True
 
     def _is_due(self, name: str, recipe: Repository, commit: str) -> bool:
-        built = self.workshop.templates.built(name)
+        built = self.workshop.templates.current(name)
         if built is None or built.about.commit != commit:
             return True
         below = self.workshop.templates.built(recipe.base)
@@ -433,3 +451,205 @@ def repositories(data_dir: Path) -> Path:
 
 def _log_progress(fraction: float | None, note: str) -> None:
     logger.info("Warming a template: %s %s", note, "" if fraction is None else f"{fraction:.0%}")
+
+
+# Parse devcontainer.json: the image it names and the commands to run in it once. Pure.
+
+
+PLACES = (".devcontainer/devcontainer.json", ".devcontainer.json")
+"""Where it may be in a repository, in this order."""
+
+WORKSPACE = "/work"
+_COMMANDS = ("onCreateCommand", "updateContentCommand", "postCreateCommand")
+"""Run once, in this order. Commands for each start, or for the host, are not run."""
+
+_REFUSED = {
+    "dockerComposeFile": "a template is one container",
+    "mounts": "a sandbox gets no directories of this machine",
+    "runArgs": "they are options of another runtime",
+    "privileged": "a sandbox has no privileges",
+    "capAdd": "a sandbox has no privileges",
+}
+_VARIABLE = re.compile(r"\$\{([A-Za-z]+)(?::([^}:]*))?(?::([^}]*))?\}")
+_OPTION = re.compile(r"[^A-Za-z0-9]+")
+
+StepCommand = str | tuple[str, ...]
+"""A line for a shell, or the words of a program."""
+
+
+class _Build(msgspec.Struct, frozen=True):
+    dockerfile: str | None = None
+    context: str = "."
+    target: str | None = None
+    args: dict[str, str] = {}
+
+
+class _File(msgspec.Struct, frozen=True, rename="camel"):
+    """The fields in use; `object` where the shape varies."""
+
+    image: str | None = None
+    build: _Build | None = None
+    docker_file: str | None = None
+    context: str | None = None
+    container_env: dict[str, str] = {}
+    remote_env: dict[str, str | None] = {}
+    remote_user: str | None = None
+    container_user: str | None = None
+    features: dict[str, object] = {}
+
+
+class Feature(msgspec.Struct, frozen=True):
+    """A script of the repository, run as root."""
+
+    directory: str
+    """Inside the repository."""
+    env: dict[str, str]
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One command of the file, run as the agent."""
+
+    name: str
+    command: StepCommand
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """The contents of a devcontainer.json."""
+
+    image: str | None
+    dockerfile: str | None
+    """Inside the repository, as `context`."""
+    context: str
+    target: str | None
+    args: dict[str, str]
+    env: dict[str, str]
+    user: str | None
+    features: tuple[Feature, ...]
+    steps: tuple[Step, ...]
+
+    def env_over(self, image: Mapping[str, str]) -> dict[str, str]:
+        """The environment, once the image's own is known."""
+        return {name: _expand(value, image) for name, value in self.env.items()}
+
+
+def parse_devcontainer(text: str, place: str) -> Wanted:
+    """Raises `UserError` (`bad_devcontainer`) for an invalid file and for each field that is not supported."""
+    try:
+        raw = msgspec.json.decode(without_comments(text))
+        file = msgspec.convert(raw, _File)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        raise _devcontainer_bad(f"{place} cannot be read: {one_line(str(error), 160)}.") from None
+    fields = cast("dict[str, object]", raw)
+    for name, why in _REFUSED.items():
+        if fields.get(name):
+            raise _devcontainer_bad(f"{place} uses {name}, which is not supported: {why}.")
+    folder = posixpath.dirname(place)
+    build = file.build or _Build(file.docker_file, file.context or ".")
+    dockerfile = None if build.dockerfile is None else _inside(folder, build.dockerfile)
+    if (file.image is None) == (dockerfile is None):
+        raise _devcontainer_bad(f"{place} must name either an image or a build.dockerfile.")
+    steps = [step for name in _COMMANDS for step in _steps(name, fields.get(name))]
+    remote = {name: value for name, value in file.remote_env.items() if value is not None}
+    return Wanted(
+        image=file.image,
+        dockerfile=dockerfile,
+        context=_inside(folder, build.context),
+        target=build.target,
+        args={name: _expand(value, {}) for name, value in build.args.items()},
+        env={**file.container_env, **remote},
+        user=file.remote_user or file.container_user,
+        features=tuple(_feature(folder, name, options) for name, options in file.features.items()),
+        steps=tuple(steps),
+    )
+
+
+def _steps(name: str, value: object) -> list[Step]:
+    match value:
+        case None | "":
+            return []
+        case str():
+            return [Step(name, _expand(value, None))]
+        case list():
+            words = cast("list[object]", value)
+            if words and all(isinstance(word, str) for word in words):
+                return [Step(name, tuple(_expand(str(word), None) for word in words))]
+        case dict():
+            named = cast("dict[str, object]", value).items()
+            return [step for key, inner in named for step in _steps(f"{name} {one_line(key, 40)}", inner)]
+        case _:
+            pass
+    raise _devcontainer_bad(f"{name} must be a string, a list of strings, or an object of these.")
+
+
+def _feature(folder: str, name: str, options: object) -> Feature:
+    if not name.startswith("./"):
+        raise _devcontainer_bad(
+            f"The feature {one_line(name, 100)} is not a script of the repository and is not supported: "
+            "install it in the image, or in postCreateCommand."
+        )
+    chosen: dict[str, object] = {}
+    match options:
+        case dict():
+            chosen = cast("dict[str, object]", options)
+        case str():
+            chosen = {"version": options}
+        case _:
+            pass
+    env = {_OPTION.sub("_", key).upper(): _plain(value) for key, value in chosen.items()}
+    return Feature(_inside(folder, name), env)
+
+
+def _plain(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _inside(folder: str, path: str) -> str:
+    """`path`, relative to the file, as a path of the repository. Raises when it leads out of it."""
+    joined = posixpath.normpath(posixpath.join(folder, path))
+    if joined.startswith(("/", "../")) or joined == "..":
+        raise _devcontainer_bad(f"{one_line(path, 80)} leads out of the repository.")
+    return joined
+
+
+def _expand(text: str, image: Mapping[str, str] | None) -> str:
+    """Replace `${…}`. Variables of this machine's environment expand to their default."""
+
+    def one(found: re.Match[str]) -> str:
+        kind, name, default = found[1], found[2] or "", found[3] or ""
+        match kind:
+            case "localWorkspaceFolder" | "containerWorkspaceFolder":
+                return WORKSPACE
+            case "localWorkspaceFolderBasename" | "containerWorkspaceFolderBasename":
+                return WORKSPACE.strip("/")
+            case "localEnv" | "env":
+                return default
+            case "containerEnv":
+                # In a command the variable is there by itself.
+                return f"${{{name}}}" if image is None else image.get(name, default)
+            case _:
+                return found[0]
+
+    return _VARIABLE.sub(one, text)
+
+
+def _devcontainer_bad(message: str) -> UserError:
+    return UserError("bad_devcontainer", message)
+
+
+_JSON_EXTRA = re.compile(
+    r"""
+    (?P<string> "(?:\\.|[^"\\])*"? )
+    | //[^\n]* | /\*.*?(?:\*/|\Z)                                  # a comment
+    | (?P<comma> , (?= (?>\s+|//[^\n]*+|/\*.*?\*/)*+ [\]}] ) )       # a comma before a closing bracket
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+
+
+def without_comments(text: str) -> str:
+    """Strip comments and trailing commas, which devcontainer.json may have and JSON may not."""
+
+    def plain(found: re.Match[str]) -> str:
+        return found["string"] or ("" if found["comma"] else " ")
+
+    return _JSON_EXTRA.sub(plain, text)

@@ -27,6 +27,7 @@ MESSAGE_CHARS = 1_000
 _CONFLICT = {
     "ambiguous_snapshot",
     "ask_answered",
+    "built_in_template",
     "name_taken",
     "no_change",
     "run_finished",

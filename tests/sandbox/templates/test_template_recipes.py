@@ -90,11 +90,17 @@ def test_names_that_are_no_names_are_unknown_and_cannot_be_kept(tmp_path: Path) 
         assert bad.value.code == "bad_template"
 
 
-def test_the_default_is_a_recipe_that_a_file_replaces(tmp_path: Path) -> None:
+def test_the_default_is_a_recipe_that_a_file_replaces_when_that_is_asked_for(tmp_path: Path) -> None:
     templates = Templates(tmp_path, "/usr/bin:/bin")
     assert isinstance(templates.recipe("default"), Packages)
-    templates.keep_recipe("default", Oci("example.org/mine"))
-    assert templates.recipe("default") == Oci("example.org/mine")
+    mine = Oci(f"example.org/mine:3@sha256:{'0' * 64}")
+    with pytest.raises(UserError) as refused:
+        templates.keep_recipe("default", mine)
+    assert refused.value.code == "built_in_template"
+    assert isinstance(templates.recipe("default"), Packages)
+    templates.keep_recipe("default", mine, replace_built_in=True)
+    assert templates.recipe("default") == mine
+    templates.keep_recipe("default", mine)
 
 
 def quiet(fraction: float | None, note: str) -> None:

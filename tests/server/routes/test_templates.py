@@ -50,6 +50,47 @@ async def test_a_template_lives_from_put_to_delete(served: Served, tmp_path: Pat
         assert (reply.status_code, reply.json()["code"]) == (404, "no_such_template")
 
 
+async def test_the_built_in_template_is_replaced_only_on_request_and_only_by_one_that_works(
+    served: Served, tmp_path: Path
+) -> None:
+    client = served.client
+    bad = {"kind": "oci", "image": str(tmp_path / "nowhere")}
+    refused = await client.put("/v1/templates/default", json={"recipe": bad})
+    assert (refused.status_code, refused.json()["code"]) == (409, "built_in_template")
+    assert (await client.get("/v1/templates/default")).json()["recipe"]["kind"] == "packages"
+    asked = await client.put("/v1/templates/default", json={"recipe": bad, "replace_built_in": True})
+    assert (asked.status_code, asked.json()["ready"]) == (200, False)
+    failed = await client.post("/v1/templates/default/build", json={}, timeout=120)
+    assert (failed.status_code, failed.json()["code"]) == (400, "no_image")
+    made = await client.post("/v1/sandboxes", json={}, timeout=120)
+    assert made.status_code == 201, "what was built before still serves"
+    await client.delete(f"/v1/sandboxes/{made.json()['id']}")
+    good = {"kind": "oci", "image": str(layout(tmp_path / "image", layer(*busybox()), Env=["PATH=/bin"]))}
+    await client.put("/v1/templates/default", json={"recipe": good, "replace_built_in": True})
+    assert (await client.post("/v1/templates/default/build", json={}, timeout=120)).json()["ready"]
+    made = (await client.post("/v1/sandboxes", json={})).json()
+    assert served.app.sandboxes.get(made["id"]).info.template == "default"
+    await client.delete(f"/v1/sandboxes/{made['id']}")
+
+
+async def test_a_recipe_holds_no_secrets(served: Served) -> None:
+    for recipe in (
+        {"kind": "dockerfile", "context": "/x", "args": {"NPM_TOKEN": "abc"}},
+        {"kind": "dockerfile", "context": "/x", "args": {"X": "ghp_" + "a" * 36}},
+        {"kind": "dockerfile", "context": "/x", "args": {"INDEX": "https://me:pw@index.example/simple"}},
+        {"kind": "oci", "image": "x", "env": {"DB_PASSWORD": "hush"}},
+        {"kind": "oci", "image": "me:pw@registry.example/x"},
+        {"kind": "devcontainer", "repo": "https://token@git.example/a/b"},
+        {"kind": "repository", "repo": "https://user:pw@git.example/a/b"},
+    ):
+        reply = await served.client.put("/v1/templates/x", json={"recipe": recipe})
+        assert (reply.status_code, reply.json()["code"]) == (400, "bad_template"), recipe
+        assert "pw" not in reply.text and "abc" not in reply.text and "hush" not in reply.text
+    kept = {"kind": "dockerfile", "context": "/x", "args": {"VERSION": "3", "TOKEN": ""}}
+    assert (await served.client.put("/v1/templates/x", json={"recipe": kept})).status_code == 200
+    await served.client.delete("/v1/templates/x")
+
+
 async def test_an_invalid_recipe_is_refused(served: Served) -> None:
     for recipe in ({"kind": "oci"}, {"kind": "other"}, {"kind": "oci", "image": "x", "more": 1}, {}):
         reply = await served.client.put("/v1/templates/x", json={"recipe": recipe})

@@ -299,15 +299,15 @@ class TemplateVerbs(Protocol):
 
     @needs("viewer", "GET templates")
     async def list(self) -> tuple[TemplateInfo, ...]:
-        """All of them, without the tests of their baselines."""
+        """All of them, without the tests of their baselines. Viewers see no values of arguments and environments."""
         ...
 
     @needs("viewer", "GET templates/{name}")
     async def get(self, name: str) -> TemplateInfo: ...
 
     @needs("admin", "PUT templates/{name}")
-    async def describe(self, name: str, recipe: Recipe) -> TemplateInfo:
-        """Store a recipe. Raises `UserError` (`bad_template`)."""
+    async def describe(self, name: str, recipe: Recipe, *, replace_built_in: bool = False) -> TemplateInfo:
+        """Store a recipe. Raises `UserError` (`bad_template`, `built_in_template`)."""
         ...
 
     @needs("admin", "POST templates/{name}/build")

@@ -274,14 +274,23 @@ class LocalTemplates(Group):
         return Templates(self._settings.data_dir / "templates", self._settings.path)
 
     async def list(self) -> tuple[TemplateInfo, ...]:
-        return tuple(_brief(info) for info in self._templates.all())
+        return tuple(self._seen(_brief(info)) for info in self._templates.all())
 
     async def get(self, name: str) -> TemplateInfo:
         with _named("template"):
-            return self._templates.info(name)
+            return self._seen(self._templates.info(name))
 
-    async def describe(self, name: str, recipe: Recipe) -> TemplateInfo:
-        self._templates.keep_recipe(name, recipe)
+    def _seen(self, info: TemplateInfo) -> TemplateInfo:
+        """What the caller may see of it."""
+        if self.caller.role != "viewer":
+            return info
+        from cloister.sandbox.templates.recipes import without_values  # noqa: PLC0415
+
+        about = info.about and msgspec.structs.replace(info.about, env=dict.fromkeys(info.about.env, "…"))
+        return msgspec.structs.replace(info, recipe=without_values(info.recipe), about=about)
+
+    async def describe(self, name: str, recipe: Recipe, *, replace_built_in: bool = False) -> TemplateInfo:
+        self._templates.keep_recipe(name, recipe, replace_built_in=replace_built_in)
         await self._note("TemplateDescribed", template=name)
         return _brief(self._templates.info(name))
 
@@ -289,7 +298,7 @@ class LocalTemplates(Group):
         with _named("template"):
             self._templates.recipe(name)
             async with self._parts.machine() as app:
-                await app.workshop.prepare(name, report, again=again)
+                await app.workshop.prepare(name, report, again=again, strict=True)
             info = _brief(self._templates.info(name))
         await self._note("TemplateBuilt", template=name, again=again)
         return info

@@ -20,6 +20,10 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A template's name.")]
+ReplaceBuiltIn = Annotated[
+    bool, typer.Option("--replace-built-in", help="Let the recipe take the place of a built-in template.")
+]
+NoTls = Annotated[bool, typer.Option("--no-tls", help="Connect to the registry over plain HTTP.")]
 Network = Annotated[
     bool,
     typer.Option("--network", help="Let the steps of a Dockerfile reach the hosts that the policy allows."),
@@ -106,9 +110,8 @@ def build(  # noqa: PLR0913  (each parameter is an option of the command)
         str | None, typer.Option("--user", help="The user of the image that the agent works as.")
     ] = None,
     network: Network = False,
-    no_tls: Annotated[
-        bool, typer.Option("--no-tls", help="Connect to the registry over plain HTTP.")
-    ] = False,
+    no_tls: NoTls = False,
+    replace_built_in: ReplaceBuiltIn = False,
     again: Annotated[bool, typer.Option("--again", help="Rebuild it even if it is ready.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -117,7 +120,7 @@ def build(  # noqa: PLR0913  (each parameter is an option of the command)
 
     kinds = (packages, image, dockerfile, devcontainer, repository, snapshot)
     options = TemplateOptions(*kinds, base, ref, minutes, user, network=network, tls=not no_tls)
-    info = _build(ctx, name, recipe_of(options), again=again)
+    info = _build(ctx, name, recipe_of(options), again=again, replace_built_in=replace_built_in)
     if as_json:
         put_json(info)
         return
@@ -126,7 +129,9 @@ def build(  # noqa: PLR0913  (each parameter is an option of the command)
         print("It has no git: sandboxes can start from it, runs cannot.", file=sys.stderr)
 
 
-def _build(ctx: typer.Context, name: str, recipe: "Recipe | None", *, again: bool) -> "TemplateInfo":
+def _build(
+    ctx: typer.Context, name: str, recipe: "Recipe | None", *, again: bool, replace_built_in: bool
+) -> "TemplateInfo":
     from cloister.cli.client.open import check_shared_path, perform
     from cloister.cli.failures import log_to
     from cloister.cli.request import paths
@@ -137,7 +142,7 @@ def _build(ctx: typer.Context, name: str, recipe: "Recipe | None", *, again: boo
     async def work(verbs: "Verbs") -> "TemplateInfo":
         if recipe is not None:
             await check_shared_path(ctx, *paths(recipe))
-            await verbs.templates.describe(name, recipe)
+            await verbs.templates.describe(name, recipe, replace_built_in=replace_built_in)
         return await verbs.templates.build(name, again=again, report=Progress())
 
     return perform(ctx, work)

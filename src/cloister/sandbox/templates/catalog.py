@@ -94,13 +94,22 @@ class Templates:
     def info(self, name: str) -> TemplateInfo:
         """Raises `UserError` (`unknown_template`, `bad_template`)."""
         recipe = self.recipe(name)
-        built = self.built(name)
+        built = self.current(name)
         return TemplateInfo(name, recipe, built is not None, built.about if built else None)
 
     def built(self, name: str) -> Built | None:
-        """The newest complete build of `name`. Raises as `recipe`."""
+        """The build that a sandbox of `name` starts from: of its recipe, or of an older one until that is built.
+
+        Raises as `recipe`.
+        """
         if name == SCRATCH:
             return self._scratch()
+        older = [home for home in self._all_builds() if _name_of(home) == name]
+        newest = sorted(older, key=lambda home: home.stat().st_mtime, reverse=True)
+        return self.current(name) or next((found for home in newest if (found := load(name, home))), None)
+
+    def current(self, name: str) -> Built | None:
+        """The newest complete build of the recipe as it is now. Raises as `recipe`."""
         builds = self._builds(self._stem(name))
         return next((found for home in builds if (found := load(name, home))), None)
 
@@ -125,10 +134,16 @@ class Templates:
             return None
         return None if built is None else built.version
 
-    def keep_recipe(self, name: str, recipe: Recipe) -> None:
-        """Store a recipe. Raises `UserError` (`bad_template`)."""
+    def keep_recipe(self, name: str, recipe: Recipe, *, replace_built_in: bool = False) -> None:
+        """Store a recipe. Raises `UserError` (`bad_template`, `built_in_template`)."""
         check_name(name)
         check(recipe)
+        if name in BUILT_IN and recipe != self._recipe(name) and not replace_built_in:
+            raise UserError(
+                "built_in_template",
+                f"{name} is built in, and every run without a template starts from it: choose another name, or say "
+                "that you replace it (`--replace-built-in`, or `replace_built_in` in the request).",
+            )
         self.directory.mkdir(parents=True, exist_ok=True)
         if self._recipe(name) != recipe:
             write_recipe(self.directory / f"{name}.toml", recipe)
@@ -169,13 +184,13 @@ class Templates:
 
         A build that another process completes meanwhile is used instead.
         """
-        before = self.built(name)
+        before = self.current(name)
         if before is not None and not again:
             return before
         stem = self._stem(name)
         building.check_host(self.directory, self._disk.needed_bytes)
         async with building.locked(self.directory / f".lock-{stem}", report):
-            now = self.built(name)
+            now = self.current(name)
             if now is not None and now != before:
                 return now
             await building.remove_leftovers(self.directory, stem, self._path)

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import posixpath
 import re
 import secrets
 import tomllib
@@ -12,6 +11,7 @@ from typing import cast
 
 import msgspec
 
+from cloister.core.addresses import check_address
 from cloister.core.errors import UserError
 from cloister.core.text import one_line
 
@@ -21,6 +21,15 @@ _VERSION = 1
 
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9.+-]+(:[a-z0-9]+)?(/[a-z0-9.-]+|=[A-Za-z0-9.+:~-]+)?")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_USERINFO = re.compile(r"(?:[a-z]+://)?[^/@]*:[^/@]*@(?!sha256:)")
+_SECRET_NAME = re.compile(
+    r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|(?:API|ACCESS|PRIVATE|SECRET)_?KEY)(?:_|$)",
+    re.IGNORECASE,
+)
+_SECRET_VALUE = re.compile(
+    r"\bgh[a-z]_[A-Za-z0-9]{20}|\bgithub_pat_|\bglpat-|\bxox[a-z]-|\bsk-[A-Za-z0-9_-]{20}|\bAKIA[0-9A-Z]{16}"
+    r"|-----BEGIN |\beyJ[A-Za-z0-9_-]{20}|\bnpm_[A-Za-z0-9]{30}|\bpypi-[A-Za-z0-9_-]{30}|://[^/\s@]*@"
+)
 
 
 class Packages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="packages"):
@@ -136,19 +145,21 @@ def check(recipe: Recipe) -> None:
             if wrong is not None or not packages:
                 raise _bad(f"{wrong!r} is not the name of a package." if packages else "it names no package.")
         case Oci(image):
-            _check_word("image", image)
+            _check_image(image)
         case Dockerfile():
             _check_word("context", recipe.context)
             if Path(recipe.dockerfile).is_absolute() or ".." in Path(recipe.dockerfile).parts:
                 raise _bad("`dockerfile` is a path inside `context`.")
+            _check_secrets("args", recipe.args)
         case Devcontainer() | Repository():
-            _check_word("repo", recipe.repo)
+            _check_repo(recipe.repo)
         case Snapshot():
             _check_word("snapshot", recipe.snapshot)
     if isinstance(recipe, Repository) and not 1 <= recipe.minutes <= 100_000:
         raise _bad("`minutes` is between 1 and 100,000.")
     if not isinstance(recipe, Devcontainer | Repository):
         check_env(recipe.env)
+        _check_secrets("env", recipe.env)
 
 
 def check_env(env: dict[str, str]) -> None:
@@ -156,6 +167,38 @@ def check_env(env: dict[str, str]) -> None:
     for name, value in env.items():
         if not _ENV_NAME.fullmatch(name) or "\0" in value:
             raise _bad(f"{one_line(name, 40)!r} cannot be the name of an environment variable.")
+
+
+def _check_image(image: str) -> None:
+    _check_word("image", image)
+    if not image.startswith(("/", ".", "~")) and _USERINFO.match(image):
+        raise _bad("`image` holds a user or password: put logins into `registries.json`.")
+
+
+def _check_repo(repo: str) -> None:
+    _check_word("repo", repo)
+    if problem := check_address(repo):
+        raise _bad(problem)
+
+
+def _check_secrets(what: str, values: Mapping[str, str]) -> None:
+    """A recipe is stored and shown, and an argument ends up in files and logs of the build."""
+    for name, value in values.items():
+        if value and (_SECRET_NAME.search(name) or _SECRET_VALUE.search(value)):
+            raise _bad(
+                f"`{what}` holds {one_line(name, 40)}, which looks like a secret. Leave it out: a [[credential]] of the "
+                "settings adds it to requests at the proxy."
+            )
+
+
+def without_values(recipe: Recipe) -> Recipe:
+    """The recipe with the values of `args` and `env` left out, for readers who may not see them."""
+    hidden = {
+        field: dict.fromkeys(cast("dict[str, str]", getattr(recipe, field)), "…")
+        for field in ("args", "env")
+        if hasattr(recipe, field)
+    }
+    return msgspec.structs.replace(recipe, **hidden)
 
 
 def _check_word(what: str, text: str) -> None:
@@ -213,205 +256,3 @@ def _value(value: object) -> str:
 def _text(text: str) -> str:
     # A JSON string is a TOML string, except for one character that TOML requires to be escaped.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-# Parse devcontainer.json: the image it names and the commands to run in it once. Pure.
-
-
-PLACES = (".devcontainer/devcontainer.json", ".devcontainer.json")
-"""Where it may be in a repository, in this order."""
-
-WORKSPACE = "/work"
-_COMMANDS = ("onCreateCommand", "updateContentCommand", "postCreateCommand")
-"""Run once, in this order. Commands for each start, or for the host, are not run."""
-
-_REFUSED = {
-    "dockerComposeFile": "a template is one container",
-    "mounts": "a sandbox gets no directories of this machine",
-    "runArgs": "they are options of another runtime",
-    "privileged": "a sandbox has no privileges",
-    "capAdd": "a sandbox has no privileges",
-}
-_VARIABLE = re.compile(r"\$\{([A-Za-z]+)(?::([^}:]*))?(?::([^}]*))?\}")
-_OPTION = re.compile(r"[^A-Za-z0-9]+")
-
-StepCommand = str | tuple[str, ...]
-"""A line for a shell, or the words of a program."""
-
-
-class _Build(msgspec.Struct, frozen=True):
-    dockerfile: str | None = None
-    context: str = "."
-    target: str | None = None
-    args: dict[str, str] = {}
-
-
-class _File(msgspec.Struct, frozen=True, rename="camel"):
-    """The fields in use; `object` where the shape varies."""
-
-    image: str | None = None
-    build: _Build | None = None
-    docker_file: str | None = None
-    context: str | None = None
-    container_env: dict[str, str] = {}
-    remote_env: dict[str, str | None] = {}
-    remote_user: str | None = None
-    container_user: str | None = None
-    features: dict[str, object] = {}
-
-
-class Feature(msgspec.Struct, frozen=True):
-    """A script of the repository, run as root."""
-
-    directory: str
-    """Inside the repository."""
-    env: dict[str, str]
-
-
-class Step(msgspec.Struct, frozen=True):
-    """One command of the file, run as the agent."""
-
-    name: str
-    command: StepCommand
-
-
-class Wanted(msgspec.Struct, frozen=True):
-    """The contents of a devcontainer.json."""
-
-    image: str | None
-    dockerfile: str | None
-    """Inside the repository, as `context`."""
-    context: str
-    target: str | None
-    args: dict[str, str]
-    env: dict[str, str]
-    user: str | None
-    features: tuple[Feature, ...]
-    steps: tuple[Step, ...]
-
-    def env_over(self, image: Mapping[str, str]) -> dict[str, str]:
-        """The environment, once the image's own is known."""
-        return {name: _expand(value, image) for name, value in self.env.items()}
-
-
-def parse(text: str, place: str) -> Wanted:
-    """Raises `UserError` (`bad_devcontainer`) for an invalid file and for each field that is not supported."""
-    try:
-        raw = msgspec.json.decode(without_comments(text))
-        file = msgspec.convert(raw, _File)
-    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-        raise _devcontainer_bad(f"{place} cannot be read: {one_line(str(error), 160)}.") from None
-    fields = cast("dict[str, object]", raw)
-    for name, why in _REFUSED.items():
-        if fields.get(name):
-            raise _devcontainer_bad(f"{place} uses {name}, which is not supported: {why}.")
-    folder = posixpath.dirname(place)
-    build = file.build or _Build(file.docker_file, file.context or ".")
-    dockerfile = None if build.dockerfile is None else _inside(folder, build.dockerfile)
-    if (file.image is None) == (dockerfile is None):
-        raise _devcontainer_bad(f"{place} must name either an image or a build.dockerfile.")
-    steps = [step for name in _COMMANDS for step in _steps(name, fields.get(name))]
-    remote = {name: value for name, value in file.remote_env.items() if value is not None}
-    return Wanted(
-        image=file.image,
-        dockerfile=dockerfile,
-        context=_inside(folder, build.context),
-        target=build.target,
-        args={name: _expand(value, {}) for name, value in build.args.items()},
-        env={**file.container_env, **remote},
-        user=file.remote_user or file.container_user,
-        features=tuple(_feature(folder, name, options) for name, options in file.features.items()),
-        steps=tuple(steps),
-    )
-
-
-def _steps(name: str, value: object) -> list[Step]:
-    match value:
-        case None | "":
-            return []
-        case str():
-            return [Step(name, _expand(value, None))]
-        case list():
-            words = cast("list[object]", value)
-            if words and all(isinstance(word, str) for word in words):
-                return [Step(name, tuple(_expand(str(word), None) for word in words))]
-        case dict():
-            named = cast("dict[str, object]", value).items()
-            return [step for key, inner in named for step in _steps(f"{name} {one_line(key, 40)}", inner)]
-        case _:
-            pass
-    raise _devcontainer_bad(f"{name} must be a string, a list of strings, or an object of these.")
-
-
-def _feature(folder: str, name: str, options: object) -> Feature:
-    if not name.startswith("./"):
-        raise _devcontainer_bad(
-            f"The feature {one_line(name, 100)} is not a script of the repository and is not supported: "
-            "install it in the image, or in postCreateCommand."
-        )
-    chosen: dict[str, object] = {}
-    match options:
-        case dict():
-            chosen = cast("dict[str, object]", options)
-        case str():
-            chosen = {"version": options}
-        case _:
-            pass
-    env = {_OPTION.sub("_", key).upper(): _plain(value) for key, value in chosen.items()}
-    return Feature(_inside(folder, name), env)
-
-
-def _plain(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _inside(folder: str, path: str) -> str:
-    """`path`, relative to the file, as a path of the repository. Raises when it leads out of it."""
-    joined = posixpath.normpath(posixpath.join(folder, path))
-    if joined.startswith(("/", "../")) or joined == "..":
-        raise _devcontainer_bad(f"{one_line(path, 80)} leads out of the repository.")
-    return joined
-
-
-def _expand(text: str, image: Mapping[str, str] | None) -> str:
-    """Replace `${…}`. Variables of this machine's environment expand to their default."""
-
-    def one(found: "re.Match[str]") -> str:
-        kind, name, default = found[1], found[2] or "", found[3] or ""
-        match kind:
-            case "localWorkspaceFolder" | "containerWorkspaceFolder":
-                return WORKSPACE
-            case "localWorkspaceFolderBasename" | "containerWorkspaceFolderBasename":
-                return WORKSPACE.strip("/")
-            case "localEnv" | "env":
-                return default
-            case "containerEnv":
-                # In a command the variable is there by itself.
-                return f"${{{name}}}" if image is None else image.get(name, default)
-            case _:
-                return found[0]
-
-    return _VARIABLE.sub(one, text)
-
-
-def _devcontainer_bad(message: str) -> UserError:
-    return UserError("bad_devcontainer", message)
-
-
-_JSON_EXTRA = re.compile(
-    r"""
-    (?P<string> "(?:\\.|[^"\\])*"? )
-    | //[^\n]* | /\*.*?(?:\*/|\Z)                                  # a comment
-    | (?P<comma> , (?= (?>\s+|//[^\n]*+|/\*.*?\*/)*+ [\]}] ) )       # a comma before a closing bracket
-    """,
-    re.DOTALL | re.VERBOSE,
-)
-
-
-def without_comments(text: str) -> str:
-    """Strip comments and trailing commas, which devcontainer.json may have and JSON may not."""
-
-    def plain(found: "re.Match[str]") -> str:
-        return found["string"] or ("" if found["comma"] else " ")
-
-    return _JSON_EXTRA.sub(plain, text)

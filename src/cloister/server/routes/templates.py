@@ -24,6 +24,8 @@ class NewTemplate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The recipe of a template."""
 
     recipe: Recipe
+    replace_built_in: bool = False
+    """Whether it may take the place of a built-in template, which runs start from by default."""
 
 
 class BuildTemplate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,7 +49,7 @@ async def get_template(template: TemplateName, verbs: Given) -> TemplateInfo:
 
 @put("/v1/templates/{template:str}", **of(TemplateVerbs.describe, "Describe a template", "putTemplate"))
 async def put_template(template: TemplateName, data: JSONBody[NewTemplate], verbs: Given) -> TemplateInfo:
-    return await verbs.templates.describe(template, data.recipe)
+    return await verbs.templates.describe(template, data.recipe, replace_built_in=data.replace_built_in)
 
 
 @post(

@@ -21,7 +21,7 @@ from cloister.core import limits
 from cloister.core.events import AskRaised, Event, PromptReceived, RunFinished
 from cloister.core.requests import NewRun, Role
 from cloister.log.api import Fence
-from cloister.sandbox.templates.recipes import Oci
+from cloister.sandbox.templates.recipes import Dockerfile, Oci
 from cloister.testing.conformance import expect, promises, refused
 
 WAIT_SECONDS = 30.0
@@ -303,6 +303,18 @@ async def tokens_are_made_and_removed_and_that_is_entered(rig: Rig) -> None:
     )
 
 
+async def viewers_see_no_values_of_a_recipe(rig: Rig) -> None:
+    recipe = Dockerfile("/nowhere", args={"VERSION": "3"}, env={"MODE": "fast"})
+    templates = rig.verbs("ada", "admin").templates
+    await templates.describe("valued", recipe)
+    expect((await templates.get("valued")).recipe, recipe)
+    seen = rig.verbs("vi", "viewer").templates
+    hidden = Dockerfile("/nowhere", args={"VERSION": "…"}, env={"MODE": "…"})
+    expect((await seen.get("valued")).recipe, hidden)
+    expect([info.recipe for info in await seen.list() if info.name == "valued"], [hidden])
+    await templates.remove("valued")
+
+
 async def a_template_is_described_built_and_removed_and_that_is_entered(rig: Rig) -> None:
     templates = rig.verbs("ada", "admin").templates
     with refused("no_such_template"):
@@ -312,6 +324,10 @@ async def a_template_is_described_built_and_removed_and_that_is_entered(rig: Rig
             await verb("tiny")
     with refused("bad_template"):
         await templates.describe("Not A Name", Oci("x"))
+    with refused("built_in_template"):
+        await templates.describe("default", Oci("x"))
+    with refused("bad_template"):
+        await templates.describe("secretive", Oci("x", env={"GITHUB_TOKEN": "t"}))
     recipe = Oci(str(rig.image or "/nowhere"))
     expect((await templates.describe("tiny", recipe)).recipe, recipe)
     wanted: list[tuple[str, str, dict[str, Any]]] = [("TemplateDescribed", "ada", {"template": "tiny"})]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.core.errors import UserError
-from cloister.sandbox.templates.recipes import Feature, Step, parse, without_comments
+from cloister.runs.templates import Feature, Step, parse_devcontainer, without_comments
 
 PLACE = ".devcontainer/devcontainer.json"
 
@@ -20,7 +20,7 @@ def test_comments_and_trailing_commas_are_understood_and_strings_are_left_alone(
       "containerEnv": { "URL": "http://a//b/*c*/", "Q": "\\"//\\"", "E": ",}", },
       "postCreateCommand": ["a", "b",], // the end
     }  /* never closed"""
-    wanted = parse(text, PLACE)
+    wanted = parse_devcontainer(text, PLACE)
     assert wanted.image == "example.org/x:1"
     assert wanted.env == {"URL": "http://a//b/*c*/", "Q": '"//"', "E": ",}"}
     assert wanted.steps == (Step("postCreateCommand", ("a", "b")),)
@@ -42,22 +42,22 @@ def test_json_without_comments_means_the_same(value: object) -> None:
 def test_no_text_breaks_the_reader(text: str) -> None:
     without_comments(text)
     with pytest.raises(UserError):
-        parse(text, PLACE)
+        parse_devcontainer(text, PLACE)
 
 
 def test_a_dockerfile_is_found_beside_the_file() -> None:
-    wanted = parse(
+    wanted = parse_devcontainer(
         '{"build": {"dockerfile": "Dockerfile", "context": "..", "target": "dev", "args": {"A": "1"}},'
         ' "remoteUser": "node", "containerUser": "other"}',
         PLACE,
     )
     assert (wanted.dockerfile, wanted.context, wanted.target) == (".devcontainer/Dockerfile", ".", "dev")
     assert (wanted.args, wanted.user) == ({"A": "1"}, "node")
-    assert parse('{"dockerFile": "D"}', ".devcontainer.json").dockerfile == "D"
+    assert parse_devcontainer('{"dockerFile": "D"}', ".devcontainer.json").dockerfile == "D"
 
 
 def test_commands_run_in_their_order_in_every_form() -> None:
-    wanted = parse(
+    wanted = parse_devcontainer(
         '{"image": "x", "postCreateCommand": {"one": "make", "two": ["npm", "ci"]}, "onCreateCommand": "first",'
         ' "initializeCommand": "rm -rf /", "postStartCommand": "serve", "updateContentCommand": ""}',
         PLACE,
@@ -70,7 +70,7 @@ def test_commands_run_in_their_order_in_every_form() -> None:
 
 
 def test_variables_tell_nothing_of_this_machine() -> None:
-    wanted = parse(
+    wanted = parse_devcontainer(
         '{"image": "x", "containerEnv": {"P": "/x:${containerEnv:PATH}", "H": "${localEnv:HOME}",'
         ' "D": "${localEnv:NO:usual}", "W": "${containerWorkspaceFolder}/bin"}, "remoteEnv": {"N": null},'
         ' "postCreateCommand": "echo ${containerEnv:PATH} ${localWorkspaceFolder}"}',
@@ -81,10 +81,12 @@ def test_variables_tell_nothing_of_this_machine() -> None:
 
 
 def test_a_feature_that_is_a_plain_script_is_taken_and_any_other_refused_by_name() -> None:
-    wanted = parse('{"image": "x", "features": {"./tool": {"fast-mode": true, "version": 3}}}', PLACE)
+    wanted = parse_devcontainer(
+        '{"image": "x", "features": {"./tool": {"fast-mode": true, "version": 3}}}', PLACE
+    )
     assert wanted.features == (Feature(".devcontainer/tool", {"FAST_MODE": "true", "VERSION": "3"}),)
     with pytest.raises(UserError, match=r"example.org/features/node:1 is not a script"):
-        parse('{"image": "x", "features": {"example.org/features/node:1": {}}}', PLACE)
+        parse_devcontainer('{"image": "x", "features": {"example.org/features/node:1": {}}}', PLACE)
 
 
 @pytest.mark.parametrize(
@@ -105,5 +107,5 @@ def test_a_feature_that_is_a_plain_script_is_taken_and_any_other_refused_by_name
 )
 def test_unsupported_fields_are_refused_by_name(text: str, why: str) -> None:
     with pytest.raises(UserError, match=why) as refused:
-        parse(text, PLACE)
+        parse_devcontainer(text, PLACE)
     assert refused.value.code == "bad_devcontainer"
