@@ -157,8 +157,6 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
     newest = Index(counted[round_start(counted) :])
     now = events[-1].at if now is None else now
     request, finished = admitted.request, newest.last(RunFinished)
-    claimed = newest.last(RunClaimed, RunPaused)
-    paused = claimed if isinstance(claimed, RunPaused) else None
     attempts = _attempts(index)
     base, change, delivered = index.last(BaseFixed), index.last(ChangeMade), _delivered(index)
     opened, chosen = index.last(SandboxOpened), index.last(ChecksChosen)
@@ -169,7 +167,7 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
     beside = [spent for spent in index.of(ModelSpent) if spent.attempt is None]
     return RunView(
         id=events[0].run,
-        state="finished" if finished else "paused" if paused else "running" if claimed else "queued",
+        state=_state(newest),
         prompt=request.prompt,
         repo=request.repo,
         who=admitted.who,
@@ -193,7 +191,7 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
         delivered_to=delivered and delivered.where,
         summary=change and change.summary,
         outcome=finished and finished.outcome,
-        reason=finished.reason if finished else paused and paused.reason,
+        reason=_reason(newest),
         winner=finished and finished.attempt,
         isolation=opened and opened.isolation,
         attempts=attempts,
@@ -209,6 +207,21 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
         budget_notes=tuple(index.of(BudgetWarned, BudgetSpent, BudgetExtended)),
         rounds=1 + len(index.of(RunContinued)),
     )
+
+
+def _state(newest: Index) -> State:
+    match newest.last(RunClaimed, RunPaused, RunFinished):
+        case RunFinished():
+            return "finished"
+        case RunPaused():
+            return "paused"
+        case found:
+            return "running" if found else "queued"
+
+
+def _reason(newest: Index) -> str | None:
+    told = newest.last(RunClaimed, RunPaused, RunFinished)
+    return None if told is None or isinstance(told, RunClaimed) else told.reason
 
 
 def _delivered(index: Index) -> ChangeDelivered | None:
