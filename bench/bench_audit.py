@@ -16,8 +16,8 @@ from cloister.core.ids import OwnerId
 from cloister.core.requests import NewRun
 from cloister.log.audit.chain import logged
 from cloister.log.sqlite import audit as audit_tables
-from cloister.log.sqlite.audit_reader import AuditReader
 from cloister.log.sqlite.backbone import open_backbone
+from cloister.log.sqlite.reader import AuditReader
 from cloister.log.sqlite.schema import open_to_write
 from cloister.log.sqlite.transactions import encoded
 

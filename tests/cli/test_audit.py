@@ -74,13 +74,42 @@ def test_export_contains_everything_needed_to_verify_it(cloister: Cloister, run:
     lines = [json.loads(line) for line in cloister("audit", "export").stdout.splitlines()]
     hashes = {line["number"]: line["hash"] for line in lines if "previous" in line}
     signed = [line for line in lines if "signature" in line]
-    assert [(line["run"], line["hash"]) for line in signed] == [(run, hashes[signed[0]["number"]])]
+    assert [line["run"] for line in signed] == [None, run]
+    assert [line["hash"] for line in signed] == [hashes[line["number"]] for line in signed]
     of_run = cloister("audit", "export", "--run", run, "--since", "1h").stdout.splitlines()
     assert {json.loads(line)["run"] for line in of_run} == {run}
     missing = cloister("audit", "export", "--format", "otel")
     assert (missing.returncode, "OTEL_EXPORTER_OTLP_ENDPOINT" in missing.stderr) == (2, True)
     nobody = cloister("audit", "export", "--format", "otel", OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1")
     assert nobody.returncode == 4
+
+
+def test_heads_leave_the_machine_and_doctor_says_how_far(
+    cloister: Cloister, run: RunId, data_dir: Path, tmp_path: Path
+) -> None:
+    heads, away = tmp_path / "heads.jsonl", tmp_path / "away" / "heads.jsonl"
+    (data_dir / "config.toml").write_text(f'audit_heads = ["{heads}", "{away}"]\n')
+    assert cloister("serve", "--background", "--port", "0").returncode == 0
+    assert cloister("serve", "--stop").returncode == 0
+    assert cloister("audit", "verify", "--against", str(heads)).returncode == 0
+    newest = json.loads(heads.read_text().splitlines()[-1])["number"]
+    assert newest == json.loads(cloister("audit", "show", "--json").stdout.splitlines()[-1])["number"]
+    found = [each["found"] for each in json.loads(cloister("doctor", "--json").stdout)["findings"]]
+    assert f"sent to {heads} up to entry {newest}" in found
+    assert any("No such file" in line for line in found)
+    assert f"signed up to entry {newest}" in found
+    (tmp_path / "empty").write_text("nothing")
+    refused = cloister("audit", "verify", "--against", str(tmp_path / "empty"))
+    assert (refused.returncode, "holds no signed head" in refused.stderr) == (2, True)
+    (data_dir / "config.toml").write_text('audit_heads = ["heads.jsonl"]\n')
+    assert "is no place for signed heads" in cloister("serve", "--background", "--port", "0").stderr
+
+
+def test_removing_a_run_is_no_finding(cloister: Cloister, run: RunId, data_dir: Path) -> None:
+    (data_dir / "runs" / f"{run}.git").mkdir(parents=True)
+    assert cloister("rm", run).returncode == 0
+    assert "RunRemoved" in cloister("audit", "show").stdout
+    assert cloister("audit", "verify").returncode == 0
 
 
 def test_the_key_is_replaced_on_request(cloister: Cloister, run: RunId) -> None:
@@ -90,9 +119,10 @@ def test_the_key_is_replaced_on_request(cloister: Cloister, run: RunId) -> None:
     assert cloister("audit", "verify", "--key", first.strip()).returncode == 0
 
 
-def test_an_empty_data_directory_has_an_empty_audit(cloister: Cloister) -> None:
+def test_an_empty_data_directory_has_no_audit_to_verify(cloister: Cloister) -> None:
     assert cloister("audit", "show").stdout == ""
-    assert cloister("audit", "verify").returncode == 0
+    done = cloister("audit", "verify")
+    assert (done.returncode, done.stdout.startswith("NOT OK: log: There is no audit")) == (1, True)
 
 
 def test_a_log_of_an_older_version_is_audited_from_now_on(
@@ -143,7 +173,7 @@ def test_a_server_signs_what_it_entered_when_it_stops(cloister: Cloister, data_d
     finally:
         assert cloister("serve", "--stop").returncode == 0
     verdict = json.loads(cloister("audit", "verify", "--json").stdout)
-    assert (verdict["ok"], verdict["checkpoints"]) == (True, 1)
+    assert (verdict["ok"], verdict["checkpoints"]) == (True, 2)
     assert verdict["signed"] == verdict["entries"] > 1
 
 

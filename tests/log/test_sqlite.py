@@ -118,7 +118,7 @@ async def test_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
     async with opened(path) as backbone:
         await backbone.admit(NEW, "me")
         modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
-    assert modes == {"log.db": 0o600, "log.db-wal": 0o600, "log.db-shm": 0o600}
+    assert modes == dict.fromkeys(("log.db", "log.db-wal", "log.db-shm", "log.head", "audit.key"), 0o600)
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def test_work_of_a_turn_that_was_lost_is_counted_too() -> None:
 def test_before_the_end_it_says_how_far_it_goes() -> None:
     made = receipt(run_of("p", *WORK[:5]), pending=Pending("cloister/p", (FileChange("x", 1, 0),)))
     assert (made.final, made.branch, made.files[0].path) == (False, "cloister/p", "x")
-    assert "Signed when the run ends." in page(made)
+    assert "The end is signed when the run ends." in page(made)
 
 
 def test_json_of_a_receipt_is_read_back_as_it_was() -> None:

@@ -110,6 +110,8 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Sandboxes that a server keeps ready, one `[[pool]]` table per template."""
     otlp_endpoint: str | None = None
     """Base URL of an OpenTelemetry collector that a server sends the audit to."""
+    audit_heads: tuple[str, ...] = ()
+    """Where the audit's signed heads are sent: paths of files, addresses that take POST, `syslog:/dev/log`."""
 
 
 class Settings(msgspec.Struct, frozen=True):

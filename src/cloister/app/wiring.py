@@ -3,7 +3,7 @@
 import errno
 import os
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from cloister.app.config import host_policy, job_of, model_access, model_shelf, 
 from cloister.app.settings import Settings
 from cloister.app.workbench.commands import Commands, open_commands
 from cloister.app.workbench.sandboxes import Sandboxes, open_sandboxes
-from cloister.core.errors import HostError
+from cloister.core.errors import CloisterError, HostError
 from cloister.core.events import Event
 from cloister.core.ids import Lease, OwnerId, RunId, SandboxId, new_owner_id
 from cloister.core.log import Journal
@@ -29,7 +29,8 @@ from cloister.forge import Forges
 from cloister.forge.host import LocalRepositories
 from cloister.log.api import AuditLog, Backbone
 from cloister.log.audit.details import fact
-from cloister.log.audit.export import CURSOR_FILE, Collector, check_endpoint, ship
+from cloister.log.audit.export import CURSOR_FILE, Collector, HeadExport, check_endpoint, check_place, ship
+from cloister.log.audit.head import HeadFile
 from cloister.log.sqlite.backbone import open_backbone
 from cloister.model.local.host import LocalHost, open_local_host
 from cloister.model.roles import open_models, skipped
@@ -48,6 +49,9 @@ from cloister.sandbox.providers import Providers
 from cloister.sandbox.store.api import Shortage
 from cloister.sandbox.templates.catalog import Templates
 from cloister.system.locks import take
+
+LAST_HEAD_SECONDS = 3.0
+"""How long the end of a process waits for the export of the last signed head."""
 
 Role = Literal["server", "embedded"]
 
@@ -156,6 +160,22 @@ def _look(host: Providers, pool: Pool) -> Look:
     return look
 
 
+@asynccontextmanager
+async def _heads_exported(settings: Settings) -> AsyncGenerator[None]:
+    """Send the signed heads of the audit to the configured places while the block lasts, and once at its end."""
+    places = tuple(map(check_place, settings.file.audit_heads))
+    if not places:
+        yield
+        return
+    export = HeadExport(HeadFile(settings.log_path).read, settings.data_dir, places)
+    try:
+        async with _background(export.run):
+            yield
+    finally:
+        with anyio.move_on_after(LAST_HEAD_SECONDS, shield=True), suppress(CloisterError, OSError):
+            await export.step()
+
+
 def _services(  # noqa: PLR0913  (each is one part of the machine)
     settings: Settings,
     host: Host,
@@ -188,6 +208,7 @@ def _services(  # noqa: PLR0913  (each is one part of the machine)
         patience=settings.file.stuck,
         shortage=look,
         left_out=lambda new: skipped(access, "code", job_of(new)),
+        audit_head=HeadFile(settings.log_path).read,
     )
 
 
@@ -208,6 +229,7 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
             stack.enter_context(_server_lock(settings.data_dir))
         stack.enter_context(owners.hold(owner))
         backbone = await stack.enter_async_context(open_backbone(settings.log_path, owner_lives=owners.lives))
+        await stack.enter_async_context(_heads_exported(settings))
         if role == "server":
             stack.push_async_callback(backbone.sign_audit)
             await stack.enter_async_context(_exported(settings, backbone))

@@ -3,6 +3,7 @@
 import os
 import platform
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,7 @@ async def checkup(settings: Settings) -> tuple[Finding, ...]:
         _cgroups(),
         _data_dir(settings.data_dir),
         _log(settings.data_dir),
+        *_audit(settings),
         _disk(settings.data_dir, built),
         _template(built),
         _image_tools(settings),
@@ -162,6 +164,35 @@ def _log(data_dir: Path) -> Finding:
     except HostError as error:
         return Finding("log", False, error.message, f"move {path} away, or restore a copy")
     return Finding("log", True, str(path))
+
+
+def _audit(settings: Settings) -> Iterator[Finding]:
+    """Whether the signed head of the audit is current, and whether it arrives at the configured places."""
+    from cloister.log.audit.export import head_states
+    from cloister.log.audit.head import HeadFile
+    from cloister.log.sqlite.reader import AuditReader
+
+    if not settings.log_path.exists():
+        return
+    try:
+        head = HeadFile(settings.log_path).read()
+        with AuditReader(settings.log_path) as reader:
+            named = reader.page(head.number - 1, 1) if head else ()
+    except HostError as error:
+        yield Finding("audit", False, error.message, "cloister audit verify", needed=False)
+        return
+    good = head is not None and (head.number == 0 or [entry.hash for entry in named] == [head.hash])
+    found = f"signed up to entry {head.number:,}" if head and good else "the signed head does not fit"
+    yield Finding("audit", good, found, "cloister audit verify", needed=False)
+    states = head_states(settings.data_dir)
+    for place in settings.file.audit_heads:
+        state, shown = states.get(place), one_line(place.partition("?")[0], 80)
+        if state is None:
+            yield Finding("heads", False, f"none was sent to {shown} yet", "cloister serve", needed=False)
+        else:
+            found = state.problem or f"sent to {shown} up to entry {state.number:,}"
+            fix = f"make {shown} reachable; the server retries"
+            yield Finding("heads", state.problem is None, found, fix, needed=False)
 
 
 def _disk(data_dir: Path, built: bool | None) -> Finding:

@@ -3,6 +3,9 @@
 PROMPT_BYTES = 262_144
 """Longest prompt or message a run takes."""
 
+PROMPT_CHARS_LISTED = 2_000
+"""Length of a prompt in a list; event 1 has all of it."""
+
 EVENT_BYTES = 8_388_608
 """Largest encoded event; the texts of an event are bounded before it is built."""
 

@@ -86,7 +86,21 @@ class AuditLog(Protocol):
         ...
 
     async def verify_audit(self, pinned: str | None = None) -> "Verdict":
-        """Check every entry, signature and event. Trust starts at `pinned`, a public key, if given."""
+        """Check every entry, signature, event and listed run, and the signed head outside the store.
+
+        Trust starts at `pinned`, a public key, if given.
+        """
+        ...
+
+    async def rotate_audit_key(self) -> str:
+        """Replace the key that signs the audit; returns the new public one. The old key signs the change.
+
+        The old private key is deleted; its signatures stay valid, and its public half stays with them.
+        """
+        ...
+
+    async def accept_audit(self, who: str, reason: str) -> None:
+        """Enter that a person accepts the audit as it is, and replace the signed head: after a restore."""
         ...
 
 

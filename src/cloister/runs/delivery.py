@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 import anyio
+from anyio import to_thread
 
 from cloister.agent.progress import progress
 from cloister.agent.taint import Provenance
 from cloister.core.diagnosis import Comparison
-from cloister.core.errors import UserError
+from cloister.core.errors import HostError, UserError
 from cloister.core.events import (
     ActionDecided,
     AttemptEnded,
@@ -26,10 +27,12 @@ from cloister.core.text import one_line
 from cloister.feedback.compare import compare
 from cloister.forge import change
 from cloister.forge.api import Proposal, Removed, RunRepositories
+from cloister.log.audit.entry import Checkpoint
 from cloister.log.journal import AttemptJournal
 from cloister.policy.api import PushAction
 from cloister.policy.decide import Decider
 from cloister.runs.receipt import Pending, page, receipt
+from cloister.runs.run_rules import check_change
 from cloister.runs.services import RunServices
 
 
@@ -113,7 +116,7 @@ async def make_result(
 ) -> None:
     """Commit the winner's files (without one, the furthest save point) to the run's branch and deliver it.
 
-    Each round that changes files adds one commit. Steps that the log already has are skipped: the change is
+    Raises `UserError` (`denied`) if a rule denies a path of it. Each round that changes files adds one commit. Steps that the log already has are skipped: the change is
     recorded before it is delivered, so a failed delivery loses nothing.
     """
     events = journal.events
@@ -130,10 +133,11 @@ async def make_result(
     previous = before[1].commit if before else base
     if saved == previous or (before and not known and not await change.files_of_save(bare, previous, saved)):
         return
+    await check_change(services.run_policy(request), bare, base, saved if known is None else known[1].commit)
     if known is None:
         files = await change.files_of_save(bare, base, saved)
         # The receipt as of now: the end and its signature follow, and are in `cloister receipt`.
-        note = page(receipt(events, pending=Pending(branch, files)))
+        note = page(receipt(events, await _audit_head(services), Pending(branch, files)))
         message = _message(events, run, winner, change.trailer(note))
         commit = await change.make_change(bare, previous, saved, branch, message)
         await change.attach(bare, commit, note)
@@ -151,6 +155,14 @@ async def make_result(
             sent = await services.forges.at(request.repo).deliver(await change.describe(proposal))
             if sent is not None:
                 await journal.append(ChangeDelivered(sent.where, sent.branch, sent.receipt))
+
+
+async def _audit_head(services: RunServices) -> Checkpoint | None:
+    """The signed head of the audit, which leaves the machine with the change."""
+    try:
+        return await to_thread.run_sync(services.audit_head)
+    except HostError:
+        return None  # `cloister audit verify` says why
 
 
 async def _may_deliver(

@@ -88,15 +88,16 @@ async def drive_run(services: RunServices, journal: Journal, run: RunId) -> None
     disk is full: the run can be driven again later.
     """
     ending: RunFinished | CloisterError | None = None
+    driver = _Driver(services, journal, run)
     with anyio.CancelScope() as scope:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_cancel_on_stop, journal, scope)
-            ending = await _Driver(services, journal, run).drive()
+            ending = await driver.drive()
             tasks.cancel_scope.cancel()
     if isinstance(ending, CloisterError):
         raise ending
     # Without an ending, a person's stop cancelled the scope; the work up to the last save point is kept.
-    await journal.append(ending or await _stopped(services, journal, run))
+    await journal.append(ending or await driver.stopped())
 
 
 def _stop_request(journal: Journal, after: int) -> StopRequested | None:
@@ -110,12 +111,6 @@ async def _cancel_on_stop(journal: Journal, scope: anyio.CancelScope) -> None:
         seen = len(journal.events)
         await journal.changed(seen)
     scope.cancel()
-
-
-async def _stopped(services: RunServices, journal: Journal, run: RunId) -> RunFinished:
-    stop = _stop_request(journal, round_start(journal.events))
-    who = stop.who if stop else "a person"
-    return await _cut_short(services, journal, run, RunFinished("stopped", f"Stopped by {who}."))
 
 
 async def _cut_short(services: RunServices, journal: Journal, run: RunId, ending: RunFinished) -> RunFinished:
@@ -171,6 +166,12 @@ class _Driver:
                 return await _cut_short(self._services, self._journal, self._run, ending)
             except CloisterError as failure:
                 return failure
+
+    async def stopped(self) -> RunFinished:
+        """Return the end of a round that a person stopped."""
+        stop = _stop_request(self._journal, round_start(self._journal.events))
+        ending = RunFinished("stopped", f"Stopped by {stop.who if stop else 'a person'}.")
+        return await _cut_short(self._services, self._journal, self._run, ending)
 
     async def _round(self) -> AttemptEnded:
         events = self._journal.events

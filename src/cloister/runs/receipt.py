@@ -157,7 +157,7 @@ class Receipt(msgspec.Struct, frozen=True):
     requests_count: int = 0
     """Kinds of request, including unlisted ones."""
     seal: Checkpoint | None = None
-    """The signed head of the audit at the run's end."""
+    """The signed head of the audit at the run's end, or when the change was made."""
 
 
 class Pending(NamedTuple):
@@ -529,8 +529,12 @@ def _sealed(receipt: Receipt) -> Iterator[str]:
     yield "## Audit"
     yield ""
     seal = receipt.seal
+    if not receipt.final:
+        yield "The end is signed when the run ends." + ("" if seal is None else " So far:")
+        yield ""
+    elif seal is None:
+        yield "Not signed."
     if seal is None:
-        yield "Not signed." if receipt.final else "Signed when the run ends."
         return
     yield f"- Head: entry {seal.number:,}, {code(seal.hash)}"
     yield f"- Signed at: {seal.at_us} µs since 1970, key {code(seal.key)}"

@@ -23,6 +23,7 @@ from cloister.egress.rules import DoorEvent
 from cloister.forge import Forges
 from cloister.forge.api import RunRepositories
 from cloister.forge.change import branch_name
+from cloister.log.audit.entry import Checkpoint
 from cloister.model.api import Models
 from cloister.policy.api import Policy
 from cloister.policy.layers import least
@@ -68,6 +69,8 @@ class RunServices:
 
     kinds: tuple[str, ...] = ()
     """The kinds of task that the settings distinguish."""
+    audit_head: Callable[[], Checkpoint | None] = lambda: None
+    """Reads the signed head of the audit. Raises `HostError`."""
 
     async def full_disk(self, error: BaseException) -> str | None:
         """The sentence about the full disk that `error` comes from; None for any other error.

@@ -210,9 +210,9 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
 
 
 def _state(newest: Index) -> State:
-    match newest.last(RunClaimed, RunPaused, RunFinished):
-        case RunFinished():
-            return "finished"
+    if newest.last(RunFinished) is not None:
+        return "finished"
+    match newest.last(RunClaimed, RunPaused):
         case RunPaused():
             return "paused"
         case found:
@@ -220,7 +220,7 @@ def _state(newest: Index) -> State:
 
 
 def _reason(newest: Index) -> str | None:
-    told = newest.last(RunClaimed, RunPaused, RunFinished)
+    told = newest.last(RunFinished) or newest.last(RunClaimed, RunPaused)
     return None if told is None or isinstance(told, RunClaimed) else told.reason
 
 

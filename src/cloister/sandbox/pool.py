@@ -103,7 +103,6 @@ class Pool:
 
     @asynccontextmanager
     async def open(self, spec: SandboxSpec, door: Door | None = None) -> AsyncGenerator[Sandbox]:
-        """See `Host.open`."""
         member = self._claim(spec)
         if member is None:
             async with self._host.open(spec, door) as sandbox:
@@ -119,19 +118,15 @@ class Pool:
                 await member.gone.wait()
 
     async def prepare(self, template: str, report: Report) -> None:
-        """See `Host.prepare`."""
         await self._host.prepare(template, report)
 
     async def sweep(self) -> int:
-        """See `Host.sweep`."""
         return await self._host.sweep()
 
     async def snapshots(self) -> tuple[SnapshotInfo, ...]:
-        """See `Host.snapshots`."""
         return await self._host.snapshots()
 
     async def delete_snapshot(self, reference: str) -> None:
-        """See `Host.delete_snapshot`."""
         await self._host.delete_snapshot(reference)
 
     def drop(self) -> None:

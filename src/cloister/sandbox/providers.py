@@ -83,7 +83,6 @@ class Providers:
             await provider.prepare(template, report)
 
     async def snapshots(self) -> tuple[SnapshotInfo, ...]:
-        """See `Host.snapshots`."""
         found = [info for provider in self._providers.values() for info in await provider.snapshots()]
         return tuple(sorted(found, key=lambda info: (info.created_at, info.id)))
 
@@ -100,7 +99,6 @@ class Providers:
         return None
 
     async def sweep(self) -> int:
-        """See `Host.sweep`."""
         return sum([await provider.sweep() for provider in self._providers.values()])
 
     async def reports(self, *, again: bool = False) -> tuple[TierReport, ...]:

@@ -166,7 +166,10 @@ def _begin(path: Path) -> int:
 
 def _publish(scratch: Path, info: SnapshotInfo) -> None:
     with _disk_errors(scratch.parent):
-        _write(scratch / "info.json", msgspec.json.encode(info))
+        with (scratch / "info.json").open("wb") as file:
+            file.write(msgspec.json.encode(info))
+            file.flush()
+            os.fsync(file.fileno())
         scratch.rename(scratch.with_name(info.id))
         # On disk before the caller learns of it.
         descriptor = os.open(scratch.parent, os.O_RDONLY | os.O_CLOEXEC)
@@ -232,10 +235,3 @@ def _read_all(directory: Path) -> tuple[SnapshotInfo, ...]:
             with suppress(OSError, msgspec.MsgspecError):
                 found.append(msgspec.json.decode((path / "info.json").read_bytes(), type=SnapshotInfo))
     return tuple(sorted(found, key=lambda info: (info.created_at, info.id)))
-
-
-def _write(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())

@@ -16,7 +16,7 @@ from tests.cli.seeds import seed
 
 from cloister.cli.client.discover import living
 from cloister.core.ids import new_owner_id
-from cloister.log.sqlite.audit_reader import AuditReader
+from cloister.log.sqlite.reader import AuditReader
 from cloister.sandbox.liveness import Owners
 
 Cloister = Callable[..., subprocess.CompletedProcess[str]]

@@ -131,3 +131,55 @@ def test_a_path_inside_has_its_sandbox_before_a_colon() -> None:
     assert parse("s-1:") == Inside("s-1", ".")
     assert parse("./s-1:a") == Path("s-1:a")
     assert parse("a") == Path("a")
+
+
+class Endless(io.RawIOBase):
+    """An archive that goes on after `start`, and counts what is read of it."""
+
+    def __init__(self, start: bytes, more: bytes) -> None:
+        self._rest, self._more = start, more
+        self.count = 0
+
+    def read(self, size: int = -1) -> bytes:
+        while len(self._rest) < size:
+            self._rest += self._more * (1 + size // len(self._more))
+        data, self._rest = self._rest[:size], self._rest[size:]
+        self.count += len(data)
+        return data
+
+
+def header(kind: bytes, size: int, name: str = "x") -> bytes:
+    info = tarfile.TarInfo(name)
+    info.type, info.size = kind, size
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+LONG = 2**33 - 1
+EXTENDED = {"PAX": b"x", "PAX for all": b"g", "a long name of GNU": b"L", "a long link of GNU": b"K"}
+
+
+@pytest.mark.parametrize("kind", EXTENDED)
+def test_an_extended_header_counts_against_the_limit(tmp_path: Path, kind: str) -> None:
+    first = archive(member("a", data=b"1")).getvalue()[:1024]
+    endless = Endless(first + header(EXTENDED[kind], LONG), b"11 a=123456\n" * 100)
+    with pytest.raises(UserError) as caught:
+        unpack(endless, tmp_path / "root")  # type: ignore[arg-type]
+    assert caught.value.code == "archive_too_large"
+    assert endless.count < 1_000_000
+
+
+@pytest.mark.parametrize("kind", EXTENDED)
+def test_extended_headers_without_end_are_refused(tmp_path: Path, kind: str) -> None:
+    content = b"12 a=123456\n" if kind.startswith("PAX") else b"name\0"
+    one = header(EXTENDED[kind], len(content)) + content.ljust(512, b"\0")
+    endless = Endless(b"", one)
+    with pytest.raises((UserError, OutsideError)) as caught:
+        unpack(endless, tmp_path / "root")  # type: ignore[arg-type]
+    assert caught.value.code in ("archive_too_large", "bad_archive")
+    assert endless.count < 2_000_000
+
+
+def test_many_members_with_extended_headers_of_ordinary_size_come_out(tmp_path: Path) -> None:
+    name = "/".join(["d" * 200] * 10)
+    result = unpack(archive(*(renamed(f"{n}", f"{name}/{n}") for n in range(600))), tmp_path / "root")
+    assert result.files == 600

@@ -94,7 +94,7 @@ async def test_every_entry_is_sent_as_a_log_record(heard: Heard, tmp_path: Path)
     path = tmp_path / "cloister.db"
     async with opened(path) as backbone:
         run = await whole_run(backbone)
-    found = entries(path)
+    found = entries(path, run)
     async with client() as http:
         await send(http, Collector(heard.url, {"x-key": "secret"}), found)
     ((route, headers, body),) = heard.requests

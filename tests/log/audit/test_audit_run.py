@@ -5,7 +5,10 @@ import json
 import os
 from pathlib import Path
 
+import anyio
 import pytest
+from anyio import to_thread
+from tests.log.audit.test_tampering import verify
 
 from cloister.app.settings import read_settings
 from cloister.app.tokens import Caller
@@ -14,7 +17,8 @@ from cloister.app.wiring import open_app
 from cloister.core.events import ChangeDelivered, Event
 from cloister.core.requests import NewRun
 from cloister.log.audit.keys import KEY_FILE, HostKey
-from cloister.log.sqlite.audit_reader import AuditReader
+from cloister.log.sqlite.backbone import open_backbone
+from cloister.log.sqlite.reader import AuditReader
 from cloister.runs.receipt import page
 from cloister.testing.samples import SampleRepo
 
@@ -49,7 +53,7 @@ async def test_what_a_run_did_is_entered_signed_and_beside_its_branch(data_dir: 
         verdict = await app.backbone.verify_audit(HostKey(data_dir / KEY_FILE).public())
     assert verdict.problems == ()
     with AuditReader(settings.log_path) as audit:
-        entered = [(entry.kind, json.loads(entry.detail)) for entry in audit.entries(run=run)]
+        entered = [(entry.kind, json.loads(entry.detail)) for entry in audit.page(limit=100_000, run=run)]
     decided = [detail for kind, detail in entered if kind == "ActionDecided"]
     assert [(each["action"], each["effect"]) for each in decided if each["effect"] == "deny"] == [
         ("write: .git/config", "deny")
@@ -73,3 +77,17 @@ async def test_what_a_run_did_is_entered_signed_and_beside_its_branch(data_dir: 
     )
     assert trailer.strip() == f"sha256:{hashlib.sha256(note.encode()).hexdigest()}"
     assert repo.git("status", "--porcelain") == ""
+
+    # The head that the branch carries reveals a rollback of the whole data directory.
+    assert await to_thread.run_sync(verified, data_dir, repo.path) == (0, "OK")
+    async for file in anyio.Path(data_dir).glob("cloister.*"):
+        await file.unlink()
+    async with open_backbone(settings.log_path, owner_lives=lambda _: True) as backbone:
+        await backbone.note("Login", "ada", {})
+    assert (await to_thread.run_sync(verified, data_dir))[0] == 0
+    assert await to_thread.run_sync(verified, data_dir, repo.path) == (1, "NOT OK")
+
+
+def verified(data_dir: Path, *against: Path) -> tuple[int, str]:
+    done = verify(data_dir, *(word for place in against for word in ("--against", str(place))))
+    return done.returncode, done.stdout.partition(":")[0]

@@ -25,7 +25,7 @@ from cloister.app.settings import read_settings
 from cloister.app.verbs.local import local_verbs
 from cloister.cli.client.discover import living
 from cloister.core.errors import CloisterError, UserError
-from cloister.log.sqlite.audit_reader import AuditReader
+from cloister.log.sqlite.reader import AuditReader
 
 Done = subprocess.CompletedProcess[str]
 

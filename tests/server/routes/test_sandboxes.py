@@ -8,7 +8,7 @@ import pytest
 from tests.server.conftest import Serve, Served
 
 from cloister.app.settings import Settings, read_settings
-from cloister.log.sqlite.audit_reader import AuditReader
+from cloister.log.sqlite.reader import AuditReader
 
 pytestmark = pytest.mark.anyio
 
@@ -218,7 +218,7 @@ async def test_a_caller_who_hangs_up_takes_his_command_with_him_and_is_entered_s
         while await sleeps():
             pass
         with AuditReader(settings.log_path) as audit:
-            calls = [json.loads(e.detail) for e in audit.entries() if e.kind == "ApiCall"]
+            calls = [json.loads(e.detail) for e in audit.page(limit=10_000) if e.kind == "ApiCall"]
     statuses = [call["status"] for call in calls if call["route"] == f"{sandbox}/exec"]
     assert statuses.count(499) == 1 and set(statuses) == {200, 499}
 

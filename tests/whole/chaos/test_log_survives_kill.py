@@ -15,7 +15,7 @@ from cloister.core.events import RunClaimed, RunResumed
 from cloister.core.ids import OwnerId, RunId, new_owner_id
 from cloister.log.api import Fence
 from cloister.log.sqlite.backbone import open_backbone
-from cloister.log.sqlite.reader import LogReader
+from cloister.log.sqlite.reader import AuditReader, LogReader
 
 pytestmark = pytest.mark.anyio
 
@@ -81,7 +81,17 @@ def check_log(path: Path, acked: int) -> RunId | None:
     assert row.epoch == sum(isinstance(event.body, RunClaimed) for event in events)
     # Two events of one append are there together or not at all.
     assert sum(isinstance(event.body, RunResumed) for event in events) % 2 == 0
+    check_audit(path)
     return row.id
+
+
+def check_audit(path: Path) -> None:
+    """A kill is no finding, and the signed head never covers less than what was acknowledged before it."""
+    with AuditReader(path) as audit:
+        verdict = audit.verify()
+    assert verdict.problems == ()
+    assert verdict.anchor is not None
+    assert verdict.anchor.number <= verdict.entries
 
 
 async def check_heir(path: Path, life: Life) -> None:
@@ -94,6 +104,7 @@ async def check_heir(path: Path, life: Life) -> None:
             with pytest.raises(Fenced):
                 await backbone.append(Fence(heir.run, life.owner, life.epoch), [RunResumed(0)])
         await backbone.append(heir, [RunResumed(0), RunResumed(0)])
+    check_audit(path)
 
 
 async def test_killed_between_appends_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
@@ -105,8 +116,29 @@ async def test_killed_between_appends_nothing_acknowledged_is_lost(tmp_path: Pat
         await check_heir(path, life)
 
 
-POINTS = {"pwrite64": (1, 2, 3, 4, 6, 9, 12, 20, 45), "fdatasync": (1, 2, 3, 4, 7, 20)}
+POINTS = {
+    "pwrite64": (1, 2, 3, 4, 6, 9, 12, 20, 45),
+    "fdatasync": (1, 2, 3, 4, 7, 20),
+    "flock": (1, 2, 3, 4, 5, 9, 12),
+}
 """Which call of the kind is killed."""
+
+
+async def killed_at(call: str, point: int, path: Path) -> None:
+    strace = shutil.which("strace")
+    if strace is None:
+        pytest.skip("strace is not installed: killing at each system call is not tested")
+    inject = [
+        *(strace, "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}"),
+        *("-e", f"inject={call}:signal=KILL:when={point}"),
+    ]
+    life = await live(path, None, inject)
+    if check_log(path, life.acked) is not None:
+        await check_heir(path, life)
+    # The same file, half-written by the first, also takes a second life.
+    second = await live(path, 3)
+    assert second.acked > life.acked
+    assert check_log(path, second.acked) is not None
 
 
 @pytest.mark.long
@@ -114,22 +146,15 @@ POINTS = {"pwrite64": (1, 2, 3, 4, 6, 9, 12, 20, 45), "fdatasync": (1, 2, 3, 4, 
 async def test_killed_at_a_system_call_nothing_acknowledged_is_lost(
     call: str, tmp_path: Path, long: bool
 ) -> None:
-    strace = shutil.which("strace")
-    if strace is None:
-        pytest.skip("strace is not installed: killing at each system call is not tested")
     for point in range(1, 100) if long else POINTS[call]:
-        path = tmp_path / f"{point}.db"
-        inject = [
-            *(strace, "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}"),
-            *("-e", f"inject={call}:signal=KILL:when={point}"),
-        ]
-        life = await live(path, None, inject)
-        if check_log(path, life.acked) is not None:
-            await check_heir(path, life)
-        # The same file, half-written by the first, also takes a second life.
-        second = await live(path, 3)
-        assert second.acked > life.acked
-        assert check_log(path, second.acked) is not None
+        await killed_at(call, point, tmp_path / f"{point}.db")
+
+
+@pytest.mark.parametrize("point", [1, 2])
+async def test_killed_while_the_key_or_the_head_is_first_stored_nothing_is_lost(
+    point: int, tmp_path: Path
+) -> None:
+    await killed_at("link,linkat", point, tmp_path / "log.db")
 
 
 async def test_an_append_is_acknowledged_only_after_the_disk_has_it(tmp_path: Path) -> None:

@@ -268,6 +268,14 @@ class AuditVerbs(Protocol):
         """Replace the key; returns the new public one."""
         ...
 
+    @needs("admin", "POST audit/accept")
+    async def accept(self, reason: str) -> None:
+        """Accept the audit as it is and sign a new head, after a restore or a lost key. An entry records it.
+
+        Raises `UserError` (`bad_reason`).
+        """
+        ...
+
     @needs("admin", "POST audit/send", member="sent", seconds=SLOW_SECONDS)
     async def send_logs(self, run: str | None = None, since_us: int = 0) -> int:
         """Send entries to the configured OpenTelemetry collector; returns how many.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from cloister.app.tokens import Caller
 from cloister.app.verbs.api import role_of
 from cloister.core.errors import HostError
-from cloister.log.sqlite.reader import LogReader
+from cloister.log.sqlite.reader import AuditReader, LogReader
 from cloister.sandbox.liveness import Owners
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from cloister.log.audit.details import Detail
     from cloister.log.audit.entry import AuditEntry, Checkpoint
     from cloister.log.audit.verify import Verdict
-    from cloister.log.sqlite.audit_reader import AuditReader
     from cloister.log.sqlite.backbone import SqliteBackbone
 
     T = TypeVar("T")
@@ -56,6 +55,8 @@ class Log(Protocol):
     ) -> tuple[AuditEntry, ...]: ...
     async def seal(self, run: RunId) -> Checkpoint | None: ...
     async def verify_audit(self, pinned: str | None = None) -> Verdict: ...
+    async def rotate_audit_key(self) -> str: ...
+    async def accept_audit(self, who: str, reason: str) -> None: ...
 
 
 class FileLog:
@@ -90,6 +91,14 @@ class FileLog:
 
     async def verify_audit(self, pinned: str | None = None) -> Verdict:
         return await read_audit(self._path, lambda audit: audit.verify(pinned))
+
+    async def rotate_audit_key(self) -> str:
+        async with self._writer() as backbone:
+            return await backbone.rotate_audit_key()
+
+    async def accept_audit(self, who: str, reason: str) -> None:
+        async with self._writer() as backbone:
+            await backbone.accept_audit(who, reason)
 
     @asynccontextmanager
     async def follow(
@@ -148,8 +157,6 @@ async def read_audit(path: Path, work: Callable[[AuditReader], T]) -> T:
     """Call `work` in a thread with the audit in the log at `path`."""
 
     def look() -> T:
-        from cloister.log.sqlite.audit_reader import AuditReader  # noqa: PLC0415  (few commands need it)
-
         with AuditReader(path) as audit:
             return work(audit)
 

@@ -16,7 +16,7 @@ from cloister.app.verbs.api import AuditVerbs, ModelVerbs, PolicyVerbs, TokenVer
 from cloister.app.verbs.local import Group, checked, read_audit
 from cloister.app.verbs.records import Explained, LocalModel, MadeToken, PolicyVerdict, RuleContext, TokenInfo
 from cloister.core.errors import UserError
-from cloister.core.text import one_line
+from cloister.core.text import bounded, one_line
 from cloister.egress.factory import sets_of
 from cloister.egress.packages import Meaning, SetFinder
 from cloister.policy.api import HOLE, SET_NAMES, Action, Policy, ToolAction
@@ -24,6 +24,8 @@ from cloister.policy.decide import Decider
 from cloister.policy.file import read_action, read_policy
 from cloister.policy.layers import BUILT_IN
 from cloister.policy.pattern import COMMAND_TOOLS
+
+REASON_CHARS = 400
 
 if TYPE_CHECKING:
     from typing import TypeVar
@@ -63,9 +65,12 @@ class LocalAudit(Group):
         return await to_thread.run_sync(HostKey(self._settings.data_dir / KEY_FILE).public)
 
     async def rotate(self) -> str:
-        from cloister.log.sqlite.audit_reader import rotate_key
+        return await self._log.rotate_audit_key()
 
-        return await to_thread.run_sync(rotate_key, self._settings.log_path)
+    async def accept(self, reason: str) -> None:
+        if not reason.strip():
+            raise UserError("bad_reason", "Say why the audit differs, such as the backup that was restored.")
+        await self._log.accept_audit(self.caller.name, bounded(reason.strip(), REASON_CHARS))
 
     async def send_logs(self, run: str | None = None, since_us: int = 0) -> int:
         from cloister.log.audit.export import Collector, check_endpoint, client, send

@@ -11,7 +11,7 @@ from cloister.cli.options import RUN_HELP, AsJson, complete_run, put_json
 
 if TYPE_CHECKING:
     from cloister.app.verbs.api import Verbs
-    from cloister.log.audit.entry import AuditEntry
+    from cloister.log.audit.entry import AuditEntry, Checkpoint
     from cloister.log.audit.verify import Verdict
 
 PAGE = 1_000
@@ -71,6 +71,14 @@ def verify(
             "--key", metavar="PUB", help="The public key to trust. Default: the first one in the audit."
         ),
     ] = None,
+    other: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--against",
+            metavar="FILE|REPO",
+            help="Exported heads: a file of them, an export, receipts, or a repository with delivered branches.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check every entry, signature and event; report each edit, deletion, reordering and truncation."""
@@ -80,7 +88,9 @@ def verify(
         print("Checking the audit …", file=sys.stderr)
 
     async def work(verbs: "Verbs") -> "Verdict":
-        return await verbs.audit.verify(key)
+        heads = [head for place in other or () for head in await _exported(place)]
+        verdict = await verbs.audit.verify(key)
+        return await _compared(verbs, verdict, heads) if heads else verdict
 
     verdict = perform(ctx, work)
     if as_json:
@@ -91,6 +101,67 @@ def verify(
         for line in verdict_lines(verdict):
             print(line)
     raise typer.Exit(0 if verdict.ok else 1)
+
+
+async def _exported(place: str) -> "list[Checkpoint]":
+    """Read the heads in a file, or in the notes of a repository. Raises `UserError`."""
+    from anyio import to_thread
+
+    from cloister.core.errors import UserError
+    from cloister.core.text import decode
+    from cloister.log.audit.export import find_heads
+
+    data = await to_thread.run_sync(_content, place)
+    if data is None:
+        from cloister.forge.change import NOTES_REF
+        from cloister.forge.host import in_checkout
+        from cloister.forge.plain_git import find_checkout
+
+        checkout = await to_thread.run_sync(find_checkout, place)
+        data = (await in_checkout(checkout, "grep", "-a", "-h", "--no-color", "-e", "", NOTES_REF)).out
+    if not (heads := find_heads(decode(data))):
+        raise UserError("no_heads", f"{place} holds no signed head of an audit.")
+    return heads
+
+
+def _content(place: str) -> bytes | None:
+    """Return the content of a file; None for a directory."""
+    from pathlib import Path
+
+    from cloister.core.errors import UserError
+
+    path = Path(place).expanduser()
+    try:
+        return None if path.is_dir() else path.read_bytes()
+    except OSError as error:
+        raise UserError("no_file", f"{place} cannot be read: {error.strerror}.") from None
+
+
+async def _compared(verbs: "Verbs", verdict: "Verdict", heads: "list[Checkpoint]") -> "Verdict":
+    import msgspec
+
+    from cloister.log.audit.verify import PROBLEMS, against
+
+    wanted = {head.number for head in heads}
+    hashes = {
+        entry.number: entry.hash
+        async for entry in _entries(verbs, min(wanted) - 1, None)
+        if entry.number in wanted
+    }
+    found = (*verdict.problems, *against(heads, hashes, verdict))
+    return msgspec.structs.replace(verdict, ok=not found, problems=found[:PROBLEMS])
+
+
+@app.command("accept")
+def accept(
+    ctx: typer.Context,
+    reason: Annotated[str, typer.Option("--reason", help="Why, such as the backup that was restored.")],
+) -> None:
+    """Accept the audit as it is, after a restore or a lost key. An entry names what was lost."""
+    from cloister.cli.client.open import perform
+
+    perform(ctx, lambda verbs: verbs.audit.accept(reason))
+    print("Accepted. `cloister audit verify` now starts from this head, and shows that it was accepted.")
 
 
 @app.command("export")

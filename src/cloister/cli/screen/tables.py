@@ -61,6 +61,15 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
         yield from (f"        {_problem(problem)}" for problem in verdict.problems[1:])
     yield f"Head    {verdict.head}"
     yield f"Signed  up to entry {verdict.signed:,}, {verdict.checkpoints:,} signatures"
+    if verdict.anchor is not None:
+        yield f"Outside up to entry {verdict.anchor.number:,}, the signed head beside the database"
+    for each in verdict.accepted:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.at_us / 1_000_000))
+        lost = "no signed head" if each.lost is None else f"the signed head was entry {each.lost.number:,}"
+        yield (
+            f"Accepted by {one_line(each.who, 40)} on {when}: ended with entry {each.kept:,}, {lost}: "
+            f"{one_line(each.reason, 120)}"
+        )
     if verdict.key is not None:
         yield f"Key     {one_line(verdict.key, 80)}"
 

@@ -14,6 +14,7 @@ FIRST = "0" * 64
 _ENTRY = b"cloister audit entry 1\n"
 _EVENT = b"cloister audit event 1\n"
 _CHECKPOINT = b"cloister audit checkpoint 1\n"
+_HEAD = b"cloister audit head 1\n"
 
 encode = msgspec.json.Encoder().encode
 
@@ -41,7 +42,7 @@ class AuditEntry(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """A signature of the host's key over the head of the chain."""
+    """A signature of the host's key over the head of the chain: in the database, or outside it as the signed head."""
 
     number: int
     hash: str
@@ -80,9 +81,19 @@ def signed_bytes(number: int, head: str, at_us: int, run: str | None, key: str) 
     return _CHECKPOINT + encode((number, head, at_us, run, key))
 
 
+def head_bytes(number: int, head: str, at_us: int, key: str) -> bytes:
+    """Return the bytes that the head outside the database signs. No checkpoint can take its place."""
+    return _HEAD + encode((number, head, at_us, key))
+
+
 def microseconds(at: float) -> int:
     """Convert Unix seconds to the integer that is hashed."""
     return round(at * 1_000_000)
+
+
+def exact(at: float) -> float:
+    """Return `at` in whole microseconds: the only float that verification accepts for the hashed integer."""
+    return microseconds(at) / 1_000_000
 
 
 def text_of(detail: Mapping[str, object]) -> str:

@@ -1,9 +1,12 @@
-"""Export of the audit to an OpenTelemetry collector over OTLP/HTTP, in JSON."""
+"""Export of the audit: entries to an OpenTelemetry collector over OTLP/HTTP, signed heads to other places."""
 
 import logging
 import os
+import re
 import secrets
-from collections.abc import Mapping, Sequence
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,7 +19,7 @@ from cloister import __version__
 from cloister.core.errors import CloisterError, OutsideError, UserError
 from cloister.core.text import one_line
 from cloister.log.api import AuditLog
-from cloister.log.audit.entry import AuditEntry
+from cloister.log.audit.entry import AuditEntry, Checkpoint
 
 SEND_SECONDS = 10.0
 _REPLY_BYTES = 65_536
@@ -175,28 +178,38 @@ async def ship(
 ) -> None:
     """Send every entry of the audit once, in order, and go on for ever; at most a page is in memory.
 
-    A failure is logged and tried again. `cursor_file` keeps the number of the last entry that the collector
-    accepted, so that the next server resumes there.
+    `cursor_file` keeps the number of the last entry that the collector accepted, so that the next server
+    resumes there.
     """
-    failures = 0
     async with client() as http:
-        while True:
-            try:
-                after = await to_thread.run_sync(_sent, cursor_file)
-                page = await log.audit(after, PAGE)
-                if page:
-                    await send(http, collector, page)
-                    await to_thread.run_sync(_save, cursor_file, page[-1].number)
-                if failures:
-                    logger.warning("the audit is exported again")
-                failures = 0
-                if len(page) == PAGE:
-                    continue
-            except (CloisterError, OSError) as error:
-                failures += 1
-                if failures == 1:
-                    logger.warning("the audit is not exported: %s", error)
-            await anyio.sleep(min(look_seconds * 2 ** min(failures, 10), WAIT_SECONDS))
+
+        async def step() -> bool:
+            after = await to_thread.run_sync(_sent, cursor_file)
+            page = await log.audit(after, PAGE)
+            if page:
+                await send(http, collector, page)
+                await to_thread.run_sync(_save, cursor_file, f"{page[-1].number}\n".encode())
+            return len(page) == PAGE
+
+        await _repeat(step, "the audit", look_seconds)
+
+
+async def _repeat(step: Callable[[], Awaitable[bool]], what: str, look_seconds: float) -> None:
+    """Call `step` for ever; it returns whether there is more to send. A failure is logged and tried again."""
+    failures = 0
+    while True:
+        try:
+            more = await step()
+            if failures:
+                logger.warning("%s is exported again", what)
+            failures = 0
+            if more:
+                continue
+        except (CloisterError, OSError) as error:
+            failures += 1
+            if failures == 1:
+                logger.warning("%s is not exported: %s", what, error)
+        await anyio.sleep(min(look_seconds * 2 ** min(failures, 10), WAIT_SECONDS))
 
 
 def _sent(cursor_file: Path) -> int:
@@ -208,9 +221,150 @@ def _sent(cursor_file: Path) -> int:
     return int(text) if text.isdigit() and len(text) < 19 else 0
 
 
-def _save(cursor_file: Path, number: int) -> None:
-    draft = cursor_file.with_name(f"{cursor_file.name}.{secrets.token_hex(4)}")
+def _save(file: Path, data: bytes) -> None:
+    draft = file.with_name(f"{file.name}.{secrets.token_hex(4)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write(f"{number}\n")
-    draft.replace(cursor_file)
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(data)
+    draft.replace(file)
+
+
+# Signed heads at places that a person who edits the data directory does not reach.
+
+
+STATE_FILE = "heads.exported"
+_SYSLOG = "syslog:"
+_AUDIT_INFO = 13 * 8 + 6
+"""The priority of a message: facility `log audit`, severity `informational`."""
+
+# Longer than any text of a guest or a model in a receipt, and a line of its own: neither can hold a forged one.
+_HEAD = re.compile(
+    r'\{"number":\d+,"hash":"[0-9a-f]{64}","at_us":\d+,"run":[^,{}]*,'
+    r'"key":"ed25519:[0-9a-f]{64}","signature":"[0-9a-f]{128}"\}'
+)
+_TITLE = re.compile(r"# Receipt of run `([^`\n]*)`")
+_PAGE_HEAD = re.compile(
+    r"^- Head: entry ([0-9,]+), `([0-9a-f]{64})`\n- Signed at: ([0-9]+) µs since 1970, "
+    r"key `(ed25519:[0-9a-f]{64})`\n- Signature: `([0-9a-f]{128})`$",
+    re.MULTILINE,
+)
+
+
+class HeadState(msgspec.Struct):
+    """How far the heads were exported to one place."""
+
+    number: int = -1
+    """The last head that arrived; -1 for none."""
+    at: float = 0.0
+    problem: str | None = None
+    """Why the newest head did not arrive."""
+
+
+def check_place(text: str) -> str:
+    """Validate a place for heads. Raises `UserError` (`bad_place`)."""
+    web = text.startswith(("http://", "https://"))
+    try:
+        good = bool(urlsplit(text).hostname) and "@" not in urlsplit(text).netloc
+    except ValueError:
+        good = False
+    if not (good if web else Path(text.removeprefix(_SYSLOG)).is_absolute()):
+        raise UserError(
+            "bad_place",
+            f"{one_line(text, 80)!r} is no place for signed heads: give the absolute path of a file, an address that "
+            "takes POST, or syslog:/dev/log.",
+        )
+    return text
+
+
+async def put_head(http: httpx2.AsyncClient, place: str, head: Checkpoint) -> None:
+    """Send one head. Raises `OutsideError` (`head_not_exported`), `OSError`."""
+    line = msgspec.json.encode(head)
+    if place.startswith(("http://", "https://")):
+        try:
+            answer = await http.post(place, content=line, headers={"content-type": "application/json"})
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise _not_taken(type(error).__name__) from None
+        if not answer.is_success:
+            raise _not_taken(f"it answered {answer.status_code}")
+    elif place.startswith(_SYSLOG):
+        await to_thread.run_sync(_log_head, place.removeprefix(_SYSLOG), line, abandon_on_cancel=True)
+    else:
+        await to_thread.run_sync(_append_head, place, line, abandon_on_cancel=True)
+
+
+def _not_taken(why: str) -> OutsideError:
+    return OutsideError("head_not_exported", f"The signed head was not accepted ({why}).", retryable=True)
+
+
+def _log_head(path: str, line: bytes) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.settimeout(SEND_SECONDS)
+        channel.connect(path)
+        channel.send(f"<{_AUDIT_INFO}>cloister-audit: ".encode() + line)
+
+
+def _append_head(path: str, line: bytes) -> None:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        os.write(descriptor, line + b"\n")
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def head_states(data_dir: Path) -> dict[str, HeadState]:
+    """Return place → how far the heads were exported."""
+    try:
+        return msgspec.json.decode((data_dir / STATE_FILE).read_bytes(), type=dict[str, HeadState])
+    except (OSError, msgspec.MsgspecError):
+        return {}
+
+
+class HeadExport:
+    """Sends the newest signed head to each place."""
+
+    def __init__(self, read: Callable[[], Checkpoint | None], data_dir: Path, places: Sequence[str]) -> None:
+        self._read = read
+        self._data_dir = data_dir
+        self._places = places
+
+    async def run(self, look_seconds: float = LOOK_SECONDS) -> None:
+        """Send each new head, for ever. A failure is logged, kept for `doctor`, and tried again."""
+        await _repeat(self.step, "the signed head", look_seconds)
+
+    async def step(self) -> bool:
+        """Send the newest head where it is missing. Raises the last failure after all places were tried."""
+        head = await to_thread.run_sync(self._read)
+        if head is None:
+            return False
+        states = await to_thread.run_sync(head_states, self._data_dir)
+        waiting = [place for place in self._places if states.get(place, HeadState()).number != head.number]
+        failure: CloisterError | OSError | None = None
+        async with client() as http:
+            for place in waiting:
+                state = states.setdefault(place, HeadState())
+                state.at = time.time()
+                try:
+                    await put_head(http, place, head)
+                    state.number, state.problem = head.number, None
+                except (CloisterError, OSError) as error:
+                    failure, state.problem = error, one_line(str(error), 200)
+        if waiting:
+            kept = {place: states[place] for place in self._places}
+            await to_thread.run_sync(_save, self._data_dir / STATE_FILE, msgspec.json.encode(kept))
+        if failure is not None:
+            raise failure
+        return False
+
+
+def find_heads(text: str) -> list[Checkpoint]:
+    """Return the signed heads in an export, a log with such lines, or receipts as pages or JSON."""
+    heads = [msgspec.json.decode(found.encode(), type=Checkpoint) for found in _HEAD.findall(text)]
+    for text_of_one in re.split(r"^(?=# Receipt of run )", text, flags=re.MULTILINE):
+        title = _TITLE.match(text_of_one)
+        heads += [
+            Checkpoint(int(number.replace(",", "")), hashed, int(at_us), title and title[1], key, signature)
+            for number, hashed, at_us, key, signature in _PAGE_HEAD.findall(text_of_one)
+        ]
+    return heads

@@ -25,10 +25,16 @@ class HostKey:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._parsed: tuple[bytes, Ed25519PrivateKey] | None = None
+        """The file's content, and the key in it: parsing takes longer than signing."""
 
     def public(self) -> str:
         """Return the public key as text; creates the key if there is none."""
         return _public_text(self._load())
+
+    def found(self) -> str | None:
+        """Return the public key as text; None if there is no key."""
+        return self.public() if os.path.lexists(self._path) else None
 
     def sign(self, data: bytes) -> str:
         return self._load().sign(data).hex()
@@ -44,7 +50,7 @@ class HostKey:
 
     def _load(self) -> Ed25519PrivateKey:
         try:
-            if not self._path.exists() and not self._path.is_symlink():
+            if not os.path.lexists(self._path):
                 draft = self.draft()
                 try:
                     os.link(draft.path, self._path)  # atomic, and never replaces an existing key
@@ -52,9 +58,12 @@ class HostKey:
                     pass
                 finally:
                     draft.drop()
-            return _parsed(self._path, _read(self._path))
+            pem = _read(self._path)
         except OSError as error:
             raise _failed(self._path, error) from None
+        if self._parsed is None or self._parsed[0] != pem:
+            self._parsed = pem, _parsed(self._path, pem)
+        return self._parsed[1]
 
 
 class Draft:

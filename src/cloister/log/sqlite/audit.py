@@ -3,6 +3,7 @@
 import logging
 import sqlite3
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -11,12 +12,15 @@ from cloister.log.audit.chain import Head, LoggedEvent, RunChain, Signer, entere
 from cloister.log.audit.details import Detail
 from cloister.log.audit.entry import FIRST, AuditEntry, Checkpoint, microseconds, signed_bytes
 
+if TYPE_CHECKING:
+    from cloister.log.audit.head import HeadFile
+
 logger = logging.getLogger(__name__)
 
 ENTRY_COLUMNS = ", ".join(AuditEntry.__struct_fields__)
 CHECKPOINT_COLUMNS = ", ".join(Checkpoint.__struct_fields__)
 
-_TABLES = (
+TABLES = (
     # AUTOINCREMENT remembers the highest number ever given: a missing tail shows even without a signature.
     """CREATE TABLE audit (
         number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -65,7 +69,7 @@ def add_audit(db: sqlite3.Connection, at: float) -> None:
 
     The last entry says so: the chain cannot know what was changed before this moment.
     """
-    for statement in _TABLES:
+    for statement in TABLES:
         db.execute(statement)
     if db.execute("SELECT 1 FROM events LIMIT 1").fetchone() is None:
         return
@@ -112,10 +116,7 @@ def unsigned(db: sqlite3.Connection) -> int:
 def checkpoint(db: sqlite3.Connection, key: Signer, at: float, run: str | None = None) -> None:
     """Sign the head. A run can end even if the key cannot be used: an entry then says that it is unsigned."""
     try:
-        public = key.public()
-        if not _introduced(db, public):
-            _introduce(db, public, at)
-        _sign(db, key, public, at, run)
+        _sign(db, key, _introduced(db, key, at), at, run)
     except CloisterError as error:
         logger.warning("the audit could not be signed: %s", error.message)
         note(db, "Unsigned", "", {"run": run, "code": error.code}, at)
@@ -123,11 +124,72 @@ def checkpoint(db: sqlite3.Connection, key: Signer, at: float, run: str | None =
 
 def rotate(db: sqlite3.Connection, old: Signer, new: str, at: float) -> None:
     """Introduce the public key `new`; the last signature of `old` is over the entry that names it."""
-    public = old.public()
-    if not _introduced(db, public):
-        _introduce(db, public, at)
-    _introduce(db, new, at)
+    public = _introduced(db, old, at)
+    _introduce(db, new, public, at)
     _sign(db, old, public, at, None)
+
+
+def begin_head(db: sqlite3.Connection, file: "HeadFile", at: float) -> bool:
+    """Begin to keep a signed head outside the database. Returns False if the key or the file cannot be used.
+
+    The chain says so in an entry, so that no second beginning follows when the file is deleted.
+    """
+    if db.execute("SELECT 1 FROM audit WHERE kind = 'HeadBegun' LIMIT 1").fetchone():
+        return True
+    try:
+        # The file first, with the entries that are committed already: it is never ahead of the database.
+        file.begin(head(db), at)
+        public = _introduced(db, file.key, at)
+        note(db, "HeadBegun", "", {"key": public}, at)
+        _sign(db, file.key, public, at, None)
+    except CloisterError as error:
+        logger.warning("the audit has no signed head: %s", error.message)
+        return False
+    return True
+
+
+def accept(db: sqlite3.Connection, file: "HeadFile", who: str, reason: str, at: float) -> Head:
+    """Enter that a person accepts the chain as it is, although its head or key differs. Returns the new head.
+
+    The entry names the head that is given up.
+    """
+    try:
+        lost = file.read()
+    except CloisterError:
+        lost = None  # damaged
+    kept = head(db).number
+    public = _introduced(db, file.key, at)
+    detail = {
+        "kept": kept,
+        "lost": lost and {"number": lost.number, "hash": lost.hash, "key": lost.key},
+        "key": public,
+        "reason": reason,
+    }
+    note(db, "AuditAccepted", who, detail, at)
+    _sign(db, file.key, public, at, None)
+    return head(db)
+
+
+class StoredChain:
+    """`log.audit.head.Chain` over what is committed."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def newest(self) -> Head:
+        return head(self._db)
+
+    def hash_of(self, number: int) -> str | None:
+        found = self._db.execute("SELECT hash FROM audit WHERE number = ?", (number,)).fetchone()
+        return None if found is None else found[0]
+
+    def replaced(self, old: str, new: str) -> bool:
+        found = self._db.execute(
+            "SELECT detail FROM audit WHERE kind = 'KeyMade' AND number IN "
+            "(SELECT number FROM audit_checkpoints WHERE key = ?)",
+            (old,),
+        )
+        return any(_key_made(detail) == {"key": new, "previous": old} for (detail,) in found)
 
 
 def _insert(db: sqlite3.Connection, entries: Iterable[AuditEntry]) -> None:
@@ -147,16 +209,20 @@ def _sign(db: sqlite3.Connection, key: Signer, public: str, at: float, run: str 
     )
 
 
-def _keys(db: sqlite3.Connection) -> list[str | None]:
-    """Return the keys that the chain introduces, newest first."""
+def _key_made(detail: str) -> dict[str, str | None]:
+    return msgspec.json.decode(detail, type=dict[str, str | None])
+
+
+def _introduced(db: sqlite3.Connection, key: Signer, at: float) -> str:
+    """Return the public half of `key`; enters it first unless the chain names it already."""
+    public = key.public()
     found = db.execute("SELECT detail FROM audit WHERE kind = 'KeyMade' ORDER BY number DESC")
-    return [msgspec.json.decode(detail, type=dict[str, str | None])["key"] for (detail,) in found]
+    known = [_key_made(detail)["key"] for (detail,) in found]
+    if public not in known:
+        _introduce(db, public, next(iter(known), None), at)
+    return public
 
 
-def _introduced(db: sqlite3.Connection, public: str) -> bool:
-    return public in _keys(db)
-
-
-def _introduce(db: sqlite3.Connection, public: str, at: float) -> None:
+def _introduce(db: sqlite3.Connection, public: str, previous: str | None, at: float) -> None:
     """Enter a key before anything is signed with it, and the key that it follows."""
-    note(db, "KeyMade", "", {"key": public, "previous": next(iter(_keys(db)), None)}, at)
+    note(db, "KeyMade", "", {"key": public, "previous": previous}, at)

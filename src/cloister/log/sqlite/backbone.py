@@ -29,13 +29,13 @@ from cloister.core.ids import OwnerId, RunId
 from cloister.core.requests import NewRun, check_new_run
 from cloister.log.api import Fence, Hold, RunFilter, RunRow, Totals
 from cloister.log.audit.chain import UNCHECKED
-from cloister.log.audit.entry import AuditEntry, Checkpoint
+from cloister.log.audit.entry import AuditEntry, Checkpoint, exact
+from cloister.log.audit.head import HeadFile
 from cloister.log.audit.keys import KEY_FILE, HostKey
 from cloister.log.audit.verify import Verdict
 from cloister.log.hub import Hub, Subscription
 from cloister.log.sqlite import audit, ledger, transactions
-from cloister.log.sqlite.audit_reader import PAGE, AuditReader
-from cloister.log.sqlite.reader import LogReader, Page
+from cloister.log.sqlite.reader import PAGE, AuditReader, LogReader, Page
 from cloister.log.sqlite.transactions import EncodedBody, encoded
 from cloister.log.sqlite.writer import Writer, open_writer
 
@@ -103,7 +103,7 @@ class SqliteBackbone:
         self._hub = hub
         self._key = HostKey(path.with_name(KEY_FILE))
         self._owner_lives = owner_lives
-        self._now = now
+        self._now = lambda: exact(now())
         self._reading = anyio.CapacityLimiter(1)
         """One connection serves one reader at a time."""
 
@@ -156,6 +156,24 @@ class SqliteBackbone:
 
     async def seal(self, run: RunId) -> Checkpoint | None:
         return await self._audited(lambda reader: reader.seal(run))
+
+    async def rotate_audit_key(self) -> str:
+        draft = await to_thread.run_sync(self._key.draft)
+        try:
+            with anyio.CancelScope(shield=True):  # a write has a deadline of its own
+                # The entry first: a crash after it loses a key that signed nothing, and the old one stays in use.
+                await self._transact(lambda db: audit.rotate(db, self._key, draft.public, self._now()))
+                draft.take()
+        finally:
+            draft.drop()
+        return draft.public
+
+    async def accept_audit(self, who: str, reason: str) -> None:
+        file = HeadFile(self._path)
+        with anyio.CancelScope(shield=True):
+            # The entry first: a crash after it leaves the old head, which verification reports again.
+            head = await self._transact(lambda db: audit.accept(db, file, who, reason, self._now()))
+            await to_thread.run_sync(file.replace, head)
 
     async def verify_audit(self, pinned: str | None = None) -> Verdict:
         return await self._audited(lambda reader: reader.verify(pinned))

@@ -1,11 +1,11 @@
-"""Reading the log with nothing but SQLite, for the backbone and for commands that must start fast."""
+"""Reading the log and the audit with nothing but SQLite, for the backbone and for commands that must start fast."""
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import msgspec
 
@@ -14,10 +14,27 @@ from cloister.core.events import AnyBody, Event, decode_body
 from cloister.core.ids import OwnerId, RunId, is_id
 from cloister.core.requests import Outcome, State
 from cloister.log.api import RunFilter, RunRow, Totals
+from cloister.log.audit.entry import AuditEntry, Checkpoint
+from cloister.log.sqlite.audit import CHECKPOINT_COLUMNS, ENTRY_COLUMNS
 from cloister.log.sqlite.ledger import SqliteTotals
-from cloister.log.sqlite.schema import check_ours, connect, is_new, mapped
+from cloister.log.sqlite.schema import (
+    VERSION,
+    check_ours,
+    connect,
+    is_new,
+    mapped,
+    open_to_write,
+    structure,
+    version_of,
+)
+
+if TYPE_CHECKING:
+    from cloister.log.audit.verify import Anchor, ListedRun, StoredEvent, Verdict
 
 T = TypeVar("T")
+PAGE = 256
+"""Entries of the audit in a page."""
+
 _NUM_MAX = 2**63 - 1
 
 COLUMNS = (
@@ -48,20 +65,46 @@ def _nobody(_: OwnerId) -> bool:
     return False
 
 
-def _open(path: Path) -> sqlite3.Connection | None:
-    with mapped(path):
-        # Not opened read-only: SQLite must be able to recover what a killed writer left half-done.
-        db = connect(path)
-        try:
-            db.execute("PRAGMA query_only = ON")
-            if not is_new(db):
-                check_ours(db, path)
-                return db
-        except BaseException:
+class _Reader:
+    """A read-only connection, also while others write. A missing file is an empty log.
+
+    Callers take turns; every method may raise `HostError` (`corrupt_data`, `newer_data`, `no_access`).
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._db = self._open() if path.exists() else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._db is not None:
+            self._db.close()
+
+    def _open(self) -> sqlite3.Connection | None:
+        with mapped(self._path):
+            # Not opened read-only: SQLite must be able to recover what a killed writer left half-done.
+            db = connect(self._path)
+            try:
+                db.execute("PRAGMA query_only = ON")
+                if not is_new(db):
+                    check_ours(db, self._path)
+                    self._upgrade(version_of(db))
+                    return db
+            except BaseException:
+                db.close()
+                raise
             db.close()
-            raise
-        db.close()
-        return None
+            return None
+
+    def _upgrade(self, version: int) -> None:
+        """Called with the version of the file."""
 
 
 PAGE_EVENTS = 256
@@ -80,28 +123,12 @@ class Page(msgspec.Struct, frozen=True):
     """Whether the run is finished: nothing follows `last_seq`."""
 
 
-class LogReader:
-    """A read-only view of the log, also while others write. A missing file is an empty log.
-
-    Callers take turns; every method may raise `HostError` (`corrupt_data`, `newer_data`, `no_access`).
-    """
+class LogReader(_Reader):
+    """The log."""
 
     def __init__(self, path: Path, owner_lives: Callable[[OwnerId], bool] = _nobody) -> None:
-        self._path = path
+        super().__init__(path)
         self._owner_lives = owner_lives
-        self._db = _open(path) if path.exists() else None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        if self._db is not None:
-            self._db.close()
 
     def rows(
         self, limit: int = 100, before: RunId | None = None, only: RunFilter | None = None
@@ -219,3 +246,129 @@ class LogReader:
             epoch=epoch,
             owner_lives=lives,
         )
+
+
+class AuditReader(_Reader):
+    """The audit. A file of an older version is upgraded first."""
+
+    def _upgrade(self, version: int) -> None:
+        if version < VERSION:
+            open_to_write(self._path).close()
+
+    def page(self, after: int = 0, limit: int = PAGE, run: RunId | None = None) -> tuple[AuditEntry, ...]:
+        """Return entries with a greater number than `after`, in order; only those of `run` if given."""
+        which, of_run = ("", ()) if run is None else ("AND run = ?", (run,))
+        query = f"SELECT {ENTRY_COLUMNS} FROM audit WHERE number > ? {which} ORDER BY number LIMIT ?"  # noqa: S608
+        return tuple(AuditEntry(*row) for row in self._rows(query, after, *of_run, limit))
+
+    def checkpoints(self, after: int, until: int) -> tuple[Checkpoint, ...]:
+        """Return the checkpoints over entries with `after < number <= until`, in order."""
+        query = (
+            f"SELECT {CHECKPOINT_COLUMNS} FROM audit_checkpoints "  # noqa: S608
+            "WHERE number > ? AND number <= ? ORDER BY number, id"
+        )
+        return tuple(Checkpoint(*row) for row in self._rows(query, after, until))
+
+    def seal(self, run: RunId) -> Checkpoint | None:
+        """Return the checkpoint that marks the newest end of `run`."""
+        query = f"SELECT {CHECKPOINT_COLUMNS} FROM audit_checkpoints WHERE run = ? ORDER BY id DESC LIMIT 1"  # noqa: S608
+        return next((Checkpoint(*row) for row in self._rows(query, run)), None)
+
+    def verify(self, pinned: str | None = None) -> "Verdict":
+        """Check everything, as `log.audit.verify.verify`, in one moment of the file."""
+        from cloister.log.audit.verify import verify  # noqa: PLC0415  (slow, and few commands need it)
+
+        # Before the database, which only grows: it may be ahead of them, and never behind.
+        anchor = _anchor(self._path)
+        if self._db is None:
+            return verify(None, anchor, pinned)
+        with mapped(self._path):
+            self._db.execute("BEGIN")
+            try:
+                return verify(_Records(self._db), anchor, pinned)
+            finally:
+                self._db.rollback()
+
+    def _rows(self, query: str, *values: object) -> list[Any]:
+        if self._db is None:
+            return []
+        with mapped(self._path), closing(self._db.execute(query, values)) as found:
+            return found.fetchall()
+
+
+def _anchor(path: Path) -> "Anchor":
+    """Read the signed head and the key beside the database at `path`."""
+    from cloister.log.audit.head import HeadFile  # noqa: PLC0415
+    from cloister.log.audit.keys import KEY_FILE, HostKey  # noqa: PLC0415
+    from cloister.log.audit.verify import Anchor  # noqa: PLC0415
+
+    def tried(read: Callable[[], T | None]) -> tuple[T | None, str | None]:
+        try:
+            return read(), None
+        except HostError as error:
+            return None, error.message
+
+    return Anchor(*tried(HeadFile(path).read), *tried(HostKey(path.with_name(KEY_FILE)).found))
+
+
+class _Records:
+    """`AuditRecords` in one transaction."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def entries(self) -> Iterator[AuditEntry]:
+        for row in self._db.execute(f"SELECT {ENTRY_COLUMNS} FROM audit ORDER BY number"):  # noqa: S608
+            yield AuditEntry(*row)
+
+    def entries_of_runs(self) -> Iterator[AuditEntry]:
+        query = f"SELECT {ENTRY_COLUMNS} FROM audit WHERE run IS NOT NULL ORDER BY run, seq"  # noqa: S608
+        for row in self._db.execute(query):
+            yield AuditEntry(*row)
+
+    def highest_number(self) -> int:
+        found = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'audit'").fetchone()
+        return 0 if found is None else found[0]
+
+    def checkpoints(self) -> list[Checkpoint]:
+        query = f"SELECT {CHECKPOINT_COLUMNS} FROM audit_checkpoints ORDER BY id"  # noqa: S608
+        return [Checkpoint(*row) for row in self._db.execute(query)]
+
+    def events(self) -> "Iterator[StoredEvent]":
+        from cloister.log.audit.verify import StoredEvent  # noqa: PLC0415
+
+        query = (
+            "SELECT r.id, e.seq, e.at, e.body FROM runs r JOIN events e ON e.run = r.num ORDER BY r.id, e.seq"
+        )
+        for row in self._db.execute(query):
+            yield StoredEvent(*row)
+
+    def listed(self) -> "list[ListedRun]":
+        from cloister.log.audit.verify import ListedRun  # noqa: PLC0415
+
+        query = f"SELECT {', '.join(ListedRun._fields)} FROM runs ORDER BY num"  # noqa: S608
+        return [ListedRun(*row) for row in self._db.execute(query)]
+
+    def damage(self) -> Iterator[str]:
+        """The tables, indexes and triggers are those that were made; no trigger or view was added."""
+        expected, found = structure(None), structure(self._db)
+        for name, (kind, text) in found.items():
+            if name not in expected and kind in ("trigger", "view"):
+                yield f"The {kind} {name[:64]!r} was added to the database."
+            elif name in expected and expected[name] != (kind, text):
+                yield f"The {kind} {name!r} of the database was edited."
+        for name in expected.keys() - found.keys():
+            if not name.startswith("ledger_"):  # made when a budget is first used
+                yield f"The {expected[name][0]} {name!r} of the database was removed."
+        count, highest, made = self._db.execute(
+            "SELECT COUNT(*), COALESCE(MAX(id), 0), "
+            "COALESCE((SELECT seq FROM sqlite_sequence WHERE name = 'audit_checkpoints'), 0) "
+            "FROM audit_checkpoints"
+        ).fetchone()
+        if not count == highest == made:
+            yield "A signature of the audit was removed."
+        (state,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
+        if state != "ok":
+            yield f"The database is damaged: {state[:200]}."
+        if self._db.execute("PRAGMA foreign_key_check").fetchone() is not None:
+            yield "The log has events of a run that was removed."

@@ -4,14 +4,16 @@ import os
 import sqlite3
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
 from cloister.core.errors import Bug, CloisterError, HostError
-from cloister.log.sqlite.audit import add_audit
+from cloister.log.sqlite.audit import TABLES as AUDIT_TABLES
+from cloister.log.sqlite.audit import add_audit, begin_head
+from cloister.log.sqlite.ledger import TABLES as LEDGER_TABLES
 
-VERSION = 2
+VERSION = 3
 APPLICATION_ID = 0x636C6F69
 """Distinguishes the log from any other SQLite database."""
 
@@ -117,6 +119,10 @@ def is_new(db: sqlite3.Connection) -> bool:
     return db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0] == 0
 
 
+def has_audit(db: sqlite3.Connection) -> bool:
+    return db.execute("SELECT 1 FROM sqlite_master WHERE name = 'audit'").fetchone() is not None
+
+
 def check_ours(db: sqlite3.Connection, path: Path) -> None:
     """Raises `HostError` (`newer_data`, `corrupt_data`) for a file that this version cannot read."""
     version = version_of(db)
@@ -188,7 +194,9 @@ def version_of(db: sqlite3.Connection) -> int:
 
 
 def _bring_up(db: sqlite3.Connection, path: Path) -> None:
-    """Create or upgrade the tables, in one transaction."""
+    """Create or upgrade the tables, in one transaction. Without a usable key the log stays at version 2."""
+    from cloister.log.audit.head import HeadFile  # noqa: PLC0415  (slow, and readers do without it)
+
     db.execute("BEGIN IMMEDIATE")
     try:
         if is_new(db):
@@ -197,10 +205,27 @@ def _bring_up(db: sqlite3.Connection, path: Path) -> None:
             db.execute("PRAGMA user_version = 1")
         check_ours(db, path)
         if version_of(db) < 2:
+            if has_audit(db):
+                raise corrupt(path)  # the version was edited
             add_audit(db, time.time())
             db.execute("PRAGMA user_version = 2")
+        if version_of(db) < 3 and begin_head(db, HeadFile(path), time.time()):
+            db.execute("PRAGMA user_version = 3")
         db.execute("COMMIT")
     except BaseException:
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
+
+
+def structure(db: sqlite3.Connection | None) -> dict[str, tuple[str, str]]:
+    """Return name → kind and definition of all tables, indexes, triggers and views; as they should be for None."""
+    if db is None:
+        with closing(sqlite3.connect(":memory:")) as made:
+            for statement in (*_LOG, *AUDIT_TABLES, *LEDGER_TABLES):
+                made.execute(statement)
+            return structure(made)
+    found = db.execute(
+        "SELECT name, type, sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%'"
+    )
+    return {name: (kind, " ".join(text.split())) for name, kind, text in found}

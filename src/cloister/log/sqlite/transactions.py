@@ -30,9 +30,6 @@ from cloister.log.audit.chain import Signer, logged
 from cloister.log.sqlite import audit
 from cloister.log.sqlite.reader import COLUMNS, Record, find
 
-PROMPT_CHARS_LISTED = 2_000
-"""Length of a prompt in a list; event 1 has all of it."""
-
 
 class EncodedBody(NamedTuple):
     """A body and its encoding, made and measured outside the transaction."""
@@ -79,7 +76,7 @@ def admit(
         if known is not None:
             return (RunId(known[0]), False), ()
     run = new_run_id()
-    prompt = text.bounded(new.prompt, PROMPT_CHARS_LISTED)
+    prompt = text.bounded(new.prompt, limits.PROMPT_CHARS_LISTED)
     num = db.execute(
         "INSERT INTO runs (id, key, state, prompt, repo, model, created_at, updated_at, last_seq, epoch) "
         "VALUES (?, ?, 'queued', ?, ?, ?, ?, ?, 0, 0)",

@@ -1,5 +1,6 @@
 """The writer thread of a process: requests that wait together are committed together."""
 
+import logging
 import queue
 import socket
 import sqlite3
@@ -16,7 +17,9 @@ from anyio import to_thread
 
 from cloister.core.errors import Bug, CloisterError, HostError
 from cloister.core.events import Event
+from cloister.log.audit.head import HeadFile
 from cloister.log.hub import Hub
+from cloister.log.sqlite.audit import StoredChain
 from cloister.log.sqlite.schema import meaning, open_to_write
 
 BATCH = 256
@@ -27,6 +30,8 @@ POLL_SECONDS = 0.075
 
 STUCK_SECONDS = 60.0
 """A write that takes longer fails: the disk does not respond."""
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], tuple[T, tuple[Event, ...]]]
@@ -121,6 +126,8 @@ class _Thread:
     def __init__(self, db: sqlite3.Connection, path: Path, ring: socket.socket) -> None:
         self._db = db
         self._path = path
+        self._head = HeadFile(path)
+        self._head_problem = ""
         self._ring = ring
         self._ring.setblocking(False)
         self._waiting: queue.SimpleQueue[_Job[object] | None] = queue.SimpleQueue()
@@ -156,12 +163,15 @@ class _Thread:
     def _run(self) -> None:
         version = self._version()
         looked = 0.0
+        self._advance()  # a process that was killed may have left the head behind
         while True:
             batch = self._take()
             if batch:
                 self._settle(batch)
+                self._keep(self._head.sync)
             # The wake-up to end may have been taken from the queue with the last requests.
             if self._closing and self._waiting.empty():
+                self._keep(lambda: self._head.sync(now=True))
                 return
             if self._watching and time.monotonic() - looked >= POLL_SECONDS:
                 seen, version = version, self._version()
@@ -186,6 +196,7 @@ class _Thread:
     def _settle(self, batch: list[_Job[object]]) -> None:
         try:
             self._commit(batch)
+            self._advance()
         except sqlite3.Error as error:
             failure = meaning(error, self._path)
             failure.__cause__ = error
@@ -205,6 +216,18 @@ class _Thread:
         finally:
             if db.in_transaction:
                 db.execute("ROLLBACK")
+
+    def _advance(self) -> None:
+        self._keep(lambda: self._head.advance(StoredChain(self._db)))
+
+    def _keep(self, work: Callable[[], None]) -> None:
+        """Do `work` on the signed head. A failure is logged: `audit verify` reports it, and no run waits for it."""
+        try:
+            work()
+        except (CloisterError, OSError, sqlite3.Error) as error:
+            if str(error) != self._head_problem:
+                self._head_problem = str(error)
+                logger.warning("the signed head of the audit stays behind: %s", error)
 
     def _attempt(self, job: _Job[object]) -> None:
         """Run one request in its own savepoint: an error undoes this request only."""

@@ -115,7 +115,6 @@ class ContainerHost:
 
     @asynccontextmanager
     async def fork(self, parent: ContainerSandbox) -> AsyncGenerator[Sandbox]:
-        """See `Sandbox.fork`."""
         tools = await self._choose()
         request = parent.request
 
@@ -130,7 +129,6 @@ class ContainerHost:
             yield sandbox
 
     async def keep(self, sandbox: ContainerSandbox, at: Path) -> None:
-        """See `Keepable.keep`."""
         async with sandbox.running.standing_still():
             await flatten(sandbox.running.root, at, self._path)
 
@@ -141,7 +139,6 @@ class ContainerHost:
             return None
 
     async def take_snapshot(self, sandbox: ContainerSandbox, name: str | None) -> SnapshotInfo:
-        """See `Sandbox.snapshot`."""
         tools = await self._choose()
         running = sandbox.running
         subject = Subject(sandbox.info.id, self._tier, running.root, sandbox.origin, running.standing_still)
@@ -150,12 +147,10 @@ class ContainerHost:
         return taken
 
     async def snapshots(self) -> tuple[SnapshotInfo, ...]:
-        """See `Host.snapshots`."""
         check_root()
         return await Snapshots((await self._choose()).store).list()
 
     async def delete_snapshot(self, reference: str) -> None:
-        """See `Host.delete_snapshot`."""
         check_root()
         await Snapshots((await self._choose()).store).delete(reference)
 
@@ -171,28 +166,23 @@ class ContainerHost:
         return await self._toolchain.store.shortage() if self._toolchain else None
 
     async def sweep(self) -> int:
-        """See `Host.sweep`."""
         return await self._claims.sweep()
 
     async def probe(self) -> tuple[selftest.RuntimeReport, ...]:
         """Test each runtime; repeat the tests that failed before."""
-        reports: tuple[selftest.RuntimeReport, ...] = ()
-        for store in await self._choose_stores():
-            reports = await self._reports(store, again=True)
+        return (await self._tried(again=True))[1]
+
+    async def _tried(self, *, again: bool) -> tuple[Store, tuple[selftest.RuntimeReport, ...]]:
+        """The first store on which a runtime works, else the last one, and what the tests found there."""
+        *better, last = await self._choose_stores()
+        for store in better:
+            reports = await self._reports(store, again=again)
             if any(report.works for report in reports):
-                break
-        return reports
+                return store, reports
+        return last, await self._reports(last, again=again)
 
     async def report(self, *, again: bool = False, quick: bool = False) -> TierReport:
-        """See `TierHost.report`."""
-        made = TierReport(
-            self._tier, works=False, native=False, found="There is no store for the files of sandboxes."
-        )
-        for store in await self._choose_stores():
-            made = selftest.summed_up(self._tier, await self._reports(store, again=again))
-            if made.works:
-                break
-        return made
+        return selftest.summed_up(self._tier, (await self._tried(again=again))[1])
 
     async def _reports(self, store: Store, *, again: bool) -> tuple[selftest.RuntimeReport, ...]:
         bench = selftest.Bench(self._tier, store.kind, self._path, self._data_dir / "runtimes.json")

@@ -151,7 +151,8 @@ class Cgroup:
                 group.path.mkdir()
                 made.append(group.path)
                 for file, value in group.limits:
-                    _write_limit(group.path / file, value, optional=file in group.optional)
+                    if file not in group.optional or (group.path / file).exists():
+                        (group.path / file).write_text(value)
         except OSError as error:
             for path in made:
                 path.rmdir()
@@ -179,26 +180,22 @@ class Cgroup:
 
     def oom_kills(self) -> int:
         """Number of processes that the kernel killed for lack of memory."""
-        for path in self._directories:
-            for file in ("memory.oom_control", "memory.events"):
-                with suppress(OSError):
-                    return _flag((path / file).read_text(), "oom_kill")
-        return 0
+        return _flag(self._read("memory.oom_control", "memory.events"), "oom_kill")
 
     def memory_bytes(self) -> int:
         """Memory in use; 0 when unknown."""
-        for path in self._directories:
-            for file in ("memory.usage_in_bytes", "memory.current"):
-                with suppress(OSError, ValueError):
-                    return int((path / file).read_text())
-        return 0
+        return int(self._read("memory.usage_in_bytes", "memory.current") or "0")
 
     def refused_tasks(self) -> int:
         """How often the limit refused a process or thread."""
-        for path in self._directories:
+        return _flag(self._read("pids.events"), "max")
+
+    def _read(self, *names: str) -> str:
+        """The content of the first of these files that can be read; empty without one."""
+        for path in (directory / name for directory in self._directories for name in names):
             with suppress(OSError):
-                return _flag((path / "pids.events").read_text(), "max")
-        return 0
+                return path.read_text()
+        return ""
 
     @asynccontextmanager
     async def frozen(self) -> AsyncGenerator[None]:
@@ -277,12 +274,6 @@ def _make_parent(parent: Path, layout: Layout) -> None:
         control = directory / "cgroup.subtree_control"
         if set(wanted) - set(control.read_text().split()):
             control.write_text(" ".join(f"+{c}" for c in wanted))
-
-
-def _write_limit(path: Path, value: str, *, optional: bool) -> None:
-    if optional and not path.exists():
-        return
-    path.write_text(value)
 
 
 def _flag(text: str, name: str) -> int:

@@ -57,14 +57,10 @@ Dispose = Callable[[str], Awaitable[None]]
 """Removes the other resources of a sandbox, by name, after its processes ended. Raises `HostError`."""
 
 
-async def _nothing(_name: str) -> None:
-    return None
-
-
 class Claims:
     """The names in use below one data directory."""
 
-    def __init__(self, data_dir: Path, owner: OwnerId, dispose: Dispose = _nothing) -> None:
+    def __init__(self, data_dir: Path, owner: OwnerId, dispose: Dispose | None = None) -> None:
         self._owner = owner
         self._owners = Owners(data_dir / "owners")
         self._sandboxes = data_dir / "sandboxes"
@@ -137,5 +133,6 @@ class Claims:
 
     async def _remove(self, name: Name) -> None:
         await Cgroup(self.layout, str(name)).remove()
-        await self._dispose(str(name))
+        if self._dispose is not None:
+            await self._dispose(str(name))
         shutil.rmtree(self.home(name), ignore_errors=True)

@@ -58,11 +58,6 @@ class RuntimeReport(msgspec.Struct, frozen=True):
     proof: Proof | None = None
 
 
-class _Remembered(msgspec.Struct, frozen=True):
-    key: str
-    report: RuntimeReport
-
-
 class Bench(msgspec.Struct, frozen=True):
     """Where tests run and where their results are kept."""
 
@@ -92,11 +87,8 @@ async def report(name: str, bench: Bench, trial: Trial, *, again: bool = False) 
     search_path, memory = bench.search_path, bench.memory
     found = shutil.which(name, path=search_path)
     if found is None:
-        fix = (
-            f"apt-get install {name}"
-            if name in CANDIDATES[bench.tier]
-            else "fix `runtime` in the configuration file"
-        )
+        known_here = name in CANDIDATES[bench.tier]
+        fix = f"apt-get install {name}" if known_here else "fix `runtime` in the configuration file"
         return RuntimeReport(name, None, None, works=False, why=f"{name} is not installed.", fix=fix)
     path = Path(found)
     key = _key(bench, path)
@@ -177,8 +169,7 @@ async def _version(path: Path, search_path: str) -> str | None:
 
 def _read(memory: Path) -> dict[str, RuntimeReport]:
     with suppress(OSError, msgspec.MsgspecError):
-        entries = msgspec.json.decode(memory.read_bytes(), type=tuple[_Remembered, ...], dec_hook=_to_path)
-        return {entry.key: entry.report for entry in entries}
+        return msgspec.json.decode(memory.read_bytes(), type=dict[str, RuntimeReport], dec_hook=_to_path)
     return {}
 
 
@@ -188,9 +179,7 @@ def _write(memory: Path, key: str, made: RuntimeReport) -> None:
     # Lock the directory, so that a concurrent write of another process is not lost.
     with lock(memory.parent, wait=True):
         entries = {**_read(memory), key: made}
-        scratch.write_bytes(
-            msgspec.json.encode(tuple(_Remembered(k, r) for k, r in entries.items()), enc_hook=str)
-        )
+        scratch.write_bytes(msgspec.json.encode(entries, enc_hook=str))
         scratch.replace(memory)
 
 

@@ -136,7 +136,6 @@ class MicrovmSandbox(Link):
         return self._host.fork(self)
 
     async def snapshot(self, name: str | None = None) -> SnapshotInfo:
-        """See `Sandbox.snapshot`."""
         async with self._copying:
             self._check_alive()
             below = self._disk
@@ -299,7 +298,6 @@ class MicrovmHost:
 
     @asynccontextmanager
     async def fork(self, parent: MicrovmSandbox) -> AsyncGenerator[Sandbox]:
-        """See `Sandbox.fork`."""
         tools = await self._choose()
         with ExitStack() as files:
             moment = await parent.moment(files)
@@ -319,7 +317,6 @@ class MicrovmHost:
         return shortage(self._data_dir)
 
     async def sweep(self) -> int:
-        """See `Host.sweep`."""
         return await self._claims.sweep()
 
     async def report(self, *, again: bool = False, quick: bool = False) -> TierReport:
@@ -353,11 +350,9 @@ class MicrovmHost:
         self._images.unload()
 
     async def snapshots(self) -> tuple[SnapshotInfo, ...]:
-        """See `Host.snapshots`."""
         return await self.kept.list()
 
     async def delete_snapshot(self, reference: str) -> None:
-        """See `Host.delete_snapshot`."""
         found, _ = await self.kept.find(reference)
         await self.kept.delete(found.id)
         self._images.forget(found.id)

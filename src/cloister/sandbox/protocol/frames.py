@@ -21,6 +21,9 @@ Kind = Literal["program", "read", "write", "list", "stat", "move", "remove", "mk
 FailCode = Literal["not_found", "denied", "not_a_file", "not_a_directory", "too_many", "no_space", "failed"]
 
 _HEADER = struct.Struct("<IBI")
+_NOTHING = struct.Struct("")
+_FLAG = struct.Struct("<?")
+_U8 = struct.Struct("<B")
 _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
 _EXIT = struct.Struct("<BBBI")
@@ -189,47 +192,46 @@ def _start(start: Start) -> bytes:
     return head + _string(start.cwd) + _strings(start.env) + _strings(start.argv)
 
 
-def _parts(frame: Frame) -> tuple[int, int, bytes]:  # noqa: C901  one line per frame
+_PLAIN: dict[type, tuple[int, struct.Struct]] = {
+    Hello: (0x01, _U16),
+    Ready: (0x03, _NOTHING),
+    Held: (0x06, _FLAG),
+    End: (0x12, _NOTHING),
+    Credit: (0x13, _U32),
+    Signal: (0x14, _U8),
+    Resize: (0x15, _SIZE),
+    Kill: (0x16, _NOTHING),
+    Open: (0x20, _NOTHING),
+    Close: (0x21, _NOTHING),
+    Dial: (0x22, _U16),
+}
+"""Frames whose payload is their fields after the channel, packed; greetings have channel 0."""
+
+
+def _parts(frame: Frame) -> tuple[int, int, bytes]:
     match frame:
-        case Hello(version):
-            return 0x01, 0, _U16.pack(version)
         case Setup(ttl, port, hostname):
             return 0x02, 0, _SETUP.pack(ttl, port) + _string(hostname)
-        case Ready():
-            return 0x03, 0, b""
         case Wake(clock, processes, files, machine, seed):
             head = _WAKE.pack(clock, processes, files, machine.encode("ascii"))
             return 0x04, 0, head + _U32.pack(len(seed)) + seed
         case Hold(on, quiet):
             return 0x05, 0, bytes((on + (on and quiet),))
-        case Held(quiet):
-            return 0x06, 0, bytes((quiet,))
         case Start(channel):
             return 0x10, channel, _start(frame)
         case Output(channel, stream, data):
             return 0x11, channel, (b"\1" if stream == "out" else b"\2") + data
         case Bytes(channel, data):
             return 0x11, channel, data
-        case End(channel):
-            return 0x12, channel, b""
-        case Credit(channel, size):
-            return 0x13, channel, _U32.pack(size)
-        case Signal(channel, number):
-            return 0x14, channel, bytes((number,))
-        case Resize(channel, rows, columns):
-            return 0x15, channel, _SIZE.pack(rows, columns)
-        case Kill(channel):
-            return 0x16, channel, b""
         case Exit(channel, signalled, value, killed, milliseconds):
             return 0x17, channel, _EXIT.pack(signalled, value, _KILLED.index(killed), milliseconds)
         case Fail(channel, code, text):
             return 0x18, channel, bytes((1 + _FAILS.index(code),)) + text.encode("utf-8")
-        case Open(channel):
-            return 0x20, channel, b""
-        case Close(channel):
-            return 0x21, channel, b""
-        case Dial(channel, port):
-            return 0x22, channel, _U16.pack(port)
+        case _:
+            kind, shape = _PLAIN[type(frame)]
+            values = msgspec.structs.astuple(frame)
+            channel, values = (0, values) if kind < 0x10 else (values[0], values[1:])
+            return kind, channel, shape.pack(*values)
 
 
 def encode(frame: Frame) -> bytes:
@@ -256,7 +258,8 @@ def _is_command(channel: int) -> bool:
 
 
 def _decode_exit(channel: int, payload: memoryview) -> Exit:
-    how, value, killed, milliseconds = _Cursor(_exactly(payload, _EXIT.size)).take(_EXIT)
+    record: tuple[int, ...] = _EXIT.unpack(_exactly(payload, _EXIT.size))
+    how, value, killed, milliseconds = record
     if how > 1 or killed > 2 or (how == 1 and not 1 <= value <= 64):
         raise ProtocolBroken("an exit that cannot be")
     return Exit(channel, how == 1, value, _KILLED[killed], milliseconds)
@@ -298,28 +301,6 @@ def decode_from_guest(kind: int, channel: int, payload: memoryview) -> FromGuest
             raise ProtocolBroken("a flag that is neither 0 nor 1")
         return Held(quiet == 1)
     raise ProtocolBroken(f"a frame of type {kind:#04x} where none belongs")
-
-
-class _Cursor:
-    """Takes values off the front of a payload; never reads past its end."""
-
-    def __init__(self, data: memoryview) -> None:
-        self._data = data
-        self._at = 0
-
-    @property
-    def more(self) -> bool:
-        return self._at < len(self._data)
-
-    def take(self, shape: struct.Struct) -> tuple[int, ...]:
-        return shape.unpack(self.bytes(shape.size))
-
-    def bytes(self, size: int) -> bytes:
-        found = bytes(self._data[self._at : self._at + size])
-        if len(found) != size:
-            raise ProtocolBroken("a payload that is too short")
-        self._at += size
-        return found
 
 
 F = TypeVar("F")
@@ -402,12 +383,16 @@ class Changes:
 
 def decode_entries(data: bytes) -> tuple[Entry, ...]:
     """A directory listing, sorted by name. Raises `ProtocolBroken`."""
-    cursor = _Cursor(memoryview(data))
     entries: list[Entry] = []
-    while cursor.more:
-        kind, size, mode, modified, length = cursor.take(_ENTRY)
-        if kind >= len(_ENTRY_KINDS) or mode > 0o7777 or not 1 <= length <= 255:
+    at = 0
+    while at < len(data):
+        if len(data) - at < _ENTRY.size:
+            raise ProtocolBroken("a payload that is too short")
+        record: tuple[int, ...] = _ENTRY.unpack_from(data, at)
+        kind, size, mode, modified, length = record
+        at += _ENTRY.size + length
+        if kind >= len(_ENTRY_KINDS) or mode > 0o7777 or not 1 <= length <= 255 or at > len(data):
             raise ProtocolBroken("a directory entry that cannot be")
-        name = decode(cursor.bytes(length))
+        name = decode(data[at - length : at])
         entries.append(Entry(name, _ENTRY_KINDS[kind], size, mode, modified / 1000))
     return tuple(sorted(entries, key=lambda entry: entry.name))

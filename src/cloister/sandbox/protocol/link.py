@@ -119,7 +119,6 @@ class Link:
         self.mux.lose(reason)
 
     def held(self, *, quiet: bool = False) -> AbstractAsyncContextManager[bool]:
-        """See `Mux.held`."""
         return self.mux.held(quiet=quiet)
 
     @asynccontextmanager
@@ -159,7 +158,7 @@ class Link:
     async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         if len(data) > limits.FILE_BYTES:
             raise UserError("file_failed", f"A file may have at most {limits.FILE_BYTES:,} bytes.")
-        await self._file("write", (inside_path(path), _mode(mode), str(len(data))), 0, data)
+        await self._file("write", (inside_path(path), f"{mode & 0o7777:o}", str(len(data))), 0, data)
 
     async def list(self, path: str) -> tuple[Entry, ...]:
         return await self._entries(await self._file("list", (inside_path(path),), LISTING_BYTES))
@@ -187,7 +186,7 @@ class Link:
             self._whole(await _end_of(channel), channel, "remove", path)
 
     async def mkdir(self, path: str, *, mode: int = 0o755) -> None:
-        await self._file("mkdir", (inside_path(path), _mode(mode)), 0)
+        await self._file("mkdir", (inside_path(path), f"{mode & 0o7777:o}"), 0)
 
     @asynccontextmanager
     async def read_stream(
@@ -215,7 +214,7 @@ class Link:
 
     @asynccontextmanager
     async def write_stream(self, path: str, *, mode: int = 0o644) -> AsyncGenerator[Sink]:
-        argv = (inside_path(path), _mode(mode), "-")
+        argv = (inside_path(path), f"{mode & 0o7777:o}", "-")
         async with self._operation("write", argv, 0, None) as channel:
             yield FileSink(channel, argv[0])
             channel.send_eof()
@@ -228,7 +227,7 @@ class Link:
             if await anext(changes) is not None:
                 raise self.mux.broken(ProtocolBroken("a change before it watches"))
             try:
-                yield _told(changes)
+                yield (change async for change in changes if change is not None)
             finally:
                 await changes.aclose()
 
@@ -245,18 +244,13 @@ class Link:
                     await anyio.lowlevel.checkpoint()
         self._whole(item, channel, "watch", path)
 
-    @asynccontextmanager
-    async def download(self, path: str) -> AsyncGenerator[AsyncIterator[bytes]]:
-        async with requests.download(self, path) as pieces:
-            yield pieces
+    def download(self, path: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        return requests.download(self, path)
 
-    @asynccontextmanager
-    async def upload(self, path: str) -> AsyncGenerator[Sink]:
-        async with requests.upload(self, path) as sink:
-            yield sink
+    def upload(self, path: str) -> AbstractAsyncContextManager[Sink]:
+        return requests.upload(self, path)
 
     async def dial(self, port: int) -> ByteStream:
-        """See `Sandbox.dial`."""
         if not 1 <= port <= 65_535 or port == PROXY_PORT:
             raise UserError("bad_port", f"{port} is not a port that a server inside can use.")
         return await self.mux.dial(port)
@@ -316,20 +310,10 @@ async def _end_of(channel: CommandChannel) -> frames.Exit | frames.Fail:
     return item
 
 
-async def _told(changes: AsyncIterator[Change | None]) -> AsyncIterator[Change]:
-    async for change in changes:
-        if change is not None:
-            yield change
-
-
 def _offset(offset: int) -> str:
     if not 0 <= offset < 2**63:
         raise UserError("file_failed", "The offset of a file must not be negative.")
     return str(offset)
-
-
-def _mode(mode: int) -> str:
-    return f"{mode & 0o7777:o}"
 
 
 @asynccontextmanager

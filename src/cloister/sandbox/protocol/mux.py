@@ -36,52 +36,61 @@ LATE_SECONDS = 10.0
 """How long past a deadline the guest may be silent before it is given up."""
 
 
-class Flow:
-    """Credit both ways on one channel."""
+class Channel:
+    """Credit both ways on one channel, and data to the guest within it."""
 
     def __init__(self, channel: int, outbox: Outbox) -> None:
-        self._channel = channel
+        self.id = channel
         self._outbox = outbox
+        self._changed = Signpost()
         self._expected = limits.WINDOW_BYTES
         self._owed = 0
-        self.may_send = limits.WINDOW_BYTES
+        self._may_send = limits.WINDOW_BYTES
 
-    def arrived(self, size: int) -> None:
+    def _count(self, size: int) -> None:
         if size == 0:
             raise ProtocolBroken("data that is empty")
         self._expected -= size
         if self._expected < 0:
             raise ProtocolBroken("more data than the credit allowed")
 
-    def taken(self, size: int) -> None:
+    def _give_back(self, size: int) -> None:
         """Return credit to the guest, in large steps."""
         self._owed += size
         if self._owed >= limits.WINDOW_BYTES // 4:
-            self._outbox.post(frames.Credit(self._channel, self._owed))
+            self._outbox.post(frames.Credit(self.id, self._owed))
             self._expected += self._owed
             self._owed = 0
 
-    def granted(self, size: int) -> None:
+    def credit(self, size: int) -> None:
         if size == 0:
             raise ProtocolBroken("credit of nothing")
-        self.may_send += size
-        if self.may_send > limits.WIDE_BYTES:
+        self._may_send += size
+        if self._may_send > limits.WIDE_BYTES:
             raise ProtocolBroken("more credit than was ever used")
+        self._changed.happened()
+
+    def _send_some(self, view: memoryview) -> tuple[memoryview, Signpost | None]:
+        """Send what may be sent now; return the rest, and what to wait for if that was nothing."""
+        size = min(len(view), self._may_send, limits.FRAME_BYTES)
+        if size == 0 or self._outbox.full:
+            return view, self._changed if size == 0 else self._outbox.emptied
+        self._may_send -= size
+        self._outbox.post_data(self.id, view[:size])
+        return view[size:], None
 
 
-class CommandChannel:
+class CommandChannel(Channel):
     """A command or a file operation under way."""
 
     def __init__(
         self, channel: int, outbox: Outbox, *, limit_bytes: int, deadline: float, late_seconds: float
     ) -> None:
-        self.id = channel
+        super().__init__(channel, outbox)
         self.end: frames.Exit | frames.Fail | None = None
         self.lost: str | None = None
         self.late = False
         """The guest should have ended it by now."""
-        self._outbox = outbox
-        self._flow = Flow(channel, outbox)
         self._deadline = deadline
         self._late_seconds = late_seconds
         self._room = limit_bytes
@@ -93,15 +102,14 @@ class CommandChannel:
         """Large pieces, and the lengths of small ones in `_data`, negative for `err`."""
         self._held = 0
         self._taken = 0
-        self._changed = Signpost()
         self._input_ended = False
 
     def output(self, stream: Stream, data: bytes) -> None:
-        self._flow.arrived(len(data))
+        self._count(len(data))
         keep = 0 if self._dropping else min(len(data), self._room)
         self._room -= keep
         if keep < len(data):
-            self._flow.taken(len(data) - keep)
+            self._give_back(len(data) - keep)
             if not self._dropping:
                 self._over = self._dropping = True
                 self._outbox.post(frames.Kill(self.id))
@@ -121,10 +129,6 @@ class CommandChannel:
             self._runs[-1] = last + sign * len(data)
         else:
             self._runs.append(sign * len(data))
-
-    def credit(self, size: int) -> None:
-        self._flow.granted(size)
-        self._changed.happened()
 
     def ended(self, end: frames.Exit | frames.Fail) -> None:
         self.end = end
@@ -157,7 +161,7 @@ class CommandChannel:
             del self._data[: abs(run)]
         self._held -= len(taken.data)
         if self.end is None:
-            self._flow.taken(len(taken.data))
+            self._give_back(len(taken.data))
         return taken
 
     async def _wait(self, what: Signpost) -> None:
@@ -175,13 +179,9 @@ class CommandChannel:
         while view and self.end is None and not self._input_ended:
             if self.lost is not None:
                 raise SandboxLost(self.lost)
-            size = min(len(view), self._flow.may_send, limits.FRAME_BYTES)
-            if size == 0 or self._outbox.full:
-                await self._wait(self._changed if size == 0 else self._outbox.emptied)
-                continue
-            self._flow.may_send -= size
-            self._outbox.post_data(self.id, view[:size])
-            view = view[size:]
+            view, full = self._send_some(view)
+            if full is not None:
+                await self._wait(full)
 
     def send_eof(self) -> None:
         if self.end is None and not self._input_ended:
@@ -203,7 +203,7 @@ class CommandChannel:
     def drop(self) -> None:
         """End it and discard its remaining output."""
         self._dropping = True
-        self._flow.taken(self._held)
+        self._give_back(self._held)
         self._held = 0
         self._data.clear()
         self._runs.clear()
@@ -229,27 +229,20 @@ class CommandChannel:
         return Exited(code, signal, killed, end.milliseconds / 1000)
 
 
-class RelayStream(ByteStream):
+class RelayStream(Channel, ByteStream):
     """A connection from inside to the proxy port, or from the host to a port inside."""
 
     def __init__(self, channel: int, outbox: Outbox, close: Callable[[int], None]) -> None:
-        self.id = channel
-        self._outbox = outbox
+        super().__init__(channel, outbox)
         self._close = close
-        self._flow = Flow(channel, outbox)
         self._data = bytearray()
-        self._changed = Signpost()
         self._peer_ended = self._peer_closed = self._eof_sent = self._closed = False
 
     def arrived(self, data: bytes) -> None:
         if self._peer_ended:
             raise ProtocolBroken("data after the end")
-        self._flow.arrived(len(data))
+        self._count(len(data))
         self._data += data
-        self._changed.happened()
-
-    def credit(self, size: int) -> None:
-        self._flow.granted(size)
         self._changed.happened()
 
     def ended(self) -> None:
@@ -271,7 +264,7 @@ class RelayStream(ByteStream):
                 data = bytes(self._data[:max_bytes])
                 del self._data[:max_bytes]
                 if not self._peer_closed:
-                    self._flow.taken(len(data))
+                    self._give_back(len(data))
                 return data
             if self._peer_ended or self._peer_closed:
                 raise anyio.EndOfStream
@@ -285,13 +278,9 @@ class RelayStream(ByteStream):
                 raise anyio.ClosedResourceError
             if self._peer_closed:
                 raise anyio.BrokenResourceError
-            size = min(len(view), self._flow.may_send, limits.FRAME_BYTES)
-            if size == 0 or self._outbox.full:
-                await (self._changed if size == 0 else self._outbox.emptied).wait()
-                continue
-            self._flow.may_send -= size
-            self._outbox.post_data(self.id, view[:size])
-            view = view[size:]
+            view, full = self._send_some(view)
+            if full is not None:
+                await full.wait()
 
     async def send_eof(self) -> None:
         if not (self._eof_sent or self._closed or self._peer_closed):

@@ -107,7 +107,7 @@ def file_error(kind: frames.Kind, path: str, fail: frames.Fail) -> UserError:
         case "not_found":
             return UserError("not_found", f"There is no {where} in the sandbox.")
         case "denied":
-            return UserError("denied", f"The agent's user may not {_VERB[kind]} {where}.")
+            return UserError("denied", f"The agent's user may not {_VERB.get(kind, kind)} {where}.")
         case "not_a_file":
             return UserError("not_a_file", f"{where} is not a regular file.")
         case "not_a_directory" if kind in ("list", "mkdir", "watch", "mark"):
@@ -117,7 +117,9 @@ def file_error(kind: frames.Kind, path: str, fail: frames.Fail) -> UserError:
         case "no_space":
             return UserError("file_failed", f"There is no space left in the sandbox for {where}.")
         case "failed" | "not_a_directory":
-            return UserError("file_failed", f"The sandbox cannot {_VERB[kind]} {where} ({fail.text}).")
+            return UserError(
+                "file_failed", f"The sandbox cannot {_VERB.get(kind, kind)} {where} ({fail.text})."
+            )
 
 
 def too_many() -> UserError:
@@ -142,18 +144,8 @@ def dial_error(port: int, fail: frames.Fail) -> UserError:
             return UserError("port_failed", f"Port {port} in the sandbox cannot be reached ({fail.text}).")
 
 
-_VERB: dict[frames.Kind, str] = {
-    "program": "run",
-    "read": "read",
-    "write": "write",
-    "list": "list",
-    "stat": "look at",
-    "move": "move",
-    "remove": "remove",
-    "mkdir": "make",
-    "watch": "watch",
-    "mark": "look at",
-}
+_VERB: dict[frames.Kind, str] = {"program": "run", "stat": "look at", "mkdir": "make", "mark": "look at"}
+"""Other kinds are named by their verb."""
 
 
 _WORDS_BYTES = 2_000
@@ -193,7 +185,6 @@ async def _pieces(process: Process) -> AsyncGenerator[bytes]:
 
 @asynccontextmanager
 async def upload(computer: Computer, path: str) -> AsyncGenerator[Sink]:
-    """See `Computer.upload`."""
     await computer.mkdir(path)
     # The owners in the archive are those of another machine.
     argv = ("tar", "-x", "-f", "-", "--no-same-owner", "--no-same-permissions", "--warning=no-timestamp")

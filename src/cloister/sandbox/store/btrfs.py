@@ -263,11 +263,11 @@ class BtrfsStore:
     async def _do(self, store: Mounted, what: str, action: Callable[[], T]) -> T:
         """Run `action` in a thread; retry once if the store was full and could grow."""
         try:
-            return await anyio.to_thread.run_sync(action)
-        except OSError as error:
-            if error.errno != errno.ENOSPC or self._image is None or not await self._image.grow(store):
-                raise self._explained(error, what) from error
-        try:
+            try:
+                return await anyio.to_thread.run_sync(action)
+            except OSError as error:
+                if error.errno != errno.ENOSPC or self._image is None or not await self._image.grow(store):
+                    raise
             return await anyio.to_thread.run_sync(action)
         except OSError as error:
             raise self._explained(error, what) from error

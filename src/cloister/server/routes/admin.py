@@ -39,6 +39,12 @@ class PublicKey(msgspec.Struct, frozen=True):
     key: str
 
 
+class AcceptAudit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Why the audit is accepted as it is."""
+
+    reason: Annotated[str, msgspec.Meta(max_length=4_096)]
+
+
 class SendLogs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The entries to send to the collector."""
 
@@ -124,6 +130,11 @@ async def get_key(verbs: Given) -> PublicKey:
 @post("/v1/audit/key", **of(AuditVerbs.rotate, "Replace the audit's key", "rotateAuditKey", 200))
 async def rotate_key(verbs: Given) -> PublicKey:
     return PublicKey(await verbs.audit.rotate())
+
+
+@post("/v1/audit/accept", **of(AuditVerbs.accept, "Accept the audit as it is", "acceptAudit", 204))
+async def accept_audit(data: JSONBody[AcceptAudit], verbs: Given) -> None:
+    await verbs.audit.accept(data.reason)
 
 
 @post(

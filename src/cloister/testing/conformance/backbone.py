@@ -504,7 +504,7 @@ async def actions_of_runs_and_notes_are_one_chain(rig: Rig) -> None:
         await other.append_outside(fence.run, StopRequested(ME))
         entries = await one.audit()
         expect([entry.number for entry in entries], list(range(1, len(entries) + 1)))
-        kinds = [entry.kind for entry in entries if entry.kind != "KeyMade"]
+        kinds = [entry.kind for entry in entries if entry.kind not in ("KeyMade", "HeadBegun")]
         expect(kinds, ["RunAdmitted", "RunClaimed", "Login", "StopRequested"])
         expect([entry.previous for entry in entries[1:]], [entry.hash for entry in entries[:-1]])
         expect([entry.kind for entry in await other.audit(run=fence.run)], [k for k in kinds if k != "Login"])
@@ -521,6 +521,27 @@ async def a_refused_append_leaves_no_audit_entry(rig: Rig) -> None:
         with refused("fenced"):
             await backbone.append(Fence(fence.run, new_owner_id(), fence.epoch), [FINISHED])
         expect(await backbone.audit(), before)
+
+
+async def the_head_outside_covers_every_acknowledged_entry(rig: Rig) -> None:
+    async with rig.open() as one, rig.open() as other:
+        for backbone in (one, other, one):
+            await backbone.note("Login", ME, {})
+            verdict = await other.verify_audit()
+            expect((verdict.ok, verdict.anchor and verdict.anchor.number), (True, verdict.entries))
+        key = await one.rotate_audit_key()
+        await other.note("Login", ME, {})
+        verdict = await one.verify_audit()
+        expect((verdict.ok, verdict.anchor and verdict.anchor.key), (True, key))
+
+
+async def an_accepted_audit_says_so(rig: Rig) -> None:
+    async with rig.open() as backbone:
+        await backbone.accept_audit(ME, "restored")
+        verdict = await backbone.verify_audit()
+        expect(
+            (verdict.ok, [(each.who, each.reason) for each in verdict.accepted]), (True, [(ME, "restored")])
+        )
 
 
 async def the_end_of_a_run_is_signed_with_it(rig: Rig) -> None:

@@ -381,6 +381,10 @@ async def the_audit_is_read_checked_and_its_key_replaced(rig: Rig) -> None:
     expect((await audit.verify(key)).ok, True)
     expect(await audit.rotate() != key, True)
     expect((await audit.verify(key)).ok, True)
+    await audit.accept("a test")
+    expect([each.reason for each in (await audit.verify(key)).accepted], ["a test"])
+    with refused("bad_reason"):
+        await audit.accept(" ")
     with refused("bad_key"):
         await audit.verify("nonsense")
     with refused("no_collector"):

@@ -30,6 +30,8 @@ BYTES = 68_719_476_736
 """Limits of one archive: names, and bytes when unpacked."""
 
 _NAME_BYTES = 4_096
+_HEADER_BYTES = 262_144
+"""Headers of one member, with those that extend it: names and attributes that `tarfile` keeps in memory."""
 
 
 class Unpacked:
@@ -42,6 +44,26 @@ class Unpacked:
         """Names that were skipped."""
 
 
+class _Bounded:
+    """An archive of which no more can be read than the members so far and the next one's headers need."""
+
+    def __init__(self, archive: IO[bytes]) -> None:
+        self._archive = archive
+        self._left = _HEADER_BYTES
+
+    def allow(self, member: tarfile.TarInfo) -> None:
+        self._left = member.size + _HEADER_BYTES
+
+    def read(self, size: int) -> bytes:
+        if self._left <= 0:
+            raise UserError(
+                "archive_too_large", "It has names or attributes that are too long: copy a part of it."
+            )
+        data = self._archive.read(size)
+        self._left -= len(data)
+        return data
+
+
 def unpack(
     archive: IO[bytes], root: Path, *, most_members: int = MEMBERS, most_bytes: int = BYTES
 ) -> Unpacked:
@@ -50,7 +72,8 @@ def unpack(
     links: list[tuple[Path, tarfile.TarInfo]] = []
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with tarfile.open(fileobj=archive, mode="r|") as tar:
+        bounded = _Bounded(archive)
+        with tarfile.open(fileobj=cast("IO[bytes]", bounded), mode="r|") as tar:
             for number, member in enumerate(tar):
                 result.bytes += max(0, member.size)
                 if number >= most_members or result.bytes > most_bytes or member.size < 0:
@@ -58,12 +81,13 @@ def unpack(
                         "archive_too_large",
                         f"It has more than {most_members:,} names or {most_bytes:,} bytes: copy a part of it.",
                     )
+                bounded.allow(member)
                 path = _place(root, member.name)
                 if path is None or not _make(tar, root, path, member, links):
                     result.left_out.append(member.name)
                 else:
                     result.files += 1
-    except tarfile.TarError as error:
+    except (tarfile.TarError, RecursionError) as error:
         raise OutsideError("bad_archive", f"The sandbox sent an incomplete tar archive ({error}).") from None
     except OSError as error:
         raise HostError("copy_failed", f"{error.filename or root}: {error.strerror or error}.") from None
