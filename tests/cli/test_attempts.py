@@ -69,7 +69,7 @@ def test_malformed_list_of_fields_is_rejected_with_an_example(text: str, tmp_pat
         typed(Row((text,), []), tmp_path)
 
 
-def test_numbers_that_are_none_are_refused(tmp_path: Path) -> None:
+def test_attempt_fields_that_are_not_numbers_are_refused(tmp_path: Path) -> None:
     """They can be typed and be written in TOML; JSON has no word for them."""
     for text, name in (("nan", "share"), ("inf", "share"), ("nan", "temperature")):
         with pytest.raises(UserError, match=f"The {name} of an attempt is a number"):

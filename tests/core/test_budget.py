@@ -47,7 +47,7 @@ def test_a_reply_is_cut_to_what_fits_and_room_for_the_last_words_stays() -> None
     assert answer.output_tokens == 5_000 - 1_000 - (1_000 + WRAP_UP_TOKENS)
 
 
-def test_what_would_leave_no_room_for_a_reply_is_refused_with_the_limit_that_did_it() -> None:
+def test_call_without_room_for_a_reply_is_refused_with_its_limit() -> None:
     answer = granted([account(tokens=10**6), account(dollars=0.02)], CALL)
     assert isinstance(answer, Over)
     assert (answer.what, answer.limit) == ("dollars", 0.02)
@@ -67,7 +67,7 @@ def test_steps_and_seconds_end_at_their_limit(spent: Spend, limits: dict[str, fl
     assert isinstance(granted([account(spent, **limits)], CALL), Over)
 
 
-def test_an_unknown_price_is_no_free_pass_for_tokens() -> None:
+def test_token_limit_holds_for_models_with_unknown_price() -> None:
     unpriced = Call(1_000, 8_000)
     assert isinstance(granted([account(dollars=0.01)], unpriced), Granted)
     assert isinstance(granted([account(dollars=0.01, tokens=1_200)], unpriced), Over)
@@ -93,7 +93,7 @@ def test_what_is_granted_never_exceeds_any_limit(
         assert answer.output_tokens >= min(out, LEAST_OUTPUT_TOKENS)
 
 
-def test_what_people_added_counts() -> None:
+def test_extensions_raise_the_limit() -> None:
     full = account(Spend(steps=3), steps=3)
     more = Account("run", "r-1", full.limits, full.spent, {"steps": 1.0})
     assert isinstance(granted([more], CALL), Granted)
@@ -111,7 +111,7 @@ def test_a_month_begins_on_its_first_day() -> None:
     assert first_day("day", at) == int(at // 86_400)
 
 
-def test_a_price_next_to_nothing_is_counted_like_any_other() -> None:
+def test_tiny_price_is_counted() -> None:
     call = Call(1_000, 8_000, dollars_in=0.0, dollars_out=5e-324)
     answer = granted([account(dollars=10.0)], call)
     assert isinstance(answer, Granted)

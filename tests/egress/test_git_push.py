@@ -228,7 +228,7 @@ OLD, NEW, ZERO = b"1" * 40, b"2" * 40, b"0" * 40
 )
 def test_what_is_not_a_plain_push_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError):
-        if commands_end(data) is None:
+        if not commands_end(data)[1]:
             raise ValueError
         pushed_refs(data)
 
@@ -237,11 +237,22 @@ def test_what_is_not_a_plain_push_is_refused(data: bytes) -> None:
 @given(st.binary(max_size=300))
 def test_any_bytes_are_commands_or_refused(data: bytes) -> None:
     try:
-        end = commands_end(data)
-        refs = pushed_refs(data[:end]) if end is not None else ()
+        end, whole = commands_end(data)
+        refs = pushed_refs(data[:end]) if whole else ()
     except ValueError:
         return
     assert all(ref.startswith("refs/") for ref in refs)
+
+
+@settings(deadline=None)
+@given(st.lists(st.binary(max_size=20), max_size=6), st.binary(max_size=9))
+def test_commands_that_arrive_byte_by_byte_end_where_the_whole_does(lines: list[bytes], more: bytes) -> None:
+    data = b"".join(line(one + b"x") for one in lines) + b"0000" + more
+    end, whole, size = 0, False, 0
+    while not whole:
+        size += 1
+        end, whole = commands_end(data[:size], end)
+    assert (end, whole) == commands_end(data) == (len(data) - len(more), True)
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_every_tool_there_is_has_a_form() -> None:
     assert small.system == later.system, "and stays the same"
 
 
-def test_before_it_has_looked_it_can_only_look() -> None:
+def test_first_action_of_a_small_model_must_read() -> None:
     small = action_request(Request("s", (UserMessage("Go."),), SPECS))
     assert small.schema is not None
     assert problem({"tool": "read", "path": "a.py"}, small.schema) is None
@@ -105,7 +105,7 @@ async def test_code_is_taken_out_of_its_fence(said: dict[str, str], meant: dict[
     assert reply.calls[0].arguments == arguments
 
 
-def test_a_conversation_alternates_whatever_it_was_made_of() -> None:
+def test_messages_alternate_between_user_and_assistant() -> None:
     small = asked(
         UserMessage("Fix it."),
         AssistantMessage("I look.", (LS, PWD)),
@@ -160,7 +160,7 @@ def test_the_oldest_turns_are_dropped_to_fit_the_window_but_never_the_task() -> 
     assert sum(later < earlier for earlier, later in itertools.pairwise(lengths)) <= 12
 
 
-def test_it_is_cold_until_it_repeats_itself() -> None:
+def test_temperature_rises_only_after_a_repeated_action() -> None:
     once = (UserMessage("Go."), AssistantMessage("", (LS,)), ToolMessage("c1", "bash", "a.py"))
     again = (*once, AssistantMessage("", (msgspec.structs.replace(LS, id="c3"),)))
     assert asked(*once).temperature == 0.0
@@ -177,7 +177,7 @@ def access(server: ModelServer) -> Access:
     return Access(url=server.url, routes=ROUTES)
 
 
-async def test_any_model_can_be_spoken_to_like_this_by_its_entry() -> None:
+async def test_entry_with_json_mode_applies_to_any_model() -> None:
     async with open_model_server() as server, open_models(access(server), Job("r")) as models:
         server.say(CHAT.reply(Sent(text=('{"tool": "ba', 'sh", "command": "ls"}'))))
         reply = await check_reply(models.role("code"), REQUEST)
@@ -190,7 +190,7 @@ async def test_any_model_can_be_spoken_to_like_this_by_its_entry() -> None:
 
 
 @pytest.mark.parametrize("text", ["Sure!", '{"tool": "rm"}', '{"tool": "bash", "comm'])
-async def test_an_object_that_is_no_action_is_a_failure_that_may_pass(text: str) -> None:
+async def test_object_that_is_not_an_action_is_a_retryable_failure(text: str) -> None:
     async with open_model_server() as server, open_models(access(server), Job("r")) as models:
         server.say(CHAT.reply(Sent(text=(text,))))
         failure = await check_failure(models.role("code"), request=REQUEST)
@@ -225,7 +225,7 @@ def test_a_request_other_than_a_step_keeps_its_own_prompt() -> None:
     assert "You repair code" not in asked.system
 
 
-async def test_after_a_reply_that_is_no_action_it_is_asked_in_another_way() -> None:
+async def test_request_changes_after_a_reply_that_is_not_an_action() -> None:
     model = SayingModel(
         (Failure("bad_reply", "No JSON.", retryable=True),),
         (Failure("overloaded", "Busy.", retryable=True),),

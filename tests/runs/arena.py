@@ -29,7 +29,7 @@ from cloister.forge import Forges, workspace
 from cloister.forge.host import LocalRepositories
 from cloister.model.names import Access
 from cloister.model.roles import Job, open_models
-from cloister.policy.api import Layer
+from cloister.policy.api import Layer, Policy
 from cloister.policy.layers import BUILT_IN
 from cloister.runs.attempts.context import InsideModels, RunSetup
 from cloister.runs.attempts.manager import Attempts
@@ -98,6 +98,7 @@ class Arena:
     routes: ModelRoutes = field(default_factory=ModelRoutes)
     left_out: dict[str, str] = field(default_factory=dict[str, str])
     inside: InsideModels = field(default_factory=InsideModels)
+    policy: Policy = (BUILT_IN,)
     before: Callable[[Sandbox], Awaitable[None]] | None = None
     """What happens in the warm sandbox before the attempts begin."""
 
@@ -153,7 +154,7 @@ class Arena:
             forges=Forges(),
             models=lambda new: open_models(Access(), Job(new.repo, new.model)),
             rules=RuleFiles(self.root / "none.toml", False, Layer("host", ())),
-            policy=(BUILT_IN,),
+            policy=self.policy,
             doorway=Doorway(),
             quota=Quota(),
             ask_seconds=5.0,

@@ -15,8 +15,8 @@ from tests.server.conftest import Serve, Served
 from cloister.app.settings import Settings, read_settings
 from cloister.app.tokens import Caller
 from cloister.app.verbs.api import Verbs
+from cloister.app.verbs.apply import apply
 from cloister.app.verbs.local import LocalVerbs, local_verbs
-from cloister.app.verbs.local_runs import apply
 from cloister.app.verbs.records import ChangePack, NewSandbox
 from cloister.core.errors import CloisterError, UserError
 from cloister.core.events import BaseFixed, ChangeMade, RunFinished

@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import anyio
@@ -9,14 +10,28 @@ import anyio
 from cloister.agent.shell.parse import read_commands
 from cloister.agent.taint import Provenance
 from cloister.agent.tools.api import AnyTool
+from cloister.core.computer import WORK_DIR, Command, Computer
+from cloister.core.errors import CloisterError
 from cloister.core.events import ActionDecided, AnyBody, AskAnswered, AskRaised, Effect
 from cloister.core.log import Journal
 from cloister.core.requests import ToolCall
-from cloister.core.text import one_line
+from cloister.core.text import decode, one_line
 from cloister.policy.api import Policy, ToolAction
 from cloister.policy.decide import Decider
 
 _DETAIL_CHARS = 20_000
+_REAL = """
+p=$1 rest=
+case $p in /*) ;; *) p=$PWD/$p ;; esac
+until q=$(readlink -f -- "$p") && [ -n "$q" ]; do
+  [ "$p" != / ] || exit 1
+  rest=/${p##*/}$rest p=${p%/*}
+  [ -n "$p" ] || p=/
+done
+printf '%s\\0%s' "$(pwd -P)" "$q$rest"
+"""
+"""Prints the work directory and the path that links lead to, also for a file that does not exist yet."""
+_REAL_SECONDS = 10.0
 
 
 class Ruling(NamedTuple):
@@ -36,7 +51,10 @@ class Ruling(NamedTuple):
 class Approvals:
     """Decides about the tool calls of one attempt."""
 
-    def __init__(self, attempt: int, journal: Journal, policy: Policy, ask_seconds: float) -> None:
+    def __init__(
+        self, attempt: int, journal: Journal, computer: Computer, policy: Policy, ask_seconds: float
+    ) -> None:
+        self._computer = computer
         self.provenance = Provenance(attempt, journal)
         self._attempt = attempt
         self._journal = journal
@@ -47,8 +65,9 @@ class Approvals:
         """Ask the policy. The caller records the ruling before the call runs."""
         target = tool.target(args)
         commands = await read_commands(target) if self._decider.parses(tool.name) else None
+        real = await self._real(target) if self._decider.has_paths(tool.name) else None
         decision = self._decider.decide(
-            ToolAction(tool.name, target, commands), untrusted=self.provenance.untrusted
+            ToolAction(tool.name, target, commands, real), untrusted=self.provenance.untrusted
         )
         action = f"{tool.name}: {one_line(target)}"
         effect, rule = decision.effect, decision.rule
@@ -71,6 +90,18 @@ class Approvals:
             approver=decision.approver,
         )
         return Ruling(call, decided, ask)
+
+    async def _real(self, path: str) -> str | None:
+        """Where links lead, as the sandbox says; None if it cannot say. A change is judged again when it is saved."""
+        inside = path.removeprefix(f"{WORK_DIR}/") or "."
+        with suppress(CloisterError):  # the tool itself reports a lost sandbox
+            found = await self._computer.run(
+                Command(("/bin/sh", "-c", _REAL, "sh", inside), seconds=_REAL_SECONDS)
+            )
+            work, zero, real = decode(found.out).partition("\0")
+            if found.ok and zero:
+                return real.removeprefix(f"{work}/") if real.startswith(f"{work}/") else real
+        return None
 
     async def outcome(self, ruling: Ruling) -> tuple[Effect, str]:
         """The effect and its reason. Waits for a person if the ruling asks one."""

@@ -1,16 +1,22 @@
 """Shared by the commands: settings, JSON output, common options and completion. Imports nothing slow."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
+
+from cloister.core.errors import UserError
+from cloister.core.text import ACTS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from cloister.app.settings import Settings
     from cloister.app.verbs.api import Verbs
+
+
+T = TypeVar("T")
 
 
 def root_option(ctx: typer.Context, name: str) -> str | None:
@@ -32,8 +38,6 @@ def settings_of(ctx: typer.Context) -> "Settings":
 def local_only(ctx: typer.Context, command: str) -> None:
     """Raise `UserError` (`local_only`) if `--server` is given to a command that concerns this machine."""
     if root_option(ctx, "server"):
-        from cloister.core.errors import UserError
-
         raise UserError(
             "local_only", f"`cloister {command}` concerns this machine only: use it without --server."
         )
@@ -47,13 +51,23 @@ def put_json(*records: object) -> None:
 
     import msgspec
 
-    from cloister.core.text import ACTS
-
     for record in records:
         line = msgspec.json.encode(record, enc_hook=str).decode("utf-8")
         # JSON may contain characters that a terminal would act on: print their escapes.
         sys.stdout.write(re.sub(f"[{ACTS}]", lambda found: json.dumps(found.group())[1:-1], line) + "\n")
         sys.stdout.flush()
+
+
+def put_list(
+    found: Sequence[T], as_json: bool, head: str, line: Callable[[T], str], empty: str | None = None
+) -> None:
+    """Print records as lines of JSON, or as a table with a head; without any, `empty` if it is given."""
+    if as_json:
+        put_json(*found)
+    elif not found and empty is not None:
+        print(empty)
+    else:
+        print(head, *map(line, found), sep="\n")
 
 
 def typed(text: str) -> str:

@@ -91,14 +91,16 @@ class Repository:
             await client.send(_CONTINUE)
         body = pieces(client, head.body, strict=True)
         read = bytearray()
+        end, whole = 0, False
         try:
-            while (end := commands_end(bytes(read))) is None:
+            while not whole:
                 if len(read) > _COMMANDS_BYTES:
                     raise ValueError("its list of refs is too long")
                 try:
                     read += await anext(body)
                 except StopAsyncIteration:
                     raise ValueError("its list of refs has no end") from None
+                end, whole = commands_end(read, end)
             refs = pushed_refs(bytes(read[:end]))
         except (ValueError, BadBody) as error:
             raise await self._refuse(visit, head, f"the push is denied: {error}") from None
@@ -138,15 +140,19 @@ async def _again(read: bytes, body: AsyncIterator[bytes]) -> AsyncGenerator[byte
         yield piece
 
 
-def commands_end(data: bytes) -> int | None:
-    """Return the offset after the flush packet, or None if it has not arrived. Raises `ValueError`."""
-    at = 0
+def commands_end(data: bytes | bytearray, at: int = 0) -> tuple[int, bool]:
+    """Skip whole packets from `at`. Return the offset after them, and whether the last is the flush packet.
+
+    Raises `ValueError`.
+    """
     while len(data) >= at + 4:
-        size = _size(data[at : at + 4])
+        size = _size(bytes(data[at : at + 4]))
         if size == 0:
-            return at + 4
+            return at + 4, True
+        if len(data) < at + size:
+            break
         at += size
-    return None
+    return at, False
 
 
 def _size(text: bytes) -> int:

@@ -1,11 +1,17 @@
 """Reads files and commits from bare repositories of ours. Never acts on their content."""
 
+import posixpath
 import tempfile
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from anyio import to_thread
 
 from cloister.core import limits
+from cloister.core.computer import WORK_DIR
 from cloister.core.errors import UserError
 from cloister.core.text import decode
 from cloister.forge._spawn import Result
@@ -58,6 +64,166 @@ async def export(bare: Path, commit: str, at: Path) -> None:
     written = await in_bare(bare, f"--work-tree={at}", "checkout-index", "--all", "--quiet", env=env)
     must(written, "write the files of the commit")
     await to_thread.run_sync(lambda: at.with_name(f"{at.name}.index").unlink(missing_ok=True))
+
+
+# The names of changed paths, by the trees alone. Nothing is checked out.
+
+_LINK, _MODULE = b"120000", b"160000"
+_LINK_BYTES = 4_096
+"""PATH_MAX: the kernel follows no longer link."""
+_HOPS = 40
+"""ELOOP: the kernel follows no more links in one path."""
+_NESTED = 4
+"""Links to directories in one name that are followed backwards."""
+_NAMES = 200_000
+"""The most names of one change that are judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """A path in which two trees differ, by one of its names."""
+
+    path: str
+    name: str
+    """The path itself, or a name that links of the tree give it."""
+    holder: bool = False
+    """True if it is a link or a submodule: names below it may mean other files."""
+
+
+async def touched(bare: Path, base: str, tree: str) -> Sequence[Touched]:
+    """Every path in which `tree` differs from `base`, under each of its names. Renames count as two paths.
+
+    Raises `UserError` (`change_too_large`) if there are too many.
+    """
+    compared = await in_bare(
+        bare,
+        *("diff-tree", "-r", "--no-renames", "-z", "--end-of-options", base, tree),
+        limit_bytes=limits.CHANGE_BYTES,
+    )
+    if compared.cut:
+        raise _too_many()
+    fields = must(compared, "compare the change with its base").split(b"\0")
+    changes = {decode(path): entry.split() for entry, path in zip(fields[::2], fields[1::2], strict=False)}
+    if not changes:
+        return ()
+    names = await _links(bare, tree)
+    found: list[Touched] = []
+    for path, (before, after, *_) in changes.items():
+        holder = not {_LINK, _MODULE}.isdisjoint((before.lstrip(b":"), after))
+        for name in names.of(path):
+            found.append(Touched(path, name, holder))
+            if len(found) > _NAMES:
+                raise _too_many()
+    return found
+
+
+def _too_many() -> UserError:
+    return UserError(
+        "change_too_large", "The change has too many files to compare them with the rules: undo some."
+    )
+
+
+async def _links(bare: Path, tree: str) -> "_Links":
+    listed = await in_bare(
+        bare, "ls-tree", "-r", "-l", "-z", "--full-tree", tree, limit_bytes=limits.CHANGE_BYTES
+    )
+    if listed.cut:
+        raise _too_many()
+    files: list[str] = []
+    blobs: dict[str, bytes] = {}
+    for entry in must(listed, "list the files of the change").split(b"\0")[:-1]:
+        about, _, path = entry.partition(b"\t")
+        mode, _, blob, size = about.split()
+        files.append(decode(path))
+        if mode == _LINK and int(size) <= _LINK_BYTES:
+            blobs[files[-1]] = blob
+    if not blobs:
+        return _Links({}, files)
+    stdin = b"".join(blob + b"\n" for blob in blobs.values())
+    texts = must(
+        await in_bare(bare, "cat-file", "--batch", stdin=stdin, limit_bytes=limits.CHANGE_BYTES), "read links"
+    )
+    targets: dict[str, str] = {}
+    at = 0
+    for path in blobs:
+        end = texts.index(b"\n", at)
+        size = int(texts[at:end].split()[2])
+        targets[path] = decode(texts[end + 1 : end + 1 + size])
+        at = end + size + 2
+    return _Links(targets, files)
+
+
+@dataclass(slots=True)
+class _Links:
+    """The symbolic links of one tree."""
+
+    targets: Mapping[str, str]
+    files: list[str]
+    """Every path of the tree."""
+    _leading_to: dict[str, list[str]] = field(default_factory=dict[str, "list[str]"])
+    """Real path → the links that lead there."""
+
+    def __post_init__(self) -> None:
+        self.files.sort()
+        for link in self.targets:
+            real = self._real(link)
+            if real is not None:
+                self._leading_to.setdefault(real, []).append(link)
+
+    def of(self, path: str) -> Iterator[str]:
+        """`path` and its other names. A link also names all that is below its end."""
+        names = [path]
+        if path in self.targets and (real := self._real(path)) is not None:
+            names.extend(path + below for below in self._below(real))
+        seen = dict.fromkeys(names)
+        for _ in range(_NESTED):
+            names = [other for name in names for other in self._through(name) if other not in seen]
+            seen.update(dict.fromkeys(names))
+            if len(seen) > _NAMES:
+                raise _too_many()
+        yield from seen
+
+    def _through(self, name: str) -> Iterator[str]:
+        """The names that `name` has through one more link."""
+        end = len(name)
+        while end > 0:
+            yield from (link + name[end:] for link in self._leading_to.get(name[:end], ()))
+            end = name.rfind("/", 0, end)
+        yield from (f"{link}/{name}" for link in self._leading_to.get("", ()))
+
+    def _below(self, folder: str) -> Iterator[str]:
+        for at in range(bisect_left(self.files, f"{folder}/") if folder else 0, len(self.files)):
+            path = self.files[at]
+            if folder and not path.startswith(f"{folder}/"):
+                return
+            yield path[len(folder) :] if folder else f"/{path}"
+
+    def _real(self, path: str) -> str | None:
+        """The path that `path` leads to; None if it leads out of the tree or in circles."""
+        done: list[str] = []
+        left = deque(path.split("/"))
+        hops = 0
+        while left:
+            part = left.popleft()
+            if part == "..":
+                if not done:
+                    return None
+                done.pop()
+            elif part not in ("", "."):
+                done.append(part)
+                target = self.targets.get("/".join(done))
+                if target is not None:
+                    hops += 1
+                    if hops > _HOPS:
+                        return None
+                    done.pop()
+                    if target.startswith("/"):
+                        below = posixpath.relpath(target, WORK_DIR)
+                        if below.startswith(".."):
+                            return None
+                        done, target = [], below
+                    left.extendleft(reversed(target.split("/")))
+        return "/".join(done)
 
 
 INHERITED_REF = "refs/cloister/inherited"

@@ -5,6 +5,7 @@ A guest's answers are not trusted: the host checks every object of a saved tree 
 
 import logging
 import shlex
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -190,12 +191,19 @@ async def tree(computer: Computer, bare: Path, base: str, last: str | None = Non
 
 
 async def save(
-    computer: Computer, bare: Path, base: str, ref: str, *, limit_bytes: int = limits.CHANGE_BYTES
+    computer: Computer,
+    bare: Path,
+    base: str,
+    ref: str,
+    *,
+    limit_bytes: int = limits.CHANGE_BYTES,
+    check: Callable[[str], Awaitable[None]] | None = None,
 ) -> str:
     """Save the working tree outside the sandbox as a commit on `base`, under `ref`; returns that commit.
 
-    Returns `base` if nothing differs from it. Raises `UserError` (`save_failed`, `change_too_large`), `HostError`
-    (`no_disk`), and `SandboxLost` if the sandbox sends data that an honest one never sends.
+    Returns `base` if nothing differs from it. `check` is called with the tree before it becomes a commit.
+    Raises `UserError` (`save_failed`, `change_too_large`), what `check` raises, `HostError` (`no_disk`), and
+    `SandboxLost` if the sandbox sends data that an honest one never sends.
     """
     if not ref.startswith(SAVE_REFS):
         raise Bug(f"A save point must be under {SAVE_REFS}, not {ref}.")
@@ -209,6 +217,8 @@ async def save(
     commit = base
     if name != base_tree:
         await packs.take_in(bare, data, name, base_tree)
+        if check is not None:
+            await check(name)
         commit = await commit_tree(bare, name, base, "Save point\n", AUTHOR)
     must(await in_bare(bare, "update-ref", ref, commit), f"store {ref}")
     await packs.collect(bare)

@@ -52,6 +52,11 @@ NAME_CHARS = 300
 """Longest model name. Amazon's are the longest."""
 
 
+def _hosted(title: str, wire: Wire, model: str, key_variable: str, url: str, prices: str) -> Provider:
+    """A provider on the internet, which needs a key."""
+    return Provider(title=title, wire=wire, model=model, key_variable=key_variable, url=url, prices=prices)
+
+
 def _server(title: str, key_variable: str, url: str | None = None) -> Provider:
     """A server that the user runs, with OpenAI's chat completions."""
     return Provider(
@@ -59,46 +64,19 @@ def _server(title: str, key_variable: str, url: str | None = None) -> Provider:
     )
 
 
+_OPENAI, _OPENAI_KEY = "https://api.openai.com/v1", "OPENAI_API_KEY"
+_ANTHROPIC, _OPENROUTER_KEY = "https://api.anthropic.com", "OPENROUTER_API_KEY"
+_GOOGLE, _OPENROUTER = "https://generativelanguage.googleapis.com", "https://openrouter.ai/api/v1"
+
 CATALOG: dict[str, Provider] = {
-    "anthropic": Provider(
-        title="Anthropic",
-        wire="anthropic",
-        model="claude-sonnet-5-5",
-        key_variable="ANTHROPIC_API_KEY",
-        url="https://api.anthropic.com",
-        prices="anthropic",
+    "anthropic": _hosted(
+        "Anthropic", "anthropic", "claude-sonnet-5-5", "ANTHROPIC_API_KEY", _ANTHROPIC, "anthropic"
     ),
-    "openai": Provider(
-        title="OpenAI",
-        wire="chat",
-        model="gpt-6.1-sol",
-        key_variable="OPENAI_API_KEY",
-        url="https://api.openai.com/v1",
-        prices="openai",
-    ),
-    "openai-responses": Provider(
-        title="OpenAI",
-        wire="responses",
-        model="gpt-6.1-sol",
-        key_variable="OPENAI_API_KEY",
-        url="https://api.openai.com/v1",
-        prices="openai",
-    ),
-    "google": Provider(
-        title="Google",
-        wire="google",
-        model="gemini-3.8-flash",
-        key_variable="GEMINI_API_KEY",
-        url="https://generativelanguage.googleapis.com",
-        prices="google",
-    ),
-    "mistral": Provider(
-        title="Mistral",
-        wire="mistral",
-        model="mistral-large-latest",
-        key_variable="MISTRAL_API_KEY",
-        url="https://api.mistral.ai",
-        prices="mistral",
+    "openai": _hosted("OpenAI", "chat", "gpt-6.1-sol", _OPENAI_KEY, _OPENAI, "openai"),
+    "openai-responses": _hosted("OpenAI", "responses", "gpt-6.1-sol", _OPENAI_KEY, _OPENAI, "openai"),
+    "google": _hosted("Google", "google", "gemini-3.8-flash", "GEMINI_API_KEY", _GOOGLE, "google"),
+    "mistral": _hosted(
+        "Mistral", "mistral", "mistral-large-latest", "MISTRAL_API_KEY", "https://api.mistral.ai", "mistral"
     ),
     # Without a key, Amazon's chain finds credentials.
     "bedrock": Provider(
@@ -110,13 +88,8 @@ CATALOG: dict[str, Provider] = {
         prices="aws",
         extra="bedrock",
     ),
-    "openrouter": Provider(
-        title="OpenRouter",
-        wire="chat",
-        model="anthropic/claude-sonnet-5.5",
-        key_variable="OPENROUTER_API_KEY",
-        url="https://openrouter.ai/api/v1",
-        prices="openrouter",
+    "openrouter": _hosted(
+        "OpenRouter", "chat", "anthropic/claude-sonnet-5.5", _OPENROUTER_KEY, _OPENROUTER, "openrouter"
     ),
     "ollama": _server("Ollama", "OLLAMA_API_KEY", "http://127.0.0.1:11434/v1"),
     "vllm": _server("vLLM", "VLLM_API_KEY", "http://127.0.0.1:8000/v1"),

@@ -40,6 +40,8 @@ class ToolAction(msgspec.Struct, frozen=True, tag="tool"):
     target: str
     commands: Commands | None = None
     """For `bash`: the parsed line. None means not parsed; rules about commands treat that as unclear."""
+    real: str | None = None
+    """For a path: where links lead. The rules apply to both paths."""
 
 
 class ConnectAction(msgspec.Struct, frozen=True, tag="connect"):

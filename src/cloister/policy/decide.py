@@ -37,9 +37,12 @@ from cloister.policy.pattern import (
     SetPattern,
     ToolPattern,
     could_match,
+    folded,
     literal,
     normal_path,
     path_glob,
+    path_matches,
+    path_segments,
     read_host,
     read_pattern,
     request_paths,
@@ -109,10 +112,10 @@ def probes(action: Action) -> tuple[Probe, ...]:
 def _tool(action: ToolAction) -> tuple[Probe, ...]:
     tool, target = action.tool, action.target
     if tool in PATH_TOOLS:
-        path = normal_path(target)
-        if len(path) > PATH_CHARS:
+        paths = dict.fromkeys(map(normal_path, (target, action.real or target)))
+        if any(len(path) > PATH_CHARS for path in paths):
             raise ValueError(f"a path has at most {PATH_CHARS} characters")
-        return (ToolProbe(tool, (path,)),)
+        return tuple(ToolProbe(tool, (path,)) for path in paths)
     if tool not in COMMAND_TOOLS:
         return (ToolProbe(tool, (target,)),)
     parsed = action.commands
@@ -204,12 +207,10 @@ class PatternList:
                     for host in map(read_host, sets.get(name, ())):
                         self._hosts.setdefault(host.host, []).append((one, host, None))
 
-    def needs_parsing(self, tool: str) -> bool:
-        """True if a pattern is about the commands that `tool` would run."""
+    def has_globs(self, tool: str) -> bool:
+        """True if a pattern is about the targets of `tool`."""
         groups = (self._tools.get(tool, ()), self._tools.get(_WILD, ()))
-        return tool in COMMAND_TOOLS and any(
-            pattern.glob is not None for group in groups for _, pattern, _ in group
-        )
+        return any(pattern.glob is not None for group in groups for _, pattern, _ in group)
 
     def find(self, probe: Probe) -> list[Match]:
         """Return every match, in the order of the list."""
@@ -305,11 +306,16 @@ class Decider:
         )
         only = (one.allowed for one in self._only)
         lists = (self._rules, self._high, *self._delegated.values(), *self._approve, *only)
-        self._parses = any(patterns.needs_parsing("bash") for patterns in lists)
+        tools = COMMAND_TOOLS | PATH_TOOLS
+        self._globs = {tool for tool in tools if any(patterns.has_globs(tool) for patterns in lists)}
 
     def parses(self, tool: str) -> bool:
         """True if a rule is about the commands of `tool`, so that the caller must parse them."""
-        return tool == "bash" and self._parses
+        return tool in COMMAND_TOOLS and tool in self._globs
+
+    def has_paths(self, tool: str) -> bool:
+        """True if a rule is about the paths of `tool`, so that the caller must follow links."""
+        return tool in PATH_TOOLS and tool in self._globs
 
     def decide(self, action: Action, *, untrusted: bool = False) -> Decision:
         """Decide `action`. The order of the rules only changes which rule the decision names.
@@ -427,6 +433,71 @@ def _closed_by(entry: LayerPattern) -> str:
             return kind
         case _:
             return "connect"
+
+
+class PathRules:
+    """The rules that deny paths of `write` and `edit`, for a change that any program may have made."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._denied: list[tuple[list[str], str]] = []
+        self._only: list[tuple[list[list[str]], str]] = []
+        for layer in policy:
+            rules = [rule for rule in layer.rules if rule.effect == "deny" and rule.source != "built-in"]
+            self._denied += [
+                (glob, f"deny {_written(rule)}") for rule in rules for glob in _globs(rule.action)
+            ]
+            for tool in _CHANGING:
+                listed = [(item, _globs(item.action, tool)) for item in layer.only]
+                open_to = [glob for _, globs in listed for glob in globs]
+                if open_to and not any(_is_tool(item.action, tool) for item in layer.only):
+                    first = next(item for item, globs in listed if globs)
+                    self._only.append((open_to, f"only {_written(first)}"))
+
+    def __bool__(self) -> bool:
+        return bool(self._denied or self._only)
+
+    def denies(self, path: str, *, holder: bool = False) -> str | None:
+        """The rule that denies a change of `path`, below the work directory; None if none does.
+
+        Names that some file system takes for the same are the same. `holder`: names below `path` change as well.
+        """
+        segments = folded(normal_path(path).split("/"))
+        for glob, rule in self._denied:
+            if path_matches(glob, segments) or (holder and _leads_below(segments, glob)):
+                return rule
+        for globs, rule in self._only:
+            if not any(path_matches(glob, segments) for glob in globs):
+                return rule
+        return None
+
+
+_CHANGING = ("write", "edit")
+
+
+def _globs(action: str, *tools: str) -> list[list[str]]:
+    """The glob of a pattern about the paths of a tool that changes files, as segments."""
+    pattern = layer_pattern(0, 0, Pointed(action), widens=False).pattern
+    if not isinstance(pattern, ToolPattern) or pattern.glob is None:
+        return []
+    return [folded(path_segments(pattern.glob))] if pattern.tool in (*(tools or _CHANGING), "*") else []
+
+
+def _is_tool(action: str, tool: str) -> bool:
+    """True if a pattern leaves a tool open for every path."""
+    pattern = layer_pattern(0, 0, Pointed(action), widens=False).pattern
+    return isinstance(pattern, ToolPattern) and pattern.glob is None and pattern.tool in (tool, "*")
+
+
+def _leads_below(segments: list[str], glob: list[str]) -> bool:
+    """True if the glob, up to its first `**`, names paths below `segments`."""
+    above = glob[: len(segments)]
+    return len(glob) > len(segments) and all(
+        part != "**" and text_matches(part, segment) for part, segment in zip(above, segments, strict=True)
+    )
+
+
+def _written(item: Rule | Pointed) -> str:
+    return f"{item.action} ({item.source})" if item.source else item.action
 
 
 def decide(policy: Policy, action: Action, *, untrusted: bool = False) -> Decision:

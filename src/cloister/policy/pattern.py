@@ -2,6 +2,7 @@
 
 import posixpath
 import re
+import unicodedata
 from functools import lru_cache
 from typing import Literal
 from urllib.parse import unquote
@@ -76,6 +77,19 @@ def path_segments(glob: str) -> list[str]:
     return path_glob(glob).split("/")
 
 
+def folded(segments: list[str]) -> list[str]:
+    """The segments of a path or glob, equal for names that some file system takes for the same."""
+    return [_folded(segment) for segment in segments]
+
+
+def _folded(segment: str) -> str:
+    """Without case, invisible characters, a trailing dot and a stream's name; in one Unicode form."""
+    if not segment.isascii() and len(segment) <= _SEGMENT_CHARS:
+        composed = unicodedata.normalize("NFC", segment)
+        segment = "".join(char for char in composed if unicodedata.category(char) != "Cf")
+    return (segment.partition(":")[0] or segment).rstrip(" .").casefold() or segment
+
+
 def literal(glob: str) -> str:
     """Return the longest text that every match of a glob, path or text, contains."""
     pieces = (piece for part in glob.split("/") for piece in part.split("*"))
@@ -95,6 +109,7 @@ WEB_PORTS = (80, 443)
 Named = Literal["credential", "push", "raw", "tier", "model"]
 
 _PATTERN_CHARS = 1_000
+_SEGMENT_CHARS = 1_000
 _REQUEST_PATH_CHARS = 16_384
 _TOOL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _MCP = re.compile(r"[A-Za-z0-9_.*-]{1,128}")

@@ -32,6 +32,7 @@ from cloister.log.journal import AttemptJournal
 from cloister.policy.api import PushAction
 from cloister.policy.decide import Decider
 from cloister.runs.receipt import Pending, page, receipt
+from cloister.runs.run_rules import check_change
 from cloister.runs.services import RunServices
 
 
@@ -115,7 +116,7 @@ async def make_result(
 ) -> None:
     """Commit the winner's files (without one, the furthest save point) to the run's branch and deliver it.
 
-    Each round that changes files adds one commit. Steps that the log already has are skipped: the change is
+    Raises `UserError` (`denied`) if a rule denies a path of it. Each round that changes files adds one commit. Steps that the log already has are skipped: the change is
     recorded before it is delivered, so a failed delivery loses nothing.
     """
     events = journal.events
@@ -132,6 +133,7 @@ async def make_result(
     previous = before[1].commit if before else base
     if saved == previous or (before and not known and not await change.files_of_save(bare, previous, saved)):
         return
+    await check_change(services.run_policy(request), bare, base, saved if known is None else known[1].commit)
     if known is None:
         files = await change.files_of_save(bare, base, saved)
         # The receipt as of now: the end and its signature follow, and are in `cloister receipt`.

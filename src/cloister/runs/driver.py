@@ -78,15 +78,16 @@ async def drive_run(services: RunServices, journal: Journal, run: RunId) -> None
     Raises `Fenced` if another owner has claimed the run; nothing else.
     """
     ending: RunFinished | Fenced | None = None
+    driver = _Driver(services, journal, run)
     with anyio.CancelScope() as scope:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_cancel_on_stop, journal, scope)
-            ending = await _Driver(services, journal, run).drive()
+            ending = await driver.drive()
             tasks.cancel_scope.cancel()
     if isinstance(ending, Fenced):
         raise ending
     # Without an ending, a person's stop cancelled the scope; the work up to the last save point is kept.
-    await journal.append(ending or await _stopped(services, journal, run))
+    await journal.append(ending or await driver.stopped())
 
 
 def _stop_request(journal: Journal, after: int) -> StopRequested | None:
@@ -100,12 +101,6 @@ async def _cancel_on_stop(journal: Journal, scope: anyio.CancelScope) -> None:
         seen = len(journal.events)
         await journal.changed(seen)
     scope.cancel()
-
-
-async def _stopped(services: RunServices, journal: Journal, run: RunId) -> RunFinished:
-    stop = _stop_request(journal, round_start(journal.events))
-    who = stop.who if stop else "a person"
-    return await _cut_short(services, journal, run, RunFinished("stopped", f"Stopped by {who}."))
 
 
 async def _cut_short(services: RunServices, journal: Journal, run: RunId, ending: RunFinished) -> RunFinished:
@@ -154,6 +149,12 @@ class _Driver:
                 why = f"An internal error ended the run: {type(cause).__name__}."
                 ending = RunFinished("failed", why, blame="bug")
             return await _cut_short(self._services, self._journal, self._run, ending)
+
+    async def stopped(self) -> RunFinished:
+        """Return the end of a round that a person stopped."""
+        stop = _stop_request(self._journal, round_start(self._journal.events))
+        ending = RunFinished("stopped", f"Stopped by {stop.who if stop else 'a person'}.")
+        return await _cut_short(self._services, self._journal, self._run, ending)
 
     async def _round(self) -> AttemptEnded:
         events = self._journal.events

@@ -15,11 +15,11 @@ from cloister.core.errors import UserError
 from cloister.core.requests import Budget, NewRun, Quota, Role, RunRule, Usage
 from cloister.core.text import one_line
 from cloister.forge.plain_git import find_checkout, is_url
-from cloister.forge.read import read_file
+from cloister.forge.read import read_file, touched
 from cloister.model.api import Model, Models
 from cloister.model.api import Role as ModelRole
 from cloister.policy.api import Action, Layer, LimitName, ModelAction, Policy, TierAction
-from cloister.policy.decide import Decider
+from cloister.policy.decide import Decider, PathRules
 from cloister.policy.file import FILE_BYTES, Author, read_policy
 from cloister.policy.layers import BUILT_IN, capped, layer
 from cloister.policy.pattern import text_matches
@@ -27,6 +27,7 @@ from cloister.policy.pattern import text_matches
 REPOSITORY_FILE = ".cloister/policy.toml"
 """Read from the base commit: a run cannot change its own rules."""
 
+_PATHS_SHOWN = 5
 _LIMITS: tuple[LimitName, ...] = get_args(LimitName)
 
 
@@ -98,6 +99,30 @@ async def govern(files: RuleFiles, request: NewRun, quota: Quota, bare: Path, co
     request = _with_attempts(request, int(given["attempts"] or 1))
     request = msgspec.structs.replace(request, budget=_fitted(budget, given))
     return Governed(above, request, _fitted(quota, given), tuple(named), limited)
+
+
+async def check_change(policy: Policy, bare: Path, base: str, tree: str) -> None:
+    """Raises `UserError` (`denied`) if `tree` differs from `base` in a path that a `write:` or `edit:` rule denies.
+
+    The save point, the end of an attempt and the delivery call it. It reads the trees of git, so that it does not
+    matter which program made the change, nor through which link.
+    """
+    rules = PathRules(policy)
+    if not rules:
+        return
+    denied: dict[str, str] = {}
+    for one in await touched(bare, base, tree):
+        rule = rules.denies(one.name, holder=one.holder)
+        if rule is not None:
+            denied.setdefault(one.path, rule if one.name == one.path else f"{rule}, as {one_line(one.name)}")
+    if denied:
+        shown = [f"{one_line(path)} ({rule})" for path, rule in list(denied.items())[:_PATHS_SHOWN]]
+        more = f" and {len(denied) - len(shown)} more" if len(denied) > len(shown) else ""
+        raise UserError(
+            "denied",
+            f"The change is not saved, because the rules deny it for {', '.join(shown)}{more}: undo it there, as with "
+            f"`git checkout refs/cloister/base -- PATH`, and delete what is new there.",
+        )
 
 
 def every_name(models: Models) -> tuple[str, ...]:

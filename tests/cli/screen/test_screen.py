@@ -50,7 +50,7 @@ def test_flowing_changes_gaps_only(parts: list[str]) -> None:
 @pytest.mark.parametrize(
     ("value", "text"), [(0.04, "0.0 s"), (59.94, "59.9 s"), (62, "1 min 02 s"), (3_725, "1 h 02 min")]
 )
-def test_durations_read_like_speech(value: float, text: str) -> None:
+def test_durations_are_formatted_with_units(value: float, text: str) -> None:
     assert seconds(value) == text
 
 

@@ -97,7 +97,7 @@ async def test_a_partial_download_is_kept(tmp_path: Path, ranges: bool) -> None:
 
 
 @pytest.mark.parametrize("change", [b"", b"x", DATA])
-async def test_other_bytes_than_the_official_ones_are_thrown_away(tmp_path: Path, change: bytes) -> None:
+async def test_download_with_wrong_bytes_is_deleted(tmp_path: Path, change: bytes) -> None:
     async with open_hub() as hub:
         hub.data = change + DATA[: len(DATA) - 1]
         with pytest.raises(OutsideError) as caught:
@@ -106,7 +106,7 @@ async def test_other_bytes_than_the_official_ones_are_thrown_away(tmp_path: Path
     assert not (tmp_path / "models" / "small.gguf").exists()
 
 
-async def test_a_hub_that_does_not_have_it_is_named(tmp_path: Path) -> None:
+async def test_hub_error_names_the_url_and_status(tmp_path: Path) -> None:
     async with open_hub() as hub:
         hub.status = 404
         with pytest.raises(OutsideError, match="status 404"):
@@ -115,7 +115,7 @@ async def test_a_hub_that_does_not_have_it_is_named(tmp_path: Path) -> None:
         await fetch(shelf(tmp_path), "small", hub.url, quiet)
 
 
-async def test_a_file_of_ones_own_is_verified_and_left_where_it_is(tmp_path: Path) -> None:
+async def test_file_named_in_the_settings_is_verified_in_place(tmp_path: Path) -> None:
     own = tmp_path / "own.gguf"
     own.write_bytes(DATA)
     mine = shelf(tmp_path, {"small": str(own)})
@@ -133,7 +133,7 @@ async def test_an_unknown_model_is_refused(tmp_path: Path) -> None:
         await fetch(shelf(tmp_path), "large", NOWHERE, quiet)
 
 
-async def test_two_who_fetch_at_once_do_not_write_over_each_other(tmp_path: Path) -> None:
+async def test_second_concurrent_fetch_is_refused(tmp_path: Path) -> None:
     mine = shelf(tmp_path)
     refused: list[str] = []
 
@@ -160,7 +160,7 @@ async def test_a_full_disk_is_reported_before_the_download(tmp_path: Path) -> No
     assert (caught.value.code, hub.asked) == ("disk_full", [])
 
 
-async def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
+async def test_unwritable_partial_file_is_named_in_the_error(tmp_path: Path) -> None:
     (tmp_path / "small.part").symlink_to("/dev/full")
     async with open_hub() as hub:
         with pytest.raises(HostError, match=r"small\.part cannot be written \(No space left on device\)"):

@@ -56,7 +56,7 @@ def shown(pid: int) -> tuple[bytes, bytes]:
     return Path(f"/proc/{pid}/cmdline").read_bytes(), Path(f"/proc/{pid}/environ").read_bytes()
 
 
-async def test_it_is_started_when_it_is_first_asked_shared_and_stopped_with_us(
+async def test_local_model_starts_on_first_use_is_shared_and_stops_with_its_process(
     tmp_path: Path, tiny: str
 ) -> None:
     async with open_local_host(Shelf(tmp_path / "models")) as host:
@@ -73,7 +73,7 @@ async def test_it_is_started_when_it_is_first_asked_shared_and_stopped_with_us(
     await gone(running.process.pid)
 
 
-async def test_it_is_offered_the_few_tools_that_it_can_use(host: LocalHost, tiny: str) -> None:
+async def test_local_model_gets_only_the_simple_tools(host: LocalHost, tiny: str) -> None:
     every = tuple(tool.spec for tool in TOOLS.values())
     with_edit = Request(
         "s", (UserMessage("Go."),), tuple(spec for spec in every if spec.name in ("edit", "read"))
@@ -82,7 +82,7 @@ async def test_it_is_offered_the_few_tools_that_it_can_use(host: LocalHost, tiny
     assert [call.name for call in reply.calls] == ["read"]
 
 
-async def test_it_keeps_the_promises_of_a_model(host: LocalHost, tiny: str) -> None:
+async def test_local_model_passes_the_model_conformance_checks(host: LocalHost, tiny: str) -> None:
     model = local_model(tiny, host)
     assert model.name == f"local:{tiny}"
     await check_leaving_early(model)
@@ -92,7 +92,7 @@ async def test_it_keeps_the_promises_of_a_model(host: LocalHost, tiny: str) -> N
     assert isinstance(last, Reply | Failure), "it may have nothing to say"
 
 
-async def test_one_that_died_is_started_again(host: LocalHost, tiny: str) -> None:
+async def test_dead_model_server_is_restarted(host: LocalHost, tiny: str) -> None:
     model = local_model(tiny, host)
     await check_reply(model, FINISH)
     before = await host.served(tiny)
@@ -117,7 +117,7 @@ async def test_the_local_server_requires_its_key(host: LocalHost, tiny: str) -> 
     assert environment == b""
 
 
-async def test_it_ends_with_us_even_when_we_are_killed(tmp_path: Path, tiny: str) -> None:
+async def test_model_server_exits_when_its_parent_is_killed(tmp_path: Path, tiny: str) -> None:
     program = (
         "import anyio, sys\n"
         "from pathlib import Path\n"
@@ -149,7 +149,7 @@ async def test_a_file_that_is_not_a_model_is_an_error(host: LocalHost, tmp_path:
     assert (await check_failure(local_model(str(bad), host))).code == "bad_request"
 
 
-def test_a_file_that_is_not_there_says_how_to_get_it(tmp_path: Path) -> None:
+def test_missing_file_error_names_the_command_that_fetches_it(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"run `cloister model fetch qwen2\.5-coder-1\.5b`"):
         order_for(Shelf(tmp_path), "qwen2.5-coder-1.5b")
 

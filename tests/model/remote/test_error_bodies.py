@@ -154,7 +154,7 @@ async def test_the_wait_that_google_asks_for_is_in_its_body() -> None:
         "odd",
     ),
 )
-def test_whatever_a_body_is_it_is_read_without_a_fuss(body: object) -> None:
+def test_error_body_of_any_shape_is_read_without_an_exception(body: object) -> None:
     data = as_data(body)
     assert kind_told(data) is None
     assert wait_told(data) is None

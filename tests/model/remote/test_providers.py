@@ -130,7 +130,7 @@ async def test_an_empty_reply_of_another_model_can_be_sent_back(remote: Remote) 
     assert 0 <= body.find("Go.") < body.find("Well?")
 
 
-async def test_anothers_opaque_is_replaced_by_the_words_it_stood_for(remote: Remote) -> None:
+async def test_opaque_of_another_model_is_replaced_by_its_text(remote: Remote) -> None:
     foreign = (
         '{"provider":"script","reply":0,"step":1,"captures":{}}',
         '{"provider":"elsewhere","response":{"parts":[]}}',
@@ -225,7 +225,7 @@ async def test_claudes_thinking_is_not_text_and_comes_back_signed() -> None:
     assert "sig==" in body
 
 
-async def test_thinking_goes_back_to_the_model_that_thought_it_and_to_no_other() -> None:
+async def test_reasoning_is_sent_back_only_to_the_model_that_wrote_it() -> None:
     """Another model of the same provider may not read the seal; the first one finds it unchanged when it is back."""
     async with connected("anthropic", "first") as first:
         first.server.say(_claude_thinks())
@@ -324,7 +324,7 @@ async def test_an_error_inside_a_stream_is_classified(remote: Remote) -> None:
         assert (failure.code, failure.retryable) == (code, True)
 
 
-async def test_an_account_without_credit_is_not_asked_again() -> None:
+async def test_exhausted_quota_is_not_retried() -> None:
     async with connected("openai") as remote:
         remote.server.say(
             WIRES["openai"].error(429, "insufficient_quota", "You exceeded your current quota.")
@@ -395,7 +395,7 @@ async def test_images_are_sent_with_messages_and_tool_results(remote: Remote) ->
     assert body.index("Look at this.") < body.index("a screenshot")
 
 
-async def test_a_picture_that_is_too_large_is_replaced_by_words(remote: Remote) -> None:
+async def test_too_large_image_is_replaced_by_a_note(remote: Remote) -> None:
     large = Image(PICTURE + bytes(limits.IMAGE_BYTES), "image/png")
     body = await sent_body(remote, UserMessage("Look at this.", (large,)))
     assert "was left out: it is too large" in body
@@ -422,7 +422,7 @@ async def test_a_reply_can_be_asked_for_in_a_form(remote: Remote) -> None:
 WRONG = ("I like a.", '{"verdict": "c", "why": ""}', '{"verdict": "a"}', '{"verdict')
 
 
-async def test_a_reply_in_another_form_is_a_failure_that_may_pass(remote: Remote) -> None:
+async def test_reply_that_violates_the_schema_is_a_retryable_failure(remote: Remote) -> None:
     for text in WRONG:
         remote.server.say(WIRES[remote.kind].reply(Sent(text=(text,))))
         failure = await check_failure(remote.model, request=JUDGE)

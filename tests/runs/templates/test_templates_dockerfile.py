@@ -5,15 +5,19 @@ import os
 import secrets
 import shutil
 import socket
+import sys
 import tarfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import anyio
 import pytest
 from anyio.abc import ByteStream
 
+from cloister.core.computer import Command
 from cloister.core.errors import CloisterError, HostError, UserError
 from cloister.core.ids import SandboxId, new_owner_id
 from cloister.core.requests import Quota
@@ -23,6 +27,7 @@ from cloister.runs.templates import Workshop
 from cloister.sandbox.api import SandboxSpec
 from cloister.sandbox.container.host import ContainerHost
 from cloister.sandbox.liveness import Owners
+from cloister.sandbox.local.guest_build import guest_sources, source_dir
 from cloister.sandbox.templates.building import Built
 from cloister.sandbox.templates.recipes import Devcontainer, Dockerfile, Oci
 from cloister.testing.samples import SampleRepo, busybox, folder, layer, layout, link, member, push
@@ -464,3 +469,110 @@ async def test_steps_reach_the_proxy_only_when_the_recipe_allows_a_network(
     assert callers == [] and (built.rootfs / "said").read_text() == ""
     built = await build(open_shop, context, HEAD + line, network=True)
     assert len(callers) == 1 and (built.rootfs / "said").read_text() == "hello from the proxy\n"
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+import anyio
+from cloister.core.ids import new_owner_id
+from cloister.core.requests import Quota
+from cloister.forge import Forges
+from cloister.runs.templates import Workshop
+from cloister.sandbox.container.host import ContainerHost
+from cloister.sandbox.liveness import Owners
+from cloister.sandbox.local.guest_build import guest_sources, source_dir
+from cloister.sandbox.templates.recipes import Dockerfile
+
+async def main(data: Path, context: str) -> None:
+    owner = new_owner_id()
+    with Owners(data / "owners").hold(owner):
+        host = ContainerHost(data, owner, None, os.environ["PATH"])
+        host.templates.keep_recipe("killed", Dockerfile(context))
+        shop = Workshop(host.templates, host, Forges(), None, Quota(), data / "repositories")
+        await shop.prepare("killed", lambda _, note: print(note, flush=True))
+
+anyio.run(main, Path(sys.argv[1]), sys.argv[2])
+"""
+
+
+def processes(mark: str) -> list[Path]:
+    found: list[Path] = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if mark.encode() in path.read_bytes():
+                found.append(path)
+    return found
+
+
+async def test_a_killed_build_leaves_no_process_and_no_mount(
+    own_host: ContainerHost, own_dir: Path, context: Path
+) -> None:
+    mark = secrets.token_hex(8)
+    (context / "Dockerfile").write_text(f"{HEAD}RUN while test {mark}; do :; done\n")
+    argv = [sys.executable, "-c", KILLED, str(own_dir), str(context)]
+    async with await anyio.open_process(argv, stderr=None) as builder:
+        assert builder.stdout is not None
+        said = b""
+        while b"RUN" not in said:
+            said += await builder.stdout.receive()
+        with anyio.fail_after(60):
+            while not processes(f"test {mark}"):
+                await anyio.lowlevel.checkpoint()
+        builder.kill()
+    with anyio.fail_after(60):
+        while processes(mark):
+            await anyio.lowlevel.checkpoint()
+    assert str(own_dir) not in await anyio.Path("/proc/self/mountinfo").read_text()
+    assert await own_host.sweep() == 1
+    await own_host.templates.sweep()
+    assert list(own_host.templates.directory.glob(".building-*")) == []
+    assert own_host.templates.find("killed") is None
+
+
+async def test_hostile_archives_do_not_confuse_the_memory_of_the_program_that_reads_them(
+    own_host: ContainerHost, tmp_path: Path
+) -> None:
+    program = tmp_path / "guest"
+    sources = [str(path) for path in guest_sources(source_dir()) if path.suffix == ".c"]
+    flags = ("-g", "-O1", "-std=c11", "-fsanitize=address,undefined", "-static-libasan", "-static-libubsan")
+    await anyio.run_process(["cc", *flags, "-fno-sanitize-recover=all", "-o", str(program), *sources])
+    seed = layer(
+        *(member("a", b"x"), folder("d"), member("d/" + "n" * 150, b"yy" * 400), link("l", "d")),
+        *(link("h", "a", tarfile.LNKTYPE), member("l/.wh.x"), member("d/.wh..wh..opq")),
+        *(member("p", type=tarfile.FIFOTYPE), member("é" * 60, uid=70_000)),
+        member("x", b"z", pax_headers={"SCHILY.xattr.user.k": "v", "mtime": "1.5"}),
+    )
+    chance = Random(12)
+    # Inside a sandbox: as root, a link in such an archive could lead anywhere.
+    async with own_host.open(SandboxSpec()) as sandbox:
+        await sandbox.write("/work/guest", program.read_bytes(), mode=0o755)
+        codes: set[int | None] = set()
+        for number in range(150):
+            flags = chance.choice(("w", "k", "wk", "-"))
+            argv = ("/work/guest", "--unpack", f"/work/{number}", "5000000", "1000", flags)
+            command = Command(argv, env={"ASAN_OPTIONS": "detect_leaks=0"}, user="root")
+            done = await sandbox.run(command, mutated(seed, chance))
+            assert done.exited.code in (0, 1) and b"Sanitizer" not in done.err, done.err.decode()
+            codes.add(done.exited.code)
+        assert codes == {0, 1}
+
+
+def mutated(seed: bytes, chance: Random) -> bytes:
+    made = bytearray(seed)
+    for _ in range(chance.randint(1, 8)):
+        at = chance.randrange(len(made))
+        match chance.randrange(4):
+            case 0:
+                made[at] = chance.choice(b"\0\1\xff\x80xL/.9g")
+            case 1:
+                del made[at : at + chance.randint(1, 600)]
+            case 2:
+                made[at:at] = made[chance.randrange(len(made)) :][:512]
+            case _:
+                made[min(at // 512 * 512 + 156, len(made) - 1)] = chance.choice(b"0123456LKxgS7\0")
+    for at in range(0, len(made) - 511, 512):
+        if made.startswith(b"ustar", at + 257):
+            made[at + 148 : at + 156] = b" " * 8
+            made[at + 148 : at + 156] = b"%06o\0 " % sum(made[at : at + 512])
+    return bytes(made)

@@ -62,3 +62,57 @@ def test_a_tier_or_a_model_that_is_not_allowed_is_refused_before_anything_starts
     organisation.write_text('only = ["tier:microvm"]\n')
     done = cloister("run", "p", "--repo", str(ledger), "--model", cloister.fix, "--tier", "container", code=2)
     assert f"A run may not have the tier container: only tier:microvm ({organisation}:1)." in done.stderr
+
+
+def test_denied_path_is_in_no_save_point_or_branch_whatever_program_changed_it(cloister: Any) -> None:
+    ledger = cloister.ledger()
+    (ledger / ".ci").mkdir()
+    (ledger / ".ci" / "build.yml").write_text("steps: []\n")
+    cloister.git(ledger, "add", "-A")
+    cloister.git(ledger, "commit", "-q", "-m", "ci")
+    base = cloister.git(ledger, "rev-parse", "HEAD")
+    script = cloister.script(
+        '''
+[[reply]]
+calls = [
+    { tool = "bash", command = "echo x > free; ln -s .ci door" },
+    { tool = "write", path = "door/build.yml", content = "x" },
+    { tool = "write", path = "door/new/deep.yml", content = "x" },
+]
+
+[[reply]]
+calls = [{ tool = "bash", command = """python3 -c "open('.ci/build.yml', 'a').write('x')" """ }]
+
+[[reply]]
+expect = "ci/build.yml .deny tool:write"
+calls = [
+    { tool = "bash", command = "git checkout -q refs/cloister/base -- .ci; echo x > door/new.yml" },
+    { tool = "finish", summary = "s" },
+]
+
+[[reply]]
+expect = "ci/new.yml .deny tool:write"
+calls = [
+    { tool = "bash", command = """rm .ci/new.yml; blob=$(git hash-object -w free)
+      git update-index --add --cacheinfo 100644,$blob,.ci/z; git checkout-index .ci/z; git commit -qm x""" },
+    { tool = "finish", summary = "s" },
+]
+
+[[reply]]
+expect = "ci/z .deny tool:write"
+calls = [
+    { tool = "bash", command = "rm .ci/z door" },
+    { tool = "finish", summary = "s" },
+]
+'''
+    )
+    rule = ("--rule", "deny write:.ci/**")
+    cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true", *rule)
+    bodies = [event["body"] for event in cloister.events()]
+    named = [b["rule"] for b in bodies if b["type"] == "ActionDecided" and b["action"].startswith("write")]
+    assert all(rule.startswith("deny tool:write:.ci/**") for rule in named)
+    assert len(named) == 2
+    assert len([body for body in bodies if body["type"] == "SaveRefused"]) >= 3
+    assert bodies[-1]["outcome"] == "green"
+    branch = next(body["branch"] for body in bodies if body["type"] == "ChangeDelivered")
+    assert cloister.git(ledger, "diff", "--name-only", base, branch) == "free"

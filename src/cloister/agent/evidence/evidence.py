@@ -59,6 +59,10 @@ class Files(Protocol):
         """
         ...
 
+    async def judge(self, commit: str) -> None:
+        """Raises `UserError` if a rule denies a path in which `commit` differs from the base; also part of `save`."""
+        ...
+
 
 Prove = Callable[[str, tuple[Diagnosis, ...]], Awaitable[tuple[Diagnosis, ...]]]
 """Run the checks on a saved commit in a fresh sandbox. Tests that fail there but not in the given diagnoses run twice."""
@@ -116,6 +120,8 @@ class Evidence:
     """The tree that the checks ran on."""
     _saved: str = field(init=False, default="")
     """The tree of the save point."""
+    _unsaved: str = field(init=False, default="")
+    """The tree that was checked and could not be saved."""
     _changed: bool = field(init=False, default=False)
     """True if this turn made a save point."""
     _stale: bool = field(init=False, default=False)
@@ -164,14 +170,17 @@ class Evidence:
                 return ""
             await self.record()
             before, self._checked = self._checked, ""
-            if self.checks:
+            if self.checks and tree != self._unsaved:
                 await self._check(step, before, tree)
+            self._unsaved = tree
             self.commit = await self.files.save()
         except UserError as error:
             self._checked = ""
+            self._stale = True  # what the checks said is not what is saved
             await self.record(SaveRefused(self.attempt, step, error.message))
             return error.message
         self._checked = self._saved = tree
+        self._unsaved = ""
         self._changed = True
         return ""
 
@@ -222,6 +231,11 @@ class Evidence:
             return f"the checks are not green.\n{tell(self.comparison, self._report)}"
         if self.commit == self.base:
             return ""  # without a change, the baseline is the proof
+        try:
+            # It may be a save point of another run, or older than a rule.
+            await self.files.judge(self.commit)
+        except UserError as error:
+            return error.message
         if self.checks and not await self._proven(claim.step):
             why = _WEAKENED if self.comparison.weakened else _ONLY_HERE
             return f"{why}\n{tell(self.comparison, self._report)}"

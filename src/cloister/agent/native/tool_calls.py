@@ -26,7 +26,7 @@ class ToolCalls:
         self._attempt = attempt
         self._journal = journal
         self._computer = computer
-        self._approvals = Approvals(attempt, journal, policy, ask_seconds)
+        self._approvals = Approvals(attempt, journal, computer, policy, ask_seconds)
         self._recorded: Ruling | None = None
         """The ruling about the first call of the newest reply, recorded with the reply."""
 

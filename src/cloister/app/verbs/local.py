@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import wraps
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from cloister.app.tokens import Caller
@@ -237,57 +238,43 @@ class LocalVerbs:
 
     @property
     def runs(self) -> api.RunVerbs:
-        from cloister.app.verbs.local_runs import LocalRuns  # noqa: PLC0415
-
-        return LocalRuns(self._parts, self.caller)
+        return self._group("runs", "LocalRuns")
 
     @property
     def audit(self) -> api.AuditVerbs:
-        from cloister.app.verbs.local_admin import LocalAudit  # noqa: PLC0415
-
-        return LocalAudit(self._parts, self.caller)
+        return self._group("admin", "LocalAudit")
 
     @property
     def tokens(self) -> api.TokenVerbs:
-        from cloister.app.verbs.local_admin import LocalTokens  # noqa: PLC0415
-
-        return LocalTokens(self._parts, self.caller)
+        return self._group("admin", "LocalTokens")
 
     @property
     def templates(self) -> api.TemplateVerbs:
-        from cloister.app.verbs.local_sandboxes import LocalTemplates  # noqa: PLC0415
-
-        return LocalTemplates(self._parts, self.caller)
+        return self._group("sandboxes", "LocalTemplates")
 
     @property
     def snapshots(self) -> api.SnapshotVerbs:
-        from cloister.app.verbs.local_sandboxes import LocalSnapshots  # noqa: PLC0415
-
-        return LocalSnapshots(self._parts, self.caller)
+        return self._group("sandboxes", "LocalSnapshots")
 
     @property
     def sandboxes(self) -> api.SandboxVerbs:
-        from cloister.app.verbs.local_sandboxes import LocalSandboxes  # noqa: PLC0415
-
-        return LocalSandboxes(self._parts, self.caller)
+        return self._group("sandboxes", "LocalSandboxes")
 
     @property
     def files(self) -> api.FileVerbs:
-        from cloister.app.verbs.local_sandboxes import LocalFiles  # noqa: PLC0415
-
-        return LocalFiles(self._parts, self.caller)
+        return self._group("sandboxes", "LocalFiles")
 
     @property
     def models(self) -> api.ModelVerbs:
-        from cloister.app.verbs.local_admin import LocalModels  # noqa: PLC0415
-
-        return LocalModels(self._parts, self.caller)
+        return self._group("admin", "LocalModels")
 
     @property
     def policy(self) -> api.PolicyVerbs:
-        from cloister.app.verbs.local_admin import LocalPolicy  # noqa: PLC0415
+        return self._group("policy", "LocalPolicy")
 
-        return LocalPolicy(self._parts, self.caller)
+    def _group(self, module: str, name: str) -> Any:
+        found = import_module(f"cloister.app.verbs.local_{module}")
+        return getattr(found, name)(self._parts, self.caller)
 
 
 def local_caller(settings: Settings) -> Caller:

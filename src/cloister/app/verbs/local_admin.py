@@ -1,4 +1,4 @@
-"""The verbs of the audit, tokens, model files and rules in this process. Slow imports wait until they are needed."""
+"""The verbs of the audit, of tokens and of model files in this process. Slow imports wait until they are needed."""
 
 # ruff: noqa: PLC0415
 
@@ -6,24 +6,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
 from anyio import to_thread
 
-from cloister.agent.shell.parse import read_commands
-from cloister.app.config import rule_files
 from cloister.app.tokens import Tokens
-from cloister.app.verbs.api import AuditVerbs, ModelVerbs, PolicyVerbs, TokenVerbs, no_report
+from cloister.app.verbs.api import AuditVerbs, ModelVerbs, TokenVerbs, no_report
 from cloister.app.verbs.local import Group, checked, read_audit
-from cloister.app.verbs.records import Explained, LocalModel, MadeToken, PolicyVerdict, RuleContext, TokenInfo
+from cloister.app.verbs.records import LocalModel, MadeToken, TokenInfo
 from cloister.core.errors import UserError
-from cloister.core.text import bounded, one_line
-from cloister.egress.factory import sets_of
-from cloister.egress.packages import Meaning, SetFinder
-from cloister.policy.api import HOLE, SET_NAMES, Action, Policy, ToolAction
-from cloister.policy.decide import Decider
-from cloister.policy.file import read_action, read_policy
-from cloister.policy.layers import BUILT_IN
-from cloister.policy.pattern import COMMAND_TOOLS
+from cloister.core.text import bounded
 
 REASON_CHARS = 400
 
@@ -38,7 +28,6 @@ if TYPE_CHECKING:
     from cloister.sandbox.api import Report
 
     T = TypeVar("T")
-    from cloister.policy.api import Decision
 
 
 @checked(AuditVerbs)
@@ -171,68 +160,3 @@ def _progress(report: Report, note: str) -> Progress:
         report(done / whole if whole else None, note)
 
     return progress
-
-
-@checked(PolicyVerbs)
-class LocalPolicy(Group):
-    """Implements `PolicyVerbs`."""
-
-    async def layers(self, context: RuleContext) -> Policy:
-        above = await to_thread.run_sync(rule_files(self._settings).above, context.repo)
-        if context.policy is None:
-            return above
-        return (*above, read_policy("repository", context.policy.encode(), context.source).layer)
-
-    async def explain(self, action: str, context: RuleContext, *, untrusted: bool = False) -> Explained:
-        try:
-            found = await _with_commands(read_action(action))
-        except ValueError as error:
-            raise UserError("bad_action", f"{one_line(action, 80)!r}: {error}.") from None
-        policy = await self.layers(context)
-        decider = Decider(policy, await sets_of(policy, self._finder.find))
-        return _explained(action, found, decider.decide(found, untrusted=untrusted))
-
-    async def test(self, text: str, source: str) -> tuple[PolicyVerdict, ...]:
-        read = read_policy("organisation", text.encode(), source)
-        policy = (BUILT_IN, read.layer)
-        decider = Decider(policy, await sets_of(policy, self._finder.find) if read.tests else {})
-        verdicts: list[PolicyVerdict] = []
-        for test in read.tests:
-            decision = decider.decide(await _with_commands(test.action), untrusted=test.untrusted)
-            held = decision.effect == test.expect
-            verdicts.append(
-                PolicyVerdict(held, test.text, test.expect, decision.effect, decision.rule, test.source)
-            )
-        return tuple(verdicts)
-
-    async def sets(self, name: str, *, again: bool = False) -> Meaning:
-        if name not in SET_NAMES:
-            raise UserError(
-                "no_such_set", f"There is no set {name[:64]!r}: use {', '.join(sorted(SET_NAMES))}."
-            )
-        return await self._finder.meaning(name, again=again)
-
-    @property
-    def _finder(self) -> SetFinder:
-        return SetFinder(self._settings.data_dir)
-
-
-async def _with_commands(action: Action) -> Action:
-    """The action with the commands of its line, where it has one."""
-    if isinstance(action, ToolAction) and action.tool in COMMAND_TOOLS:
-        return msgspec.structs.replace(action, commands=await read_commands(action.target))
-    return action
-
-
-def _explained(text: str, action: Action, decision: Decision) -> Explained:
-    commands = action.commands if isinstance(action, ToolAction) else None
-    return Explained(
-        text,
-        decision.effect,
-        decision.rule,
-        decision.exact,
-        decision.inspect,
-        decision.approver if decision.effect == "ask" else None,
-        tuple(spellings[0].replace(HOLE, "…") for spellings in commands.simple) if commands else None,
-        commands.unclear if commands else None,
-    )

@@ -4,43 +4,28 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from anyio import to_thread
-
 from cloister.app.tokens import RANK
-from cloister.app.verbs.api import RunVerbs, Verbs
+from cloister.app.verbs.api import RunVerbs
 from cloister.app.verbs.local import Group, checked
 from cloister.app.verbs.records import Admitted, ChangePack, RunWish
 from cloister.core import limits
-from cloister.core.errors import HostError, OutsideError, UserError
+from cloister.core.errors import HostError, UserError
 from cloister.core.events import (
     AskAnswered,
     AskRaised,
-    ChangeMade,
-    Event,
     ModelChosen,
     PromptReceived,
     RewindRequested,
     RunFinished,
     StopRequested,
 )
-from cloister.core.log import Index, request_of
+from cloister.core.log import request_of
 from cloister.core.requests import check_new_run
-from cloister.core.text import decode
-from cloister.forge import Forges
-from cloister.forge.api import Delivered, Proposal, RunRepositories
-from cloister.forge.change import NOTES_REF, attach, branch_name, describe
-from cloister.forge.host import Checkout, complaint, copy_in, ensure_bare, in_bare, in_checkout, is_oid
-from cloister.forge.packs import Pack, pack, pack_since
-from cloister.forge.plain_git import BASE_REF, find_checkout, is_url
-from cloister.runs.delivery import base_commit, result_commit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -197,6 +182,8 @@ class LocalRuns(Group):
         return await compare_runs(self._parts.repositories, await subject(a), await subject(b), time.time())
 
     async def change(self, run: str, have: str | None = None) -> ChangePack:
+        from cloister.app.verbs.apply import pack_change
+
         return await pack_change(self._parts.repositories, await self._events(run), have)
 
     async def applied(self, run: str, where: str, branch: str) -> None:
@@ -279,79 +266,3 @@ def _not_asked(events: Sequence[Event], ask: str, pending: Sequence[str]) -> Use
     if any(isinstance(each.body, AskRaised) and each.body.ask == ask for each in events):
         return UserError("ask_answered", f"The deadline of {ask[:64]} has passed: {waiting}.")
     return UserError("no_such_ask", f"Run {events[0].run} never asked {ask[:64]!r}: {waiting}.")
-
-
-async def pack_change(repositories: RunRepositories, events: Sequence[Event], have: str | None) -> ChangePack:
-    """The work of the run whose whole log is `events`. Raises `UserError` (`no_change`, `run_removed`)."""
-    run, base, commit = events[0].run, base_commit(events), result_commit(events)
-    if base is None or commit is None or commit == base:
-        raise UserError("no_change", f"Run {run} has changed nothing yet: there is nothing to apply.")
-    bare = await repositories.open(run)
-    changes = Index(events).of(ChangeMade)
-    since = have if have is not None and is_oid(have) else None
-    packed: Pack | None = None if since is None else await pack_since(bare, since, commit)
-    if packed is None:
-        since, packed = None, await pack(bare, commit)
-    note = await in_bare(bare, "notes", f"--ref={NOTES_REF}", "show", commit)
-    return ChangePack(
-        run=run,
-        branch=branch_name(request_of(events).prompt, run),
-        base=base,
-        commit=commit,
-        pack=packed.data,
-        since=since,
-        shallow=packed.shallow,
-        receipt=decode(note.out) if note.ok else None,
-        previous=changes[-2].commit if len(changes) > 1 else None,
-    )
-
-
-async def apply(verbs: Verbs, run: str, repo: str) -> Delivered:
-    """Put the change of `run` into the caller's repository as a new branch, touching nothing else.
-
-    Raises `UserError` (`not_a_path`, `no_repository`, `no_change`), `OutsideError` (`bad_change`).
-    """
-    if is_url(repo):
-        raise UserError("not_a_path", f"{repo} is not a repository on this machine: give a path.")
-    checkout = await to_thread.run_sync(find_checkout, repo)
-    base = (await verbs.runs.view(run)).base_commit
-    have = base if base is not None and await _has(checkout, base) else None
-    change = await verbs.runs.change(run, have)
-    delivered = await _put(change, checkout, repo)
-    await verbs.runs.applied(change.run, delivered.where, delivered.branch)
-    return delivered
-
-
-async def _has(checkout: Checkout, commit: str) -> bool:
-    return is_oid(commit) and (await in_checkout(checkout, "cat-file", "-e", f"{commit}^{{commit}}")).ok
-
-
-async def _put(change: ChangePack, checkout: Checkout, repo: str) -> Delivered:
-    with tempfile.TemporaryDirectory(prefix="cloister-apply-") as home:
-        bare = Path(home) / "change.git"
-        await ensure_bare(bare)
-        if change.since is not None:
-            copied = await copy_in(checkout, change.since, bare, BASE_REF)
-            if not copied.ok:
-                raise UserError("broken_repository", f"{checkout.top} cannot be read: {complaint(copied)}.")
-        elif change.shallow:
-            (bare / "shallow").write_text("".join(f"{name}\n" for name in change.shallow))
-        await _unpack(bare, change)
-        if change.receipt is not None:
-            await attach(bare, change.commit, change.receipt)
-        proposal = Proposal(
-            change.run, repo, change.base, change.commit, change.branch, bare, previous=change.previous
-        )
-        delivered = await Forges().at(repo).deliver(await describe(proposal))
-    assert delivered is not None  # noqa: S101  (only a URL gives None)
-    return delivered
-
-
-async def _unpack(bare: Path, change: ChangePack) -> None:
-    """Raises `OutsideError` (`bad_change`) for objects that git rejects."""
-    size = f"--max-input-size={limits.FILE_BYTES}"
-    done = await in_bare(bare, "index-pack", "--stdin", "--fix-thin", "--strict", size, stdin=change.pack)
-    if done.ok and is_oid(change.commit):
-        done = await in_bare(bare, "cat-file", "-e", f"{change.commit}^{{commit}}")
-    if not done.ok or not is_oid(change.commit):
-        raise OutsideError("bad_change", f"The server's pack of {change.run} is damaged: {complaint(done)}.")

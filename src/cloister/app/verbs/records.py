@@ -41,7 +41,7 @@ class Admitted(msgspec.Struct, frozen=True):
 
 
 class ChangePack(msgspec.Struct, frozen=True):
-    """A run's change as git objects, to be put into any checkout with `cloister.app.verbs.local_runs.put_change`."""
+    """A run's change as git objects, to be put into any checkout with `cloister.app.verbs.apply.put_change`."""
 
     run: RunId
     branch: str

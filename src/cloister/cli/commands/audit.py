@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from cloister.cli.client.open import perform
 from cloister.cli.options import RUN_HELP, AsJson, complete_run, put_json
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Print the entries of the audit, of all runs or of one, oldest first."""
-    from cloister.cli.client.open import perform
     from cloister.cli.screen.tables import entry_line
 
     async def work(verbs: "Verbs") -> None:
@@ -82,8 +82,6 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Check every entry, signature and event; report each edit, deletion, reordering and truncation."""
-    from cloister.cli.client.open import perform
-
     if sys.stderr.isatty():
         print("Checking the audit …", file=sys.stderr)
 
@@ -184,7 +182,6 @@ def export(
     ] = "jsonl",
 ) -> None:
     """Write entries and signatures as JSON Lines, or send the entries to an OpenTelemetry collector."""
-    from cloister.cli.client.open import perform
     from cloister.cli.screen.tables import read_since
 
     since_us = 0 if since is None else read_since(since, time.time())
@@ -214,6 +211,4 @@ def key(
     ] = False,
 ) -> None:
     """Print the public key of the audit. Keep it elsewhere, for `verify --key`."""
-    from cloister.cli.client.open import perform
-
     print(perform(ctx, lambda verbs: verbs.audit.rotate() if rotate else verbs.audit.key()))

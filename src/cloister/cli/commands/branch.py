@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cloister.cli.client.open import perform
 from cloister.cli.options import AsJson, RunName, put_json, typed
+from cloister.core.text import one_line
 
 if TYPE_CHECKING:
     from cloister.app.verbs.api import Verbs
@@ -51,7 +53,6 @@ def rewind(
     as_json: AsJson = False,
 ) -> None:
     """Continue a run from an earlier save point; a finished run is forked there."""
-    from cloister.cli.client.open import perform
 
     async def work(verbs: "Verbs") -> "Event | None":
         row = await verbs.runs.row(run)
@@ -71,8 +72,6 @@ def rewind(
 
 def tree(ctx: typer.Context, run: RunName, as_json: AsJson = False) -> None:
     """Show the attempts of a run, where each was forked, and its save points."""
-    from cloister.cli.client.open import perform
-
     found = perform(ctx, lambda verbs: verbs.runs.tree(run), only_log=True)
     if as_json:
         put_json(found)
@@ -95,8 +94,6 @@ def tree_lines(found: "TreeView", columns: int) -> Iterator[str]:
 
 
 def _branch(found: "TreeView", node: "NodeView", indent: str, columns: int, *, last: bool) -> Iterator[str]:
-    from cloister.core.text import one_line
-
     head = f"{indent}{'└─' if last else '├─'} {_head(found, node)}"
     why = one_line(node.reason or node.ended or "", _REASON)
     beside = len(head) + 2 + len(why) <= columns
@@ -126,8 +123,6 @@ def _listed(first: str, then: str, points: "tuple[PointView, ...]", columns: int
 
 
 def _head(found: "TreeView", node: "NodeView") -> str:
-    from cloister.core.text import one_line
-
     won = " ★" if node.attempt == found.winner else ""
     warm = f" at {node.temperature:g}" if node.temperature is not None else ""
     model = f"  {one_line(node.model, 60)}{warm}" if node.model else ""

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.cli.options import AsJson, RunName, complete_model, local_only, put_json, settings_of
+from cloister.cli.client.open import check_shared_path, perform
+from cloister.cli.options import AsJson, RunName, complete_model, local_only, put_json, put_list, settings_of
 
 if TYPE_CHECKING:
     from cloister.app.verbs.api import Verbs
@@ -29,7 +30,6 @@ Local = Annotated[
 @app.command("fetch")
 def fetch(ctx: typer.Context, name: Local = None) -> None:
     """Download the file of a local model, or verify it; resumes an interrupted download."""
-    from cloister.cli.client.open import perform
     from cloister.cli.screen.screen import Progress
 
     model = perform(ctx, lambda verbs: verbs.models.fetch(name, Progress()))
@@ -53,7 +53,6 @@ def add(
     """Copy or download a GGUF file and keep it as a local model; resumes an interrupted download."""
     from pathlib import Path
 
-    from cloister.cli.client.open import check_shared_path, perform
     from cloister.cli.screen.screen import Progress
 
     wanted = source if "://" in source else str(Path(source).expanduser().absolute())
@@ -73,17 +72,14 @@ def add(
 @app.command("list")
 def list_models(ctx: typer.Context, as_json: AsJson = False) -> None:
     """List the models that can run on this machine."""
-    from cloister.cli.client.open import perform
-
     found = perform(ctx, lambda verbs: verbs.models.list())
-    if as_json:
-        put_json(*found)
-        return
     wide = max(20, *(len(model.name) for model in found))
-    print(f"{'MODEL':<{wide}} {'SIZE':<9} {'HERE':<5} DESCRIPTION")
-    for model in found:
+
+    def line(model: "LocalModel") -> str:
         size = f"{model.bytes / 1e9:.1f} GB"
-        print(f"{model.name:<{wide}} {size:<9} {'yes' if model.here else 'no':<5} {model.title}")
+        return f"{model.name:<{wide}} {size:<9} {'yes' if model.here else 'no':<5} {model.title}"
+
+    put_list(found, as_json, f"{'MODEL':<{wide}} {'SIZE':<9} {'HERE':<5} DESCRIPTION", line)
 
 
 @app.command("rm")
@@ -94,8 +90,6 @@ def rm(
     ],
 ) -> None:
     """Remove the file of a local model, fetched or added, complete or not. Files named in the settings stay."""
-    from cloister.cli.client.open import perform
-
     files = perform(ctx, lambda verbs: verbs.models.remove(name))
     print(f"Removed {', '.join(files)}." if files else f"{name} is not downloaded.")
 
@@ -134,7 +128,6 @@ def use(
     name: Annotated[str, typer.Argument(metavar="NAME", help="provider:name, as for run --model.")],
 ) -> None:
     """Switch a run to another model from its next step; the conversation stays the same."""
-    from cloister.cli.client.open import check_shared_path, perform
     from cloister.cli.request import model_name
     from cloister.core.events import Event, ModelChosen
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cloister.cli.client.open import perform
 from cloister.cli.options import AsJson, put_json
+from cloister.core.errors import UserError
 
 if TYPE_CHECKING:
     from cloister.app.verbs.api import Verbs
@@ -49,7 +51,6 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Print the decision about one action, and the rule with its file and line."""
-    from cloister.cli.client.open import perform
     from cloister.cli.screen.tables import show_explained
 
     async def work(verbs: "Verbs") -> "Explained":
@@ -72,7 +73,6 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Print the rules in force, layer by layer, each with its file and line."""
-    from cloister.cli.client.open import perform
     from cloister.cli.screen.tables import effective_lines, layer_lines
 
     async def work(verbs: "Verbs") -> "Policy":
@@ -116,7 +116,6 @@ def test(
     as_json: AsJson = False,
 ) -> None:
     """Run the tests in a policy file against that file and the built-in rules; exit 1 if one fails."""
-    from cloister.cli.client.open import perform
     from cloister.cli.screen.tables import show_test
     from cloister.runs.run_rules import REPOSITORY_FILE, read_bounded
 
@@ -157,15 +156,12 @@ def _text(data: bytes, name: str) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
-        from cloister.core.errors import UserError
-
         raise UserError("bad_policy", f"{name}: it is not UTF-8.") from None
 
 
 async def _context(repo: str | None) -> "RuleContext":
     """The repository and its policy file at HEAD; by default that of the current directory, if it is a repository."""
     from cloister.app.verbs.records import RuleContext
-    from cloister.core.errors import UserError
     from cloister.forge.read import read_head_file
     from cloister.runs.run_rules import REPOSITORY_FILE
 
@@ -189,7 +185,6 @@ def sets(
     as_json: AsJson = False,
 ) -> None:
     """Show the hosts behind the named sets: connect:@pypi, @npm, @debian, @crates, @go."""
-    from cloister.cli.client.open import perform
     from cloister.policy.api import SET_NAMES
 
     async def work(verbs: "Verbs", name: str) -> "Meaning":

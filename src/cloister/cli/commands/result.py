@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cloister.cli.client.open import perform
 from cloister.cli.options import After, AsJson, AttemptNumber, RunName, complete_run, put_json
+from cloister.core.errors import HostError, UserError
+from cloister.core.text import harmless, one_line
 
 if TYPE_CHECKING:
     from cloister.app.verbs.api import Verbs
@@ -29,8 +32,7 @@ def apply(
     ] = False,
 ) -> None:
     """Add a run's change to a repository as a new branch; nothing else is touched."""
-    from cloister.app.verbs.local_runs import apply as apply_change
-    from cloister.cli.client.open import perform
+    from cloister.app.verbs.apply import apply as apply_change
     from cloister.cli.request import repository
 
     target = repository(str(repo))
@@ -47,8 +49,6 @@ def apply(
 
 def check_clean(repo: Path) -> None:
     """Raise `UserError` (`dirty_tree`) if there are uncommitted changes."""
-    from cloister.core.errors import UserError
-
     said = _git(repo, "status", "--porcelain", "--untracked-files=normal")
     if said.strip():
         raise UserError(
@@ -65,8 +65,6 @@ def _git(repo: Path, *args: str) -> str:
     from subprocess import TimeoutExpired  # noqa: TID251  (only its exception; processes start in _spawn)
 
     from cloister.cli._spawn import git
-    from cloister.core.errors import HostError, UserError
-    from cloister.core.text import one_line
 
     try:
         said = git(repo, *args)
@@ -83,9 +81,6 @@ def _git(repo: Path, *args: str) -> str:
 
 def diff(ctx: typer.Context, run: RunName, attempt: AttemptNumber = None) -> None:
     """Print the changes of a run, or of one attempt, as a unified diff."""
-    from cloister.cli.client.open import perform
-    from cloister.core.text import harmless
-
     text = perform(ctx, lambda verbs: verbs.runs.diff(run, attempt))
     if not text:
         print(f"{run} has changed nothing.", file=sys.stderr)
@@ -125,8 +120,6 @@ def log(
     as_json: AsJson = False,
 ) -> None:
     """Print the log of a run: every event with its number, in full."""
-    from cloister.cli.client.open import perform
-
     events = perform(ctx, lambda verbs: verbs.runs.events(run, after, attempt=attempt), only_log=True)
     if as_json:
         put_json(*events)
@@ -140,8 +133,6 @@ def log(
 
 def receipt(ctx: typer.Context, run: RunName, as_json: AsJson = False) -> None:
     """Print everything a run touched as Markdown: files, commands, decisions, connections."""
-    from cloister.cli.client.open import perform
-
     if as_json:
         put_json(perform(ctx, lambda verbs: verbs.runs.receipt(run)))
     else:
@@ -161,9 +152,7 @@ _REASON = 160
 
 def compare(ctx: typer.Context, a: Which, b: Which, as_json: AsJson = False) -> None:
     """Compare two runs or attempts: outcome, difference of their changes, cost, steps, time."""
-    from cloister.cli.client.open import perform
     from cloister.cli.screen.terminal import columns
-    from cloister.core.text import harmless
 
     found = perform(ctx, lambda verbs: verbs.runs.compare(a, b))
     if as_json:
@@ -194,7 +183,6 @@ def table(found: "Compared", columns: int) -> Iterator[str]:
 
 
 def _cells(side: "Side") -> list[tuple[str, str]]:
-    from cloister.core.text import one_line
     from cloister.runs.event_text.lines import counted, seconds
 
     added, removed = sum(file.added for file in side.files), sum(file.removed for file in side.files)
@@ -224,7 +212,6 @@ def _evidence(side: "Side") -> str:
 
 def rm(ctx: typer.Context, run: RunName) -> None:
     """Delete the files of a finished run: its change, its diffs and its save points. The log stays."""
-    from cloister.cli.client.open import perform
 
     async def work(verbs: "Verbs") -> "RunId":
         found = (await verbs.runs.row(run)).id
@@ -247,8 +234,6 @@ RunOrNone = Annotated[
 
 def budget(ctx: typer.Context, run: RunOrNone = None, as_json: AsJson = False) -> None:
     """Show limits and spending, level by level."""
-    from cloister.cli.client.open import perform
-
     accounts = perform(ctx, lambda verbs: verbs.runs.budget(run), only_log=True).accounts
     if as_json:
         put_json(*accounts)
@@ -263,7 +248,6 @@ def budget(ctx: typer.Context, run: RunOrNone = None, as_json: AsJson = False) -
 
 def _lines(account: "Account") -> "list[str]":
     from cloister.core.budget import RESOURCES, amount
-    from cloister.core.text import one_line
 
     name = one_line(account.name, 28)
     head = f"{account.level:<13} {name:<28} {account.period or '':<7} "

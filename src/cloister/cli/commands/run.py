@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cloister.cli.client.open import check_shared_path, drives_here, open_verbs, perform
 from cloister.cli.options import AsJson, MustPass, TierWish, put_json, settings_of
+from cloister.core.errors import UserError
 
 if TYPE_CHECKING:
     from cloister.app.verbs.api import Verbs
@@ -137,8 +139,6 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
 
 
 async def _submit(ctx: typer.Context, new: "RunWish", verbs: "Verbs") -> "Admitted":
-    from cloister.cli.client.open import check_shared_path
-
     models = (new.model, *(wish.model for wish in new.attempts))
     scripts = (name.removeprefix("script:") for name in models if name)
     await check_shared_path(ctx, new.repo, *scripts)
@@ -163,8 +163,6 @@ def start(
         from cloister.cli.screen.screen import open_show
 
         raise typer.Exit(anyio.run(_attend, ctx, submit, open_show(as_json)))
-    from cloister.cli.client.open import perform
-
     found = perform(ctx, submit, serve=True).id
     if as_json:
         put_json({"run": found})
@@ -180,9 +178,7 @@ async def _attend(ctx: typer.Context, submit: "Callable[[Verbs], Awaitable[Admit
     and the second leaves it interrupted.
     """
     from cloister.cli.client.attend import Watch
-    from cloister.cli.client.open import drives_here, open_verbs
     from cloister.cli.failures import log_to
-    from cloister.core.errors import UserError
 
     here = drives_here(ctx)
     if here:

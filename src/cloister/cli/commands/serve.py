@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cloister.cli.options import AsJson, local_only, put_json, settings_of
+from cloister.core.errors import UserError
 
 if TYPE_CHECKING:
     from cloister.app.settings import Settings
@@ -33,8 +34,6 @@ def serve(
     as_json: AsJson = False,
 ) -> None:
     """Serve HTTP and WebSocket on loopback and drive every run of this data directory."""
-    from cloister.core.errors import UserError
-
     local_only(ctx, "serve")
     if background + status + stop > 1:
         raise UserError("bad_options", "Give one of --background, --status and --stop.")

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.cli.options import AsJson, SandboxName, complete_snapshot, put_json
+from cloister.cli.client.open import perform
+from cloister.cli.options import AsJson, SandboxName, complete_snapshot, put_json, put_list
+from cloister.core.text import one_line
 
 if TYPE_CHECKING:
     from cloister.app.verbs.api import Verbs
@@ -37,7 +39,6 @@ def take(
     as_json: AsJson = False,
 ) -> None:
     """Save the files of a sandbox and print the snapshot's id."""
-    from cloister.cli.client.open import perform
     from cloister.sandbox.api import SNAPSHOT_PREFIX
 
     async def work(verbs: "Verbs") -> "SnapshotInfo":
@@ -62,26 +63,14 @@ def ls(
     as_json: AsJson = False,
 ) -> None:
     """List the snapshots, oldest first."""
-    from cloister.cli.client.open import perform
-
     found = perform(ctx, lambda verbs: verbs.snapshots.list(sandbox))
-    if as_json:
-        put_json(*found)
-    elif not found:
-        print("No snapshots. Take one: cloister snapshot take ID")
-    else:
-        print(f"{'SNAPSHOT':<16} {'NAME':<20} {'OF':<15} {'TIER':<10} {'SIZE':>9} {'PARENT':<16} AGE")
-        now = time.time()
-        for info in found:
-            print(_line(info, now))
+    head = f"{'SNAPSHOT':<16} {'NAME':<20} {'OF':<15} {'TIER':<10} {'SIZE':>9} {'PARENT':<16} AGE"
+    put_list(found, as_json, head, _line, "No snapshots. Take one: cloister snapshot take ID")
 
 
 @app.command("show")
 def show(ctx: typer.Context, snapshot: Reference, as_json: AsJson = False) -> None:
     """Show one snapshot."""
-    from cloister.cli.client.open import perform
-    from cloister.core.text import one_line
-
     info = perform(ctx, lambda verbs: verbs.snapshots.get(snapshot))
     if as_json:
         put_json(info)
@@ -102,16 +91,13 @@ def show(ctx: typer.Context, snapshot: Reference, as_json: AsJson = False) -> No
 @app.command("rm")
 def rm(ctx: typer.Context, snapshot: Reference) -> None:
     """Delete a snapshot; sandboxes made from it stay."""
-    from cloister.cli.client.open import perform
-
     perform(ctx, lambda verbs: verbs.snapshots.remove(snapshot))
     print(f"Removed {snapshot}.")
 
 
-def _line(info: "SnapshotInfo", now: float) -> str:
-    from cloister.core.text import one_line
+def _line(info: "SnapshotInfo") -> str:
     from cloister.runs.event_text.lines import seconds
 
     size = f"{info.size_bytes / 1e6:,.1f}M"
-    name, age = one_line(info.name or "-", 20), seconds(max(0.0, now - info.created_at))
+    name, age = one_line(info.name or "-", 20), seconds(max(0.0, time.time() - info.created_at))
     return f"{info.id:<16} {name:<20} {info.sandbox:<15} {info.tier:<10} {size:>9} {info.parent or '-':<16} {age}"

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.cli.options import AsJson, put_json
+from cloister.cli.client.open import check_shared_path, perform
+from cloister.cli.options import AsJson, put_json, put_list
+from cloister.core.text import harmless, one_line
 
 if TYPE_CHECKING:
     from cloister.app.verbs.api import Verbs
@@ -33,22 +35,13 @@ Network = Annotated[
 @app.command("ls")
 def ls(ctx: typer.Context, as_json: AsJson = False) -> None:
     """List the templates."""
-    from cloister.cli.client.open import perform
-
     found = perform(ctx, lambda verbs: verbs.templates.list())
-    if as_json:
-        put_json(*found)
-        return
-    print(f"{'TEMPLATE':<20} {'KIND':<13} {'READY':<14} FROM")
-    for info in found:
-        print(_line(info, time.time()))
+    put_list(found, as_json, f"{'TEMPLATE':<20} {'KIND':<13} {'READY':<14} FROM", _line)
 
 
 @app.command("show")
 def show(ctx: typer.Context, name: Name, as_json: AsJson = False) -> None:
     """Show one template: its recipe and its newest build."""
-    from cloister.cli.client.open import perform
-    from cloister.core.text import one_line
     from cloister.runs.event_text.lines import seconds
     from cloister.sandbox.templates.recipes import to_toml
 
@@ -132,7 +125,6 @@ def build(  # noqa: PLR0913  (each parameter is an option of the command)
 def _build(
     ctx: typer.Context, name: str, recipe: "Recipe | None", *, again: bool, replace_built_in: bool
 ) -> "TemplateInfo":
-    from cloister.cli.client.open import check_shared_path, perform
     from cloister.cli.failures import log_to
     from cloister.cli.request import paths
     from cloister.cli.screen.screen import Progress
@@ -151,28 +143,26 @@ def _build(
 @app.command("log")
 def log(ctx: typer.Context, name: Name) -> None:
     """Print the output of the last build of a template."""
-    from cloister.cli.client.open import perform
-    from cloister.core.text import harmless
-
     print(harmless(perform(ctx, lambda verbs: verbs.templates.log(name))), end="")
 
 
 @app.command("rm")
 def rm(ctx: typer.Context, name: Name) -> None:
     """Remove a template and its recipe; rejected while a sandbox uses it."""
-    from cloister.cli.client.open import perform
-
     perform(ctx, lambda verbs: verbs.templates.remove(name))
     print(f"Removed {name}.")
 
 
-def _line(info: "TemplateInfo", now: float) -> str:
+def _line(info: "TemplateInfo") -> str:
     from cloister.cli.request import source
-    from cloister.core.text import one_line
     from cloister.runs.event_text.lines import seconds
 
     kind, origin = source(info.recipe)
     ready = "no"
     if info.about is not None:
-        ready = "yes" if not info.about.built_at else f"{seconds(max(0.0, now - info.about.built_at))} ago"
+        ready = (
+            "yes"
+            if not info.about.built_at
+            else f"{seconds(max(0.0, time.time() - info.about.built_at))} ago"
+        )
     return f"{info.name:<20} {kind:<13} {ready:<14} {one_line(origin, 72)}"

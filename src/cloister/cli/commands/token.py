@@ -2,11 +2,15 @@
 
 import sys
 import time
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from cloister.cli.options import AsJson, put_json
+from cloister.cli.client.open import perform
+from cloister.cli.options import AsJson, put_json, put_list
+
+if TYPE_CHECKING:
+    from cloister.app.verbs.records import TokenInfo
 
 app = typer.Typer(
     help="Named tokens for the server, each with a role: add, list, rm.",
@@ -32,8 +36,6 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Create a token and print it once; only its hash is stored."""
-    from cloister.cli.client.open import perform
-
     made = perform(ctx, lambda verbs: verbs.tokens.add(name, role))
     if as_json:
         put_json(made)
@@ -45,24 +47,18 @@ def add(
 @app.command("list")
 def list_tokens(ctx: typer.Context, as_json: AsJson = False) -> None:
     """List the named tokens. The data directory's own admin token is not one of them."""
-    from cloister.cli.client.open import perform
+
+    def line(token: "TokenInfo") -> str:
+        made = time.strftime("%Y-%m-%d %H:%M", time.localtime(token.made_at))
+        return f"{token.name:<41} {token.role:<9} {made}"
 
     found = perform(ctx, lambda verbs: verbs.tokens.list())
-    if as_json:
-        put_json(*found)
-    elif not found:
-        print("No named tokens. Create one: cloister token add NAME --role viewer")
-    else:
-        print(f"{'NAME':<41} {'ROLE':<9} CREATED")
-        for token in found:
-            made = time.strftime("%Y-%m-%d %H:%M", time.localtime(token.made_at))
-            print(f"{token.name:<41} {token.role:<9} {made}")
+    none = "No named tokens. Create one: cloister token add NAME --role viewer"
+    put_list(found, as_json, f"{'NAME':<41} {'ROLE':<9} CREATED", line, none)
 
 
 @app.command("rm")
 def rm(ctx: typer.Context, name: Name) -> None:
     """Remove a token; the server rejects it from now on."""
-    from cloister.cli.client.open import perform
-
     perform(ctx, lambda verbs: verbs.tokens.remove(name))
     print(f"Removed the token of {name}.")

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from cloister.cli.client.open import drives_here, open_verbs, perform
 from cloister.cli.options import After, AsJson, RunName, put_json, settings_of, typed
+from cloister.core.text import one_line
 
 if TYPE_CHECKING:
     from cloister.cli.client.attend import Watch
@@ -27,7 +29,6 @@ def watch(ctx: typer.Context, run: RunName, after: After = 0, as_json: AsJson = 
 
 async def _watch(ctx: typer.Context, run: str, after: int, as_json: bool) -> "tuple[RunId, Watch]":
     from cloister.cli.client.attend import Watch
-    from cloister.cli.client.open import open_verbs
     from cloister.cli.screen.screen import open_show
 
     async with open_verbs(ctx) as verbs:
@@ -54,8 +55,6 @@ def ps(
     as_json: AsJson = False,
 ) -> None:
     """List runs, newest first."""
-    from cloister.cli.client.open import perform
-
     rows = perform(ctx, lambda verbs: verbs.runs.list(limit), only_log=True)
     if as_json:
         put_json(*rows)
@@ -78,8 +77,6 @@ def state(row: "RunRow") -> str:
 
 
 def _line(row: "RunRow", now: float) -> str:
-    from cloister.core.text import one_line
-
     return f"{row.id:<15} {state(row):<12} {_age(now - row.created_at):<11} {one_line(row.prompt, 72)}"
 
 
@@ -96,8 +93,6 @@ def say(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The message.")],
 ) -> None:
     """Send a message to a run, which reads it before its next step; a finished run continues with it."""
-    from cloister.cli.client.open import drives_here, perform
-
     row = perform(ctx, lambda verbs: verbs.runs.row(run), only_log=True)
     finished = row.state == "finished"
     if finished and drives_here(ctx):
@@ -114,8 +109,6 @@ def say(
 
 def stop(ctx: typer.Context, run: RunName) -> None:
     """Ask a run to stop; its work up to the last save point is kept."""
-    from cloister.cli.client.open import perform
-
     found = perform(ctx, lambda verbs: verbs.runs.stop(run)).run
     print(f"Asked {found} to stop. Watch it end: cloister watch {found}")
 
@@ -129,7 +122,5 @@ def answer(
     verdict: Annotated[Literal["allow", "deny"], typer.Argument(metavar="allow|deny", help="The answer.")],
 ) -> None:
     """Answer an approval request of a run. After its deadline the default answer applies."""
-    from cloister.cli.client.open import perform
-
     found = perform(ctx, lambda verbs: verbs.runs.answer(run, ask, verdict)).run
     print(f"Answered {ask} of {found}: {verdict}.")

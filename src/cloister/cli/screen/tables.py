@@ -62,7 +62,9 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
     yield f"Head    {verdict.head}"
     yield f"Signed  up to entry {verdict.signed:,}, {verdict.checkpoints:,} signatures"
     if verdict.anchor is not None:
-        yield f"Outside up to entry {verdict.anchor.number:,}, the signed head beside the database"
+        later = verdict.entries - verdict.anchor.number
+        more = f"; not covered yet: {later:,}" if later > 0 else ""
+        yield f"Outside up to entry {verdict.anchor.number:,}, the signed head beside the database{more}"
     for each in verdict.accepted:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.at_us / 1_000_000))
         lost = "no signed head" if each.lost is None else f"the signed head was entry {each.lost.number:,}"

@@ -8,7 +8,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 _REQUEST = re.compile(rb"([A-Z]{1,20}) ([\x21-\x7e]{1,8192}) (HTTP/1\.[01])")
-_HEADER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,256}):[ \t]*([\t\x20-\x7e\x80-\xff]*)")
+_HEADER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,256}):([\t\x20-\x7e\x80-\xff]*)")
 _AUTHORITY = re.compile(rb"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,255})(?::([0-9]{1,5}))?")
 _TARGET = re.compile(rb"http://([^/?#]*)([/?].*)?", re.IGNORECASE)
 _LENGTH = re.compile(rb"0|[1-9][0-9]{0,14}")
@@ -241,7 +241,7 @@ def _forwarded(headers: Headers) -> Headers:
 
 
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
-_REPLY_HEADER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,256})[ \t]*:[ \t]*([^\r\n\0]*)")
+_REPLY_HEADER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,256})[ \t]*:([^\r\n\0]*)")
 _REPLY_LENGTH = re.compile(rb"[0-9]{1,18}")
 _REPLY_HEADERS = 200
 _REPLY_HOP_BY_HOP = frozenset(

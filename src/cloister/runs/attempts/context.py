@@ -17,6 +17,8 @@ from cloister.core.text import decode
 from cloister.forge import workspace
 from cloister.forge.workspace import TreeWatch
 from cloister.model.api import Model
+from cloister.policy.api import Policy
+from cloister.runs.run_rules import check_change
 from cloister.runs.services import RunServices
 from cloister.sandbox.api import Sandbox
 
@@ -68,6 +70,7 @@ class SavedFiles:
     computer: Computer
     setup: RunSetup
     attempt: int
+    policy: Policy
     _look: TreeWatch = field(init=False)
 
     def __post_init__(self) -> None:
@@ -78,7 +81,12 @@ class SavedFiles:
 
     async def save(self) -> str:
         ref = f"refs/cloister/attempt/{self.attempt}"
-        return await workspace.save(self.computer, self.setup.bare, self.setup.base, ref)
+        setup = self.setup
+        return await workspace.save(self.computer, setup.bare, setup.base, ref, check=self.judge)
+
+    async def judge(self, commit: str) -> None:
+        """Raises `UserError` (`denied`) if a rule denies a path of the change."""
+        await check_change(self.policy, self.setup.bare, self.setup.base, commit)
 
 
 @dataclass(frozen=True, slots=True)

@@ -275,12 +275,13 @@ class Attempts:
         searching = setup.request.search is not None
         paying = models.of(number, budget)
         inside = paying.for_programs_inside()
+        policy = self._services.run_policy(setup.request)
         place = Workplace(
             attempt=number,
             journal=journal,
             computer=sandbox,
             models=paying,
-            policy=self._services.run_policy(setup.request),
+            policy=policy,
             budget=budget,
             ask_seconds=self._services.ask_seconds,
             patience=self._services.patience,
@@ -290,7 +291,7 @@ class Attempts:
             attempt=number,
             journal=journal,
             computer=sandbox,
-            files=SavedFiles(sandbox, setup, number),
+            files=SavedFiles(sandbox, setup, number, policy),
             prove=partial(self._sandboxes.prove, number, inside),
             base=setup.base,
             checks=setup.checks,

@@ -42,22 +42,22 @@ async def list_templates(verbs: Given) -> tuple[TemplateInfo, ...]:
     return await verbs.templates.list()
 
 
-@get("/v1/templates/{template:str}", **of(TemplateVerbs.get, "One template", "getTemplate"))
-async def get_template(template: TemplateName, verbs: Given) -> TemplateInfo:
-    return await verbs.templates.get(template)
+@get("/v1/templates/{name:str}", **of(TemplateVerbs.get, "One template", "getTemplate"))
+async def get_template(name: TemplateName, verbs: Given) -> TemplateInfo:
+    return await verbs.templates.get(name)
 
 
-@put("/v1/templates/{template:str}", **of(TemplateVerbs.describe, "Describe a template", "putTemplate"))
-async def put_template(template: TemplateName, data: JSONBody[NewTemplate], verbs: Given) -> TemplateInfo:
-    return await verbs.templates.describe(template, data.recipe, replace_built_in=data.replace_built_in)
+@put("/v1/templates/{name:str}", **of(TemplateVerbs.describe, "Describe a template", "putTemplate"))
+async def put_template(name: TemplateName, data: JSONBody[NewTemplate], verbs: Given) -> TemplateInfo:
+    return await verbs.templates.describe(name, data.recipe, replace_built_in=data.replace_built_in)
 
 
 @post(
-    "/v1/templates/{template:str}/build",
+    "/v1/templates/{name:str}/build",
     **of(TemplateVerbs.build, "Build a template and wait until it is ready", "buildTemplate", 200),
 )
 async def build_template(
-    template: TemplateName,
+    name: TemplateName,
     data: JSONBody[BuildTemplate],
     verbs: Given,
     sockets: NamedDependency[Sockets],
@@ -65,24 +65,24 @@ async def build_template(
 ) -> Response[TemplateInfo]:
     if data.progress:
         return ProgressLines(
-            lambda report: verbs.templates.build(template, again=data.again, report=report), sockets.leaving
+            lambda report: verbs.templates.build(name, again=data.again, report=report), sockets.leaving
         )
 
-    return Response(await wait(verbs.templates.build(template, again=data.again, report=log_progress)))
+    return Response(await wait(verbs.templates.build(name, again=data.again, report=log_progress)))
 
 
 @get(
-    "/v1/templates/{template:str}/log",
+    "/v1/templates/{name:str}/log",
     **of(TemplateVerbs.log, "The output of the last build of a template", "getTemplateLog"),
     media_type=MediaType.TEXT,
 )
-async def get_template_log(template: TemplateName, verbs: Given) -> str:
-    return await verbs.templates.log(template)
+async def get_template_log(name: TemplateName, verbs: Given) -> str:
+    return await verbs.templates.log(name)
 
 
-@delete("/v1/templates/{template:str}", **of(TemplateVerbs.remove, "Remove a template", "deleteTemplate"))
-async def delete_template(template: TemplateName, verbs: Given) -> None:
-    await verbs.templates.remove(template)
+@delete("/v1/templates/{name:str}", **of(TemplateVerbs.remove, "Remove a template", "deleteTemplate"))
+async def delete_template(name: TemplateName, verbs: Given) -> None:
+    await verbs.templates.remove(name)
 
 
 def log_progress(fraction: float | None, note: str) -> None:

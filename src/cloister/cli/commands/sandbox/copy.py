@@ -2,11 +2,9 @@
 
 import os
 import posixpath
-import secrets
 import shutil
 import stat
 import sys
-import tarfile
 import time
 from collections.abc import AsyncIterator
 from functools import partial
@@ -15,10 +13,14 @@ from typing import IO, TYPE_CHECKING, Annotated, Literal, NamedTuple, cast
 
 import typer
 
+from cloister.cli.client.open import perform
 from cloister.cli.options import AsJson, SandboxName, put_json
 from cloister.core.errors import HostError, OutsideError, UserError
+from cloister.core.text import one_line
 
 if TYPE_CHECKING:
+    import tarfile
+
     from cloister.app.verbs.api import Verbs
     from cloister.core.computer import Sink
 
@@ -68,6 +70,8 @@ def unpack(
     archive: IO[bytes], root: Path, *, most_members: int = MEMBERS, most_bytes: int = BYTES
 ) -> Unpacked:
     """Unpack a tar stream below `root`, which is created. Raises `UserError` (`archive_too_large`), `OutsideError`."""
+    import tarfile
+
     result = Unpacked()
     links: list[tuple[Path, tarfile.TarInfo]] = []
     try:
@@ -111,11 +115,11 @@ def _place(root: Path, name: str) -> Path | None:
 
 
 def _make(
-    tar: tarfile.TarFile,
+    tar: "tarfile.TarFile",
     root: Path,
     path: Path,
-    member: tarfile.TarInfo,
-    links: list[tuple[Path, tarfile.TarInfo]],
+    member: "tarfile.TarInfo",
+    links: "list[tuple[Path, tarfile.TarInfo]]",
 ) -> bool:
     if member.issym() or member.islnk():
         links.append((path, member))
@@ -139,7 +143,7 @@ def _make(
     return True
 
 
-def _make_directory(root: Path, path: Path, member: tarfile.TarInfo) -> bool:
+def _make_directory(root: Path, path: Path, member: "tarfile.TarInfo") -> bool:
     if path != root:
         if path.is_symlink() or (path.exists() and not path.is_dir()):
             return False
@@ -159,7 +163,7 @@ def _stays(depth: int, target: str) -> bool:
     return up <= depth and ".." not in parts[up:] and bool(target) and not target.startswith("/")
 
 
-def _link(root: Path, path: Path, member: tarfile.TarInfo) -> bool:
+def _link(root: Path, path: Path, member: "tarfile.TarInfo") -> bool:
     """Create a link, if it stays below `root`."""
     parent = _place(root, path.relative_to(root).as_posix())
     if parent is None or path == root or (path.is_dir() and not path.is_symlink()):
@@ -216,9 +220,7 @@ def files(
     as_json: AsJson = False,
 ) -> None:
     """List a directory in a sandbox."""
-    from cloister.cli.client.open import perform
     from cloister.core.computer import Entry
-    from cloister.core.text import one_line
 
     async def work(verbs: "Verbs") -> tuple[Entry, ...]:
         return await verbs.files.list((await verbs.sandboxes.resolve(sandbox)).id, path)
@@ -293,8 +295,6 @@ class _Reader:
 def _put(ctx: typer.Context, source: Path, target: Inside) -> None:
     from anyio import to_thread
 
-    from cloister.cli.client.open import perform
-
     if not source.exists():
         raise UserError("not_found", f"There is no {source} here.")
     found, kind = perform(ctx, partial(_find, inside=target))
@@ -303,6 +303,8 @@ def _put(ctx: typer.Context, source: Path, target: Inside) -> None:
     directory, mode = source.is_dir(), source.stat().st_mode & 0o777
 
     def send(sink: "Sink") -> None:
+        import tarfile
+
         out = cast("IO[bytes]", _Writer(sink))
         if directory:
             with tarfile.open(fileobj=out, mode="w|", bufsize=_PIECE, format=tarfile.PAX_FORMAT) as tar:
@@ -324,8 +326,6 @@ def _put(ctx: typer.Context, source: Path, target: Inside) -> None:
 
 
 def _get(ctx: typer.Context, source: Inside, target: Path) -> None:
-    from cloister.cli.client.open import perform
-
     found, kind = perform(ctx, partial(_find, inside=source))
     if kind is None:
         raise UserError("not_found", f"There is no {source.path} in the sandbox.")
@@ -338,9 +338,11 @@ def _get(ctx: typer.Context, source: Inside, target: Path) -> None:
 
 
 async def _get_file(verbs: "Verbs", source: Inside, target: Path) -> None:
+    # The target is replaced only when the copy is complete.
+    import secrets
+
     from anyio import to_thread
 
-    # The target is replaced only when the copy is complete.
     draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
 
     def save(pieces: AsyncIterator[bytes]) -> None:
@@ -357,8 +359,6 @@ async def _get_file(verbs: "Verbs", source: Inside, target: Path) -> None:
 
 async def _get_tree(verbs: "Verbs", source: Inside, target: Path) -> None:
     from anyio import to_thread
-
-    from cloister.core.text import one_line
 
     async with verbs.files.download(source.sandbox, source.path) as pieces:
         result = await to_thread.run_sync(unpack, cast("IO[bytes]", _Reader(pieces)), target)

@@ -5,7 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.cli.options import AsJson, SandboxName, put_json
+from cloister.cli.client.open import perform
+from cloister.cli.options import AsJson, SandboxName, put_list
+from cloister.core.errors import UserError
+from cloister.core.ids import is_id
+from cloister.core.text import one_line
 
 if TYPE_CHECKING:
     from cloister.app.verbs.api import Verbs
@@ -18,22 +22,15 @@ CommandName = Annotated[
 
 def commands(ctx: typer.Context, sandbox: SandboxName, as_json: AsJson = False) -> None:
     """List the background commands of a sandbox."""
-    from cloister.cli.client.open import perform
 
     async def work(verbs: "Verbs") -> "tuple[str, tuple[BackgroundCommand, ...]]":
         found = await _sandbox(verbs, sandbox)
         return found, await verbs.sandboxes.commands(found)
 
     found, listed = perform(ctx, work)
-    if as_json:
-        put_json(*listed)
-    elif not listed:
-        print(f"No commands. Start one: cloister sandbox exec {found} --background -- PROGRAM")
-    else:
-        print(f"{'COMMAND':<15} {'STATE':<14} {'TIME':<8} {'OUTPUT':>12}  PROGRAM")
-        now = time.time()
-        for each in listed:
-            print(_line(each, now))
+    head = f"{'COMMAND':<15} {'STATE':<14} {'TIME':<8} {'OUTPUT':>12}  PROGRAM"
+    none = f"No commands. Start one: cloister sandbox exec {found} --background -- PROGRAM"
+    put_list(listed, as_json, head, _line, none)
 
 
 def attach(
@@ -46,7 +43,6 @@ def attach(
     stdin: Annotated[bool, typer.Option("--stdin", help="Send stdin to it.")] = False,
 ) -> None:
     """Show the output of a background command until it ends; Ctrl-C detaches and does not end it."""
-    from cloister.cli.client.open import perform
     from cloister.cli.screen.terminal import connect
 
     async def work(verbs: "Verbs") -> int:
@@ -60,7 +56,6 @@ def attach(
 
 def kill(ctx: typer.Context, sandbox: SandboxName, command: CommandName) -> None:
     """End a background command and its children; its output is kept."""
-    from cloister.cli.client.open import perform
 
     async def work(verbs: "Verbs") -> "BackgroundCommand":
         found = await _sandbox(verbs, sandbox)
@@ -72,9 +67,6 @@ def kill(ctx: typer.Context, sandbox: SandboxName, command: CommandName) -> None
 
 async def _sandbox(verbs: "Verbs", name: str) -> str:
     """The id of a living sandbox, or the given id: a destroyed sandbox may have left commands."""
-    from cloister.core.errors import UserError
-    from cloister.core.ids import is_id
-
     try:
         return (await verbs.sandboxes.resolve(name)).id
     except UserError as error:
@@ -84,8 +76,6 @@ async def _sandbox(verbs: "Verbs", name: str) -> str:
 
 
 async def _command(verbs: "Verbs", sandbox: str, name: str) -> str:
-    from cloister.core.errors import UserError
-
     known = [each.id for each in await verbs.sandboxes.commands(sandbox)]
     found = [each for each in known if name and each.startswith((name, f"c-{name}"))]
     if len(found) == 1 or name in found:
@@ -99,8 +89,6 @@ async def _command(verbs: "Verbs", sandbox: str, name: str) -> str:
 
 
 def _state(command: "BackgroundCommand") -> str:
-    from cloister.core.text import one_line
-
     if command.state == "exited" and command.exit_code is not None:
         return f"exited {command.exit_code}"
     if command.state == "exited" and command.signal is not None:
@@ -110,11 +98,10 @@ def _state(command: "BackgroundCommand") -> str:
     return command.state
 
 
-def _line(command: "BackgroundCommand", now: float) -> str:
-    from cloister.core.text import one_line
+def _line(command: "BackgroundCommand") -> str:
     from cloister.runs.event_text.lines import seconds
 
-    took = seconds((command.ended_at or now) - command.started_at)
+    took = seconds((command.ended_at or time.time()) - command.started_at)
     state = _state(command).partition(":")[0]
     program = one_line(" ".join(command.argv), 60)
     return f"{command.id:<15} {state:<14} {took:<8} {command.output_end:>12,}  {program}"

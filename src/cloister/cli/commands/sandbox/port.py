@@ -5,7 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cloister.cli.client.open import perform
 from cloister.cli.options import SandboxName
+from cloister.core.errors import CloisterError, HostError, sole
+from cloister.core.text import one_line
 
 if TYPE_CHECKING:
     from anyio.abc import ByteStream, SocketStream
@@ -31,7 +34,6 @@ def port(
     ] = None,
 ) -> None:
     """Forward a port of this machine's loopback to a port in a sandbox until Ctrl-C."""
-    from cloister.cli.client.open import perform
 
     async def work(verbs: "Verbs") -> None:
         found = (await verbs.sandboxes.resolve(sandbox)).id
@@ -43,8 +45,6 @@ def port(
 async def _forward(verbs: "Verbs", sandbox: str, inside: int, number: int) -> None:
     import anyio
     from anyio.abc import SocketAttribute
-
-    from cloister.core.errors import HostError
 
     try:
         listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=number)
@@ -66,9 +66,6 @@ async def _forward(verbs: "Verbs", sandbox: str, inside: int, number: int) -> No
 async def _serve(verbs: "Verbs", sandbox: str, inside: int, client: "SocketStream") -> None:
     """Serve one connection to its end. An error ends only this connection."""
     import anyio
-
-    from cloister.core.errors import CloisterError, sole
-    from cloister.core.text import one_line
 
     try:
         async with (

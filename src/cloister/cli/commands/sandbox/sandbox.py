@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
+from cloister.cli.client.open import perform
 from cloister.cli.commands.sandbox import copy, detached, port
-from cloister.cli.options import AsJson, SandboxName, TierWish, put_json
+from cloister.cli.options import AsJson, SandboxName, TierWish, put_json, put_list
+from cloister.core.errors import UserError, describe
+from cloister.core.text import one_line
 
 if TYPE_CHECKING:
     from cloister.app.verbs.api import Verbs
@@ -35,13 +38,11 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Open a sandbox and print its id. Starts a background server if none is running."""
-    from cloister.cli.client.open import perform
 
     async def work(verbs: "Verbs") -> "SandboxInfo":
         import msgspec
 
         from cloister.app.verbs.records import NewSandbox
-        from cloister.core.errors import UserError, describe
 
         wish = {"template": template, "tier": tier, "ttl_seconds": ttl, "task_id": task_id}
         try:
@@ -76,14 +77,11 @@ def exec_command(  # noqa: PLR0913  one parameter per option
     ] = False,
 ) -> None:
     """Run a program in a sandbox: stdin, stdout, stderr and the exit status are passed through."""
-    from cloister.core.errors import UserError
-
     if background and tty:
         raise UserError("bad_usage", "Give one of --background and --tty.")
     command = _command(tuple(argv), cwd, user, seconds, tty=tty)
     if not background:
         _run(ctx, sandbox, command)
-    from cloister.cli.client.open import perform
 
     async def work(verbs: "Verbs") -> "BackgroundCommand":
         return await verbs.sandboxes.start((await verbs.sandboxes.resolve(sandbox)).id, command)
@@ -104,7 +102,6 @@ def _command(
 ) -> "NewCommand":
     from cloister.app.verbs.records import NewCommand, Terminal
     from cloister.cli.screen.terminal import terminal_size
-    from cloister.core.errors import UserError
 
     if not tty:
         return NewCommand(argv, cwd=cwd, user=user, seconds=seconds)
@@ -118,8 +115,6 @@ def _command(
 
 
 def _run(ctx: typer.Context, sandbox: str, command: "NewCommand") -> NoReturn:
-    from cloister.cli.client.open import perform
-
     async def work(verbs: "Verbs") -> int:
         from cloister.cli.screen.terminal import connect
 
@@ -138,7 +133,6 @@ def fork(
     as_json: AsJson = False,
 ) -> None:
     """Copy a running sandbox and print the ids of the copies; on microvm its processes continue in each."""
-    from cloister.cli.client.open import perform
 
     async def work(verbs: "Verbs") -> "tuple[SandboxInfo, ...]":
         return await verbs.sandboxes.fork((await verbs.sandboxes.resolve(sandbox)).id, count)
@@ -150,24 +144,14 @@ def fork(
 @app.command("ls")
 def ls(ctx: typer.Context, as_json: AsJson = False) -> None:
     """List the running sandboxes."""
-    from cloister.cli.client.open import perform
-
     found = perform(ctx, lambda verbs: verbs.sandboxes.list())
-    if as_json:
-        put_json(*found)
-    elif not found:
-        print("No sandboxes. Open one: cloister sandbox create")
-    else:
-        print(f"{'SANDBOX':<15} {'TEMPLATE':<10} {'TIER':<10} {'RUNTIME':<16} ENDS IN")
-        now = time.time()
-        for info in found:
-            print(_line(info, now))
+    head = f"{'SANDBOX':<15} {'TEMPLATE':<10} {'TIER':<10} {'RUNTIME':<16} ENDS IN"
+    put_list(found, as_json, head, _line, "No sandboxes. Open one: cloister sandbox create")
 
 
 @app.command("rm")
 def rm(ctx: typer.Context, sandbox: SandboxName) -> None:
     """Destroy a sandbox and everything in it."""
-    from cloister.cli.client.open import perform
 
     async def work(verbs: "Verbs") -> str:
         found = (await verbs.sandboxes.resolve(sandbox)).id
@@ -185,10 +169,9 @@ app.command("files")(copy.files)
 app.command("port")(port.port)
 
 
-def _line(info: "SandboxInfo", now: float) -> str:
-    from cloister.core.text import one_line
+def _line(info: "SandboxInfo") -> str:
     from cloister.runs.event_text.lines import seconds
 
-    left = seconds(max(0.0, info.expires_at - now))
+    left = seconds(max(0.0, info.expires_at - time.time()))
     tier, runtime = info.isolation.tier, one_line(info.isolation.runtime, 16)
     return f"{info.id:<15} {one_line(info.template, 10):<10} {tier:<10} {runtime:<16} {left}"
