@@ -139,3 +139,40 @@ def picture_at(url: str) -> Image:
     if not head.startswith(_DATA) or not head.endswith(";base64") or not comma:
         raise BadRequest("A picture comes as a data: URL in base64; others are not fetched.")
     return picture(head.removeprefix(_DATA).removesuffix(";base64"), data)
+
+
+class _Url(msgspec.Struct, frozen=True):
+    url: str
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A part of a message in both OpenAI formats."""
+
+    type: str
+    text: str = ""
+    refusal: str = ""
+    image_url: str | _Url | None = None
+
+
+Content = str | tuple[Part, ...] | None
+
+
+def content_of(content: Content) -> tuple[str, tuple[Image, ...]]:
+    """The text and the pictures of a message. Raises `BadRequest`."""
+    if content is None or isinstance(content, str):
+        return content or "", ()
+    texts: list[str] = []
+    images: list[Image] = []
+    for part in content:
+        match part.type, part.image_url:
+            case "text" | "input_text" | "output_text", _:
+                texts.append(part.text)
+            case "refusal", _:
+                texts.append(part.refusal)
+            case "image_url", _Url(url):
+                images.append(picture_at(url))
+            case "input_image", str(url):
+                images.append(picture_at(url))
+            case _:
+                raise BadRequest(f"Content of the type {part.type[:40]!r} is not supported here.")
+    return "\n".join(texts), tuple(images)

@@ -10,13 +10,14 @@ from cloister.core.requests import ToolCall, Usage
 from cloister.egress.model_endpoint.api import (
     Asked,
     BadRequest,
+    Content,
     JsonObject,
     Writer,
     arguments,
+    content_of,
     event,
     max_tokens,
     openai_error,
-    picture_at,
     tool,
     understood,
     written,
@@ -24,7 +25,6 @@ from cloister.egress.model_endpoint.api import (
 from cloister.model.api import (
     AssistantMessage,
     Failure,
-    Image,
     Message,
     Reply,
     Request,
@@ -53,20 +53,9 @@ class _Tool(msgspec.Struct, frozen=True):
     function: _Function
 
 
-class _Url(msgspec.Struct, frozen=True):
-    url: str
-
-
-class _Part(msgspec.Struct, frozen=True):
-    type: str
-    text: str = ""
-    refusal: str = ""
-    image_url: _Url | None = None
-
-
 class _Said(msgspec.Struct, frozen=True):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | tuple[_Part, ...] | None = None
+    content: Content = None
     tool_calls: tuple[_Call, ...] | None = None
     tool_call_id: str = ""
     name: str | None = None
@@ -134,7 +123,7 @@ def _conversation(said: tuple[_Said, ...]) -> tuple[str, tuple[Message, ...]]:
     messages: list[Message] = []
     names: dict[str, str] = {}
     for one in said:
-        text, images = _content(one.content)
+        text, images = content_of(one.content)
         match one.role:
             case "system" | "developer":
                 system.append(text)
@@ -154,24 +143,6 @@ def _conversation(said: tuple[_Said, ...]) -> tuple[str, tuple[Message, ...]]:
     if not messages:
         raise BadRequest("The request has no message to answer.")
     return "\n\n".join(system), tuple(messages)
-
-
-def _content(content: str | tuple[_Part, ...] | None) -> tuple[str, tuple[Image, ...]]:
-    if content is None or isinstance(content, str):
-        return content or "", ()
-    texts: list[str] = []
-    images: list[Image] = []
-    for part in content:
-        match part.type:
-            case "text":
-                texts.append(part.text)
-            case "refusal":
-                texts.append(part.refusal)
-            case "image_url" if part.image_url is not None:
-                images.append(picture_at(part.image_url.url))
-            case _:
-                raise BadRequest(f"Content of the type {part.type[:40]!r} is not supported here.")
-    return "\n".join(texts), tuple(images)
 
 
 def _usage(usage: Usage) -> JsonObject:

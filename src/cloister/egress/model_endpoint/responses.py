@@ -10,13 +10,14 @@ from cloister.core.requests import ToolCall, Usage
 from cloister.egress.model_endpoint.api import (
     Asked,
     BadRequest,
+    Content,
     JsonObject,
     Writer,
     arguments,
+    content_of,
     event,
     max_tokens,
     openai_error,
-    picture_at,
     tool,
     understood,
     written,
@@ -24,7 +25,6 @@ from cloister.egress.model_endpoint.api import (
 from cloister.model.api import (
     AssistantMessage,
     Failure,
-    Image,
     Message,
     Reply,
     Request,
@@ -33,26 +33,16 @@ from cloister.model.api import (
 )
 
 
-class _Part(msgspec.Struct, frozen=True):
-    type: str
-    text: str = ""
-    refusal: str = ""
-    image_url: str | None = None
-
-
-_Content = str | tuple[_Part, ...] | None
-
-
 class _Item(msgspec.Struct, frozen=True):
     """A message, a call, the output of a call, or an item that only OpenAI can read."""
 
     type: str = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = None
-    content: _Content = None
+    content: Content = None
     call_id: str = ""
     name: str = ""
     arguments: str = "{}"
-    output: _Content = None
+    output: Content = None
 
 
 class _Tool(msgspec.Struct, frozen=True):
@@ -125,7 +115,7 @@ class _Turns:
         self._names: dict[str, str] = {}
 
     def add(self, item: _Item) -> None:
-        text, images = _content(item.content)
+        text, images = content_of(item.content)
         match item.type, item.role:
             case "message", "system" | "developer":
                 self.system.append(text)
@@ -140,7 +130,7 @@ class _Turns:
                 self._calls.append(ToolCall(item.call_id, item.name, arguments(item.arguments)))
             case "function_call_output", _:
                 self.close()
-                text, images = _content(item.output)
+                text, images = content_of(item.output)
                 self.messages.append(
                     ToolMessage(item.call_id, self._names.get(item.call_id, ""), text, images)
                 )
@@ -163,24 +153,6 @@ def _conversation(items: tuple[_Item, ...]) -> tuple[str, tuple[Message, ...]]:
     if not turns.messages:
         raise BadRequest("The request has no message to answer.")
     return "\n\n".join(turns.system), tuple(turns.messages)
-
-
-def _content(content: _Content) -> tuple[str, tuple[Image, ...]]:
-    if content is None or isinstance(content, str):
-        return content or "", ()
-    texts: list[str] = []
-    images: list[Image] = []
-    for part in content:
-        match part.type:
-            case "input_text" | "output_text" | "text":
-                texts.append(part.text)
-            case "refusal":
-                texts.append(part.refusal)
-            case "input_image" if part.image_url is not None:
-                images.append(picture_at(part.image_url))
-            case _:
-                raise BadRequest(f"Content of the type {part.type[:40]!r} is not supported here.")
-    return "\n".join(texts), tuple(images)
 
 
 def _usage(usage: Usage) -> JsonObject:
