@@ -12,6 +12,7 @@ parser: Any = importlib.import_module("re._parser")
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 _FUNCTIONS = {"compile", "search", "match", "fullmatch", "sub", "subn", "split", "findall", "finditer"}
 _ANCHORED = {"match", "fullmatch"}
+_SEARCHING = {"search", "finditer", "findall", "sub", "subn"}
 _PROBES = "a0A _.-/:;,'\"\t\n\\=|&#$(){}[]<>%@*+~`é\x1b"
 _LONG = 40
 """A repeat with a lower limit cannot do harm, alone or in a chain of two."""
@@ -61,6 +62,8 @@ def _in_module(tree: ast.Module, names: dict[str, Any], path: Path) -> Iterator[
         method = node.func.attr if node.func.attr in _ANCHORED else "finditer"
         if node.func.attr == "compile" and id(node) in holders:
             method = _method(tree, holders[id(node)])
+        elif node.func.attr == "compile" and not _searches(tree):
+            method = "match"
         where = f"{path.relative_to(SOURCE)}:{node.lineno}"
         yield Expression(where, re.compile(_value(node.args[0], names), _flags(node, names)), method)
 
@@ -89,8 +92,15 @@ def _flags(node: ast.Call, names: dict[str, Any]) -> int:
     return int(_value(given[0], names)) if given else 0
 
 
+def _searches(tree: ast.Module) -> bool:
+    """True if the module looks at each position of a text for a pattern that it does not name there."""
+    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    methods = [func for func in calls if isinstance(func, ast.Attribute) and func.attr in _SEARCHING]
+    return any(not ast.unparse(func.value).isupper() and ast.unparse(func.value) != "re" for func in methods)
+
+
 def _method(tree: ast.Module, name: str) -> str:
-    """How the module applies the pattern `name`. Handing it on to another function counts as a search."""
+    """How the module applies the pattern `name`. Handing it on counts as a search if the module searches at all."""
     used: set[str] = set()
     parents = {id(child): node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
     for node in ast.walk(tree):
@@ -98,14 +108,16 @@ def _method(tree: ast.Module, name: str) -> str:
             parent = parents[id(node)]
             used.add(parent.attr if isinstance(parent, ast.Attribute) else _handed(parent))
     used -= {"pattern"}
+    if "search" in used and not _searches(tree):
+        used = used - {"search"} | {"match"}
     if used and used <= _ANCHORED:
         return "match" if "match" in used else "fullmatch"
     return "finditer"
 
 
 def _handed(parent: ast.AST) -> str:
-    is_first_match = isinstance(parent, ast.Call) and ast.unparse(parent.func).endswith("first_match")
-    return "match" if is_first_match else "search"
+    is_match = isinstance(parent, ast.Call) and ast.unparse(parent.func).endswith(("first_match", "_skip"))
+    return "match" if is_match else "search"
 
 
 # Hostile strings

@@ -57,7 +57,7 @@ def _address(text: str) -> str | None:
 # Repositories.
 
 _URL = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^?#]*)(.*)", re.DOTALL)
-_SCP = re.compile(r"(?:([^/]*)@)?(\[[^\]/]*\]|[^:/@\[\]]+):(?!:)(.*)", re.DOTALL)
+_SCP = re.compile(r"(?:([^/]*)@)?(\[[^\]/@]*\]|[^:/@\[\]]+):(?!:)(.*)", re.DOTALL)
 """`user@host:path`, which git reads as ssh."""
 _AUTHORITY = re.compile(r"(?:\[[^\]]*\]|[^:\[\]]*)(?::[0-9]*)?")
 _DEFAULT_PORTS = {"https": "443", "http": "80", "ssh": "22", "git": "9418"}

@@ -32,7 +32,9 @@ from cloister.policy.pattern import RequestPattern, read_pattern, request_paths
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
-_HEADER = re.compile(r"([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,64}): ([\x20-\x7e]*\{\}[\x20-\x7e]*)")
+_HEADER = re.compile(
+    r"([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,64}): ((?:[\x20-\x7a\x7c-\x7e]|\{(?!\}))*+\{\}[\x20-\x7e]*)"
+)
 _KINDS = ("env", "file", "command", "keyring")
 _NOT_TO_SET = frozenset(
     {"host", "content-length", "transfer-encoding", "connection", "accept-encoding", "te"}

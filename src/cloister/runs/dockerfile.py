@@ -31,7 +31,7 @@ _FLAGS = {
 }
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _STAGE = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
-_DIRECTIVE = re.compile(r"#[ \t]*([A-Za-z]+)[ \t]*=[ \t]*(\S*)[ \t]*")
+_DIRECTIVE = re.compile(r"#[ \t]*([A-Za-z]+)[ \t]*=[ \t]*+(\S*)[ \t]*")
 _HEREDOC = re.compile(r"\d*<<(-?)([\"']?)([^<\"'\s]+)\2")
 _FLAG = re.compile(r"--([a-z-]+)(?:=(\S*))?(?:\s+|$)")
 _MODE = re.compile(r"0?[0-7]{3,4}")

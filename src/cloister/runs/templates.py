@@ -470,7 +470,7 @@ _REFUSED = {
     "privileged": "a sandbox has no privileges",
     "capAdd": "a sandbox has no privileges",
 }
-_VARIABLE = re.compile(r"\$\{([A-Za-z]+)(?::([^}:]*))?(?::([^}]*))?\}")
+_VARIABLE = re.compile(r"\$\{([A-Za-z]+)(?::([^{}:]*))?(?::([^{}]*))?\}")
 _OPTION = re.compile(r"[^A-Za-z0-9]+")
 
 StepCommand = str | tuple[str, ...]

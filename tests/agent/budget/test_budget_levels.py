@@ -5,9 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from cloister.agent.budget.purse import Held
+from cloister.agent.budget.metering import BudgetedModels, Clock
+from cloister.agent.budget.purse import Held, Payer, Permit, Purse
 from cloister.core.budget import Account, BudgetTree, Call, Limits, Over, Spend, granted, spend_of
-from cloister.core.events import AskAnswered, AskRaised, BudgetSpent, BudgetWarned, ModelReplied, ModelSpent
+from cloister.core.events import (
+    AskAnswered,
+    AskRaised,
+    BaselineTaken,
+    BudgetSpent,
+    BudgetWarned,
+    ModelReplied,
+    ModelSpent,
+)
 from cloister.core.events.attempt import Level, Resource
 from cloister.core.ids import RunId
 from cloister.core.model_config import ModelEntry, ModelRoutes
@@ -157,3 +166,29 @@ async def test_budgets_of_run_and_attempt_warn_ask_and_end_the_attempt(
     assert ask.approver == "operator"
     paid = sum(b.usage.total for b in bench.journal.bodies if isinstance(b, ModelReplied | ModelSpent))
     assert what != "tokens" or paid <= 20_000
+
+
+async def test_deadline_of_an_attempt_follows_the_newest_limits_of_a_level_above(bench: LoopBench) -> None:
+    path = bench.root / "notes.toml"
+    path.write_text(NOTES)
+    bench.journal.add(BaselineTaken(()))
+    ledger = OneLevel(bench, "project", Limits(seconds=1_000), event_seconds=0)
+    purse = Purse(bench.journal, Budget(), BudgetTree(), ledger, ask_seconds=0.05)
+
+    async def deadline(seconds: float) -> float:
+        ledger.limits = Limits(seconds=seconds)
+        assert isinstance(await purse.permit(Payer(), Call(10, 10)), Permit)
+        return scope.deadline
+
+    async with open_models(Access(routes=ModelRoutes(code=f"script:{path}")), Job("repo")) as models:
+        clock = Clock(Budget(seconds=90_000), BudgetedModels(models, purse), 0.0)
+        with clock.running() as scope:
+            own = scope.deadline
+            tight = await deadline(1_000)
+            more = await deadline(50_000)
+            less = await deadline(500)
+            unlimited = await deadline(500_000)
+    assert tight < own - 80_000
+    assert more > tight + 40_000, "a level that got more time gives it to a running attempt"
+    assert less < tight
+    assert abs(unlimited - own) < 100, "the attempt's own limit counts again"

@@ -17,6 +17,8 @@ from cloister.feedback.parsers.json import decoded
 _COMMAND = re.compile(
     r"\b(add_test|add_executable|add_subdirectory|enable_testing|include)\s*\(([^()]{0,4000})\)"
 )
+_COMMANDS = 500
+"""Commands that a changed one is compared with."""
 _TESTLIKE = re.compile(r"test|spec|check", re.IGNORECASE)
 _EXCUSES = re.compile(
     r"\b(?:PASS_REGULAR_EXPRESSION|SKIP_REGULAR_EXPRESSION|SKIP_RETURN_CODE|WILL_FAIL|DISABLED)\b|NDEBUG\b"
@@ -30,8 +32,11 @@ def cmake_lists(version: Version) -> Iterator[Weakening]:
     if found > 0 and (excuse := _EXCUSES.search(after)):
         yield Weakening(version.path, "configuration", detail=excuse.group())
         return
-    now = [(name, set(words.split())) for name, words in _COMMAND.findall(after)]
+    now = [(name, set(words.split())) for name, words in _COMMAND.findall(after)[:_COMMANDS]]
+    unchanged = set(_COMMAND.findall(after))
     for name, words in _COMMAND.findall(before):
+        if (name, words) in unchanged:
+            continue
         wanted = set(words.split())
         if name in ("add_executable", "add_subdirectory", "include"):
             first = words.split()[:1]
@@ -88,6 +93,10 @@ def _rows(value: object) -> list[object]:
     return cast("list[object]", value) if isinstance(value, list) else []
 
 
+def _words(value: object) -> set[str]:
+    return {str(one) for one in _rows(value)}
+
+
 def _package(old: _Table, new: _Table) -> Iterator[str]:
     was, now = _table(old.get("package")), _table(new.get("package"))
     for name in ("autotests", "autolib"):
@@ -121,8 +130,8 @@ def _tests(document: _Table) -> dict[str, _Table]:
 
 def _members(old: _Table, new: _Table) -> Iterator[str]:
     was, now = _table(old.get("workspace")), _table(new.get("workspace"))
-    lost = [one for one in _rows(was.get("members")) if one not in _rows(now.get("members"))]
-    left = [one for one in _rows(now.get("exclude")) if one not in _rows(was.get("exclude"))]
+    lost = _words(was.get("members")) - _words(now.get("members"))
+    left = _words(now.get("exclude")) - _words(was.get("exclude"))
     fewer = "default-members" in now and was.get("default-members") != now["default-members"]
     if old.get("workspace") is not None and (lost or left):
         yield "the workspace has fewer members"

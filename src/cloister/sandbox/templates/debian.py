@@ -116,7 +116,7 @@ class BuildProgress:
     """Progress from mmdebstrap's output: each package is fetched, unpacked and set up, in two rounds."""
 
     _STEP = re.compile(r"^(Get:\d+ \S+ \S+ \S+|Unpacking|Setting up) ([a-z0-9][a-z0-9.+-]*)")
-    _ROUND = re.compile(r"(\d+) newly installed")
+    _ROUND = re.compile(r"(?<!\d)(\d{1,9}) newly installed")
     _VERBS = {"Unpacking": "unpacking", "Setting up": "setting up"}  # noqa: RUF012 - never changed
 
     def __init__(self) -> None:

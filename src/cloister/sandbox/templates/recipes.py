@@ -21,7 +21,7 @@ _VERSION = 1
 
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9.+-]+(:[a-z0-9]+)?(/[a-z0-9.-]+|=[A-Za-z0-9.+:~-]+)?")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_USERINFO = re.compile(r"(?:[a-z]+://)?[^/@]*:[^/@]*@(?!sha256:)")
+_USERINFO = re.compile(r"(?:[a-z]+://)?[^/@:]*:[^/@]*@(?!sha256:)")
 _SECRET_NAME = re.compile(
     r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|(?:API|ACCESS|PRIVATE|SECRET)_?KEY)(?:_|$)",
     re.IGNORECASE,
