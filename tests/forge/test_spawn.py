@@ -5,12 +5,13 @@ from functools import partial
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 from anyio import to_thread
 from tests.system.cancelled import left_behind
 
-from cloister.core.errors import OutsideError
-from cloister.forge._spawn import Result, Spec, run
+from cloister.core.errors import HostError, OutsideError
+from cloister.forge._spawn import Result, Spec, converse, run
 from cloister.forge.host import own_env, person_env
 
 pytestmark = pytest.mark.anyio
@@ -79,3 +80,38 @@ def test_a_persons_environment_is_kept_but_for_what_names_another_repository() -
     assert "GIT_DIR" not in env
     assert (env["GIT_SSH_COMMAND"], env["SSH_AUTH_SOCK"]) == ("ssh -i key", "/agent")
     assert env["GIT_TERMINAL_PROMPT"] == "0"
+
+
+@pytest.mark.parametrize(
+    "dies",
+    ["kill -9 $$", "echo 'error: index-pack died of signal 9' >&2; exit 128", "sh -c 'kill -9 $$'; exit $?"],
+    ids=["itself", "its child", "a child of a shell"],
+)
+async def test_a_git_that_is_killed_runs_again_and_is_named_if_it_never_ends_well(
+    tmp_path: Path, dies: str
+) -> None:
+    killed = tmp_path / "killed"
+    once = _sh(f"test -e {killed} && exec cat; : > {killed}; {dies}")
+    assert await run(once, b"in") == Result(0, b"in", b"")
+    with pytest.raises(HostError) as caught:
+        await run(_sh(dies))
+    assert caught.value.code == "git_killed"
+    assert "was killed by signal 9" in caught.value.message
+
+
+async def test_an_ordinary_failure_of_git_is_not_repeated(tmp_path: Path) -> None:
+    count = tmp_path / "count"
+    for code in (1, 2, 128, 129):
+        count.write_text("")
+        assert (await run(_sh(f"echo >> {count}; exit {code}"))).code == code
+        assert count.read_text() == "\n"
+
+
+async def test_a_conversation_is_repeated_when_either_side_is_killed(tmp_path: Path) -> None:
+    for side in ("server", "client"):
+        killed = tmp_path / side
+        dies = f"test -e {killed} || {{ : > {killed}; kill -9 $$; }}"
+        server = _sh((dies if side == "server" else ":") + "; echo hello")
+        client = _sh((dies if side == "client" else ":") + '; read word <&"${0#fd::}" && echo "$word"')
+        client = msgspec.structs.replace(client, argv=("bash", *client.argv[1:], "fd::"))
+        assert (await converse(server, client, 3)).out == b"hello\n"

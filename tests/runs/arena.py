@@ -141,6 +141,9 @@ class Arena:
                 return await choose_winner(journal, setup, ended)
 
     def services(self) -> RunServices:
+        async def room() -> None:
+            return None
+
         async def log(run: RunId) -> tuple[Event, ...]:
             raise AssertionError(run)
 
@@ -162,6 +165,7 @@ class Arena:
             budgets=BudgetTree(),
             ledger=NoLedger(),
             patience=Patience(repeats=2),
+            shortage=room,
             left_out=lambda _: self.left_out,
         )
 

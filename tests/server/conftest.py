@@ -16,7 +16,7 @@ from cloister.core.requests import NewRun
 from cloister.log.api import Fence
 from cloister.server.app import asgi_app
 from cloister.server.auth import load_token
-from cloister.server.serve import bound, listening
+from cloister.server.serve import Deadlines, bound, listening
 from cloister.server.ws import Sockets
 
 
@@ -30,8 +30,10 @@ class Served:
     client: httpx.AsyncClient
     sockets: Sockets
 
-    def socket(self, path: str, **more: object) -> AbstractAsyncContextManager[ClientConnection]:
-        headers = {"Authorization": f"Bearer {self.token}"}
+    def socket(
+        self, path: str, token: str | None = None, **more: object
+    ) -> AbstractAsyncContextManager[ClientConnection]:
+        headers = {"Authorization": f"Bearer {token or self.token}"}
         return connect(f"ws://127.0.0.1:{self.port}{path}", additional_headers=headers, proxy=None, **more)  # type: ignore[arg-type]
 
     async def claimed_run(self, prompt: str = "do it") -> Fence:
@@ -52,7 +54,10 @@ def settings(tmp_path: Path) -> Settings:
 
 @asynccontextmanager
 async def serve_app(
-    settings: Settings, send_seconds: float = 10.0, close_seconds: float = 10.0
+    settings: Settings,
+    send_seconds: float = 10.0,
+    close_seconds: float = 10.0,
+    deadlines: Deadlines | None = None,
 ) -> AsyncGenerator[Served]:
     token = load_token(settings.data_dir / "token")
     sockets = Sockets(send_seconds, close_seconds)
@@ -60,7 +65,7 @@ async def serve_app(
         with bound(0) as listener:
             port: int = listener.getsockname()[1]
             async with (
-                listening(asgi_app(app, token, sockets), listener, sockets),
+                listening(asgi_app(app, token, sockets), listener, sockets, deadlines),
                 httpx.AsyncClient(
                     base_url=f"http://127.0.0.1:{port}",
                     headers={"Authorization": f"Bearer {token}"},

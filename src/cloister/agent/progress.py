@@ -16,6 +16,7 @@ from cloister.core.events import (
     ProofTaken,
     RunClaimed,
     RunContinued,
+    RunPaused,
     RunResumed,
     TurnEnded,
 )
@@ -82,7 +83,8 @@ class _Fold:
         attempt, so_far = self._attempt, self._so_far
         if self._clock is not None:
             if not isinstance(event.body, RunClaimed):
-                so_far.seconds += max(0.0, event.at - self._clock)
+                until = event.body.since if isinstance(event.body, RunPaused) else event.at
+                so_far.seconds += max(0.0, until - self._clock)
             self._clock = event.at
         match event.body:
             case PhaseStarted(phase="baseline") | AttemptStarted() if self._clock is None:

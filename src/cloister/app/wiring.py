@@ -38,7 +38,7 @@ from cloister.policy.api import Policy
 from cloister.runs.budget import BudgetLedger
 from cloister.runs.driver import drive_run
 from cloister.runs.services import RunServices
-from cloister.runs.supervisor import Supervisor, open_supervisor
+from cloister.runs.supervisor import Look, Supervisor, open_supervisor
 from cloister.runs.templates import Warming, Workshop, repositories
 from cloister.sandbox._spawn import allow_many_files
 from cloister.sandbox.api import Host
@@ -46,6 +46,7 @@ from cloister.sandbox.liveness import Owners
 from cloister.sandbox.local.provider import Choices, local_provider
 from cloister.sandbox.pool import Pool, open_pool
 from cloister.sandbox.providers import Providers
+from cloister.sandbox.store.api import Shortage
 from cloister.sandbox.templates.catalog import Templates
 from cloister.system.locks import take
 
@@ -147,6 +148,18 @@ async def _exported(settings: Settings, log: AuditLog) -> AsyncGenerator[None]:
         yield
 
 
+def _look(host: Providers, pool: Pool) -> Look:
+    """How to look for a lack of disk. Idle sandboxes end then: they take space, and keep a broken store mounted."""
+
+    async def look() -> Shortage | None:
+        short = await host.shortage()
+        if short is not None and short.full:
+            pool.drop()
+        return short
+
+    return look
+
+
 @asynccontextmanager
 async def _heads_exported(settings: Settings) -> AsyncGenerator[None]:
     """Send the signed heads of the audit to the configured places while the block lasts, and once at its end."""
@@ -171,6 +184,7 @@ def _services(  # noqa: PLR0913  (each is one part of the machine)
     backbone: Backbone,
     ledger: BudgetLedger,
     local: LocalHost,
+    look: Look,
 ) -> RunServices:
     """The services that driving a run needs."""
     access = replace(model_access(settings), local=local)
@@ -192,6 +206,7 @@ def _services(  # noqa: PLR0913  (each is one part of the machine)
         # Without a limit above the run no call waits for the ledger.
         ledger=ledger if settings.file.budgets.outer else NoLedger(),
         patience=settings.file.stuck,
+        shortage=look,
         left_out=lambda new: skipped(access, "code", job_of(new)),
         audit_head=HeadFile(settings.log_path).read,
     )
@@ -239,7 +254,8 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         )
         ledger = BudgetLedger(backbone, settings.file.budgets, owner)
         local = await stack.enter_async_context(open_local_host(model_shelf(settings)))
-        services = _services(settings, pool, warming, doorway, backbone, ledger, local)
+        look = _look(host, pool)
+        services = _services(settings, pool, warming, doorway, backbone, ledger, local, look)
 
         async def drive(journal: Journal, run: RunId) -> None:
             await drive_run(services, journal, run)
@@ -250,6 +266,7 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
             drive,
             concurrent=settings.file.concurrent_runs,
             claims_all=role == "server",
+            look=look,
         )
         await stack.enter_async_context(open_supervisor(supervisor))
         if role == "server":

@@ -199,7 +199,12 @@ def _disk(data_dir: Path, built: bool | None) -> Finding:
     from cloister.sandbox.templates.building import NEEDED_BYTES
 
     wanted = _RUN_BYTES if built else NEEDED_BYTES
-    free = shutil.disk_usage(_existing(data_dir)).free
+    from cloister.sandbox.store.api import shortage
+
+    at = _existing(data_dir)
+    free, short = shutil.disk_usage(at).free, shortage(at)
+    if short is not None:
+        return Finding("disk", False, f"{short.why} Runs are paused until then.", "free some space")
     found = f"{free / _GIB:.1f} GiB free, {wanted / _GIB:.0f} GiB wanted"
     return Finding("disk", free >= wanted, found, "free some space, or choose another --data-dir")
 

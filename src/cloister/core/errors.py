@@ -10,6 +10,7 @@
 A failing command, a refused action and a model that stopped early are results, not errors.
 """
 
+import errno
 from typing import Literal, cast
 
 import msgspec
@@ -80,6 +81,22 @@ def sole(error: BaseException) -> BaseException:
     """Return the only error inside nested exception groups, or `error` itself if there are several."""
     inner = cast("tuple[BaseException, ...]", getattr(error, "exceptions", ()))
     return sole(inner[0]) if len(inner) == 1 else error
+
+
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
+
+
+def disk_full(error: BaseException) -> str | None:
+    """The sentence about a full disk, if that is the cause of `error`; else None."""
+    inner = cast("tuple[BaseException, ...]", getattr(error, "exceptions", ()))
+    for each in (*inner, error.__cause__):
+        if each is not None and (why := disk_full(each)):
+            return why
+    if isinstance(error, HostError) and error.code == "no_disk":
+        return error.message
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return "There is no space left on a disk of this machine: free some."
+    return None
 
 
 def describe(error: msgspec.MsgspecError) -> str:

@@ -15,7 +15,7 @@ Tier = TierName
 """A tier to ask for: `auto` for the strongest that works at native speed, or the name of one."""
 Outcome = Literal["green", "red", "unproven", "budget", "stopped", "failed"]
 """How a run ended. `unproven`: the model finished, and there was no check to prove it."""
-State = Literal["queued", "running", "finished"]
+State = Literal["queued", "running", "paused", "finished"]
 Origin = Literal["user", "repository", "tool", "issue", "review", "ci", "web", "server"]
 """The source of text: a person, the repository, a command in the sandbox, an issue, a review comment, a CI job,
 the network, a tool server."""

@@ -1,10 +1,12 @@
 """Starts git on the host: bounded in time, output and memory; its process group ends with it."""
 
 import os
+import re
 import resource
 import shutil
+import signal
 import socket
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from subprocess import DEVNULL, PIPE
 
@@ -17,6 +19,12 @@ from cloister.system._spawn import begin, ending, kill_group
 
 _READ_BYTES = 65_536
 _ERROR_BYTES = 65_536
+_END_SECONDS = 2.0
+"""How long a server may take to end after its client."""
+_PAUSES = (0.5, 2.0, 0.0)
+"""Seconds to wait after each time that git was killed; after the last it is an error."""
+_SHELL_CODES = frozenset(128 + number for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV))
+_DIED = re.compile(rb"died of signal ([0-9]{1,2})")
 
 
 class Who(msgspec.Struct, frozen=True):
@@ -133,17 +141,59 @@ async def _drain(stream: anyio.abc.ByteReceiveStream, into: list[bytes]) -> None
         return
 
 
+def _verb(spec: Spec) -> str:
+    words = iter(spec.argv[1:])
+    for word in words:
+        if word in ("-c", "-C", "--git-dir", "--work-tree"):
+            next(words, None)
+        elif not word.startswith(("-", "/")):
+            return word
+    return spec.argv[0]
+
+
 def _deadline(spec: Spec) -> OutsideError:
-    verb = next((word for word in spec.argv[1:] if word[0] not in "-/"), spec.argv[0])
     return OutsideError(
         "git_timeout",
-        f"git {verb} took longer than {spec.seconds:.0f} seconds and was killed.",
+        f"git {_verb(spec)} took longer than {spec.seconds:.0f} seconds and was killed.",
         retryable=True,
     )
 
 
-async def run(spec: Spec, stdin: bytes | None = None, fds: Sequence[int] = ()) -> Result:
-    """Run to the end. Raises `HostError` (`no_git`) and `OutsideError` (`git_timeout`)."""
+async def run(spec: Spec, stdin: bytes | None = None) -> Result:
+    """Run to the end, again if a signal kills it, e.g. for lack of memory.
+
+    Raises `HostError` (`no_git`, `git_killed`) and `OutsideError` (`git_timeout`).
+    """
+    return await _retried(spec, lambda: _once(spec, stdin))
+
+
+async def _retried(spec: Spec, attempt: Callable[[], Awaitable[Result]]) -> Result:
+    number = 0
+    for pause in _PAUSES:
+        result = await attempt()
+        if not (number := _signal(result)):
+            return result
+        await anyio.sleep(pause)
+    raise HostError(
+        "git_killed",
+        f"git {_verb(spec)} was killed by signal {number}, {len(_PAUSES)} times: "
+        "this machine may lack memory; try again.",
+    )
+
+
+def _signal(result: Result) -> int:
+    """The signal that killed git or a program that it started; 0 if none did."""
+    if result.cut or result.code == 0:
+        return 0
+    if result.code < 0:
+        return -result.code
+    if result.code in _SHELL_CODES:  # a shell reports the signal of its child
+        return result.code - 128
+    died = _DIED.findall(result.err)
+    return int(died[-1]) if died else 0
+
+
+async def _once(spec: Spec, stdin: bytes | None = None, fds: Sequence[int] = ()) -> Result:
     try:
         with anyio.fail_after(spec.seconds):
             async with _started(spec, DEVNULL if stdin is None else PIPE, PIPE, fds) as process:
@@ -172,8 +222,12 @@ async def converse(server: Spec, client: Spec, url_at: int) -> Result:
     """Run `client` while it talks to `server` over a socket, each with its own rights.
 
     `client.argv[url_at]` becomes the address of that socket in git's spelling. Returns the client's
-    result, with the server's errors before its own.
+    result, with the server's errors before its own. Both run again if a signal kills one of them; raises as `run`.
     """
+    return await _retried(client, lambda: _conversation(server, client, url_at))
+
+
+async def _conversation(server: Spec, client: Spec, url_at: int) -> Result:
     ours, theirs = socket.socketpair()
     err: list[bytes] = []
     with ours, theirs:
@@ -181,9 +235,14 @@ async def converse(server: Spec, client: Spec, url_at: int) -> Result:
         argv = (*client.argv[:url_at], url, *client.argv[url_at + 1 :])
         async with _started(server, theirs, theirs, ()) as process:
             theirs.close()  # so that the client notices when the server ends
-            result = await run(msgspec.structs.replace(client, argv=argv), fds=(ours.fileno(),))
+            result = await _once(msgspec.structs.replace(client, argv=argv), fds=(ours.fileno(),))
             ours.close()
+            code = 0
+            with anyio.move_on_after(_END_SECONDS):
+                code = await process.wait()
             kill_group(process)
             assert process.stderr is not None  # noqa: S101 - we asked for a pipe
             await _drain(process.stderr, err)
+    if code < 0 and not result.ok:
+        return msgspec.structs.replace(result, code=code)
     return msgspec.structs.replace(result, err=b"".join(err) + result.err)

@@ -38,6 +38,7 @@ class RunRow(msgspec.Struct, frozen=True):
     state: State
     outcome: Outcome | None
     reason: str | None
+    """How it ended, or why it is paused."""
     prompt: str
     repo: str
     model: str | None
@@ -167,6 +168,7 @@ class Backbone(AuditLog, BudgetStore, Protocol):
     async def claim(self, owner: OwnerId, run: RunId | None = None) -> Fence | None:
         """Take the oldest run that is queued or whose owner is dead; with `run`, that one or none.
 
+        An owner may claim a run that it paused (`RunPaused`) again, by name.
         Appends `RunClaimed` under a new epoch, which fences the previous owner.
         """
         ...

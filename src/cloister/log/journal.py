@@ -1,6 +1,6 @@
 """The log of one run for its owner, and as one attempt sees it: read, append, wait."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
@@ -10,13 +10,17 @@ from cloister.core.events import AnyBody, Delta, Event, RunFinished
 from cloister.core.log import Index, Journal, Sight
 from cloister.log.api import Backbone, Fence
 
+Check = Callable[[Sequence[AnyBody]], Awaitable[None]]
+"""Called before events are appended; it raises if they must not be."""
+
 
 class RunJournal:
     """`Journal` over a backbone. `events` only grows, without gaps."""
 
-    def __init__(self, backbone: Backbone, fence: Fence) -> None:
+    def __init__(self, backbone: Backbone, fence: Fence, check: Check | None = None) -> None:
         self._backbone = backbone
         self._fence = fence
+        self._check = check
         self._events: list[Event] = []
         self._index = Index()
         self._news = anyio.Event()
@@ -31,6 +35,8 @@ class RunJournal:
         return self._index
 
     async def append(self, *bodies: AnyBody) -> None:
+        if self._check is not None:
+            await self._check(bodies)
         added = await self._backbone.append(self._fence, bodies)
         if added and added[0].seq > len(self._events) + 1:
             # An event from outside came in between and has not arrived here yet. The appended events are
@@ -40,6 +46,8 @@ class RunJournal:
         self._take(added)
 
     async def append_at(self, last: int, *bodies: AnyBody) -> bool:
+        if self._check is not None:
+            await self._check(bodies)
         added = await self._backbone.append(self._fence, bodies, last=last)
         self._take(added)
         if not added:
@@ -90,9 +98,11 @@ class RunJournal:
 
 
 @asynccontextmanager
-async def open_journal(backbone: Backbone, fence: Fence) -> AsyncGenerator[RunJournal]:
+async def open_journal(
+    backbone: Backbone, fence: Fence, check: Check | None = None
+) -> AsyncGenerator[RunJournal]:
     """Open the journal of the run that `fence` holds, loaded and kept current inside the block."""
-    journal = RunJournal(backbone, fence)
+    journal = RunJournal(backbone, fence, check)
     await journal.catch_up()
     failure: Exception | None = None
     async with anyio.create_task_group() as tasks:

@@ -18,7 +18,16 @@ from cloister.agent.roles import Adviser, classify, known_kind
 from cloister.core.attempts import ForkedFrom
 from cloister.core.computer import Computer, Stream
 from cloister.core.diagnosis import Comparison, Diagnosis
-from cloister.core.errors import Bug, CloisterError, Fenced, SandboxLost, UserError, sole
+from cloister.core.errors import (
+    Bug,
+    CloisterError,
+    Fenced,
+    HostError,
+    SandboxLost,
+    UserError,
+    disk_full,
+    sole,
+)
 from cloister.core.events import (
     AttemptEnded,
     AttemptStarted,
@@ -75,16 +84,17 @@ async def drive_run(services: RunServices, journal: Journal, run: RunId) -> None
     """Drive the newest round of the run to its `RunFinished`.
 
     Cancelled from outside, it appends only the cost of a model call that was cut off: another owner resumes the run.
-    Raises `Fenced` if another owner has claimed the run; nothing else.
+    Raises `Fenced` if another owner has claimed the run, and an error of which `disk_full` knows the reason when the
+    disk is full: the run can be driven again later.
     """
-    ending: RunFinished | Fenced | None = None
+    ending: RunFinished | CloisterError | None = None
     driver = _Driver(services, journal, run)
     with anyio.CancelScope() as scope:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_cancel_on_stop, journal, scope)
             ending = await driver.drive()
             tasks.cancel_scope.cancel()
-    if isinstance(ending, Fenced):
+    if isinstance(ending, CloisterError):
         raise ending
     # Without an ending, a person's stop cancelled the scope; the work up to the last save point is kept.
     await journal.append(ending or await driver.stopped())
@@ -110,6 +120,8 @@ async def _cut_short(services: RunServices, journal: Journal, run: RunId, ending
     except Fenced:
         raise
     except CloisterError as error:
+        if disk_full(error):
+            raise
         why = f"{ending.reason} The work so far could not be kept: {error.message}"
         return msgspec.structs.replace(ending, reason=why)
     return ending
@@ -131,8 +143,8 @@ class _Driver:
         """The run's own repository, once the round has begun."""
         self._inside = InsideModels()
 
-    async def drive(self) -> RunFinished | Fenced:
-        """Return the end of the round; an error becomes its reason."""
+    async def drive(self) -> RunFinished | CloisterError:
+        """Return the end of the round, or why it cannot go on now. Any other error becomes the reason of the end."""
         try:
             winner = await self._round()
             return RunFinished(winner.outcome, winner.reason, winner.attempt)
@@ -140,6 +152,8 @@ class _Driver:
             cause = sole(error)
             if isinstance(cause, Fenced):
                 return cause
+            if full := await self._services.full_disk(error):
+                return HostError("no_disk", full)
             if isinstance(cause, _Spent):
                 ending = RunFinished("budget", str(cause))
             elif isinstance(cause, CloisterError):
@@ -148,7 +162,10 @@ class _Driver:
                 logger.exception("run %s failed", self._run)
                 why = f"An internal error ended the run: {type(cause).__name__}."
                 ending = RunFinished("failed", why, blame="bug")
-            return await _cut_short(self._services, self._journal, self._run, ending)
+            try:
+                return await _cut_short(self._services, self._journal, self._run, ending)
+            except CloisterError as failure:
+                return failure
 
     async def stopped(self) -> RunFinished:
         """Return the end of a round that a person stopped."""

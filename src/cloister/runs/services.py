@@ -11,6 +11,7 @@ from cloister.agent.budget.purse import Ledger, Purse
 from cloister.agent.taint import Provenance
 from cloister.core import limits
 from cloister.core.budget import BudgetTree
+from cloister.core.errors import disk_full
 from cloister.core.events import Event
 from cloister.core.ids import RunId, SandboxId
 from cloister.core.log import Journal
@@ -29,6 +30,7 @@ from cloister.policy.layers import least
 from cloister.runs.run_rules import RuleFiles, run_layer
 from cloister.runs.templates import Warming
 from cloister.sandbox.api import Host, Sandbox, SandboxSpec
+from cloister.sandbox.store.api import Shortage
 
 _TTL_MARGIN_SECONDS = 900.0
 """For the clone and the delivery, which no budget counts."""
@@ -60,6 +62,8 @@ class RunServices:
     ledger: Ledger
     patience: Patience
     """When an attempt counts as stuck."""
+    shortage: Callable[[], Awaitable[Shortage | None]]
+    """Why no sandbox can be opened for lack of disk; None if there is room."""
     left_out: Callable[[NewRun], Mapping[str, str]] = lambda _: {}
     """Models that the settings name for a run and that are not available here → what they lack."""
 
@@ -67,6 +71,14 @@ class RunServices:
     """The kinds of task that the settings distinguish."""
     audit_head: Callable[[], Checkpoint | None] = lambda: None
     """Reads the signed head of the audit. Raises `HostError`."""
+
+    async def full_disk(self, error: BaseException) -> str | None:
+        """The sentence about the full disk that `error` comes from; None for any other error.
+
+        Programs report a full disk in many ways, so any error counts while the disk is full.
+        """
+        short = await self.shortage()
+        return disk_full(error) or (short.why if short and short.full else None)
 
     def sandbox_spec(self, request: NewRun, template: str) -> SandboxSpec:
         seconds = request.budget.seconds

@@ -1,76 +1,212 @@
-"""Claims runs from the queue and drives them, a bounded number at a time, each in its own task."""
+"""Claims runs from the queue and drives them, a bounded number at a time, each in its own task.
+
+A full disk pauses runs: their drivers end as after a crash, and the runs are claimed again when there is room.
+"""
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import anyio
 
-from cloister.core.errors import Fenced
+from cloister.core.errors import CloisterError, Fenced, HostError, disk_full, sole
+from cloister.core.events import (
+    AnyBody,
+    AttemptEnded,
+    BaselineTaken,
+    ChecksRan,
+    Event,
+    Progress,
+    ProofTaken,
+    RunPaused,
+    ToolReturned,
+    TurnEnded,
+)
 from cloister.core.ids import OwnerId, RunId
 from cloister.core.log import Journal
 from cloister.log.api import Backbone, Fence
 from cloister.log.journal import open_journal
+from cloister.sandbox.store.api import Shortage
 
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
-"""How often to look at the queue unprompted, for runs whose owner died elsewhere."""
+"""How often to look at the queue unprompted, for runs whose owner died elsewhere, and at the disk."""
+
+_REST_SECONDS = 60.0
+"""Longest wait before a run that pauses again and again in the same turn is driven again."""
+
+_RESULTS = (BaselineTaken, ToolReturned, ChecksRan, ProofTaken, TurnEnded, AttemptEnded)
+"""Events that say what happened in a sandbox."""
 
 Conduct = Callable[[Journal, RunId], Awaitable[None]]
+Look = Callable[[], Awaitable[Shortage | None]]
+"""Why no sandbox can be opened for lack of disk."""
+
+
+@dataclass(slots=True)
+class _Pause:
+    """A run that waits. Its reason is stored as soon as the log can be written."""
+
+    fence: Fence
+    event: RunPaused
+    not_before: float
+    """By `anyio.current_time()`."""
+    stored: bool = False
 
 
 class Supervisor:
     """Drives the runs of one owner. With `claims_all` (a server) every queued run, else only those given to `drive`."""
 
     def __init__(
-        self, backbone: Backbone, owner: OwnerId, conduct: Conduct, *, concurrent: int, claims_all: bool
+        self,
+        backbone: Backbone,
+        owner: OwnerId,
+        conduct: Conduct,
+        *,
+        concurrent: int,
+        claims_all: bool,
+        look: Look,
     ) -> None:
         self._backbone = backbone
         self._owner = owner
         self._conduct = conduct
         self._slots = anyio.Semaphore(concurrent)
         self._claims_all = claims_all
+        self._look = look
         self._woken = anyio.Event()
         self._named: list[RunId] = []
+        self._driven: dict[RunId, anyio.CancelScope] = {}
+        self._paused: dict[RunId, _Pause] = {}
+        self.shortage: Shortage | None = None
+        """The lack of disk that runs wait for."""
 
     def drive(self, run: RunId) -> None:
         """Claim this run soon."""
         self._named.append(run)
         self._woken.set()
 
+    def waits_for(self, run: RunId) -> str | None:
+        """Why a run is paused, also while the log cannot store it; None if it is not."""
+        pause = self._paused.get(run)
+        return pause and pause.event.reason
+
     async def supervise(self) -> None:
         """Never returns; cancelling it leaves every run resumable."""
         async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._watch_disk)
             while True:
                 await self._slots.acquire()
                 fence = await self._next()
                 tasks.start_soon(self._run, fence)
 
+    async def _watch_disk(self) -> None:
+        while True:
+            try:
+                self.shortage = await self._look()
+            except (CloisterError, OSError):
+                logger.exception("the disk cannot be looked at")
+            if self.shortage is not None and self.shortage.full:
+                for scope in self._driven.values():
+                    scope.cancel()
+            for pause in tuple(self._paused.values()):
+                await self._store(pause)
+            if self.shortage is None and self._paused:
+                self._woken.set()
+            await anyio.sleep(_LOOK_SECONDS)
+
     async def _next(self) -> Fence:
         while True:
             self._woken = anyio.Event()
-            named, self._named = self._named, []
-            for position, run in enumerate(named):
-                if fence := await self._backbone.claim(self._owner, run):
-                    self._named = named[position + 1 :] + self._named
+            try:
+                if fence := await self._claim():
                     return fence
-            if self._claims_all and (fence := await self._backbone.claim(self._owner)):
+            except CloisterError as error:
+                logger.warning("no run can be claimed now: %s", error.message)
+            with anyio.move_on_after(_LOOK_SECONDS if self._claims_all or self._named else None):
+                await self._woken.wait()
+
+    async def _claim(self) -> Fence | None:
+        """The next run to drive: one that was paused, one given to `drive`, any other."""
+        if self.shortage is not None:
+            return None
+        for run, pause in tuple(self._paused.items()):
+            if pause.stored and pause.not_before <= anyio.current_time():
+                fence = await self._backbone.claim(self._owner, run)
+                self._paused.pop(run, None)
+                if fence:
+                    return fence
+        while self._named:
+            fence = await self._backbone.claim(self._owner, self._named[0])
+            self._named.pop(0)
+            if fence:
                 return fence
-            if not self._named:
-                with anyio.move_on_after(_LOOK_SECONDS if self._claims_all else None):
-                    await self._woken.wait()
+        return await self._backbone.claim(self._owner) if self._claims_all else None
 
     async def _run(self, fence: Fence) -> None:
+        events: Sequence[Event] = ()
+        why: str | None = None
         try:
-            async with open_journal(self._backbone, fence) as journal:
-                await self._conduct(journal, fence.run)
+            with anyio.CancelScope() as scope:
+                self._driven[fence.run] = scope
+                async with open_journal(self._backbone, fence, self._check_results) as journal:
+                    events = journal.events
+                    await self._conduct(journal, fence.run)
+            if scope.cancelled_caught and self.shortage is not None:
+                why = self.shortage.why
         except Fenced:
             logger.warning("run %s has another owner now", fence.run)
-        except Exception:
-            logger.exception("run %s could not be driven", fence.run)
+        except Exception as error:
+            cause = sole(error)
+            why = disk_full(error) or (cause.message if isinstance(cause, HostError) else None)
+            if why is None:
+                logger.exception("run %s could not be driven", fence.run)
         finally:
+            del self._driven[fence.run]
             self._slots.release()
+        if why is not None:
+            await self._pause(fence, why, _pauses(events))
+
+    async def _check_results(self, bodies: Sequence[AnyBody]) -> None:
+        """A full disk spoils what commands do. Raises `HostError` (`no_disk`), so that the turn is repeated later."""
+        if any(isinstance(body, _RESULTS) for body in bodies):
+            short = await self._look()
+            if short is not None and short.full:
+                raise HostError("no_disk", short.why)
+
+    async def _pause(self, fence: Fence, why: str, before: int) -> None:
+        """Wait longer after each pause in the same turn: the run itself may be what fills the disk."""
+        rest = min(_REST_SECONDS, 2.0**before) if before else 0.0
+        pause = _Pause(fence, RunPaused(why, time.time()), anyio.current_time() + rest)
+        self._paused[fence.run] = pause
+        logger.warning("run %s is paused: %s", fence.run, why)
+        await self._store(pause)
+
+    async def _store(self, pause: _Pause) -> None:
+        if pause.stored:
+            return
+        run, reason = pause.fence.run, pause.event.reason
+        try:
+            await self._backbone.append(pause.fence, (pause.event,))
+            pause.stored = True
+        except CloisterError as error:
+            if isinstance(error, HostError):  # followers see the reason until it is stored
+                self._backbone.publish(run, Progress("work", None, f"paused: {reason}"))
+            else:
+                logger.warning("run %s is not paused but given up here: %s", run, error.message)
+                self._paused.pop(run, None)
+
+
+def _pauses(events: Sequence[Event]) -> int:
+    """How often the run was paused since its last turn ended."""
+    count = 0
+    for event in reversed(events):
+        if isinstance(event.body, TurnEnded):
+            break
+        count += isinstance(event.body, RunPaused)
+    return count
 
 
 @asynccontextmanager

@@ -37,6 +37,7 @@ from cloister.core.events import (
     RunClaimed,
     RunContinued,
     RunFinished,
+    RunPaused,
     SandboxOpened,
     StopRequested,
     TurnEnded,
@@ -122,6 +123,7 @@ class RunView(msgspec.Struct, frozen=True):
     """The summary of the change."""
     outcome: Outcome | None
     reason: str | None
+    """How it ended, or why it is paused."""
     winner: int | None
     """The attempt that won."""
     isolation: Isolation | None
@@ -165,7 +167,7 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
     beside = [spent for spent in index.of(ModelSpent) if spent.attempt is None]
     return RunView(
         id=events[0].run,
-        state="finished" if finished else "running" if newest.first(RunClaimed) else "queued",
+        state=_state(newest),
         prompt=request.prompt,
         repo=request.repo,
         who=admitted.who,
@@ -189,7 +191,7 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
         delivered_to=delivered and delivered.where,
         summary=change and change.summary,
         outcome=finished and finished.outcome,
-        reason=finished and finished.reason,
+        reason=_reason(newest),
         winner=finished and finished.attempt,
         isolation=opened and opened.isolation,
         attempts=attempts,
@@ -205,6 +207,21 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
         budget_notes=tuple(index.of(BudgetWarned, BudgetSpent, BudgetExtended)),
         rounds=1 + len(index.of(RunContinued)),
     )
+
+
+def _state(newest: Index) -> State:
+    if newest.last(RunFinished) is not None:
+        return "finished"
+    match newest.last(RunClaimed, RunPaused):
+        case RunPaused():
+            return "paused"
+        case found:
+            return "running" if found else "queued"
+
+
+def _reason(newest: Index) -> str | None:
+    told = newest.last(RunFinished) or newest.last(RunClaimed, RunPaused)
+    return None if told is None or isinstance(told, RunClaimed) else told.reason
 
 
 def _delivered(index: Index) -> ChangeDelivered | None:
@@ -298,8 +315,8 @@ def _leading(attempts: Sequence[AttemptView], finished: RunFinished | None) -> C
 def _phase(index: Index) -> Phase | None:
     """Return the innermost open phase. A new owner starts without any: those of the dead owner are over."""
     phases: list[Phase] = []
-    for body in index.of(RunClaimed, PhaseStarted, PhaseEnded):
-        if isinstance(body, RunClaimed):
+    for body in index.of(RunClaimed, RunPaused, PhaseStarted, PhaseEnded):
+        if isinstance(body, RunClaimed | RunPaused):
             phases.clear()
         elif isinstance(body, PhaseStarted):
             phases.append(body.phase)

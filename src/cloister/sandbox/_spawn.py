@@ -12,7 +12,7 @@ from anyio.abc import ByteReceiveStream, ByteSendStream, Process
 
 from cloister.core.errors import Bug, HostError
 from cloister.core.text import decode, one_line
-from cloister.system._spawn import begin, ending
+from cloister.system._spawn import begin, ended, ending
 
 CAPTURE_BYTES = 16_777_216
 """Limit of `capture` per stream; a program that prints more is killed."""
@@ -115,7 +115,7 @@ async def remove_tree(at: Path, path: str) -> str | None:
 
 async def _failure(argv: Sequence[str], path: str) -> str | None:
     done = await capture(argv, env={"PATH": path, "LC_ALL": "C"}, seconds=_TREE_SECONDS)
-    return None if done.ok else one_line(decode(done.err), 300) or f"{argv[0]} exited with {done.code}"
+    return None if done.ok else one_line(decode(done.err), 300) or f"{argv[0]} {ended(done.code)}"
 
 
 async def _feed(stream: ByteSendStream, data: bytes) -> None:

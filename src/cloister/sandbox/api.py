@@ -12,6 +12,7 @@ from cloister.core import limits
 from cloister.core.computer import Computer
 from cloister.core.ids import SandboxId, SnapshotId
 from cloister.core.requests import Isolation, Quota, Tier, TierName
+from cloister.sandbox.store.api import Shortage
 
 Door = Callable[[SandboxId, ByteStream], Awaitable[None]]
 """Serves one connection from inside to the proxy port; the connection is closed when it returns."""
@@ -196,6 +197,10 @@ class Provider(Host, Protocol):
 
         `quick` runs no slow test: it returns the earlier result, or that there is none.
         """
+        ...
+
+    async def shortage(self) -> Shortage | None:
+        """Return why no sandbox can be opened for lack of disk; None if there is room. Called every second."""
         ...
 
     async def close(self) -> None:

@@ -129,6 +129,12 @@ class Pool:
     async def delete_snapshot(self, reference: str) -> None:
         await self._host.delete_snapshot(reference)
 
+    def drop(self) -> None:
+        """End every sandbox that is not handed out; they are replaced when there is room."""
+        for shelf in self._shelves:
+            for member in shelf.ready:
+                member.unwanted.set()
+
     def info(self) -> tuple[PoolInfo, ...]:
         """The kinds of sandbox in the pool, in the order of the configuration."""
         return tuple(

@@ -24,6 +24,7 @@ from cloister.sandbox.api import (
 )
 from cloister.sandbox.local.spec import check_spec
 from cloister.sandbox.snapshots import matching, reference_in, unknown
+from cloister.sandbox.store.api import Shortage
 
 STRENGTH: tuple[TierName, ...] = ("container", "gvisor", "microvm")
 """The tiers that `auto` chooses from, weakest first. Any other tier is used only when it is asked for by name."""
@@ -89,6 +90,13 @@ class Providers:
         """See `Host.delete_snapshot`. Raises `UserError` (`ambiguous_snapshot`) when two have that name."""
         kept = which(reference, await self.snapshots())
         await self._providers[kept.provider].delete_snapshot(kept.id)
+
+    async def shortage(self) -> Shortage | None:
+        """See `Provider.shortage`."""
+        for provider in self._providers.values():
+            if found := await provider.shortage():
+                return found
+        return None
 
     async def sweep(self) -> int:
         return sum([await provider.sweep() for provider in self._providers.values()])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args, get_origin, get_type_hint
 import msgspec
 from litestar import Litestar, Request, Response, get
 from litestar.datastructures import State
-from litestar.di import Provide
+from litestar.di import NamedDependency, Provide
 from litestar.handlers import HTTPRouteHandler, WebsocketRouteHandler
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
@@ -46,6 +46,8 @@ _ERRORS = {
     "401": "The token is missing or wrong.",
     "403": "Not allowed.",
     "404": "There is no such thing.",
+    "405": "The address does not take that method: see the header `Allow`.",
+    "408": "The request took too long to arrive.",
     "409": "Not in its present state.",
     "410": "The sandbox is gone.",
     "413": "Too large.",
@@ -63,11 +65,14 @@ class Health(msgspec.Struct, frozen=True):
 
     version: str
     ok: bool = True
+    """False while runs cannot go on."""
+    reason: str | None = None
+    """Why they cannot."""
 
 
 @get(OPEN_PATH, summary="Whether the server answers", operation_id="health", opt={"role": "viewer"})
-async def health() -> Health:
-    return Health(__version__)
+async def health(shortage: NamedDependency[str | None]) -> Health:
+    return Health(__version__, shortage is None, shortage)
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -122,6 +127,7 @@ def openapi_document() -> Document:
             "sockets": Provide(lambda: None, sync_to_thread=False),
             "caller": Provide(lambda: None, sync_to_thread=False),
             "wait": Provide(lambda: None, sync_to_thread=False),
+            "shortage": Provide(lambda: None, sync_to_thread=False),
         },
         signature_namespace=signature_names(),
         logging_config=None,
@@ -158,6 +164,9 @@ def _complete(path: str, operation: Document) -> None:
         responses[status] = {"description": meaning, "content": {"application/json": {"schema": schema}}}
     if path == OPEN_PATH:
         operation["security"] = []
+    for parameter in cast("list[Document]", operation.get("parameters", ())):
+        if {"type": "integer"} in parameter["schema"].get("oneOf", ()):
+            parameter["schema"].setdefault("minimum", 0)  # Litestar drops a minimum of 0 there
     if operation["operationId"] in ("writeFile", "writeTree"):
         binary = {"schema": {"type": "string", "contentMediaType": "application/octet-stream"}}
         operation["requestBody"] = {"required": True, "content": {"application/octet-stream": binary}}
@@ -183,6 +192,11 @@ def asgi_app(app: "App", token: str, sockets: Sockets) -> ASGIApp:
     def the_wait(request: Request[Any, Any, State]) -> Any:
         return partial(while_wanted, request, sockets.leaving)
 
+    def the_shortage() -> str | None:
+        # Without the path: this answer needs no token.
+        short = app.supervisor.shortage
+        return None if short is None else "The disk is full: runs are paused until there is room."
+
     web = Litestar(
         (*HTTP_ROUTES, openapi_json, *SOCKET_ROUTES),
         dependencies={
@@ -190,6 +204,7 @@ def asgi_app(app: "App", token: str, sockets: Sockets) -> ASGIApp:
             "sockets": Provide(the_sockets, sync_to_thread=False),
             "caller": Provide(the_caller, sync_to_thread=False),
             "wait": Provide(the_wait, sync_to_thread=False),
+            "shortage": Provide(the_shortage, sync_to_thread=False),
         },
         exception_handlers={Exception: respond},
         request_class=StrictRequest,

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+import anyio
 import msgspec
 from litestar import Litestar
-from litestar.types import ASGIApp, Receive, Scope, Send
+from litestar.types import ASGIApp, Message, Receive, Scope, Send
 from litestar.utils import normalize_path
 
-from cloister.app.tokens import RANK, Caller, Tokens
+from cloister.app.tokens import RANK, Caller, Tokens, always
 from cloister.core.errors import CloisterError, HostError
 from cloister.core.requests import Role
 from cloister.server.errors import Problem, problem
@@ -58,6 +59,15 @@ def caller_of(scope: Scope) -> Caller:
     return cast(Caller, scope["user"])
 
 
+CONNECTIONS, RESERVE = 512, 64
+"""Requests and WebSockets at the same time, and how many more of admins. `/v1/health` is always answered."""
+
+HOLDS_SECONDS = 0.5
+"""How often the token of an open connection is checked."""
+
+REVOKED = 4401
+"""Closes the WebSockets of a token that was removed."""
+
 SUBPROTOCOL = "cloister"
 """What a browser offers beside the token: it cannot set headers on a WebSocket."""
 
@@ -66,19 +76,36 @@ _LOOPBACK = re.compile(rb"^(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?$")
 
 Refusal = tuple[int, Problem]
 
+_UNAUTHORIZED: Refusal = (
+    401,
+    Problem(
+        "unauthorized", "Send the token: `Authorization: Bearer TOKEN`, from the data directory's `token`."
+    ),
+)
+
 
 def guarded(inner: ASGIApp, web: Litestar, callers: Callers) -> ASGIApp:
     """`inner` behind the checks below, with the roles that the routes of `web` declare."""
 
+    served = 0
+
     async def guard(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal served
         try:
-            refusal = refuse(scope, web, callers)
+            refusal = refuse(scope, web, callers) or _too_many(scope, served)
         except CloisterError as error:
             refusal = problem(error)
-        if refusal is None:
-            await inner(scope, receive, send)
-        else:
+        if refusal is not None:
             await _answer(scope, send, refusal)
+            return
+        served += 1
+        try:
+            if "user" in scope and caller_of(scope).holds is not always:
+                await _while_it_holds(inner, scope, receive, send)
+            else:
+                await inner(scope, receive, send)
+        finally:
+            served -= 1
 
     return guard
 
@@ -96,16 +123,63 @@ def refuse(scope: Scope, web: Litestar, callers: Callers) -> Refusal | None:
         return None
     caller = callers.find(_given_token(scope, headers))
     if caller is None:
-        return 401, Problem(
-            "unauthorized",
-            "Send the token: `Authorization: Bearer TOKEN`, from the data directory's `token`.",
-        )
+        return _UNAUTHORIZED
     # Also for the audit of a refused call.
     scope["user"] = caller
     # A host name of its own leads to a port inside a sandbox.
     if not may(caller.role, {} if has_own_name(host) else route_of(web, scope)):
         return 403, Problem("denied", f"{caller.name} is {caller.role}, which may not do this.")
     return None
+
+
+def _too_many(scope: Scope, served: int) -> Refusal | None:
+    if "user" not in scope or served < CONNECTIONS:
+        return None
+    if caller_of(scope).role == "admin" and served < CONNECTIONS + RESERVE:
+        return None
+    return 503, Problem("server_busy", "The server has too many open connections: close some, or try again.")
+
+
+async def _while_it_holds(inner: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """`inner`, which is cancelled when the token of its caller is removed."""
+    caller, state, revoked = caller_of(scope), "", False
+    failure: Exception | None = None
+
+    async def passing(message: Message) -> None:
+        nonlocal state
+        await send(message)
+        state = str(message["type"]) if not message.get("more_body") else state
+
+    async with anyio.create_task_group() as tasks:
+
+        async def check() -> None:
+            nonlocal revoked
+            while _holds(caller):  # noqa: ASYNC110  (other processes change the file of tokens)
+                await anyio.sleep(HOLDS_SECONDS)
+            revoked = True
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(check)
+        try:
+            await inner(scope, receive, passing)
+        except Exception as error:
+            failure = error  # raised below as it is: a task group would wrap it
+        tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    if not revoked:
+        return
+    if state == "":
+        await _answer(scope, send, _UNAUTHORIZED)
+    elif state == "websocket.accept" or state == "websocket.send":
+        await send({"type": "websocket.close", "code": REVOKED, "reason": "The token was removed."})
+
+
+def _holds(caller: Caller) -> bool:
+    try:
+        return caller.holds()
+    except CloisterError:  # the file of tokens is broken: no named token is valid
+        return False
 
 
 def _only(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> bytes | None:

@@ -19,6 +19,8 @@ Result = TypeVar("Result")
 
 JSON_BYTES = 1_048_576
 """Largest JSON body."""
+JSON_SECONDS = 30.0
+"""How long it may take to arrive."""
 
 
 class StrictRequest(Request[Any, Any, State]):
@@ -26,7 +28,11 @@ class StrictRequest(Request[Any, Any, State]):
 
     async def json(self) -> Any:
         field = self.route_handler.parsed_data_field
-        body = await self.body()
+        try:
+            with anyio.fail_after(JSON_SECONDS):
+                body = await self.body()
+        except TimeoutError:
+            raise UserError("slow_request", "The request took too long to arrive: send it at once.") from None
         try:
             return msgspec.json.decode(body, type=Any if field is None else field.annotation)
         except msgspec.MsgspecError as error:

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 from litestar import Request, Response
-from litestar.exceptions import HTTPException
+from litestar.exceptions import HTTPException, MethodNotAllowedException
 from litestar.exceptions.http_exceptions import RequestEntityTooLarge
 
 from cloister.core.errors import (
@@ -18,8 +18,11 @@ from cloister.core.errors import (
     describe,
     sole,
 )
+from cloister.core.text import bounded
 
 logger = logging.getLogger(__name__)
+
+MESSAGE_CHARS = 1_000
 
 _CONFLICT = {
     "ambiguous_snapshot",
@@ -57,7 +60,7 @@ def problem(error: BaseException) -> tuple[int, Problem]:
     error = sole(error)
     match error:
         case CloisterError():
-            return _own_status(error), Problem(error.code, error.message)
+            return _own_status(error), Problem(error.code, bounded(error.message, MESSAGE_CHARS))
         case msgspec.MsgspecError():
             return 400, Problem("bad_request", describe(error))
         case HTTPException() if error.status_code in _HTTP_CODES:
@@ -72,7 +75,10 @@ def problem(error: BaseException) -> tuple[int, Problem]:
 def respond(_request: Request[Any, Any, Any], error: Exception) -> Response[Problem]:
     """`problem` as an exception handler of Litestar."""
     status, body = problem(error)
-    return Response(body, status_code=status, media_type="application/json")
+    headers = {}
+    if isinstance(error, MethodNotAllowedException):
+        headers = {name: value for name, value in (error.headers or {}).items() if name.lower() == "allow"}
+    return Response(body, status_code=status, headers=headers, media_type="application/json")
 
 
 def _own_status(error: CloisterError) -> int:
@@ -101,7 +107,7 @@ def _user_status(code: str) -> int:
         return 413
     if code.startswith("too_many_"):
         return 429
-    return {"denied": 403, "hung_up": 499}.get(code, 400)
+    return {"denied": 403, "slow_request": 408, "hung_up": 499}.get(code, 400)
 
 
 def _from_framework(error: HTTPException) -> tuple[int, Problem]:

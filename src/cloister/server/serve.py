@@ -1,24 +1,35 @@
 """The server process: App, token, port, announcement and signals, from start to graceful shutdown."""
 
 import errno
+import http
 import os
 import secrets
 import signal
 import socket
+import sys
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import anyio
+import h11
 import msgspec
 import uvicorn
 from litestar.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import HeaderLineTooLong, RequestLineTooLong, TooManyHeaders
+from websockets.frames import Frame
+from websockets.http11 import Request
 
 from cloister.app.settings import Settings
 from cloister.app.wiring import open_app
 from cloister.core.errors import CloisterError, HostError, UserError, sole
 from cloister.server.app import asgi_app
 from cloister.server.auth import load_token
+from cloister.server.errors import Problem
 from cloister.server.ws import MESSAGE_BYTES, Sockets
 from cloister.system.locks import is_locked
 
@@ -26,7 +37,6 @@ from cloister.system.locks import is_locked
 
 
 HOST = "127.0.0.1"
-CONNECTIONS = 512
 GOODBYE_SECONDS = 2.0
 REQUESTS_SECONDS = 3
 """How long running requests may delay the shutdown."""
@@ -34,6 +44,189 @@ REQUESTS_SECONDS = 3
 _HOW = "`port` in the settings, or `cloister serve --port`"
 
 _HEADERS = [("x-content-type-options", "nosniff"), ("cache-control", "no-store")]
+
+
+class Deadlines(msgspec.Struct, frozen=True):
+    """How long the server waits for a client, in seconds."""
+
+    head: float = 10.0
+    """For a complete request head, from the start of the connection or the end of the answer before."""
+    body: float = 60.0
+    """For the next bytes of a body."""
+    farewell: float = 30.0
+    """For a client to read what was sent before the connection was closed."""
+
+
+HALF_OPEN = 256
+"""Connections without a request. One more closes the oldest of them."""
+
+_SLICE_BYTES = 4_096
+"""Bytes of WebSocket frames handled at once: other connections are served in between."""
+_FRAGMENTS = 16_384
+"""Most fragments of one message."""
+
+_TOO_LARGE_ERRORS = (HeaderLineTooLong, RequestLineTooLong, TooManyHeaders)
+_SLOW = Problem("slow_request", "The request took too long to arrive: send it at once.")
+_TOO_LARGE = Problem("too_large", "The request head is too large: send fewer and shorter headers.")
+_BAD_REQUEST = Problem("bad_request", "The request is not valid HTTP/1.1.")
+_BAD_UPGRADE = Problem("bad_request", "The request does not open a WebSocket: send GET over HTTP/1.1.")
+
+
+def _answer(status: int, body: Problem) -> bytes:
+    """A whole answer after which the connection is closed."""
+    data = msgspec.json.encode(body)
+    lines = (
+        f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}",
+        *(f"{name}: {value}" for name, value in _HEADERS),
+        "content-type: application/json",
+        f"content-length: {len(data)}",
+        "connection: close",
+    )
+    return "\r\n".join((*lines, "", "")).encode("ascii") + data
+
+
+class _Http(H11Protocol):
+    """An HTTP connection that answers errors in JSON and waits for its client only up to a deadline."""
+
+    def __init__(self, deadlines: Deadlines, **more: Any) -> None:
+        super().__init__(**more)
+        self._deadlines = deadlines
+        self._since = self.loop.time()
+        """Since when it waits for a request, or for more of it, or for the end of the connection."""
+        self._begun = False
+
+    @property
+    def half_open(self) -> bool:
+        """Whether no request is being answered."""
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        return cycle is None or cycle.response_complete
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        waiting = [each for each in self.connections if isinstance(each, _Http) and each.half_open]
+        if len(waiting) > HALF_OPEN:
+            min(waiting, key=lambda each: each._since).transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self.half_open:
+            self._begun = True
+        else:
+            self._since = self.loop.time()
+        super().data_received(data)
+
+    def on_response_complete(self) -> None:
+        self._since, self._begun = self.loop.time(), False
+        super().on_response_complete()
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        if event.http_version == b"1.1" and event.method == b"GET":
+            super().handle_websocket_upgrade(event)
+        else:
+            self._end(_answer(400, _BAD_UPGRADE))
+
+    def send_400_response(self, msg: str) -> None:
+        large = getattr(sys.exception(), "error_status_hint", 400) == 431
+        self._end(_answer(431, _TOO_LARGE) if large else _answer(400, _BAD_REQUEST))
+
+    def _end(self, answer: bytes) -> None:
+        if self.half_open:  # else it would be in the middle of another answer
+            self.transport.write(answer)
+        self._since = self.loop.time()
+        self.transport.close()
+
+    def sweep(self) -> None:
+        """Close the connection if its client took too long."""
+        passed = self.loop.time() - self._since
+        if self.transport.is_closing():
+            if passed > self._deadlines.farewell:
+                self.transport.abort()
+        elif self.half_open:
+            if passed > self._deadlines.head:
+                self._end(_answer(408, _SLOW) if self._begun else b"")
+        elif self.cycle.more_body and not self.flow.read_paused and passed > self._deadlines.body:
+            self.transport.abort()
+
+
+class _Socket(WebSocketsSansIOProtocol):
+    """A WebSocket that answers every handshake, and handles a flood of frames in slices."""
+
+    def __init__(self, deadlines: Deadlines, **more: Any) -> None:
+        super().__init__(**more)
+        self._deadlines = deadlines
+        self._closing_since: float | None = None
+        self._backlog = bytearray()
+        self._at_work = False
+
+    def data_received(self, data: bytes) -> None:
+        if not self.handshake_initiated:
+            super().data_received(data)
+            if not self.handshake_initiated:  # its parser took nothing of it
+                self._refuse(431 if isinstance(self.conn.handshake_exc, _TOO_LARGE_ERRORS) else 400)
+            return
+        self._backlog += data
+        self._work()
+        if self._backlog:
+            self.transport.pause_reading()
+
+    def _work(self) -> None:
+        """Handle one slice now, and the rest after other connections had their turn."""
+        if self._at_work or self.read_paused or self.disconnected:
+            return
+        part = bytes(self._backlog[:_SLICE_BYTES])
+        del self._backlog[:_SLICE_BYTES]
+        super().data_received(part)
+        if self._backlog and not self.transport.is_closing():
+            self._at_work = True
+            self.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._at_work = False
+        self._work()
+        if self._backlog or self.read_paused:
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()
+
+    async def receive(self) -> Any:
+        message = await super().receive()
+        self._go_on()
+        return message
+
+    def handle_connect(self, event: Request) -> None:
+        if (status := self.conn.accept(event).status_code) == 101:
+            super().handle_connect(event)
+        else:
+            self.handshake_initiated = True
+            self._refuse(status)
+
+    def _refuse(self, status: int) -> None:
+        self.handshake_complete = self.close_sent = True
+        self.transport.write(_answer(status, _TOO_LARGE if status == 431 else _BAD_UPGRADE))
+        self.transport.close()
+
+    def handle_cont(self, event: Frame) -> None:
+        if len(self.frames) < _FRAGMENTS:
+            super().handle_cont(event)
+        elif not self.close_sent:
+            self.conn.fail(1008, "A message has too many fragments.")
+            self.handle_parser_exception()
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "websocket.close":
+            self.writable.set()  # the close frame follows what a slow client has not read yet
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
+            self.handshake_complete = True
+
+    def sweep(self) -> None:
+        """Cut off a client that does not read up to the end."""
+        if not self.transport.is_closing():
+            return
+        now = self.loop.time()
+        if self._closing_since is None:
+            self._closing_since = now
+        elif now - self._closing_since > self._deadlines.farewell:
+            self.transport.abort()
 
 
 class _Server(uvicorn.Server):
@@ -46,6 +239,12 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.listens.set()
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % 5 == 0:
+            for connection in tuple(self.server_state.connections):
+                cast("_Http | _Socket", connection).sweep()
+        return await super().on_tick(counter)
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -83,7 +282,9 @@ def _bind_error(port: int, error: OSError) -> HostError:
 
 
 @asynccontextmanager
-async def listening(app: ASGIApp, listener: socket.socket, sockets: Sockets) -> AsyncGenerator[None]:
+async def listening(
+    app: ASGIApp, listener: socket.socket, sockets: Sockets, deadlines: Deadlines | None = None
+) -> AsyncGenerator[None]:
     """Serve `app` inside the block.
 
     Leaving it, also by cancellation, closes WebSockets with 1001, lets requests finish for a bounded
@@ -92,19 +293,19 @@ async def listening(app: ASGIApp, listener: socket.socket, sockets: Sockets) -> 
     server = _Server(
         uvicorn.Config(
             app,  # pyright: ignore[reportArgumentType] (two spellings of the same ASGI type)
-            http="h11",
-            ws="websockets-sansio",
+            http=cast(Any, partial(_Http, deadlines or Deadlines())),
+            ws=cast(Any, partial(_Socket, deadlines or Deadlines())),
             ws_max_size=MESSAGE_BYTES,
             # Slow readers are cut off by the deadline of each send; a full pipe must not look like a dead peer.
             ws_ping_timeout=None,
             ws_per_message_deflate=False,
             lifespan="off",
             log_config=None,
+            log_level="error",
             access_log=False,
             proxy_headers=False,
             server_header=False,
             headers=_HEADERS,
-            limit_concurrency=CONNECTIONS,
             timeout_graceful_shutdown=REQUESTS_SECONDS,
         )
     )

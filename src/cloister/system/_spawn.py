@@ -63,6 +63,11 @@ async def ending(process: Process) -> AsyncGenerator[None]:
             await process.aclose()
 
 
+def ended(code: int) -> str:
+    """How a process ended, in words, from its exit status; negative is a signal."""
+    return f"exited with {code}" if code >= 0 else f"was killed by signal {-code}"
+
+
 def kill_group(process: Process) -> None:
     """Kill the rest of the group, even after its leader has ended.
 

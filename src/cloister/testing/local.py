@@ -472,6 +472,9 @@ class LocalHost:
     async def prepare(self, template: str, report: Report) -> None:
         return None
 
+    async def shortage(self) -> None:
+        return None
+
     async def sweep(self) -> int:
         return 0
 

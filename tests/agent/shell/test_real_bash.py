@@ -204,6 +204,13 @@ SPELLINGS = {
     "an option in an array": 'x=(--exec mark); git rebase "${x[@]}" HEAD~1',
     "an option as a parameter": 'set -- --exec=mark; git rebase "$@" HEAD~1',
     "an option in a default": "git rebase ${x:---exec=mark} HEAD~1",
+    "an option that is printed": "git rebase $(echo --exec=mark) HEAD~1",
+    "an option that is read": "echo --exec=mark | xargs git rebase HEAD~1",
+    "an option in braces": "git rebase {--exec=mark,HEAD~1}",
+    "python's module in a bundle": "python3 -Bm timeit -n1 -r1 'import os; os.system(\"mark\")'",
+    "perl with a module from a stream": "perl -mstrict <<< 'system(\"mark\")'",
+    "gcc with its version": "gcc-12 -wrapper mark -c x.c",
+    "sqlite3 with an editor behind a comment": "sqlite3 :memory: \"select Edit/**/('x','mark')\"",
     "python from a stream": "python3 /dev/stdin <<< 'import os; os.system(\"mark\")'",
     "python from a descriptor": "python3 /dev/fd/0 <<< 'import os; os.system(\"mark\")'",
     "python from a process's descriptor": "python3 /proc/self/fd/0 <<< 'import os; os.system(\"mark\")'",
@@ -234,7 +241,7 @@ SPELLINGS = {
 }
 """Lines that run `mark` in a real bash."""
 
-PROGRAMS = word_set("make node choom gcc sqlite3 ssh-agent cmake apt-get zip perl python3")
+PROGRAMS = word_set("make node choom gcc sqlite3 ssh-agent gcc-12 cmake apt-get zip perl python3")
 """Programs that a machine may lack."""
 APT = (
     "-o Dir::State=. -o Dir::Cache=. -o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts=/dev/null "

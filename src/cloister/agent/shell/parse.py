@@ -11,7 +11,7 @@ import msgspec
 from anyio import to_thread
 
 from cloister.agent.shell._spawn import syntax_tree
-from cloister.agent.shell.programs import Argv, steers
+from cloister.agent.shell.programs import Argv, runs_argument, steers
 from cloister.agent.shell.unwrap import Unwrapped, takes_options, unwrap
 from cloister.policy.api import HOLE, Commands
 
@@ -36,7 +36,10 @@ _ANSI = re.compile(
     re.DOTALL,
 )
 _ANSI_PLAIN = dict(zip("abeEfnrtv", "\a\b\x1b\x1b\f\n\r\t\v", strict=True))
-_OPTION = re.compile(r"(?:^|\s)--?[A-Za-z]")
+_ECHO = re.compile(r"-[neE]+")
+_BRACES = str.maketrans("{,}", "   ")
+_TAKING_OPTIONS = 20
+"""Commands with unknown arguments in one line that are judged one by one."""
 _COUNTING = frozenset({"ArithmExp", "ArithmCmd", "LetClause", "CStyleLoop"})
 _COMPARING = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v"})
 _TAKING = frozenset({"read", "mapfile", "readarray", "getopts", "printf", "unset"})
@@ -67,8 +70,7 @@ async def read_commands(line: str) -> Commands:
         if len(found.simple) > _COMMANDS:
             found.unclear = "it holds too many commands"
             break
-    if found.options_in_variables and found.options_taken:
-        found.doubt("an option may be in a variable")
+    found.doubt(found.options_from_elsewhere())
     return Commands(tuple(found.simple), found.unclear)
 
 
@@ -78,10 +80,10 @@ class _Found:
 
     simple: dict[tuple[str, ...], None] = field(default_factory=dict[tuple[str, ...], None])
     unclear: str | None = None
-    options_in_variables: bool = False
-    """A variable is set to text that looks like an option."""
-    options_taken: bool = False
-    """A program whose options can run commands has an argument that begins with unknown text."""
+    options: list[str] = field(default_factory=list[str])
+    """Words that look like options, in text that may become an argument."""
+    taking: dict[Argv, None] = field(default_factory=dict[Argv, None])
+    """Commands whose options can run something, with an argument that begins with unknown text."""
 
     def doubt(self, why: str | None) -> None:
         self.unclear = self.unclear or why
@@ -94,7 +96,7 @@ class _Found:
             self.doubt("it is nested too deeply")
             return []
         self.doubt(walked.unclear)
-        self.options_in_variables = self.options_in_variables or walked.options
+        self.options.extend(walked.options)
         return [text for argv in walked.calls for text in self._follow(argv)]
 
     def _follow(self, argv: Argv) -> list[str]:
@@ -103,7 +105,7 @@ class _Found:
         layer = [argv]
         for _ in range(_WRAPPERS):
             opened: list[Unwrapped] = [unwrap(one) for one in layer]
-            self.options_taken = self.options_taken or any(map(takes_options, layer))
+            self.taking.update(dict.fromkeys(taker for taker in map(takes_options, layer) if taker))
             layer = [inner for one in opened for inner in one.commands]
             for one in opened:
                 self.simple[one.spellings] = None
@@ -113,6 +115,15 @@ class _Found:
                 return texts
         self.doubt("there are too many wrappers around a command")
         return texts
+
+    def options_from_elsewhere(self) -> str | None:
+        """Why an unknown argument may be an option that runs something; None if no text of the line is one."""
+        many = len(self.taking) > _TAKING_OPTIONS
+        if self.options and (
+            many or any(runs_argument(one[0], (*one[1:], *self.options)) for one in self.taking)
+        ):
+            return "an argument may be an option that is written elsewhere"
+        return None
 
 
 # Words.
@@ -191,15 +202,15 @@ class Walked:
     """It evaluates arithmetic, which runs commands in subscripts."""
     takes: bool = False
     """It sets variables to text that is not in the line."""
-    options: bool = False
-    """It sets variables to text that looks like an option."""
+    options: list[str] = field(default_factory=list[str])
+    """Words that look like options, in text that may become an argument."""
 
     def doubt(self, why: str) -> None:
         self.unclear = self.unclear or why
 
     def sets(self, name: str, value: str) -> None:
-        """It sets the variable `name`."""
-        self.options = self.options or _OPTION.search(value) is not None
+        """It sets the variable `name`, or prints text if that is empty."""
+        self.options.extend(word for word in value.split() if word.startswith("-"))
         if steers(name, value):
             self.doubt(f"it sets {name}")
 
@@ -232,6 +243,8 @@ def _flags(node: Node, walked: Walked) -> None:
     kind = node.get("Type")
     walked.counts = walked.counts or kind in _COUNTING or node.get("Op") in _COMPARING or "Index" in node
     walked.takes = walked.takes or kind in ("CmdSubst", "ProcSubst")
+    if kind == "Lit" and "{" in (literal := str(node.get("Value", ""))):
+        walked.sets("", literal.translate(_BRACES))
     if "Parts" in node and _hides_subscript(word_text(node)):
         walked.doubt("it may hide a command in a subscript")
 
@@ -274,6 +287,8 @@ def _calls(node: Node, walked: Walked) -> None:
         walked.takes = walked.takes or words[0] in _TAKING
     if words[:1] == ("set",) and "--" in words:
         walked.sets("", " ".join(words[words.index("--") + 1 :]))
+    elif words[:1] in (("echo",), ("printf",)):
+        walked.sets("", " ".join(word for word in words[1:] if not _ECHO.fullmatch(word)))
 
 
 def _declares(node: Node, walked: Walked) -> None:

@@ -88,7 +88,7 @@ groff,troff,nroff,pic,eqn -U --unsafe
 tex,latex,pdftex,pdflatex,xetex,xelatex,luatex,lualatex /write18|shell-esc|\\/
 convert,magick,identify,mogrify,montage,composite,display /\|/
 gs /%pipe%|^-c/
-sqlite3,duckdb /(^|\n)\s{0,9}\.(?!/|tables$|schema\b|dump\b|headers\b|mode\b|indexes\b|databases$|quit$)|edit\s?\(|load_ext|^--?(cmd|init)/
+sqlite3,duckdb /(^|\n)\s{0,9}\.(?!/|tables$|schema\b|dump\b|headers\b|mode\b|indexes\b|databases$|quit$)|(?i:\bedit\b|load_ext)|^--?(cmd|init)/
 psql,mysql,mariadb /(?i)\\|program|system/
 gpg,gpg2 --photo-viewer --agent-program --dirmngr-program --exec-path
 rclone,restic,borg --password-command --rsh /(?i)program|command/
@@ -393,6 +393,8 @@ _STREAM = re.compile(r"(?:.*/)?(?:stdin|fd/[0-9]+)", re.DOTALL)
 """`/dev/stdin`, `/dev/fd/3`, `/proc/self/fd/0`."""
 
 
+_MODULE_OPTION = re.compile(r"-[bBdhiIOPqsSuvVx]*m([\w.]*)|--module")
+"""`python -m NAME`, also in a bundle."""
 _VALUED = {
     "python": word_set("-W -X"),
     "pypy": word_set("-W -X"),
@@ -413,8 +415,8 @@ def _takes_code(program: str, rest: Argv) -> bool:
     told = False
     valued = _VALUED.get(program.rstrip("0123456789."), frozenset[str]())
     for at, word in enumerate(rest):
-        if word in ("-m", "--module"):
-            module = rest[at + 1] if at + 1 < len(rest) else HOLE
+        if program.startswith("py") and (module_option := _MODULE_OPTION.fullmatch(word)):
+            module = module_option[1] or (rest[at + 1] if at + 1 < len(rest) else HOLE)
             return HOLE in module or module in _CODE_MODULES or any(map(_is_stream, rest[at + 1 :]))
         told = told or word in ("-V", "--version", "-v", "-h", "--help", "--test")
         if word == "-" or _is_code(word) or (program.startswith("php") and word.startswith("-B")):
@@ -443,7 +445,7 @@ def runs_argument(program: str, rest: Argv) -> str | None:
         return f"{program} runs code of another language" if _takes_code(program, rest) else None
     if program in ("sqlite3", "duckdb") and sum(not word.startswith("-") for word in rest) < 2:
         return None if rest in (("--version",), ("-version",)) else f"{program} reads its input"
-    runs = _RUNS.get(program)
+    runs = _RUNS.get(_plain_name(program))
     if runs is None:
         return None
     # The oldest style of tar: letters without a dash, their values in the words that follow.
@@ -454,4 +456,12 @@ def runs_argument(program: str, rest: Argv) -> str | None:
 
 def has_options_that_run(program: str) -> bool:
     """True if options of `program` can run commands."""
-    return program in ("git", "sed") or program in _RUNS
+    return program in ("git", "sed") or _plain_name(program) in _RUNS
+
+
+def _plain_name(program: str) -> str:
+    """The program's name without its version and target: `x86_64-linux-gnu-gcc-12` is `gcc`."""
+    if program in _RUNS:
+        return program
+    stem = program.rstrip("0123456789.").rstrip("-")
+    return stem if stem in _RUNS else stem.rpartition("-")[2]

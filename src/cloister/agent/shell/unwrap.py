@@ -284,11 +284,12 @@ def unwrap(argv: Argv) -> Unwrapped:
     return Unwrapped(spellings, unclear=runs_argument(program, rest))
 
 
-def takes_options(argv: Argv) -> bool:
-    """True if an unknown argument of `argv` could be an option that runs a command."""
-    return has_options_that_run(posixpath.basename(argv[0])) and any(
-        word.startswith(HOLE) for word in argv[1:]
-    )
+def takes_options(argv: Argv) -> Argv | None:
+    """The program, for git with its subcommand, if an unknown argument could be an option that runs a command."""
+    program = posixpath.basename(argv[0])
+    if not has_options_that_run(program) or not any(word.startswith(HOLE) for word in argv[1:]):
+        return None
+    return (program, *(git_bare(argv[1:]) or argv[1:])[:1]) if program == "git" else (program,)
 
 
 def _sets(program: str, rest: Argv) -> str | None:

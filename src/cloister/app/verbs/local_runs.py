@@ -7,7 +7,9 @@ from __future__ import annotations
 import time
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from msgspec import structs
 
 from cloister.app.tokens import RANK
 from cloister.app.verbs.api import RunVerbs
@@ -26,6 +28,7 @@ from cloister.core.events import (
 )
 from cloister.core.log import request_of
 from cloister.core.requests import check_new_run
+from cloister.sandbox.store.api import shortage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -41,6 +44,8 @@ if TYPE_CHECKING:
     from cloister.runs.delivery import Removed
     from cloister.runs.receipt import Receipt
     from cloister.runs.view import RunView
+
+    Paused = TypeVar("Paused", RunRow, RunView)
 
 
 @checked(RunVerbs)
@@ -63,15 +68,27 @@ class LocalRuns(Group):
         return Admitted(run, made)
 
     async def list(self, limit: int = 100) -> tuple[RunRow, ...]:
-        return await self._log.runs(limit)
+        return tuple(self._with_pause(row) for row in await self._log.runs(limit))
 
     async def row(self, run: str) -> RunRow:
-        return await self._log.row(await self._log.resolve(run))
+        return self._with_pause(await self._log.row(await self._log.resolve(run)))
 
     async def view(self, run: str) -> RunView:
         from cloister.runs.view import fold
 
-        return fold(await self._events(run), time.time())
+        return self._with_pause(fold(await self._events(run), time.time()))
+
+    def _with_pause(self, run: Paused) -> Paused:
+        """Add why a run waits for disk: the log does not say it of a queued run, nor while its own disk is full."""
+        app, why = self._parts.app, None
+        if run.state not in ("queued", "running"):
+            return run
+        if app is not None:
+            short = app.supervisor.shortage
+            why = app.supervisor.waits_for(run.id) or (short and run.state == "queued" and short.why)
+        elif short := shortage(self._settings.data_dir):
+            why = short.why if short.full or run.state == "queued" else None
+        return structs.replace(run, state="paused", reason=why) if why else run
 
     async def events(
         self, run: str, after: int = 0, limit: int | None = None, attempt: int | None = None

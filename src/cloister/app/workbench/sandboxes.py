@@ -107,7 +107,7 @@ class Sandboxes:
         live = self._live.get(SandboxId(sandbox))
         if live is None:
             raise UserError(
-                "no_such_sandbox", f"There is no sandbox {sandbox}: it has ended or never existed."
+                "no_such_sandbox", f"There is no sandbox {sandbox[:64]}: it has ended or never existed."
             )
         return live
 

@@ -74,7 +74,8 @@ Rules = Annotated[
     typer.Option(
         "--rule",
         metavar="RULE",
-        help="A rule for this run, such as 'deny bash:git push*'; repeat for several.",
+        help="A rule for this run, such as 'deny write:ci/**'; repeat for several. Rules about command lines, "
+        "such as 'deny bash:git push*', are advice: a program can do the same in another way.",
     ),
 ]
 

@@ -71,13 +71,14 @@ def state(row: "RunRow") -> str:
     """The state of a run in one word."""
     if row.state == "finished":
         return row.outcome or "finished"
-    if row.state == "running" and not row.owner_lives:
+    if row.state in ("running", "paused") and row.owner is not None and not row.owner_lives:
         return "interrupted"
     return row.state
 
 
 def _line(row: "RunRow", now: float) -> str:
-    return f"{row.id:<15} {state(row):<12} {_age(now - row.created_at):<11} {one_line(row.prompt, 72)}"
+    text = f"{row.id:<15} {state(row):<12} {_age(now - row.created_at):<11} {one_line(row.prompt, 72)}"
+    return f"{text}\n{'':<15} {one_line(row.reason, 200)}" if row.state == "paused" and row.reason else text
 
 
 def _age(seconds: float) -> str:

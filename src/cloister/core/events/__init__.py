@@ -61,6 +61,7 @@ from cloister.core.events.run import (
     RunClaimed,
     RunContinued,
     RunFinished,
+    RunPaused,
     RunResumed,
     SandboxClosed,
     SandboxOpened,
@@ -85,6 +86,7 @@ AnyBody = (
     RunAdmitted
     | RunClaimed
     | RunResumed
+    | RunPaused
     | RunContinued
     | PhaseStarted
     | PhaseEnded

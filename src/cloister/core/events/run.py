@@ -38,6 +38,14 @@ class RunResumed(EventBody, frozen=True):
     """The attempt whose sandbox was lost; None: all of them."""
 
 
+class RunPaused(EventBody, frozen=True):
+    """No process drives the run until its cause is gone. The same owner then claims the run again."""
+
+    reason: str
+    since: float
+    """Unix seconds. The event is stored later if the disk of the log is full as well."""
+
+
 class RunContinued(EventBody, frozen=True):
     """A message reopened the finished run: a new round begins here, with the message as its next event."""
 

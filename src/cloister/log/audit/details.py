@@ -176,6 +176,7 @@ AUDITED: dict[type[e.AnyBody], tuple[Field, ...]] = {
 UNAUDITED: frozenset[type[e.AnyBody]] = frozenset(
     {
         e.RunResumed,
+        e.RunPaused,
         e.PhaseStarted,
         e.PhaseEnded,
         e.ChecksChosen,

@@ -138,6 +138,9 @@ class LogReader(_Reader):
             return ()
         wanted = {name: value for name, value in msgspec.structs.asdict(only or RunFilter()).items() if value}
         where = "".join(f" AND {name} = :{name}" for name in wanted)  # the names are those of the struct
+        if (state := wanted.get("state")) in ("running", "paused"):
+            where += f" AND reason IS {'' if state == 'running' else 'NOT '}NULL"
+            wanted["state"] = "running"
         query = f"SELECT {COLUMNS} FROM runs WHERE num < :num{where} ORDER BY num DESC LIMIT :limit"  # noqa: S608
         with mapped(self._path):
             num = _NUM_MAX if before is None else find(self._db, before)[0]
@@ -226,6 +229,8 @@ class LogReader(_Reader):
         _, name, state, outcome, reason, prompt, repo, model, created, updated, last, holder, epoch = record
         owner = None if holder is None else OwnerId(holder)
         lives = owner is not None and state == "running" and self._owner_lives(owner)
+        if state == "running" and reason is not None:
+            state = "paused"
         return RunRow(
             id=RunId(name),
             state=state,

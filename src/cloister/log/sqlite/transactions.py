@@ -20,6 +20,7 @@ from cloister.core.events import (
     RunClaimed,
     RunContinued,
     RunFinished,
+    RunPaused,
     encode_body,
 )
 from cloister.core.ids import OwnerId, RunId, new_run_id
@@ -46,6 +47,7 @@ class RunState(NamedTuple):
     last_seq: int
     owner: str | None
     epoch: int
+    paused: bool = False
 
 
 def encoded(body: AnyBody) -> EncodedBody:
@@ -93,7 +95,7 @@ def claim(
     owner_lives: Callable[[OwnerId], bool],
     at: float,
 ) -> tuple[Fence | None, tuple[Event, ...]]:
-    """Claim the oldest unfinished run without a living owner, or `wanted` if it has none."""
+    """Claim the oldest unfinished run without a living owner, or `wanted` if it has none or `owner` paused it."""
     candidates: Iterable[RunState]
     if wanted is not None:
         candidates = (_stored(find(db, wanted)),)
@@ -107,10 +109,11 @@ def claim(
         holder = stored.owner
         if holder is not None and holder not in living:
             living[holder] = owner_lives(OwnerId(holder))
-        if holder is None or not living[holder]:
+        resumes = wanted is not None and stored.paused and holder == owner
+        if holder is None or resumes or not living[holder]:
             epoch = stored.epoch + 1
             db.execute(
-                "UPDATE runs SET state = 'running', owner = ?, epoch = ? WHERE num = ?",
+                "UPDATE runs SET state = 'running', reason = NULL, owner = ?, epoch = ? WHERE num = ?",
                 (owner, epoch, stored.num),
             )
             events = _write(db, stored, (encoded(RunClaimed(owner, epoch)),), at)
@@ -160,7 +163,8 @@ def append_outside(
 
 
 def _stored(record: Record) -> RunState:
-    return RunState(record[0], RunId(record[1]), record[2], record[10], record[11], record[12])
+    paused = record[2] == "running" and record[4] is not None
+    return RunState(record[0], RunId(record[1]), record[2], record[10], record[11], record[12], paused)
 
 
 def _append_live(
@@ -205,6 +209,8 @@ def _reflect(db: sqlite3.Connection, num: int, body: AnyBody) -> None:
                 "UPDATE runs SET state = 'finished', outcome = ?, reason = ? WHERE num = ?",
                 (body.outcome, body.reason, num),
             )
+        case RunPaused():
+            db.execute("UPDATE runs SET reason = ? WHERE num = ?", (body.reason, num))
         case AttemptStarted():
             db.execute("UPDATE runs SET model = COALESCE(model, ?) WHERE num = ?", (body.model, num))
         case _:

@@ -173,6 +173,8 @@ class Attempts:
             cause = sole(error)
             if self._alone or isinstance(cause, Fenced) or not isinstance(cause, CloisterError):
                 raise cause from None
+            if await self._services.full_disk(cause):
+                raise cause from None  # the whole run pauses
             await self._end(number, "failed", cause.message)
 
     async def _lives(self, tasks: TaskGroup, number: int, gate: _Gate | None) -> None:

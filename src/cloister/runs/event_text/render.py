@@ -28,6 +28,7 @@ _Beginning = (
     e.RunAdmitted
     | e.RunClaimed
     | e.RunResumed
+    | e.RunPaused
     | e.RunContinued
     | e.BaseFixed
     | e.SandboxOpened
@@ -174,7 +175,7 @@ class Renderer:
         match body:
             case e.RunAdmitted():
                 yield from self._admitted(event, body.request)
-            case e.RunClaimed() | e.RunResumed() | e.RunContinued():
+            case e.RunClaimed() | e.RunResumed() | e.RunPaused() | e.RunContinued():
                 yield from self._driven(body)
             case e.BaseFixed():
                 yield from facts.base(body.commit, body.branch, body.note)
@@ -193,7 +194,7 @@ class Renderer:
             case _:
                 assert_never(body)
 
-    def _driven(self, body: e.RunClaimed | e.RunResumed | e.RunContinued) -> Iterator[Piece]:
+    def _driven(self, body: e.RunClaimed | e.RunResumed | e.RunPaused | e.RunContinued) -> Iterator[Piece]:
         match body:
             case e.RunClaimed():
                 if self._claimed or (self._rounds == 1 and body.epoch > 1):
@@ -205,6 +206,9 @@ class Renderer:
                 told = {"review": " after a review comment", "ci": " after a failed CI job"}
                 why = told.get(body.origin, "")
                 yield Line(f"● round {self._rounds}: {one_line(body.who, 40)} continues the run{why}", "head")
+            case e.RunPaused():
+                self._claimed = False  # the same process goes on later
+                yield Line(f"‖ paused: {one_line(body.reason, 300)}", "warn")
             case e.RunResumed():
                 # The calls of a turn that was cut off are made again.
                 self._announced.clear()

@@ -36,7 +36,7 @@ from cloister.sandbox.local.spec import (
     setup_frame,
 )
 from cloister.sandbox.snapshots import Origin, Snapshots, Subject, reference_in
-from cloister.sandbox.store.api import Root, Store, writable
+from cloister.sandbox.store.api import Root, Shortage, Store, writable
 from cloister.sandbox.store.choose import StoreChoice, stores
 from cloister.sandbox.store.overlay import OverlayStore, flatten
 from cloister.sandbox.templates.building import Built
@@ -160,6 +160,10 @@ class ContainerHost:
         if (built := self.templates.find(template)) is not None and os.geteuid() == 0:
             report(None, "putting the template into the store")
             await (await self._choose_stores())[0].adopt(built)
+
+    async def shortage(self) -> Shortage | None:
+        """See `TierHost.shortage`."""
+        return await self._toolchain.store.shortage() if self._toolchain else None
 
     async def sweep(self) -> int:
         return await self._claims.sweep()

@@ -14,6 +14,7 @@ from cloister.sandbox.api import LOCAL, Door, Host, Report, Sandbox, SandboxSpec
 from cloister.sandbox.container.host import ContainerHost
 from cloister.sandbox.microvm.host import MicrovmHost
 from cloister.sandbox.providers import able_to_open, unknown_tier, which
+from cloister.sandbox.store.api import Shortage
 from cloister.sandbox.store.choose import StoreChoice
 
 
@@ -26,6 +27,10 @@ class TierHost(Host, Protocol):
 
     async def close(self) -> None:
         """See `Provider.close`."""
+        ...
+
+    async def shortage(self) -> Shortage | None:
+        """See `Provider.shortage`."""
         ...
 
 
@@ -90,6 +95,11 @@ class LocalProvider:
 
     async def sweep(self) -> int:
         return sum([await host.sweep() for host in self._hosts.values()])
+
+    async def shortage(self) -> Shortage | None:
+        # Each host, not only the first with a shortage: a read-only store recovers when all have closed it.
+        found = [await host.shortage() for host in self._hosts.values()]
+        return next((each for each in found if each), None)
 
     async def close(self) -> None:
         for host in self._hosts.values():

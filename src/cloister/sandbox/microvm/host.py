@@ -38,6 +38,7 @@ from cloister.sandbox.microvm.template_image import BootSource, Images, Size, si
 from cloister.sandbox.protocol.link import Link
 from cloister.sandbox.snapshots import Origin, Snapshots, Subject, reference_in
 from cloister.sandbox.store import api
+from cloister.sandbox.store.api import Shortage, shortage
 from cloister.sandbox.templates.building import Built, locked
 from cloister.sandbox.templates.catalog import Templates
 from cloister.sandbox.templates.root import furnish
@@ -310,6 +311,10 @@ class MicrovmHost:
         await self._kernels.prepare(report)
         if (built := self._templates.built(template)) is not None:
             await self._moment(await self._choose(), built, Quota(), report)
+
+    async def shortage(self) -> Shortage | None:
+        """See `Provider.shortage`."""
+        return shortage(self._data_dir)
 
     async def sweep(self) -> int:
         return await self._claims.sweep()

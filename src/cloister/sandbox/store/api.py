@@ -33,6 +33,15 @@ class Tree(msgspec.Struct, frozen=True):
 Root = Layers | Tree
 
 
+class Shortage(msgspec.Struct, frozen=True):
+    """The disk has no room for new sandboxes."""
+
+    why: str
+    """One sentence."""
+    full: bool
+    """True if sandboxes that exist cannot write either."""
+
+
 class Store(Protocol):
     """Makes, copies and removes roots. Several processes may use the store of one data directory at once.
 
@@ -80,6 +89,10 @@ class Store(Protocol):
         """Remove a copy of `save`, complete or not."""
         ...
 
+    async def shortage(self) -> Shortage | None:
+        """Return why nothing new can be made now; None if there is room. Never raises."""
+        ...
+
     async def settle(self) -> None:
         """Write pending data to disk. Called now and then, so that a later copy is fast."""
         ...
@@ -97,6 +110,9 @@ def writable(root: Root) -> Path:
         case Tree():
             return root.path
 
+
+FULL_BYTES = 64 * 1024**2
+"""A disk with less than this, or half of its floor, counts as full."""
 
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 _BROKEN = frozenset((errno.EIO, errno.EROFS))
@@ -120,6 +136,19 @@ def check_floor(directory: Path, floor: int) -> None:
         raise no_disk(
             f"{directory} has {left / 2**30:.1f} GiB left, of which {floor / 2**30:.1f} GiB are reserved"
         )
+
+
+def shortage(directory: Path) -> Shortage | None:
+    """Return whether the disk of `directory` has too little left for something new."""
+    left, floor = free(directory), floor_of(directory)
+    if left >= floor:
+        return None
+    full = left < min(FULL_BYTES, floor // 2)
+    word = "is full" if full else "has too little space"
+    return Shortage(
+        f"The disk of {directory} {word} ({left / 2**30:.1f} GiB left, {floor / 2**30:.1f} GiB needed): free some.",
+        full,
+    )
 
 
 def no_disk(why: str) -> HostError:

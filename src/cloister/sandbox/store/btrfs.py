@@ -24,7 +24,7 @@ from cloister.core.errors import HostError
 from cloister.core.text import decode, one_line
 from cloister.sandbox._spawn import capture, copy_tree
 from cloister.sandbox.store import api, btrfs_ioctl, loop_file
-from cloister.sandbox.store.api import Root, Tree
+from cloister.sandbox.store.api import Root, Shortage, Tree
 from cloister.sandbox.store.loop_file import TOP, Image, Mounted, locked
 
 T = TypeVar("T")
@@ -103,6 +103,27 @@ class BtrfsStore:
         store = await self._mounted()
         await self._remove(store, "snapshots", at.name, "root")
         await self._do(store, "Removing", partial(shutil.rmtree, at, ignore_errors=True))
+
+    async def shortage(self) -> Shortage | None:
+        if (found := api.shortage(self._data_dir)) or self._image is None:
+            return found
+        if self._opened is None and not self._image.path.exists():
+            return None
+        try:
+            if (opened := self._opened) is not None and _stands_still(opened):
+                await self.close()
+                return Shortage(loop_file.stands_still().message, full=True)
+            store = await self._mounted()
+            if self._image.needs_growth(store):
+                await self._image.grow(store)
+            left = api.free(store.top)
+        except (HostError, OSError) as error:
+            return Shortage(error.message if isinstance(error, HostError) else str(error), full=True)
+        if left >= min(api.FULL_BYTES, api.floor_of(store.top) // 2):
+            return None
+        return Shortage(
+            "The store of sandboxes is full: remove snapshots or sandboxes, or free some disk.", full=True
+        )
 
     async def settle(self) -> None:
         store = self._opened

@@ -236,7 +236,7 @@ class Image:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            raise _stands_still() if shared else self._unmountable(error) from error
+            raise stands_still() if shared else self._unmountable(error) from error
         mounted = Mounted(Path(f"/proc/{os.getpid()}/fd/{mount}") / TOP, device, mount)
         try:
             mounted.top.mkdir(mode=0o700, exist_ok=True)
@@ -262,7 +262,7 @@ class Image:
         """Raises `HostError` (`no_disk`) when nothing new may be made."""
         api.check_floor(self.path.parent, self.floor)
         if os.statvfs(mounted.top).f_flag & os.ST_RDONLY:
-            raise _stands_still()
+            raise stands_still()
 
     def needs_growth(self, mounted: Mounted) -> bool:
         return api.free(mounted.top) < LOW_BYTES and self._next_size() > 0
@@ -300,7 +300,7 @@ class Image:
         return max(0, room) // STEP_BYTES * STEP_BYTES
 
 
-def _stands_still() -> HostError:
+def stands_still() -> HostError:
     return api.no_disk("the disk is full, and the store stays read-only until its sandboxes have ended")
 
 

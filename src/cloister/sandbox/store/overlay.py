@@ -16,7 +16,7 @@ from cloister.core.errors import HostError
 from cloister.core.text import one_line
 from cloister.sandbox._spawn import copy_tree, remove_tree
 from cloister.sandbox.store import api
-from cloister.sandbox.store.api import Layers, Root, Tree
+from cloister.sandbox.store.api import Layers, Root, Shortage, Tree
 from cloister.sandbox.templates.root import scrub
 
 
@@ -77,6 +77,9 @@ class OverlayStore:
 
     async def discard(self, at: Path) -> None:
         await self._remove(at)
+
+    async def shortage(self) -> Shortage | None:
+        return api.shortage(self._data_dir)
 
     async def settle(self) -> None:
         """Nothing: a copy reads what is in memory."""

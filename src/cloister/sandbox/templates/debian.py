@@ -9,6 +9,7 @@ from pathlib import Path
 import anyio
 import msgspec
 
+from cloister.core.addresses import without_userinfo
 from cloister.core.errors import HostError
 from cloister.core.text import one_line
 from cloister.sandbox.templates import root
@@ -18,7 +19,6 @@ from cloister.sandbox.templates.recipes import Packages
 _OPTIONS = re.compile(r"^(deb)\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)\s*(.*)$")
 _FIELDS = {"signed-by": "signed-by", "architectures": "arch", "trusted": "trusted"}
 _KEPT_OPTIONS = frozenset(_FIELDS.values())
-_USERINFO = re.compile(r"(://)[^/@\s]*@")
 
 
 class PackageSource(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class PackageSource(msgspec.Struct, frozen=True):
 
     def public_line(self) -> str:
         """As `line`, without a user and password in the address and without paths of this host."""
-        return msgspec.structs.replace(self, uri=_USERINFO.sub(r"\1", self.uri), options=()).line()
+        return msgspec.structs.replace(self, uri=without_userinfo(self.uri), options=()).line()
 
 
 def codename(os_release: str) -> str | None:

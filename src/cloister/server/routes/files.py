@@ -18,6 +18,7 @@ from cloister.server.ws import NORMAL, Ending, Part, Socket, Sockets, Wire, conv
 
 OFFSET_MAX = 2**53
 PATH_MAX = 4_096
+_MODE = "^0?[0-7]{3}$"
 
 Path = Annotated[
     str,
@@ -27,7 +28,7 @@ Path = Annotated[
 ]
 Offset = Annotated[int, QueryParameter(ge=0, le=OFFSET_MAX, description="Where to start, in bytes.")]
 Limit = Annotated[int, QueryParameter(ge=0, le=OFFSET_MAX, description="How many bytes; 0 is all.")]
-Mode = Annotated[str, QueryParameter(pattern="^[0-7]{3,4}$", description="Permission bits in octal.")]
+Mode = Annotated[str, QueryParameter(pattern=_MODE, description="Permission bits in octal.")]
 PathField = Annotated[str, Meta(min_length=1, max_length=PATH_MAX)]
 
 
@@ -50,7 +51,7 @@ class MakeDirectory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A directory to make, with its parents."""
 
     path: PathField
-    mode: Annotated[str, Meta(pattern="^[0-7]{3,4}$")] = "755"
+    mode: Annotated[str, Meta(pattern=_MODE)] = "755"
 
 
 @get(

@@ -9,6 +9,7 @@ from cloister.app.verbs.api import RunVerbs, Verbs
 from cloister.core.errors import CloisterError, UserError, describe
 from cloister.core.events import Event
 from cloister.core.ids import RunId
+from cloister.server.auth import REVOKED
 from cloister.server.errors import problem
 from cloister.server.routes import Given, of
 from cloister.server.routes.runs import SEQ_MAX, Answer, Run
@@ -41,7 +42,8 @@ async def stream(
         async def follow() -> Ending:
             async with verbs.runs.follow(row.id, after) as items:
                 async for item in items:
-                    caller.must_be("viewer")  # a token may be removed while its holder watches
+                    if not caller.holds():  # a token may be removed while its holder watches
+                        return Ending(REVOKED, "The token was removed.")
                     await wire.send_record(**{"event" if isinstance(item, Event) else "delta": item})
             return Ending(NORMAL, "The run is finished.")
 

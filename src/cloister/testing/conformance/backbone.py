@@ -23,6 +23,7 @@ from cloister.core.events import (
     RunClaimed,
     RunContinued,
     RunFinished,
+    RunPaused,
     RunResumed,
     StopRequested,
 )
@@ -147,6 +148,36 @@ async def a_run_is_claimed_again_only_when_its_owner_is_dead(rig: Rig) -> None:
         rig.bury(fence.owner)
         expect((await other.row(fence.run)).owner_lives, False)
         expect(await other.claim(heir), Fence(fence.run, heir, fence.epoch + 1))
+
+
+async def a_paused_run_shows_why_and_only_its_owner_resumes_it(rig: Rig) -> None:
+    async with rig.open() as one, rig.open() as other:
+        fence = await claimed(one)
+        expect(await one.claim(fence.owner, fence.run), None)
+        await one.append(fence, [RunPaused("The disk is full.", 1.0)])
+        row = await other.row(fence.run)
+        expect((row.state, row.reason, row.owner_lives), ("paused", "The disk is full.", True))
+        expect(await other.runs(only=RunFilter(state="paused")), (row,))
+        expect(await other.runs(only=RunFilter(state="running")), ())
+        expect(await one.claim(fence.owner), None)
+        expect(await other.claim(new_owner_id(), fence.run), None)
+        again = await one.claim(fence.owner, fence.run)
+        expect(again, Fence(fence.run, fence.owner, fence.epoch + 1))
+        row = await other.row(fence.run)
+        expect((row.state, row.reason), ("running", None))
+        expect(await other.runs(only=RunFilter(state="running")), (row,))
+        with refused("fenced"):
+            await one.append(fence, [STARTED])
+
+
+async def a_paused_run_of_a_dead_owner_is_claimed_by_another(rig: Rig) -> None:
+    async with rig.open() as one, rig.open() as other:
+        fence = await claimed(one)
+        await one.append(fence, [RunPaused("The disk is full.", 1.0)])
+        rig.bury(fence.owner)
+        heir = new_owner_id()
+        expect(await other.claim(heir), Fence(fence.run, heir, fence.epoch + 1))
+        expect((await other.row(fence.run)).state, "running")
 
 
 async def a_claim_by_name_takes_that_run_or_nothing(rig: Rig) -> None:

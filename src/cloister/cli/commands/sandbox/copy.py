@@ -53,7 +53,7 @@ class _Bounded:
         self._archive = archive
         self._left = _HEADER_BYTES
 
-    def allow(self, member: tarfile.TarInfo) -> None:
+    def allow(self, member: "tarfile.TarInfo") -> None:
         self._left = member.size + _HEADER_BYTES
 
     def read(self, size: int) -> bytes:
