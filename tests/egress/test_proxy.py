@@ -473,7 +473,11 @@ async def test_on_the_tls_port_anything_else_is_closed_before_the_server_sees_it
     assert world.traffic == [(0, 0)]
 
 
-@pytest.mark.parametrize("begun", [b"", hello("example.com")[:1], hello("example.com")[:100]])
+@pytest.mark.parametrize(
+    "begun",
+    [b"", hello("example.com")[:1], hello("example.com")[:100]],
+    ids=("nothing", "one byte", "a part"),
+)
 async def test_a_client_that_hangs_up_before_its_tls_greeting_is_not_recorded_as_refused(
     begun: bytes,
 ) -> None:
