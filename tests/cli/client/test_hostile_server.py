@@ -13,12 +13,14 @@ from pathlib import Path
 from threading import Thread
 from typing import Literal
 
+import anyio
 import pytest
 from msgspec import inspect
 from tests.cli.client.test_everywhere import environment
 
 from cloister.app.verbs.records import Admitted, Explained, LocalModel, MadeToken, TokenInfo
 from cloister.cli.client import http
+from cloister.core.errors import HostError
 from cloister.core.events import Event
 from cloister.core.text import ACTS
 from cloister.log.api import RunRow
@@ -352,3 +354,38 @@ def test_no_refusal_of_a_server_acts_on_the_terminal(hostile: Hostile) -> None:
         done = hostile(says(reply(problem, status)), "ps")
         assert done.returncode and "31m" in done.stderr
         assert re.findall(rf"[\x00-\x08\x0b-\x1f{ACTS}]", done.stdout + done.stderr) == []
+
+
+def takes_all(connection: socket.socket, head: bytes) -> None:
+    """Reads a chunked body to its end, then answers."""
+    left = head
+    while not left.endswith(b"0\r\n\r\n"):
+        if not (piece := connection.recv(1_048_576)):
+            return
+        left = left[-8:] + piece
+    connection.sendall(reply(b"", "204 Done"))
+
+
+@pytest.mark.anyio
+async def test_a_long_upload_is_given_the_time_it_needs() -> None:
+    """The answer comes after the body: the wait for it begins at the end of the body."""
+    with listening(takes_all) as (url, _):
+        transport = http.Transport.to(http.Server(url, TOKEN))
+        async with transport.sending("/v1/x", seconds=0.2) as sink:
+            end = anyio.current_time() + 1
+            while anyio.current_time() < end:
+                await sink.send(b"x" * 1_000)
+
+
+@pytest.mark.anyio
+async def test_a_server_that_takes_a_body_and_stays_silent_is_given_up() -> None:
+    def silent(connection: socket.socket, _: bytes) -> None:
+        while connection.recv(65_536):
+            pass
+
+    with listening(silent) as (url, _):
+        transport = http.Transport.to(http.Server(url, TOKEN))
+        with pytest.raises(HostError) as raised:
+            async with transport.sending("/v1/x", seconds=0.2) as sink:
+                await sink.send(b"x")
+    assert raised.value.code == "server_silent"

@@ -188,9 +188,9 @@ class Transport:
         async with self._answered("GET", path) as (_, pieces):
             yield pieces
 
-    def sending(self, path: str) -> AbstractAsyncContextManager[Sink]:
+    def sending(self, path: str, seconds: float = STREAM_SECONDS) -> AbstractAsyncContextManager[Sink]:
         """A sink for a PUT body of any size; the body is complete when the block ends well."""
-        return _sending(self, path)
+        return _sending(self, path, seconds)
 
     @asynccontextmanager
     async def dial(self, path: str, *, patient: bool = False) -> "AsyncGenerator[ClientConnection]":
@@ -328,6 +328,8 @@ class _Exchange:
         self._server = server
         self._seconds = seconds
         self._state = h11.Connection(h11.CLIENT)
+        self.sends_more = False
+        """The answer may come after any time: the body is still being sent."""
         self.ended = False
         """The server has closed the connection."""
 
@@ -344,7 +346,7 @@ class _Exchange:
                 await self._stream.send(data)
 
     async def status(self) -> int:
-        with anyio.fail_after(self._seconds):
+        with anyio.fail_after(None if self.sends_more else self._seconds):
             while not isinstance(event := await self._next(), h11.Response):
                 await anyio.lowlevel.checkpoint()
         return event.status_code
@@ -362,7 +364,7 @@ class _Exchange:
                     raise anyio.EndOfStream
                 return event
             try:
-                with anyio.fail_after(self._seconds):
+                with anyio.fail_after(None if self.sends_more else self._seconds):
                     self._state.receive_data(await self._stream.receive(_READ_BYTES))
             except anyio.EndOfStream:
                 self.ended = True
@@ -434,10 +436,11 @@ class _Upload:
 
 
 @asynccontextmanager
-async def _sending(transport: Transport, path: str) -> AsyncGenerator[Sink]:
-    async with _connected(await transport.find()) as exchange:
+async def _sending(transport: Transport, path: str, seconds: float) -> AsyncGenerator[Sink]:
+    async with _connected(await transport.find(), seconds) as exchange:
         await exchange.request("PUT", path, [("Transfer-Encoding", "chunked")])
-        upload = _Upload(exchange)
+        exchange.sends_more = True
+        upload, answered = _Upload(exchange), anyio.Event()
         raised: Exception | None = None
         async with anyio.create_task_group() as tasks:
 
@@ -445,13 +448,15 @@ async def _sending(transport: Transport, path: str) -> AsyncGenerator[Sink]:
                 # The server may refuse before it has the whole body, and close the connection.
                 try:
                     status = await exchange.status()
-                    reply = await _whole(exchange.body(), _REFUSAL_BYTES, STREAM_SECONDS)
+                    reply = await _whole(exchange.body(), _REFUSAL_BYTES, seconds)
                 except HostError as error:
                     upload.refused = error
                 except (anyio.EndOfStream, anyio.BrokenResourceError, h11.ProtocolError, TimeoutError):
                     upload.refused = HostError("server_gone", "The server did not take the whole body.")
                 else:
                     upload.refused = failure(status, reply) if status >= 300 else None
+                finally:
+                    answered.set()
 
             tasks.start_soon(listen)
             try:
@@ -461,6 +466,11 @@ async def _sending(transport: Transport, path: str) -> AsyncGenerator[Sink]:
                 raised = error
             except Exception as error:  # raised below, outside of the group
                 raised = error
+                tasks.cancel_scope.cancel()
+            with anyio.move_on_after(seconds) as wait:
+                await answered.wait()
+            if wait.cancelled_caught:
+                raised = TimeoutError()
                 tasks.cancel_scope.cancel()
         if upload.refused is not None:
             raise upload.refused
