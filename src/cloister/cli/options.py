@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TextIO, TypeVar
 
 import typer
 
 from cloister.core.errors import UserError
-from cloister.core.text import ACTS
+from cloister.core.text import ACTS, harmless
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -43,6 +43,13 @@ def local_only(ctx: typer.Context, command: str) -> None:
         )
 
 
+def put(
+    *texts: object, sep: str = " ", end: str = "\n", file: TextIO | None = None, flush: bool = False
+) -> None:
+    """Print texts without characters that a terminal acts on: they may come from a server or a guest."""
+    print(harmless(sep.join(map(str, texts))), end=end, file=file, flush=flush)
+
+
 def put_json(*records: object) -> None:
     """Print each record as one line of JSON and flush."""
     import json
@@ -65,9 +72,9 @@ def put_list(
     if as_json:
         put_json(*found)
     elif not found and empty is not None:
-        print(empty)
+        put(empty)
     else:
-        print(head, *map(line, found), sep="\n")
+        put(head, *map(line, found), sep="\n")
 
 
 def typed(text: str) -> str:

@@ -105,7 +105,7 @@ def plain(done: Done, home: Path) -> tuple[int, str, str]:
 
     def cleaned(text: str) -> str:
         text = text.replace(str(home / "there"), "DATA").replace(str(home / "here"), "DATA")
-        text = re.sub(r"\b[A-Za-z0-9_-]{43}\b", "SECRET", text)
+        text = re.sub(r"(?<![\w-])[\w-]{43}(?![\w-])", "SECRET", text)
         text = re.sub(r"\b[0-9a-f]{64}\b", "HASH", text)
         text = re.sub(r"\b\d{9,10}\.\d+\b", "TIME", text)
         # A server also enters logins and calls.

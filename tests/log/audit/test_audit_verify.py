@@ -358,3 +358,18 @@ def test_a_chain_without_a_run_is_checked_too(tmp_path: Path) -> None:
     anyio.run(make)
     assert [entry.kind for entry in entries(tmp_path / "cloister.db")] == ["KeyMade", "HeadBegun", "ApiCall"]
     assert problems(tmp_path / "cloister.db") == []
+
+
+async def test_a_run_that_is_paused_and_goes_on_is_as_its_events_say(tmp_path: Path) -> None:
+    path = tmp_path / "cloister.db"
+    async with opened(path) as backbone:
+        fence = await begun(backbone)
+        await backbone.append(fence, [e.RunPaused("The disk is full.", 1.0)])
+        assert problems(path) == []
+        again = await backbone.claim(fence.owner, fence.run)
+        assert again is not None
+        assert problems(path) == []
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE runs SET reason = 'The disk is full.'")
+    db.close()
+    assert ["The list of runs was edited: reason" in why for why in problems(path)] == [True]

@@ -4,6 +4,7 @@ import os
 import subprocess
 import time
 from collections.abc import AsyncGenerator, Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
@@ -24,10 +25,9 @@ PATH = os.environ["PATH"]
 MIB = 1024**2
 
 
-@pytest.fixture
-def small_disk(warm_dir: Path, tmp_path: Path) -> Generator[Path]:
+@contextmanager
+def mounted_disk(at: Path, warm_dir: Path) -> Generator[Path]:
     """A data directory on a disk of its own, which has room for a template and a little more."""
-    at = tmp_path / "disk"
     at.mkdir()
     options = f"size={2048 * MIB},mode=0700"
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(at)], check=True)
@@ -41,6 +41,12 @@ def small_disk(warm_dir: Path, tmp_path: Path) -> Generator[Path]:
         while subprocess.run(["umount", str(at)], check=False).returncode:
             assert time.monotonic() < deadline, "somebody still uses the disk"
             time.sleep(0.01)
+
+
+@pytest.fixture
+def small_disk(warm_dir: Path, tmp_path: Path) -> Generator[Path]:
+    with mounted_disk(tmp_path / "disk", warm_dir) as at:
+        yield at
 
 
 @pytest.fixture(params=["btrfs-loop", "overlay"])

@@ -2,26 +2,30 @@
 
 import errno
 import json
+import os
 import urllib.request
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.whole.chaos.test_disk_full import MIB, fill_disk
-from tests.whole.chaos.test_disk_full import small_disk as small_disk
+from tests.whole.chaos.test_disk_full import MIB, mounted_disk
 from tests.whole.e2e.conftest import Cloister
 from tests.whole.e2e.test_continue import bash, finish, repository, script
+
+from cloister.sandbox.store import api
+
+pytestmark = pytest.mark.long
 
 CHECK = ("--check", "python3 -m unittest -q")
 FIX = "sed -i 's/a - b/a + b/' calc.py"
 TURNS = script(
     bash("echo one > one"),
-    bash("sleep 4; echo two > two"),
+    bash("sleep 3; echo two > two"),
     bash(FIX),
     finish("Add adds."),
-    bash("sleep 4; echo '# sum' >> calc.py"),
+    bash("sleep 3; echo '# sum' >> calc.py"),
     finish("A comment."),
 )
 
@@ -38,60 +42,70 @@ def serving(data_dir: Path, cwd: Path, store: str) -> Generator[Cloister]:
         command.until(lambda: command.sandbox_processes() == [])
 
 
-@pytest.fixture(params=["btrfs-loop", "overlay"])
-def cloister(request: pytest.FixtureRequest, small_disk: Path, tmp_path: Path) -> Generator[Cloister]:
-    with serving(small_disk, tmp_path, request.param) as command:
+@pytest.fixture(scope="module", params=["btrfs-loop", "overlay"])
+def shared(
+    request: pytest.FixtureRequest, warm_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[Cloister]:
+    """A server on a small disk of its own."""
+    at = tmp_path_factory.mktemp("full")
+    with mounted_disk(at / "disk", warm_dir) as disk, serving(disk, at, request.param) as command:
         yield command
 
 
-def fill(directory: Path, leave: int) -> Path:
-    """As `fill_disk`, while others write to the same disk."""
-    while True:
-        try:
-            return fill_disk(directory, leave)
-        except OSError as error:
-            assert error.errno == errno.ENOSPC
+@pytest.fixture
+def cloister(shared: Cloister, tmp_path: Path) -> Generator[Cloister]:
+    yield Cloister(shared.data_dir, tmp_path)
+    free_disk(shared.data_dir)
 
 
-def start(cloister: Cloister) -> Path:
+def fill(directory: Path, leave: int) -> None:
+    """Take all but `leave` bytes, while others write to the same disk."""
+    fewer = 0
+    with (directory / "ballast").open("wb") as file:
+        while True:
+            try:
+                os.posix_fallocate(file.fileno(), 0, api.free(directory) - leave - fewer)
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+                fewer += 4096
+            else:
+                return
+
+
+def free_disk(directory: Path) -> None:
+    (directory / "ballast").unlink(missing_ok=True)
+
+
+def start(cloister: Cloister) -> None:
+    """Start a run, and return in its second turn."""
     repo = repository(cloister)
     cloister("run", "Fix add", "--repo", str(repo), "--model", cloister.script(TURNS), "--detach", *CHECK)
-    return repo
+    cloister.until(lambda: kinds(cloister).count("ModelReplied") >= 2)
 
 
-def turns(cloister: Cloister) -> int:
-    return cloister.kinds().count("TurnEnded")
-
-
-def row(cloister: Cloister) -> dict[str, Any]:
-    return json.loads(cloister("ps", "--limit", "1", "--json").stdout.splitlines()[0])
-
-
-def health(cloister: Cloister) -> dict[str, Any]:
-    url = json.loads((cloister.data_dir / "server.json").read_text())["url"]
-    with urllib.request.urlopen(f"{url}/v1/health", timeout=30) as answer:
-        return json.loads(answer.read())
-
-
-def view(cloister: Cloister, run: str) -> dict[str, Any]:
+def asked(cloister: Cloister, path: str) -> Any:
     url = json.loads((cloister.data_dir / "server.json").read_text())["url"]
     token = (cloister.data_dir / "token").read_text().strip()
-    asked = urllib.request.Request(f"{url}/v1/runs/{run}", headers={"Authorization": f"Bearer {token}"})
-    with urllib.request.urlopen(asked, timeout=30) as answer:
+    request = urllib.request.Request(url + path, headers={"Authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
         return json.loads(answer.read())
 
 
-def is_paused(cloister: Cloister) -> bool:
-    """Everything that shows the run says why it waits."""
-    shown = row(cloister)
-    seen = view(cloister, shown["id"])
-    return (
-        shown["state"] == seen["state"] == "paused"
-        and "free some" in shown["reason"]
-        and "free some" in seen["reason"]
-        and "paused" in cloister("ps").stdout
-        and not health(cloister)["ok"]
-    )
+def kinds(cloister: Cloister) -> list[str]:
+    return [event["body"]["type"] for event in asked(cloister, "/v1/runs/last/events")]
+
+
+def pauses(cloister: Cloister) -> None:
+    """Wait until the run is paused. Everything that shows it says why it waits."""
+    cloister.until(lambda: asked(cloister, "/v1/runs/last")["state"] == "paused")
+    seen = asked(cloister, "/v1/runs/last")
+    shown = json.loads(cloister("ps", "--limit", "1", "--json").stdout.splitlines()[0])
+    assert "free some" in seen["reason"], seen["reason"]
+    assert (shown["state"], shown["reason"]) == ("paused", seen["reason"])
+    assert "paused" in cloister("ps").stdout
+    health = asked(cloister, "/v1/health")
+    assert not health["ok"] and "runs are paused" in health["reason"], health
+    assert cloister("audit", "verify").stdout.startswith("OK")
 
 
 def is_whole(cloister: Cloister, rounds: int = 1) -> None:
@@ -105,80 +119,106 @@ def is_whole(cloister: Cloister, rounds: int = 1) -> None:
     steps = [(body["attempt"], body["step"]) for body in replies]
     assert len(set(steps)) == len(steps)
     assert events[-1]["body"]["outcome"] == "green", events[-1]["body"]
-    assert cloister("audit", "verify").returncode == 0
+    assert cloister("audit", "verify").stdout.startswith("OK")
+    assert asked(cloister, "/v1/health")["ok"]
 
 
-@pytest.mark.parametrize("leave", [0, 8 * MIB], ids=["log-full", "log-writable"])
-def test_a_run_pauses_when_the_disk_is_full_and_goes_on_when_there_is_room(
-    cloister: Cloister, small_disk: Path, leave: int
-) -> None:
+def goes_on(cloister: Cloister, rounds: int = 1) -> None:
+    """The run ends green."""
+    assert "✓ green" in cloister("watch", "last").stdout.rsplit(f"round {rounds}", 1)[-1]
+    is_whole(cloister, rounds)
+
+
+def pauses_with_a_full_log(cloister: Cloister) -> None:
     start(cloister)
-    cloister.until(lambda: turns(cloister) >= 1)
-    ballast = fill(small_disk, leave)
-    cloister.until(lambda: is_paused(cloister))
-    ballast.unlink()
-    assert "✓ green" in cloister("watch", "last").stdout
-    is_whole(cloister)
-    assert health(cloister)["ok"]
+    fill(cloister.data_dir, 0)
+    pauses(cloister)
+    free_disk(cloister.data_dir)
+    goes_on(cloister)
 
 
-def test_a_round_after_the_first_pauses_and_goes_on_as_well(cloister: Cloister, small_disk: Path) -> None:
+def pauses_with_room_for_the_log(cloister: Cloister) -> None:
+    start(cloister)
+    fill(cloister.data_dir, 8 * MIB)
+    pauses(cloister)
+    assert "RunPaused" in kinds(cloister)
+    free_disk(cloister.data_dir)
+    goes_on(cloister)
+
+
+def pauses_in_a_later_round(cloister: Cloister) -> None:
     start(cloister)
     cloister("watch", "last")
-    before = turns(cloister)
+    before = kinds(cloister).count("ModelReplied")
     cloister("say", "last", "Add a comment.")
-    cloister.until(lambda: cloister.kinds().count("ModelReplied") > before)
-    ballast = fill(small_disk, 0)
-    cloister.until(lambda: is_paused(cloister))
-    ballast.unlink()
-    assert "✓ green" in cloister("watch", "last").stdout.rsplit("round 2", 1)[1]
-    is_whole(cloister, rounds=2)
+    cloister.until(lambda: kinds(cloister).count("ModelReplied") > before)
+    fill(cloister.data_dir, 0)
+    pauses(cloister)
+    free_disk(cloister.data_dir)
+    goes_on(cloister, rounds=2)
 
 
-def test_a_paused_run_survives_kill_9_of_its_server(cloister: Cloister, small_disk: Path) -> None:
+def survives_kill_9_of_its_server(cloister: Cloister) -> None:
     start(cloister)
-    cloister.until(lambda: turns(cloister) >= 1)
-    ballast = fill(small_disk, 0)
-    cloister.until(lambda: is_paused(cloister))
+    fill(cloister.data_dir, 0)
+    pauses(cloister)
     cloister.kill(cloister.server_pid())
     refused = cloister("serve", "--background", code=None)
     assert refused.returncode in (0, 3)
     assert len(refused.stderr.splitlines()) <= 2
-    ballast.unlink()
+    free_disk(cloister.data_dir)
     if refused.returncode:
         cloister("serve", "--background")
     assert "✓ green" in cloister("watch", "last").stdout
     events = cloister.events()
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    assert cloister("audit", "verify").stdout.startswith("OK")
 
 
-def test_a_run_that_is_asked_for_while_the_disk_is_full_waits_or_is_refused_in_one_sentence(
-    cloister: Cloister, small_disk: Path
-) -> None:
+def waits_or_is_refused_if_the_disk_is_full_before_it_is_asked_for(cloister: Cloister) -> None:
     repo = repository(cloister)
-    asked = ("run", "Fix add", "--repo", str(repo), "--model", cloister.script(TURNS), "--detach", *CHECK)
-    ballast = fill(small_disk, 0)
-    cloister.until(lambda: not health(cloister)["ok"])
-    refused = cloister(*asked, code=None)
+    argv = ("run", "Fix add", "--repo", str(repo), "--model", cloister.script(TURNS), "--detach", *CHECK)
+    fill(cloister.data_dir, 0)
+    cloister.until(lambda: not asked(cloister, "/v1/health")["ok"])
+    refused = cloister(*argv, code=None)
     if refused.returncode == 0:  # SQLite may have room for a few events in its files
-        cloister.until(lambda: is_paused(cloister))
+        cloister.until(lambda: asked(cloister, "/v1/runs/last")["state"] in ("queued", "paused"))
     else:
         assert refused.returncode == 3
         assert "free some" in refused.stderr and len(refused.stderr.splitlines()) == 1
-    ballast.unlink()
+    free_disk(cloister.data_dir)
     if refused.returncode:
-        cloister(*asked)
+        cloister(*argv)
     assert "✓ green" in cloister("watch", "last").stdout
 
 
-def test_the_full_store_pauses_a_run_until_there_is_room_in_it(small_disk: Path, tmp_path: Path) -> None:
-    fill(small_disk, 900 * MIB)  # the store may not grow beyond this
-    with serving(small_disk, tmp_path, "btrfs-loop") as cloister:
-        hog = cloister.json("sandbox", "create")["id"]
-        start(cloister)
-        cloister.until(lambda: turns(cloister) >= 1)
-        cloister("sandbox", "exec", hog, "--", "sh", "-c", "cat /dev/zero > big; sync", code=None)
-        cloister.until(lambda: is_paused(cloister))
-        cloister("sandbox", "rm", hog)
-        assert "✓ green" in cloister("watch", "last").stdout
-        is_whole(cloister)
+CASES: tuple[Callable[[Cloister], None], ...] = (
+    pauses_with_a_full_log,
+    pauses_with_room_for_the_log,
+    pauses_in_a_later_round,
+    survives_kill_9_of_its_server,
+    waits_or_is_refused_if_the_disk_is_full_before_it_is_asked_for,
+)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The first case in each run of the tests, all of them in a long one."""
+    if "case" in metafunc.fixturenames:
+        cases = CASES if metafunc.config.getoption("--long") else CASES[:1]
+        metafunc.parametrize("case", cases, ids=lambda case: case.__name__)
+
+
+def test_a_run_on_a_full_disk(cloister: Cloister, case: Callable[[Cloister], None]) -> None:
+    case(cloister)
+
+
+def test_the_full_store_pauses_a_run_until_there_is_room_in_it(warm_dir: Path, tmp_path: Path) -> None:
+    with mounted_disk(tmp_path / "disk", warm_dir) as disk:
+        fill(disk, 900 * MIB)  # the store may not grow beyond this
+        with serving(disk, tmp_path, "btrfs-loop") as cloister:
+            hog = cloister.json("sandbox", "create")["id"]
+            start(cloister)
+            cloister("sandbox", "exec", hog, "--", "sh", "-c", "cat /dev/zero > big; sync", code=None)
+            pauses(cloister)
+            cloister("sandbox", "rm", hog)
+            goes_on(cloister)

@@ -1,18 +1,20 @@
-"""HTTP and WebSocket requests to one server; what it refuses is raised as the error it was there.
+"""HTTP and WebSocket requests to one server. A refusal of the server is raised as the same error here.
+
+A server may be hostile: replies are bounded, and every reply that cannot be read is a `HostError` (`bad_reply`).
 
 HTTP is h11 over anyio: every wait can be cancelled, bodies of any size stream both ways, and the import costs a
 tenth of a full client library.
 """
 
 import inspect
-import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from urllib.parse import quote, urlencode, urlsplit
 
 import anyio
+import anyio.lowlevel
 import h11
 import msgspec
 from anyio.abc import ByteStream
@@ -20,6 +22,7 @@ from anyio.abc import ByteStream
 from cloister.app.verbs.api import BUILD_SECONDS, QUICK_SECONDS, Route, route_of
 from cloister.core.computer import Sink
 from cloister.core.errors import Bug, CloisterError, HostError, OutsideError, SandboxLost, UserError
+from cloister.core.text import bounded, one_line
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -30,6 +33,12 @@ CONNECT_SECONDS = 10.0
 STREAM_SECONDS = 120.0
 """How long a file transfer may make no progress."""
 MESSAGE_BYTES = 16_777_216
+REPLY_BYTES = 536_870_912
+"""Largest reply that is read into memory."""
+_REFUSAL_BYTES = 1_048_576
+_SENTENCE_CHARS = 4_000
+_SLOWEST = 1_024
+"""Bytes per second that a reply must have on average."""
 _READ_BYTES = 65_536
 _REFUSED = 4000
 """WebSocket close codes from here are this number plus an HTTP status."""
@@ -55,9 +64,9 @@ class _Progress(msgspec.Struct, frozen=True):
 
 
 class _Error(msgspec.Struct, frozen=True):
-    status: int
     code: str
     message: str
+    status: int = 500
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -127,7 +136,7 @@ class Transport:
     ) -> tuple[int, bytes]:
         """Return status and body of the reply. Raises the server's refusal, or `HostError`."""
         async with self._answered(method, path, body, seconds) as (status, pieces):
-            return status, b"".join([piece async for piece in pieces])
+            return status, await _whole(pieces, REPLY_BYTES, seconds)
 
     async def ask(self, method: str, path: str, body: object = None, seconds: float = QUICK_SECONDS) -> bytes:
         """Return the body of the reply. Raises as `exchange`."""
@@ -145,8 +154,8 @@ class Transport:
             await exchange.send(h11.EndOfMessage())
             status = await exchange.status()
             async with aclosing(exchange.body()) as pieces:
-                if status >= 400:
-                    raise failure(status, b"".join([piece async for piece in pieces]))
+                if status >= 300:
+                    raise failure(status, await _whole(pieces, _REFUSAL_BYTES, seconds))
                 yield status, pieces
 
     async def progress(self, kind: type[T], path: str, body: object, report: Report) -> T:
@@ -155,6 +164,8 @@ class Transport:
         async with self._answered("POST", path, body, BUILD_SECONDS) as (_, pieces):
             async for piece in pieces:
                 *lines, left = (left + piece).split(b"\n")
+                if len(left) > MESSAGE_BYTES:
+                    raise bad_reply(f"a line has more than {MESSAGE_BYTES:,} bytes")
                 for line in lines:
                     said = decoded(_Line, line)
                     if said.progress is not None:
@@ -177,9 +188,9 @@ class Transport:
         async with self._answered("GET", path) as (_, pieces):
             yield pieces
 
-    def sending(self, path: str) -> AbstractAsyncContextManager[Sink]:
+    def sending(self, path: str, seconds: float = STREAM_SECONDS) -> AbstractAsyncContextManager[Sink]:
         """A sink for a PUT body of any size; the body is complete when the block ends well."""
-        return _sending(self, path)
+        return _sending(self, path, seconds)
 
     @asynccontextmanager
     async def dial(self, path: str, *, patient: bool = False) -> "AsyncGenerator[ClientConnection]":
@@ -188,10 +199,16 @@ class Transport:
         A `patient` one stays open while this side does not read.
         """
         from websockets.asyncio.client import connect
-        from websockets.exceptions import InvalidHandshake, InvalidStatus
+        from websockets.exceptions import InvalidStatus, WebSocketException
+
+        class Direct(connect):
+            """Follows no redirect: the token would go with it."""
+
+            def process_redirect(self, exc: Exception) -> Exception:
+                return exc
 
         server = await self.find()
-        connection = connect(
+        connection = Direct(
             "ws" + server.url.removeprefix("http") + path,
             additional_headers={"Authorization": f"Bearer {server.token}"},
             max_size=MESSAGE_BYTES,
@@ -204,7 +221,7 @@ class Transport:
             socket = await connection
         except InvalidStatus as error:
             raise failure(error.response.status_code, bytes(error.response.body or b"")) from None
-        except (OSError, InvalidHandshake, TimeoutError):
+        except (OSError, WebSocketException, TimeoutError):
             raise _gone(server) from None
         try:
             yield socket
@@ -258,7 +275,10 @@ def _derived(verb: Callable[..., object], route: Route) -> Callable[..., Awaitab
             return await http.progress(_record(kind), where, added, cast("Report", report))
         reply = await http.ask(route.method, where, body, route.seconds)
         if route.member is not None:
-            return decoded(dict[str, object], reply)[route.member]
+            found = decoded(dict[str, object], reply).get(route.member)
+            if not isinstance(found, int if kind == "int" else str):
+                raise bad_reply(f"it has no {route.member}")
+            return found
         if kind == "str":
             return reply.decode("utf-8", errors="replace")
         return None if kind == "None" else decoded(_record(kind), reply)
@@ -308,6 +328,10 @@ class _Exchange:
         self._server = server
         self._seconds = seconds
         self._state = h11.Connection(h11.CLIENT)
+        self.sends_more = False
+        """The answer may come after any time: the body is still being sent."""
+        self.ended = False
+        """The server has closed the connection."""
 
     async def request(self, method: str, path: str, headers: list[tuple[str, str]]) -> None:
         host = urlsplit(self._server.url).netloc
@@ -322,10 +346,10 @@ class _Exchange:
                 await self._stream.send(data)
 
     async def status(self) -> int:
-        while True:
-            event = await self._next()
-            if isinstance(event, h11.Response):
-                return event.status_code
+        with anyio.fail_after(None if self.sends_more else self._seconds):
+            while not isinstance(event := await self._next(), h11.Response):
+                await anyio.lowlevel.checkpoint()
+        return event.status_code
 
     async def body(self) -> AsyncGenerator[bytes]:
         while not isinstance(event := await self._next(), h11.EndOfMessage):
@@ -340,9 +364,10 @@ class _Exchange:
                     raise anyio.EndOfStream
                 return event
             try:
-                with anyio.fail_after(self._seconds):
+                with anyio.fail_after(None if self.sends_more else self._seconds):
                     self._state.receive_data(await self._stream.receive(_READ_BYTES))
             except anyio.EndOfStream:
+                self.ended = True
                 self._state.receive_data(b"")
 
 
@@ -354,18 +379,38 @@ async def _connected(server: Server, seconds: float = STREAM_SECONDS) -> AsyncGe
             stream = await _connect(server)
     except (OSError, TimeoutError):
         raise _gone(server) from None
+    exchange = _Exchange(stream, server, seconds)
     try:
         async with stream:
-            yield _Exchange(stream, server, seconds)
+            yield exchange
     except TimeoutError:
         raise HostError(
             "server_silent", f"The server at {server.url} did not answer in {seconds:g} s."
         ) from None
+    except h11.RemoteProtocolError as error:
+        raise (_lost(server) if exchange.ended else bad_reply(str(error))) from None
     except (h11.ProtocolError, anyio.EndOfStream, anyio.BrokenResourceError):
-        raise HostError(
-            "server_gone",
-            f"The connection to the server at {server.url} was lost: see `cloister serve --status`.",
-        ) from None
+        raise _lost(server) from None
+
+
+def _lost(server: Server) -> HostError:
+    return HostError(
+        "server_gone",
+        f"The connection to the server at {server.url} was lost: see `cloister serve --status`.",
+    )
+
+
+async def _whole(pieces: AsyncIterator[bytes], limit: int, seconds: float) -> bytes:
+    """Read a body to its end. Raises `HostError` (`bad_reply`) if it is too large or too slow."""
+    found = bytearray()
+    start = anyio.current_time()
+    async for piece in pieces:
+        found += piece
+        if len(found) > limit:
+            raise bad_reply(f"it has more than {limit:,} bytes")
+        if anyio.current_time() - start > seconds + len(found) / _SLOWEST:
+            raise TimeoutError
+    return bytes(found)
 
 
 async def _connect(server: Server) -> ByteStream:
@@ -391,10 +436,11 @@ class _Upload:
 
 
 @asynccontextmanager
-async def _sending(transport: Transport, path: str) -> AsyncGenerator[Sink]:
-    async with _connected(await transport.find()) as exchange:
+async def _sending(transport: Transport, path: str, seconds: float) -> AsyncGenerator[Sink]:
+    async with _connected(await transport.find(), seconds) as exchange:
         await exchange.request("PUT", path, [("Transfer-Encoding", "chunked")])
-        upload = _Upload(exchange)
+        exchange.sends_more = True
+        upload, answered = _Upload(exchange), anyio.Event()
         raised: Exception | None = None
         async with anyio.create_task_group() as tasks:
 
@@ -402,11 +448,15 @@ async def _sending(transport: Transport, path: str) -> AsyncGenerator[Sink]:
                 # The server may refuse before it has the whole body, and close the connection.
                 try:
                     status = await exchange.status()
-                    reply = b"".join([piece async for piece in exchange.body()])
+                    reply = await _whole(exchange.body(), _REFUSAL_BYTES, seconds)
+                except HostError as error:
+                    upload.refused = error
                 except (anyio.EndOfStream, anyio.BrokenResourceError, h11.ProtocolError, TimeoutError):
                     upload.refused = HostError("server_gone", "The server did not take the whole body.")
                 else:
-                    upload.refused = failure(status, reply) if status >= 400 else None
+                    upload.refused = failure(status, reply) if status >= 300 else None
+                finally:
+                    answered.set()
 
             tasks.start_soon(listen)
             try:
@@ -417,17 +467,29 @@ async def _sending(transport: Transport, path: str) -> AsyncGenerator[Sink]:
             except Exception as error:  # raised below, outside of the group
                 raised = error
                 tasks.cancel_scope.cancel()
+            with anyio.move_on_after(seconds) as wait:
+                await answered.wait()
+            if wait.cancelled_caught:
+                raised = TimeoutError()
+                tasks.cancel_scope.cancel()
         if upload.refused is not None:
             raise upload.refused
         if raised is not None:
             raise raised
 
 
-def decoded(kind: type[T], reply: bytes) -> T:
+def decoded(kind: type[T], reply: bytes | str) -> T:
+    """Raises `HostError` (`bad_reply`)."""
     try:
         return msgspec.json.decode(reply, type=kind)
-    except msgspec.DecodeError as error:
-        raise Bug(f"The server's reply is not what this version expects: {error}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise bad_reply(str(error)) from None
+
+
+def bad_reply(why: str) -> HostError:
+    return HostError(
+        "bad_reply", f"The server's reply is not what this version expects: {one_line(why, 200)}."
+    )
 
 
 def _gone(server: Server) -> HostError:
@@ -436,15 +498,18 @@ def _gone(server: Server) -> HostError:
 
 def failure(status: int, reply: bytes) -> CloisterError:
     """The server's refusal as the error it was there."""
+    if status < 300:
+        return bad_reply(f"it has status {status}")
+    if status < 400:
+        return HostError(
+            "redirected",
+            f"The server answered with a redirect (status {status}), and a token is never sent to another address: "
+            "give --server the address that the server has now.",
+        )
     code, message = "refused", f"The server refused with status {status}."
-    try:
-        match cast(object, json.loads(reply)):
-            case {"code": str(given), "message": str(sentence)}:
-                code, message = given, sentence
-            case _:
-                pass
-    except ValueError:
-        pass
+    with suppress(HostError):
+        said = decoded(_Error, reply)
+        code, message = said.code, bounded(said.message, _SENTENCE_CHARS)
     if code in ("no_model", "no_key", "no_model_url"):
         message += " The server does the work with its own environment: set this there and restart it."
     match status:

@@ -10,7 +10,7 @@ import msgspec
 
 from cloister.app.verbs import api
 from cloister.app.verbs.api import SLOW_SECONDS
-from cloister.cli.client.http import Group, Transport, address, check_close, over_http
+from cloister.cli.client.http import Group, Transport, address, bad_reply, check_close, decoded, over_http
 from cloister.core.errors import HostError
 from cloister.core.events import Delta, Event
 
@@ -39,6 +39,9 @@ class RemoteRuns(Group, api.RunVerbs):
             most = min(EVENTS_PAGE, EVENTS_PAGE if limit is None else limit - len(found))
             path = address("runs", run, "events", after=after, limit=most, attempt=attempt)
             page = await self.http.get(tuple[Event, ...], path, SLOW_SECONDS)
+            order = [after, *(event.seq for event in page)]
+            if len(page) > most or order != sorted(set(order)):
+                raise bad_reply("the events are not in order")
             found += page
             if len(page) < most:
                 break
@@ -88,10 +91,9 @@ async def _messages(socket: ClientConnection) -> AsyncGenerator[Event | Delta]:
     """The items of one connection until it closes. Raises the server's refusal."""
     from websockets.exceptions import ConnectionClosed
 
-    decode = msgspec.json.Decoder(_Message).decode
     try:
         while True:
-            message = decode(await socket.recv())
+            message = decoded(_Message, await socket.recv())
             if item := message.event or message.delta:
                 yield item
     except ConnectionClosed:

@@ -47,9 +47,6 @@ class _Message(msgspec.Struct, frozen=True):
     change: Change | None = None
 
 
-_decode = msgspec.json.Decoder(_Message).decode
-
-
 class RemoteAttached:
     """A command on a WebSocket. Iterate it while sending, or sending blocks."""
 
@@ -64,9 +61,9 @@ class RemoteAttached:
             while True:
                 message = await self._socket.recv()
                 if isinstance(message, bytes):
-                    yield Output("out" if message[0] == 1 else "err", message[1:])
+                    yield Output("out" if message[:1] == b"\x01" else "err", message[1:])
                     continue
-                said = _decode(message)
+                said = decoded(_Message, message)
                 self._may_send += said.taken
                 self._room.set()
                 if said.skipped:
@@ -248,7 +245,7 @@ class RemoteFiles(Group, api.FileVerbs):
 async def _changes(socket: ClientConnection) -> AsyncGenerator[Change]:
     try:
         while True:
-            if change := _decode(await socket.recv()).change:
+            if change := decoded(_Message, await socket.recv()).change:
                 yield change
     except ConnectionClosed:
         if socket.close_code != 1000:

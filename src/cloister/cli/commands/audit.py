@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from cloister.cli.client.open import perform
-from cloister.cli.options import RUN_HELP, AsJson, complete_run, put_json
+from cloister.cli.options import RUN_HELP, AsJson, complete_run, put, put_json
 
 if TYPE_CHECKING:
     from cloister.app.verbs.api import Verbs
@@ -43,7 +43,7 @@ def show(
         last = 0
         while True:
             async for entry in _entries(verbs, last, run):
-                put_json(entry) if as_json else print(entry_line(entry))
+                put_json(entry) if as_json else put(entry_line(entry))
                 last = entry.number
             if not follow:
                 return
@@ -83,7 +83,7 @@ def verify(
 ) -> None:
     """Check every entry, signature and event; report each edit, deletion, reordering and truncation."""
     if sys.stderr.isatty():
-        print("Checking the audit …", file=sys.stderr)
+        put("Checking the audit …", file=sys.stderr)
 
     async def work(verbs: "Verbs") -> "Verdict":
         heads = [head for place in other or () for head in await _exported(place)]
@@ -97,7 +97,7 @@ def verify(
         from cloister.cli.screen.tables import verdict_lines
 
         for line in verdict_lines(verdict):
-            print(line)
+            put(line)
     raise typer.Exit(0 if verdict.ok else 1)
 
 
@@ -159,7 +159,7 @@ def accept(
     from cloister.cli.client.open import perform
 
     perform(ctx, lambda verbs: verbs.audit.accept(reason))
-    print("Accepted. `cloister audit verify` now starts from this head, and shows that it was accepted.")
+    put("Accepted. `cloister audit verify` now starts from this head, and shows that it was accepted.")
 
 
 @app.command("export")
@@ -200,7 +200,7 @@ def export(
         perform(ctx, lines)
     else:
         sent = perform(ctx, lambda verbs: verbs.audit.send_logs(run, since_us))
-        print(f"Sent {sent:,} entries.")
+        put(f"Sent {sent:,} entries.")
 
 
 @app.command("key")
@@ -211,4 +211,4 @@ def key(
     ] = False,
 ) -> None:
     """Print the public key of the audit. Keep it elsewhere, for `verify --key`."""
-    print(perform(ctx, lambda verbs: verbs.audit.rotate() if rotate else verbs.audit.key()))
+    put(perform(ctx, lambda verbs: verbs.audit.rotate() if rotate else verbs.audit.key()))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cloister.cli.client.open import perform
-from cloister.cli.options import AsJson, RunName, put_json, typed
+from cloister.cli.options import AsJson, RunName, put, put_json, typed
 from cloister.core.text import one_line
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def rewind(
     elif as_json:
         put_json(event)
     else:
-        print(f"{event.run} continues from event {to}. Watch it: cloister watch {event.run}")
+        put(f"{event.run} continues from event {to}. Watch it: cloister watch {event.run}")
 
 
 def tree(ctx: typer.Context, run: RunName, as_json: AsJson = False) -> None:
@@ -79,7 +79,7 @@ def tree(ctx: typer.Context, run: RunName, as_json: AsJson = False) -> None:
     from cloister.cli.screen.terminal import columns
 
     for line in tree_lines(found, columns(10_000)):
-        print(line)
+        put(line)
 
 
 def tree_lines(found: "TreeView", columns: int) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 import typer
 
-from cloister.cli.options import AsJson, local_only, put_json, settings_of
+from cloister.cli.options import AsJson, local_only, put, put_json, settings_of
 
 
 def doctor(ctx: typer.Context, as_json: AsJson = False) -> None:
@@ -20,9 +20,9 @@ def doctor(ctx: typer.Context, as_json: AsJson = False) -> None:
     else:
         for finding in findings:
             mark = "ok" if finding.ok else "MISSING" if finding.needed else "note"
-            print(f"{mark:<8} {finding.name:<10} {finding.found}")
+            put(f"{mark:<8} {finding.name:<10} {finding.found}")
             if finding.fix and not finding.ok:
-                print(f"{'':<19} fix: {finding.fix}")
-        print("A run can start." if ready else "A run cannot start yet: see MISSING above.")
+                put(f"{'':<19} fix: {finding.fix}")
+        put("A run can start." if ready else "A run cannot start yet: see MISSING above.")
     if not ready:
         raise typer.Exit(3)

@@ -5,7 +5,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cloister.cli.client.open import check_shared_path, perform
-from cloister.cli.options import AsJson, RunName, complete_model, local_only, put_json, put_list, settings_of
+from cloister.cli.options import (
+    AsJson,
+    RunName,
+    complete_model,
+    local_only,
+    put,
+    put_json,
+    put_list,
+    settings_of,
+)
 
 if TYPE_CHECKING:
     from cloister.app.verbs.api import Verbs
@@ -33,7 +42,7 @@ def fetch(ctx: typer.Context, name: Local = None) -> None:
     from cloister.cli.screen.screen import Progress
 
     model = perform(ctx, lambda verbs: verbs.models.fetch(name, Progress()))
-    print(f"{model.name} is at {model.path}, verified. Use it: cloister run … --model local:{model.name}")
+    put(f"{model.name} is at {model.path}, verified. Use it: cloister run … --model local:{model.name}")
 
 
 @app.command("add")
@@ -65,8 +74,8 @@ def add(
     if as_json:
         put_json(model)
         return
-    print(f"{model.name} is at {model.path}, SHA-256 {model.sha256}{' as given' if sha256 else ''}.")
-    print(f"Use it: cloister run … --model local:{model.name}")
+    put(f"{model.name} is at {model.path}, SHA-256 {model.sha256}{' as given' if sha256 else ''}.")
+    put(f"Use it: cloister run … --model local:{model.name}")
 
 
 @app.command("list")
@@ -91,7 +100,7 @@ def rm(
 ) -> None:
     """Remove the file of a local model, fetched or added, complete or not. Files named in the settings stay."""
     files = perform(ctx, lambda verbs: verbs.models.remove(name))
-    print(f"Removed {', '.join(files)}." if files else f"{name} is not downloaded.")
+    put(f"Removed {', '.join(files)}." if files else f"{name} is not downloaded.")
 
 
 @app.command("serve")
@@ -115,7 +124,7 @@ def serve(
     async def main() -> int:
         shelf.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         async with serving(order, shelf.folder / "serve.log") as running:
-            print(f"CLOISTER_MODEL_URL={running.url}\nCLOISTER_MODEL_KEY={running.key}", flush=True)
+            put(f"CLOISTER_MODEL_URL={running.url}\nCLOISTER_MODEL_KEY={running.key}", flush=True)
             return await running.process.wait()
 
     raise typer.Exit(1 if anyio.run(main) else 0)
@@ -139,4 +148,4 @@ def use(
 
     event = perform(ctx, work)
     chosen = event.body.model if isinstance(event.body, ModelChosen) else wanted
-    print(f"{event.run} continues with {chosen} (event {event.seq}).")
+    put(f"{event.run} continues with {chosen} (event {event.seq}).")

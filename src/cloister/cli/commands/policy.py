@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cloister.cli.client.open import perform
-from cloister.cli.options import AsJson, put_json
+from cloister.cli.options import AsJson, put, put_json
 from cloister.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def show(
             put_json({"limits": least(policy)})
         return
     for line in effective_lines(policy) if effective else layer_lines(policy):
-        print(line)
+        put(line)
 
 
 @app.command("check")
@@ -100,7 +100,7 @@ def check(file: PolicyPath, as_json: AsJson = False) -> None:
     if as_json:
         put_json(read.layer)
         return
-    print(f"{file} is valid: {len(read.layer.rules)} rules, {len(read.tests)} tests.")
+    put(f"{file} is valid: {len(read.layer.rules)} rules, {len(read.tests)} tests.")
 
 
 @app.command("test")
@@ -131,7 +131,7 @@ def test(
     else:
         for result in results:
             show_test(result)
-        print(f"{sum(one.ok for one in results)} of {len(results)} tests pass.", file=sys.stderr)
+        put(f"{sum(one.ok for one in results)} of {len(results)} tests pass.", file=sys.stderr)
     if not all(one.ok for one in results):
         raise typer.Exit(1)
 
@@ -143,7 +143,7 @@ def schema() -> None:
 
     from cloister.policy.file import policy_schema
 
-    print(json.dumps(policy_schema(), indent=2))
+    put(json.dumps(policy_schema(), indent=2))
 
 
 def _top(repo: str | None) -> Path:
@@ -192,11 +192,11 @@ def sets(
 
     for name in sorted(SET_NAMES):
         if sys.stderr.isatty():
-            print(f"asking for {name} …", end="\r", file=sys.stderr)
+            put(f"asking for {name} …", end="\r", file=sys.stderr)
         found = perform(ctx, partial(work, name=name))
         if as_json:
             put_json(found)
             continue
-        print(f"@{name:<8} {' '.join(found.hosts) or '(nothing)'}")
+        put(f"@{name:<8} {' '.join(found.hosts) or '(nothing)'}")
         if found.problem:
-            print(f"{'':<9} {found.problem}")
+            put(f"{'':<9} {found.problem}")

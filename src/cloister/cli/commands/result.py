@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cloister.cli.client.open import perform
-from cloister.cli.options import After, AsJson, AttemptNumber, RunName, complete_run, put_json
+from cloister.cli.options import After, AsJson, AttemptNumber, RunName, complete_run, put, put_json
 from cloister.core.errors import HostError, UserError
 from cloister.core.text import harmless, one_line
 
@@ -39,12 +39,12 @@ def apply(
     if checkout:
         check_clean(Path(target))
     delivered = perform(ctx, lambda verbs: apply_change(verbs, run, target))
-    print(f"Branch {delivered.branch} is in {delivered.where}.")
+    put(f"Branch {delivered.branch} is in {delivered.where}.")
     if checkout:
         _switch(Path(target), delivered.branch)
-        print(f"Switched to {delivered.branch}.")
+        put(f"Switched to {delivered.branch}.")
     else:
-        print(f"Show it: git -C {target} diff HEAD...{delivered.branch}")
+        put(f"Show it: git -C {target} diff HEAD...{delivered.branch}")
 
 
 def check_clean(repo: Path) -> None:
@@ -83,7 +83,7 @@ def diff(ctx: typer.Context, run: RunName, attempt: AttemptNumber = None) -> Non
     """Print the changes of a run, or of one attempt, as a unified diff."""
     text = perform(ctx, lambda verbs: verbs.runs.diff(run, attempt))
     if not text:
-        print(f"{run} has changed nothing.", file=sys.stderr)
+        put(f"{run} has changed nothing.", file=sys.stderr)
     elif sys.stdout.isatty():
         coloured(harmless(text))
     else:
@@ -128,7 +128,7 @@ def log(
 
     for event in events:
         for line in entry_lines(event):
-            print(line)
+            put(line)
 
 
 def receipt(ctx: typer.Context, run: RunName, as_json: AsJson = False) -> None:
@@ -136,7 +136,7 @@ def receipt(ctx: typer.Context, run: RunName, as_json: AsJson = False) -> None:
     if as_json:
         put_json(perform(ctx, lambda verbs: verbs.runs.receipt(run)))
     else:
-        print(perform(ctx, lambda verbs: verbs.runs.receipt_page(run)), end="")
+        put(perform(ctx, lambda verbs: verbs.runs.receipt_page(run)), end="")
 
 
 Which = Annotated[
@@ -159,7 +159,7 @@ def compare(ctx: typer.Context, a: Which, b: Which, as_json: AsJson = False) -> 
         put_json(found)
         return
     for line in table(found, columns(120)):
-        print(line)
+        put(line)
     if found.diff and sys.stdout.isatty():
         coloured(harmless(found.diff))
     elif found.diff:
@@ -219,7 +219,7 @@ def rm(ctx: typer.Context, run: RunName) -> None:
         return found
 
     found = perform(ctx, work)
-    print(f"Removed the files of {found}. Its log stays: cloister log {found}")
+    put(f"Removed the files of {found}. Its log stays: cloister log {found}")
 
 
 RunOrNone = Annotated[
@@ -238,12 +238,12 @@ def budget(ctx: typer.Context, run: RunOrNone = None, as_json: AsJson = False) -
     if as_json:
         put_json(*accounts)
     elif not accounts:
-        print("No spending yet.")
+        put("No spending yet.")
     else:
-        print(f"{'LEVEL':<13} {'NAME':<28} {'PERIOD':<7} SPENT")
+        put(f"{'LEVEL':<13} {'NAME':<28} {'PERIOD':<7} SPENT")
         for account in accounts:
             for line in _lines(account):
-                print(line)
+                put(line)
 
 
 def _lines(account: "Account") -> "list[str]":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cloister.cli.client.open import check_shared_path, drives_here, open_verbs, perform
-from cloister.cli.options import AsJson, MustPass, TierWish, put_json, settings_of
+from cloister.cli.options import AsJson, MustPass, TierWish, put, put_json, settings_of
 from cloister.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ async def _submit(ctx: typer.Context, new: "RunWish", verbs: "Verbs") -> "Admitt
 
 def still_running(run: "RunId") -> None:
     """Tell a person who stopped watching that the run continues."""
-    print(
+    put(
         f"The run continues. Watch it: cloister watch {run}  Stop it: cloister stop {run}",
         file=sys.stderr,
     )
@@ -168,8 +168,8 @@ def start(
     if as_json:
         put_json({"run": found})
     else:
-        print(found)
-        print(f"Watch it: cloister watch {found}", file=sys.stderr)
+        put(found)
+        put(f"Watch it: cloister watch {found}", file=sys.stderr)
 
 
 async def _attend(ctx: typer.Context, submit: "Callable[[Verbs], Awaitable[Admitted]]", show: "Show") -> int:
@@ -218,4 +218,4 @@ def _let_go(run: "RunId", *, here: bool) -> None:
         still_running(run)
         return
     resume = "`cloister serve --background` resumes"
-    print(f"Interrupted. The saved work is kept; {resume} {run}.", file=sys.stderr)
+    put(f"Interrupted. The saved work is kept; {resume} {run}.", file=sys.stderr)

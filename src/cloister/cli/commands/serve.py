@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.cli.options import AsJson, local_only, put_json, settings_of
+from cloister.cli.options import AsJson, local_only, put, put_json, settings_of
 from cloister.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -59,10 +59,10 @@ def _status(settings: "Settings", as_json: bool) -> None:
         )
         put_json({"running": found is not None, **known})
     elif found is None:
-        print(f"not running on {settings.data_dir}. Start it: cloister serve --background")
+        put(f"not running on {settings.data_dir}. Start it: cloister serve --background")
     else:
         up = seconds(max(0.0, time.time() - found.since))
-        print(f"running: {found.url}, process {found.pid}, port {found.port}, up {up}")
+        put(f"running: {found.url}, process {found.pid}, port {found.port}, up {up}")
     if found is None:
         raise typer.Exit(1)
 
@@ -72,9 +72,9 @@ def _stop(settings: "Settings") -> None:
 
     found = stop(settings.data_dir)
     if found is None:
-        print("No server was running.")
+        put("No server was running.")
     else:
-        print(f"Stopped the server (process {found.pid}). Unfinished runs resume when it starts again.")
+        put(f"Stopped the server (process {found.pid}). Unfinished runs resume when it starts again.")
 
 
 def _background(settings: "Settings", port: int | None) -> None:
@@ -82,11 +82,9 @@ def _background(settings: "Settings", port: int | None) -> None:
 
     found, started = ensure(settings, port)
     if started:
-        print(
-            f"The server is ready: {found.url} (process {found.pid}, log {settings.data_dir / 'server.log'})"
-        )
+        put(f"The server is ready: {found.url} (process {found.pid}, log {settings.data_dir / 'server.log'})")
     else:
-        print(f"A server is already running: {found.url} (process {found.pid})")
+        put(f"A server is already running: {found.url} (process {found.pid})")
 
 
 def _foreground(settings: "Settings", port: int | None) -> None:
@@ -100,6 +98,6 @@ def _foreground(settings: "Settings", port: int | None) -> None:
     log_to(sys.stderr)
 
     def ready(url: str) -> None:
-        print(f"Cloister listens on {url}; the token is in {settings.data_dir / 'token'}.", file=sys.stderr)
+        put(f"Cloister listens on {url}; the token is in {settings.data_dir / 'token'}.", file=sys.stderr)
 
     anyio.run(partial(serve_here, settings, port=port, ready=ready))

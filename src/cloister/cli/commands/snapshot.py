@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cloister.cli.client.open import perform
-from cloister.cli.options import AsJson, SandboxName, complete_snapshot, put_json, put_list
+from cloister.cli.options import AsJson, SandboxName, complete_snapshot, put, put_json, put_list
 from cloister.core.text import one_line
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ def take(
     if as_json:
         put_json(info)
         return
-    print(info.id)
+    put(info.id)
     opened = f"cloister sandbox create --template {SNAPSHOT_PREFIX}{info.name or info.id}"
-    print(f"Open it: {opened}", file=sys.stderr)
+    put(f"Open it: {opened}", file=sys.stderr)
 
 
 @app.command("ls")
@@ -85,14 +85,14 @@ def show(ctx: typer.Context, snapshot: Reference, as_json: AsJson = False) -> No
         ("taken", taken),
         ("size", f"{info.size_bytes:,} bytes"),
     ):
-        print(f"{label:<9} {one_line(value, 100)}")
+        put(f"{label:<9} {one_line(value, 100)}")
 
 
 @app.command("rm")
 def rm(ctx: typer.Context, snapshot: Reference) -> None:
     """Delete a snapshot; sandboxes made from it stay."""
     perform(ctx, lambda verbs: verbs.snapshots.remove(snapshot))
-    print(f"Removed {snapshot}.")
+    put(f"Removed {snapshot}.")
 
 
 def _line(info: "SnapshotInfo") -> str:

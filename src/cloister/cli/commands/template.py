@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cloister.cli.client.open import check_shared_path, perform
-from cloister.cli.options import AsJson, put_json, put_list
+from cloister.cli.options import AsJson, put, put_json, put_list
 from cloister.core.text import harmless, one_line
 
 if TYPE_CHECKING:
@@ -49,19 +49,19 @@ def show(ctx: typer.Context, name: Name, as_json: AsJson = False) -> None:
     if as_json:
         put_json(info)
         return
-    print(to_toml(info.recipe), end="")
+    put(to_toml(info.recipe), end="")
     if info.about is None:
-        print(f"# not built yet: cloister template build {name}")
+        put(f"# not built yet: cloister template build {name}")
         return
     about = info.about
-    print(f"# built {time.strftime('%Y-%m-%d %H:%M', time.localtime(about.built_at))}", end="")
-    print(f" in {seconds(about.seconds)}; home {one_line(about.home, 80)}", end="")
-    print(f"; {'git' if about.git else 'no git'}, {'bash' if about.bash else 'no bash'}")
+    put(f"# built {time.strftime('%Y-%m-%d %H:%M', time.localtime(about.built_at))}", end="")
+    put(f" in {seconds(about.seconds)}; home {one_line(about.home, 80)}", end="")
+    put(f"; {'git' if about.git else 'no git'}, {'bash' if about.bash else 'no bash'}")
     for label, value in (("image", about.digest), ("commit", about.commit)):
         if value is not None:
-            print(f"# {label} {one_line(value, 100)}")
+            put(f"# {label} {one_line(value, 100)}")
     for key, value in about.env.items():
-        print(f"# env {one_line(f'{key}={value}', 200)}")
+        put(f"# env {one_line(f'{key}={value}', 200)}")
 
 
 @app.command("build")
@@ -117,9 +117,9 @@ def build(  # noqa: PLR0913  (each parameter is an option of the command)
     if as_json:
         put_json(info)
         return
-    print(f"The template {name} is ready. Use it: cloister sandbox create --template {name}")
+    put(f"The template {name} is ready. Use it: cloister sandbox create --template {name}")
     if info.about is not None and not info.about.git:
-        print("It has no git: sandboxes can start from it, runs cannot.", file=sys.stderr)
+        put("It has no git: sandboxes can start from it, runs cannot.", file=sys.stderr)
 
 
 def _build(
@@ -143,14 +143,14 @@ def _build(
 @app.command("log")
 def log(ctx: typer.Context, name: Name) -> None:
     """Print the output of the last build of a template."""
-    print(harmless(perform(ctx, lambda verbs: verbs.templates.log(name))), end="")
+    put(harmless(perform(ctx, lambda verbs: verbs.templates.log(name))), end="")
 
 
 @app.command("rm")
 def rm(ctx: typer.Context, name: Name) -> None:
     """Remove a template and its recipe; rejected while a sandbox uses it."""
     perform(ctx, lambda verbs: verbs.templates.remove(name))
-    print(f"Removed {name}.")
+    put(f"Removed {name}.")
 
 
 def _line(info: "TemplateInfo") -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from cloister.cli.client.open import perform
-from cloister.cli.options import AsJson, put_json, put_list
+from cloister.cli.options import AsJson, put, put_json, put_list
 
 if TYPE_CHECKING:
     from cloister.app.verbs.records import TokenInfo
@@ -40,8 +40,8 @@ def add(
     if as_json:
         put_json(made)
         return
-    print(made.token)
-    print(f"This is the token of {name} ({role}). It is not shown again.", file=sys.stderr)
+    put(made.token)
+    put(f"This is the token of {name} ({role}). It is not shown again.", file=sys.stderr)
 
 
 @app.command("list")
@@ -61,4 +61,4 @@ def list_tokens(ctx: typer.Context, as_json: AsJson = False) -> None:
 def rm(ctx: typer.Context, name: Name) -> None:
     """Remove a token; the server rejects it from now on."""
     perform(ctx, lambda verbs: verbs.tokens.remove(name))
-    print(f"Removed the token of {name}.")
+    put(f"Removed the token of {name}.")

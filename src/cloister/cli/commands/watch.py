@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from cloister.cli.client.open import drives_here, open_verbs, perform
-from cloister.cli.options import After, AsJson, RunName, put_json, settings_of, typed
+from cloister.cli.options import After, AsJson, RunName, put, put_json, settings_of, typed
 from cloister.core.text import one_line
 
 if TYPE_CHECKING:
@@ -59,12 +59,12 @@ def ps(
     if as_json:
         put_json(*rows)
     elif not rows:
-        print('No runs yet. Start one: cloister run "fix the failing test" --repo .')
+        put('No runs yet. Start one: cloister run "fix the failing test" --repo .')
     else:
         now = time.time()
-        print(f"{'RUN':<15} {'STATE':<12} {'AGE':<11} PROMPT")
+        put(f"{'RUN':<15} {'STATE':<12} {'AGE':<11} PROMPT")
         for row in rows:
-            print(_line(row, now))
+            put(_line(row, now))
 
 
 def state(row: "RunRow") -> str:
@@ -103,15 +103,15 @@ def say(
     message = typed(text)
     event = perform(ctx, lambda verbs: verbs.runs.say(run, message), serve=finished and bool(message.strip()))
     if finished:
-        print(f"{event.run} continues. Watch it: cloister watch {event.run}")
+        put(f"{event.run} continues. Watch it: cloister watch {event.run}")
     else:
-        print(f"Sent to {event.run} (event {event.seq}).")
+        put(f"Sent to {event.run} (event {event.seq}).")
 
 
 def stop(ctx: typer.Context, run: RunName) -> None:
     """Ask a run to stop; its work up to the last save point is kept."""
     found = perform(ctx, lambda verbs: verbs.runs.stop(run)).run
-    print(f"Asked {found} to stop. Watch it end: cloister watch {found}")
+    put(f"Asked {found} to stop. Watch it end: cloister watch {found}")
 
 
 def answer(
@@ -124,4 +124,4 @@ def answer(
 ) -> None:
     """Answer an approval request of a run. After its deadline the default answer applies."""
     found = perform(ctx, lambda verbs: verbs.runs.answer(run, ask, verdict)).run
-    print(f"Answered {ask} of {found}: {verdict}.")
+    put(f"Answered {ask} of {found}: {verdict}.")

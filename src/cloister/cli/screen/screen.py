@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from cloister.cli.options import put_json
+from cloister.cli.options import put, put_json
 from cloister.core.events import Delta, Event
 from cloister.core.text import one_line
 from cloister.runs.event_text.lines import IDLE, Fragment, Line, Piece, Status, Style, bar, seconds
@@ -207,7 +207,7 @@ class JsonShow:
             put_json(item)
 
     def note(self, text: str) -> None:
-        print(text, file=sys.stderr)
+        put(text, file=sys.stderr)
 
     def tick(self) -> None:
         pass

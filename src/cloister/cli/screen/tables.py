@@ -10,6 +10,7 @@ from typing import cast
 import msgspec
 
 from cloister.app.verbs.records import Explained, PolicyVerdict
+from cloister.cli.options import put
 from cloister.core.errors import UserError
 from cloister.core.text import one_line
 from cloister.log.audit.entry import AuditEntry
@@ -100,24 +101,24 @@ def read_since(text: str, now: float) -> int:
 
 
 def show_explained(record: Explained) -> None:
-    print(f"{record.effect}  {one_line(record.action, 200)}")
-    print(f"  because: {one_line(record.rule, 300)}")
+    put(f"{record.effect}  {one_line(record.action, 200)}")
+    put(f"  because: {one_line(record.rule, 300)}")
     if record.approver is not None:
-        print(f"  may be approved by: {record.approver}")
+        put(f"  may be approved by: {record.approver}")
     if record.inspect:
-        print("  each HTTP request is decided separately")
+        put("  each HTTP request is decided separately")
     for command in record.commands or ():
-        print(f"  runs: {one_line(command, 200)}")
+        put(f"  runs: {one_line(command, 200)}")
     if record.unclear is not None:
-        print(f"  and commands that cannot be determined: {record.unclear}")
+        put(f"  and commands that cannot be determined: {record.unclear}")
 
 
 def show_test(result: PolicyVerdict) -> None:
     if result.ok:
-        print(f"ok    {result.effect}  {one_line(result.action, 160)}")
+        put(f"ok    {result.effect}  {one_line(result.action, 160)}")
         return
-    print(f"FAIL  {one_line(result.action, 160)}  ({result.source})")
-    print(f"      expected {result.expect}, got {result.effect}: {one_line(result.rule, 300)}")
+    put(f"FAIL  {one_line(result.action, 160)}  ({result.source})")
+    put(f"      expected {result.expect}, got {result.effect}: {one_line(result.rule, 300)}")
 
 
 def layer_lines(policy: Policy) -> Iterator[str]:

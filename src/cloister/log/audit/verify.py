@@ -486,7 +486,9 @@ class _Told(msgspec.Struct):
     model: str | None = None
 
 
-_TELLING = frozenset({"RunAdmitted", "RunClaimed", "RunFinished", "RunContinued", "AttemptStarted"})
+_TELLING = frozenset(
+    {"RunAdmitted", "RunClaimed", "RunPaused", "RunFinished", "RunContinued", "AttemptStarted"}
+)
 _decode_told = msgspec.json.Decoder(_Told).decode
 
 
@@ -518,7 +520,9 @@ def _told(row: ListedRun, kind: str, told: _Told) -> ListedRun:
                 key=asked.key, prompt=prompt, repo=asked.repo, model=asked.model, who=told.who
             )
         case "RunClaimed":
-            return row._replace(state="running", owner=told.owner, epoch=told.epoch)
+            return row._replace(state="running", reason=None, owner=told.owner, epoch=told.epoch)
+        case "RunPaused":
+            return row._replace(reason=told.reason)
         case "RunFinished":
             return row._replace(state="finished", outcome=told.outcome, reason=told.reason)
         case "RunContinued":

@@ -116,10 +116,14 @@ class BtrfsStore:
             store = await self._mounted()
             if self._image.needs_growth(store):
                 await self._image.grow(store)
+            floor = min(api.FULL_BYTES, api.floor_of(store.top) // 2)
+            if api.free(store.top) < floor:
+                # Removed files give their room back with the next commit, which comes each half minute otherwise.
+                await self._do(store, "Writing", partial(btrfs_ioctl.sync, store.top))
             left = api.free(store.top)
         except (HostError, OSError) as error:
             return Shortage(error.message if isinstance(error, HostError) else str(error), full=True)
-        if left >= min(api.FULL_BYTES, api.floor_of(store.top) // 2):
+        if left >= floor:
             return None
         return Shortage(
             "The store of sandboxes is full: remove snapshots or sandboxes, or free some disk.", full=True

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Literal, NamedTuple, cast
 import typer
 
 from cloister.cli.client.open import perform
-from cloister.cli.options import AsJson, SandboxName, put_json
+from cloister.cli.options import AsJson, SandboxName, put, put_json
 from cloister.core.errors import HostError, OutsideError, UserError
 from cloister.core.text import one_line
 
@@ -232,7 +232,7 @@ def files(
     for entry in found:
         stamp = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.modified))
         name = one_line(entry.name, 200) + ("/" if entry.kind == "dir" else "")
-        print(f"{entry.kind:<5} {entry.mode:04o} {entry.size:>14,} {stamp} {name}")
+        put(f"{entry.kind:<5} {entry.mode:04o} {entry.size:>14,} {stamp} {name}")
 
 
 def parse(text: str) -> "Inside | Path":
@@ -363,9 +363,9 @@ async def _get_tree(verbs: "Verbs", source: Inside, target: Path) -> None:
     async with verbs.files.download(source.sandbox, source.path) as pieces:
         result = await to_thread.run_sync(unpack, cast("IO[bytes]", _Reader(pieces)), target)
     for name in result.left_out[:10]:
-        print(
+        put(
             f"cloister: skipped {one_line(name)}: not a regular file, or it points elsewhere.",
             file=sys.stderr,
         )
     if len(result.left_out) > 10:
-        print(f"cloister: skipped {len(result.left_out):,} in all.", file=sys.stderr)
+        put(f"cloister: skipped {len(result.left_out):,} in all.", file=sys.stderr)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cloister.cli.client.open import perform
-from cloister.cli.options import AsJson, SandboxName, put_list
+from cloister.cli.options import AsJson, SandboxName, put, put_list
 from cloister.core.errors import UserError
 from cloister.core.ids import is_id
 from cloister.core.text import one_line
@@ -62,7 +62,7 @@ def kill(ctx: typer.Context, sandbox: SandboxName, command: CommandName) -> None
         return await verbs.sandboxes.kill(found, await _command(verbs, found, command))
 
     ended = perform(ctx, work)
-    print(f"{ended.id}: {_state(ended)}.")
+    put(f"{ended.id}: {_state(ended)}.")
 
 
 async def _sandbox(verbs: "Verbs", name: str) -> str:

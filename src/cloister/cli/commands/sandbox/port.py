@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cloister.cli.client.open import perform
-from cloister.cli.options import SandboxName
+from cloister.cli.options import SandboxName, put
 from cloister.core.errors import CloisterError, HostError, sole
 from cloister.core.text import one_line
 
@@ -53,8 +53,8 @@ async def _forward(verbs: "Verbs", sandbox: str, inside: int, number: int) -> No
             "port_taken", f"Port {number} is not available here ({error.strerror}): choose one with --listen."
         ) from None
     real: int = listener.extra(SocketAttribute.local_port)  # noqa: S610 (not Django's)
-    print(f"127.0.0.1:{real}", flush=True)
-    print("Forwarding until Ctrl-C.", file=sys.stderr)
+    put(f"127.0.0.1:{real}", flush=True)
+    put("Forwarding until Ctrl-C.", file=sys.stderr)
 
     async def serve(client: "SocketStream") -> None:
         await _serve(verbs, sandbox, inside, client)
@@ -78,7 +78,7 @@ async def _serve(verbs: "Verbs", sandbox: str, inside: int, client: "SocketStrea
                 await client.send(data)
             tasks.cancel_scope.cancel()
     except* CloisterError as group:
-        print(f"cloister: {one_line(str(sole(group)), 400)}", file=sys.stderr)
+        put(f"cloister: {one_line(str(sole(group)), 400)}", file=sys.stderr)
     except* (OSError, anyio.BrokenResourceError):
         pass
 

@@ -8,7 +8,7 @@ import typer
 
 from cloister.cli.client.open import perform
 from cloister.cli.commands.sandbox import copy, detached, port
-from cloister.cli.options import AsJson, SandboxName, TierWish, put_json, put_list
+from cloister.cli.options import AsJson, SandboxName, TierWish, put, put_json, put_list
 from cloister.core.errors import UserError, describe
 from cloister.core.text import one_line
 
@@ -54,8 +54,8 @@ def create(
     if as_json:
         put_json(info)
     else:
-        print(info.id)
-        print(f"Open a shell: cloister sandbox shell {info.id}", file=sys.stderr)
+        put(info.id)
+        put(f"Open a shell: cloister sandbox shell {info.id}", file=sys.stderr)
 
 
 @app.command("exec")
@@ -87,8 +87,8 @@ def exec_command(  # noqa: PLR0913  one parameter per option
         return await verbs.sandboxes.start((await verbs.sandboxes.resolve(sandbox)).id, command)
 
     started = perform(ctx, work)
-    print(started.id)
-    print(f"Follow it: cloister sandbox attach {started.sandbox} {started.id}", file=sys.stderr)
+    put(started.id)
+    put(f"Follow it: cloister sandbox attach {started.sandbox} {started.id}", file=sys.stderr)
 
 
 @app.command("shell")
@@ -138,7 +138,7 @@ def fork(
         return await verbs.sandboxes.fork((await verbs.sandboxes.resolve(sandbox)).id, count)
 
     for made in perform(ctx, work):
-        put_json(made) if as_json else print(made.id)
+        put_json(made) if as_json else put(made.id)
 
 
 @app.command("ls")
@@ -158,7 +158,7 @@ def rm(ctx: typer.Context, sandbox: SandboxName) -> None:
         await verbs.sandboxes.destroy(found)
         return found
 
-    print(f"Removed {perform(ctx, work)}.")
+    put(f"Removed {perform(ctx, work)}.")
 
 
 app.command("commands")(detached.commands)
