@@ -186,7 +186,7 @@ def _audit(settings: Settings) -> Iterator[Finding]:
     yield Finding("audit", good, found, "cloister audit verify", needed=False)
     states = head_states(settings.data_dir)
     for place in settings.file.audit_heads:
-        state, shown = states.get(place), one_line(place.partition("?")[0], 80)
+        state, shown = states.get(place), one_line(place.partition("?")[0], 200)
         if state is None:
             yield Finding("heads", False, f"none was sent to {shown} yet", "cloister serve", needed=False)
         else:
