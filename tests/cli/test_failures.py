@@ -1,3 +1,4 @@
+import errno
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,11 @@ def test_a_person_who_asks_for_the_traceback_gets_it(tmp_path: Path) -> None:
 def test_an_error_never_brings_terminal_controls(capsys: pytest.CaptureFixture[str]) -> None:
     explain(UserError("x", "bad \x1b[2Jname"), [])
     assert capsys.readouterr().err == "cloister: bad name\n"
+
+
+def test_a_full_disk_is_no_bug_wherever_it_is_noticed(capsys: pytest.CaptureFixture[str]) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device", "/data/server.json")
+    assert explain(ExceptionGroup("tasks", [ExceptionGroup("more", [full])]), []) == 3
+    assert capsys.readouterr().err == (
+        "cloister: There is no space left on the disk for /data/server.json: free some, and try again.\n"
+    )

@@ -1,5 +1,6 @@
 """Turn every failure into one sentence on stderr and one exit code; format the log of the process."""
 
+import errno
 import logging
 import os
 import sys
@@ -9,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from cloister.core.errors import CloisterError
+from cloister.core.errors import CloisterError, HostError
 from cloister.core.text import harmless
 
 INTERRUPTED = 130
@@ -20,7 +21,7 @@ QUIET = 1
 
 def explain(error: BaseException, argv: Sequence[str]) -> int:
     """Print one sentence about `error` and return the exit code."""
-    leaves = list(_leaves(error))
+    leaves = [_no_space(leaf) or leaf for leaf in _leaves(error)]
     ours = [leaf for leaf in leaves if isinstance(leaf, CloisterError)]
     if ours and len(ours) == len(leaves) and ours[0].exit_code != BUG:
         _say(ours[0].message)
@@ -42,6 +43,14 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
             yield from _leaves(inner)  # pyright: ignore[reportUnknownArgumentType]
     else:
         yield error
+
+
+def _no_space(error: BaseException) -> HostError | None:
+    """A full disk is no bug, wherever it is noticed first."""
+    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return None
+    place = f" for {error.filename}" if isinstance(error.filename, str) else ""
+    return HostError("no_disk", f"There is no space left on the disk{place}: free some, and try again.")
 
 
 def _say(sentence: str) -> None:
