@@ -2,9 +2,11 @@
 
 import os
 import pwd
+import re
 import shutil
 import stat
 import tarfile
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,9 +19,9 @@ from cloister.forge import Forges
 from cloister.runs.templates import Workshop
 from cloister.sandbox.api import SandboxSpec
 from cloister.sandbox.container.host import ContainerHost
-from cloister.sandbox.templates.building import DiskReserve
+from cloister.sandbox.templates.building import Build, DiskReserve
 from cloister.sandbox.templates.catalog import Templates
-from cloister.sandbox.templates.oci import source_of
+from cloister.sandbox.templates.oci import fetch, read_layout, source_of
 from cloister.sandbox.templates.recipes import Oci
 from cloister.testing.samples import busybox, folder, layer, layout, link, member, push
 
@@ -247,3 +249,45 @@ async def test_an_image_that_is_not_there_is_explained(shop: Workshop, registry:
     (tmp_path / "text").write_text("not a tar file")
     with pytest.raises(UserError, match="not a tar file"):
         source_of(f"{tmp_path}/text")
+
+
+def put_script(path: Path, lines: tuple[str, ...]) -> None:
+    """A program that every user may run."""
+    path.write_text("\n".join(("#!/bin/sh", *lines)))
+    for each in (path, path.parent):
+        each.chmod(0o755)
+
+
+async def test_the_program_that_downloads_images_has_no_privileges_and_sees_no_file_of_ours(
+    tmp_path: Path,
+) -> None:
+    """A program in place of skopeo tries all it could."""
+    home, secret = tmp_path / "data" / "build", tmp_path / "data" / "token"
+    home.mkdir(parents=True)
+    secret.write_text("root only")
+    secret.chmod(0o600)
+    tries = (
+        *("echo user $(id -u) groups $(id -G)", "grep CapEff /proc/self/status", "echo home $HOME"),
+        *("echo logins $(cat logins.json)", f"cat {secret}", f"touch {home}/made", "exit 1"),
+    )
+    with tempfile.TemporaryDirectory() as tools:
+        put_script(Path(tools, "skopeo"), tries)
+        work = Build("image", home, f"{tools}:{PATH}", quiet, tmp_path / "log")
+        with pytest.raises(HostError, match="could not be built"):
+            await fetch(work, "docker://registry.example/image", home / "image", tls=True)
+    heard = (tmp_path / "log").read_text()
+    found = re.search(r"^user (\d+) groups (\d+)$", heard, re.MULTILINE)
+    assert found and int(found[1]) > 65_535 and found[1] == found[2]
+    assert re.search(r"^CapEff:\s*0{16}$", heard, re.MULTILINE)
+    assert "logins {}\n" in heard and "home /nonexistent\n" in heard
+    assert "root only" not in heard
+    assert list(home.iterdir()) == []
+
+
+async def test_a_link_in_a_downloaded_layout_is_not_followed(tmp_path: Path) -> None:
+    image = layout(tmp_path / "image", layer(member("a", b"x")))
+    index = image / "index.json"
+    index.rename(tmp_path / "elsewhere.json")
+    index.symlink_to(tmp_path / "elsewhere.json")
+    with pytest.raises(UserError, match="cannot be read"):
+        read_layout(image)

@@ -92,9 +92,10 @@ class Build:
         argv: Sequence[str],
         hear: Hear | None = None,
         explain: "Explain | None" = None,
-        home: Path | None = None,
+        *,
+        cwd: Path | None = None,
     ) -> None:
-        """Run a tool in the build's directory, with the home directory `home`.
+        """Run a tool in the build's directory, or without a home directory in `cwd`.
 
         Raises `HostError` (`template_failed`, `no_disk`).
         """
@@ -107,11 +108,11 @@ class Build:
                 hear(line)
 
         code: int | None = None
-        env = self.env if home is None else {**self.env, "HOME": str(home)}
+        env = self.env if cwd is None else {**self.env, "HOME": "/nonexistent"}
         with anyio.move_on_after(BUILD_SECONDS):
             async with (
                 self.watching_disk(),
-                spawn(argv, env=env, cwd=self.home) as process,
+                spawn(argv, env=env, cwd=cwd or self.home) as process,
                 anyio.create_task_group() as readers,
             ):
                 into, out, err = pipes(process)

@@ -1,7 +1,7 @@
 """Images as bytes: names, download, metadata, and layers decompressed by a program that can do nothing else.
 
-skopeo fetches by digest, with an empty home directory and no registry login of this machine. Nothing here reads a
-layer's archive: the guest unpacks it, inside a sandbox.
+skopeo fetches by digest, as a user without privileges, without a home directory and without the registry logins of this
+machine. Nothing here reads a layer's archive: the guest unpacks it, inside a sandbox.
 """
 
 import os
@@ -163,8 +163,9 @@ async def resolve(work: Build, source: str, *, tls: bool, login: bool = False) -
         return f"docker://{plain}{found['digest']}"
     lines: list[str] = []
     work.tell(None, f"looking up {one_line(name, 80)}")
-    argv = [*_skopeo(work, "inspect", login=login), f"--tls-verify={'true' if tls else 'false'}"]
-    await work.run([*argv, "--no-tags", "--format={{.Digest}}", "--", source], lines.append, home=work.home)
+    async with _download(work, login=login) as place:
+        argv = [*_unprivileged(work), "inspect", _LOGINS, f"--tls-verify={'true' if tls else 'false'}"]
+        await work.run([*argv, "--no-tags", "--format={{.Digest}}", "--", source], lines.append, cwd=place)
     digest = next((line.strip() for line in lines if _DIGEST.fullmatch(line.strip())), None)
     if digest is None:
         raise HostError("template_failed", f"The registry has no digest of {one_line(name, 80)}.")
@@ -174,27 +175,57 @@ async def resolve(work: Build, source: str, *, tls: bool, login: bool = False) -
 async def fetch(work: Build, source: str, at: Path, *, tls: bool, login: bool = False) -> Image:
     """Download an image to the new directory `at`. Raises `HostError` (`template_failed`), `UserError` (`bad_image`)."""
     work.tell(None, f"fetching {one_line(source.removeprefix('docker://'), 80)}")
-    argv = [*_skopeo(work, "copy", login=login), "--retry-times=2"]
+    # The operator's own files may be readable by root only.
+    remote = source.startswith("docker://")
+    program = _unprivileged(work) if remote else _skopeo(work)
     verify = f"--src-tls-verify={'true' if tls else 'false'}"
-    await work.run([*argv, verify, "--", source, f"oci:{at}:{_IMAGE}"], home=work.home)
+    async with _download(work, login=login) as place:
+        argv = [*program, "copy", _LOGINS, "--retry-times=2", verify, "--", source, f"oci:{_IMAGE}:{_IMAGE}"]
+        await work.run(argv, cwd=place)
+        (place / _IMAGE).rename(at)
     return await anyio.to_thread.run_sync(read_layout, at)
 
 
-def _skopeo(work: Build, verb: str, *, login: bool) -> list[str]:
-    """The command without the logins of this machine; `registries.json` beside the recipes holds the operator's."""
-    chosen = work.home.parent / "registries.json"
-    logins = chosen
-    if not login or not chosen.is_file():
-        logins = work.home / "no-logins.json"
-        logins.write_text("{}")
-    program = work.need("skopeo", "skopeo")
-    return [program, "--insecure-policy", "--override-os=linux", verb, f"--authfile={logins}"]
+_LOGINS = "--authfile=logins.json"
+
+
+@asynccontextmanager
+async def _download(work: Build, *, login: bool) -> AsyncGenerator[Path]:
+    """A directory of the unprivileged user, with the logins that the operator put beside the recipes, or none."""
+    chosen, place = work.home.parent / "registries.json", work.home / "download"
+    place.mkdir(mode=0o700)
+    logins = place / "logins.json"
+    logins.write_bytes(chosen.read_bytes() if login and chosen.is_file() else b"{}")
+    for path in (place, logins):
+        os.chown(path, _JAILED_ID, _JAILED_ID)
+    try:
+        yield place
+    finally:
+        with anyio.CancelScope(shield=True):
+            await work.remove(place)
+
+
+def _skopeo(work: Build) -> list[str]:
+    return [work.need("skopeo", "skopeo"), "--insecure-policy", "--override-os=linux"]
+
+
+def _unprivileged(work: Build) -> list[str]:
+    """skopeo as a user of its own that owns the download alone: a registry's answers are a stranger's.
+
+    skopeo looks at every directory above its target, and that user may not see the data directory. In a mount
+    namespace of its own the download is at /mnt.
+    """
+    place = [work.need("unshare", "util-linux"), "--mount", "--propagation=private", "--", "/bin/sh", "-ec"]
+    move = ['mount --bind . /mnt; cd /mnt; exec "$@"', "sh"]
+    user = (f"--reuid={_JAILED_ID}", f"--regid={_JAILED_ID}", "--clear-groups")
+    drops = ("--inh-caps=-all", "--bounding-set=-all", "--no-new-privs")
+    return [*place, *move, work.need("setpriv", "util-linux"), *user, *drops, "--", *_skopeo(work)]
 
 
 def read_layout(layout: Path) -> Image:
     """The only image in a layout. Raises `UserError` (`bad_image`)."""
     try:
-        index = msgspec.json.decode((layout / "index.json").read_bytes(), type=_Index)
+        index = msgspec.json.decode(_bytes(layout / "index.json"), type=_Index)
         digest = index.manifests[0].digest
         manifest = msgspec.json.decode(_blob(layout, digest), type=_Manifest)
         config = (
@@ -221,10 +252,16 @@ def _blob_path(layout: Path, digest: str) -> Path:
 
 
 def _blob(layout: Path, digest: str) -> bytes:
-    path = _blob_path(layout, digest)
-    if path.lstat().st_size > _BLOB_BYTES:
+    return _bytes(_blob_path(layout, digest))
+
+
+def _bytes(path: Path) -> bytes:
+    """A small file of a layout. SAFETY: the program that wrote it may have put a link or a pipe there."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        data = file.read(_BLOB_BYTES + 1)
+    if len(data) > _BLOB_BYTES:
         raise ValueError("its description is too large")
-    return path.read_bytes()
+    return data
 
 
 class Jail(msgspec.Struct, frozen=True):
