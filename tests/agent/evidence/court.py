@@ -8,12 +8,11 @@ from pathlib import Path
 
 from tests.conftest import PATH
 
-from cloister.agent.evidence.proof import run_proof
+from cloister.agent.evidence.proof import Task, run_proof
 from cloister.agent.evidence.run_checks import run_on_base
 from cloister.core.computer import Stream, shell
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.ids import new_owner_id
-from cloister.feedback.compare import compare
 from cloister.feedback.goals import asked
 from cloister.forge import workspace
 from cloister.sandbox.api import Sandbox, SandboxSpec
@@ -51,11 +50,12 @@ class Court:
                 await self.sandbox.write(name, text.encode())
         commit = await workspace.save(self.sandbox, self.bare, self.base, "refs/cloister/attempt/0")
         await workspace.restore(self.sandbox, self.bare, self.base, commit)
-        found = await run_proof(
-            self.sandbox, self.checks, _quiet, baseline=self.baseline, known=self.baseline
+        goals = asked("Fix the failing tests", self.baseline)
+        found, comparison = await run_proof(
+            self.sandbox, Task(self.checks, self.baseline, self.baseline, goals), _quiet
         )
         assert found[0].exit_code == 0, f"the check is green by itself: {found[0].tail}"
-        return compare(self.baseline, found, asked("Fix the failing tests", self.baseline))
+        return comparison
 
 
 def committed(root: Path, files: Mapping[str, str]) -> tuple[Path, str]:
