@@ -241,7 +241,13 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         await templates.sweep()
         (doorway, outfit), quota = _doorway(settings, policy, backbone), settings.file.quota
         workshop = Workshop(
-            templates, Through(host, outfit), Forges(), None, quota, repositories(settings.data_dir)
+            templates,
+            Through(host, outfit),
+            Forges(),
+            None,
+            quota,
+            repositories(settings.data_dir),
+            credentials=frozenset(one.name for one in doorway.credentials),
         )
         warming = Warming(workshop)
         pooled = settings.file.pool if role == "server" else ()
