@@ -49,6 +49,8 @@ from cloister.sandbox.templates.recipes import (
     Recipe,
     Repository,
     Snapshot,
+    credentials_of,
+    with_stand_ins,
 )
 
 logger = logging.getLogger(__name__)
@@ -78,6 +80,8 @@ class Workshop:
     repositories: Path
     """Where the repositories of templates are fetched to."""
     bounds: BuildLimits = field(default_factory=BuildLimits)
+    credentials: frozenset[str] = frozenset()
+    """Names that recipes may refer to."""
 
     async def prepare(self, name: str, report: Report, *, again: bool = False, strict: bool = False) -> Built:
         """Build `name` if it is missing, or `again`. Raises as `Templates.prepare` and the forge.
@@ -102,6 +106,7 @@ class Workshop:
         return built
 
     async def _build(self, name: str, recipe: Recipe, report: Report, *, again: bool) -> None:
+        self._check_credentials(recipe)
         match recipe:
             case Repository():
                 await self._repository(name, recipe, report, again=again)
@@ -114,6 +119,13 @@ class Workshop:
             case Packages():
                 await self.templates.prepare(name, report, again=again)
 
+    def _check_credentials(self, recipe: Recipe) -> None:
+        if unknown := sorted(credentials_of(recipe) - self.credentials):
+            raise UserError(
+                "unknown_credential",
+                f"The recipe refers to the credential {unknown[0]}: add a [[credential]] of this name to the settings.",
+            )
+
     async def fetch(self, name: str, recipe: Repository | Devcontainer) -> Base:
         """Fetch the repository of a template."""
         self.repositories.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -125,6 +137,8 @@ class Workshop:
     async def _image(
         self, name: str, recipe: Oci | Dockerfile, report: Report, *, again: bool, trusted: bool = True
     ) -> None:
+        recipe = with_stand_ins(recipe)
+
         def opened(template: str, network: bool) -> AbstractAsyncContextManager[Sandbox]:
             spec = SandboxSpec(template=template, quota=self.quota, ttl_seconds=_TTL_SECONDS)
             return self.host.open(spec, self.door if network else _closed)
@@ -195,6 +209,7 @@ class Workshop:
             await read.export(self.bare(name), base.commit, context)
         try:
             made = _image_recipe(recipe, wanted, context)
+            self._check_credentials(made)
             self.templates.keep_recipe(image, made)
             await self._image(image, made, report, again=again, trusted=False)
         finally:
@@ -241,7 +256,7 @@ class Workshop:
             git, bash = (root.has(work.rootfs, program) for program in ("git", "bash"))
             return About(
                 kind="snapshot",
-                env={**about.env, **recipe.env},
+                env={**about.env, **with_stand_ins(recipe).env},
                 home=about.home,
                 git=git,
                 bash=bash,
