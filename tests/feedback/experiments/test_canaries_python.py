@@ -28,9 +28,9 @@ def test_negative():
 
 
 def test_mocked():
-    double = mock.Mock(return_value=1)
-    assert double() == 1
-    double.assert_called_once_with()
+    double = mock.create_autospec(half, return_value=1)
+    assert double(2) == 1
+    double.assert_called_once_with(2)
 """
 CASES = """\
 import unittest
@@ -160,14 +160,13 @@ LIES: dict[str, tuple[str, Mapping[str, str]]] = {
     "a patched mock": (
         "pytest",
         product(
-            "import unittest.mock\nsetattr(unittest.mock.Mock, 'assert_called_with', lambda *a, **k: None)\n"
+            "from unittest import mock\nsetattr(mock.NonCallableMock, 'assert_called_with', lambda *a, **k: None)\n"
         ),
     ),
     "a patched create_autospec": (
         "pytest",
         product(
-            "import unittest.mock\n"
-            "setattr(unittest.mock, 'create_autospec', lambda *a, **k: unittest.mock.Mock())\n"
+            "from unittest import mock\nsetattr(mock, 'create_autospec', lambda *a, **k: lambda *b, **c: 1)\n"
         ),
     ),
     "no assertions": (

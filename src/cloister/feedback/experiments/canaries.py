@@ -137,8 +137,8 @@ _WITH_PYTEST: Mapping[str, str] = {
     "a false approximation": "assert 0.5 == {pytest}.approx(0.25)",
 }
 _MOCKS: Mapping[str, str] = {
-    "an expected call that is not made": "{mock}.Mock().assert_called_once()",
-    "a call with other arguments": "double = {mock}.Mock()\n    double(1)\n    double.assert_called_with(2)",
+    "an expected call that is not made": "{mock}.create_autospec(lambda: 1).assert_called_once()",
+    "a call with other arguments": "double = {mock}.create_autospec(lambda one: one)\n    double(1)\n    double.assert_called_with(2)",
     "a call that the signature forbids": "{mock}.create_autospec(lambda one: one)(1, 2)",
 }
 _ALWAYS_IN_CASES = ("assertEqual", "assertTrue", "assertRaises", "fail", "raise", "exit", "subTest")
@@ -223,7 +223,7 @@ def _functions(command: str, text: str, sown: _Sown) -> list[str]:
     bodies = {**_STATEMENTS, **{why: body.format(pytest=pytest) for why, body in _WITH_PYTEST.items()}}
     parts = [f"import pytest as {pytest}"]
     if re.search(r"\bmock", text):
-        parts.append(f"import unittest.mock as {mock}")
+        parts.append(f"from unittest import mock as {mock}")
         bodies |= {why: body.format(mock=mock) for why, body in _MOCKS.items()}
     bodies |= {f"a false {name}": f"{name}({given})" for name, given in _helpers(text)}
     parts += [f"{marks}def test_{sown.name(why)}():\n    {body}\n" for why, body in bodies.items()]
