@@ -45,6 +45,13 @@ def why_not_run(
         return ""
     if kind_of(output.command) != "test":
         return ""
+    return _no_test(output, tests, diagnostics, text)
+
+
+def _no_test(
+    output: CheckOutput, tests: Sequence[TestResult], diagnostics: Sequence[Diagnostic], text: str
+) -> str:
+    """Why a command that runs tests has no result of any."""
     told = "\n".join([*(test.message or "" for test in tests), *(one.message for one in diagnostics), text])
     if output.exit_code and (found := _MISSING.search(told)):
         return _lacking(next(filter(None, found.groups())))

@@ -154,7 +154,7 @@ async def test_only_the_delivered_files_count_as_green(bench: LoopBench, hide: s
     if ended.outcome == "proven":  # what was hidden was handed over after all
         assert [b.comparison.green for b in bench.journal.bodies if isinstance(b, ProofTaken)] == [True]
         fresh = await bench.prove(ended.commit)
-        assert fresh[0].green
+        assert fresh.diagnoses[0].green
     else:
         assert ended.outcome == "budget"
 

@@ -4,13 +4,14 @@ Each step is an experiment in a fresh sandbox: the tests as the base has them, n
 failures that the change may not have caused. `shown` lists the tests that survive.
 """
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
 
-from cloister.agent.evidence.run_checks import ShowCheck, run_checks, run_loosely
+from cloister.agent.evidence.run_checks import ShowCheck, run_checks, run_loosely, run_part
 from cloister.agent.evidence.worktree import (
     Changes,
     back_to,
@@ -22,15 +23,22 @@ from cloister.agent.evidence.worktree import (
     tree_now,
 )
 from cloister.core.computer import Command, Computer
-from cloister.core.diagnosis import Comparison, Diagnosis, Weakening
+from cloister.core.diagnosis import Check, Comparison, Diagnosis, Weakening
+from cloister.core.text import decode
 from cloister.feedback import shown
 from cloister.feedback.check_commands import may_run_tests
 from cloister.feedback.compare import compare
+from cloister.feedback.experiments.coverage import executed, python_tracer, with_path
+from cloister.feedback.experiments.select import only
 from cloister.feedback.goals import Goals
 from cloister.feedback.integrity.base_tests import must_pass_as_before, put_back, spoils
 from cloister.feedback.integrity.versions import Version
 
 _SECONDS = 60.0
+_TRACE = "/tmp/.cloister-trace"  # noqa: S108  (in the sandbox, outside the repository)
+_TRACE_BYTES = 4_194_304
+_TRACED = 10
+"""Old failures that are traced; more are not the accident of a few broken tests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +104,7 @@ class _Proving:
             *shown.base_shows(seen.shown, task.baseline, versions),
             *await self._new_tests(versions),
         ]
-        excused = self._independent(left, versions, proven=bool(names))
+        excused = await self._independent(left, versions)
         comparison = shown.excuse(seen, excused) if left else seen
         return Proof(self.found, msgspec.structs.replace(comparison, shown=tuple(names)))
 
@@ -138,13 +146,35 @@ class _Proving:
             return ()
         return shown.fails_for_want_of(new, again, versions)
 
-    def _independent(
-        self, left: Sequence[str], versions: Sequence[Version], *, proven: bool
-    ) -> tuple[str, ...]:
-        """Old failures that do not depend on the change: they fail as on the base, and it does not touch them."""
+    async def _independent(self, left: Sequence[str], versions: Sequence[Version]) -> tuple[str, ...]:
+        """Old failures that fail as on the base, and do not execute a changed line."""
         same = tuple(name for name in left if shown.fails_the_same(name, self.task.baseline, self.found))
-        only_text = not any(shown.is_product(one.path) for one in versions)
-        return same if proven or only_text else ()
+        if not any(shown.is_product(one.path) for one in versions):
+            return same
+        code = [one for one in versions if shown.is_product(one.path)]
+        if not all(one.path.endswith(".py") for one in code):
+            return ()
+        return tuple([name for name in same[:_TRACED] if await self._executes(name, code) is False])
+
+    async def _executes(self, name: str, changed: Sequence[Version]) -> bool | None:
+        """True if the test executes a changed line; None if that cannot be found out."""
+        owner = next((one for one in self.found for test in one.failing if test.name == name), None)
+        test = next((test for one in self.found for test in one.failing if test.name == name), None)
+        where = f"{_TRACE}-{secrets.token_hex(8)}"
+        here = decode((await self.computer.run(Command(("pwd",), seconds=_SECONDS))).out).strip()
+        tracer = python_tracer(here, f"{where}/hits", changed)
+        if owner is None or test is None or tracer is None:
+            return None if tracer is not None else False
+        make = 'mkdir -p "$1" && cat > "$1/sitecustomize.py"'
+        await self.computer.run(_bash(make, where), tracer.encode())
+        file = test.file or name.partition("::")[0]
+
+        def line(check: Check) -> str:
+            return with_path(only(check, (file,), (name,)) or check.run or check.command, where)
+
+        await run_part(self.computer, owner.check, f"proof-trace-{secrets.token_hex(4)}", self.show, line)
+        told = await self.computer.run(_bash('cat "$1/hits"; rm -rf "$1"', where))
+        return executed(told.out)
 
     async def _again(self, checks: tuple[str, ...], place: str) -> tuple[Diagnosis, ...]:
         task = self.task
@@ -161,6 +191,10 @@ class _Proving:
             done = await self.computer.run(Command(("rm", "-f", "--", *remove), seconds=_SECONDS))
             return done.ok
         return True
+
+
+def _bash(script: str, *args: str) -> Command:
+    return Command(("/bin/bash", "-c", script, "bash", *args), seconds=_SECONDS, limit_bytes=_TRACE_BYTES)
 
 
 def _refuted(task: Task, found: tuple[Diagnosis, ...], why: str) -> Proof:
