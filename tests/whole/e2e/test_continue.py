@@ -49,7 +49,7 @@ def test_a_green_run_continues_on_its_branch_until_it_is_removed(cloister: Any) 
     (branch,) = cloister.git(repo, "branch", "--list", "cloister/*", "--format=%(refname:short)").split()
     first = cloister.git(repo, "rev-parse", branch)
     assert "cloister watch r-" in cloister("say", "last", "Add a comment.").stdout
-    assert "✓ green" in cloister("watch", "last").stdout.rsplit("round 2", 1)[1]
+    assert "✓ proven" in cloister("watch", "last").stdout.rsplit("round 2", 1)[1]
     assert cloister.git(repo, "rev-parse", f"{branch}^") == first
     assert cloister.git(repo, "show", f"{branch}:calc.py").endswith("# sum")
     assert cloister.git(repo, "log", "--format=%s", branch).splitlines() == [
