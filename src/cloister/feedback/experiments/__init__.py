@@ -1,1 +1,1 @@
-"""Experiments on the evidence: changes of test code that an honest test suite must report."""
+"""Experiments that try to refute a green check."""

@@ -15,8 +15,7 @@ import msgspec
 from cloister.core.diagnosis import Diagnosis, TestResult, Weakening
 from cloister.feedback.check_commands import may_run_tests
 from cloister.feedback.integrity.text_tests import titles
-from cloister.feedback.integrity.versions import Version
-from cloister.feedback.integrity.weakening import is_test_code, is_test_file, is_test_place
+from cloister.feedback.integrity.versions import Version, is_test_code, is_test_file, is_test_place
 from cloister.feedback.parsers.json import decoded
 
 # Files with both code and tests. Rust has tests beside the code, and `package.json` has the test scripts among other

@@ -1,5 +1,6 @@
 """Changed files before and after, from a unified diff that shows whole files."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
@@ -9,8 +10,17 @@ T = TypeVar("T")
 WHOLE = "--unified=1000000"
 """The option of `git diff` that shows whole files."""
 
-
 _LINE_CHARS = 2_000
+_TEST_PLACE = re.compile(
+    r"(?:^|/)(?:tests?|__tests__|__mocks__|spec|specs|testdata|__snapshots__|fixtures|golden)/", re.IGNORECASE
+)
+_TEST_FILE = re.compile(
+    r"(?:^|/)(?:(?:run)?tests?|test[_-][^/]*|[^/]*_tests?|[^/]*Tests?|[^/]*Spec|[^/]*[._-](?:tests?|spec))(?:\.[A-Za-z]{1,4})?$|"
+    r"(?:^|/)conftest\.py$"
+)
+_CODE = re.compile(
+    r"\.(?:py|pyi|js|jsx|ts|tsx|mjs|cjs|mts|cts|go|rs|java|kt|scala|c|cc|cpp|cxx|h|hpp|rb|php|swift|sh)$"
+)
 
 
 class Version(msgspec.Struct, frozen=True):
@@ -32,6 +42,21 @@ class Version(msgspec.Struct, frozen=True):
         known = {" ".join(line.split()) for line in (self.before or "").split("\n")}
         lines = (self.after or "").split("\n")
         return [line[:_LINE_CHARS] for line in lines if " ".join(line.split()) not in known]
+
+
+def is_test_place(path: str) -> bool:
+    """True if the file is in a directory of tests or test data."""
+    return _TEST_PLACE.search(path) is not None
+
+
+def is_test_file(path: str) -> bool:
+    """True if the file is named like a test file."""
+    return _TEST_FILE.search(path) is not None
+
+
+def is_test_code(path: str) -> bool:
+    """True if the file is source code, not data."""
+    return _CODE.search(path) is not None
 
 
 def inserted(old: Sequence[T], new: Sequence[T]) -> list[int] | None:
