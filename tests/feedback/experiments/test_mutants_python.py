@@ -26,6 +26,7 @@ nan = float("nan")
 def double(x): return x * 2
 async def later(x): return x
 def warn(): warnings.warn("old", DeprecationWarning)
+def spy(): return mock.create_autospec(lambda *a, **k: None)
 def refuse(*_): raise ValueError("no such thing")
 def check(x): assert x == 4
 def check_deeply(x):
@@ -115,13 +116,13 @@ with pytest.raises(SystemExit): raise SystemExit(2)
 with pytest.raises(AssertionError): assert double(1) == 3
 raises(ValueError, refuse, 1)
 with pytest.warns(DeprecationWarning): warn()
-m = mock.Mock(); m(1, a=2); m.assert_called_once_with(1, a=2)
-m = mock.Mock(); m(); m.assert_called_with()
-m = mock.Mock(); m(1); m.assert_any_call(1)
-m = mock.Mock(); m(1); m.assert_has_calls([mock.call(1)])
-m = mock.Mock(); m(1); m.assert_called_once()
-m = mock.Mock(); m.assert_not_called()
-m = mock.Mock(); m(1); assert m.call_args == mock.call(1)
+m = spy(); m(1, a=2); m.assert_called_once_with(1, a=2)
+m = spy(); m(); m.assert_called_with()
+m = spy(); m(1); m.assert_any_call(1)
+m = spy(); m(1); m.assert_has_calls([mock.call(1)])
+m = spy(); m(1); m.assert_called_once()
+m = spy(); m.assert_not_called()
+m = spy(); m(1); assert m.call_args == mock.call(1)
 """
 METHODS = """\
 self.assertEqual(double(2), 4)
