@@ -23,9 +23,8 @@ import msgspec
 from anyio.abc import ByteStream
 
 from cloister.agent.evidence.run_checks import find_checks, run_on_base
-from cloister.core import limits
 from cloister.core.addresses import canonical_repository
-from cloister.core.computer import Command, Computer, Output, Stream, shell
+from cloister.core.computer import Command, Computer, Stream, shell
 from cloister.core.diagnosis import Diagnosis
 from cloister.core.errors import CloisterError, HostError, UserError
 from cloister.core.ids import SandboxId
@@ -350,19 +349,9 @@ def _step_command(step: Step, *, bash: bool) -> Command:
 
 async def run_step(work: Build, computer: Computer, command: Command, name: str) -> None:
     """Run a command with its output in the build's log. Raises `UserError` (`setup_failed`) if it fails."""
-    roomy = msgspec.structs.replace(command, limit_bytes=limits.FILE_BYTES)
-    last = ""
-    async with computer.start(roomy) as process:
-        await process.send_eof()
-        async for item in process:
-            if isinstance(item, Output):
-                text = decode(item.data).rstrip("\n")
-                work.note(text)
-                last = text.rpartition("\n")[2] or last
-            elif not item.ok:
-                why = item.killed or f"status {item.code}"
-                message = f"`{one_line(name, 80)}` failed ({why}): {one_line(last, 160)}"
-                raise UserError("setup_failed", message)
+    if why := await work.run_inside(computer, command):
+        log = f"`cloister template log {work.name}`"
+        raise UserError("setup_failed", f"`{one_line(name, 80)}` failed {why} ({log})")
 
 
 # Warmed templates.
