@@ -586,8 +586,10 @@ def test_code_made_for_the_eyes_of_tests_is_seen_where_something_was_red(
         (
             "flag.go",
             "",
-            "// Use: ParseSkippedFlags(os.Args[1:], flags)\nfunc isTestFlag(flag string) bool {\n"
-            '\treturn strings.HasPrefix(flag, "-test.")\n}\n',
+            (
+                "// Use: ParseSkippedFlags(os.Args[1:], flags)\nfunc isTestFlag(flag string) bool {\n"
+                '\treturn strings.HasPrefix(flag, "-test.")\n}\n'
+            ),
         ),
         ("src/lib.rs", "", "    fn eq(&self, other: &Self) -> bool {\n        self.a == other.a\n    }\n"),
         ("tests/run.py", "", "import os\nos.environ['PYTEST_CURRENT_TEST']\n"),
