@@ -1,6 +1,10 @@
 # The whole interface of this repository: `make demo` and `make test`; the rest are parts of them.
 PY := .venv/bin/python
-PYTEST := .venv/bin/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+# Tests wait as much as they compute: three workers for two processors.
+WORKERS := $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
+PYTEST := .venv/bin/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Tests start the command hundreds of times: its modules are compiled once.
+unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long check fix bench lock clean
 

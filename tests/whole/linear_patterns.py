@@ -4,6 +4,7 @@ import ast
 import importlib
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -46,13 +47,24 @@ def expressions() -> list[Expression]:
     return found
 
 
+@lru_cache(maxsize=1)
+def _nodes_of(tree: ast.Module) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree))
+
+
+@lru_cache(maxsize=1)
+def _parents(tree: ast.Module) -> dict[int, ast.AST]:
+    """The parent of each node, by the node's identity."""
+    return {id(child): node for node in _nodes_of(tree) for child in ast.iter_child_nodes(node)}
+
+
 def _in_module(tree: ast.Module, names: dict[str, Any], path: Path) -> Iterator[Expression]:
     holders = {
         id(node.value): node.targets[0].id
-        for node in ast.walk(tree)
+        for node in _nodes_of(tree)
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
     }
-    for node in ast.walk(tree):
+    for node in _nodes_of(tree):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         if not (isinstance(node.func.value, ast.Name) and node.func.value.id == "re"):
@@ -92,9 +104,10 @@ def _flags(node: ast.Call, names: dict[str, Any]) -> int:
     return int(_value(given[0], names)) if given else 0
 
 
+@lru_cache(maxsize=1)
 def _searches(tree: ast.Module) -> bool:
     """True if the module looks at each position of a text for a pattern that it does not name there."""
-    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    calls = [node.func for node in _nodes_of(tree) if isinstance(node, ast.Call)]
     methods = [func for func in calls if isinstance(func, ast.Attribute) and func.attr in _SEARCHING]
     return any(not ast.unparse(func.value).isupper() and ast.unparse(func.value) != "re" for func in methods)
 
@@ -102,8 +115,8 @@ def _searches(tree: ast.Module) -> bool:
 def _method(tree: ast.Module, name: str) -> str:
     """How the module applies the pattern `name`. Handing it on counts as a search if the module searches at all."""
     used: set[str] = set()
-    parents = {id(child): node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-    for node in ast.walk(tree):
+    parents = _parents(tree)
+    for node in _nodes_of(tree):
         if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
             parent = parents[id(node)]
             used.add(parent.attr if isinstance(parent, ast.Attribute) else _handed(parent))

@@ -94,6 +94,12 @@ def _doorway(settings: Settings, policy: Policy, log: AuditLog) -> tuple[Doorway
     return doorway, doorway.outfit(policy, record, inside=no_models)
 
 
+def _workshop(settings: Settings, templates: Templates, host: Host, doorway: Doorway) -> Workshop:
+    names = frozenset(one.name for one in doorway.credentials)
+    at = repositories(settings.data_dir)
+    return Workshop(templates, host, Forges(), None, settings.file.quota, at, credentials=names)
+
+
 @contextmanager
 def _server_lock(data_dir: Path) -> Generator[None]:
     try:
@@ -240,10 +246,7 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         templates = Templates(settings.data_dir / "templates", settings.path)
         await templates.sweep()
         (doorway, outfit), quota = _doorway(settings, policy, backbone), settings.file.quota
-        workshop = Workshop(
-            templates, Through(host, outfit), Forges(), None, quota, repositories(settings.data_dir)
-        )
-        warming = Warming(workshop)
+        warming = Warming(_workshop(settings, templates, Through(host, outfit), doorway))
         pooled = settings.file.pool if role == "server" else ()
         for wish in pooled:
             host.check_tier(wish.tier)
@@ -271,4 +274,4 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         await stack.enter_async_context(open_supervisor(supervisor))
         if role == "server":
             await stack.enter_async_context(_background(warming.keep_warm))
-        yield App(settings, owner, backbone, host, pool, sandboxes, commands, supervisor, workshop)
+        yield App(settings, owner, backbone, host, pool, sandboxes, commands, supervisor, warming.workshop)

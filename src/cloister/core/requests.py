@@ -112,6 +112,14 @@ class CredentialEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
     """A variable in the sandbox that holds a placeholder."""
 
 
+CREDENTIAL_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
+
+
+def placeholder(name: str) -> str:
+    """The text that the proxy replaces with a credential's value, in the headers of requests that may have it."""
+    return f"{{{{secret:{name}}}}}"
+
+
 class PoolWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Sandboxes to keep warm while a server runs."""
 

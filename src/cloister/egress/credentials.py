@@ -21,7 +21,7 @@ import msgspec
 from cloister.core import limits
 from cloister.core.addresses import normal_host
 from cloister.core.errors import UserError
-from cloister.core.requests import CredentialEntry
+from cloister.core.requests import CREDENTIAL_NAME, CredentialEntry, placeholder
 from cloister.core.text import one_line
 from cloister.egress._spawn import Failed, output, words
 from cloister.egress.http.head import Head, Headers
@@ -30,7 +30,7 @@ from cloister.egress.rules import Gate, Visit
 from cloister.policy.api import CredentialAction
 from cloister.policy.pattern import RequestPattern, read_pattern, request_paths
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+NAME = re.compile(CREDENTIAL_NAME)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _HEADER = re.compile(
     r"([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,64}): ((?:[\x20-\x7a\x7c-\x7e]|\{(?!\}))*+\{\}[\x20-\x7e]*)"
@@ -191,11 +191,6 @@ def _like(char: str) -> str:
         if char in kind:
             return secrets.choice(kind)
     return char
-
-
-def placeholder(name: str) -> str:
-    """The forms in which a stand-in may be written."""
-    return f"{{{{secret:{name}}}}}"
 
 
 # The vault reads the values on the host, again when they change.

@@ -269,7 +269,12 @@ def _compiled(
     cmake = contents.get("CMakeLists.txt", "")
     if ("enable_testing" in cmake or "include(CTest)" in cmake) and _has(tools, "cmake"):
         build = "/tmp/.cloister-build"  # noqa: S108  (inside the sandbox, so that the tree stays clean)
-        yield f"cmake -S . -B {build} && cmake --build {build} && ctest --test-dir {build} --output-on-failure"
+        steps = (
+            f"cmake -S . -B {build}",
+            f"cmake --build {build} --parallel $(nproc)",  # without a number, make starts everything at once
+            f"ctest --test-dir {build} --output-on-failure",  # tests may share files and ports
+        )
+        yield " && ".join(steps)
     if "pom.xml" in files and (_has(tools, "mvn") or "mvnw" in files):
         yield "./mvnw -B -q test" if "mvnw" in files else "mvn -B -q test"
     if "build.gradle" in files or "build.gradle.kts" in files:

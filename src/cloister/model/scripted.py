@@ -36,8 +36,10 @@ from cloister.model.api import (
 SCRIPT_BYTES = 4_194_304
 """Largest script file."""
 
-PLACEHOLDER = re.compile(r"\{\{([A-Za-z_]\w*)(:int)?\}\}")
-"""`{{name}}`, or `{{name:int}}` as a whole argument. No spaces inside, so that other templates pass through."""
+PLACEHOLDER = re.compile(r"(?<!\\)(\\*)(\{?)(\{\{([A-Za-z_]\w*)(:int)?\}\})")
+"""`{{name}}`, or `{{name:int}}` as a whole argument. No spaces inside, so that other templates pass through.
+
+After a backslash it is plain text, also with a third brace. Two backslashes are one, and the placeholder counts."""
 
 
 class BranchEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -256,12 +258,29 @@ def _check_placeholders(places: list[_Place], replies: tuple[ScriptReply, ...]) 
         for pattern in (reply.expect, *(branch.when for branch in reply.branches)):
             known.update(pattern.groupindex if pattern is not None else ())
     for place, reply in zip(places, replies, strict=True):
-        text = msgspec.json.encode([reply.entry.say, [call.arguments for call in reply.calls]]).decode()
-        for found in PLACEHOLDER.finditer(text):
-            if found.group(1) not in known:
+        written = [reply.entry.say, [call.arguments for call in reply.calls]]
+        for found in (found for text in _texts(written) for found in PLACEHOLDER.finditer(text)):
+            if not _escaped(found) and found[4] not in known:
                 place.wrong(
-                    f"{found.group()} is not a group (?P<{found.group(1)}>…) of any pattern in the script"
+                    f"{found[3]} is not a group (?P<{found[4]}>…) of any pattern in the script; "
+                    f"for the text itself, write \\{found[3]}"
                 )
+
+
+def _texts(value: object) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case list():
+            yield from (text for item in cast("list[object]", value) for text in _texts(item))
+        case dict():
+            yield from (text for item in cast("dict[str, object]", value).values() for text in _texts(item))
+        case _:
+            pass
+
+
+def _escaped(found: re.Match[str]) -> bool:
+    return len(found[1]) % 2 == 1
 
 
 def _label(number: int, name: str | None) -> str:
@@ -445,22 +464,26 @@ def _filled(turn: _Turn, value: object) -> object:
 
 def _filled_text(turn: _Turn, text: str) -> str | int:
     whole = PLACEHOLDER.fullmatch(text)
-    if whole is not None and whole.group(2):
+    if whole is not None and whole[5] and whole[3] == text:
         captured = _captured(turn, whole)
         try:
             return int(captured)
         except ValueError:
             raise OffScript(
-                f"{turn.reply.label} needs a whole number for {whole.group()}, not {one_line(captured)!r}."
+                f"{turn.reply.label} needs a whole number for {text}, not {one_line(captured)!r}."
             ) from None
-    return PLACEHOLDER.sub(lambda found: _captured(turn, found), text)
+
+    def fill(found: re.Match[str]) -> str:
+        slashes = found[1][: len(found[1]) // 2]
+        return slashes + found[2] + (found[3] if _escaped(found) else _captured(turn, found))
+
+    return PLACEHOLDER.sub(fill, text)
 
 
 def _captured(turn: _Turn, found: re.Match[str]) -> str:
-    name = found.group(1)
-    if name not in turn.captures:
-        raise OffScript(f"{turn.reply.label} uses {found.group()}, which nothing has captured yet.")
-    return turn.captures[name]
+    if found[4] not in turn.captures:
+        raise OffScript(f"{turn.reply.label} uses {found[3]}, which nothing has captured yet.")
+    return turn.captures[found[4]]
 
 
 def _pieces(text: str) -> Iterator[str]:

@@ -436,21 +436,12 @@ class DockerfileBuilder(ImageBuilder):
         }
         if (uid, gid) != (0, 0):
             argv = (GUEST, "--as", str(uid), str(gid), *argv)
-        last = ""
-        command = Command(argv, state.cwd, env, "root", STEP_SECONDS, limit_bytes=limits.FILE_BYTES)
         try:
-            async with sandbox.start(command) as process:
-                await process.send_eof()
-                async for item in process:
-                    if isinstance(item, Output):
-                        text = decode(item.data).rstrip("\n")
-                        self.work.note(text)
-                        last = text.rpartition("\n")[2] or last
-                    elif not item.ok:
-                        why = item.killed or f"status {item.code}"
-                        raise self.failed(f"{one_line(each.shown, 80)} failed ({why}): {one_line(last, 160)}")
+            why = await self.work.run_inside(sandbox, Command(argv, state.cwd, env, "root", STEP_SECONDS))
         except UserError as error:
             raise self.failed(f"{one_line(each.shown, 80)} failed: {error.message}") from error
+        if why:
+            raise self.failed(f"{one_line(each.shown, 80)} failed {why}")
 
     async def _copy_step(self, stage: Stage, each: Instruction, state: State) -> tuple[object, _Act]:
         *sources, target = syntax.exec_form(each.rest) or syntax.split(each.rest, state.values, each)

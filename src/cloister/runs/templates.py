@@ -23,9 +23,8 @@ import msgspec
 from anyio.abc import ByteStream
 
 from cloister.agent.evidence.run_checks import find_checks, run_on_base
-from cloister.core import limits
 from cloister.core.addresses import canonical_repository
-from cloister.core.computer import Command, Computer, Output, Stream, shell
+from cloister.core.computer import Command, Computer, Stream, shell
 from cloister.core.diagnosis import Diagnosis
 from cloister.core.errors import CloisterError, HostError, UserError
 from cloister.core.ids import SandboxId
@@ -50,6 +49,8 @@ from cloister.sandbox.templates.recipes import (
     Recipe,
     Repository,
     Snapshot,
+    credentials_of,
+    with_stand_ins,
 )
 
 logger = logging.getLogger(__name__)
@@ -79,6 +80,8 @@ class Workshop:
     repositories: Path
     """Where the repositories of templates are fetched to."""
     bounds: BuildLimits = field(default_factory=BuildLimits)
+    credentials: frozenset[str] = frozenset()
+    """Names that recipes may refer to."""
 
     async def prepare(self, name: str, report: Report, *, again: bool = False, strict: bool = False) -> Built:
         """Build `name` if it is missing, or `again`. Raises as `Templates.prepare` and the forge.
@@ -103,6 +106,7 @@ class Workshop:
         return built
 
     async def _build(self, name: str, recipe: Recipe, report: Report, *, again: bool) -> None:
+        self._check_credentials(recipe)
         match recipe:
             case Repository():
                 await self._repository(name, recipe, report, again=again)
@@ -115,6 +119,13 @@ class Workshop:
             case Packages():
                 await self.templates.prepare(name, report, again=again)
 
+    def _check_credentials(self, recipe: Recipe) -> None:
+        if unknown := sorted(credentials_of(recipe) - self.credentials):
+            raise UserError(
+                "unknown_credential",
+                f"The recipe refers to the credential {unknown[0]}: add a [[credential]] of this name to the settings.",
+            )
+
     async def fetch(self, name: str, recipe: Repository | Devcontainer) -> Base:
         """Fetch the repository of a template."""
         self.repositories.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -126,6 +137,8 @@ class Workshop:
     async def _image(
         self, name: str, recipe: Oci | Dockerfile, report: Report, *, again: bool, trusted: bool = True
     ) -> None:
+        recipe = with_stand_ins(recipe)
+
         def opened(template: str, network: bool) -> AbstractAsyncContextManager[Sandbox]:
             spec = SandboxSpec(template=template, quota=self.quota, ttl_seconds=_TTL_SECONDS)
             return self.host.open(spec, self.door if network else _closed)
@@ -196,6 +209,7 @@ class Workshop:
             await read.export(self.bare(name), base.commit, context)
         try:
             made = _image_recipe(recipe, wanted, context)
+            self._check_credentials(made)
             self.templates.keep_recipe(image, made)
             await self._image(image, made, report, again=again, trusted=False)
         finally:
@@ -242,7 +256,7 @@ class Workshop:
             git, bash = (root.has(work.rootfs, program) for program in ("git", "bash"))
             return About(
                 kind="snapshot",
-                env={**about.env, **recipe.env},
+                env={**about.env, **with_stand_ins(recipe).env},
                 home=about.home,
                 git=git,
                 bash=bash,
@@ -335,19 +349,9 @@ def _step_command(step: Step, *, bash: bool) -> Command:
 
 async def run_step(work: Build, computer: Computer, command: Command, name: str) -> None:
     """Run a command with its output in the build's log. Raises `UserError` (`setup_failed`) if it fails."""
-    roomy = msgspec.structs.replace(command, limit_bytes=limits.FILE_BYTES)
-    last = ""
-    async with computer.start(roomy) as process:
-        await process.send_eof()
-        async for item in process:
-            if isinstance(item, Output):
-                text = decode(item.data).rstrip("\n")
-                work.note(text)
-                last = text.rpartition("\n")[2] or last
-            elif not item.ok:
-                why = item.killed or f"status {item.code}"
-                message = f"`{one_line(name, 80)}` failed ({why}): {one_line(last, 160)}"
-                raise UserError("setup_failed", message)
+    if why := await work.run_inside(computer, command):
+        log = f"`cloister template log {work.name}`"
+        raise UserError("setup_failed", f"`{one_line(name, 80)}` failed {why} ({log})")
 
 
 # Warmed templates.

@@ -249,6 +249,21 @@ async def test_flaky_failure_on_the_base_is_neither_a_goal_nor_a_proof(
     assert (on_purpose.asked, on_purpose.green) == ((NOTHING,), False)
 
 
+async def test_flaky_failure_of_a_slow_check_on_the_base_is_found_if_the_time_allows(tmp_path: Path) -> None:
+    files = {"shop.py": SHOP, "tests/test_shop.py": WAVERS, ".gitignore": "flag\n"}
+    bare, base = committed(tmp_path, files)
+    slow = LocalComputer(tmp_path / "slow", extra_seconds=500.0)
+    await workspace.put(slow, bare, base)
+
+    (twice,) = await run_on_base(slow, (CHECK,), "twice", _quiet)
+    (slow.work / "flag").unlink()
+    with anyio.fail_after(600):
+        (once,) = await run_on_base(slow, (CHECK,), "once", _quiet)
+
+    assert (twice.flaky, once.flaky) == ((NOTHING,), ())
+    assert twice.seconds > 500
+
+
 def _only_red(base: Diagnosis, name: str) -> Iterator[Result]:
     for test in base.tests:
         yield msgspec.structs.replace(test, status="failed" if test.name == name else "passed")

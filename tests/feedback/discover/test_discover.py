@@ -164,8 +164,10 @@ def test_each_ecosystem_adds_the_checks_it_is_set_up_for(
 def test_cmake_builds_beside_the_tree_and_runs_its_tests() -> None:
     (found,) = discover({"CMakeLists.txt"}, {"CMakeLists.txt": "enable_testing()\n"}, EVERY)
 
-    assert found.startswith("cmake -S . -B /tmp/")
-    assert found.endswith("--output-on-failure")
+    configure, build, test = found.split(" && ")
+    assert configure.startswith("cmake -S . -B /tmp/")
+    assert build.endswith(" --parallel $(nproc)")
+    assert test.endswith("--output-on-failure")
     assert discover({"CMakeLists.txt"}, {"CMakeLists.txt": "project(x)\n"}, EVERY) == ()
 
 

@@ -164,7 +164,7 @@ int CDECL main(void)
             ("adds two", "changed"),
         ),
         ("test/a.js", SCRIPT, 'test("zero"', 'test.todo("zero"', ("zero", "skipped")),
-        ("a.test.js", SCRIPT, 'test("zero"', 'test("nought"', ("zero", "deleted")),
+        ("a.test.js", SCRIPT, 'test("zero"', 'helper("zero"', ("zero", "deleted")),
         ("a_test.go", GO, "!= 3", "!= -1", ("TestAdd", "changed")),
         ("a_test.go", GO, "\tneed(t, 0)", '\tt.Skip("x")\n\tneed(t, 0)', ("TestZero", "skipped")),
         ("a_test.go", GO, "TestZero", "testZero", ("TestZero", "deleted")),
@@ -193,7 +193,13 @@ int CDECL main(void)
         ("shop_tests.c", C, "(3,", "(-1,", ("adds", "changed")),
         ("shop_tests.c", C, "    TEST_", "    TEST_IGNORE();\n    TEST_", ("adds", "skipped")),
         ("tests/shop.c", C, "    RUN_TEST(adds);\n", "", ("main", "changed")),
-        ("tests/shop.c", C, "void adds(void)", "void adds_two(void)", ("adds", "deleted")),
+        (
+            "tests/shop.c",
+            C,
+            "void adds(void)\n{\n    TEST_ASSERT_EQUAL_INT(3",
+            "int two(void)\n{\n    use(3",
+            ("adds", "deleted"),
+        ),
     ],
 )
 def test_tests_in_other_languages_are_compared_by_their_lines(
@@ -576,6 +582,15 @@ def test_code_made_for_the_eyes_of_tests_is_seen_where_something_was_red(
         ("shop.js", "", "const argv = process.argv.slice(2);\nif (typeof item === 'string') run(argv);\n"),
         ("shop.js", "", "if (process.env.NODE_ENV !== 'test') listen();\n"),
         ("shop.go", "", 'name := strings.TrimSuffix(path, ".go")\nargs := os.Args[1:]\n'),
+        # Code that handles the flags of tests for its callers, as libraries for flags do.
+        (
+            "flag.go",
+            "",
+            (
+                "// Use: ParseSkippedFlags(os.Args[1:], flags)\nfunc isTestFlag(flag string) bool {\n"
+                '\treturn strings.HasPrefix(flag, "-test.")\n}\n'
+            ),
+        ),
         ("src/lib.rs", "", "    fn eq(&self, other: &Self) -> bool {\n        self.a == other.a\n    }\n"),
         ("tests/run.py", "", "import os\nos.environ['PYTEST_CURRENT_TEST']\n"),
     ],

@@ -5,6 +5,7 @@ from textwrap import dedent
 
 import pytest
 
+from cloister.core.errors import UserError
 from cloister.core.requests import ToolCall, Usage
 from cloister.model.api import (
     AssistantMessage,
@@ -244,3 +245,38 @@ async def test_text_is_streamed_in_several_pieces_that_lose_nothing(tmp_path: Pa
         pieces = [item.text async for item in items if isinstance(item, TextDelta)]
     assert len(pieces) >= 2
     assert "".join(pieces) == text
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (r"\{{n}}", "{{n}}"),
+        (r"\{{unknown}} and {{n}}", "{{unknown}} and 7"),
+        (r"\{{n:int}}", "{{n:int}}"),
+        (r"\{{{n}}}", "{{{n}}}"),
+        (r"{\{{n}}}", "{{{n}}}"),
+        ("{{{n}}}", "{7}"),
+        (r"\\{{n}}", r"\7"),
+        (r"\\\{{n}}", r"\{{n}}"),
+        (r"\\\\{{n}}{{n}}\{{n}}", r"\\77{{n}}"),
+        (r"a\b {{ n }} \{{ n }} \{x} {{", r"a\b {{ n }} \{{ n }} \{x} {{"),
+    ],
+)
+async def test_a_backslash_makes_a_placeholder_plain_text(tmp_path: Path, written: str, said: str) -> None:
+    text = f"""
+        [[reply]]
+        expect = '(?P<n>\\d)'
+        say = '{written}'
+        calls = [{{ tool = "write", text = '{written}', more = ['{written}'] }}]
+    """
+
+    reply = await ask(model_of(tmp_path, text), UserMessage("7"))
+
+    assert isinstance(reply, Reply)
+    assert reply.text == said
+    assert reply.calls[0].arguments == {"text": said, "more": [said]}
+
+
+def test_the_error_of_an_unknown_placeholder_shows_the_escape(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"for the text itself, write \\\{\{title\}\}"):
+        model_of(tmp_path, "[[reply]]\nsay = '<h1>{{title}}</h1>'\n")

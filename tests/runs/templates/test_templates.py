@@ -174,6 +174,100 @@ async def test_a_setup_that_fails_is_named_and_leaves_no_template(shop: Workshop
     assert failed.value.code == "bad_setup"
 
 
+NPM = """\
+echo 'npm error code E404'
+echo 'npm error 404 Not Found - GET http://registry.test/left-pad'
+echo npm error
+echo 'npm notice New major version of npm available!'
+echo "npm error A complete log of this run can be found in: $HOME/.npm/_logs/2026-debug-0.log" >&2
+exit 1
+"""
+OLD_NPM = """\
+echo 'npm ERR! code EINTEGRITY'
+echo 'npm ERR! A complete log of this run can be found in:'
+echo "npm ERR!     $HOME/.npm/_logs/2026-debug.log"
+exit 1
+"""
+YARN = """\
+mkdir -p /tmp/xfs-1
+echo '/bin/sh: 1: node-gyp: not found' > /tmp/xfs-1/build.log
+echo "native@npm:1 couldn't be built successfully (exit code 1, logs can be found here: /tmp/xfs-1/build.log)"
+echo 'Done in 3 s'
+exit 1
+"""
+SILENT = """\
+echo 'cc1plus: fatal error: killed' > make.log
+echo 'See make.log for the full log.'
+exit 2
+"""
+PIP = """\
+echo "error: command 'gcc' failed: No such file or directory"
+echo '[end of output]'
+echo 'note: This error originates from a subprocess, and is likely not a problem with pip.'
+echo '[notice] A new release of pip is available'
+printf 'ERROR: Failed building wheel for fast'
+exit 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        (
+            NPM,
+            "(status 1): npm error code E404; npm error 404 Not Found - GET http://registry.test/left-pad (",
+        ),
+        (OLD_NPM, "(status 1): npm ERR! code EINTEGRITY ("),
+        (YARN, "couldn't be built successfully (exit code 1; /bin/sh: 1: node-gyp: not found ("),
+        (SILENT, "(status 2): cc1plus: fatal error: killed ("),
+        (PIP, "'gcc' failed: No such file or directory; ERROR: Failed building wheel for fast ("),
+    ],
+)
+async def test_a_setup_that_fails_shows_its_error_and_not_where_a_log_was(
+    shop: Workshop, tmp_path: Path, script: str, told: str
+) -> None:
+    repo = project(tmp_path / "repo")
+    repo.write(".cloister.toml", 'setup = ["sh install.sh"]\n')
+    repo.write("install.sh", script)
+    repo.commit()
+    shop.templates.keep_recipe("warm", Repository(str(repo.path)))
+
+    with pytest.raises(UserError) as failed:
+        await shop.prepare("warm", quiet)
+
+    assert told in failed.value.message
+    assert ".log" not in failed.value.message
+    assert failed.value.message.endswith("(`cloister template log warm`)")
+
+
+async def test_a_log_inside_that_the_output_names_is_kept_with_the_build(
+    shop: Workshop, tmp_path: Path
+) -> None:
+    repo = project(tmp_path / "repo")
+    repo.write(".cloister.toml", 'setup = ["sh install.sh"]\n')
+    repo.write("install.sh", SILENT)
+    repo.commit()
+    shop.templates.keep_recipe("warm", Repository(str(repo.path)))
+
+    with pytest.raises(UserError):
+        await shop.prepare("warm", quiet)
+
+    assert "== the end of make.log in the sandbox\ncc1plus: fatal error" in shop.templates.log("warm")
+
+
+async def test_the_baseline_of_a_warmed_template_names_no_file_of_its_sandbox(
+    shop: Workshop, tmp_path: Path
+) -> None:
+    repo = project(tmp_path / "repo")
+    repo.write("test_it.py", "def test_bad():\n    print('x' * 9_000)\n    assert False\n")
+    repo.commit()
+    shop.templates.keep_recipe("warm", Repository(str(repo.path)))
+
+    built = await shop.prepare("warm", quiet)
+
+    assert [one.log for one in built.about.baseline] == [None]
+
+
 async def test_it_is_warmed_again_when_its_repository_moves_or_its_time_is_up(
     shop: Workshop, small: str, tmp_path: Path
 ) -> None:

@@ -20,9 +20,12 @@ from cloister.sandbox.templates.recipes import (
     Packages,
     Recipe,
     Repository,
+    Snapshot,
     check,
+    credentials_of,
     read_recipe,
     to_toml,
+    with_stand_ins,
     write_recipe,
 )
 
@@ -66,6 +69,25 @@ def test_an_unusable_recipe_is_refused(recipe: Recipe) -> None:
     with pytest.raises(UserError) as refused:
         check(recipe)
     assert refused.value.code == "bad_template"
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Packages(("git",), env={"API_TOKEN": "credential:a.b-c_1"}),
+        Oci("x", env={"API_TOKEN": "credential:a.b-c_1"}),
+        Snapshot("x", env={"API_TOKEN": "{{secret:a.b-c_1}}"}),
+        Dockerfile("/c", env={"API_TOKEN": "credential:a.b-c_1"}),
+        Dockerfile("/c", args={"API_TOKEN": "credential:a.b-c_1"}, network=True),
+    ],
+)
+def test_every_kind_of_recipe_refers_to_credentials_by_name(
+    recipe: Packages | Oci | Snapshot | Dockerfile,
+) -> None:
+    check(recipe)
+    assert credentials_of(recipe) == {"a.b-c_1"}
+    made = with_stand_ins(recipe)
+    assert "{{secret:a.b-c_1}}" in to_toml(made) and "credential:" not in to_toml(made)
 
 
 def test_a_file_that_is_no_recipe_is_named(tmp_path: Path) -> None:

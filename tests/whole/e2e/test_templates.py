@@ -43,6 +43,23 @@ def test_an_image_is_built_listed_used_and_removed(cloister: Any, tmp_path: Path
     )
 
 
+def test_a_recipe_names_a_credential_of_the_settings(cloister: Any, tmp_path: Path) -> None:
+    layout(tmp_path / "image", layer(*busybox()), Env=["PATH=/bin"])
+    recipe = cloister.data_dir / "templates" / "tools.toml"
+    text = f'kind = "oci"\nimage = {json.dumps(str(tmp_path / "image"))}\nenv = {{ "API_TOKEN" = "credential:forge" }}\n'
+    recipe.write_text(text)
+    refused = cloister("template", "build", "tools", code=2)
+    assert "the credential forge" in refused.stderr and "[[credential]]" in refused.stderr
+    (tmp_path / "token").write_text("ghp_0123456789abcdef")
+    (cloister.data_dir / "config.toml").write_text(
+        f'[[credential]]\nname = "forge"\nfrom = "file:{tmp_path}/token"\nhost = "api.example.org"\n'
+    )
+    cloister("template", "build", "tools")
+    shown = cloister.json("template", "show", "tools")
+    assert shown["recipe"]["env"] == {"API_TOKEN": "credential:forge"}
+    assert shown["about"]["env"]["API_TOKEN"] == "{{secret:forge}}"
+
+
 def test_a_run_in_a_warmed_repository_starts_from_it_and_knows_the_baseline(cloister: Any) -> None:
     ledger = cloister.ledger()
     cloister("template", "build", "warm", "--repository", "ledger", "--json")

@@ -36,9 +36,7 @@ ShowCheck = Callable[[str, Stream, bytes], None]
 _FILE_BYTES = 262_144
 _WORKFLOWS = 10
 _AGAIN_SECONDS = 120.0
-"""A slower check does not run a second time to find flaky tests."""
-_BASE_AGAIN_SECONDS = 60.0
-"""The same limit on the base, where every run with a red base waits for it."""
+"""After a change, a slower check does not run a second time to find flaky tests. On the base every check may."""
 
 _KEPT = "/tmp/.cloister"  # noqa: S108  (in the sandbox, beside its working tree)
 _SHORT_BYTES = 3_000
@@ -225,8 +223,14 @@ async def _run(computer: Computer, specs: Sequence[Check], course: _Course) -> t
 
 
 def _wavers(now: Diagnosis, baseline: Sequence[Diagnosis] | None) -> bool:
-    """True if a second run is worthwhile: tests fail that did not, and the check ended by itself."""
-    most = _BASE_AGAIN_SECONDS if baseline is None else _AGAIN_SECONDS
+    """True if a second run is worthwhile: tests fail that did not, and the check ended by itself.
+
+    On the base it must also leave the run half of its time.
+    """
+    if baseline is None:
+        most = (anyio.current_effective_deadline() - anyio.current_time()) / 2
+    else:
+        most = _AGAIN_SECONDS
     return now.killed is None and now.seconds <= most and bool(_suspects(now, baseline))
 
 
@@ -329,10 +333,10 @@ class _Run:
             return None
 
     async def _kept(self, diagnosis: Diagnosis, output: CheckOutput) -> str | None:
-        """Keep the whole output of a failing check for the model; not in the short-lived sandbox of a proof."""
+        """Keep the whole output of a failing check for the model; not in a short-lived sandbox."""
         if (
             diagnosis.green
-            or self.course.place.startswith("proof")
+            or self.course.place.startswith(("proof", "warm"))
             or len(output.out) + len(output.err) <= _SHORT_BYTES
         ):
             return None

@@ -1,7 +1,7 @@
 """Compares Python tests by their syntax tree: formatting and comments do not count."""
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from cloister.core.diagnosis import HowWeakened
 from cloister.feedback.integrity.versions import inserted
@@ -42,6 +42,45 @@ def weakened(before: str, after: str | None) -> list[tuple[str, HowWeakened]] | 
         if how is not None:
             found.append((name, how))
     return found
+
+
+def outlines(source: str) -> dict[str, tuple[tuple[object, ...], tuple[str, ...]]]:
+    """Each test: its body with the definitions in the module that it uses, and its assertions."""
+    module = _parsed(source)
+    if module is None:
+        return {}
+    given = {name: (dump, node) for name, dump, node in _given(module)}
+    classes = dict(_classes(module.body, ""))
+    return {
+        name: (_whole(test, classes.get(name.rpartition("::")[0], []), given), _assertions(test))
+        for name, test in _tests(module).items()
+    }
+
+
+def _whole(
+    test: _Function, around: Sequence[ast.stmt], given: Mapping[str, tuple[str, ast.AST]]
+) -> tuple[object, ...]:
+    parts = [test.args, *test.decorator_list, *_body(test), *around]
+    used: dict[str, str] = {}
+    waiting: list[ast.AST] = [test, *around]
+    while waiting:
+        for name in _names(waiting.pop()):
+            if name in given and name not in used:
+                used[name], node = given[name]
+                waiting.append(node)
+    return (*map(ast.dump, parts), frozenset(used.items()))
+
+
+def _assertions(test: _Function) -> tuple[str, ...]:
+    found: list[str] = []
+    for node in ast.walk(test):
+        name = node.func if isinstance(node, ast.Call) else None
+        called = (
+            name.attr if isinstance(name, ast.Attribute) else name.id if isinstance(name, ast.Name) else ""
+        )
+        if isinstance(node, ast.Assert) or called.startswith(("assert", "expect", "raises", "warns", "fail")):
+            found.append(ast.dump(node))
+    return tuple(sorted(found))
 
 
 def _parsed(source: str) -> ast.Module | None:
@@ -118,7 +157,7 @@ def _loose(module: ast.Module) -> list[ast.stmt]:
 
 def _changed_names(old: ast.Module, new: ast.Module) -> set[str]:
     """Names of the module, other than tests, whose value changed."""
-    before, now = dict(_given(old)), dict(_given(new))
+    before, now = ({name: dump for name, dump, _ in _given(module)} for module in (old, new))
     return {name for name, dump in before.items() if now.get(name) != dump}
 
 
@@ -150,21 +189,24 @@ def _is_words(node: ast.stmt) -> bool:
     )
 
 
-def _given(module: ast.Module) -> Iterator[tuple[str, str]]:
+def _given(module: ast.Module) -> Iterator[tuple[str, str, ast.AST]]:
+    """The names that the module defines, other than tests and classes: name, content, node."""
     for node in module.body:
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 if isinstance(target, ast.Name):
-                    yield target.id, ast.dump(node.value)
+                    yield target.id, ast.dump(node.value), node.value
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
-            yield node.target.id, ast.dump(node.value)
+            yield node.target.id, ast.dump(node.value), node.value
         elif isinstance(node, ast.Import | ast.ImportFrom):
             source = f"{'.' * node.level}{node.module}:" if isinstance(node, ast.ImportFrom) else ""
-            yield from ((alias.asname or alias.name, source + alias.name) for alias in node.names)
+            yield from ((alias.asname or alias.name, source + alias.name, alias) for alias in node.names)
         elif isinstance(node, _Function) and not node.name.startswith("test"):
-            yield node.name, ast.dump(node)
+            yield node.name, ast.dump(node), node
 
 
-def _names(test: _Function) -> set[str]:
-    used = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
-    return used | {argument.arg for argument in test.args.args}
+def _names(code: ast.AST) -> set[str]:
+    inner = [*ast.walk(code)]
+    return {node.id for node in inner if isinstance(node, ast.Name)} | {
+        node.arg for node in inner if isinstance(node, ast.arg)
+    }

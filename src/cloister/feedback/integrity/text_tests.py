@@ -63,8 +63,14 @@ def titles(path: str, text: str) -> set[str]:
     return set(_blocks(_LANGUAGES.get(path.rpartition(".")[2], "script"), text))
 
 
-def _blocks(language: str, text: str) -> dict[str, list[str]]:
-    """The lines of each test by its title, from its head (with the attributes above it) to the next head."""
+def outlines(path: str, text: str) -> tuple[dict[str, list[str]], list[str]]:
+    """The lines of each test, and the lines outside of tests, without comments."""
+    outside: list[str] = []
+    return _blocks(_LANGUAGES.get(path.rpartition(".")[2], "script"), text, outside), outside
+
+
+def _blocks(language: str, text: str, outside: list[str] | None = None) -> dict[str, list[str]]:
+    """The lines of each test by its title, from its head (with the attributes above it) to its end."""
     head = _HEADS[language]
     lines = [line[:2_000] for line in text.split("\n")]
     starts = [(index, name) for index, line in enumerate(lines) if (name := _title(head.match(line)))]
@@ -72,10 +78,16 @@ def _blocks(language: str, text: str) -> dict[str, list[str]]:
         above = {start: "\n".join(lines[max(0, start - 4) : start]) for start, _ in starts}
         starts = [one for one in starts if "#[" in above[one[0]] and "test" in above[one[0]]]
     found: dict[str, list[str]] = {}
+    done = 0
     for number, (start, name) in enumerate(starts):
         stop = starts[number + 1][0] if number + 1 < len(starts) else len(lines)
-        kept = [lines[start].strip(), *_marks(lines, start), *_code(lines[start + 1 : stop], lines[start])]
-        found.setdefault(name, kept)
+        code, end = _code(lines, start, stop)
+        found.setdefault(name, [lines[start].strip(), *_marks(lines, start), *code])
+        if outside is not None:
+            outside += _plain(lines[done:start])
+        done = end
+    if outside is not None:
+        outside += _plain(lines[done:])
     return found
 
 
@@ -96,15 +108,17 @@ def _marks(lines: Sequence[str], start: int) -> list[str]:
     return found
 
 
-def _code(lines: Sequence[str], head: str) -> list[str]:
-    """The body without blank lines and comments, up to the line that closes it at the depth of its head."""
-    depth = len(head) - len(head.lstrip())
-    kept: list[str] = []
-    for line in lines:
-        bare = line.strip()
-        if not bare or bare.startswith(("//", "/*", "*")):
-            continue
-        if len(line) - len(line.lstrip()) <= depth and bare.startswith(("}", ")")):
-            break
-        kept.append(" ".join(bare.split()))
-    return kept
+def _code(lines: Sequence[str], start: int, stop: int) -> tuple[list[str], int]:
+    """The body up to the line that closes it at the depth of its head, and the index of that line."""
+    depth = len(lines[start]) - len(lines[start].lstrip())
+    for index in range(start + 1, stop):
+        line = lines[index]
+        if len(line) - len(line.lstrip()) <= depth and line.strip().startswith(("}", ")")):
+            return _plain(lines[start + 1 : index]), index
+    return _plain(lines[start + 1 : stop]), stop
+
+
+def _plain(lines: Sequence[str]) -> list[str]:
+    """The lines without blank lines and comments, with single spaces."""
+    bare = (" ".join(line.split()) for line in lines)
+    return [line for line in bare if line and not line.startswith(("//", "/*", "*"))]

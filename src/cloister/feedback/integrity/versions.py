@@ -1,6 +1,8 @@
 """Changed files before and after, from a unified diff that shows whole files."""
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import TypeVar
 
 import msgspec
@@ -9,8 +11,17 @@ T = TypeVar("T")
 WHOLE = "--unified=1000000"
 """The option of `git diff` that shows whole files."""
 
-
 _LINE_CHARS = 2_000
+_TEST_PLACE = re.compile(
+    r"(?:^|/)(?:tests?|__tests__|__mocks__|spec|specs|testdata|__snapshots__|fixtures|golden)/", re.IGNORECASE
+)
+_TEST_FILE = re.compile(
+    r"(?:^|/)(?:(?:run)?tests?|test[_-][^/]*|[^/]*_tests?|[^/]*Tests?|[^/]*Spec|[^/]*[._-](?:tests?|spec))(?:\.[A-Za-z]{1,4})?$|"
+    r"(?:^|/)conftest\.py$"
+)
+_CODE = re.compile(
+    r"\.(?:py|pyi|js|jsx|ts|tsx|mjs|cjs|mts|cts|go|rs|java|kt|scala|c|cc|cpp|cxx|h|hpp|rb|php|swift|sh)$"
+)
 
 
 class Version(msgspec.Struct, frozen=True):
@@ -32,6 +43,29 @@ class Version(msgspec.Struct, frozen=True):
         known = {" ".join(line.split()) for line in (self.before or "").split("\n")}
         lines = (self.after or "").split("\n")
         return [line[:_LINE_CHARS] for line in lines if " ".join(line.split()) not in known]
+
+
+def is_test_place(path: str) -> bool:
+    """True if the file is in a directory of tests or test data."""
+    return _TEST_PLACE.search(path) is not None
+
+
+def is_test_file(path: str) -> bool:
+    """True if the file is named like a test file."""
+    return _TEST_FILE.search(path) is not None
+
+
+def is_test_code(path: str) -> bool:
+    """True if the file is source code, not data."""
+    return _CODE.search(path) is not None
+
+
+def is_allowed(path: str, patterns: Collection[str]) -> bool:
+    """True if the task may change this file: it, or a directory above it, matches one of the patterns."""
+    parts = path.split("/")
+    places = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
+    bare = [pattern.removeprefix("./").rstrip("/") for pattern in patterns]
+    return any(fnmatchcase(place, pattern) for place in places for pattern in bare)
 
 
 def inserted(old: Sequence[T], new: Sequence[T]) -> list[int] | None:

@@ -5,35 +5,38 @@ the base, or about test configuration (`weakened`).
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from cloister.core.diagnosis import Diagnosis, TestResult, Weakening
 from cloister.core.text import one_line
 from cloister.feedback.check_commands import is_source, may_run_tests
 from cloister.feedback.integrity import python_tests, rustdoc_tests, text_tests
 from cloister.feedback.integrity.evasion import deceiving, hushed, may_silence, silencing
+from cloister.feedback.integrity.renames import Place, renames
 from cloister.feedback.integrity.test_config import configuration, stands_in
-from cloister.feedback.integrity.versions import Version
+from cloister.feedback.integrity.versions import (
+    Version,
+    is_allowed,
+    is_test_code,
+    is_test_file,
+    is_test_place,
+)
 
 KEPT = 400
-_TEST_PLACE = re.compile(
-    r"(?:^|/)(?:tests?|__tests__|__mocks__|spec|specs|testdata|__snapshots__|fixtures|golden)/", re.IGNORECASE
-)
-_TEST_FILE = re.compile(
-    r"(?:^|/)(?:(?:run)?tests?|test[_-][^/]*|[^/]*_tests?|[^/]*Tests?|[^/]*Spec|[^/]*[._-](?:tests?|spec))(?:\.[A-Za-z]{1,4})?$|"
-    r"(?:^|/)conftest\.py$"
-)
-_CODE = re.compile(
-    r"\.(?:py|pyi|js|jsx|ts|tsx|mjs|cjs|mts|cts|go|rs|java|kt|scala|c|cc|cpp|cxx|h|hpp|rb|php|swift|sh)$"
-)
 
 
-def weakenings(changed: Sequence[Version]) -> tuple[Weakening, ...]:
-    """Every weakening in the changed files. If there are too many, name only the files, so that none is dropped."""
+def weakenings(changed: Sequence[Version], allowed: Collection[str] = ()) -> tuple[Weakening, ...]:
+    """Every weakening in the changed files. If there are too many, name only the files, so that none is dropped.
+
+    `allowed` are patterns of files that the task is about.
+    """
     found: list[Weakening] = []
+    moved = renames(changed, same_body=True)
     for version in changed:
+        if is_allowed(version.path, allowed):
+            continue
         found.extend(configuration(version))
-        found.extend(_tests(version))
+        found.extend(one for one in _tests(version) if (one.file, one.test) not in moved)
         found.extend(silencing(version))
         if not is_test_place(version.path) and not is_test_file(version.path):
             found.extend(deceiving(version))
@@ -55,10 +58,13 @@ def may_matter(path: str) -> bool:
 
 
 def matters_when_new(path: str) -> bool:
-    """True if a new file of this name must be compared. A new test weakens nothing."""
-    if path.rpartition("/")[2] in CONFIGURATION or may_silence(path) or stands_in(path):
-        return True
-    return is_test_code(path) and not is_test_file(path) and not is_test_place(path)
+    """True if a new file of this name must be compared. Tests may have moved to a new file."""
+    return (
+        path.rpartition("/")[2] in CONFIGURATION
+        or may_silence(path)
+        or bool(stands_in(path))
+        or is_test_code(path)
+    )
 
 
 _SETTINGS = (
@@ -72,29 +78,13 @@ _SETTINGS = (
 CONFIGURATION = frozenset(_SETTINGS.split())
 
 
-def is_test_place(path: str) -> bool:
-    """True if the file is in a directory of tests or test data."""
-    return _TEST_PLACE.search(path) is not None
-
-
-def is_test_file(path: str) -> bool:
-    """True if the file is named like a test file."""
-    return _TEST_FILE.search(path) is not None
-
-
-def is_test_code(path: str) -> bool:
-    """True if the file is source code, not data."""
-    return _CODE.search(path) is not None
-
-
 def _tests(version: Version) -> Iterator[Weakening]:
     path, before, after = version.path, version.before, version.after
     if before is None:
         return  # a new file can only weaken as configuration
-    is_test = bool(_TEST_FILE.search(path) or _TEST_PLACE.search(path)) or path.endswith(".rs")
-    if not is_test:
+    if not (is_test_file(path) or is_test_place(path) or path.endswith(".rs")):
         return
-    if not _CODE.search(path):
+    if not is_test_code(path):
         if before.strip():
             yield Weakening(path, "data")
         return
@@ -148,6 +138,34 @@ def weakened(baseline: Sequence[Diagnosis], now: Sequence[Diagnosis]) -> dict[st
             name = f"{one.file}::{one.test}" if one.test else one.file
             found.setdefault(name, _sentence(name, one))
     return found
+
+
+def moved_names(
+    places: Mapping[Place, Place], before: Iterable[TestResult], now: Iterable[TestResult]
+) -> dict[str, str]:
+    """Old name → new name, as the runner spells them, of the tests that `renames` found. Each name is used once."""
+    was, there = {test.name: test for test in before}, {test.name: test for test in now}
+    gone = [test for name, test in was.items() if name not in there]
+    fresh = {name: test for name, test in there.items() if name not in was}
+    found: dict[str, str] = {}
+    for (file, name), (new_file, new_name) in places.items():
+        old, new = Weakening(file, "changed", name), Weakening(new_file, "changed", new_name)
+        here = [test for test in gone if test.name not in found and _is_of(test, old)]
+        others = [test.name for test in fresh.values() if _is_of(test, new)] if here else []
+        for test in here:
+            case = _case(test.name, name)
+            same = [other for other in others if _case(other, new_name) == case]
+            if same:
+                found[test.name] = same[0]
+                others.remove(same[0])
+                del fresh[same[0]]
+    return found
+
+
+def _case(name: str, inner: str) -> str:
+    """The part of a runner's name that follows the test's own: the parameters, or the subtest."""
+    last = inner.rpartition("::")[2]
+    return name.rpartition("::")[2].rpartition(last)[2]
 
 
 def _sentence(name: str, one: Weakening) -> str:

@@ -5,11 +5,12 @@ disk. A builder that died leaves only such a directory, and the next builder rem
 """
 
 import os
+import re
 import secrets
 import shutil
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +18,11 @@ import anyio
 import msgspec
 from anyio.streams.text import TextReceiveStream
 
+from cloister.core import limits
+from cloister.core.computer import Command, Computer, Output
 from cloister.core.diagnosis import Diagnosis
-from cloister.core.errors import HostError
-from cloister.core.text import harmless, one_line
+from cloister.core.errors import HostError, UserError
+from cloister.core.text import decode, harmless, inert, one_line
 from cloister.sandbox._spawn import capture, pipes, remove_tree, spawn
 from cloister.sandbox.api import Report
 from cloister.system.locks import lock_within
@@ -157,13 +160,83 @@ class Build:
     async def remove(self, path: Path) -> None:
         await remove_tree(path, self.path)
 
+    async def run_inside(self, computer: Computer, command: Command) -> str:
+        """Run a command in a sandbox with its output in the log. Return `(STATUS): ERRORS`; empty if it succeeded.
+
+        The sandbox is gone when the reason is read: logs that the output names are copied into the build's log.
+        """
+        end = bytearray()
+        why = ""
+        async with computer.start(msgspec.structs.replace(command, limit_bytes=limits.FILE_BYTES)) as process:
+            await process.send_eof()
+            async for item in process:
+                if isinstance(item, Output):
+                    self.note(decode(item.data).rstrip("\n"))
+                    end = (end + item.data)[-_END_BYTES:]
+                elif not item.ok:
+                    why = item.killed or f"status {item.code}"
+        if not why:
+            return ""
+        lines = inert(decode(bytes(end))).split("\n")
+        inner: list[str] = []
+        for path in dict.fromkeys(found for line in lines for found in _LOG_FILE.findall(line)[:4]):
+            if len(inner) < _LOG_LINES and not _NPM_LOG.search(path):  # npm's repeats its output
+                inner += await self._log_inside(computer, command, path)
+        return f"({why}): {told_errors(lines, inner)}"
+
+    async def _log_inside(self, computer: Computer, command: Command, path: str) -> list[str]:
+        tail = msgspec.structs.replace(
+            command, argv=("tail", "-n", str(_LOG_LINES), "--", path), seconds=10.0, limit_bytes=_END_BYTES
+        )
+        with suppress(UserError):
+            read = await computer.run(tail)
+            if read.ok:
+                self.note(f"== the end of {path} in the sandbox\n{decode(read.out)}")
+                return inert(decode(read.out)).split("\n")
+        return []
+
+
+_END_BYTES = 65_536
+_LOG_LINES = 60
+_LOG_FILE = re.compile(r"(?<![\w./@+-])/?[\w.@+-][\w./@+-]*\.log\b")
+_NPM_LOG = re.compile(r"/_logs/|npm-debug\.log")
+_POINTS = re.compile(r"(?i)\b(?:see|found|full|complete|detailed|debug|more|saved|written|check)\b")
+_LOG = re.compile(r"\blogs?\b")
+_NOISE = re.compile(
+    r"(?i)^(?:npm (?:notice|err(?:or|!)\s*$)|\[notice\]|note: this error originates|hint: see above)"
+)
+_ERROR = re.compile(
+    r"(?i)error|fail|fatal|cannot|can't|could ?n[o']t|unable|not found|no such|not installed|denied|refused|missing|"
+    r"invalid|unsupported|panic|exception|conflict|killed|^E: "
+)
+
+
+def told_errors(lines: Iterable[str], inner: Iterable[str] = ()) -> str:
+    """The errors at the end of a failed tool's output, then those of its own log, without the paths of logs."""
+    said = [*_errors(lines), *_errors(inner)]
+    return one_line("; ".join(dict.fromkeys(said)) or "it printed nothing", 600)
+
+
+def _errors(lines: Iterable[str]) -> list[str]:
+    kept = [line for line in map(_without_log, lines) if line and not _NOISE.match(line)]
+    return [line for line in kept if _ERROR.search(line)][-4:] or kept[-3:]
+
+
+def _without_log(line: str) -> str:
+    """The line without the part that only says where a log is."""
+    line = line[:500].strip()
+    log = _LOG.search(line)
+    if log is not None and (_NPM_LOG.search(line) or _POINTS.search(line)):
+        return line[: max(line.rfind(mark, 0, log.start()) for mark in ",;(:") + 1].rstrip(",;(: ")
+    return line
+
 
 Explain = Callable[["deque[str]"], str]
 """Makes one sentence of the last lines of a failed tool."""
 
 
 def last_lines(tail: "deque[str]") -> str:
-    return one_line(" ".join(list(tail)[-3:]) or "the tool printed nothing", 400)
+    return told_errors(tail)
 
 
 def tool_env(path: str) -> dict[str, str]:

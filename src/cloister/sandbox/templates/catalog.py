@@ -29,6 +29,7 @@ from cloister.sandbox.templates.recipes import (
     check_name,
     directory_of,
     read_recipe,
+    with_stand_ins,
     write_recipe,
 )
 from cloister.system import locks
@@ -170,7 +171,7 @@ class Templates:
         async def base(work: Build) -> About:
             match recipe:
                 case Packages():
-                    return await debian.build(work, recipe)
+                    return await debian.build(work, with_stand_ins(recipe))
                 case _:
                     raise HostError(
                         "no_template",

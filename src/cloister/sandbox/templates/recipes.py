@@ -7,12 +7,13 @@ import secrets
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 import msgspec
 
 from cloister.core.addresses import check_address
 from cloister.core.errors import UserError
+from cloister.core.requests import CREDENTIAL_NAME, placeholder
 from cloister.core.text import one_line
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
@@ -22,6 +23,8 @@ _VERSION = 1
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9.+-]+(:[a-z0-9]+)?(/[a-z0-9.-]+|=[A-Za-z0-9.+:~-]+)?")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _USERINFO = re.compile(r"(?:[a-z]+://)?[^/@:]*:[^/@]*@(?!sha256:)")
+_REFERENCE = re.compile(rf"credential:({CREDENTIAL_NAME})|\{{\{{secret:({CREDENTIAL_NAME})\}}\}}")
+"""Both forms name a credential; the second is `placeholder`."""
 _SECRET_NAME = re.compile(
     r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|(?:API|ACCESS|PRIVATE|SECRET)_?KEY)(?:_|$)",
     re.IGNORECASE,
@@ -98,6 +101,7 @@ class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
 
 
 Recipe = Packages | Oci | Dockerfile | Devcontainer | Repository | Snapshot
+R = TypeVar("R", bound=Recipe)
 
 BUILT_IN: dict[str, Recipe] = {
     "default": Packages(
@@ -147,10 +151,7 @@ def check(recipe: Recipe) -> None:
         case Oci(image):
             _check_image(image)
         case Dockerfile():
-            _check_word("context", recipe.context)
-            if Path(recipe.dockerfile).is_absolute() or ".." in Path(recipe.dockerfile).parts:
-                raise _bad("`dockerfile` is a path inside `context`.")
-            _check_secrets("args", recipe.args)
+            _check_dockerfile(recipe)
         case Devcontainer() | Repository():
             _check_repo(recipe.repo)
         case Snapshot():
@@ -160,6 +161,15 @@ def check(recipe: Recipe) -> None:
     if not isinstance(recipe, Devcontainer | Repository):
         check_env(recipe.env)
         _check_secrets("env", recipe.env)
+
+
+def _check_dockerfile(recipe: Dockerfile) -> None:
+    _check_word("context", recipe.context)
+    if Path(recipe.dockerfile).is_absolute() or ".." in Path(recipe.dockerfile).parts:
+        raise _bad("`dockerfile` is a path inside `context`.")
+    _check_secrets("args", recipe.args)
+    if not recipe.network and any(map(_referred, recipe.args.values())):
+        raise _bad("`args` refers to a credential, which steps use through the proxy: set `network = true`.")
 
 
 def check_env(env: dict[str, str]) -> None:
@@ -184,21 +194,52 @@ def _check_repo(repo: str) -> None:
 def _check_secrets(what: str, values: Mapping[str, str]) -> None:
     """A recipe is stored and shown, and an argument ends up in files and logs of the build."""
     for name, value in values.items():
+        if _referred(value):
+            continue
+        shown = one_line(name, 40)
+        if value.startswith("credential:"):
+            raise _bad(
+                f"the value of {shown} in `{what}` is not credential:NAME with the name of a credential."
+            )
         if value and (_SECRET_NAME.search(name) or _SECRET_VALUE.search(value)):
             raise _bad(
-                f"`{what}` holds {one_line(name, 40)}, which looks like a secret. Leave it out: a [[credential]] of the "
-                "settings adds it to requests at the proxy."
+                f"`{what}` holds {shown}, which looks like a secret. Write `credential:NAME` instead, with the name of a "
+                "[[credential]] of the settings: the proxy adds its value to requests."
             )
+
+
+def _referred(value: str) -> str | None:
+    """The name of the credential that a value refers to, if any."""
+    found = _REFERENCE.fullmatch(value)
+    return found and (found[1] or found[2])
+
+
+def _values_of(recipe: Recipe) -> dict[str, dict[str, str]]:
+    """`args` and `env`, where the recipe has them."""
+    return {field: getattr(recipe, field) for field in ("args", "env") if hasattr(recipe, field)}
 
 
 def without_values(recipe: Recipe) -> Recipe:
     """The recipe with the values of `args` and `env` left out, for readers who may not see them."""
-    hidden = {
-        field: dict.fromkeys(cast("dict[str, str]", getattr(recipe, field)), "…")
-        for field in ("args", "env")
-        if hasattr(recipe, field)
-    }
+    hidden = {field: dict.fromkeys(values, "…") for field, values in _values_of(recipe).items()}
     return msgspec.structs.replace(recipe, **hidden)
+
+
+def credentials_of(recipe: Recipe) -> frozenset[str]:
+    """The names of the credentials that the recipe refers to."""
+    found = (_referred(value) for values in _values_of(recipe).values() for value in values.values())
+    return frozenset(name for name in found if name is not None)
+
+
+def with_stand_ins(recipe: R) -> R:
+    """The recipe with placeholders for its credentials: the proxy replaces them, and no value is read here."""
+    made = {
+        field: {
+            key: placeholder(name) if (name := _referred(value)) else value for key, value in values.items()
+        }
+        for field, values in _values_of(recipe).items()
+    }
+    return msgspec.structs.replace(recipe, **made)
 
 
 def _check_word(what: str, text: str) -> None:

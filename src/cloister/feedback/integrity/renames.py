@@ -1,0 +1,93 @@
+"""Recognises tests that a change renamed or moved: the same body, or the same assertions."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from cloister.feedback.integrity import python_tests, text_tests
+from cloister.feedback.integrity.versions import Version, is_test_file, is_test_place
+
+Place = tuple[str, str]
+"""The path of a test file, and the name of the test inside it."""
+
+_ASSERTS = re.compile(
+    r"assert|expect|should|require|check|equal|verify|\bt\.\w|^if\b|^\}? *else if\b", re.IGNORECASE
+)
+_FRAME = re.compile(r"^(?:describe|context|suite|mod|pub mod|(?:public |final )*class)\b|^[})\];]*$|^#\[|^@")
+"""Lines that only group tests."""
+_RELATIVE = re.compile(r"(?:\.{1,2}/)+")
+
+
+class _Test(NamedTuple):
+    body: object
+    """Everything inside the test."""
+    assertions: tuple[str, ...]
+    around: frozenset[str] = frozenset()
+    """Lines of the file outside its tests, except for Python, where the body includes the definitions it uses."""
+
+
+def renames(changed: Sequence[Version], *, same_body: bool = False) -> dict[Place, Place]:
+    """Old place → new place of each test that was renamed or moved.
+
+    A test in the same place is included, as the group around it may have another name, which runners put before its own.
+    With `same_body`, equal assertions are not enough, and a test may not move to a file where its words mean something else.
+    """
+    files = [one for one in changed if _has_tests(one.path)]
+    old = {place: test for one in files for place, test in _tests(one.path, one.before)}
+    new = {place: test for one in files for place, test in _tests(one.path, one.after)}
+    gone = {place: test for place, test in old.items() if place not in new}
+    fresh = {place: test for place, test in new.items() if place not in old}
+    found = _pairs({p: t.body for p, t in gone.items()}, {p: t.body for p, t in fresh.items()})
+    if same_body:
+        there = {place[0]: test.around for place, test in old.items()}
+        return {
+            place: other
+            for place, other in found.items()
+            if place[0] == other[0]
+            or new[other].around <= old[place].around | there.get(other[0], frozenset())
+        }
+    stays = {place: place for place, test in old.items() if place in new and new[place].body == test.body}
+    taken = set(found.values())
+    left = {p: t.assertions for p, t in gone.items() if p not in found and t.assertions}
+    free = {p: t.assertions for p, t in fresh.items() if p not in taken}
+    twice = {value for value, many in Counter(left.values()).items() if many > 1}
+    twice |= {value for value, many in Counter(free.values()).items() if many > 1}
+    return stays | found | _pairs({p: value for p, value in left.items() if value not in twice}, free)
+
+
+def _pairs(gone: Mapping[Place, object], fresh: Mapping[Place, object]) -> dict[Place, Place]:
+    """Pair equal values, each once. Among equal ones prefer the same name, then the same file."""
+    by_value: dict[object, list[Place]] = {}
+    for place, value in fresh.items():
+        by_value.setdefault(value, []).append(place)
+    found: dict[Place, Place] = {}
+    for place, value in gone.items():
+        if there := by_value.get(value):
+            best = min(there, key=lambda other: (_last(other) != _last(place), other[0] != place[0]))
+            there.remove(best)
+            found[place] = best
+    return found
+
+
+def _last(place: Place) -> str:
+    return place[1].rpartition("::")[2]
+
+
+def _has_tests(path: str) -> bool:
+    return is_test_file(path) or is_test_place(path) or path.endswith(".rs")
+
+
+def _tests(path: str, text: str | None) -> Iterator[tuple[Place, _Test]]:
+    if text is None:
+        return
+    if path.endswith((".py", ".pyi")):
+        for name, (body, assertions) in python_tests.outlines(text).items():
+            yield (path, name), _Test(body, assertions)
+        return
+    blocks, outside = text_tests.outlines(path, text)
+    around = frozenset(_RELATIVE.sub("", line) for line in outside if not _FRAME.match(line))
+    for name, (head, *lines) in blocks.items():
+        told = head.replace(name, "", 1)
+        asserted = tuple(line for line in (told, *lines) if _ASSERTS.search(line))
+        yield (path, name), _Test((told, *lines), asserted, around)

@@ -1,0 +1,194 @@
+"""Tests that were renamed or moved are the tests they were."""
+
+import pytest
+
+from cloister.core.diagnosis import TestResult as Result
+from cloister.feedback.integrity.renames import renames
+from cloister.feedback.integrity.versions import Version
+from cloister.feedback.integrity.weakening import moved_names, weakenings
+
+PYTHON = """\
+from shop import total
+
+LIMIT = 10
+
+
+def at_most(value):
+    assert value <= LIMIT
+
+
+def test_total():
+    prices = [1, 2]
+    assert total(prices) == 3
+    at_most(total(prices))
+
+
+class TestCart:
+    def setup_method(self):
+        self.items = []
+
+    def test_empty(self):
+        assert total(self.items) == 0
+"""
+SCRIPT = """\
+const { add } = require("../src/add");
+
+describe("add", () => {
+  it("adds two", () => {
+    expect(add(1, 2)).toBe(3);
+  });
+
+  it("adds none", () => expect(add()).toBe(0));
+});
+"""
+GO = "package calc\n\nfunc TestAdd(t *testing.T) {\n\tif Add(1, 2) != 3 {\n\t\tt.Fatal()\n\t}\n}\n"
+RUST = "fn add() {}\n#[cfg(test)]\nmod tests {\n    #[test]\n    fn adds() {\n        assert_eq!(add(1, 2), 3);\n    }\n}\n"
+C = "static void adds(void)\n{\n    TEST_ASSERT_EQUAL_INT(3, add(1, 2));\n}\n"
+JAVA = "class AddTest {\n    @Test\n    public void adds() {\n        assertEquals(3, Calc.add(1, 2));\n    }\n}\n"
+
+
+def edited(path: str, text: str, old: str, new: str) -> Version:
+    assert old in text
+    return Version(path, text, text.replace(old, new))
+
+
+def others(*changed: Version, same_body: bool = False) -> dict[tuple[str, str], tuple[str, str]]:
+    found = renames(changed, same_body=same_body)
+    return {old: new for old, new in found.items() if old != new}
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "old", "new"),
+    [
+        ("tests/test_shop.py", PYTHON, "test_total", "test_sum_of_prices"),
+        ("tests/test_shop.py", PYTHON, "TestCart::test_empty", "TestBasket::test_empty"),
+        ("test/add.test.js", SCRIPT, "adds two", "returns the sum of two numbers"),
+        ("test/add.test.js", SCRIPT, "adds none", "is zero without numbers"),
+        ("calc_test.go", GO, "TestAdd", "TestSum"),
+        ("src/lib.rs", RUST, "adds", "sums_up"),
+        ("tests/calc.c", C, "adds", "sums"),
+        ("src/test/java/AddTest.java", JAVA, "adds", "sums"),
+    ],
+)
+def test_a_test_with_another_name_and_the_same_body_is_renamed_and_not_deleted(
+    path: str, text: str, old: str, new: str
+) -> None:
+    before, after = old.partition("::")[0], new.partition("::")[0]
+    change = edited(path, text, before, after)
+
+    assert others(change) == {(path, old): (path, new)}
+    assert others(change, same_body=True) == {(path, old): (path, new)}
+    assert weakenings([change]) == ()
+
+
+def test_a_test_that_moved_to_another_file_is_recognised() -> None:
+    cart = PYTHON[PYTHON.index("class TestCart") :]
+    source = Version("tests/test_shop.py", PYTHON, PYTHON.removesuffix(cart))
+    target = Version("tests/cart/test_cart.py", None, f"from shop import total\n\n\n{cart}")
+
+    assert others(source, target) == {
+        ("tests/test_shop.py", "TestCart::test_empty"): ("tests/cart/test_cart.py", "TestCart::test_empty")
+    }
+    assert weakenings([source, target]) == ()
+    assert others(
+        Version("test/add.test.js", SCRIPT, None), Version("test/unit/sum.test.js", None, SCRIPT)
+    ) == {("test/add.test.js", name): ("test/unit/sum.test.js", name) for name in ("adds two", "adds none")}
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "target"),
+    [
+        ("tests/test_shop.py", PYTHON, PYTHON.replace("from shop import total", "from fake import total")),
+        ("tests/test_shop.py", PYTHON, PYTHON.replace("<= LIMIT", "<= 99")),
+        ("tests/test_shop.py", PYTHON, PYTHON.replace("LIMIT = 10", "LIMIT = 99")),
+        ("test/add.test.js", SCRIPT, SCRIPT.replace('require("../src/add")', "{ add: () => 3 }")),
+        (
+            "calc_test.go",
+            GO,
+            GO.replace("package calc", "package calc\n\nfunc Add(a, b int) int { return 3 }"),
+        ),
+    ],
+)
+def test_the_same_words_that_mean_something_else_are_another_test(path: str, text: str, target: str) -> None:
+    new = f"{path.rpartition('/')[0]}/other_{path.rpartition('/')[2]}".removeprefix("/")
+    change = (Version(path, text, None), Version(new.replace("other_test_", "test_other_"), None, target))
+    name = {"test_shop.py": "test_total", "add.test.js": "adds two", "calc_test.go": "TestAdd"}[
+        path.rpartition("/")[2]
+    ]
+
+    assert (path, name) in renames(change)
+    assert (path, name) not in renames(change, same_body=True)
+    assert name in {one.test for one in weakenings(change) if one.how == "deleted"}
+
+
+def test_a_test_that_was_tidied_while_it_was_renamed_is_recognised_by_its_assertions() -> None:
+    change = Version(
+        "tests/test_shop.py",
+        PYTHON,
+        PYTHON.replace("test_total", "test_sum").replace("prices = [1, 2]", "prices = list(range(1, 3))"),
+    )
+
+    assert others(change) == {("tests/test_shop.py", "test_total"): ("tests/test_shop.py", "test_sum")}
+    assert others(change, same_body=True) == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "old", "new"),
+    [
+        ("tests/test_shop.py", PYTHON, "test_total", "check_total"),
+        ("tests/test_shop.py", PYTHON, "TestCart:\n", "TestCart:\n    items = [1]\n\n"),
+        ("calc_test.go", GO, "TestAdd", "testAdd"),
+    ],
+)
+def test_a_name_that_is_none_of_a_test_is_no_new_name(path: str, text: str, old: str, new: str) -> None:
+    assert others(edited(path, text, old, new)) == {}
+
+
+def test_one_test_cannot_stand_for_two() -> None:
+    twice = (
+        PYTHON
+        + "\n\ndef test_again():\n    assert total([]) == 0\n\n\ndef test_twice():\n    assert total([]) == 0\n"
+    )
+    once = PYTHON + "\n\ndef test_once():\n    assert total([]) == 0\n"
+
+    assert len(others(Version("tests/test_shop.py", twice, once))) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "old", "new"),
+    [
+        (
+            edited("tests/test_shop.py", PYTHON, "test_total", "test_sum"),
+            ("tests/test_shop.py::test_total[1]", "tests/test_shop.py::test_total[2]"),
+            ("tests/test_shop.py::test_sum[1]", "tests/test_shop.py::test_sum[2]"),
+        ),
+        (
+            edited("tests/test_shop.py", PYTHON, "TestCart", "TestBasket"),
+            ("tests.test_shop.TestCart::test_empty",),
+            ("tests.test_shop.TestBasket::test_empty",),
+        ),
+        (
+            edited("test/add.test.js", SCRIPT, "adds two", "sums two"),
+            ("test/add.test.js::add > adds two",),
+            ("test/add.test.js::add > sums two",),
+        ),
+        (
+            edited("test/add.test.js", SCRIPT, '"add"', '"sum"'),
+            ("test/add.test.js::add > adds two", "test/add.test.js::add > adds none"),
+            ("test/add.test.js::sum > adds two", "test/add.test.js::sum > adds none"),
+        ),
+        (
+            edited("calc_test.go", GO, "TestAdd", "TestSum"),
+            ("example.com/calc::TestAdd", "example.com/calc::TestAdd/one"),
+            ("example.com/calc::TestSum", "example.com/calc::TestSum/one"),
+        ),
+        (edited("src/lib.rs", RUST, "mod tests", "mod unit"), ("tests::adds",), ("unit::adds",)),
+    ],
+)
+def test_renamed_tests_are_found_in_the_spelling_of_the_runner(
+    change: Version, old: tuple[str, ...], new: tuple[str, ...]
+) -> None:
+    before = [Result(name, "passed") for name in (*old, "other::stays")]
+    now = [Result(name, "passed") for name in (*reversed(new), "other::stays")]
+
+    assert moved_names(renames([change]), before, now) == dict(zip(old, new, strict=True))
