@@ -1,6 +1,5 @@
 """Which tests of a file get mutants, and which of their assertions; sources that mean harm."""
 
-
 import pytest
 
 from cloister.feedback.experiments.mutants import Edit, apply, mutants
