@@ -292,7 +292,7 @@ def replayed(calls, place, tested):
         text += "def test_all():\n    replay(calls, out, True)\n"
     else:
         name, argv = "test_all.py", ["-m", "unittest", "discover", "-s", here, "-t", here, "-p", "test_all.py"]
-        text += "import unittest, unittest.mock\nclass TestAll(unittest.TestCase):\n    def test_all(self):\n"
+        text += "import unittest\nclass TestAll(unittest.TestCase):\n    def test_all(self):\n"
         text += "        replay(calls, out, True)\n"
     with open(os.path.join(here, name), "w") as out:
         out.write(text)
