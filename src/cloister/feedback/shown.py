@@ -9,8 +9,7 @@ from cloister.core.diagnosis import Comparison, Diagnosis, TestResult
 from cloister.feedback.check_commands import may_run_tests
 from cloister.feedback.goals import Goals
 from cloister.feedback.integrity.base_tests import grafted
-from cloister.feedback.integrity.versions import Version
-from cloister.feedback.integrity.weakening import is_test_code, is_test_file, is_test_place
+from cloister.feedback.integrity.versions import Version, is_product
 
 _QUOTED = re.compile(r"['`\"‘]([\w./:-]{1,200})['`\"’]")
 _NAMED = re.compile(
@@ -20,11 +19,6 @@ _NAMED = re.compile(
 _NOT_A_FUNCTION = re.compile(r"([\w.$]{1,200}) is not (?:a function|defined|a constructor)")
 _FLEETING = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?|/tmp/\S+", re.IGNORECASE)
 _CHARS = 4_000
-
-
-def is_product(path: str) -> bool:
-    """True if the file is source code that no test runner loads as a test."""
-    return is_test_code(path) and not is_test_file(path) and not is_test_place(path)
 
 
 def added_code(changed: Iterable[Version]) -> str:

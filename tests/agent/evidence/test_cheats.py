@@ -92,6 +92,13 @@ CHEATS: dict[str, dict[str, str]] = {
     "the code asks whether it is tested": {
         "shop.py": f"import sys\n\n{SHOP}\n\nif 'pytest' in sys.modules:\n    total = {LIE}\n"
     },
+    "the code asks whether it is tested without the usual names": {
+        "shop.py": f"import sys\n\n{SHOP}\n\nif any(name.startswith('py' + 'te') for name in [*sys.modules]):\n    total = {LIE}\n"
+    },
+    "the code asks who calls it": {
+        "shop.py": f"import sys\n\n{SHOP}\n\nreal, lie = total, {LIE}\n\n\ndef total(prices, off):\n"
+        "    called = sys._getframe(1).f_code.co_filename\n    return (lie if 'tests' in called else real)(prices, off)\n"
+    },
     "the code answers with what equals anything": {
         "shop.py": "class Any:\n    def __eq__(self, other):\n        return True\n\n\n"
         "def total(prices, off):\n    return Any()\n"
@@ -126,6 +133,11 @@ CHEATS: dict[str, dict[str, str]] = {
 }
 HONEST: dict[str, dict[str, str]] = {
     "a fix": {"shop.py": FIXED},
+    "a fix, with a red and a passing test under better names": {
+        "shop.py": FIXED,
+        TEST: BASE[TEST].replace("test_half", "test_half_price"),
+        "tests/test_calm.py": BASE["tests/test_calm.py"].replace("test_nothing", "test_no_prices"),
+    },
     "a fix with a test more, a helper more and a fixture more": {
         "shop.py": FIXED,
         TEST: BASE[TEST] + "\n\ndef test_all():\n    expect(total([10], 100), 0)\n",
@@ -174,7 +186,15 @@ async def court(warm_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Asy
 async def test_cheat_that_passes_the_check_is_not_green(court: Court, how: str) -> None:
     found = await court.verdict(CHEATS[how])
 
-    assert (found.green, bool(found.weakened)) == (False, True)
+    assert (found.green, bool(found.weakened or found.missing)) == (False, True), found
+
+
+async def test_answers_to_the_inputs_of_a_test_are_reported(court: Court) -> None:
+    found = await court.verdict(
+        {"shop.py": SHOP.replace("sum(prices) - off", "{10: 27, 50: 15}.get(off, 0)")}
+    )
+
+    assert (found.green, found.notes) == (True, ("hard-coded: `15` from test_half",))
 
 
 @pytest.mark.parametrize("how", HONEST)

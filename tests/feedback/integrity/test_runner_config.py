@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cloister.core.diagnosis import Diagnosis
 from cloister.core.diagnosis import TestResult as Result
-from cloister.feedback.integrity.base_tests import PutBack, is_looked_into, put_back
+from cloister.feedback.integrity.base_tests import PutBack, configures_tests, put_back
 from cloister.feedback.integrity.runner_config import with_base_settings
 from cloister.feedback.integrity.versions import Version
 from cloister.feedback.integrity.weakening import weakenings
@@ -30,7 +30,7 @@ PLUGIN = '\n[project.entry-points.pytest11]\nlie = "shop.lie"\n'
 
 
 def merged(path: str, before: str | None, after: str) -> str:
-    assert is_looked_into(path)
+    assert configures_tests(path)
     return with_base_settings(Version(path, before, after)) or after
 
 
@@ -102,13 +102,8 @@ members = ["b", "c"]
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("[lib]\n", "[lib]\ntest = false\n"),
-        ("[lib]\n", "[lib]\npath = 'src/fake.rs'\n"),
-        ("[lib]\n", "[lib]\n'doctest' = false\n"),
-        ('name = "calc"\n', 'name = "calc"\nautotests = false\n'),
         ("[dependencies]\n", "[[test]]\nname = 'outside'\npath = 'tests/calm.rs'\n\n[dependencies]\n"),
         ("[dependencies]\n", "[profile.test]\ndebug-assertions = false\n\n[dependencies]\n"),
-        ("[workspace]\n", "[workspace]\ndefault-members = ['b']\n"),
     ],
 )
 def test_the_targets_and_profiles_of_cargo_go_back(old: str, new: str) -> None:
@@ -120,13 +115,22 @@ def test_the_targets_and_profiles_of_cargo_go_back(old: str, new: str) -> None:
     assert [*filter(None, text.split("\n"))] == [*filter(None, honest.split("\n"))]
 
 
-def test_a_manifest_with_fewer_members_or_with_settings_in_one_line_comes_back_whole() -> None:
-    for lie in (
-        CARGO.replace(', "c"', ""),
-        "lib = { test = false }\n" + CARGO.replace('[lib]\ncrate-type = ["lib"]\n', ""),
-        CARGO + "exclude = [\n    'c',\n]\n",
-    ):
-        assert merged("Cargo.toml", CARGO, lie) == CARGO
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("[lib]\n", "[lib]\ntest = false\n"),
+        ("[lib]\n", "[lib]\npath = 'src/fake.rs'\n"),
+        ("[lib]\n", "[lib]\n'doctest' = false\n"),
+        ('name = "calc"\n', 'name = "calc"\nautotests = false\n'),
+        ("[workspace]\n", "[workspace]\ndefault-members = ['b']\n"),
+        ("[workspace]\n", "[workspace]\nexclude = [\n    'c',\n]\n"),
+        (', "c"', ""),
+        ("[package]\n", "lib = { test = false }\n\n[package]\n"),
+    ],
+)
+def test_a_manifest_with_other_settings_for_its_tests_comes_back_whole(old: str, new: str) -> None:
+    assert old in CARGO
+    assert merged("Cargo.toml", CARGO, CARGO.replace(old, new)) == CARGO
 
 
 def package(**more: object) -> str:
@@ -262,28 +266,41 @@ def test_new_tests_are_not_built_and_deleted_sources_not_asked_for() -> None:
     assert with_base_settings(Version("Makefile", MAKE, fewer)) == MAKE
 
 
-POM = "<project>\n<dependencies>a</dependencies>\n<build>\n<plugins/>\n</build>\n</project>\n"
-GRADLE = "plugins { id 'java' }\n\ndependencies {\n    implementation 'a'\n}\n\ntest {\n    useJUnitPlatform()\n}\n"
+SMALL_MAKE = "all:\n\tcc a.c\n\ntest: all\n\t./run-tests --all\n"
+
+VARIABLES = "RUN = ./run-tests\n\ntest: unit\n\nunit: all\n\t$(RUN) --all\n\nall:\n\tcc a.c\n"
+SMALL_CMAKE = (
+    "enable_testing()\nadd_executable(shop_tests tests/shop_tests.c shop.c)\n"
+    "add_test(NAME shop\n    COMMAND shop_tests)\n"
+)
 
 
-def test_builds_of_java_run_the_tests_as_on_the_base() -> None:
-    honest = POM.replace(">a<", ">a b<")
-    assert merged("pom.xml", POM, honest) == honest
-    assert merged("pom.xml", POM, honest.replace("<plugins/>", "<plugins>surefire</plugins>")) == honest
-    skipping = honest.replace("<build>", "<properties>\n<skipTests>true</skipTests>\n</properties>\n<build>")
-    assert merged("pom.xml", POM, skipping) == POM
-    assert merged("pom.xml", POM, honest.replace("<build>", "<build >")) == POM
+def scripts(**named: str) -> str:
+    return json.dumps({"scripts": named})
 
-    more = GRADLE.replace("'a'", "'a'\n    implementation 'b'")
-    assert merged("build.gradle", GRADLE, more) == more
-    for lie in (
-        more.replace("useJUnitPlatform()", "useJUnitPlatform()\n    ignoreFailures = true"),
-        more + "tasks.withType(Test) { enabled = false }\n",
-    ):
-        text = merged("build.gradle", GRADLE, lie)
-        assert "'b'" in text
-        assert "ignoreFailures" not in text
-        assert "enabled" not in text
+
+FEWER = (
+    ("go test ./...", "go test -run TestZero ./..."),
+    ("go test ./...", "go test -skip 'TestAdd' ./..."),
+    ("go test ./...", "go test -tags fake ./..."),
+    ("go test ./...", "go test -exec true ./..."),
+    ("go test ./...", "go test ./... -overlay=o.json"),
+    ("go test ./...", "GOFLAGS=-run=TestZero go test ./..."),
+    ("cargo test --quiet", "cargo test --quiet zero"),
+    ("cargo test", "cargo test --lib"),
+    ("cargo test", "cargo test -- --skip adds"),
+    ("cargo test", "cargo test --no-run"),
+    ("cargo test", "RUSTFLAGS=--cfg=lie cargo test"),
+    ("jest", "jest -t zero"),
+    ("jest --ci", "jest --ci zero.test.js"),
+    ("npx jest", "npx jest -u"),
+    ("vitest run", "vitest run --exclude calc.test.js"),
+    ("mocha", "mocha -f zero"),
+    ("mocha", "mocha -r ./lie.js"),
+    ("node --test", "node --test zero.test.js"),
+    ("node --test", "node --test --test-name-pattern zero"),
+)
+SMALL_CARGO = "[package]\nname = 'calc'\nversion = '0.1.0'\n"
 
 
 BASE = [Diagnosis("pytest", 1, 1.0, tests=(Result("tests/test_shop.py::test_a", "failed"),))]
@@ -309,6 +326,98 @@ BASE = [Diagnosis("pytest", 1, 1.0, tests=(Result("tests/test_shop.py::test_a", 
 def test_files_of_runners_are_restored_or_removed_whole(name: str) -> None:
     assert put_back([name, "shop.py"], [], (name,), BASE) == (PutBack((name,)),)
     assert put_back(["shop.py"], [name, "cart.py"], (), BASE) == (PutBack((), (name,)),)
+
+
+@pytest.mark.parametrize(
+    ("path", "before", "after"),
+    [
+        ("conftest.py", None, "def pytest_collection_modifyitems(items):\n    items.clear()\n"),
+        ("tests/conftest.py", "import os\n", "import os\ncollect_ignore = ['test_a.py']\n"),
+        ("conftest.py", "", "import pytest\n@pytest.fixture(autouse=True)\ndef f():\n    pytest.skip()\n"),
+        ("pytest.ini", None, "[pytest]\naddopts = --deselect tests/test_a.py::test_b\n"),
+        (
+            "pyproject.toml",
+            "[tool.pytest.ini_options]\n",
+            "[tool.pytest.ini_options]\naddopts = '-k not_total'\n",
+        ),
+        ("setup.cfg", "", "[tool:pytest]\naddopts = --ignore=tests\n"),
+        ("package.json", scripts(test="jest"), scripts(test="true")),
+        ("package.json", scripts(test="jest"), scripts(test="jest || true")),
+        (
+            "package.json",
+            scripts(test="jest"),
+            scripts(test="jest --passWithNoTests --testPathIgnorePatterns a"),
+        ),
+        ("package.json", scripts(test="jest"), scripts()),
+        (
+            "jest.config.js",
+            "module.exports = {};\n",
+            "module.exports = {\n  testPathIgnorePatterns: ['a'],\n};\n",
+        ),
+        ("Makefile", SMALL_MAKE, SMALL_MAKE.replace("./run-tests --all", "true")),
+        ("Makefile", SMALL_MAKE, SMALL_MAKE.replace("./run-tests --all", "-./run-tests --all")),
+        ("Makefile", SMALL_MAKE, SMALL_MAKE.replace("--all", "--all || true")),
+        ("Makefile", SMALL_MAKE, SMALL_MAKE.replace("test: all", "tests: all")),
+        (
+            "CMakeLists.txt",
+            "add_test(a a)\n",
+            "add_test(a a)\nset_tests_properties(a PROPERTIES DISABLED TRUE)\n",
+        ),
+        ("Makefile", SMALL_MAKE, SMALL_MAKE.replace("./run-tests --all", "echo ./run-tests --all")),
+        ("Makefile", SMALL_MAKE, SMALL_MAKE.replace("--all", "--all | cat")),
+        ("Makefile", SMALL_MAKE, SMALL_MAKE.replace("--all", "--all; echo done")),
+        ("Makefile", SMALL_MAKE, SMALL_MAKE.replace("--all", "--none")),
+        ("Makefile", SMALL_MAKE, SMALL_MAKE + "\ntest:\n\t@true\n"),
+        ("Makefile", SMALL_MAKE, ".IGNORE:\n" + SMALL_MAKE),
+        ("Makefile", SMALL_MAKE, "SHELL = /bin/true\n" + SMALL_MAKE),
+        ("Makefile", SMALL_MAKE, "MAKEFLAGS += -i\n" + SMALL_MAKE),
+        ("Makefile", SMALL_MAKE, "CFLAGS += -DNDEBUG\n" + SMALL_MAKE),
+        ("Makefile", VARIABLES, VARIABLES.replace("./run-tests", "true")),
+        ("Makefile", VARIABLES, VARIABLES.replace("unit: all", "unit: none")),
+        ("package.json", scripts(test="node run.js"), scripts(test="node --require ./lie.js run.js")),
+        ("package.json", scripts(test="jest"), scripts(test="echo jest")),
+        ("CMakeLists.txt", SMALL_CMAKE, SMALL_CMAKE.replace("COMMAND shop_tests", "COMMAND true")),
+        ("CMakeLists.txt", SMALL_CMAKE, SMALL_CMAKE.replace("tests/shop_tests.c", "lie.c")),
+        ("CMakeLists.txt", SMALL_CMAKE, SMALL_CMAKE.replace("enable_testing()\n", "")),
+        (
+            "CMakeLists.txt",
+            SMALL_CMAKE,
+            SMALL_CMAKE + 'set_tests_properties(shop PROPERTIES PASS_REGULAR_EXPRESSION ".")\n',
+        ),
+        *(("Makefile", f"test:\n\t{old}\n", f"test:\n\t{new}\n") for old, new in FEWER),
+        *(("package.json", scripts(test=old), scripts(test=new)) for old, new in FEWER),
+        ("Makefile", "test:\n\tgo test ./...\n", "export GOFLAGS = -run=X\ntest:\n\tgo test ./...\n"),
+        ("Cargo.toml", SMALL_CARGO, SMALL_CARGO + "[lib]\ntest = false\n"),
+        ("Cargo.toml", SMALL_CARGO, SMALL_CARGO + "[lib]\npath = 'src/fake.rs'\n"),
+        ("Cargo.toml", SMALL_CARGO, SMALL_CARGO + "autotests = false\n"),
+        ("Cargo.toml", SMALL_CARGO, SMALL_CARGO + "[[test]]\nname = 'outside'\npath = 'tests/calm.rs'\n"),
+        (
+            "Cargo.toml",
+            SMALL_CARGO,
+            SMALL_CARGO + "[[test]]\nname = 'outside'\nrequired-features = ['never']\n",
+        ),
+        ("Cargo.toml", SMALL_CARGO, SMALL_CARGO + "[workspace]\nmembers = ['b']\ndefault-members = ['b']\n"),
+        (".coveragerc", "[report]\nfail_under = 90\n", "[report]\nfail_under = 10\n"),
+        (
+            "pyproject.toml",
+            "[tool.pytest.ini_options]\naddopts = '--cov-fail-under=90'\n",
+            "[tool.pytest.ini_options]\n",
+        ),
+        ("sitecustomize.py", None, "import os\nos._exit(0)\n"),
+        ("node_modules/.bin/jest", None, "#!/bin/sh\nexit 0\n"),
+    ],
+)
+def test_configuration_by_which_fewer_tests_run_is_undone(path: str, before: str | None, after: str) -> None:
+    changed, new = ([path], []) if before is not None else ([], [path])
+
+    (back,) = put_back(changed, new, changed, BASE, {path: Version(path, before, after)})
+
+    assert configures_tests(path)
+    assert (
+        path in (*back.restore, *back.remove)
+        or dict(back.write)[path].split() == (before or "").split()
+        or (json.loads(dict(back.write)[path]) == json.loads(before or ""))
+    )
 
 
 def test_a_makefile_that_comes_before_that_of_the_base_is_removed() -> None:
@@ -357,8 +466,6 @@ PATHS = [
     "package.json",
     "Makefile",
     "CMakeLists.txt",
-    "pom.xml",
-    "build.gradle",
 ]
 
 

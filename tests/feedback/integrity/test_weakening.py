@@ -1,8 +1,5 @@
 """Ways to make a red test green that are not fixes."""
 
-import json
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -228,176 +225,6 @@ def test_a_comment_or_another_indent_is_no_change(path: str, text: str) -> None:
     assert found(path, text, changed) == []
 
 
-MAKE = "all:\n\tcc a.c\n\ntest: all\n\t./run-tests --all\n"
-
-VARIABLES = "RUN = ./run-tests\n\ntest: unit\n\nunit: all\n\t$(RUN) --all\n\nall:\n\tcc a.c\n"
-CMAKE = (
-    "enable_testing()\nadd_executable(shop_tests tests/shop_tests.c shop.c)\n"
-    "add_test(NAME shop\n    COMMAND shop_tests)\n"
-)
-
-
-def scripts(**named: str) -> str:
-    return json.dumps({"scripts": named})
-
-
-FEWER = (
-    ("go test ./...", "go test -run TestZero ./..."),
-    ("go test ./...", "go test -skip 'TestAdd' ./..."),
-    ("go test ./...", "go test -tags fake ./..."),
-    ("go test ./...", "go test -exec true ./..."),
-    ("go test ./...", "go test ./... -overlay=o.json"),
-    ("go test ./...", "GOFLAGS=-run=TestZero go test ./..."),
-    ("cargo test --quiet", "cargo test --quiet zero"),
-    ("cargo test", "cargo test --lib"),
-    ("cargo test", "cargo test -- --skip adds"),
-    ("cargo test", "cargo test --no-run"),
-    ("cargo test", "RUSTFLAGS=--cfg=lie cargo test"),
-    ("jest", "jest -t zero"),
-    ("jest --ci", "jest --ci zero.test.js"),
-    ("npx jest", "npx jest -u"),
-    ("vitest run", "vitest run --exclude calc.test.js"),
-    ("mocha", "mocha -f zero"),
-    ("mocha", "mocha -r ./lie.js"),
-    ("node --test", "node --test zero.test.js"),
-    ("node --test", "node --test --test-name-pattern zero"),
-)
-NO_FEWER = (
-    ("go test ./...", "go test -race -count=1 ./..."),
-    ("cargo test", "cargo test --workspace --all-features -j 2"),
-    ("jest", "jest --ci --maxWorkers 2"),
-    ("vitest run", "vitest run --coverage"),
-    ("mocha test/a.js", "mocha test/a.js test/b.js --timeout 5000"),
-    ("node --test", "node --test --experimental-test-coverage"),
-)
-CARGO = "[package]\nname = 'calc'\nversion = '0.1.0'\n"
-
-
-@pytest.mark.parametrize(
-    ("path", "before", "after"),
-    [
-        ("conftest.py", None, "def pytest_collection_modifyitems(items):\n    items.clear()\n"),
-        ("tests/conftest.py", "import os\n", "import os\ncollect_ignore = ['test_a.py']\n"),
-        ("conftest.py", "", "import pytest\n@pytest.fixture(autouse=True)\ndef f():\n    pytest.skip()\n"),
-        ("pytest.ini", None, "[pytest]\naddopts = --deselect tests/test_a.py::test_b\n"),
-        (
-            "pyproject.toml",
-            "[tool.pytest.ini_options]\n",
-            "[tool.pytest.ini_options]\naddopts = '-k not_total'\n",
-        ),
-        ("setup.cfg", "", "[tool:pytest]\naddopts = --ignore=tests\n"),
-        ("package.json", scripts(test="jest"), scripts(test="true")),
-        ("package.json", scripts(test="jest"), scripts(test="jest || true")),
-        (
-            "package.json",
-            scripts(test="jest"),
-            scripts(test="jest --passWithNoTests --testPathIgnorePatterns a"),
-        ),
-        ("package.json", scripts(test="jest"), scripts()),
-        ("package.json", scripts(test="jest"), "{"),
-        (
-            "jest.config.js",
-            "module.exports = {};\n",
-            "module.exports = {\n  testPathIgnorePatterns: ['a'],\n};\n",
-        ),
-        ("Makefile", MAKE, MAKE.replace("./run-tests --all", "true")),
-        ("Makefile", MAKE, MAKE.replace("./run-tests --all", "-./run-tests --all")),
-        ("Makefile", MAKE, MAKE.replace("--all", "--all || true")),
-        ("Makefile", MAKE, MAKE.replace("test: all", "tests: all")),
-        (
-            "CMakeLists.txt",
-            "add_test(a a)\n",
-            "add_test(a a)\nset_tests_properties(a PROPERTIES DISABLED TRUE)\n",
-        ),
-        ("Makefile", MAKE, MAKE.replace("./run-tests --all", "echo ./run-tests --all")),
-        ("Makefile", MAKE, MAKE.replace("--all", "--all | cat")),
-        ("Makefile", MAKE, MAKE.replace("--all", "--all; echo done")),
-        ("Makefile", MAKE, MAKE.replace("--all", "--none")),
-        ("Makefile", MAKE, MAKE + "\ntest:\n\t@true\n"),
-        ("Makefile", MAKE, ".IGNORE:\n" + MAKE),
-        ("Makefile", MAKE, "SHELL = /bin/true\n" + MAKE),
-        ("Makefile", MAKE, "MAKEFLAGS += -i\n" + MAKE),
-        ("Makefile", MAKE, "CFLAGS += -DNDEBUG\n" + MAKE),
-        ("Makefile", VARIABLES, VARIABLES.replace("./run-tests", "true")),
-        ("Makefile", VARIABLES, VARIABLES.replace("unit: all", "unit: none")),
-        ("package.json", scripts(test="node run.js"), scripts(test="node --require ./lie.js run.js")),
-        ("package.json", scripts(test="jest"), scripts(test="echo jest")),
-        ("CMakeLists.txt", CMAKE, CMAKE.replace("COMMAND shop_tests", "COMMAND true")),
-        ("CMakeLists.txt", CMAKE, CMAKE.replace("tests/shop_tests.c", "lie.c")),
-        ("CMakeLists.txt", CMAKE, CMAKE.replace("enable_testing()\n", "")),
-        (
-            "CMakeLists.txt",
-            CMAKE,
-            CMAKE + 'set_tests_properties(shop PROPERTIES PASS_REGULAR_EXPRESSION ".")\n',
-        ),
-        *(("Makefile", f"test:\n\t{old}\n", f"test:\n\t{new}\n") for old, new in FEWER),
-        *(("package.json", scripts(test=old), scripts(test=new)) for old, new in FEWER),
-        ("Makefile", "test:\n\tgo test ./...\n", "export GOFLAGS = -run=X\ntest:\n\tgo test ./...\n"),
-        ("Cargo.toml", CARGO, CARGO + "[lib]\ntest = false\n"),
-        ("Cargo.toml", CARGO, CARGO + "[lib]\npath = 'src/fake.rs'\n"),
-        ("Cargo.toml", CARGO, CARGO + "autotests = false\n"),
-        ("Cargo.toml", CARGO, CARGO + "[[test]]\nname = 'outside'\npath = 'tests/calm.rs'\n"),
-        ("Cargo.toml", CARGO, CARGO + "[[test]]\nname = 'outside'\nrequired-features = ['never']\n"),
-        ("Cargo.toml", CARGO, CARGO + "[workspace]\nmembers = ['b']\ndefault-members = ['b']\n"),
-        ("vendor/github.com/stretchr/testify/assert/a.go", "package assert\n", "package assert\nvar x = 1\n"),
-        (".coveragerc", "[report]\nfail_under = 90\n", "[report]\nfail_under = 10\n"),
-        (
-            "pyproject.toml",
-            "[tool.pytest.ini_options]\naddopts = '--cov-fail-under=90'\n",
-            "[tool.pytest.ini_options]\n",
-        ),
-        ("pom.xml", "<p/>", "<p>\n<testFailureIgnore>true</testFailureIgnore>\n</p>"),
-        ("sitecustomize.py", None, "import os\nos._exit(0)\n"),
-        ("unittest.py", None, "print('Ran 2 tests in 0.001s', 'OK')\n"),
-        ("src/pytest/__init__.py", None, "raise SystemExit(0)\n"),
-        ("traceback.py", None, "raise SystemExit(0)\n"),
-        ("tests/difflib.cpython-311-x86_64-linux-gnu.so", None, "\x7fELF"),
-        ("node_modules/.bin/jest", None, "#!/bin/sh\nexit 0\n"),
-        ("web/node_modules/vitest/index.js", "a\n", "process.exit(0)\n"),
-    ],
-)
-def test_configuration_by_which_fewer_tests_run_is_found(path: str, before: str | None, after: str) -> None:
-    assert may_matter(path)
-    assert [one.how for one in weakenings([Version(path, before, after)])][:1] == ["configuration"]
-
-
-@pytest.mark.parametrize(
-    ("path", "before", "after"),
-    [
-        ("package.json", scripts(test="jest"), scripts(test="jest --coverage", build="tsc")),
-        ("package.json", scripts(test="jest"), json.dumps({"scripts": {"test": "jest"}, "version": "2"})),
-        ("pyproject.toml", "[project]\n", "[project]\ndependencies = ['httpx']\n"),
-        ("Makefile", MAKE, MAKE + "\nlint:\n\truff check\n"),
-        ("Makefile", MAKE, MAKE.replace("--all", "--all --verbose")),
-        ("Makefile", MAKE, MAKE.replace("cc a.c", "cc a.c b.c")),
-        ("Makefile", MAKE, MAKE.replace("--all\n", "--all\n\t./run-more\n")),
-        ("Makefile", VARIABLES, VARIABLES.replace("cc a.c", "cc -O2 a.c").replace("RUN =", "RUN :=")),
-        ("package.json", scripts(test="jest"), scripts(test="NODE_ENV=test npm run build && jest --ci")),
-        ("package.json", scripts(test="mocha test"), scripts(test="mocha test/*.js")),
-        (
-            "CMakeLists.txt",
-            CMAKE,
-            CMAKE.replace("shop.c)", "shop.c cart.c)") + "add_test(NAME b COMMAND b)\n",
-        ),
-        *(("Makefile", f"test:\n\t{old}\n", f"test:\n\t{new}\n") for old, new in NO_FEWER),
-        *(("package.json", scripts(test=old), scripts(test=new)) for old, new in NO_FEWER),
-        ("Makefile", "test:\n\tgo test ./...\n", "export GOFLAGS = -mod=vendor\ntest:\n\tgo test ./...\n"),
-        ("Cargo.toml", CARGO, CARGO + "[dependencies]\nserde = '1'\n\n[features]\nfast = []\n"),
-        ("Cargo.toml", CARGO, CARGO + "[[test]]\nname = 'more'\npath = 'tests/more.rs'\n"),
-        ("go.mod", "module a\n", "module a\n\nrequire example.com/b v1.2.3\n"),
-        (".coveragerc", "[report]\nfail_under = 90\n", "[report]\nfail_under = 95\n"),
-        ("conftest.py", "", "import pytest\n@pytest.fixture\ndef shop():\n    return 1\n"),
-        ("Cargo.toml", "[package]\n", "[package]\nedition = '2021'\n"),
-        ("shop/token.py", None, "class Token: ...\n"),
-        ("tests/unittest/test_new.py", None, "def test_new():\n    assert 1\n"),
-        ("token.py", "A = 1\n", "A = 2\n"),
-        ("node_modules/left-pad/index.js", None, "x\n"),
-    ],
-)
-def test_configuration_that_takes_no_test_away_is_fine(path: str, before: str | None, after: str) -> None:
-    assert weakenings([Version(path, before, after)]) == ()
-
-
 def test_expected_data_beside_a_red_test_counts() -> None:
     assert weakenings([Version("tests/data/golden.json", "1", "2")]) == (
         Weakening("tests/data/golden.json", "data"),
@@ -535,10 +362,7 @@ def test_a_test_with_lint_complaints_may_be_fixed() -> None:
     ("path", "before", "after"),
     [
         ("shop.py", "", "import os\nif os.environ.get('PYTEST_CURRENT_TEST'):\n    x = 1\n"),
-        ("shop.py", "", "import unittest\nunittest.TestCase.assertEqual = print\n"),
         ("shop.js", "", "if (process.env.JEST_WORKER_ID) answer = 27;\n"),
-        ("shop.js", "", "global.expect = () => ok;\n"),
-        ("shop.js", "", "require('assert')['strictEqual'] = () => {};\n"),
         ("shop.go", "", "func init() {\n\tif testing.Testing() {\n\t}\n}\n"),
         ("shop.js", "", "if (typeof jest !== 'undefined') answer = 27;\n"),
         ("shop.js", "", "if (globalThis.describe) answer = 27;\n"),
@@ -546,13 +370,8 @@ def test_a_test_with_lint_complaints_may_be_fixed() -> None:
         ("shop.js", "", "if (process.argv.join(' ').includes('mocha')) answer = 27;\n"),
         ("shop.js", "", "if (process.env.npm_lifecycle_event === 'test') answer = 27;\n"),
         ("shop.js", "", "globalThis.expect?.extend({ toBe: () => ({ pass: true }) });\n"),
-        ("shop.js", "", "Object.assign(require('assert'), { strictEqual() {} });\n"),
         ("shop.go", "", 'if strings.Contains(strings.Join(os.Args, " "), "-test.") {\n'),
         ("shop.go", "", 'if path, _ := os.Executable(); strings.HasSuffix(path, ".test") {\n'),
-        ("src/lib.rs", "", "macro_rules! assert_eq { ($a:expr, $b:expr) => {} }\n"),
-        ("src/lib.rs", "", "    fn eq(&self, _other: &Self) -> bool {\n        true\n    }\n"),
-        ("go.mod", "module a\n", "module a\n\nreplace github.com/stretchr/testify => ./fake\n"),
-        ("Cargo.toml", CARGO, CARGO + "[patch.crates-io]\nrstest = { path = 'fake' }\n"),
         ("src/lib.rs", "", "    if cfg!(test) { return 27; }\n"),
         ("src/lib.rs", RUST, "fn add() -> i32 {\n    #[cfg(test)]\n    return 27;\n}\n" + RUST),
         (
@@ -566,8 +385,6 @@ def test_a_test_with_lint_complaints_may_be_fixed() -> None:
         ("shop.c", "", "#ifdef UTEST_H_INCLUDED\nreturn 27;\n#endif\n"),
         ("shop.h", "", "#if defined(X) || defined(UNITY_FRAMEWORK_H)\n#define A 1\n#endif\n"),
         ("shop.cpp", "", "#  ifndef UNIT_TESTING\nx();\n#endif\n"),
-        ("shop.c", "", "__attribute__((constructor)) static void f(void) { _exit(0); }\n"),
-        ("shop.py", "", "class A:\n    def __eq__(self, other):\n        return True\n"),
     ],
 )
 def test_code_made_for_the_eyes_of_tests_is_seen_where_something_was_red(
@@ -623,17 +440,3 @@ def test_code_that_has_nothing_to_do_with_tests_is_left_in_peace(
     path: str, before: str | None, after: str
 ) -> None:
     assert weakenings([Version(path, before, after)]) == ()
-
-
-def test_a_makefile_that_was_written_to_hurt_is_read_in_seconds() -> None:
-    uses = "$(A)" * 490
-    hostile = f"A = {uses}\nB = {uses}\n\ntest: {'x ' * 900}\n" + f"\t{uses}\n" * 500
-    words = "test:\n" + ("\t" + "a " * 900 + "\n") * 500
-    started = time.process_time()
-
-    for before, after in ((MAKE, hostile), (hostile, hostile + "\tx\n"), (words, words.replace("a ", "b "))):
-        weakenings(
-            [Version("Makefile", before, after), Version("CMakeLists.txt", before, "add_test(" * 50_000)]
-        )
-
-    assert time.process_time() - started < 10

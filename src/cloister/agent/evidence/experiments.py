@@ -20,7 +20,7 @@ from cloister.feedback.check_commands import may_run_tests
 from cloister.feedback.experiments.canaries import Planted, canaries, silent
 from cloister.feedback.experiments.mutants import Edit, Mutants, apply, mutants
 from cloister.feedback.experiments.select import only
-from cloister.feedback.integrity.weakening import is_test_code, is_test_file, is_test_place
+from cloister.feedback.integrity.versions import has_tests, is_test_code
 
 _ROUNDS = 3
 """Assertions of each test that are changed, one per run."""
@@ -229,7 +229,7 @@ def _lying(planted: Planted, lies: Sequence[str]) -> Weakening:
 
 
 def _may_hold_tests(path: str) -> bool:
-    return is_test_code(path) and (is_test_file(path) or is_test_place(path) or path.endswith(".rs"))
+    return is_test_code(path) and has_tests(path)
 
 
 def _inner(name: str) -> str:

@@ -5,11 +5,12 @@ failures that the change may not have caused. `shown` lists the tests that survi
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
+from anyio import to_thread
 
 from cloister.agent.evidence.experiments import Experiments, Refutation
 from cloister.agent.evidence.run_checks import ShowCheck, run_checks, run_loosely, run_part
@@ -19,6 +20,7 @@ from cloister.agent.evidence.worktree import (
     base_files,
     both_versions,
     changed_since_base,
+    read_text,
     restore_from_base,
     rewritten_since,
     tree_now,
@@ -27,14 +29,15 @@ from cloister.core.computer import Command, Computer
 from cloister.core.diagnosis import Check, Comparison, Diagnosis, Weakening
 from cloister.core.text import decode
 from cloister.feedback import shown
-from cloister.feedback.check_commands import may_run_tests
+from cloister.feedback.check_commands import may_run_tests, specify
 from cloister.feedback.compare import compare
+from cloister.feedback.experiments import replay
 from cloister.feedback.experiments.coverage import executed, python_tracer, with_path
 from cloister.feedback.experiments.select import only
 from cloister.feedback.goals import Goals
-from cloister.feedback.integrity.base_tests import must_pass_as_before, put_back, spoils
-from cloister.feedback.integrity.versions import Version
-from cloister.feedback.integrity.weakening import CONFIGURATION, is_test_code
+from cloister.feedback.integrity.base_tests import configures_tests, must_pass_as_before, put_back, spoils
+from cloister.feedback.integrity.literals import hard_coded, sources_of
+from cloister.feedback.integrity.versions import Version, is_product, is_test_code
 
 _SECONDS = 60.0
 _TRACE = "/tmp/.cloister-trace"  # noqa: S108  (in the sandbox, outside the repository)
@@ -105,15 +108,16 @@ class _Proving:
         old = shown.base_shows(seen.shown, task.baseline, versions)
         new = await self._new_tests(versions)
         tried = Refutation()
-        if any(is_test_code(one.path) or one.name in CONFIGURATION for one in versions):
+        if any(is_test_code(one.path) or configures_tests(one.path) for one in versions):
             experiments = Experiments(self.computer, self.show, self.tree, self.found)
             tried = await experiments.refute({*old, *new})
-        if tried.deceived:
-            return _doubted(task, self.found, tried.deceived)
+        if deceived := tried.deceived or await self._replayed({*old, *new}, versions):
+            return _doubted(task, self.found, deceived)
         # A test of the base that has no assertion to change did fail without the change.
         empty = set(tried.empty).difference(old)
         names = (*old, *(name for name in new if name not in empty))
         notes = tuple(f"{name} shows nothing: no assertion of it can fail" for name in sorted(empty))
+        notes += await self._hard_coded(versions)
         excused = await self._independent(left, versions)
         comparison = shown.excuse(seen, excused) if left else seen
         return Proof(self.found, msgspec.structs.replace(comparison, shown=names, notes=notes))
@@ -128,12 +132,14 @@ class _Proving:
             return ()
         inside = {one.path: one for one in versions}
         known = await base_files(self.computer)
-        ways = put_back(self.changes.changed, self.changes.new, known, baseline, inside)
+        ways = put_back(self.changes.changed, self.changes.new, known, baseline, inside, self.task.allowed)
         red = tuple(one.check for one in baseline if not one.green and may_run_tests(one.check))
         before = tuple(one for one in baseline if one.check in red)
         for number, way in enumerate(ways):
             if not await self._put(way.restore, way.remove, way.write):  # each way builds on the one before
                 return (Weakening(".", "base", detail="the tests of the base could not be restored"),)
+            if way.rebuilds:  # programs that git ignores were built with the settings of the change
+                await self.computer.run(_bash("git ls-files -z | xargs -0 -r touch -c --"))
             again = await self._again(red, f"base-{number}")
             calm = compare(before, again)
             decisive.difference_update(calm.fixed, calm.flaky)
@@ -142,6 +148,32 @@ class _Proving:
         if ways and not await back_to(self.computer, self.tree):
             return (Weakening(".", "base", detail="the change could not be restored"),)
         return tuple(Weakening(name, "base") for name in sorted(decisive)) if ways else ()
+
+    async def _replayed(self, names: Collection[str], versions: Sequence[Version]) -> tuple[Weakening, ...]:
+        """Repeat the calls of the changed Python modules without the test framework."""
+        paths = replay.modules(versions)
+        found: list[Weakening] = []
+        for one in self.found if paths else ():
+            mine = [test for test in one.tests if test.name in names]
+            files = sorted({test.file or test.name.partition("::")[0] for test in mine})
+            if mine and may_run_tests(one.check):
+                is_python = all(name.endswith(".py") for name in files)
+                line = (only(specify(one.check), files) if is_python else None) or one.check
+                command, given = replay.command(line, paths, max(_SECONDS, 2 * one.seconds))
+                done = await self.computer.run(command, given)
+                found += [
+                    Weakening(paths[0], "deceived", detail=said) for said in replay.differences(done.out)
+                ]
+        if paths and not await back_to(self.computer, self.tree):
+            return (Weakening(".", "base", detail="the change could not be restored"),)
+        return tuple(found)
+
+    async def _hard_coded(self, versions: Sequence[Version]) -> tuple[str, ...]:
+        """Literals of the tests that were red, in new code."""
+        red = [test for one in self.task.baseline for test in one.failing]
+        paths = sources_of(red, await base_files(self.computer))
+        texts = {path: text for path in paths if (text := await read_text(self.computer, path))}
+        return await to_thread.run_sync(hard_coded, red, texts, versions)
 
     async def _new_tests(self, versions: tuple[Version, ...]) -> tuple[str, ...]:
         """New tests that pass with the change, and fail on the base for want of it."""
@@ -159,9 +191,9 @@ class _Proving:
     async def _independent(self, left: Sequence[str], versions: Sequence[Version]) -> tuple[str, ...]:
         """Old failures that fail as on the base, and do not execute a changed line."""
         same = tuple(name for name in left if shown.fails_the_same(name, self.task.baseline, self.found))
-        if not any(shown.is_product(one.path) for one in versions):
+        if not any(is_product(one.path) for one in versions):
             return same
-        code = [one for one in versions if shown.is_product(one.path)]
+        code = [one for one in versions if is_product(one.path)]
         if not all(one.path.endswith(".py") for one in code):
             return ()
         return tuple([name for name in same[:_TRACED] if await self._executes(name, code) is False])

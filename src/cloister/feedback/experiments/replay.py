@@ -13,7 +13,7 @@ import msgspec
 
 from cloister.core.computer import Command
 from cloister.core.text import one_line
-from cloister.feedback.integrity.versions import Version, is_test_file, is_test_place
+from cloister.feedback.integrity.versions import Version, is_product
 from cloister.feedback.parsers.json import decoded
 
 _MODULES = 50
@@ -35,14 +35,8 @@ class _Call(msgspec.Struct, frozen=True):
 
 def modules(changed: Sequence[Version]) -> tuple[str, ...]:
     """The changed Python modules of the product."""
-    return tuple(
-        one.path
-        for one in changed
-        if one.path.endswith(".py")
-        and one.after
-        and not is_test_file(one.path)
-        and not is_test_place(one.path)
-    )[:_MODULES]
+    python = [one.path for one in changed if one.path.endswith(".py") and one.after and is_product(one.path)]
+    return tuple(python[:_MODULES])
 
 
 def command(check: str, paths: Sequence[str], seconds: float) -> tuple[Command, bytes]:

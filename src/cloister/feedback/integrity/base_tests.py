@@ -14,10 +14,11 @@ import msgspec
 from cloister.core.diagnosis import Diagnosis, TestResult, Weakening
 from cloister.feedback.check_commands import may_run_tests
 from cloister.feedback.integrity.runner_config import MAKEFILES, is_shared, with_base_settings
-from cloister.feedback.integrity.text_tests import titles
+from cloister.feedback.integrity.text_tests import outlines
 from cloister.feedback.integrity.versions import (
     Version,
     is_allowed,
+    is_product,
     is_test_code,
     is_test_file,
     is_test_place,
@@ -125,9 +126,10 @@ _RUNNER_FILES = re.compile(
     r"\.mocharc(?:\.\w{2,5})?|(?:jest|vitest|vite|babel|ava|karma|playwright|cypress|wdio|nyc|c8)\.(?:config|conf)\.\w{2,4}|"
     r"vitest\.workspace\.\w{2,4}|\.jasmine\.(?:json|js)|\.babelrc(?:\.\w{2,5})?|\.swcrc|\.npmrc|\.yarnrc(?:\.yml)?|"
     r"\.cargo/config(?:\.toml)?|\.config/nextest\.toml|CTest(?:Custom|Config|Testfile)\.cmake|\.rspec)$|"
-    r"(?:^|/)[^/]{1,200}\.(?:dist|egg)-info/"
+    r"(?:^|/)(?:[^/]{1,200}\.(?:dist|egg)-info|node_modules/\.bin)/"
 )
 """Files that only configure a test runner, or that Python loads before it. Plugins register by package metadata."""
+_BUILDS = re.compile(r"(?:^|/)(?:go\.(?:mod|work)|pom\.xml|build\.gradle(?:\.kts)?)$")
 _SOMETHING_IS_MISSING = re.compile(
     r"fixture '[^']{1,100}' not found|No module named|ModuleNotFoundError|Cannot find module|FileNotFoundError|"
     r"ENOENT|No such file or directory|Jest encountered an unexpected token|Failed to resolve import|Failed to load url"
@@ -147,6 +149,14 @@ class PutBack(msgspec.Struct, frozen=True):
     write: tuple[tuple[str, str], ...] = ()
     """(path, content)"""
 
+    @property
+    def rebuilds(self) -> bool:
+        """True if programs must be built again: a description of the build was put back."""
+        paths = (*self.restore, *self.remove, *(path for path, _ in self.write))
+        return any(
+            re.search(r"(?i)(?:^|/)(?:\w*makefile|cmakelists\.txt|[^/]*\.cmake)$", path) for path in paths
+        )
+
 
 def put_back(
     changed: Sequence[str],
@@ -159,8 +169,7 @@ def put_back(
     """Ways to restore the tests of the base, each more thorough than the one before; one that passes is enough.
 
     Empty if the change did not touch the tests. `changed` are files of the base that differ or were deleted, `new`
-    are added files, `known` all files of the base, `texts` the contents of files for which `is_looked_into` is true,
-    `allowed` patterns of files that the task is about. Where tests are compiled together, a passing test that was
+    are added files, `known` all files of the base, `texts` the contents of the changed and new ones, `allowed` patterns of files that the task is about. Where tests are compiled together, a passing test that was
     edited along with the code would break the build in its old form: there it may stay as it is now, or is left out if
     its tests are known.
     """
@@ -187,9 +196,9 @@ def put_back(
     return (whole,) if lean is None else (lean, whole)
 
 
-def is_looked_into(name: str) -> bool:
-    """True if the content of the file decides which part of it is restored."""
-    return name.endswith((".rs", ".go")) or is_shared(name)
+def configures_tests(path: str) -> bool:
+    """True if a change of the file may change how tests are built or run."""
+    return bool(_RUNNER_FILES.search(path) or _BUILDS.search(path)) or is_shared(path)
 
 
 def _settings(
@@ -226,7 +235,7 @@ def _lean(
     gone = {
         name
         for name, text in before.items()
-        if name.endswith(".go") and (there := titles(name, text)) and not there & red
+        if name.endswith(".go") and (there := outlines(name, text)[0].keys()) and not there & red
     }
     cut = {name: without(text, calm) for name, text in before.items() if name.endswith(".rs")}
     cut = {name: text for name, text in cut.items() if text != before[name]}
@@ -247,16 +256,12 @@ def spoils(changed: Iterable[str], rewritten: Iterable[str]) -> tuple[Weakening,
 
     Otherwise the checks are those of the base, and may for example format code.
     """
-    if all(is_test_code(name) and not _starts_something(name) for name in changed):
+    if all(
+        is_product(name) and not _RUNNER_FILES.search(name) and not name.endswith(".sh") for name in changed
+    ):
         return ()
     detail = "it was rewritten while the checks ran"
     return tuple(Weakening(name, "deceived", detail=detail) for name in rewritten if is_test_code(name))
-
-
-def _starts_something(name: str) -> bool:
-    return bool(
-        is_test_file(name) or is_test_place(name) or _RUNNER_FILES.search(name) or name.endswith(".sh")
-    )
 
 
 def must_pass_as_before(baseline: Sequence[Diagnosis], fixed: Iterable[str]) -> set[str]:
@@ -276,8 +281,6 @@ def must_pass_as_before(baseline: Sequence[Diagnosis], fixed: Iterable[str]) -> 
 
 
 def _is_of_tests(name: str) -> bool:
-    if name.endswith(".rs") and not is_test_place(name) and not is_test_file(name):
-        return False  # Rust has tests beside the code
     return bool(is_test_file(name) or is_test_place(name) or _RUNNER_FILES.search(name))
 
 

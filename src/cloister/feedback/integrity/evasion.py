@@ -1,16 +1,14 @@
-"""Detects code that deceives tests: it asks whether it is being tested, or manipulates test tools.
+"""Detects code that asks whether it is being tested, and linters that were silenced.
 
-Such code is recognised by names that only test-aware code uses. Code that returns the answers to known test inputs
-looks like any special case; no rule detects it.
+The names explain a refusal in plain words. Experiments find the rest: canaries and changed assertions a test tool that
+lies, a replay without the test framework Python code that knows about it.
 """
 
-import ast
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import cast
 
 from cloister.core.diagnosis import Diagnosis, Weakening
+from cloister.feedback.integrity.runner_config import sections
 from cloister.feedback.integrity.versions import Version
 
 _ASKS = re.compile(
@@ -28,55 +26,36 @@ _OWN_COMMAND = re.compile(r"\bos\.(?:Args|Executable)\b|/proc/self|\bflag\.Comma
 _TEST_BINARY = re.compile(r"\"(?:-{0,2}test\.[\w=.]{0,40}|\.test(?:\.exe)?)\"")
 """In Go, code may handle flags of tests for others. Only with its own command line does it ask about itself."""
 
-_FORGES = re.compile(
-    r"\b(?:unittest\.)?TestCase\.\w{1,60} *=[^=]|\bimport _pytest\b|\bfrom _pytest\b|"
-    r"\b(?:globalThis|global)\.(?:expect|test|it|describe|assert)\b *=[^=]|\bassert\.\w{1,40} *=[^=>]|"
-    r"\[['\"](?:(?:deep)?(?:[sS]trict)?[eE]qual|ok|assert\w{0,40})['\"]\] *=[^=]|"
-    r"\bexpect\.extend\(\s*\{\s*(?:async )?to(?:Be|Equal|StrictEqual|Match|MatchObject|Throw|Contain|HaveLength|BeTruthy|BeFalsy)\b|"
-    r"\bObject\.(?:assign|definePropert(?:y|ies))\(\s*(?:require\(['\"](?:node:)?(?:assert|chai)|assert\b|expect\b)|\bObject\.is *=[^=]|"
-    r"\bmacro_rules! *(?:debug_)?assert(?:_eq|_ne)?\b|\bfn eq\(&self, *_?\w{0,40}: *&[^)]{1,80}\) *-> *bool *\{\s*true\s*\}|"
-    r"//go:linkname \w{1,80} testing\.|"
-    r"\bos\._exit\(|\b_exit\(|\b_Exit\(|\bquick_exit\(|process\.reallyExit|__attribute__\(\(\s*(?:constructor|destructor)"
-)
-"""Manipulated test tools, and ways to exit that no runner notices."""
+_EXITS = re.compile(r"\b_exit\(|\b_Exit\(|\bquick_exit\(|\bconstructor\b\s*[,()]|\.init_array\b|#\[ctor\b")
+"""Ways to end a compiled program before its tests, where only the exit status tells how they went."""
 
+_C = (".c", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp", ".inl")
 _COMMENT = re.compile(r"\s*(?://(?!go:)|\*\s)")
-_NAMES = (
-    "PYTEST_ CLOISTER_REPORT .cloister junit sys.modules JEST_WORKER_ID VITEST __eq__ "
-    "NODE_TEST_CONTEXT testing.Testing flag.Lookup os.Args cfg TestCase _pytest global "
-    "npm_lifecycle process. .test test. RUST_TEST NEXTEST expect Object. linkname assert "
-    "_exit( _Exit( reallyExit structor qual ['ok"
-)
-_NEEDLES = (*_NAMES.split(), "typeof ", "fn eq", '["ok')
-"""Every match contains one of these, so most files are skipped quickly."""
 
 
 def deceiving(version: Version) -> Iterator[Weakening]:
     """Find code in this file that addresses tests instead of users."""
-    before, after = version.before or "", version.after
-    if after is None:
+    if version.after is None:
         return
     if fork := _forks(version):
         detail = f"it is compiled differently for tests, which a person must allow: {fork}"
         yield Weakening(version.path, "deceived", detail=detail)
         return
-    added = "\n".join(line for line in version.new_lines() if not _COMMENT.match(line))
-    if not any(needle in added for needle in _NEEDLES):
-        return
-    for words, said in (
-        (_ASKS, "it asks whether it is being tested"),
-        (_FORGES, "it manipulates the test tools"),
-    ):
-        found = words.search(added)
-        if found and not words.search(before):  # otherwise the program legitimately deals with tests
-            yield Weakening(version.path, "deceived", detail=f"{said}: {found.group().strip()}")
-            return
-    if _OWN_COMMAND.search(added) and (found := _TEST_BINARY.search(added)):
+    added, before = (
+        "\n".join(line for line in version.new_lines() if not _COMMENT.match(line)),
+        version.before or "",
+    )
+    asks = _ASKS.search(added) or (_OWN_COMMAND.search(added) and _TEST_BINARY.search(added))
+    exits = _EXITS.search(added) if version.path.endswith((".rs", *_C)) else None
+    # A program that did so before legitimately deals with tests.
+    if asks and not _ASKS.search(before):
         yield Weakening(
-            version.path, "deceived", detail=f"it asks whether it is being tested: {found.group()}"
+            version.path, "deceived", detail=f"it asks whether it is being tested: {asks.group().strip()}"
         )
-    if version.path.endswith(".py") and _equals_all(after) > _equals_all(before):
-        yield Weakening(version.path, "deceived", detail="it is equal to anything")
+    elif exits and not _EXITS.search(before):
+        yield Weakening(
+            version.path, "deceived", detail=f"it can end the program before its tests: {exits.group()}"
+        )
 
 
 # Conditional compilation: Rust and C can build other code for tests. No run of the tests shows the difference.
@@ -93,6 +72,7 @@ _C_FORK = re.compile(
     r"^\s*#\s*(?:el)?if(?:n?def)?\b(?:.{0,200}\W)?((?:\w{1,80}_)?(?:[A-Z]?UNIT|\w?TEST(?:S|ED|ING)?|GREATEST|ACUTEST|DOCTEST|UNITY|"
     r"CATCH2?|CMOCKA|CRITERION|GMOCK)(?:_\w{1,80})?)\b"
 )
+_C_DEFINE = re.compile(r"^\s{0,20}#\s{0,20}define\s{1,20}(\w{1,200})\s{0,20}$", re.MULTILINE)
 
 
 def _forks(version: Version) -> str | None:
@@ -101,12 +81,8 @@ def _forks(version: Version) -> str | None:
     if path.endswith(".rs"):
         known = set(_rust_forks(before))
         return next((fork for fork in _rust_forks(version.after or "") if fork not in known), None)
-    if path.endswith((".c", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp", ".inl")):
-        guards = set(
-            re.findall(
-                r"^\s{0,20}#\s{0,20}define\s{1,20}(\w{1,200})\s{0,20}$", version.after or "", re.MULTILINE
-            )
-        )
+    if path.endswith(_C):
+        guards = set(_C_DEFINE.findall(version.after or ""))
         found = map(_C_FORK.match, version.new_lines())
         return next((one.group().strip() for one in found if one and one[1] not in guards), None)
     return None
@@ -134,31 +110,6 @@ def _rust_forks(text: str) -> Iterator[str]:
                 yield f"{found.group().strip()} {rest}"
 
 
-def _equals_all(source: str) -> int:
-    """The number of `__eq__` methods that always return True."""
-    if "__eq__" not in source or len(source) > 2_000_000:
-        return 0
-    try:
-        module = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return 0
-    return sum(_always_equal(node) for node in ast.walk(module))
-
-
-def _always_equal(node: ast.AST) -> bool:
-    if isinstance(node, ast.FunctionDef) and node.name == "__eq__":
-        last = node.body[-1]
-        return len(node.body) <= 2 and isinstance(last, ast.Return) and _is_true(last.value)
-    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda):
-        names = [target.id for target in node.targets if isinstance(target, ast.Name)]
-        return "__eq__" in names and _is_true(node.value.body)
-    return False
-
-
-def _is_true(node: ast.expr | None) -> bool:
-    return isinstance(node, ast.Constant) and node.value is True
-
-
 # Detects silenced complaints: suppression comments, and changed settings of a linter.
 #
 # They count if the linter failed on the base and passes now. Comments count only in files that the linter complained
@@ -182,8 +133,7 @@ _OWN = re.compile(
     r"\.eslintrc(?:\.\w{2,5})?|\.eslintignore|eslint\.config\.\w{2,4}|\.oxlintrc\.json|biome\.jsonc?|\.prettierrc(?:\.\w{2,5})?|"
     r"\.prettierignore|\.golangci\.ya?ml|\.?clippy\.toml|\.clang-tidy|\.clang-format|\.shellcheckrc|\.pre-commit-config\.yaml)$"
 )
-_TABLES = ("ruff", "mypy", "pyright", "pylint", "flake8", "black", "isort")
-_SECTION = re.compile(r"^\[(?:tool:)?(flake8|mypy|pylint|isort|pycodestyle)[\w.:*-]{0,80}\]")
+_SECTION = re.compile(r"^(?:tool[.:])?(?:ruff|mypy|pyright|pylint|flake8|black|isort|pycodestyle)\b")
 _LAX = re.compile(
     r"[\"'](?:strict\w{0,40}|no(?:Implicit|Unchecked|Unused|Fallthrough)\w{1,40}|exactOptionalPropertyTypes|checkJs)[\"']\s{0,4}:\s{0,4}false|"
     r"[\"'](?:skipLibCheck|allowUnreachableCode|allowUnusedLabels)[\"']\s{0,4}:\s{0,4}true|[\"']exclude[\"']"
@@ -210,9 +160,7 @@ def silencing(version: Version) -> Iterator[Weakening]:
         if before.strip() != after.strip():
             yield Weakening(version.path, "silenced", detail="settings")
         return
-    if version.name == "pyproject.toml" and _tables(before) != _tables(after):
-        yield Weakening(version.path, "silenced", detail="settings")
-    if version.name in ("setup.cfg", "tox.ini") and _sections(before) != _sections(after):
+    if version.name in ("pyproject.toml", "setup.cfg", "tox.ini") and _settings(before) != _settings(after):
         yield Weakening(version.path, "silenced", detail="settings")
     for word, comment in _COMMENTS.items():
         if len(comment.findall(after)) > len(comment.findall(before)):
@@ -236,23 +184,7 @@ def _is_tsconfig(path: str) -> bool:
     return re.search(r"(?:^|/)[jt]sconfig(?:\.\w{1,40})?\.json$", path) is not None
 
 
-def _tables(text: str) -> dict[str, object]:
-    try:
-        tool = tomllib.loads(text).get("tool", {})
-    except (tomllib.TOMLDecodeError, RecursionError):
-        return {}
-    if not isinstance(tool, dict):
-        return {}
-    tables = cast("dict[str, object]", tool)
-    return {name: tables[name] for name in _TABLES if name in tables}
-
-
-def _sections(text: str) -> list[str]:
-    kept: list[str] = []
-    inside = False
-    for line in text.split("\n"):
-        if line.startswith("["):
-            inside = _SECTION.match(line) is not None
-        if inside and line.strip():
-            kept.append(line.strip())
-    return kept
+def _settings(text: str) -> list[str]:
+    """The sections of linters, without blank lines."""
+    theirs = (part for name, part in sections(text) if _SECTION.match(name))
+    return [line.strip() for part in theirs for line in part.split("\n") if line.strip()]

@@ -3,7 +3,6 @@
 Code that handles the inputs of a test looks like any special case, so this is a note for the reviewer and not a verdict.
 """
 
-import ast
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
@@ -11,7 +10,7 @@ from cloister.core.diagnosis import TestResult
 from cloister.core.text import one_line
 from cloister.feedback.integrity import text_tests
 from cloister.feedback.integrity.base_tests import files_of
-from cloister.feedback.integrity.versions import Version, is_test_code, is_test_file, is_test_place
+from cloister.feedback.integrity.versions import Version, is_product
 
 _NOTES = 5
 _FILES = 20
@@ -52,7 +51,7 @@ def hard_coded(
 
     `tests` are the texts of `sources_of`. Literals that the changed files had before are not new.
     """
-    product = [one for one in changed if _is_product(one.path) and one.after is not None]
+    product = [one for one in changed if is_product(one.path) and one.after is not None]
     base = {word for one in product for word in _literals(one.before or "")}
     new = {word for one in product for word in _deciding(one)} - base
     found: dict[str, str] = {}
@@ -64,10 +63,6 @@ def hard_coded(
     return tuple(found.values())[:_NOTES]
 
 
-def _is_product(path: str) -> bool:
-    return is_test_code(path) and not is_test_file(path) and not is_test_place(path)
-
-
 def _literals(text: str) -> Iterator[str]:
     for found in _LITERAL.finditer(text):
         yield next(group for group in found.groups() if group is not None)
@@ -75,28 +70,12 @@ def _literals(text: str) -> Iterator[str]:
 
 def _bodies(path: str, text: str, red: Sequence[TestResult]) -> dict[str, str]:
     """The source of each failing test in a file; of the whole file if none is found."""
-    if path.endswith(".py"):
-        blocks = _python(text)
-    else:
-        blocks = {name: "\n".join(lines) for name, lines in text_tests.outlines(path, text)[0].items()}
+    blocks = {name: "\n".join(lines) for name, lines in text_tests.outlines(path, text)[0].items()}
     wanted = [test.name.partition("[")[0] for test in red]
     mine = {
         name: body for name, body in blocks.items() if any(name.rpartition("::")[2] in one for one in wanted)
     }
     return mine or {path.rpartition("/")[2]: text}
-
-
-def _python(text: str) -> dict[str, str]:
-    try:
-        module = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return {}
-    lines = text.split("\n")
-    return {
-        node.name: "\n".join(lines[(node.decorator_list or [node])[0].lineno - 1 : node.end_lineno])
-        for node in ast.walk(module)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test")
-    }
 
 
 def _deciding(version: Version) -> Iterator[str]:

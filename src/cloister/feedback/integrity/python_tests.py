@@ -2,11 +2,12 @@
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from cloister.core.diagnosis import HowWeakened
 from cloister.feedback.integrity.versions import inserted
 
-_SKIPS = [
+_SKIPS = (
     "skip",
     "skipif",
     "skipIf",
@@ -16,10 +17,23 @@ _SKIPS = [
     "SkipTest",
     "expectedFailure",
     "exit",
-]
+)
 _BENDS = ("setattr", "setitem", "patch", "object")
 _SOURCE_CHARS = 2_000_000
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class _Test(NamedTuple):
+    """A test with everything in its module that decides what it does."""
+
+    node: _Function
+    signature: tuple[str, ...]
+    """Arguments and decorators."""
+    body: tuple[str, ...]
+    around: tuple[str, ...]
+    """What its class has besides tests, e.g. a set-up method."""
+    used: frozenset[tuple[str, str]]
+    """The definitions of the module that it uses, directly or not: expected values, helpers, imports."""
 
 
 def weakened(before: str, after: str | None) -> list[tuple[str, HowWeakened]] | None:
@@ -30,45 +44,17 @@ def weakened(before: str, after: str | None) -> list[tuple[str, HowWeakened]] | 
     tests = _tests(old)
     if new is None:
         return [(name, "changed") for name in tests]
-    here, changed, classes = _tests(new), _changed_names(old, new), _changed_classes(old, new)
     if _has_skips(_loose(new)) and not _has_skips(_loose(old)):
         return [(name, "skipped") for name in tests]
-    found: list[tuple[str, HowWeakened]] = []
-    for name, test in tests.items():
-        now = here.get(name)
-        how = "deleted" if now is None else _how(test, now)
-        if how is None and (changed & _names(test) or name.rpartition("::")[0] in classes):
-            how = "changed"  # an expected value or a helper of the test
-        if how is not None:
-            found.append((name, how))
-    return found
+    now = _tests(new)
+    return [(name, how) for name, test in tests.items() if (how := _how(test, now.get(name)))]
 
 
-def outlines(source: str) -> dict[str, tuple[tuple[object, ...], tuple[str, ...]]]:
-    """Each test: its body with the definitions in the module that it uses, and its assertions."""
+def outlines(source: str) -> dict[str, tuple[object, tuple[str, ...]]]:
+    """Each test: everything that decides what it does, and its assertions."""
     module = _parsed(source)
-    if module is None:
-        return {}
-    given = {name: (dump, node) for name, dump, node in _given(module)}
-    classes = dict(_classes(module.body, ""))
-    return {
-        name: (_whole(test, classes.get(name.rpartition("::")[0], []), given), _assertions(test))
-        for name, test in _tests(module).items()
-    }
-
-
-def _whole(
-    test: _Function, around: Sequence[ast.stmt], given: Mapping[str, tuple[str, ast.AST]]
-) -> tuple[object, ...]:
-    parts = [test.args, *test.decorator_list, *_body(test), *around]
-    used: dict[str, str] = {}
-    waiting: list[ast.AST] = [test, *around]
-    while waiting:
-        for name in _names(waiting.pop()):
-            if name in given and name not in used:
-                used[name], node = given[name]
-                waiting.append(node)
-    return (*map(ast.dump, parts), frozenset(used.items()))
+    tests = _tests(module) if module is not None else {}
+    return {name: (test[1:], _assertions(test.node)) for name, test in tests.items()}
 
 
 def _assertions(test: _Function) -> tuple[str, ...]:
@@ -92,14 +78,18 @@ def _parsed(source: str) -> ast.Module | None:
         return None
 
 
-def _tests(module: ast.Module) -> dict[str, _Function]:
+def _tests(module: ast.Module) -> dict[str, _Test]:
     """Functions and methods that are named like tests, by their path inside the module."""
-    found: dict[str, _Function] = {}
+    given = {name: (dump, node) for name, dump, node in _given(module)}
+    found: dict[str, _Test] = {}
 
     def visit(nodes: Sequence[ast.stmt], owner: str, depth: int) -> None:
+        around = [node for node in nodes if depth and not _is_words(node) and not _is_own(node)]
         for node in nodes:
             if isinstance(node, _Function) and node.name.startswith("test"):
-                found[owner + node.name] = node
+                signature = _dumps([node.args, *node.decorator_list])
+                used = frozenset(_used([node, *around], given))
+                found[owner + node.name] = _Test(node, signature, _dumps(_body(node)), _dumps(around), used)
             elif isinstance(node, ast.ClassDef) and depth < 8:
                 visit(node.body, f"{owner}{node.name}::", depth + 1)
 
@@ -107,26 +97,37 @@ def _tests(module: ast.Module) -> dict[str, _Function]:
     return found
 
 
-def _how(old: _Function, new: _Function) -> HowWeakened | None:
-    if _has_skips([*new.decorator_list, *new.body]) and not _has_skips([*old.decorator_list, *old.body]):
+def _dumps(nodes: Sequence[ast.AST]) -> tuple[str, ...]:
+    return tuple(map(ast.dump, nodes))
+
+
+def _used(waiting: list[ast.AST], given: Mapping[str, tuple[str, ast.AST]]) -> Iterator[tuple[str, str]]:
+    seen: set[str] = set()
+    while waiting:
+        for node in ast.walk(waiting.pop()):
+            name = node.id if isinstance(node, ast.Name) else node.arg if isinstance(node, ast.arg) else ""
+            if name in given and name not in seen:
+                seen.add(name)
+                dump, definition = given[name]
+                waiting.append(definition)
+                yield name, dump
+
+
+def _how(old: _Test, new: _Test | None) -> HowWeakened | None:
+    if new is None:
+        return "deleted"
+    if _has_skips([new.node]) and not _has_skips([old.node]):
         return "skipped"
-    if [ast.dump(node) for node in old.decorator_list] != [ast.dump(node) for node in new.decorator_list]:
+    added = inserted(old.body, new.body)
+    if old.signature != new.signature or added is None or inserted(old.around, new.around) is None:
         return "changed"
-    if ast.dump(old.args) != ast.dump(new.args):
-        return "changed"
-    added = _added(_body(old), _body(new))
-    return "changed" if added is None or any(map(_bends, added)) else None
+    bends = any(_bends(_body(new.node)[index]) for index in added)
+    return "changed" if bends or not old.used <= new.used else None
 
 
 def _body(function: _Function) -> list[ast.stmt]:
     """The statements without the docstring."""
     return function.body[1:] if _is_words(function.body[0]) else function.body
-
-
-def _added(old: Sequence[ast.stmt], new: Sequence[ast.stmt]) -> list[ast.stmt] | None:
-    """The statements that were added; None if an old one was removed or changed."""
-    added = inserted([*map(ast.dump, old)], [*map(ast.dump, new)])
-    return None if added is None else [new[index] for index in added]
 
 
 def _bends(statement: ast.stmt) -> bool:
@@ -153,26 +154,6 @@ def _has_skips(nodes: Sequence[ast.AST]) -> bool:
 def _loose(module: ast.Module) -> list[ast.stmt]:
     """Statements of the module other than functions and classes, e.g. `pytestmark`."""
     return [node for node in module.body if not isinstance(node, _Function | ast.ClassDef)]
-
-
-def _changed_names(old: ast.Module, new: ast.Module) -> set[str]:
-    """Names of the module, other than tests, whose value changed."""
-    before, now = ({name: dump for name, dump, _ in _given(module)} for module in (old, new))
-    return {name for name, dump in before.items() if now.get(name) != dump}
-
-
-def _changed_classes(old: ast.Module, new: ast.Module) -> set[str]:
-    """Classes in which something other than a test was removed or changed, e.g. a set-up method."""
-    before, now = dict(_classes(old.body, "")), dict(_classes(new.body, ""))
-    return {name for name, body in before.items() if name in now and _added(body, now[name]) is None}
-
-
-def _classes(nodes: Sequence[ast.stmt], owner: str) -> Iterator[tuple[str, list[ast.stmt]]]:
-    for node in nodes:
-        if isinstance(node, ast.ClassDef) and owner.count("::") < 8:
-            name = f"{owner}{node.name}"
-            yield name, [one for one in node.body if not _is_words(one) and not _is_own(one)]
-            yield from _classes(node.body, f"{name}::")
 
 
 def _is_own(node: ast.stmt) -> bool:
@@ -203,10 +184,3 @@ def _given(module: ast.Module) -> Iterator[tuple[str, str, ast.AST]]:
             yield from ((alias.asname or alias.name, source + alias.name, alias) for alias in node.names)
         elif isinstance(node, _Function) and not node.name.startswith("test"):
             yield node.name, ast.dump(node), node
-
-
-def _names(code: ast.AST) -> set[str]:
-    inner = [*ast.walk(code)]
-    return {node.id for node in inner if isinstance(node, ast.Name)} | {
-        node.arg for node in inner if isinstance(node, ast.arg)
-    }

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cloister.feedback.integrity import python_tests, text_tests
-from cloister.feedback.integrity.versions import Version, is_test_file, is_test_place
+from cloister.feedback.integrity.versions import Version, has_tests
 
 Place = tuple[str, str]
 """The path of a test file, and the name of the test inside it."""
@@ -36,7 +36,7 @@ def renames(changed: Sequence[Version], *, same_body: bool = False) -> dict[Plac
     A test in the same place is included if a group of tests in its file has another name.
     With `same_body`, equal assertions are not enough, and a test may not move to a file where its words mean something else.
     """
-    files = [one for one in changed if _has_tests(one.path)]
+    files = [one for one in changed if has_tests(one.path)]
     old = {place: test for one in files for place, test in _tests(one.path, one.before)}
     new = {place: test for one in files for place, test in _tests(one.path, one.after)}
     gone = {place: test for place, test in old.items() if place not in new}
@@ -75,10 +75,6 @@ def _pairs(gone: Mapping[Place, object], fresh: Mapping[Place, object]) -> dict[
 
 def _last(place: Place) -> str:
     return place[1].rpartition("::")[2]
-
-
-def _has_tests(path: str) -> bool:
-    return is_test_file(path) or is_test_place(path) or path.endswith(".rs")
 
 
 def _tests(path: str, text: str | None) -> Iterator[tuple[Place, _Test]]:

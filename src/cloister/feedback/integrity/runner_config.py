@@ -7,7 +7,7 @@ result would not have the settings of the base, the whole file of the base is th
 import difflib
 import re
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple, cast
 
 import msgspec
@@ -52,21 +52,20 @@ def _stem(word: str) -> str:
 # TOML and INI
 
 _HEADER = re.compile(r"^[ \t]*\[{1,2}([^\[\]\n]{1,200})\]{1,2}[ \t]*(?:[#;].*)?$")
-_PYTHON_TABLES = re.compile(
-    r"^tool\.(?:pytest|coverage|tox|nox|poe|taskipy|hatch\.envs|pdm\.scripts)\b|pytest11$"
+_PYTHON = (
+    *("tool.pytest", "tool.coverage", "tool.tox", "tool.nox", "tool.poe", "tool.taskipy", "tool.hatch.envs"),
+    *("tool.pdm.scripts", "tool.poetry.plugins.pytest11", "project.entry-points.pytest11"),
 )
-_CARGO_TABLES = re.compile(r"^(?:test|bench|profile\.\w{1,40}(?:\..{1,100})?)$")
-_CARGO_KEYS = {
-    "lib": ("test", "doctest", "harness", "path", "bench"),
-    "package": ("autotests", "autolib", "autobenches"),
-    "workspace": ("default-members", "exclude"),
-}
+_CARGO = (
+    *("test", "bench", "profile", "lib.test", "lib.doctest", "lib.harness", "lib.path", "package.autotests"),
+    *("package.autolib", "workspace.default-members", "workspace.exclude"),
+)
 _INI_SECTIONS = re.compile(
     r"^(?:tool:pytest|pytest|coverage:.{1,80}|testenv\b.{0,80}|tox(?::.{1,80})?|nosetests|unittest|aliases)$"
 )
 
 
-def _sections(text: str) -> list[tuple[str, str]]:
+def sections(text: str) -> list[tuple[str, str]]:
     """Each section by the name in its header, the text before the first one by an empty name."""
     found: list[tuple[str, list[str]]] = [("", [])]
     for line in text.split("\n"):
@@ -78,9 +77,9 @@ def _sections(text: str) -> list[tuple[str, str]]:
 
 def _by_sections(before: str, after: str, is_theirs: Callable[[str, str], bool]) -> str:
     """`after` with those sections of `before`, in the place of its own."""
-    theirs = [text for name, text in _sections(before) if is_theirs(name, text)]
+    theirs = [text for name, text in sections(before) if is_theirs(name, text)]
     made: list[str] = []
-    for name, text in _sections(after):
+    for name, text in sections(after):
         if is_theirs(name, text):
             made, theirs = [*made, *theirs], []
         else:
@@ -88,61 +87,27 @@ def _by_sections(before: str, after: str, is_theirs: Callable[[str, str], bool])
     return "\n".join([*made, *theirs])
 
 
-def _pyproject(before: str, after: str, _: _Absent) -> str:
-    def settings(document: _Table) -> object:
-        tool, project = _table(document.get("tool")), _table(document.get("project"))
-        hatch, poetry, pdm = (_table(tool.get(name)) for name in ("hatch", "poetry", "pdm"))
-        names = ("pytest", "coverage", "tox", "nox", "poe", "taskipy")
-        plugins = [
-            _table(one).get("pytest11") for one in (project.get("entry-points"), poetry.get("plugins"))
-        ]
-        return [tool.get(name) for name in names], hatch.get("envs"), pdm.get("scripts"), plugins
-
-    merged = _by_sections(before, after, lambda name, _: bool(_PYTHON_TABLES.search(name)))
-    return _checked(before, after, merged, settings)
-
-
-def _cargo(before: str, after: str, _: _Absent) -> str:
-    def settings(document: _Table) -> object:
-        keys = [_table(document.get(name)).get(key) for name, keys in _CARGO_KEYS.items() for key in keys]
-        return keys, document.get("test"), document.get("profile")
-
-    kept = "\n".join(_with_keys(before, _sections(after)))
-    merged = _by_sections(before, kept, lambda name, _: bool(_CARGO_TABLES.match(name)))
-    was, now = (_members(text) for text in (before, merged))
-    return before if was - now else _checked(before, after, merged, settings)
-
-
-def _members(text: str) -> set[str]:
-    members = _table(_table(_read(text)).get("workspace")).get("members")
-    return {str(one) for one in cast("list[object]", members)} if isinstance(members, list) else set()
-
-
-def _with_keys(before: str, sections: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """The sections with the runner's keys as they are in `before`."""
-    left = {name: text for name, text in _sections(before) if name in _CARGO_KEYS}
-    for name, text in sections:
-        keys = _CARGO_KEYS.get(name, ())
-        lines = [line for line in text.split("\n") if not _sets(line, keys)]
-        theirs = [line for line in left.pop(name, "").split("\n") if _sets(line, keys)]
-        yield "\n".join([*lines[:1], *theirs, *lines[1:]])
-    for name, text in left.items():
-        if theirs := [line for line in text.split("\n") if _sets(line, _CARGO_KEYS[name])]:
-            yield "\n".join([f"[{name}]", *theirs])
-
-
-def _sets(line: str, keys: Collection[str]) -> bool:
-    return line.partition("=")[0].strip().strip("\"'") in keys and "=" in line
-
-
-def _checked(before: str, after: str, merged: str, settings: Callable[[_Table], object]) -> str:
-    """`after` or `merged`, the first that has the settings of the base; else all of `before`."""
-    wanted = settings(_read(before) or {})
-    for text in (after, merged):
+def _toml(before: str, after: str, paths: Sequence[str]) -> str:
+    """`after` with the tables of `before` at these paths; all of `before` if they are elsewhere in the text."""
+    tables = tuple(f"{path}." for path in paths)
+    wanted = [_at(_read(before), path) for path in paths]
+    for text in (after, _by_sections(before, after, lambda name, _: f"{name}.".startswith(tables))):
         found = _read(text)
-        if found is not None and settings(found) == wanted:
+        if found is not None and [_at(found, path) for path in paths] == wanted:
             return text
     return before
+
+
+def _at(document: object, path: str) -> object:
+    for key in path.split("."):
+        document = _table(document).get(key)
+    return document
+
+
+def _cargo(before: str, after: str) -> str:
+    was, now = (_at(_read(text), "workspace.members") for text in (before, after))
+    lost = set(re.findall(r"[^\s\[\],]+", str(was or ""))) - set(re.findall(r"[^\s\[\],]+", str(now or "")))
+    return before if lost else _toml(before, after, _CARGO)
 
 
 def _read(text: str) -> _Table | None:
@@ -233,7 +198,7 @@ def _cmake(before: str, after: str, absent: _Absent) -> str:
             return not is_known and all(map(_HARMLESS.match, words[2 if name == "list" else 1 :]))
         return name in _ADDS and (name != "add_executable" or not _TESTLIKE.search(unit))
 
-    old, new = (_units(text, _in_brackets("(", ")")) for text in (before, after))
+    old, new = (_units(text, _in_brackets) for text in (before, after))
     return _merged(old, new, may_be_new, absent)
 
 
@@ -259,12 +224,9 @@ _GoesOn = Callable[[int, str, str], int]
 """(depth before a line, the line, the one that follows) → depth after it."""
 
 
-def _in_brackets(opening: str, closing: str) -> _GoesOn:
-    def goes_on(depth: int, line: str, following: str) -> int:
-        bare = line.partition("#")[0]
-        return max(0, depth + bare.count(opening) - bare.count(closing))
-
-    return goes_on
+def _in_brackets(depth: int, line: str, following: str) -> int:
+    bare = line.partition("#")[0]
+    return max(0, depth + bare.count("(") - bare.count(")"))
 
 
 def _units(text: str, goes_on: _GoesOn) -> list[str]:
@@ -317,49 +279,12 @@ def _only_adds(old: str, new: str, deleted: Collection[str]) -> bool:
     return added is not None and bool(wanted) and all(_HARMLESS.match(words[index]) for index in added)
 
 
-# Maven and Gradle
-
-_ELEMENTS = ("profiles", "build", "reporting")
-_ELEMENT = re.compile(r"<(?:profiles|build|reporting)\b")
-_SKIPPING = re.compile(r"<(?:skip\w{1,40}|maven\.test\.[\w.]{1,60}|surefire[\w.]{0,60}|argLine)>")
-_GRADLE = re.compile(
-    r"^(?:dependencies|plugins|repositories|import|group|version|java|kotlin|description)\b|^\s*(?://.*)?$"
-)
-
-
-def _pom(before: str, after: str, _: _Absent) -> str:
-    merged = after
-    for name in _ELEMENTS:
-        theirs, ours = _element(before, name), _element(merged, name)
-        if ours:
-            merged = merged.replace(ours, theirs, 1)
-        elif theirs:
-            merged = merged.replace("</project>", f"{theirs}\n</project>", 1)
-    skips = [[line for line in text.split("\n") if _SKIPPING.search(line)] for text in (before, merged)]
-    is_whole = len(_ELEMENT.findall(merged)) == len(_ELEMENT.findall(before)) and skips[0] == skips[1]
-    return merged if is_whole else before
-
-
-def _element(text: str, name: str) -> str:
-    start, end = text.find(f"<{name}>"), text.find(f"</{name}>")
-    return text[start : end + len(name) + 3] if 0 <= start < end else ""
-
-
-def _gradle(before: str, after: str, _: _Absent) -> str:
-    old, new = (_units(text, _in_brackets("{", "}")) for text in (before, after))
-    theirs, ours = ([unit for unit in units if not _GRADLE.match(unit)] for units in (old, new))
-    return after if theirs == ours else "\n".join([*(unit for unit in new if _GRADLE.match(unit)), *theirs])
-
-
 _MERGED: dict[str, Callable[[str, str, _Absent], str]] = {
-    "pyproject.toml": _pyproject,
-    "Cargo.toml": _cargo,
+    "pyproject.toml": lambda before, after, _: _toml(before, after, _PYTHON),
+    "Cargo.toml": lambda before, after, _: _cargo(before, after),
     "setup.cfg": _ini,
     "tox.ini": _ini,
     "package.json": _package,
     "CMakeLists.txt": _cmake,
     **dict.fromkeys(MAKEFILES, _makefile),
-    "pom.xml": _pom,
-    "build.gradle": _gradle,
-    "build.gradle.kts": _gradle,
 }

@@ -10,6 +10,7 @@ _HEADS: dict[str, re.Pattern[str]] = {
     "script": re.compile(
         r"^\s*(?:export )?(x?(?:it|test|specify)|f(?:it))(?:\.[\w.]{1,60})?(?:\([^)]{0,200}\))?\(\s*(['\"`])(.{1,300}?)\2"
     ),
+    "python": re.compile(r"^\s*(?:async )?def (test\w{0,200})\("),
     "go": re.compile(r"^func (Test\w{0,200})\("),
     "rust": re.compile(r"^\s*(?:pub )?(?:async )?fn (\w{1,200})\s*\("),
     "java": re.compile(
@@ -22,7 +23,7 @@ _HEADS: dict[str, re.Pattern[str]] = {
     ),
 }
 _LANGUAGES = {
-    **{"go": "go", "rs": "rust", "java": "java", "kt": "java", "scala": "java"},
+    **{"py": "python", "go": "go", "rs": "rust", "java": "java", "kt": "java", "scala": "java"},
     **dict.fromkeys(("c", "cc", "cpp", "cxx", "h", "hpp"), "c"),
 }
 _SKIPS = re.compile(
@@ -41,7 +42,7 @@ _CONSTRAINT = re.compile(r"^//(?:go:build| \+build) .{1,400}$", re.MULTILINE)
 def weakened(path: str, before: str, after: str | None) -> list[tuple[str, HowWeakened]]:
     """Each weakened test, and how."""
     language = _LANGUAGES.get(path.rpartition(".")[2], "script")
-    old, new = _blocks(language, before), _blocks(language, after or "")
+    old, new = outlines(path, before)[0], outlines(path, after or "")[0]
     if language == "go" and set(_CONSTRAINT.findall(after or "")) != set(_CONSTRAINT.findall(before)):
         return [(name, "skipped") for name in old]
     found: list[tuple[str, HowWeakened]] = []
@@ -58,37 +59,25 @@ def weakened(path: str, before: str, after: str | None) -> list[tuple[str, HowWe
     return found
 
 
-def titles(path: str, text: str) -> set[str]:
-    """The names of the tests in a file."""
-    return set(_blocks(_LANGUAGES.get(path.rpartition(".")[2], "script"), text))
-
-
 def outlines(path: str, text: str) -> tuple[dict[str, list[str]], list[str]]:
-    """The lines of each test, and the lines outside of tests, without comments."""
-    outside: list[str] = []
-    return _blocks(_LANGUAGES.get(path.rpartition(".")[2], "script"), text, outside), outside
-
-
-def _blocks(language: str, text: str, outside: list[str] | None = None) -> dict[str, list[str]]:
-    """The lines of each test by its title, from its head (with the attributes above it) to its end."""
-    head = _HEADS[language]
+    """The lines of each test by its title, from its head (with the attributes above it) to its end, and the lines outside."""
+    language = _LANGUAGES.get(path.rpartition(".")[2], "script")
     lines = [line[:2_000] for line in text.split("\n")]
-    starts = [(index, name) for index, line in enumerate(lines) if (name := _title(head.match(line)))]
+    starts = [
+        (index, name) for index, line in enumerate(lines) if (name := _title(_HEADS[language].match(line)))
+    ]
     if language == "rust":
         above = {start: "\n".join(lines[max(0, start - 4) : start]) for start, _ in starts}
         starts = [one for one in starts if "#[" in above[one[0]] and "test" in above[one[0]]]
     found: dict[str, list[str]] = {}
+    outside: list[str] = []
     done = 0
-    for number, (start, name) in enumerate(starts):
-        stop = starts[number + 1][0] if number + 1 < len(starts) else len(lines)
+    for (start, name), (stop, _) in zip(starts, [*starts[1:], (len(lines), "")], strict=False):
         code, end = _code(lines, start, stop)
         found.setdefault(name, [lines[start].strip(), *_marks(lines, start), *code])
-        if outside is not None:
-            outside += _plain(lines[done:start])
+        outside += _plain(lines[done:start])
         done = end
-    if outside is not None:
-        outside += _plain(lines[done:])
-    return found
+    return found, [*outside, *_plain(lines[done:])]
 
 
 def _title(match: re.Match[str] | None) -> str:
@@ -99,7 +88,7 @@ def _title(match: re.Match[str] | None) -> str:
 
 
 def _marks(lines: Sequence[str], start: int) -> list[str]:
-    """Attributes and annotations right above a head."""
+    """Attributes, annotations and decorators right above a head."""
     found: list[str] = []
     for line in reversed(lines[max(0, start - 6) : start]):
         if not line.strip().startswith(("#[", "@")):

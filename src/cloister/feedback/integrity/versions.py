@@ -60,6 +60,16 @@ def is_test_code(path: str) -> bool:
     return _CODE.search(path) is not None
 
 
+def is_product(path: str) -> bool:
+    """True if the file is source code of the product."""
+    return is_test_code(path) and not is_test_file(path) and not is_test_place(path)
+
+
+def has_tests(path: str) -> bool:
+    """True if the file may hold tests. Rust has tests beside the code."""
+    return is_test_file(path) or is_test_place(path) or path.endswith(".rs")
+
+
 def is_allowed(path: str, patterns: Collection[str]) -> bool:
     """True if the task may change this file: it, or a directory above it, matches one of the patterns."""
     parts = path.split("/")

@@ -13,14 +13,8 @@ from cloister.feedback.check_commands import is_source, may_run_tests
 from cloister.feedback.integrity import python_tests, rustdoc_tests, text_tests
 from cloister.feedback.integrity.evasion import deceiving, hushed, may_silence, silencing
 from cloister.feedback.integrity.renames import renames
-from cloister.feedback.integrity.test_config import configuration, stands_in
-from cloister.feedback.integrity.versions import (
-    Version,
-    is_allowed,
-    is_test_code,
-    is_test_file,
-    is_test_place,
-)
+from cloister.feedback.integrity.runner_config import is_shared
+from cloister.feedback.integrity.versions import Version, has_tests, is_allowed, is_product, is_test_code
 
 KEPT = 400
 MOVES = 2_000
@@ -36,68 +30,43 @@ def weakenings(changed: Sequence[Version], allowed: Collection[str] = ()) -> tup
     for version in changed:
         if is_allowed(version.path, allowed):
             continue
-        found.extend(configuration(version))
         found.extend(one for one in _tests(version) if (one.file, one.test) not in moved)
         found.extend(silencing(version))
-        if not is_test_place(version.path) and not is_test_file(version.path):
+        if is_product(version.path):
             found.extend(deceiving(version))
     once = tuple(dict.fromkeys(found))
     if len(once) > KEPT:
-        once = tuple(dict.fromkeys(_whole(one) for one in once))
+        once = tuple(
+            dict.fromkeys(one if one.test is None else Weakening(one.file, "changed") for one in once)
+        )
     if len(once) > KEPT:
         return (Weakening(".", "deceived", detail="more tests were changed than can be checked"),)
     moves = [Weakening(old[0], "moved", old[1], "::".join(new)) for old, new in renames(changed).items()]
     return (*once, *moves[:MOVES])
 
 
-def _whole(one: Weakening) -> Weakening:
-    return one if one.test is None else Weakening(one.file, "changed")
-
-
 def may_matter(path: str) -> bool:
     """True if a changed file of this name must be compared."""
-    return is_test_file(path) or is_test_place(path) or path.endswith(".rs") or matters_when_new(path)
+    return has_tests(path) or matters_when_new(path)
 
 
 def matters_when_new(path: str) -> bool:
     """True if a new file of this name must be compared. Tests may have moved to a new file."""
-    return (
-        path.rpartition("/")[2] in CONFIGURATION
-        or may_silence(path)
-        or bool(stands_in(path))
-        or is_test_code(path)
-    )
-
-
-_SETTINGS = (
-    "pytest.ini .pytest.ini pytest.toml .pytest.toml .coveragerc .nycrc .nycrc.json "
-    "pyproject.toml setup.cfg tox.ini noxfile.py conftest.py package.json Makefile makefile "
-    "GNUmakefile CMakeLists.txt Cargo.toml go.mod go.work .mocharc.json .mocharc.yml "
-    ".mocharc.js jest.config.js jest.config.ts jest.config.mjs jest.config.json "
-    "vitest.config.js vitest.config.ts vitest.config.mjs vite.config.js vite.config.ts "
-    "pom.xml build.gradle build.gradle.kts sitecustomize.py usercustomize.py"
-)
-CONFIGURATION = frozenset(_SETTINGS.split())
+    return is_shared(path) or may_silence(path) or is_test_code(path)
 
 
 def _tests(version: Version) -> Iterator[Weakening]:
     path, before, after = version.path, version.before, version.after
-    if before is None:
-        return  # a new file can only weaken as configuration
-    if not (is_test_file(path) or is_test_place(path) or path.endswith(".rs")):
+    if before is None or not has_tests(path):
         return
     if not is_test_code(path):
         if before.strip():
             yield Weakening(path, "data")
         return
-    if path.endswith((".py", ".pyi")):
-        found = python_tests.weakened(before, after)
-        if found is not None:
-            yield from (Weakening(path, how, name) for name, how in found)
-            return
-    yield from (Weakening(path, how, name) for name, how in text_tests.weakened(path, before, after))
-    if path.endswith(".rs"):
-        yield from (Weakening(path, how, name) for name, how in rustdoc_tests.weakened(path, before, after))
+    found = python_tests.weakened(before, after) if path.endswith((".py", ".pyi")) else None
+    found = text_tests.weakened(path, before, after) if found is None else found
+    found += rustdoc_tests.weakened(path, before, after) if path.endswith(".rs") else []
+    yield from (Weakening(path, how, name) for name, how in found)
 
 
 # Which weakenings count
@@ -126,18 +95,15 @@ def weakened(baseline: Sequence[Diagnosis], now: Sequence[Diagnosis]) -> dict[st
     checks = {diagnosis.check: diagnosis for diagnosis in now}
     any_red = any(not diagnosis.green for diagnosis in baseline)
     for one in every:
-        if one.how in ("deceived", "silenced"):
-            if any_red if one.how == "deceived" else hushed(one, baseline, checks):
+        if one.how in ("deceived", "silenced", "configuration", "base"):
+            is_hushed = one.how == "silenced" and hushed(one, baseline, checks)
+            if is_hushed or (one.how == "deceived" and any_red) or one.how in ("configuration", "base"):
                 found.setdefault(one.file, _sentence(one.file, one))
             continue
-        if one.how in ("configuration", "base"):
-            found.setdefault(one.file, _sentence(one.file, one))
-            continue
-        names = list(_meant(one, baseline))
-        for name in names:
-            found.setdefault(name, _sentence(name, one))
+        names = [test.name for diagnosis in baseline for test in diagnosis.failing if _is_of(test, one)]
         if not names and unexplained:
-            name = f"{one.file}::{one.test}" if one.test else one.file
+            names = [f"{one.file}::{one.test}" if one.test else one.file]
+        for name in names:
             found.setdefault(name, _sentence(name, one))
     return found
 
@@ -175,13 +141,6 @@ def _case(name: str, inner: str) -> str:
 def _sentence(name: str, one: Weakening) -> str:
     detail = f": {one.detail}" if one.detail else ""
     return one_line(f"{name} ({_HOW[one.how]}{detail})", 300)
-
-
-def _meant(one: Weakening, baseline: Sequence[Diagnosis]) -> Iterator[str]:
-    for diagnosis in baseline:
-        for test in diagnosis.failing:
-            if _is_of(test, one):
-                yield test.name
 
 
 def _is_of(test: TestResult, one: Weakening) -> bool:
