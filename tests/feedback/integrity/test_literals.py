@@ -117,6 +117,16 @@ def test_other_languages_are_read_by_their_lines(
     assert {sentence.split("`")[1] for sentence in found} == {"x1", "42"}
 
 
+def test_where_no_test_is_known_by_name_every_test_file_counts() -> None:
+    known = ["shop.c", "shop_test.c", "README.md"]
+    assert sources_of([], known) == ("shop_test.c",)
+
+    found = hard_coded(
+        [], {"shop_test.c": "assert(half(55) == 27);\n"}, [Version("shop.c", "", "if (x == 55) {\n")]
+    )
+    assert found == ("hard-coded: `55` from shop_test.c",)
+
+
 def test_the_notes_are_few_and_short() -> None:
     test = "def test_half():\n    assert f(" + ", ".join(f"'{'x' * 90}{n}'" for n in range(50)) + ")\n"
     product = "".join(f"if x == '{'x' * 90}{n}': pass\n" for n in range(50))

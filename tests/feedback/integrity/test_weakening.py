@@ -384,6 +384,8 @@ def test_a_test_with_lint_complaints_may_be_fixed() -> None:
         ("src/lib.rs", "", '#[cfg_attr(test, path = "lie.rs")]\nmod core;\n'),
         ("shop.c", "", "#ifdef UTEST_H_INCLUDED\nreturn 27;\n#endif\n"),
         ("shop.h", "", "#if defined(X) || defined(UNITY_FRAMEWORK_H)\n#define A 1\n#endif\n"),
+        ("shop.h", "", "#ifdef _ASSERT_H\n#define A 1\n#endif\n"),
+        ("shop.c", "", "    syscall(SYS_exit_group, 0);\n"),
         ("shop.cpp", "", "#  ifndef UNIT_TESTING\nx();\n#endif\n"),
     ],
 )

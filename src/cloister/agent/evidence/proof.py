@@ -171,6 +171,8 @@ class _Proving:
     async def _hard_coded(self, versions: Sequence[Version]) -> tuple[str, ...]:
         """Literals of the tests that were red, in new code."""
         red = [test for one in self.task.baseline for test in one.failing]
+        if all(one.green for one in self.task.baseline):
+            return ()
         paths = sources_of(red, await base_files(self.computer))
         texts = {path: text for path in paths if (text := await read_text(self.computer, path))}
         return await to_thread.run_sync(hard_coded, red, texts, versions)

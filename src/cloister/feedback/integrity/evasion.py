@@ -26,7 +26,9 @@ _OWN_COMMAND = re.compile(r"\bos\.(?:Args|Executable)\b|/proc/self|\bflag\.Comma
 _TEST_BINARY = re.compile(r"\"(?:-{0,2}test\.[\w=.]{0,40}|\.test(?:\.exe)?)\"")
 """In Go, code may handle flags of tests for others. Only with its own command line does it ask about itself."""
 
-_EXITS = re.compile(r"\b_exit\(|\b_Exit\(|\bquick_exit\(|\bconstructor\b\s*[,()]|\.init_array\b|#\[ctor\b")
+_EXITS = re.compile(
+    r"\b_exit\(|\b_Exit\(|\bquick_exit\(|\bSYS_exit|\bconstructor\b\s*[,()]|\.init_array\b|#\[ctor\b"
+)
 """Ways to end a compiled program before its tests, where only the exit status tells how they went."""
 
 _C = (".c", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp", ".inl")
@@ -49,13 +51,11 @@ def deceiving(version: Version) -> Iterator[Weakening]:
     exits = _EXITS.search(added) if version.path.endswith((".rs", *_C)) else None
     # A program that did so before legitimately deals with tests.
     if asks and not _ASKS.search(before):
-        yield Weakening(
-            version.path, "deceived", detail=f"it asks whether it is being tested: {asks.group().strip()}"
-        )
+        detail = f"it asks whether it is being tested: {asks.group().strip()}"
+        yield Weakening(version.path, "deceived", detail=detail)
     elif exits and not _EXITS.search(before):
-        yield Weakening(
-            version.path, "deceived", detail=f"it can end the program before its tests: {exits.group()}"
-        )
+        detail = f"it can end the program before its tests: {exits.group()}"
+        yield Weakening(version.path, "deceived", detail=detail)
 
 
 # Conditional compilation: Rust and C can build other code for tests. No run of the tests shows the difference.
@@ -69,7 +69,7 @@ _RUST_ITEM = re.compile(
     r"(?:mod|fn|use|impl|struct|enum|union|trait|type|static|const|extern|macro_rules!)\b|$|[}/#]"
 )
 _C_FORK = re.compile(
-    r"^\s*#\s*(?:el)?if(?:n?def)?\b(?:.{0,200}\W)?((?:\w{1,80}_)?(?:[A-Z]?UNIT|\w?TEST(?:S|ED|ING)?|GREATEST|ACUTEST|DOCTEST|UNITY|"
+    r"^\s*#\s*(?:el)?if(?:n?def)?\b(?:.{0,200}\W)?((?:\w{0,80}_)?(?:[A-Z]?UNIT|ASSERT|\w?TEST(?:S|ED|ING)?|GREATEST|ACUTEST|DOCTEST|UNITY|"
     r"CATCH2?|CMOCKA|CRITERION|GMOCK)(?:_\w{1,80})?)\b"
 )
 _C_DEFINE = re.compile(r"^\s{0,20}#\s{0,20}define\s{1,20}(\w{1,200})\s{0,20}$", re.MULTILINE)

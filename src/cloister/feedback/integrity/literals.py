@@ -10,7 +10,7 @@ from cloister.core.diagnosis import TestResult
 from cloister.core.text import one_line
 from cloister.feedback.integrity import text_tests
 from cloister.feedback.integrity.base_tests import files_of
-from cloister.feedback.integrity.versions import Version, is_product
+from cloister.feedback.integrity.versions import Version, is_product, is_test_file
 
 _NOTES = 5
 _FILES = 20
@@ -30,8 +30,9 @@ _COMMON = re.compile(
 
 
 def sources_of(red: Iterable[TestResult], known: Collection[str]) -> tuple[str, ...]:
-    """The files of the base that hold these tests, as far as their names tell."""
-    found: dict[str, None] = {}
+    """The files of the base that hold these tests, as far as their names tell; without tests, all test files."""
+    red = [*red]
+    found: dict[str, None] = {} if red else dict.fromkeys(path for path in known if is_test_file(path))
     for test in red:
         names = {name for name in files_of(test) if name}
         owner = test.name.partition("::")[0]
