@@ -111,3 +111,14 @@ def test_code_that_the_checks_rewrite_is_a_deceit_where_the_change_touched_more_
     assert spoils(["calc.go", "Makefile"], ["calc.go", "go.sum"]) == (told,)
     assert spoils(["calc.go"], ["calc.go"]) == ()
     assert spoils(["calc.go", "Makefile"], ["go.sum"]) == ()
+
+
+def test_new_modules_that_shadow_python_or_its_test_tools_go_away() -> None:
+    new = [
+        "unittest.py",
+        "src/pytest/__init__.py",
+        "tests/difflib.cpython-311-x86_64-linux-gnu.so",
+        "shop/token.py",
+    ]
+
+    assert put_back([], new, (), BASE) == (PutBack((), tuple(new[:3])),)

@@ -6,6 +6,7 @@ hooks and settings of its runner; new tests are removed. In files with both code
 """
 
 import re
+import sys
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
@@ -129,6 +130,10 @@ _RUNNER_FILES = re.compile(
     r"(?:^|/)(?:[^/]{1,200}\.(?:dist|egg)-info|node_modules/\.bin)/"
 )
 """Files that only configure a test runner, or that Python loads before it. Plugins register by package metadata."""
+_MODULE = re.compile(
+    r"^(?:src/|lib/|tests?/)?(\w{1,80})(?:/__(?:init|main)__)?\.(?:py|pyc|(?:[\w.-]{1,80}\.)?so)$"
+)
+_TOOLS = ("pytest", "_pytest", "pluggy", "py", "iniconfig", "packaging", "coverage", "nose2")
 _BUILDS = re.compile(r"(?:^|/)(?:go\.(?:mod|work)|pom\.xml|build\.gradle(?:\.kts)?)$")
 _SOMETHING_IS_MISSING = re.compile(
     r"fixture '[^']{1,100}' not found|No module named|ModuleNotFoundError|Cannot find module|FileNotFoundError|"
@@ -290,16 +295,17 @@ def _is_test(name: str) -> bool:
 
 
 def _takes_its_place(name: str, modules: Collection[str], known: Collection[str]) -> bool:
-    """True for a new module beside the tests that shadows a module of the program, or a Makefile before another."""
+    """True for a new module that shadows one of Python, of its test tools or of the program, or a Makefile before another."""
     where, _, last = name.rpartition("/")
+    if (module := _MODULE.match(name)) and module[1] in (*sys.stdlib_module_names, *_TOOLS):
+        return True
     if last in MAKEFILES:
         return any(f"{where}/{other}".removeprefix("/") in known for other in MAKEFILES)
     return is_test_place(name) and is_test_code(name) and not is_test_file(name) and _module(name) in modules
 
 
 def _module(name: str) -> str:
-    path = name.removesuffix("/__init__.py")
-    return path.rpartition("/")[2].partition(".")[0]
+    return name.removesuffix("/__init__.py").rpartition("/")[2].partition(".")[0]
 
 
 def _calm(baseline: Sequence[Diagnosis]) -> Iterator[str]:

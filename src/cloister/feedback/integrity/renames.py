@@ -66,15 +66,12 @@ def _pairs(gone: Mapping[Place, object], fresh: Mapping[Place, object]) -> dict[
         by_value.setdefault(value, []).append(place)
     found: dict[Place, Place] = {}
     for place, value in gone.items():
+        last = place[1].split("::")[-1]
         if there := by_value.get(value):
-            best = min(there, key=lambda other: (_last(other) != _last(place), other[0] != place[0]))
+            best = min(there, key=lambda other: (other[1].split("::")[-1] != last, other[0] != place[0]))
             there.remove(best)
             found[place] = best
     return found
-
-
-def _last(place: Place) -> str:
-    return place[1].rpartition("::")[2]
 
 
 def _tests(path: str, text: str | None) -> Iterator[tuple[Place, _Test]]:

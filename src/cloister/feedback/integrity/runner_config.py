@@ -171,13 +171,11 @@ _ADDS = (
 _LISTS = re.compile(
     r"^(?!.*MAKE)(?:.*_)?(?:SRCS?|SOURCES?|OBJS?|OBJECTS?|LIBS?|LDLIBS|HEADERS?|DEPS|CFLAGS|CXXFLAGS|LDFLAGS)[ \t:+?]*$"
 )
-"""Variables of a Makefile that list sources, libraries or flags."""
 _CMAKE_COMMAND = re.compile(r"^[ \t]*(\w{1,60})\s*\(")
 _TESTLIKE = re.compile(r"test|spec|check", re.IGNORECASE)
 _RULE = re.compile(r"^([^\s#:=][^#:=]{0,400}):(?!=)")
 _LINES = 20_000
 _COMPARED = 100_000
-"""Pairs of changed units that are compared; of more, those of the base count."""
 
 
 def _cmake(before: str, after: str, absent: _Absent) -> str:
@@ -221,7 +219,6 @@ def _makefile(before: str, after: str, absent: _Absent) -> str:
 
 
 _GoesOn = Callable[[int, str, str], int]
-"""(depth before a line, the line, the one that follows) → depth after it."""
 
 
 def _in_brackets(depth: int, line: str, following: str) -> int:

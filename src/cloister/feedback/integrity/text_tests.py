@@ -35,8 +35,9 @@ _ENDS_EARLY = re.compile(
     r"^(?:\}? *(?:else )?(?:if|for|while)\b.{0,400}[\s{)])?(?:return\b|throw\b|process\.exit|os\.Exit|std::process::exit|exit\(|"
     r"runtime\.Goexit)"
 )
-_CONSTRAINT = re.compile(r"^//(?:go:build| \+build) .{1,400}$", re.MULTILINE)
-"""Go skips a file whose constraint is not satisfied."""
+_CONSTRAINT = re.compile(
+    r"^//(?:go:build| \+build) .{1,400}$", re.MULTILINE
+)  # Go skips a file if it is not satisfied
 
 
 def weakened(path: str, before: str, after: str | None) -> list[tuple[str, HowWeakened]]:

@@ -96,8 +96,8 @@ def weakened(baseline: Sequence[Diagnosis], now: Sequence[Diagnosis]) -> dict[st
     any_red = any(not diagnosis.green for diagnosis in baseline)
     for one in every:
         if one.how in ("deceived", "silenced", "configuration", "base"):
-            is_hushed = one.how == "silenced" and hushed(one, baseline, checks)
-            if is_hushed or (one.how == "deceived" and any_red) or one.how in ("configuration", "base"):
+            counts = {"silenced": hushed(one, baseline, checks), "deceived": any_red}
+            if counts.get(one.how, True):
                 found.setdefault(one.file, _sentence(one.file, one))
             continue
         names = [test.name for diagnosis in baseline for test in diagnosis.failing if _is_of(test, one)]
@@ -109,7 +109,7 @@ def weakened(baseline: Sequence[Diagnosis], now: Sequence[Diagnosis]) -> dict[st
 
 
 def moved_names(before: Diagnosis, now: Diagnosis) -> dict[str, str]:
-    """Old name → new name, as the runner spells them, of the tests that were renamed or moved. Each name is used once."""
+    """Old name → new name, as the runner spells them, of the tests that were renamed or moved."""
     was, there = ({test.name: test for test in one.tests} for one in (before, now))
     gone = [test for name, test in was.items() if name not in there]
     fresh = {name: test for name, test in there.items() if name not in was}
