@@ -21,6 +21,7 @@ import anyio
 import httpx
 import pytest
 from hypothesis import HealthCheck, settings
+from tests import forked
 
 from cloister.core.errors import HostError
 from cloister.core.ids import new_owner_id
@@ -305,6 +306,12 @@ def leftovers(directory: Path) -> Iterator[str]:
             continue
         if any(word.startswith(f"{directory}/") and "/sandboxes/" in word for word in words):
             yield f"process {path.parent.name}: {' '.join(words)}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forks_end() -> Iterator[None]:
+    yield
+    forked.close()
 
 
 @pytest.fixture(scope="session", autouse=True)

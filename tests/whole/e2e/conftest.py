@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import forked
 from tests.conftest import borrowing
 
 ROOT = Path(__file__).parents[3]
@@ -73,15 +74,24 @@ class Cloister:
     def json(self, *args: str) -> Any:
         return json.loads(self(*args, "--json").stdout)
 
+    def log(self, run: str) -> subprocess.CompletedProcess[str]:
+        """`cloister log RUN --json`. Tests look at it again and again: see `tests.forked`."""
+        env = {name: value for name, value in os.environ.items() if not name.startswith("CLOISTER_")}
+        args = ("--data-dir", str(self.data_dir), "log", run, "--json")
+        done = forked.run(args, cwd=self.cwd, env=env | {"PYTHONWARNINGS": "error"})
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
     def events(self, run: str = "last") -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self("log", run, "--json").stdout.splitlines()]
+        done = self.log(run)
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
 
     def kinds(self, run: str = "last") -> list[str]:
         return [event["body"]["type"] for event in self.events(run)]
 
     def has(self, kind: str, run: str = "last") -> bool:
-        done = self("log", run, "--json", code=None)
-        return f'"type":"{kind}"' in done.stdout
+        return f'"type":"{kind}"' in self.log(run).stdout
 
     def ledger(self, name: str = "ledger") -> Path:
         """The sample repository with its bug, as a fresh git repository."""
