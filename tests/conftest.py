@@ -4,6 +4,7 @@ A test that needs sandboxes asks for `host` and is skipped, with the reason, on 
 `CI` set in the environment a skip is a failure, unless `ACCEPTED_SKIPS` lists it.
 """
 
+import gc
 import os
 import re
 import shutil
@@ -70,6 +71,17 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     if config.getoption("--long"):
         settings.load_profile("long")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collecting makes millions of objects that stay: looking for garbage among them takes as long as the rest."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")

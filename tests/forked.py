@@ -65,14 +65,18 @@ def run(args: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> Done:
 
 def start(args: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> "Command":
     """Start `cloister ARGS`. An environment with which Python itself starts differently gets a new interpreter."""
-    alike = _startup(env) == _startup(os.environ) | {"PYTHONWARNINGS": "error"}
-    return _Fork(_forks().place, args, cwd, env) if alike else _Started(args, cwd, env)
+    return _Fork(_forks().place, args, cwd, env) if _startup(env) == inherited() else _Started(args, cwd, env)
 
 
 class Command(Protocol):
     """A command that was started."""
 
     def finish(self) -> Done: ...
+
+
+def inherited() -> dict[str, str]:
+    """The variables with which Python started in the process that is forked."""
+    return _startup(os.environ) | {"PYTHONWARNINGS": "error"}
 
 
 def _startup(env: Mapping[str, str]) -> dict[str, str]:

@@ -26,7 +26,10 @@ GIT = ("git", "-c", "user.name=Ada", "-c", "user.email=ada@example.org")
 
 @dataclass
 class Cloister:
-    """`cloister --data-dir …` with a clean environment, and what tests need around it."""
+    """`cloister --data-dir …` with a clean environment, and what tests need around it.
+
+    `run` and `serve` start as a person starts them; the commands that look at a run are forked (`tests.forked`).
+    """
 
     data_dir: Path
     cwd: Path
@@ -44,16 +47,20 @@ class Cloister:
     def __call__(
         self, *args: str, code: int | None = 0, stdin: str | None = None, seconds: float = 120
     ) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            self.argv(*args),
-            cwd=self.cwd,
-            env=self.env,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            stdin=subprocess.DEVNULL if stdin is None else None,
-        )
+        if args[0] in ("run", "serve") or stdin is not None:
+            done = subprocess.run(
+                self.argv(*args),
+                cwd=self.cwd,
+                env=self.env,
+                input=stdin,
+                capture_output=True,
+                text=True,
+                timeout=seconds,
+                stdin=subprocess.DEVNULL if stdin is None else None,
+            )
+        else:
+            command = ("--data-dir", str(self.data_dir), *args)
+            done = forked.run(command, cwd=self.cwd, env=self.env | forked.inherited())
         assert "Traceback" not in done.stderr, done.stderr
         if code is not None:
             assert done.returncode == code, (args, done.returncode, done.stdout, done.stderr)
@@ -74,24 +81,15 @@ class Cloister:
     def json(self, *args: str) -> Any:
         return json.loads(self(*args, "--json").stdout)
 
-    def log(self, run: str) -> subprocess.CompletedProcess[str]:
-        """`cloister log RUN --json`. Tests look at it again and again: see `tests.forked`."""
-        env = {name: value for name, value in os.environ.items() if not name.startswith("CLOISTER_")}
-        args = ("--data-dir", str(self.data_dir), "log", run, "--json")
-        done = forked.run(args, cwd=self.cwd, env=env | {"PYTHONWARNINGS": "error"})
-        assert "Traceback" not in done.stderr, done.stderr
-        return done
-
     def events(self, run: str = "last") -> list[dict[str, Any]]:
-        done = self.log(run)
-        assert done.returncode == 0, done.stderr
-        return [json.loads(line) for line in done.stdout.splitlines()]
+        return [json.loads(line) for line in self("log", run, "--json").stdout.splitlines()]
 
     def kinds(self, run: str = "last") -> list[str]:
         return [event["body"]["type"] for event in self.events(run)]
 
     def has(self, kind: str, run: str = "last") -> bool:
-        return f'"type":"{kind}"' in self.log(run).stdout
+        done = self("log", run, "--json", code=None)
+        return f'"type":"{kind}"' in done.stdout
 
     def ledger(self, name: str = "ledger") -> Path:
         """The sample repository with its bug, as a fresh git repository."""
