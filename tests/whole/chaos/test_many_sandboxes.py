@@ -21,7 +21,7 @@ from cloister.sandbox.microvm.host import MicrovmHost
 
 pytestmark = pytest.mark.anyio
 
-CYCLES, LONG_CYCLES = 40, 2_000
+CYCLES, LONG_CYCLES = 200, 2_000
 SLOW_CYCLES, LONG_SLOW_CYCLES = 8, 400
 """A leak of one thing per sandbox shows in a few."""
 
@@ -78,7 +78,7 @@ async def leak_nothing(tier: TierName, times: int, data_dir: Path, host_of: Host
 
 
 @pytest.mark.long
-async def test_sandboxes_made_and_killed_leak_nothing(data_dir: Path, host_of: HostOf, long: bool) -> None:
+async def test_two_hundred_sandboxes_made_and_killed_leak_nothing(data_dir: Path, host_of: HostOf, long: bool) -> None:
     await leak_nothing("container", LONG_CYCLES if long else CYCLES, data_dir, host_of)
 
 
