@@ -129,7 +129,7 @@ async def killed_at(call: str, point: int, path: Path) -> None:
     if strace is None:
         pytest.skip("strace is not installed: killing at each system call is not tested")
     inject = [
-        *(strace, "-f", "--seccomp-bpf", "-qq", "-o", "/dev/null", "-e", f"trace={call}"),
+        *(strace, "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}"),
         *("-e", f"inject={call}:signal=KILL:when={point}"),
     ]
     life = await live(path, None, inject)
