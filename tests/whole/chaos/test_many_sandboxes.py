@@ -78,7 +78,9 @@ async def leak_nothing(tier: TierName, times: int, data_dir: Path, host_of: Host
 
 
 @pytest.mark.long
-async def test_two_hundred_sandboxes_made_and_killed_leak_nothing(data_dir: Path, host_of: HostOf, long: bool) -> None:
+async def test_two_hundred_sandboxes_made_and_killed_leak_nothing(
+    data_dir: Path, host_of: HostOf, long: bool
+) -> None:
     await leak_nothing("container", LONG_CYCLES if long else CYCLES, data_dir, host_of)
 
 
