@@ -2,11 +2,13 @@
 
 import socket
 import ssl
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from threading import BoundedSemaphore, Lock
 from typing import Literal, NamedTuple
 
 import anyio
@@ -19,7 +21,7 @@ from cloister.core.ids import SandboxId
 from cloister.core.requests import DoorBounds
 from cloister.core.text import one_line
 from cloister.egress.http.head import Head
-from cloister.egress.quota import Account, Refused, shared_limiter
+from cloister.egress.quota import Account, Refused
 from cloister.egress.streams import Traffic
 from cloister.policy.api import Action, ConnectAction, Decision, RawAction, RequestAction
 
@@ -121,21 +123,113 @@ Dial = Callable[[str, int], Awaitable[ByteStream]]
 """A connection to exactly this address. Raises `OSError`."""
 
 
+class Lookups:
+    """Threads of the proxy's own for slow lookups: they delay no other work of this process.
+
+    A thread whose caller gave up runs until the resolver's time limit, and takes its place as long.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._places = BoundedSemaphore(most)
+
+    async def run(self, look: Callable[[], Sequence[str]]) -> Sequence[str]:
+        """Call `look` in a thread; wait for a place first."""
+        while not self._places.acquire(blocking=False):  # noqa: ASYNC110  (threads give places back)
+            await anyio.sleep(_PLACE_SECONDS)
+        place = _Place(self._places)
+        try:
+            return await anyio.to_thread.run_sync(
+                place.use, look, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
+            )
+        finally:
+            place.leave()
+
+
+class _Place:
+    """A place that is given back once: by the thread that used it, or by a caller whose thread never began."""
+
+    def __init__(self, places: BoundedSemaphore) -> None:
+        self._places = places
+        self._begins = Lock()
+        self._taken = False
+
+    def use(self, look: Callable[[], Sequence[str]]) -> Sequence[str]:
+        if not self._begin():
+            return ()
+        try:
+            return look()
+        finally:
+            self._places.release()
+
+    def leave(self) -> None:
+        if self._begin():
+            self._places.release()
+
+    def _begin(self) -> bool:
+        """True for the first caller."""
+        with self._begins:
+            first, self._taken = not self._taken, True
+            return first
+
+
+_PLACE_SECONDS = 0.05
+_LOOKUPS = Lookups(limits.DOOR_LOOKUPS_AT_ONCE)
+
+
 async def resolve(host: str, port: int) -> Sequence[str]:
-    """Look up a name in a thread of the proxy's own: slow lookups delay no other work of this process."""
-    found = await anyio.to_thread.run_sync(
-        _look_up,
-        host,
-        port,
-        abandon_on_cancel=True,
-        limiter=shared_limiter("lookup", limits.DOOR_LOOKUPS_AT_ONCE),
-    )
-    return list(dict.fromkeys(found))
+    """The addresses of a name, each once."""
+    return list(dict.fromkeys(await _LOOKUPS.run(lambda: _look_up(host, port))))
 
 
 def _look_up(host: str, port: int) -> list[str]:
     name = host.encode("idna").decode("ascii")
     return [str(address[0]) for *_, address in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)]
+
+
+_FRESH_SECONDS = 30.0
+"""Addresses of a name are used this long. Package clients open a connection for each of hundreds of files."""
+_NAMES = 1_024
+
+
+class Answer:
+    """The last answer for one name. Its lock is held during a lookup."""
+
+    def __init__(self) -> None:
+        self.lock = anyio.Lock()
+        self.at = float("-inf")
+        self.addresses: Sequence[str] = ()
+        self.failure: str | None = None
+
+
+class Resolver:
+    """Looks up each name once at a time and keeps its addresses briefly. They are judged for each connection again.
+
+    A failure is shared by all who waited for it, and the next connection looks the name up again.
+    """
+
+    def __init__(self, look_up: Resolve = resolve, now: Callable[[], float] = anyio.current_time) -> None:
+        self._look_up = look_up
+        self._now = now
+        self._answers: OrderedDict[str, Answer] = OrderedDict()
+
+    async def __call__(self, host: str, port: int) -> Sequence[str]:
+        asked = self._now()
+        answer = self._answers.pop(host, None) or Answer()
+        self._answers[host] = answer
+        while len(self._answers) > _NAMES:
+            self._answers.popitem(last=False)
+        async with answer.lock:
+            oldest = asked if answer.failure is not None else asked - _FRESH_SECONDS
+            if answer.at < oldest:
+                answer.failure = None
+                try:
+                    answer.addresses = await self._look_up(host, port)
+                except (OSError, UnicodeError) as error:
+                    answer.failure = str(error)
+                answer.at = self._now()
+        if answer.failure is not None:
+            raise OSError(answer.failure)
+        return answer.addresses
 
 
 def is_own(address: str) -> bool:
@@ -163,7 +257,7 @@ def _machine_trust() -> ssl.SSLContext:
 class Outside:
     """How this machine resolves names and dials addresses."""
 
-    resolve: Resolve = resolve
+    resolve: Resolve = field(default_factory=Resolver)
     dial: Dial = dial
     trust: ssl.SSLContext | None = None
     """CAs for servers to which the proxy itself speaks TLS; without them, those of this machine."""

@@ -1,7 +1,7 @@
 """A sandbox that judges one change after another, as a run judges its result."""
 
 import shutil
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +9,8 @@ from pathlib import Path
 from tests.conftest import PATH
 
 from cloister.agent.evidence.proof import run_proof
-from cloister.agent.evidence.run_checks import run_on_base
-from cloister.core.computer import Stream, shell
+from cloister.agent.evidence.run_checks import run_checks, run_on_base
+from cloister.core.computer import Command, Stream
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.ids import new_owner_id
 from cloister.feedback.compare import compare
@@ -40,22 +40,44 @@ class Court:
     def red(self) -> set[str]:
         return {test.name for one in self.baseline for test in one.failing}
 
-    async def verdict(self, files: Mapping[str, str | None]) -> Comparison:
+    async def verdict(
+        self, files: Mapping[str, str | None], prompt: str = "Fix the failing tests"
+    ) -> Comparison:
         """What becomes of a change by which the check is green; None is a file that goes away."""
-        await workspace.restore(self.sandbox, self.bare, self.base, self.base)
-        await self.sandbox.run(shell("git clean -fdq && git checkout -q -f . && rm -f /tmp/.cloister-proof*"))
-        for name, text in files.items():
-            if text is None:
-                await self.sandbox.run(shell(f"rm -f {name}"))
-            else:
-                await self.sandbox.write(name, text.encode())
-        commit = await workspace.save(self.sandbox, self.bare, self.base, "refs/cloister/attempt/0")
-        await workspace.restore(self.sandbox, self.bare, self.base, commit)
-        found = await run_proof(
-            self.sandbox, self.checks, _quiet, baseline=self.baseline, known=self.baseline
-        )
-        assert found[0].exit_code == 0, f"the check is green by itself: {found[0].tail}"
-        return compare(self.baseline, found, asked("Fix the failing tests", self.baseline))
+        async with self.changed(files) as place:
+            return await place.proof(prompt)
+
+    @asynccontextmanager
+    async def changed(self, files: Mapping[str, str | None]) -> AsyncGenerator["Place"]:
+        """A fork of the sandbox that holds the change, as a save point of it would be restored."""
+        async with self.sandbox.fork() as author:
+            for name, text in files.items():
+                if text is None:
+                    await author.run(Command(("rm", "-f", "--", name)))
+                else:
+                    await author.write(name, text.encode())
+            commit = await workspace.save(author, self.bare, self.base, "refs/cloister/attempt/0")
+        async with self.sandbox.fork() as fresh:
+            await workspace.restore(fresh, self.bare, self.base, commit)
+            yield Place(self, fresh)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A sandbox with a change."""
+
+    court: Court
+    sandbox: Sandbox
+
+    async def checks(self) -> tuple[Diagnosis, ...]:
+        """The checks alone."""
+        return await run_checks(self.sandbox, self.court.checks, "plain", _quiet)
+
+    async def proof(self, prompt: str, must_pass: Sequence[str] = ()) -> Comparison:
+        """The checks and everything that the proof does beside them."""
+        before = self.court.baseline
+        found = await run_proof(self.sandbox, self.court.checks, _quiet, baseline=before, known=before)
+        return compare(before, found, asked(prompt, before, must_pass=must_pass))
 
 
 def committed(root: Path, files: Mapping[str, str]) -> tuple[Path, str]:

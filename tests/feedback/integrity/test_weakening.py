@@ -554,6 +554,18 @@ def test_a_test_with_lint_complaints_may_be_fixed() -> None:
         ("go.mod", "module a\n", "module a\n\nreplace github.com/stretchr/testify => ./fake\n"),
         ("Cargo.toml", CARGO, CARGO + "[patch.crates-io]\nrstest = { path = 'fake' }\n"),
         ("src/lib.rs", "", "    if cfg!(test) { return 27; }\n"),
+        ("src/lib.rs", RUST, "fn add() -> i32 {\n    #[cfg(test)]\n    return 27;\n}\n" + RUST),
+        (
+            "src/lib.rs",
+            "",
+            "fn half(x: f64) -> f64 {\n    #[cfg(all(test))] if x == 5.0 { return 2.5; }\n    x\n}\n",
+        ),
+        ("src/lib.rs", "", "fn half() {\n    #[cfg(test)]\n    const A: f64 = 2.5;\n}\n"),
+        ("src/lib.rs", "", "#[cfg(not(test))]\nfn half() {}\n"),
+        ("src/lib.rs", "", '#[cfg_attr(test, path = "lie.rs")]\nmod core;\n'),
+        ("shop.c", "", "#ifdef UTEST_H_INCLUDED\nreturn 27;\n#endif\n"),
+        ("shop.h", "", "#if defined(X) || defined(UNITY_FRAMEWORK_H)\n#define A 1\n#endif\n"),
+        ("shop.cpp", "", "#  ifndef UNIT_TESTING\nx();\n#endif\n"),
         ("shop.c", "", "__attribute__((constructor)) static void f(void) { _exit(0); }\n"),
         ("shop.py", "", "class A:\n    def __eq__(self, other):\n        return True\n"),
     ],
@@ -578,10 +590,31 @@ def test_code_made_for_the_eyes_of_tests_is_seen_where_something_was_red(
         ("plugin.py", "import _pytest\n", "import _pytest\nfrom _pytest import fixtures\n"),
         ("shop.py", "", "class A:\n    def __eq__(self, other):\n        return self.x == other.x\n"),
         ("src/lib.rs", "", "#[cfg(test)]\nmod tests {\n}\n"),
+        (
+            "src/lib.rs",
+            "",
+            "#[cfg(test)]\npub(crate) use tests::helper;\n\n#[cfg(test)]\n#[path = 'x.rs']\nmod more;\n",
+        ),
+        (
+            "src/lib.rs",
+            "",
+            "impl A {\n    #[cfg(test)]\n    pub fn new_for_tests() -> Self {\n        A\n    }\n}\n",
+        ),
+        ("shop.h", "", "#ifndef SHOP_TEST_H\n#define SHOP_TEST_H\n#ifdef __cplusplus\n#endif\n#endif\n"),
+        ("shop.c", "", "#ifdef LATEST_API\n#endif\n#if defined(_WIN32)\n#endif\n"),
         ("shop.js", "", "assert.equal(a, b);\nassert.ok(a == b);\n"),
         ("shop.js", "", "const argv = process.argv.slice(2);\nif (typeof item === 'string') run(argv);\n"),
         ("shop.js", "", "if (process.env.NODE_ENV !== 'test') listen();\n"),
         ("shop.go", "", 'name := strings.TrimSuffix(path, ".go")\nargs := os.Args[1:]\n'),
+        # Code that handles the flags of tests for its callers, as libraries for flags do.
+        (
+            "flag.go",
+            "",
+            (
+                "// Use: ParseSkippedFlags(os.Args[1:], flags)\nfunc isTestFlag(flag string) bool {\n"
+                '\treturn strings.HasPrefix(flag, "-test.")\n}\n'
+            ),
+        ),
         ("src/lib.rs", "", "    fn eq(&self, other: &Self) -> bool {\n        self.a == other.a\n    }\n"),
         ("tests/run.py", "", "import os\nos.environ['PYTEST_CURRENT_TEST']\n"),
     ],

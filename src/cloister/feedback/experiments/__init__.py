@@ -1,0 +1,1 @@
+"""Experiments that try to refute a green check."""
