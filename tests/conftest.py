@@ -23,7 +23,7 @@ import anyio
 import httpx
 import pytest
 from hypothesis import HealthCheck, settings
-from tests import forked
+from tests.cli.client import forked
 
 from cloister.core.errors import HostError
 from cloister.core.ids import new_owner_id

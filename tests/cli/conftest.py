@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests import forked
+from tests.cli.client import forked
 
 Cloister = Callable[..., subprocess.CompletedProcess[str]]
 

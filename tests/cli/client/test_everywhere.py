@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from tests import forked
+from tests.cli.client import forked
 from tests.cli.seeds import seed
 
 from cloister.cli.client.discover import living

@@ -15,7 +15,7 @@ from typing import Literal
 import anyio
 import pytest
 from msgspec import inspect
-from tests import forked
+from tests.cli.client import forked
 from tests.cli.client.test_everywhere import environment
 
 from cloister.app.verbs.records import Admitted, Explained, LocalModel, MadeToken, TokenInfo

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import anyio
 import msgspec
 import pytest
-from tests import forked
+from tests.cli.client import forked
 from tests.log.audit.test_audit import begun, opened, whole_run
 
 from cloister.core import events as e

@@ -18,7 +18,7 @@ from typing import Any
 
 import anyio
 import pytest
-from tests import forked
+from tests.cli.client import forked
 from tests.model.tiny_model import write_tiny_model
 
 from cloister.app.config import usual_model

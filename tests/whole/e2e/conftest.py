@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import forked
+from tests.cli.client import forked
 from tests.conftest import borrowing
 
 ROOT = Path(__file__).parents[3]
@@ -28,7 +28,7 @@ GIT = ("git", "-c", "user.name=Ada", "-c", "user.email=ada@example.org")
 class Cloister:
     """`cloister --data-dir …` with a clean environment, and what tests need around it.
 
-    `run` and `serve` start as a person starts them; the commands that look at a run are forked (`tests.forked`).
+    `run` and `serve` start as a person starts them; the commands that look at a run are forked (`tests.cli.client.forked`).
     """
 
     data_dir: Path

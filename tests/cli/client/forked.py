@@ -2,9 +2,9 @@
 
 Most of the time of a short command is the start of the interpreter and its imports. Tests start the command a thousand
 times, each time as a process of its own with its own arguments, environment, directory and standard streams. The tests
-in `whole/e2e` start it as a person does.
+in `whole/e2e` start `run` and `serve` as a person does.
 
-Run as a program, this file is the process that is forked: `python -W error tests/forked.py SOCKET`.
+Run as a program, this file is the process that is forked: `python -W error tests/cli/client/forked.py SOCKET`.
 """
 
 import gc
