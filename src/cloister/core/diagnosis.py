@@ -10,10 +10,10 @@ CheckKind = Literal["format", "lint", "types", "build", "test", "other"]
 """What a check examines, the fastest kind first."""
 
 HowWeakened = Literal[
-    "changed", "skipped", "deleted", "data", "configuration", "base", "deceived", "silenced"
+    "changed", "skipped", "deleted", "data", "configuration", "base", "deceived", "silenced", "moved"
 ]
 """`base`: red with the tests as the base has them; `deceived`: the code looks for tests or stands in for their tools;
-`silenced`: a complaint was suppressed instead of fixed."""
+`silenced`: a complaint was suppressed instead of fixed; `moved`: the same test has another name or file, which is fine."""
 
 
 class Check(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from cloister.core.diagnosis import Comparison, Diagnosis, Diagnostic, TestResul
 from cloister.core.text import one_line
 from cloister.feedback.check_commands import is_source
 from cloister.feedback.goals import Goals, named, parts, wanted
-from cloister.feedback.integrity.weakening import weakened
+from cloister.feedback.integrity.weakening import moved_names, weakened
 
 _RED = ("failed", "error")
 _FIXTURES = ("::setUpClass", "::tearDownClass", "::setUpModule", "::tearDownModule")
@@ -96,13 +96,13 @@ class _Tally:
             self.fixed.append(now.check)
         if _collected_nothing(now):
             return
-        here = _Results(now)
+        here, moved = _Results(now), moved_names(before, now)
         # If the output only counts passing tests, an absent name passes, unless fewer tests ran.
         absent_passes = now.unlisted > 0 and _ran(now) >= _ran(before)
         gone: list[str] = []
         skipped: list[str] = []
         for test in before.tests:
-            status = here.status.get(test.name) or _as_a_whole(test, here)
+            status = here.status.get(moved.get(test.name, test.name)) or _as_a_whole(test, here)
             if test.status == "skipped" or status in _RED:
                 continue
             if status == "passed" or (status is None and absent_passes):
