@@ -274,6 +274,12 @@ def test_a_cut_character_raises_nothing() -> None:
         assert mutants("a.c", text, ["a.c::test_a"])["a.c::test_a"].end is not None
 
 
+def test_a_text_on_which_the_parser_takes_quadratic_time_gets_nothing() -> None:
+    """With 500,000 quotes the parser alone takes a quarter of an hour."""
+    text = "test('a', () => { expect(1).toBe(1) })\n" + '"' * 500_000
+    assert mutants("a.test.js", text, ["a.test.js::a"]) == {}
+
+
 def test_a_file_beyond_the_limit_gets_nothing() -> None:
     text = PYTHON + "#" * (512 * 1024)
     assert mutants("test_x.py", text, ["test_x.py::TestC::test_a"]) == {}

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from itertools import islice
+from time import thread_time
 from typing import ClassVar, NamedTuple, TypeVar, cast
 
 import msgspec
@@ -25,6 +26,9 @@ MARK = "this line is reached"
 _NAMES = 24
 _BLOCKS = 20_000
 _BYTES = 512 * 1024
+_PARTS = (16 * 1024, 64 * 1024, 256 * 1024)
+_SECONDS_PER_BYTE = 8e-6
+"""Source takes about a microsecond of processor time for a byte."""
 _TESTS = 500
 _TRIES = 40
 """Assertions of one test that are tried until enough of them can be changed."""
@@ -163,9 +167,19 @@ def _parser(grammar: str) -> Parser:
     return Parser(Language(pointer))
 
 
-def parsed(grammar: str, data: bytes) -> Node:
-    """The root of the tree of a source text. Wrong syntax becomes nodes of errors."""
-    return _parser(grammar).parse(data).root_node
+def parsed(grammar: str, data: bytes) -> Node | None:
+    """The root of the tree of a source text. Wrong syntax becomes nodes of errors.
+
+    The parser needs quadratic time for some texts that are no source of its language. It reads a part of a long text
+    first, and None is the answer if that takes far longer than source takes.
+    """
+    parser = _parser(grammar)
+    for size in (part for part in _PARTS if part < len(data)):
+        begin = thread_time()
+        parser.parse(data[:size])
+        if thread_time() - begin > size * _SECONDS_PER_BYTE:
+            return None
+    return parser.parse(data).root_node
 
 
 def outline(dialect: Dialect, root: Node) -> Outline:
@@ -267,7 +281,10 @@ def mutants(path: str, text: str, tests: Collection[str], limit: int = 3) -> dic
         return {}
     source = Source(path, data)
     dialect = kind(source)
-    found = outline(dialect, parsed(kind.grammar_of(path), data))
+    root = parsed(kind.grammar_of(path), data)
+    if root is None:
+        return {}
+    found = outline(dialect, root)
     ranges: dict[str, tuple[Block, ...]] = {}
     for test in islice(tests, _TESTS):
         if blocks := dialect.blocks_of(test, found.blocks):
