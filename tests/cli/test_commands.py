@@ -70,7 +70,7 @@ def test_runs_are_listed_newest_first_with_what_became_of_them(cloister: Cloiste
     assert rows[0] == ["RUN", "STATE", "AGE", "PROMPT"]
     assert [row[:2] + row[-2:] for row in rows[1:]] == [
         [second, "interrupted", "the", "second"],
-        [first, "green", "the", "first"],
+        [first, "proven", "the", "first"],
     ]
     assert [json.loads(line)["id"] for line in cloister("ps", "--json").stdout.splitlines()] == [
         second,

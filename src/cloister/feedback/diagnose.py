@@ -8,6 +8,7 @@ from cloister.core import limits
 from cloister.core.diagnosis import Diagnosis, Diagnostic, TestResult, TestStatus
 from cloister.core.text import bounded, decode, harmless
 from cloister.feedback.api import CheckOutput, Found, Parser
+from cloister.feedback.not_run import why_not_run
 from cloister.feedback.parsers.crash import stacks, tracebacks
 from cloister.feedback.parsers.lint.compilers import builds, gcc_json, rust_json
 from cloister.feedback.parsers.lint.javascript import (
@@ -117,6 +118,7 @@ def diagnose(output: CheckOutput) -> Diagnosis:
             some_fail = any(test.status in ("failed", "error") for test in found.tests)
         diagnostics.extend(found.diagnostics)
     tests, unlisted = _bounded_tests(_once_each(tested.tests))
+    kept = _bounded_diagnostics(diagnostics)
     return Diagnosis(
         check=output.command,
         exit_code=output.exit_code,
@@ -124,8 +126,9 @@ def diagnose(output: CheckOutput) -> Diagnosis:
         killed=output.killed,
         tests=tests,
         unlisted=tested.unlisted + unlisted,
-        diagnostics=_bounded_diagnostics(diagnostics),
+        diagnostics=kept,
         tail=_tail(output),
+        not_run=why_not_run(output, tests, tested.unlisted + unlisted, kept),
     )
 
 

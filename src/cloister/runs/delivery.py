@@ -7,7 +7,7 @@ from anyio import to_thread
 
 from cloister.agent.progress import progress
 from cloister.agent.taint import Provenance
-from cloister.core.diagnosis import Comparison
+from cloister.core.diagnosis import Comparison, statement
 from cloister.core.errors import HostError, UserError
 from cloister.core.events import (
     ActionDecided,
@@ -48,7 +48,7 @@ async def remove_files(repositories: RunRepositories, run: RunId, state: State, 
     return await repositories.remove(run, who)
 
 
-_DELIVERED = ("green", "unproven")
+_DELIVERED = ("proven", "unbroken", "unproven")
 """Outcomes that are delivered at once; the change of any other waits for `apply`."""
 
 _UNKNOWN = 1_000_000
@@ -202,6 +202,8 @@ def _proof(events: Sequence[Event], run: RunId, winner: AttemptEnded | None) -> 
                 pass
     if winner is not None and lines:
         lines.append(f"Now: {_count(winner.comparison)}")
+        lines.append(f"Outcome: {winner.outcome}: {statement(winner.comparison)}")
+        lines += [f"Note: {one_line(note, 300)}" for note in winner.comparison.notes]
     return "\n".join([*lines, f"Cloister-Run: {run}"])
 
 

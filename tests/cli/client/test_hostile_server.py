@@ -39,7 +39,7 @@ Hostile = Callable[..., subprocess.CompletedProcess[str]]
 ROW = {
     "id": "r-aaaabbbbcccc",
     "state": "finished",
-    "outcome": "green",
+    "outcome": "proven",
     "reason": None,
     "prompt": "do it",
     "repo": "/r",

@@ -85,7 +85,7 @@ def test_a_terminal_gets_colours_unless_told_otherwise(plain_env: dict[str, str]
             run, _ = await backbone.admit(NewRun("fix it", "/repo"), "ann")
             fence = await backbone.claim(OwnerId("o-aaaaaaaaaaaa"), run)
             assert fence is not None
-            await backbone.append(fence, [RunFinished("green", "Done.", 1)])
+            await backbone.append(fence, [RunFinished("proven", "Done.", 1)])
 
     anyio.run(make)
     argv = [sys.executable, "-m", "cloister", "watch", "last"]

@@ -44,7 +44,7 @@ WORK: tuple[e.AnyBody, ...] = (
     e.ConnectionClosed("s-1", "pypi.example", 443, 10, 20, 1.5, "pypi-token"),
     e.ChecksRan(1, 1, (CHECK,), Comparison(fixed=("t",), passed=3, green=True)),
     e.TurnEnded(1, 1, "d" * 40, True),
-    e.AttemptEnded(1, "green", "fixed it", "d" * 40, Comparison(passed=3, green=True)),
+    e.AttemptEnded(1, "proven", "fixed it", "d" * 40, Comparison(passed=3, green=True)),
     e.ChangeMade("cloister/fix", "f" * 40, (FileChange("a.py", 1, 2),), "fixed it"),
     e.ChangeDelivered("/repo", "cloister/fix"),
     e.SandboxClosed("s-1", "done"),
@@ -69,7 +69,7 @@ async def whole_run(backbone: SqliteBackbone, who: str = "ada") -> RunId:
     fence = await begun(backbone, who)
     await backbone.append(fence, WORK)
     await backbone.append_outside(fence.run, e.PromptReceived("and the docs", "grace"))
-    await backbone.append(fence, [e.RunFinished("green", "fixed it", 1)])
+    await backbone.append(fence, [e.RunFinished("proven", "fixed it", 1)])
     return fence.run
 
 

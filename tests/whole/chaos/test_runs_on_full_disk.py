@@ -118,7 +118,7 @@ def is_whole(cloister: Cloister, rounds: int = 1) -> None:
     replies = [event["body"] for event in events if event["body"]["type"] == "ModelReplied"]
     steps = [(body["attempt"], body["step"]) for body in replies]
     assert len(set(steps)) == len(steps)
-    assert events[-1]["body"]["outcome"] == "green", events[-1]["body"]
+    assert events[-1]["body"]["outcome"] == "proven", events[-1]["body"]
     assert cloister("audit", "verify").stdout.startswith("OK")
     assert asked(cloister, "/v1/health")["ok"]
 

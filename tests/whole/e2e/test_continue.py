@@ -58,8 +58,8 @@ def test_a_green_run_continues_on_its_branch_until_it_is_removed(cloister: Any) 
         "base",
     ]
     run = cloister.json("ps", "--limit", "1")
-    assert (run["state"], run["outcome"]) == ("finished", "green")
-    assert [end["outcome"] for end in bodies(cloister, "RunFinished")] == ["green", "green"]
+    assert (run["state"], run["outcome"]) == ("finished", "proven")
+    assert [end["outcome"] for end in bodies(cloister, "RunFinished")] == ["proven", "proven"]
     assert bodies(cloister, "RunContinued")[0]["origin"] == "user"
     assert cloister("audit", "verify").stdout.startswith("OK")
     receipt = cloister("receipt", "last").stdout
@@ -86,7 +86,7 @@ def test_a_red_run_is_put_right_by_a_message_and_others_commits_stay(cloister: A
     mine = cloister.git(repo, "rev-parse", "HEAD")
     cloister("say", "last", "It is the sign.")
     cloister("watch", "last")
-    assert [end["outcome"] for end in bodies(cloister, "RunFinished")] == ["budget", "green"]
+    assert [end["outcome"] for end in bodies(cloister, "RunFinished")] == ["budget", "proven"]
     assert cloister.git(repo, "rev-parse", branch) == mine
     assert cloister.git(repo, "status", "--porcelain") == ""
     assert "a + b" in cloister.git(repo, "show", f"{branch}-2:calc.py")
@@ -127,7 +127,7 @@ def test_a_stopped_run_continues_after_a_crash_with_both_messages(cloister: Any,
     cloister.let_go()
     cloister("serve", "--background", "--port", "0")
     cloister("watch", "last")
-    assert [end["outcome"] for end in bodies(cloister, "RunFinished")] == ["stopped", "green"]
+    assert [end["outcome"] for end in bodies(cloister, "RunFinished")] == ["stopped", "proven"]
     assert sorted(body["text"] for body in bodies(cloister, "PromptReceived")) == ["And hurry.", "Go on."]
     assert len(bodies(cloister, "AttemptForked")) == 1
     (branch,) = cloister.git(repo, "branch", "--list", "cloister/*", "--format=%(refname:short)").split()

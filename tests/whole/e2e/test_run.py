@@ -20,7 +20,7 @@ def test_a_prompt_becomes_a_green_branch_with_proof(repaired: Any) -> None:
     assert "✓ green" in repaired.shown
     assert "scripted model: replies come from" in repaired.shown
     (run,) = [json.loads(line) for line in cloister("ps", "--json").stdout.splitlines()]
-    assert run["outcome"] == "green"
+    assert run["outcome"] == "proven"
     branch = cloister.git(ledger, "branch", "--list", "cloister/*").strip()
     assert cloister.git(ledger, "status", "--porcelain") == ""
     assert cloister.git(ledger, "branch", "--show-current") == "main"
@@ -54,7 +54,7 @@ def test_three_attempts_run_in_forks_and_one_of_them_is_the_change(cloister: Any
     cloister("run", PROMPT, "--repo", str(ledger), "--model", cloister.fix, "--n", "3")
     events = cloister.events()
     ended = [e["body"] for e in events if e["body"]["type"] == "AttemptEnded"]
-    assert sorted((body["attempt"], body["outcome"]) for body in ended) == [(n, "green") for n in range(3)]
+    assert sorted((body["attempt"], body["outcome"]) for body in ended) == [(n, "proven") for n in range(3)]
     (ranked,) = [e["body"] for e in events if e["body"]["type"] == "AttemptsRanked"]
     assert events[-1]["body"]["attempt"] == ranked["scores"][0]["attempt"]
     assert len(cloister.git(ledger, "branch", "--list", "cloister/*").splitlines()) == 1
@@ -64,7 +64,7 @@ def test_a_named_check_decides(cloister: Any) -> None:
     ledger = cloister.ledger()
     script = cloister.script('[[reply]]\ncalls = [{ tool = "finish", summary = "Nothing to do." }]')
     cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true")
-    assert cloister.events()[-1]["body"]["outcome"] == "green"
+    assert cloister.events()[-1]["body"]["outcome"] == "proven"
     script = cloister.script(
         '[[reply]]\nname = "a"\ncalls = [{ tool = "finish", summary = "s" }]\ngoto = "a"'
     )
@@ -153,7 +153,7 @@ def test_a_detached_head_is_a_fine_place_to_start(cloister: Any) -> None:
     script = cloister.script('[[reply]]\ncalls = [{ tool = "finish", summary = "s" }]')
     base = cloister.git(ledger, "rev-parse", "HEAD")
     cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true")
-    assert cloister.events()[-1]["body"]["outcome"] == "green"
+    assert cloister.events()[-1]["body"]["outcome"] == "proven"
     assert cloister.git(ledger, "rev-parse", "HEAD") == base
     assert cloister.git(ledger, "branch", "--show-current") == ""
 
@@ -256,7 +256,7 @@ calls = [{{ tool = "finish", summary = "s" }}]
     process.communicate(timeout=60)
     assert process.returncode == 0
     assert "SandboxOpened" in cloister.kinds()[cloister.kinds().index("RunResumed") :]
-    assert cloister.events()[-1]["body"]["outcome"] == "green"
+    assert cloister.events()[-1]["body"]["outcome"] == "proven"
     assert "kept.txt" in cloister("diff", "last").stdout
 
 
@@ -273,7 +273,7 @@ def test_a_sandbox_that_dies_during_the_baseline_is_opened_again(cloister: Any, 
     cloister.until(lambda: cloister.has("RunResumed"))
     cloister.let_go()
     process.communicate(timeout=60)
-    assert cloister.events()[-1]["body"]["outcome"] == "green"
+    assert cloister.events()[-1]["body"]["outcome"] == "proven"
 
 
 def test_a_branch_that_cannot_be_delivered_is_kept_and_can_be_applied(cloister: Any) -> None:

@@ -130,7 +130,7 @@ def test_a_beam_of_three_grows_a_tree_that_can_be_seen_and_ends_within_its_budge
     assert all(opened[number] == 1 for number in (0, 1, 2, 3)), "each in a fork of its own"
     check_bounds(events, 90)
     finished = of(events, "RunFinished")[0]
-    assert finished["outcome"] == "green"
+    assert finished["outcome"] == "proven"
     winner = next(fork for fork in forks if fork["attempt"] == finished["attempt"])
     assert winner["stuck"] != 0, "it took two forks in a row"
     assert next(fork for fork in forks if fork["attempt"] == winner["parent"])["parent"] == 0

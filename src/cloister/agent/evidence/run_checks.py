@@ -116,6 +116,15 @@ async def run_loosely(
     return await _run(computer, specs, _Course(place, show, tuple(known), cpus, loose=True))
 
 
+async def run_part(
+    computer: Computer, check: str, place: str, show: ShowCheck, line: Callable[[Check], str]
+) -> Diagnosis:
+    """Run one check once, loosely, with the command line that `line` makes of it."""
+    [spec] = await _specified(computer, (check,))
+    run = _Run(computer, spec, _Course(place, show, (), 1.0, loose=True), (), 0)
+    return await run.once(f"/tmp/.cloister-{place}.xml", line(spec))  # noqa: S108
+
+
 async def run_on_base(
     computer: Computer, checks: Sequence[str], place: str, show: ShowCheck, *, cpus: float = 1.0
 ) -> tuple[Diagnosis, ...]:

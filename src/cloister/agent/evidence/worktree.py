@@ -165,11 +165,14 @@ async def _versions(
     return (*found, *(Version(name, None, text) for name, text in texts if text is not None))
 
 
-async def both_versions(computer: Computer, names: Sequence[str]) -> tuple[Version, ...] | None:
+async def both_versions(
+    computer: Computer, changed: Sequence[str], new: Sequence[str]
+) -> tuple[Version, ...] | None:
     """The files on the base and now; None if a batch exceeds the output limit."""
     found: list[Version] = []
+    names = (*changed, *new)
     for start in range(0, len(names), _BATCH):
-        seen = await _versions(computer, names[start : start + _BATCH], frozenset())
+        seen = await _versions(computer, names[start : start + _BATCH], frozenset(new))
         if seen is None:
             return None
         found.extend(seen)
