@@ -158,7 +158,7 @@ def test_watching_a_finished_run_shows_it_and_ends_with_its_outcome(
     run = seed(data_dir, finished=True)
     done = cloister("watch", run)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[:4] == [f"● {run}  fix it", "· repository /repo", "", "✓ green  Done."]
+    assert done.stdout.splitlines()[:4] == [f"● {run}  fix it", "· repository /repo", "", "✓ proven  Done."]
     assert "\x1b" not in done.stdout
     later = cloister("watch", run, "--after", "2", "--json")
     assert [json.loads(line)["seq"] for line in later.stdout.splitlines()] == [3]

@@ -473,38 +473,6 @@ async def test_on_the_tls_port_anything_else_is_closed_before_the_server_sees_it
     assert world.traffic == [(0, 0)]
 
 
-@pytest.mark.parametrize(
-    "begun",
-    [b"", hello("example.com")[:1], hello("example.com")[:100]],
-    ids=("nothing", "one byte", "a part"),
-)
-async def test_a_client_that_hangs_up_before_its_tls_greeting_is_not_recorded_as_refused(
-    begun: bytes,
-) -> None:
-    world = World("example.com")
-    async with listening(echo) as port, going(world) as connect:
-        world.has("example.com", port)
-        async with await connect() as client:
-            await client.send(CONNECT % (443, 443))
-            assert await read_until(client, b"\r\n\r\n") == ESTABLISHED
-            await client.send(begun)
-        await world.closed.wait()
-
-    assert [effect for effect, _ in world.decisions] == ["allow"]
-    assert world.traffic == [(0, 0)]
-
-
-async def test_a_tls_greeting_that_does_not_come_in_time_is_recorded_as_that() -> None:
-    world = World("example.com")
-    async with listening(echo) as port, going(world, DoorBounds(head_seconds=0.2)) as connect:
-        world.has("example.com", port)
-        async with await connect() as client:
-            await client.send(CONNECT % (443, 443))
-            assert await read_all(client) == ESTABLISHED
-
-    assert world.decisions[-1] == ("deny", "no TLS greeting in 0.2 seconds")
-
-
 async def test_a_listed_address_speaks_tls_without_a_name() -> None:
     world = World("127.0.0.1:443")
     opening = hello(None)

@@ -133,11 +133,16 @@ async def going(
 
 @asynccontextmanager
 async def secure_going(
-    world: World, bounds: DoorBounds | None = None, offer: Offer | None = None
+    world: World,
+    bounds: DoorBounds | None = None,
+    offer: Offer | None = None,
+    alpn: Sequence[str] = (),
 ) -> AsyncGenerator[Callable[[str], Awaitable[TLSStream]]]:
     """As `going`; connects by CONNECT and TLS to a host, as a program inside that trusts the door's authority."""
     door = Door(world.decide, world.record, outside=world.outside, bounds=bounds, offer=offer)
     trust = ssl.create_default_context(cadata=door.authority.pem.decode())
+    if alpn:
+        trust.set_alpn_protocols(alpn)
     async with entering(door) as connect:
 
         async def secure(host: str) -> TLSStream:

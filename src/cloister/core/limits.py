@@ -129,13 +129,15 @@ DOOR_SANDBOXES = 4_096
 DOOR_HEAD_BYTES = 16_384
 """Longest request head and TLS ClientHello that the proxy reads."""
 
-DOOR_HEAD_SECONDS = 10.0
+DOOR_HEAD_SECONDS = 30.0
+"""From the first byte of a request head or TLS greeting to its last."""
+
 DOOR_DIAL_SECONDS = 15.0
+"""Resolving and connecting, each."""
 
 DOOR_LOOKUPS = 8
 DOOR_LOOKUPS_AT_ONCE = 128
 """Name lookups at a time: of one sandbox, and of all."""
-"""Resolving and connecting, each."""
 
 DOOR_IDLE_SECONDS = 300.0
 """Idle proxy connections are closed after this."""

@@ -137,6 +137,15 @@ class PoolWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Total memory of idle sandboxes; the pool adds none beyond it."""
 
 
+class SavePointLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long a server keeps the save points of finished runs. Unfinished runs and results keep theirs."""
+
+    days: Annotated[float, msgspec.Meta(ge=0)] = 30.0
+    """After the end of the run."""
+    runs: Annotated[int, msgspec.Meta(ge=0)] = 500
+    """Of this many finished runs, the newest."""
+
+
 class RunRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A rule for one run; docs/guide/policy.md lists the values of `action`."""
 

@@ -16,7 +16,7 @@ from cloister.egress.http.connection import TLS_PORT, Conversation, Offer, read_
 from cloister.egress.quota import BROKEN, Account, Accounts, Refused, Spent, answer
 from cloister.egress.rules import Decide, Gate, Guest, Opened, Outside, Record, Visit
 from cloister.egress.streams import Flow, Inlet, Pace
-from cloister.egress.tls import Authority, HungUp, NotTls, hides_a_name, receive_hello
+from cloister.egress.tls import Authority, NotTls, hides_a_name, receive_hello
 
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
@@ -72,8 +72,8 @@ class Door:
 
     async def _serve(self, sandbox: SandboxId, account: Account, client: Inlet) -> None:
         try:
+            first = await client.peek(self._bounds.idle_seconds)
             with anyio.fail_after(self._bounds.head_seconds):
-                first = await client.peek()
                 await account.request()
                 if first == streams.VERSION:
                     host, port = await streams.asked(client)
@@ -125,12 +125,14 @@ class Door:
             await client.send(_ESTABLISHED)
 
     async def _opening(self, visit: Visit, client: Inlet) -> bytes:
-        """Return the first bytes of a tunnel. On the TLS port the server name must be the allowed host."""
+        """Return the first bytes of a tunnel. On the TLS port the server name must be the allowed host.
+
+        A busy client may be late with its first byte. One that ends without a greeting broke no rule.
+        """
+        await client.peek(self._bounds.idle_seconds)
         try:
             with anyio.fail_after(self._bounds.head_seconds):
-                opening, name = await receive_hello(client, b"")
-        except HungUp:
-            raise EndOfStream from None
+                opening, name = await receive_hello(client)
         except NotTls:
             await visit.decided("deny", f"port {visit.port} carries TLS, and this is not")
             raise EndOfStream from None
@@ -151,7 +153,7 @@ class Door:
         client.unread(await self._opening(visit, client))
         context = self.authority.context(visit.host)
         try:
-            with anyio.fail_after(self._bounds.head_seconds):
+            with anyio.fail_after(self._bounds.idle_seconds):
                 secure = await TLSStream.wrap(
                     client, server_side=True, ssl_context=context, standard_compatible=False
                 )

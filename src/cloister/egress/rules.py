@@ -2,6 +2,7 @@
 
 import socket
 import ssl
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -137,6 +138,52 @@ def _look_up(host: str, port: int) -> list[str]:
     return [str(address[0]) for *_, address in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)]
 
 
+_FRESH_SECONDS = 30.0
+"""Addresses of a name are used this long. Package clients open a connection for each of hundreds of files."""
+_NAMES = 1_024
+
+
+class Answer:
+    """The last answer for one name. Its lock is held during a lookup."""
+
+    def __init__(self) -> None:
+        self.lock = anyio.Lock()
+        self.at = float("-inf")
+        self.addresses: Sequence[str] = ()
+        self.failure: str | None = None
+
+
+class Resolver:
+    """Looks up each name once at a time and keeps its addresses briefly. They are judged for each connection again.
+
+    A failure is shared by all who waited for it, and the next connection looks the name up again.
+    """
+
+    def __init__(self, look_up: Resolve = resolve, now: Callable[[], float] = anyio.current_time) -> None:
+        self._look_up = look_up
+        self._now = now
+        self._answers: OrderedDict[str, Answer] = OrderedDict()
+
+    async def __call__(self, host: str, port: int) -> Sequence[str]:
+        asked = self._now()
+        answer = self._answers.pop(host, None) or Answer()
+        self._answers[host] = answer
+        while len(self._answers) > _NAMES:
+            self._answers.popitem(last=False)
+        async with answer.lock:
+            oldest = asked if answer.failure is not None else asked - _FRESH_SECONDS
+            if answer.at < oldest:
+                answer.failure = None
+                try:
+                    answer.addresses = await self._look_up(host, port)
+                except (OSError, UnicodeError) as error:
+                    answer.failure = str(error)
+                answer.at = self._now()
+        if answer.failure is not None:
+            raise OSError(answer.failure)
+        return answer.addresses
+
+
 def is_own(address: str) -> bool:
     """True if this machine has the address: then a connection to it would also come from it. Nothing is sent."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -156,7 +203,7 @@ async def dial(address: str, port: int) -> ByteStream:
 class Outside:
     """How this machine resolves names and dials addresses."""
 
-    resolve: Resolve = resolve
+    resolve: Resolve = field(default_factory=Resolver)
     dial: Dial = dial
     trust: ssl.SSLContext = field(default_factory=ssl.create_default_context)
     """CAs for servers to which the proxy itself speaks TLS."""

@@ -100,14 +100,14 @@ class Inlet(BufferedByteStream):
         """Put `data` back in front of the unread bytes."""
         self._buffer[:0] = data
 
-    async def peek(self) -> int:
-        """Return the next byte without consuming it. Raises `EndOfStream`."""
-        try:
-            first = await self.receive_exactly(1)
-        except IncompleteRead:
-            raise EndOfStream from None
-        self.unread(first)
-        return first[0]
+    async def peek(self, seconds: float) -> int:
+        """Return the next byte without consuming it. Raises `EndOfStream`, also after `seconds` of silence."""
+        if not self._buffer:
+            with anyio.move_on_after(seconds):
+                self.unread(await self.receive())
+        if not self._buffer:
+            raise EndOfStream
+        return self._buffer[0]
 
 
 # SOCKS5: no authentication, CONNECT only, a name or an address.

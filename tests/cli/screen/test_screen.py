@@ -90,9 +90,9 @@ def test_a_terminal_gets_colours_unless_told_otherwise(plain_env: dict[str, str]
     anyio.run(make)
     argv = [sys.executable, "-m", "cloister", "watch", "last"]
     env = plain_env | {"TERM": "xterm-256color"}
-    assert "\x1b[32m✓ green  Done." in on_a_terminal(argv, env)
+    assert "\x1b[32m✓ proven  Done." in on_a_terminal(argv, env)
     plain = on_a_terminal(argv, env | {"NO_COLOR": "1"})
-    assert "\r\n✓ green  Done.\r\n" in plain
+    assert "\r\n✓ proven  Done.\r\n" in plain
     assert "\x1b[3" not in plain
     dumb = on_a_terminal(argv, env | {"TERM": "dumb"})
     assert "\x1b" not in dumb

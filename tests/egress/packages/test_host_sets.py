@@ -7,8 +7,10 @@ import msgspec
 import pytest
 
 from cloister.core.addresses import without_userinfo
-from cloister.egress.factory import Judge
+from cloister.core.ids import SandboxId
+from cloister.egress.factory import STORE, Doorway, Judge
 from cloister.egress.packages import Meaning, SetFinder, derive, links
+from cloister.egress.rules import DoorEvent
 from cloister.policy.api import ConnectAction, Layer, Rule, Sets
 
 pytestmark = pytest.mark.anyio
@@ -84,6 +86,16 @@ async def test_policy_without_sets_asks_no_package_client() -> None:
 
     judge = Judge((Layer("host", (Rule("connect:example.com", "allow"),), may_widen=True),), find)
     await judge.prepare()
+
+
+async def test_npm_trusts_what_node_trusts_and_is_given_no_file_to_parse_for_each_connection() -> None:
+    async def record(sandbox: SandboxId, body: DoorEvent) -> None:
+        raise AssertionError
+
+    rules = (Rule("connect:example.com", "allow"),)
+    env = await Doorway().outfit((Layer("host", rules, may_widen=True),), record).env()
+    assert env["NODE_EXTRA_CA_CERTS"] == STORE
+    assert [name for name in env if "cafile" in name.lower()] == []
 
 
 def _encode(kept: dict[str, Meaning]) -> bytes:

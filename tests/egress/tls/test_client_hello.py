@@ -55,18 +55,18 @@ def in_records(message: bytes, size: int) -> bytes:
 @pytest.mark.parametrize("size", [100, 16_000])
 async def test_the_name_is_found_however_the_greeting_is_cut(step: int, size: int) -> None:
     data = in_records(hello("example.com")[5:], size)
-    assert await receive_hello(Coming(data, step), b"") == (data, "example.com")
+    assert await receive_hello(Coming(data, step)) == (data, "example.com")
 
 
 async def test_a_greeting_in_too_many_pieces_is_none() -> None:
     with pytest.raises(NotTls):
-        await receive_hello(Coming(in_records(hello("example.com")[5:], 4)), b"")
+        await receive_hello(Coming(in_records(hello("example.com")[5:], 4)))
 
 
 async def test_a_name_that_is_not_text_is_no_name_and_no_noise() -> None:
     data = hello("example.com").replace(b"example.com", b"ex\xff\xfeple.com")
     with pytest.raises(NotTls):
-        await receive_hello(Coming(data), b"")
+        await receive_hello(Coming(data))
 
 
 def test_a_hidden_name_is_seen_and_a_plain_greeting_hides_none() -> None:

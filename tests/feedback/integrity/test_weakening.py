@@ -582,6 +582,15 @@ def test_code_made_for_the_eyes_of_tests_is_seen_where_something_was_red(
         ("shop.js", "", "const argv = process.argv.slice(2);\nif (typeof item === 'string') run(argv);\n"),
         ("shop.js", "", "if (process.env.NODE_ENV !== 'test') listen();\n"),
         ("shop.go", "", 'name := strings.TrimSuffix(path, ".go")\nargs := os.Args[1:]\n'),
+        # Code that handles the flags of tests for its callers, as libraries for flags do.
+        (
+            "flag.go",
+            "",
+            (
+                "// Use: ParseSkippedFlags(os.Args[1:], flags)\nfunc isTestFlag(flag string) bool {\n"
+                '\treturn strings.HasPrefix(flag, "-test.")\n}\n'
+            ),
+        ),
         ("src/lib.rs", "", "    fn eq(&self, other: &Self) -> bool {\n        self.a == other.a\n    }\n"),
         ("tests/run.py", "", "import os\nos.environ['PYTEST_CURRENT_TEST']\n"),
     ],

@@ -17,7 +17,7 @@ calls = [{ tool = "bash", command = "touch started; sleep 600", seconds = 600 }]
 def test_a_prompt_becomes_a_green_branch_with_proof(repaired: Any) -> None:
     cloister, ledger = repaired.cloister, repaired.repo
     assert "✗ 5 failing → 2 failing (3 fixed)" in repaired.shown
-    assert "✓ green" in repaired.shown
+    assert "✓ proven" in repaired.shown
     assert "scripted model: replies come from" in repaired.shown
     (run,) = [json.loads(line) for line in cloister("ps", "--json").stdout.splitlines()]
     assert run["outcome"] == "proven"

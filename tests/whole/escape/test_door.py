@@ -517,3 +517,56 @@ async def test_the_usual_clients_trust_the_door_where_it_reads_along(stage: Stag
     assert "certificate" not in said.lower(), said
     assert "Verification: OK" in said
     assert os.environ.get("FORGE_TOKEN") is None
+
+
+GREET = """
+import socket, ssl, struct
+context = ssl.create_default_context()
+context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+clients = [socket.create_connection(("127.0.0.1", 3128), 60) for _ in range(200)]
+for s in clients:
+    s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    s.sendall(b"CONNECT secure.test:443 HTTP/1.1\\r\\n\\r\\n")
+assert all(b" 200 " in s.recv(4096) for s in clients)
+leaving, staying = clients[:50], clients[50:]
+for s in leaving:
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    s.close()
+begun = []
+for s in staying:
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(incoming, outgoing, server_hostname="secure.test")
+    try:
+        tls.do_handshake()
+    except ssl.SSLWantReadError:
+        begun.append((s, incoming, outgoing, tls, outgoing.read()))
+for at in range(0, 600, 40):
+    for s, *_, hello in begun:
+        s.sendall(hello[at:at + 40])
+
+def step(s, incoming, outgoing, call):
+    while True:
+        try:
+            done = call()
+        except ssl.SSLWantReadError:
+            done = None
+        s.sendall(outgoing.read())
+        if done is not None:
+            return done
+        incoming.write(s.recv(65536))
+
+served = 0
+for s, incoming, outgoing, tls, _ in begun:
+    step(s, incoming, outgoing, lambda: (tls.do_handshake(), True)[1])
+    step(s, incoming, outgoing, lambda: tls.write(b"GET / HTTP/1.1\\r\\nHost: secure.test\\r\\n\\r\\n"))
+    served += b"a page from outside" in step(s, incoming, outgoing, lambda: tls.read(4096))
+print(served)
+"""
+
+
+async def test_of_many_tls_clients_those_that_greet_in_pieces_are_served_and_none_is_refused(
+    stage: Stage,
+) -> None:
+    await stage.sandbox.write("greet.py", GREET.encode())
+    assert await stage.says("python3 greet.py") == "150\n"
+    assert stage.outer.decided() == [("secure.test", 443, "allow")] * 200

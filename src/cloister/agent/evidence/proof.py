@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from cloister.agent.evidence.experiments import Experiments, Refutation
 from cloister.agent.evidence.run_checks import ShowCheck, run_checks, run_loosely, run_part
 from cloister.agent.evidence.worktree import (
     Changes,
@@ -33,6 +34,7 @@ from cloister.feedback.experiments.select import only
 from cloister.feedback.goals import Goals
 from cloister.feedback.integrity.base_tests import must_pass_as_before, put_back, spoils
 from cloister.feedback.integrity.versions import Version
+from cloister.feedback.integrity.weakening import CONFIGURATION, is_test_code
 
 _SECONDS = 60.0
 _TRACE = "/tmp/.cloister-trace"  # noqa: S108  (in the sandbox, outside the repository)
@@ -100,13 +102,21 @@ class _Proving:
             return _refuted(task, self.found, "the change is too large to inspect")
         if weak := await self._as_on_the_base(versions, seen.fixed):
             return _doubted(task, self.found, weak)
-        names = [
-            *shown.base_shows(seen.shown, task.baseline, versions),
-            *await self._new_tests(versions),
-        ]
+        old = shown.base_shows(seen.shown, task.baseline, versions)
+        new = await self._new_tests(versions)
+        tried = Refutation()
+        if any(is_test_code(one.path) or one.name in CONFIGURATION for one in versions):
+            experiments = Experiments(self.computer, self.show, self.tree, self.found)
+            tried = await experiments.refute({*old, *new})
+        if tried.deceived:
+            return _doubted(task, self.found, tried.deceived)
+        # A test of the base that has no assertion to change did fail without the change.
+        empty = set(tried.empty).difference(old)
+        names = (*old, *(name for name in new if name not in empty))
+        notes = tuple(f"{name} shows nothing: no assertion of it can fail" for name in sorted(empty))
         excused = await self._independent(left, versions)
         comparison = shown.excuse(seen, excused) if left else seen
-        return Proof(self.found, msgspec.structs.replace(comparison, shown=tuple(names)))
+        return Proof(self.found, msgspec.structs.replace(comparison, shown=names, notes=notes))
 
     async def _as_on_the_base(
         self, versions: tuple[Version, ...], fixed: Sequence[str]

@@ -242,6 +242,20 @@ class Sources:
         return await _text(self.computer, names[0]) if len(names) == 1 else None
 
 
+async def files_with(computer: Computer, words: Collection[str]) -> tuple[str, ...]:
+    """The files of the repository that contain one of `words`."""
+    wanted = [part for word in sorted(words) for part in ("-e", word)]
+    if not wanted:
+        return ()
+    done = await computer.run(_git("grep", "--untracked", "--text", "-l", "-z", "-F", *wanted))
+    return _names(done.out)
+
+
+async def read_text(computer: Computer, path: str) -> str | None:
+    """The text of a file; None if it cannot be read or is too large."""
+    return await _text(computer, path)
+
+
 async def _text(computer: Computer, path: str) -> str | None:
     try:
         return decode(await computer.read(path, limit_bytes=_FILE_BYTES))

@@ -70,15 +70,17 @@ class Conversation:
     async def run(self, head: Head | None = None) -> None:
         """Serve until the end. `head` is the first request's if it was already read. Raises `Refused`."""
         async with self._stack:
-            head = head or await self._next(self._bounds.head_seconds)
+            head = head or await self._next()
             while head is not None:
                 if not await self._serve(head):
                     return
-                head = await self._next(self._bounds.idle_seconds)
+                head = await self._next()
 
-    async def _next(self, seconds: float) -> Head | None:
+    async def _next(self) -> Head | None:
+        left = self._ends - anyio.current_time()
         try:
-            with anyio.move_on_after(min(seconds, self._ends - anyio.current_time())):
+            await self._client.peek(min(self._bounds.idle_seconds, left))
+            with anyio.move_on_after(min(self._bounds.head_seconds, left)):
                 head = await read_head(self._client, self._origin)
                 await self._account.request()
                 if head.tunnel:

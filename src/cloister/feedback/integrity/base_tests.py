@@ -8,26 +8,28 @@ hooks and settings of its runner; new tests are removed. In files with both code
 import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import cast
 
 import msgspec
 
 from cloister.core.diagnosis import Diagnosis, TestResult, Weakening
 from cloister.feedback.check_commands import may_run_tests
+from cloister.feedback.integrity.runner_config import MAKEFILES, is_shared, with_base_settings
 from cloister.feedback.integrity.text_tests import titles
-from cloister.feedback.integrity.versions import Version, is_test_code, is_test_file, is_test_place
-from cloister.feedback.parsers.json import decoded
+from cloister.feedback.integrity.versions import (
+    Version,
+    is_allowed,
+    is_test_code,
+    is_test_file,
+    is_test_place,
+)
 
-# Files with both code and tests. Rust has tests beside the code, and `package.json` has the test scripts among other
-# settings. Restoring the whole file would also remove the fix.
+# Rust has tests beside the code. Restoring the whole file would also remove the fix.
 
 _HEAD = re.compile(
     r"^(\s*)(?:pub(?:\([\w: ]{1,60}\))? )?(?:(?:async|const|unsafe) ){0,3}(mod|fn) (\w{1,200})\b(.{0,2000})$"
 )
 _TESTED = re.compile(r"#\[(?:[\w:]{1,80}::)?(?:test|rstest|test_case|quickcheck)\b|#\[cfg\(.{0,200}\btest\b")
 _LINES = 50_000
-_RUNNERS = ("jest", "mocha", "vitest", "ava", "tap", "nyc", "c8", "babel")
-_STARTS_TESTS = re.compile(r"test|check|spec|verify|^ci\b")
 
 
 class _Item(msgspec.Struct, frozen=True):
@@ -41,18 +43,13 @@ class _Item(msgspec.Struct, frozen=True):
 
 
 def grafted(version: Version, calm: Collection[str] = ()) -> str | None:
-    """The current file with the tests of the base; None if that changes nothing.
+    """The current Rust file with the tests of the base; None if that changes nothing.
 
     Tests named in `calm` are left out: they passed, may be edited, and could break the build of the others.
     """
-    if version.before is None or version.after is None:
+    if version.before is None or version.after is None or not version.path.endswith(".rs"):
         return None
-    if version.name == "package.json":
-        found = _package(version.before, version.after)
-    elif version.name.endswith(".rs"):
-        found = _rust(version.before, version.after, calm)
-    else:
-        return None
+    found = _rust(version.before, version.after, calm)
     return None if found == version.after else found
 
 
@@ -122,32 +119,15 @@ def _end(ends: Sequence[int], at: int, most: int) -> int:
     return ends[place] + 1 if place < len(ends) else most
 
 
-def _package(before: str, after: str) -> str:
-    """Restore the test scripts, their pre and post hooks, and the settings of runners."""
-    old, new = (decoded(text.encode(), dict[str, object]) for text in (before, after))
-    if old is None or new is None:
-        return after
-    were, are = _scripts(old), _scripts(new)
-    kept = {name: line for name, line in were.items() if _STARTS_TESTS.search(name)}
-    hooks = {f"{when}{name}" for name in kept for when in ("pre", "post")} - set(were)
-    scripts = {name: line for name, line in are.items() if name not in hooks} | kept
-    settings = {name: old[name] for name in _RUNNERS if name in old}
-    rest = {name: value for name, value in new.items() if name not in _RUNNERS}
-    whole = {**rest, **settings, "scripts": scripts}
-    is_same = scripts == are and settings == {name: new[name] for name in _RUNNERS if name in new}
-    return after if is_same else msgspec.json.format(msgspec.json.encode(whole), indent=2).decode() + "\n"
-
-
-def _scripts(package: dict[str, object]) -> dict[str, object]:
-    found = package.get("scripts")
-    return cast("dict[str, object]", found) if isinstance(found, dict) else {}
-
-
-_BASE_RUNNERS = re.compile(
-    r"(?:^|/)(?:conftest\.py|sitecustomize\.py|usercustomize\.py|\.?pytest\.(?:ini|toml)|"
-    r"\.mocharc(?:\.\w{2,5})?|(?:jest|vitest|vite|babel|ava|karma|playwright)\.config\.\w{2,4}|vitest\.workspace\.\w{2,4}|"
-    r"\.babelrc(?:\.\w{2,5})?|\.swcrc|\.npmrc|\.yarnrc(?:\.yml)?|\.cargo/config(?:\.toml)?)$"
+_RUNNER_FILES = re.compile(
+    r"(?:^|/)(?:conftest\.py|sitecustomize\.py|usercustomize\.py|[^/]{1,200}\.pth|\.?pytest\.(?:ini|toml)|noxfile\.py|"
+    r"\.coveragerc|\.?coverage\.toml|unittest\.cfg|\.nycrc(?:\.\w{2,5})?|\.c8rc(?:\.\w{2,5})?|\.taprc|"
+    r"\.mocharc(?:\.\w{2,5})?|(?:jest|vitest|vite|babel|ava|karma|playwright|cypress|wdio|nyc|c8)\.(?:config|conf)\.\w{2,4}|"
+    r"vitest\.workspace\.\w{2,4}|\.jasmine\.(?:json|js)|\.babelrc(?:\.\w{2,5})?|\.swcrc|\.npmrc|\.yarnrc(?:\.yml)?|"
+    r"\.cargo/config(?:\.toml)?|\.config/nextest\.toml|CTest(?:Custom|Config|Testfile)\.cmake|\.rspec)$|"
+    r"(?:^|/)[^/]{1,200}\.(?:dist|egg)-info/"
 )
+"""Files that only configure a test runner, or that Python loads before it. Plugins register by package metadata."""
 _SOMETHING_IS_MISSING = re.compile(
     r"fixture '[^']{1,100}' not found|No module named|ModuleNotFoundError|Cannot find module|FileNotFoundError|"
     r"ENOENT|No such file or directory|Jest encountered an unexpected token|Failed to resolve import|Failed to load url"
@@ -174,27 +154,34 @@ def put_back(
     known: Collection[str],
     baseline: Sequence[Diagnosis],
     texts: Mapping[str, Version] | None = None,
+    allowed: Collection[str] = (),
 ) -> tuple[PutBack, ...]:
     """Ways to restore the tests of the base, each more thorough than the one before; one that passes is enough.
 
     Empty if the change did not touch the tests. `changed` are files of the base that differ or were deleted, `new`
-    are added files, `known` all files of the base, `texts` the contents of files for which `is_looked_into` is true.
-    Where tests are compiled together, a passing test that was edited along with the code would break the build in its
-    old form: there it may stay as it is now, or is left out if its tests are known.
+    are added files, `known` all files of the base, `texts` the contents of files for which `is_looked_into` is true,
+    `allowed` patterns of files that the task is about. Where tests are compiled together, a passing test that was
+    edited along with the code would break the build in its old form: there it may stay as it is now, or is left out if
+    its tests are known.
     """
+    changed = [name for name in changed if not is_allowed(name, allowed)]
+    new = [name for name in new if not is_allowed(name, allowed)]
     modules = {_module(name) for name in known if not is_test_place(name)}
     named = {word.removeprefix("./") for one in baseline for word in one.check.split()}
     scripts = {name for name in named if _CHECKS.search(name.rpartition("/")[2])}
     touched = [name for name in changed if _is_of_tests(name) or name in scripts]
-    remove = tuple(name for name in new if _BASE_RUNNERS.search(name) or _takes_its_place(name, modules))
+    remove = tuple(
+        name for name in new if _RUNNER_FILES.search(name) or _takes_its_place(name, modules, known)
+    )
     tests = tuple(name for name in new if _is_test(name) and name not in remove)
-    inside = {name: one for name, one in (texts or {}).items() if name in changed}
-    grafts = _grafts(inside, touched, ())
+    inside = {name: one for name, one in (texts or {}).items() if name in {*changed, *new}}
+    settings = _settings(inside, {*touched, *remove}, tests)
+    grafts = (*settings, *_grafts(inside, touched, ()))
     if not touched and not remove and not tests and not grafts:
         return ()
     whole = PutBack(tuple(touched), (*remove, *tests), grafts)
     calm = {name for name in _calm(baseline) if name.endswith(_BUILT_TOGETHER)}
-    lean = _lean(whole, inside, baseline)
+    lean = _lean(whole, inside, settings, baseline)
     if lean is None and calm.intersection(touched):
         lean = PutBack(tuple(name for name in touched if name not in calm), whole.remove, grafts)
     return (whole,) if lean is None else (lean, whole)
@@ -202,7 +189,21 @@ def put_back(
 
 def is_looked_into(name: str) -> bool:
     """True if the content of the file decides which part of it is restored."""
-    return name.endswith((".rs", ".go")) or name.rpartition("/")[2] == "package.json"
+    return name.endswith((".rs", ".go")) or is_shared(name)
+
+
+def _settings(
+    inside: Mapping[str, Version], elsewhere: Collection[str], tests: Collection[str]
+) -> tuple[tuple[str, str], ...]:
+    """Files with the runner settings of the base among other settings. Deleted ones come back."""
+    deleted = [name for name, one in inside.items() if one.after is None]
+    made: list[tuple[str, str]] = []
+    for name, one in inside.items():
+        if name in elsewhere or not is_shared(name):
+            continue
+        text = one.before if one.after is None else with_base_settings(one, tests, deleted)
+        made += [(name, text)] if text is not None else []
+    return tuple(made)
 
 
 def _grafts(
@@ -212,7 +213,12 @@ def _grafts(
     return tuple((name, text) for name, text in made if text is not None)
 
 
-def _lean(whole: PutBack, inside: Mapping[str, Version], baseline: Sequence[Diagnosis]) -> PutBack | None:
+def _lean(
+    whole: PutBack,
+    inside: Mapping[str, Version],
+    settings: tuple[tuple[str, str], ...],
+    baseline: Sequence[Diagnosis],
+) -> PutBack | None:
     """`whole` without passing tests: Go files that have no other tests, and Rust functions. None if nothing is left out."""
     red = {_function(test.name) for diagnosis in baseline for test in diagnosis.failing}
     calm = {_function(test.name) for one in baseline for test in one.tests if test.status == "passed"} - red
@@ -224,7 +230,7 @@ def _lean(whole: PutBack, inside: Mapping[str, Version], baseline: Sequence[Diag
     }
     cut = {name: without(text, calm) for name, text in before.items() if name.endswith(".rs")}
     cut = {name: text for name, text in cut.items() if text != before[name]}
-    grafts = _grafts(inside, whole.restore, calm)
+    grafts = (*settings, *_grafts(inside, whole.restore, calm))
     if not gone and not cut and grafts == whole.write:
         return None
     restore = tuple(name for name in whole.restore if name not in gone and name not in cut)
@@ -249,7 +255,7 @@ def spoils(changed: Iterable[str], rewritten: Iterable[str]) -> tuple[Weakening,
 
 def _starts_something(name: str) -> bool:
     return bool(
-        is_test_file(name) or is_test_place(name) or _BASE_RUNNERS.search(name) or name.endswith(".sh")
+        is_test_file(name) or is_test_place(name) or _RUNNER_FILES.search(name) or name.endswith(".sh")
     )
 
 
@@ -272,7 +278,7 @@ def must_pass_as_before(baseline: Sequence[Diagnosis], fixed: Iterable[str]) -> 
 def _is_of_tests(name: str) -> bool:
     if name.endswith(".rs") and not is_test_place(name) and not is_test_file(name):
         return False  # Rust has tests beside the code
-    return bool(is_test_file(name) or is_test_place(name) or _BASE_RUNNERS.search(name))
+    return bool(is_test_file(name) or is_test_place(name) or _RUNNER_FILES.search(name))
 
 
 def _is_test(name: str) -> bool:
@@ -280,8 +286,11 @@ def _is_test(name: str) -> bool:
     return is_test_file(name) or (is_test_place(name) and _SCRIPT.search(name) is not None)
 
 
-def _takes_its_place(name: str, modules: Collection[str]) -> bool:
-    """True for a new module beside the tests that shadows a module of the program."""
+def _takes_its_place(name: str, modules: Collection[str], known: Collection[str]) -> bool:
+    """True for a new module beside the tests that shadows a module of the program, or a Makefile before another."""
+    where, _, last = name.rpartition("/")
+    if last in MAKEFILES:
+        return any(f"{where}/{other}".removeprefix("/") in known for other in MAKEFILES)
     return is_test_place(name) and is_test_code(name) and not is_test_file(name) and _module(name) in modules
 
 

@@ -1,7 +1,8 @@
 """Changed files before and after, from a unified diff that shows whole files."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import TypeVar
 
 import msgspec
@@ -57,6 +58,14 @@ def is_test_file(path: str) -> bool:
 def is_test_code(path: str) -> bool:
     """True if the file is source code, not data."""
     return _CODE.search(path) is not None
+
+
+def is_allowed(path: str, patterns: Collection[str]) -> bool:
+    """True if the task may change this file: it, or a directory above it, matches one of the patterns."""
+    parts = path.split("/")
+    places = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
+    bare = [pattern.removeprefix("./").rstrip("/") for pattern in patterns]
+    return any(fnmatchcase(place, pattern) for place in places for pattern in bare)
 
 
 def inserted(old: Sequence[T], new: Sequence[T]) -> list[int] | None:

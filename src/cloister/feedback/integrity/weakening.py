@@ -5,7 +5,7 @@ the base, or about test configuration (`weakened`).
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from cloister.core.diagnosis import Diagnosis, TestResult, Weakening
 from cloister.core.text import one_line
@@ -14,16 +14,27 @@ from cloister.feedback.integrity import python_tests, rustdoc_tests, text_tests
 from cloister.feedback.integrity.evasion import deceiving, hushed, may_silence, silencing
 from cloister.feedback.integrity.renames import Place, renames
 from cloister.feedback.integrity.test_config import configuration, stands_in
-from cloister.feedback.integrity.versions import Version, is_test_code, is_test_file, is_test_place
+from cloister.feedback.integrity.versions import (
+    Version,
+    is_allowed,
+    is_test_code,
+    is_test_file,
+    is_test_place,
+)
 
 KEPT = 400
 
 
-def weakenings(changed: Sequence[Version]) -> tuple[Weakening, ...]:
-    """Every weakening in the changed files. If there are too many, name only the files, so that none is dropped."""
+def weakenings(changed: Sequence[Version], allowed: Collection[str] = ()) -> tuple[Weakening, ...]:
+    """Every weakening in the changed files. If there are too many, name only the files, so that none is dropped.
+
+    `allowed` are patterns of files that the task is about.
+    """
     found: list[Weakening] = []
     moved = renames(changed, same_body=True)
     for version in changed:
+        if is_allowed(version.path, allowed):
+            continue
         found.extend(configuration(version))
         found.extend(one for one in _tests(version) if (one.file, one.test) not in moved)
         found.extend(silencing(version))

@@ -1,0 +1,124 @@
+"""Which tests of a file get mutants, and which of their assertions; sources that mean harm."""
+
+import pytest
+
+from cloister.feedback.experiments.mutants import Edit, apply, mutants
+
+PYTHON = """\
+class Base:
+    def test_shared(self):
+        assert 1 == 1 + 0
+
+class TestC(Base):
+    def test_a(self, x):
+        assert x == 1
+        assert x == 2
+        assert x == 3
+        if x: assert x == 4
+        assert x == 5
+
+    class TestInner:
+        def test_a(self):
+            assert 1 == 9
+
+def test_b():
+    pass
+
+def test_long():
+    for x in range(3):
+        assert x < 3
+    return
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("tests/unit/test_x.py::TestC::test_a", 7),
+        ("unit/test_x.py::TestC::test_a[1-a::b]", 7),
+        ("test_x.py::TestC::TestInner::test_a", 15),
+        ("tests.unit.test_x.TestC::test_a", 7),
+        ("unit.test_x.TestC::test_a", 7),
+        ("__main__.TestC::test_a", 7),
+        ("test_x.TestC::test_shared", 3),
+        ("tests/unit/test_x.py::TestC::test_shared", 3),
+    ],
+)
+def test_a_python_test_is_found_by_the_name_that_reports_give_it(name: str, line: int) -> None:
+    made = mutants("tests/unit/test_x.py", PYTHON, [name])
+    assert made[name].edits[0].line == line
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tests/test_x.py::TestC::test_a",
+        "other/unit/test_x.py::TestC::test_a",
+        "tests.unit.test_y.TestC::test_a",
+        "tests/unit/test_x.py::TestD::test_a",
+        "tests/unit/test_x.py::test_a",
+        "test_x.py::TestInner::test_shared",
+        "",
+    ],
+)
+def test_a_test_of_another_file_or_class_gets_nothing(name: str) -> None:
+    assert mutants("tests/unit/test_x.py", PYTHON, [name]) == {}
+
+
+def test_the_first_the_last_and_the_middle_assertion_are_changed_and_conditions_avoided() -> None:
+    name = "test_x.py::TestC::test_a"
+    made = mutants("test_x.py", PYTHON, [name])[name]
+    assert [edit.line for edit in made.edits] == [7, 11, 9]
+    assert [edit.was for edit in made.edits] == ["assert x == 1", "assert x == 5", "assert x == 3"]
+    assert [edit.line for edit in made.reached] == [7, 11, 9]
+    assert [edit.line for edit in mutants("test_x.py", PYTHON, [name], limit=9)[name].edits][3:] == [8, 10]
+
+
+def test_a_test_without_assertions_has_only_an_end() -> None:
+    name = "test_x.py::test_b"
+    made = mutants("test_x.py", PYTHON, [name])[name]
+    assert (made.edits, made.reached) == ((), ())
+    assert made.end is not None
+    assert "pass\n    raise AssertionError" in apply(PYTHON, [made.end])
+
+
+def test_an_end_comes_before_the_last_return() -> None:
+    name = "test_x.py::test_long"
+    end = mutants("test_x.py", PYTHON, [name])[name].end
+    assert end is not None
+    assert apply(PYTHON, [end]).splitlines()[-1] == "    return"
+
+
+def test_edits_apply_in_any_order_and_count_bytes() -> None:
+    text = "é = 'ü'\n"
+    edits = [Edit(6, 8, "ö", 1, ""), Edit(0, 2, "a", 1, "")]
+    assert apply(text, edits) == apply(text, reversed(edits)) == "a = 'ö'\n"
+
+
+@pytest.mark.parametrize("path", ["test_x.rb", "README", "test_x.txt", ".py/x"])
+def test_other_languages_get_nothing(path: str) -> None:
+    assert mutants(path, PYTHON, ["test_b", f"{path}::test_b"]) == {}
+
+
+def _hostile(size: int) -> list[str]:
+    shapes = (
+        "(", "[1,", "assert not ", "def f():\n ", "class A:\n\t", "assert ) ( ] ", '"', "'''\n", "{", "x == 1 and ",
+        "lambda: ", "with raises(", "\\\n", "\0", "\udcff", "\r\n ", "assert x == [",
+    )  # fmt: skip
+    head = "def test_a():\n    assert "
+    return [shape * (size // len(shape)) for shape in shapes] + [
+        head + shape * (size // len(shape)) for shape in shapes
+    ]
+
+
+def test_hostile_sources_raise_nothing_and_edits_stay_inside() -> None:
+    for text in _hostile(3_000):
+        for one in mutants("test_x.py", text, ["test_x.py::test_a", "f", "A::f"]).values():
+            for edit in (*one.edits, *one.reached, one.end):
+                assert edit is None or 0 <= edit.start <= edit.end <= len(text.encode(errors="surrogatepass"))
+                assert edit is None or (len(edit.was) <= 160 and "\n" not in edit.was)
+
+
+def test_a_file_beyond_the_limit_gets_nothing() -> None:
+    text = PYTHON + "#" * (512 * 1024)
+    assert mutants("test_x.py", text, ["test_x.py::TestC::test_a"]) == {}
