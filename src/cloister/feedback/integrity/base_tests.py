@@ -303,13 +303,14 @@ def _calm(baseline: Sequence[Diagnosis]) -> Iterator[str]:
     """Test files without a failing test: they may be edited freely."""
     if any(not one.green and not one.failing and may_run_tests(one.check) for one in baseline):
         return  # a check failed and no test explains it
-    red = {file for diagnosis in baseline for test in diagnosis.failing for file in _files(test)}
+    red = {file for diagnosis in baseline for test in diagnosis.failing for file in files_of(test)}
     for diagnosis in baseline:
         for test in diagnosis.tests:
-            yield from (file for file in _files(test) if file not in red)
+            yield from (file for file in files_of(test) if file not in red)
 
 
-def _files(test: TestResult) -> Iterator[str]:
+def files_of(test: TestResult) -> Iterator[str]:
+    """The paths by which the name of a test may mean its file."""
     owner = test.name.partition("::")[0]
     yield owner
     parts = owner.split(".")
