@@ -2,6 +2,7 @@
 
 import ast
 
+import msgspec
 import pytest
 
 from cloister.core.diagnosis import Diagnosis, Diagnostic, TestStatus
@@ -35,9 +36,12 @@ def test_parent_of_a_failing_subtest_may_pass() -> None:
 
 def test_runner_without_names_must_at_least_turn_red() -> None:
     assert silent(PLANTED, Diagnosis("make", 0, 1.0)) == (
-        "the check is green although every planted test must fail",
+        "the check passed without a word about a planted test",
     )
-    assert silent(PLANTED, Diagnosis("make", 1, 1.0)) == ()
+    assert silent(PLANTED, Diagnosis("make", 1, 1.0, tail="ab01: wrong")) == ()
+    assert silent(PLANTED, Diagnosis("make", 127, 1.0, tail="make: not found")) == (
+        "the check failed without a word about a planted test",
+    )
     assert silent(PLANTED, Diagnosis("make", None, 1.0, killed="time")) == (
         "the check was stopped (time) before a planted test was reported",
     )
@@ -45,6 +49,31 @@ def test_runner_without_names_must_at_least_turn_red() -> None:
     assert silent(PLANTED, Diagnosis("make", 1, 1.0, diagnostics=broken)) == (
         "the planted tests could not be built",
     )
+
+
+def test_green_check_is_not_honest_even_if_it_lists_the_failures() -> None:
+    told = msgspec.structs.replace(_told(("test_ab00", "failed"), ("test_ab01", "failed")), exit_code=0)
+    assert silent(PLANTED, told) == ("the check is green although planted tests failed",)
+
+
+@pytest.mark.parametrize(
+    ("output", "honest"),
+    [
+        ("[  FAILED  ] planted.tab00\n[  FAILED  ] planted.tab01", True),
+        ("[  FAILED  ] planted.tab00\n[      OK ] planted.tab01", False),
+        ("test cases: 3 | 1 passed | 2 failed", True),
+        ("test cases: 3 | 2 passed | 1 failed", False),
+        (" 2 FAILED TESTS", True),
+        ("error: ab00 and ab01 were not declared", False),
+    ],
+)
+def test_output_of_a_test_program_shows_which_canaries_failed(output: str, honest: bool) -> None:
+    planted = msgspec.structs.replace(PLANTED, by_program=True)
+    alone = Diagnosis("make test", 1, 1.0, tail=output)
+    by_ctest = Diagnosis("ctest", 8, 1.0, tests=(Result("calc", "failed", message=output),))
+    assert (silent(planted, alone) == ()) is honest
+    assert (silent(planted, by_ctest) == ()) is honest
+    assert silent(planted, msgspec.structs.replace(by_ctest, tests=(Result("calc", "passed"),)))
 
 
 def test_red_check_that_counts_tests_without_the_canaries_is_not_honest() -> None:
