@@ -120,6 +120,15 @@ async def test_a_wrong_method_names_those_that_are_allowed(served: Served) -> No
             assert wanted <= set(answer.headers["allow"].replace(" ", "").split(",")), (wrong, path)
 
 
+async def test_options_names_every_method_of_the_address(served: Served) -> None:
+    for path, methods in openapi_document()["paths"].items():
+        answer = await served.client.options(filled(path, "nothing"))
+        assert answer.status_code == 204, (path, answer.text)
+        wanted = {"OPTIONS", *(method.upper() for method in methods)}
+        assert set(answer.headers["allow"].replace(" ", "").split(",")) == wanted, path
+    assert (await served.client.options("/v1/nowhere")).status_code == 404
+
+
 async def test_numbers_out_of_range_and_repeated_parameters_are_refused(served: Served) -> None:
     fence = await served.claimed_run()
     for query in (

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from threading import BoundedSemaphore, Lock
 from typing import Literal, NamedTuple
 
 import anyio
@@ -19,7 +20,7 @@ from cloister.core.ids import SandboxId
 from cloister.core.requests import DoorBounds
 from cloister.core.text import one_line
 from cloister.egress.http.head import Head
-from cloister.egress.quota import Account, Refused, shared_limiter
+from cloister.egress.quota import Account, Refused
 from cloister.egress.streams import Traffic
 from cloister.policy.api import Action, ConnectAction, Decision, RawAction, RequestAction
 
@@ -121,16 +122,62 @@ Dial = Callable[[str, int], Awaitable[ByteStream]]
 """A connection to exactly this address. Raises `OSError`."""
 
 
+class Lookups:
+    """Threads of the proxy's own for slow lookups: they delay no other work of this process.
+
+    A thread whose caller gave up runs until the resolver's time limit, and takes its place as long.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._places = BoundedSemaphore(most)
+
+    async def run(self, look: Callable[[], Sequence[str]]) -> Sequence[str]:
+        """Call `look` in a thread; wait for a place first."""
+        while not self._places.acquire(blocking=False):  # noqa: ASYNC110  (threads give places back)
+            await anyio.sleep(_PLACE_SECONDS)
+        place = _Place(self._places)
+        try:
+            return await anyio.to_thread.run_sync(
+                place.use, look, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
+            )
+        finally:
+            place.leave()
+
+
+class _Place:
+    """A place that is given back once: by the thread that used it, or by a caller whose thread never began."""
+
+    def __init__(self, places: BoundedSemaphore) -> None:
+        self._places = places
+        self._begins = Lock()
+        self._taken = False
+
+    def use(self, look: Callable[[], Sequence[str]]) -> Sequence[str]:
+        if not self._begin():
+            return ()
+        try:
+            return look()
+        finally:
+            self._places.release()
+
+    def leave(self) -> None:
+        if self._begin():
+            self._places.release()
+
+    def _begin(self) -> bool:
+        """True for the first caller."""
+        with self._begins:
+            first, self._taken = not self._taken, True
+            return first
+
+
+_PLACE_SECONDS = 0.05
+_LOOKUPS = Lookups(limits.DOOR_LOOKUPS_AT_ONCE)
+
+
 async def resolve(host: str, port: int) -> Sequence[str]:
-    """Look up a name in a thread of the proxy's own: slow lookups delay no other work of this process."""
-    found = await anyio.to_thread.run_sync(
-        _look_up,
-        host,
-        port,
-        abandon_on_cancel=True,
-        limiter=shared_limiter("lookup", limits.DOOR_LOOKUPS_AT_ONCE),
-    )
-    return list(dict.fromkeys(found))
+    """The addresses of a name, each once."""
+    return list(dict.fromkeys(await _LOOKUPS.run(lambda: _look_up(host, port))))
 
 
 def _look_up(host: str, port: int) -> list[str]:

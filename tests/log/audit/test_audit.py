@@ -18,7 +18,7 @@ from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.ids import OwnerId, RunId
 from cloister.core.requests import FileChange, Isolation, NewRun, ToolCall, Usage
 from cloister.log.api import Fence
-from cloister.log.audit.details import AUDITED, AUDITED_KINDS, LIST_BYTES, UNAUDITED, fact
+from cloister.log.audit.details import AUDITED, AUDITED_KINDS, LIST_BYTES, fact
 from cloister.log.audit.entry import AuditEntry, entry_hash
 from cloister.log.audit.head import head_path
 from cloister.log.audit.keys import KEY_FILE
@@ -81,6 +81,26 @@ def entries(path: Path, run: RunId | None = None) -> list[AuditEntry]:
 def problems(path: Path, key: str | None = None) -> list[str]:
     with AuditReader(path) as audit:
         return [problem.why for problem in audit.verify(key).problems]
+
+
+UNAUDITED: frozenset[type[e.AnyBody]] = frozenset(
+    {
+        e.RunResumed,
+        e.RunPaused,
+        e.PhaseStarted,
+        e.PhaseEnded,
+        e.ChecksChosen,
+        e.AttemptStarted,
+        e.SaveRefused,
+        e.FinishRefused,
+        e.TurnEnded,
+        e.Inherited,
+        e.BudgetWarned,
+        e.ContextSummarised,
+        e.StuckNoticed,
+    }
+)
+"""Events without an entry; only the hash over the log covers them."""
 
 
 def test_every_kind_of_event_is_audited_or_exempt() -> None:
