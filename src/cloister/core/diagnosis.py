@@ -87,6 +87,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
     """Tests that failed and passed on the same files."""
     weakened: tuple[Weakening, ...] = ()
     """Weakened tests and configuration in the working tree when the check ran."""
+    moved: tuple[tuple[str, str, str, str], ...] = ()
+    """Tests that have another file or name than on the base: old file and name, new file and name."""
     log: str | None = None
     """Path of the whole output in the sandbox, if it is longer than the tail."""
     not_run: str = ""

@@ -10,7 +10,7 @@ from cloister.core.diagnosis import Comparison, Diagnosis, Diagnostic, TestResul
 from cloister.core.text import one_line
 from cloister.feedback.check_commands import is_source, may_run_tests
 from cloister.feedback.goals import Goals, named, parts, wanted, wanted_check
-from cloister.feedback.integrity.weakening import weakened
+from cloister.feedback.integrity.weakening import moved_names, weakened
 
 _RED = ("failed", "error")
 _FIXTURES = ("::setUpClass", "::tearDownClass", "::setUpModule", "::tearDownModule")
@@ -185,8 +185,13 @@ def _not_moved(gone: Sequence[str], before: Diagnosis, now: Diagnosis) -> list[s
         _inner(test.name) for test in now.tests if test.name not in old and test.status == "passed"
     )
     lost: list[str] = []
+    places = {(file, name): (new_file, new_name) for file, name, new_file, new_name in now.moved}
+    passing = {test.name for test in now.tests if test.status == "passed"}
+    renamed = moved_names(places, before.tests, now.tests)
     for name in gone:
         inner = _inner(name)
+        if old[name] == "passed" and renamed.get(name) in passing:
+            continue
         if old[name] == "passed" and found[inner] > 0:
             found[inner] -= 1
         else:

@@ -116,7 +116,9 @@ class Experiments:
             file, _ = tests[name]
             if name in verdicts.survived and name in failing:
                 was = verdicts.survived[name][1].was
-                detail = f"{one_line(name, 160)} still passes if `{one_line(was, 120)}` expects something else"
+                detail = (
+                    f"{one_line(name, 160)} still passes if `{one_line(was, 120)}` expects something else"
+                )
                 deceived.append(Weakening(file.path, "deceived", detail=detail))
             elif name in passed and name not in verdicts.killed:
                 detail = f"{one_line(name, 160)} passes although its last line fails"

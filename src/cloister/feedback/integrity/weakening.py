@@ -7,6 +7,8 @@ the base, or about test configuration (`weakened`).
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+import msgspec
+
 from cloister.core.diagnosis import Diagnosis, TestResult, Weakening
 from cloister.core.text import one_line
 from cloister.feedback.check_commands import is_source, may_run_tests
@@ -46,6 +48,18 @@ def weakenings(changed: Sequence[Version], allowed: Collection[str] = ()) -> tup
     if len(once) > KEPT:
         return (Weakening(".", "deceived", detail="more tests were changed than can be checked"),)
     return once
+
+
+def permitted(found: Sequence[Diagnosis], allowed: Collection[str]) -> tuple[Diagnosis, ...]:
+    """`found` without the weakenings in files that the task may change."""
+    if not allowed:
+        return tuple(found)
+    return tuple(
+        msgspec.structs.replace(
+            one, weakened=tuple(weak for weak in one.weakened if not is_allowed(weak.file, allowed))
+        )
+        for one in found
+    )
 
 
 def _whole(one: Weakening) -> Weakening:
