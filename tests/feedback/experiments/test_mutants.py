@@ -65,6 +65,103 @@ def test_a_test_of_another_file_or_class_gets_nothing(name: str) -> None:
     assert mutants("tests/unit/test_x.py", PYTHON, [name]) == {}
 
 
+SCRIPT = """\
+describe('cart', () => {
+  describe("it's full", function () {
+    it('adds up', () => { expect(1).toBe(1) })
+  })
+  it.each([[1, 2]])('doubles %i to %i', (a, b) => { expect(a * 2).toBe(b) })
+  for (const c of cases) it(c.title, () => { expect(c.x).toBe(5) })
+  test.concurrent(`takes ${1} off`, async () => {
+    expect(2).toBe(2)
+  })
+})
+test('outer', (t) => {
+  t.test('inner', (t) => { t.equal(3, 3); t.end() })
+})
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("test/cart.test.ts::cart > it's full > adds up", 3),
+        ("cart.test.ts::cart > it's full > adds up", 3),
+        ("cart it's full adds up", 3),
+        ("cart it's full::adds up", 3),
+        ("cart > it's full > adds up", 3),
+        ("cart.test.ts::cart > doubles 1 to 2", 5),
+        ("cart.test.ts::cart > takes 1 off", 8),
+        ("cart.test.ts::cart > from the table", 6),
+        ("inner", 12),
+        ("outer > inner", 12),
+    ],
+)
+def test_a_script_test_is_found_by_the_name_that_reports_give_it(name: str, line: int) -> None:
+    assert mutants("test/cart.test.ts", SCRIPT, [name])[name].edits[0].line == line
+
+
+@pytest.mark.parametrize(
+    "name", ["other/cart.test.ts::cart > it's full > adds up", "cart.test.ts::shop > adds", "adds"]
+)
+def test_a_script_test_of_another_file_or_suite_gets_nothing(name: str) -> None:
+    assert mutants("test/cart.test.ts", SCRIPT, [name]) == {}
+
+
+GO = """\
+package cart
+
+func TestSum(t *testing.T) {
+	if 1 != 1 { t.Fatal(1) }
+}
+
+func (s *CartSuite) TestEmpty() {
+	s.Equal(1, 1)
+}
+"""
+RUST = """\
+#[test]
+fn outer() { assert_eq!(1, 1); }
+mod tests {
+    #[test]
+    fn adds() { assert_eq!(2, 2); }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "name", "line"),
+    [
+        ("cart/cart_test.go", GO, "example.com/shop/cart::TestSum", 4),
+        ("cart/cart_test.go", GO, "example.com/shop/cart::TestSum/two_apples", 4),
+        ("cart_test.go", GO, "example.com/shop::TestSum", 4),
+        ("cart/cart_test.go", GO, "example.com/shop/cart::TestCart/TestEmpty", 8),
+        ("cart/cart_test.go", GO, "example.com/shop/till::TestSum", None),
+        ("src/cart.rs", RUST, "cart::tests::adds", 5),
+        ("crates/shop/src/cart/mod.rs", RUST, "cart::tests::adds", 5),
+        ("src/a/b.rs", RUST, "a::b::outer", 2),
+        ("src/lib.rs", RUST, "tests::adds", 5),
+        ("src/lib.rs", RUST, "tests::adds::case_1_small", 5),
+        ("tests/till.rs", RUST, "outer", 2),
+        ("src/till.rs", RUST, "cart::tests::adds", None),
+        ("src/till.rs", RUST, "tests::adds", None),
+    ],
+)
+def test_a_compiled_test_is_found_by_its_name_and_package(
+    path: str, text: str, name: str, line: int | None
+) -> None:
+    made = mutants(path, text, [name])
+    assert [one.edits[0].line for one in made.values()] == ([] if line is None else [line])
+
+
+def test_snapshots_and_constants_are_not_changed() -> None:
+    script = "test('a', () => { expect(f()).toMatchSnapshot(); expect(f()).toMatchInlineSnapshot(`x`) })\n"
+    assert mutants("a.test.js", script, ["a.test.js::a"])["a.test.js::a"].edits == ()
+    python = "def test_a(snapshot):\n    assert f() == snapshot\n    assert True\n    assert not_called\n"
+    made = mutants("a.py", python, ["a.py::test_a"])["a.py::test_a"]
+    assert [edit.was for edit in made.edits] == ["assert not_called"]
+
+
 def test_the_first_the_last_and_the_middle_assertion_are_changed_and_conditions_avoided() -> None:
     name = "test_x.py::TestC::test_a"
     made = mutants("test_x.py", PYTHON, [name])[name]
@@ -104,6 +201,8 @@ def _hostile(size: int) -> list[str]:
     shapes = (
         "(", "[1,", "assert not ", "def f():\n ", "class A:\n\t", "assert ) ( ] ", '"', "'''\n", "{", "x == 1 and ",
         "lambda: ", "with raises(", "\\\n", "\0", "\udcff", "\r\n ", "assert x == [",
+        "expect(", "describe('a', () => {", "it('a', () => { expect(", ".not", "`${", "func f() { if ", "fn f() { assert_eq!(",
+        "mod a { ", "assert_eq!(f::<", "x.should.", "if (a) throw b;", "<div>", "/*", "//\n", "#[", "t.equal(",
     )  # fmt: skip
     head = "def test_a():\n    assert "
     return [shape * (size // len(shape)) for shape in shapes] + [
@@ -111,9 +210,10 @@ def _hostile(size: int) -> list[str]:
     ]
 
 
-def test_hostile_sources_raise_nothing_and_edits_stay_inside() -> None:
+@pytest.mark.parametrize("path", ["test_x.py", "x.test.js", "x.test.tsx", "x_test.go", "src/lib.rs"])
+def test_hostile_sources_raise_nothing_and_edits_stay_inside(path: str) -> None:
     for text in _hostile(3_000):
-        for one in mutants("test_x.py", text, ["test_x.py::test_a", "f", "A::f"]).values():
+        for one in mutants(path, text, [f"{path}::test_a", "test_a", "f", "A::f", "a"]).values():
             for edit in (*one.edits, *one.reached, one.end):
                 assert edit is None or 0 <= edit.start <= edit.end <= len(text.encode(errors="surrogatepass"))
                 assert edit is None or (len(edit.was) <= 160 and "\n" not in edit.was)

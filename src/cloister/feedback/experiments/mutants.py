@@ -11,7 +11,9 @@ from typing import TypeVar
 
 import msgspec
 
+from cloister.feedback.experiments.compiled_asserts import GoTests, RustTests
 from cloister.feedback.experiments.python_asserts import PythonTests
+from cloister.feedback.experiments.script_asserts import ScriptTests
 from cloister.feedback.experiments.syntax import (
     Assertion,
     Block,
@@ -30,7 +32,10 @@ _TRIES = 40
 """Assertions of one test that are tried until enough of them can be changed."""
 _HELPER_LEVELS = 2
 _WAS_CHARS = 160
-_DIALECTS: dict[str, type[Dialect]] = dict.fromkeys(("py", "pyi", "pyw"), PythonTests)
+_DIALECTS: dict[str, type[Dialect]] = {
+    **{"py": PythonTests, "go": GoTests, "rs": RustTests},
+    **dict.fromkeys(("js", "cjs", "mjs", "jsx", "ts", "cts", "mts", "tsx"), ScriptTests),
+}
 
 _Item = TypeVar("_Item", Assertion, Call)
 

@@ -4,7 +4,17 @@ from collections.abc import Sequence
 
 from tree_sitter import Node
 
-from cloister.feedback.experiments.syntax import MARK, Block, Change, Cut, Dialect, same_file
+from cloister.feedback.experiments.syntax import (
+    MARK,
+    Block,
+    Change,
+    Cut,
+    Dialect,
+    arguments,
+    cut,
+    field,
+    same_file,
+)
 
 _FAIL = f'raise AssertionError("{MARK}")'
 _OTHER = 'type("_Other", ({base},), {{}})'
@@ -102,7 +112,7 @@ class PythonTests(Dialect):
     def name(self, node: Node) -> str | None:
         if node.type not in ("function_definition", "class_definition"):
             return None
-        return self.text(node.child_by_field_name("name"))
+        return self.text(field(node, "name"))
 
     def is_group(self, node: Node) -> bool:
         return node.type == "class_definition"
@@ -110,7 +120,7 @@ class PythonTests(Dialect):
     def call(self, node: Node) -> str | None:
         if node.type != "call":
             return None
-        return self.text(node.child_by_field_name("function")).rpartition(".")[2]
+        return self.text(field(node, "function")).rpartition(".")[2]
 
     def blocks_of(self, test: str, blocks: Sequence[Block]) -> list[Block]:
         owner, colons, rest = test.partition("[")[0].partition("::")
@@ -137,7 +147,7 @@ class PythonTests(Dialect):
         classes = {block.names[-1]: block for block in blocks if block.node.type == "class_definition"}
         owner = classes.get(names[-2]) if len(names) > 1 else None
         for _ in range(_DEPTH):
-            bases = owner.node.child_by_field_name("superclasses") if owner else None
+            bases = field(owner.node, "superclasses") if owner else None
             known = [
                 classes[name]
                 for base in (bases.named_children if bases else ())
@@ -165,7 +175,7 @@ class PythonTests(Dialect):
         name = self.call(call) if call else None
         if call is None or name is None:
             return None
-        raises = name in _RAISES + _WARNS and len(_arguments(call)) > 1
+        raises = name in _RAISES + _WARNS and len(_positional(call)) > 1
         return False if raises or _kind(name) is not None else None
 
     def hides(self, node: Node) -> bool:
@@ -187,7 +197,7 @@ class PythonTests(Dialect):
         found: list[Node] = []
         for clause in node.named_children:
             for item in clause.named_children if clause.type == "with_clause" else ():
-                value = item.child_by_field_name("value")
+                value = field(item, "value")
                 if value is not None and value.type == "as_pattern":
                     value = value.named_children[0]
                 if value is not None and value.type == "call":
@@ -195,7 +205,7 @@ class PythonTests(Dialect):
         return found
 
     def ending(self, node: Node) -> Cut | None:
-        body = node.child_by_field_name("body")
+        body = field(node, "body")
         statements = [child for child in body.named_children if child.type != "comment"] if body else []
         if not statements:
             return None
@@ -220,11 +230,11 @@ class PythonTests(Dialect):
             tests = [child for child in node.named_children if child.type != "comment"]
             test = tests[0] if tests else None
             text = self._false(test) if test else None
-            mutant = _cut(test, text) if test and text else None
+            mutant = cut(test, text) if test and text else None
         else:
             call = self._called(node)
             calls = [call] if call else self._with_calls(node)
-            mutant = next((cut for one in calls if (cut := self._of_call(one))), None)
+            mutant = next((made for one in calls if (made := self._of_call(one))), None)
         return Change(mutant, self._before(node)) if mutant else None
 
     # Conditions
@@ -240,7 +250,7 @@ class PythonTests(Dialect):
         if node.type == "tuple" and inner and depth < _DEPTH:
             # It holds always, so only a change inside it shows that it asserts nothing.
             text = self._false(inner[0], depth + 1)
-            return text and self._replaced(node, inner[0], text)
+            return text and self.replaced(node, inner[0], text)
         if node.type == "not_operator":
             return f"({self.text(node.child_by_field_name('argument'))})"
         if node.type == "boolean_operator" and len(inner) == 2 and depth < _DEPTH:
@@ -252,7 +262,7 @@ class PythonTests(Dialect):
     def _of_two(self, node: Node, parts: Sequence[Node], depth: int) -> str | None:
         left, right = (self._false(part, depth + 1) for part in parts)
         operator = self.source.between(parts[0].end_byte, parts[1].start_byte)
-        if self.text(node.child_by_field_name("operator")) == "and":
+        if self.text(field(node, "operator")) == "and":
             return (f"{self.text(parts[0])}{operator}({right})" if right else None) or (
                 f"({left}){operator}{self.text(parts[1])}" if left else None
             )
@@ -273,7 +283,7 @@ class PythonTests(Dialect):
             return None
         if operator == "==" and len(values) == 2:
             at, text = self._unequal(values)
-            return self._replaced(node, at, text)
+            return self.replaced(node, at, text)
         flipped = _FLIPPED.get(operator)
         return (
             flipped
@@ -291,11 +301,11 @@ class PythonTests(Dialect):
             if text := self._other(value, tolerance):
                 return value, text
         value = values[1]
-        call = self.text(value.child_by_field_name("function")) if value.type == "call" else ""
+        call = self.text(field(value, "function")) if value.type == "call" else ""
         if call.rpartition(".")[2] == "approx":
-            arguments = _arguments(value)
-            if arguments and (text := self._other(arguments[0], self._tolerance(value))):
-                return value, self._replaced(value, arguments[0], text)
+            given = _positional(value)
+            if given and (text := self._other(given[0], self._tolerance(value))):
+                return value, self.replaced(value, given[0], text)
         return value, _ANY.format(self.text(value))
 
     def _tolerance(self, call: Node) -> str:
@@ -332,9 +342,9 @@ class PythonTests(Dialect):
             else node.named_children
         )
         for item in fixed:
-            value = item.child_by_field_name("value") if item.type == "pair" else item
+            value = field(item, "value") if item.type == "pair" else item
             if value is not None and (text := self._other(value, tolerance, depth + 1)):
-                return self._replaced(node, value, text)
+                return self.replaced(node, value, text)
         item, opening = _CONTAINERS[node.type]
         text = self.text(node)
         return f"{opening}{item}, {text[1:].lstrip()}"
@@ -345,12 +355,12 @@ class PythonTests(Dialect):
         name = self.call(call) or ""
         if name in _RAISES + _WARNS:
             return self._raised(call, "Exception" if name in _RAISES else "Warning")
-        kind, arguments = _kind(name), _arguments(call)
-        list_node = call.child_by_field_name("arguments")
-        function = call.child_by_field_name("function")
+        kind, given = _kind(name), _positional(call)
+        list_node = field(call, "arguments")
+        function = field(call, "function")
         if kind is None or list_node is None or function is None or name in self.defined:
             return None
-        if any("splat" in one.type for one in arguments):
+        if any("splat" in one.type for one in given):
             return None
         if kind in _RENAMED:
             at = function.end_byte - len(name.encode())
@@ -358,41 +368,41 @@ class PythonTests(Dialect):
         if kind in _CALLED_WITH:
             at = list_node.start_byte + 1
             return (at, at, "object(), " if list_node.named_child_count else "object()")
-        return self._of_arguments(call, kind, arguments)
+        return self._of_arguments(call, kind, given)
 
-    def _of_arguments(self, call: Node, kind: str, arguments: Sequence[Node]) -> Cut | None:
-        if kind in _FIRST and arguments:
-            condition = self._false(arguments[0]) if kind in ("True", "") else None
-            return _cut(arguments[0], condition or _FIRST[kind].format(self.text(arguments[0])))
-        if len(arguments) < 2:
+    def _of_arguments(self, call: Node, kind: str, given: Sequence[Node]) -> Cut | None:
+        if kind in _FIRST and given:
+            condition = self._false(given[0]) if kind in ("True", "") else None
+            return cut(given[0], condition or _FIRST[kind].format(self.text(given[0])))
+        if len(given) < 2:
             return None
-        first, second = arguments[:2]
+        first, second = given[:2]
         if kind in _SECOND:
-            return _cut(second, _SECOND[kind])
+            return cut(second, _SECOND[kind])
         if kind in _BOTH:
             return (first.start_byte, second.end_byte, _BOTH[kind].format(self.text(first)))
         if kind in _SWAPPED:
             return (first.start_byte, second.end_byte, f"{self.text(second)}, {self.text(first)}")
-        return _cut(*self._unequal(arguments, self._tolerance(call)))
+        return cut(*self._unequal(given, self._tolerance(call)))
 
     def _raised(self, call: Node, base: str) -> Cut | None:
         """Expect another exception."""
-        arguments, list_node = _arguments(call), call.child_by_field_name("arguments")
-        expected = arguments[0] if arguments else self._keyword(call, "expected_exception")
+        given, list_node = _positional(call), field(call, "arguments")
+        expected = given[0] if given else self._keyword(call, "expected_exception")
         other = _OTHER.format(base=base)
         if expected is not None:
             # An interrupt ends the whole session.
-            return None if "KeyboardInterrupt" in self.text(expected) else _cut(expected, other)
+            return None if "KeyboardInterrupt" in self.text(expected) else cut(expected, other)
         if list_node is None:
             return None
         at = list_node.start_byte + 1
         return (at, at, f"{other}, " if list_node.named_child_count else other)
 
     def _keyword(self, call: Node, name: str) -> Node | None:
-        arguments = call.child_by_field_name("arguments")
-        for one in arguments.named_children if arguments else ():
-            if one.type == "keyword_argument" and self.text(one.child_by_field_name("name")) == name:
-                return one.child_by_field_name("value")
+        given = field(call, "arguments")
+        for one in given.named_children if given else ():
+            if one.type == "keyword_argument" and self.text(field(one, "name")) == name:
+                return field(one, "value")
         return None
 
 
@@ -413,12 +423,5 @@ def _kind(name: str) -> str | None:
     return kind if any(kind in one for one in known) else None
 
 
-def _arguments(call: Node) -> list[Node]:
-    """The positional arguments."""
-    arguments = call.child_by_field_name("arguments")
-    children = arguments.named_children if arguments else []
-    return [one for one in children if one.type not in ("comment", "keyword_argument", "dictionary_splat")]
-
-
-def _cut(node: Node, text: str) -> Cut:
-    return (node.start_byte, node.end_byte, text)
+def _positional(call: Node) -> list[Node]:
+    return [one for one in arguments(call) if one.type not in ("keyword_argument", "dictionary_splat")]

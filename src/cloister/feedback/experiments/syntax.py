@@ -13,6 +13,7 @@ from tree_sitter import Language, Node, Parser
 
 Cut = tuple[int, int, str]
 """Start and end in bytes, and the replacement."""
+COMMENTS = ("comment", "line_comment", "block_comment")
 MARK = "this line is reached"
 """The message of an unconditional failure."""
 _NAMES = 24
@@ -89,6 +90,11 @@ class Dialect(ABC):
         self.defined: Collection[str] = ()
         """Names of functions of the file. A function of the file is no assertion, even if its name is that of one."""
 
+    def replaced(self, whole: Node, part: Node, text: str) -> str:
+        """The source of a node with another text in place of a part."""
+        before = self.source.between(whole.start_byte, part.start_byte)
+        return before + text + self.source.between(part.end_byte, whole.end_byte)
+
     @classmethod
     @abstractmethod
     def grammar_of(cls, path: str) -> str:
@@ -149,14 +155,14 @@ def outline(dialect: Dialect, root: Node) -> Outline:
     while stack:
         node, names, free, sure, counts = stack.pop()
         name = dialect.name(node)
-        sure = sure and node.type not in dialect.branches
+        outer, sure = sure, sure and node.type not in dialect.branches
         if name is not None and len(names) < _NAMES and len(blocks) < _BLOCKS:
-            names, sure = (*names, name), sure or free
+            names, outer, sure = (*names, name), outer or free, sure or free
             free = free and dialect.is_group(node)
             blocks.append(Block(names, node))
             named.setdefault(name, []).append(blocks[-1])
         if counts and (inner := dialect.assertion(node)) is not None:
-            assertions.append(Assertion(node.start_byte, node, sure))
+            assertions.append(Assertion(node.start_byte, node, outer))
             counts = inner
         if called := dialect.call(node):
             calls.append(Call(node.start_byte, called))
@@ -180,3 +186,18 @@ def same_file(one: str, other: str) -> bool:
     """Whether two paths can be the same file, seen from different folders."""
     one, other = one.removeprefix("./"), other.removeprefix("./")
     return one == other or one.endswith("/" + other) or other.endswith("/" + one)
+
+
+def field(node: Node, name: str) -> Node | None:
+    return node.child_by_field_name(name)
+
+
+def cut(node: Node, text: str) -> Cut:
+    """The text in place of a node."""
+    return (node.start_byte, node.end_byte, text)
+
+
+def arguments(call: Node) -> list[Node]:
+    """The arguments of a call."""
+    given = call.child_by_field_name("arguments")
+    return [one for one in given.named_children if one.type not in COMMENTS] if given else []
