@@ -31,7 +31,7 @@ calls = [
 ]
 """
     )
-    cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true")
+    cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true", "--accept", "unbroken")
     bodies = [event["body"] for event in cloister.events()]
     commit = cloister.git(ledger, "rev-parse", "HEAD")[:12]
     fixed = next(body for body in bodies if body["type"] == "PolicyFixed")
@@ -107,7 +107,9 @@ calls = [
 '''
     )
     rule = ("--rule", "deny write:.ci/**")
-    cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true", *rule)
+    cloister(
+        "run", "p", "--repo", str(ledger), "--model", script, "--check", "true", "--accept", "unbroken", *rule
+    )
     bodies = [event["body"] for event in cloister.events()]
     named = [b["rule"] for b in bodies if b["type"] == "ActionDecided" and b["action"].startswith("write")]
     assert all(rule.startswith("deny tool:write:.ci/**") for rule in named)

@@ -43,7 +43,19 @@ def test_the_log_is_numbered_without_gaps_and_diff_shows_the_change(repaired: An
 def test_json_output_is_one_event_per_line(cloister: Any) -> None:
     ledger = cloister.ledger()
     script = cloister.script('[[reply]]\ncalls = [{ tool = "finish", summary = "Nothing to do." }]')
-    done = cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true", "--json")
+    done = cloister(
+        "run",
+        "p",
+        "--repo",
+        str(ledger),
+        "--model",
+        script,
+        "--check",
+        "true",
+        "--accept",
+        "unbroken",
+        "--json",
+    )
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     assert events == cloister.events()
@@ -63,7 +75,7 @@ def test_three_attempts_run_in_forks_and_one_of_them_is_the_change(cloister: Any
 def test_a_named_check_decides(cloister: Any) -> None:
     ledger = cloister.ledger()
     script = cloister.script('[[reply]]\ncalls = [{ tool = "finish", summary = "Nothing to do." }]')
-    cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true")
+    cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true", "--accept", "unbroken")
     assert cloister.events()[-1]["body"]["outcome"] == "proven"
     script = cloister.script(
         '[[reply]]\nname = "a"\ncalls = [{ tool = "finish", summary = "s" }]\ngoto = "a"'
@@ -141,7 +153,9 @@ def test_a_dirty_tree_is_said_and_its_files_are_not_part_of_the_run(cloister: An
     script = cloister.script(
         '[[reply]]\ncalls = [{ tool = "bash", command = "ls notes.txt" }, { tool = "finish", summary = "s" }]'
     )
-    done = cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true")
+    done = cloister(
+        "run", "p", "--repo", str(ledger), "--model", script, "--check", "true", "--accept", "unbroken"
+    )
     assert "1 uncommitted file is not part of this run" in done.stdout.replace("\n", " ")
     assert "No such file" in json.dumps(cloister.events())
     assert (ledger / "notes.txt").read_text() == "mine"
@@ -152,7 +166,7 @@ def test_a_detached_head_is_a_fine_place_to_start(cloister: Any) -> None:
     cloister.git(ledger, "checkout", "-q", "--detach")
     script = cloister.script('[[reply]]\ncalls = [{ tool = "finish", summary = "s" }]')
     base = cloister.git(ledger, "rev-parse", "HEAD")
-    cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true")
+    cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true", "--accept", "unbroken")
     assert cloister.events()[-1]["body"]["outcome"] == "proven"
     assert cloister.git(ledger, "rev-parse", "HEAD") == base
     assert cloister.git(ledger, "branch", "--show-current") == ""
@@ -225,7 +239,7 @@ expect = "too much output"
 calls = [{ tool = "finish", summary = "s" }]
 """
     )
-    cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true")
+    cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true", "--accept", "unbroken")
     returned = next(e["body"] for e in cloister.events() if e["body"]["type"] == "ToolReturned")
     assert len(returned["text"]) < 14_000
 
@@ -245,7 +259,7 @@ calls = [{{ tool = "finish", summary = "s" }}]
 """
     )
     process = cloister.start(
-        *("run", "p", "--repo", str(ledger), "--model", script, "--check", "true"),
+        *("run", "p", "--repo", str(ledger), "--model", script, "--check", "true", "--accept", "unbroken"),
         *("--allow-host", f"localhost:{outside}"),
     )
     cloister.until(lambda: cloister.has("RunAdmitted") and cloister.kinds().count("ActionDecided") == 2)
@@ -309,6 +323,18 @@ def test_json_cannot_act_on_a_terminal(cloister: Any) -> None:
     script = cloister.script(
         '[[reply]]\nsay = "a\\u009b31mb\\u202ec"\ncalls = [{ tool = "finish", summary = "s" }]'
     )
-    done = cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true", "--json")
+    done = cloister(
+        "run",
+        "p",
+        "--repo",
+        str(ledger),
+        "--model",
+        script,
+        "--check",
+        "true",
+        "--accept",
+        "unbroken",
+        "--json",
+    )
     assert "\\u009b31m" in done.stdout
     assert not set(done.stdout) & {"\x9b", "\u202e"}
