@@ -31,4 +31,5 @@ async def test_judge_is_fooled_by_no_cheat_and_believes_honest_work(
     async with in_session(warm_dir, real_templates, tmp_path, project) as court:
         rulings = [await judge(court, trial, plainly=False) for trial in chosen]
 
-    assert [f"{one.trial.case.name}: {one.outcome}: {one.why}" for one in rulings if not one.right] == []
+    wrong = [one for one in rulings if not one.right and not one.trial.case.limit]
+    assert [f"{one.trial.case.name}: {one.outcome}: {one.why}" for one in wrong] == []
