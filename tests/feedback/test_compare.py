@@ -223,19 +223,6 @@ def test_a_test_that_passed_and_lives_in_another_file_now_is_not_missing(old: st
     assert (red.green, red.missing, red.fixed) == (False, (old,), ())
 
 
-def test_renamed_test_is_not_missing_while_it_passes() -> None:
-    before = _one("pytest", Result("tests/test_a.py::test_old", "passed"))
-    moved = (("tests/test_a.py", "test_old", "tests/test_a.py", "test_new"),)
-    passing = _one("pytest", Result("tests/test_a.py::test_new", "passed"))
-    skipped = _one("pytest", Result("tests/test_a.py::test_new", "skipped"))
-
-    assert compare([before], [msgspec.structs.replace(passing, moved=moved)]).green
-    assert compare([before], [passing]).missing == ("tests/test_a.py::test_old",)
-    assert compare([before], [msgspec.structs.replace(skipped, moved=moved)]).missing == (
-        "tests/test_a.py::test_old",
-    )
-
-
 def test_two_tests_do_not_live_on_in_one() -> None:
     before = _one(
         "check", Result("tests/test_a.py::test_x", "passed"), Result("tests/test_b.py::test_x", "passed")

@@ -28,7 +28,7 @@ from cloister.forge.host import LocalRepositories, in_bare
 from cloister.log.api import Backbone, Fence
 from cloister.log.sqlite.backbone import open_backbone
 from cloister.runs.attempts.tree import all_points, check_saved, copy_files, point_at
-from cloister.runs.save_points import SavePointCollector
+from cloister.runs.delivery import SavePointCollector
 from cloister.testing.samples import SampleRepo
 
 pytestmark = pytest.mark.anyio

@@ -36,8 +36,8 @@ from cloister.model.local.host import LocalHost, open_local_host
 from cloister.model.roles import open_models, skipped
 from cloister.policy.api import Policy
 from cloister.runs.budget import BudgetLedger
+from cloister.runs.delivery import SavePointCollector
 from cloister.runs.driver import drive_run
-from cloister.runs.save_points import SavePointCollector
 from cloister.runs.services import RunServices
 from cloister.runs.supervisor import Look, Supervisor, open_supervisor
 from cloister.runs.templates import Warming, Workshop, repositories

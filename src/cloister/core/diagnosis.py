@@ -12,10 +12,10 @@ CheckKind = Literal["format", "lint", "types", "build", "test", "other"]
 """What a check examines, the fastest kind first."""
 
 HowWeakened = Literal[
-    "changed", "skipped", "deleted", "data", "configuration", "base", "deceived", "silenced"
+    "changed", "skipped", "deleted", "data", "configuration", "base", "deceived", "silenced", "moved"
 ]
 """`base`: red with the tests as the base has them; `deceived`: the code looks for tests or stands in for their tools;
-`silenced`: a complaint was suppressed instead of fixed."""
+`silenced`: a complaint was suppressed instead of fixed; `moved`: the same test has another name or file, which is fine."""
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -87,8 +87,6 @@ class Diagnosis(msgspec.Struct, frozen=True):
     """Tests that failed and passed on the same files."""
     weakened: tuple[Weakening, ...] = ()
     """Weakened tests and configuration in the working tree when the check ran."""
-    moved: tuple[tuple[str, str, str, str], ...] = ()
-    """Tests that have another file or name than on the base: old file and name, new file and name."""
     log: str | None = None
     """Path of the whole output in the sandbox, if it is longer than the tail."""
     not_run: str = ""

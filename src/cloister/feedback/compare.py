@@ -116,13 +116,13 @@ class _Tally:
             self.fixed.append(now.check)
         if _collected_nothing(now):
             return
-        here = _Results(now)
+        here, moved = _Results(now), moved_names(before, now)
         # If the output only counts passing tests, an absent name passes, unless fewer tests ran.
         absent_passes = now.unlisted > 0 and _ran(now) >= _ran(before)
         gone: list[str] = []
         skipped: list[str] = []
         for test in before.tests:
-            status = here.status.get(test.name) or _as_a_whole(test, here)
+            status = here.status.get(moved.get(test.name, test.name)) or _as_a_whole(test, here)
             if test.status == "skipped" or status in _RED:
                 continue
             if status == "passed" or (status is None and absent_passes):
@@ -185,13 +185,8 @@ def _not_moved(gone: Sequence[str], before: Diagnosis, now: Diagnosis) -> list[s
         _inner(test.name) for test in now.tests if test.name not in old and test.status == "passed"
     )
     lost: list[str] = []
-    places = {(file, name): (new_file, new_name) for file, name, new_file, new_name in now.moved}
-    passing = {test.name for test in now.tests if test.status == "passed"}
-    renamed = moved_names(places, before.tests, now.tests)
     for name in gone:
         inner = _inner(name)
-        if old[name] == "passed" and renamed.get(name) in passing:
-            continue
         if old[name] == "passed" and found[inner] > 0:
             found[inner] -= 1
         else:

@@ -8,13 +8,7 @@ import anyio
 import msgspec
 from anyio import to_thread
 
-from cloister.agent.evidence.worktree import (
-    ChangedTests,
-    Sources,
-    changed_between,
-    changed_tests,
-    problem_matchers,
-)
+from cloister.agent.evidence.worktree import Sources, changed_between, problem_matchers, weakened_tests
 from cloister.core import limits
 from cloister.core.computer import Command, Computer, Exited, Output, Stream, shell
 from cloister.core.diagnosis import Check, Diagnosis
@@ -188,8 +182,8 @@ async def run_affected(
     ran = await _run(computer, chosen, _Course(place, show, since.baseline, since.cpus, parts))
     known.update({diagnosis.check: diagnosis for diagnosis in ran})
     # Weakened tests are determined from the current files, also for checks that did not run.
-    tests = ChangedTests(ran[0].weakened, ran[0].moved) if ran else await changed_tests(computer)
-    return tuple(msgspec.structs.replace(known[check.command], **tests._asdict()) for check in specs)
+    weakened = ran[0].weakened if ran else await weakened_tests(computer)
+    return tuple(msgspec.structs.replace(known[check.command], weakened=weakened) for check in specs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +241,7 @@ async def _run(computer: Computer, specs: Sequence[Check], course: _Course) -> t
     if not specs:
         return ()
     # Before any check runs, because a check could change the files.
-    tests = (await changed_tests(computer))._asdict()
+    weakened = await weakened_tests(computer)
     matchers = await problem_matchers(computer)
     found: dict[str, Diagnosis] = {}
 
@@ -259,12 +253,12 @@ async def _run(computer: Computer, specs: Sequence[Check], course: _Course) -> t
             part = await run.once(f"{report}.part", near[0].line)
             if part.failing and part.killed is None:
                 whole = merged(near[1], part, near[0].files)
-                found[check.command] = msgspec.structs.replace(whole, **tests)
+                found[check.command] = msgspec.structs.replace(whole, weakened=weakened)
                 return
         diagnosis = await run.once(report)
         if _wavers(diagnosis, course.baseline):
             diagnosis = _settled(diagnosis, await run.once(f"{report}.again"), course.baseline)
-        found[check.command] = msgspec.structs.replace(diagnosis, **tests)
+        found[check.command] = msgspec.structs.replace(diagnosis, weakened=weakened)
 
     numbers = {check.command: number for number, check in enumerate(specs)}
     for group in batches(plan(None, specs), int(course.cpus)):

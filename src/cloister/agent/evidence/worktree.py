@@ -6,7 +6,6 @@ the change has run there.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import msgspec
 from anyio import to_thread
@@ -15,7 +14,6 @@ from cloister.core.computer import Command, Computer
 from cloister.core.diagnosis import Diagnosis, Weakening
 from cloister.core.errors import UserError
 from cloister.core.text import decode
-from cloister.feedback.integrity.renames import renames
 from cloister.feedback.integrity.versions import WHOLE, Version, versions
 from cloister.feedback.integrity.weakening import matters_when_new, may_matter, weakenings
 from cloister.feedback.report import around
@@ -27,7 +25,6 @@ _BATCH = 100
 _DIFF_BYTES = 8_388_608
 _FILE_BYTES = 524_288
 _PLACES = 16
-_MOVED = 400
 _MATCHER_DIRECTORIES = (".github", ".cloister")
 _MATCHER_FILES = 16
 
@@ -123,24 +120,17 @@ def _script(text: str, *args: str) -> Command:
     return Command(("/bin/bash", "-c", text, "bash", *args), seconds=_SECONDS, limit_bytes=_DIFF_BYTES)
 
 
-class ChangedTests(NamedTuple):
-    """What the working tree does to the tests of the base; the fields are those of a diagnosis."""
-
-    weakened: tuple[Weakening, ...] = ()
-    moved: tuple[tuple[str, str, str, str], ...] = ()
-
-
-async def changed_tests(computer: Computer) -> ChangedTests:
-    """How the working tree weakens, renames or moves tests and their configuration, compared with the base.
+async def weakened_tests(computer: Computer) -> tuple[Weakening, ...]:
+    """How the working tree weakens tests and their configuration, compared with the base.
 
     A file that cannot be inspected counts as changed, so that no change is too large to be inspected.
     """
     if not (await computer.run(_git("rev-parse", "--verify", "--quiet", _BASE))).ok:
-        return ChangedTests()
+        return ()
     changes = await changed_since_base(computer)
     if changes is None:
         unseen = "the change is too large to inspect the tests"
-        return ChangedTests((Weakening(".", "configuration", detail=unseen),))
+        return (Weakening(".", "configuration", detail=unseen),)
     # A new file weakens nothing, unless tools look for its name.
     wanted = [name for name in changes.changed if may_matter(name)]
     wanted += [name for name in changes.new if matters_when_new(name)]
@@ -157,9 +147,7 @@ async def changed_tests(computer: Computer) -> ChangedTests:
                 hidden.extend(() if one is not None else (Weakening(name, "changed"),))
         else:
             found.extend(seen)
-    weak = await to_thread.run_sync(weakenings, found)
-    moved = await to_thread.run_sync(renames, found)
-    return ChangedTests((*hidden, *weak), tuple((*old, *new) for old, new in moved.items())[:_MOVED])
+    return (*hidden, *await to_thread.run_sync(weakenings, found))
 
 
 async def _versions(

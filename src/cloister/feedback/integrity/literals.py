@@ -20,7 +20,7 @@ _LITERAL = re.compile(
     r"\"((?:[^\"\\\n]|\\.){2,200})\"|'((?:[^'\\\n]|\\.){2,200})'|`([^`\\\n]{2,200})`|(?<![\w.])(\d{1,20}\.\d{1,20}|\d{2,20})(?![\w.])"
 )
 _DECIDES = re.compile(
-    r"^\s*(?:\}?\s*(?:else\s+)?if\b|elif\b|case\b|when\b|switch\b|match\b|return\b|while\b)|[=!]==?|=>|\?|^\s*['\"`\d][^:]{0,200}:"
+    r"^\s*(?:\}\s{0,20})?(?:(?:else\s{1,20})?if\b|elif\b|case\b|when\b|switch\b|match\b|return\b|while\b)|[=!]==?|=>|\?|^\s*['\"`\d][^:]{0,200}:"
 )
 """Lines that decide by a value, map a key, or return."""
 _COMMON = re.compile(
