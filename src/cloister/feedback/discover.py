@@ -336,11 +336,13 @@ def _homes(root: _Project, manifests: Collection[str]) -> list[str]:
 
 
 def _nested(root: _Project, homes: Sequence[str]) -> list[str]:
-    """The checks of the only nested project with tests, or the tests of the first few."""
-    found = [(home, [*_checks_of(root.inside(home))]) for home in homes]
-    found = [(home, checks) for home, checks in found if _tests(checks)][:_HOMES]
+    """The checks of the only nested project with tests, or the tests of the few with the most files."""
+    projects = {home: root.inside(home) for home in homes}
+    found = [(home, [*_checks_of(project)]) for home, project in projects.items()]
+    found = [(home, checks) for home, checks in found if _tests(checks)]
     if len(found) > 1:
-        found = [(home, _tests(checks)) for home, checks in found]
+        largest = sorted(found, key=lambda one: -len(projects[one[0]].files))[:_HOMES]
+        found = [(home, _tests(checks)) for home, checks in found if (home, checks) in largest]
     return [f"cd {shlex.quote(home)} && {line}" for home, checks in found for line in checks]
 
 
@@ -528,14 +530,18 @@ def _node_linters(project: _Project, package: Package, manager: str) -> Iterator
 # Languages with one usual runner
 
 _CTEST = re.compile(r"(?i)\benable_testing\s{0,8}\(|\binclude\s{0,8}\(\s{0,8}CTest\s{0,8}\)")
-_BUILD = "/tmp/.cloister-build"  # noqa: S108  (inside the sandbox, so that the tree stays clean)
-_CMAKE = " && ".join(
-    (
-        f"cmake -S . -B {_BUILD}",
-        f"cmake --build {_BUILD} --parallel $(nproc)",  # without a number, make starts everything at once
-        f"ctest --test-dir {_BUILD} --output-on-failure",  # tests may share files and ports
+
+
+def _cmake(project: _Project) -> str:
+    # Inside the sandbox and outside the tree, which stays clean; each project needs a directory of its own.
+    build = shlex.quote("-".join(("/tmp/.cloister-build", *filter(None, project.at.split("/")))))  # noqa: S108
+    return " && ".join(
+        (
+            f"cmake -S . -B {build}",
+            f"cmake --build {build} --parallel $(nproc)",  # without a number, make starts everything at once
+            f"ctest --test-dir {build} --output-on-failure",  # tests may share files and ports
+        )
     )
-)
 
 
 def _compiled(project: _Project) -> Iterator[str]:
@@ -550,7 +556,7 @@ def _compiled(project: _Project) -> Iterator[str]:
         if project.tools is not None and project.has("go"):
             yield "go vet ./..."
     if _CTEST.search(project.text("CMakeLists.txt")):
-        yield _CMAKE
+        yield _cmake(project)
     if "pom.xml" in files:
         yield "./mvnw -B -q test" if "mvnw" in files else "mvn -B -q test"
     if not files.isdisjoint(("build.gradle", "build.gradle.kts", "settings.gradle", "settings.gradle.kts")):

@@ -244,6 +244,24 @@ REPOSITORIES: dict[str, Repository] = {
 }
 
 
+def test_of_many_nested_projects_those_with_the_most_files_are_tested() -> None:
+    files = {f"libs/{letter}/go.mod": "" for letter in "abcdef"}
+    files |= {f"libs/{letter}/{number}.go": "" for letter in "adef" for number in range(3)}
+
+    assert discover(files, {}) == tuple(f"cd libs/{letter} && go test ./..." for letter in "adef")
+
+
+def test_each_nested_project_is_built_in_a_directory_of_its_own() -> None:
+    files = {"a/CMakeLists.txt": "enable_testing()", "b/c/CMakeLists.txt": "enable_testing()"}
+
+    one, other = discover(files, files)
+
+    assert one.startswith(
+        "cd a && cmake -S . -B /tmp/.cloister-build-a && cmake --build /tmp/.cloister-build-a "
+    )
+    assert other.startswith("cd b/c && cmake -S . -B /tmp/.cloister-build-b-c && ")
+
+
 @pytest.mark.parametrize("name", REPOSITORIES)
 def test_the_main_suite_is_found_and_a_missing_tool_does_not_hide_it(name: str) -> None:
     files, full, bare = REPOSITORIES[name]

@@ -94,10 +94,21 @@ def test_no_name_is_part_of_another() -> None:
         ("README.md", "def test_a(): pass"),
         ("src/product.py", "def half(x):\n    return x / 2\n"),
         ("tests/data.json", "{}"),
+        (
+            "tests/a.spec.ts",
+            "import { test, expect } from '@playwright/test';\ntest('a', () => expect(1).toBe(1));\n",
+        ),
+        ("test/a.js", "const { test } = require('uvu');\ntest('a', () => {});\ntest.run();\n"),
+        ("test/a.js", "require('assert').equal(1, 1);\n"),
+        ("src/a.go", "package a\n\nfunc A() {}\n"),
+        ("src/a.rs", "pub fn a() {}\n"),
+        ("tests/bench.rs", "fn main() {}\n"),
+        ("tests/a.c", "#include <assert.h>\nint main(void) { assert(1); }\n"),
+        ("src/A.java", "package a;\n\nclass A {\n}\n"),
     ],
 )
 def test_file_of_no_known_framework_has_no_canaries(path: str, text: str) -> None:
-    assert canaries("pytest", path, text, "c0ffee") is None
+    assert canaries("make test", path, text, "c0ffee") is None
 
 
 @pytest.mark.parametrize(
@@ -124,3 +135,109 @@ def test_assertion_functions_of_libraries_are_called_with_arguments_that_differ(
     planted = canaries("pytest", "tests/test_a.py", text, "c0ffee")
     assert planted is not None
     assert "assert_allclose(1, 2)" in planted.text
+
+
+VITEST = """\
+import { beforeEach, expect as want, it, vi } from 'vitest';
+import type { Calc } from './calc';
+import { add } from './calc';
+
+it('adds', () => {
+  want(add(1, 2)).toBeGreaterThan(2);
+  want(vi.fn()).not.toHaveBeenCalled();
+});
+"""
+
+
+def test_script_with_canaries_uses_the_names_that_it_imports() -> None:
+    planted = canaries("vitest run", "src/calc.test.ts", VITEST, "c0ffee")
+    assert planted is not None
+    assert planted.text.startswith(VITEST)
+    added = planted.text.removeprefix(VITEST)
+    assert "it('c0ffee00', () => { throw new Error('planted'); });" in added
+    assert "want(1).toBe(2)" in added
+    assert "want(1).toBeGreaterThan(2)" in added
+    assert "want(vi.fn()).toHaveBeenCalled()" in added
+    assert "describe" not in added
+    assert " expect" not in added
+
+
+@pytest.mark.parametrize(
+    ("head", "call"),
+    [
+        ("const assert = require('assert');", "assert.equal(1, 2)"),
+        ("import assert from 'node:assert/strict';", "assert.deepEqual([1], [2])"),
+        ("import { ok as sure } from 'assert';", "sure(false)"),
+        ("var a = 1,\n    check = require('assert');", "check.ok(false)"),
+        ("const chai = require('chai');\nconst want = chai.expect;", "want(1).to.equal(2)"),
+        ("import { assert } from 'chai';", "assert.isTrue(false)"),
+        ("const want = require('chai').expect;", "want(false).to.be.true"),
+        ("import want from 'expect';", "want(1).toBe(2)"),
+        ("require('chai').should();\n(2).should.equal(2);", "(1).should.equal(2)"),
+    ],
+)
+def test_mocha_canaries_use_the_assertions_of_the_file(head: str, call: str) -> None:
+    planted = canaries(
+        "mocha", "test/a.js", f"{head}\ndescribe('a', () => {{ it('b', () => {{}}); }});\n", "c0ffee"
+    )
+    assert planted is not None
+    assert call in planted.text
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "part"),
+    [
+        (
+            "test/a.mjs",
+            "import check from 'tape';\ncheck('a', (t) => t.end());\n",
+            "check('c0ffee00', function (t) { t.equal(1, 2); t.end(); });",
+        ),
+        (
+            "test/a.ts",
+            "import test from 'ava';\ntest('a', t => t.pass());\n",
+            "test('c0ffee00', function (t: any) { t.is(1, 2); });",
+        ),
+        ("a_test.go", "package a_test\n", "package a_test"),
+        (
+            "d/A.java",
+            "import org.junit.Test;\n\npublic class A {\n}\n",
+            "@org.junit.Test public void testc0ffee00()",
+        ),
+        (
+            "d/A.java",
+            "import junit.framework.*;\n\npublic class A extends TestCase {\n}\n",
+            "     public void testc0ffee00()",
+        ),
+        ("t.cc", "#include <gtest/gtest.h>\n", "TEST(planted_c0ffee, tc0ffee00) { ASSERT_EQ(1, 2); }"),
+        ("t.cpp", "#include <catch2/catch_all.hpp>\n", 'TEST_CASE("tc0ffee00") { REQUIRE(1 == 2); }'),
+        ("t.cpp", '#include "doctest.h"\n', 'TEST_CASE("tc0ffee01") { CHECK(1 == 2); }'),
+        ("src/a.rs", "#[tokio::test]\nasync fn a() {}\n", "#[tokio::test]\n    async fn tc0ffee08()"),
+    ],
+)
+def test_other_files_get_canaries_in_their_own_style(path: str, text: str, part: str) -> None:
+    planted = canaries("make test", path, text, "c0ffee")
+    assert planted is not None
+    assert part in planted.text
+
+
+@pytest.mark.parametrize(
+    "path", ["a_test.py", "a.test.js", "a.test.ts", "a_test.go", "a.rs", "a.c", "ATest.java"]
+)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n",
+        " ",
+        ",\n",
+        "import {",
+        "\nimport type ",
+        "const a = ",
+        "class A(a, ",
+        "x.assert_",
+        "#[test]",
+        "def test",
+    ],
+)
+def test_hostile_files_take_linear_time(path: str, text: str) -> None:
+    """A quadratic search would take hours."""
+    canaries("make test", path, text * 100_000, "c0ffee")

@@ -30,6 +30,19 @@ func Equal(t *testing.T, a, b any) {
 		t.Errorf("%v is not %v", a, b)
 	}
 }
+
+func True(t *testing.T, one bool) {
+	Equal(t, one, true)
+}
+
+func NoError(t *testing.T, one error) {
+	Equal(t, one, nil)
+}
+
+func Panics(t *testing.T, one func()) {
+	defer func() { True(t, recover() != nil) }()
+	one()
+}
 """
 RUST = """\
 pub fn add(a: i32, b: i32) -> i32 {
@@ -153,10 +166,12 @@ SUITES = {
     "go with assertions": Project(
         "go test ./...",
         {
-            "go.mod": MODULE,
-            "assert/assert.go": ASSERT,
+            "go.mod": MODULE + "\nrequire github.com/stretchr/testify v1.0.0\n\n"
+            "replace github.com/stretchr/testify => ./testify\n",
+            "testify/go.mod": "module github.com/stretchr/testify\n\ngo 1.19\n",
+            "testify/assert/assert.go": ASSERT,
             "calc.go": GO,
-            "calc_test.go": 'package calc\n\nimport (\n\t"testing"\n\n\t"example.com/calc/assert"\n)\n\n'
+            "calc_test.go": 'package calc\n\nimport (\n\t"testing"\n\n\t"github.com/stretchr/testify/assert"\n)\n\n'
             "func TestAdd(t *testing.T) {\n\tassert.Equal(t, Add(1, 2), 3)\n}\n",
         },
         "calc_test.go",
@@ -224,7 +239,7 @@ LIES: dict[str, tuple[str, Mapping[str, str]]] = {
     ),
     "assertions that hold": (
         "go with assertions",
-        {"assert/assert.go": ASSERT.replace("a != b", "t == nil")},
+        {"testify/assert/assert.go": ASSERT.replace("a != b", "t == nil")},
     ),
     "a constructor that prints": ("cargo", {"src/lib.rs": RUST + RUST_PRINTS}),
     "a macro of the same name": (

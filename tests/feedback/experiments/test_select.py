@@ -19,17 +19,17 @@ PYTHON = ("tests/test_a.py", "tests/sub/test b.py")
         ("uv run pytest -x ./tests/", "uv run pytest -x --maxfail=0 tests/test_a.py 'tests/sub/test b.py'"),
         (
             "A=1 pytest -k tests -p tests --cov tests tests/test_a.py::test_x",
-            "A=1 pytest -k tests -p tests --cov tests --maxfail=0 tests/test_a.py 'tests/sub/test b.py'",
+            "A=1 pytest -p tests --cov tests --maxfail=0 tests/test_a.py 'tests/sub/test b.py'",
         ),
         (
-            "pytest -c cfg/pytest.ini -m 'not slow' other tests",
-            "pytest -c cfg/pytest.ini -m 'not slow' other --maxfail=0 tests/test_a.py 'tests/sub/test b.py'",
+            "pytest -c cfg/pytest.ini -m 'not slow' -k 'not net' other tests",
+            "pytest -c cfg/pytest.ini -m 'not slow' -k 'not net' other --maxfail=0 tests/test_a.py 'tests/sub/test b.py'",
         ),
         (
             "python3 -m unittest discover -s tests -t . -f -p 'test*.py'",
             "python3 -m unittest discover -s tests -t . -p 'test*.py'",
         ),
-        ("python3 -m unittest -v", "python3 -m unittest discover -v -p 'test*.py'"),
+        ("python3 -m unittest -v -k half", "python3 -m unittest discover -v -p 'test*.py'"),
     ],
 )
 def test_python_checks_run_only_the_files(command: str, line: str) -> None:
@@ -57,7 +57,7 @@ TO = '"$CLOISTER_REPORT"'
             f"npx jest --bail=0 --runTestsByPath src/a.test.js --json --outputFile={TO}",
         ),
         (
-            "jest --bail 3 -c jest.config.js",
+            "jest --bail 3 -c jest.config.js -t adds",
             ["src/(a).test.js"],
             f"jest -c jest.config.js --bail=0 --runTestsByPath 'src/(a).test.js' --json --outputFile={TO}",
         ),
@@ -67,7 +67,7 @@ TO = '"$CLOISTER_REPORT"'
             f"npx vitest run --bail=0 a.test.ts --reporter=default --reporter=json --outputFile.json={TO}",
         ),
         (
-            "mocha -b 'test/**/*.js' -r ts-node/register",
+            "mocha -b 'test/**/*.js' --grep='a b' -r ts-node/register",
             ["test/a/b.js"],
             f"mocha -r ts-node/register --no-bail test/a/b.js --reporter json --reporter-option output={TO}",
         ),
@@ -79,9 +79,9 @@ TO = '"$CLOISTER_REPORT"'
         ("npx ava", ["test/a.js"], "npx ava test/a.js"),
         ("go test ./...", ["a_test.go", "b/c/d_test.go"], "go test -json . ./b/c"),
         (
-            "CGO_ENABLED=0 go test -race -tags x -timeout 5m -failfast -run TestX ./...",
+            "CGO_ENABLED=0 go test -race -tags x -timeout 5m -failfast -skip TestY -run TestX ./...",
             ["b/c_test.go"],
-            "CGO_ENABLED=0 go test -json -race -tags x -timeout 5m ./b",
+            "CGO_ENABLED=0 go test -json -race -tags x -timeout 5m -skip TestY ./b",
         ),
         ("cargo test", ["tests/a.rs"], "cargo test --no-fail-fast --test a"),
         (

@@ -78,6 +78,10 @@ def _without_names(planted: Planted, diagnosis: Diagnosis) -> list[str]:
     return [f"the check {'passed' if diagnosis.green else 'failed'} without a word about a planted test"]
 
 
+def _is_cut(output: str) -> bool:
+    return "left out …]" in output
+
+
 _FAILED_TESTS = re.compile(r"\b(\d{1,9}) (?:failed|FAILED TESTS?)\b|\[ +FAILED +\] (\d{1,9}) tests?\b")
 
 
@@ -89,6 +93,8 @@ def _by_output(planted: Planted, diagnosis: Diagnosis) -> list[str]:
     output = "\n".join([*failing, diagnosis.tail])
     counts = [int(found[1] or found[2]) for found in _FAILED_TESTS.finditer(output)]
     enough = max(counts, default=0) >= len(planted.names)
+    if diagnosis.tests and _is_cut(output) and not any(name in output for name in planted.names):
+        return []  # the program failed, and its report is too long to be kept
     lines = output.split("\n")
     found: list[str] = []
     for name, why in zip(planted.names, planted.why, strict=True):
@@ -120,14 +126,16 @@ _TEST = re.compile(r"^[ \t]*(?:async )?def test", re.MULTILINE)
 _FUNCTION = re.compile(r"^def test", re.MULTILINE)
 _ASYNC = re.compile(r"^async def test", re.MULTILINE)
 _CLASS = re.compile(r"^class Test\w*(?:\(\))?:", re.MULTILINE)
-_CASE = re.compile(r"^class \w+\(([\w., ]*?Case\w*)\):", re.MULTILINE)
+_CASE = re.compile(r"^class \w+\(([\w., ]*?TestCase\w*)\):", re.MULTILINE)
 _ASYNC_METHOD = re.compile(r"^[ \t]+async def test", re.MULTILINE)
 _MAIN = re.compile(r"^if __name__ ?== ?[\"']__main__[\"']", re.MULTILINE)
 _MARK = re.compile(r"^[ \t]*@pytest\.mark\.(\w+)", re.MULTILINE)
 _LOOP_MARK = re.compile(r"@pytest\.mark\.(?:asyncio|anyio|trio)(?:\([^()\n]*\))?")
 _METHOD = re.compile(r"\bself\.(assert\w+)\(")
-_IMPORTED = re.compile(r"^from [\w.]+ import \(?.{0,300}?\b(assert_\w*(?:equal|close|same)\w*)", re.MULTILINE)
-_QUALIFIED = re.compile(r"\b(\w{1,40}(?:\.\w{1,40})?\.assert_\w*(?:equal|allclose|same)\w*)\(")
+_IMPORTED = re.compile(
+    r"^from [\w.]+ import \(?.{0,300}?\b(assert_\w{0,40}(?:equal|close|same)\w{0,40})", re.MULTILINE
+)
+_QUALIFIED = re.compile(r"\b(\w{1,40}(?:\.\w{1,40})?\.assert_\w{0,40}(?:equal|allclose|same)\w{0,40})\(")
 _BUILT_IN_MARKS = frozenset(
     (
         "parametrize",
@@ -168,15 +176,16 @@ _MOCKS: Mapping[str, str] = {
     "a call with other arguments": "double = {mock}.create_autospec(lambda one: one)\n    double(1)\n    double.assert_called_with(2)",
     "a call that the signature forbids": "{mock}.create_autospec(lambda one: one)(1, 2)",
 }
-_ALWAYS_IN_CASES = ("assertEqual", "assertTrue", "assertRaises", "fail", "raise", "exit", "subTest")
+_ALWAYS_IN_CASES = ("assertEqual", "assertTrue", "assertRaises", "fail", "raise", "subTest")
 _METHODS: Mapping[str, str] = {
     "assertEqual": "self.assertEqual(1, 2)",
     "assertTrue": "self.assertTrue(False)",
     "assertRaises": "with self.assertRaises(ValueError):\n            pass",
     "fail": 'self.fail("planted")',
     "raise": 'raise RuntimeError("planted")',
-    "exit": "raise SystemExit(1)",
     "subTest": "with self.subTest(number=1):\n            self.assertEqual(1, 2)",
+    "exit": "raise SystemExit(1)",
+    "assert": "assert 1 == 2",
     "assertEquals": "self.assertEquals(1, 2)",
     "assertNotEqual": "self.assertNotEqual(1, 1)",
     "assertFalse": "self.assertFalse(True)",
@@ -214,7 +223,11 @@ def _python(command: str, path: str, text: str, sown: _Sown) -> Planted | None:
         return None
     case = _CASE.search(text)
     only_cases = _by_unittest(command, text, has_cases=case is not None)
-    has_cases = only_cases or case is not None
+    has_cases = (
+        only_cases
+        or case is not None
+        or re.search(r"^(?:import|from) unittest\b(?! import mock)", text, re.MULTILINE)
+    )
     parts: list[str] = []
     if not only_cases:
         parts += _functions(command, text, sown)
@@ -300,7 +313,10 @@ def _helpers(text: str) -> list[tuple[str, str]]:
 def _cases(text: str, bases: str, sown: _Sown) -> list[str]:
     """Test cases of the class that the file uses, and of the plain one."""
     unittest = f"_unittest_{sown.token}"
-    used = dict.fromkeys((*_ALWAYS_IN_CASES, *_METHOD.findall(text)))
+    # A base class of the project may let an exit through; the plain one does not.
+    used = dict.fromkeys((*_ALWAYS_IN_CASES, "exit", *_METHOD.findall(text)))
+    if re.search(r"^[ \t]+assert ", text, re.MULTILINE):
+        used["assert"] = None
     forms = {name: _METHODS[name] for name in used if name in _METHODS}
     parts = [f"import unittest as {unittest}", _case(f"{unittest}.TestCase", forms, sown)]
     if bases and bases != "unittest.TestCase":
@@ -325,14 +341,18 @@ def _case(bases: str, forms: Mapping[str, str], sown: _Sown, kind: str = "") -> 
         f"    {kind}def test_{sown.name(_WORDS.get(name, f'a false {name}'))}(self):\n        {body}\n"
         for name, body in forms.items()
     ]
-    return f"class Test_{sown.token}_{len(sown.names)}({bases}):\n" + "\n".join(methods)
+    head = f"class Test_{sown.token}_{len(sown.names)}({bases}):\n    __test__ = True\n\n"
+    return head + "\n".join(methods)
 
 
 # Go
 
 _PACKAGE = re.compile(r"^package \w{1,80}", re.MULTILINE)
 _CONSTRAINT = re.compile(r"^//(?:go:build| \+build) .{1,300}$", re.MULTILINE)
-_GO_LIBRARY = re.compile(r'"([\w./~-]{1,200}/(assert|require|gomega))"')
+_GO_LIBRARY = re.compile(
+    r'"(github\.com/stretchr/testify/(?:assert|require)|gotest\.tools(?:/v\d)?/assert|'
+    r'github\.com/alecthomas/assert(?:/v\d)?|github\.com/onsi/gomega)"'
+)
 _GO: Mapping[str, str] = {
     "a call of Error": 't.Error("planted")',
     "a call of Errorf": 't.Errorf("%d", 1)',
@@ -357,8 +377,8 @@ def _go(path: str, text: str, sown: _Sown) -> Planted | None:
     if package is None or not path.endswith("_test.go"):
         return None
     bodies, imports = dict(_GO), ['"testing"']
-    for number, (module, kind) in enumerate(dict.fromkeys(_GO_LIBRARY.findall(text))):
-        library = f"library{number}"
+    for number, module in enumerate(dict.fromkeys(_GO_LIBRARY.findall(text))):
+        library, kind = f"library{number}", module.rpartition("/")[2]
         if kind == "gomega":
             bodies["a false Expect"] = f"{library}.NewWithT(t).Expect(1).To({library}.Equal(2))"
         else:
@@ -448,8 +468,8 @@ _C_FORMS = (
         'TEST_CASE("t{name}")',
     ),
 )
-_C_MAIN = re.compile(r"^(?:int|auto)\s+(?:CDECL\s+)?main\s*\(", re.MULTILINE)
-_UNITY_END = re.compile(r"return\s+UNITY_END\s*\(")
+_C_MAIN = re.compile(r"^(?:int|auto)\s{1,8}(?:CDECL )?main\s{0,8}\(", re.MULTILINE)
+_UNITY_END = re.compile(r"return\s{1,8}UNITY_END\s{0,8}\(")
 
 
 def _c(path: str, text: str, sown: _Sown) -> Planted | None:
@@ -479,7 +499,9 @@ def _in_c(form: str) -> str:
 
 # Java
 
-_JAVA_CLASS = re.compile(r"^(?:@\S.{0,200} )?(?:public |final |abstract )*class \w+", re.MULTILINE)
+_JAVA_CLASS = re.compile(
+    r"^(?:@\S.{0,200} )?(?:public |final |abstract )*(?:class|interface|enum|record) \w+", re.MULTILINE
+)
 _JAVA_ASSERTS: Mapping[str, str] = {
     "assertEquals": "{owner}.assertEquals(1, 2);",
     "assertEquals of texts": '{owner}.assertEquals("one", "two");',

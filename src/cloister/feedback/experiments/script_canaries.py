@@ -17,7 +17,11 @@ _RUNNERS = {
 _NAME = r"[A-Za-z_$][\w$]{0,80}"
 _CLAUSE = re.compile(rf"(?:^|,)\s*(?:\* as )?({_NAME})\s*(?=,|$)")
 _MEMBER = re.compile(rf"({_NAME})(?:(?: as |\s*:\s*)({_NAME}))?")
-_CALLS = re.compile(r"^\s*(?:describe|context|suite|it|test|specify)(?:\.\w+)*[(`]", re.MULTILINE)
+_HEAD_CHARS = 50_000
+"""The part of a script that is searched for imports."""
+_ALSO_WHOLE = (None, "strict", "default", "test")
+"""Members that stand for the whole module, as in `require('assert').strict`."""
+_CALLS = re.compile(r"^[ \t]*(?:describe|context|suite|it|test|specify)(?:\.\w+)*[(`]", re.MULTILINE)
 
 _MATCHERS: Mapping[str, str] = {
     "toBe": "{expect}(1).toBe(2)",
@@ -122,18 +126,23 @@ def script_canaries(command: str, path: str, text: str, name: Callable[[str], st
     return "\n;\n" + "\n".join(lines) + "\n"
 
 
+_ELSEWHERE = re.compile(
+    r"^(?:import\b|const|let|var)[^'\"\n;=(]{0,200}\b(?:test|it|describe)\b[^'\"\n;(]{0,200}?(?:from|=)\s*(?:require\()?['\"]",
+    re.MULTILINE,
+)
+_OTHERS = re.compile(r"\b(?:jasmine|karma|cypress|playwright|wdio|qunit|uvu|tap|lab)\b")
+
+
 def _script_runner(command: str, text: str) -> str | None:
     for runner, module in _RUNNERS.items():
         if re.search(rf"['\"](?:{module})['\"]", text):
             return runner
-    if not _CALLS.search(text):
-        return None
     named = re.search(r"\b(vitest|jest|mocha)\b", command)
     if named or "react-scripts test" in command:
         return named[1] if named else "jest"
-    return (
-        "mocha" if re.search(r"['\"](?:node:)?(?:assert|chai)\b", text) or "expect(" not in text else "jest"
-    )
+    if not _CALLS.search(text) or _OTHERS.search(command) or _ELSEWHERE.search(text):
+        return None
+    return "unknown" if "expect(" in text and not re.search(r"['\"]chai['\"]", text) else "mocha"
 
 
 class _Names(msgspec.Struct, frozen=True):
@@ -150,26 +159,22 @@ class _Names(msgspec.Struct, frozen=True):
 def _names_of(text: str, module: str) -> _Names:
     """The names in the top-level scope of the script."""
     place = rf"['\"](?:{module})['\"]"
-    imported = rf"^import\s+([\w$*{{}},\s]{{1,600}}?)\s*from\s*{place}"
+    imported = rf"^import[ \t]([\w$*{{}},\s]{{1,600}}?)\bfrom[ \t]?{place}"
     required = (
-        rf"(?:^(?:const|let|var|import)\s+|,[ \t]*\n[ \t]*)({_NAME}|\{{[\w$:,\s]{{1,600}}\}})\s*=\s*"
-        rf"require\(\s*{place}\s*\)(?:\.(\w+))?"
+        rf"(?:^(?:const|let|var|import)[ \t]{{1,8}}|,[ \t]{{0,8}}\n[ \t]{{0,8}})({_NAME}|\{{[\w$:,\s]{{1,600}}\}})"
+        rf"[ \t]{{0,8}}=[ \t]{{0,8}}require\([ \t]?{place}[ \t]?\)(?:\.(\w+))?"
     )
     whole, parts = "", dict[str, str]()
-    for found in re.finditer(f"{imported}|{required}", text, re.MULTILINE):
+    for found in re.finditer(f"{imported}|{required}", text[:_HEAD_CHARS], re.MULTILINE):
         clause, member = found[1] or found[2], found[3]
-        if clause.startswith("type "):
+        if clause.lstrip().startswith("type "):
             continue
         outer, _, inner = clause.partition("{")
         parts |= {one[1]: one[2] or one[1] for one in _MEMBER.finditer(inner)}
-        if (name := _CLAUSE.search(outer.strip().rstrip(","))) and member in (
-            None,
-            "strict",
-            "default",
-            "test",
-        ):
+        name = _CLAUSE.search(outer.strip().rstrip(","))
+        if name and member in _ALSO_WHOLE:
             whole = name[1]
-        elif name and member:
+        elif name:
             parts[member] = name[1]
     return _Names(whole, parts)
 
@@ -186,7 +191,7 @@ class _Writer:
             if runner == "node"
             else [own.parts.get("test", ""), own.parts.get("it", "")]
         )
-        used = "it" if re.search(r"^\s*it[.(]", text, re.MULTILINE) else "test"
+        used = "it" if re.search(r"^[ \t]*it[.(]", text, re.MULTILINE) else "test"
         self._call = next(filter(None, calls), own.whole if runner in ("tape", "ava") else used)
         self._describe = own.get("describe") or self._global("describe")
         self._expect = own.get("expect") or self._global("expect")
@@ -209,13 +214,13 @@ class _Writer:
         if self._describe:
             inner = self._test("an exception in a suite", "() => { throw new Error('planted'); }")
             lines.append(f"{self._describe}('planted', () => {{ {inner} }});")
-        if self._runner in ("jest", "mocha"):
+        if self._runner != "vitest":
             lines.append(
                 self._test(
                     "an error given to the callback", f"(done{self._any}) => done(new Error('planted'))"
                 )
             )
-        if self._runner != "mocha":
+        if self._runner in ("jest", "vitest"):
             name = self._name("a failing test of a table")
             lines.append(
                 f"{self._call}{self._only}.each([1])('{name} %i', (one{self._any}) => {{ throw new Error(one); }});"
@@ -230,7 +235,7 @@ class _Writer:
         found: dict[str, str] = {}
         chai = _names_of(self._text, "chai")
         if member := re.search(
-            rf"^(?:const|let|var)\s+({_NAME})\s*=\s*{re.escape(chai.whole or 'chai')}\.expect\b",
+            rf"^(?:const|let|var)[ \t]({_NAME})[ \t]?=[ \t]?{re.escape(chai.whole or 'chai')}\.expect\b",
             self._text,
             re.MULTILINE,
         ):
@@ -248,9 +253,9 @@ class _Writer:
             one = "(1 as any)" if self._any else "(1)"
             found["a false should"] = f"{one}.should.equal(2)"
         found |= self._node_asserts()
-        jest_like = self._runner in ("jest", "vitest") or _names_of(self._text, "expect|@jest/globals").get(
-            "expect"
-        )
+        jest_like = self._runner in ("jest", "vitest", "unknown") or _names_of(
+            self._text, "expect|@jest/globals"
+        ).get("expect")
         return found | (self._matchers() if jest_like and not expect else {})
 
     def _node_asserts(self) -> dict[str, str]:
@@ -283,7 +288,7 @@ class _Writer:
         call = self._call
         lines: list[str] = []
         if not call:
-            call = "planted"
+            call = "planted_test"
             is_module = re.search(r"^(?:import|export)\b", self._text, re.MULTILINE)
             lines.append(
                 f"import {call} from '{self._runner}';"

@@ -110,6 +110,7 @@ _PYTEST_FLAGS = (
 
 
 def _pytest(parts: _Parts, files: Sequence[str], tests: Sequence[str]) -> _Parts | None:
+    parts = _without_values(parts, ("-k",), but="not ")
     start = _after_tool(parts, "pytest")
     return [*_without_paths(parts, start, files, _PYTEST_FLAGS), "--maxfail=0", *_quoted(files)]
 
@@ -120,15 +121,12 @@ _UNITTEST_FLAGS = "-q -v -b -c -f --quiet --verbose --buffer --catch --failfast 
 def _unittest(parts: _Parts, files: Sequence[str], tests: Sequence[str]) -> _Parts | None:
     start = _after_tool(parts, "unittest")
     rest = [part for part in parts[start:] if part not in ("-f", "--failfast")]
+    rest = _without_values(rest, ("-k", "-p", "--pattern"))
     bare = [part for part in rest if not _is_flag(part, _UNITTEST_FLAGS)]
     if not bare or bare[0] == "discover":
         rest = [part for part in rest if part != "discover"]
-        for option in ("-p", "--pattern"):
-            if option in rest[:-1]:
-                at = rest.index(option)
-                del rest[at : at + 2]
         return [*parts[:start], "discover", *rest, "-p", shlex.quote(_pattern(files))]
-    if "-k" in rest or any(part.startswith("-") for part in bare):
+    if any(part.startswith("-") for part in bare):
         return None
     flags = [part for part in rest if part not in bare]
     if all(part.endswith(".py") for part in bare):
@@ -158,9 +156,21 @@ _SLOWLY = {"jest": "--bail=0", "vitest": "--bail=0", "mocha": "--no-bail"}
 """The options with which a runner does not stop at the first failing test."""
 
 
+_BY_NAME = {
+    "jest": ("-t", "--testNamePattern"),
+    "vitest": ("-t", "--testNamePattern"),
+    "mocha": ("-g", "--grep", "-f", "--fgrep"),
+    "node": ("--test-name-pattern",),
+}
+"""The options that select tests by name."""
+
+
 def _script_runner(parts: _Parts, files: Sequence[str], tests: Sequence[str]) -> _Parts | None:
     start = _after_tool(parts, "jest", "vitest", "mocha", "ava", "node")
     runner = parts[start - 1].rpartition("/")[2]
+    if "--invert" not in parts:
+        parts = _without_values(parts, _BY_NAME.get(runner, ()))
+        start = _after_tool(parts, runner)
     rest = _without_paths(parts, start, files, _SCRIPT_FLAGS)
     if "--" in rest:
         return None
@@ -170,6 +180,22 @@ def _script_runner(parts: _Parts, files: Sequence[str], tests: Sequence[str]) ->
         # Without the option, jest takes the paths for regular expressions.
         rest.append("--runTestsByPath")
     return [*rest, *_quoted(files)]
+
+
+def _without_values(parts: _Parts, options: Sequence[str], but: str = "\0") -> _Parts:
+    """Drop the options and their values, except values that contain `but`."""
+    kept: _Parts = []
+    skip = False
+    for index, part in enumerate(parts):
+        name, joined, value = part.partition("=")
+        following = parts[index + 1] if index + 1 < len(parts) else ""
+        if skip:
+            skip = False
+        elif name in options and but not in (value if joined else following):
+            skip = not joined
+        else:
+            kept.append(part)
+    return kept
 
 
 def _without_options(parts: _Parts, *options: str) -> _Parts:
@@ -208,7 +234,7 @@ def _go(parts: _Parts, files: Sequence[str], tests: Sequence[str]) -> _Parts | N
             return None
         is_value = index > start and before.startswith("-") and "=" not in before
         is_value = is_value and not _is_flag(before, _GO_FLAGS)
-        selects = re.match(r"^--?(?:run|skip|failfast)(?:=|$)", part)
+        selects = re.match(r"^--?(?:run|failfast)(?:=|$)", part)
         if selects:
             skip = "=" not in part and not part.endswith("failfast")
         elif skip:
