@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from threading import BoundedSemaphore, Lock
 from typing import Literal, NamedTuple
@@ -246,14 +247,20 @@ async def dial(address: str, port: int) -> ByteStream:
     return await anyio.connect_tcp(address, port)
 
 
+@cache
+def _machine_trust() -> ssl.SSLContext:
+    """Read when a proxy first speaks TLS: it takes longer than to open a proxy, and most never do."""
+    return ssl.create_default_context()
+
+
 @dataclass(frozen=True, slots=True)
 class Outside:
     """How this machine resolves names and dials addresses."""
 
     resolve: Resolve = field(default_factory=Resolver)
     dial: Dial = dial
-    trust: ssl.SSLContext = field(default_factory=ssl.create_default_context)
-    """CAs for servers to which the proxy itself speaks TLS."""
+    trust: ssl.SSLContext | None = None
+    """CAs for servers to which the proxy itself speaks TLS; without them, those of this machine."""
     is_own: Callable[[str], bool] = is_own
 
 
@@ -338,8 +345,12 @@ class Gate:
         self._resolve = outside.resolve
         self._dial = outside.dial
         self._is_own = outside.is_own
-        self.trust = outside.trust
+        self._trust = outside.trust
         self.bounds = bounds
+
+    @property
+    def trust(self) -> ssl.SSLContext:
+        return self._trust or _machine_trust()
 
     async def connection(self, visit: Visit) -> Decision:
         """Decide the connection as a whole. Raises `Refused` unless it is allowed."""
