@@ -20,7 +20,9 @@ from tests.whole.evidence.judge import Ruling, in_session, judge
 from tests.whole.real.conftest import build_template
 
 
-async def examine(name: str, project: Project, part: str, every: bool, quick: bool, templates: Path) -> list[Ruling]:
+async def examine(
+    name: str, project: Project, part: str, every: bool, quick: bool, templates: Path
+) -> list[Ruling]:
     found: list[Ruling] = []
     chosen = [trial for trial in trials(name, project) if part in trial.case.name]
     if not chosen:
