@@ -30,6 +30,7 @@ from cloister.core.text import decode
 from cloister.feedback import shown
 from cloister.feedback.check_commands import may_run_tests
 from cloister.feedback.compare import compare
+from cloister.feedback.experiments import replay
 from cloister.feedback.experiments.coverage import executed, python_tracer, with_path
 from cloister.feedback.experiments.select import only
 from cloister.feedback.goals import Goals
@@ -117,8 +118,9 @@ class _Proving:
         if any(is_test_code(one.path) or one.name in CONFIGURATION for one in versions):
             experiments = Experiments(self.computer, self.show, self.tree, self.found)
             tried = await experiments.refute({*old, *new})
-        if tried.deceived:
-            return _doubted(task, self.found, tried.deceived)
+        deceived = tried.deceived or await self._knowing(versions)
+        if deceived:
+            return _doubted(task, self.found, deceived)
         # A test of the base that has no assertion to change did fail without the change.
         empty = set(tried.empty).difference(old)
         names = (*old, *(name for name in new if name not in empty))
@@ -160,6 +162,19 @@ class _Proving:
         if ways and not await back_to(self.computer, self.tree):
             return (Weakening(".", "base", detail="the change could not be restored"),)
         return tuple(Weakening(name, "base") for name in sorted(decisive)) if ways else ()
+
+    async def _knowing(self, versions: tuple[Version, ...]) -> tuple[Weakening, ...]:
+        """Functions of changed Python modules that answer differently without the test framework."""
+        paths = replay.modules(versions)
+        for one in self.found:
+            if paths and one.green and one.tests and may_run_tests(one.check):
+                run, given = replay.command(one.check, paths, max(30.0, 3 * one.seconds))
+                told = replay.differences((await self.computer.run(run, given)).out)
+                if not await back_to(self.computer, self.tree):
+                    return (Weakening(".", "base", detail="the change could not be restored"),)
+                if told:
+                    return tuple(Weakening(paths[0], "deceived", detail=said) for said in told)
+        return ()
 
     async def _hard_coded(self, versions: tuple[Version, ...], names: Sequence[str]) -> tuple[str, ...]:
         """Notes on literals of the tests that carry the proof, in new code."""
