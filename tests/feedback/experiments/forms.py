@@ -342,3 +342,175 @@ NODE_HEAD = """\
 const assert = require('assert')
 const { strictEqual, deepStrictEqual, throws, strictEqual: eq } = assert
 """
+C = """\
+assert(twice(2) == 4);
+assert(4 == twice(2));
+assert(twice(2) != 5);
+assert(twice(2) > 3);
+assert(twice(2));
+assert(!twice(0));
+assert(twice(2) == 4 && twice(1) == 2);
+assert(strcmp(name(), "shop") == 0);
+assert(!strcmp(name(), "shop"));
+assert(half(1) == 0.5);
+assert(name()[0] == 's');
+if (twice(2) != 4) return 1;
+if (twice(2) != 4) { puts("no"); return 1; }
+if (!(twice(2) == 4)) exit(1);
+if (twice(2) == 5) return -1;
+if (strcmp(name(), "shop")) return 1;
+if (!twice(2)) { failed++; }
+if (twice(2) == 5) return 1; else if (twice(2) != 4) return 2;
+CHECK(twice(2) == 4);
+REQUIRE(twice(2) == twice(2));
+CHECK_FALSE(twice(2) == 5);
+EXPECT_EQ(4, twice(2));
+EXPECT_EQ(twice(2), twice(2));
+ASSERT_NE(5, twice(2));
+ASSERT_TRUE(twice(2) == 4);
+ASSERT_FALSE(twice(0));
+ASSERT_LT(twice(2), 5);
+ASSERT_GE(twice(2), 4);
+ASSERT_STREQ("shop", name());
+ASSERT_STREQ(name(), name());
+EXPECT_NEAR(half(1), 0.5, 0.01);
+TEST_ASSERT_EQUAL(4, twice(2));
+TEST_ASSERT_EQUAL_INT(twice(2), twice(2));
+TEST_ASSERT_EQUAL_STRING("shop", name());
+TEST_ASSERT_TRUE(twice(2) == 4);
+TEST_ASSERT_NULL(NULL);
+TEST_ASSERT_NOT_NULL(name());
+assert_int_equal(twice(2), 4);
+assert_int_equal(twice(2), twice(2));
+assert_string_equal(name(), "shop");
+check_it(twice(2));
+if (twice(1) == 2) ASSERT_EQ(4, twice(2)); else return 3;
+"""
+C_HEAD = """\
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The macros of test frameworks, with the same arguments. */
+#define MUST(x) do { if (!(x)) { printf("%s\\n", #x); exit(9); } } while (0)
+#define CHECK(x) MUST(x)
+#define REQUIRE(x) MUST(x)
+#define CHECK_FALSE(x) MUST(!(x))
+#define EXPECT_EQ(a, b) MUST((a) == (b))
+#define EXPECT_NE(a, b) MUST((a) != (b))
+#define ASSERT_EQ(a, b) MUST((a) == (b))
+#define ASSERT_NE(a, b) MUST((a) != (b))
+#define ASSERT_LT(a, b) MUST((a) < (b))
+#define ASSERT_GE(a, b) MUST((a) >= (b))
+#define ASSERT_TRUE(x) MUST(x)
+#define EXPECT_TRUE(x) MUST(x)
+#define ASSERT_FALSE(x) MUST(!(x))
+#define ASSERT_STREQ(a, b) MUST(!strcmp((a), (b)))
+#define ASSERT_STRNE(a, b) MUST(strcmp((a), (b)))
+#define EXPECT_NEAR(a, b, d) MUST((a) - (b) < (d) && (b) - (a) < (d))
+#define TEST_ASSERT(x) MUST(x)
+#define TEST_ASSERT_TRUE(x) MUST(x)
+#define TEST_ASSERT_EQUAL(a, b) MUST((a) == (b))
+#define TEST_ASSERT_EQUAL_INT(a, b) MUST((a) == (b))
+#define TEST_ASSERT_EQUAL_STRING(a, b) MUST(!strcmp((a), (b)))
+#define TEST_ASSERT_NULL(a) MUST((a) == NULL)
+#define TEST_ASSERT_NOT_NULL(a) MUST((a) != NULL)
+#define assert_int_equal(a, b) MUST((a) == (b))
+#define assert_int_not_equal(a, b) MUST((a) != (b))
+#define assert_string_equal(a, b) MUST(!strcmp((a), (b)))
+#define assert_true(x) MUST(x)
+
+static int failed;
+static int twice(int x) { return x * 2; }
+static double half(int x) { return x / 2.0; }
+static const char *name(void) { return "shop"; }
+static void check_it(int x) { assert(x == 4); }
+
+"""
+JAVA = """\
+assertEquals(4, twice(2));
+assertEquals(4, twice(2), "message");
+assertEquals(twice(2), twice(2));
+assertEquals("shop", name());
+assertEquals(name(), name());
+assertEquals(4L, (long) twice(2));
+assertEquals(0.5, half(1), 0.001);
+assertEquals(half(1), half(1), 0.001);
+assertEquals(0.5, half(1));
+assertEquals('s', name().charAt(0));
+assertEquals(List.of(1, 2), list());
+assertEquals(list(), list());
+assertEquals(null, missing());
+assertEquals(true, twice(2) == 4);
+assertArrayEquals(new int[] {1, 2}, array());
+assertIterableEquals(List.of(1, 2), list());
+assertNotEquals(5, twice(2));
+assertTrue(twice(2) == 4);
+assertTrue(twice(2) > 3, "message");
+assertTrue(name().startsWith("s"));
+assertTrue(!list().isEmpty());
+assertFalse(list().isEmpty());
+assertNull(missing());
+assertNotNull(name());
+assertSame(SHOP, SHOP);
+String same = SHOP; assertNotSame(same, new Object());
+assertThrows(IllegalStateException.class, () -> refuse());
+IllegalStateException e = assertThrows(IllegalStateException.class, () -> { refuse(); });
+assertDoesNotThrow(() -> twice(2));
+assertInstanceOf(String.class, name());
+assertAll(() -> assertEquals(4, twice(2)));
+Assertions.assertEquals(4, twice(2));
+if (twice(2) == 4) assertEquals(2, twice(1));
+for (int x : List.of(1, 2)) { assertEquals(x * 2, twice(x)); }
+assert twice(2) == 4;
+assertThat(twice(2)).isEqualTo(4);
+assertThat(twice(2)).isEqualTo(twice(2));
+assertThat(twice(2)).isNotEqualTo(5);
+assertThat(twice(2)).isGreaterThan(3);
+assertThat(null).isNull();
+assertThat(twice(2) == 4).isTrue();
+checkIt(twice(2));
+"""
+JAVA_HEAD = """\
+package shop;
+
+import static org.junit.jupiter.api.Assertions.*;
+import static shop.Subject.assertThat;
+
+import java.util.List;
+import org.junit.jupiter.api.Assertions;
+import org.junit.jupiter.api.Test;
+
+class ShopTest {
+    static final String SHOP = "shop";
+    static int twice(int x) { return x * 2; }
+    static double half(int x) { return x / 2.0; }
+    static String name() { return SHOP; }
+    static Object missing() { return null; }
+    static List<Integer> list() { return List.of(1, 2); }
+    static int[] array() { return new int[] {1, 2}; }
+    static void refuse() { throw new IllegalStateException("no such thing"); }
+    static void checkIt(int x) { assertEquals(4, x); }
+
+"""
+JAVA_SUBJECT = """\
+package shop;
+
+import org.junit.jupiter.api.Assertions;
+
+/** The methods of AssertJ that the samples call. */
+class Subject {
+    final Object it;
+    Subject(Object it) { this.it = it; }
+    Subject isEqualTo(Object x) { Assertions.assertEquals(x, it); return this; }
+    Subject isNotEqualTo(Object x) { Assertions.assertNotEquals(x, it); return this; }
+    Subject isGreaterThan(int x) { Assertions.assertTrue((Integer) it > x); return this; }
+    Subject isLessThanOrEqualTo(int x) { Assertions.assertTrue((Integer) it <= x); return this; }
+    Subject isNull() { Assertions.assertNull(it); return this; }
+    Subject isNotNull() { Assertions.assertNotNull(it); return this; }
+    Subject isTrue() { Assertions.assertEquals(true, it); return this; }
+    Subject isFalse() { Assertions.assertEquals(false, it); return this; }
+    static Subject assertThat(Object it) { return new Subject(it); }
+}
+"""

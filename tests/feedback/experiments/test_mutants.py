@@ -129,9 +129,55 @@ mod tests {
 """
 
 
+C = """\
+#include "utest.h"
+static void deep(int x) { assert(x == 1); }
+static void test_sum(void) { deep(1); }
+UTEST(cart, adds) {
+    ASSERT_EQ(1, 1);
+}
+TEST_F(CartTest, Sum) { EXPECT_EQ(1, 1) << "no"; }
+TEST_CASE("an empty cart", "[cart]") {
+    REQUIRE(1 == 1);
+}
+int main(void) {
+    test_sum();
+    return 0;
+}
+"""
+JAVA = """\
+package shop;
+
+class Base {
+    @Test void shared() { assertEquals(1, 1); }
+}
+class CartTest extends Base {
+    @ParameterizedTest void odd(int x) { assertTrue(x % 2 == 1); }
+    @Test(expected = IllegalStateException.class) public void refuses() { assertEquals(1, 1); }
+    @Nested class WhenTaxed {
+        @Test void costsMore() { assertThat(1).isEqualTo(1); }
+    }
+}
+"""
+
+
 @pytest.mark.parametrize(
     ("path", "text", "name", "line"),
     [
+        ("test/cart_test.c", C, "cart_test.c::test_sum", 2),
+        ("test/cart_test.c", C, "cart", 2),
+        ("test/cart_test.c", C, "test-cart", 2),
+        ("test/cart_test.c", C, "till", None),
+        ("test/cart_test.c", C, "cart.adds", 5),
+        ("test/cart_test.cc", C, "CartTest.Sum", 7),
+        ("test/cart_test.cc", C, "All/CartTest.Sum/0", 7),
+        ("test/cart_test.cc", C, "an empty cart", 9),
+        ("src/test/java/shop/CartTest.java", JAVA, "shop.CartTest::odd(int)[2]", 7),
+        ("src/test/java/shop/CartTest.java", JAVA, "shop.CartTest::odd{int}[2]", 7),
+        ("src/test/java/shop/CartTest.java", JAVA, "CartTest::refuses", 8),
+        ("src/test/java/shop/CartTest.java", JAVA, "shop.CartTest$WhenTaxed::costsMore()", 10),
+        ("src/test/java/shop/CartTest.java", JAVA, "shop.CartTest::shared()", 4),
+        ("src/test/java/shop/CartTest.java", JAVA, "till.CartTest::odd(int)[2]", None),
         ("cart/cart_test.go", GO, "example.com/shop/cart::TestSum", 4),
         ("cart/cart_test.go", GO, "example.com/shop/cart::TestSum/two_apples", 4),
         ("cart_test.go", GO, "example.com/shop::TestSum", 4),
@@ -202,6 +248,7 @@ def _hostile(size: int) -> list[str]:
         "(", "[1,", "assert not ", "def f():\n ", "class A:\n\t", "assert ) ( ] ", '"', "'''\n", "{", "x == 1 and ",
         "lambda: ", "with raises(", "\\\n", "\0", "\udcff", "\r\n ", "assert x == [",
         "expect(", "describe('a', () => {", "it('a', () => { expect(", ".not", "`${", "func f() { if ", "fn f() { assert_eq!(",
+        "TEST(A, B) {", "if (a != 1) return 1;", "assertThat(", "class A { @Test void f() { ", "assertAll(() -> ",
         "mod a { ", "assert_eq!(f::<", "x.should.", "if (a) throw b;", "<div>", "/*", "//\n", "#[", "t.equal(",
     )  # fmt: skip
     head = "def test_a():\n    assert "
@@ -210,13 +257,27 @@ def _hostile(size: int) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("path", ["test_x.py", "x.test.js", "x.test.tsx", "x_test.go", "src/lib.rs"])
+@pytest.mark.parametrize(
+    "path", ["test_x.py", "x.test.js", "x.test.tsx", "x_test.go", "src/lib.rs", "a.c", "a.cpp", "A.java"]
+)
 def test_hostile_sources_raise_nothing_and_edits_stay_inside(path: str) -> None:
     for text in _hostile(3_000):
         for one in mutants(path, text, [f"{path}::test_a", "test_a", "f", "A::f", "a"]).values():
             for edit in (*one.edits, *one.reached, one.end):
                 assert edit is None or 0 <= edit.start <= edit.end <= len(text.encode(errors="surrogatepass"))
                 assert edit is None or (len(edit.was) <= 160 and "\n" not in edit.was)
+
+
+def test_a_cut_character_raises_nothing() -> None:
+    for shift in range(4):
+        text = f"void test_a(void) {{ if (x){' ' * shift}{{ // {'€' * 500}\n return 1; }} }}\n"
+        assert mutants("a.c", text, ["a.c::test_a"])["a.c::test_a"].end is not None
+
+
+def test_a_text_on_which_the_parser_takes_quadratic_time_gets_nothing() -> None:
+    """With 500,000 quotes the parser alone takes a quarter of an hour."""
+    text = "test('a', () => { expect(1).toBe(1) })\n" + '"' * 500_000
+    assert mutants("a.test.js", text, ["a.test.js::a"]) == {}
 
 
 def test_a_file_beyond_the_limit_gets_nothing() -> None:

@@ -19,7 +19,11 @@ from cloister.sandbox.liveness import Owners
 
 __all__ = ["real_templates"]
 TESTIFY = (Path(__file__).parent / "testify.go").read_text()
-PASSED = ("✓", "✔", "undefined", "PASS", "ok")
+JUNIT = r"""jars=$(printf '/usr/share/java/%s.jar:' junit-jupiter-{api,engine} opentest4j apiguardian-api picocli \
+junit-platform-{commons,console,engine,launcher,reporting} opentest4j-reporting-{events,schema})
+rm -rf out && javac -nowarn -proc:none -d out -cp "$jars" shop/*.java && java -ea -cp "out:$jars" \
+org.junit.platform.console.ConsoleLauncher --disable-banner --disable-ansi-colors --details=tree -c shop.ShopTest"""
+PASSED = ("✓", "✔", "undefined", "PASS", "ok", "[OK]")
 """`undefined`: as an old mocha writes it without a terminal."""
 
 
@@ -68,6 +72,13 @@ def _suites() -> dict[str, Suite]:
     go_names, go = _of(forms.GO, "func NAME(t *testing.T) {\n\tSTATEMENT\n}\n", "TestS{}")
     rust_names, rust = _of(forms.RUST, "    #[test]\n    fn NAME() {\n    STATEMENT\n    }\n")
     tape_names, tape = _of(forms.TAPE, "test('NAME', (t) => {\n  STATEMENT\n  t.end()\n})\n")
+    c_names, c = _of(forms.C, "static int NAME(void) {\n    STATEMENT\n    return 0;\n}\n")
+    c_main = f"""int main(int n, char **v) {{
+    int (*all[])(void) = {{{", ".join(c_names)}}};
+    return all[atoi(v[1])]() || failed;
+}}
+"""
+    java_names, java = _of(forms.JAVA, "    @Test void NAME() {\n        STATEMENT\n    }\n")
     mocha = "mocha -t 500 --reporter spec"
     return {
         "jest": _script(
@@ -94,6 +105,16 @@ def _suites() -> dict[str, Suite]:
             f"{forms.RUST_HEAD}mod tests {{\n    use super::*;\n{rust}{forms.RUST_TAIL}}}\n",
             "cargo test --offline --lib", r"^test tests::(?P<name>\w+)(?: - should panic)? \.\.\. (?P<verdict>\w+)",
             {"Cargo.toml": '[package]\nname = "shop"\nversion = "0.1.0"\nedition = "2021"\n'},
+        ),
+        "c": Suite(
+            "forms.c", "forms.c::", c_names, forms.C_HEAD + c + c_main,
+            f"gcc -o forms forms.c && for i in {{0..{len(c_names) - 1}}}; do "
+            "{ ./forms $i && echo s$i ok || echo s$i FAILED; } 2>&1 | tail -n 1; done",
+            r"^(?P<name>s\d+) (?P<verdict>\w+)",
+        ),
+        "java": Suite(
+            "shop/ShopTest.java", "shop.ShopTest::", java_names, forms.JAVA_HEAD + java + "}\n", JUNIT,
+            r"(?P<name>s\d+)\(\) (?P<verdict>✔|✘|\[OK\]|\[X\])", {"shop/Subject.java": forms.JAVA_SUBJECT},
         ),
     }  # fmt: skip
 

@@ -1,11 +1,21 @@
-"""Assertions of tests in Go and Rust, and what all compiled languages share: the changed file must still compile."""
+"""Assertions of tests in Go, Rust, C and C++, and what all compiled languages share: the changed file must still compile."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
 
 from tree_sitter import Node
 
-from cloister.feedback.experiments.syntax import MARK, Block, Change, Cut, Dialect, arguments, cut, field
+from cloister.feedback.experiments.mutants import (
+    MARK,
+    Block,
+    Change,
+    Cut,
+    Dialect,
+    arguments,
+    cut,
+    field,
+    same_file,
+)
 
 _NUMBER = re.compile(r"(0[xX][0-9a-fA-F_]+|(?:0|[1-9][\d_']*))([a-zA-Z]\w{0,7})?")
 _FLOAT = re.compile(r"(\d[\d_]*\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)(_?[a-zA-Z]\w{0,3})?")
@@ -450,3 +460,214 @@ def _pieces(tokens: Sequence[Node], text: Callable[[Node], str]) -> Iterator[lis
             piece.append(token)
     if piece:
         yield piece
+
+
+# C and C++
+
+_C_TEST = re.compile(r"\b(?:[A-Z]+_)*(?:U?TEST|SCENARIO|Test)(?:_[A-Z]+)*\s*\(([^;{}]{0,300})\)\s*\Z")
+_C_TRUE = {
+    *(
+        "assert",
+        "ASSERT",
+        "EXPECT",
+        "CHECK",
+        "REQUIRE",
+        "TEST_ASSERT",
+        "TEST_CHECK",
+        "BOOST_CHECK",
+        "BOOST_REQUIRE",
+    ),
+    *("BOOST_TEST", "cr_assert", "ck_assert", "g_assert", "mu_check", "mu_assert", "munit_assert"),
+}
+_C_ASSERT = re.compile(
+    r"(?:EXPECT|ASSERT|CHECK|REQUIRE|TEST_ASSERT|BOOST_CHECK|BOOST_REQUIRE|cr_assert|ck_assert|g_assert|assert|munit_assert)"
+    r"(?:_[A-Za-z\d]+){1,5}"
+)
+_C_RENAMED = (
+    *(("_NOT_NULL", "_NULL"), ("_NULL", "_NOT_NULL"), ("_non_null", "_null"), ("_null", "_non_null")),
+    *(("_not_equal", "_equal"), ("_equal", "_not_equal"), ("_STREQ", "_STRNE"), ("_STRNE", "_STREQ")),
+    *(("_EQ", "_NE"), ("_NE", "_EQ"), ("_LT", "_GE"), ("_GE", "_LT"), ("_LE", "_GT"), ("_GT", "_LE")),
+    *(("_eq", "_ne"), ("_ne", "_eq"), ("_lt", "_ge"), ("_ge", "_lt"), ("_le", "_gt"), ("_gt", "_le")),
+)
+_C_EXITS = re.compile(
+    r"\breturn\s+(?:-?[1-9]\w*|EXIT_FAILURE|false)\s*;|\b_?exit\(\s*(?:-?[1-9]|EXIT_FAILURE)|\babort\(\)"
+    r"|\bfail\w*\s*(?:\(|\+\+|\+=)|\+\+\s*fail|\berrors?\+\+|\bFAIL\("
+)
+_C_FAILURES = (
+    *((rb"gtest/", "FAIL();"), (rb"utest\.h", "ASSERT_TRUE(0);"), (rb"unity", "TEST_FAIL();")),
+    *((rb"catch|doctest", f'FAIL("{MARK}");'), (rb"cmocka", "assert_true(0);"), (rb"", "__builtin_trap();")),
+)
+_FAR = "({0}) + 17 + (({0}) < 0 ? -10 : 10) * ({0})"
+
+
+class NativeTests(Compiled):
+    """Tests in C and C++: gtest, utest, Unity, Catch2, doctest, cmocka, Check, and programs that end with a status."""
+
+    branches = frozenset(("if_statement", "switch_statement", "lambda_expression", "preproc_if"))
+    makers = frozenset(("initializer_list", "compound_literal_expression", "parenthesized_expression"))
+
+    @classmethod
+    def grammar_of(cls, path: str) -> str:
+        return "tree_sitter_c" if path.endswith(".c") else "tree_sitter_cpp"
+
+    def name(self, node: Node) -> str | None:
+        if node.type == "function_definition":
+            body = field(node, "body")
+            end = body.start_byte if body else node.end_byte
+            head = self.source.between(node.start_byte, min(end, node.start_byte + 600))
+            return _title(found[1]) if (found := _C_TEST.search(head)) else self._declared(node)
+        if node.type != "compound_statement":
+            return None
+        before = self.source.data[max(0, node.start_byte - 400) : node.start_byte].decode(errors="replace")
+        found = _C_TEST.search(before) if before.rstrip().endswith(")") else None
+        inside = found and node.parent is not None and node.parent.type == "function_definition"
+        return _title(found[1]) if found and not inside else None
+
+    def _declared(self, node: Node) -> str | None:
+        current: Node | None = node
+        for _ in range(8):
+            if current is None or current.child_count == 0:
+                break
+            current = (
+                field(current, "name")
+                if current.type == "qualified_identifier"
+                else field(current, "declarator")
+            )
+        return self.text(current)[:200] if current is not None else None
+
+    def is_group(self, node: Node) -> bool:
+        return False
+
+    def call(self, node: Node) -> str | None:
+        function = field(node, "function") if node.type == "call_expression" else None
+        return re.split(r"::|\.|->", self.text(function)[-200:])[-1] if function else None
+
+    def blocks_of(self, test: str, blocks: Sequence[Block]) -> list[Block]:
+        owner, colons, rest = test.partition("::")
+        here = bool(colons and re.search(r"\.(?:c|cc|cpp|cxx|h|hpp)$", owner))
+        if here and not same_file(owner, self.source.path):
+            return []
+        name = rest if here else test
+        short = next((part for part in name.split("/") if "." in part), name) if "/" in name else name
+        found = [block for block in blocks if block.names[-1] in (name, short.partition("(")[0])]
+        if found or here:
+            return found
+        # A program of CTest: its name tells its file.
+        stem = _stem(self.source.path.rpartition("/")[2].rpartition(".")[0])
+        if len(_stem(test)) < 2 or _stem(test) != stem:
+            return []
+        tests = [
+            block for block in blocks if block.node.type == "compound_statement" or "." in block.names[-1]
+        ]
+        return [block for block in blocks if block.names == ("main",)] or tests
+
+    def assertion(self, node: Node) -> bool | None:
+        if node.type == "if_statement":
+            body = field(node, "consequence")
+            text = (
+                self.source.between(body.start_byte, min(body.end_byte, body.start_byte + 400))
+                if body
+                else ""
+            )
+            return (
+                False if _C_EXITS.search(text) and not re.search(r"\b(?:if|for|while)\s*\(", text) else None
+            )
+        return False if self._asserted(node) else None
+
+    def _asserted(self, node: Node) -> str | None:
+        function = field(node, "function") if node.type == "call_expression" else None
+        name = self.text(function) if function is not None and function.type == "identifier" else ""
+        return name if name in _C_TRUE or _C_ASSERT.fullmatch(name) else None
+
+    def change(self, node: Node) -> Change | None:
+        if node.type == "if_statement":
+            clause = field(node, "condition")
+            condition = (
+                (field(clause, "value") or clause.named_children[0])
+                if clause and clause.named_children
+                else None
+            )
+            if condition is None or condition.has_error or self.literal(condition):
+                return None
+            return Change(self.true(condition), cut(condition, f"1 || ({self.text(condition)})"))
+        name, given, statement = self._asserted(node), arguments(node), node
+        for _ in range(_CLIMB):
+            if statement.type == "expression_statement" or statement.parent is None:
+                break
+            statement = statement.parent
+        if (
+            name is None
+            or not given
+            or node.has_error
+            or name in self.defined
+            or statement.type != "expression_statement"
+        ):
+            return None
+        mutant = self._of_call(node, name, given)
+        failure = f"{{ {_c_failure(name)} {self.text(statement)} }}"
+        return Change(mutant, cut(statement, failure)) if mutant else None
+
+    def _of_call(self, call: Node, name: str, given: Sequence[Node]) -> Cut | None:
+        upper, first = name.upper(), given[0]
+        if name in _C_TRUE or upper.endswith("_TRUE"):
+            return None if self.literal(first) else self.untrue(first)
+        if upper.endswith("_FALSE"):
+            return cut(first, f"!({self.text(first)})")
+        if upper.endswith(("NO_THROW", "NOTHROW")):
+            return cut(first, "throw 17")
+        if "_THROW" in upper:
+            return cut(first, "(void)0")
+        if len(given) > 1 and upper.endswith(("_NEAR", "_DOUBLE_EQ", "_FLOAT_EQ", "_WITHIN")):
+            return cut(given[1], f"({self.text(given[1])}) + 1e9")
+        return self._of_two(call, name, given)
+
+    def _of_two(self, call: Node, name: str, given: Sequence[Node]) -> Cut | None:
+        upper = name.upper()
+        equal = upper.endswith(("_EQ", "_STREQ")) or ("_EQUAL" in upper and "NOT" not in upper)
+        if equal and len(given) > 1 and (made := self.unequal(given[:2])):
+            return made
+        if name.startswith("TEST_ASSERT_NOT_EQUAL") and len(given) > 1:
+            return cut(given[1], self.text(given[0]))
+        if name.startswith(("TEST_ASSERT_EQUAL", "BOOST_")) and equal:
+            numeric = not re.search("STRING|MEMORY|ARRAY|PTR|BOOST", name)
+            return cut(given[0], _FAR.format(self.text(given[0]))) if numeric else None
+        function = field(call, "function")
+        for old, new in _C_RENAMED:
+            if name.endswith(old) and function is not None:
+                return (function.end_byte - len(old), function.end_byte, new)
+        return None
+
+    def ending(self, node: Node) -> Cut | None:
+        body = node if node.type == "compound_statement" else field(node, "body")
+        if body is None:
+            return None
+        head = self.source.data[:8_000].lower()
+        failure = next(text for mark, text in _C_FAILURES if re.search(mark, head))
+        last = body.named_children[-1] if body.named_children else None
+        if last is not None and last.type == "return_statement":
+            return (last.start_byte, last.start_byte, f"{failure} ")
+        return (body.end_byte - 1, body.end_byte - 1, f"\n{failure}\n")
+
+
+def _title(given: str) -> str:
+    """`"title", "[tag]"` → title; `Suite, Name` → Suite.Name."""
+    said = re.match(r'\s*"((?:[^"\\]|\\.)*)"', given)
+    return said[1] if said else ".".join(part.strip() for part in given.split(",")[:2])
+
+
+def _stem(name: str) -> str:
+    return re.sub(r"[-_. ]|tests?|unit", "", name.lower())
+
+
+def _c_failure(name: str) -> str:
+    """A call of the same framework that must fail."""
+    if name.startswith(("EXPECT", "ASSERT")) and name not in _C_TRUE:
+        return f"{name[:6]}_TRUE(0);"
+    if name.startswith(("CHECK", "REQUIRE")):
+        return f"{name.partition('_')[0]}(0 == 1);"
+    start = next(
+        (one for one in ("TEST_ASSERT", "BOOST_CHECK", "cr_assert", "ck_assert") if name.startswith(one)), ""
+    )
+    if start or name in _C_TRUE:
+        return f"{start or name}(0 == 1);"
+    return "assert_true(0);" if name.startswith("assert_") else "__builtin_trap();"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from tree_sitter import Node
 
-from cloister.feedback.experiments.syntax import (
+from cloister.feedback.experiments.mutants import (
     MARK,
     Block,
     Change,
