@@ -162,6 +162,6 @@ def test_a_server_removes_old_save_points_and_the_result_can_still_be_used(clois
     late = cloister("fork", "last", "--at", str(first["seq"]), code=2)
     assert "were removed after the end of its run" in late.stderr
     cloister("say", "last", "Add a comment.")
-    assert "✓ green" in cloister("watch", "last").stdout.rsplit("round 2", 1)[1]
+    assert "✓ proven" in cloister("watch", "last").stdout.rsplit("round 2", 1)[1]
     (branch,) = cloister.git(repo, "branch", "--list", "cloister/*", "--format=%(refname:short)").split()
     assert cloister.git(repo, "show", f"{branch}:calc.py").endswith("# sum")

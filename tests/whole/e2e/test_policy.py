@@ -115,6 +115,6 @@ calls = [
     assert all(rule.startswith("deny tool:write:.ci/**") for rule in named)
     assert len(named) == 2
     assert len([body for body in bodies if body["type"] == "SaveRefused"]) >= 3
-    assert bodies[-1]["outcome"] == "proven"
+    assert bodies[-1]["outcome"] == "unbroken"
     branch = next(body["branch"] for body in bodies if body["type"] == "ChangeDelivered")
     assert cloister.git(ledger, "diff", "--name-only", base, branch) == "free"

@@ -76,7 +76,7 @@ def test_a_named_check_decides(cloister: Any) -> None:
     ledger = cloister.ledger()
     script = cloister.script('[[reply]]\ncalls = [{ tool = "finish", summary = "Nothing to do." }]')
     cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true", "--accept", "unbroken")
-    assert cloister.events()[-1]["body"]["outcome"] == "proven"
+    assert cloister.events()[-1]["body"]["outcome"] == "unbroken"
     script = cloister.script(
         '[[reply]]\nname = "a"\ncalls = [{ tool = "finish", summary = "s" }]\ngoto = "a"'
     )
@@ -167,7 +167,7 @@ def test_a_detached_head_is_a_fine_place_to_start(cloister: Any) -> None:
     script = cloister.script('[[reply]]\ncalls = [{ tool = "finish", summary = "s" }]')
     base = cloister.git(ledger, "rev-parse", "HEAD")
     cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true", "--accept", "unbroken")
-    assert cloister.events()[-1]["body"]["outcome"] == "proven"
+    assert cloister.events()[-1]["body"]["outcome"] == "unbroken"
     assert cloister.git(ledger, "rev-parse", "HEAD") == base
     assert cloister.git(ledger, "branch", "--show-current") == ""
 
@@ -270,7 +270,7 @@ calls = [{{ tool = "finish", summary = "s" }}]
     process.communicate(timeout=60)
     assert process.returncode == 0
     assert "SandboxOpened" in cloister.kinds()[cloister.kinds().index("RunResumed") :]
-    assert cloister.events()[-1]["body"]["outcome"] == "proven"
+    assert cloister.events()[-1]["body"]["outcome"] == "unbroken"
     assert "kept.txt" in cloister("diff", "last").stdout
 
 
@@ -287,7 +287,7 @@ def test_a_sandbox_that_dies_during_the_baseline_is_opened_again(cloister: Any, 
     cloister.until(lambda: cloister.has("RunResumed"))
     cloister.let_go()
     process.communicate(timeout=60)
-    assert cloister.events()[-1]["body"]["outcome"] == "proven"
+    assert cloister.events()[-1]["body"]["outcome"] == "unbroken"
 
 
 def test_a_branch_that_cannot_be_delivered_is_kept_and_can_be_applied(cloister: Any) -> None:

@@ -150,7 +150,7 @@ def test_a_beam_of_three_grows_a_tree_that_can_be_seen_and_ends_within_its_budge
     }
     assert depths["0"] < depths["1"] == depths["2"] == depths["3"] < depths[str(finished["attempt"])]
     assert any(
-        f"attempt {finished['attempt']} green ★  from event {winner['at_seq']}" in line for line in drawn
+        f"attempt {finished['attempt']} proven ★  from event {winner['at_seq']}" in line for line in drawn
     )
     assert any("attempt 3 " in line and "from the base" in line for line in drawn)
 

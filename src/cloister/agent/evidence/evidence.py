@@ -134,6 +134,8 @@ class Evidence:
     """True if this turn made a save point."""
     _stale: bool = field(init=False, default=False)
     """True if a tool ran after the files were last compared."""
+    _disproven: str = field(init=False, default="")
+    """The last commit whose proof was not green."""
     _insisted: str = field(init=False, default="")
     """The commit of the last claim that was refused because nothing shows the change."""
     _held: tuple[ToolReturned, ...] = field(init=False, default=())
@@ -147,7 +149,10 @@ class Evidence:
             match event.body:
                 case (ChecksRan() | ProofTaken()) as body if body.attempt == self.attempt:
                     self.comparison, self._report = body.comparison, body.diagnoses
-                    self._known = body.diagnoses if isinstance(body, ChecksRan) else self._known
+                    if isinstance(body, ChecksRan):
+                        self._known = body.diagnoses
+                    elif not body.comparison.green:
+                        self._disproven = body.commit
                 case TurnEnded() as body if body.attempt == self.attempt:
                     self.commit = body.commit
                 case _:
@@ -238,7 +243,9 @@ class Evidence:
                 return end
 
     async def _objections(self, claim: Claim) -> str:
-        may_be_old = self.commit != self.base and bool(left_over(self.comparison, self.goals))
+        may_be_old = self.commit not in (self.base, self._disproven) and bool(
+            left_over(self.comparison, self.goals)
+        )
         if self.checks and not self.comparison.green and not may_be_old:
             return f"the checks are not green.\n{tell(self.comparison, self._report)}"
         if self.commit == self.base:
@@ -261,6 +268,7 @@ class Evidence:
         found, comparison = await self.prove(self.commit, self._known)
         await self.journal.append(ProofTaken(self.attempt, step, self.commit, found, comparison))
         self.comparison, self._report = comparison, found
+        self._disproven = self._disproven if comparison.green else self.commit
         return comparison.green
 
     def _shown_or_insisted(self) -> bool:
