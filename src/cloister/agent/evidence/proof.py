@@ -5,12 +5,11 @@ failures that the change may not have caused. `shown` lists the tests that survi
 """
 
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
-from anyio import to_thread
 
 from cloister.agent.evidence.experiments import Experiments, Refutation
 from cloister.agent.evidence.run_checks import ShowCheck, run_checks, run_loosely, run_part
@@ -29,7 +28,7 @@ from cloister.core.computer import Command, Computer
 from cloister.core.diagnosis import Check, Comparison, Diagnosis, Weakening
 from cloister.core.text import decode
 from cloister.feedback import shown
-from cloister.feedback.check_commands import may_run_tests, specify
+from cloister.feedback.check_commands import may_run_tests
 from cloister.feedback.compare import compare
 from cloister.feedback.experiments import replay
 from cloister.feedback.experiments.coverage import executed, python_tracer, with_path
@@ -37,7 +36,8 @@ from cloister.feedback.experiments.select import only
 from cloister.feedback.goals import Goals
 from cloister.feedback.integrity.base_tests import configures_tests, must_pass_as_before, put_back, spoils
 from cloister.feedback.integrity.literals import hard_coded, sources_of
-from cloister.feedback.integrity.versions import Version, is_product, is_test_code
+from cloister.feedback.integrity.versions import Version, has_tests, is_allowed, is_product, is_test_code
+from cloister.feedback.integrity.weakening import permitted
 
 _SECONDS = 60.0
 _TRACE = "/tmp/.cloister-trace"  # noqa: S108  (in the sandbox, outside the repository)
@@ -71,6 +71,7 @@ async def run_proof(computer: Computer, task: Task, show: ShowCheck) -> Proof:
     """Run the checks in a fresh sandbox that holds the change and nothing else, and try to refute them."""
     tree, changes = await tree_now(computer), await changed_since_base(computer)
     found = await run_checks(computer, task.checks, "proof", show, baseline=task.known, cpus=task.cpus)
+    found = permitted(found, task.allowed)
     seen = compare(task.baseline, found, task.goals)
     left = shown.left_over(seen, task.goals)
     if not seen.green and not left:
@@ -111,13 +112,16 @@ class _Proving:
         if any(is_test_code(one.path) or configures_tests(one.path) for one in versions):
             experiments = Experiments(self.computer, self.show, self.tree, self.found)
             tried = await experiments.refute({*old, *new})
-        if deceived := tried.deceived or await self._replayed({*old, *new}, versions):
+        deceived = tried.deceived or await self._knowing(versions)
+        if deceived:
             return _doubted(task, self.found, deceived)
         # A test of the base that has no assertion to change did fail without the change.
         empty = set(tried.empty).difference(old)
         names = (*old, *(name for name in new if name not in empty))
         notes = tuple(f"{name} shows nothing: no assertion of it can fail" for name in sorted(empty))
-        notes += await self._hard_coded(versions)
+        tests = [one.path for one in versions if has_tests(one.path) and not is_product(one.path)]
+        notes += tuple(f"changed with permission: {path}" for path in tests if is_allowed(path, task.allowed))
+        notes += await self._hard_coded(versions, names)
         excused = await self._independent(left, versions)
         comparison = shown.excuse(seen, excused) if left else seen
         return Proof(self.found, msgspec.structs.replace(comparison, shown=names, notes=notes))
@@ -140,7 +144,13 @@ class _Proving:
                 return (Weakening(".", "base", detail="the tests of the base could not be restored"),)
             if way.rebuilds:  # programs that git ignores were built with the settings of the change
                 await self.computer.run(_bash("git ls-files -z | xargs -0 -r touch -c --"))
+            put = await tree_now(self.computer)
             again = await self._again(red, f"base-{number}")
+            rewritten = await rewritten_since(self.computer, put) if put is not None else None
+            if rewritten is None:
+                return (Weakening(".", "base", detail="the tests cannot be inspected"),)
+            if spoilt := spoils((), rewritten):
+                return spoilt
             calm = compare(before, again)
             decisive.difference_update(calm.fixed, calm.flaky)
             if not decisive:
@@ -149,33 +159,30 @@ class _Proving:
             return (Weakening(".", "base", detail="the change could not be restored"),)
         return tuple(Weakening(name, "base") for name in sorted(decisive)) if ways else ()
 
-    async def _replayed(self, names: Collection[str], versions: Sequence[Version]) -> tuple[Weakening, ...]:
-        """Repeat the calls of the changed Python modules without the test framework."""
+    async def _knowing(self, versions: tuple[Version, ...]) -> tuple[Weakening, ...]:
+        """Functions of changed Python modules that answer differently without the test framework."""
         paths = replay.modules(versions)
-        found: list[Weakening] = []
-        for one in self.found if paths else ():
-            mine = [test for test in one.tests if test.name in names]
-            files = sorted({test.file or test.name.partition("::")[0] for test in mine})
-            if mine and may_run_tests(one.check):
-                is_python = all(name.endswith(".py") for name in files)
-                line = (only(specify(one.check), files) if is_python else None) or one.check
-                command, given = replay.command(line, paths, max(_SECONDS, 2 * one.seconds))
-                done = await self.computer.run(command, given)
-                found += [
-                    Weakening(paths[0], "deceived", detail=said) for said in replay.differences(done.out)
-                ]
-        if paths and not await back_to(self.computer, self.tree):
-            return (Weakening(".", "base", detail="the change could not be restored"),)
-        return tuple(found)
+        for one in self.found:
+            if paths and one.green and one.tests and may_run_tests(one.check):
+                run, given = replay.command(one.check, paths, max(30.0, 3 * one.seconds))
+                told = replay.differences((await self.computer.run(run, given)).out)
+                if not await back_to(self.computer, self.tree):
+                    return (Weakening(".", "base", detail="the change could not be restored"),)
+                if told:
+                    return tuple(Weakening(paths[0], "deceived", detail=said) for said in told)
+        return ()
 
-    async def _hard_coded(self, versions: Sequence[Version]) -> tuple[str, ...]:
-        """Literals of the tests that were red, in new code."""
-        red = [test for one in self.task.baseline for test in one.failing]
-        if all(one.green for one in self.task.baseline):
+    async def _hard_coded(self, versions: tuple[Version, ...], names: Sequence[str]) -> tuple[str, ...]:
+        """Notes on literals of the tests that carry the proof, in new code."""
+        red = [test for one in self.task.baseline for test in one.failing if test.name in names]
+        if not red and not any(one.check in names for one in self.task.baseline):
             return ()
-        paths = sources_of(red, await base_files(self.computer))
-        texts = {path: text for path in paths if (text := await read_text(self.computer, path))}
-        return await to_thread.run_sync(hard_coded, red, texts, versions)
+        inside = {one.path: one.before for one in versions}
+        texts: dict[str, str] = {}
+        for path in sources_of(red, await base_files(self.computer)):
+            if text := inside.get(path) or await read_text(self.computer, path):
+                texts[path] = text
+        return hard_coded(red, texts, versions)
 
     async def _new_tests(self, versions: tuple[Version, ...]) -> tuple[str, ...]:
         """New tests that pass with the change, and fail on the base for want of it."""

@@ -131,9 +131,9 @@ _RUNNER_FILES = re.compile(
 )
 """Files that only configure a test runner, or that Python loads before it. Plugins register by package metadata."""
 _MODULE = re.compile(
-    r"^(?:src/|lib/|tests?/)?(\w{1,80})(?:/__(?:init|main)__)?\.(?:py|pyc|(?:[\w.-]{1,80}\.)?so)$"
+    r"^((?:[\w.-]{1,80}/){0,8}(?:src/|lib/)|tests?/)?(\w{1,80})(?:/__(?:init|main)__)?\.(?:py|pyc|(?:[\w.-]{1,80}\.)?so)$"
 )
-_TOOLS = ("pytest", "_pytest", "pluggy", "py", "iniconfig", "packaging", "coverage", "nose2")
+_TOOLS = ("unittest", "pytest", "_pytest", "pluggy", "py", "iniconfig", "packaging", "coverage", "nose2")
 _BUILDS = re.compile(r"(?:^|/)(?:go\.(?:mod|work)|pom\.xml|build\.gradle(?:\.kts)?)$")
 _SOMETHING_IS_MISSING = re.compile(
     r"fixture '[^']{1,100}' not found|No module named|ModuleNotFoundError|Cannot find module|FileNotFoundError|"
@@ -257,16 +257,19 @@ def _function(name: str) -> str:
 
 
 def spoils(changed: Iterable[str], rewritten: Iterable[str]) -> tuple[Weakening, ...]:
-    """Source files that the checks rewrote, if the change touched tests, runner settings or scripts.
+    """Tests and their data that the checks rewrote, and any code if the change touched tests, settings or scripts.
 
     Otherwise the checks are those of the base, and may for example format code.
     """
-    if all(
+    only_code = all(
         is_product(name) and not _RUNNER_FILES.search(name) and not name.endswith(".sh") for name in changed
-    ):
-        return ()
+    )
     detail = "it was rewritten while the checks ran"
-    return tuple(Weakening(name, "deceived", detail=detail) for name in rewritten if is_test_code(name))
+    return tuple(
+        Weakening(name, "deceived", detail=detail)
+        for name in rewritten
+        if is_test_file(name) or is_test_place(name) or (is_test_code(name) and not only_code)
+    )
 
 
 def must_pass_as_before(baseline: Sequence[Diagnosis], fixed: Iterable[str]) -> set[str]:
@@ -297,8 +300,10 @@ def _is_test(name: str) -> bool:
 def _takes_its_place(name: str, modules: Collection[str], known: Collection[str]) -> bool:
     """True for a new module that shadows one of Python, of its test tools or of the program, or a Makefile before another."""
     where, _, last = name.rpartition("/")
-    if (module := _MODULE.match(name)) and module[1] in (*sys.stdlib_module_names, *_TOOLS):
-        return True
+    if module := _MODULE.match(name):
+        is_deep = (module[1] or "").count("/") > 1
+        if module[2] in _TOOLS or (module[2] in sys.stdlib_module_names and not is_deep):
+            return True
     if last in MAKEFILES:
         return any(f"{where}/{other}".removeprefix("/") in known for other in MAKEFILES)
     return is_test_place(name) and is_test_code(name) and not is_test_file(name) and _module(name) in modules
