@@ -106,7 +106,7 @@ class _Proving:
         new = await self._new_tests(versions)
         tried = Refutation()
         if any(is_test_code(one.path) or one.name in CONFIGURATION for one in versions):
-            experiments = Experiments(self.computer, self.show, self.tree, self.found)
+            experiments = Experiments(self.computer, self.show, self.tree, self.changes, self.found)
             tried = await experiments.refute({*old, *new})
         if tried.deceived:
             return _doubted(task, self.found, tried.deceived)
