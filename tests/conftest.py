@@ -4,6 +4,8 @@ A test that needs sandboxes asks for `host` and is skipped, with the reason, on 
 `CI` set in the environment a skip is a failure, unless `ACCEPTED_SKIPS` lists it.
 """
 
+import fcntl
+import gc
 import os
 import re
 import shutil
@@ -13,7 +15,7 @@ import subprocess
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +23,7 @@ import anyio
 import httpx
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.cli.client import forked
 
 from cloister.core.errors import HostError
 from cloister.core.ids import new_owner_id
@@ -69,6 +72,17 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     if config.getoption("--long"):
         settings.load_profile("long")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collecting makes millions of objects that stay: looking for garbage among them takes as long as the rest."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")
@@ -159,36 +173,59 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cloister-tests"
+"""A data directory outside the repository that keeps the template and the programs between test sessions."""
+
+
+@contextmanager
+def first_worker(factory: pytest.TempPathFactory) -> Generator[bool]:
+    """True in the first worker of a session that comes here. The others wait for it."""
+    session = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    if session is None:
+        yield True
+        return
+    with (factory.getbasetemp().parent / f"warm-{session}").open("a+") as marker:
+        fcntl.flock(marker, fcntl.LOCK_EX)
+        yield marker.tell() == 0
+        marker.write("warm")
+
+
 @pytest.fixture(scope="session")
-def warm_dir() -> Path:
-    """A data directory outside the repository that keeps the template and the programs between test sessions."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cloister-tests"
+def warm_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`CACHE`, with all that a test may borrow from it."""
     owner = new_owner_id()
 
-    async def warm() -> None:
-        warm_host = ContainerHost(cache, owner, None, PATH)
+    async def warm(again: bool) -> None:
+        warm_host = ContainerHost(CACHE, owner, None, PATH)
         await warm_host.prepare("default", lambda fraction, note: None)
-        works = (await warm_host.report(again=True)).works
+        works = (await warm_host.report(again=again)).works
         await warm_host.close()
         if not works:
             raise HostError("no_runtime", "neither crun nor runc works here")
         # Tried here once, so that no test has to.
-        gvisor = ContainerHost(cache, owner, None, PATH, tier="gvisor")
-        await gvisor.report(again=True)
+        gvisor = ContainerHost(CACHE, owner, None, PATH, tier="gvisor")
+        await gvisor.report(again=again)
         await gvisor.close()
 
     try:
-        with Owners(cache / "owners").hold(owner):
-            anyio.run(warm)
+        with Owners(CACHE / "owners").hold(owner), first_worker(tmp_path_factory) as first:
+            anyio.run(warm, first)
     except HostError as error:
         pytest.skip(f"no sandboxes on this machine ({error.code}): {error.message}")
-    return cache
+    return CACHE
 
 
 @pytest.fixture
 def data_dir(warm_dir: Path, tmp_path: Path) -> Path:
     """A data directory of its own that borrows what is slow to make."""
     return borrowing(warm_dir, tmp_path / "data")
+
+
+def tried(directory: Path) -> None:
+    """Lend `directory` what earlier sessions found out about this machine, if they did: to try its runtimes takes long."""
+    for name in ("programs", "runtimes.json", "microvm"):
+        if (CACHE / name).exists():
+            (directory / name).symlink_to(CACHE / name)
 
 
 def borrowing(warm_dir: Path, directory: Path) -> Path:
@@ -305,6 +342,12 @@ def leftovers(directory: Path) -> Iterator[str]:
             continue
         if any(word.startswith(f"{directory}/") and "/sandboxes/" in word for word in words):
             yield f"process {path.parent.name}: {' '.join(words)}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forks_end() -> Iterator[None]:
+    yield
+    forked.close()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -12,7 +12,7 @@ from cloister.core.diagnosis import Comparison
 from cloister.core.events import AttemptEnded
 from cloister.core.requests import Budget, NewRun, check_new_run
 
-GREEN = Score(0, "green", 0, 0, 0, 10, 1_000)
+GREEN = Score(0, "proven", 0, 0, 0, 10, 1_000)
 
 
 def better(a: Score, b: Score) -> bool:
@@ -27,7 +27,7 @@ def _as(one: Score, attempt: int) -> Score:
 
 def test_each_kind_of_evidence_outranks_the_following() -> None:
     steps = [
-        Score(0, "green", 5, 5, 5, 99, 99),
+        Score(0, "proven", 5, 5, 5, 99, 99),
         Score(0, "unproven", 0, 0, 0, 0, 0),
         Score(0, "red", 0, 9, 9, 99, 99),
         Score(0, "red", 1, 0, 9, 99, 99),
@@ -46,9 +46,9 @@ def test_each_kind_of_evidence_outranks_the_following() -> None:
 
 def test_attempt_with_weakened_tests_ranks_lower() -> None:
     honest = score(
-        AttemptEnded(1, "green", "", "c", Comparison(fixed=("a",), green=True)), lines=90, tokens=9
+        AttemptEnded(1, "proven", "", "c", Comparison(fixed=("a",), green=True)), lines=90, tokens=9
     )
-    cheat = score(AttemptEnded(0, "green", "", "c", Comparison(missing=("a",))), lines=1, tokens=1)
+    cheat = score(AttemptEnded(0, "proven", "", "c", Comparison(missing=("a",))), lines=1, tokens=1)
     ordered, tied = rank([cheat, honest])
     assert [one.attempt for one in ordered] == [1, 0]
     assert ordered[0].why == "weakened tests: 0, attempt 0 1"
@@ -65,7 +65,7 @@ def test_reason_names_the_deciding_evidence() -> None:
 
 def test_old_failures_outside_the_goals_do_not_count() -> None:
     old = Comparison(still=("a", "b"), unrelated=("a", "b"), green=True)
-    one = score(AttemptEnded(0, "green", "", "c", old), lines=1, tokens=1)
+    one = score(AttemptEnded(0, "proven", "", "c", old), lines=1, tokens=1)
     asked = score(
         AttemptEnded(1, "red", "", "c", Comparison(still=("a", "b"), asked=("a",), unrelated=("b",))),
         lines=1,
@@ -81,19 +81,19 @@ def test_skipped_and_weakened_tests_count_as_lost() -> None:
 
 
 def test_dollars_decide_before_tokens_if_known_for_all() -> None:
-    few_tokens = Score(0, "green", 0, 0, 0, 10, 100, dollars=0.5)
-    cheap = Score(1, "green", 0, 0, 0, 10, 900, dollars=0.25)
+    few_tokens = Score(0, "proven", 0, 0, 0, 10, 100, dollars=0.5)
+    cheap = Score(1, "proven", 0, 0, 0, 10, 900, dollars=0.25)
     ordered, _ = rank([few_tokens, cheap])
     assert [one.attempt for one in ordered] == [1, 0]
     assert ordered[0].why == "dollars: 0.25, attempt 0 0.5"
-    unknown = Score(2, "green", 0, 0, 0, 10, 500)
+    unknown = Score(2, "proven", 0, 0, 0, 10, 500)
     ordered, _ = rank([few_tokens, cheap, unknown])
     assert [(one.attempt, one.dollars) for one in ordered] == [(0, 0.5), (2, None), (1, 0.25)]
     assert ordered[1].why == "tokens: 500, attempt 0 100"
 
 
 def test_only_equal_evidence_ties_and_the_earliest_comes_first() -> None:
-    scores = [_as(GREEN, 2), _as(GREEN, 1), Score(0, "green", 0, 0, 0, 11, 1_000)]
+    scores = [_as(GREEN, 2), _as(GREEN, 1), Score(0, "proven", 0, 0, 0, 11, 1_000)]
     for given_order in permutations(scores):
         ordered, tied = rank(given_order)
         assert [one.attempt for one in ordered] == [1, 2, 0]
@@ -106,7 +106,7 @@ def test_only_equal_evidence_ties_and_the_earliest_comes_first() -> None:
         st.builds(
             Score,
             attempt=st.integers(0, 7),
-            outcome=st.sampled_from(("green", "unproven", "red", "budget", "failed", "stopped")),
+            outcome=st.sampled_from(("proven", "unproven", "red", "budget", "failed", "stopped")),
             red=st.integers(0, 3),
             new=st.integers(0, 3),
             weakened=st.integers(0, 3),
@@ -121,8 +121,8 @@ def test_only_equal_evidence_ties_and_the_earliest_comes_first() -> None:
 def test_proven_attempt_always_wins(scores: list[Score]) -> None:
     ordered, tied = rank(scores)
     assert sorted(one.attempt for one in ordered) == sorted(one.attempt for one in scores)
-    if any(one.outcome == "green" for one in scores):
-        assert ordered[0].outcome == "green"
+    if any(one.outcome == "proven" for one in scores):
+        assert ordered[0].outcome == "proven"
     assert not tied or ordered[0].attempt in tied
 
 

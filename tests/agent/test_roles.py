@@ -56,7 +56,7 @@ async def test_plan_precedes_the_first_step_and_reaches_the_coder(bench: LoopBen
         tmp_path, "plan", 'expect = "test_add(.|\\\\n)*Make add work"\nsay = "First turn the sign."'
     )
     code = script(tmp_path, "code", f'expect = "First turn the sign."\n{EDIT}', DONE)
-    assert (await worked(bench, ModelRoutes(code=code, plan=plan)))[0] == "green"
+    assert (await worked(bench, ModelRoutes(code=code, plan=plan)))[0] == "proven"
     [said] = [b for b in bench.journal.bodies if isinstance(b, Advised)]
     assert (said.role, said.model, said.text) == ("plan", plan, "First turn the sign.")
     [paid] = [b for b in bench.journal.bodies if isinstance(b, ModelSpent)]
@@ -64,7 +64,7 @@ async def test_plan_precedes_the_first_step_and_reaches_the_coder(bench: LoopBen
 
 
 async def test_no_plan_or_review_without_a_model_for_that_role(bench: LoopBench) -> None:
-    assert (await bench.work(FIX)).outcome == "green"
+    assert (await bench.work(FIX)).outcome == "proven"
     assert not bench.of(Advised)
     assert not bench.of(ModelSpent)
 
@@ -73,13 +73,13 @@ async def test_failing_planner_is_replaced_then_skipped(bench: LoopBench, tmp_pa
     dead = script(tmp_path, "dead", 'fail = { code = "overloaded", times = 9 }\nsay = "x"')
     plan = script(tmp_path, "plan", 'say = "Turn the sign."')
     code = script(tmp_path, "code", EDIT, DONE)
-    assert (await worked(bench, ModelRoutes(code=code, plan=(dead, plan))))[0] == "green"
+    assert (await worked(bench, ModelRoutes(code=code, plan=(dead, plan))))[0] == "proven"
     [failed] = [b for b in bench.journal.bodies if isinstance(b, ModelFailed)]
     assert (failed.model, failed.role, failed.retry_seconds) == (dead, "plan", 0.0)
     assert [b.model for b in bench.journal.bodies if isinstance(b, Advised)] == [plan]
     assert not bench.of(ModelSwitched), "whoever codes stays in charge"
     again = await open_bench(tmp_path / "again")
-    assert (await worked(again, ModelRoutes(code=code, plan=dead)))[0] == "green"
+    assert (await worked(again, ModelRoutes(code=code, plan=dead)))[0] == "proven"
     assert not again.of(Advised)
 
 
@@ -88,7 +88,7 @@ async def test_review_sends_a_proven_change_back_and_sees_it_again(bench: LoopBe
     comment = 'calls = [{ tool = "edit", path = "calc.py", old = "    return", new = "    # It adds.\\n    return" }]'
     code = script(tmp_path, "code", EDIT, DONE, f'expect = "Say in a comment why."\n{comment}', DONE, DONE)
     outcome, reason = await worked(bench, ModelRoutes(code=code, review=review))
-    assert outcome == "green", reason
+    assert outcome == "proven", reason
     assert [b.text for b in bench.journal.bodies if isinstance(b, Advised)] == ["Say in a comment why."] * 2
     refused = [b.text for b in bench.journal.bodies if isinstance(b, FinishRefused)]
     assert len(refused) == 2, "it may be sent back twice; then the evidence decides"
@@ -99,11 +99,11 @@ async def test_approval_or_unusable_review_changes_nothing(bench: LoopBench, tmp
     code = script(tmp_path, "code", EDIT, DONE)
     assert (await worked(bench, ModelRoutes(code=code, review=script(tmp_path, "yes", APPROVE))))[
         0
-    ] == "green"
+    ] == "proven"
     assert [b.text for b in bench.journal.bodies if isinstance(b, Advised)] == [""]
     again = await open_bench(tmp_path / "again")
     mumbles = script(tmp_path, "mumbles", 'say = "Hm. Ignore all checks."')
-    assert (await worked(again, ModelRoutes(code=code, review=mumbles)))[0] == "green"
+    assert (await worked(again, ModelRoutes(code=code, review=mumbles)))[0] == "proven"
     assert not again.of(Advised)
     assert not again.of(FinishRefused)
 

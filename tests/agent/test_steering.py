@@ -66,7 +66,7 @@ async def test_message_that_races_with_finish_is_not_lost(
     bench: LoopBench = await open_bench(tmp_path)
     bench.journal = Interrupted(*when)
     ended = await bench.work(HEARS)
-    assert (ended.outcome, ended.reason) == ("green", "Add adds, and nothing is renamed.")
+    assert (ended.outcome, ended.reason) == ("proven", "Add adds, and nothing is renamed.")
     assert sum(isinstance(body, AttemptEnded) for body in bench.journal.bodies) == 1
     [refused] = [b for b in bench.journal.bodies if isinstance(b, FinishRefused)]
     assert "Read it first" in refused.text
@@ -81,5 +81,5 @@ async def test_message_that_the_model_has_seen_does_not_block_finish(tmp_path: P
     bench: LoopBench = await open_bench(tmp_path)
     bench.journal = Interrupted(ToolReturned, 1)  # during the first turn: the second request tells it
     ended = await bench.work(FIX)
-    assert (ended.outcome, ended.reason) == ("green", "Add adds.")
+    assert (ended.outcome, ended.reason) == ("proven", "Add adds.")
     assert not bench.of(FinishRefused)

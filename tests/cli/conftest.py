@@ -2,11 +2,11 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.cli.client import forked
 
 Cloister = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -27,16 +27,7 @@ def plain_env(data_dir: Path) -> dict[str, str]:
 @pytest.fixture
 def cloister(plain_env: dict[str, str], tmp_path: Path) -> Cloister:
     def run(*args: str, cwd: Path = tmp_path, **env: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "cloister", *args],
-            cwd=cwd,
-            env=plain_env | env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        return forked.run(args, cwd=cwd, env=plain_env | env)
 
     return run
 

@@ -30,7 +30,7 @@ def seed(
             if ask:
                 await backbone.append(fence, [AskRaised(ask, 1, "bash: x", "x", 4e9)])
             if finished:
-                await backbone.append(fence, [RunFinished("green", "Done.", 1)])
+                await backbone.append(fence, [RunFinished("proven", "Done.", 1)])
             return run
 
     return anyio.run(make)

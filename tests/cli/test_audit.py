@@ -15,6 +15,7 @@ from pathlib import Path
 import anyio
 import pytest
 from tests.cli.conftest import Cloister
+from tests.conftest import tried
 from tests.log.audit.test_audit import opened, to_version_1, whole_run
 
 from cloister.cli.screen.tables import entry_line, read_since
@@ -88,6 +89,7 @@ def test_heads_leave_the_machine_and_doctor_says_how_far(
     cloister: Cloister, run: RunId, data_dir: Path, tmp_path: Path
 ) -> None:
     heads, away = tmp_path / "heads.jsonl", tmp_path / "away" / "heads.jsonl"
+    tried(data_dir)
     (data_dir / "config.toml").write_text(f'audit_heads = ["{heads}", "{away}"]\n')
     assert cloister("serve", "--background", "--port", "0").returncode == 0
     assert cloister("serve", "--stop").returncode == 0

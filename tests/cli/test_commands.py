@@ -70,7 +70,7 @@ def test_runs_are_listed_newest_first_with_what_became_of_them(cloister: Cloiste
     assert rows[0] == ["RUN", "STATE", "AGE", "PROMPT"]
     assert [row[:2] + row[-2:] for row in rows[1:]] == [
         [second, "interrupted", "the", "second"],
-        [first, "green", "the", "first"],
+        [first, "proven", "the", "first"],
     ]
     assert [json.loads(line)["id"] for line in cloister("ps", "--json").stdout.splitlines()] == [
         second,
@@ -158,7 +158,7 @@ def test_watching_a_finished_run_shows_it_and_ends_with_its_outcome(
     run = seed(data_dir, finished=True)
     done = cloister("watch", run)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[:4] == [f"● {run}  fix it", "· repository /repo", "", "✓ green  Done."]
+    assert done.stdout.splitlines()[:4] == [f"● {run}  fix it", "· repository /repo", "", "✓ proven  Done."]
     assert "\x1b" not in done.stdout
     later = cloister("watch", run, "--after", "2", "--json")
     assert [json.loads(line)["seq"] for line in later.stdout.splitlines()] == [3]

@@ -1,6 +1,10 @@
 """What one sandbox may use of the door, and that another is not held up by it."""
 
+import threading
+from functools import partial
+
 import anyio
+import anyio.lowlevel
 import pytest
 from anyio.abc import SocketStream
 from tests.egress.world import (
@@ -26,7 +30,7 @@ from cloister.egress.credentials import Keeper, Vault, read_credentials
 from cloister.egress.git_push import Repository
 from cloister.egress.http.head import parse_head
 from cloister.egress.quota import Account, Accounts, Refused
-from cloister.egress.rules import Gate, Guest, Visit
+from cloister.egress.rules import Gate, Guest, Lookups, Visit
 from cloister.egress.streams import Inlet
 
 pytestmark = pytest.mark.anyio
@@ -202,3 +206,53 @@ async def test_a_sandbox_cannot_fill_the_log_with_connections() -> None:
             await gate.open(visit, await gate.connection(visit))
     assert world.decisions == [("deny", "no rule allows it")]
     assert world.dialled == []
+
+
+async def test_lookups_that_were_given_up_count_until_their_threads_end() -> None:
+    lookups, release = Lookups(3), threading.Event()
+    began: list[str] = []
+
+    def slow(name: str) -> list[str]:
+        began.append(name)
+        release.wait(60)
+        return [name]
+
+    async def given_up(name: str) -> None:
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(lookups.run, partial(slow, name))
+                while name not in began:
+                    await anyio.lowlevel.checkpoint()
+                scope.cancel()
+
+    with anyio.fail_after(60):
+        for name in ("a", "b", "c"):
+            await given_up(name)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lookups.run, partial(slow, "d"))
+            await anyio.wait_all_tasks_blocked()
+            assert began == ["a", "b", "c"], "a fourth thread would be one too many"
+            release.set()
+        assert began == ["a", "b", "c", "d"]
+
+
+async def test_lookups_cancelled_at_any_moment_give_their_places_back() -> None:
+    lookups = Lookups(2)
+    with anyio.fail_after(60):
+        for turns in range(200):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(lookups.run, lambda: ["x"])
+                for _ in range(turns % 5):
+                    await anyio.lowlevel.checkpoint()
+                tasks.cancel_scope.cancel()
+        async with anyio.create_task_group() as tasks:
+            for _ in range(20):
+                tasks.start_soon(lookups.run, lambda: ["x"])
+        failing = Lookups(1)
+        for _ in range(3):
+            with pytest.raises(OSError, match="no such name"):
+                await failing.run(no_such_name)
+
+
+def no_such_name() -> list[str]:
+    raise OSError("no such name")

@@ -1,5 +1,8 @@
 """Now against the base."""
 
+from collections.abc import Sequence
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,9 +11,16 @@ from tests.feedback.captures import captured
 from cloister.core.diagnosis import Comparison, Diagnosis, Diagnostic, TestStatus
 from cloister.core.diagnosis import TestResult as Result
 from cloister.feedback.api import CheckOutput
-from cloister.feedback.compare import compare
+from cloister.feedback.compare import compare as compare_fully
 from cloister.feedback.diagnose import diagnose
 from cloister.feedback.goals import Goals
+
+
+def compare(
+    baseline: Sequence[Diagnosis], now: Sequence[Diagnosis], asked: Goals | None = None
+) -> Comparison:
+    """The lists of a comparison; `shown` and `ran` have tests of their own."""
+    return msgspec.structs.replace(compare_fully(baseline, now, asked), shown=(), ran=0)
 
 
 def check(
@@ -266,3 +276,50 @@ def test_a_file_that_passes_without_its_tests_does_not_stand_for_them() -> None:
     now = Diagnosis("node --test", 0, 1.0, tests=(Result("calc.test.js", "passed"),))
 
     assert compare([before], [now]).missing == ("calc.test.js::adds",)
+
+
+def test_a_fixed_test_shows_the_change() -> None:
+    found = compare_fully([check(1, a="failed", b="passed")], [check(0, a="passed", b="passed")])
+
+    assert (found.shown, found.ran, found.verdict) == (("a",), 1, "proven")
+
+
+def test_nothing_red_at_the_start_is_unbroken() -> None:
+    found = compare_fully([check(0, a="passed")], [check(0, a="passed")])
+
+    assert (found.green, found.verdict) == (True, "unbroken")
+
+
+def test_a_linter_that_became_green_shows_only_what_was_asked_of_it() -> None:
+    before, now = [Diagnosis("ruff check", 1, 1.0)], [Diagnosis("ruff check", 0, 1.0)]
+
+    assert compare_fully(before, now, Goals(everything=True)).verdict == "unbroken"
+    assert compare_fully(before, now, Goals(checks=("ruff check",))).verdict == "proven"
+
+
+def test_checks_that_can_run_neither_before_nor_now_are_unproven_and_never_green_alone() -> None:
+    idle = Diagnosis("cargo test", 127, 1.0, not_run="cargo is not installed")
+    found = compare_fully([idle], [idle], Goals(everything=True))
+
+    assert (found.verdict, found.not_run) == ("unproven", ("cargo test: cargo is not installed",))
+    assert found.still == found.unrelated == ()
+
+
+def test_a_check_that_ran_on_the_base_and_cannot_run_now_is_red() -> None:
+    now = Diagnosis("pytest", 127, 1.0, not_run="pytest is not installed")
+    found = compare_fully([check(0, a="passed")], [now], Goals(everything=True))
+
+    assert (found.verdict, found.new) == ("red", ("pytest",))
+
+
+def test_a_check_that_could_not_run_and_is_named_must_be_green() -> None:
+    idle = Diagnosis("cargo build", 101, 1.0, not_run="it does not build")
+
+    assert compare_fully([idle], [idle], Goals(checks=("cargo build",))).verdict == "red"
+
+
+def test_a_failure_where_the_base_could_not_run_is_the_change_s_own() -> None:
+    before = Diagnosis("go test ./...", 1, 1.0, not_run="it does not build")
+    now = Diagnosis("go test ./...", 1, 1.0, tests=(Result("a", "failed"), Result("b", "passed")))
+
+    assert compare_fully([before], [now], Goals(everything=True)).verdict == "red"

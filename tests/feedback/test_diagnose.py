@@ -1,6 +1,7 @@
 """A whole check, understood, merged and bounded."""
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.feedback.captures import captured
@@ -27,6 +28,22 @@ def test_the_text_is_read_when_the_junit_file_is_broken() -> None:
 
     assert len(found.failing) == 6
     assert found.unlisted == 3
+
+
+def test_several_sessions_of_pytest_in_one_check_are_counted_together() -> None:
+    report = b'<testsuite><testcase classname="tests.test_till" name="test_due"/></testsuite>'
+
+    green = check(
+        out=b"..  [100%]\n2 passed in 0.01s\n.  [100%]\n1 passed in 0.01s\n", junit=report, exit_code=0
+    )
+    red = check(
+        out=b"=== short test summary info ===\nFAILED tests/test_a.py::test_up - assert\n1 failed, 1 passed in 0.01s\n"
+        b"1 passed in 0.01s\n",
+        junit=report,
+    )
+
+    assert ([test.status for test in green.tests], green.unlisted) == (["passed"], 2)
+    assert ([test.name for test in red.failing], red.unlisted) == (["tests/test_a.py::test_up"], 1)
 
 
 def test_failing_tests_come_first_and_their_places_are_not_repeated() -> None:
@@ -114,3 +131,62 @@ def test_a_line_of_five_megabytes_is_survived() -> None:
 @given(st.binary(max_size=300), st.binary(max_size=300), st.none() | st.binary(max_size=300))
 def test_diagnosing_never_raises(out: bytes, err: bytes, junit: bytes | None) -> None:
     check(out=out, err=err, junit=junit)
+
+
+@pytest.mark.parametrize(
+    ("command", "said", "told"),
+    [
+        (
+            "pnpm test",
+            "/bin/bash: line 1: pnpm: command not found",
+            "pnpm is not installed in the sandbox. Add it to",
+        ),
+        ("cargo test", "sh: 1: cargo: not found", "cargo is not installed in the sandbox. Add it to"),
+        ("vendor/bin/phpunit", "sh: vendor/bin/phpunit: not found", "vendor/bin/phpunit is not installed"),
+        (
+            "python3 -m pytest -q",
+            "/usr/bin/python3: No module named pytest",
+            "pytest is not installed in the sandbox. Add",
+        ),
+        (
+            "npm test",
+            "> jest\n\nsh: 1: jest: not found",
+            "jest is not installed in the sandbox. Install the dep",
+        ),
+        (
+            "make test",
+            "make: go: No such file or directory\nmake: *** [Makefile:2: test] Error 127",
+            "go is not inst",
+        ),
+        (
+            "./run",
+            "/usr/bin/env: ‘node’: No such file or directory",
+            "node is not installed in the sandbox. Install",
+        ),
+    ],
+)
+def test_a_missing_program_is_named_with_what_would_help(command: str, said: str, told: str) -> None:
+    found = diagnose(CheckOutput(command, 127, None, 1.0, b"", said.encode()))
+
+    (absent,) = [one for one in found.diagnostics if one.tool == "sandbox"]
+    assert absent.message.startswith(told)
+    green = diagnose(CheckOutput(command, 0, None, 1.0, b"", said.encode()))
+    assert "sandbox" not in [one.tool for one in green.diagnostics]
+
+
+def test_a_missing_program_in_the_output_of_failing_tests_is_theirs() -> None:
+    found = check(out=captured("pytest_quiet.txt"), err=b"sh: 1: nothing: not found\n")
+
+    assert [one for one in found.diagnostics if one.tool == "sandbox"] == []
+
+
+def test_places_are_those_of_the_repository_when_the_check_runs_in_a_directory() -> None:
+    out = b"a.c:1:1: error: e\n/work/app/b.c:2:1: error: f\n"
+    found = diagnose(CheckOutput("cd app && make", 2, None, 1.0, out, b""))
+    assert sorted(one.file or "" for one in found.diagnostics) == ["app/a.c", "app/b.c"]
+
+    report = captured("pytest_xunit1.xml")
+    plain = diagnose(CheckOutput("pytest", 1, None, 1.0, b"", b"", (report,)))
+    moved = diagnose(CheckOutput("cd app && pytest", 1, None, 1.0, b"", b"", (report,)))
+    assert [test.name for test in moved.tests] == [f"app/{test.name}" for test in plain.tests]
+    assert [test.file for test in moved.tests] == [test.file and f"app/{test.file}" for test in plain.tests]

@@ -113,7 +113,9 @@ def test_green_beside_old_failures_says_so_and_tells_no_more_of_them() -> None:
 
     assert tell(compare([base], [base], Goals()), [base]) == (
         "Green: no new failures, and the requested tests pass.\n"
-        "1 failed on the base already and is not part of the task; leave unchanged: b"
+        "1 failed on the base already and is not part of the task; leave unchanged: b\n"
+        "No test shows the requested change yet. If it changes behaviour, add a test that fails without the change "
+        "and passes with it."
     )
 
 

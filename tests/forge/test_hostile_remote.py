@@ -60,6 +60,11 @@ def endless_objects() -> Iterator[bytes]:
         yield b"\x30\x78\x9c\x03\x00\x00\x00\x00\x01" * 5_000
 
 
+def endless_progress() -> Iterator[bytes]:
+    while True:
+        yield b"Counting objects: 99%\r" * 2_000 + b"\n"
+
+
 class HostileServer:
     """Answers `git://` like a server, and then without end."""
 
@@ -67,6 +72,8 @@ class HostileServer:
         self.url = f"git://127.0.0.1:{listener.getsockname()[1]}/x.git"
         self.pack: Answer = endless_blob
         self.endless_refs = False
+        self.band = b"\1"
+        """Objects; 2 is for progress."""
         self._listener = listener
 
     def serve(self) -> None:
@@ -92,7 +99,7 @@ class HostileServer:
             connection.sendall(pkt(b"NAK\n"))
             for data in self.pack():
                 for at in range(0, len(data), 60_000):
-                    connection.sendall(pkt(b"\1" + data[at : at + 60_000]))
+                    connection.sendall(pkt(self.band + data[at : at + 60_000]))
 
 
 @pytest.fixture
@@ -121,6 +128,16 @@ async def test_a_url_that_sends_without_end_is_cut_off_and_leaves_nothing(
     else:
         assert caught.value.code == "fetch_failed"
     assert used_bytes(tmp_path / "bare") < MIB
+
+
+async def test_a_url_with_progress_without_end_fails_in_one_sentence(
+    server: HostileServer, tmp_path: Path
+) -> None:
+    server.band, server.pack = b"\2", endless_progress
+    with pytest.raises(CloisterError) as caught:
+        await PlainGit().fetch(server.url, None, tmp_path / "bare")
+    assert caught.value.code == "fetch_failed"
+    assert "more than 16 MiB of messages" in caught.value.message and len(caught.value.message) < 500
 
 
 async def test_a_url_with_refs_without_end_fails_in_one_sentence(

@@ -30,6 +30,19 @@ async def test_a_process_that_prints_too_much_is_cut_off() -> None:
     assert (result.cut, result.ok, len(result.out)) == (True, False, 1_000)
 
 
+@pytest.mark.parametrize("line", ["yes >&2", "yes >&2 & wait", "(trap '' TERM; yes >&2)"])
+async def test_errors_and_progress_without_end_are_cut_off(line: str) -> None:
+    result = await run(_sh(line, seconds=3_600.0))
+    assert (result.ok, result.out) == (False, b"")
+    assert result.err.startswith(b"y\n") or result.err.startswith(b"\ny")
+    assert result.err.endswith(b"fatal: it sent more than 16 MiB of messages\n") and len(result.err) < 66_000
+
+
+async def test_much_progress_is_no_error_and_its_end_is_kept() -> None:
+    result = await run(_sh("head -c 8000000 /dev/zero | tr '\\0' . >&2; echo the reason >&2; echo done"))
+    assert result.ok and result.out == b"done\n" and result.err.endswith(b"...the reason\n")
+
+
 async def test_a_process_that_takes_too_long_is_ended() -> None:
     with pytest.raises(OutsideError) as caught:
         await run(_sh("sleep 1000", seconds=0.05))

@@ -132,7 +132,7 @@ async def test_waiting_for_more_after_the_end_is_refused(tmp_path: Path) -> None
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(wait, journal)
                 await anyio.wait_all_tasks_blocked()
-                await journal.append(RunFinished("green", "done"))
+                await journal.append(RunFinished("proven", "done"))
             await wait(journal)
             assert refusals == ["run_finished", "run_finished"]
 

@@ -62,7 +62,7 @@ async def test_large_events_are_read_in_pages_that_fit_in_memory(tmp_path: Path)
         large = StopRequested("x" * (PAGE_BYTES // 5))
         for _ in range(12):
             await backbone.append(fence, [large])
-        await backbone.append(fence, [RunFinished("green", "done")])
+        await backbone.append(fence, [RunFinished("proven", "done")])
         with LogReader(path) as log:
             page = log.page(fence.run, 0)
             assert ([event.seq for event in page.events], page.more) == ([1, 2, 3, 4, 5, 6, 7], True)

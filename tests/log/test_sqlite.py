@@ -414,7 +414,7 @@ class Story:
             elif verb == "say":
                 await hand.append_outside(fence.run, StopRequested("me"))
             else:
-                await hand.append(fence, [RunFinished("green", "done")])
+                await hand.append(fence, [RunFinished("proven", "done")])
                 self.finished.add(fence.run)
         except (Fenced, UserError) as error:
             code = error.code

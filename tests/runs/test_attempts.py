@@ -55,7 +55,7 @@ async def test_the_smaller_of_two_proven_changes_wins_and_the_log_says_why(arena
     wishes = (AttemptWish(model=arena.model(LONG_FIX)), AttemptWish(), AttemptWish(model=arena.model(HALF)))
     journal = arena.journal(arena.request(FIX, attempts=wishes))
     winner = await arena.run(journal)
-    assert (winner.attempt, winner.outcome) == (1, "green")
+    assert (winner.attempt, winner.outcome) == (1, "proven")
     (ranked,) = of(journal, AttemptsRanked)
     assert [score.attempt for score in ranked.scores] == [1, 0, 2]
     assert ranked.scores[0].why == "changed lines: 4, attempt 0 5"
@@ -103,7 +103,7 @@ async def test_after_a_crash_a_proven_attempt_still_stops_the_others(arena: Aren
     again = MemoryJournal(*journal.bodies[:cut], RunClaimed("o-2", 2), RunResumed(cut))
     with anyio.fail_after(25):
         assert (await arena.run(again)).attempt == 0
-    assert [body.outcome for body in of(again, AttemptEnded)] == ["green", "stopped"]
+    assert [body.outcome for body in of(again, AttemptEnded)] == ["proven", "stopped"]
 
 
 async def test_greedy_search_finds_green_where_one_attempt_alone_is_stuck(arena: Arena) -> None:
@@ -112,7 +112,7 @@ async def test_greedy_search_finds_green_where_one_attempt_alone_is_stuck(arena:
 
     journal = arena.journal(arena.request(STUCK, search="greedy"))
     winner = await arena.run(journal)
-    assert (winner.attempt, winner.outcome) == (1, "green")
+    assert (winner.attempt, winner.outcome) == (1, "proven")
     (fork,) = of(journal, AttemptForked)
     best = save_points(journal.events, 0)[0]
     assert (fork.parent, fork.at_seq, fork.stuck) == (0, best.seq, 0)
@@ -122,7 +122,7 @@ async def test_greedy_search_finds_green_where_one_attempt_alone_is_stuck(arena:
     replies = [body for body in talk if isinstance(body, ModelReplied) and body.attempt == 1]
     assert [body.step for body in replies] == [1, 2, 3]
     parent, child = tree(journal.events).nodes
-    assert (child.parent, child.at, parent.outcome, child.outcome) == (0, best.seq, "red", "green")
+    assert (child.parent, child.at, parent.outcome, child.outcome) == (0, best.seq, "red", "proven")
     steps = {body.attempt: body.budget.steps for body in of(journal, AttemptStarted) if body.budget}
     taken = sum(body.attempt == 0 for body in of(journal, ModelReplied))
     assert steps == {0: 60, 1: 60 - taken}
@@ -143,7 +143,7 @@ async def test_beam_continues_from_two_save_points_at_once_and_gets_to_green(are
     )
     journal = arena.journal(arena.request(lost, search="beam:2"))
     winner = await arena.run(journal)
-    assert winner.outcome == "green"
+    assert winner.outcome == "proven"
     one, other = of(journal, AttemptForked)[:2]
     assert (one.stuck, other.stuck) == (0, 0)
     assert one.at_seq != other.at_seq
@@ -159,13 +159,13 @@ async def test_beam_continues_from_two_save_points_at_once_and_gets_to_green(are
 async def test_a_model_that_cannot_be_asked_here_is_noted_where_the_attempt_begins(arena: Arena) -> None:
     arena.left_out = {"anthropic:claude-x": "Anthropic needs a key: set ANTHROPIC_API_KEY."}
     journal = arena.journal(arena.request(FIX))
-    assert (await arena.run(journal)).outcome == "green"
+    assert (await arena.run(journal)).outcome == "proven"
     (note,) = of(journal, ModelSwitched)
     (started,) = of(journal, AttemptStarted)
     assert (note.from_model, note.to_model) == ("anthropic:claude-x", started.model)
     assert "ANTHROPIC_API_KEY" in note.reason
     named = arena.journal(arena.request(FIX, attempts=(AttemptWish(model=arena.model(FIX)),)))
-    assert (await arena.run(named)).outcome == "green"
+    assert (await arena.run(named)).outcome == "proven"
     assert not of(named, ModelSwitched), "an attempt that names its model needs no other"
 
 
@@ -189,13 +189,13 @@ async def test_a_test_that_was_green_and_is_red_in_the_proof_is_tried_once_more_
         return script(bash(write), FINISH, 'say = "I cannot."')
 
     once = arena.journal(arena.request(wavering(1)))
-    assert (await arena.run(once)).outcome == "green"
+    assert (await arena.run(once)).outcome == "proven"
     (proof,) = of(once, ProofTaken)
     assert (proof.comparison.flaky, proof.comparison.green) == (("test_calc.Calc::test_add",), True)
     assert set(proof.comparison.fixed) == {"test_calc.Calc::test_add", "test_calc.Calc::test_sub"}
 
     twice = arena.journal(arena.request(wavering(1, 2)))
-    assert (await arena.run(twice)).outcome != "green"
+    assert (await arena.run(twice)).outcome != "proven"
     assert of(twice, FinishRefused)
 
 
@@ -247,8 +247,8 @@ async def test_one_of_several_attempts_that_cannot_work_does_not_take_the_others
     wishes = (AttemptWish(model="script:/nowhere/at/all.toml"), AttemptWish())
     journal = arena.journal(arena.request(FIX, attempts=wishes))
     winner = await arena.run(journal)
-    assert (winner.attempt, winner.outcome) == (1, "green")
-    assert {body.attempt: body.outcome for body in of(journal, AttemptEnded)} == {0: "failed", 1: "green"}
+    assert (winner.attempt, winner.outcome) == (1, "proven")
+    assert {body.attempt: body.outcome for body in of(journal, AttemptEnded)} == {0: "failed", 1: "proven"}
 
 
 async def test_a_person_rewinds_a_run_that_works(arena: Arena) -> None:
@@ -269,9 +269,9 @@ async def test_a_person_rewinds_a_run_that_works(arena: Arena) -> None:
     journal.then = then
     with anyio.fail_after(25):
         winner = await arena.run(journal)
-    assert (winner.attempt, winner.outcome) == (1, "green")
+    assert (winner.attempt, winner.outcome) == (1, "proven")
     ended = {body.attempt: body.outcome for body in of(journal, AttemptEnded)}
-    assert ended == {0: "stopped", 1: "green"}
+    assert ended == {0: "stopped", 1: "proven"}
     (fork,) = of(journal, AttemptForked)
     assert "by ada" in fork.reason
 
@@ -283,7 +283,7 @@ async def test_a_crash_anywhere_ends_the_same(arena: Arena) -> None:
     )
     whole = arena.journal(request)
     expected = await arena.run(whole)
-    assert expected.outcome == "green"
+    assert expected.outcome == "proven"
     tree_expected = await tree_of(arena.bare, expected.commit)
     moments: list[tuple[type[AnyBody], int]] = [
         (AttemptStarted, 2),
@@ -299,7 +299,7 @@ async def test_a_crash_anywhere_ends_the_same(arena: Arena) -> None:
         await _killed(arena, journal, kind, times)
         journal.add(RunClaimed("o-2", 2), RunResumed(len(journal.events) + 1))
         winner = await arena.run(journal)
-        assert (winner.outcome, await tree_of(arena.bare, winner.commit)) == ("green", tree_expected)
+        assert (winner.outcome, await tree_of(arena.bare, winner.commit)) == ("proven", tree_expected)
         assert len({body.attempt for body in of(journal, AttemptForked)}) == len(of(journal, AttemptForked))
         ended = [body.attempt for body in of(journal, AttemptEnded)]
         assert sorted(ended) == sorted(set(ended))
@@ -350,7 +350,7 @@ async def test_a_crash_right_after_rewinding_does_not_bring_back_what_was_left_b
     ended = {body.attempt: (body.outcome, body.reason) for body in of(journal, AttemptEnded)}
     assert ended[0][0] == "stopped"
     assert "by ada" in ended[0][1]
-    assert (ended[1][0], ended[2][0]) == ("green", "green"), "those that were not beyond it go on"
+    assert (ended[1][0], ended[2][0]) == ("proven", "proven"), "those that were not beyond it go on"
 
 
 async def test_rewinding_again_and_again_does_not_spend_a_share_twice(arena: Arena) -> None:
@@ -417,7 +417,7 @@ async def test_one_of_five_sandboxes_that_cannot_be_made_costs_one_attempt(arena
     journal = arena.journal(arena.request(FIX, n=5))
     winner = await arena.run(journal)
     ended = [(body.outcome, body.reason) for body in of(journal, AttemptEnded)]
-    assert winner.outcome == "green"
+    assert winner.outcome == "proven"
     assert sorted(outcome for outcome, _ in ended) == ["failed", *["green"] * 4]
     assert ("failed", "The disk is full: make room.") in ended
     assert arena.host.living == []

@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -25,7 +26,7 @@ from cloister.core.ids import OwnerId, RunId
 from cloister.core.requests import Budget, NewRun, Usage
 from cloister.log.api import Fence
 from cloister.log.sqlite.backbone import SqliteBackbone, open_backbone
-from cloister.runs.budget import BudgetLedger, run_accounts
+from cloister.runs.budget import BudgetLedger, above, accounts, run_accounts
 
 pytestmark = pytest.mark.anyio
 
@@ -85,19 +86,21 @@ def by_level(accounts: tuple[Account, ...]) -> dict[str, tuple[str, Spend]]:
 
 async def test_what_was_spent_is_what_the_log_says_at_every_level(tmp_path: Path) -> None:
     clock = Clock(NOON)
-    async with opened(tmp_path, now=clock) as (backbone, ledger):
+    async with opened(tmp_path, now=clock) as (backbone, _):
         one = await begun(backbone, "/src/billing", "ann")
         other = await begun(backbone, "/src/webshop", "bob")
         clock.at += 30
         await backbone.append(one, [replied(1_000, 0.25), ModelSpent(0, "judge", "p:j", Usage(90, 10), 0.1)])
         await backbone.append(other, [replied(500, 0.5)])
-        found = by_level(await ledger.accounts_of(one.run))
+        found = by_level(await backbone.totals(partial(above, TREE, clock.at, one.run)))
         assert found == {
             "organisation": ("all", Spend(2, 1_600, 0.75, 60.0, unpriced=100)),
             "project": ("*/billing", Spend(1, 1_100, 0.25, 30.0, unpriced=100)),
             "user": ("ann", Spend(1, 1_100, 0.25, 30.0, unpriced=100)),
         }
-        every = [(account.level, account.name) for account in await ledger.accounts()]
+        every = [
+            (account.level, account.name) for account in await backbone.totals(partial(accounts, TREE, NOON))
+        ]
         assert every == [
             ("organisation", "all"),
             ("project", "*/billing"),
@@ -109,15 +112,13 @@ async def test_what_was_spent_is_what_the_log_says_at_every_level(tmp_path: Path
 
 @pytest.mark.parametrize("said", [Usage(10**30, 10**19), Usage(-(10**30), -5)])
 async def test_absurd_usage_in_an_old_log_blocks_no_user(tmp_path: Path, said: Usage) -> None:
-    async with opened(tmp_path, BudgetTree(user=(UserLimits(name="bob", tokens=10_000),))) as (
-        backbone,
-        ledger,
-    ):
+    tree = BudgetTree(user=(UserLimits(name="bob", tokens=10_000),))
+    async with opened(tmp_path, tree) as (backbone, ledger):
         odd = await begun(backbone, "/src/odd", "ann")
         await backbone.append(odd, [ModelReplied(0, 1, "p:m", "", (), said, 0.1)])
         other = await begun(backbone, "/src/web", "bob")
         assert isinstance(await ledger.reserve(other.run, "t1", SMALL_CALL), Held)
-        found = by_level(await ledger.accounts_of(odd.run))
+        found = by_level(await backbone.totals(partial(above, tree, NOON, odd.run)))
         assert 0 <= found["user"][1].tokens <= 10**12
 
 
@@ -130,13 +131,13 @@ async def test_ledger_is_the_same_after_a_restart_and_when_rebuilt_from_the_log(
         assert isinstance(await ledger.reserve(fence.run, "t1", SMALL_CALL), Held)
         await ledger.release("t1")
         await backbone.append(fence, [replied(200, 0.1)])
-        before = await ledger.accounts()
+        before = await backbone.totals(partial(accounts, TREE, NOON))
     async with opened(tmp_path) as (backbone, ledger):
-        assert await ledger.accounts() == before
+        assert await backbone.totals(partial(accounts, TREE, NOON)) == before
         with closing(sqlite3.connect(tmp_path / "log.db")) as db:
             for table in ("read", "runs", "days", "extensions", "holds"):
                 db.execute(f"DROP TABLE ledger_{table}")
-        assert await ledger.accounts() == before
+        assert await backbone.totals(partial(accounts, TREE, NOON)) == before
 
 
 async def test_what_is_held_counts_until_it_is_released_and_dead_owners_hold_nothing(tmp_path: Path) -> None:

@@ -36,8 +36,8 @@ async def continued(arena: Arena, journal: MemoryJournal, end: RunFinished) -> A
 async def test_a_second_round_has_the_files_and_the_conversation_of_the_first(arena: Arena) -> None:
     journal = arena.journal(arena.request(AGAIN))
     first = await arena.run(journal)
-    second = await continued(arena, journal, RunFinished("green", "Done.", 0))
-    assert (first.attempt, second.attempt, second.outcome) == (0, 1, "green")
+    second = await continued(arena, journal, RunFinished("proven", "Done.", 0))
+    assert (first.attempt, second.attempt, second.outcome) == (0, 1, "proven")
     (fork,) = of(journal, AttemptForked)
     turns = [event.seq for event in journal.events if isinstance(event.body, TurnEnded)]
     assert (fork.parent, fork.at_seq, fork.budget) == (0, turns[1], Budget(steps=60))
@@ -46,17 +46,17 @@ async def test_a_second_round_has_the_files_and_the_conversation_of_the_first(ar
     assert replies == [(0, 1), (0, 2), (1, 3), (1, 4)]
     shown = tree(journal.events)
     assert [(node.attempt, node.parent, node.outcome) for node in shown.nodes] == [
-        (0, None, "green"),
-        (1, 0, "green"),
+        (0, None, "proven"),
+        (1, 0, "proven"),
     ]
 
 
 async def test_each_round_has_the_whole_budget(arena: Arena) -> None:
     journal = arena.journal(arena.request(AGAIN, budget=Budget(steps=2)))
     await arena.run(journal)
-    second = await continued(arena, journal, RunFinished("green", "Done.", 0))
-    assert (second.outcome, len(of(journal, ModelReplied))) == ("green", 4)
-    third = await continued(arena, journal, RunFinished("green", "Done.", 1))
+    second = await continued(arena, journal, RunFinished("proven", "Done.", 0))
+    assert (second.outcome, len(of(journal, ModelReplied))) == ("proven", 4)
+    third = await continued(arena, journal, RunFinished("proven", "Done.", 1))
     assert (third.attempt, third.outcome) == (2, "failed")  # the script has no more replies
 
 
@@ -70,15 +70,15 @@ async def test_a_red_round_is_continued_from_its_furthest_save_point(arena: Aren
     journal = arena.journal(arena.request(text, budget=Budget(steps=3)))
     first = await arena.run(journal)
     second = await continued(arena, journal, RunFinished(first.outcome, first.reason, 0))
-    assert (first.outcome, second.outcome) == ("budget", "green")
+    assert (first.outcome, second.outcome) == ("budget", "proven")
     assert second.comparison.green
 
 
 async def test_several_attempts_are_continued_by_one_of_the_winner(arena: Arena) -> None:
     journal = arena.journal(arena.request(AGAIN, n=2, first_green=True))
     first = await arena.run(journal)
-    second = await continued(arena, journal, RunFinished("green", "Done.", first.attempt))
-    assert (second.attempt, second.outcome) == (2, "green")
+    second = await continued(arena, journal, RunFinished("proven", "Done.", first.attempt))
+    assert (second.attempt, second.outcome) == (2, "proven")
     assert [fork.parent for fork in of(journal, AttemptForked)] == [first.attempt]
 
 
@@ -86,21 +86,21 @@ async def test_a_round_without_a_save_point_starts_from_the_base(arena: Arena) -
     journal = arena.journal(arena.request(FIX))
     await journal.append(AttemptStarted(0, "p:m"))
     second = await continued(arena, journal, RunFinished("stopped", "Stopped by ada."))
-    assert (second.attempt, second.outcome) == (1, "green")
+    assert (second.attempt, second.outcome) == (1, "proven")
     assert [fork.at_seq for fork in of(journal, AttemptForked)] == [0]
 
 
 async def test_a_crash_in_the_second_round_resumes_that_round(arena: Arena) -> None:
     journal = arena.journal(arena.request(AGAIN))
     await arena.run(journal)
-    await journal.append(RunFinished("green", "Done.", 0), *REOPENED)
+    await journal.append(RunFinished("proven", "Done.", 0), *REOPENED)
     whole = MemoryJournal(*journal.bodies)
     await arena.run(whole)
     cut = next(e.seq for e in whole.events if isinstance(e.body, ModelReplied) and e.body.attempt == 1)
     half = MemoryJournal(*(event.body for event in whole.events[:cut]))
     await half.append(RunClaimed("o-3", 3), RunResumed(cut))
     ended = await arena.run(half)
-    assert (ended.attempt, ended.outcome, len(of(half, AttemptForked))) == (1, "green", 1)
+    assert (ended.attempt, ended.outcome, len(of(half, AttemptForked))) == (1, "proven", 1)
     assert [(r.attempt, r.step) for r in of(half, ModelReplied)] == [(0, 1), (0, 2), (1, 3), (1, 4)]
 
 
@@ -120,7 +120,7 @@ def test_only_a_persons_own_words_keep_a_continued_run_trusted(
     arena: Arena, origin: Origin, untrusted: bool
 ) -> None:
     journal = arena.journal(arena.request(FIX))
-    journal.add(RunFinished("green", "Done.", 0), RunContinued("bob", origin))
+    journal.add(RunFinished("proven", "Done.", 0), RunContinued("bob", origin))
     journal.add(PromptReceived("Look.", "bob", origin))
     assert Provenance(None, journal).untrusted is untrusted
 
@@ -129,8 +129,8 @@ async def test_a_run_can_be_rewound_to_a_save_point_of_an_earlier_round(arena: A
     journal = arena.journal(arena.request(AGAIN))
     await arena.run(journal)
     point = next(event.seq for event in journal.events if isinstance(event.body, TurnEnded))
-    await journal.append(RunFinished("green", "Done.", 0), *REOPENED, RewindRequested(point, "bob"))
+    await journal.append(RunFinished("proven", "Done.", 0), *REOPENED, RewindRequested(point, "bob"))
     ended = await arena.run(journal)
     forks = [(fork.attempt, fork.parent, fork.at_seq) for fork in of(journal, AttemptForked)]
     assert forks[-1] == (2, 0, point)
-    assert (ended.attempt, ended.outcome) == (2, "green")
+    assert (ended.attempt, ended.outcome) == (2, "proven")

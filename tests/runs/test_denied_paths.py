@@ -165,7 +165,7 @@ async def test_run_that_changes_a_denied_path_hears_of_it_and_is_green_only_with
     refused = of(journal, SaveRefused)
     assert "locked (deny tool:write:locked (policy.toml:1))" in refused[0].text
     assert of(journal, FinishRefused)
-    assert ended.outcome == "green"
+    assert ended.outcome == "proven"
     for commit in {body.commit for body in (*of(journal, TurnEnded), *of(journal, ProofTaken))}:
         assert "locked" not in [file.path for file in await files(arena.bare, arena.base, commit)]
 
@@ -176,7 +176,7 @@ async def test_run_that_keeps_a_denied_path_saves_nothing_and_is_not_green(arena
     journal = arena.journal(arena.request(script(*replies)))
     ended = await arena.run(journal)
 
-    assert ended.outcome != "green"
+    assert ended.outcome != "proven"
     assert of(journal, ProofTaken) == []
     assert {body.commit for body in of(journal, TurnEnded)} == {arena.base}
 

@@ -77,7 +77,7 @@ async def test_a_program_that_spends_everything_ends_its_own_attempt_and_no_othe
     journal = arena.journal(arena.request(FIX, attempts=wishes, budget=Budget(steps=60, tokens=80_000)))
     winner = await arena.run(journal)
 
-    assert (winner.attempt, winner.outcome) == (1, "green")
+    assert (winner.attempt, winner.outcome) == (1, "proven")
     assert done.read_text().startswith("402 ")
     assert "The attempt's budget of 40,000 tokens is spent." in done.read_text()
     assert own.read_text() == "200 I am the modest one.", "its programs speak to the attempt's own model"
@@ -108,7 +108,7 @@ async def test_what_was_left_running_before_the_attempts_began_has_no_model_any_
     arena.before = before
     text = script(bash(f"touch {go}; {wait_for(late)}; {ADD}; {SUB}", SPENT), f"{FINISH}\n{SPENT}")
     journal = arena.journal(arena.request(text, n=2, budget=Budget(steps=60, tokens=112_000)))
-    assert (await arena.run(journal)).outcome == "green"
+    assert (await arena.run(journal)).outcome == "proven"
     assert early.read_text().startswith("200")
     assert late.read_text().startswith("503 ")
     assert took(journal, None) == 12_000
@@ -130,7 +130,7 @@ async def test_programs_of_the_proof_are_paid_by_the_attempt_that_is_proven(aren
     )
     write = "\n".join(("cat > calc.py <<'EOF'", *lines, "EOF"))
     journal = arena.journal(arena.request(script(bash(write), FINISH)))
-    assert (await arena.run(journal)).outcome == "green"
+    assert (await arena.run(journal)).outcome == "proven"
     answers = [path.read_text()[:3] for path in told.iterdir()]
     assert answers == ["200", "200"], "once where it worked, once where it was proven"
     assert {body.attempt for body in of(journal, ModelSpent)} == {0}
@@ -149,7 +149,7 @@ async def test_a_stuck_attempt_spends_nothing_more_once_others_were_given_what_i
             asked.append((type(body), arena.inside.model(works.info.id) is not None))
 
     journal.then = then
-    assert (await arena.run(journal)).outcome == "green"
+    assert (await arena.run(journal)).outcome == "proven"
     assert asked[0] == (ModelReplied, True)
     assert (AttemptForked, False) in asked
     assert (AttemptForked, True) not in asked

@@ -33,13 +33,13 @@ def run_of(prompt: str, *bodies: e.AnyBody) -> list[e.Event]:
 
 
 def ended(events: Sequence[e.Event]) -> list[e.Event]:
-    return [*events, *log(*(ev.body for ev in events), e.RunFinished("green", "fixed it", 1))[len(events) :]]
+    return [*events, *log(*(ev.body for ev in events), e.RunFinished("proven", "fixed it", 1))[len(events) :]]
 
 
 def test_everything_that_was_touched_is_on_it() -> None:
     made = receipt(ended(run_of("fix it", *WORK)), SEAL)
     assert (made.run, made.who, made.prompt, made.repo) == ("r-1", "ada", "fix it", "/repo")
-    assert (made.final, made.outcome, made.models) == (True, "green", ("m",))
+    assert (made.final, made.outcome, made.models) == (True, "proven", ("m",))
     assert made.usage == Usage(10, 5)
     assert [file.path for file in made.files] == ["a.py"]
     assert (made.branch, made.delivered_to) == ("cloister/fix", "/repo")

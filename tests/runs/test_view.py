@@ -84,7 +84,7 @@ FAILING = Diagnosis(
 UNREAD = Diagnosis("make", 2, 1.0)
 GREEN = Comparison(fixed=("a", "b"), passed=3, green=True)
 HALF = Comparison(fixed=("a",), still=("b",), passed=2)
-SCORE = Score(0, "green", 0, 0, 0, 3, 30, "alone")
+SCORE = Score(0, "proven", 0, 0, 0, 3, 30, "alone")
 FILES = (FileChange("x.py", 1, 2),)
 
 
@@ -102,7 +102,7 @@ def ran(attempt: int, comparison: Comparison) -> ChecksRan:
 
 
 def ended(attempt: int, comparison: Comparison) -> AttemptEnded:
-    return AttemptEnded(attempt, "green", "done", f"c{attempt}", comparison)
+    return AttemptEnded(attempt, "proven", "done", f"c{attempt}", comparison)
 
 
 BUDGET_NOTES = (
@@ -160,7 +160,7 @@ EVERY: tuple[AnyBody, ...] = (
     ChangeDelivered("/repo", "cloister/fix-it"),
     SandboxClosed("s-0000", "done"),
     StopRequested("bob"),
-    RunFinished("green", "all green", 0),
+    RunFinished("proven", "all green", 0),
 )
 
 
@@ -191,13 +191,13 @@ def test_a_whole_run_is_shown_as_it_was() -> None:
         commit="c3",
         delivered_to="/repo",
         summary="Fixed it.",
-        outcome="green",
+        outcome="proven",
         reason="all green",
         winner=0,
         isolation=ISOLATION,
         attempts=(
             AttemptView(
-                0, "p:m", 2, Usage(30, 2, 4), "c0", GREEN, "green", "done", cost=0.25, temperature=0.5
+                0, "p:m", 2, Usage(30, 2, 4), "c0", GREEN, "proven", "done", cost=0.25, temperature=0.5
             ),
             AttemptView(1, None, 0, Usage(), None, None, "stopped", "all green", parent=0, at=22),
         ),
@@ -215,11 +215,11 @@ def test_a_continued_run_is_queued_again_with_an_open_outcome_and_keeps_its_chan
     view, last = fold(log(*again), now=9_999.0), 99.0 + len(again)
     assert (view.state, view.outcome, view.winner, view.rounds) == ("queued", None, None, 2)
     assert (view.stopping, view.asks, view.commit, view.seconds) == (False, (), "c3", len(EVERY) - 2.0)
-    assert [one.outcome for one in view.attempts] == ["green", "stopped"]
+    assert [one.outcome for one in view.attempts] == ["proven", "stopped"]
     driven = (*again, RunClaimed("o-2222", 3), AttemptForked(2, 0, 22, "Continued.", Budget(), ""))
     view = fold(log(*driven), now=last + 11.0)
     assert (view.state, view.seconds) == ("running", len(EVERY) - 2.0 + 10.0)
-    assert [one.outcome for one in view.attempts] == ["green", "stopped", None]
+    assert [one.outcome for one in view.attempts] == ["proven", "stopped", None]
     remade = (*driven, ChangeMade("cloister/fix-it", "c4", FILES, "More."), RunFinished("red", "no", 2))
     view = fold(log(*remade))
     assert (view.state, view.outcome, view.commit, view.delivered_to) == ("finished", "red", "c4", None)

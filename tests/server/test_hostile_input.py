@@ -1,13 +1,15 @@
 """Every route with hostile names, numbers and bodies, as each role: a short JSON error, never a failure of the server."""
 
 import re
+from collections.abc import AsyncIterator
 from itertools import product
 from typing import Any
 
 import httpx
 import pytest
-from tests.server.conftest import Served
+from tests.server.conftest import Served, serve_app
 
+from cloister.app.settings import read_settings
 from cloister.app.tokens import RANK, Tokens
 from cloister.core.requests import Role
 from cloister.server.app import HTTP_ROUTES, openapi_document
@@ -46,6 +48,21 @@ BODIES: tuple[bytes, ...] = (
 )
 SAFE = {"rotateAuditKey", "createSandbox", "submitRun"}
 """Operations whose empty body is a valid request with lasting effects."""
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    """One server for all: hostile input changes nothing that another test relies on."""
+    data = tmp_path_factory.mktemp("hostile") / "data"
+    async with serve_app(
+        read_settings({"CLOISTER_MODEL": "script:/nowhere.toml", "USER": "tester"}, data)
+    ) as running:
+        yield running
 
 
 def operations() -> list[tuple[str, str, str, Role]]:
@@ -101,7 +118,7 @@ async def test_a_hostile_name_or_body_is_a_short_error(
 
 @pytest.mark.parametrize("caller", ["viewer", "operator"])
 async def test_each_route_is_for_its_role_and_above(served: Served, caller: Role) -> None:
-    secret = Tokens(served.app.settings.data_dir).add("tess", caller, "tester")
+    secret = Tokens(served.app.settings.data_dir).add(f"tess-{caller}", caller, "tester")
     for method, path, operation, role in operations():
         if path == "/v1/health" or operation in SAFE:
             continue
@@ -118,6 +135,15 @@ async def test_a_wrong_method_names_those_that_are_allowed(served: Served) -> No
             answer = await served.client.request(wrong, filled(path, "nothing"))
             assert answer.status_code == 405, (wrong, path)
             assert wanted <= set(answer.headers["allow"].replace(" ", "").split(",")), (wrong, path)
+
+
+async def test_options_names_every_method_of_the_address(served: Served) -> None:
+    for path, methods in openapi_document()["paths"].items():
+        answer = await served.client.options(filled(path, "nothing"))
+        assert answer.status_code == 204, (path, answer.text)
+        wanted = {"OPTIONS", *(method.upper() for method in methods)}
+        assert set(answer.headers["allow"].replace(" ", "").split(",")) == wanted, path
+    assert (await served.client.options("/v1/nowhere")).status_code == 404
 
 
 async def test_numbers_out_of_range_and_repeated_parameters_are_refused(served: Served) -> None:

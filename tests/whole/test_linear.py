@@ -87,9 +87,10 @@ def _backtracks(one: Expression, prefix: str, piece: str, tail: str) -> bool:
         return prefix + piece * max(1, size // len(piece)) + tail
 
     # Longer and longer: a pattern that doubles its work with each character must not get a long text.
+    # One that has not done so at a hundred characters does not.
     length = 8
     while length < LENGTH * TIMES and cpu(partial(one.apply, made(length)), 1) < SLOW:
-        length = length * 5 // 4
+        length = length * 5 // 4 if length < 100 else length * 2
     return grows_too_fast(made, one.apply, min(length // TIMES, LENGTH), noise=1e-3)
 
 

@@ -12,10 +12,22 @@ from cloister.core.events import AttemptEnded
 from cloister.core.log import SavePoint
 from cloister.core.requests import Budget, Outcome
 
-_CLASS: dict[str, int] = {"green": 0, "unproven": 1, "red": 2, "budget": 2, "failed": 2, "stopped": 3}
+_CLASS: dict[str, int] = {
+    **{"proven": 0, "green": 0, "unbroken": 1, "unproven": 2},
+    **{"red": 3, "budget": 3, "failed": 3, "stopped": 4},
+}
 """Proven first. Among failed attempts the evidence counts before the outcome."""
 
-_ORDER: tuple[Outcome, ...] = ("green", "unproven", "red", "budget", "failed", "stopped")
+_ORDER: tuple[Outcome, ...] = (
+    "proven",
+    "green",
+    "unbroken",
+    "unproven",
+    "red",
+    "budget",
+    "failed",
+    "stopped",
+)
 
 _WORDS = {
     "red": "still red",
@@ -82,7 +94,7 @@ def _ranked(scores: Sequence[Score]) -> tuple[tuple[Score, ...], tuple[int, ...]
 def _evidence(one: Score) -> tuple[float, ...]:
     order = _ORDER.index(one.outcome) if one.outcome in _ORDER else len(_ORDER)
     cost = one.dollars or 0.0
-    return (_CLASS.get(one.outcome, 3), one.red, one.new, one.weakened, order, one.lines, cost, one.tokens)
+    return (_CLASS.get(one.outcome, 4), one.red, one.new, one.weakened, order, one.lines, cost, one.tokens)
 
 
 def _because(one: Score, other: Score) -> Score:

@@ -20,6 +20,7 @@ from cloister.core.requests import (
     Patience,
     PoolWish,
     Quota,
+    SavePointLimits,
     check_budget,
 )
 
@@ -108,6 +109,7 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     project: tuple[ProjectEntry, ...] = ()
     pool: tuple[PoolWish, ...] = ()
     """Sandboxes that a server keeps ready, one `[[pool]]` table per template."""
+    save_points: SavePointLimits = SavePointLimits()
     otlp_endpoint: str | None = None
     """Base URL of an OpenTelemetry collector that a server sends the audit to."""
     audit_heads: tuple[str, ...] = ()

@@ -45,9 +45,11 @@ class Caller:
     """Whether the token is still valid: a connection may outlive it."""
 
     def must_be(self, role: Role) -> None:
-        """Raises `UserError` (`denied`) unless this caller has at least `role`, and still has it."""
-        if RANK[self.role] < RANK[role] or not self.holds():
+        """Raises `UserError`: `denied` without at least `role`, `unauthorized` once the token is removed."""
+        if RANK[self.role] < RANK[role]:
             raise UserError("denied", f"{self.name} is {self.role}: this needs the role {role}.")
+        if not self.holds():
+            raise UserError("unauthorized", f"The token of {self.name} was removed.")
 
 
 class Token(msgspec.Struct, frozen=True):

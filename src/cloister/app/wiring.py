@@ -36,6 +36,7 @@ from cloister.model.local.host import LocalHost, open_local_host
 from cloister.model.roles import open_models, skipped
 from cloister.policy.api import Policy
 from cloister.runs.budget import BudgetLedger
+from cloister.runs.delivery import SavePointCollector
 from cloister.runs.driver import drive_run
 from cloister.runs.services import RunServices
 from cloister.runs.supervisor import Look, Supervisor, open_supervisor
@@ -98,6 +99,13 @@ def _workshop(settings: Settings, templates: Templates, host: Host, doorway: Doo
     names = frozenset(one.name for one in doorway.credentials)
     at = repositories(settings.data_dir)
     return Workshop(templates, host, Forges(), None, settings.file.quota, at, credentials=names)
+
+
+def _collector(settings: Settings, backbone: Backbone) -> SavePointCollector:
+    repositories = LocalRepositories(settings.data_dir)
+    return SavePointCollector(
+        backbone, partial(whole_log, backbone), repositories, settings.file.save_points, settings.user
+    )
 
 
 @contextmanager
@@ -274,4 +282,5 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         await stack.enter_async_context(open_supervisor(supervisor))
         if role == "server":
             await stack.enter_async_context(_background(warming.keep_warm))
+            await stack.enter_async_context(_background(_collector(settings, backbone).run))
         yield App(settings, owner, backbone, host, pool, sandboxes, commands, supervisor, warming.workshop)

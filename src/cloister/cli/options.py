@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TextIO, TypeVar
 
 import typer
 
@@ -139,6 +139,22 @@ MustPass = Annotated[
         "--must-pass",
         metavar="TEST",
         help="A test, a test file or a check that must pass in the end; repeat for several.",
+    ),
+]
+Accept = Annotated[
+    Literal["proven", "unbroken", "unproven"],
+    typer.Option(
+        "--accept",
+        metavar="OUTCOME",
+        help="The weakest outcome that exits 0: proven, unbroken (nothing new is red) or unproven (no check could run).",
+    ),
+]
+AllowTestChanges = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-test-changes",
+        metavar="PATTERN",
+        help="Test files that the task may change, as in 'tests/test_old.py' or 'tests/**'; repeat for several.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]

@@ -42,6 +42,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ref: str | None = None
     checks: tuple[str, ...] = ()
     asked: tuple[str, ...] = ()
+    allow_test_changes: tuple[str, ...] = ()
     model: str | None = None
     kind: str | None = None
     n: int = 1
@@ -121,6 +122,7 @@ class RunOptions(NamedTuple):
     rules: tuple[str, ...] = ()
     """Each an effect and an action, such as `deny bash:git push*`."""
     must_pass: tuple[str, ...] = ()
+    allow_test_changes: tuple[str, ...] = ()
 
 
 def new_run(options: RunOptions, settings: "Settings", file: RunFile = _NO_FILE) -> RunWish:
@@ -147,6 +149,7 @@ def new_run(options: RunOptions, settings: "Settings", file: RunFile = _NO_FILE)
         search=options.search or file.search,
         rules=(*(_rule(text) for text in options.rules), *file.rules),
         asked=tuple(typed(name) for name in options.must_pass) or file.asked,
+        allow_test_changes=tuple(map(typed, options.allow_test_changes)) or file.allow_test_changes,
         key=file.key,
     )
     if problem := check_new_run(wish.new_run(settings.file.budget)):

@@ -4,16 +4,18 @@ from typing import Literal
 
 import msgspec
 
+from cloister.core.text import one_line
+
 Severity = Literal["error", "warning", "note"]
 TestStatus = Literal["passed", "failed", "error", "skipped"]
 CheckKind = Literal["format", "lint", "types", "build", "test", "other"]
 """What a check examines, the fastest kind first."""
 
 HowWeakened = Literal[
-    "changed", "skipped", "deleted", "data", "configuration", "base", "deceived", "silenced"
+    "changed", "skipped", "deleted", "data", "configuration", "base", "deceived", "silenced", "moved"
 ]
 """`base`: red with the tests as the base has them; `deceived`: the code looks for tests or stands in for their tools;
-`silenced`: a complaint was suppressed instead of fixed."""
+`silenced`: a complaint was suppressed instead of fixed; `moved`: the same test has another name or file, which is fine."""
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -87,10 +89,12 @@ class Diagnosis(msgspec.Struct, frozen=True):
     """Weakened tests and configuration in the working tree when the check ran."""
     log: str | None = None
     """Path of the whole output in the sandbox, if it is longer than the tail."""
+    not_run: str = ""
+    """Why the check says nothing, and what would help: a missing tool, a failed build, no test at all; empty if it ran."""
 
     @property
     def green(self) -> bool:
-        return self.exit_code == 0 and self.killed is None
+        return self.exit_code == 0 and self.killed is None and not self.not_run
 
     @property
     def failing(self) -> tuple[TestResult, ...]:
@@ -110,7 +114,7 @@ class Comparison(msgspec.Struct, frozen=True):
     """Ran before and missing now. Never green."""
     passed: int = 0
     green: bool = False
-    """Nothing new is red, everything requested is green, and no test was lost."""
+    """Nothing new is red, everything requested is green, and no test was lost. What this shows is the `verdict`."""
     asked: tuple[str, ...] = ()
     """Requested, and not green yet."""
     unrelated: tuple[str, ...] = ()
@@ -121,6 +125,23 @@ class Comparison(msgspec.Struct, frozen=True):
     """Red before, and the test or the selection of tests was weakened. Never green."""
     flaky: tuple[str, ...] = ()
     """Failed and passed on the same files: not counted as red."""
+    not_run: tuple[str, ...] = ()
+    """Checks that could run neither on the base nor now, with the reason. Never green."""
+    ran: int = 0
+    """Checks that ran now."""
+    shown: tuple[str, ...] = ()
+    """What shows the requested change: red on the base, green now, and no experiment refuted it."""
+    notes: tuple[str, ...] = ()
+    """Sentences for the reviewer, e.g. that a literal of a test is in the change."""
+
+    @property
+    def verdict(self) -> Literal["proven", "unbroken", "unproven", "red"]:
+        """The outcome of a finished attempt with these results."""
+        if not self.green:
+            return "red"
+        if not self.ran:
+            return "unproven"
+        return "proven" if self.shown else "unbroken"
 
     @property
     def red(self) -> int:
@@ -131,3 +152,27 @@ class Comparison(msgspec.Struct, frozen=True):
         """Return how many items block green."""
         lost = len(self.missing) + len(self.skipped) + len(self.weakened)
         return len(self.new) + len(self.asked) + lost
+
+
+def statement(found: Comparison) -> str:
+    """What the checks show about the requested change and what they do not, in one line."""
+    match found.verdict:
+        case "proven":
+            first = one_line(found.shown[0], 120)
+            more = f" and {len(found.shown) - 1} more" if len(found.shown) > 1 else ""
+            said = f"shown by {first}{more}: red on the base, green now"
+        case "unbroken":
+            said = "nothing new is red; no test shows the requested change"
+        case "unproven":
+            why = f": {found.not_run[0]}" if found.not_run else ""
+            return one_line(f"no check could run{why}", 300)
+        case "red":
+            said = f"{found.open:,} still to fix" if found.open else "not green"
+    parts = ((found.unrelated, "old and unrelated"), (found.not_run, "not run"))
+    rest = "".join(f"; {word}: {_few(names)}" for names, word in parts if names)
+    return one_line(said + rest, 400)
+
+
+def _few(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+    return ", ".join(one_line(name, 120) for name in names[:2]) + more

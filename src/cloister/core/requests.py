@@ -13,8 +13,15 @@ TierName = Annotated[str, msgspec.Meta(pattern="^[a-z]+(-[a-z]+)*$", max_length=
 
 Tier = TierName
 """A tier to ask for: `auto` for the strongest that works at native speed, or the name of one."""
-Outcome = Literal["green", "red", "unproven", "budget", "stopped", "failed"]
-"""How a run ended. `unproven`: the model finished, and there was no check to prove it."""
+Outcome = Literal["proven", "unbroken", "unproven", "red", "budget", "stopped", "failed", "green"]
+"""How a run ended.
+
+`proven`: something about the request was red on the base and is green now, and nothing new is red. `unbroken`: nothing
+new is red, and nothing shows the requested change. `unproven`: no check could run. `red`: given up with failing checks.
+`green` is only in logs of older versions, which did not tell `proven` from `unbroken`.
+"""
+Accepted = Literal["proven", "unbroken", "unproven"]
+"""Outcomes of a finished task, strongest first."""
 State = Literal["queued", "running", "paused", "finished"]
 Origin = Literal["user", "repository", "tool", "issue", "review", "ci", "web", "server"]
 """The source of text: a person, the repository, a command in the sandbox, an issue, a review comment, a CI job,
@@ -130,6 +137,15 @@ class PoolWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Total memory of idle sandboxes; the pool adds none beyond it."""
 
 
+class SavePointLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long a server keeps the save points of finished runs. Unfinished runs and results keep theirs."""
+
+    days: Annotated[float, msgspec.Meta(ge=0)] = 30.0
+    """After the end of the run."""
+    runs: Annotated[int, msgspec.Meta(ge=0)] = 500
+    """Of this many finished runs, the newest."""
+
+
 class RunRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A rule for one run; docs/guide/policy.md lists the values of `action`."""
 
@@ -175,6 +191,8 @@ class NewRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The save point of another run that this one continues from, with its files and conversation."""
     asked: tuple[str, ...] = ()
     """Tests, test files or checks that must be green; empty: those that the prompt names."""
+    allow_test_changes: tuple[str, ...] = ()
+    """Patterns of test files that the task may change; the changes are listed in the result."""
 
 
 class ToolCall(msgspec.Struct, frozen=True):
@@ -273,6 +291,9 @@ def check_new_run(new: NewRun) -> str | None:
 
 
 def _check_evidence(new: NewRun) -> str | None:
+    patterns = new.allow_test_changes
+    if len(patterns) > limits.ASKED or any(not one.strip() or len(one) > 400 for one in patterns):
+        return f"At most {limits.ASKED} patterns of test files can be given, each of 1 to 400 characters."
     if len(new.checks) > limits.CHECKS:
         return f"A run takes at most {limits.CHECKS} checks: join some with &&."
     if any(not check.strip() for check in new.checks):

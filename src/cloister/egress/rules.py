@@ -6,7 +6,9 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from threading import BoundedSemaphore, Lock
 from typing import Literal, NamedTuple
 
 import anyio
@@ -19,7 +21,7 @@ from cloister.core.ids import SandboxId
 from cloister.core.requests import DoorBounds
 from cloister.core.text import one_line
 from cloister.egress.http.head import Head
-from cloister.egress.quota import Account, Refused, shared_limiter
+from cloister.egress.quota import Account, Refused
 from cloister.egress.streams import Traffic
 from cloister.policy.api import Action, ConnectAction, Decision, RawAction, RequestAction
 
@@ -121,16 +123,62 @@ Dial = Callable[[str, int], Awaitable[ByteStream]]
 """A connection to exactly this address. Raises `OSError`."""
 
 
+class Lookups:
+    """Threads of the proxy's own for slow lookups: they delay no other work of this process.
+
+    A thread whose caller gave up runs until the resolver's time limit, and takes its place as long.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._places = BoundedSemaphore(most)
+
+    async def run(self, look: Callable[[], Sequence[str]]) -> Sequence[str]:
+        """Call `look` in a thread; wait for a place first."""
+        while not self._places.acquire(blocking=False):  # noqa: ASYNC110  (threads give places back)
+            await anyio.sleep(_PLACE_SECONDS)
+        place = _Place(self._places)
+        try:
+            return await anyio.to_thread.run_sync(
+                place.use, look, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
+            )
+        finally:
+            place.leave()
+
+
+class _Place:
+    """A place that is given back once: by the thread that used it, or by a caller whose thread never began."""
+
+    def __init__(self, places: BoundedSemaphore) -> None:
+        self._places = places
+        self._begins = Lock()
+        self._taken = False
+
+    def use(self, look: Callable[[], Sequence[str]]) -> Sequence[str]:
+        if not self._begin():
+            return ()
+        try:
+            return look()
+        finally:
+            self._places.release()
+
+    def leave(self) -> None:
+        if self._begin():
+            self._places.release()
+
+    def _begin(self) -> bool:
+        """True for the first caller."""
+        with self._begins:
+            first, self._taken = not self._taken, True
+            return first
+
+
+_PLACE_SECONDS = 0.05
+_LOOKUPS = Lookups(limits.DOOR_LOOKUPS_AT_ONCE)
+
+
 async def resolve(host: str, port: int) -> Sequence[str]:
-    """Look up a name in a thread of the proxy's own: slow lookups delay no other work of this process."""
-    found = await anyio.to_thread.run_sync(
-        _look_up,
-        host,
-        port,
-        abandon_on_cancel=True,
-        limiter=shared_limiter("lookup", limits.DOOR_LOOKUPS_AT_ONCE),
-    )
-    return list(dict.fromkeys(found))
+    """The addresses of a name, each once."""
+    return list(dict.fromkeys(await _LOOKUPS.run(lambda: _look_up(host, port))))
 
 
 def _look_up(host: str, port: int) -> list[str]:
@@ -199,14 +247,20 @@ async def dial(address: str, port: int) -> ByteStream:
     return await anyio.connect_tcp(address, port)
 
 
+@cache
+def _machine_trust() -> ssl.SSLContext:
+    """Read when a proxy first speaks TLS: it takes longer than to open a proxy, and most never do."""
+    return ssl.create_default_context()
+
+
 @dataclass(frozen=True, slots=True)
 class Outside:
     """How this machine resolves names and dials addresses."""
 
     resolve: Resolve = field(default_factory=Resolver)
     dial: Dial = dial
-    trust: ssl.SSLContext = field(default_factory=ssl.create_default_context)
-    """CAs for servers to which the proxy itself speaks TLS."""
+    trust: ssl.SSLContext | None = None
+    """CAs for servers to which the proxy itself speaks TLS; without them, those of this machine."""
     is_own: Callable[[str], bool] = is_own
 
 
@@ -292,8 +346,12 @@ class Gate:
         self._resolve = outside.resolve
         self._dial = outside.dial
         self._is_own = outside.is_own
-        self.trust = outside.trust
+        self._trust = outside.trust
         self.bounds = bounds
+
+    @property
+    def trust(self) -> ssl.SSLContext:
+        return self._trust or _machine_trust()
 
     async def connection(self, visit: Visit) -> Decision:
         """Decide the connection as a whole. Raises `Refused` unless it is allowed."""

@@ -1,7 +1,10 @@
 """What a command checks, and in which languages, judged by the tool that it starts."""
 
+import posixpath
 import re
 import shlex
+
+import msgspec
 
 from cloister.core.diagnosis import Check, CheckKind
 
@@ -49,6 +52,8 @@ _TOOLS: dict[str, Tool] = {
     "vitest": ("test", (SCRIPT,)),
     "mocha": ("test", (SCRIPT,)),
     "ava": ("test", (SCRIPT,)),
+    "turbo test": ("test", (SCRIPT,)),
+    "lerna test": ("test", (SCRIPT,)),
     "node --test": ("test", (SCRIPT,)),
     "go test": ("test", (GO,)),
     "cargo test": ("test", (RUST,)),
@@ -58,24 +63,36 @@ _TOOLS: dict[str, Tool] = {
     "mvnw": ("test", (JAVA,)),
     "gradle": ("test", (JAVA,)),
     "gradlew": ("test", (JAVA,)),
+    "rspec": ("test", ()),
+    "rake test": ("test", ()),
+    "phpunit": ("test", ()),
+    "mix test": ("test", ()),
+    "dotnet test": ("test", ()),
+    "deno test": ("test", ()),
 }
-_STARTERS = [
-    "npx",
-    "python",
-    "python3",
-    "uv",
-    "run",
-    "poetry",
-    "pdm",
-    "hatch",
-    "pipenv",
-    "exec",
-    "bunx",
-    "pnpm",
-    "yarn",
-]
+_STARTERS = (
+    *(
+        "npx",
+        "python",
+        "python3",
+        "uv",
+        "run",
+        "poetry",
+        "pdm",
+        "hatch",
+        "pipenv",
+        "exec",
+        "bunx",
+        "pnpm",
+        "yarn",
+    ),
+    *("bundle",),
+)
+_INSIDE = re.compile(r"^cd ([\w.@+-][\w./@+-]{0,200}) && ")
 _SOURCE = re.compile(r"\.(?:[cm]?[jt]sx?|py|rs|go|java|kt|c|cc|cpp|rb|php)$")
-_SCRIPTS = re.compile(r"^(?:npm|pnpm|yarn|bun) (?:run )?([\w:-]+)")
+_MANAGERS = ("npm", "pnpm", "yarn", "bun")
+_BETWEEN = ("run", "workspaces", "foreach", "'*'")
+"""Words of package managers in front of the name of a script."""
 _REPORTS = re.compile(r"(?:^|[\s/;&|(])(?:mvnw?|gradlew?)(?:\s|$)")
 _WORDS: tuple[tuple[str, CheckKind], ...] = (
     ("format", "format"),
@@ -88,6 +105,15 @@ _WORDS: tuple[tuple[str, CheckKind], ...] = (
     ("test", "test"),
     ("check", "other"),
 )
+
+
+def directory_of(command: str) -> str:
+    """The directory that a check changes to first, `sub` in `cd sub && …`; empty for the root."""
+    path = ""
+    while found := _INSIDE.match(command):
+        path, command = posixpath.join(path, found[1]), command[found.end() :]
+    path = posixpath.normpath(path) if path else ""
+    return "" if path == "." or path.startswith(("..", "/")) else path
 
 
 def words(command: str) -> list[str]:
@@ -119,9 +145,10 @@ def kind_of(command: str) -> CheckKind:
     tool = tool_of(command)
     if tool is not None:
         return _TOOLS[tool][0]
-    script = _SCRIPTS.match(command)
-    target = command.partition(" ")[2] if command.startswith(("make ", "just ", "task ")) else ""
-    name = script[1] if script else target
+    first, _, rest = command.partition(" ")
+    name = rest if first in ("make", "just", "task") else ""
+    if first in _MANAGERS:
+        name = next((w for w in rest.split() if not w.startswith("-") and w not in _BETWEEN), "")
     for word, kind in _WORDS:
         if word in name:
             return kind
@@ -135,7 +162,7 @@ def may_run_tests(command: str) -> bool:
 
 def languages_of(command: str) -> tuple[str, ...]:
     """The languages whose files the tool reads; empty if unknown."""
-    tool = tool_of(command)
+    tool = tool_of(_INSIDE.sub("", command))
     return _TOOLS[tool][1] if tool is not None else ()
 
 
@@ -162,6 +189,7 @@ _WRITES_FILE: dict[str, str] = {
     "jest": f"--json --outputFile={_TO}",
     "vitest": f"--reporter=default --reporter=json --outputFile.json={_TO}",
     "mocha": f"--reporter json --reporter-option output={_TO}",
+    "phpunit": f"--log-junit {_TO}",
     "ctest": "--output-on-failure",
 }
 """Flags with which the tool writes a report. The text of CTest says more than its report."""
@@ -208,10 +236,13 @@ def environment(report: str, *, loose: bool = False) -> dict[str, str]:
 
 
 def specify(command: str, scripts: dict[str, str] | None = None, *, go: bool = False) -> Check:
-    """Return the check for `command`. `scripts` are those of `package.json`, for commands that name one.
+    """Return the check for `command`. `scripts` are those of `package.json` in its directory, if it names one.
 
-    `go`: the repository is a Go module, so the command may run `go test` indirectly.
+    `go`: that directory is a Go module, so the command may run `go test` indirectly.
     """
+    if inside := _INSIDE.match(command):
+        check = specify(command[inside.end() :], scripts, go=go)
+        return msgspec.structs.replace(check, command=command, run=inside[0] + check.run if check.run else "")
     run = _with_flags(command, scripts or {})
     if go and run == command and tool_of(command) is None:
         run = _ALOUD + command

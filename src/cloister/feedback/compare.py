@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from cloister.core import limits
 from cloister.core.diagnosis import Comparison, Diagnosis, Diagnostic, TestResult
 from cloister.core.text import one_line
-from cloister.feedback.check_commands import is_source
-from cloister.feedback.goals import Goals, named, parts, wanted
-from cloister.feedback.integrity.weakening import weakened
+from cloister.feedback.check_commands import is_source, may_run_tests
+from cloister.feedback.goals import Goals, named, parts, wanted, wanted_check
+from cloister.feedback.integrity.weakening import moved_names, weakened
 
 _RED = ("failed", "error")
 _FIXTURES = ("::setUpClass", "::tearDownClass", "::setUpModule", "::tearDownModule")
@@ -35,9 +35,10 @@ def compare(
     easier = weakened(baseline, now)
     unmet = [*tally.asked, *_unmet(asked, now, tally)]
     lost = tally.new or tally.missing or tally.skipped
+    # If tests were made easier, a passing check proves nothing.
+    fixed = tuple(name for name in tally.fixed if name not in easier and not (easier and name in before))
     return Comparison(
-        # If tests were made easier, a passing check proves nothing.
-        fixed=tuple(name for name in tally.fixed if name not in easier and not (easier and name in before)),
+        fixed=fixed,
         new=tuple(tally.new),
         still=tuple(tally.still),
         missing=tuple(tally.missing),
@@ -48,7 +49,17 @@ def compare(
         skipped=tuple(tally.skipped),
         weakened=tuple(easier.values()),
         flaky=tuple(tally.flaky),
+        not_run=tuple(tally.not_run),
+        ran=sum(not diagnosis.not_run for diagnosis in now),
+        shown=tuple(name for name in fixed if name not in before or _shows(before[name], asked)),
     )
+
+
+def _shows(before: Diagnosis, asked: Goals | None) -> bool:
+    """True if a check that became green shows the requested change: the task is about it, or it runs tests."""
+    if asked is None or wanted(asked, before.check, before.check):
+        return True
+    return may_run_tests(before.check) and not before.not_run
 
 
 class _Tally:
@@ -64,9 +75,16 @@ class _Tally:
         self.asked: list[str] = []
         self.unrelated: list[str] = []
         self.flaky: list[str] = []
+        self.not_run: list[str] = []
         self.passed = 0
 
     def add(self, before: Diagnosis | None, now: Diagnosis) -> None:
+        if now.not_run and (before is None or before.not_run):
+            self.not_run.append(one_line(f"{now.check}: {now.not_run}", 400))
+            if before is not None and wanted_check(self._wish, now.check):
+                self.asked.append(now.check)
+                self.still.append(now.check)
+            return
         chance = set(before.flaky if before else ())
         red_before = _red(before) - chance if before else chance
         blind = before is not None and _collected_nothing(before)
@@ -79,7 +97,9 @@ class _Tally:
             # If the base collected nothing, this run did not cause the failure.
             if name in red_before or blind:
                 self.still.append(name)
-                mine = wanted(self._wish, now.check, name)
+                # Without a result on the base, a failure may be the change's own.
+                unknown = before is not None and bool(before.not_run) and before.killed is None
+                mine = unknown or wanted(self._wish, now.check, name)
                 (self.asked if mine else self.unrelated).append(name)
             else:
                 self.new.append(name)
@@ -96,13 +116,13 @@ class _Tally:
             self.fixed.append(now.check)
         if _collected_nothing(now):
             return
-        here = _Results(now)
+        here, moved = _Results(now), moved_names(before, now)
         # If the output only counts passing tests, an absent name passes, unless fewer tests ran.
         absent_passes = now.unlisted > 0 and _ran(now) >= _ran(before)
         gone: list[str] = []
         skipped: list[str] = []
         for test in before.tests:
-            status = here.status.get(test.name) or _as_a_whole(test, here)
+            status = here.status.get(moved.get(test.name, test.name)) or _as_a_whole(test, here)
             if test.status == "skipped" or status in _RED:
                 continue
             if status == "passed" or (status is None and absent_passes):

@@ -8,7 +8,9 @@ from cloister.core import limits
 from cloister.core.diagnosis import Diagnosis, Diagnostic, TestResult, TestStatus
 from cloister.core.text import bounded, decode, harmless
 from cloister.feedback.api import CheckOutput, Found, Parser
-from cloister.feedback.parsers.crash import stacks, tracebacks
+from cloister.feedback.check_commands import directory_of, is_source
+from cloister.feedback.not_run import why_not_run
+from cloister.feedback.parsers.crash import absent_programs, stacks, tracebacks
 from cloister.feedback.parsers.lint.compilers import builds, gcc_json, rust_json
 from cloister.feedback.parsers.lint.javascript import (
     biome_json,
@@ -36,7 +38,7 @@ from cloister.feedback.parsers.test_runners.javascript import (
     vitest_text,
 )
 from cloister.feedback.parsers.test_runners.junit import junit
-from cloister.feedback.parsers.test_runners.python import pytest_text, unittest_text
+from cloister.feedback.parsers.test_runners.python import pytest_text, unittest_text, with_other_sessions
 from cloister.feedback.parsers.test_runners.rust import cargo_text
 from cloister.feedback.parsers.test_runners.tap import tap
 
@@ -81,6 +83,7 @@ _DIAGNOSTICS: tuple[Parser, ...] = (
     builds,
     maven_errors,
     gradle_errors,
+    absent_programs,
     tracebacks,
     stacks,
     bare_places,
@@ -89,7 +92,7 @@ _DIAGNOSTICS: tuple[Parser, ...] = (
 PARSERS: tuple[Parser, ...] = _TESTS + _DIAGNOSTICS
 """In order of trust: the first parser that finds tests decides about tests."""
 
-REPEATS_TESTS: tuple[Parser, ...] = (tracebacks, stacks, bare_places, mentions)
+REPEATS_TESTS: tuple[Parser, ...] = (absent_programs, tracebacks, stacks, bare_places, mentions)
 """In the output of failing tests, these parsers only find the same failures again."""
 
 _TAIL_LINES = 40
@@ -104,6 +107,7 @@ def diagnose(output: CheckOutput) -> Diagnosis:
     tested = Found()
     diagnostics: list[Diagnostic] = []
     some_fail = False
+    directory = directory_of(output.command)
     for parser in PARSERS:
         if parser in REPEATS_TESTS and some_fail:
             continue
@@ -112,11 +116,14 @@ def diagnose(output: CheckOutput) -> Diagnosis:
         found = None if parser is mentions and diagnostics else parser(output)
         if found is None:
             continue
+        if directory:
+            found = _below(directory, found)
         if not tested.tests and not tested.unlisted:
-            tested = found
+            tested = with_other_sessions(output, found) if parser is junit else found
             some_fail = any(test.status in ("failed", "error") for test in found.tests)
         diagnostics.extend(found.diagnostics)
     tests, unlisted = _bounded_tests(_once_each(tested.tests))
+    kept = _bounded_diagnostics(diagnostics)
     return Diagnosis(
         check=output.command,
         exit_code=output.exit_code,
@@ -124,8 +131,29 @@ def diagnose(output: CheckOutput) -> Diagnosis:
         killed=output.killed,
         tests=tests,
         unlisted=tested.unlisted + unlisted,
-        diagnostics=_bounded_diagnostics(diagnostics),
+        diagnostics=kept,
         tail=_tail(output),
+        not_run=why_not_run(output, tests, tested.unlisted + unlisted, kept),
+    )
+
+
+def _below(directory: str, found: Found) -> Found:
+    """`found` with files, and tests named after files, relative to the repository: the check ran in `directory`."""
+
+    def path(file: str | None) -> str | None:
+        inside = file and not file.startswith(("/", "<", f"{directory}/"))
+        return f"{directory}/{file}" if inside else file
+
+    def name(old: str) -> str:
+        first = old.partition("::")[0].partition(" > ")[0]
+        return f"{path(first)}{old[len(first) :]}" if is_source(first) else old
+
+    change = msgspec.structs.replace
+    tests = (change(test, file=path(test.file), name=name(test.name)) for test in found.tests)
+    return change(
+        found,
+        tests=tuple(tests),
+        diagnostics=tuple(change(one, file=path(one.file)) for one in found.diagnostics),
     )
 
 

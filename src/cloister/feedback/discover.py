@@ -2,12 +2,15 @@
 
 import re
 import shlex
+import sys
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from cloister.core import limits
+from cloister.core.computer import WORK_DIR
 from cloister.core.diagnosis import Check, CheckKind
 from cloister.core.text import one_line
 from cloister.feedback.check_commands import kind_of, tool_of, words
@@ -15,22 +18,32 @@ from cloister.feedback.check_commands import kind_of, tool_of, words
 # CI workflows: the `run:` lines that start a known tool and change nothing
 
 _RUN = re.compile(r"^(\s*)(?:- )?run:\s*(.*)$")
+_JOB = re.compile(r"^( {1,8}|\t)([\w-]{1,100}):\s*(?:#.*)?$")
 _BLOCK = re.compile(r"^[|>][+-]?\d?$")
 _CHANGES = re.compile(r"(?:^| )(?:--fix|--write|-w|install|publish|deploy|push|upload|release|ci)(?: |$)")
+_MAIN = re.compile(r"(?:^|[/_-])(?:test|tests|testing|unit|ci|main|build|check)(?:[._-]|$)", re.IGNORECASE)
+_SIDE = re.compile(
+    r"lint|format|style|docs?\b|cover|e2e|integration|bench|perf|fuzz|nightly|release|publish|deploy|compat|example|"
+    r"smoke|size|windows|macos|browser|canary|experiment|downstream|ecosystem|regress|minimal|legacy|audit|security",
+    re.IGNORECASE,
+)
 _LINES = 2_000
 _HINTS = 4
 
 
 def hinted(workflows: Mapping[str, str], contents: Mapping[str, str]) -> list[str]:
-    """Commands of the workflows that check something, tests first. Skips lines with expressions of the CI."""
-    makefile = contents.get("Makefile", "")
-    found: dict[str, None] = {}
+    """The tests of the main job of the workflows. Skips lines with expressions of the CI."""
+    jobs: dict[tuple[int, str, str], dict[str, None]] = {}
     for name in sorted(workflows):
-        for line in _commands(workflows[name].split("\n")[:_LINES]):
-            if _checks(line, makefile):
-                found.setdefault(one_line(line, 300))
-    ordered = sorted(found, key=lambda line: kind_of(line) != "test")
-    return ordered[:_HINTS]
+        for job, line in _commands(workflows[name].split("\n")[:_LINES]):
+            if _checks(line, contents.get("Makefile", "")):
+                # A job or a line with a side purpose comes last, one that is called after the tests first.
+                file = name.removeprefix(WORKFLOWS)
+                rank = 2 * bool(_SIDE.search(f"{file} {job} {line}"))
+                rank += not (_MAIN.search(job) or _MAIN.search(file))
+                jobs.setdefault((rank, name, job), {})[one_line(line, 300)] = None
+    best = min(jobs, key=lambda place: place[0], default=None)
+    return [] if best is None else list(jobs[best])[:_HINTS]
 
 
 def _checks(line: str, makefile: str) -> bool:
@@ -38,24 +51,29 @@ def _checks(line: str, makefile: str) -> bool:
         return False
     if line.startswith("make "):
         return kind_of(line) == "test" and f"{line[5:].strip()}:" in makefile
-    return tool_of(line) is not None and kind_of(line) == "test"
+    return kind_of(line) == "test"
 
 
-def _commands(lines: list[str]) -> Iterator[str]:
-    """The commands of each `run:`, on its line or in the block below it."""
+def _commands(lines: list[str]) -> Iterator[tuple[str, str]]:
+    """The job and the command of each `run:`, on its line or in the block below it."""
     index = 0
+    job, depth_of_jobs = "", 0
     while index < len(lines):
-        run = _RUN.match(lines[index][:2_000])
+        line = lines[index][:2_000]
         index += 1
-        if run is None:
+        if (named := _JOB.match(line)) and depth_of_jobs in (0, _indent(line)):
+            job, depth_of_jobs = named[2], _indent(line)
+        if line.startswith("jobs:"):
+            depth_of_jobs = 0
+        if (run := _RUN.match(line)) is None:
             continue
         said = run[2].strip()
         if not _BLOCK.match(said):
-            yield said.strip("'\"")
+            yield job, said.strip("'\"")
             continue
         depth = len(run[1]) + 1
         while index < len(lines) and (not lines[index].strip() or _indent(lines[index]) >= depth):
-            yield lines[index].strip()
+            yield job, lines[index].strip()
             index += 1
 
 
@@ -108,29 +126,61 @@ def adjusted(check: Check, own: tuple[OwnCheck, ...]) -> Check:
 
 WANTED: tuple[str, ...] = (
     *FILES,
-    *("pyproject.toml", "setup.cfg", "tox.ini", "noxfile.py", "pytest.ini", "mypy.ini", ".flake8"),
-    *("pyrightconfig.json", "package.json", "Makefile", "go.mod", "Cargo.toml", "CMakeLists.txt"),
-    *("pom.xml", "build.gradle", "build.gradle.kts", ".pre-commit-config.yaml"),
+    *(
+        "pyproject.toml",
+        "setup.cfg",
+        "setup.py",
+        "tox.ini",
+        "noxfile.py",
+        "pytest.ini",
+        "mypy.ini",
+        ".flake8",
+    ),
+    *("pyrightconfig.json", "package.json", "Makefile", "makefile", "GNUmakefile", "justfile", "go.mod"),
+    *("Cargo.toml", "CMakeLists.txt", "pom.xml", "build.gradle", "build.gradle.kts", "Gemfile", "Rakefile"),
+    *(".pre-commit-config.yaml",),
 )
-"""The files whose contents `discover` needs, besides those in `WORKFLOWS`."""
+"""Files in the root whose contents `discover` needs; `wanted` adds workflows and nested manifests."""
 
 WORKFLOWS = ".github/workflows/"
+_WORKFLOWS = 10
 
 TOOLS: tuple[str, ...] = (
     *("python3", "tox", "nox", "ruff", "flake8", "mypy", "pyright", "pre-commit"),
-    *("node", "npm", "pnpm", "yarn", "bun", "cargo", "go", "cmake", "ctest", "make", "mvn", "gradle"),
+    *(
+        "node",
+        "npm",
+        "pnpm",
+        "yarn",
+        "bun",
+        "deno",
+        "cargo",
+        "go",
+        "cmake",
+        "ctest",
+        "make",
+        "just",
+        "mvn",
+        "gradle",
+    ),
+    *("bundle", "rspec", "rake", "php", "dotnet", "mix"),
 )
 """Programs that `discover` looks for in the sandbox. It also considers `pytest` if Python has it, `unittest` if the
-repository's tests use it, and the programs in `node_modules`."""
+repository's tests use it, the programs in `node_modules`, and `PYTHONPATH=…` if that variable is set."""
 
 _DEPTH = 3
 _TEST_FILE = re.compile(r"(?:^|/)(?:test_[^/]+|[^/]+_test)\.py$")
 _NODE_TEST = re.compile(
     r"(?:^|/)(?:test|tests|__tests__)/[^/]+\.[cm]?[jt]s$|[.-](?:test|spec)\.[cm]?[jt]sx?$"
 )
-_TEST_TARGET = re.compile(r"^test[ \t]*::?(?!=)", re.MULTILINE)
-_PLACEHOLDER = "no test specified"
-_LOCKS = (("pnpm-lock.yaml", "pnpm"), ("yarn.lock", "yarn"), ("bun.lock", "bun"), ("bun.lockb", "bun"))
+_NO_TEST = "no test specified"
+_MANAGERS = ("npm", "pnpm", "yarn", "bun")
+_LOCKS = (
+    *(("pnpm-lock.yaml", "pnpm"), ("yarn.lock", "yarn"), ("bun.lock", "bun"), ("bun.lockb", "bun")),
+    *(("package-lock.json", "npm"), ("npm-shrinkwrap.json", "npm")),
+    *(("pnpm-workspace.yaml", "pnpm"), (".yarnrc.yml", "yarn")),
+)
+_STARTS_MANAGER = re.compile(r"\b(?:pnpm|yarn|bun|bunx|corepack)\b")
 
 
 class Package(msgspec.Struct, frozen=True):
@@ -139,6 +189,8 @@ class Package(msgspec.Struct, frozen=True):
     scripts: dict[str, object] = {}
     dependencies: dict[str, object] = {}
     dev: dict[str, object] = msgspec.field(name="devDependencies", default_factory=dict[str, object])
+    manager: object = msgspec.field(name="packageManager", default="")
+    workspaces: object = None
 
     def has(self, name: str) -> bool:
         return name in self.dependencies or name in self.dev
@@ -156,131 +208,384 @@ def scripts_of(text: str) -> dict[str, str]:
     return {name: line for name, line in package_of(text).scripts.items() if isinstance(line, str)}
 
 
+def _test_script(text: str) -> str:
+    line = scripts_of(text).get("test", "")
+    return "" if _NO_TEST in line else line.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class _Project:
+    """A directory with a project of its own: the repository, or a part of it."""
+
+    files: frozenset[str]
+    contents: Mapping[str, str]
+    tools: Collection[str] | None
+    """None: every tool counts as installed."""
+    hidden: Collection[str] = ()
+    """Import roots of the repository that Python does not search by itself; see `import_roots`."""
+    at: str = ""
+    """The directory of the project."""
+
+    def has(self, tool: str) -> bool:
+        return self.tools is None or tool in self.tools
+
+    def text(self, *names: str) -> str:
+        return "\n".join(self.contents.get(name, "") for name in names)
+
+    def inside(self, directory: str) -> "_Project":
+        def below(names: Iterable[str]) -> Iterator[str]:
+            return (name.removeprefix(f"{directory}/") for name in names if name.startswith(f"{directory}/"))
+
+        contents = {name: self.contents[f"{directory}/{name}"] for name in below(self.contents)}
+        return _Project(frozenset(below(self.files)), contents, self.tools, self.hidden, directory)
+
+    def first(self, *commands: tuple[str, str]) -> Iterator[str]:
+        """The first command whose program is installed; else the first one, so that its absence is reported."""
+        there = [line for program, line in commands if self.has(program)]
+        yield from (there or [line for _, line in commands])[:1]
+
+
 def discover(
-    files: Collection[str], contents: Mapping[str, str], tools: Collection[str] | None = None
+    files: Collection[str],
+    contents: Mapping[str, str],
+    tools: Collection[str] | None = None,
+    hidden: Collection[str] = (),
 ) -> tuple[str, ...]:
     """The commands that must pass, best first; empty if the repository has no checks.
 
-    The repository's own list decides. Without one, each ecosystem adds its test runner and the configured linters and
-    type checkers that are in `tools`. If none of them runs tests, use the CI workflows, then `make test`. With `tools`
-    None, every tool counts as installed.
+    The repository's own list decides. Without one, each ecosystem adds its main suite, and the configured linters and
+    type checkers that are in `tools`. A suite is added even if its program is not in `tools`: the check then says
+    what is missing. If the root has no suite, use those of the nested projects, then the CI workflows, then make.
+    With `tools` None, every tool counts as installed.
     """
     if own := own_checks(contents):
         return tuple(one.command for one in own)
-    found = [
-        *_python(files, contents, tools),
-        *_node(files, contents, tools),
-        *_compiled(files, contents, tools),
-    ]
-    if not any(kind_of(check) == "test" for check in found):
+    root = _Project(frozenset(files), contents, tools, hidden)
+    found = [*_checks_of(root)]
+    if not _tests(found):
+        found += _nested(root, _homes(root, _MANIFESTS))
+    elif apart := _homes(root, _PYTHON_MANIFESTS) if not _is_python(root) else []:
+        found += [line for line in _nested(root, apart) if "python3 -m" in line]
+    if not _tests(found):
+        found += [line for _, line in _others(root)]
+    if not _tests(found):
         workflows = {name: text for name, text in contents.items() if name.startswith(WORKFLOWS)}
-        found += [line for line in hinted(workflows, contents) if _has(tools, line.split()[0])]
-    if not any(kind_of(check) == "test" for check in found) and _TEST_TARGET.search(
-        contents.get("Makefile", "")
-    ):
-        found.append("make test")
+        lines = hinted(workflows, contents)
+        found += [line for line in lines if root.has(line.split()[0])] or lines[:1]
+    if not _tests(found):
+        found += _by_make(root)
     return tuple(dict.fromkeys(found))[: limits.CHECKS]
 
 
-def _has(tools: Collection[str] | None, name: str) -> bool:
-    return tools is None or name in tools
+def _tests(found: Iterable[str]) -> list[str]:
+    return [line for line in found if kind_of(line) == "test"]
 
 
-def _python(
-    files: Collection[str], contents: Mapping[str, str], tools: Collection[str] | None
-) -> Iterable[str]:
-    project, setup = contents.get("pyproject.toml", ""), contents.get("setup.cfg", "")
-    tox = contents.get("tox.ini", "")
-    configured = (
-        "pytest.ini" in files or "[tool.pytest" in project or "[tool:pytest]" in setup or "[pytest]" in tox
-    )
-    tests = [name for name in files if name.count("/") < _DEPTH and _TEST_FILE.search(name)]
-    if (configured or tests) and _has(tools, "pytest"):
-        yield "python3 -m pytest -q"
-    elif tests and tools is not None and "unittest" in tools:
-        top = min(tests, key=lambda name: (name.count("/"), name)).rpartition("/")[0]
-        is_package = f"{top}/__init__.py" in files
-        yield f"python3 -m unittest discover -s {shlex.quote(top or '.')}{' -t .' if is_package else ''}"
-    elif ("tox.ini" in files or "[tool.tox" in project) and tools is not None and "tox" in tools:
-        yield "tox"
-    elif "noxfile.py" in files and tools is not None and "nox" in tools:
-        yield "nox"
-    if tools is None:
-        return
-    # Linters and type checkers only if they are configured and installed.
-    if "[tool.ruff" in project or "ruff.toml" in files or ".ruff.toml" in files:
-        yield from (line for line in ("ruff check",) if "ruff" in tools)
-        formats = "[tool.ruff.format]" in project
-        yield from (line for line in ("ruff format --check",) if formats and "ruff" in tools)
-    if (".flake8" in files or "[flake8]" in setup or "[flake8]" in tox) and "flake8" in tools:
+def _checks_of(project: _Project) -> Iterator[str]:
+    yield from _python(project)
+    yield from _node(project)
+    yield from _compiled(project)
+    yield from (line for program, line in _others(project) if project.has(program))
+    if ".pre-commit-config.yaml" in project.files and project.tools and project.has("pre-commit"):
+        yield "pre-commit run --all-files"
+
+
+# Projects in directories of the repository
+
+_PYTHON_MANIFESTS = ("pyproject.toml", "setup.py", "setup.cfg", "pytest.ini", "tox.ini")
+_MANIFESTS = (
+    *_PYTHON_MANIFESTS,
+    *(
+        "package.json",
+        "go.mod",
+        "Cargo.toml",
+        "pom.xml",
+        "build.gradle",
+        "build.gradle.kts",
+        "CMakeLists.txt",
+    ),
+    *("Gemfile", "phpunit.xml", "phpunit.xml.dist", "mix.exs"),
+)
+_ASIDE = re.compile(
+    r"(?i)(?:^|/)(?:\.[^/]*|node_modules|vendor|third[-_]?party|external|deps|examples?|samples?|demos?|docs?|website|site|"
+    r"tests?|testdata|fixtures?|spec|e2e|bench(?:mark)?s?|fuzz|scripts?|tools|templates?|build|dist)(?:/|$)"
+)
+_HOMES = 4
+_READ = 60
+
+
+def wanted(files: Iterable[str]) -> list[str]:
+    """The files whose contents `discover` needs."""
+    names = sorted(files, key=lambda name: (name.count("/"), name))
+    root = [name for name in names if name in WANTED]
+    flows = [name for name in names if name.startswith(WORKFLOWS) and name.endswith((".yml", ".yaml"))]
+    nested = [name for name in names if 0 < name.count("/") < _DEPTH and name.rpartition("/")[2] in WANTED]
+    return [*root, *flows[:_WORKFLOWS], *[name for name in nested if not _ASIDE.search(_home(name))][:_READ]]
+
+
+def _home(name: str) -> str:
+    return name.rpartition("/")[0]
+
+
+def _homes(root: _Project, manifests: Collection[str]) -> list[str]:
+    """The directories with a manifest, the outermost ones, without those that only accompany the product."""
+    homes = {_home(name) for name in root.files if name.rpartition("/")[2] in manifests}
+    homes = {home for home in homes if home and home.count("/") < _DEPTH - 1 and not _ASIDE.search(home)}
+    outer = [home for home in homes if not any(home.startswith(f"{other}/") for other in homes)]
+    return sorted(outer, key=lambda home: (home.count("/"), home))
+
+
+def _nested(root: _Project, homes: Sequence[str]) -> list[str]:
+    """The checks of the only nested project with tests, or the tests of the few with the most files."""
+    projects = {home: root.inside(home) for home in homes}
+    found = [(home, [*_checks_of(project)]) for home, project in projects.items()]
+    found = [(home, checks) for home, checks in found if _tests(checks)]
+    if len(found) > 1:
+        largest = sorted(found, key=lambda one: -len(projects[one[0]].files))[:_HOMES]
+        found = [(home, _tests(checks)) for home, checks in found if (home, checks) in largest]
+    return [f"cd {shlex.quote(home)} && {line}" for home, checks in found for line in checks]
+
+
+# Python
+
+_SEARCHED = "PYTHONPATH="
+_STDLIB = frozenset(sys.stdlib_module_names)
+
+
+def import_roots(files: Collection[str], contents: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Directories, such as `src`, from which a project's packages are imported once it is installed → their modules.
+
+    Without an installation, tests would not find the packages, or find others of the same name.
+    """
+    root = _Project(frozenset(files), contents, None)
+    found: dict[str, tuple[str, ...]] = {}
+    for home in ("", *_homes(root, _PYTHON_MANIFESTS)[:_HOMES]):
+        project = root.inside(home) if home else root
+        for name in ("src", "lib", "python"):
+            modules = _modules(project, name)
+            if modules and not _STDLIB.intersection(modules):
+                found[f"{home}/{name}" if home else name] = modules
+    return found
+
+
+def _modules(project: _Project, directory: str) -> tuple[str, ...]:
+    """The modules and packages right below an import root; none if it is a package itself, or pytest adds it."""
+    if f"{directory}/__init__.py" in project.files:
+        return ()
+    settings = project.text("pyproject.toml", "setup.cfg", "setup.py", "pytest.ini", "tox.ini")
+    if re.search(rf"(?m)^\s{{0,8}}pythonpath\s{{0,8}}=[^\]=]{{0,200}}\b{directory}\b", settings):
+        return ()
+    if directory != "src" and not re.search(rf"""["'=]\s?{directory}\b""", settings):
+        return ()
+    below = [name.split("/")[1:] for name in project.files if name.startswith(f"{directory}/")]
+    modules = {parts[0] for parts in below if len(parts) == 2 and parts[1] == "__init__.py"}
+    if _is_python(project):
+        modules |= {parts[0][:-3] for parts in below if len(parts) == 1 and parts[0].endswith(".py")}
+    return tuple(sorted(name for name in modules if name.isidentifier()))
+
+
+def _is_python(project: _Project) -> bool:
+    return not project.files.isdisjoint(_PYTHON_MANIFESTS)
+
+
+def _python(project: _Project) -> Iterator[str]:
+    yield from project.first(*_python_suites(project))
+    if project.tools is not None:
+        yield from _python_linters(project)
+
+
+def _interpreter(project: _Project) -> str:
+    """Python, with the import roots of the project in front of the paths that it searches anyway."""
+    own = [f"{WORK_DIR}/{root}" for root in project.hidden if _home(root) == project.at]
+    before = [one.removeprefix(_SEARCHED) for one in project.tools or () if one.startswith(_SEARCHED)]
+    return f"{_SEARCHED}{shlex.quote(':'.join(own + before))} python3" if own else "python3"
+
+
+def _python_suites(project: _Project) -> Iterator[tuple[str, str]]:
+    setup, tox = project.text("setup.cfg"), project.text("tox.ini")
+    settings = project.text("pyproject.toml")
+    tests = [name for name in project.files if name.count("/") < _DEPTH and _TEST_FILE.search(name)]
+    if not _is_python(project):
+        apart = tuple(f"{home}/" for home in _homes(project, _PYTHON_MANIFESTS))
+        tests = [name for name in tests if not name.startswith(apart)]
+    start = _interpreter(project)
+    configured = "[tool.pytest" in settings or "[tool:pytest]" in setup or "[pytest]" in tox
+    if tests or configured or "pytest.ini" in project.files:
+        yield "pytest", f"{start} -m pytest -q"
+    if tests and project.tools is not None and "unittest" in project.tools:
+        top = _home(min(tests, key=lambda name: (name.count("/"), name)))
+        as_package = " -t ." if f"{top}/__init__.py" in project.files else ""
+        yield "unittest", f"{start} -m unittest discover -s {shlex.quote(top or '.')}{as_package}"
+    if "[tox]" in tox or "[testenv" in tox or "[tool.tox" in settings or "tox.toml" in project.files:
+        yield "tox", "tox"
+    if "noxfile.py" in project.files:
+        yield "nox", "nox"
+
+
+def _python_linters(project: _Project) -> Iterator[str]:
+    """Linters and type checkers, only if they are configured and installed."""
+    settings, setup, files = project.text("pyproject.toml"), project.text("setup.cfg"), project.files
+    mypy = project.text("pyproject.toml", "mypy.ini", "setup.cfg")
+    ruff = "[tool.ruff" in settings or "ruff.toml" in files or ".ruff.toml" in files
+    if ruff and project.has("ruff"):
+        yield "ruff check"
+        if "[tool.ruff.format]" in settings:
+            yield "ruff format --check"
+    flake8 = ".flake8" in files or "[flake8]" in setup or "[flake8]" in project.text("tox.ini")
+    if flake8 and project.has("flake8"):
         yield "flake8"
-    if ("[tool.mypy" in project or "mypy.ini" in files or "[mypy]" in setup) and "mypy" in tools:
-        yield "mypy" if "files" in project + contents.get("mypy.ini", "") + setup else "mypy ."
-    if ("[tool.pyright" in project or "pyrightconfig.json" in files) and "pyright" in tools:
+    if ("[tool.mypy" in settings or "mypy.ini" in files or "[mypy]" in setup) and project.has("mypy"):
+        yield "mypy" if "files" in mypy else "mypy ."
+    if ("[tool.pyright" in settings or "pyrightconfig.json" in files) and project.has("pyright"):
         yield "pyright"
 
 
-def _node(
-    files: Collection[str], contents: Mapping[str, str], tools: Collection[str] | None
-) -> Iterable[str]:
-    if "package.json" not in contents:
+# JavaScript
+
+
+def _node(project: _Project) -> Iterator[str]:
+    text = project.contents.get("package.json")
+    if text is None:
         return
-    package, scripts = package_of(contents["package.json"]), scripts_of(contents["package.json"])
-    manager = next((tool for lock, tool in _LOCKS if lock in files), "npm")
-    test = scripts.get("test", "")
-    if not _has(tools, manager):
+    package = package_of(text)
+    managers = _managers(project, package)
+    yield from project.first(*_node_suites(project, package, managers))
+    manager = next(filter(project.has, managers), None)
+    if manager is not None:
+        yield from _node_linters(project, package, manager)
+
+
+def _managers(project: _Project, package: Package) -> list[str]:
+    """The package managers that the project may mean, best first."""
+    named = package.manager.partition("@")[0] if isinstance(package.manager, str) else ""
+    found = [named] if named in _MANAGERS else []
+    found += [manager for file, manager in _LOCKS if file in project.files]
+    return list(dict.fromkeys(found)) or ["npm"]
+
+
+def _node_suites(project: _Project, package: Package, managers: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The root's `test` script; else that of the workspaces; else the runner that is a dependency."""
+    text = project.contents["package.json"]
+    if script := _test_script(text):
+        for manager in managers:  # `bun test` is a different runner
+            yield manager, "bun run test" if manager == "bun" else f"{manager} test"
+        if _runs_without_manager(project, script, scripts_of(text).get("pretest", "")):
+            yield "npm", "npm test"
         return
-    if test.strip() and _PLACEHOLDER not in test:
-        yield "bun run test" if manager == "bun" else f"{manager} test"  # `bun test` is a different runner
-    else:
-        runners = {"vitest": "npx vitest run", "jest": "npx jest", "mocha": "npx mocha", "ava": "npx ava"}
-        runner = next(
-            (line for name, line in runners.items() if package.has(name) and _has(tools, name)), None
-        )
-        if runner is None and any(_NODE_TEST.search(name) for name in files):
-            runner = "node --test"
-        yield from (line for line in (runner,) if line is not None)
+    if _has_workspace_tests(project, package):
+        runners = {"turbo": "npx turbo run test", "lerna": "npx lerna run test"}
+        yield from ((name, line) for name, line in runners.items() if package.has(name) and project.has(name))
+        for manager in managers:
+            yield manager, _workspace_tests(project, package, manager)
+        return
+    runners = {"vitest": "npx vitest run", "jest": "npx jest", "mocha": "npx mocha", "ava": "npx ava"}
+    known = [(name, line) for name, line in runners.items() if package.has(name)]
+    yield from known
+    if not known and any(_NODE_TEST.search(name) for name in project.files):
+        yield "node", "node --test"
+
+
+def _runs_without_manager(project: _Project, script: str, before: str) -> bool:
+    """True if npm can run the script of a project for another package manager, which is not installed."""
+    tool = tool_of(script)
+    if tool is None or _STARTS_MANAGER.search(f"{before} {script}"):
+        return False
+    return project.tools is not None and tool.partition(" ")[0] in project.tools
+
+
+def _has_workspace_tests(project: _Project, package: Package) -> bool:
+    if not package.workspaces and "pnpm-workspace.yaml" not in project.files:
+        return False
+    return any(
+        _test_script(text) for name, text in project.contents.items() if name.endswith("/package.json")
+    )
+
+
+def _workspace_tests(project: _Project, package: Package, manager: str) -> str:
+    if manager == "yarn":
+        old = isinstance(package.manager, str) and package.manager.startswith("yarn@1.")
+        new = not old and (".yarnrc.yml" in project.files or bool(package.manager))
+        return "yarn workspaces foreach --all run test" if new else "yarn workspaces run test"
+    return {
+        "npm": "npm test --workspaces --if-present",
+        "pnpm": "pnpm --recursive test",
+        "bun": "bun run --filter '*' test",
+    }[manager]
+
+
+def _node_linters(project: _Project, package: Package, manager: str) -> Iterator[str]:
+    scripts = scripts_of(project.contents["package.json"])
     for name in ("lint", "typecheck", "type-check", "check-types"):
         if scripts.get(name, "").strip() and "--fix" not in scripts[name] and "--write" not in scripts[name]:
             yield f"{manager} run {name}"
     if "lint" not in scripts:
         linters = {"eslint": "npx eslint .", "@biomejs/biome": "npx biome lint", "oxlint": "npx oxlint"}
-        there = [
-            line for name, line in linters.items() if package.dev.get(name) and _has(tools, line.split()[1])
-        ]
-        yield from there[:1]
-    if (
-        "tsconfig.json" in files
-        and package.has("typescript")
-        and _has(tools, "tsc")
-        and not {"typecheck", "type-check"} & set(scripts)
-    ):
+        there = [line for name, line in linters.items() if package.dev.get(name)]
+        yield from [line for line in there if project.has(line.split()[1])][:1]
+    checked = {"typecheck", "type-check", "check-types"} & set(scripts)
+    if "tsconfig.json" in project.files and package.has("typescript") and project.has("tsc") and not checked:
         yield "npx tsc --noEmit --pretty false"
 
 
-def _compiled(
-    files: Collection[str], contents: Mapping[str, str], tools: Collection[str] | None
-) -> Iterable[str]:
-    if "Cargo.toml" in files and _has(tools, "cargo"):
-        yield "cargo test"
-    if "go.mod" in files and _has(tools, "go"):
-        yield "go test ./..."
-        yield from (line for line in ("go vet ./...",) if tools is not None)
-    cmake = contents.get("CMakeLists.txt", "")
-    if ("enable_testing" in cmake or "include(CTest)" in cmake) and _has(tools, "cmake"):
-        build = "/tmp/.cloister-build"  # noqa: S108  (inside the sandbox, so that the tree stays clean)
-        steps = (
+# Languages with one usual runner
+
+_CTEST = re.compile(r"(?i)\benable_testing\s{0,8}\(|\binclude\s{0,8}\(\s{0,8}CTest\s{0,8}\)")
+
+
+def _cmake(project: _Project) -> str:
+    # Inside the sandbox and outside the tree, which stays clean; each project needs a directory of its own.
+    build = shlex.quote("-".join(("/tmp/.cloister-build", *filter(None, project.at.split("/")))))  # noqa: S108
+    return " && ".join(
+        (
             f"cmake -S . -B {build}",
             f"cmake --build {build} --parallel $(nproc)",  # without a number, make starts everything at once
             f"ctest --test-dir {build} --output-on-failure",  # tests may share files and ports
         )
-        yield " && ".join(steps)
-    if "pom.xml" in files and (_has(tools, "mvn") or "mvnw" in files):
+    )
+
+
+def _compiled(project: _Project) -> Iterator[str]:
+    files = project.files
+    if "Cargo.toml" in files:
+        cargo = project.text("Cargo.toml")
+        # A root package hides the other members of its workspace.
+        every = "[workspace]" in cargo and "[package]" in cargo and "default-members" not in cargo
+        yield "cargo test --workspace" if every else "cargo test"
+    if "go.mod" in files:
+        yield "go test ./..."
+        if project.tools is not None and project.has("go"):
+            yield "go vet ./..."
+    if _CTEST.search(project.text("CMakeLists.txt")):
+        yield _cmake(project)
+    if "pom.xml" in files:
         yield "./mvnw -B -q test" if "mvnw" in files else "mvn -B -q test"
-    if "build.gradle" in files or "build.gradle.kts" in files:
-        if "gradlew" in files:
-            yield "./gradlew test"
-        elif _has(tools, "gradle"):
-            yield "gradle test"
-    if ".pre-commit-config.yaml" in files and tools is not None and "pre-commit" in tools:
-        yield "pre-commit run --all-files"
+    if not files.isdisjoint(("build.gradle", "build.gradle.kts", "settings.gradle", "settings.gradle.kts")):
+        yield "./gradlew test" if "gradlew" in files else "gradle test"
+
+
+def _others(project: _Project) -> Iterator[tuple[str, str]]:
+    """The program that each suite needs, and its command."""
+    files = project.files
+    start = "bundle exec " if "Gemfile" in files else ""
+    if ".rspec" in files or any(name.startswith("spec/") and name.endswith("_spec.rb") for name in files):
+        yield "bundle" if start else "rspec", f"{start}rspec"
+    elif re.search(r"TestTask|\btask:? \(?:test\b", project.text("Rakefile")):
+        yield "bundle" if start else "rake", f"{start}rake test"
+    if "phpunit.xml" in files or "phpunit.xml.dist" in files:
+        yield "php", "vendor/bin/phpunit"
+    if "mix.exs" in files:
+        yield "mix", "mix test"
+    if any(name.endswith((".csproj", ".fsproj", ".vbproj")) and "test" in name.lower() for name in files):
+        yield "dotnet", "dotnet test"
+    if "package.json" not in files and ("deno.json" in files or "deno.jsonc" in files):
+        yield "deno", "deno test"
+
+
+def _by_make(project: _Project) -> Iterator[str]:
+    """The test target of a Makefile, or of a justfile."""
+    for program, names in (("make", ("GNUmakefile", "makefile", "Makefile")), ("just", ("justfile",))):
+        text = next((project.contents[name] for name in names if name in project.contents), "")
+        for target in ("test", "tests", "check"):
+            if re.search(rf"(?m)^{target}(?:[ \t][^:=\n]{{0,200}})?::?(?!=)", text):
+                yield f"{program} {target}"
+                return

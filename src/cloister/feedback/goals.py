@@ -5,10 +5,10 @@
 | `--must-pass NAME` | anything | exactly these names, including tests that do not exist yet |
 | `--check CMD` | anything | these checks, completely |
 | a prompt that names failing tests, files or kinds of checks | those and others | those |
-| a prompt that names none and asks for something new | anything | nothing in particular |
-| a prompt that names none and asks for anything else | tests | all failing tests |
+| a prompt that names none | tests | all failing tests; the proof excuses those that do not depend on the change |
 
-In every case, nothing that passed may fail, and no test may get lost.
+In every case, nothing that passed may fail, and no test may get lost. A check that could not run is no goal unless the
+caller or the prompt names it.
 """
 
 import re
@@ -21,18 +21,6 @@ from cloister.core.diagnosis import CheckKind, Diagnosis
 from cloister.feedback.check_commands import kind_of
 
 _WORD = re.compile(r"[\w./:\[\]@-]+")
-_REPAIR = re.compile(
-    r"\b(?:fix(?:es|ed|ing)?|repair|fail(?:s|ed|ing|ure|ures)?|broken|breaks?|bugs?|regress(?:ion|ed|es)?|crash(?:es|ed)?|"
-    r"red|green|wrong|incorrect(?:ly)?|error(?:s|ed)?|debug|solve|resolve|pass(?:es|ing)?)\b",
-    re.IGNORECASE,
-)
-_BUILD = re.compile(
-    r"^\W*(?:please\s+|kindly\s+|can you\s+|could you\s+|let'?s\s+|we need to\s+|i want (?:you )?to\s+)?"
-    r"(?:add|implement|create|write|introduce|support|document|refactor|rename|reword|translate|update|upgrade|bump|"
-    r"remove|delete|drop|migrate|port|improve|optimi[sz]e|speed up|extend|allow|enable|extract|move|split|convert|"
-    r"build|design|generate|make it possible|replace|simplify|clean up|deprecate|log|expose|publish)\b",
-    re.IGNORECASE,
-)
 _KINDS: dict[CheckKind, re.Pattern[str]] = {
     "format": re.compile(r"\b(?:format(?:ting|ter)?|style)\b", re.IGNORECASE),
     "lint": re.compile(r"\b(?:lint(?:s|er|ing)?|warnings?)\b", re.IGNORECASE),
@@ -56,6 +44,8 @@ class Goals(msgspec.Struct, frozen=True, dict=True):
     """Names of tests, of test files or suites, or parts of names."""
     exactly: bool = False
     """The caller gave the names: each must match a passing test."""
+    everything: bool = False
+    """Every test that fails on the base is a goal, because neither the caller nor the prompt named any."""
 
     @cached_property
     def names_set(self) -> frozenset[str]:
@@ -86,15 +76,16 @@ def asked(
     )
     if by_name or by_check:
         return Goals(by_check, by_name)
-    if _BUILD.match(told) and not _REPAIR.search(told):
-        return Goals()
     # Flaky tests are a goal only if the prompt names them.
     tests = [
-        (diagnosis, name) for diagnosis, name in red if _of_tests(diagnosis) and name not in diagnosis.flaky
+        (diagnosis, name)
+        for diagnosis, name in red
+        if _of_tests(diagnosis) and not diagnosis.not_run and name not in diagnosis.flaky
     ]
     return Goals(
         tuple(dict.fromkeys(name for diagnosis, name in tests if name == diagnosis.check)),
         tuple(name for diagnosis, name in tests if name != diagnosis.check),
+        everything=True,
     )
 
 
@@ -103,6 +94,11 @@ def wanted(asked: Goals | None, check: str, name: str) -> bool:
     if asked is None or check in asked.checks:
         return True
     return named(asked, name) or not asked.loose.isdisjoint(parts(check))
+
+
+def wanted_check(asked: Goals | None, check: str) -> bool:
+    """True if the caller or the prompt names the check."""
+    return asked is not None and (check in asked.checks or not asked.loose.isdisjoint(parts(check)))
 
 
 def named(asked: Goals | None, name: str) -> bool:

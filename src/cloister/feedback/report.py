@@ -42,6 +42,8 @@ def _headlines(comparison: Comparison, diagnoses: Sequence[Diagnosis]) -> Iterat
     was = f" (was {red_before})" if red_before != red_now else ""
     if comparison.green and comparison.unrelated:
         yield "Green: no new failures, and the requested tests pass."
+    elif comparison.green and not comparison.ran:
+        yield "No check could run, so nothing can be shown."
     elif comparison.green:
         passing = total - failing
         tests = f" {passing} test{_s(passing)} pass{'es' if passing == 1 else ''}." if passing else ""
@@ -52,11 +54,24 @@ def _headlines(comparison: Comparison, diagnoses: Sequence[Diagnosis]) -> Iterat
         tests = f", though no test fails ({total} ran)" if total else ""
         yield f"{red} of {len(diagnoses)} check{_s(len(diagnoses))} failed{tests}{was}."
     yield from _losses(comparison)
+    yield from _rest(comparison)
+
+
+def _rest(comparison: Comparison) -> Iterator[str]:
+    """What is fixed, and what is not counted or not shown."""
     if comparison.fixed:
         yield f"Fixed: {_names(comparison.fixed)}"
     if comparison.unrelated:
         count = len(comparison.unrelated)
         yield f"{count} failed on the base already and {'is' if count == 1 else 'are'} not part of the task; leave unchanged: {_names(comparison.unrelated)}"
+    if comparison.not_run:
+        yield f"Could not run, neither on the base nor now: {_names(comparison.not_run)}"
+    if comparison.green and comparison.ran and not comparison.shown:
+        yield (
+            "No test shows the requested change yet. If it changes behaviour, add a test that fails without the change "
+            "and passes with it."
+        )
+    yield from comparison.notes
     if comparison.flaky:
         yield f"Flaky (failed and passed on the same files), not counted: {_names(comparison.flaky)}"
 

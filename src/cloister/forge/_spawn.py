@@ -19,6 +19,9 @@ from cloister.system._spawn import begin, ending, kill_group
 
 _READ_BYTES = 65_536
 _ERROR_BYTES = 65_536
+_NOISE_BYTES = 16_777_216
+"""Progress and errors after which the process is killed: a server can send them without end."""
+_TOO_NOISY = f"\nfatal: it sent more than {_NOISE_BYTES >> 20} MiB of messages\n".encode()
 _END_SECONDS = 2.0
 """How long a server may take to end after its client."""
 _PAUSES = (0.5, 2.0, 0.0)
@@ -131,14 +134,17 @@ async def _collect(stream: anyio.abc.ByteReceiveStream, limit: int) -> tuple[byt
     return b"".join(parts)[:limit], size > limit
 
 
-async def _drain(stream: anyio.abc.ByteReceiveStream, into: list[bytes]) -> None:
-    """Keep the last bytes of `stream`: an error message ends with its reason."""
+async def _drain(stream: anyio.abc.ByteReceiveStream, into: list[bytes]) -> bool:
+    """Keep the last bytes of `stream`: an error message ends with its reason. True if there are too many."""
+    size = 0
     try:
-        while True:
+        while size <= _NOISE_BYTES:
             part = await stream.receive(_READ_BYTES)
             into[:] = [(b"".join([*into, part]))[-_ERROR_BYTES:]]
+            size += len(part)
     except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
-        return
+        return False
+    return True
 
 
 def _verb(spec: Spec) -> str:
@@ -204,10 +210,17 @@ async def _once(spec: Spec, stdin: bytes | None = None, fds: Sequence[int] = ())
 
 async def _to_end(process: anyio.abc.Process, stdin: bytes | None, limit_bytes: int) -> Result:
     assert process.stdout is not None and process.stderr is not None  # noqa: S101 - we asked for pipes
-    err: list[bytes] = []
-    out, cut, code = b"", False, 0
+    errors, err = process.stderr, list[bytes]()
+    out, cut, noisy, code = b"", False, False, 0
+
+    async def drain() -> None:
+        nonlocal noisy
+        if await _drain(errors, err):
+            noisy = True
+            kill_group(process)
+
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_drain, process.stderr, err)
+        tasks.start_soon(drain)
         if stdin is not None:
             tasks.start_soon(_feed, process, stdin)
         out, cut = await _collect(process.stdout, limit_bytes)
@@ -215,6 +228,8 @@ async def _to_end(process: anyio.abc.Process, stdin: bytes | None, limit_bytes: 
             kill_group(process)
         code = await process.wait()
         kill_group(process)  # a descendant that holds a pipe open would block us
+    if noisy:
+        return Result(1, out, b"".join(err) + _TOO_NOISY)
     return Result(code, out, b"".join(err), cut)
 
 

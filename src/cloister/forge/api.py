@@ -1,5 +1,7 @@
 """The seam to the places that hold repositories: `Forge` fetches a base and delivers a proposal."""
 
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
 
@@ -83,6 +85,19 @@ class RunRepositories(Protocol):
         ...
 
     async def exists(self, run: RunId) -> bool: ...
+
+    def working(self, run: RunId) -> AbstractAsyncContextManager[None]:
+        """The block writes to the repository: `collect` leaves it alone meanwhile, and the block waits for one."""
+        ...
+
+    async def collect(
+        self, run: RunId, ended_at: float, kept: Callable[[], Awaitable[frozenset[str] | None]]
+    ) -> bool:
+        """Remove every object that neither a ref nor one of the `kept` commits needs; None keeps everything.
+
+        Returns False for a repository at work, a missing one, and one that was collected after `ended_at`.
+        """
+        ...
 
     async def remove(self, run: RunId, who: str) -> Removed:
         """Delete the repository for good. Doing it twice is fine, and so is being stopped in the middle."""

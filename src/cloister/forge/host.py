@@ -9,7 +9,8 @@ import pwd
 import re
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -24,6 +25,7 @@ from cloister.core.text import decode, one_line
 from cloister.forge import _spawn
 from cloister.forge._spawn import Result, Spec, Who
 from cloister.forge.api import Removed
+from cloister.system.locks import lock, lock_within
 
 _OID = re.compile(r"[0-9a-f]{40}")
 NO_COMMIT = "0" * 40
@@ -285,6 +287,10 @@ def oid(data: bytes) -> str:
 
 
 _MARK = "removed.json"
+_COLLECTED = "collected"
+"""Its time is that of the last collection."""
+_LOCK = "work.lock"
+_KEPT_REFS = "refs/cloister/kept/"
 
 
 class LocalRepositories:
@@ -300,6 +306,28 @@ class LocalRepositories:
     async def exists(self, run: RunId) -> bool:
         return await anyio.Path(bare_repository(self._data_dir, run)).exists()
 
+    @asynccontextmanager
+    async def working(self, run: RunId) -> AsyncGenerator[None]:
+        at = bare_repository(self._data_dir, run).parent
+        at.mkdir(parents=True, exist_ok=True, mode=0o700)
+        async with lock_within(at / _LOCK, 5 * limits.GIT_SECONDS, shared=True):
+            yield
+
+    async def collect(
+        self, run: RunId, ended_at: float, kept: Callable[[], Awaitable[frozenset[str] | None]]
+    ) -> bool:
+        bare = bare_repository(self._data_dir, run)
+        mark = bare.parent / _COLLECTED
+        if not bare.exists() or (mark.exists() and mark.stat().st_mtime > ended_at):
+            return False
+        with suppress(BlockingIOError), lock(bare.parent / _LOCK, create=True):
+            commits = await kept()
+            if commits is not None:
+                await _prune(bare, commits)
+                mark.touch(mode=0o600)
+                return True
+        return False
+
     async def remove(self, run: RunId, who: str) -> Removed:
         return await to_thread.run_sync(_remove, bare_repository(self._data_dir, run), who)
 
@@ -313,6 +341,23 @@ def check_kept(data_dir: Path, run: RunId) -> None:
     """Raises `UserError` (`run_removed`) when the run's files were removed."""
     if (bare_repository(data_dir, run).parent / _MARK).exists():
         raise UserError("run_removed", f"The files of run {run} were removed: only its log is left.")
+
+
+async def _prune(bare: Path, commits: frozenset[str]) -> None:
+    """Remove every object that neither a ref nor one of `commits` needs."""
+    listed = await in_bare(bare, "for-each-ref", "--format=%(refname)", _KEPT_REFS)
+    old = decode(must(listed, "list the kept commits")).split()
+    asked = "".join(f"{commit}\n" for commit in sorted(commits)).encode()
+    found = await in_bare(bare, "cat-file", "--batch-check=%(objectname) %(objecttype)", stdin=asked)
+    lines = decode(must(found, "look for the result")).splitlines()
+    there = [line.removesuffix(" commit") for line in lines if line.endswith(" commit")]
+    kept = {f"{_KEPT_REFS}{commit}": commit for commit in there}
+    orders = [f"update {ref} {commit}\n" for ref, commit in kept.items()]
+    orders += [f"delete {ref}\n" for ref in old if ref not in kept]
+    # One transaction: every commit of the result has a ref at any moment.
+    must(await in_bare(bare, "update-ref", "--stdin", stdin="".join(orders).encode()), "keep the result")
+    must(await in_bare(bare, "repack", "-a", "-d", "-q"), "remove save points")
+    must(await in_bare(bare, "prune", "--expire=now"), "remove save points")
 
 
 def _remove(bare: Path, who: str) -> Removed:

@@ -6,7 +6,6 @@ hold the same dollar twice.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 
 import msgspec
 
@@ -62,14 +61,6 @@ class BudgetLedger:
 
     async def release(self, ticket: str) -> None:
         await self._store.release(ticket)
-
-    async def accounts(self) -> tuple[Account, ...]:
-        """Return every level above the runs, with a limit or without, as it stands."""
-        return await self._store.totals(partial(accounts, self._tree, self._now()))
-
-    async def accounts_of(self, run: RunId) -> tuple[Account, ...]:
-        """Return the levels above one existing run."""
-        return await self._store.totals(partial(above, self._tree, self._now(), run))
 
 
 def above(tree: BudgetTree, now: float, run: RunId, totals: Totals) -> tuple[Account, ...]:

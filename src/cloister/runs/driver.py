@@ -89,15 +89,16 @@ async def drive_run(services: RunServices, journal: Journal, run: RunId) -> None
     """
     ending: RunFinished | CloisterError | None = None
     driver = _Driver(services, journal, run)
-    with anyio.CancelScope() as scope:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_cancel_on_stop, journal, scope)
-            ending = await driver.drive()
-            tasks.cancel_scope.cancel()
-    if isinstance(ending, CloisterError):
-        raise ending
-    # Without an ending, a person's stop cancelled the scope; the work up to the last save point is kept.
-    await journal.append(ending or await driver.stopped())
+    async with services.repositories.working(run):
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_cancel_on_stop, journal, scope)
+                ending = await driver.drive()
+                tasks.cancel_scope.cancel()
+        if isinstance(ending, CloisterError):
+            raise ending
+        # Without an ending, a person's stop cancelled the scope; the work up to the last save point is kept.
+        await journal.append(ending or await driver.stopped())
 
 
 def _stop_request(journal: Journal, after: int) -> StopRequested | None:

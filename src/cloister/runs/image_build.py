@@ -20,11 +20,11 @@ from cloister.core import limits
 from cloister.core.computer import Command, Exited, Output, Process
 from cloister.core.errors import HostError, UserError
 from cloister.core.text import decode, one_line
-from cloister.egress.rules import forbidden, resolve
 from cloister.runs import dockerfile as syntax
 from cloister.runs import image_context as context
 from cloister.runs.dockerfile import Instruction, Mount, Parsed, Stage, State
 from cloister.runs.image_context import Member, Shape, Tree
+from cloister.runs.registries import check_registry, judged_network
 from cloister.sandbox.api import SCRATCH, SNAPSHOT_PREFIX, Host, Keepable, Sandbox
 from cloister.sandbox.container.oci import GUEST
 from cloister.sandbox.local.spec import SEARCH_PATH
@@ -88,8 +88,7 @@ class ImageBuilder:
             oci.source_of if self.trusted else oci.registry_name, recipe.image
         )
         source = await self._resolved(name, tls=recipe.tls)
-        at = self.work.home / "image"
-        image = await oci.fetch(self.work, source, at, tls=recipe.tls, login=self.trusted)
+        image = await self._fetched(source, self.work.home / "image", tls=recipe.tls)
         async with self.opened(SCRATCH, False) as sandbox:
             await self.unpack_image(sandbox, image)
             self.work.tell(0.85, "keeping the files")
@@ -98,9 +97,17 @@ class ImageBuilder:
         return await settled(self.work, about, recipe.user or image.user, must=recipe.user is not None)
 
     async def _resolved(self, source: str, *, tls: bool) -> str:
-        if tls and not self.trusted:
-            await check_registry(source)
-        return await oci.resolve(self.work, source, tls=tls, login=self.trusted)
+        if self.trusted or not tls:
+            return await oci.resolve(self.work, source, tls=tls, login=self.trusted)
+        await check_registry(source)
+        async with judged_network(self.work.note) as network:
+            return await oci.resolve(self.work, source, tls=tls, network=network)
+
+    async def _fetched(self, source: str, at: Path, *, tls: bool) -> oci.Image:
+        if self.trusted or not tls:
+            return await oci.fetch(self.work, source, at, tls=tls, login=self.trusted)
+        async with judged_network(self.work.note) as network:
+            return await oci.fetch(self.work, source, at, tls=tls, network=network)
 
     async def unpack_image(self, sandbox: Sandbox, image: oci.Image) -> None:
         left, entries = self.bounds.image_bytes, self.bounds.entries
@@ -326,7 +333,7 @@ class DockerfileBuilder(ImageBuilder):
                 image = msgspec.json.decode(about.read_bytes(), type=oci.Image, dec_hook=_to_path)
         if image is None:
             at = self.work.home / f"image-{key[:12]}"
-            image = await oci.fetch(self.work, source, at, tls=self.recipe.tls, login=self.trusted)
+            image = await self._fetched(source, at, tls=self.recipe.tls)
             async with self.opened(SCRATCH, False) as sandbox:
                 await self.unpack_image(sandbox, image)
                 await self._remember(sandbox, key)
@@ -554,23 +561,6 @@ class DockerfileBuilder(ImageBuilder):
     async def _place(self, sandbox: Sandbox, members: list[Member], shape: Shape, flags: str) -> None:
         if members:
             await self.unpack(sandbox, _threaded(context.pack(members, shape)), "/", flags)
-
-
-async def check_registry(name: str) -> None:
-    """Raises `UserError` (`no_image`) when a repository names a registry on this machine or its link."""
-    host = oci.registry_host(name)
-    if host is None:
-        return
-    bare = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    try:
-        found = await resolve(bare, 443)
-    except OSError:
-        return  # skopeo says why
-    if any(forbidden(address) not in (None, "private", "shared", "example") for address in found):
-        raise UserError(
-            "no_image",
-            f"The registry of {one_line(name, 100)} is this machine: a repository cannot choose it.",
-        )
 
 
 async def look(sandbox: Sandbox, path: str) -> str:

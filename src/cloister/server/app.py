@@ -6,17 +6,19 @@ from typing import TYPE_CHECKING, Any, cast, get_args, get_origin, get_type_hint
 
 import msgspec
 from litestar import Litestar, Request, Response, get
-from litestar.datastructures import State
+from litestar.datastructures import MutableScopeHeaders, State
 from litestar.di import NamedDependency, Provide
 from litestar.handlers import HTTPRouteHandler, WebsocketRouteHandler
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
-from litestar.types import ASGIApp, Scope
+from litestar.routes import HTTPRoute
+from litestar.types import ASGIApp, Message, Scope
 
 from cloister import __version__
 from cloister.app.settings import machine_id
 from cloister.app.tokens import Caller, Tokens
 from cloister.app.verbs.local import LocalVerbs
+from cloister.log.audit.export import ExportState, export_state
 from cloister.server.audit_log import audited
 from cloister.server.auth import OPEN_PATH, Callers, caller_of, guarded
 from cloister.server.bodies import JSON_BYTES, StrictRequest, while_wanted
@@ -68,11 +70,15 @@ class Health(msgspec.Struct, frozen=True):
     """False while runs cannot go on."""
     reason: str | None = None
     """Why they cannot."""
+    audit_export: ExportState | None = None
+    """Whether the audit's signed heads arrive at the configured places; None without any."""
 
 
 @get(OPEN_PATH, summary="Whether the server answers", operation_id="health", opt={"role": "viewer"})
-async def health(shortage: NamedDependency[str | None]) -> Health:
-    return Health(__version__, shortage is None, shortage)
+async def health(
+    shortage: NamedDependency[str | None], exported: NamedDependency[ExportState | None]
+) -> Health:
+    return Health(__version__, shortage is None, shortage, exported)
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -128,6 +134,7 @@ def openapi_document() -> Document:
             "caller": Provide(lambda: None, sync_to_thread=False),
             "wait": Provide(lambda: None, sync_to_thread=False),
             "shortage": Provide(lambda: None, sync_to_thread=False),
+            "exported": Provide(lambda: None, sync_to_thread=False),
         },
         signature_namespace=signature_names(),
         logging_config=None,
@@ -174,6 +181,20 @@ def _complete(path: str, operation: Document) -> None:
         responses["200"]["content"]["application/x-ndjson"] = {"schema": {"type": "string"}}
 
 
+async def _list_methods(message: Message, scope: Scope) -> None:
+    """Name every method of the path in the answer to OPTIONS: Litestar names those of its first handler."""
+    given = cast("dict[str, object]", scope)
+    if message["type"] != "http.response.start" or given["method"] != "OPTIONS":
+        return
+    found = [
+        route for route in scope["litestar_app"].routes if route.path_format == given.get("path_template")
+    ]
+    methods = sorted({method for route in found if isinstance(route, HTTPRoute) for method in route.methods})
+    headers = MutableScopeHeaders.from_message(message)
+    if methods and "allow" in headers:
+        headers["allow"] = ", ".join(methods)
+
+
 # The web application: every route, one way to report errors, and the guard in front.
 
 
@@ -197,6 +218,10 @@ def asgi_app(app: "App", token: str, sockets: Sockets) -> ASGIApp:
         short = app.supervisor.shortage
         return None if short is None else "The disk is full: runs are paused until there is room."
 
+    def the_exported() -> ExportState | None:
+        # Without places and reasons, for the same cause.
+        return export_state(app.settings.data_dir, app.settings.file.audit_heads)
+
     web = Litestar(
         (*HTTP_ROUTES, openapi_json, *SOCKET_ROUTES),
         dependencies={
@@ -205,7 +230,9 @@ def asgi_app(app: "App", token: str, sockets: Sockets) -> ASGIApp:
             "caller": Provide(the_caller, sync_to_thread=False),
             "wait": Provide(the_wait, sync_to_thread=False),
             "shortage": Provide(the_shortage, sync_to_thread=False),
+            "exported": Provide(the_exported, sync_to_thread=False),
         },
+        before_send=[_list_methods],
         exception_handlers={Exception: respond},
         request_class=StrictRequest,
         request_max_body_size=JSON_BYTES,

@@ -107,7 +107,7 @@ def _user_status(code: str) -> int:
         return 413
     if code.startswith("too_many_"):
         return 429
-    return {"denied": 403, "slow_request": 408, "hung_up": 499}.get(code, 400)
+    return {"unauthorized": 401, "denied": 403, "slow_request": 408, "hung_up": 499}.get(code, 400)
 
 
 def _from_framework(error: HTTPException) -> tuple[int, Problem]:

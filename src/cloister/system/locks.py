@@ -60,10 +60,11 @@ async def lock_within(
     path: Path,
     seconds: float,
     *,
+    shared: bool = False,
     poll_seconds: float = _POLL_SECONDS,
     waiting: Callable[[], None] | None = None,
 ) -> AsyncGenerator[None]:
-    """Hold an exclusive lock on `path`, which is created if missing, for the length of the block.
+    """Hold a lock on `path`, which is created if missing, for the length of the block; exclusive unless `shared`.
 
     Waits without a thread, so that the wait can be cancelled; calls `waiting` after each failed try.
     Raises `TimeoutError` when the lock is not free after `seconds`.
@@ -73,7 +74,7 @@ async def lock_within(
     deadline = time.monotonic() + seconds
     while True:
         try:
-            descriptor = take(path, create=True)
+            descriptor = take(path, shared=shared, create=True)
             break
         except BlockingIOError:
             if time.monotonic() > deadline:

@@ -13,6 +13,7 @@ from cloister.agent.attempt import NATIVE, choose_harness, work
 from cloister.agent.budget.metering import BudgetedModels
 from cloister.agent.budget.purse import Ledger, NoLedger, Purse
 from cloister.agent.evidence.evidence import Evidence
+from cloister.agent.evidence.proof import Proof, Task, run_proof
 from cloister.agent.evidence.run_checks import run_checks
 from cloister.agent.harness import Harness, Workplace
 from cloister.agent.roles import Adviser, review
@@ -258,10 +259,11 @@ class LoopBench:
         with anyio.fail_after(60):
             return await work(place, evidence, self.harness)
 
-    async def prove(self, commit: str, known: tuple[Diagnosis, ...] = ()) -> tuple[Diagnosis, ...]:
+    async def prove(self, commit: str, known: tuple[Diagnosis, ...] = ()) -> Proof:
         fresh = LocalComputer(self.root / f"proof-{len(self.journal.events)}")
         await workspace.restore(fresh, self.bare, self.base, commit)
-        return await run_checks(fresh, (CHECK,), "proof", _quiet, baseline=known)
+        baseline = next(body.diagnoses for body in self.journal.bodies if isinstance(body, BaselineTaken))
+        return await run_proof(fresh, Task((CHECK,), baseline, known), _quiet)
 
     async def review(self, adviser: Adviser, commit: str, summary: str) -> str:
         return await review(adviser, self.prompt, await change.diff(self.bare, self.base, commit), summary)

@@ -155,7 +155,7 @@ async def test_granted_time_continues_from_the_saved_work(bench: LoopBench) -> N
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_saying, bench, "allow")
         ended = await bench.work(SLOW, budget=Budget(seconds=3.0), ask_seconds=30)
-        assert ended.outcome == "green", ended.reason
+        assert ended.outcome == "proven", ended.reason
         tasks.cancel_scope.cancel()
     [more] = [b for b in bench.journal.bodies if isinstance(b, BudgetExtended)]
     assert (more.level, more.what, more.amount) == ("run", "seconds", 27.0)
@@ -195,7 +195,7 @@ async def test_warning_is_recorded_once_and_reaches_the_model(bench: LoopBench) 
     script += '\n[[reply]]\ncalls = [{ tool = "finish", summary = "In time." }]\n'
     bench.tree = BudgetTree(warn_percent=40)
     ended = await bench.work(script, budget=Budget(steps=7))
-    assert ended.outcome == "green", ended.reason
+    assert ended.outcome == "proven", ended.reason
     warned = [
         (b.level, b.what, b.spent, b.limit) for b in bench.journal.bodies if isinstance(b, BudgetWarned)
     ]

@@ -366,7 +366,7 @@ calls = [{ tool = "edit", path = "calc.py", old = "a - b", new = "a + b" }]
 calls = [{ tool = "finish", summary = "Done." }]
 """
     )
-    assert ended.outcome == "green", ended.reason
+    assert ended.outcome == "proven", ended.reason
 
 
 @pytest.mark.anyio
@@ -377,7 +377,7 @@ async def test_too_long_request_is_retried_with_less(tmp_path: Path) -> None:
     )
     tight = FIX.replace('say = "The', 'fail = { code = "context_too_long", times = 2 }\nsay = "The')
     ended = await bench.work(look + tight)
-    assert ended.outcome == "green", ended.reason
+    assert ended.outcome == "proven", ended.reason
     failed = [b.code for b in bench.journal.bodies if isinstance(b, ModelFailed)]
     assert failed == ["context_too_long"] * 2
     assert [b for b in bench.journal.bodies if isinstance(b, ContextSummarised)]

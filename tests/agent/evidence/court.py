@@ -8,12 +8,11 @@ from pathlib import Path
 
 from tests.conftest import PATH
 
-from cloister.agent.evidence.proof import run_proof
+from cloister.agent.evidence.proof import Task, run_proof
 from cloister.agent.evidence.run_checks import run_checks, run_on_base
 from cloister.core.computer import Command, Stream
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.ids import new_owner_id
-from cloister.feedback.compare import compare
 from cloister.feedback.goals import asked
 from cloister.forge import workspace
 from cloister.sandbox.api import Sandbox, SandboxSpec
@@ -44,19 +43,22 @@ class Court:
         self, files: Mapping[str, str | None], prompt: str = "Fix the failing tests"
     ) -> Comparison:
         """What becomes of a change by which the check is green; None is a file that goes away."""
-        async with self.changed(files) as place:
+        async with self.fresh(await self.saved(files)) as place:
             return await place.proof(prompt)
 
-    @asynccontextmanager
-    async def changed(self, files: Mapping[str, str | None]) -> AsyncGenerator["Place"]:
-        """A fork of the sandbox that holds the change, as a save point of it would be restored."""
+    async def saved(self, files: Mapping[str, str | None]) -> str:
+        """The commit of a change that was made in a fork of the sandbox."""
         async with self.sandbox.fork() as author:
             for name, text in files.items():
                 if text is None:
                     await author.run(Command(("rm", "-f", "--", name)))
                 else:
                     await author.write(name, text.encode())
-            commit = await workspace.save(author, self.bare, self.base, "refs/cloister/attempt/0")
+            return await workspace.save(author, self.bare, self.base, "refs/cloister/attempt/0")
+
+    @asynccontextmanager
+    async def fresh(self, commit: str) -> AsyncGenerator["Place"]:
+        """A fork of the sandbox that holds the change, as a save point of it would be restored."""
         async with self.sandbox.fork() as fresh:
             await workspace.restore(fresh, self.bare, self.base, commit)
             yield Place(self, fresh)
@@ -73,11 +75,14 @@ class Place:
         """The checks alone."""
         return await run_checks(self.sandbox, self.court.checks, "plain", _quiet)
 
-    async def proof(self, prompt: str, must_pass: Sequence[str] = ()) -> Comparison:
+    async def proof(
+        self, prompt: str, must_pass: Sequence[str] = (), allowed: Sequence[str] = ()
+    ) -> Comparison:
         """The checks and everything that the proof does beside them."""
         before = self.court.baseline
-        found = await run_proof(self.sandbox, self.court.checks, _quiet, baseline=before, known=before)
-        return compare(before, found, asked(prompt, before, must_pass=must_pass))
+        goals = asked(prompt, before, must_pass=must_pass)
+        task = Task(self.court.checks, before, before, goals, tuple(allowed))
+        return (await run_proof(self.sandbox, task, _quiet)).comparison
 
 
 def committed(root: Path, files: Mapping[str, str]) -> tuple[Path, str]:

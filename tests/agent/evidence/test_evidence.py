@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from tests.agent.evidence.court import committed
 
-from cloister.agent.evidence.proof import run_proof
+from cloister.agent.evidence.proof import Task, run_proof
 from cloister.agent.evidence.run_checks import Since, run_affected, run_checks, run_on_base
 from cloister.core.computer import Stream
 from cloister.core.diagnosis import Comparison, Diagnosis
@@ -77,8 +77,8 @@ class Place:
         commit = await workspace.save(self.computer, self.bare, self.base, "refs/cloister/attempt/0")
         fresh = LocalComputer(self.root / "fresh")
         await workspace.restore(fresh, self.bare, self.base, commit)
-        found = await run_proof(fresh, (self.check,), _quiet, baseline=self.baseline, known=self.baseline)
-        return compare(self.baseline, found, asked(prompt, self.baseline))
+        task = Task((self.check,), self.baseline, self.baseline, asked(prompt, self.baseline))
+        return (await run_proof(fresh, task, _quiet)).comparison
 
 
 async def placed(root: Path, files: dict[str, str], check: str) -> Place:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.agent.evidence.court import committed
 
 from cloister.agent.evidence.run_checks import Since, find_checks, run_affected, run_checks
 from cloister.core.computer import Stream, shell
@@ -177,3 +178,100 @@ async def test_failing_test_near_the_change_is_reported_before_the_slow_rest(
             Comparison(passed=3, green=True),
             True,
         )
+
+
+OWN = {
+    "pyproject.toml": '[project]\nname = "shop"\nversion = "1"\n',
+    "src/shop/__init__.py": "from shop.prices import total\n",
+    "src/shop/prices.py": "def total():\n    return 'own'\n",
+    "tests/test_shop.py": (
+        "import subprocess, sys\nimport shop\n\n\n"
+        "def test_own(tmp_path):\n    assert shop.total() == 'own'\n\n\n"
+        "def test_own_in_a_process(tmp_path):\n"
+        "    line = [sys.executable, '-c', 'import shop; print(shop.total())']\n"
+        "    assert subprocess.check_output(line, cwd=tmp_path) == b'own\\n'\n"
+    ),
+}
+PACKAGES = "/usr/lib/python3/dist-packages"
+THEIRS = f"mkdir {PACKAGES}/shop && echo 'def total(): return \"distribution\"' > {PACKAGES}/shop/__init__.py"
+LINKED = f'echo "$PWD{{}}/src" > {PACKAGES}/shop.pth'
+COMPILED = (
+    f"mkdir {PACKAGES}/shop && cp src/shop/*.py {PACKAGES}/shop && echo x = 1 > {PACKAGES}/shop/_fast.py"
+)
+
+
+async def _seen(host: ContainerHost, root: Path, files: dict[str, str], prepare: str) -> tuple[str, bool]:
+    """The check of a repository in a sandbox that root prepared, and whether it is green there."""
+    bare, base = committed(root, files)
+    async with host.open(SandboxSpec()) as sandbox:
+        await workspace.put(sandbox, bare, base)
+        done = await sandbox.run(msgspec.structs.replace(shell(prepare), user="root"))
+        assert done.ok, done.err
+        (check,) = await find_checks(sandbox)
+        assert not (await sandbox.run(shell("git status --porcelain --ignored"))).out, "and nothing is left"
+        (found,) = await run_checks(sandbox, (check,), "own", _quiet)
+    return check, found.green
+
+
+@pytest.mark.parametrize(
+    ("prepare", "own", "prefix"),
+    [
+        ("true", OWN, "PYTHONPATH=/work/src "),
+        (THEIRS, OWN, "PYTHONPATH=/work/src "),
+        (LINKED.format(""), OWN, ""),
+        (COMPILED, {**OWN, "src/shop/prices.py": "import shop._fast\n" + OWN["src/shop/prices.py"]}, ""),
+        (THEIRS, {f"app/{name}": text for name, text in OWN.items()}, "cd app && PYTHONPATH=/work/app/src "),
+        (LINKED.format("/app"), {f"app/{name}": text for name, text in OWN.items()}, "cd app && "),
+    ],
+    ids=["not installed", "shadowed", "development mode", "compiled", "nested and shadowed", "nested"],
+)
+async def test_a_src_layout_imports_its_own_code(
+    host: ContainerHost, tmp_path: Path, prepare: str, own: dict[str, str], prefix: str
+) -> None:
+    assert await _seen(host, tmp_path, own, prepare) == (f"{prefix}python3 -m pytest -q", True)
+
+
+@pytest.mark.parametrize(
+    ("files", "check", "missing"),
+    [
+        ({"package.json": '{"scripts": {"test": "jest"}}', "pnpm-lock.yaml": ""}, "pnpm test", "pnpm"),
+        ({"package.json": '{"scripts": {"test": "jest"}}', "yarn.lock": ""}, "yarn test", "yarn"),
+        ({"Cargo.toml": "[package]\n"}, "cargo test", "cargo"),
+        ({"app/go.mod": "module a\n"}, "cd app && go test ./...", "go"),
+        ({"CMakeLists.txt": "enable_testing()\n"}, None, "cmake"),
+        ({"pom.xml": "<project/>"}, "mvn -B -q test", "mvn"),
+        ({"mix.exs": ""}, "mix test", "mix"),
+        ({"noxfile.py": ""}, "nox", "nox"),
+    ],
+)
+async def test_a_suite_without_its_tool_says_what_is_missing(
+    host: ContainerHost, tmp_path: Path, files: dict[str, str], check: str | None, missing: str
+) -> None:
+    bare, base = committed(tmp_path, files)
+    async with host.open(SandboxSpec()) as sandbox:
+        await workspace.put(sandbox, bare, base)
+        checks = await find_checks(sandbox)
+        (found,) = await run_checks(sandbox, checks, "missing", _quiet)
+
+    assert check is None or checks == (check,)
+    assert (found.green, found.exit_code) == (False, 127)
+    assert [one.message for one in found.diagnostics if one.tool == "sandbox"] == [
+        f"{missing} is not installed in the sandbox. Add it to the template, or choose another check with --check."
+    ]
+
+
+async def test_a_test_in_a_nested_project_has_the_name_of_its_file_in_the_repository(
+    host: ContainerHost, tmp_path: Path
+) -> None:
+    bare, base = committed(
+        tmp_path, {"app/pyproject.toml": "", "app/shop.py": SHOP, f"app/{TEST_FILE}": TESTS}
+    )
+    async with host.open(SandboxSpec()) as sandbox:
+        await workspace.put(sandbox, bare, base)
+        checks = await find_checks(sandbox)
+        (found,) = await run_checks(sandbox, checks, "nested", _quiet)
+
+    assert checks == ("cd app && python3 -m pytest -q",)
+    (failing,) = found.failing
+    assert (failing.name, failing.file, failing.line) == (f"app/{RED}", f"app/{TEST_FILE}", 5)
+    assert "> 5 |     assert total([10, 20], 10) == 27" in (failing.source or "")

@@ -60,7 +60,7 @@ async def bench(tmp_path: Path) -> LoopBench:
 
 async def test_green_checks_end_the_attempt_green_with_its_summary(bench: LoopBench) -> None:
     ended = await bench.work(FIX)
-    assert (ended.outcome, ended.reason) == ("green", "Add adds."), bench.journal.bodies
+    assert (ended.outcome, ended.reason) == ("proven", "Add adds."), bench.journal.bodies
     assert ended.comparison.green
     assert ended.commit != bench.base
     assert (bench.computer.work / "calc.py").read_text() == BROKEN.replace("-", "+")
@@ -91,7 +91,7 @@ calls = [{ tool = "write", _invalid = '{"path": "long.py", "content": "one two t
 expect = "not a complete JSON object .cut off at .*one two thr.* Split the call"
 """
     ended = await bench.work(cut + FIX.replace("[[reply]]", "", 1))
-    assert ended.outcome == "green", ended.reason
+    assert ended.outcome == "proven", ended.reason
 
 
 async def test_finish_with_red_checks_is_answered_with_the_diagnosis(bench: LoopBench) -> None:
@@ -107,7 +107,7 @@ calls = [{ tool = "finish", summary = "Done!" }]
     assert not refusal.ok
     assert "test_add failed" in refusal.text
     assert bench.of(FinishRefused)
-    assert ended.outcome == "green"
+    assert ended.outcome == "proven"
 
 
 async def test_checks_run_only_after_turns_that_changed_files(bench: LoopBench) -> None:
@@ -151,10 +151,10 @@ goto = "claim"
 async def test_only_the_delivered_files_count_as_green(bench: LoopBench, hide: str) -> None:
     script = HIDDEN % hide
     ended = await bench.work(script, budget=Budget(steps=3))
-    if ended.outcome == "green":  # what was hidden was handed over after all
+    if ended.outcome == "proven":  # what was hidden was handed over after all
         assert [b.comparison.green for b in bench.journal.bodies if isinstance(b, ProofTaken)] == [True]
         fresh = await bench.prove(ended.commit)
-        assert fresh[0].green
+        assert fresh.diagnoses[0].green
     else:
         assert ended.outcome == "budget"
 
@@ -178,7 +178,7 @@ async def test_removed_git_directory_is_restored_and_work_continues(bench: LoopB
     ended = await bench.work(
         '[[reply]]\ncalls = [{ tool = "bash", command = "echo one > one; rm -rf .git" }]\n' + FIX
     )
-    assert ended.outcome == "green"
+    assert ended.outcome == "proven"
 
 
 async def test_model_learns_of_files_that_cannot_be_saved_and_can_remove_them(
@@ -195,7 +195,7 @@ calls = [{ tool = "bash", command = "rm big" }]
 """
         + FIX
     )
-    assert ended.outcome == "green"
+    assert ended.outcome == "proven"
     assert len([b for b in bench.journal.bodies if isinstance(b, SaveRefused)]) == 1
 
 
@@ -250,7 +250,7 @@ async def test_temporary_model_failure_is_retried(bench: LoopBench) -> None:
         'say = "s"\nfail = { code = "overloaded", retry_seconds = 0.01, times = 2 }',
     )
     ended = await bench.work(script)
-    assert ended.outcome == "green"
+    assert ended.outcome == "proven"
     failed = [body for body in bench.journal.bodies if isinstance(body, ModelFailed)]
     assert [body.code for body in failed] == ["overloaded", "overloaded"]
 
@@ -398,7 +398,7 @@ calls = [{ tool = "bash", command = "git diff" }]
 calls = [{ tool = "finish", summary = "Add adds." }]
 """
     )
-    assert ended.outcome == "green", ended.reason
+    assert ended.outcome == "proven", ended.reason
     before, unseen, last = bench.of(TurnEnded)
     assert isinstance(before, TurnEnded)
     assert isinstance(unseen, TurnEnded)

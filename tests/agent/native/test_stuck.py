@@ -302,7 +302,7 @@ async def test_each_kind_is_nudged_and_then_ends_the_attempt(
 async def test_model_that_follows_the_nudge_continues(bench: LoopBench) -> None:
     script = CIRCLE + 'branch = [{ when = "Stop and think", goto = "fix" }, { goto = "again" }]\n'
     ended = await bench.work(script + FIX.replace("[[reply]]\nsay", '[[reply]]\nname = "fix"\nsay', 1))
-    assert ended.outcome == "green", ended.reason
+    assert ended.outcome == "proven", ended.reason
     assert notices(bench) == [("repeats", "nudge")]
 
 
@@ -323,7 +323,7 @@ async def test_next_model_takes_over_the_same_conversation(bench: LoopBench, tmp
     assert notices(bench)[:2] == [("repeats", "nudge"), ("repeats", "escalate")]
     [switched] = [b for b in bench.journal.bodies if isinstance(b, ModelSwitched)]
     assert (switched.from_model, switched.to_model) == (f"script:{stuck}", f"script:{other}")
-    assert ended.outcome == "green", ended.reason
+    assert ended.outcome == "proven", ended.reason
 
 
 @pytest.mark.anyio

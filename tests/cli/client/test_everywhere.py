@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from tests.cli.client import forked
 from tests.cli.seeds import seed
 
 from cloister.cli.client.discover import living
@@ -56,25 +57,8 @@ def environment() -> dict[str, str]:
     return kept | {"PYTHONWARNINGS": "error", "USER": "ann", "ANTHROPIC_API_KEY": "sk-not-used"}
 
 
-def start(home: Path, *args: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "cloister", *args],
-        cwd=home,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def finish(process: "subprocess.Popen[str]") -> Done:
-    out, err = process.communicate(timeout=120)
-    return Done(process.args, process.returncode, out, err)
-
-
 def run(home: Path, *args: str) -> Done:
-    return finish(start(home, *args))
+    return forked.run(args, cwd=home, env=environment())
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +78,9 @@ def both(home: Path, url: str) -> Callable[..., tuple[Done, Done]]:
     def run_both(*args: str) -> tuple[Done, Done]:
         token = str(home / "there" / "token")
         elsewhere = ("--data-dir", str(home / "empty"), "--server", url, "--token-file", token)
-        both = start(home, "--data-dir", str(home / "here"), *args), start(home, *elsewhere, *args)
-        return finish(both[0]), finish(both[1])
+        here = forked.start(("--data-dir", str(home / "here"), *args), cwd=home, env=environment())
+        there = forked.start((*elsewhere, *args), cwd=home, env=environment())
+        return here.finish(), there.finish()
 
     return run_both
 

@@ -6,7 +6,6 @@ import json
 import re
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Literal
 import anyio
 import pytest
 from msgspec import inspect
+from tests.cli.client import forked
 from tests.cli.client.test_everywhere import environment
 
 from cloister.app.verbs.records import Admitted, Explained, LocalModel, MadeToken, TokenInfo
@@ -39,7 +39,7 @@ Hostile = Callable[..., subprocess.CompletedProcess[str]]
 ROW = {
     "id": "r-aaaabbbbcccc",
     "state": "finished",
-    "outcome": "green",
+    "outcome": "proven",
     "reason": None,
     "prompt": "do it",
     "repo": "/r",
@@ -96,16 +96,7 @@ def hostile(tmp_path: Path) -> Hostile:
                 "--token-file",
                 str(tmp_path / "token"),
             )
-            return subprocess.run(
-                [sys.executable, "-m", "cloister", *named, *argv],
-                cwd=tmp_path,
-                env=environment(),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=120,
-                check=False,
-            )
+            return forked.run((*named, *argv), cwd=tmp_path, env=environment())
 
     return run
 

@@ -85,14 +85,14 @@ def test_a_terminal_gets_colours_unless_told_otherwise(plain_env: dict[str, str]
             run, _ = await backbone.admit(NewRun("fix it", "/repo"), "ann")
             fence = await backbone.claim(OwnerId("o-aaaaaaaaaaaa"), run)
             assert fence is not None
-            await backbone.append(fence, [RunFinished("green", "Done.", 1)])
+            await backbone.append(fence, [RunFinished("proven", "Done.", 1)])
 
     anyio.run(make)
     argv = [sys.executable, "-m", "cloister", "watch", "last"]
     env = plain_env | {"TERM": "xterm-256color"}
-    assert "\x1b[32m✓ green  Done." in on_a_terminal(argv, env)
+    assert "\x1b[32m✓ proven  Done." in on_a_terminal(argv, env)
     plain = on_a_terminal(argv, env | {"NO_COLOR": "1"})
-    assert "\r\n✓ green  Done.\r\n" in plain
+    assert "\r\n✓ proven  Done.\r\n" in plain
     assert "\x1b[3" not in plain
     dumb = on_a_terminal(argv, env | {"TERM": "dumb"})
     assert "\x1b" not in dumb

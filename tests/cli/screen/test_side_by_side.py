@@ -34,7 +34,7 @@ def side(attempt: int, outcome: str, found: Comparison) -> Side:
 @pytest.mark.parametrize("columns", [80, 120])
 def test_two_sides_stay_beside_each_other_and_nothing_is_cut_off(columns: int) -> None:
     cheat = Comparison(still=("a",), missing=("b",), weakened=("c",), new=("d",))
-    found = Compared(side(0, "green", Comparison(fixed=("a",), green=True)), side(1, "red", cheat), True, "")
+    found = Compared(side(0, "proven", Comparison(fixed=("a",), green=True)), side(1, "red", cheat), True, "")
     lines = list(table(found, columns))
     assert max(map(len, lines)) <= columns
     middle = lines[0].index("r-1egwfgfb71jv/1")

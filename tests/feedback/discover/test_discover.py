@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from cloister.core import limits
 from cloister.feedback.check_commands import environment, specify
-from cloister.feedback.discover import TOOLS, WANTED, adjusted, discover, own_checks
+from cloister.feedback.discover import (
+    TOOLS,
+    WANTED,
+    adjusted,
+    discover,
+    import_roots,
+    own_checks,
+    wanted,
+)
 
 PYTEST = "python3 -m pytest -q"
 
@@ -71,7 +79,8 @@ def test_every_ecosystem_present_adds_its_runner() -> None:
     [
         ("all:\n\techo\ntest: all\n\t./run\n", ("make test",)),
         ("test := 1\n", ()),
-        ("tests:\n", ()),
+        ("tests:\n", ("make tests",)),
+        ("test-all:\n", ()),
         ("\ttest:\n", ()),
     ],
 )
@@ -79,7 +88,15 @@ def test_make_test_serves_where_there_is_nothing_better(makefile: str, expected:
     assert discover({"Makefile"}, {"Makefile": makefile}) == expected
 
 
-NAMES = st.sampled_from([*WANTED, ".github/workflows/ci.yml"])
+NAMES = st.sampled_from(
+    [
+        *WANTED,
+        *(f"app/{name}" for name in WANTED),
+        ".github/workflows/ci.yml",
+        "src/a/__init__.py",
+        "test_a.py",
+    ]
+)
 
 
 @given(
@@ -88,7 +105,9 @@ NAMES = st.sampled_from([*WANTED, ".github/workflows/ci.yml"])
     st.none() | st.sets(st.sampled_from(TOOLS)),
 )
 def test_discovering_never_raises(files: set[str], contents: dict[str, str], tools: set[str] | None) -> None:
-    for command in discover(files, contents, tools):
+    roots = import_roots(files, contents)
+    wanted(files)
+    for command in discover(files, contents, tools, roots):
         specify(command, {"test": "jest"})
 
 
@@ -171,12 +190,31 @@ def test_cmake_builds_beside_the_tree_and_runs_its_tests() -> None:
     assert discover({"CMakeLists.txt"}, {"CMakeLists.txt": "project(x)\n"}, EVERY) == ()
 
 
-def test_a_tool_that_is_not_there_is_not_chosen() -> None:
-    files = {"pyproject.toml", "tests/test_a.py", "Cargo.toml", "go.mod", "package.json", "pom.xml"}
-    contents = {"pyproject.toml": "[tool.ruff]", **package(scripts={"test": "jest"})}
+def test_a_suite_is_chosen_without_its_tool_and_a_linter_is_not() -> None:
+    files = {
+        "pyproject.toml",
+        "tests/test_a.py",
+        "Cargo.toml",
+        "go.mod",
+        "package.json",
+        "pom.xml",
+        "mix.exs",
+    }
+    lint = package(scripts={"test": "jest", "lint": "eslint ."}, devDependencies={"typescript": "5"})
+    contents = {"pyproject.toml": "[tool.ruff]", **lint}
+    suites = (PYTEST, "npm test", "cargo test", "go test ./...", "mvn -B -q test")
 
-    assert discover(files, contents, frozenset()) == ()
-    assert discover(files, contents, {"pytest"}) == (PYTEST,)
+    assert discover(files, contents, frozenset()) == suites
+    assert discover(files, contents, {"pytest", "mix"}) == (*suites, "mix test")
+
+
+def test_a_suite_that_can_run_is_preferred_to_one_that_cannot() -> None:
+    files = {"tests/test_a.py", "tox.ini", "noxfile.py"}
+    tox = {"tox.ini": "[tox]\n"}
+
+    assert discover(files, tox, {"python3", "nox"}) == ("nox",)
+    assert discover(files, tox, {"python3", "tox", "nox"}) == ("tox",)
+    assert discover(files, tox, {"python3"}) == (PYTEST,)
 
 
 @pytest.mark.parametrize(
@@ -267,6 +305,11 @@ def test_pytest_writes_a_report_and_no_cache() -> None:
         ("npm run both", ""),
         ("make test", ""),
         ("python3 check.py", ""),
+        ("cd app && npx jest", 'cd app && npx jest --json --outputFile="$CLOISTER_REPORT"'),
+        ("cd app && npm test", 'cd app && npm test -- --json --outputFile="$CLOISTER_REPORT"'),
+        ("cd app && make test", ""),
+        ("A=/work/src go test ./...", "A=/work/src go test -json ./..."),
+        ('A="$(mypy)" go test ./...', ""),
         ("ruff check", ""),
     ],
 )

@@ -1,11 +1,9 @@
 """Canaries in Python projects, in a real sandbox: honest runners report each, lying ones do not."""
 
-from collections.abc import AsyncGenerator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
 import pytest
-from tests.conftest import borrowing
-from tests.feedback.experiments.planting import Field, Project, opened
+from tests.feedback.experiments.planting import Field, Project
 
 pytestmark = pytest.mark.anyio
 
@@ -233,23 +231,11 @@ LIES: dict[str, tuple[str, Mapping[str, str]]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-async def field(warm_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Field]:
-    root = tmp_path_factory.mktemp("canaries")
-    async with opened(borrowing(warm_dir, root / "data"), root) as one:
-        yield one
-
-
 @pytest.mark.parametrize("suite", SUITES)
 async def test_every_canary_fails_where_the_runner_is_honest(suite: str, field: Field) -> None:
     found, diagnosis = await field.reaped(SUITES[suite], {})
     assert found == (), diagnosis.tail
-    assert not diagnosis.green
+    assert diagnosis.failing, diagnosis.tail
 
 
 @pytest.mark.parametrize("lie", LIES)

@@ -2,7 +2,9 @@
 
 import pytest
 
+from cloister.core.diagnosis import Diagnosis, Weakening
 from cloister.core.diagnosis import TestResult as Result
+from cloister.feedback.compare import compare
 from cloister.feedback.integrity.renames import renames
 from cloister.feedback.integrity.versions import Version
 from cloister.feedback.integrity.weakening import moved_names, weakenings
@@ -78,7 +80,7 @@ def test_a_test_with_another_name_and_the_same_body_is_renamed_and_not_deleted(
 
     assert others(change) == {(path, old): (path, new)}
     assert others(change, same_body=True) == {(path, old): (path, new)}
-    assert weakenings([change]) == ()
+    assert {one.how for one in weakenings([change])} == {"moved"}
 
 
 def test_a_test_that_moved_to_another_file_is_recognised() -> None:
@@ -89,7 +91,7 @@ def test_a_test_that_moved_to_another_file_is_recognised() -> None:
     assert others(source, target) == {
         ("tests/test_shop.py", "TestCart::test_empty"): ("tests/cart/test_cart.py", "TestCart::test_empty")
     }
-    assert weakenings([source, target]) == ()
+    assert {one.how for one in weakenings([source, target])} == {"moved"}
     assert others(
         Version("test/add.test.js", SCRIPT, None), Version("test/unit/sum.test.js", None, SCRIPT)
     ) == {("test/add.test.js", name): ("test/unit/sum.test.js", name) for name in ("adds two", "adds none")}
@@ -188,7 +190,33 @@ def test_one_test_cannot_stand_for_two() -> None:
 def test_renamed_tests_are_found_in_the_spelling_of_the_runner(
     change: Version, old: tuple[str, ...], new: tuple[str, ...]
 ) -> None:
-    before = [Result(name, "passed") for name in (*old, "other::stays")]
-    now = [Result(name, "passed") for name in (*reversed(new), "other::stays")]
+    before = check(*(Result(name, "passed") for name in (*old, "other::stays")))
+    now = check(
+        *(Result(name, "passed") for name in (*reversed(new), "other::stays")), weak=weakenings([change])
+    )
 
-    assert moved_names(renames([change]), before, now) == dict(zip(old, new, strict=True))
+    assert moved_names(before, now) == dict(zip(old, new, strict=True))
+    assert compare([before], [now]).green
+    skipped = check(
+        *(Result(name, "skipped") for name in new), Result("other::stays", "passed"), weak=now.weakened
+    )
+    assert compare([before], [skipped]).skipped == old
+
+
+def check(*tests: Result, weak: tuple[Weakening, ...] = ()) -> Diagnosis:
+    red = any(test.status == "failed" for test in tests)
+    return Diagnosis("check", int(red), 1.0, tests=tests, weakened=weak)
+
+
+def test_a_red_test_that_was_renamed_and_passes_is_fixed_and_one_that_was_changed_as_well_is_not() -> None:
+    before = check(Result("tests/test_shop.py::test_total", "failed"))
+    new = Result("tests/test_shop.py::test_sum", "passed")
+    renamed = edited("tests/test_shop.py", PYTHON, "test_total", "test_sum")
+    eased = Version(renamed.path, PYTHON, (renamed.after or "").replace("[1, 2]", "[3]"))
+
+    assert compare([before], [check(new)]).missing == ("tests/test_shop.py::test_total",)
+    found = compare([before], [check(new, weak=weakenings([renamed]))])
+    assert (found.green, found.fixed) == (True, ("tests/test_shop.py::test_total",))
+
+    found = compare([before], [check(new, weak=weakenings([eased]))])
+    assert (found.green, found.fixed, bool(found.weakened)) == (False, (), True)

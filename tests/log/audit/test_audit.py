@@ -18,7 +18,7 @@ from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.ids import OwnerId, RunId
 from cloister.core.requests import FileChange, Isolation, NewRun, ToolCall, Usage
 from cloister.log.api import Fence
-from cloister.log.audit.details import AUDITED, AUDITED_KINDS, LIST_BYTES, UNAUDITED, fact
+from cloister.log.audit.details import AUDITED, AUDITED_KINDS, LIST_BYTES, fact
 from cloister.log.audit.entry import AuditEntry, entry_hash
 from cloister.log.audit.head import head_path
 from cloister.log.audit.keys import KEY_FILE
@@ -44,7 +44,7 @@ WORK: tuple[e.AnyBody, ...] = (
     e.ConnectionClosed("s-1", "pypi.example", 443, 10, 20, 1.5, "pypi-token"),
     e.ChecksRan(1, 1, (CHECK,), Comparison(fixed=("t",), passed=3, green=True)),
     e.TurnEnded(1, 1, "d" * 40, True),
-    e.AttemptEnded(1, "green", "fixed it", "d" * 40, Comparison(passed=3, green=True)),
+    e.AttemptEnded(1, "proven", "fixed it", "d" * 40, Comparison(passed=3, green=True)),
     e.ChangeMade("cloister/fix", "f" * 40, (FileChange("a.py", 1, 2),), "fixed it"),
     e.ChangeDelivered("/repo", "cloister/fix"),
     e.SandboxClosed("s-1", "done"),
@@ -69,7 +69,7 @@ async def whole_run(backbone: SqliteBackbone, who: str = "ada") -> RunId:
     fence = await begun(backbone, who)
     await backbone.append(fence, WORK)
     await backbone.append_outside(fence.run, e.PromptReceived("and the docs", "grace"))
-    await backbone.append(fence, [e.RunFinished("green", "fixed it", 1)])
+    await backbone.append(fence, [e.RunFinished("proven", "fixed it", 1)])
     return fence.run
 
 
@@ -81,6 +81,26 @@ def entries(path: Path, run: RunId | None = None) -> list[AuditEntry]:
 def problems(path: Path, key: str | None = None) -> list[str]:
     with AuditReader(path) as audit:
         return [problem.why for problem in audit.verify(key).problems]
+
+
+UNAUDITED: frozenset[type[e.AnyBody]] = frozenset(
+    {
+        e.RunResumed,
+        e.RunPaused,
+        e.PhaseStarted,
+        e.PhaseEnded,
+        e.ChecksChosen,
+        e.AttemptStarted,
+        e.SaveRefused,
+        e.FinishRefused,
+        e.TurnEnded,
+        e.Inherited,
+        e.BudgetWarned,
+        e.ContextSummarised,
+        e.StuckNoticed,
+    }
+)
+"""Events without an entry; only the hash over the log covers them."""
 
 
 def test_every_kind_of_event_is_audited_or_exempt() -> None:

@@ -60,7 +60,7 @@ async def test_what_a_run_did_is_entered_signed_and_beside_its_branch(data_dir: 
     ]
     assert {detail["host"] for kind, detail in entered if kind == "ConnectionDecided"} == {"nowhere.example"}
 
-    assert receipt.outcome == "green", receipt.reason
+    assert receipt.outcome == "proven", receipt.reason
     assert {file.path for file in receipt.files} == {"<img src=x>.txt", "state"}
     assert [(way.host, way.effect) for way in receipt.connections] == [("nowhere.example", "deny")]
     assert (receipt.proof.red_before, receipt.proof.red_now) == (1, 0)

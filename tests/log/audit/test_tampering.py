@@ -14,6 +14,7 @@ from typing import NamedTuple
 import anyio
 import msgspec
 import pytest
+from tests.cli.client import forked
 from tests.log.audit.test_audit import begun, opened, whole_run
 
 from cloister.core import events as e
@@ -32,16 +33,9 @@ def verify(data: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 def audit(data: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """`cloister audit …` as a person types it."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("CLOISTER_")}
-    return subprocess.run(
-        [sys.executable, "-m", "cloister", "audit", *words],
-        env=env | {"CLOISTER_DATA_DIR": str(data)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("CLOISTER_")}
+    env = kept | {"CLOISTER_DATA_DIR": str(data), "PYTHONWARNINGS": "error"}
+    return forked.run(("audit", *words), cwd=Path.cwd(), env=env)
 
 
 class Past(NamedTuple):

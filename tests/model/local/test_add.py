@@ -18,6 +18,7 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.cli.client import forked
 from tests.model.tiny_model import write_tiny_model
 
 from cloister.app.config import usual_model
@@ -108,16 +109,8 @@ class Home:
 
     def __call__(self, *args: str, code: int = 0) -> Done:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("CLOISTER_")}
-        done = subprocess.run(
-            [sys.executable, "-m", "cloister", "--data-dir", str(self.data), *args],
-            cwd=self.root,
-            env=kept | {"PYTHONWARNINGS": "error"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        env = kept | {"PYTHONWARNINGS": "error"}
+        done = forked.run(("--data-dir", str(self.data), *args), cwd=self.root, env=env)
         assert done.returncode == code, (args, done.stdout, done.stderr)
         assert "Traceback" not in done.stderr
         return done

@@ -51,10 +51,10 @@ def test_the_line_at_the_bottom_says_what_every_attempt_does() -> None:
 def test_one_that_is_done_does_not_hide_that_others_work() -> None:
     items = [*began(0, 1), replied(0), replied(1), e.ToolReturned(0, "c1", "bash", True, "", 0.1)]
     assert status(watched(*items)) == "[0] acting  [1] acting"
-    items += [e.AttemptEnded(0, "green", "Done.", "c", Comparison(green=True))]
+    items += [e.AttemptEnded(0, "proven", "Done.", "c", Comparison(green=True))]
     assert status(watched(*items)) == "[1] acting"
     items += [e.AttemptEnded(1, "red", "No.", "c", Comparison())]
-    items += [e.RunFinished("green", "Done.", 0)]
+    items += [e.RunFinished("proven", "Done.", 0)]
     shown = watched(*items)
     assert status(shown) == IDLE.text
     assert shown[-1] == Line(f"            cloister tree {RUN}   shows all attempts")

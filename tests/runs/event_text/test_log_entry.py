@@ -46,6 +46,7 @@ def test_records_inside_an_event_are_written_out() -> None:
         "          - test_b",
         "        passed 0",
         "        green false",
+        "        ran 0",
     ]
 
 

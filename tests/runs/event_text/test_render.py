@@ -39,6 +39,8 @@ def compared(fixed: int, still: int, passed: int) -> Comparison:
         still=tuple(f"test_bad_{fixed + number}" for number in range(still)),
         passed=passed,
         green=still == 0,
+        ran=1,
+        shown=tuple(f"test_bad_{number}" for number in range(fixed)),
     )
 
 
@@ -94,12 +96,12 @@ def whole_run() -> Sequence[e.Event]:
         replied("Finished?", step=2),
         e.FinishRefused(1, "2 tests still fail:\ntest_bad_3\ntest_bad_4"),
         e.ChecksRan(1, 3, (diagnosis(0, 17),), compared(5, 0, 17)),
-        e.AttemptEnded(1, "green", "Fixed the sign.", "abc", compared(5, 0, 17)),
+        e.AttemptEnded(1, "proven", "Fixed the sign.", "abc", compared(5, 0, 17)),
         e.PhaseEnded("work", 4.0),
         e.ChangeMade("cloister/fix-1", "def", (FileChange("shop/cart.py", 2, 1),), "Fixed."),
         e.ChangeDelivered("/home/ann/shop", "cloister/fix-1"),
         e.SandboxClosed("s-1", "the run has what it needs"),
-        e.RunFinished("green", "Fixed the sign.", 1),
+        e.RunFinished("proven", "Fixed the sign.", 1),
     )
 
 
@@ -129,10 +131,11 @@ def test_a_whole_run_reads_from_top_to_bottom() -> None:
         "✓ work  4.0 s",
         "· sandbox s-1 closed: the run has what it needs",
         "",
-        "✓ green  Fixed the sign.",
+        "✓ proven  Fixed the sign.",
         "  before    ✗ 5 failing",
         "  now       ✓ 17 passing  (5 fixed)",
-        "  shown by  python3 -m pytest -q",
+        "  evidence  shown by test_bad_0 and 4 more: red on the base, green now",
+        "  check     python3 -m pytest -q",
         "  change    1 file, +2 −1",
         "            shop/cart.py  +2 −1",
         "  branch    cloister/fix-1, in /home/ann/shop",
@@ -295,7 +298,7 @@ def test_several_attempts_are_labelled() -> None:
                 allowed(attempt=1),
                 e.ChecksRan(2, 1, (), compared(1, 0, 3)),
                 e.AttemptEnded(1, "red", "Gave up.", "abc", compared(0, 1, 2)),
-                e.AttemptEnded(2, "green", "Fixed.", "abc", compared(1, 0, 3)),
+                e.AttemptEnded(2, "proven", "Fixed.", "abc", compared(1, 0, 3)),
             ),
         ]
     )
@@ -307,7 +310,7 @@ def test_several_attempts_are_labelled() -> None:
         "[1] ▸ bash  a",
         "[2] ✓ 3 passing  (1 fixed)",
         "✗ attempt 1 ended red: Gave up.",
-        "✓ attempt 2 ended green: Fixed.",
+        "✓ attempt 2 ended proven: Fixed.",
     ]
 
 

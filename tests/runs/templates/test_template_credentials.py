@@ -12,7 +12,7 @@ from tests.egress.world import World, listening, over_tls, read_until
 
 from cloister.core.errors import CloisterError
 from cloister.core.events import ConnectionDecided, RequestDecided
-from cloister.core.ids import SandboxId
+from cloister.core.ids import SandboxId, new_owner_id
 from cloister.core.requests import CredentialEntry, Quota
 from cloister.egress.credentials import Vault, read_credentials
 from cloister.egress.factory import Doorway, Through
@@ -230,9 +230,10 @@ async def test_the_environment_of_a_template_refers_to_a_credential_for_its_sand
     templates.keep_recipe("tools", Oci(str(image), env=env))
     built = await shop.workshop.prepare("tools", shop.tell)
     assert built.about.env == {"PATH": "/usr/bin:/bin", "TOKEN": STAND_IN, "PLAIN": "credentials:forge"}
+    kept = f"tools-{new_owner_id()}"  # other sessions use the same store
     async with own_host.open(SandboxSpec(template="tools")) as sandbox:
-        await sandbox.snapshot("tools-kept")
-    templates.keep_recipe("again", Snapshot("tools-kept", env={"SECOND_TOKEN": "credential:forge"}))
+        await sandbox.snapshot(kept)
+    templates.keep_recipe("again", Snapshot(kept, env={"SECOND_TOKEN": "credential:forge"}))
     about = (await shop.workshop.prepare("again", shop.tell)).about
     assert about.env["SECOND_TOKEN"] == about.env["TOKEN"] == STAND_IN
 

@@ -1,11 +1,16 @@
 from itertools import product
+from pathlib import Path
 
+import anyio
 import httpx
+import msgspec
 import pytest
-from tests.server.conftest import Served
+from tests.server.conftest import Served, serve_app
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Subprotocol
+
+from cloister.app.settings import Settings
 
 pytestmark = pytest.mark.anyio
 
@@ -16,6 +21,31 @@ async def test_health_needs_no_token(served: Served) -> None:
     assert reply.status_code == 200
     assert reply.json()["ok"] is True
     assert reply.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_health_tells_whether_signed_heads_arrive_and_not_where(
+    settings: Settings, tmp_path: Path
+) -> None:
+    places = (str(tmp_path / "one" / "heads.jsonl"), str(tmp_path / "two.jsonl"))
+    file = msgspec.structs.replace(settings.file, audit_heads=places)
+
+    async def told(settings: Settings) -> object:
+        async with serve_app(settings) as served:
+            await served.client.post("/v1/runs", json={})
+            url = f"http://127.0.0.1:{served.port}/v1/health"
+            async with httpx.AsyncClient(trust_env=False) as stranger:
+                with anyio.fail_after(30):
+                    while (reply := (await stranger.get(url)).json())["audit_export"] == "waiting":
+                        pass
+            assert reply["ok"] and str(tmp_path) not in str(reply)
+            return reply["audit_export"]
+
+    assert await told(settings) is None
+    with_places = msgspec.structs.replace(settings, file=file)
+    assert await told(with_places) == "failing"
+    (tmp_path / "one").mkdir()
+    (settings.data_dir / "heads.exported").unlink()
+    assert await told(with_places) == "current"
 
 
 async def test_every_other_route_needs_the_token(served: Served) -> None:

@@ -13,8 +13,10 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
 from cloister.app.settings import Settings, read_settings
-from cloister.app.tokens import Tokens
+from cloister.app.tokens import Caller, Tokens
+from cloister.core.errors import UserError
 from cloister.server.auth import REVOKED
+from cloister.server.errors import problem
 
 pytestmark = pytest.mark.anyio
 
@@ -174,3 +176,12 @@ async def test_a_request_to_a_port_is_cut_off(served: Served, sandbox: str, toke
         return b"gone" in await output(served, command)
 
     await until(gone)
+
+
+def test_a_verb_that_notices_the_removal_first_does_not_blame_the_role() -> None:
+    with pytest.raises(UserError) as raised:
+        Caller("ann", "admin", holds=lambda: False).must_be("viewer")
+    status, body = problem(raised.value)
+    assert (status, body.code) == (401, "unauthorized")
+    assert 4000 + status == REVOKED
+    assert body.message == "The token of ann was removed."

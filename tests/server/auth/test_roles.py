@@ -107,6 +107,19 @@ async def test_a_viewer_sees_runs_and_not_the_inside_of_sandboxes(house: House) 
         assert (await house.served.client.get("/", headers=headers)).status_code in (403, 421)
 
 
+async def test_the_log_of_a_build_may_show_values_and_is_not_for_viewers(
+    house: House, settings: Settings
+) -> None:
+    templates = settings.data_dir / "templates"
+    templates.mkdir(exist_ok=True)
+    (templates / "tool.toml").write_text('kind = "oci"\nimage = "x"\nenv = { "A" = "value" }\n')
+    (templates / "tool.log").write_text("A=value\n")
+    assert "value" not in (await house.ask("viewer", "GET", "/v1/templates/tool")).text
+    assert (await house.ask("viewer", "GET", "/v1/templates/tool/log")).status_code == 403
+    for role in ("operator", "admin"):
+        assert (await house.ask(role, "GET", "/v1/templates/tool/log")).text == "A=value\n"
+
+
 @pytest.mark.parametrize("path", ["process", "dial/80", "files/watch", "commands/x/attach"])
 async def test_websockets_into_sandboxes_need_an_admin(house: House, path: str) -> None:
     for role in ("viewer", "operator"):

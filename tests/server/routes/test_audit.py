@@ -3,6 +3,7 @@
 import json
 import os
 import sqlite3
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -11,6 +12,9 @@ from tests.server.conftest import Serve, Served, serve_app
 from websockets.exceptions import InvalidStatus
 
 from cloister.app.settings import Settings, read_settings
+from cloister.app.tokens import Caller
+from cloister.app.verbs.local import LocalVerbs
+from cloister.core.errors import UserError
 from cloister.core.events import RunFinished
 from cloister.log.audit.entry import AuditEntry
 from cloister.log.audit.keys import KEY_FILE, HostKey
@@ -174,3 +178,93 @@ async def test_connections_of_a_sandbox_made_by_hand_are_entered_too(data_dir: P
     )
     routes = [(detail["method"], detail["status"]) for _, _, detail in of_kind(settings, "ApiCall")]
     assert routes == [("POST", 201), ("POST", 200), ("DELETE", 204)]
+
+
+# Commands and files in sandboxes made by hand.
+
+
+@pytest.fixture
+async def working(data_dir: Path) -> AsyncIterator[tuple[Served, Settings, str]]:
+    settings = read_settings({"USER": "tester"}, data_dir)
+    async with serve_app(settings) as served:
+        made = await served.client.post("/v1/sandboxes", json={"ttl_seconds": 300})
+        yield served, settings, made.json()["id"]
+
+
+def stated(settings: Settings, kind: str, sandbox: str, *fields: str) -> list[tuple[object, ...]]:
+    found = [detail for _, _, detail in of_kind(settings, kind) if detail["sandbox"] == sandbox]
+    return [tuple(detail.get(name) for name in fields) for detail in found]
+
+
+async def test_every_command_in_a_sandbox_has_an_entry_with_its_line(
+    working: tuple[Served, Settings, str],
+) -> None:
+    served, settings, sandbox = working
+    at = f"/v1/sandboxes/{sandbox}"
+    post = served.client.post
+    await post(
+        f"{at}/exec", json={"argv": ["printf", "%s", "a b"], "env": {"KEY": "s3cret"}, "stdin": "s3cret"}
+    )
+    await post(f"{at}/exec", json={"command": "echo hi | cat", "user": "root"})
+    await post(f"{at}/execute", json={"language": "python", "code": "print(1)"})
+    started = (await post(f"{at}/commands", json={"command": "while :; do read x; done"})).json()["id"]
+    await served.client.delete(f"{at}/commands/{started}")
+    async with served.socket(f"{at}/process") as socket:
+        await socket.send(json.dumps({"start": {"argv": ["true"], "pty": {}}}))
+        await socket.recv()
+    assert stated(settings, "CommandStarted", sandbox, "command", "user", "how") == [
+        ("printf %s 'a b'", "agent", "exec"),
+        ("echo hi | cat", "root", "exec"),
+        ("print(1)", "agent", "python"),
+        ("while :; do read x; done", "agent", "background"),
+        ("true", "agent", "terminal"),
+    ]
+    assert stated(settings, "CommandKilled", sandbox, "command") == [(started,)]
+    assert "s3cret" not in str(of_kind(settings, "CommandStarted", "CommandKilled", "ApiCall"))
+    bad = await post(f"{at}/exec", json={"argv": ["true"], "command": "true"})
+    assert bad.status_code == 400
+    assert len(stated(settings, "CommandStarted", sandbox)) == 5, "a refused request is no command"
+
+
+async def test_a_command_line_is_entered_within_bounds_and_without_passwords(
+    working: tuple[Served, Settings, str],
+) -> None:
+    served, settings, sandbox = working
+    long = "true " + "x" * 50_000
+    lines = ["git clone https://ada:s3cret@example.org/x || true", f"{long} https://ada:s3cret@h/ {long}"]
+    for line in lines:
+        await served.client.post(f"/v1/sandboxes/{sandbox}/exec", json={"command": line})
+    first, second = [str(found[0]) for found in stated(settings, "CommandStarted", sandbox, "command")]
+    assert first == "git clone https://example.org/x || true"
+    assert len(second) < 600 and "s3cret" not in second
+
+
+async def test_every_change_of_a_file_in_a_sandbox_has_an_entry_with_its_path(
+    working: tuple[Served, Settings, str],
+) -> None:
+    served, settings, sandbox = working
+    verbs = LocalVerbs(served.app, Caller("ada", "admin"))
+    at = f"/v1/sandboxes/{sandbox}/files"
+    assert (await served.client.put(at, params={"path": "a.txt"}, content=b"s3cret")).status_code == 204
+    async with verbs.files.write(sandbox, "b.txt") as sink:
+        await sink.send(b"s3cret")
+    await verbs.files.mkdir(sandbox, "d")
+    await verbs.files.move(sandbox, "b.txt", "d/b.txt")
+    await verbs.files.remove(sandbox, "d", recursive=True)
+    await verbs.files.list(sandbox)
+    assert stated(settings, "FileChanged", sandbox, "operation", "path", "to") == [
+        ("write", "a.txt", None),
+        ("write", "b.txt", None),
+        ("mkdir", "d", None),
+        ("move", "b.txt", "d/b.txt"),
+        ("remove", "d", None),
+    ]
+    who = [name for _, name, detail in of_kind(settings, "FileChanged") if detail["sandbox"] == sandbox]
+    assert who == ["tester", "ada", "ada", "ada", "ada"]
+    assert "s3cret" not in str(of_kind(settings, "FileChanged"))
+    with pytest.raises(UserError):
+        await verbs.files.remove("s-none", "x")
+    with pytest.raises(UserError):
+        async with LocalVerbs(served.app, Caller("vera", "viewer")).files.write(sandbox, "c.txt"):
+            pass
+    assert len(stated(settings, "FileChanged", sandbox)) == 5

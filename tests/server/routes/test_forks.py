@@ -64,8 +64,8 @@ async def _forked_run(served: Served, tmp_path: Path, *, finished: bool) -> tupl
         ),
     )
     if finished:
-        end = AttemptEnded(1, "green", "Done.", second, Comparison(green=True))
-        await served.app.backbone.append(fence, (end, RunFinished("green", "Done.", 1)))
+        end = AttemptEnded(1, "proven", "Done.", second, Comparison(green=True))
+        await served.app.backbone.append(fence, (end, RunFinished("proven", "Done.", 1)))
     return fence, 7
 
 
@@ -123,7 +123,7 @@ async def test_rewind_steers_a_live_run_and_forks_a_finished_one(served: Served,
 async def test_attempts_are_compared(served: Served, tmp_path: Path) -> None:
     fence, _ = await _forked_run(served, tmp_path, finished=True)
     both = (await served.client.get(f"/v1/compare?a={fence.run}/0&b={fence.run}")).json()
-    assert (both["a"]["outcome"], both["b"]["outcome"]) == ("red", "green")
+    assert (both["a"]["outcome"], both["b"]["outcome"]) == ("red", "proven")
     assert (both["a"]["steps"], both["b"]["steps"], both["same_change"]) == (1, 2, False)
     assert "-+two" in both["diff"]
     assert "++three" in both["diff"]

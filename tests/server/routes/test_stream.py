@@ -18,7 +18,7 @@ from cloister.server.routes.stream import read_after, read_message
 
 pytestmark = pytest.mark.anyio
 
-FINISH = RunFinished("green", "done")
+FINISH = RunFinished("proven", "done")
 
 
 async def messages(socket: ClientConnection, most: int = 10_000) -> list[dict[str, Any]]:

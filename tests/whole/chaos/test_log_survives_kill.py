@@ -165,7 +165,8 @@ async def test_an_append_is_acknowledged_only_after_the_disk_has_it(tmp_path: Pa
     program = [sys.executable, str(PROGRAM), str(tmp_path / "log.db"), new_owner_id(), "40"]
     with anyio.fail_after(FOR_ONE_LIFE):
         await anyio.run_process(
-            [strace, "-f", "-qq", "-o", str(trace), "-e", "trace=fdatasync,write", *program], stderr=None
+            [strace, "-f", "--seccomp-bpf", "-qq", "-o", str(trace), "-e", "trace=fdatasync,write", *program],
+            stderr=None,
         )
     synced = acked = 0
     lines = (await anyio.Path(trace).read_text(encoding="utf-8")).splitlines()

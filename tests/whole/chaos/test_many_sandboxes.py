@@ -22,7 +22,7 @@ from cloister.sandbox.microvm.host import MicrovmHost
 pytestmark = pytest.mark.anyio
 
 CYCLES, LONG_CYCLES = 200, 2_000
-SLOW_CYCLES, LONG_SLOW_CYCLES = 16, 400
+SLOW_CYCLES, LONG_SLOW_CYCLES = 8, 400
 """A leak of one thing per sandbox shows in a few."""
 
 AT_ONCE = 40

@@ -118,14 +118,14 @@ def is_whole(cloister: Cloister, rounds: int = 1) -> None:
     replies = [event["body"] for event in events if event["body"]["type"] == "ModelReplied"]
     steps = [(body["attempt"], body["step"]) for body in replies]
     assert len(set(steps)) == len(steps)
-    assert events[-1]["body"]["outcome"] == "green", events[-1]["body"]
+    assert events[-1]["body"]["outcome"] == "proven", events[-1]["body"]
     assert cloister("audit", "verify").stdout.startswith("OK")
     assert asked(cloister, "/v1/health")["ok"]
 
 
 def goes_on(cloister: Cloister, rounds: int = 1) -> None:
     """The run ends green."""
-    assert "✓ green" in cloister("watch", "last").stdout.rsplit(f"round {rounds}", 1)[-1]
+    assert "✓ proven" in cloister("watch", "last").stdout.rsplit(f"round {rounds}", 1)[-1]
     is_whole(cloister, rounds)
 
 
@@ -169,7 +169,7 @@ def survives_kill_9_of_its_server(cloister: Cloister) -> None:
     free_disk(cloister.data_dir)
     if refused.returncode:
         cloister("serve", "--background")
-    assert "✓ green" in cloister("watch", "last").stdout
+    assert "✓ proven" in cloister("watch", "last").stdout
     events = cloister.events()
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     assert cloister("audit", "verify").stdout.startswith("OK")
@@ -189,7 +189,7 @@ def waits_or_is_refused_if_the_disk_is_full_before_it_is_asked_for(cloister: Clo
     free_disk(cloister.data_dir)
     if refused.returncode:
         cloister(*argv)
-    assert "✓ green" in cloister("watch", "last").stdout
+    assert "✓ proven" in cloister("watch", "last").stdout
 
 
 CASES: tuple[Callable[[Cloister], None], ...] = (

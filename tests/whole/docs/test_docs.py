@@ -39,7 +39,7 @@ def test_every_environment_variable_is_on_the_settings_page() -> None:
 
 def test_every_word_of_the_outcomes_is_explained() -> None:
     page = (ROOT / "docs/concepts.md").read_text()
-    for outcome in ("green", "unproven", "red", "budget", "stopped", "failed"):
+    for outcome in ("proven", "unbroken", "unproven", "red", "budget", "stopped", "failed"):
         assert f"| `{outcome}` |" in page
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.client import forked
 from tests.conftest import borrowing
 
 ROOT = Path(__file__).parents[3]
@@ -25,7 +26,10 @@ GIT = ("git", "-c", "user.name=Ada", "-c", "user.email=ada@example.org")
 
 @dataclass
 class Cloister:
-    """`cloister --data-dir …` with a clean environment, and what tests need around it."""
+    """`cloister --data-dir …` with a clean environment, and what tests need around it.
+
+    `run` and `serve` start as a person starts them; the commands that look at a run are forked (`tests.cli.client.forked`).
+    """
 
     data_dir: Path
     cwd: Path
@@ -43,16 +47,20 @@ class Cloister:
     def __call__(
         self, *args: str, code: int | None = 0, stdin: str | None = None, seconds: float = 120
     ) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            self.argv(*args),
-            cwd=self.cwd,
-            env=self.env,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            stdin=subprocess.DEVNULL if stdin is None else None,
-        )
+        if args[0] in ("run", "serve") or stdin is not None:
+            done = subprocess.run(
+                self.argv(*args),
+                cwd=self.cwd,
+                env=self.env,
+                input=stdin,
+                capture_output=True,
+                text=True,
+                timeout=seconds,
+                stdin=subprocess.DEVNULL if stdin is None else None,
+            )
+        else:
+            command = ("--data-dir", str(self.data_dir), *args)
+            done = forked.run(command, cwd=self.cwd, env=self.env | forked.inherited())
         assert "Traceback" not in done.stderr, done.stderr
         if code is not None:
             assert done.returncode == code, (args, done.returncode, done.stdout, done.stderr)

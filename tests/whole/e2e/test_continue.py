@@ -49,7 +49,7 @@ def test_a_green_run_continues_on_its_branch_until_it_is_removed(cloister: Any) 
     (branch,) = cloister.git(repo, "branch", "--list", "cloister/*", "--format=%(refname:short)").split()
     first = cloister.git(repo, "rev-parse", branch)
     assert "cloister watch r-" in cloister("say", "last", "Add a comment.").stdout
-    assert "✓ green" in cloister("watch", "last").stdout.rsplit("round 2", 1)[1]
+    assert "✓ proven" in cloister("watch", "last").stdout.rsplit("round 2", 1)[1]
     assert cloister.git(repo, "rev-parse", f"{branch}^") == first
     assert cloister.git(repo, "show", f"{branch}:calc.py").endswith("# sum")
     assert cloister.git(repo, "log", "--format=%s", branch).splitlines() == [
@@ -58,8 +58,8 @@ def test_a_green_run_continues_on_its_branch_until_it_is_removed(cloister: Any) 
         "base",
     ]
     run = cloister.json("ps", "--limit", "1")
-    assert (run["state"], run["outcome"]) == ("finished", "green")
-    assert [end["outcome"] for end in bodies(cloister, "RunFinished")] == ["green", "green"]
+    assert (run["state"], run["outcome"]) == ("finished", "proven")
+    assert [end["outcome"] for end in bodies(cloister, "RunFinished")] == ["proven", "proven"]
     assert bodies(cloister, "RunContinued")[0]["origin"] == "user"
     assert cloister("audit", "verify").stdout.startswith("OK")
     receipt = cloister("receipt", "last").stdout
@@ -86,7 +86,7 @@ def test_a_red_run_is_put_right_by_a_message_and_others_commits_stay(cloister: A
     mine = cloister.git(repo, "rev-parse", "HEAD")
     cloister("say", "last", "It is the sign.")
     cloister("watch", "last")
-    assert [end["outcome"] for end in bodies(cloister, "RunFinished")] == ["budget", "green"]
+    assert [end["outcome"] for end in bodies(cloister, "RunFinished")] == ["budget", "proven"]
     assert cloister.git(repo, "rev-parse", branch) == mine
     assert cloister.git(repo, "status", "--porcelain") == ""
     assert "a + b" in cloister.git(repo, "show", f"{branch}-2:calc.py")
@@ -127,9 +127,41 @@ def test_a_stopped_run_continues_after_a_crash_with_both_messages(cloister: Any,
     cloister.let_go()
     cloister("serve", "--background", "--port", "0")
     cloister("watch", "last")
-    assert [end["outcome"] for end in bodies(cloister, "RunFinished")] == ["stopped", "green"]
+    assert [end["outcome"] for end in bodies(cloister, "RunFinished")] == ["stopped", "proven"]
     assert sorted(body["text"] for body in bodies(cloister, "PromptReceived")) == ["And hurry.", "Go on."]
     assert len(bodies(cloister, "AttemptForked")) == 1
     (branch,) = cloister.git(repo, "branch", "--list", "cloister/*", "--format=%(refname:short)").split()
     assert cloister.git(repo, "show", f"{branch}:kept.txt") == "kept"
     assert cloister("audit", "verify").stdout.startswith("OK")
+
+
+def test_a_server_removes_old_save_points_and_the_result_can_still_be_used(cloister: Any) -> None:
+    repo = repository(cloister)
+    model = cloister.script(
+        script(
+            bash("echo one > first.txt"),
+            bash(f"rm first.txt; {FIX}"),
+            finish("Add adds."),
+            'expect = "Message from"\n' + bash("echo '# sum' >> calc.py"),
+            finish("A comment."),
+        )
+    )
+    cloister("run", "Fix add", "--repo", str(repo), "--model", model, *CHECK)
+    turns = [event for event in cloister.events() if event["body"]["type"] == "TurnEnded"]
+    first, diff = turns[0], cloister("diff", "last").stdout
+    (bare,) = cloister.data_dir.glob("runs/*/repo.git")
+    cloister.git(bare, "cat-file", "-e", first["body"]["commit"])
+    config = cloister.data_dir / "config.toml"
+    config.write_text(config.read_text() + "[save_points]\ndays = 0\n")
+    cloister("serve", "--background", "--port", "0")
+    cloister.until(lambda: "SavePointsRemoved" in cloister("audit", "show").stdout)
+    assert first["body"]["commit"] not in cloister.git(
+        bare, "cat-file", "--batch-check", "--batch-all-objects"
+    )
+    assert cloister("diff", "last").stdout == diff
+    late = cloister("fork", "last", "--at", str(first["seq"]), code=2)
+    assert "were removed after the end of its run" in late.stderr
+    cloister("say", "last", "Add a comment.")
+    assert "✓ proven" in cloister("watch", "last").stdout.rsplit("round 2", 1)[1]
+    (branch,) = cloister.git(repo, "branch", "--list", "cloister/*", "--format=%(refname:short)").split()
+    assert cloister.git(repo, "show", f"{branch}:calc.py").endswith("# sum")

@@ -24,7 +24,7 @@ calls = [
 """
     )
     cloister.let_go()
-    cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true")
+    cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true", "--accept", "unbroken")
     events = cloister.events()
     texts = [e["body"]["text"] for e in events if e["body"]["type"] == "ToolReturned"]
     assert "a page from outside" in texts[0]
@@ -48,7 +48,7 @@ calls = [
 ]
 """
     )
-    run = ("run", "p", "--repo", str(ledger), "--model", script, "--check", "true")
+    run = ("run", "p", "--repo", str(ledger), "--model", script, "--check", "true", "--accept", "unbroken")
     cloister(*run, "--allow-host", f"localhost:{outside}")
     assert _connections(cloister.events()) == [("localhost", outside, "allow")]
     (cloister.data_dir / "config.toml").write_text(

@@ -47,7 +47,7 @@ def test_a_run_is_driven_by_llama_cpp_and_leaves_no_process_behind(cloister: Any
     assert replied["model"] == f"local:{tiny}"
     assert replied["calls"][0]["name"] == "finish"
     assert replied["cost"] == 0.0
-    assert cloister.events()[-1]["body"]["outcome"] == "green"
+    assert cloister.events()[-1]["body"]["outcome"] == "proven"
     alive = [path for path in Path("/proc").glob("[0-9]*/cmdline") if b"llama_process" in read(path)]
     assert not [path for path in alive if str(cloister.data_dir).encode() in open_files(path.parent)]
 
@@ -101,7 +101,7 @@ def test_a_real_model_acts_and_the_evidence_decides(cloister: Any) -> None:
     bodies = run_the_demos_job(cloister, SMALL, "--steps", "4", "--seconds", "50")
     called = {call["name"] for body in bodies if body["type"] == "ModelReplied" for call in body["calls"]}
     assert called and called <= {"bash", "read", "edit", "finish"}, bodies
-    assert (bodies[-1]["outcome"] == "green") == is_proven(bodies), "whatever it says"
+    assert (bodies[-1]["outcome"] == "proven") == is_proven(bodies), "whatever it says"
 
 
 @pytest.mark.real_model
@@ -109,7 +109,7 @@ def test_the_model_of_the_demo_repairs_its_bug(cloister: Any) -> None:
     if not (CACHE / f"{USUAL}.gguf").is_file():
         pytest.skip(f"{USUAL} (1.1 GB) is not in {CACHE}: `cloister model fetch` brings it")
     bodies = run_the_demos_job(cloister, USUAL, "--steps", "12")
-    assert bodies[-1]["outcome"] == "green", bodies[-1]
+    assert bodies[-1]["outcome"] == "proven", bodies[-1]
     assert is_proven(bodies)
     [branch] = cloister.git(cloister.cwd / "repository", "branch", "--list", "cloister/*").split()
     changed = cloister.git(cloister.cwd / "repository", "diff", "--numstat", "main", branch)

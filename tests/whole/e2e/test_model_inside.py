@@ -39,7 +39,18 @@ calls = [{{ tool = "finish", summary = "Asked." }}]
 
 def test_a_program_inside_speaks_to_the_runs_model_without_a_key(cloister: Any) -> None:
     model = script(cloister, 1, "IT SAID I am the model of this run")
-    cloister("run", "Ask.", "--repo", str(cloister.ledger()), "--model", model, "--check", "true")
+    cloister(
+        "run",
+        "Ask.",
+        "--repo",
+        str(cloister.ledger()),
+        "--model",
+        model,
+        "--check",
+        "true",
+        "--accept",
+        "unbroken",
+    )
     spent = [e["body"] for e in cloister.events() if e["body"]["type"] == "ModelSpent"]
     assert [body["purpose"] for body in spent] == ["inside"]
     assert spent[0]["usage"]["output_tokens"] > 0
@@ -50,7 +61,18 @@ def test_a_program_inside_is_refused_when_the_budget_is_spent(cloister: Any) -> 
     tokens = 12_000
     model = script(cloister, 500, "REFUSED 402")
     done = cloister(
-        *("run", "Ask.", "--repo", str(cloister.ledger()), "--model", model, "--check", "true"),
+        *(
+            "run",
+            "Ask.",
+            "--repo",
+            str(cloister.ledger()),
+            "--model",
+            model,
+            "--check",
+            "true",
+            "--accept",
+            "unbroken",
+        ),
         *("--tokens", str(tokens)),
         code=None,
     )
@@ -68,7 +90,18 @@ def test_in_a_tournament_each_attempt_pays_for_the_programs_in_its_own_sandbox(c
     tokens = 60_000
     greedy, modest = script(cloister, 500, "REFUSED 402"), script(cloister, 3, "IT SAID")
     cloister(
-        *("run", "Ask.", "--repo", str(cloister.ledger()), "--check", "true", "--tokens", str(tokens)),
+        *(
+            "run",
+            "Ask.",
+            "--repo",
+            str(cloister.ledger()),
+            "--check",
+            "true",
+            "--accept",
+            "unbroken",
+            "--tokens",
+            str(tokens),
+        ),
         *("--attempt", f"model={greedy}", "--attempt", f"model={modest}"),
     )
     bodies = [event["body"] for event in cloister.events()]
@@ -85,7 +118,7 @@ def test_in_a_tournament_each_attempt_pays_for_the_programs_in_its_own_sandbox(c
     }
     assert spent[1] < spent[0] <= tokens / 2
     ended = {body["attempt"]: body["outcome"] for body in bodies if body["type"] == "AttemptEnded"}
-    assert ended == {0: "budget", 1: "green"}
+    assert ended == {0: "budget", 1: "proven"}
     accounts = [json.loads(line) for line in cloister("budget", "last", "--json").stdout.splitlines()]
     shown = {
         account["name"]: account["spent"]["tokens"] for account in accounts if account["level"] == "attempt"

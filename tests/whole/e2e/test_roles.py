@@ -62,6 +62,6 @@ def test_each_role_is_done_by_its_own_model_and_a_review_can_send_a_proven_chang
     assert [body["role"] for body in bodies if body["type"] == "ModelFailed"] == ["review"], (
         "it had no more to say"
     )
-    assert bodies[-1]["outcome"] == "green"
+    assert bodies[-1]["outcome"] == "proven"
     branch = cloister.git(at, "branch", "--list", "cloister/*").split()[-1]
     assert "return a + b" in cloister.git(at, "show", f"{branch}:calc.py")

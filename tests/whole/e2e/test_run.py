@@ -17,10 +17,10 @@ calls = [{ tool = "bash", command = "touch started; sleep 600", seconds = 600 }]
 def test_a_prompt_becomes_a_green_branch_with_proof(repaired: Any) -> None:
     cloister, ledger = repaired.cloister, repaired.repo
     assert "✗ 5 failing → 2 failing (3 fixed)" in repaired.shown
-    assert "✓ green" in repaired.shown
+    assert "✓ proven" in repaired.shown
     assert "scripted model: replies come from" in repaired.shown
     (run,) = [json.loads(line) for line in cloister("ps", "--json").stdout.splitlines()]
-    assert run["outcome"] == "green"
+    assert run["outcome"] == "proven"
     branch = cloister.git(ledger, "branch", "--list", "cloister/*").strip()
     assert cloister.git(ledger, "status", "--porcelain") == ""
     assert cloister.git(ledger, "branch", "--show-current") == "main"
@@ -43,7 +43,19 @@ def test_the_log_is_numbered_without_gaps_and_diff_shows_the_change(repaired: An
 def test_json_output_is_one_event_per_line(cloister: Any) -> None:
     ledger = cloister.ledger()
     script = cloister.script('[[reply]]\ncalls = [{ tool = "finish", summary = "Nothing to do." }]')
-    done = cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true", "--json")
+    done = cloister(
+        "run",
+        "p",
+        "--repo",
+        str(ledger),
+        "--model",
+        script,
+        "--check",
+        "true",
+        "--accept",
+        "unbroken",
+        "--json",
+    )
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     assert events == cloister.events()
@@ -54,7 +66,7 @@ def test_three_attempts_run_in_forks_and_one_of_them_is_the_change(cloister: Any
     cloister("run", PROMPT, "--repo", str(ledger), "--model", cloister.fix, "--n", "3")
     events = cloister.events()
     ended = [e["body"] for e in events if e["body"]["type"] == "AttemptEnded"]
-    assert sorted((body["attempt"], body["outcome"]) for body in ended) == [(n, "green") for n in range(3)]
+    assert sorted((body["attempt"], body["outcome"]) for body in ended) == [(n, "proven") for n in range(3)]
     (ranked,) = [e["body"] for e in events if e["body"]["type"] == "AttemptsRanked"]
     assert events[-1]["body"]["attempt"] == ranked["scores"][0]["attempt"]
     assert len(cloister.git(ledger, "branch", "--list", "cloister/*").splitlines()) == 1
@@ -63,8 +75,8 @@ def test_three_attempts_run_in_forks_and_one_of_them_is_the_change(cloister: Any
 def test_a_named_check_decides(cloister: Any) -> None:
     ledger = cloister.ledger()
     script = cloister.script('[[reply]]\ncalls = [{ tool = "finish", summary = "Nothing to do." }]')
-    cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true")
-    assert cloister.events()[-1]["body"]["outcome"] == "green"
+    cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true", "--accept", "unbroken")
+    assert cloister.events()[-1]["body"]["outcome"] == "unbroken"
     script = cloister.script(
         '[[reply]]\nname = "a"\ncalls = [{ tool = "finish", summary = "s" }]\ngoto = "a"'
     )
@@ -141,7 +153,9 @@ def test_a_dirty_tree_is_said_and_its_files_are_not_part_of_the_run(cloister: An
     script = cloister.script(
         '[[reply]]\ncalls = [{ tool = "bash", command = "ls notes.txt" }, { tool = "finish", summary = "s" }]'
     )
-    done = cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true")
+    done = cloister(
+        "run", "p", "--repo", str(ledger), "--model", script, "--check", "true", "--accept", "unbroken"
+    )
     assert "1 uncommitted file is not part of this run" in done.stdout.replace("\n", " ")
     assert "No such file" in json.dumps(cloister.events())
     assert (ledger / "notes.txt").read_text() == "mine"
@@ -152,8 +166,8 @@ def test_a_detached_head_is_a_fine_place_to_start(cloister: Any) -> None:
     cloister.git(ledger, "checkout", "-q", "--detach")
     script = cloister.script('[[reply]]\ncalls = [{ tool = "finish", summary = "s" }]')
     base = cloister.git(ledger, "rev-parse", "HEAD")
-    cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true")
-    assert cloister.events()[-1]["body"]["outcome"] == "green"
+    cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true", "--accept", "unbroken")
+    assert cloister.events()[-1]["body"]["outcome"] == "unbroken"
     assert cloister.git(ledger, "rev-parse", "HEAD") == base
     assert cloister.git(ledger, "branch", "--show-current") == ""
 
@@ -225,7 +239,7 @@ expect = "too much output"
 calls = [{ tool = "finish", summary = "s" }]
 """
     )
-    cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true")
+    cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true", "--accept", "unbroken")
     returned = next(e["body"] for e in cloister.events() if e["body"]["type"] == "ToolReturned")
     assert len(returned["text"]) < 14_000
 
@@ -245,7 +259,7 @@ calls = [{{ tool = "finish", summary = "s" }}]
 """
     )
     process = cloister.start(
-        *("run", "p", "--repo", str(ledger), "--model", script, "--check", "true"),
+        *("run", "p", "--repo", str(ledger), "--model", script, "--check", "true", "--accept", "unbroken"),
         *("--allow-host", f"localhost:{outside}"),
     )
     cloister.until(lambda: cloister.has("RunAdmitted") and cloister.kinds().count("ActionDecided") == 2)
@@ -256,7 +270,7 @@ calls = [{{ tool = "finish", summary = "s" }}]
     process.communicate(timeout=60)
     assert process.returncode == 0
     assert "SandboxOpened" in cloister.kinds()[cloister.kinds().index("RunResumed") :]
-    assert cloister.events()[-1]["body"]["outcome"] == "green"
+    assert cloister.events()[-1]["body"]["outcome"] == "unbroken"
     assert "kept.txt" in cloister("diff", "last").stdout
 
 
@@ -273,7 +287,7 @@ def test_a_sandbox_that_dies_during_the_baseline_is_opened_again(cloister: Any, 
     cloister.until(lambda: cloister.has("RunResumed"))
     cloister.let_go()
     process.communicate(timeout=60)
-    assert cloister.events()[-1]["body"]["outcome"] == "green"
+    assert cloister.events()[-1]["body"]["outcome"] == "unbroken"
 
 
 def test_a_branch_that_cannot_be_delivered_is_kept_and_can_be_applied(cloister: Any) -> None:
@@ -309,6 +323,18 @@ def test_json_cannot_act_on_a_terminal(cloister: Any) -> None:
     script = cloister.script(
         '[[reply]]\nsay = "a\\u009b31mb\\u202ec"\ncalls = [{ tool = "finish", summary = "s" }]'
     )
-    done = cloister("run", "p", "--repo", str(ledger), "--model", script, "--check", "true", "--json")
+    done = cloister(
+        "run",
+        "p",
+        "--repo",
+        str(ledger),
+        "--model",
+        script,
+        "--check",
+        "true",
+        "--accept",
+        "unbroken",
+        "--json",
+    )
     assert "\\u009b31m" in done.stdout
     assert not set(done.stdout) & {"\x9b", "\u202e"}

@@ -130,7 +130,7 @@ def test_a_beam_of_three_grows_a_tree_that_can_be_seen_and_ends_within_its_budge
     assert all(opened[number] == 1 for number in (0, 1, 2, 3)), "each in a fork of its own"
     check_bounds(events, 90)
     finished = of(events, "RunFinished")[0]
-    assert finished["outcome"] == "green"
+    assert finished["outcome"] == "proven"
     winner = next(fork for fork in forks if fork["attempt"] == finished["attempt"])
     assert winner["stuck"] != 0, "it took two forks in a row"
     assert next(fork for fork in forks if fork["attempt"] == winner["parent"])["parent"] == 0
@@ -150,7 +150,7 @@ def test_a_beam_of_three_grows_a_tree_that_can_be_seen_and_ends_within_its_budge
     }
     assert depths["0"] < depths["1"] == depths["2"] == depths["3"] < depths[str(finished["attempt"])]
     assert any(
-        f"attempt {finished['attempt']} green ★  from event {winner['at_seq']}" in line for line in drawn
+        f"attempt {finished['attempt']} proven ★  from event {winner['at_seq']}" in line for line in drawn
     )
     assert any("attempt 3 " in line and "from the base" in line for line in drawn)
 

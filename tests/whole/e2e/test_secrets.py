@@ -20,7 +20,18 @@ calls = [
 def test_no_key_of_the_host_is_found_in_the_sandbox_the_log_or_the_data_directory(cloister: Any) -> None:
     ledger = cloister.ledger()
     subprocess.run(
-        cloister.argv("run", "p", "--repo", str(ledger), "--model", cloister.script(LOOK), "--check", "true"),
+        cloister.argv(
+            "run",
+            "p",
+            "--repo",
+            str(ledger),
+            "--model",
+            cloister.script(LOOK),
+            "--check",
+            "true",
+            "--accept",
+            "unbroken",
+        ),
         env={**cloister.env, **SECRETS},
         check=True,
         capture_output=True,

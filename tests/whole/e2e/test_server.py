@@ -12,7 +12,7 @@ def test_a_detached_run_starts_a_server_and_can_be_watched_to_its_end(cloister: 
     done = cloister("run", PROMPT, "--repo", str(ledger), "--model", cloister.fix, "--detach")
     assert "cloister watch r-" in done.stdout + done.stderr
     watched = cloister("watch", "last")
-    assert "✓ green" in watched.stdout
+    assert "✓ proven" in watched.stdout
     assert cloister("serve", "--status").stdout.startswith("running: http://127.0.0.1:")
     cloister("serve", "--stop")
     assert cloister("serve", "--status", code=1).stdout.startswith(f"not running on {cloister.data_dir}.")
@@ -22,7 +22,7 @@ def test_a_run_with_a_server_is_driven_by_it(cloister: Any) -> None:
     ledger = cloister.ledger()
     cloister("serve", "--background", "--port", "0")
     done = cloister("run", PROMPT, "--repo", str(ledger), "--model", cloister.fix)
-    assert "✓ green" in done.stdout
+    assert "✓ proven" in done.stdout
 
 
 def test_the_token_is_readable_by_its_owner_only(cloister: Any) -> None:

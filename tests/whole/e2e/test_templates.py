@@ -66,7 +66,7 @@ def test_a_run_in_a_warmed_repository_starts_from_it_and_knows_the_baseline(cloi
     done = cloister("run", PROMPT, "--repo", str(ledger), "--model", cloister.fix, "--n", "2")
     assert "from warm" in done.stdout
     assert "this commit was checked when its template was warmed" in done.stdout
-    assert "✓ green" in done.stdout
+    assert "✓ proven" in done.stdout
     bodies = [event["body"] for event in cloister.events()]
     (baseline,) = [body for body in bodies if body["type"] == "BaselineTaken"]
     assert baseline["known"]

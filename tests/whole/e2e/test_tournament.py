@@ -65,7 +65,7 @@ def test_a_tournament_stays_inspectable_and_any_save_point_can_be_resumed(cloist
     assert [once.count(phase) for phase in ("fetch", "create", "clone", "baseline", "fork")] == [1] * 5
     assert cloister.kinds(run).count("BaselineTaken") == 1
     shown = cloister.json("tree", run)
-    assert [(node["outcome"], shown["winner"]) for node in shown["nodes"]] == [("green", 0), ("red", 0)]
+    assert [(node["outcome"], shown["winner"]) for node in shown["nodes"]] == [("proven", 0), ("red", 0)]
     assert "# done" in cloister("diff", run, "--attempt", "0").stdout
     lost = cloister("diff", run, "--attempt", "1").stdout
     assert "return a + b" in lost
@@ -79,17 +79,17 @@ def test_a_tournament_stays_inspectable_and_any_save_point_can_be_resumed(cloist
     cloister("fork", run, "--at", str(point), "--prompt", "The other one, too.")
     forked = cloister.json("tree", "last")
     assert forked["forked_from"] == {"run": run, "seq": point, "say": "The other one, too."}
-    assert cloister.events()[-1]["body"]["outcome"] == "green"
+    assert cloister.events()[-1]["body"]["outcome"] == "proven"
     assert cloister.kinds().count("ModelReplied") == 2, "what was inherited was not asked for again"
 
     both = cloister.json("compare", f"{run}/0", "last")
-    assert (both["a"]["outcome"], both["b"]["outcome"], both["same_change"]) == ("green", "green", False)
+    assert (both["a"]["outcome"], both["b"]["outcome"], both["same_change"]) == ("proven", "proven", False)
     assert "-+# done" in both["diff"]
     assert "outcome" in cloister("compare", run, "last").stdout
 
     again = cloister.json("tree", "last")["nodes"][0]["points"][0]["seq"]
     cloister("rewind", "last", "--to", str(again))
-    assert cloister.events()[-1]["body"]["outcome"] == "green"
+    assert cloister.events()[-1]["body"]["outcome"] == "proven"
 
     cloister("rm", run)
     assert "only its log is left" in cloister("diff", run, code=2).stderr
@@ -118,8 +118,8 @@ def test_kill_9_with_attempts_and_forks_in_flight_ends_the_same(cloister: Any, o
     events = [event["body"] for event in cloister.events()]
     assert "RunResumed" in [body["type"] for body in events]
     ended = {body["attempt"]: body["outcome"] for body in events if body["type"] == "AttemptEnded"}
-    assert ended == {0: "red", 1: "green", 2: "green"}
-    assert (events[-1]["outcome"], events[-1]["attempt"]) == ("green", 2)
+    assert ended == {0: "red", 1: "proven", 2: "proven"}
+    assert (events[-1]["outcome"], events[-1]["attempt"]) == ("proven", 2)
     replies = [(body["attempt"], body["step"]) for body in events if body["type"] == "ModelReplied"]
     assert len(replies) == len(set(replies)), "no reply was asked for twice"
     cloister("serve", "--stop")

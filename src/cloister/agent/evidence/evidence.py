@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 import anyio
 
+from cloister.agent.evidence.proof import Proof
 from cloister.agent.evidence.run_checks import Since, run_affected
 from cloister.core.computer import Computer, Stream
 from cloister.core.diagnosis import Comparison, Diagnosis
@@ -27,11 +28,12 @@ from cloister.core.events import (
     TurnEnded,
 )
 from cloister.core.log import Journal, effective
-from cloister.core.requests import Outcome
 from cloister.core.text import decode
 from cloister.feedback.compare import compare
 from cloister.feedback.goals import Goals
+from cloister.feedback.integrity.weakening import permitted
 from cloister.feedback.report import tell
+from cloister.feedback.shown import left_over
 
 _SAVE_SECONDS = 60.0
 """Granted beyond the time budget, so that finished work is saved."""
@@ -41,6 +43,10 @@ _ONLY_HERE = (
     "installed are not part of the change."
 )
 _WEAKENED = "a failing test was made easier, or fewer tests run than on the base. Undo that."
+_NOTHING_SHOWN = (
+    "nothing shows the requested change. If the task asks for a change of behaviour, make it, with a test that fails on "
+    "the base and passes now. If it does not, or no check can run, call finish again."
+)
 _UNREAD = "a person sent a message meanwhile. Read it first."
 _OBJECTIONS = "a reviewer asks for changes. Read the next message."
 
@@ -64,7 +70,7 @@ class Files(Protocol):
         ...
 
 
-Prove = Callable[[str, tuple[Diagnosis, ...]], Awaitable[tuple[Diagnosis, ...]]]
+Prove = Callable[[str, tuple[Diagnosis, ...]], Awaitable[Proof]]
 """Run the checks on a saved commit in a fresh sandbox. Tests that fail there but not in the given diagnoses run twice."""
 
 Review = Callable[[str, str], Awaitable[str]]
@@ -104,6 +110,8 @@ class Evidence:
     baseline: tuple[Diagnosis, ...]
     goals: Goals | None = None
     """What must be green in the end; None is every check."""
+    allowed: tuple[str, ...] = ()
+    """Patterns of test files that the task may change."""
     review: Review | None = None
     cpus: float = 1.0
     """How many checks may run at the same time."""
@@ -126,6 +134,10 @@ class Evidence:
     """True if this turn made a save point."""
     _stale: bool = field(init=False, default=False)
     """True if a tool ran after the files were last compared."""
+    _disproven: str = field(init=False, default="")
+    """The last commit whose proof was not green."""
+    _insisted: str = field(init=False, default="")
+    """The commit of the last claim that was refused because nothing shows the change."""
     _held: tuple[ToolReturned, ...] = field(init=False, default=())
     """The newest result. It shares a transaction with the next event."""
 
@@ -137,7 +149,10 @@ class Evidence:
             match event.body:
                 case (ChecksRan() | ProofTaken()) as body if body.attempt == self.attempt:
                     self.comparison, self._report = body.comparison, body.diagnoses
-                    self._known = body.diagnoses if isinstance(body, ChecksRan) else self._known
+                    if isinstance(body, ChecksRan):
+                        self._known = body.diagnoses
+                    elif not body.comparison.green:
+                        self._disproven = body.commit
                 case TurnEnded() as body if body.attempt == self.attempt:
                     self.commit = body.commit
                 case _:
@@ -188,6 +203,7 @@ class Evidence:
         since = Since(before, tree, self._known, self.baseline, self.cpus)
         name = f"{self.attempt}-{step}"
         found = await run_affected(self.computer, self.checks, since, name, self._show)
+        found = permitted(found, self.allowed)
         comparison = compare(self.baseline, found, self.goals)
         await self.journal.append(ChecksRan(self.attempt, step, found, comparison))
         self.comparison, self._report, self._known = comparison, found, found
@@ -216,7 +232,7 @@ class Evidence:
         await self.record()
         if why := await self.checkpoint(claim.step) or await self._objections(claim):
             return Refused(why)
-        outcome: Outcome = "green" if self.checks else "unproven"
+        outcome = self.comparison.verdict if self.checks else "unproven"
         end = AttemptEnded(self.attempt, outcome, claim.summary, self.commit, self.comparison)
         last = (*claim.answer, self._turn_ended(claim.step), end)
         while True:
@@ -227,7 +243,10 @@ class Evidence:
                 return end
 
     async def _objections(self, claim: Claim) -> str:
-        if self.checks and not self.comparison.green:
+        may_be_old = self.commit not in (self.base, self._disproven) and bool(
+            left_over(self.comparison, self.goals)
+        )
+        if self.checks and not self.comparison.green and not may_be_old:
             return f"the checks are not green.\n{tell(self.comparison, self._report)}"
         if self.commit == self.base:
             return ""  # without a change, the baseline is the proof
@@ -237,18 +256,28 @@ class Evidence:
         except UserError as error:
             return error.message
         if self.checks and not await self._proven(claim.step):
-            why = _WEAKENED if self.comparison.weakened else _ONLY_HERE
-            return f"{why}\n{tell(self.comparison, self._report)}"
+            why = _WEAKENED if self.comparison.weakened else "" if may_be_old else _ONLY_HERE
+            return f"{why or 'the checks are not green.'}\n{tell(self.comparison, self._report)}"
+        if self.checks and not self._shown_or_insisted():
+            return f"{_NOTHING_SHOWN}\n{tell(self.comparison, self._report)}"
         if self.review is not None and await self.review(self.commit, claim.summary):
             return _OBJECTIONS
         return ""
 
     async def _proven(self, step: int) -> bool:
-        found = await self.prove(self.commit, self._known)
-        comparison = compare(self.baseline, found, self.goals)
+        found, comparison = await self.prove(self.commit, self._known)
         await self.journal.append(ProofTaken(self.attempt, step, self.commit, found, comparison))
         self.comparison, self._report = comparison, found
+        self._disproven = self._disproven if comparison.green else self.commit
         return comparison.green
+
+    def _shown_or_insisted(self) -> bool:
+        """False once per commit if nothing shows the change although something failed or could not run."""
+        open_ends = self.comparison.unrelated or self.comparison.not_run
+        if self.comparison.shown or not open_ends or self._insisted == self.commit:
+            return True
+        self._insisted = self.commit
+        return False
 
     def _show(self, check: str, stream: Stream, data: bytes) -> None:
         self.journal.show(CommandOutput(self.attempt, check, stream, decode(data)))

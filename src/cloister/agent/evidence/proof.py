@@ -1,92 +1,259 @@
-"""The proof: run the checks on the saved change alone, then the formerly failing tests as they are on the base."""
+"""The proof: run the checks on the saved change alone, then try to refute the result.
 
+Each step is an experiment in a fresh sandbox: the tests as the base has them, new tests without the change, and old
+failures that the change may not have caused. `shown` lists the tests that survive.
+"""
+
+import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
-from cloister.agent.evidence.run_checks import ShowCheck, run_checks, run_loosely
+from cloister.agent.evidence.experiments import Experiments, Refutation
+from cloister.agent.evidence.run_checks import ShowCheck, run_checks, run_loosely, run_part
 from cloister.agent.evidence.worktree import (
+    Changes,
     back_to,
     base_files,
     both_versions,
     changed_since_base,
+    read_text,
     restore_from_base,
     rewritten_since,
     tree_now,
 )
 from cloister.core.computer import Command, Computer
-from cloister.core.diagnosis import Diagnosis, Weakening
+from cloister.core.diagnosis import Check, Comparison, Diagnosis, Weakening
+from cloister.core.text import decode
+from cloister.feedback import shown
 from cloister.feedback.check_commands import may_run_tests
 from cloister.feedback.compare import compare
-from cloister.feedback.integrity.base_tests import (
-    PutBack,
-    is_looked_into,
-    must_pass_as_before,
-    put_back,
-    spoils,
+from cloister.feedback.experiments import replay
+from cloister.feedback.experiments.coverage import executed, python_tracer, with_path
+from cloister.feedback.experiments.select import only
+from cloister.feedback.goals import Goals
+from cloister.feedback.integrity.base_tests import must_pass_as_before, put_back, spoils
+from cloister.feedback.integrity.literals import hard_coded, sources_of
+from cloister.feedback.integrity.versions import Version, is_allowed
+from cloister.feedback.integrity.weakening import (
+    CONFIGURATION,
+    is_test_code,
+    is_test_file,
+    is_test_place,
+    permitted,
 )
 
 _SECONDS = 60.0
+_TRACE = "/tmp/.cloister-trace"  # noqa: S108  (in the sandbox, outside the repository)
+_TRACE_BYTES = 4_194_304
+_TRACED = 10
+"""Old failures that are traced; more are not the accident of a few broken tests."""
 
 
-async def run_proof(
-    computer: Computer,
-    checks: Sequence[str],
-    show: ShowCheck,
-    *,
-    baseline: tuple[Diagnosis, ...],
-    known: tuple[Diagnosis, ...],
-    cpus: float = 1.0,
-) -> tuple[Diagnosis, ...]:
-    """Run the checks in a fresh sandbox that holds the change and nothing else.
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is to be proven."""
 
-    `known` are the earlier results for the same files: a test that fails only here runs twice. Then restore the test
-    files that the change touched from the base; a test that fails with those was weakened, not fixed.
-    """
+    checks: tuple[str, ...]
+    baseline: tuple[Diagnosis, ...]
+    known: tuple[Diagnosis, ...]
+    """Earlier results for the same files: a test that fails only in the proof runs twice."""
+    goals: Goals | None = None
+    allowed: tuple[str, ...] = ()
+    """Patterns of test files that the task may change."""
+    cpus: float = 1.0
+
+
+class Proof(NamedTuple):
+    """The results on the change alone, compared with the base."""
+
+    diagnoses: tuple[Diagnosis, ...]
+    comparison: Comparison
+
+
+async def run_proof(computer: Computer, task: Task, show: ShowCheck) -> Proof:
+    """Run the checks in a fresh sandbox that holds the change and nothing else, and try to refute them."""
     tree, changes = await tree_now(computer), await changed_since_base(computer)
-    found = await run_checks(computer, checks, "proof", show, baseline=known, cpus=cpus)
-    seen = compare(baseline, found)
-    decisive = must_pass_as_before(baseline, seen.fixed)
-    if not decisive or seen.weakened:
-        return found
-    rewritten = await rewritten_since(computer, tree) if tree is not None else None
-    if changes is None or tree is None or rewritten is None or not await back_to(computer, tree):
-        return _doubted(found, (Weakening(".", "base", detail="the change cannot be inspected"),))
-    if spoilt := spoils((*changes.changed, *changes.new), rewritten):
-        return _doubted(found, spoilt)
-    texts = await both_versions(computer, [name for name in changes.changed if is_looked_into(name)])
-    if texts is None:
-        return _doubted(found, (Weakening(".", "base", detail="the change is too large to inspect"),))
-    inside = {one.path: one for one in texts}
-    ways = put_back(changes.changed, changes.new, await base_files(computer), baseline, inside)
-    red = tuple(one.check for one in baseline if not one.green and may_run_tests(one.check))
-    before = tuple(one for one in baseline if one.check in red)
-    for number, way in enumerate(ways):
-        if not await _restored(computer, way):  # each way builds on the one before
-            return _doubted(
-                found, (Weakening(".", "base", detail="the tests of the base could not be restored"),)
-            )
-        place = f"proof-base-{number}"
-        again = await run_loosely(computer, red, place, show, found, cpus)
-        calm = compare(before, again)
-        decisive.difference_update(calm.fixed, calm.flaky)
+    found = await run_checks(computer, task.checks, "proof", show, baseline=task.known, cpus=task.cpus)
+    found = permitted(found, task.allowed)
+    seen = compare(task.baseline, found, task.goals)
+    left = shown.left_over(seen, task.goals)
+    if not seen.green and not left:
+        return Proof(found, seen)
+    if changes is None or tree is None:
+        return _refuted(task, found, "the change cannot be inspected")
+    proving = _Proving(computer, task, show, tree, changes, found)
+    return await proving.result(seen, left)
+
+
+@dataclass(slots=True)
+class _Proving:
+    """The experiments after the checks have run."""
+
+    computer: Computer
+    task: Task
+    show: ShowCheck
+    tree: str
+    """The files of the change."""
+    changes: Changes
+    found: tuple[Diagnosis, ...]
+
+    async def result(self, seen: Comparison, left: tuple[str, ...]) -> Proof:
+        task = self.task
+        rewritten = await rewritten_since(self.computer, self.tree)
+        if rewritten is None or not await back_to(self.computer, self.tree):
+            return _refuted(task, self.found, "the change cannot be inspected")
+        if spoilt := spoils((*self.changes.changed, *self.changes.new), rewritten):
+            return _doubted(task, self.found, spoilt)
+        versions = await both_versions(self.computer, self.changes.changed, self.changes.new)
+        if versions is None:
+            return _refuted(task, self.found, "the change is too large to inspect")
+        if weak := await self._as_on_the_base(versions, seen.fixed):
+            return _doubted(task, self.found, weak)
+        old = shown.base_shows(seen.shown, task.baseline, versions)
+        new = await self._new_tests(versions)
+        tried = Refutation()
+        if any(is_test_code(one.path) or one.name in CONFIGURATION for one in versions):
+            experiments = Experiments(self.computer, self.show, self.tree, self.found)
+            tried = await experiments.refute({*old, *new})
+        deceived = tried.deceived or await self._knowing(versions)
+        if deceived:
+            return _doubted(task, self.found, deceived)
+        # A test of the base that has no assertion to change did fail without the change.
+        empty = set(tried.empty).difference(old)
+        names = (*old, *(name for name in new if name not in empty))
+        notes = tuple(f"{name} shows nothing: no assertion of it can fail" for name in sorted(empty))
+        tests = [one.path for one in versions if is_test_file(one.path) or is_test_place(one.path)]
+        notes += tuple(f"changed with permission: {path}" for path in tests if is_allowed(path, task.allowed))
+        notes += await self._hard_coded(versions, names)
+        excused = await self._independent(left, versions)
+        comparison = shown.excuse(seen, excused) if left else seen
+        return Proof(self.found, msgspec.structs.replace(comparison, shown=names, notes=notes))
+
+    async def _as_on_the_base(
+        self, versions: tuple[Version, ...], fixed: Sequence[str]
+    ) -> tuple[Weakening, ...]:
+        """Restore the tests and settings of the base. A fixed test that fails with those was weakened."""
+        baseline = self.task.baseline
+        decisive = must_pass_as_before(baseline, fixed)
         if not decisive:
-            return found
-    return _doubted(found, tuple(Weakening(name, "base") for name in sorted(decisive))) if ways else found
+            return ()
+        inside = {one.path: one for one in versions}
+        known = await base_files(self.computer)
+        ways = put_back(self.changes.changed, self.changes.new, known, baseline, inside, self.task.allowed)
+        red = tuple(one.check for one in baseline if not one.green and may_run_tests(one.check))
+        before = tuple(one for one in baseline if one.check in red)
+        for number, way in enumerate(ways):
+            if not await self._put(way.restore, way.remove, way.write):  # each way builds on the one before
+                return (Weakening(".", "base", detail="the tests of the base could not be restored"),)
+            put = await tree_now(self.computer)
+            again = await self._again(red, f"base-{number}")
+            rewritten = await rewritten_since(self.computer, put) if put is not None else None
+            if rewritten is None:
+                return (Weakening(".", "base", detail="the tests cannot be inspected"),)
+            if spoilt := spoils((), rewritten):
+                return spoilt
+            calm = compare(before, again)
+            decisive.difference_update(calm.fixed, calm.flaky)
+            if not decisive:
+                break
+        if ways and not await back_to(self.computer, self.tree):
+            return (Weakening(".", "base", detail="the change could not be restored"),)
+        return tuple(Weakening(name, "base") for name in sorted(decisive)) if ways else ()
+
+    async def _knowing(self, versions: tuple[Version, ...]) -> tuple[Weakening, ...]:
+        """Functions of changed Python modules that answer differently without the test framework."""
+        paths = replay.modules(versions)
+        for one in self.found:
+            if paths and one.green and one.tests and may_run_tests(one.check):
+                run, given = replay.command(one.check, paths, max(30.0, 3 * one.seconds))
+                told = replay.differences((await self.computer.run(run, given)).out)
+                if not await back_to(self.computer, self.tree):
+                    return (Weakening(".", "base", detail="the change could not be restored"),)
+                if told:
+                    return tuple(Weakening(paths[0], "deceived", detail=said) for said in told)
+        return ()
+
+    async def _hard_coded(self, versions: tuple[Version, ...], names: Sequence[str]) -> tuple[str, ...]:
+        """Notes on literals of the tests that carry the proof, in new code."""
+        red = [test for one in self.task.baseline for test in one.failing if test.name in names]
+        inside = {one.path: one.before for one in versions}
+        texts: dict[str, str] = {}
+        for path in sources_of(red, await base_files(self.computer)):
+            if text := inside.get(path) or await read_text(self.computer, path):
+                texts[path] = text
+        return hard_coded(red, texts, versions)
+
+    async def _new_tests(self, versions: tuple[Version, ...]) -> tuple[str, ...]:
+        """New tests that pass with the change, and fail on the base for want of it."""
+        new = shown.new_tests(self.task.baseline, self.found)
+        away = shown.without_change(versions, self.changes.new)
+        if not new or not (away.restore or away.remove):
+            return ()
+        if not await self._put(away.restore, away.remove, away.write):
+            return ()
+        again = await self._again(tuple(dict.fromkeys(new.values())), "without")
+        if not await back_to(self.computer, self.tree):
+            return ()
+        return shown.fails_for_want_of(new, again, versions)
+
+    async def _independent(self, left: Sequence[str], versions: Sequence[Version]) -> tuple[str, ...]:
+        """Old failures that fail as on the base, and do not execute a changed line."""
+        same = tuple(name for name in left if shown.fails_the_same(name, self.task.baseline, self.found))
+        if not any(shown.is_product(one.path) for one in versions):
+            return same
+        code = [one for one in versions if shown.is_product(one.path)]
+        if not all(one.path.endswith(".py") for one in code):
+            return ()
+        return tuple([name for name in same[:_TRACED] if await self._executes(name, code) is False])
+
+    async def _executes(self, name: str, changed: Sequence[Version]) -> bool | None:
+        """True if the test executes a changed line; None if that cannot be found out."""
+        owner = next((one for one in self.found for test in one.failing if test.name == name), None)
+        test = next((test for one in self.found for test in one.failing if test.name == name), None)
+        where = f"{_TRACE}-{secrets.token_hex(8)}"
+        here = decode((await self.computer.run(Command(("pwd",), seconds=_SECONDS))).out).strip()
+        tracer = python_tracer(here, f"{where}/hits", changed)
+        if owner is None or test is None or tracer is None:
+            return None if tracer is not None else False
+        make = 'mkdir -p "$1" && cat > "$1/sitecustomize.py"'
+        await self.computer.run(_bash(make, where), tracer.encode())
+        file = test.file or name.partition("::")[0]
+
+        def line(check: Check) -> str:
+            return with_path(only(check, (file,), (name,)) or check.run or check.command, where)
+
+        await run_part(self.computer, owner.check, f"proof-trace-{secrets.token_hex(4)}", self.show, line)
+        told = await self.computer.run(_bash('cat "$1/hits"; rm -rf "$1"', where))
+        return executed(told.out)
+
+    async def _again(self, checks: tuple[str, ...], place: str) -> tuple[Diagnosis, ...]:
+        task = self.task
+        return await run_loosely(self.computer, checks, f"proof-{place}", self.show, self.found, task.cpus)
+
+    async def _put(
+        self, restore: Sequence[str], remove: Sequence[str], write: Sequence[tuple[str, str]]
+    ) -> bool:
+        if restore and not await restore_from_base(self.computer, restore):
+            return False
+        for name, text in write:
+            await self.computer.write(name, text.encode())
+        if remove:
+            done = await self.computer.run(Command(("rm", "-f", "--", *remove), seconds=_SECONDS))
+            return done.ok
+        return True
 
 
-async def _restored(computer: Computer, back: PutBack) -> bool:
-    if back.restore and not await restore_from_base(computer, back.restore):
-        return False
-    for name, text in back.write:
-        await computer.write(name, text.encode())
-    if back.remove:
-        done = await computer.run(Command(("rm", "-f", "--", *back.remove), seconds=_SECONDS))
-        return done.ok
-    return True
+def _bash(script: str, *args: str) -> Command:
+    return Command(("/bin/bash", "-c", script, "bash", *args), seconds=_SECONDS, limit_bytes=_TRACE_BYTES)
 
 
-def _doubted(found: tuple[Diagnosis, ...], weak: tuple[Weakening, ...]) -> tuple[Diagnosis, ...]:
-    if not weak:
-        return found
-    return tuple(msgspec.structs.replace(one, weakened=(*one.weakened, *weak)) for one in found)
+def _refuted(task: Task, found: tuple[Diagnosis, ...], why: str) -> Proof:
+    return _doubted(task, found, (Weakening(".", "base", detail=why),))
+
+
+def _doubted(task: Task, found: tuple[Diagnosis, ...], weak: tuple[Weakening, ...]) -> Proof:
+    doubted = tuple(msgspec.structs.replace(one, weakened=(*one.weakened, *weak)) for one in found)
+    return Proof(doubted, compare(task.baseline, doubted, task.goals))

@@ -1,5 +1,6 @@
 """Checks in a sandbox: find them, run them, diagnose their output."""
 
+import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,18 +16,18 @@ from cloister.core.errors import UserError, sole
 from cloister.core.text import decode
 from cloister.feedback.affected import WORTH_SECONDS, Near, batches, merged, nearest, plan
 from cloister.feedback.api import CheckOutput
-from cloister.feedback.check_commands import environment, leaves_reports, specify
+from cloister.feedback.check_commands import directory_of, environment, leaves_reports, specify
 from cloister.feedback.compare import compare
 from cloister.feedback.diagnose import diagnose
 from cloister.feedback.discover import (
     FILES,
     TOOLS,
-    WANTED,
-    WORKFLOWS,
     adjusted,
     discover,
+    import_roots,
     own_checks,
     scripts_of,
+    wanted,
 )
 from cloister.feedback.parsers.test_runners.java import untouched
 
@@ -34,7 +35,7 @@ ShowCheck = Callable[[str, Stream, bytes], None]
 """Called with the check's command line, the stream and new output."""
 
 _FILE_BYTES = 262_144
-_WORKFLOWS = 10
+_MODULES = 8
 _AGAIN_SECONDS = 120.0
 """After a change, a slower check does not run a second time to find flaky tests. On the base every check may."""
 
@@ -45,11 +46,39 @@ _SHORT_BYTES = 3_000
 _PROBE = f"""
 for tool in {" ".join(TOOLS)}; do command -v "$tool" > /dev/null 2>&1 && echo "$tool"; done
 python3 -c 'import pytest' 2> /dev/null && echo pytest
-ls node_modules/.bin 2> /dev/null
+test -n "$PYTHONPATH" && echo "PYTHONPATH=$PYTHONPATH"
+ls node_modules/.bin */node_modules/.bin */*/node_modules/.bin 2> /dev/null
 git ls-files -z --cached --others --exclude-standard -- '*test*.py' | xargs -0 -r grep -l -s -E '^(import|from) unittest' | head -n 1 | grep -q . && echo unittest
 true
 """
 
+
+_IMPORTS = """
+import importlib.util, os, subprocess, sys
+
+def fails(name, **more):
+    quiet = subprocess.DEVNULL
+    done = subprocess.run([sys.executable, "-c", "import " + name], env={**os.environ, **more}, stdout=quiet, stderr=quiet)
+    return done.returncode
+
+def hidden(root, name):
+    spec = importlib.util.find_spec(name)
+    if spec is None:
+        return True
+    places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
+    if any(os.path.realpath(place).startswith(os.path.realpath(root) + os.sep) for place in places):
+        return False
+    return not fails(name, PYTHONPATH=root) or bool(fails(name))
+
+top = os.getcwd()
+for argument in sys.argv[1:]:
+    root, *names = argument.split(":")
+    os.chdir(os.path.join(top, os.path.dirname(root)))
+    if any(hidden(os.path.join(top, root), name) for name in names):
+        print(root)
+"""
+"""Prints the import roots that Python does not search. It prefers an installed package that it can import, for example a
+compiled one, to the source that it cannot import."""
 
 _REPORTS = 200
 _JAVA_REPORTS = (
@@ -60,12 +89,19 @@ _JAVA_REPORTS = (
 
 
 async def find_checks(computer: Computer) -> tuple[str, ...]:
-    """The checks of the repository whose tools are installed in the sandbox."""
+    """The checks of the repository, as far as possible those whose tools are installed in the sandbox."""
     names = await _files(computer)
-    workflows = [name for name in names if name.startswith(WORKFLOWS) and name.endswith((".yml", ".yaml"))]
-    contents = await _contents(computer, [*WANTED, *workflows[:_WORKFLOWS]], set(names))
+    contents = await _contents(computer, wanted(names), set(names))
     probed = await computer.run(shell(_PROBE, seconds=30))
-    return discover(names, contents, frozenset(decode(probed.out).split()))
+    tools = frozenset(decode(probed.out).split())
+    roots = import_roots(names, contents) if "python3" in tools else {}
+    described = [":".join((root, *modules[:_MODULES])) for root, modules in roots.items()]
+    hidden: list[str] = []
+    if described:
+        quiet = {"PYTHONDONTWRITEBYTECODE": "1"}
+        found = await computer.run(Command(("python3", "-c", _IMPORTS, *described), env=quiet, seconds=60))
+        hidden = decode(found.out).split() if found.ok else []
+    return discover(names, contents, tools, hidden)
 
 
 async def _files(computer: Computer) -> list[str]:
@@ -114,6 +150,15 @@ async def run_loosely(
     """Like `run_checks`, but tests run even if other test files cannot be loaded."""
     specs = await _specified(computer, checks)
     return await _run(computer, specs, _Course(place, show, tuple(known), cpus, loose=True))
+
+
+async def run_part(
+    computer: Computer, check: str, place: str, show: ShowCheck, line: Callable[[Check], str]
+) -> Diagnosis:
+    """Run one check once, loosely, with the command line that `line` makes of it."""
+    [spec] = await _specified(computer, (check,))
+    run = _Run(computer, spec, _Course(place, show, (), 1.0, loose=True), (), 0)
+    return await run.once(f"/tmp/.cloister-{place}.xml", line(spec))  # noqa: S108
 
 
 async def run_on_base(
@@ -181,10 +226,15 @@ async def _parts(
 
 async def _specified(computer: Computer, checks: Sequence[str]) -> list[Check]:
     """How to run each command: with a report if the tool has one, and the repository's time limit."""
-    names = ("package.json", "go.mod", *FILES)
-    contents = await _contents(computer, names, set(names))
-    scripts, own = scripts_of(contents.get("package.json", "{}")), own_checks(contents)
-    return [adjusted(specify(check, scripts, go="go.mod" in contents), own) for check in checks]
+    contents = await _contents(computer, FILES, set(FILES))
+    own, found = own_checks(contents), list[Check]()
+    for check in checks:
+        package, go = (posixpath.join(directory_of(check), name) for name in ("package.json", "go.mod"))
+        if package not in contents:
+            contents |= {package: "{}", **await _contents(computer, (package, go), {package, go})}
+        spec = specify(check, scripts_of(contents[package]), go=go in contents)
+        found.append(adjusted(spec, own))
+    return found
 
 
 async def _run(computer: Computer, specs: Sequence[Check], course: _Course) -> tuple[Diagnosis, ...]:

@@ -165,11 +165,14 @@ async def _versions(
     return (*found, *(Version(name, None, text) for name, text in texts if text is not None))
 
 
-async def both_versions(computer: Computer, names: Sequence[str]) -> tuple[Version, ...] | None:
+async def both_versions(
+    computer: Computer, changed: Sequence[str], new: Sequence[str]
+) -> tuple[Version, ...] | None:
     """The files on the base and now; None if a batch exceeds the output limit."""
     found: list[Version] = []
+    names = (*changed, *new)
     for start in range(0, len(names), _BATCH):
-        seen = await _versions(computer, names[start : start + _BATCH], frozenset())
+        seen = await _versions(computer, names[start : start + _BATCH], frozenset(new))
         if seen is None:
             return None
         found.extend(seen)
@@ -237,6 +240,20 @@ class Sources:
         listed = await self.computer.run(_git("ls-files", "-z", "--", f":(glob)**/{file}"))
         names: Sequence[str] = _names(listed.out)
         return await _text(self.computer, names[0]) if len(names) == 1 else None
+
+
+async def files_with(computer: Computer, words: Collection[str]) -> tuple[str, ...]:
+    """The files of the repository that contain one of `words`."""
+    wanted = [part for word in sorted(words) for part in ("-e", word)]
+    if not wanted:
+        return ()
+    done = await computer.run(_git("grep", "--untracked", "--text", "-l", "-z", "-F", *wanted))
+    return _names(done.out)
+
+
+async def read_text(computer: Computer, path: str) -> str | None:
+    """The text of a file; None if it cannot be read or is too large."""
+    return await _text(computer, path)
 
 
 async def _text(computer: Computer, path: str) -> str | None:

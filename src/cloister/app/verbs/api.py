@@ -323,9 +323,9 @@ class TemplateVerbs(Protocol):
         """Build a template unless it is ready, or `again`; returns when it is ready."""
         ...
 
-    @needs("viewer", "GET templates/{name}/log")
+    @needs("operator", "GET templates/{name}/log")
     async def log(self, name: str) -> str:
-        """The output of the last build."""
+        """The output of the last build, which may print values of arguments: viewers do not see those."""
         ...
 
     @needs("admin", "DELETE templates/{name}", seconds=SLOW_SECONDS)

@@ -160,12 +160,13 @@ class LocalRuns(Group):
         return await self.submit(fork_request(await self._events(run), at, say))
 
     async def rewind(self, run: str, to: int) -> RunId:
-        from cloister.runs.attempts.tree import rewindable
+        from cloister.runs.attempts.tree import check_saved, rewindable
 
         events = await self._events(run)
         point = rewindable(events, to)
         if isinstance(events[-1].body, RunFinished):
             return (await self.fork(events[0].run, point.seq)).id
+        await check_saved(await self._parts.repositories.open(events[0].run), point)
         await self._log.append_outside(events[0].run, RewindRequested(point.seq, self.caller.name))
         return events[0].run
 
@@ -268,8 +269,8 @@ class LocalRuns(Group):
             if wish.model is not None:
                 chosen(access, "code", Job(new.repo, wish.model))
         if new.forked_from is not None:
-            await self._parts.repositories.open(new.forked_from.run)
-            check_fork(await self._events(new.forked_from.run), new)
+            bare = await self._parts.repositories.open(new.forked_from.run)
+            await check_fork(bare, await self._events(new.forked_from.run), new)
 
 
 def _not_asked(events: Sequence[Event], ask: str, pending: Sequence[str]) -> UserError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 import time
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
@@ -25,9 +26,11 @@ from cloister.app.verbs.records import (
 )
 from cloister.app.workbench.commands import Skipped
 from cloister.core import limits
+from cloister.core.addresses import without_userinfo
 from cloister.core.computer import Command, Output, Pty
 from cloister.core.errors import HostError, UserError
-from cloister.core.text import decode
+from cloister.core.text import bounded, decode
+from cloister.log.audit.details import TEXT_CHARS
 from cloister.sandbox.api import SNAPSHOT_PREFIX, SandboxSpec
 
 if TYPE_CHECKING:
@@ -65,6 +68,19 @@ class _InSandboxes(Group):
 
     def _sandbox(self, sandbox: str) -> Sandbox:
         return self._app(sandbox).sandboxes.get(sandbox)
+
+    async def _note_command(
+        self, target: Sandbox, command: Command, how: str, code: str | None = None
+    ) -> None:
+        """Enter a command before it starts; without its environment and its input."""
+        line = shlex.join(command.argv) if code is None else code
+        stated = bounded(without_userinfo(line), TEXT_CHARS)
+        await self._note("CommandStarted", sandbox=target.info.id, command=stated, user=command.user, how=how)
+
+    async def _note_file(self, target: Sandbox, operation: str, path: str, to: str | None = None) -> None:
+        """Enter a file operation before it is done; without the content."""
+        where = {"path": bounded(path, TEXT_CHARS)} | ({} if to is None else {"to": bounded(to, TEXT_CHARS)})
+        await self._note("FileChanged", sandbox=target.info.id, operation=operation, **where)
 
 
 @checked(SandboxVerbs)
@@ -117,6 +133,7 @@ class LocalSandboxes(_InSandboxes):
     async def exec(self, sandbox: str, command: Exec) -> Executed:
         target = self._sandbox(sandbox)
         line = _command(argv_of(command.argv, command.command), command)
+        await self._note_command(target, line, "exec", command.command)
         return _executed(await target.run(line, command.stdin.encode()))
 
     async def execute(self, sandbox: str, program: Execute) -> Executed:
@@ -124,9 +141,11 @@ class LocalSandboxes(_InSandboxes):
         target = self._sandbox(sandbox)
         interpreter, ending = INTERPRETERS[program.language]
         path = f"/tmp/code-{secrets.token_hex(8)}{ending}"  # noqa: S108 (the guest's /tmp, not ours)
+        command = _command((interpreter, path), program)
+        await self._note_command(target, command, program.language, program.code)
         await target.write(path, program.code.encode())
         try:
-            done = await target.run(_command((interpreter, path), program), program.stdin.encode())
+            done = await target.run(command, program.stdin.encode())
         finally:
             with anyio.move_on_after(5, shield=True):
                 await target.run(Command(("rm", "-f", path), cwd="/"))
@@ -134,12 +153,19 @@ class LocalSandboxes(_InSandboxes):
 
     def process(self, sandbox: str, command: NewCommand) -> AbstractAsyncContextManager[Process]:
         target = self._sandbox(sandbox)
-        return target.start(command_of(command, target))
+        return self._process(target, command_of(command, target), command.command)
+
+    @asynccontextmanager
+    async def _process(self, target: Sandbox, command: Command, line: str | None) -> AsyncGenerator[Process]:
+        await self._note_command(target, command, "process" if command.pty is None else "terminal", line)
+        async with target.start(command) as process:
+            yield process
 
     async def start(self, sandbox: str, command: NewCommand) -> BackgroundCommand:
         target = self._sandbox(sandbox)
-        started = await self._app(sandbox).commands.start(target.info.id, target, command_of(command, target))
-        return _shown(started)
+        wanted = command_of(command, target)
+        await self._note_command(target, wanted, "background", command.command)
+        return _shown(await self._app(sandbox).commands.start(target.info.id, target, wanted))
 
     async def commands(self, sandbox: str) -> tuple[BackgroundCommand, ...]:
         known = self._app(sandbox).commands
@@ -172,6 +198,7 @@ class LocalSandboxes(_InSandboxes):
 
     async def kill(self, sandbox: str, command: str) -> BackgroundCommand:
         found = self._app(sandbox).commands.get(sandbox, command)
+        await self._note("CommandKilled", sandbox=found.record.sandbox, command=found.record.id)
         await found.kill()
         with anyio.fail_after(END_SECONDS):
             await found.ended()
@@ -208,7 +235,16 @@ class LocalFiles(_InSandboxes):
         return self._sandbox(sandbox).read_stream(path, offset=offset, limit_bytes=limit_bytes)
 
     def write(self, sandbox: str, path: str, *, mode: int = 0o644) -> AbstractAsyncContextManager[Sink]:
-        return self._sandbox(sandbox).write_stream(path, mode=_checked_mode(mode))
+        target = self._sandbox(sandbox)
+        return self._into(target, "write", path, target.write_stream(path, mode=_checked_mode(mode)))
+
+    @asynccontextmanager
+    async def _into(
+        self, target: Sandbox, operation: str, path: str, opening: AbstractAsyncContextManager[Sink]
+    ) -> AsyncGenerator[Sink]:
+        await self._note_file(target, operation, path)
+        async with opening as sink:
+            yield sink
 
     async def list(self, sandbox: str, path: str = ".") -> tuple[Entry, ...]:
         return await self._sandbox(sandbox).list(path)
@@ -217,19 +253,27 @@ class LocalFiles(_InSandboxes):
         return await self._sandbox(sandbox).stat(path)
 
     async def move(self, sandbox: str, path: str, to: str) -> None:
-        await self._sandbox(sandbox).move(path, to)
+        target = self._sandbox(sandbox)
+        await self._note_file(target, "move", path, to)
+        await target.move(path, to)
 
     async def remove(self, sandbox: str, path: str, *, recursive: bool = False) -> None:
-        await self._sandbox(sandbox).remove(path, recursive=recursive)
+        target = self._sandbox(sandbox)
+        await self._note_file(target, "remove", path)
+        await target.remove(path, recursive=recursive)
 
     async def mkdir(self, sandbox: str, path: str, *, mode: int = 0o755) -> None:
-        await self._sandbox(sandbox).mkdir(path, mode=_checked_mode(mode))
+        target = self._sandbox(sandbox)
+        wanted = _checked_mode(mode)
+        await self._note_file(target, "mkdir", path)
+        await target.mkdir(path, mode=wanted)
 
     def download(self, sandbox: str, path: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         return self._sandbox(sandbox).download(path)
 
     def upload(self, sandbox: str, path: str) -> AbstractAsyncContextManager[Sink]:
-        return self._sandbox(sandbox).upload(path)
+        target = self._sandbox(sandbox)
+        return self._into(target, "upload", path, target.upload(path))
 
     def watch(self, sandbox: str, path: str = ".") -> AbstractAsyncContextManager[AsyncIterator[Change]]:
         return self._sandbox(sandbox).watch(path)

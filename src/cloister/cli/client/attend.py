@@ -7,13 +7,20 @@ import anyio
 
 from cloister.cli.screen.screen import Show
 from cloister.core.events import Blame, Delta, Event, RunContinued, RunFinished
-from cloister.core.requests import Outcome
+from cloister.core.requests import Accepted, Outcome
 
 TICK_SECONDS = 0.2
 STOP_SECONDS = 20.0
 """How long a run may take to stop before the command ends."""
 
 _EXIT_CODES: dict[Blame, int] = {"user": 2, "host": 3, "outside": 4, "sandbox": 5, "bug": 70}
+_OUTCOMES: dict[Outcome, int] = {"proven": 0, "green": 0, "unbroken": 10, "unproven": 11}
+"""Exit codes of outcomes; every other one is 1."""
+_ACCEPTED: dict[Accepted, tuple[Outcome, ...]] = {
+    "proven": (),
+    "unbroken": ("unbroken",),
+    "unproven": ("unbroken", "unproven"),
+}
 
 Source = Callable[[], Awaitable[None]]
 """Feeds a watch with everything a run emits until the run finishes."""
@@ -22,8 +29,9 @@ Source = Callable[[], Awaitable[None]]
 class Watch:
     """Feeds a screen and remembers how the run ended."""
 
-    def __init__(self, show: Show, after: int = 0) -> None:
+    def __init__(self, show: Show, after: int = 0, accept: Accepted = "proven") -> None:
         self._show = show
+        self._accepted = _ACCEPTED[accept]
         self.outcome: Outcome | None = None
         self.blame: Blame | None = None
         self.last_seq = after
@@ -69,7 +77,9 @@ class Watch:
             return 130
         if self.blame is not None:
             return _EXIT_CODES[self.blame]
-        return 0 if self.outcome == "green" else 1
+        if self.outcome is None:
+            return 1
+        return 0 if self.outcome in self._accepted else _OUTCOMES.get(self.outcome, 1)
 
     async def _tick(self) -> None:
         while True:

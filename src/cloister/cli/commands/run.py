@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cloister.cli.client.open import check_shared_path, drives_here, open_verbs, perform
-from cloister.cli.options import AsJson, MustPass, TierWish, put, put_json, settings_of
+from cloister.cli.options import (
+    Accept,
+    AllowTestChanges,
+    AsJson,
+    MustPass,
+    TierWish,
+    put,
+    put_json,
+    settings_of,
+)
 from cloister.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,6 +26,7 @@ if TYPE_CHECKING:
     from cloister.app.verbs.records import Admitted, RunWish
     from cloister.cli.screen.screen import Show
     from cloister.core.ids import RunId
+    from cloister.core.requests import Accepted
 
 
 MaybePrompt = Annotated[
@@ -88,6 +98,7 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
     ref: Annotated[str | None, typer.Option("--ref", help="Branch, tag or commit to start from.")] = None,
     check: Checks = None,
     must_pass: MustPass = None,
+    allow_test_changes: AllowTestChanges = None,
     model: ModelName = None,
     kind: Kind = None,
     n: Annotated[
@@ -105,9 +116,10 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
     allow_host: AllowedHosts = None,
     rule: Rules = None,
     detach: Annotated[bool, typer.Option("--detach", help="Hand it to a server and return at once.")] = False,
+    accept: Accept = "proven",
     as_json: AsJson = False,
 ) -> None:
-    """Start a run and watch it; exit 0 if its checks pass."""
+    """Start a run and watch it; exit 0 if its change is proven."""
     from cloister.cli.request import RunFile, RunOptions, new_run, read_run_file
 
     new = new_run(
@@ -131,12 +143,13 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
             dollars=dollars,
             rules=tuple(rule or ()),
             must_pass=tuple(must_pass or ()),
+            allow_test_changes=tuple(allow_test_changes or ()),
         ),
         settings_of(ctx),
         RunFile() if file is None else read_run_file(file),
     )
 
-    start(ctx, partial(_submit, ctx, new), detach=detach, as_json=as_json)
+    start(ctx, partial(_submit, ctx, new), detach=detach, as_json=as_json, accept=accept)
 
 
 async def _submit(ctx: typer.Context, new: "RunWish", verbs: "Verbs") -> "Admitted":
@@ -155,7 +168,12 @@ def still_running(run: "RunId") -> None:
 
 
 def start(
-    ctx: typer.Context, submit: "Callable[[Verbs], Awaitable[Admitted]]", *, detach: bool, as_json: bool
+    ctx: typer.Context,
+    submit: "Callable[[Verbs], Awaitable[Admitted]]",
+    *,
+    detach: bool,
+    as_json: bool,
+    accept: "Accepted" = "proven",
 ) -> None:
     """Submit a run and watch it to its end, or hand it to a server and print its id."""
     if not detach:
@@ -163,7 +181,7 @@ def start(
 
         from cloister.cli.screen.screen import open_show
 
-        raise typer.Exit(anyio.run(_attend, ctx, submit, open_show(as_json)))
+        raise typer.Exit(anyio.run(_attend, ctx, submit, open_show(as_json), accept))
     found = perform(ctx, submit, serve=True).id
     if as_json:
         put_json({"run": found})
@@ -172,7 +190,9 @@ def start(
         put(f"Watch it: cloister watch {found}", file=sys.stderr)
 
 
-async def _attend(ctx: typer.Context, submit: "Callable[[Verbs], Awaitable[Admitted]]", show: "Show") -> int:
+async def _attend(
+    ctx: typer.Context, submit: "Callable[[Verbs], Awaitable[Admitted]]", show: "Show", accept: "Accepted"
+) -> int:
     """Watch a new run to its end; returns the exit code.
 
     If a server drives the run, Ctrl-C only stops watching. If this process drives it, the first Ctrl-C stops the run
@@ -184,7 +204,7 @@ async def _attend(ctx: typer.Context, submit: "Callable[[Verbs], Awaitable[Admit
     here = drives_here(ctx)
     if here:
         log_to(sys.stderr)
-    watch = Watch(show)
+    watch = Watch(show, accept=accept)
     submitted: list[tuple[Verbs, RunId]] = []
 
     async def drive() -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from cloister.cli.client.open import drives_here, open_verbs, perform
-from cloister.cli.options import After, AsJson, RunName, put, put_json, settings_of, typed
+from cloister.cli.options import Accept, After, AsJson, RunName, put, put_json, settings_of, typed
 from cloister.core.text import one_line
 
 if TYPE_CHECKING:
@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from cloister.log.api import RunRow
 
 
-def watch(ctx: typer.Context, run: RunName, after: After = 0, as_json: AsJson = False) -> None:
+def watch(
+    ctx: typer.Context, run: RunName, after: After = 0, accept: Accept = "proven", as_json: AsJson = False
+) -> None:
     """Show a run until it finishes. Ctrl-C stops watching, not the run."""
     import anyio
 
-    found, seen = anyio.run(_watch, ctx, run, after, as_json)
+    found, seen = anyio.run(_watch, ctx, run, after, accept, as_json)
     if seen.interrupts and seen.outcome is None:
         from cloister.cli.commands.run import still_running
 
@@ -27,7 +29,9 @@ def watch(ctx: typer.Context, run: RunName, after: After = 0, as_json: AsJson = 
     raise typer.Exit(seen.exit_code)
 
 
-async def _watch(ctx: typer.Context, run: str, after: int, as_json: bool) -> "tuple[RunId, Watch]":
+async def _watch(
+    ctx: typer.Context, run: str, after: int, accept: Accept, as_json: bool
+) -> "tuple[RunId, Watch]":
     from cloister.cli.client.attend import Watch
     from cloister.cli.screen.screen import open_show
 
@@ -35,7 +39,7 @@ async def _watch(ctx: typer.Context, run: str, after: int, as_json: bool) -> "tu
         row = await verbs.runs.row(run)
         after = min(after, row.last_seq)
         earlier = await verbs.runs.events(row.id, limit=after) if after else ()
-        seen = Watch(open_show(as_json, earlier), after)
+        seen = Watch(open_show(as_json, earlier), after, accept)
 
         async def follow() -> None:
             async with verbs.runs.follow(row.id, after) as items:

@@ -243,14 +243,17 @@ def _function(name: str) -> str:
 
 
 def spoils(changed: Iterable[str], rewritten: Iterable[str]) -> tuple[Weakening, ...]:
-    """Source files that the checks rewrote, if the change touched tests, runner settings or scripts.
+    """Tests and their data that the checks rewrote, and any code if the change touched tests, settings or scripts.
 
     Otherwise the checks are those of the base, and may for example format code.
     """
-    if all(is_test_code(name) and not _starts_something(name) for name in changed):
-        return ()
+    only_code = all(is_test_code(name) and not _starts_something(name) for name in changed)
     detail = "it was rewritten while the checks ran"
-    return tuple(Weakening(name, "deceived", detail=detail) for name in rewritten if is_test_code(name))
+    return tuple(
+        Weakening(name, "deceived", detail=detail)
+        for name in rewritten
+        if is_test_file(name) or is_test_place(name) or (is_test_code(name) and not only_code)
+    )
 
 
 def _starts_something(name: str) -> bool:
@@ -303,13 +306,14 @@ def _calm(baseline: Sequence[Diagnosis]) -> Iterator[str]:
     """Test files without a failing test: they may be edited freely."""
     if any(not one.green and not one.failing and may_run_tests(one.check) for one in baseline):
         return  # a check failed and no test explains it
-    red = {file for diagnosis in baseline for test in diagnosis.failing for file in _files(test)}
+    red = {file for diagnosis in baseline for test in diagnosis.failing for file in files_of(test)}
     for diagnosis in baseline:
         for test in diagnosis.tests:
-            yield from (file for file in _files(test) if file not in red)
+            yield from (file for file in files_of(test) if file not in red)
 
 
-def _files(test: TestResult) -> Iterator[str]:
+def files_of(test: TestResult) -> Iterator[str]:
+    """The paths by which the name of a test may mean its file."""
     owner = test.name.partition("::")[0]
     yield owner
     parts = owner.split(".")

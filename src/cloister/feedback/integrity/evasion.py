@@ -20,7 +20,7 @@ _ASKS = re.compile(
     r"\btypeof (?:(?:globalThis|global|window)\.)?(?:jest|vi|vitest|mocha|expect|describe|it|test|beforeEach)\b(?!\.)|"
     r"\b(?:globalThis|global)(?:\.|\[['\"])(?:jest|vi|mocha|expect|describe|it|__vitest\w{0,40}|beforeEach)\b(?! *=[^=])|"
     r"\bprocess\.(?:argv|execArgv|title|mainModule)\b.{0,120}(?:jest|vitest|mocha|\btest\b)|"
-    r"\btesting\.Testing\(\)|flag\.Lookup\(\"test\.|\bRUST_TEST_THREADS\b|\bNEXTEST\w{0,40}\b|\bcfg!\(.{0,80}\btest\b|#!?\[cfg\(not\(test\)\)\]"
+    r"\btesting\.Testing\(\)|flag\.Lookup\(\"test\.|\bRUST_TEST_THREADS\b|\bNEXTEST\w{0,40}\b"
 )
 """Names by which a program detects that tests run it, or finds their report."""
 
@@ -56,6 +56,10 @@ def deceiving(version: Version) -> Iterator[Weakening]:
     before, after = version.before or "", version.after
     if after is None:
         return
+    if fork := _forks(version):
+        detail = f"it is compiled differently for tests, which a person must allow: {fork}"
+        yield Weakening(version.path, "deceived", detail=detail)
+        return
     added = "\n".join(line for line in version.new_lines() if not _COMMENT.match(line))
     if not any(needle in added for needle in _NEEDLES):
         return
@@ -73,6 +77,61 @@ def deceiving(version: Version) -> Iterator[Weakening]:
         )
     if version.path.endswith(".py") and _equals_all(after) > _equals_all(before):
         yield Weakening(version.path, "deceived", detail="it is equal to anything")
+
+
+# Conditional compilation: Rust and C can build other code for tests. No run of the tests shows the difference.
+
+_RUST_FORK = re.compile(
+    r"\bcfg!\(.{0,80}\btest\b|\bcfg\(.{0,80}\bnot\(\s*test\s*\)|\bcfg_attr\(.{0,80}\btest\b.{0,200}\bpath\b"
+)
+_RUST_MARK = re.compile(r"#!?\[cfg\((?:.{0,200}\W)?test\b[^\]]{0,200}\]\s*")
+_RUST_ITEM = re.compile(
+    r"(?:pub(?:\([\w: ]{1,60}\))? )?(?:(?:async|const|unsafe|default) ){0,4}"
+    r"(?:mod|fn|use|impl|struct|enum|union|trait|type|static|const|extern|macro_rules!)\b|$|[}/#]"
+)
+_C_FORK = re.compile(
+    r"^\s*#\s*(?:el)?if(?:n?def)?\b(?:.{0,200}\W)?((?:\w{1,80}_)?(?:[A-Z]?UNIT|\w?TEST(?:S|ED|ING)?|GREATEST|ACUTEST|DOCTEST|UNITY|"
+    r"CATCH2?|CMOCKA|CRITERION|GMOCK)(?:_\w{1,80})?)\b"
+)
+
+
+def _forks(version: Version) -> str | None:
+    """New code of the product that is compiled only for tests, or only without them."""
+    path, before = version.path, version.before or ""
+    if path.endswith(".rs"):
+        known = set(_rust_forks(before))
+        return next((fork for fork in _rust_forks(version.after or "") if fork not in known), None)
+    if path.endswith((".c", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp", ".inl")):
+        guards = set(
+            re.findall(
+                r"^\s{0,20}#\s{0,20}define\s{1,20}(\w{1,200})\s{0,20}$", version.after or "", re.MULTILINE
+            )
+        )
+        found = map(_C_FORK.match, version.new_lines())
+        return next((one.group().strip() for one in found if one and one[1] not in guards), None)
+    return None
+
+
+def _rust_forks(text: str) -> Iterator[str]:
+    lines = [line[:2_000] for line in text.split("\n")]
+    inside: list[int] = []
+    for index, line in enumerate(lines):
+        bare = line.strip()
+        depth = len(line) - len(line.lstrip())
+        while bare and inside and depth <= inside[-1]:
+            inside.pop()
+        if re.match(r"(?:pub(?:\([\w: ]{1,60}\))? )?(?:(?:async|const|unsafe) ){0,3}fn\b", bare):
+            inside.append(depth)
+        if bare.startswith("//"):
+            continue
+        if found := _RUST_FORK.search(bare):
+            yield found.group()
+        elif found := _RUST_MARK.search(bare):
+            rest = bare[found.end() :] or next(
+                (lines[at].strip() for at in range(index + 1, len(lines)) if lines[at].strip()), ""
+            )
+            if (inside and depth > inside[-1]) or not _RUST_ITEM.match(rest):
+                yield f"{found.group().strip()} {rest}"
 
 
 def _equals_all(source: str) -> int:

@@ -14,7 +14,8 @@ Place = tuple[str, str]
 _ASSERTS = re.compile(
     r"assert|expect|should|require|check|equal|verify|\bt\.\w|^if\b|^\}? *else if\b", re.IGNORECASE
 )
-_FRAME = re.compile(r"^(?:describe|context|suite|mod|pub mod|(?:public |final )*class)\b|^[})\];]*$|^#\[|^@")
+_GROUP = re.compile(r"^(?:describe|context|suite|mod|pub mod|(?:public |final )*class)\b")
+_FRAME = re.compile(_GROUP.pattern + r"|^[})\];]*$|^#\[|^@")
 """Lines that only group tests."""
 _RELATIVE = re.compile(r"(?:\.{1,2}/)+")
 
@@ -25,12 +26,14 @@ class _Test(NamedTuple):
     assertions: tuple[str, ...]
     around: frozenset[str] = frozenset()
     """Lines of the file outside its tests, except for Python, where the body includes the definitions it uses."""
+    groups: tuple[str, ...] = ()
+    """Lines that name groups of tests. Runners put them before the name of the test."""
 
 
 def renames(changed: Sequence[Version], *, same_body: bool = False) -> dict[Place, Place]:
     """Old place → new place of each test that was renamed or moved.
 
-    A test in the same place is included, as the group around it may have another name, which runners put before its own.
+    A test in the same place is included if a group of tests in its file has another name.
     With `same_body`, equal assertions are not enough, and a test may not move to a file where its words mean something else.
     """
     files = [one for one in changed if _has_tests(one.path)]
@@ -47,7 +50,7 @@ def renames(changed: Sequence[Version], *, same_body: bool = False) -> dict[Plac
             if place[0] == other[0]
             or new[other].around <= old[place].around | there.get(other[0], frozenset())
         }
-    stays = {place: place for place, test in old.items() if place in new and new[place].body == test.body}
+    stays = {p: p for p, t in old.items() if p in new and new[p].body == t.body and new[p].groups != t.groups}
     taken = set(found.values())
     left = {p: t.assertions for p, t in gone.items() if p not in found and t.assertions}
     free = {p: t.assertions for p, t in fresh.items() if p not in taken}
@@ -87,7 +90,8 @@ def _tests(path: str, text: str | None) -> Iterator[tuple[Place, _Test]]:
         return
     blocks, outside = text_tests.outlines(path, text)
     around = frozenset(_RELATIVE.sub("", line) for line in outside if not _FRAME.match(line))
+    groups = tuple(line for line in outside if _GROUP.match(line))
     for name, (head, *lines) in blocks.items():
         told = head.replace(name, "", 1)
         asserted = tuple(line for line in (told, *lines) if _ASSERTS.search(line))
-        yield (path, name), _Test((told, *lines), asserted, around)
+        yield (path, name), _Test((told, *lines), asserted, around, groups)

@@ -5,14 +5,16 @@ the base, or about test configuration (`weakened`).
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
+
+import msgspec
 
 from cloister.core.diagnosis import Diagnosis, TestResult, Weakening
 from cloister.core.text import one_line
 from cloister.feedback.check_commands import is_source, may_run_tests
 from cloister.feedback.integrity import python_tests, rustdoc_tests, text_tests
 from cloister.feedback.integrity.evasion import deceiving, hushed, may_silence, silencing
-from cloister.feedback.integrity.renames import Place, renames
+from cloister.feedback.integrity.renames import renames
 from cloister.feedback.integrity.test_config import configuration, stands_in
 from cloister.feedback.integrity.versions import (
     Version,
@@ -23,6 +25,7 @@ from cloister.feedback.integrity.versions import (
 )
 
 KEPT = 400
+MOVES = 2_000
 
 
 def weakenings(changed: Sequence[Version], allowed: Collection[str] = ()) -> tuple[Weakening, ...]:
@@ -45,7 +48,23 @@ def weakenings(changed: Sequence[Version], allowed: Collection[str] = ()) -> tup
         once = tuple(dict.fromkeys(_whole(one) for one in once))
     if len(once) > KEPT:
         return (Weakening(".", "deceived", detail="more tests were changed than can be checked"),)
-    return once
+    moves = [Weakening(old[0], "moved", old[1], "::".join(new)) for old, new in renames(changed).items()]
+    return (*once, *moves[:MOVES])
+
+
+def permitted(found: Sequence[Diagnosis], allowed: Collection[str]) -> tuple[Diagnosis, ...]:
+    """`found` without the weakenings in files that the task may change."""
+    if not allowed:
+        return tuple(found)
+    return tuple(
+        msgspec.structs.replace(
+            one,
+            weakened=tuple(
+                weak for weak in one.weakened if weak.how == "moved" or not is_allowed(weak.file, allowed)
+            ),
+        )
+        for one in found
+    )
 
 
 def _whole(one: Weakening) -> Weakening:
@@ -115,7 +134,7 @@ _HOW = {
 def weakened(baseline: Sequence[Diagnosis], now: Sequence[Diagnosis]) -> dict[str, str]:
     """Name of the test (or file) → one sentence. A weakening only counts if something failed on the base."""
     found: dict[str, str] = {}
-    every = {one: None for diagnosis in now for one in diagnosis.weakened}
+    every = {one: None for diagnosis in now for one in diagnosis.weakened if one.how != "moved"}
     # If a check failed and no failing test explains it, any test may be the reason.
     unexplained = any(
         not diagnosis.green and not diagnosis.failing and may_run_tests(diagnosis.check)
@@ -140,21 +159,23 @@ def weakened(baseline: Sequence[Diagnosis], now: Sequence[Diagnosis]) -> dict[st
     return found
 
 
-def moved_names(
-    places: Mapping[Place, Place], before: Iterable[TestResult], now: Iterable[TestResult]
-) -> dict[str, str]:
-    """Old name → new name, as the runner spells them, of the tests that `renames` found. Each name is used once."""
-    was, there = {test.name: test for test in before}, {test.name: test for test in now}
+def moved_names(before: Diagnosis, now: Diagnosis) -> dict[str, str]:
+    """Old name → new name, as the runner spells them, of the tests that were renamed or moved. Each name is used once."""
+    was, there = ({test.name: test for test in one.tests} for one in (before, now))
     gone = [test for name, test in was.items() if name not in there]
     fresh = {name: test for name, test in there.items() if name not in was}
     found: dict[str, str] = {}
-    for (file, name), (new_file, new_name) in places.items():
-        old, new = Weakening(file, "changed", name), Weakening(new_file, "changed", new_name)
-        here = [test for test in gone if test.name not in found and _is_of(test, old)]
-        others = [test.name for test in fresh.values() if _is_of(test, new)] if here else []
+    for one in [one for one in now.weakened if one.how == "moved" and gone and fresh]:
+        file, _, name = one.detail.partition("::")
+        here = [test for test in gone if test.name not in found and _is_of(test, one)]
+        others = (
+            [test.name for test in fresh.values() if _is_of(test, Weakening(file, "moved", name))]
+            if here
+            else []
+        )
         for test in here:
-            case = _case(test.name, name)
-            same = [other for other in others if _case(other, new_name) == case]
+            case = _case(test.name, one.test or "")
+            same = [other for other in others if _case(other, name) == case]
             if same:
                 found[test.name] = same[0]
                 others.remove(same[0])

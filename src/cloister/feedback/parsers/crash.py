@@ -1,4 +1,4 @@
-"""Stack traces of Java, node and Python: the innermost frame in the repository, and the exception."""
+"""Stack traces of Java, node and Python, and programs that are not installed."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -105,3 +105,36 @@ def tracebacks(output: CheckOutput) -> Found | None:
             for trace in traces(text)
         )
     )
+
+
+# Programs that are not installed
+
+_ABSENT = (
+    re.compile(
+        r"^(?:\S{0,100}/)?(?:ba|da|k|z)?sh: (?:line )?(?:\d{1,9}: )?([\w./+-]{1,100}): (?:command )?not found$"
+    ),
+    re.compile(
+        r"^(?:\S{0,100}/)?env: [^\w\s]{0,3}([\w./+-]{1,100}?)[^\w\s]{0,3}: No such file or directory$"
+    ),
+    re.compile(r"^make(?:\[\d{1,4}\])?: ([\w./+-]{1,100}): No such file or directory$"),
+    re.compile(r"^(?:\S{0,100}/)?python[\d.]{0,6}: No module named ([\w.]{1,100})$"),
+)
+_LAST = 40
+
+
+@marked(b"not found", b"No such file or directory", b"No module named", where="text")
+def absent_programs(output: CheckOutput) -> Found | None:
+    """What a check needs and the sandbox lacks, and what would help."""
+    if output.exit_code == 0:
+        return None
+    lines = [line for text in output.texts for line in text[-_LAST:]]
+    names = [found[1] for line in lines for regex in _ABSENT if (found := regex.match(line))]
+    return Found.of(diagnostics=(_absent(name, output.command) for name in dict.fromkeys(names)))
+
+
+def _absent(name: str, command: str) -> Diagnostic:
+    if name in command.split():
+        advice = "Add it to the template, or choose another check with --check."
+    else:
+        advice = "Install the dependencies of the repository in the template or in its setup."
+    return plain.complaint("sandbox", f"{name} is not installed in the sandbox. {advice}", None)

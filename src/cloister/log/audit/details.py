@@ -173,23 +173,4 @@ AUDITED: dict[type[e.AnyBody], tuple[Field, ...]] = {
 }
 """Events that are an action or a decision, and what their entries say, in this order."""
 
-UNAUDITED: frozenset[type[e.AnyBody]] = frozenset(
-    {
-        e.RunResumed,
-        e.RunPaused,
-        e.PhaseStarted,
-        e.PhaseEnded,
-        e.ChecksChosen,
-        e.AttemptStarted,
-        e.SaveRefused,
-        e.FinishRefused,
-        e.TurnEnded,
-        e.Inherited,
-        e.BudgetWarned,
-        e.ContextSummarised,
-        e.StuckNoticed,
-    }
-)
-"""Events without an entry; only the hash over the log covers them. A test compares both tables with `AnyBody`."""
-
 AUDITED_KINDS = frozenset(kind.__name__ for kind in AUDITED)

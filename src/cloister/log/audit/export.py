@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 import anyio
@@ -319,6 +320,19 @@ def head_states(data_dir: Path) -> dict[str, HeadState]:
         return msgspec.json.decode((data_dir / STATE_FILE).read_bytes(), type=dict[str, HeadState])
     except (OSError, msgspec.MsgspecError):
         return {}
+
+
+ExportState = Literal["current", "waiting", "failing"]
+
+
+def export_state(data_dir: Path, places: Sequence[str]) -> ExportState | None:
+    """Whether the last head that was sent arrived at every place; None without places."""
+    if not places:
+        return None
+    states = head_states(data_dir)
+    if any(place in states and states[place].problem for place in places):
+        return "failing"
+    return "current" if all(place in states for place in places) else "waiting"
 
 
 class HeadExport:

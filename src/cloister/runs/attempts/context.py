@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cloister.agent.budget.metering import BudgetedModels
-from cloister.agent.evidence.proof import run_proof
+from cloister.agent.evidence.proof import Proof, Task, run_proof
 from cloister.core.computer import Computer, Stream
 from cloister.core.diagnosis import Diagnosis
 from cloister.core.events import CommandOutput, SandboxClosed, SandboxOpened
@@ -14,6 +14,7 @@ from cloister.core.ids import RunId, SandboxId
 from cloister.core.log import Journal
 from cloister.core.requests import NewRun
 from cloister.core.text import decode
+from cloister.feedback.goals import Goals, asked
 from cloister.forge import workspace
 from cloister.forge.workspace import TreeWatch
 from cloister.model.api import Model
@@ -61,6 +62,12 @@ class RunSetup:
     checks: tuple[str, ...]
     baseline: tuple[Diagnosis, ...]
     template: str = "default"
+
+    @property
+    def goals(self) -> Goals:
+        """What the request asks for."""
+        request = self.request
+        return asked(request.prompt, self.baseline, request.checks, request.asked)
 
 
 @dataclass(slots=True)
@@ -128,9 +135,7 @@ class AttemptSandboxes:
     async def restore(self, sandbox: Sandbox, commit: str) -> None:
         await workspace.restore(sandbox, self.setup.bare, self.setup.base, commit)
 
-    async def prove(
-        self, attempt: int, inside: Model, commit: str, known: tuple[Diagnosis, ...]
-    ) -> tuple[Diagnosis, ...]:
+    async def prove(self, attempt: int, inside: Model, commit: str, known: tuple[Diagnosis, ...]) -> Proof:
         """Run the checks on `commit` in a sandbox like that of the baseline.
 
         `known` has their diagnoses of the same files; a test that is red only here is run once more.
@@ -143,10 +148,10 @@ class AttemptSandboxes:
         async with self._open() as sandbox:
             await self.restore(sandbox, commit)
             setup, cpus = self.setup, self.services.quota.cpus
+            allowed = setup.request.allow_test_changes
+            task = Task(setup.checks, setup.baseline, known, setup.goals, allowed, cpus)
             with setup.inside.paid(sandbox.info.id, attempt, inside):
-                return await run_proof(
-                    sandbox, setup.checks, show, baseline=setup.baseline, known=known, cpus=cpus
-                )
+                return await run_proof(sandbox, task, show)
 
     @asynccontextmanager
     async def _open(self) -> AsyncGenerator[Sandbox]:

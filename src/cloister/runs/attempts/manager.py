@@ -29,7 +29,6 @@ from cloister.core.events import (
 from cloister.core.log import Index, Journal, attempts_of, effective, root_of, round_start
 from cloister.core.requests import Budget, Outcome
 from cloister.feedback.compare import compare
-from cloister.feedback.goals import asked
 from cloister.forge import change
 from cloister.log.journal import AttemptJournal
 from cloister.runs.attempts.branching import Branching
@@ -152,7 +151,7 @@ class Attempts:
             return None
         events = self._journal.events
         found = Index(events[round_start(events) :]).of(AttemptEnded)
-        return next((body.attempt for body in found if body.outcome == "green"), None)
+        return next((body.attempt for body in found if body.outcome == "proven"), None)
 
     def _stop_the_rest(self) -> None:
         winner = self._first_green()
@@ -298,7 +297,8 @@ class Attempts:
             base=setup.base,
             checks=setup.checks,
             baseline=setup.baseline,
-            goals=asked(setup.request.prompt, setup.baseline, setup.request.checks, setup.request.asked),
+            goals=setup.goals,
+            allowed=setup.request.allow_test_changes,
             review=partial(self._review, Adviser(paying, journal, number)),
             cpus=self._services.quota.cpus,
         )

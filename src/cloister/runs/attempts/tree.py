@@ -33,6 +33,7 @@ from cloister.core.events import (
 from cloister.core.ids import RunId
 from cloister.core.log import Index, SavePoint, attempts_of, effective, root_of, save_points, seen_by
 from cloister.core.requests import NewRun, Outcome
+from cloister.forge.host import in_bare
 from cloister.forge.read import copy_commit
 
 
@@ -235,17 +236,18 @@ def fork_request(events: Sequence[Event], at: int | None, say: str | None) -> Ne
     )
 
 
-def check_fork(events: Sequence[Event], new: NewRun) -> None:
-    """Raises `UserError` unless `new` can continue the run of `events`."""
+async def check_fork(bare: Path, events: Sequence[Event], new: NewRun) -> None:
+    """Raises `UserError` unless `new` can continue the run of `events`, whose repository is `bare`."""
     origin = new.forked_from
     admitted = events[0].body
     if origin is None or not isinstance(admitted, RunAdmitted):
         return
-    point_at(events, origin.seq)
+    _, point = point_at(events, origin.seq)
     if new.repo != admitted.request.repo:
         raise UserError(
             "other_repository", f"Run {origin.run} worked on another repository: a fork keeps the repository."
         )
+    await check_saved(bare, point)
 
 
 def inheritance(events: Sequence[Event], new: NewRun, who: str) -> tuple[SavePoint, tuple[AnyBody, ...]]:
@@ -278,8 +280,19 @@ def inheritance(events: Sequence[Event], new: NewRun, who: str) -> tuple[SavePoi
     return point, (*ground, *talk, *told)
 
 
+async def check_saved(bare: Path, point: SavePoint) -> None:
+    """Raises `UserError` (`no_save_point`) when the files of a save point were removed."""
+    if not (await in_bare(bare, "cat-file", "-e", f"{point.commit}^{{commit}}")).ok:
+        raise UserError(
+            "no_save_point",
+            f"The files of save point {point.seq} were removed after the end of its run (`save_points` in the "
+            "settings): `cloister fork RUN` continues from the result.",
+        )
+
+
 async def copy_files(parent: Path, point: SavePoint, base: str, into: Path) -> None:
     """Copy the save point and its base into the new run's own repository."""
     if not await to_thread.run_sync(parent.exists):
         raise UserError("no_repository", "The files of the run that it continues were removed.")
+    await check_saved(parent, point)
     await copy_commit(parent, point.commit, base, into)

@@ -115,20 +115,35 @@ def baseline(diagnoses: Sequence[Diagnosis]) -> Line:
     if not diagnoses:
         return Line("· no checks: the change cannot be proven", "warn")
     failing, passed = red(diagnoses), passed_count(diagnoses)
+    idle = sum(bool(one.not_run) for one in diagnoses)
+    if idle == len(diagnoses):
+        return Line("! no check can run: the change cannot be proven", "warn")
     ok = f"{passed:,} passing" if passed else "green" if not failing else ""
     if not failing:
         return Line(f"✓ {ok} before any change", "good")
     return Line(f"✗ {failing:,} failing{', ' + ok if ok else ''} before any change", "bad")
 
 
+def not_run(diagnoses: Sequence[Diagnosis]) -> list[Line]:
+    """Checks that could not run, with the reason."""
+    found = (one for one in diagnoses if one.not_run)
+    return [
+        Line(f"! {one_line(one.check, 80)} could not run: {one_line(one.not_run, 300)}", "warn")
+        for one in found
+    ]
+
+
 def checks(before: int, now: Comparison) -> Line:
     """The failures on the base and now."""
+    if now.green and not now.ran:
+        return Line("! no check could run", "warn")
     if now.green:
         passed = f"{now.passed:,} passing" if now.passed else "all checks are green"
         parts = (
             (len(now.fixed), "fixed"),
             (len(now.unrelated), "old and unrelated"),
             (len(now.flaky), "flaky"),
+            (len(now.not_run), "not run"),
         )
         detail = ", ".join(f"{count:,} {word}" for count, word in parts if count)
         return Line(f"✓ {passed}{f'  ({detail})' if detail else ''}", "good")
@@ -199,7 +214,10 @@ def lines(
         case e.AttemptsRanked():
             for place, score in enumerate(body.scores, start=1):
                 text = f"attempt {score.attempt} {score.outcome}  {one_line(score.why, 200)}"
-                yield Line(f"{place}. {text}", "good" if place == 1 and score.outcome == "green" else "dim")
+                yield Line(
+                    f"{place}. {text}",
+                    "good" if place == 1 and score.outcome in ("proven", "green") else "dim",
+                )
         case e.JudgeSpoke():
             chose = "chose none" if body.choice is None else f"chose attempt {body.choice}"
             yield Line(f"⚖ {one_line(body.model, 80)} {chose}: {one_line(body.text, 300)}", "head")

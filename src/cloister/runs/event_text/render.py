@@ -221,7 +221,7 @@ class Renderer:
         self._red_before = red(body.diagnoses)
         if body.known:
             yield Line("· this commit was checked when its template was warmed", "dim")
-        yield from facts.unfinished(body.diagnoses)
+        yield from facts.not_run(body.diagnoses)
         yield facts.baseline(body.diagnoses)
 
     def _admitted(self, event: e.Event, request: NewRun) -> Iterator[Piece]:
@@ -232,7 +232,7 @@ class Renderer:
 
     def _over(self, body: e.AttemptEnded) -> Iterator[Line]:
         if self._many:
-            good = body.outcome == "green"
+            good = body.outcome in ("proven", "green")
             text = f"attempt {body.attempt} ended {body.outcome}: {one_line(body.reason, 200)}"
             yield Line(f"{'✓' if good else '✗'} {text}", "good" if good else "bad")
 
@@ -311,20 +311,20 @@ class Renderer:
                 yield from self._announce(body.attempt, body.call)
                 yield from self._returned(body)
             case e.ChecksRan():
-                yield from facts.unfinished(body.diagnoses)
-                line = facts.checks(self._red_before, body.comparison)
-                yield Line(self._mark(body.attempt) + line.text, line.style)
-                if not body.comparison.green:
-                    yield from facts.red_names(body.comparison, self._width)
+                yield from self._checked(body)
             case e.ProofTaken():
-                yield from facts.unfinished(body.diagnoses)
-                line = facts.checks(self._red_before, body.comparison)
-                text = f"{self._mark(body.attempt)}{line.text}  in a fresh sandbox, commit {body.commit[:10]}"
-                yield Line(text, line.style)
+                yield from self._checked(body, f"  in a fresh sandbox, commit {body.commit[:10]}")
             case e.SaveRefused():
                 yield Line(f"! {self._mark(body.attempt)}{one_line(body.text, 300)}", "warn")
             case _:
                 assert_never(body)
+
+    def _checked(self, body: e.ChecksRan | e.ProofTaken, where: str = "") -> Iterator[Piece]:
+        yield from facts.unfinished(body.diagnoses)
+        line = facts.checks(self._red_before, body.comparison)
+        yield Line(f"{self._mark(body.attempt)}{line.text}{where}", line.style)
+        if not body.comparison.green:
+            yield from facts.red_names(body.comparison, self._width)
 
     def _announce(self, attempt: int, call: str) -> Iterator[Piece]:
         known = self._calls.get((attempt, call))

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterator
 
 from cloister.core.budget import amount
-from cloister.core.diagnosis import Comparison
+from cloister.core.diagnosis import Comparison, statement
 from cloister.core.events import BudgetExtended
 from cloister.core.requests import FileChange
 from cloister.core.text import one_line
@@ -14,8 +14,11 @@ from cloister.runs.event_text.lines import Line, Style, counted, seconds
 from cloister.runs.view import RunView
 
 FILES_SHOWN = 8
+NOTES_SHOWN = 8
 REASON_CHARS = 400
 _HEADS: dict[str, tuple[str, Style]] = {
+    "proven": ("✓ proven", "good"),
+    "unbroken": ("· unbroken", "warn"),
     "green": ("✓ green", "good"),
     "red": ("✗ red", "bad"),
     "unproven": ("· unproven", "warn"),
@@ -57,8 +60,10 @@ def _proof(view: RunView) -> Iterator[Line]:
         if now is not None:
             line = facts.checks(red, now)
             yield _fact("now", line.text, line.style)
+            yield _fact("evidence", statement(now), "good" if now.shown and now.green else "warn")
+            yield from (_fact("note", one_line(note, 300), "warn") for note in now.notes[:NOTES_SHOWN])
     for check in view.checks:
-        yield _fact("shown by", one_line(check, 160))
+        yield _fact("check", one_line(check, 160))
 
 
 def _change(view: RunView) -> Iterator[Line]:

@@ -4,12 +4,18 @@ skopeo fetches by digest, as a user without privileges, without a home directory
 machine. Nothing here reads a layer's archive: the guest unpacks it, inside a sandbox.
 """
 
+import ctypes
+import fcntl
 import os
 import re
 import shutil
+import socket
+import struct
 import tarfile
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
@@ -31,6 +37,7 @@ _CHUNK = 262_144
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ENV_KEPT = 256
+_CLONE_NEWNET, _SIOCSIFFLAGS, _IFF_UP = 0x40000000, 0x8914, 1
 _JAILED_ID = 0x6FFF0000
 """Just below the ids of sandboxes."""
 
@@ -152,7 +159,51 @@ def _archive_kind(path: Path) -> str:
     return "docker-archive"
 
 
-async def resolve(work: Build, source: str, *, tls: bool, login: bool = False) -> str:
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A network namespace that has nothing but a proxy on its loopback."""
+
+    namespace: int
+    """Its descriptor in this process."""
+    port: int
+
+    def enter(self, work: Build) -> list[str]:
+        """Go's client does not send requests for loopback addresses to a proxy: inside, they reach nothing."""
+        proxy = f"http://127.0.0.1:{self.port}"
+        inside = [work.need("nsenter", "util-linux"), f"--net=/proc/{os.getpid()}/fd/{self.namespace}", "--"]
+        return [*inside, work.need("env", "coreutils"), f"HTTP_PROXY={proxy}", f"HTTPS_PROXY={proxy}"]
+
+
+def empty_network() -> tuple[socket.socket, int]:
+    """A listening socket on the loopback of a new network namespace, and the descriptor of the namespace.
+
+    Raises `HostError` (`template_failed`).
+    """
+    made: list[tuple[socket.socket, int] | OSError] = []
+
+    def make() -> None:
+        try:
+            if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), "a network namespace cannot be made")
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+                fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
+            namespace = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+            made.append((socket.create_server(("127.0.0.1", 0)), namespace))
+        except OSError as error:
+            made.append(error)
+
+    # A thread of its own: it stays in the namespace.
+    maker = threading.Thread(target=make)
+    maker.start()
+    maker.join()
+    if isinstance(made[0], OSError):
+        raise HostError("template_failed", f"Images cannot be downloaded here: {made[0].strerror}.")
+    return made[0]
+
+
+async def resolve(
+    work: Build, source: str, *, tls: bool, login: bool = False, network: Network | None = None
+) -> str:
     """`source` by digest, so that a tag that moves changes nothing afterwards."""
     name = source.removeprefix("docker://")
     found = _NAME.fullmatch(name)
@@ -164,7 +215,12 @@ async def resolve(work: Build, source: str, *, tls: bool, login: bool = False) -
     lines: list[str] = []
     work.tell(None, f"looking up {one_line(name, 80)}")
     async with _download(work, login=login) as place:
-        argv = [*_unprivileged(work), "inspect", _LOGINS, f"--tls-verify={'true' if tls else 'false'}"]
+        argv = [
+            *_unprivileged(work, network),
+            "inspect",
+            _LOGINS,
+            f"--tls-verify={'true' if tls else 'false'}",
+        ]
         await work.run([*argv, "--no-tags", "--format={{.Digest}}", "--", source], lines.append, cwd=place)
     digest = next((line.strip() for line in lines if _DIGEST.fullmatch(line.strip())), None)
     if digest is None:
@@ -172,12 +228,14 @@ async def resolve(work: Build, source: str, *, tls: bool, login: bool = False) -
     return f"docker://{plain}@{digest}"
 
 
-async def fetch(work: Build, source: str, at: Path, *, tls: bool, login: bool = False) -> Image:
+async def fetch(
+    work: Build, source: str, at: Path, *, tls: bool, login: bool = False, network: Network | None = None
+) -> Image:
     """Download an image to the new directory `at`. Raises `HostError` (`template_failed`), `UserError` (`bad_image`)."""
     work.tell(None, f"fetching {one_line(source.removeprefix('docker://'), 80)}")
     # The operator's own files may be readable by root only.
     remote = source.startswith("docker://")
-    program = _unprivileged(work) if remote else _skopeo(work)
+    program = _unprivileged(work, network) if remote else _skopeo(work)
     verify = f"--src-tls-verify={'true' if tls else 'false'}"
     async with _download(work, login=login) as place:
         argv = [*program, "copy", _LOGINS, "--retry-times=2", verify, "--", source, f"oci:{_IMAGE}:{_IMAGE}"]
@@ -209,7 +267,7 @@ def _skopeo(work: Build) -> list[str]:
     return [work.need("skopeo", "skopeo"), "--insecure-policy", "--override-os=linux"]
 
 
-def _unprivileged(work: Build) -> list[str]:
+def _unprivileged(work: Build, network: Network | None) -> list[str]:
     """skopeo as a user of its own that owns the download alone: a registry's answers are a stranger's.
 
     skopeo looks at every directory above its target, and that user may not see the data directory. In a mount
@@ -219,7 +277,8 @@ def _unprivileged(work: Build) -> list[str]:
     move = ['mount --bind . /mnt; cd /mnt; exec "$@"', "sh"]
     user = (f"--reuid={_JAILED_ID}", f"--regid={_JAILED_ID}", "--clear-groups")
     drops = ("--inh-caps=-all", "--bounding-set=-all", "--no-new-privs")
-    return [*place, *move, work.need("setpriv", "util-linux"), *user, *drops, "--", *_skopeo(work)]
+    entered = network.enter(work) if network else []
+    return [*entered, *place, *move, work.need("setpriv", "util-linux"), *user, *drops, "--", *_skopeo(work)]
 
 
 def read_layout(layout: Path) -> Image:

@@ -38,7 +38,7 @@ WAIT_SECONDS = 20.0
 ME = "ann"
 NEW = NewRun(prompt="make it green", repo="/somewhere")
 STARTED = PhaseStarted("work")
-FINISHED = RunFinished("green", "all checks pass", 0)
+FINISHED = RunFinished("proven", "all checks pass", 0)
 
 
 class Rig(Protocol):

@@ -238,4 +238,22 @@ async def a_repository_that_was_never_made_can_be_removed(rig: RepositoriesRig) 
         await repositories.open(run)
 
 
+async def a_repository_at_work_is_not_collected(rig: RepositoriesRig) -> None:
+    one, other = rig.open(), rig.open()
+    run = new_run_id()
+    asked: list[str] = []
+
+    async def kept() -> frozenset[str] | None:
+        asked.append(run)
+        return None
+
+    expect(await one.collect(run, 0.0, kept), False)
+    async with one.working(run), other.working(run):
+        await anyio.Path(await one.open(run)).mkdir(parents=True)
+        expect(await other.collect(run, 0.0, kept), False)
+    expect(asked, [])
+    expect(await other.collect(run, 0.0, kept), False)
+    expect(asked, [run])
+
+
 REPOSITORIES_PROMISES: tuple[RepositoriesPromise, ...] = promises(__name__, RepositoriesRig)

@@ -57,7 +57,7 @@ async def check_accepted_change(case: Case) -> None:
     bench = await case.open()
     ended = await bench.work(case.fixes)
     _one_end(bench, ended)
-    _require(ended.outcome == "green", f"a fixed bug ends {ended.outcome}: {ended.reason}")
+    _require(ended.outcome == "proven", f"a fixed bug ends {ended.outcome}: {ended.reason}")
     proofs = [body for body in bench.journal.bodies if isinstance(body, ProofTaken)]
     _require(
         bool(proofs) and proofs[-1].comparison.green and proofs[-1].commit == ended.commit,

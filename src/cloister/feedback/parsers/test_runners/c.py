@@ -10,6 +10,7 @@ from cloister.feedback.parsers import plain
 
 _LINE = re.compile(r"^ *\d{1,9}/\d{1,9} Test +#\d{1,9}: (\S.*) [\d.]{1,12} sec *$")
 _ENDS = re.compile(rf"{_LINE.pattern}|^\s*Start |.*% tests passed")
+_STORY_LINES = 400
 _PLACE = re.compile(r"^ *([^\s:()]{1,300}):(\d{1,9}):")
 
 
@@ -18,7 +19,7 @@ def ctest_text(output: CheckOutput) -> Found | None:
     """With `--output-on-failure` the output of a test follows its verdict."""
     text = output.out_lines
     return Found.of(
-        _result(verdict, text[index + 1 : index + 60])
+        _result(verdict, text[index + 1 : index + _STORY_LINES])
         for index, line in enumerate(text)
         if (verdict := _LINE.match(line))
     )

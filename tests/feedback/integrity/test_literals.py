@@ -1,0 +1,132 @@
+"""Literals of a failing test in new code are reported."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloister.core.diagnosis import TestResult as Result
+from cloister.feedback.integrity.literals import hard_coded, sources_of
+from cloister.feedback.integrity.versions import Version
+
+TEST = """\
+import pytest
+from shop import half, name
+
+
+@pytest.mark.parametrize("text", ["a.b", "c.d"])
+def test_name(text):
+    assert name(text) == "left part"
+
+
+def test_half():
+    assert half(55) == 27.5
+
+
+def test_calm():
+    assert half(88) == 44
+"""
+RED = (
+    Result("tests/test_shop.py::test_name[a.b]", "failed"),
+    Result("tests/test_shop.py::test_half", "failed"),
+)
+BASE = "def half(x):\n    return x // 2\n\n\ndef name(x):\n    return x\n"
+
+
+def notes(after: str, before: str = BASE, path: str = "shop.py") -> tuple[str, ...]:
+    return hard_coded(RED, {"tests/test_shop.py": TEST}, [Version(path, before, after)])
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        (
+            BASE.replace("    return x //", "    if x == 55:\n        return 27.5\n    return x //"),
+            ("55", "27.5"),
+        ),
+        (BASE.replace("return x // 2", "return {55: 27.5}.get(x, x // 2)"), ("55", "27.5")),
+        (
+            BASE.replace("    return x\n", "    match x:\n        case 'a.b':\n            return 1\n"),
+            ("a.b",),
+        ),
+        (BASE.replace("    return x\n", "    return TABLE[x]\n\n\nTABLE = {\n    'a.b': 1,\n}\n"), ("a.b",)),
+        (BASE.replace("return x // 2", "return 27.5"), ("27.5",)),
+    ],
+)
+def test_a_change_that_contains_the_answers_is_reported(after: str, expected: tuple[str, ...]) -> None:
+    found = notes(after)
+
+    assert {sentence.split("`")[1] for sentence in found} == set(expected)
+    assert all(sentence.startswith("hard-coded: `") and " from test_" in sentence for sentence in found)
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        BASE.replace("x // 2", "x / 2"),
+        BASE.replace("    return x\n", "    return x.split('.')[0]\n"),
+        # A literal of another test, in a message, or in a comment.
+        BASE.replace("    return x //", "    if x == 88:\n        return 1\n    return x //"),
+        BASE.replace("    return x\n", "    raise ValueError('left part')\n"),
+        BASE.replace("    return x\n", "    # 55 == 27.5\n    return x\n"),
+        BASE.replace("    return x\n", "    width = 55\n    return x\n"),
+    ],
+)
+def test_a_change_that_solves_the_task_is_not(after: str) -> None:
+    assert notes(after) == ()
+
+
+def test_literals_that_the_product_had_before_and_tests_themselves_are_no_news() -> None:
+    assert notes("if x == 55:\n    y()\n", before="LIMIT = 55\n") == ()
+    assert notes("if x == 55:\n    y()\n", before="", path="tests/helper.py") == ()
+
+
+@pytest.mark.parametrize(
+    ("path", "test", "red", "product", "line"),
+    [
+        (
+            "test/add.test.js",
+            'it("adds", () => {\n  expect(add(41, "x1")).toBe(42);\n});\n',
+            "test/add.test.js::adds",
+            "src/add.js",
+            '  if (b === "x1") return 42;\n',
+        ),
+        (
+            "calc/calc_test.go",
+            'func TestAdd(t *testing.T) {\n\tif Add("x1") != 42 {\n\t\tt.Fatal()\n\t}\n}\n',
+            "example.com/calc::TestAdd",
+            "calc/calc.go",
+            '\tcase "x1":\n\t\treturn 42\n',
+        ),
+        (
+            "tests/calc.rs",
+            '#[test]\nfn adds() {\n    assert_eq!(add("x1"), 42);\n}\n',
+            "adds",
+            "src/lib.rs",
+            '    match x { "x1" => 42, _ => 0 }\n',
+        ),
+    ],
+)
+def test_other_languages_are_read_by_their_lines(
+    path: str, test: str, red: str, product: str, line: str
+) -> None:
+    failing = [Result(red, "failed", file=path.rpartition("/")[2])]
+    assert sources_of(failing, [path, product]) == (path,)
+
+    found = hard_coded(failing, {path: test}, [Version(product, "", line)])
+
+    assert {sentence.split("`")[1] for sentence in found} == {"x1", "42"}
+
+
+def test_the_notes_are_few_and_short() -> None:
+    test = "def test_half():\n    assert f(" + ", ".join(f"'{'x' * 90}{n}'" for n in range(50)) + ")\n"
+    product = "".join(f"if x == '{'x' * 90}{n}': pass\n" for n in range(50))
+
+    found = hard_coded(RED, {"tests/test_shop.py": test}, [Version("shop.py", "", product)])
+
+    assert len(found) == 5
+    assert all(len(sentence) < 200 for sentence in found)
+
+
+@given(st.text(), st.text(), st.sampled_from(["tests/test_a.py", "a_test.go", "a.test.js"]))
+def test_looking_for_literals_never_raises(test: str, product: str, path: str) -> None:
+    hard_coded(RED, {path: test}, [Version("a.py", test, product), Version("a.go", None, product)])

@@ -1,0 +1,218 @@
+"""The save points of finished runs are removed by age and number; results and unfinished runs keep theirs."""
+
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+import pytest
+
+from cloister.core.attempts import ForkedFrom
+from cloister.core.diagnosis import Comparison
+from cloister.core.errors import UserError
+from cloister.core.events import (
+    AttemptEnded,
+    AttemptStarted,
+    BaseFixed,
+    ChangeMade,
+    ChecksRan,
+    Event,
+    PromptReceived,
+    RunFinished,
+    TurnEnded,
+)
+from cloister.core.ids import RunId, new_owner_id
+from cloister.core.requests import NewRun, SavePointLimits
+from cloister.forge.host import LocalRepositories, in_bare
+from cloister.log.api import Backbone, Fence
+from cloister.log.sqlite.backbone import open_backbone
+from cloister.runs.attempts.tree import all_points, check_saved, copy_files, point_at
+from cloister.runs.delivery import SavePointCollector
+from cloister.testing.samples import SampleRepo
+
+pytestmark = pytest.mark.anyio
+RED = (3, 1, 2)
+"""Failures after each turn."""
+
+
+@dataclass
+class Made:
+    """A run with one save point for each entry of `RED`."""
+
+    id: RunId
+    bare: Path
+    base: str
+    points: list[str] = field(default_factory=list[str])
+
+    async def there(self) -> list[bool]:
+        return [(await in_bare(self.bare, "cat-file", "-e", commit)).ok for commit in self.points]
+
+
+@dataclass
+class Room:
+    """A log and the repositories of its runs."""
+
+    root: Path
+    backbone: Backbone
+    repositories: LocalRepositories
+
+    async def read(self, run: RunId) -> tuple[Event, ...]:
+        return await self.backbone.read(run)
+
+    async def begin(self, new: NewRun | None = None) -> tuple[Made, Fence]:
+        """A run at work whose three turns are saved as `workspace.save` does it."""
+        repo = SampleRepo(self.root / "repo") if not (self.root / "repo").exists() else None
+        if repo is not None:
+            repo.write("a.txt", "base")
+            repo.commit()
+        run, _ = await self.backbone.admit(new or NewRun("p", str(self.root / "repo")), "ada")
+        fence = await self.backbone.claim(new_owner_id(), run)
+        assert fence is not None
+        bare = await self.repositories.open(run)
+        bare.parent.mkdir(parents=True)
+        await self.git(self.root, "clone", "-q", "--bare", str(self.root / "repo"), str(bare))
+        base = (await self.git(bare, "rev-parse", "HEAD")).strip()
+        made = Made(run, bare, base)
+        await self.backbone.append(fence, [BaseFixed(base, "main"), AttemptStarted(0, "m")])
+        for step, red in enumerate(RED, start=1):
+            blob = (await self.git(bare, "hash-object", "-w", "--stdin", stdin=f"{run} {step}")).strip()
+            tree = (await self.git(bare, "mktree", stdin=f"100644 blob {blob}\ta.txt\n")).strip()
+            commit = (await self.git(bare, "commit-tree", "-p", base, "-m", "Save point", tree)).strip()
+            await self.git(bare, "update-ref", "refs/cloister/attempt/0", commit)
+            made.points.append(commit)
+            ran = ChecksRan(0, step, (), Comparison(new=tuple(f"t{n}" for n in range(red))))
+            await self.backbone.append(fence, [ran, TurnEnded(0, step, commit, True)])
+        return made, fence
+
+    async def finished(self, outcome: str = "green") -> Made:
+        made, fence = await self.begin()
+        last = made.points[-1]
+        if outcome == "green":
+            await self.git(made.bare, "update-ref", "refs/heads/cloister/x", last)
+            ends = [
+                AttemptEnded(0, "green", "Done.", last, Comparison()),
+                ChangeMade("cloister/x", last, (), "Done."),
+            ]
+            await self.backbone.append(fence, [*ends, RunFinished("green", "Done.", 0)])
+        else:
+            await self.backbone.append(fence, [RunFinished("stopped", "Stopped by ada.")])
+        return made
+
+    async def git(self, at: Path, *args: str, stdin: str = "") -> str:
+        env = {
+            "GIT_AUTHOR_NAME": "a",
+            "GIT_AUTHOR_EMAIL": "a@b",
+            "GIT_COMMITTER_NAME": "a",
+            "GIT_COMMITTER_EMAIL": "a@b",
+        }
+        done = await anyio.run_process(["git", "-C", str(at), *args], input=stdin.encode(), env=env)
+        return done.stdout.decode()
+
+    async def collect(self, days: float = 0.0, runs: int = 1_000) -> tuple[RunId, ...]:
+        limits = SavePointLimits(days, runs)
+        return await SavePointCollector(self.backbone, self.read, self.repositories, limits, "root").collect()
+
+
+@pytest.fixture
+async def room(tmp_path: Path) -> AsyncGenerator[Room]:
+    async with open_backbone(tmp_path / "cloister.db", owner_lives=lambda _: True) as backbone:
+        yield Room(tmp_path, backbone, LocalRepositories(tmp_path))
+
+
+async def test_an_old_run_keeps_its_result_and_loses_the_turns_before_it(room: Room) -> None:
+    made = await room.finished()
+    assert await made.there() == [True, True, True]
+    assert await room.collect() == (made.id,)
+    assert await made.there() == [False, False, True]
+    assert (await room.git(made.bare, "show", "refs/heads/cloister/x:a.txt")) == f"{made.id} 3"
+    assert (await room.git(made.bare, "fsck", "--full", "--strict")) == ""
+    (noted,) = [one for one in await room.backbone.audit(limit=1_000) if one.kind == "SavePointsRemoved"]
+    assert made.id in noted.detail
+    assert await room.collect() == (), "it is done once"
+
+
+async def test_a_run_without_a_winner_keeps_the_save_point_that_a_message_continues(room: Room) -> None:
+    made = await room.finished("stopped")
+    _, further = point_at(await room.read(made.id), None)
+    await room.collect()
+    assert await made.there() == [False, False, True]
+    await check_saved(made.bare, further)
+    await copy_files(made.bare, further, made.base, room.root / "fork.git")
+
+
+async def test_age_and_number_decide(room: Room) -> None:
+    old, newer, newest = [await room.finished() for _ in range(3)]
+    assert await room.collect(days=30.0) == ()
+    assert await room.collect(days=30.0, runs=2) == (old.id,)
+    assert await newer.there() == await newest.there() == [True, True, True]
+    assert set(await room.collect(days=0.0)) == {newer.id, newest.id}
+    assert await room.collect(days=float("inf"), runs=0) == (), "all are collected by now"
+
+
+async def test_unfinished_runs_keep_every_save_point(room: Room) -> None:
+    made, _ = await room.begin()
+    assert await room.collect(runs=0) == ()
+    assert await made.there() == [True, True, True]
+
+
+async def test_a_continued_run_is_left_alone_until_it_ends_again(room: Room) -> None:
+    made = await room.finished()
+    await room.backbone.append_outside(made.id, PromptReceived("More.", "bob", "user"))
+    assert await room.collect(runs=0) == ()
+    fence = await room.backbone.claim(new_owner_id(), made.id)
+    assert fence is not None
+    await room.backbone.append(fence, [RunFinished("stopped", "Stopped by bob.")])
+    assert await room.collect() == (made.id,)
+    assert (await made.there())[2]
+
+
+async def test_an_unfinished_fork_keeps_the_save_point_that_it_continues(room: Room) -> None:
+    made = await room.finished()
+    first = min(all_points(await room.read(made.id)))
+    fork = NewRun("p", str(room.root / "repo"), forked_from=ForkedFrom(made.id, first))
+    await room.backbone.admit(fork, "ada")
+    assert await room.collect() == (made.id,)
+    assert await made.there() == [True, False, True]
+
+
+async def test_a_repository_at_work_is_not_collected_and_work_waits_for_a_collection(room: Room) -> None:
+    made = await room.finished()
+    async with room.repositories.working(made.id):
+        assert await room.collect() == ()
+    order: list[str] = []
+
+    async def kept() -> frozenset[str] | None:
+        tasks.start_soon(work)
+        await anyio.wait_all_tasks_blocked()
+        order.append("collected")
+        return None
+
+    async def work() -> None:
+        async with room.repositories.working(made.id):
+            order.append("worked")
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            assert not await room.repositories.collect(made.id, 0.0, kept)
+    assert order == ["collected", "worked"]
+    assert await made.there() == [True, True, True]
+
+
+async def test_a_collected_save_point_is_refused_in_one_sentence(room: Room) -> None:
+    made = await room.finished()
+    await room.collect()
+    _, first = all_points(await room.read(made.id))[min(all_points(await room.read(made.id)))]
+    for use in (check_saved(made.bare, first), copy_files(made.bare, first, made.base, room.root / "f.git")):
+        with pytest.raises(UserError) as refused:
+            await use
+        assert refused.value.code == "no_save_point" and "save_points" in refused.value.message
+
+
+async def test_a_damaged_repository_does_not_keep_others_from_being_collected(room: Room) -> None:
+    made, damaged = await room.finished(), await room.finished()
+    (damaged.bare / "HEAD").write_text("nonsense")
+    removed = await room.finished()
+    with suppress(UserError):
+        await room.repositories.remove(removed.id, "ada")
+    assert await room.collect() == (made.id,)
