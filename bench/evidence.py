@@ -16,10 +16,13 @@ import anyio
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.whole.evidence.corpus import Project, projects, trials
-from tests.whole.evidence.judge import Ruling, in_session, judge, template
+from tests.whole.evidence.judge import Ruling, in_session, judge
+from tests.whole.real.conftest import build_template
 
 
-async def examine(name: str, project: Project, part: str, every: bool, templates: Path) -> list[Ruling]:
+async def examine(
+    name: str, project: Project, part: str, every: bool, quick: bool, templates: Path
+) -> list[Ruling]:
     found: list[Ruling] = []
     chosen = [trial for trial in trials(name, project) if part in trial.case.name]
     if not chosen:
@@ -27,13 +30,13 @@ async def examine(name: str, project: Project, part: str, every: bool, templates
     with tempfile.TemporaryDirectory(prefix="evidence-") as root:
         async with in_session(templates.parents[1], templates, Path(root), project) as court:
             for trial in chosen:
-                ruling = await judge(court, trial)
+                ruling = await judge(court, trial, plainly=not quick or trial.sort == "honest")
                 found.append(ruling)
                 if every or not ruling.right or (trial.sort == "cheat" and not ruling.bites):
                     mark = "" if ruling.right else "WRONG "
                     bites = "" if ruling.bites or trial.sort != "cheat" else " (the plain check is red)"
                     print(
-                        f"{mark}{name}: {trial.sort}: {trial.case.name}: {ruling.outcome}{bites}  {ruling.told[:160]}",
+                        f"{mark}{name}: {trial.sort}: {trial.case.name}: {ruling.outcome}{bites}  {ruling.why[:160]}",
                         flush=True,
                     )
     return found
@@ -64,13 +67,14 @@ def main() -> None:
     parser.add_argument("--only", action="append", default=[], help="a project; may be repeated")
     parser.add_argument("--case", default="", help="a part of the names of the changes")
     parser.add_argument("--all", action="store_true", help="print each ruling")
+    parser.add_argument("--quick", action="store_true", help="do not run the checks alone for cheats")
     chosen = parser.parse_args()
-    templates = template()
+    templates = build_template()
     rulings: list[Ruling] = []
     started = time.perf_counter()
     for name, project in projects().items():
         if not chosen.only or name in chosen.only:
-            rulings += anyio.run(examine, name, project, chosen.case, chosen.all, templates)
+            rulings += anyio.run(examine, name, project, chosen.case, chosen.all, chosen.quick, templates)
     table(rulings)
     print(
         f"{len(rulings)} changes in {time.perf_counter() - started:.0f} s; cost: proof beside the plain run"

@@ -30,6 +30,22 @@ def test_the_text_is_read_when_the_junit_file_is_broken() -> None:
     assert found.unlisted == 3
 
 
+def test_several_sessions_of_pytest_in_one_check_are_counted_together() -> None:
+    report = b'<testsuite><testcase classname="tests.test_till" name="test_due"/></testsuite>'
+
+    green = check(
+        out=b"..  [100%]\n2 passed in 0.01s\n.  [100%]\n1 passed in 0.01s\n", junit=report, exit_code=0
+    )
+    red = check(
+        out=b"=== short test summary info ===\nFAILED tests/test_a.py::test_up - assert\n1 failed, 1 passed in 0.01s\n"
+        b"1 passed in 0.01s\n",
+        junit=report,
+    )
+
+    assert ([test.status for test in green.tests], green.unlisted) == (["passed"], 2)
+    assert ([test.name for test in red.failing], red.unlisted) == (["tests/test_a.py::test_up"], 1)
+
+
 def test_failing_tests_come_first_and_their_places_are_not_repeated() -> None:
     found = check(out=captured("pytest_verbose.txt"))
 

@@ -38,7 +38,7 @@ from cloister.feedback.parsers.test_runners.javascript import (
     vitest_text,
 )
 from cloister.feedback.parsers.test_runners.junit import junit
-from cloister.feedback.parsers.test_runners.python import pytest_text, unittest_text
+from cloister.feedback.parsers.test_runners.python import pytest_text, unittest_text, with_other_sessions
 from cloister.feedback.parsers.test_runners.rust import cargo_text
 from cloister.feedback.parsers.test_runners.tap import tap
 
@@ -119,7 +119,7 @@ def diagnose(output: CheckOutput) -> Diagnosis:
         if directory:
             found = _below(directory, found)
         if not tested.tests and not tested.unlisted:
-            tested = found
+            tested = with_other_sessions(output, found) if parser is junit else found
             some_fail = any(test.status in ("failed", "error") for test in found.tests)
         diagnostics.extend(found.diagnostics)
     tests, unlisted = _bounded_tests(_once_each(tested.tests))

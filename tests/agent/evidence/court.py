@@ -43,19 +43,22 @@ class Court:
         self, files: Mapping[str, str | None], prompt: str = "Fix the failing tests"
     ) -> Comparison:
         """What becomes of a change by which the check is green; None is a file that goes away."""
-        async with self.changed(files) as place:
+        async with self.fresh(await self.saved(files)) as place:
             return await place.proof(prompt)
 
-    @asynccontextmanager
-    async def changed(self, files: Mapping[str, str | None]) -> AsyncGenerator["Place"]:
-        """A fork of the sandbox that holds the change, as a save point of it would be restored."""
+    async def saved(self, files: Mapping[str, str | None]) -> str:
+        """The commit of a change that was made in a fork of the sandbox."""
         async with self.sandbox.fork() as author:
             for name, text in files.items():
                 if text is None:
                     await author.run(Command(("rm", "-f", "--", name)))
                 else:
                     await author.write(name, text.encode())
-            commit = await workspace.save(author, self.bare, self.base, "refs/cloister/attempt/0")
+            return await workspace.save(author, self.bare, self.base, "refs/cloister/attempt/0")
+
+    @asynccontextmanager
+    async def fresh(self, commit: str) -> AsyncGenerator["Place"]:
+        """A fork of the sandbox that holds the change, as a save point of it would be restored."""
         async with self.sandbox.fork() as fresh:
             await workspace.restore(fresh, self.bare, self.base, commit)
             yield Place(self, fresh)

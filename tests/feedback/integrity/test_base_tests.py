@@ -111,3 +111,12 @@ def test_code_that_the_checks_rewrite_is_a_deceit_where_the_change_touched_more_
     assert spoils(["calc.go", "Makefile"], ["calc.go", "go.sum"]) == (told,)
     assert spoils(["calc.go"], ["calc.go"]) == ()
     assert spoils(["calc.go", "Makefile"], ["go.sum"]) == ()
+
+
+def test_tests_and_their_data_that_the_checks_rewrite_are_a_deceit() -> None:
+    told = [
+        one.file
+        for one in spoils(["shop.py"], ["tests/test_shop.py", "tests/data/a.json", "shop.py", "log.txt"])
+    ]
+
+    assert told == ["tests/test_shop.py", "tests/data/a.json"]

@@ -9,6 +9,7 @@
 A change is made in this order: the fix (honest changes only, unless `fixed` says otherwise), `files` (whole texts),
 `edits` (each old text must be there), `top` and `add` (text before and after), `gone` (deleted files).
 `may` lists the outcomes that are right; `reported` is a word of the report that a `proven` change must carry.
+`limit` says why the judge may still be fooled; the bench counts such a change as wrong, the tests do not.
 `fast` marks the changes that `make test` judges, too.
 """
 
@@ -57,6 +58,7 @@ class Case(Change, frozen=True, forbid_unknown_fields=True, kw_only=True):
     fixed: bool | None = None
     may: tuple[str, ...] = ()
     reported: str = ""
+    limit: str = ""
     fast: bool = False
     prompt: str = ""
     must_pass: tuple[str, ...] = ()

@@ -21,12 +21,12 @@ from cloister.sandbox.templates.recipes import Packages
 
 pytest.register_assert_rewrite("tests.real.trials")
 
-TEMPLATE = "real"
+TEMPLATE = "tools"
 PACKAGES = (
     *("python3", "python3-pytest", "git", "ripgrep", "nodejs", "node-tape", "gcc", "libc6-dev"),
     *("openjdk-17-jdk-headless", "junit5", "libcommons-lang3-java"),
     *("node-typescript", "ts-node", "mocha", "chai", "jest"),
-    *("make", "golang-go", "rustc", "cargo"),
+    *("make", "golang-go", "rustc", "cargo", "cmake", "ava", "python3-pytest-rerunfailures"),
 )
 
 RunIt = Callable[[NewRun], Awaitable[tuple[Event, ...]]]
@@ -37,20 +37,25 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(scope="session")
-def real_templates() -> Path:
-    """The directory with a template that has what the projects' tests need."""
+def build_template() -> Path:
+    """The directory with a template that has the tools of all test runners. Raises `HostError`."""
     templates = Templates(CACHE / "templates", PATH)
 
     async def prepare() -> None:
         templates.keep_recipe(TEMPLATE, Packages(PACKAGES))
         await templates.prepare(TEMPLATE, lambda fraction, note: None)
 
+    anyio.run(prepare)
+    return CACHE / "templates"
+
+
+@pytest.fixture(scope="session")
+def real_templates() -> Path:
+    """The directory with a template that has what the projects' tests need."""
     try:
-        anyio.run(prepare)
+        return build_template()
     except HostError as error:
         pytest.skip(f"no template for the real bugs ({error.code}): {error.message}")
-    return CACHE / "templates"
 
 
 @pytest.fixture(scope="module")

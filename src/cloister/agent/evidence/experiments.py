@@ -19,6 +19,7 @@ from cloister.core.text import one_line
 from cloister.feedback.check_commands import may_run_tests
 from cloister.feedback.experiments.canaries import Planted, canaries, silent
 from cloister.feedback.experiments.mutants import Edit, Mutants, apply, mutants
+from cloister.feedback.experiments.programs import ENDINGS, WORDS, program
 from cloister.feedback.experiments.select import only
 from cloister.feedback.integrity.weakening import is_test_code, is_test_file, is_test_place
 
@@ -28,6 +29,7 @@ _TESTS = 60
 """Tests of one check that are experimented with; the others share their files and runner."""
 _FILES = 40
 _NEAR = 8
+_PROGRAMS = 6
 _WHOLE_SECONDS = 10.0
 """A check that is quicker runs as a whole with its canaries if no test carries the proof."""
 _INNER = re.compile(r"::| > |(?<=\w)\.(?=\w+$)")
@@ -78,12 +80,15 @@ class Experiments:
                 part = await (self._mutate(one, mine) if mine else self._only_canaries(one))
                 deceived += part.deceived
                 empty += part.empty
+            elif may_run_tests(one.check) and one.green and one.check in names:
+                deceived += (await self._programs(one)).deceived
         return Refutation(tuple(deceived), tuple(empty))
 
     async def _mutate(self, check: Diagnosis, names: Sequence[str]) -> Refutation:
         files = await self._files(names)
         if not files:
-            return await self._only_canaries(check)
+            found = await self._programs(check)
+            return found if found.deceived else await self._only_canaries(check)
         verdicts = _Verdicts()
         for number in range(_ROUNDS):
             chosen = {file.path: _round(file, number) for file in files}
@@ -121,12 +126,34 @@ class Experiments:
                     f"{one_line(name, 160)} still passes if `{one_line(was, 120)}` expects something else"
                 )
                 deceived.append(Weakening(file.path, "deceived", detail=detail))
-            elif name in passed and name not in verdicts.killed:
+            elif name in passed and name not in verdicts.killed and not _owners(name) & failing:
                 detail = f"{one_line(name, 160)} passes although its last line fails"
                 deceived.append(Weakening(file.path, "deceived", detail=detail))
             elif name not in verdicts.killed:
                 empty.append(name)
         return Refutation(tuple(deceived), tuple(empty))
+
+    async def _programs(self, check: Diagnosis) -> Refutation:
+        """Change the test programs of a check that names no test in their source: it must fail each time."""
+        paths = await files_with(self.computer, WORDS)
+        for path in [path for path in paths if path.endswith(ENDINGS) and _may_hold_tests(path)][:_PROGRAMS]:
+            text = await read_text(self.computer, path)
+            made = program(text, _ROUNDS - 1) if text is not None else None
+            if made is None or await self._passes_with(check, path, made.unbuildable):
+                continue
+            if made.ended is not None and await self._passes_with(check, path, made.ended):
+                detail = "the check passes although the program crashes in its last line"
+                return Refutation((Weakening(path, "deceived", detail=detail),))
+            for one in made.wrong:
+                passes = await self._passes_with(check, path, one.text)
+                if passes and not await self._passes_with(check, path, one.reached):
+                    detail = f"the check still passes if `{one_line(one.was, 120)}` expects something else"
+                    return Refutation((Weakening(path, "deceived", detail=detail),))
+        return Refutation()
+
+    async def _passes_with(self, check: Diagnosis, path: str, text: str) -> bool:
+        await self.computer.write(path, text.encode())
+        return (await self._run(check, (), {}, None, whole=True)).green
 
     async def _only_canaries(self, check: Diagnosis) -> Refutation:
         """Plant canaries beside the tests of a check that carries no proof: it must report them."""
@@ -216,6 +243,12 @@ class Experiments:
         finally:
             if restore:
                 await back_to(self.computer, self.tree)
+
+
+def _owners(name: str) -> set[str]:
+    """The tests that a subtest is part of: one fails if a line of its own fails."""
+    parts = name.split("/")
+    return {"/".join(parts[:end]) for end in range(1, len(parts))}
 
 
 def _round(file: _File, number: int) -> dict[str, Edit]:

@@ -19,6 +19,7 @@ from cloister.agent.evidence.worktree import (
     base_files,
     both_versions,
     changed_since_base,
+    read_text,
     restore_from_base,
     rewritten_since,
     tree_now,
@@ -29,12 +30,20 @@ from cloister.core.text import decode
 from cloister.feedback import shown
 from cloister.feedback.check_commands import may_run_tests
 from cloister.feedback.compare import compare
+from cloister.feedback.experiments import replay
 from cloister.feedback.experiments.coverage import executed, python_tracer, with_path
 from cloister.feedback.experiments.select import only
 from cloister.feedback.goals import Goals
 from cloister.feedback.integrity.base_tests import must_pass_as_before, put_back, spoils
-from cloister.feedback.integrity.versions import Version
-from cloister.feedback.integrity.weakening import CONFIGURATION, is_test_code
+from cloister.feedback.integrity.literals import hard_coded, sources_of
+from cloister.feedback.integrity.versions import Version, is_allowed
+from cloister.feedback.integrity.weakening import (
+    CONFIGURATION,
+    is_test_code,
+    is_test_file,
+    is_test_place,
+    permitted,
+)
 
 _SECONDS = 60.0
 _TRACE = "/tmp/.cloister-trace"  # noqa: S108  (in the sandbox, outside the repository)
@@ -68,6 +77,7 @@ async def run_proof(computer: Computer, task: Task, show: ShowCheck) -> Proof:
     """Run the checks in a fresh sandbox that holds the change and nothing else, and try to refute them."""
     tree, changes = await tree_now(computer), await changed_since_base(computer)
     found = await run_checks(computer, task.checks, "proof", show, baseline=task.known, cpus=task.cpus)
+    found = permitted(found, task.allowed)
     seen = compare(task.baseline, found, task.goals)
     left = shown.left_over(seen, task.goals)
     if not seen.green and not left:
@@ -108,12 +118,16 @@ class _Proving:
         if any(is_test_code(one.path) or one.name in CONFIGURATION for one in versions):
             experiments = Experiments(self.computer, self.show, self.tree, self.changes, self.found)
             tried = await experiments.refute({*old, *new})
-        if tried.deceived:
-            return _doubted(task, self.found, tried.deceived)
+        deceived = tried.deceived or await self._knowing(versions)
+        if deceived:
+            return _doubted(task, self.found, deceived)
         # A test of the base that has no assertion to change did fail without the change.
         empty = set(tried.empty).difference(old)
         names = (*old, *(name for name in new if name not in empty))
         notes = tuple(f"{name} shows nothing: no assertion of it can fail" for name in sorted(empty))
+        tests = [one.path for one in versions if is_test_file(one.path) or is_test_place(one.path)]
+        notes += tuple(f"changed with permission: {path}" for path in tests if is_allowed(path, task.allowed))
+        notes += await self._hard_coded(versions, names)
         excused = await self._independent(left, versions)
         comparison = shown.excuse(seen, excused) if left else seen
         return Proof(self.found, msgspec.structs.replace(comparison, shown=names, notes=notes))
@@ -128,13 +142,19 @@ class _Proving:
             return ()
         inside = {one.path: one for one in versions}
         known = await base_files(self.computer)
-        ways = put_back(self.changes.changed, self.changes.new, known, baseline, inside)
+        ways = put_back(self.changes.changed, self.changes.new, known, baseline, inside, self.task.allowed)
         red = tuple(one.check for one in baseline if not one.green and may_run_tests(one.check))
         before = tuple(one for one in baseline if one.check in red)
         for number, way in enumerate(ways):
             if not await self._put(way.restore, way.remove, way.write):  # each way builds on the one before
                 return (Weakening(".", "base", detail="the tests of the base could not be restored"),)
+            put = await tree_now(self.computer)
             again = await self._again(red, f"base-{number}")
+            rewritten = await rewritten_since(self.computer, put) if put is not None else None
+            if rewritten is None:
+                return (Weakening(".", "base", detail="the tests cannot be inspected"),)
+            if spoilt := spoils((), rewritten):
+                return spoilt
             calm = compare(before, again)
             decisive.difference_update(calm.fixed, calm.flaky)
             if not decisive:
@@ -142,6 +162,29 @@ class _Proving:
         if ways and not await back_to(self.computer, self.tree):
             return (Weakening(".", "base", detail="the change could not be restored"),)
         return tuple(Weakening(name, "base") for name in sorted(decisive)) if ways else ()
+
+    async def _knowing(self, versions: tuple[Version, ...]) -> tuple[Weakening, ...]:
+        """Functions of changed Python modules that answer differently without the test framework."""
+        paths = replay.modules(versions)
+        for one in self.found:
+            if paths and one.green and one.tests and may_run_tests(one.check):
+                run, given = replay.command(one.check, paths, max(30.0, 3 * one.seconds))
+                told = replay.differences((await self.computer.run(run, given)).out)
+                if not await back_to(self.computer, self.tree):
+                    return (Weakening(".", "base", detail="the change could not be restored"),)
+                if told:
+                    return tuple(Weakening(paths[0], "deceived", detail=said) for said in told)
+        return ()
+
+    async def _hard_coded(self, versions: tuple[Version, ...], names: Sequence[str]) -> tuple[str, ...]:
+        """Notes on literals of the tests that carry the proof, in new code."""
+        red = [test for one in self.task.baseline for test in one.failing if test.name in names]
+        inside = {one.path: one.before for one in versions}
+        texts: dict[str, str] = {}
+        for path in sources_of(red, await base_files(self.computer)):
+            if text := inside.get(path) or await read_text(self.computer, path):
+                texts[path] = text
+        return hard_coded(red, texts, versions)
 
     async def _new_tests(self, versions: tuple[Version, ...]) -> tuple[str, ...]:
         """New tests that pass with the change, and fail on the base for want of it."""

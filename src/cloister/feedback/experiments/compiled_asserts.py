@@ -21,6 +21,8 @@ _NUMBER = re.compile(r"(0[xX][0-9a-fA-F_]+|(?:0|[1-9][\d_']*))([a-zA-Z]\w{0,7})?
 _FLOAT = re.compile(r"(\d[\d_]*\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)(_?[a-zA-Z]\w{0,3})?")
 _CHARACTER = re.compile(r"([a-zA-Z]?)'(.{1,12})'")
 _INNER = 200
+_RUST_TYPE = re.compile(r"[A-Z]\w{0,100}")
+"""A constructor of a value: `Degrees(1.5)`."""
 _NEGATED = {"!=": "==", "==": "!=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 
 
@@ -407,7 +409,9 @@ class RustTests(Compiled):
                 pending[:0] = one.children
             elif other := self.literal(one):
                 found = found or (one, other)
-            elif self.text(one) not in (*_MAKERS, *"()[]{}&-!.,", "::"):
+            elif self.text(one) not in (*_MAKERS, *"()[]{}&-!.,", "::") and not _RUST_TYPE.fullmatch(
+                self.text(one)
+            ):
                 return None
         return None
 

@@ -243,14 +243,17 @@ def _function(name: str) -> str:
 
 
 def spoils(changed: Iterable[str], rewritten: Iterable[str]) -> tuple[Weakening, ...]:
-    """Source files that the checks rewrote, if the change touched tests, runner settings or scripts.
+    """Tests and their data that the checks rewrote, and any code if the change touched tests, settings or scripts.
 
     Otherwise the checks are those of the base, and may for example format code.
     """
-    if all(is_test_code(name) and not _starts_something(name) for name in changed):
-        return ()
+    only_code = all(is_test_code(name) and not _starts_something(name) for name in changed)
     detail = "it was rewritten while the checks ran"
-    return tuple(Weakening(name, "deceived", detail=detail) for name in rewritten if is_test_code(name))
+    return tuple(
+        Weakening(name, "deceived", detail=detail)
+        for name in rewritten
+        if is_test_file(name) or is_test_place(name) or (is_test_code(name) and not only_code)
+    )
 
 
 def _starts_something(name: str) -> bool:

@@ -163,7 +163,9 @@ _STANDS_IN = re.compile(
     r"^(?:src/|lib/|tests?/)?(unittest|doctest|pytest|_pytest|py|pluggy|iniconfig|packaging|exceptiongroup|tomli|pygments|nose2?|"
     r"tox|nox|coverage|xdist|hypothesis|ward|mypy|ruff|flake8|pylint|pyright|isort|black|sitecustomize|usercustomize|importlib|"
     r"argparse|ast|copy|dataclasses|difflib|dis|gettext|heapq|inspect|linecache|locale|opcode|pprint|runpy|signal|textwrap|"
-    r"token|tokenize|traceback)(?:/__(?:init|main)__)?\.(?:py|pyc|(?:[\w.-]+\.)?so)$"
+    r"token|tokenize|traceback)(?:/__(?:init|main)__)?\.(?:py|pyc|(?:[\w.-]+\.)?so)$|"
+    r"^(?:[\w.-]{1,80}/){1,8}(?:src|lib)/(unittest|pytest|_pytest|pluggy|iniconfig|nose2|sitecustomize|usercustomize)"
+    r"(?:/__(?:init|main)__)?\.(?:py|pyc|so)$"
 )
 """Files that Python would import instead of a test runner, or of a module that the runner imports."""
 _PACKAGED = re.compile(

@@ -7,6 +7,8 @@ the base, or about test configuration (`weakened`).
 import re
 from collections.abc import Collection, Iterator, Sequence
 
+import msgspec
+
 from cloister.core.diagnosis import Diagnosis, TestResult, Weakening
 from cloister.core.text import one_line
 from cloister.feedback.check_commands import is_source, may_run_tests
@@ -48,6 +50,21 @@ def weakenings(changed: Sequence[Version], allowed: Collection[str] = ()) -> tup
         return (Weakening(".", "deceived", detail="more tests were changed than can be checked"),)
     moves = [Weakening(old[0], "moved", old[1], "::".join(new)) for old, new in renames(changed).items()]
     return (*once, *moves[:MOVES])
+
+
+def permitted(found: Sequence[Diagnosis], allowed: Collection[str]) -> tuple[Diagnosis, ...]:
+    """`found` without the weakenings in files that the task may change."""
+    if not allowed:
+        return tuple(found)
+    return tuple(
+        msgspec.structs.replace(
+            one,
+            weakened=tuple(
+                weak for weak in one.weakened if weak.how == "moved" or not is_allowed(weak.file, allowed)
+            ),
+        )
+        for one in found
+    )
 
 
 def _whole(one: Weakening) -> Weakening:

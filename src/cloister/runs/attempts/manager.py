@@ -298,6 +298,7 @@ class Attempts:
             checks=setup.checks,
             baseline=setup.baseline,
             goals=setup.goals,
+            allowed=setup.request.allow_test_changes,
             review=partial(self._review, Adviser(paying, journal, number)),
             cpus=self._services.quota.cpus,
         )

@@ -1,6 +1,7 @@
 """Python test runners, as text: pytest (used if it wrote no JUnit file) and unittest."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 from textwrap import dedent
@@ -66,12 +67,25 @@ def pytest_text(output: CheckOutput) -> Found | None:
     return Found.of(tests.values(), unlisted=unlisted)
 
 
-def _counts(text: Sequence[str]) -> dict[str, int]:
-    """The counts in the last line of the session."""
-    for line in reversed(text):
+def _counts(text: Sequence[str]) -> Counter[str]:
+    """The counts in the last lines of all sessions."""
+    counts: Counter[str] = Counter()
+    for line in text:
         if end := _END.match(line):
-            return {word: int(number) for number, word in _COUNT.findall(end[1])}
-    return {}
+            counts.update({word: int(number) for number, word in _COUNT.findall(end[1])})
+    return counts
+
+
+def with_other_sessions(output: CheckOutput, report: Found) -> Found:
+    """`report` and the other sessions of pytest in the same check: each session replaces the report of the one before."""
+    if sum(_END.match(line) is not None for line in output.out_lines) < 2:
+        return report
+    told = pytest_text(output) or Found()
+    known = {test.name for test in report.tests}
+    tests = (*report.tests, *(test for test in told.tests if test.name not in known))
+    named = sum(test.status == "passed" for test in tests)
+    passed = told.unlisted + sum(test.status == "passed" for test in told.tests)
+    return Found(tests, unlisted=max(report.unlisted, passed - named), diagnostics=report.diagnostics)
 
 
 def _verbose(text: Sequence[str]) -> Iterator[tuple[TestStatus, str, str]]:
