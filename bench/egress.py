@@ -16,6 +16,7 @@ from pathlib import Path
 
 import anyio
 from anyio.abc import SocketAttribute, SocketStream
+from parts.downloads import downloads
 
 from cloister.core.computer import Command
 from cloister.core.ids import SandboxId, new_owner_id
@@ -208,7 +209,7 @@ async def compare_inside(port: int, sandbox: Sandbox) -> None:
     print(f"{'held from inside a sandbox':<30} {ran.out.decode().strip():>7} opened   wanted {HELD}")
 
 
-async def main() -> None:
+async def loopback() -> None:
     redaction()
     server = subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE)  # noqa: ASYNC220 - once
     assert server.stdout is not None
@@ -224,6 +225,14 @@ async def main() -> None:
     finally:
         server.kill()
         server.wait()
+
+
+async def main() -> None:
+    parts = sys.argv[1:] or ["loopback", "downloads"]
+    if "loopback" in parts:
+        await loopback()
+    if "downloads" in parts and os.geteuid() == 0:
+        await downloads(ROUNDS)
 
 
 if __name__ == "__main__":

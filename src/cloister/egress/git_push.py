@@ -11,7 +11,7 @@ from anyio import EndOfStream
 
 from cloister.core.addresses import normal_host
 from cloister.core.text import one_line
-from cloister.egress.http.exchange import BadBody, pieces
+from cloister.egress.http.exchange import CONTINUE, BadBody, pieces
 from cloister.egress.http.head import Head, values
 from cloister.egress.quota import Refused
 from cloister.egress.rules import Gate, Visit
@@ -28,7 +28,6 @@ _CAPABILITIES = re.compile(
     rb"|agent=[\x21-\x7e]+|session-id=[\x21-\x7e]+|delete-refs|no-thin"
 )
 _SERVICES = ("git-upload-pack", "git-receive-pack")
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Repository:
@@ -88,7 +87,7 @@ class Repository:
 
     async def _read(self, gate: Gate, visit: Visit, head: Head, client: Inlet) -> AsyncIterator[bytes]:
         if head.waits:
-            await client.send(_CONTINUE)
+            await client.send(CONTINUE)
         body = pieces(client, head.body, strict=True)
         read = bytearray()
         end, whole = 0, False

@@ -13,7 +13,7 @@ from cloister.core.requests import DoorBounds
 from cloister.core.text import one_line
 from cloister.egress import streams
 from cloister.egress.http.connection import TLS_PORT, Conversation, Offer, read_head
-from cloister.egress.quota import BROKEN, Account, Accounts, Refused, Spent, answer
+from cloister.egress.quota import BROKEN, Accounts, Refused, Spent, answer
 from cloister.egress.rules import Decide, Gate, Guest, Opened, Outside, Record, Visit
 from cloister.egress.streams import Flow, Inlet, Pace
 from cloister.egress.tls import Authority, NotTls, hides_a_name, receive_hello
@@ -64,17 +64,17 @@ class Door:
             account = self._accounts.of(sandbox)
             try:
                 with account.connection():
-                    await self._serve(sandbox, account, Inlet(client))
+                    await self._serve(Guest(sandbox, account), Inlet(client))
             except Refused as refused:
                 await answer(client, refused.status, refused.sentence)
             except (EndOfStream, Spent, BrokenResourceError, ClosedResourceError):
                 return
 
-    async def _serve(self, sandbox: SandboxId, account: Account, client: Inlet) -> None:
+    async def _serve(self, guest: Guest, client: Inlet) -> None:
         try:
             first = await client.peek(self._bounds.idle_seconds)
             with anyio.fail_after(self._bounds.head_seconds):
-                await account.request()
+                await guest.account.request()
                 if first == streams.VERSION:
                     host, port = await streams.asked(client)
                     head = None
@@ -90,19 +90,19 @@ class Door:
                 await streams.answer(client, error.reply)
             raise EndOfStream from None
         if head is not None and not head.tunnel:
-            await Conversation(self._gate, self._offer, Guest(sandbox, account), client).run(head)
+            await Conversation(self._gate, self._offer, guest, client).run(head)
             return
-        visit = Visit(Guest(sandbox, account), host, port, self._gate.record)
-        await self._tunnel(visit, account, client, by_socks=head is None)
+        visit = Visit(guest, host, port, self._gate.record)
+        await self._tunnel(visit, client, by_socks=head is None)
 
-    async def _tunnel(self, visit: Visit, account: Account, client: Inlet, *, by_socks: bool) -> None:
+    async def _tunnel(self, visit: Visit, client: Inlet, *, by_socks: bool) -> None:
         try:
             if visit.host in self._offer.inside:
                 raise Refused(400, f"{visit.host} is served over plain HTTP: use http://{visit.host}/.")
             decision = await self._gate.connection(visit)
             if decision.inspect or self._offer.keeper.holds(visit.host, visit.port):
                 await self._established(client, by_socks=by_socks)
-                await self._read_along(visit, account, client)
+                await self._read_along(visit, client)
                 return
             server = await self._gate.open(visit, decision)
         except Refused as refused:
@@ -110,7 +110,7 @@ class Door:
                 raise
             await streams.answer(client, streams.DENIED if refused.status == 403 else streams.UNREACHABLE)
             raise EndOfStream from None
-        async with Opened(visit, server, account) as opened:
+        async with Opened(visit, server) as opened:
             await self._established(client, by_socks=by_socks)
             ends = anyio.current_time() + self._bounds.connection_seconds
             judged = visit.port == TLS_PORT and not self._gate.raw(visit)
@@ -148,7 +148,7 @@ class Door:
             raise EndOfStream
         return opening
 
-    async def _read_along(self, visit: Visit, account: Account, client: Inlet) -> None:
+    async def _read_along(self, visit: Visit, client: Inlet) -> None:
         """Terminate TLS towards the client, so that the policy sees each request."""
         client.unread(await self._opening(visit, client))
         context = self.authority.context(visit.host)
@@ -162,7 +162,7 @@ class Door:
             raise EndOfStream from None
         inner = Inlet(secure)
         try:
-            guest = Guest(visit.sandbox, account)
-            await Conversation(self._gate, self._offer, guest, inner, (visit.host, visit.port)).run()
+            origin = (visit.host, visit.port)
+            await Conversation(self._gate, self._offer, visit.guest, inner, origin).run()
         except Refused as refused:
             await answer(secure, refused.status, refused.sentence)

@@ -219,17 +219,17 @@ class Resolver:
         while len(self._answers) > _NAMES:
             self._answers.popitem(last=False)
         async with answer.lock:
-            oldest = asked if answer.failure is not None else asked - _FRESH_SECONDS
+            oldest = asked - _FRESH_SECONDS if answer.addresses else asked
             if answer.at < oldest:
-                answer.failure = None
+                answer.addresses, answer.failure = (), None
                 try:
                     answer.addresses = await self._look_up(host, port)
                 except (OSError, UnicodeError) as error:
                     answer.failure = str(error)
                 answer.at = self._now()
-        if answer.failure is not None:
-            raise OSError(answer.failure)
-        return answer.addresses
+            if answer.failure is not None:
+                raise OSError(answer.failure)
+            return answer.addresses
 
 
 def is_own(address: str) -> bool:
@@ -283,6 +283,7 @@ class Visit:
     """A connection from one sandbox to one host, with its records."""
 
     def __init__(self, guest: Guest, host: str, port: int, record: Record) -> None:
+        self.guest = guest
         self.sandbox = guest.sandbox
         self.host = host
         self.port = port
@@ -441,10 +442,10 @@ RECORD_SECONDS = 5.0
 class Opened:
     """An open connection to a server; its end is recorded on exit."""
 
-    def __init__(self, visit: Visit, server: ByteStream, account: Account) -> None:
+    def __init__(self, visit: Visit, server: ByteStream) -> None:
         self.visit = visit
         self.server = server
-        self.traffic = Traffic(account.moved)
+        self.traffic = Traffic(visit.account.moved)
         self._start = anyio.current_time()
 
     async def __aenter__(self) -> "Opened":

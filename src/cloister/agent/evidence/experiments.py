@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from anyio import to_thread
 
 from cloister.agent.evidence.run_checks import ShowCheck, run_part
-from cloister.agent.evidence.worktree import back_to, files_with, read_text
+from cloister.agent.evidence.worktree import Changes, back_to, files_with, put_base, read_text
 from cloister.core.computer import Computer
 from cloister.core.diagnosis import Check, Diagnosis, Weakening
 from cloister.core.text import one_line
@@ -67,6 +67,7 @@ class Experiments:
     computer: Computer
     show: ShowCheck
     tree: str
+    changes: Changes
     found: tuple[Diagnosis, ...]
 
     async def refute(self, names: Collection[str]) -> Refutation:
@@ -95,7 +96,7 @@ class Experiments:
                 break
             planted = await self._plant(check, files, chosen) if number == 0 else None
             done = await self._run(check, files, chosen, planted)
-            if planted is not None and (lies := silent(planted, done)):
+            if planted is not None and (lies := await self._lies(check, files, planted, done)):
                 return Refutation((_lying(planted, lies),))
             _judge(verdicts, number, done, check, chosen, files)
         return await self._settle(check, files, verdicts)
@@ -165,8 +166,34 @@ class Experiments:
         if planted is None:
             return Refutation()
         done = await self._run(check, files, {}, planted, whole=check.seconds <= _WHOLE_SECONDS)
-        lies = silent(planted, done)
+        lies = await self._lies(check, files, planted, done)
         return Refutation((_lying(planted, lies),)) if lies else Refutation()
+
+    async def _lies(
+        self, check: Diagnosis, files: Sequence[_File], planted: Planted, done: Diagnosis
+    ) -> tuple[str, ...]:
+        """The canaries that the runner does not report, unless it reported none on the base either.
+
+        A runner with a list of its tests, or one whose exit status is ignored, does not run what it does not know.
+        """
+        lies = silent(planted, done)
+        if not lies:
+            return ()
+        try:
+            if not await put_base(self.computer, self.changes):
+                return lies
+            there = [
+                _File(one.path, text, {})
+                for one in files
+                if (text := await read_text(self.computer, one.path))
+            ]
+            on_base = await self._plant(check, there, {})
+            if on_base is None:
+                return lies
+            before = await self._run(check, there, {}, on_base, restore=False)
+            return () if len(silent(on_base, before)) == len(on_base.names) else lies
+        finally:
+            await back_to(self.computer, self.tree)
 
     async def _files(self, names: Sequence[str]) -> list[_File]:
         """The test files that hold the tests, with their mutants."""
@@ -196,8 +223,9 @@ class Experiments:
         planted: Planted | None,
         *,
         whole: bool = False,
+        restore: bool = True,
     ) -> Diagnosis:
-        """Run the tests of `files` with these edits, then put the files back."""
+        """Run the tests of `files` with these edits, then restore the files of the change."""
         for file in files:
             if edits := _apart(chosen.get(file.path, {})):
                 await self.computer.write(file.path, apply(file.text, edits).encode())
@@ -213,7 +241,8 @@ class Experiments:
         try:
             return await run_part(self.computer, check.check, place, self.show, line)
         finally:
-            await back_to(self.computer, self.tree)
+            if restore:
+                await back_to(self.computer, self.tree)
 
 
 def _owners(name: str) -> set[str]:

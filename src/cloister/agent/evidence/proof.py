@@ -110,7 +110,7 @@ class _Proving:
         new = await self._new_tests(versions)
         tried = Refutation()
         if any(is_test_code(one.path) or configures_tests(one.path) for one in versions):
-            experiments = Experiments(self.computer, self.show, self.tree, self.found)
+            experiments = Experiments(self.computer, self.show, self.tree, self.changes, self.found)
             tried = await experiments.refute({*old, *new})
         deceived = tried.deceived or await self._knowing(versions)
         if deceived:

@@ -76,6 +76,15 @@ async def restore_from_base(computer: Computer, names: Sequence[str]) -> bool:
     return (await computer.run(_git("--literal-pathspecs", *where), "\0".join(names).encode())).ok
 
 
+async def put_base(computer: Computer, changes: Changes) -> bool:
+    """Restore all files of the base, and remove new ones. True on success."""
+    if changes.changed and not await restore_from_base(computer, changes.changed):
+        return False
+    if not changes.new:
+        return True
+    return (await computer.run(Command(("rm", "-f", "--", *changes.new), seconds=_SECONDS))).ok
+
+
 _KEEP = """
 set -e
 export GIT_INDEX_FILE=.git/cloister-tree-index

@@ -56,7 +56,6 @@ class Conversation:
         self._gate = gate
         self._offer = offer
         self._guest = guest
-        self._account = guest.account
         self._client = client
         self._origin = origin
         self._bounds = gate.bounds
@@ -82,7 +81,7 @@ class Conversation:
             await self._client.peek(min(self._bounds.idle_seconds, left))
             with anyio.move_on_after(min(self._bounds.head_seconds, left)):
                 head = await read_head(self._client, self._origin)
-                await self._account.request()
+                await self._guest.account.request()
                 if head.tunnel:
                     raise Refused(400, "CONNECT must be the first request of a connection.")
                 return head
@@ -166,7 +165,7 @@ class Conversation:
                 return self._opened, self._stream, False
             await self._drop()
         server = await self._gate.open(visit, decision)
-        opened = await self._stack.enter_async_context(Opened(visit, server, self._account))
+        opened = await self._stack.enter_async_context(Opened(visit, server))
         secure = server if self._origin is None else await self._secure(visit, server)
         self._opened, self._stream = opened, Inlet(secure)
         return opened, self._stream, True

@@ -331,7 +331,7 @@ class RustTests(Compiled):
 
     def blocks_of(self, test: str, blocks: Sequence[Block]) -> list[Block]:
         names = tuple(test.split("::"))
-        if re.fullmatch(r"case_\d+\w*", names[-1]):
+        if re.fullmatch(r"case_\d\w*", names[-1]):
             names = names[:-1]
         folders, _, file = self.source.path.removesuffix(".rs").rpartition("/")
         inside = re.split(r"(?:^|/)src(?:/bin)?(?:/|$)", folders)
@@ -360,8 +360,13 @@ class RustTests(Compiled):
     def _panics(self, function: Node) -> str | None:
         """The attributes of a function that must panic."""
         before = self.source.between(max(0, function.start_byte - 400), function.start_byte)
-        attributes = re.search(r"(?:#\[[^\n]{1,300}\]\s*(?://[^\n]*\n\s*)*)+\Z", before)
-        return attributes[0] if attributes and "should_panic" in attributes[0] else None
+        lines: list[str] = []
+        for line in reversed(before.split("\n")):
+            if line.strip() and not line.strip().startswith(("#[", "//")):
+                break
+            lines.append(line)
+        attributes = "\n".join(reversed(lines))
+        return attributes[attributes.find("#[") :] if "should_panic" in attributes else None
 
     def change(self, node: Node) -> Change | None:
         if node.type == "function_item":
@@ -464,7 +469,9 @@ def _pieces(tokens: Sequence[Node], text: Callable[[Node], str]) -> Iterator[lis
 
 # C and C++
 
-_C_TEST = re.compile(r"\b(?:[A-Z]+_)*(?:U?TEST|SCENARIO|Test)(?:_[A-Z]+)*\s*\(([^;{}]{0,300})\)\s*\Z")
+_C_TEST = re.compile(
+    r"\b(?:[A-Z]{1,40}_){0,4}(?:U?TEST|SCENARIO|Test)(?:_[A-Z]{1,40}){0,4}\s{0,40}\(([^;{}]{0,300})\)\s{0,100}\Z"
+)
 _C_TRUE = {
     *(
         "assert",

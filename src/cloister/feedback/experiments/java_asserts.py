@@ -89,7 +89,9 @@ class JavaTests(Compiled):
         owner, _, method = test.partition("::")
         names = owner.rpartition(".")[2].split("$")
         short = re.split(r"[({\[ ]", method, maxsplit=1)[0]
-        package = re.search(rb"^\s*package\s+([\w.]+)\s*;", self.source.data, re.MULTILINE)
+        package = re.search(
+            rb"^[ \t]{0,40}package[ \t]{1,40}([\w.]{1,300})[ \t]{0,40};", self.source.data, re.MULTILINE
+        )
         stated = owner.rpartition(".")[0]
         if stated and stated != (package[1].decode() if package else ""):
             return []

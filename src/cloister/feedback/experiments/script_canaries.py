@@ -234,8 +234,9 @@ class _Writer:
         """False assertions of each library that the script uses."""
         found: dict[str, str] = {}
         chai = _names_of(self._text, "chai")
+        owner = re.escape(chai.whole or "chai")
         if member := re.search(
-            rf"^(?:const|let|var)[ \t]({_NAME})[ \t]?=[ \t]?{re.escape(chai.whole or 'chai')}\.expect\b",
+            rf"^(?:const|let|var)[ \t]({_NAME})[ \t]?=[ \t]?{owner}\.expect\b",
             self._text,
             re.MULTILINE,
         ):

@@ -293,8 +293,9 @@ def _gradle(parts: _Parts, files: Sequence[str], tests: Sequence[str]) -> _Parts
 
 
 def _classes(files: Sequence[str]) -> list[str] | None:
-    found = [re.match(r"^(?:.*/)?src/.*?([A-Za-z_]\w*)\.(?:java|kt|groovy)$", name) for name in files]
-    return [one[1] for one in found if one] if all(found) else None
+    found = [re.fullmatch(r"([A-Za-z_]\w*)\.(?:java|kt|groovy)", name.rpartition("/")[2]) for name in files]
+    below = all("src" in name.split("/")[:-1] for name in files)
+    return [one[1] for one in found if one] if all(found) and below else None
 
 
 _TOOLS: Mapping[str, Callable[[_Parts, Sequence[str], Sequence[str]], _Parts | None]] = {
