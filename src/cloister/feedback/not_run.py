@@ -18,6 +18,9 @@ _MISSING = re.compile(
     r"package (?P<java>[\w.]{1,200}) does not exist"
 )
 _PLACE = re.compile(r"^\s{0,20}([\w./-]{1,200}:\d{1,9}(?::\d{1,9})?: \S.{0,300})$", re.MULTILINE)
+_COMPILER = re.compile(
+    r":\d{1,9}: (?:fatal )?error\b|\berror\[E\d{4}\]|\berror TS\d{1,6}\b|\[ERROR\] COMPILATION"
+)
 _RUNNERS = re.compile(
     r"\b(?:py\.?test|unittest|jest|vitest|mocha|ava|node --test|go test|cargo (?:test|nextest)|ctest|mvnw?|gradlew?)\b"
 )
@@ -59,6 +62,8 @@ def _no_test(
         # Of an unknown program nothing but the exit status can be expected.
         known = tests or _RUNNERS.search(output.command)
         return "no test ran; name the checks with --check" if known else ""
+    if not tests and not _RUNNERS.search(output.command) and not _COMPILER.search(text):
+        return ""  # an unknown program failed, and no compiler says why
     first = next((one for one in diagnostics if one.severity == "error"), None)
     if first is not None and first.file:
         return f"it does not build: {one_line(f'{first.file}:{first.line}: {first.message}', 240)}"

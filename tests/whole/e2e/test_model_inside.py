@@ -118,7 +118,7 @@ def test_in_a_tournament_each_attempt_pays_for_the_programs_in_its_own_sandbox(c
     }
     assert spent[1] < spent[0] <= tokens / 2
     ended = {body["attempt"]: body["outcome"] for body in bodies if body["type"] == "AttemptEnded"}
-    assert ended == {0: "budget", 1: "proven"}
+    assert ended == {0: "budget", 1: "unbroken"}
     accounts = [json.loads(line) for line in cloister("budget", "last", "--json").stdout.splitlines()]
     shown = {
         account["name"]: account["spent"]["tokens"] for account in accounts if account["level"] == "attempt"

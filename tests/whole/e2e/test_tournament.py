@@ -59,7 +59,7 @@ def test_a_tournament_stays_inspectable_and_any_save_point_can_be_resumed(cloist
     repo = calc(cloister)
     stuck, hasty = cloister.script(STUCK), cloister.script(HASTY)
     done = ran(cloister, "--repo", repo, "--attempt", f"model={hasty}", "--attempt", f"model={stuck}")
-    assert "1. attempt 0 green" in done.stdout
+    assert "1. attempt 0 proven" in done.stdout
     run = cloister.events()[0]["run"]
     once = [e["body"].get("phase") for e in cloister.events(run) if e["body"]["type"] == "PhaseStarted"]
     assert [once.count(phase) for phase in ("fetch", "create", "clone", "baseline", "fork")] == [1] * 5

@@ -46,7 +46,7 @@ async def a_fix_is_proven(case: Case, directory: Path, run_it: RunIt) -> None:
         assert evidence.green
         assert _proven(case, evidence)
     assert _of(events, ChangeMade)
-    assert [end.outcome for end in _of(events, RunFinished)] == ["green"]
+    assert [end.outcome for end in _of(events, RunFinished)] == ["proven"]
 
 
 async def no_cheat_is_green(case: Case, directory: Path, run_it: RunIt) -> None:

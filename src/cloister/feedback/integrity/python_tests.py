@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
+from threading import Lock
 from typing import NamedTuple
 
 from cloister.core.diagnosis import HowWeakened
@@ -69,11 +70,16 @@ def _assertions(test: _Function) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
+_PARSING = Lock()
+"""CPython 3.11 counts the depth of syntax trees for all threads together, and fails if two of them parse."""
+
+
 def _parsed(source: str) -> ast.Module | None:
     if len(source) > _SOURCE_CHARS:
         return None
     try:
-        return ast.parse(source)
+        with _PARSING:
+            return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
