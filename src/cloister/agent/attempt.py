@@ -8,11 +8,11 @@ from cloister.agent.harness import Ending, Harness, OutOfBudget, Unfinished, Wor
 from cloister.agent.native.conversation import Conversation
 from cloister.agent.native.loop import NativeHarness
 from cloister.agent.roles import what_is_left
+from cloister.core.attempts import NATIVE
 from cloister.core.errors import UserError
 from cloister.core.events import AttemptEnded, Event, ModelReplied, ToolReturned
 from cloister.core.requests import Outcome, ToolCall
 
-NATIVE = "native"
 HARNESSES: dict[str, Harness] = {NATIVE: NativeHarness()}
 
 _CUT_OFF = "Interrupted: the time budget ran out. Changes made until then are kept."
@@ -63,9 +63,11 @@ async def _save_interrupted(place: Workplace, evidence: Evidence) -> None:
 
 
 async def _wrap_up(place: Workplace, evidence: Evidence, reason: str) -> AttemptEnded:
-    """Let the model say what is left, and end."""
-    talk = Conversation(place.attempt, place.journal, place.models, place.computer, evidence.base)
-    words = await talk.last_words(reason, max(place.clock.reserve, 0.05))
+    """Let the model, if there is one, say what is left, and end."""
+    words = ""
+    if place.models.chain("code"):
+        talk = Conversation(place.attempt, place.journal, place.models, place.computer, evidence.base)
+        words = await talk.last_words(reason, max(place.clock.reserve, 0.05))
     left = words or what_is_left(evidence.comparison, bool(evidence.checks))
     return await _end(evidence, "budget", f"{reason} {left}")
 

@@ -57,7 +57,7 @@ AttemptWishes = Annotated[
     list[str] | None,
     typer.Option(
         "--attempt",
-        metavar="model=M,temperature=T,share=S,hint=TEXT",
+        metavar="model=M,temperature=T,share=S,harness=H,hint=TEXT",
         help="An attempt with its own settings; repeat for several, instead of --n.",
     ),
 ]
@@ -70,6 +70,25 @@ SearchPolicy = Annotated[
         "--search",
         metavar="greedy|beam:K",
         help="When an attempt is stuck, continue from the best save point.",
+    ),
+]
+HarnessName = Annotated[
+    str | None,
+    typer.Option(
+        "--harness",
+        metavar="native|repair",
+        help="native: the loop with a model; repair: search by rules and tests, without a model. "
+        "Without a model, the default is repair.",
+        show_default=False,
+    ),
+]
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        "--seed",
+        metavar="N",
+        help="The seed of the repair harness; the same seed repeats the same search.",
+        show_default=False,
     ),
 ]
 AllowedHosts = Annotated[
@@ -101,6 +120,8 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
     allow_test_changes: AllowTestChanges = None,
     model: ModelName = None,
     kind: Kind = None,
+    harness: HarnessName = None,
+    seed: Seed = None,
     n: Annotated[
         int, typer.Option("--n", help="Attempts, each in its own fork; the best one becomes the result.")
     ] = 1,
@@ -144,6 +165,8 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
             rules=tuple(rule or ()),
             must_pass=tuple(must_pass or ()),
             allow_test_changes=tuple(allow_test_changes or ()),
+            harness=harness,
+            seed=seed,
         ),
         settings_of(ctx),
         RunFile() if file is None else read_run_file(file),
