@@ -299,6 +299,7 @@ class Attempts:
             ask_seconds=self._services.ask_seconds,
             patience=self._services.patience,
             escalate=partial(self._escalate, tasks) if searching else None,
+            seed=setup.request.seed + number,
         )
         evidence = Evidence(
             attempt=number,
