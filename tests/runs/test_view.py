@@ -206,7 +206,10 @@ def test_a_whole_run_is_shown_as_it_was() -> None:
         isolation=ISOLATION,
         attempts=(
             AttemptView(
-                0, "p:m", 2, Usage(30, 2, 4), "c0", GREEN, "proven", "done", cost=0.25, temperature=0.5
+                *(0, "p:m", 2, Usage(30, 2, 4), "c0", GREEN, "proven", "done"),
+                cost=0.25,
+                temperature=0.5,
+                harness="native",
             ),
             AttemptView(1, None, 0, Usage(), None, None, "stopped", "all green", parent=0, at=22),
         ),

@@ -11,6 +11,10 @@ def test_postage_depends_on_weight_and_zone(grams, country, cents):
     assert postage(grams, country) == cents
 
 
+def test_a_band_ends_with_its_limit():
+    assert [postage(limit, "NL") for limit in (500, 2_000, 5_000)] == [790, 1_090, 1_490]
+
+
 def test_unknown_countries_are_far_away():
     assert postage(600, "NZ") == 2_490
 

@@ -245,7 +245,8 @@ class AllowedModels:
         self._decider = Decider(policy)
 
     def role(self, role: ModelRole) -> Model:
-        return self.named(self._models.chain(role)[0])
+        names = self._models.chain(role)
+        return self.named(names[0]) if names else self._models.role(role)
 
     def chain(self, role: ModelRole) -> tuple[str, ...]:
         return self._models.chain(role)

@@ -4,11 +4,12 @@ It calls no model. `cloister.repair` knows how to localise, which candidates the
 makes an attempt of it: events that people follow, the policy for every write, the proof, and the resume from the log.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
 import anyio
+from anyio import to_thread
 
 from cloister.agent.evidence.evidence import Claim, Evidence, Refused
 from cloister.agent.harness import Ending, Unfinished, Workplace
@@ -39,12 +40,13 @@ from cloister.core.events import (
     Suspect,
     TurnEnded,
 )
-from cloister.core.events.repair import DIFF_CHARS, SUSPECTS
+from cloister.core.events.repair import DIFF_CHARS, PLAUSIBLE, SUSPECTS
 from cloister.core.log import Index, Journal, round_start
 from cloister.core.requests import ToolCall
 from cloister.core.text import bounded, one_line
 from cloister.repair.api import FLAG_WORDS, LAST, Candidate, Chosen, Localised, Trial, applied
-from cloister.repair.rules import candidates
+from cloister.repair.candidates import candidates, pairs
+from cloister.repair.rules.api import facts_of
 from cloister.repair.suite import Suite, suite_of
 from cloister.repair.trials import Trials
 
@@ -102,6 +104,12 @@ def enough(tried: int, plausible: Sequence[int]) -> bool:
     if len(plausible) >= _ENOUGH:
         return True
     return bool(plausible) and tried >= plausible[0] + min(max(_MORE[0], plausible[0] // 2), _MORE[1])
+
+
+def enumerated(found: Localised, sources: Mapping[str, str], seed: int) -> tuple[Candidate, ...]:
+    """All candidates in the order of the search: single changes, then pairs of the best. Pure."""
+    singles = tuple(candidates(sources, found.suspects, facts_of(found.failing), seed))
+    return (*singles, *pairs(singles, len(singles)))
 
 
 class RepairHarness:
@@ -169,7 +177,8 @@ class _Search:
         if why := _hopeless(found):
             return Unfinished("red", why)
         sources = await trials.sources(found.paths)
-        ordered = tuple(candidates(found, sources, self._place.seed))
+        # Parsing and ordering thousands of candidates takes seconds.
+        ordered = await to_thread.run_sync(enumerated, found, sources, self._place.seed)
         self._total = len(ordered)
         if not ordered:
             return Unfinished("red", NO_CANDIDATE.format(files=", ".join(found.paths[:3])))
@@ -236,7 +245,7 @@ class _Search:
     ) -> AttemptEnded | Refused:
         one = chosen.trial.candidate
         path, step = self._path(one.path), len(self._known.written) + 1
-        why = "; ".join(chosen.reasons)
+        why = "; ".join(reason for reason in chosen.reasons[1:] if reason != PLAUSIBLE)
         await self._evidence.record(
             PatchChosen(self._attempt, one.number + 1, one.rule, path, bounded(why, 1_000))
         )

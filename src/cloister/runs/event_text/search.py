@@ -12,6 +12,8 @@ Searching = e.FaultLocalised | e.CandidatesTried | e.PatchFound | e.PatchChosen
 _SUSPECTS_SHOWN = 3
 _DIFF_LINES = 16
 _NAMES_SHOWN = 3
+_BATCH_SECONDS = 1.0
+"""Shorter batches have no line: they end with a patch, which has one."""
 _PURPOSE = (
     "It finds small faults that a failing test shows: a wrong operator, bound, name or a missing guard. "
     "It cannot write new behaviour or follow instructions."
@@ -33,7 +35,9 @@ def searching(body: Searching, mark: str, width: int) -> Iterator[Line | Status]
         case e.CandidatesTried():
             found = f"{body.plausible:,} plausible" if body.plausible else "none plausible yet"
             what = f"{body.tried:,} of {counted(body.total, 'candidate')} tried: {found}"
-            yield Line(f"· {mark}{what}  {seconds(body.seconds)}", "dim")
+            if body.seconds >= _BATCH_SECONDS:
+                yield Line(f"· {mark}{what}  {seconds(body.seconds)}", "dim")
+            yield Status(what, body.tried / max(1, body.total))
         case e.PatchFound():
             yield from _found(body, mark, width)
         case e.PatchChosen():
@@ -50,7 +54,8 @@ def _localised(body: e.FaultLocalised, mark: str, width: int) -> Iterator[Line]:
     yield Line(f"◎ {mark}localised: {what}, by {one_line(body.how, 200)}  {seconds(body.seconds)}", "head")
     for one in body.suspects[:_SUSPECTS_SHOWN]:
         why = f"  {one_line(one.why, 100)}" if one.why else ""
-        yield Line(one_line(f"  {one.score:4.2f}  {one.path}:{one.line}{why}", width), "dim")
+        place = one_line(f"{one.path}:{one.line}{why}", width - 8)
+        yield Line(f"  {one.score:4.2f}  {place}", "dim")
 
 
 def _found(body: e.PatchFound, mark: str, width: int) -> Iterator[Line]:
@@ -58,13 +63,10 @@ def _found(body: e.PatchFound, mark: str, width: int) -> Iterator[Line]:
     head = f"candidate {body.number:,} of {body.total:,}, {one_line(body.rule, 60)} at {where}"
     good = not body.broke
     yield Line(f"{'✓' if good else '~'} {mark}{head}", "good" if good else "dim")
-    shown = [
-        line
-        for line in harmless(body.diff).split("\n")
-        if line[:1] in "+-" and line[:3] not in ("+++", "---")
-    ]
+    lines = (line.rstrip() for line in harmless(body.diff).split("\n"))
+    shown = [line for line in lines if line.startswith(("+", "-")) and line[:3] not in ("+++", "---")]
     for line in shown[:_DIFF_LINES]:
-        yield Line(one_line(f"  │ {line}", width))
+        yield Line(f"  │ {line[:width]}")
     if len(shown) > _DIFF_LINES:
         yield Line(f"  │ … {len(shown) - _DIFF_LINES} more changed lines", "dim")
     yield Line(f"  made green: {_names(body.fixed)}", "good" if good else "dim")
