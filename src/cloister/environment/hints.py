@@ -36,7 +36,7 @@ class Hints:
 
     def __init__(self, files: Files) -> None:
         self._versions: dict[str, Named] = {}
-        for tool, version, file in (*_tool_versions(files), *_mise(files)):
+        for tool, version, file in (*_tool_versions(files), *_mise(files), *_sdkman(files)):
             if version and tool in _NAMES:
                 self._versions.setdefault(_NAMES[tool], Named(version, file))
 
@@ -57,3 +57,9 @@ def _mise(files: Files) -> Iterator[tuple[str, str, str]]:
         for tool, value in table(files.toml(name), "tools").items():
             given = string(value) or string(table(value).get("version")) or next(iter(strings(value)), "")
             yield re.sub(r"^core:", "", tool), given, name
+
+
+def _sdkman(files: Files) -> Iterator[tuple[str, str, str]]:
+    for line in files.text(".sdkmanrc").splitlines():
+        tool, _, version = line.split("#")[0].partition("=")
+        yield tool.strip(), version.strip(), ".sdkmanrc"

@@ -30,6 +30,7 @@ _MANIFESTS = frozenset(
         *(".python-version", "Pipfile", "tox.toml", "hatch.toml", "runtime.txt"),
         *(
             ".tool-versions",
+            ".sdkmanrc",
             "mise.toml",
             ".mise.toml",
             ".config/mise.toml",
