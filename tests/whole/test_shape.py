@@ -21,6 +21,7 @@ MAY_BE_SHORT = (
     "environment/ecosystems",
     "agent/tools",
     "model/local/llama_process.py",
+    "repair/rules",
 )
 
 
