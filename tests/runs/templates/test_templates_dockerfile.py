@@ -201,6 +201,27 @@ async def test_options_that_would_reach_out_are_refused_in_one_sentence(
     assert why in said and "\n" not in said
 
 
+UNTAKEN = (
+    'RUN ["echo", "\\ud800"]',
+    'RUN ["echo", "a\\u0000b"]',
+    "RUN echo a\0b",
+    'COPY ["token", "/\\ud800"]',
+    'COPY ["token", "/a\\u0000b"]',
+    "USER \u00b2\nRUN true",
+    f"USER {'9' * 5_000}\nRUN true",
+    "COPY --chown=1:\u00b2 token /x",
+    "ENV A=\0\nRUN true",
+    "WORKDIR /a\0b",
+    "RUN echo a:x:1:\u00b2::/:/bin/sh > /etc/passwd\nUSER a\nRUN true",
+    f"RUN echo g:x:{'1' * 5_000}: > /etc/group\nUSER 0:g\nRUN true",
+)
+
+
+async def test_text_that_no_program_takes_is_refused_in_one_sentence(shop: Workshop, context: Path) -> None:
+    for lines in UNTAKEN:
+        assert await refusal(shop, context, f"{HEAD}{lines}\n"), lines
+
+
 async def test_copies_do_not_follow_links_out_of_the_context(
     shop: Workshop, context: Path, tmp_path: Path
 ) -> None:
