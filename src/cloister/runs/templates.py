@@ -34,7 +34,7 @@ from cloister.feedback.discover import FILES
 from cloister.forge import Forges, read, workspace
 from cloister.forge.api import Base
 from cloister.forge.plain_git import find_checkout, is_url
-from cloister.runs.image_build import BuildLimits, DockerfileBuilder, ImageBuilder, keep
+from cloister.runs.images.image_build import BuildLimits, DockerfileBuilder, ImageBuilder, keep
 from cloister.sandbox.api import SNAPSHOT_PREFIX, Door, Host, Report, Sandbox, SandboxSpec
 from cloister.sandbox.providers import which
 from cloister.sandbox.templates import root

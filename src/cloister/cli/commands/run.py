@@ -88,6 +88,9 @@ Rules = Annotated[
         "such as 'deny bash:git push*', are advice: a program can do the same in another way.",
     ),
 ]
+Count = Annotated[
+    int, typer.Option("--n", help="Attempts, each in its own fork; the best one becomes the result.")
+]
 Setup = Annotated[
     str,
     typer.Option(
@@ -109,9 +112,7 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
     allow_test_changes: AllowTestChanges = None,
     model: ModelName = None,
     kind: Kind = None,
-    n: Annotated[
-        int, typer.Option("--n", help="Attempts, each in its own fork; the best one becomes the result.")
-    ] = 1,
+    n: Count = 1,
     attempt: AttemptWishes = None,
     first_green: FirstGreen = False,
     search: SearchPolicy = None,

@@ -9,8 +9,8 @@ import pytest
 
 from cloister.environment.api import AptPackage, Plan, Service, Step, Variable
 from cloister.forge.read import Blob
-from cloister.runs import setup_services
-from cloister.runs.environments import Layers, layers
+from cloister.runs.environments import services as setup_services
+from cloister.runs.environments.layers import Layers, layers
 from cloister.sandbox.templates.building import About, Built
 
 BELOW = Built("default", Path("/templates/default-0123456789ab"), About())

@@ -38,8 +38,8 @@ from cloister.environment.listing import Listing, collect, wanted
 from cloister.forge import read, workspace
 from cloister.forge.plain_git import find_checkout, is_url
 from cloister.policy.api import Layer, Policy, Rule
-from cloister.runs import setup_services
-from cloister.runs.image_build import keep
+from cloister.runs.environments import services as setup_services
+from cloister.runs.images.image_build import keep
 from cloister.runs.services import RunServices
 from cloister.runs.templates import Workshop, run_step
 from cloister.sandbox.api import Host, Report, Sandbox, SandboxSpec

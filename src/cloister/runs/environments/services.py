@@ -5,7 +5,6 @@ again. They listen on loopback only, with the users and databases that the repos
 """
 
 import re
-import shlex
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -41,10 +40,6 @@ def _wait(probe: str, seconds: int = 30) -> str:
 # PostgreSQL
 
 _PG = "export PATH=$(ls -d /usr/lib/postgresql/*/bin | sort -V | tail -n 1):$PATH"
-
-
-def _as_postgres(line: str) -> str:
-    return f"{_PG}; exec su postgres -s /bin/sh -c {shlex.quote(f'PATH=$PATH:/usr/bin; {line}')}"
 
 
 def _postgres_start(service: Service) -> str:
