@@ -61,7 +61,7 @@ from cloister.runs.attempts.manager import Attempts
 from cloister.runs.attempts.ranking import choose_winner
 from cloister.runs.attempts.tree import copy_files, inheritance
 from cloister.runs.delivery import make_result
-from cloister.runs.environments import Site, set_up
+from cloister.runs.environments.layers import Site, set_up
 from cloister.runs.run_rules import AllowedModels, check_allowed, every_name, govern
 from cloister.runs.services import RunServices
 from cloister.runs.templates import known_baseline
