@@ -19,6 +19,7 @@ from cloister.sandbox.api import SNAPSHOT_PREFIX
 from cloister.sandbox.templates.recipes import (
     Devcontainer,
     Dockerfile,
+    Environment,
     Oci,
     Packages,
     Recipe,
@@ -43,6 +44,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checks: tuple[str, ...] = ()
     asked: tuple[str, ...] = ()
     allow_test_changes: tuple[str, ...] = ()
+    setup: str = "auto"
     model: str | None = None
     kind: str | None = None
     n: int = 1
@@ -128,6 +130,7 @@ class RunOptions(NamedTuple):
     allow_test_changes: tuple[str, ...] = ()
     harness: str | None = None
     seed: int | None = None
+    setup: str = "auto"
 
 
 def new_run(options: RunOptions, settings: "Settings", file: RunFile = _NO_FILE) -> RunWish:
@@ -155,6 +158,7 @@ def new_run(options: RunOptions, settings: "Settings", file: RunFile = _NO_FILE)
         rules=(*(_rule(text) for text in options.rules), *file.rules),
         asked=tuple(typed(name) for name in options.must_pass) or file.asked,
         allow_test_changes=tuple(map(typed, options.allow_test_changes)) or file.allow_test_changes,
+        setup=typed(options.setup) if options.setup != "auto" else file.setup,
         key=file.key,
         harness=options.harness or file.harness,
         seed=file.seed if options.seed is None else options.seed,
@@ -326,6 +330,8 @@ def source(recipe: Recipe) -> tuple[str, str]:
             return "repository", f"{recipe.repo} on {recipe.base}"
         case Snapshot():
             return "snapshot", recipe.snapshot
+        case Environment():
+            return "environment", recipe.repo or " ".join((*recipe.packages, *recipe.steps[-1:]))
 
 
 def paths(recipe: Recipe) -> tuple[str, ...]:
@@ -337,5 +343,5 @@ def paths(recipe: Recipe) -> tuple[str, ...]:
             return (recipe.context,)
         case Devcontainer() | Repository():
             return (recipe.repo,)
-        case Packages() | Snapshot():
+        case Packages() | Snapshot() | Environment():
             return ()

@@ -197,6 +197,8 @@ class NewRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`native` (the loop with a model) or `repair` (a search without one); None: `repair` if no model can be had."""
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0
     """Orders equal candidates of the repair harness: the same seed repeats the same search."""
+    setup: str = "auto"
+    """How the environment is set up: `auto` as detected, `off`, or a command line in place of the detected ones."""
 
 
 class ToolCall(msgspec.Struct, frozen=True):
@@ -291,6 +293,8 @@ def check_new_run(new: NewRun) -> str | None:
         return problem
     if len(new.rules) + len(new.allow_hosts) > limits.RUN_RULES:
         return f"A run brings at most {limits.RUN_RULES} rules along: write them into a policy file."
+    if not new.setup.strip() or len(new.setup) > limits.SETUP_CHARS:
+        return f"Set-up is auto, off or a command of at most {limits.SETUP_CHARS:,} characters."
     return _check_evidence(new)
 
 

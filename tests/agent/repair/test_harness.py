@@ -80,9 +80,7 @@ async def opened(root: Path, files: Mapping[str, str] = BROKEN) -> LoopBench:
 
 
 async def repaired(bench: LoopBench, *checks: str, seconds: float = 300.0, seed: int = 0) -> AttemptEnded:
-    return await bench.work(
-        NO_SCRIPT, checks=checks or (SUITE,), budget=Budget(seconds=seconds), seed=seed
-    )
+    return await bench.work(NO_SCRIPT, checks=checks or (SUITE,), budget=Budget(seconds=seconds), seed=seed)
 
 
 async def patch(bench: LoopBench, ended: AttemptEnded) -> str:

@@ -60,6 +60,7 @@ from cloister.core.events.run import (
     ChangeDelivered,
     ChangeMade,
     ChecksChosen,
+    EnvironmentPrepared,
     EventBody,
     Phase,
     PhaseEnded,
@@ -101,6 +102,7 @@ AnyBody = (
     | PhaseEnded
     | BaseFixed
     | PolicyFixed
+    | EnvironmentPrepared
     | SandboxOpened
     | SandboxClosed
     | ChecksChosen
