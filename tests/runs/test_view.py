@@ -36,6 +36,7 @@ from cloister.core.events import (
     Event,
     FinishRefused,
     Inherited,
+    InterruptRequested,
     JudgeSpoke,
     ModelChosen,
     ModelFailed,
@@ -160,6 +161,7 @@ EVERY: tuple[AnyBody, ...] = (
     ChangeDelivered("/repo", "cloister/fix-it"),
     SandboxClosed("s-0000", "done"),
     StopRequested("bob"),
+    InterruptRequested("bob"),
     RunFinished("proven", "all green", 0),
 )
 

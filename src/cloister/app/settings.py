@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import msgspec
 
 from cloister.core.budget import BudgetTree
-from cloister.core.errors import UserError
+from cloister.core.errors import UserError, describe
 from cloister.core.model_config import ModelRoutes, check_routes
 from cloister.core.requests import (
     Budget,
@@ -168,7 +168,9 @@ def _read_file(path: Path, *, required: bool) -> FileSettings:
     except tomllib.TOMLDecodeError as error:
         raise UserError("bad_config", f"{path} is not valid TOML: {error}.") from None
     except msgspec.ValidationError as error:
-        raise UserError("bad_config", f"{path} has a wrong setting: {error}.") from None
+        raise UserError(
+            "bad_config", f"{path} has a wrong setting: {describe(error, FileSettings)}"
+        ) from None
     if problem := _out_of_range(found):
         raise UserError("bad_config", f"{path} has a wrong setting: {problem}")
     return found

@@ -301,9 +301,8 @@ def _model(settings: Settings) -> Finding:
     try:
         chosen = usual_model(settings)
     except UserError as error:
-        # A scripted model needs no key, so a run can still start.
-        fix = f"export {next(iter(PROVIDER_KEYS.values()))}=…, or --model script:FILE"
-        return Finding("model", False, f"{one_line(error.message, 200)} ({keys})", fix, needed=False)
+        fix = f"export {next(iter(PROVIDER_KEYS.values()))}=…, or name a model for each run with --model"
+        return Finding("model", False, f"{one_line(error.message, 200)} ({keys})", fix)
     return Finding("model", True, f"{one_line(chosen, 120)} ({keys})", needed=False)
 
 

@@ -34,7 +34,13 @@ MaybePrompt = Annotated[
     typer.Argument(metavar="PROMPT", help="The task. '-' reads it from stdin.", show_default=False),
 ]
 RepoName = Annotated[
-    str, typer.Option("--repo", metavar="PATH|URL", help="The repository to work on.", show_default=False)
+    str,
+    typer.Option(
+        "--repo",
+        metavar="PATH|URL",
+        help="The repository to work on. Default: the one around the current directory.",
+        show_default=False,
+    ),
 ]
 RunFileName = Annotated[
     Path | None,

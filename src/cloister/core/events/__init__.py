@@ -52,6 +52,7 @@ from cloister.core.events.run import (
     ChangeMade,
     ChecksChosen,
     EventBody,
+    InterruptRequested,
     Phase,
     PhaseEnded,
     PhaseStarted,
@@ -124,6 +125,7 @@ AnyBody = (
     | TurnEnded
     | AttemptEnded
     | StopRequested
+    | InterruptRequested
     | RewindRequested
     | ConnectionDecided
     | ConnectionClosed
@@ -133,7 +135,9 @@ AnyBody = (
     | RunFinished
 )
 
-FromOutside = PromptReceived | StopRequested | AskAnswered | RewindRequested | ModelChosen
+FromOutside = (
+    PromptReceived | StopRequested | InterruptRequested | AskAnswered | RewindRequested | ModelChosen
+)
 """Events that people may append without owning the run."""
 
 

@@ -62,6 +62,7 @@ _Rest = (
     | e.PhaseEnded
     | e.TurnEnded
     | e.StopRequested
+    | e.InterruptRequested
     | e.ConnectionDecided
     | e.ConnectionClosed
     | e.RequestDecided
@@ -376,6 +377,10 @@ class Renderer:
             case e.StopRequested():
                 yield Line(f"■ {one_line(body.who, 40)} asked the run to stop", "warn")
                 yield Status("stopping")
+            case e.InterruptRequested():
+                self._streamed.clear()
+                yield Line(f"■ {one_line(body.who, 40)} stopped the current step", "warn")
+                yield IDLE
             case e.ConnectionDecided():
                 where = one_line(f"{body.host}:{body.port}", 200)
                 if body.effect == "deny":
