@@ -15,7 +15,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "answer": "allow or deny a question",
         "interrupt": "stop its current step",
         "stop": "stop it; saved work stays",
-        "fork": "go on from a save point",
+        "fork": "continue from a save point",
         "rewind": "go back to a save point",
     },
     "change": {

@@ -283,7 +283,7 @@ async def test_denied_action_does_not_run_and_names_its_rule(bench: LoopBench) -
     assert (bench.computer.work / "calc.py").exists()
 
 
-async def test_a_person_stops_the_command_at_work_and_the_model_is_told(bench: LoopBench) -> None:
+async def test_a_person_stops_the_command_at_work_and_the_model_learns_of_it(bench: LoopBench) -> None:
     calls = '{ tool = "bash", command = "echo begun; tail -f /dev/null" }, { tool = "bash", command = "touch later" }'
     script = f"[[reply]]\ncalls = [{calls}]\n" + FIX
     async with anyio.create_task_group() as tasks:

@@ -1,4 +1,4 @@
-"""A person stops the step at work: its model request or tool call is cancelled, and the model is told."""
+"""A person stops the step at work: its model request or tool call is cancelled, and the model learns of it."""
 
 import time
 from collections.abc import Awaitable, Callable, Sequence

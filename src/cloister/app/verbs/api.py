@@ -183,7 +183,7 @@ class RunVerbs(Protocol):
 
     @needs("operator", "POST runs/{run}/interrupt")
     async def interrupt(self, run: str) -> Event:
-        """Stop the step at work: its model request or tool call. The run goes on, and the model is told.
+        """Stop the step at work: its model request or tool call. The run goes on, and the model learns of it.
 
         Raises `UserError` (`run_finished`).
         """

@@ -193,7 +193,7 @@ def stop(ctx: typer.Context, run: RunName) -> None:
 
 
 def interrupt(ctx: typer.Context, run: RunName) -> None:
-    """Stop the current step of a run: its command or model request. The model is told, and the run goes on."""
+    """Stop the current step of a run: its command or model request. The model learns of it, and the run goes on."""
     event = perform(ctx, lambda verbs: verbs.runs.interrupt(run))
     put(f"Asked {event.run} to stop its current step.")
 
