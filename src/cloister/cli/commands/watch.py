@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from cloister.cli.client.open import drives_here, open_verbs, perform
-from cloister.cli.options import Accept, After, AsJson, RunName, put, put_json, settings_of, typed
+from cloister.cli.options import Accept, After, AsJson, Plain, RunName, put, put_json, settings_of, typed
 from cloister.core.errors import UserError
-from cloister.core.events import AskAnswered
 from cloister.core.text import one_line
 
 if TYPE_CHECKING:
@@ -19,12 +18,17 @@ if TYPE_CHECKING:
 
 
 def watch(
-    ctx: typer.Context, run: RunName, after: After = 0, accept: Accept = "proven", as_json: AsJson = False
+    ctx: typer.Context,
+    run: RunName,
+    after: After = 0,
+    accept: Accept = "proven",
+    plain: Plain = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Show a run until it finishes. Ctrl-C stops watching, not the run."""
+    """Show a run until it finishes, and steer it. Ctrl-C stops watching, not the run; twice stops the run."""
     import anyio
 
-    found, seen = anyio.run(_watch, ctx, run, after, accept, as_json)
+    found, seen = anyio.run(_watch, ctx, run, after, accept, as_json, plain)
     if seen.interrupts and seen.outcome is None:
         from cloister.cli.commands.run import still_running
 
@@ -33,16 +37,23 @@ def watch(
 
 
 async def _watch(
-    ctx: typer.Context, run: str, after: int, accept: Accept, as_json: bool
+    ctx: typer.Context, run: str, after: int, accept: Accept, as_json: bool, plain: bool
 ) -> "tuple[RunId, Watch]":
     from cloister.cli.client.attend import Watch
+    from cloister.cli.client.steer import steer
     from cloister.cli.screen.screen import open_show
 
     async with open_verbs(ctx) as verbs:
         row = await verbs.runs.row(run)
         after = min(after, row.last_seq)
         earlier = await verbs.runs.events(row.id, limit=after) if after else ()
-        seen = Watch(open_show(as_json, earlier), after, accept)
+        show = open_show(as_json, earlier, plain=plain)
+        steering = None if row.state == "finished" else steer(show)
+        if steering is not None:
+            for event in earlier:
+                steering.feed(event)
+            steering.at(verbs.runs, row.id)
+        seen = Watch(show, after, accept, steering)
 
         async def follow() -> None:
             async with verbs.runs.follow(row.id, after) as items:
@@ -217,6 +228,8 @@ def answer(
             pass
         case _:
             raise UserError("bad_answer", f"Say allow or deny: cloister answer {run} allow.")
+    from cloister.core.events import AskAnswered
+
     event = perform(ctx, lambda verbs: verbs.runs.answer(run, ask, verdict))
     named = event.body.ask if isinstance(event.body, AskAnswered) else ask
     put(f"Answered {named} of {event.run}: {verdict}.")

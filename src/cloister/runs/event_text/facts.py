@@ -16,7 +16,7 @@ from cloister.runs.event_text.lines import Line, Piece, Status, counted, seconds
 from cloister.runs.view import red
 
 HEAD_LINES = 6
-TAIL_LINES = 3
+TAIL_LINES = 5
 LINE_CHARS = 200
 
 
@@ -35,6 +35,11 @@ class Excerpt:
         # A line without an end is cut here: memory stays bounded whatever a command prints.
         self._partial = rest[:LINE_CHARS]
         return [line for line in map(self._take, whole) if line is not None]
+
+    def newest(self) -> tuple[str, ...]:
+        """The last lines that were not shown yet, also one that has no end yet."""
+        partial = (self._partial,) if self._partial.strip() else ()
+        return (*self._last, *partial)
 
     def end(self) -> list[str]:
         """The lines to show when the output has ended."""
