@@ -171,7 +171,7 @@ async def _submit(ctx: typer.Context, new: "RunWish", verbs: "Verbs") -> "Admitt
 def still_running(run: "RunId") -> None:
     """Tell a person who stopped watching that the run continues."""
     put(
-        f"The run continues. Watch it: cloister watch {run}  Stop it: cloister stop {run}",
+        f"The run continues. Watch it: cloister watch {run}\n                    Stop it: cloister stop {run}",
         file=sys.stderr,
     )
 

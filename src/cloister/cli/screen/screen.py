@@ -101,6 +101,7 @@ class Screen:
         self._drawn: list[str] = []
         """The lines at the bottom that are replaced at each change."""
         self._column = 0
+        """Where the cursor is in the last of them; 0 is its end."""
         self._flow = Flow(self._console.width - 1 if self._moves else 1_000_000)
         self._open = ""
         """The last line of streamed text, which may grow."""
@@ -214,8 +215,9 @@ class Screen:
             return
         # A narrower terminal has wrapped the lines that it shows.
         width = max(1, self._console.width)
-        rows = sum(max(1, -(-cell_len(line) // width)) for line in self._drawn)
-        self._file.write((f"\x1b[{rows - 1}A" if rows > 1 else "") + "\r\x1b[J")
+        above = sum(max(1, -(-cell_len(line) // width)) for line in self._drawn[:-1])
+        above += (self._column or max(0, cell_len(self._drawn[-1]) - 1)) // width
+        self._file.write((f"\x1b[{above}A" if above else "") + "\r\x1b[J")
         self._drawn = []
 
     def _status_text(self, last: str) -> str:
@@ -264,12 +266,12 @@ class LiveShow:
 
     def __init__(self, earlier: Iterable[Event], *, plain: bool = False) -> None:
         self.screen = self._screen = Screen(plain=plain)
-        self._renderer = Renderer(self._screen.width)
+        self._renderer = Renderer(self._screen.width - self._screen.moves)
         for event in earlier:
             self._renderer.feed(event)
 
     def feed(self, item: Event | Delta) -> None:
-        self._renderer.resize(self._screen.width)
+        self._renderer.resize(self._screen.width - self._screen.moves)
         self._screen.put(self._renderer.feed(item))
 
     def note(self, text: str) -> None:
