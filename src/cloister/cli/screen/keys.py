@@ -32,11 +32,13 @@ _FUNCTIONS = {
 _SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[@-~])")
 _BEGUN = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|O)?\Z")
 _PASTE, _PASTED = "\x1b[200~", "\x1b[201~"
+PASTE = "\0"
+"""Begins a pasted text, so that it is never taken for a key."""
 PASTE_CHARS = 65_536
 
 
 class Keys:
-    """Splits input into keys: a character, a name such as `enter`, or a pasted text of several characters."""
+    """Splits input into keys: a character, a name such as `enter`, or a pasted text after `PASTE`."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -56,7 +58,7 @@ class Keys:
                 if not end:
                     self._rest = text[: PASTE_CHARS + len(_PASTE)]
                     break
-                keys.append(" ".join(harmless(pasted[:PASTE_CHARS]).split("\n")))
+                keys.append(PASTE + " ".join(harmless(pasted[:PASTE_CHARS]).split("\n")))
                 text = after
             elif found := _SEQUENCE.match(text):
                 keys += [name for name in [_FUNCTIONS.get(found[0][2:])] if name]
@@ -99,7 +101,7 @@ class Editor:
             case _ if key in _NAMED:
                 self._delete(key, before, after)
             case _:
-                self._set(before + key, after)
+                self._set(before + key.removeprefix(PASTE), after)
 
     def _delete(self, key: str, before: str, after: str) -> None:
         match key:
