@@ -217,9 +217,17 @@ class Backbone(AuditLog, BudgetStore, Protocol):
         ...
 
     async def runs(
-        self, limit: int = 100, *, before: RunId | None = None, only: RunFilter | None = None
+        self,
+        limit: int = 100,
+        *,
+        before: RunId | None = None,
+        only: RunFilter | None = None,
+        told: bool = True,
     ) -> tuple[RunRow, ...]:
-        """List runs, newest first; `before` is the cursor: the last run of the page before."""
+        """List runs, newest first; `before` is the cursor: the last run of the page before.
+
+        Unless `told`, questions and costs are left out: they take a look at the log of each run.
+        """
         ...
 
     async def row(self, run: RunId) -> RunRow: ...

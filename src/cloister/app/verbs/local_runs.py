@@ -193,9 +193,10 @@ class LocalRuns(Group):
 
         from cloister.runs.delivery import remove_files
 
-        row = await self.row(run)
+        row, started = await self.row(run), time.time()
         removed = await remove_files(self._parts.repositories, row.id, row.state, self.caller.name)
-        await self._note("RunRemoved", run=row.id)
+        if removed.at >= started:  # else they were removed before
+            await self._note("RunRemoved", run=row.id)
         return removed
 
     async def diff(self, run: str, attempt: int | None = None) -> str:

@@ -185,7 +185,12 @@ class LogReader(_Reader):
             open_to_write(self._path).close()
 
     def rows(
-        self, limit: int = 100, before: RunId | None = None, only: RunFilter | None = None
+        self,
+        limit: int = 100,
+        before: RunId | None = None,
+        only: RunFilter | None = None,
+        *,
+        told: bool = True,
     ) -> tuple[RunRow, ...]:
         """Return runs, newest first; after the run `before` in that order. Raises `UserError` (`no_such_run`)."""
         if self._db is None:
@@ -199,7 +204,7 @@ class LogReader(_Reader):
         with mapped(self._path):
             num = _NUM_MAX if before is None else find(self._db, before)[0]
             found = self._db.execute(query, {**wanted, "num": num, "limit": limit}).fetchall()
-            return tuple(self._row(self._db, cast(Record, record)) for record in found)
+            return tuple(self._row(self._db, cast(Record, record), told=told) for record in found)
 
     def row(self, run: RunId) -> RunRow:
         if self._db is None:
@@ -287,11 +292,11 @@ class LogReader(_Reader):
             )
         return ids[0]
 
-    def _row(self, db: sqlite3.Connection, record: Record) -> RunRow:
+    def _row(self, db: sqlite3.Connection, record: Record, *, told: bool = True) -> RunRow:
         num, name, state, outcome, reason, prompt, repo, model, created, updated, last, holder, epoch, who = (
             record
         )
-        asks, cost = _told(db, num)
+        asks, cost = _told(db, num) if told else (0, None)
         owner = None if holder is None else OwnerId(holder)
         lives = owner is not None and state == "running" and self._owner_lives(owner)
         if state == "running" and reason is not None:

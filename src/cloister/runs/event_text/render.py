@@ -234,7 +234,9 @@ class Renderer:
     def _baseline(self, body: e.BaselineTaken) -> Iterator[Piece]:
         self._red_before = red(body.diagnoses)
         if body.known:
-            yield Line("· this commit was checked when its template was warmed", "dim")
+            fork = self._request.forked_from if self._request else None
+            where = f"in {fork.run}, which this run continues" if fork else "when its template was warmed"
+            yield Line(f"· this commit was checked {where}", "dim")
         yield from facts.not_run(body.diagnoses)
         yield facts.baseline(body.diagnoses)
 
