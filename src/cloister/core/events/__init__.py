@@ -51,6 +51,7 @@ from cloister.core.events.run import (
     ChangeDelivered,
     ChangeMade,
     ChecksChosen,
+    EnvironmentPrepared,
     EventBody,
     InterruptRequested,
     Phase,
@@ -93,6 +94,7 @@ AnyBody = (
     | PhaseEnded
     | BaseFixed
     | PolicyFixed
+    | EnvironmentPrepared
     | SandboxOpened
     | SandboxClosed
     | ChecksChosen
