@@ -16,7 +16,8 @@ from cloister.runs.event_text.lines import Line, Piece, Status, counted, seconds
 from cloister.runs.view import red
 
 HEAD_LINES = 6
-TAIL_LINES = 5
+TAIL_LINES = 3
+PANE_LINES = 6
 LINE_CHARS = 200
 PLAN_LINES = 8
 
@@ -28,6 +29,7 @@ class Excerpt:
         self._room = head
         self._hidden = 0
         self._last: deque[str] = deque(maxlen=tail)
+        self._newest: deque[str] = deque(maxlen=PANE_LINES)
         self._partial = ""
 
     def feed(self, text: str) -> list[str]:
@@ -40,7 +42,7 @@ class Excerpt:
     def newest(self) -> tuple[str, ...]:
         """The last lines that were not shown yet, also one that has no end yet."""
         partial = (self._partial,) if self._partial.strip() else ()
-        return (*self._last, *partial)
+        return (*self._newest, *partial)[-PANE_LINES:]
 
     def end(self) -> list[str]:
         """The lines to show when the output has ended."""
@@ -56,6 +58,7 @@ class Excerpt:
             return line
         self._hidden += 1
         self._last.append(line)
+        self._newest.append(line)
         return None
 
 
