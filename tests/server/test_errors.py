@@ -67,8 +67,8 @@ def test_a_bug_is_a_server_error() -> None:
             "$: unknown field; known are prompt, repo, ",
         ),
         (
-            b'{"prompt": "p", "repo": "r", "tier": "hunter2"}',
-            "$.tier: the value is not one of auto, container, ",
+            b'{"prompt": "p", "repo": "r", "origin": "hunter2"}',
+            "$.origin: the value is not one of ",
         ),
         (b'{"prompt": "hunter2"}', "`repo`"),
     ],

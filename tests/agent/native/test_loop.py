@@ -296,7 +296,7 @@ async def test_a_person_stops_the_command_at_work_and_the_model_learns_of_it(ben
         tasks.start_soon(interrupt)
         ended = await bench.work(script)
     assert ended.outcome == "proven"
-    stopped, skipped = bench.of(ToolReturned)[:2]
+    stopped, skipped = [body for body in bench.journal.bodies if isinstance(body, ToolReturned)][:2]
     assert stopped.text.startswith("Stopped by ada after ")
     assert (stopped.ok, skipped.text) == (False, "Not run: the step was stopped before it.")
     asked = [
@@ -319,7 +319,9 @@ async def test_stopping_a_step_that_asks_denies_its_question(bench: LoopBench) -
 
         tasks.start_soon(interrupt)
         await bench.work(script, policy=(BUILT_IN, host))
-    assert [(body.answer, body.who) for body in bench.of(AskAnswered)] == [("deny", "ada")]
+    assert [(b.answer, b.who) for b in bench.journal.bodies if isinstance(b, AskAnswered)] == [
+        ("deny", "ada")
+    ]
 
 
 async def test_a_person_stops_a_request_to_the_model_which_is_paid_and_made_again(bench: LoopBench) -> None:
@@ -329,7 +331,9 @@ async def test_a_person_stops_a_request_to_the_model_which_is_paid_and_made_agai
             bench.journal.add(InterruptRequested("ada"))
             await anyio.sleep(0.02)
         tasks.cancel_scope.cancel()
-    assert {(body.purpose, body.estimated) for body in bench.of(ModelSpent)} == {("code", True)}
+    assert {(b.purpose, b.estimated) for b in bench.journal.bodies if isinstance(b, ModelSpent)} == {
+        ("code", True)
+    }
     assert bench.of(ModelReplied) == []
 
 

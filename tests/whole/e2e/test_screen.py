@@ -73,7 +73,9 @@ class Terminal:
         """Back at the prompt of a shell whose terminal works as before."""
         self.until(lambda shown: shown.rstrip().splitlines()[-1:] == ["shell$"])
         self.keys("C-l")
-        self.type('clear; stty -a | tr " " "\\n" | grep -xE -- "-?(icanon|isig|echo|icrnl);?" | tr "\\n" " "')
+        self.type(
+            'clear; stty -a | tr " " "\\n" | grep -xE -- "-?(icanon|isig|echo|icrnl);?" | tr "\\n" " "; echo'
+        )
         self.keys("Enter")
         shown = self.until(lambda shown: shown.rstrip().splitlines()[-1:] == ["shell$"] and "icanon" in shown)
         assert sorted(shown.split("shell$")[0].split()) == ["echo", "icanon", "icrnl", "isig"]

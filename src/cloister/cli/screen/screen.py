@@ -159,7 +159,7 @@ class Screen:
         self._file.flush()
 
     def redraw(self) -> None:
-        """Draw the bottom anew, after another program used the terminal."""
+        """Draw the bottom again, after another program used the terminal."""
         self._drawn, self._hidden = [], False
         self.tick()
 
