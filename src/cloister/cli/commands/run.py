@@ -168,7 +168,6 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
         settings_of(ctx),
         RunFile() if file is None else read_run_file(file),
     )
-
     start(ctx, partial(_submit, ctx, new), detach=detach, as_json=as_json, plain=plain, accept=accept)
 
 
