@@ -188,14 +188,16 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
         seed=seed,
         setup=setup,
     )
-    new = _wish(ctx, options, file)
-    start(ctx, partial(_submit, ctx, new), detach=detach, as_json=as_json, plain=plain, accept=accept)
+    start(ctx, _submission(ctx, options, file), detach=detach, as_json=as_json, plain=plain, accept=accept)
 
 
-def _wish(ctx: typer.Context, options: "RunOptions", file: Path | None) -> "RunWish":
+def _submission(
+    ctx: typer.Context, options: "RunOptions", file: Path | None
+) -> "Callable[[Verbs], Awaitable[Admitted]]":
     from cloister.cli.request import RunFile, new_run, read_run_file
 
-    return new_run(options, settings_of(ctx), RunFile() if file is None else read_run_file(file))
+    new = new_run(options, settings_of(ctx), RunFile() if file is None else read_run_file(file))
+    return partial(_submit, ctx, new)
 
 
 async def _submit(ctx: typer.Context, new: "RunWish", verbs: "Verbs") -> "Admitted":
