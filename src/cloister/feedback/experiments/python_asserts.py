@@ -1,5 +1,6 @@
 """Assertions of Python tests: `assert`, unittest, pytest, mock and numpy.testing."""
 
+import re
 from collections.abc import Sequence
 
 from tree_sitter import Node
@@ -20,6 +21,8 @@ _FAIL = f'raise AssertionError("{MARK}")'
 _OTHER = 'type("_Other", ({base},), {{}})'
 _NUMBER = "{0} + 17 + 10 * abs({0})"
 """Beyond each relative tolerance."""
+_DISTANT = re.compile(r"(?<![\w.])(-?\d{1,40}) \+ 17 \+ 10 \* abs\(\1\)")
+_TOLERANT = re.compile(r"(?i)approx|almost|close|delta|tol|round|isclose|precision")
 _ANY = (
     "(lambda v: not v if v is True or v is False"
     ' else v + 17 + 10 * abs(v) if isinstance(v, (int, float, complex)) and abs(v) < 1e300 or hasattr(v, "__array__")'
@@ -235,7 +238,12 @@ class PythonTests(Dialect):
             call = self._called(node)
             calls = [call] if call else self._with_calls(node)
             mutant = next((made for one in calls if (made := self._of_call(one))), None)
-        return Change(mutant, self._before(node)) if mutant else None
+        return Change(mutant, self._before(node), self._near(node, mutant)) if mutant else None
+
+    def _near(self, node: Node, mutant: Cut) -> Cut | None:
+        """The next integer in place of a distant one, where no tolerance is meant."""
+        text, many = _DISTANT.subn(r"\1 + 1", mutant[2])
+        return (*mutant[:2], text) if many and not _TOLERANT.search(self.text(node)) else None
 
     # Conditions
 

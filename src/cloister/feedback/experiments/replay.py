@@ -234,7 +234,11 @@ def main():
     place = tempfile.mkdtemp(prefix=secrets.token_hex(6))
     try:
         calls = record(told, os.path.join(place, secrets.token_hex(4)))
-        results = [replayed(calls, place, tested) for tested in (True, True, False, False)] if calls else []
+        results = [replayed(calls, place, tested) for tested in (True, True)] if calls else []
+        away = hide(calls, place)
+        results += [replayed(calls, place, tested) for tested in (False, False)] if calls else []
+        for old, new in away:
+            shutil.move(new, old)
         for number, row in enumerate(calls):
             said = [one[number] if number < len(one) else "broken" for one in results]
             line = {"function": row["module"] + "." + row["name"], "arguments": row["shown"], "recorded": row["said"],
@@ -242,6 +246,15 @@ def main():
             print(json.dumps(line))
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+def hide(calls, place):
+    """Move the folders of tests away, unless a call is about one of them."""
+    said = "".join(row["shown"] + row["said"] for row in calls)
+    names = [one for one in ("tests", "test", "testing") if os.path.isdir(one) and not os.path.islink(one) and one not in said]
+    away = [(os.path.abspath(one), os.path.join(place, secrets.token_hex(4))) for one in names]
+    for old, new in away:
+        shutil.move(old, new)
+    return away
 
 def record(told, here):
     os.mkdir(here)

@@ -293,8 +293,9 @@ def _is_of_tests(name: str) -> bool:
 
 
 def _is_test(name: str) -> bool:
-    """Runners of JavaScript also find tests by their directory."""
-    return is_test_file(name) or (is_test_place(name) and _SCRIPT.search(name) is not None)
+    """Runners of JavaScript also find tests by their directory. Python runs a package before its tests."""
+    by_place = is_test_place(name) and (_SCRIPT.search(name) or name.endswith("/__init__.py"))
+    return is_test_file(name) or bool(by_place)
 
 
 def _takes_its_place(name: str, modules: Collection[str], known: Collection[str]) -> bool:
