@@ -57,7 +57,8 @@ async def in_session(warm_dir: Path, templates: Path, root: Path, project: Proje
         if project.npm:
             await sandbox.write("/tmp/packages.tar", npm_packages(project.npm).read_bytes())
             line = "tar x -C / -f /tmp/packages.tar && ln -sf /node_modules/.bin/* /usr/local/bin/"
-            assert (await sandbox.run(Command(("/bin/sh", "-c", line), seconds=120))).ok
+            done = await sandbox.run(Command(("/bin/sh", "-c", line), seconds=120))
+            assert done.ok, done
 
     async with opened(data, root, project.base, (project.check,), TEMPLATE, prepare) as court:
         assert project.red != court.baseline[0].green, court.baseline

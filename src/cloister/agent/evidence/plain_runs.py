@@ -123,7 +123,7 @@ class PlainRuns:
         here = decode((await self.computer.run(Command(("pwd",), seconds=_SECONDS))).out).strip()
         own = resources.files("cloister.feedback.experiments")
         programs = {name: own.joinpath(name).read_text("utf-8") for name in plain.PROGRAMS}
-        made = plain.disguise(plain.Test(path, texts, here, place, token, programs))
+        made = plain.disguise(plain.Test(path, texts, here, place, token, programs, check.check))
         if made is None:
             return False, ()
         try:

@@ -5,7 +5,7 @@ failures that the change may not have caused. `shown` lists the tests that survi
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -190,7 +190,27 @@ class _Proving:
         again = await self._again(tuple(dict.fromkeys(new.values())), "without")
         if not await back_to(self.computer, self.tree):
             return ()
-        return shown.fails_for_want_of(new, again, versions)
+        names = shown.fails_for_want_of(new, again, versions)
+        return await self._still_passing(names, new) if names else ()
+
+    async def _still_passing(self, names: Sequence[str], checks: Mapping[str, str]) -> tuple[str, ...]:
+        """The tests that pass again with the change: a test that fails the second time shows nothing."""
+        passed: set[str] = set()
+        for check in dict.fromkeys(checks[name] for name in names):
+            tests = [
+                test for one in self.found if one.check == check for test in one.tests if test.name in names
+            ]
+            files = tuple(dict.fromkeys(test.file or test.name.partition("::")[0] for test in tests))
+
+            def line(spec: Check, files: tuple[str, ...] = files) -> str:
+                part = only(spec, files) if all(map(is_test_code, files)) else None
+                return part or spec.run or spec.command
+
+            place = f"proof-again-{secrets.token_hex(4)}"
+            again = await run_part(self.computer, check, place, self.show, line)
+            passed |= {test.name for test in again.tests if test.status == "passed"}
+        await back_to(self.computer, self.tree)
+        return tuple(name for name in names if name in passed)
 
     async def _independent(self, left: Sequence[str], versions: Sequence[Version]) -> tuple[str, ...]:
         """Old failures that fail as on the base, and do not execute a changed line."""

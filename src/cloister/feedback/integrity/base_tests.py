@@ -127,7 +127,7 @@ _RUNNER_FILES = re.compile(
     r"\.mocharc(?:\.\w{2,5})?|(?:jest|vitest|vite|babel|ava|karma|playwright|cypress|wdio|nyc|c8)\.(?:config|conf)\.\w{2,4}|"
     r"vitest\.workspace\.\w{2,4}|\.jasmine\.(?:json|js)|\.babelrc(?:\.\w{2,5})?|\.swcrc|\.npmrc|\.yarnrc(?:\.yml)?|"
     r"\.cargo/config(?:\.toml)?|\.config/nextest\.toml|CTest(?:Custom|Config|Testfile)\.cmake|\.rspec)$|"
-    r"(?:^|/)(?:[^/]{1,200}\.(?:dist|egg)-info|node_modules/\.bin)/"
+    r"(?:^|/)(?:[^/]{1,200}\.(?:dist|egg)-info|node_modules)/"
 )
 """Files that only configure a test runner, or that Python loads before it. Plugins register by package metadata."""
 _MODULE = re.compile(

@@ -67,8 +67,8 @@ _RUST_ITEM = re.compile(
     r"(?:mod|fn|use|impl|struct|enum|union|trait|type|static|const|extern|macro_rules!)\b|$|[}/#]"
 )
 _C_FORK = re.compile(
-    r"^\s*#\s*(?:el)?if(?:n?def)?\b(?:.{0,200}\W)?((?:\w{0,80}_)?(?:[A-Z]?UNIT|ASSERT|\w?TEST(?:S|ED|ING)?|GREATEST|ACUTEST|DOCTEST|UNITY|"
-    r"CATCH2?|CMOCKA|CRITERION|GMOCK)(?:_\w{1,80})?)\b"
+    r"^(?:\s*#\s*(?:el)?if(?:n?def)?\b(?:.{0,200}\W)?|.{0,200}?(?=__BASE_FILE__|__INCLUDE_LEVEL__))((?:\w{0,80}_)?(?:[A-Z]?UNIT|ASSERT|\w?TEST(?:S|ED|ING)?|GREATEST|ACUTEST|DOCTEST|UNITY|"
+    r"CATCH2?|CMOCKA|CRITERION|GMOCK)(?:_\w{1,80})?|__(?:BASE_FILE|INCLUDE_LEVEL)__)\b"
 )
 _C_DEFINE = re.compile(r"^\s{0,20}#\s{0,20}define\s{1,20}(\w{1,200})\s{0,20}$", re.MULTILINE)
 

@@ -46,7 +46,9 @@ def hard_coded(
     for path, text in tests.items() if lines else ():
         for name, body in _bodies(path, text[:_TEXT_CHARS], red).items():
             said = dict.fromkeys(_literals(body))
-            told = [word for word in said if word in new and len(word) > 1 and not _COMMON.match(word)]
+            told = [
+                word for word in said if word in new and len(word.lstrip("-")) > 1 and not _COMMON.match(word)
+            ]
             for word in told or _answers(lines, said):
                 found.setdefault(word, f"hard-coded: `{one_line(word, 60)}` from {one_line(name, 100)}")
     return tuple(found.values())[:_NOTES]
