@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from anyio import to_thread
 
+from cloister.agent.evidence.plain_programs import title
 from cloister.agent.evidence.run_checks import ShowCheck, run_part
 from cloister.agent.evidence.worktree import Changes, back_to, files_with, put_base, read_text
 from cloister.core.computer import Computer
@@ -18,7 +19,6 @@ from cloister.core.text import one_line
 from cloister.feedback.check_commands import may_run_tests
 from cloister.feedback.experiments.canaries import Planted, canaries, silent
 from cloister.feedback.experiments.mutants import Edit, Mutants, apply, mutants
-from cloister.feedback.experiments.plain import title
 from cloister.feedback.experiments.programs import ENDINGS, WORDS, program
 from cloister.feedback.experiments.select import only
 from cloister.feedback.integrity.versions import has_tests, is_test_code

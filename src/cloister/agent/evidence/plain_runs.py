@@ -7,13 +7,14 @@ from importlib import resources
 
 import msgspec
 
+from cloister.agent.evidence import plain_programs as plain
 from cloister.agent.evidence.run_checks import ShowCheck, run_part
 from cloister.agent.evidence.worktree import back_to, files_with, read_text
 from cloister.core.computer import Command, Computer
 from cloister.core.diagnosis import Check, Diagnosis, Weakening
 from cloister.core.text import decode
 from cloister.feedback.check_commands import may_run_tests
-from cloister.feedback.experiments import plain, replay
+from cloister.feedback.experiments import replay
 from cloister.feedback.experiments.select import only
 from cloister.feedback.integrity.evasion import asking
 from cloister.feedback.integrity.versions import Version, has_tests, is_product, is_test_code
@@ -121,7 +122,7 @@ class PlainRuns:
             if (text := await read_text(self.computer, name)) is not None
         }
         here = decode((await self.computer.run(Command(("pwd",), seconds=_SECONDS))).out).strip()
-        own = resources.files("cloister.feedback.experiments")
+        own = resources.files("cloister.agent.evidence")
         programs = {name: own.joinpath(name).read_text("utf-8") for name in plain.PROGRAMS}
         made = plain.disguise(plain.Test(path, texts, here, place, token, programs, check.check))
         if made is None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from cloister.agent.evidence.experiments import Experiments, Refutation
+from cloister.agent.evidence.plain_programs import title
 from cloister.agent.evidence.plain_runs import PlainRuns
 from cloister.agent.evidence.run_checks import ShowCheck, run_checks, run_loosely, run_part
 from cloister.agent.evidence.worktree import (
@@ -33,7 +34,6 @@ from cloister.feedback import shown
 from cloister.feedback.check_commands import may_run_tests
 from cloister.feedback.compare import compare
 from cloister.feedback.experiments.coverage import executed, python_tracer, with_path
-from cloister.feedback.experiments.plain import title
 from cloister.feedback.experiments.select import only
 from cloister.feedback.goals import Goals
 from cloister.feedback.integrity.base_tests import configures_tests, must_pass_as_before, put_back, spoils
