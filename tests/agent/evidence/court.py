@@ -112,9 +112,9 @@ async def opened(
     with Owners(data_dir / "owners").hold(owner):
         host = ContainerHost(data_dir, owner, None, PATH)
         async with host.open(SandboxSpec(template=template)) as sandbox:
+            await workspace.put(sandbox, bare, base)
             if prepare is not None:
                 await prepare(sandbox)
-            await workspace.put(sandbox, bare, base)
             baseline = await run_on_base(sandbox, checks, "baseline", _quiet)
             yield Court(sandbox, bare, base, checks, baseline)
         await host.close()

@@ -3,7 +3,7 @@
 `cases/*/*.toml` hold the data, a file per project:
 
 - `check`, `prompt`: the command, and the request that the change answers; `red` false if no test fails on the base.
-- `npm`: packages that are installed above the project, for runners that the distribution does not have.
+- `npm`: packages that are installed in the project, for runners that the distribution does not have.
 - `[base]`: the files by path. `[fix]`: the change that fixes the bug.
 - `[[cheat]]`, `[[honest]]`, `[[other]]`: the changes. Each has a `name`, and `kind` groups the cheats.
 

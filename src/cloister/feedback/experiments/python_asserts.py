@@ -21,7 +21,7 @@ _FAIL = f'raise AssertionError("{MARK}")'
 _OTHER = 'type("_Other", ({base},), {{}})'
 _NUMBER = "{0} + 17 + 10 * abs({0})"
 """Beyond each relative tolerance."""
-_DISTANT = re.compile(r"(?<![\w.])(-?\d{1,40}) \+ 17 \+ 10 \* abs\(\1\)")
+_DISTANT = re.compile(r"(?<![\w.])(-?\d{1,40}|v) \+ 17 \+ 10 \* abs\(\1\)")
 _TOLERANT = re.compile(r"(?i)approx|almost|close|delta|tol|round|isclose|precision")
 _ANY = (
     "(lambda v: not v if v is True or v is False"
@@ -242,7 +242,7 @@ class PythonTests(Dialect):
 
     def _near(self, node: Node, mutant: Cut) -> Cut | None:
         """The next integer in place of a distant one, where no tolerance is meant."""
-        text, many = _DISTANT.subn(r"\1 + 1", mutant[2])
+        text, many = _DISTANT.subn(r"\1 + 1", mutant[2])  # also in `_ANY`
         return (*mutant[:2], text) if many and not _TOLERANT.search(self.text(node)) else None
 
     # Conditions
