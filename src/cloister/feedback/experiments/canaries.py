@@ -143,19 +143,7 @@ _OWN_METHOD = re.compile(
 )
 _QUALIFIED = re.compile(r"\b(\w{1,40}(?:\.\w{1,40})?\.assert_\w{0,40}(?:equal|allclose|same)\w{0,40})\(")
 _BUILT_IN_MARKS = frozenset(
-    (
-        "parametrize",
-        "skip",
-        "skipif",
-        "xfail",
-        "usefixtures",
-        "filterwarnings",
-        "asyncio",
-        "anyio",
-        "trio",
-        "timeout",
-        "flaky",
-    )
+    "parametrize skip skipif xfail usefixtures filterwarnings asyncio anyio trio timeout flaky".split()
 )
 
 _STATEMENTS: Mapping[str, str] = {

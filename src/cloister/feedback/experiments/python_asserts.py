@@ -37,21 +37,13 @@ _FLIPPED = {
     **{"!=": "==", "<>": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">", "==": "!="},
     **{"in": "not in", "not in": "in", "is": "is not", "is not": "is"},
 }
-_EQUAL = {
-    *(
-        "Equal",
-        "Equals",
-        "ListEqual",
-        "DictEqual",
-        "TupleEqual",
-        "SetEqual",
-        "SequenceEqual",
-        "MultiLineEqual",
-    ),
-    *("CountEqual", "ItemsEqual", "AlmostEqual", "AlmostEquals", "JSONEqual", "HTMLEqual", "XMLEqual"),
-    *("QuerySetEqual", "QuerysetEqual", "Contains", "Redirects", "TemplateUsed", "ArrayEqual", "Allclose"),
-    *("ArrayAlmostEqual", "ApproxEqual", "StringEqual", "Close", "FrameEqual", "SeriesEqual", "IndexEqual"),
-}
+_EQUAL = set(
+    (
+        "Equal Equals ListEqual DictEqual TupleEqual SetEqual SequenceEqual MultiLineEqual CountEqual ItemsEqual AlmostEqual "
+        "AlmostEquals JSONEqual HTMLEqual XMLEqual QuerySetEqual QuerysetEqual Contains Redirects TemplateUsed ArrayEqual "
+        "Allclose ArrayAlmostEqual ApproxEqual StringEqual Close FrameEqual SeriesEqual IndexEqual"
+    ).split()
+)
 _SWAPPED = ("Greater", "Less", "ArrayLess")
 _RENAMED = {
     **{"GreaterEqual": "assertLess", "LessEqual": "assertGreater", "NoLogs": "assertLogs"},
@@ -297,9 +289,6 @@ class PythonTests(Dialect):
             flipped
             and f"{self.source.between(node.start_byte, values[0].end_byte)} {flipped} {self.source.between(values[1].start_byte, node.end_byte)}"
         )
-
-    def _replaced(self, whole: Node, part: Node, text: str) -> str:
-        return f"{self.source.between(whole.start_byte, part.start_byte)}{text}{self.source.between(part.end_byte, whole.end_byte)}"
 
     # Values
 
