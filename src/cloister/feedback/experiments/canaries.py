@@ -142,9 +142,10 @@ _OWN_METHOD = re.compile(
     r"^[ \t]{1,40}self\.((?!assert|subTest|skip)\w{1,60})\([^\n]{1,200},[^\n]{1,200}\)$", re.MULTILINE
 )
 _QUALIFIED = re.compile(r"\b(\w{1,40}(?:\.\w{1,40})?\.assert_\w{0,40}(?:equal|allclose|same)\w{0,40})\(")
-_BUILT_IN_MARKS = frozenset(
-    "parametrize skip skipif xfail usefixtures filterwarnings asyncio anyio trio timeout flaky".split()
-)
+_BUILT_IN_MARKS = {
+    *("parametrize", "skip", "skipif", "xfail", "usefixtures", "filterwarnings"),
+    *("asyncio", "anyio", "trio", "timeout", "flaky"),
+}
 
 _STATEMENTS: Mapping[str, str] = {
     "a false assertion": "assert 1 == 2",

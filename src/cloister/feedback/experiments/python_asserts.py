@@ -37,13 +37,13 @@ _FLIPPED = {
     **{"!=": "==", "<>": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">", "==": "!="},
     **{"in": "not in", "not in": "in", "is": "is not", "is not": "is"},
 }
-_EQUAL = set(
-    (
-        "Equal Equals ListEqual DictEqual TupleEqual SetEqual SequenceEqual MultiLineEqual CountEqual ItemsEqual AlmostEqual "
-        "AlmostEquals JSONEqual HTMLEqual XMLEqual QuerySetEqual QuerysetEqual Contains Redirects TemplateUsed ArrayEqual "
-        "Allclose ArrayAlmostEqual ApproxEqual StringEqual Close FrameEqual SeriesEqual IndexEqual"
-    ).split()
-)
+_EQUAL = {
+    *("Equal", "Equals", "ListEqual", "DictEqual", "TupleEqual", "SetEqual", "SequenceEqual"),
+    *("CountEqual", "ItemsEqual", "AlmostEqual", "AlmostEquals", "JSONEqual", "HTMLEqual", "XMLEqual"),
+    *("QuerySetEqual", "QuerysetEqual", "Contains", "Redirects", "TemplateUsed", "ArrayEqual", "Allclose"),
+    *("ArrayAlmostEqual", "ApproxEqual", "StringEqual", "Close", "FrameEqual", "SeriesEqual", "IndexEqual"),
+    "MultiLineEqual",
+}
 _SWAPPED = ("Greater", "Less", "ArrayLess")
 _RENAMED = {
     **{"GreaterEqual": "assertLess", "LessEqual": "assertGreater", "NoLogs": "assertLogs"},
