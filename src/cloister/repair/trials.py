@@ -29,7 +29,7 @@ _AFFECTED = 150
 _EACH_SECONDS = 1.0
 _AGAIN_SECONDS = 4.0
 _MORE_PLAUSIBLE = 5
-_MORE_CANDIDATES = (60, 300)
+_MORE_CANDIDATES = (30, 200)
 """Candidates that are tried after the first plausible one: half as many as before it, between these."""
 
 
