@@ -10,7 +10,9 @@ by cosmic-ray. Both run on plain processes of this machine, with two workers, no
 """
 
 import argparse
+import ast
 import json
+import resource
 import shutil
 import statistics
 import subprocess
@@ -18,11 +20,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import anyio
 
-from cloister.repair.api import Candidate, applied
+from cloister.repair.api import Candidate, Trial, applied
 from cloister.repair.candidates import candidates, pairs
 from cloister.repair.rules.api import facts_of
 from cloister.repair.suite import suite_of
@@ -37,6 +39,7 @@ class Found(NamedTuple):
     patch: Candidate | None
     right: bool | None
     seconds: float
+    processor: float
     tried: int
     plausible: int
     note: str = ""
@@ -47,7 +50,7 @@ async def search(root: Path, command: str, limit: float) -> tuple[Candidate | No
     suite = suite_of(command)
     assert suite is not None
     tried: list[Candidate] = []
-    plausible = []
+    plausible: list[Trial] = []
     partial: list[Candidate] = []
     async with Trials(LocalComputer(root), suite) as trials:
         found = await trials.localise()
@@ -72,9 +75,15 @@ async def search(root: Path, command: str, limit: float) -> tuple[Candidate | No
 
 
 def measured(name: str, root: Path, command: str, limit: float) -> Found:
-    began = time.monotonic()
+    began, used = time.monotonic(), processor()
     patch, tried, plausible, note = anyio.run(search, root, command, limit)
-    return Found(name, patch, None, time.monotonic() - began, tried, plausible, note)
+    return Found(name, patch, None, time.monotonic() - began, processor() - used, tried, plausible, note)
+
+
+def processor() -> float:
+    """Processor time of this process and of the processes that it waited for."""
+    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return sum(used.ru_utime + used.ru_stime for used in map(resource.getrusage, kinds))
 
 
 # QuixBugs
@@ -115,15 +124,26 @@ def prepare_quixbugs(source: Path, name: str, root: Path) -> None:
         _head, *tests = text.split("\ndef test")
         head = f"from {name} import {name}\n" + ("from node import Node\n" if "Node" in text else "")
         if "class" in _head or "import math" in _head:
-            head += "\n".join(line for line in _head.splitlines() if line.startswith(("import", "class", "    ")) and "pytest" not in line and "_programs" not in line)
-        parts = {True: [one for i, one in enumerate(tests) if i % 3 == 2], False: [one for i, one in enumerate(tests) if i % 3 != 2]}
+            head += "\n".join(
+                line
+                for line in _head.splitlines()
+                if line.startswith(("import", "class", "    "))
+                and "pytest" not in line
+                and "_programs" not in line
+            )
+        parts = {
+            True: [one for i, one in enumerate(tests) if i % 3 == 2],
+            False: [one for i, one in enumerate(tests) if i % 3 != 2],
+        }
         for hidden, chosen in parts.items():
             path = root / "hidden.py" if hidden else work / f"test_{name}.py"
             path.write_text(head + "".join("\ndef test" + one for one in chosen))
         return
-    rows = [json.loads(line) for line in cases.read_text().splitlines() if line.strip()]
-    rows = [[given if isinstance(given, list) else [given], expected] for given, expected in rows]
-    rows = quick(root, name, rows)
+    lines = [json.loads(line) for line in cases.read_text().splitlines() if line.strip()]
+    every: list[list[Any]] = [
+        [given if isinstance(given, list) else [given], expected] for given, expected in lines
+    ]
+    rows = quick(root, name, every)
     bad = failing(work, name, rows)
     shown = [index for index in range(len(rows)) if index % 3 != 2]
     if not set(shown) & set(bad) and bad:
@@ -154,20 +174,24 @@ print(json.dumps(out))
 _PLAIN = _HEAD[_HEAD.index("def plain") : _HEAD.index("CASES")]
 
 
-def holds(file: Path, name: str, rows: list[list[object]]) -> list[bool]:
+def holds(file: Path, name: str, rows: list[list[Any]]) -> list[bool]:
     done = subprocess.run(
         [sys.executable, "-c", _ONE, str(file.parent), str(file), name, _PLAIN],
-        input=json.dumps(rows), capture_output=True, text=True, timeout=120, check=True,
+        input=json.dumps(rows),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
     )
     return json.loads(done.stdout)
 
 
-def quick(root: Path, name: str, rows: list[list[object]]) -> list[list[object]]:
+def quick(root: Path, name: str, rows: list[list[Any]]) -> list[list[Any]]:
     """The cases that the correct program passes in half a second."""
     return [row for row, good in zip(rows, holds(root / "correct.py", name, rows), strict=True) if good]
 
 
-def failing(work: Path, name: str, rows: list[list[object]]) -> list[int]:
+def failing(work: Path, name: str, rows: list[list[Any]]) -> list[int]:
     return [index for index, good in enumerate(holds(work / f"{name}.py", name, rows)) if not good]
 
 
@@ -189,7 +213,9 @@ def is_right(root: Path, patch: Candidate, python: str) -> bool:
 
 def quixbugs(source: Path, python: str, only: list[str], part: str, limit: float) -> None:
     names = sorted(
-        path.stem for path in (source / "python_programs").glob("*.py") if not path.stem.endswith("_test") and path.stem != "node"
+        path.stem
+        for path in (source / "python_programs").glob("*.py")
+        if not path.stem.endswith("_test") and path.stem != "node"
     )
     for label, chosen in (("training", names[::2]), ("test", names[1::2])):
         if part not in ("", label):
@@ -209,11 +235,56 @@ def quixbugs(source: Path, python: str, only: list[str], part: str, limit: float
         table(f"QuixBugs, {label}", results)
 
 
+# Planted bugs
+
+
+def planted(folder: Path, python: str, only: list[str], limit: float) -> None:
+    results: list[Found] = []
+    for listed in sorted(folder.glob("*/bugs.json")):
+        package, known = listed.parent.name, json.loads(listed.read_text())
+        if only and not any(package.startswith(name) for name in only):
+            continue
+        for number, bug in enumerate(known["bugs"]):
+            with tempfile.TemporaryDirectory(prefix="planted-") as name:
+                root = Path(name)
+                shutil.copytree(listed.parent / "work", root / "work")
+                file = root / "work" / bug["path"]
+                original = file.read_text()
+                file.write_text(bug["text"])
+                command = " ".join(["PYTHONPATH=src:.", python, "-m", "pytest", "-q", *known["tests"]])
+                label = f"{package.rpartition('-')[0]} {number + 1} {bug['operator'].removeprefix('core/')}"
+                found = measured(label, root, command, limit)
+                if found.patch is not None:
+                    same = found.patch.path == bug["path"]
+                    now = applied(bug["text"], found.patch.hunks) if same else ""
+                    found = found._replace(
+                        right=same and ast.dump(ast.parse(now)) == ast.dump(ast.parse(original))
+                    )
+            results.append(found)
+            show(found)
+    table("planted bugs (right: the original code again)", results)
+
+
 def show(found: Found) -> None:
-    verdict = "-" if found.patch is None else "right" if found.right else "WRONG" if found.right is False else "repaired"
-    print(f"{found.name:32} {verdict:8} {found.seconds:6.1f} s  tried {found.tried:5}  plausible {found.plausible}  {found.note}")
+    verdict = (
+        "-"
+        if found.patch is None
+        else "right"
+        if found.right
+        else "WRONG"
+        if found.right is False
+        else "repaired"
+    )
+    print(
+        f"{found.name:32} {verdict:8} {found.seconds:6.1f} s ({found.processor:5.1f} s of processor time)  tried {found.tried:5}  plausible {found.plausible}  {found.note}"
+    )
     if found.patch is not None:
-        print("\n".join(f"    {line}" for line in (f"[{found.patch.rule}]", *found.patch.diff.splitlines()[2:])), flush=True)
+        print(
+            "\n".join(
+                f"    {line}" for line in (f"[{found.patch.rule}]", *found.patch.diff.splitlines()[2:])
+            ),
+            flush=True,
+        )
 
 
 def table(title: str, results: list[Found]) -> None:
@@ -221,9 +292,11 @@ def table(title: str, results: list[Found]) -> None:
     right = [one for one in fixed if one.right]
     wrong = [one for one in fixed if one.right is False]
     seconds = [one.seconds for one in fixed] or [0.0]
+    spent = [one.processor for one in fixed] or [0.0]
     print(
         f"{title}: {len(results)} bugs, {len(fixed)} repaired, {len(right)} right on unseen tests, {len(wrong)} wrong, "
-        f"median {statistics.median(seconds):.1f} s, longest {max(seconds):.1f} s"
+        f"median {statistics.median(seconds):.1f} s, longest {max(seconds):.1f} s; processor time: median "
+        f"{statistics.median(spent):.1f} s, longest {max(spent):.1f} s"
     )
 
 
@@ -238,6 +311,8 @@ def main() -> None:
     given = parser.parse_args()
     if given.kind == "quixbugs":
         quixbugs(given.folder, given.python, given.only, given.part, given.seconds)
+    else:
+        planted(given.folder, given.python, given.only, given.seconds)
 
 
 if __name__ == "__main__":

@@ -44,8 +44,14 @@ def candidates(
         if len(found) > _MOST:
             break
     order = sorted(found.values(), key=lambda one: (-round(one.score, 9), _tie(one, seed)))
-    for number, one in enumerate(order[:_MOST]):
-        yield _candidate(number, one.rule.name, one.file, (one.cut,), (one.rule.prior, one.score), one.flags)
+    number = 0
+    for one in order[:_MOST]:
+        if not one.file.parses(one.cut):
+            continue
+        number += 1
+        yield _candidate(
+            number - 1, one.rule.name, one.file, (one.cut,), (one.rule.prior, one.score), one.flags
+        )
 
 
 def _tie(one: _Found, seed: int) -> bytes:

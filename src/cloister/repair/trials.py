@@ -26,8 +26,10 @@ from cloister.repair.worker import Worker, started
 _FIRST = 3
 """Failing tests of the first stage. They run even if one fails, which shows partial repairs."""
 _AFFECTED = 150
+_MARGIN = (0.06, 0.3)
+"""Processor time in seconds that every test may take, whatever it took before: between these, by the passing tests."""
 _EACH_SECONDS = 1.0
-_AGAIN_SECONDS = 4.0
+_AGAIN_SECONDS = 3.0
 _MORE_PLAUSIBLE = 5
 _MORE_CANDIDATES = (30, 200)
 """Candidates that are tried after the first plausible one: half as many as before it, between these."""
@@ -58,6 +60,7 @@ class Trials:
         self._failing: tuple[Failure, ...] = ()
         self._covering: dict[tuple[str, int], list[str]] = {}
         self._cold = False
+        self._margin = _MARGIN[1]
 
     async def __aenter__(self) -> Self:
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
@@ -119,6 +122,8 @@ class Trials:
         self._failing = (*(self._tests[name].failure for name in self._tests if name in red), *broken)
         self._cold = bool(broken)
         self._covering = _index(tests)
+        usual = max((test.seconds for test in tests if test.status == "passed"), default=1.0)
+        self._margin = min(_MARGIN[0] + 10 * usual, _MARGIN[1])
         if flaky:
             notes.append(f"{len(flaky)} tests failed and passed on the same files and are left out")
         passing = tuple(test.id for test in tests if test.status == "passed" and test.id not in flaky)
@@ -127,7 +132,7 @@ class Trials:
 
     async def _again(self, worker: Worker, tests: list[Covered]) -> tuple[list[Covered], tuple[str, ...]]:
         """Run failing tests once more without tracing, late ones with more time; return what changed and what is flaky."""
-        late = [test.id for test in tests if test.status == "late"][:2]
+        late = [test.id for test in tests if test.status == "late"][:1]
         failed = [test.id for test in tests if test.status == "failed"][:200]
         again: dict[str, Covered] = {}
         for names, each in ((late, _AGAIN_SECONDS), (failed, _AGAIN_SECONDS)):
@@ -210,7 +215,8 @@ class Trials:
         late = frozenset(failure.test for failure in self._failing if failure.late)
         quick = sorted(red, key=lambda name: (name in late, self._seconds_of(name)))
         near = self._affected(candidate)
-        stages = [(part, self._limit(part, late)) for part in (quick[:_FIRST], quick[_FIRST:], near) if part]
+        first = 1 if quick[0] in late else _FIRST
+        stages = [self._stage(part) for part in (quick[:first], quick[first:], near) if part]
         tried = await worker.attempt(candidate.path, text, stages, cold=self._cold)
         results = dict(tried.results)
         plausible = _all_passed(results, [*red, *near])
@@ -223,9 +229,7 @@ class Trials:
             ]
             for names, cold in ((rest, self._cold), (red, True)):
                 if plausible and names and not (cold and names is red and self._cold):
-                    more = await worker.attempt(
-                        candidate.path, text, [(names, self._limit(names, late))], cold=cold
-                    )
+                    more = await worker.attempt(candidate.path, text, [self._stage(names)], cold=cold)
                     results.update(more.results)
                     plausible = _all_passed(more.results, names)
         return Trial(
@@ -240,11 +244,14 @@ class Trials:
         )
 
     def _seconds_of(self, name: str) -> float:
-        return self._tests[name].seconds if name in self._tests else 0.0
+        test = self._tests.get(name)
+        return 0.0 if test is None or test.status == "late" else test.seconds
 
-    def _limit(self, names: Sequence[str], late: frozenset[str]) -> float:
-        """Processor time for tests: twice what they took with tracing, and a fixed part."""
-        return 0.4 + sum(0.2 if name in late else 2 * self._seconds_of(name) for name in names)
+    def _stage(self, names: Sequence[str]) -> tuple[Sequence[str], float, float]:
+        """Tests with their limits: for each twice the longest with tracing, on the clock ten times all of it."""
+        took = [self._seconds_of(name) for name in names]
+        each = self._margin + 2 * max(took)
+        return names, round(each, 3), round(2 + 10 * (each + sum(took)), 3)
 
     def _affected(self, candidate: Candidate) -> list[str]:
         """Passing tests that run the changed lines, quickest first."""

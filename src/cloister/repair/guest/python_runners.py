@@ -39,6 +39,15 @@ class Pytest:
             found.append({"id": report.nodeid, "message": text[-MESSAGE:], "frames": frames_in(text)})
         return found
 
+    def hurry(self):
+        """Do not explain failures: only whether a test passes counts."""
+        from _pytest import nodes, python
+        from _pytest.assertion import util
+
+        util.assertrepr_compare = lambda *given, **named: None
+        for kind in (nodes.Node, nodes.Item, python.Function):
+            kind.repr_failure = lambda *given, **named: "failed"
+
     def run(self, ids):
         """Run tests in the order given; yield (id, status, error)."""
         items = [self.items[name] for name in ids if name in self.items]
@@ -58,7 +67,7 @@ def status_of(reports):
 
 def pytest_args(args):
     """Add what makes a run in one process quiet and repeatable, if the plugins are there."""
-    more = ["-p", "no:cacheprovider"]
+    more = ["-p", "no:cacheprovider", "--tb=native"]
     names = set()
     try:
         from importlib import metadata
@@ -121,6 +130,9 @@ class Unittest:
             }
             for one in self.failed
         ]
+
+    def hurry(self):
+        pass
 
     def each(self, ids):
         import unittest

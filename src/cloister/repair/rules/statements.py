@@ -125,7 +125,9 @@ def added(node: Node, file: File, facts: Facts) -> Iterator[Cut]:
         for name in names:
             for value in map(file.text, values):
                 if value != name:
-                    yield from ((at, at, f"{indent}{one.format(name, value)}{file.words.end}\n") for one in forms)
+                    yield from (
+                        (at, at, f"{indent}{one.format(name, value)}{file.words.end}\n") for one in forms
+                    )
 
 
 def repeated(node: Node, file: File, facts: Facts) -> Iterator[Cut]:
@@ -168,7 +170,12 @@ def moved(node: Node, file: File, facts: Facts) -> Iterator[Cut]:
             and outer.end_byte <= node.end_byte
         ):
             yield (start, end, own.replace(indent, depth, 1))
-    if index == len(around) - 1 and file.language == "python" and node.parent is not None and node.parent.parent:
+    if (
+        index == len(around) - 1
+        and file.language == "python"
+        and node.parent is not None
+        and node.parent.parent
+    ):
         following = node.parent.parent.next_named_sibling
         other = _line_cut(following, file) if following is not None else None
         if other is not None and following is not None and "\n" not in (text := file.text(following)):

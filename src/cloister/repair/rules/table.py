@@ -13,6 +13,7 @@ RULES: tuple[Rule, ...] = (
     Rule("and, or", 0.8, "expression", operators.logical),
     Rule("missing or extra not", 0.6, "expression", operators.negation),
     Rule("off by one", 0.6, "expression", operators.off_by_one),
+    Rule("sign", 0.4, "expression", operators.unary, decay=0.25),
     Rule("range", 0.6, "expression", operators.ranges, decay=0.15),
     Rule("swapped operands", 0.3, "expression", operators.operands),
     Rule("one side of an operation", 0.25, "expression", operators.one_side),
