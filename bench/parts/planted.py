@@ -60,9 +60,9 @@ def modules(work: Path) -> list[Path]:
         path
         for path in sorted(top.rglob("*.py"))
         if not {"tests", "test", "docs", "doc", "examples", "benchmarks"} & set(path.relative_to(work).parts)
-        and not path.name.startswith(("test_", "conf", "setup", "_version", "__init__", "noxfile"))
+        and not path.name.startswith(("test_", "conf", "setup", "_version", "noxfile"))
     ]
-    return [path for path in found if path.stat().st_size > 1_500]
+    return [path for path in found if path.stat().st_size > 2_000]
 
 
 def plant(work: Path, count: int, chance: random.Random) -> list[dict[str, str]]:
@@ -76,6 +76,8 @@ def plant(work: Path, count: int, chance: random.Random) -> list[dict[str, str]]
     )
     kinds = sorted({name.split("_")[0] for name in names})
     files = modules(work)
+    if not files:
+        return bugs
     for _ in range(40 * count):
         if len(bugs) == count:
             break

@@ -19,6 +19,7 @@ _MOST = 40_000
 _DEFINITION = 0.6
 """How suspicious a definition at module level is, beside the lines that use its name."""
 _PAIRED = 60
+_LOOSENING = frozenset(("one side of an operation", "missing condition", "deleted statement"))
 
 
 class _Found(NamedTuple):
@@ -65,9 +66,17 @@ def _of_file(file: File, lines: Mapping[int, float], facts: Facts) -> Iterator[_
                 if rule.place == "statement" and node != statement:
                     continue
                 for prior, cut in rule.changes(node, file, facts):
-                    flags = rule.flags
+                    flags = (*rule.flags, *_weakened(rule, statement))
                     weight = 0.02 if flags else 1.0
                     yield _Found(score * prior * weight, rule, file, cut, flags)
+
+
+def _weakened(rule: Rule, statement: Node) -> tuple[Flag, ...]:
+    """Whether a change makes a check of the product demand less: a raise, an assert, or a condition around one."""
+    inside = statement.child_by_field_name("consequence")
+    first = inside.named_children[0] if inside is not None and inside.named_children else statement
+    checks = first.type in ("raise_statement", "assert_statement", "throw_statement")
+    return ("weakens_check",) if checks and rule.name in _LOOSENING else ()
 
 
 def _scored(file: File, lines: Mapping[int, float]) -> Iterator[tuple[Node, float]]:

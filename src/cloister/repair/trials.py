@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self, TypeVar, cast
 
 import anyio
+import msgspec
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 from cloister.core.computer import Computer
@@ -24,12 +25,14 @@ from cloister.repair.suite import Suite
 from cloister.repair.worker import Worker, started
 
 _FIRST = 3
-"""Failing tests of the first stage. They run even if one fails, which shows partial repairs."""
+"""Failing tests of the first stage, of different functions. They run even if one fails, which shows partial repairs."""
 _AFFECTED = 150
-_MARGIN = (0.06, 0.3)
+_MARGIN = (0.1, 0.4)
 """Processor time in seconds that every test may take, whatever it took before: between these, by the passing tests."""
-_EACH_SECONDS = 1.0
-_AGAIN_SECONDS = 3.0
+_EACH_SECONDS = 0.6
+_AGAIN_SECONDS = 2.0
+_AGAIN = 100
+"""Failing tests that run twice."""
 _MORE_PLAUSIBLE = 5
 _MORE_CANDIDATES = (30, 200)
 """Candidates that are tried after the first plausible one: half as many as before it, between these."""
@@ -122,7 +125,7 @@ class Trials:
         self._failing = (*(self._tests[name].failure for name in self._tests if name in red), *broken)
         self._cold = bool(broken)
         self._covering = _index(tests)
-        usual = max((test.seconds for test in tests if test.status == "passed"), default=1.0)
+        usual = max((test.seconds for test in tests if test.status == "passed"), default=0.004)
         self._margin = min(_MARGIN[0] + 10 * usual, _MARGIN[1])
         if flaky:
             notes.append(f"{len(flaky)} tests failed and passed on the same files and are left out")
@@ -131,24 +134,25 @@ class Trials:
         return Localised(suspects, method, self._failing, passing, flaky, tuple(notes), took)
 
     async def _again(self, worker: Worker, tests: list[Covered]) -> tuple[list[Covered], tuple[str, ...]]:
-        """Run failing tests once more without tracing, late ones with more time; return what changed and what is flaky."""
-        late = [test.id for test in tests if test.status == "late"][:1]
-        failed = [test.id for test in tests if test.status == "failed"][:200]
+        """Run failing tests once more without tracing, late ones with more time; return the truth and what is flaky."""
+        red = [test.id for test in tests if test.status in ("late", "failed")][:_AGAIN]
         again: dict[str, Covered] = {}
-        for names, each in ((late, _AGAIN_SECONDS), (failed, _AGAIN_SECONDS)):
-            if names:
-                async for one in worker.cover(names, seconds=30.0, each=each, trace=False):
-                    again[one.id] = one
-        slow = bool(late) and any(again[name].status == "passed" for name in late if name in again)
-        flaky = tuple(name for name in failed if name in again and again[name].status == "passed")
+        if red:
+            usual = max((test.seconds for test in tests if test.status == "passed"), default=0.0)
+            each = min(_AGAIN_SECONDS, 0.5 + 20 * usual)
+            async for one in worker.cover(red, seconds=60.0, each=each, trace=False):
+                again[one.id] = one
+        flaky: list[str] = []
         kept: list[Covered] = []
         for test in tests:
-            if test.id in flaky or (
-                test.status == "late" and slow and again.get(test.id, test).status != "failed"
-            ):
-                continue  # slow tests are neither red nor a judge of candidates
-            kept.append(test)
-        return kept, flaky
+            now = again.get(test.id, test)
+            if test.status == "failed" and now.status == "passed":
+                flaky.append(test.id)
+            elif test.status == "late":
+                kept.append(msgspec.structs.replace(now, lines=test.lines))
+            else:
+                kept.append(test)
+        return kept, tuple(flaky)
 
     async def _imported(self, names: Sequence[str]) -> Mapping[str, int]:
         """The files that test files import, with their numbers of lines."""
@@ -215,8 +219,10 @@ class Trials:
         late = frozenset(failure.test for failure in self._failing if failure.late)
         quick = sorted(red, key=lambda name: (name in late, self._seconds_of(name)))
         near = self._affected(candidate)
-        first = 1 if quick[0] in late else _FIRST
-        stages = [self._stage(part) for part in (quick[:first], quick[first:], near) if part]
+        first = list({name.partition("[")[0]: name for name in reversed(quick)}.values())[::-1]
+        first = first[: 1 if quick[0] in late else _FIRST]
+        others = [name for name in quick if name not in first]
+        stages = [self._stage(part) for part in (first, others, near) if part]
         tried = await worker.attempt(candidate.path, text, stages, cold=self._cold)
         results = dict(tried.results)
         plausible = _all_passed(results, [*red, *near])

@@ -29,7 +29,7 @@ import types
 
 ROOT = os.path.realpath(os.getcwd())
 MEMORY = 2 << 30
-SOON = 0.3
+SOON = 0.15
 """The limit of a test, in seconds of processor time, after another one ran over its limit."""
 SKIPPED = {
     ".git",
@@ -270,6 +270,8 @@ class Server:
                 error=type(error).__name__ if error else "",
                 message=said(error),
             )
+            if trace:
+                sys.settrace(tracer)  # an exception out of the tracer has switched it off
             begun, spent = time.monotonic(), time.process_time()
             armed(each)
         running = False

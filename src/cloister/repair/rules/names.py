@@ -251,8 +251,10 @@ def more_condition(node: Node, file: File, facts: Facts) -> Iterator[str]:
     text, words = file.text(node), file.words
     inner = text[1:-1] if node.type == "parenthesized_expression" else text
     close = "({})" if node.type == "parenthesized_expression" else "{}"
-    names = [one for one in file.scope(node).expressions if one.type in NAMES | MEMBERS | INDEXED][:10]
-    tests = [one for one in file.scope(node).expressions if one.type in BINARY and operation(one)][:12]
+    scope = file.scope(node)
+    parts = [file.text(one) for one in scope.expressions if one.type in MEMBERS | INDEXED][:6]
+    names = [one for one in (*scope.names[:10], *parts) if one != inner]
+    tests = [one for one in scope.expressions if one.type in BINARY and operation(one)][:12]
     none = (
         "is None"
         if file.language == "python"
@@ -267,7 +269,7 @@ def more_condition(node: Node, file: File, facts: Facts) -> Iterator[str]:
         if file.language == "script"
         else "!= nil"
     )
-    for name in map(file.text, names):
+    for name in names:
         yield close.format(name) if node.type in LITERALS else close.format(f"{inner} {words.both} {name}")
         yield close.format(f"{words.no.format(name)} {words.either} {inner}")
         yield close.format(f"{name} {none} {words.either} {inner}")
@@ -277,4 +279,4 @@ def more_condition(node: Node, file: File, facts: Facts) -> Iterator[str]:
             for word in (words.both, words.either):
                 yield close.format(f"{inner} {word} {test}")
     if parent.type == "return_statement":
-        yield from (f"{name} == 0" for name in map(file.text, names))
+        yield from (f"{name} == 0" for name in names)
