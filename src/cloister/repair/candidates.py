@@ -40,7 +40,8 @@ def candidates(
         file = File(path, sources[path])
         for one in _of_file(file, {s.line: s.score for s in suspects if s.path == path}, facts):
             key = (path, *one.cut)
-            if key not in found or found[key].score < one.score:
+            # The same text by two rules: a flag of either counts.
+            if key not in found or _rank(found[key]) < _rank(one):
                 found[key] = one
         if len(found) > _MOST:
             break
@@ -53,6 +54,10 @@ def candidates(
         yield _candidate(
             number - 1, one.rule.name, one.file, (one.cut,), (one.rule.prior, one.score), one.flags
         )
+
+
+def _rank(one: _Found) -> tuple[bool, float]:
+    return bool(one.flags), one.score
 
 
 def _tie(one: _Found, seed: int) -> bytes:

@@ -38,11 +38,15 @@ def _siblings(node: Node) -> list[Node]:
     return [one for one in parent.named_children if one.type != "comment"]
 
 
-def _inside_function(node: Node) -> bool:
+def _function(node: Node) -> Node | None:
     above = node.parent
     while above is not None and above.type not in FUNCTIONS:
         above = above.parent
-    return above is not None
+    return above
+
+
+def _inside_function(node: Node) -> bool:
+    return _function(node) is not None
 
 
 def guard(node: Node, file: File, facts: Facts) -> Iterator[Cut]:
@@ -102,7 +106,9 @@ def return_yield(node: Node, file: File, facts: Facts) -> Iterator[Cut]:
     """`yield` for `return`, `continue` for `break`, and the other way round."""
     text = file.text(node)
     for a, b in (("return ", "yield "), ("yield ", "return "), ("break", "continue"), ("continue", "break")):
-        if text.startswith(a) and (file.language == "python" or "yield" not in a + b):
+        # A generator is true whatever it yields: a new `yield` needs another one in the function.
+        known = "yield" not in b or (file.language == "python" and "yield" in file.text(_function(node)))
+        if text.startswith(a) and known:
             yield (node.start_byte, node.start_byte + len(a), b)
     if text in ("break", "continue", "break;", "continue;") and file.language == "python":
         yield (node.start_byte, node.end_byte, "return")
@@ -136,9 +142,7 @@ def repeated(node: Node, file: File, facts: Facts) -> Iterator[Cut]:
     if place is None or not _inside_function(node):
         return
     start, end, indent = place
-    function = node.parent
-    while function is not None and function.type not in FUNCTIONS:
-        function = function.parent
+    function = _function(node)
     texts: dict[str, None] = {}
     for one in walk(function) if function is not None else ():
         simple = one.type in ("expression_statement", "assignment_statement")
