@@ -16,7 +16,7 @@ from cloister.repair.syntax import FUNCTIONS, NAMES, Cut, File, header_end, own
 
 _FILES = 25
 _MOST = 40_000
-_DEFINITION = 0.6
+_DEFINITION = 0.4
 """How suspicious a definition at module level is, beside the lines that use its name."""
 _PAIRED = 60
 _LOOSENING = frozenset(("one side of an operation", "missing condition", "deleted statement"))
