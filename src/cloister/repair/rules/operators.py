@@ -119,7 +119,7 @@ def _negated(node: Node, file: File) -> Node | None:
 def _is_condition(node: Node, parent: Node, file: File) -> bool:
     if parent.type in CONDITIONAL and parent.child_by_field_name("condition") == node:
         return True
-    if parent.type in ("return_statement", "if_clause", "not_operator"):
+    if parent.type in ("return_statement", "if_clause"):
         return node.type in BINARY | CALLS | NAMES | MEMBERS
     if parent.type in ("conditional_expression", "ternary_expression"):
         return parent.child_by_field_name("condition") == node or parent.named_children[1:2] == [node]
