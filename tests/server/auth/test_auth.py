@@ -1,4 +1,3 @@
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -76,7 +75,7 @@ async def test_a_host_that_is_not_loopback_is_refused_even_with_the_token(served
 
 async def test_a_reverse_proxy_may_use_the_names_in_the_settings_and_no_other(settings: Settings) -> None:
     named = msgspec.structs.replace(settings.file, hosts=("cloister.example.org", "other.example:8443"))
-    async with serve_app(replace(settings, file=named)) as served:
+    async with serve_app(msgspec.structs.replace(settings, file=named)) as served:
 
         async def status(host: str, **more: str) -> int:
             return (await served.client.get("/v1/runs", headers={"Host": host, **more})).status_code
