@@ -170,7 +170,7 @@ def test_without_arguments_it_says_what_a_run_would_do_here(cloister: Cloister, 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"{repo} (trunk at ")
     assert "1 file is not committed" in done.stdout
-    assert "No model is configured" in done.stdout
+    assert "model   none: the repair harness" in done.stdout
 
 
 def test_the_repository_is_the_one_around_the_current_directory(cloister: Cloister, tmp_path: Path) -> None:
@@ -180,8 +180,8 @@ def test_the_repository_is_the_one_around_the_current_directory(cloister: Cloist
         f"{tmp_path} is not inside a git repository: change to one, or name one with --repo PATH|URL.",
     )
     subprocess.run(["git", "init", "-q", tmp_path / "project"], check=True)
-    # It finds the repository, and only then misses a model.
-    assert "No model is configured" in cloister("run", "fix it", cwd=tmp_path / "project").stderr
+    # It finds the repository, and only then the model.
+    assert "nobody" in cloister("run", "fix it", "--model", "nobody:knows", cwd=tmp_path / "project").stderr
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from cloister.agent.context.prompts import (
     SYSTEM,
     TELLING,
     Facts,
+    localised_text,
     stuck_text,
     warned_text,
 )
@@ -36,6 +37,7 @@ from cloister.core.events import (
     ChecksRan,
     ContextSummarised,
     Event,
+    FaultLocalised,
     InterruptRequested,
     ModelReplied,
     PromptReceived,
@@ -261,6 +263,8 @@ class Context:
             self._say(event.seq, f"Message from {said.who}:\n{said.text}", unseen=True)
         elif kind is InterruptRequested:
             self._say(event.seq, INTERRUPTED.format(who=cast("InterruptRequested", body).who), unseen=True)
+        elif kind is FaultLocalised:
+            self._say(event.seq, localised_text(cast("FaultLocalised", body)), unseen=True)
         elif kind is AttemptStarted:
             self._hinted(event.seq, cast("AttemptStarted", body))
         elif kind is RunAdmitted:

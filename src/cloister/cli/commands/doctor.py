@@ -68,7 +68,9 @@ def _model(ctx: typer.Context) -> str:
     try:
         return usual_model(settings_of(ctx))
     except UserError as error:
-        return error.message
+        if error.code != "no_model":
+            return error.message
+        return "none: the repair harness finds small faults by search (set ANTHROPIC_API_KEY or another key)"
 
 
 def _server(ctx: typer.Context) -> str:
