@@ -11,7 +11,7 @@ import msgspec
 from cloister.app.verbs.records import RunWish
 from cloister.cli.options import typed
 from cloister.core.attempts import AttemptWish, read_attempts
-from cloister.core.errors import UserError
+from cloister.core.errors import UserError, describe
 from cloister.core.limits import PROMPT_BYTES
 from cloister.core.requests import BudgetWish, RunRule, Tier, check_new_run
 from cloister.core.text import one_line
@@ -19,6 +19,7 @@ from cloister.sandbox.api import SNAPSHOT_PREFIX
 from cloister.sandbox.templates.recipes import (
     Devcontainer,
     Dockerfile,
+    Environment,
     Oci,
     Packages,
     Recipe,
@@ -43,6 +44,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checks: tuple[str, ...] = ()
     asked: tuple[str, ...] = ()
     allow_test_changes: tuple[str, ...] = ()
+    setup: str = "auto"
     model: str | None = None
     kind: str | None = None
     n: int = 1
@@ -55,6 +57,8 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allow_hosts: tuple[str, ...] = ()
     rules: tuple[RunRule, ...] = ()
     key: str | None = None
+    harness: str | None = None
+    seed: int = 0
     home: Path = Path()
     """The directory of the file, to resolve relative paths. Not a field of the file."""
 
@@ -79,7 +83,9 @@ def read_run_file(path: Path) -> RunFile:
     except tomllib.TOMLDecodeError as error:
         raise UserError("bad_run_file", f"{path} is not valid TOML: {error}.") from None
     except msgspec.ValidationError as error:
-        raise UserError("bad_run_file", f"{path} is not a valid run file: {error}.") from None
+        raise UserError(
+            "bad_run_file", f"{path} is not a valid run file. {describe(error, RunFile)}"
+        ) from None
     except UserError as error:
         raise UserError("bad_run_file", f"{path} is not a valid run file: {error.message}") from None
     return msgspec.structs.replace(found, attempts=attempts, home=path.expanduser().absolute().parent)
@@ -91,7 +97,8 @@ _SCRIPT = "script:"
 _HERE = Path()
 _NO_FILE = RunFile()
 _WISH = re.compile(
-    r"(model|temperature|share|hint)=((?<=hint=).*|.*?)(?:,(?=(?:model|temperature|share|hint)=)|$)",
+    r"(harness|model|temperature|share|hint)=((?<=hint=).*|.*?)"
+    r"(?:,(?=(?:harness|model|temperature|share|hint)=)|$)",
     re.DOTALL,
 )
 _UNKNOWN = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
@@ -123,6 +130,9 @@ class RunOptions(NamedTuple):
     """Each an effect and an action, such as `deny bash:git push*`."""
     must_pass: tuple[str, ...] = ()
     allow_test_changes: tuple[str, ...] = ()
+    harness: str | None = None
+    seed: int | None = None
+    setup: str = "auto"
 
 
 def new_run(options: RunOptions, settings: "Settings", file: RunFile = _NO_FILE) -> RunWish:
@@ -150,7 +160,10 @@ def new_run(options: RunOptions, settings: "Settings", file: RunFile = _NO_FILE)
         rules=(*(_rule(text) for text in options.rules), *file.rules),
         asked=tuple(typed(name) for name in options.must_pass) or file.asked,
         allow_test_changes=tuple(map(typed, options.allow_test_changes)) or file.allow_test_changes,
+        setup=typed(options.setup) if options.setup != "auto" else file.setup,
         key=file.key,
+        harness=options.harness or file.harness,
+        seed=file.seed if options.seed is None else options.seed,
     )
     if problem := check_new_run(wish.new_run(settings.file.budget)):
         raise UserError("bad_run", problem)
@@ -177,7 +190,7 @@ def _attempts(options: RunOptions, file: RunFile) -> tuple[AttemptWish, ...]:
 
 
 def attempt_fields(text: str) -> dict[str, object]:
-    """Parse `model=M,temperature=T,share=S,hint=TEXT`: each field at most once, and the hint extends to the end.
+    """Parse `model=M,temperature=T,share=S,harness=H,hint=TEXT`: each field at most once, and the hint extends to the end.
 
     Raises `UserError` (`bad_attempt`).
     """
@@ -188,7 +201,7 @@ def attempt_fields(text: str) -> dict[str, object]:
         if found is None or found[1] in fields:
             raise UserError(
                 "bad_attempt",
-                f"Write an attempt as model=M,temperature=T,share=S,hint=TEXT, not {one_line(text, 80)!r}.",
+                f"Write an attempt as model=M,temperature=T,share=S,harness=H,hint=TEXT, not {one_line(text, 80)!r}.",
             )
         fields[found[1]] = _number(found[2]) if found[1] in _NUMBERS else found[2]
         rest = rest[found.end() :]
@@ -207,13 +220,25 @@ def repository(name: str, home: Path = _HERE) -> str:
     if _URL.match(name) or _SCP.match(name):
         return name
     if not name.strip():
-        raise UserError("no_repository", "No repository: give a path or a git URL with --repo.")
+        return current_repository()
     path = home / Path(name).expanduser()
     try:
         path = path.resolve(strict=True)
     except (OSError, RuntimeError):
         raise UserError("no_repository", f"There is no repository {name}: the path does not exist.") from None
     return typed(str(path))
+
+
+def current_repository() -> str:
+    """The repository around the current directory. Raises `UserError` (`no_repository`)."""
+    here = Path.cwd()
+    for place in (here, *here.parents):
+        if (place / ".git").exists():
+            return typed(str(place))
+    raise UserError(
+        "no_repository",
+        f"{here} is not inside a git repository: change to one, or name one with --repo PATH|URL.",
+    )
 
 
 def _rule(text: str) -> RunRule:
@@ -319,6 +344,8 @@ def source(recipe: Recipe) -> tuple[str, str]:
             return "repository", f"{recipe.repo} on {recipe.base}"
         case Snapshot():
             return "snapshot", recipe.snapshot
+        case Environment():
+            return "environment", recipe.repo or " ".join((*recipe.packages, *recipe.steps[-1:]))
 
 
 def paths(recipe: Recipe) -> tuple[str, ...]:
@@ -330,5 +357,5 @@ def paths(recipe: Recipe) -> tuple[str, ...]:
             return (recipe.context,)
         case Devcontainer() | Repository():
             return (recipe.repo,)
-        case Packages() | Snapshot():
+        case Packages() | Snapshot() | Environment():
             return ()

@@ -15,7 +15,7 @@ import msgspec
 from cloister.agent.budget.metering import BudgetedModels
 from cloister.agent.evidence.run_checks import find_checks, run_on_base
 from cloister.agent.roles import Adviser, classify, known_kind
-from cloister.core.attempts import ForkedFrom
+from cloister.core.attempts import ForkedFrom, wishes
 from cloister.core.computer import Computer, Stream
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.errors import (
@@ -61,6 +61,7 @@ from cloister.runs.attempts.manager import Attempts
 from cloister.runs.attempts.ranking import choose_winner
 from cloister.runs.attempts.tree import copy_files, inheritance
 from cloister.runs.delivery import make_result
+from cloister.runs.environments.layers import Site, set_up
 from cloister.runs.run_rules import AllowedModels, check_allowed, every_name, govern
 from cloister.runs.services import RunServices
 from cloister.runs.templates import known_baseline
@@ -233,8 +234,9 @@ class _Driver:
         """Put the rules of every layer in force; return the request within their limits."""
         services = self._services
         governed = await govern(services.rules, request, services.quota, self._bare, base.commit)
-        await self._journal.append(PolicyFixed(governed.layers, governed.limited))
-        check_allowed(governed.policy, tier=governed.request.tier, models=every_name(models))
+        await self._journal.append(PolicyFixed(governed.layers, governed.limited, governed.request.budget))
+        names = {services.harness(request, wish): None for wish in wishes(request)}
+        check_allowed(governed.policy, tier=governed.request.tier, models=every_name(models), harnesses=names)
         self._services = replace(services, policy=governed.policy, quota=governed.quota)
         return governed.request
 
@@ -258,7 +260,7 @@ class _Driver:
         """Work in a sandbox; open another one if it is lost before an attempt starts."""
         for life in range(_LIVES):
             try:
-                async with self._sandbox(request, models) as (sandbox, template):
+                async with self._sandbox(request, base, models) as (sandbox, template):
                     async with self._phase("clone"):
                         await workspace.sync(sandbox, self._bare, template.about.commit, base.commit)
                     warmed = known_baseline(template, base.commit, request.checks)
@@ -288,13 +290,13 @@ class _Driver:
 
     @asynccontextmanager
     async def _sandbox(
-        self, request: NewRun, models: BudgetedModels
+        self, request: NewRun, base: BaseFixed, models: BudgetedModels
     ) -> AsyncGenerator[tuple[Sandbox, Built]]:
         def report(fraction: float | None, note: str) -> None:
             self._journal.show(Progress("template", fraction, note))
 
         async with self._phase("template"):
-            template = await self._template(request, report)
+            template = await self._template(request, base, report)
         await self._journal.append(PhaseStarted("create"))
         started = anyio.current_time()
         opening = self._services.open(request, template.name, self._journal, self._inside.model)
@@ -307,13 +309,14 @@ class _Driver:
                 yield sandbox, template
         await self._journal.append(SandboxClosed(sandbox.info.id, "the run has what it needs"))
 
-    async def _template(self, request: NewRun, report: Report) -> Built:
-        """The template of the run, built if necessary. Raises `UserError` (`no_git`, `unknown_template`)."""
+    async def _template(self, request: NewRun, base: BaseFixed, report: Report) -> Built:
+        """The environment of the run, built if necessary. Raises `UserError` (`no_git`, `unknown_template`)."""
         warming = self._services.warming
         template = await warming.workshop.prepare(await warming.choose(request), report)
         if not template.about.git:
             raise UserError("no_git", f"The template {template.name} has no git: install git in its image.")
-        return template
+        site = Site(request.repo, self._bare, base.commit)
+        return await set_up(self._services, self._journal, request, site, template, report)
 
     async def _baseline(self, request: NewRun, computer: Computer, warmed: Baseline | None) -> Baseline:
         """The checks and their diagnoses on the base: from the log, from a warmed template, or from running them."""

@@ -31,6 +31,7 @@ from cloister.core.events import (
     Phase,
     PhaseEnded,
     PhaseStarted,
+    PolicyFixed,
     PromptReceived,
     ProofTaken,
     RunAdmitted,
@@ -82,6 +83,8 @@ class AttemptView(msgspec.Struct, frozen=True):
     temperature: float | None = None
     cost: float | None = None
     """US dollars, as far as prices are known; None if none is."""
+    harness: str | None = None
+    """What drives it: `native` or `repair`; None before it started."""
 
 
 class RunView(msgspec.Struct, frozen=True):
@@ -177,7 +180,7 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
         base_commit=base and base.commit,
         base_branch=base and base.branch,
         note=base and base.note,
-        models=tuple(dict.fromkeys(view.model for view in attempts if view.model is not None)),
+        models=tuple(dict.fromkeys(view.model for view in attempts if view.model)),
         checks=chosen.checks if chosen else (),
         red_before=before,
         red_now=before if leading is None else leading.red,
@@ -202,7 +205,7 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
         stopping=finished is None and newest.first(StopRequested) is not None,
         forked_from=request.forked_from,
         ranking=ranked.scores if ranked else (),
-        budget=request.budget,
+        budget=_budget(newest, request.budget),
         cost=_total([*(view.cost for view in attempts), _total(spent.cost for spent in beside)]),
         budget_notes=tuple(index.of(BudgetWarned, BudgetSpent, BudgetExtended)),
         rounds=1 + len(index.of(RunContinued)),
@@ -275,6 +278,7 @@ def _attempt(index: Index, number: int) -> AttemptView:
         at=forked and forked.at_seq,
         temperature=started and started.temperature,
         cost=_total(body.cost for body in paid),
+        harness=started and started.harness,
     )
 
 
@@ -296,7 +300,7 @@ def _model(index: Index, number: int) -> str | None:
         elif body.attempt == number:
             working = not isinstance(body, AttemptEnded)
             if isinstance(body, AttemptStarted):
-                model = body.model
+                model = body.model or None
             elif isinstance(body, ModelSwitched):
                 model = body.to_model
     return model
@@ -333,6 +337,12 @@ def _open_asks(index: Index) -> Iterable[AskRaised]:
         else:
             asks.pop(body.ask, None)
     return asks.values()
+
+
+def _budget(newest: Index, asked: Budget) -> Budget:
+    """The budget within the limits of the rules in force."""
+    fixed = newest.last(PolicyFixed)
+    return asked if fixed is None or fixed.budget is None else fixed.budget
 
 
 def _seconds(index: Index, now: float) -> float:

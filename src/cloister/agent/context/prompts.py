@@ -9,6 +9,7 @@ from cloister.core.events import (
     BudgetWarned,
     ChecksRan,
     Event,
+    FaultLocalised,
     ModelReplied,
     PromptReceived,
     ProofTaken,
@@ -106,11 +107,33 @@ def stuck_text(body: StuckNoticed) -> str:
     )
 
 
+_SUSPECTS_TOLD = 15
+
+
+def localised_text(body: FaultLocalised) -> str:
+    """What the localisation of another attempt found, as an observation for a model."""
+    lines = [
+        f"- {one_line(one.path, 200)}:{one.line} ({one.score:.2f}) {one_line(one.why, 120)}".rstrip()
+        for one in body.suspects[:_SUSPECTS_TOLD]
+    ]
+    head = (
+        f"Observation: lines that may hold the fault, the most suspicious first, by {one_line(body.how, 200)} on the "
+        "untouched base. They are a hint, not a finding."
+    )
+    return "\n".join((head, *(lines or ["- none: the failing tests run no line of the repository"])))
+
+
 def warned_text(body: BudgetWarned) -> str:
     """The message to a model whose budget is nearly spent."""
     left = max(0.0, body.limit - body.spent)
     amount = f"${left:,.2f}" if body.what == "dollars" else f"{left:,.0f} {body.what}"
     return f"Most of the budget is spent: {amount} left. Bring the work to a state that can be delivered."
+
+
+INTERRUPTED = (
+    "{who} stopped the step at work. Do not simply repeat it: consider what was wrong with it. "
+    "If a message follows, it says what to do instead."
+)
 
 
 # Facts that no summary may lose, folded from the log: plan, touched files, messages of people, check results.

@@ -20,6 +20,7 @@ from cloister.core.errors import HostError, UserError
 from cloister.core.events import (
     AskAnswered,
     AskRaised,
+    InterruptRequested,
     ModelChosen,
     PromptReceived,
     RewindRequested,
@@ -28,6 +29,8 @@ from cloister.core.events import (
 )
 from cloister.core.log import request_of
 from cloister.core.requests import check_new_run
+from cloister.core.text import one_line
+from cloister.log.api import RunFilter
 from cloister.sandbox.store.api import shortage
 
 if TYPE_CHECKING:
@@ -35,8 +38,8 @@ if TYPE_CHECKING:
 
     from cloister.core.events import Delta, Event
     from cloister.core.ids import RunId
-    from cloister.core.requests import NewRun, Origin
-    from cloister.log.api import RunRow
+    from cloister.core.requests import NewRun, Origin, Outcome, State
+    from cloister.log.api import RunCount, RunRow
     from cloister.policy.api import Policy
     from cloister.runs.attempts.compare import Compared, Subject
     from cloister.runs.attempts.tree import TreeView
@@ -67,8 +70,21 @@ class LocalRuns(Group):
             app.supervisor.drive(run)
         return Admitted(run, made)
 
-    async def list(self, limit: int = 100) -> tuple[RunRow, ...]:
-        return tuple(self._with_pause(row) for row in await self._log.runs(limit))
+    async def list(
+        self,
+        limit: int = 100,
+        before: str | None = None,
+        state: State | None = None,
+        outcome: Outcome | None = None,
+        repo: str | None = None,
+        who: str | None = None,
+    ) -> tuple[RunRow, ...]:
+        cursor = None if before is None else await self._log.resolve(before)
+        only = RunFilter(state, outcome, repo, who)
+        return tuple(self._with_pause(row) for row in await self._log.runs(limit, before=cursor, only=only))
+
+    async def counts(self) -> tuple[RunCount, ...]:
+        return await self._log.counts()
 
     async def row(self, run: str) -> RunRow:
         return self._with_pause(await self._log.row(await self._log.resolve(run)))
@@ -130,12 +146,18 @@ class LocalRuns(Group):
         found = await self._log.resolve(run)
         return await self._log.append_outside(found, StopRequested(self.caller.name))
 
-    async def answer(self, run: str, ask: str, answer: Literal["allow", "deny"]) -> Event:
+    async def interrupt(self, run: str) -> Event:
+        found = await self._log.resolve(run)
+        return await self._log.append_outside(found, InterruptRequested(self.caller.name))
+
+    async def answer(self, run: str, ask: str | None, answer: Literal["allow", "deny"]) -> Event:
         """Anyone who may answer may deny; an approval needs the role that the rule names."""
         from cloister.runs.view import fold
 
         events = await self._events(run)
         pending = {each.ask: each for each in fold(events, time.time()).asks}
+        if ask is None:
+            ask = _only_one(events[0].run, pending)
         if ask not in pending:
             raise _not_asked(events, ask, tuple(pending))
         approver = pending[ask].approver
@@ -174,9 +196,10 @@ class LocalRuns(Group):
 
         from cloister.runs.delivery import remove_files
 
-        row = await self.row(run)
+        row, started = await self.row(run), time.time()
         removed = await remove_files(self._parts.repositories, row.id, row.state, self.caller.name)
-        await self._note("RunRemoved", run=row.id)
+        if removed.at >= started:  # else they were removed before
+            await self._note("RunRemoved", run=row.id)
         return removed
 
     async def diff(self, run: str, attempt: int | None = None) -> str:
@@ -251,7 +274,9 @@ class LocalRuns(Group):
 
     async def _check(self, new: NewRun, recipe: Callable[[str], object]) -> None:
         """Raises `UserError` unless the request is complete and the rules, models and templates here allow it."""
-        from cloister.app.config import job_of, model_access
+        from cloister.agent.attempt import choose_harness
+        from cloister.app.config import calls_models, harness_for, job_of, model_access
+        from cloister.core.attempts import wishes
         from cloister.model.roles import Job, check_roles, chosen
         from cloister.runs.attempts.tree import check_fork
         from cloister.runs.run_rules import check_allowed, check_role, run_layer
@@ -259,18 +284,32 @@ class LocalRuns(Group):
         if problem := check_new_run(new):
             raise UserError("bad_run", problem)
         access = model_access(self._settings)
-        check_roles(access, job_of(new))
-        models = chosen(access, "code", job_of(new))
+        harnesses = {harness_for(access, new, wish): None for wish in wishes(new)}
+        for name in harnesses:
+            choose_harness(name)
+        models: tuple[str, ...] = ()
+        if calls_models(access, new):
+            check_roles(access, job_of(new))
+            models = chosen(access, "code", job_of(new))
         recipe(new.template)
         above = await self._rules_above(new.repo)
         check_role(above, new, self.caller.role)
-        check_allowed((*above, run_layer(new)), tier=new.tier, models=models)
+        check_allowed((*above, run_layer(new)), tier=new.tier, models=models, harnesses=harnesses)
         for wish in new.attempts:
             if wish.model is not None:
                 chosen(access, "code", Job(new.repo, wish.model))
         if new.forked_from is not None:
             bare = await self._parts.repositories.open(new.forked_from.run)
             await check_fork(bare, await self._events(new.forked_from.run), new)
+
+
+def _only_one(run: RunId, pending: dict[str, AskRaised]) -> str:
+    if not pending:
+        raise UserError("no_such_ask", f"Run {run} asks nothing now: it waits for no answer.")
+    if len(pending) > 1:
+        named = "; ".join(f"{ask} ({one_line(body.action, 60)})" for ask, body in pending.items())
+        raise UserError("several_asks", f"Run {run} asks several questions, so name one: {named}.")
+    return next(iter(pending))
 
 
 def _not_asked(events: Sequence[Event], ask: str, pending: Sequence[str]) -> UserError:

@@ -45,13 +45,24 @@ from cloister.core.events.attempt import (
 from cloister.core.events.attempt import (
     StuckKind as StuckKind,
 )
+from cloister.core.events.repair import (
+    CandidatesTried,
+    FaultLocalised,
+    PatchChosen,
+    PatchFound,
+)
+from cloister.core.events.repair import (
+    Suspect as Suspect,
+)
 from cloister.core.events.run import (
     BaseFixed,
     BaselineTaken,
     ChangeDelivered,
     ChangeMade,
     ChecksChosen,
+    EnvironmentPrepared,
     EventBody,
+    InterruptRequested,
     Phase,
     PhaseEnded,
     PhaseStarted,
@@ -92,6 +103,7 @@ AnyBody = (
     | PhaseEnded
     | BaseFixed
     | PolicyFixed
+    | EnvironmentPrepared
     | SandboxOpened
     | SandboxClosed
     | ChecksChosen
@@ -122,8 +134,13 @@ AnyBody = (
     | SaveRefused
     | FinishRefused
     | TurnEnded
+    | FaultLocalised
+    | CandidatesTried
+    | PatchFound
+    | PatchChosen
     | AttemptEnded
     | StopRequested
+    | InterruptRequested
     | RewindRequested
     | ConnectionDecided
     | ConnectionClosed
@@ -133,7 +150,9 @@ AnyBody = (
     | RunFinished
 )
 
-FromOutside = PromptReceived | StopRequested | AskAnswered | RewindRequested | ModelChosen
+FromOutside = (
+    PromptReceived | StopRequested | InterruptRequested | AskAnswered | RewindRequested | ModelChosen
+)
 """Events that people may append without owning the run."""
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from cloister.core.diagnosis import Comparison, Diagnosis
-from cloister.core.requests import FileChange, Isolation, NewRun, Origin, Outcome
+from cloister.core.requests import Budget, FileChange, Isolation, NewRun, Origin, Outcome
 
 Blame = Literal["user", "host", "outside", "sandbox", "bug"]
 Phase = Literal["fetch", "template", "create", "clone", "baseline", "fork", "work", "change"]
@@ -80,6 +80,24 @@ class PolicyFixed(EventBody, frozen=True):
     """Each layer's name and file, strongest first."""
     limited: tuple[str, ...] = ()
     """Requested limits that a rule reduced, and the rule."""
+    budget: Budget | None = None
+    """The run's budget within the limits of the rules; None in logs of older versions."""
+
+
+class EnvironmentPrepared(EventBody, frozen=True):
+    """Set-up has ended: the repository's tools and dependencies are in a template, or `problem` says why not."""
+
+    template: str
+    """What the run starts from."""
+    built: bool
+    """False if an earlier set-up made it."""
+    seconds: float
+    plan: tuple[str, ...] = ()
+    """What was detected, with the reason of each."""
+    problem: str = ""
+    """Why set-up failed, and what would help; the run goes on without it."""
+    commit: str = ""
+    """The commit whose proof it is for; empty: the base."""
 
 
 class SandboxOpened(EventBody, frozen=True):
@@ -121,6 +139,12 @@ class PromptReceived(EventBody, frozen=True):
 
 
 class StopRequested(EventBody, frozen=True):
+    who: str
+
+
+class InterruptRequested(EventBody, frozen=True):
+    """A person stopped the step at work: its model request or tool call ends, and the run goes on."""
+
     who: str
 
 

@@ -130,6 +130,7 @@ AUDITED: dict[type[e.AnyBody], tuple[Field, ...]] = {
     e.RunContinued: ("origin",),
     e.PromptReceived: ("text", _BYTES),
     e.StopRequested: (),
+    e.InterruptRequested: (),
     e.RewindRequested: ("to",),
     e.ModelChosen: ("model",),
     e.BudgetExtended: ("level", "name", "what", "amount", "attempt"),
@@ -139,6 +140,7 @@ AUDITED: dict[type[e.AnyBody], tuple[Field, ...]] = {
     e.RunClaimed: ("owner", "epoch"),
     e.BaseFixed: ("commit", "branch"),
     e.PolicyFixed: ("layers", "limited"),
+    e.EnvironmentPrepared: ("template", "built", "seconds", "plan", "problem", "commit"),
     e.SandboxOpened: ("sandbox", "attempt", "template", "isolation"),
     e.SandboxClosed: ("sandbox", "reason"),
     e.AttemptEnded: ("attempt", "outcome", "reason", "commit", _NOW),
@@ -156,6 +158,7 @@ AUDITED: dict[type[e.AnyBody], tuple[Field, ...]] = {
     e.BudgetSpent: ("attempt", "level", "name", "what", "spent", "limit"),
     e.Advised: ("attempt", "role", "model", _BYTES),
     # The work.
+    e.PatchChosen: ("attempt", "number", "rule", "path", "why"),
     e.ModelReplied: ("attempt", "step", "model", "usage", "seconds", _BYTES, ("calls", _tools), "cost"),
     e.ModelSpent: ("attempt", "purpose", "model", "usage", "seconds", "cost"),
     e.ModelFailed: ("attempt", "code", "message"),

@@ -17,7 +17,9 @@ from cloister.runs.view import red
 
 HEAD_LINES = 6
 TAIL_LINES = 3
+PANE_LINES = 6
 LINE_CHARS = 200
+PLAN_LINES = 8
 
 
 class Excerpt:
@@ -27,6 +29,7 @@ class Excerpt:
         self._room = head
         self._hidden = 0
         self._last: deque[str] = deque(maxlen=tail)
+        self._newest: deque[str] = deque(maxlen=PANE_LINES)
         self._partial = ""
 
     def feed(self, text: str) -> list[str]:
@@ -35,6 +38,11 @@ class Excerpt:
         # A line without an end is cut here: memory stays bounded whatever a command prints.
         self._partial = rest[:LINE_CHARS]
         return [line for line in map(self._take, whole) if line is not None]
+
+    def newest(self) -> tuple[str, ...]:
+        """The last lines that were not shown yet, also one that has no end yet."""
+        partial = (self._partial,) if self._partial.strip() else ()
+        return (*self._newest, *partial)[-PANE_LINES:]
 
     def end(self) -> list[str]:
         """The lines to show when the output has ended."""
@@ -50,6 +58,7 @@ class Excerpt:
             return line
         self._hidden += 1
         self._last.append(line)
+        self._newest.append(line)
         return None
 
 
@@ -90,6 +99,21 @@ def opened(body: SandboxOpened) -> Line:
     """A sandbox, its isolation, and its template if that is not `default`."""
     start = "" if body.template == "default" else f" · from {one_line(body.template, 48)}"
     return Line(f"· sandbox {body.sandbox} · {isolation(body.isolation)}{start}", "dim")
+
+
+def environment(body: e.EnvironmentPrepared, width: int) -> Iterator[Line]:
+    """How set-up went, and what it was for."""
+    whose = f" for commit {body.commit[:10]}" if body.commit else ""
+    if body.problem:
+        yield Line(f"! set-up failed{whose}: {one_line(body.problem, 600)}", "warn")
+        yield Line(
+            f"! the run goes on with {one_line(body.template, 48)}; set-up is tried again next time", "warn"
+        )
+        return
+    how = f"built in {seconds(body.seconds)}" if body.built else "reused"
+    yield Line(f"· environment {one_line(body.template, 48)}{whose}: {how}", "dim")
+    if body.built:
+        yield from (Line(f"    {one_line(line, width - 4)}", "dim") for line in body.plan[:PLAN_LINES])
 
 
 def isolation(value: Isolation) -> str:

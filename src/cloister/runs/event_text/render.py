@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator
 from typing import assert_never
 
 from cloister.core import events as e
-from cloister.core.attempts import wishes
+from cloister.core.attempts import REPAIR, wishes
 from cloister.core.requests import NewRun, ToolCall
 from cloister.core.text import harmless, one_line
-from cloister.runs.event_text import facts
+from cloister.runs.event_text import facts, search
 from cloister.runs.event_text.facts import AtWork, Excerpt, Upkeep, excerpt, upkeep
 from cloister.runs.event_text.lines import IDLE, EventWords, Fragment, Line, Piece, Status, seconds
 from cloister.runs.event_text.summary import summary
@@ -30,7 +30,9 @@ _Beginning = (
     | e.RunResumed
     | e.RunPaused
     | e.RunContinued
+    | e.InterruptRequested
     | e.BaseFixed
+    | e.EnvironmentPrepared
     | e.SandboxOpened
     | e.SandboxClosed
     | e.ChecksChosen
@@ -73,6 +75,8 @@ _Rest = (
 ASK_LINES = 30
 """Lines of an action that are shown to the person who decides on it."""
 
+_THINKING = Status("waiting for the model")
+
 _CallKey = tuple[int, str]
 """Attempt and id of a tool call."""
 
@@ -106,6 +110,9 @@ class Renderer:
         self._claimed = False
         """In this round."""
         self._at_work = AtWork()
+
+    def resize(self, width: int) -> None:
+        self._width = max(40, width)
 
     def feed(self, item: e.Event | e.Delta) -> tuple[Piece, ...]:
         pieces = self._pieces(item)
@@ -141,10 +148,12 @@ class Renderer:
         key = (delta.attempt, delta.source)
         if delta.source in self._checks or key not in self._calls:
             if last := [line for line in harmless(delta.text).split("\n") if line.strip()]:
-                yield Status(f"checking: {one_line(last[-1], self._width)}")
+                yield Status(f"checking: {one_line(delta.source, 40)}", output=(one_line(last[-1], 200),))
             return
-        lines = self._outputs.setdefault(key, Excerpt()).feed(delta.text)
-        yield from self._dimmed(delta.attempt, lines)
+        output = self._outputs.setdefault(key, Excerpt())
+        yield from self._dimmed(delta.attempt, output.feed(delta.text))
+        call = self._calls[key]
+        yield Status(f"{one_line(call.name, 20)} running", output=output.newest())
 
     def _progress(self, delta: e.Progress) -> Iterator[Piece]:
         note = one_line(delta.note, 80)
@@ -166,6 +175,9 @@ class Renderer:
         elif isinstance(body, _Branching):
             self._inherited += isinstance(body, e.Inherited)
             yield from facts.lines(body, self._inherited)
+        elif isinstance(body, search.Searching):
+            of = None if isinstance(body, e.FaultLocalised) else body.attempt
+            yield from search.searching(body, "" if of is None else self._mark(of), self._width)
         elif isinstance(body, Upkeep):
             yield from upkeep(body, "" if body.attempt is None else self._mark(body.attempt))
         else:
@@ -175,10 +187,12 @@ class Renderer:
         match body:
             case e.RunAdmitted():
                 yield from self._admitted(event, body.request)
-            case e.RunClaimed() | e.RunResumed() | e.RunPaused() | e.RunContinued():
+            case e.RunClaimed() | e.RunResumed() | e.RunPaused() | e.RunContinued() | e.InterruptRequested():
                 yield from self._driven(body)
             case e.BaseFixed():
                 yield from facts.base(body.commit, body.branch, body.note)
+            case e.EnvironmentPrepared():
+                yield from facts.environment(body, self._width)
             case e.SandboxOpened():
                 # Sandboxes of attempts are isolated like the first one, which is shown in full.
                 own = self._many and body.attempt is not None
@@ -194,8 +208,14 @@ class Renderer:
             case _:
                 assert_never(body)
 
-    def _driven(self, body: e.RunClaimed | e.RunResumed | e.RunPaused | e.RunContinued) -> Iterator[Piece]:
+    def _driven(
+        self, body: e.RunClaimed | e.RunResumed | e.RunPaused | e.RunContinued | e.InterruptRequested
+    ) -> Iterator[Piece]:
         match body:
+            case e.InterruptRequested():
+                self._streamed.clear()  # of a reply that will not be complete
+                yield Line(f"■ {one_line(body.who, 40)} stopped the current step", "warn")
+                yield _THINKING
             case e.RunClaimed():
                 if self._claimed or (self._rounds == 1 and body.epoch > 1):
                     yield Line("↻ taken over: the process that drove this run has ended", "warn")
@@ -220,7 +240,9 @@ class Renderer:
     def _baseline(self, body: e.BaselineTaken) -> Iterator[Piece]:
         self._red_before = red(body.diagnoses)
         if body.known:
-            yield Line("· this commit was checked when its template was warmed", "dim")
+            fork = self._request.forked_from if self._request else None
+            where = f"in {fork.run}, which this run continues" if fork else "when its template was warmed"
+            yield Line(f"· this commit was checked {where}", "dim")
         yield from facts.not_run(body.diagnoses)
         yield facts.baseline(body.diagnoses)
 
@@ -251,8 +273,8 @@ class Renderer:
     def _talk(self, body: _Talk) -> Iterator[Piece]:
         match body:
             case e.AttemptStarted():
-                warm = "" if body.temperature is None else f" at {body.temperature:g}"
-                yield Line(f"· {self._mark(body.attempt)}model {one_line(body.model, 200)}{warm}", "dim")
+                yield from self._started(body)
+                yield _THINKING
             case e.PromptReceived():
                 yield Line(f"» {one_line(body.who, 40)}: {one_line(body.text, self._width)}", "head")
             case e.ModelReplied():
@@ -276,6 +298,17 @@ class Renderer:
                 yield from self._over(body)
             case _:
                 assert_never(body)
+
+    def _started(self, body: e.AttemptStarted) -> Iterator[Piece]:
+        mark = self._mark(body.attempt)
+        if body.harness == REPAIR:
+            wanted = () if self._request is None else wishes(self._request)
+            named = [one.harness for one in wanted[body.attempt : body.attempt + 1]]
+            named.append(self._request and self._request.harness)
+            yield from search.started(mark, by_default=REPAIR not in named)
+            return
+        warm = "" if body.temperature is None else f" at {body.temperature:g}"
+        yield Line(f"· {mark}model {one_line(body.model, 200)}{warm}", "dim")
 
     def _forget(self, attempt: int) -> None:
         """A reply ends the turn before it; ids of its calls may come again."""
@@ -385,13 +418,9 @@ class Renderer:
             case e.RunFinished():
                 yield IDLE
                 yield from summary(fold(self._events), self._width)
-            case (
-                e.TurnEnded()
-                | e.ConnectionClosed()
-                | e.RequestDecided()
-                | e.ChangeMade()
-                | e.ChangeDelivered()
-            ):
+            case e.TurnEnded():
+                yield _THINKING
+            case e.ConnectionClosed() | e.RequestDecided() | e.ChangeMade() | e.ChangeDelivered():
                 yield IDLE
             case _:
                 assert_never(body)

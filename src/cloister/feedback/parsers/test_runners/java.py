@@ -176,3 +176,30 @@ def _gradle_errors(text: Sequence[str]) -> Iterator[Diagnostic]:
             said = [line.removeprefix("> ") for line in takewhile(str.strip, text[index + 1 : index + 20])]
             yield plain.complaint("gradle", "\n".join(said), place[1], (plain.number(place[2]), None))
             place = None
+
+
+# The console launcher of JUnit prints a tree: engine, class, nested classes, tests.
+
+_NODE = re.compile(r"^([│| ]{0,200})(?:├─|└─|\+--|'--) (\S.{0,1000})")
+_MARK = re.compile(r" (✔|✘|↷|■|\[(?:OK|X|S|A)\])(?= |$)")
+_NODE_STATUSES: dict[str, TestStatus] = {"✔": "passed", "[OK]": "passed", "↷": "skipped", "[S]": "skipped"}
+
+
+@marked(b" tests found  ", b" containers found  ")
+def console_text(output: CheckOutput) -> Found | None:
+    """The leaves of the tree, by their classes."""
+    nodes = [
+        (len(node[1]), node[2][: mark.start()], mark[1], node[2][mark.end() :].strip())
+        for line in output.out_lines
+        if (node := _NODE.match(line)) and (mark := _MARK.search(node[2]))
+    ]
+    path: list[tuple[int, str]] = []
+    tests: list[TestResult] = []
+    for (depth, name, mark, said), following in zip(nodes, [*nodes[1:], None], strict=True):
+        path = [*(one for one in path if one[0] < depth), (depth, name)]
+        is_leaf = following is None or following[0] <= depth
+        if is_leaf and len(path) > 2:
+            owner = "$".join(part for _, part in path[1:-1])
+            status = _NODE_STATUSES.get(mark, "failed")
+            tests.append(TestResult(plain.name(f"{owner}::{name}"), status, message=said or None))
+    return Found.of(tests)
