@@ -46,6 +46,9 @@ from cloister.core.events.attempt import (
     StuckKind as StuckKind,
 )
 from cloister.core.events.run import (
+    BESIDE_WORK as BESIDE_WORK,
+)
+from cloister.core.events.run import (
     BaseFixed,
     BaselineTaken,
     ChangeDelivered,
