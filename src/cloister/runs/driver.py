@@ -244,6 +244,7 @@ class _Driver:
         held = BaseSandbox(self._services, self._journal, setup, template.about.commit)
         attempts = Attempts(self._services, self._journal, setup, held)
         held.alone = attempts.alone
+        ended: tuple[AttemptEnded, ...] = ()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(held.hold)
             async with phase(self._journal, "work"):

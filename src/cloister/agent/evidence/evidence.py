@@ -1,8 +1,8 @@
 """Evidence: what shows that the change of an attempt works. Any harness uses it, and only it accepts a change.
 
 At the end of each turn: compare the files, run the checks on what changed, save a commit. At the end of the attempt:
-run the checks on that commit in a fresh sandbox, and have it reviewed. While the checks on the base still run, turns are
-saved and checked later; the end waits.
+run the checks on that commit in a fresh sandbox, and have it reviewed. While the checks still run on the base, a change
+is checked beside them, already in a fresh sandbox; if that takes long, later. The end waits.
 """
 
 from collections.abc import Awaitable, Callable
@@ -40,6 +40,9 @@ from cloister.feedback.shown import left_over
 
 _SAVE_SECONDS = 60.0
 """Granted beyond the time budget, so that finished work is saved."""
+
+_BESIDE_SECONDS = 60.0
+"""How long a turn waits for checks that run beside those on the base, in all."""
 
 _ONLY_HERE = (
     "the checks fail in a fresh sandbox that holds only the change. Files that git ignores and packages that you "
@@ -135,6 +138,10 @@ class Evidence:
     """The tree of the save point."""
     _unsaved: str = field(init=False, default="")
     """The tree that was checked and could not be saved."""
+    _proof: tuple[str, Proof] = field(init=False, default=("", Proof((), Comparison())))
+    """The commit that was proven beside the checks on the base, and its proof."""
+    _patience: float = field(init=False, default=_BESIDE_SECONDS)
+    """What is left of `_BESIDE_SECONDS`."""
     _owed: bool = field(init=False, default=False)
     """True if the checks have not run on the save point."""
     _changed: bool = field(init=False, default=False)
@@ -219,13 +226,12 @@ class Evidence:
             if tree == self._checked == self._saved:
                 return ""
             await self.record()
-            if not self._has_baseline() or (finishing and self._slow()):
-                self._owed = tree != self._checked
-            elif tree != self._checked:
+            skip = not self._has_baseline() or (finishing and self._slow())
+            if not skip and tree != self._checked:
                 before, self._checked = self._checked, ""
                 if self.checks and tree != self._unsaved:
                     await self._check(step, before, tree)
-                self._unsaved, self._owed = tree, False
+                self._unsaved = tree
             if tree != self._saved:
                 self.commit = await self.files.save()
                 self._saved, self._changed = tree, True
@@ -234,9 +240,38 @@ class Evidence:
             self._stale = True  # what the checks said is not what is saved
             await self.record(SaveRefused(self.attempt, step, error.message))
             return error.message
-        self._checked = self._checked if self._owed else tree
         self._unsaved = ""
+        self._owed = skip and tree != self._checked
+        if not self._owed or await self._check_beside(step, finishing):
+            self._checked, self._owed = tree, False
         return ""
+
+    async def _check_beside(self, step: int, finishing: bool) -> bool:
+        """Check the save point beside the base, in a fresh sandbox: a claim on the same commit needs no other proof."""
+        if finishing or self._patience <= 0 or self.later is None:
+            return False
+        started = anyio.current_time()
+        with anyio.move_on_after(self._patience) as patience:
+            if not await self._any_checks():
+                await self.baseline_ready()
+                return True
+            proof = await self._prove()
+            await self.journal.append(ChecksRan(self.attempt, step, *proof))
+            self._proof = (self.commit, proof)
+            self._report, self.comparison = proof
+            self._known = self._report
+        self._patience -= anyio.current_time() - started
+        return not patience.cancelled_caught
+
+    async def _prove(self) -> Proof:
+        """The proof of the save point; the baseline is there when it is."""
+
+        async def earlier() -> tuple[Diagnosis, ...]:
+            return (await self.baseline_ready()).diagnoses
+
+        proof = await self.prove(self.commit, self._known if self.later is None else earlier)
+        await self.baseline_ready()
+        return proof
 
     def _slow(self) -> bool:
         return sum(one.seconds for one in self.baseline) >= WORTH_SECONDS
@@ -316,11 +351,8 @@ class Evidence:
         return bool(self.checks if self.later is None else await self.later.chosen())
 
     async def _proven(self, step: int) -> bool:
-        async def earlier() -> tuple[Diagnosis, ...]:
-            return (await self.baseline_ready()).diagnoses
-
-        found, comparison = await self.prove(self.commit, self._known if self.later is None else earlier)
-        await self.baseline_ready()
+        commit, proof = self._proof
+        found, comparison = proof if commit == self.commit else await self._prove()
         await self.journal.append(ProofTaken(self.attempt, step, self.commit, found, comparison))
         self.comparison, self._report = comparison, found
         self._disproven = self._disproven if comparison.green else self.commit
