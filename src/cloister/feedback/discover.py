@@ -327,6 +327,11 @@ def _home(name: str) -> str:
     return name.rpartition("/")[0]
 
 
+def nested_projects(files: Iterable[str]) -> list[str]:
+    """The directories below the root that hold a project of their own."""
+    return _homes(_Project(frozenset(files), {}, None), _MANIFESTS)
+
+
 def _homes(root: _Project, manifests: Collection[str]) -> list[str]:
     """The directories with a manifest, the outermost ones, without those that only accompany the product."""
     homes = {_home(name) for name in root.files if name.rpartition("/")[2] in manifests}
@@ -448,18 +453,18 @@ def _node(project: _Project) -> Iterator[str]:
     if text is None:
         return
     package = package_of(text)
-    managers = _managers(project, package)
+    managers = package_managers(project.files, package)
     yield from project.first(*_node_suites(project, package, managers))
     manager = next(filter(project.has, managers), None)
     if manager is not None:
         yield from _node_linters(project, package, manager)
 
 
-def _managers(project: _Project, package: Package) -> list[str]:
-    """The package managers that the project may mean, best first."""
+def package_managers(files: Collection[str], package: Package) -> list[str]:
+    """The package managers that a project may mean, best first; `files` are relative to it."""
     named = package.manager.partition("@")[0] if isinstance(package.manager, str) else ""
     found = [named] if named in _MANAGERS else []
-    found += [manager for file, manager in _LOCKS if file in project.files]
+    found += [manager for file, manager in _LOCKS if file in files]
     return list(dict.fromkeys(found)) or ["npm"]
 
 

@@ -45,6 +45,7 @@ from cloister.runs.attempts.manager import Attempts
 from cloister.runs.attempts.ranking import choose_winner
 from cloister.runs.attempts.tree import copy_files, inheritance
 from cloister.runs.delivery import make_result
+from cloister.runs.environments.layers import Site, set_up
 from cloister.runs.run_rules import AllowedModels, check_allowed, every_name, govern
 from cloister.runs.services import RunServices
 from cloister.runs.templates import known_baseline
@@ -223,7 +224,7 @@ class _Driver:
 
     async def _work(self, request: NewRun, base: BaseFixed, models: BudgetedModels) -> AttemptEnded:
         async with phase(self._journal, "template"):
-            template = await self._template(request, self._report)
+            template = await self._template(request, base, self._report)
         results = BaselineLog(self._journal, request)
         warmed = known_baseline(template, base.commit, request.checks)
         if results.known is None and warmed is not None:
@@ -255,10 +256,11 @@ class _Driver:
     def _report(self, fraction: float | None, note: str) -> None:
         self._journal.show(Progress("template", fraction, note))
 
-    async def _template(self, request: NewRun, report: Report) -> Built:
-        """The template of the run, built if necessary. Raises `UserError` (`no_git`, `unknown_template`)."""
+    async def _template(self, request: NewRun, base: BaseFixed, report: Report) -> Built:
+        """The environment of the run, built if necessary. Raises `UserError` (`no_git`, `unknown_template`)."""
         warming = self._services.warming
         template = await warming.workshop.prepare(await warming.choose(request), report)
         if not template.about.git:
             raise UserError("no_git", f"The template {template.name} has no git: install git in its image.")
-        return template
+        site = Site(request.repo, self._bare, base.commit)
+        return await set_up(self._services, self._journal, request, site, template, report)

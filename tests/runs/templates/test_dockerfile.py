@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.core.errors import UserError
-from cloister.runs.dockerfile import State, after, exec_form, parse
-from cloister.runs.image_context import Tree
+from cloister.runs.images.dockerfile import State, after, exec_form, parse
+from cloister.runs.images.image_context import Tree, ignore_text
 from cloister.sandbox.templates.oci import registry_host, registry_name
 
 PLATFORM = {"TARGETPLATFORM": "linux/amd64", "TARGETARCH": "amd64"}
@@ -228,3 +228,31 @@ def test_ignored_files_are_left_out_and_taken_back_in(tree: Path) -> None:
     assert copied(tree, "node_modules/x/y.js", ignore) == []
     assert copied(tree, ".", "*\n!src\n") == ["src/c.txt", "src/deep/d.log"]
     assert copied(tree, ".", "a*a*a*a*a*a*a*a*a*a*b\n" * 100) == copied(tree, ".")
+
+
+def test_names_that_are_not_text_are_matched_like_others(tree: Path) -> None:
+    """Git keeps any bytes: such a name must neither end the build nor hide from a pattern."""
+    (tree / os.fsdecode(b"caf\xe9.log")).write_text("x")
+    (tree / os.fsdecode(b"caf\xe9.md")).write_text("x")
+    assert copied(tree, "caf*.md") == [os.fsdecode(b"caf\xe9.md")]
+    kept = copied(tree, ".", os.fsdecode(b"# \xff\n**/*.log\n\xe9*\n"))
+    assert os.fsdecode(b"caf\xe9.md") in kept and os.fsdecode(b"caf\xe9.log") not in kept
+
+
+def test_a_dockerignore_is_read_up_to_a_limit(tree: Path) -> None:
+    """It may be a link to the largest file of the repository."""
+    with (tree / "huge").open("wb") as file:
+        file.truncate(8 << 40)
+    (tree / ".dockerignore").symlink_to("huge")
+    assert len(ignore_text(tree, "Dockerfile")) == 1_048_576
+
+
+def test_the_variables_of_a_build_are_bounded_together() -> None:
+    """Each may hold others many times, and every step is named by all of them."""
+    lines = ["FROM scratch", f"ENV A={'x' * 1_000}", *(f"ENV A{number}={'$A' * 60}" for number in range(50))]
+    parsed = parse("\n".join(lines), {}, {})
+    state = State()
+    with pytest.raises(UserError, match="hold more than") as refused:
+        for each in parsed.stages[0].instructions:
+            state = after(state, each, {}, {})
+    assert refused.value.code == "bad_dockerfile"

@@ -22,8 +22,8 @@ from cloister.core.errors import CloisterError, HostError, UserError
 from cloister.core.ids import SandboxId, new_owner_id
 from cloister.core.requests import Quota
 from cloister.forge import Forges
-from cloister.runs.image_build import BuildLimits
-from cloister.runs.registries import check_registry
+from cloister.runs.images.image_build import BuildLimits
+from cloister.runs.images.registries import check_registry
 from cloister.runs.templates import Workshop
 from cloister.sandbox.api import SandboxSpec
 from cloister.sandbox.container.host import ContainerHost
@@ -199,6 +199,27 @@ async def test_options_that_would_reach_out_are_refused_in_one_sentence(
 ) -> None:
     said = await refusal(shop, context, f"FROM scratch\n{line}\n")
     assert why in said and "\n" not in said
+
+
+UNTAKEN = (
+    'RUN ["echo", "\\ud800"]',
+    'RUN ["echo", "a\\u0000b"]',
+    "RUN echo a\0b",
+    'COPY ["token", "/\\ud800"]',
+    'COPY ["token", "/a\\u0000b"]',
+    "USER \u00b2\nRUN true",
+    f"USER {'9' * 5_000}\nRUN true",
+    "COPY --chown=1:\u00b2 token /x",
+    "ENV A=\0\nRUN true",
+    "WORKDIR /a\0b",
+    "RUN echo a:x:1:\u00b2::/:/bin/sh > /etc/passwd\nUSER a\nRUN true",
+    f"RUN echo g:x:{'1' * 5_000}: > /etc/group\nUSER 0:g\nRUN true",
+)
+
+
+async def test_text_that_no_program_takes_is_refused_in_one_sentence(shop: Workshop, context: Path) -> None:
+    for lines in UNTAKEN:
+        assert await refusal(shop, context, f"{HEAD}{lines}\n"), lines
 
 
 async def test_copies_do_not_follow_links_out_of_the_context(

@@ -202,6 +202,24 @@ async def test_a_user_whom_the_image_lacks_is_named_in_the_refusal(shop: Worksho
     assert "no user nobody-here" in shop.templates.log("image")
 
 
+ODD_SETTINGS: tuple[dict[str, object], ...] = (
+    {"User": "\u00b2"},
+    {"User": "9" * 5_000, "WorkingDir": "a\0b"},
+    {"Env": ["A=\0", "=x", "B", "\u00b2=1", *(f"A{number}={'x' * 20_000}" for number in range(150))]},
+)
+
+
+async def test_the_settings_of_a_hostile_image_are_harmless(shop: Workshop, tmp_path: Path) -> None:
+    users = "a:x:1:\u00b2::/:/bin/sh\nb:x:{0}:{0}::/:/x\n".format("1" * 5_000)
+    files = layer(*busybox(), member("etc/passwd", users.encode()))
+    for number, config in enumerate(ODD_SETTINGS):
+        shop.templates.keep_recipe("odd", Oci(str(layout(tmp_path / str(number), files, **config))))
+        about = (await shop.prepare("odd", quiet)).about
+        assert sum(map(len, about.env.values())) <= 32_768
+        async with shop.host.open(SandboxSpec(template="odd")) as sandbox:
+            assert (await sandbox.run(Command(("/bin/busybox", "echo", "runs")))).out == b"runs\n"
+
+
 async def test_an_image_that_would_fill_the_disk_is_given_up(
     shop: Workshop, own_dir: Path, tmp_path: Path
 ) -> None:

@@ -401,7 +401,7 @@ class _Run:
         """The command line for the files of the suspects, if the check has others too."""
         files = {_file(test) for test in first.failing if test.name in suspects}
         others = {_file(test) for test in first.tests} - files
-        return only(self.check, sorted(files), sorted(suspects)) if others else None
+        return only(self.check, sorted(files), sorted(suspects)) if others or first.unlisted else None
 
     async def _stamp(self, report: str) -> str | None:
         """A file older than any report of this run, for tools that choose the place of their reports."""

@@ -54,6 +54,7 @@ from cloister.core.events.run import (
     ChangeDelivered,
     ChangeMade,
     ChecksChosen,
+    EnvironmentPrepared,
     EventBody,
     Phase,
     PhaseEnded,
@@ -95,6 +96,7 @@ AnyBody = (
     | PhaseEnded
     | BaseFixed
     | PolicyFixed
+    | EnvironmentPrepared
     | SandboxOpened
     | SandboxClosed
     | ChecksChosen

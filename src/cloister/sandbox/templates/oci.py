@@ -36,7 +36,7 @@ _LAYERS_MOST = 512
 _CHUNK = 262_144
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ENV_KEPT = 256
+_ENV_KEPT, _ENV_CHARS = 256, 32_768
 _CLONE_NEWNET, _SIOCSIFFLAGS, _IFF_UP = 0x40000000, 0x8914, 1
 _JAILED_ID = 0x6FFF0000
 """Just below the ids of sandboxes."""
@@ -296,11 +296,14 @@ def read_layout(layout: Path) -> Image:
     except (msgspec.MsgspecError, OSError, IndexError, ValueError) as error:
         raise UserError("bad_image", f"The image cannot be read: {one_line(str(error), 200)}.") from None
     env: dict[str, str] = {}
+    left = _ENV_CHARS
     for line in (config.env or ())[:_ENV_KEPT]:
         name, separator, value = line.partition("=")
-        if separator and _ENV_NAME.fullmatch(name) and "\0" not in value:
+        left -= len(value)
+        if separator and _ENV_NAME.fullmatch(name) and "\0" not in value and left >= 0:
             env[name] = value
-    return Image(digest, env, config.user or None, config.working_dir or "/", layers)
+    cwd = (config.working_dir or "/").partition("\0")[0]
+    return Image(digest, env, config.user or None, cwd, layers)
 
 
 def _blob_path(layout: Path, digest: str) -> Path:

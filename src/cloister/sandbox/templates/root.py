@@ -21,6 +21,7 @@ AGENT = 1000
 
 _SMALL_BYTES = 1_048_576
 _LINKS = 40
+_ID_DIGITS = 9
 _SEARCH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _ODD_BITS = stat.S_ISUID | stat.S_ISGID
 
@@ -166,9 +167,16 @@ def users(passwd: str) -> tuple[User, ...]:
     found: list[User] = []
     for line in passwd.splitlines():
         fields = line.split(":")
-        if len(fields) == 7 and fields[2].isascii() and fields[2].isdigit() and fields[3].isdigit():
-            found.append(User(fields[0], int(fields[2]), int(fields[3]), fields[5]))
+        if len(fields) == 7:
+            uid, gid = number(fields[2]), number(fields[3])
+            if uid is not None and gid is not None:
+                found.append(User(fields[0], uid, gid, fields[5]))
     return tuple(found)
+
+
+def number(text: str) -> int | None:
+    """The id of a user or group; None for anything else, such as digits of other scripts."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _ID_DIGITS else None
 
 
 def choose_user(known: tuple[User, ...], wanted: str | None, *, must: bool) -> User | None:

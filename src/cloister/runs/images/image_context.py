@@ -205,7 +205,8 @@ def ignore_text(context: Path, dockerfile: str) -> str:
     for name in (f"{dockerfile}.dockerignore", ".dockerignore"):
         at = root.inside(context, name)
         if at is not None and at.is_file():
-            return at.read_bytes()[:_IGNORE_BYTES].decode("utf-8", "surrogateescape")
+            with at.open("rb") as file:
+                return file.read(_IGNORE_BYTES).decode("utf-8", "replace")
     return ""
 
 
@@ -235,10 +236,19 @@ def _compiled(pattern: str, *, below: bool = False) -> "_Matches":
             piece, at = _piece(pattern, at)
             made.append(piece)
     engine = cast(Any, import_module("re2"))
+    options = engine.Options()
+    options.log_errors = False
     try:
-        return engine.compile("(?s)" + "".join(made) + ("(?:/.*)?" if below else "")).fullmatch
+        text = "(?s)" + "".join(made) + ("(?:/.*)?" if below else "")
+        matches = engine.compile(_plain(text), options).fullmatch
     except engine.error:
         raise UserError("bad_dockerfile", f"{one_line(pattern, 80)!r} is not a pattern.") from None
+    return lambda name: matches(_plain(name))
+
+
+def _plain(name: str) -> str:
+    """A name for a pattern: git keeps any bytes, and RE2 takes text."""
+    return name if name.isascii() else os.fsencode(name).decode("utf-8", "replace")
 
 
 def _piece(pattern: str, at: int) -> tuple[str, int]:

@@ -9,12 +9,14 @@ from typing import cast
 import msgspec
 
 from cloister.core.errors import UserError
-from cloister.core.text import one_line
+from cloister.core.text import one_line, whole
 
 TEXT_BYTES = 1_048_576
 _INSTRUCTIONS_MOST = 2_000
 _VALUE_CHARS = 65_536
 """Limit of one expanded text: each variable may hold the one before it twice."""
+_VALUES_CHARS = 262_144
+"""Limit of all variables together."""
 _DEPTH = 16
 
 _STEPS = frozenset(("RUN", "COPY", "ADD", "WORKDIR", "ENV", "ARG", "USER", "SHELL"))
@@ -138,6 +140,8 @@ def parse(text: str, args: Mapping[str, str], platform: Mapping[str, str]) -> Pa
     """Raises `UserError` (`bad_dockerfile`). `args` are build arguments, `platform` those that every build has."""
     if len(text) > TEXT_BYTES:
         raise UserError("bad_dockerfile", f"The Dockerfile has more than {TEXT_BYTES:,} bytes.")
+    if "\0" in text:
+        raise UserError("bad_dockerfile", "The Dockerfile holds a NUL character: it is not a text.")
     known: dict[str, str] = dict(platform)
     stages: list[Stage] = []
     steps: list[Instruction] = []
@@ -322,7 +326,9 @@ def exec_form(rest: str) -> tuple[str, ...] | None:
         return None
     if not isinstance(words, list) or not all(isinstance(word, str) for word in cast("list[object]", words)):
         return None
-    return tuple(cast("list[str]", words))
+    found = tuple(cast("list[str]", words))
+    # JSON writes characters that no argument of a program can hold.
+    return None if any("\0" in word or word != whole(word) for word in found) else found
 
 
 # Variables.
@@ -458,14 +464,14 @@ def declare(
             made[name] = default
         elif name in known:
             made[name] = known[name]
-    return made
+    return _bounded(each, made)
 
 
 def after(state: State, each: Instruction, known: Mapping[str, str], given: Mapping[str, str]) -> State:
     """The state after an instruction. Raises `UserError` (`bad_dockerfile`)."""
     match each.name:
         case "ENV":
-            return msgspec.structs.replace(state, env={**state.env, **_env(each, state)})
+            return msgspec.structs.replace(state, env=_env(each, state))
         case "ARG":
             values = declare(each, state.args, known, given)
             return msgspec.structs.replace(state, args=values)
@@ -493,7 +499,13 @@ def _env(each: Instruction, state: State) -> dict[str, str]:
     for name, value in pairs:
         if not _NAME.fullmatch(name) or "\0" in value:
             raise each.bad(f"{one_line(name, 40)!r} cannot be the name of a variable.")
-    return dict(pairs)
+    return _bounded(each, {**state.env, **dict(pairs)})
+
+
+def _bounded(each: Instruction, values: dict[str, str]) -> dict[str, str]:
+    if sum(map(len, values.values())) > _VALUES_CHARS:
+        raise each.bad(f"the variables hold more than {_VALUES_CHARS:,} characters together.")
+    return values
 
 
 def _bad(line: int, why: str) -> UserError:

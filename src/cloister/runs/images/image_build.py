@@ -20,11 +20,11 @@ from cloister.core import limits
 from cloister.core.computer import Command, Exited, Output, Process
 from cloister.core.errors import HostError, UserError
 from cloister.core.text import decode, one_line
-from cloister.runs import dockerfile as syntax
-from cloister.runs import image_context as context
-from cloister.runs.dockerfile import Instruction, Mount, Parsed, Stage, State
-from cloister.runs.image_context import Member, Shape, Tree
-from cloister.runs.registries import check_registry, judged_network
+from cloister.runs.images import dockerfile as syntax
+from cloister.runs.images import image_context as context
+from cloister.runs.images.dockerfile import Instruction, Mount, Parsed, Stage, State
+from cloister.runs.images.image_context import Member, Shape, Tree
+from cloister.runs.images.registries import check_registry, judged_network
 from cloister.sandbox.api import SCRATCH, SNAPSHOT_PREFIX, Host, Keepable, Sandbox
 from cloister.sandbox.container.oci import GUEST
 from cloister.sandbox.local.spec import SEARCH_PATH
@@ -274,7 +274,7 @@ class DockerfileBuilder(ImageBuilder):
             state = syntax.after(state, each, self._parsed.args, self.recipe.args)
             self._count += 1
             what, act = await self._step(stage, each, state)
-            key = key if act is None else _digest(key, each.name, what)
+            key = key if act is None else await anyio.to_thread.run_sync(_digest, key, each.name, what)
             steps.append(_Step(each, self._count, key, act))
         cached = [at for at, step in enumerate(steps, 1) if step.act and _name_of(step.key) in self._cached]
         first = max(cached, default=0)
@@ -325,7 +325,8 @@ class DockerfileBuilder(ImageBuilder):
     async def _image(self, name: str) -> Done:
         """The files of an image in a registry."""
         source = await self._resolved(oci.registry_name(name), tls=self.recipe.tls)
-        key = _digest(_VERSION, source)
+        # SAFETY: a login of the operator fetched some of these files, and a repository has none.
+        key = _digest(_VERSION, source, self.trusted)
         about = self._images / f"{key}.json"
         image = None
         if _name_of(key) in self._cached:
@@ -480,14 +481,17 @@ class DockerfileBuilder(ImageBuilder):
         archives = await self._archives(sources) if each.name == "ADD" else []
         plain = [source for source in sources if source not in [name for name, _ in archives]]
         members = await self._gather(each, self._context, plain, path, into=into)
+        content = await anyio.to_thread.run_sync(_content, members, archives)
 
         async def add(sandbox: Sandbox) -> None:
+            # Found again, not kept: thousands of steps may each copy the whole context.
+            members = await self._gather(each, self._context, plain, path, into=into)
             await self._put(sandbox, each, [*members, *written], path)
             for _, archive in archives:
                 async with self.jail.plain(archive) as pieces:
                     await self.unpack(sandbox, pieces, path, "k")
 
-        return (await anyio.to_thread.run_sync(_content, members, archives), shown), add
+        return (content, shown), add
 
     async def _gather(
         self, each: Instruction, tree: Tree, sources: Sequence[str], path: str, *, into: bool = False
@@ -575,20 +579,17 @@ async def identity(sandbox: Sandbox, user: str, each: Instruction) -> tuple[int,
     passwd = await _lines(sandbox, "/etc/passwd") if name not in ("", "0") or group else ""
     known = root.users(passwd)
     found = next((one for one in known if name in (one.name, str(one.uid))), None)
-    if found is None and name and not name.isdigit() and name != "root":
+    if found is None and name and root.number(name) is None and name != "root":
         raise each.bad(f"the image has no user {one_line(name, 60)}.")
-    uid = found.uid if found else int(name) if name.isdigit() else 0
+    uid = found.uid if found else root.number(name) or 0
     gid = found.gid if found else uid if ":" in user and not group else 0
     if group:
         listed = (line.split(":") for line in (await _lines(sandbox, "/etc/group")).splitlines())
-        ids = [
-            int(fields[2])
-            for fields in listed
-            if len(fields) > 2 and fields[0] == group and fields[2].isdigit()
-        ]
-        if not ids and not group.isdigit():
+        numbers = [group, *(fields[2] for fields in listed if len(fields) > 2 and fields[0] == group)]
+        ids = [gid for gid in map(root.number, reversed(numbers)) if gid is not None]
+        if not ids:
             raise each.bad(f"the image has no group {one_line(group, 60)}.")
-        gid = ids[0] if ids else int(group)
+        gid = ids[0]
     if max(uid, gid) > 65_534:
         raise each.bad("ids are below 65,535 in a sandbox.")
     return uid, gid, (found.home if found else "/root" if uid == 0 else "/") or "/"

@@ -1,0 +1,100 @@
+"""Detect the environment of a repository from its file names and manifests."""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from cloister.environment.api import (
+    AptPackage,
+    Line,
+    Manager,
+    Note,
+    Plan,
+    PlannedCheck,
+    Registry,
+    Service,
+    Step,
+    Toolchain,
+    Used,
+    Variable,
+)
+from cloister.environment.ecosystems import javascript, python
+from cloister.environment.hints import Hints
+from cloister.environment.listing import Files, Listing, Project
+from cloister.feedback.discover import discover, nested_projects
+
+_ECOSYSTEMS: tuple[Callable[[Project, Hints], Iterator[Line]], ...] = (python.plan, javascript.plan)
+
+T = TypeVar("T")
+
+
+def detect(listing: Listing) -> Plan:
+    """The environment that the repository's checks need. Never raises: what cannot be read becomes a note."""
+    files = Files(listing)
+    hints = Hints(files)
+    lines = [line for ecosystem in _ECOSYSTEMS for line in ecosystem(Project(files), hints)]
+    have = {line.name for line in lines if isinstance(line, Toolchain)}
+    for home in nested_projects(files.names):
+        found = [list(ecosystem(Project(files, home), hints)) for ecosystem in _ECOSYSTEMS]
+        # A workspace of the root covers its members.
+        lines += [line for part in found if not _covered(part, have) for line in part]
+    lines += [PlannedCheck(check, _why(check)) for check in discover(files.names, listing.texts)]
+    if listing.left_out:
+        lines.append(Note(f"{listing.left_out:,} files far from the root are not considered"))
+    return _joined(lines, files)
+
+
+def _covered(part: list[Line], have: set[str]) -> bool:
+    return any(isinstance(line, Toolchain) and line.name in have for line in part)
+
+
+def _why(check: str) -> str:
+    words = re.sub(r"^cd \S+ && ", "", check)
+    return f"the repository's {words.split()[0]} suite" if words.split() else "the repository names it"
+
+
+def _joined(lines: list[Line], files: Files) -> Plan:
+    """Sort the lines into a plan; the first of several with the same meaning stays."""
+
+    def of(kind: type[T], key: Callable[[T], object]) -> tuple[T, ...]:
+        found: dict[object, T] = {}
+        for line in lines:
+            if isinstance(line, kind):
+                found.setdefault(key(line), line)
+        return tuple(found.values())
+
+    steps = of(Step, lambda step: (step.command, step.cwd))
+    problems = [line.problem for line in lines if isinstance(line, Toolchain) and line.problem]
+    notes = [line.text for line in lines if isinstance(line, Note)]
+    return Plan(
+        toolchains=of(Toolchain, lambda line: line.name),
+        managers=of(Manager, lambda line: line.name),
+        apt=of(AptPackage, lambda line: line.name),
+        registries=_registries(lines, of(Registry, lambda line: line.set)),
+        # What reads no file comes first, so that repositories share it.
+        steps=tuple(sorted(steps, key=lambda step: step.stage != "tools")),
+        services=of(Service, lambda line: line.name),
+        checks=of(PlannedCheck, lambda line: line.command),
+        env=_variables(of(Variable, lambda line: (line.name, line.value))),
+        files=tuple(sorted({line.file for line in lines if isinstance(line, Used)} & files.names)),
+        notes=tuple(dict.fromkeys((*problems, *notes, *files.notes))),
+    )
+
+
+def _registries(lines: list[Line], found: tuple[Registry, ...]) -> tuple[Registry, ...]:
+    packages = [line for line in lines if isinstance(line, AptPackage)]
+    if packages and all(line.set != "@debian" for line in found):
+        return (*found, Registry("@debian", f"{packages[0].name}: {packages[0].why}"))
+    return found
+
+
+def _variables(found: tuple[Variable, ...]) -> tuple[Variable, ...]:
+    """One PATH of all its parts; of other variables the first."""
+    paths = [line for line in found if line.name == "PATH"]
+    others = {line.name: line for line in reversed(found) if line.name != "PATH"}
+    if not paths:
+        return tuple(others.values())
+    # The last one is the innermost: the environment of the project before the tools.
+    parts = list(dict.fromkeys(line.value.removesuffix(":$PATH") for line in reversed(paths)))
+    why = "; ".join(dict.fromkeys(line.why for line in paths))
+    return (Variable("PATH", ":".join((*parts, "$PATH")), why), *others.values())

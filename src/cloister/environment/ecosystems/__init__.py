@@ -1,0 +1,1 @@
+"""One module per ecosystem: what its manifests ask for."""
