@@ -156,6 +156,7 @@ async def test_finish_waits_for_the_baseline_and_refuses_a_change_that_is_red(be
 
 async def test_nothing_changed_is_judged_by_the_baseline(bench: Bench) -> None:
     evidence = await bench.evidence()
+    result: AttemptEnded | Refused | None = None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(bench.baseline)
         result = await evidence.try_finish(Claim(1, "Nothing to do.", len(bench.journal.events)))
