@@ -6,25 +6,12 @@ from typing import Annotated
 import typer
 
 from cloister import __version__
-from cloister.cli.commands import (
-    audit,
-    branch,
-    doctor,
-    model,
-    policy,
-    result,
-    run,
-    serve,
-    snapshot,
-    template,
-    token,
-    watch,
-)
-from cloister.cli.commands.sandbox import sandbox
+from cloister.cli.lazy import LazyGroup
 
 app = typer.Typer(
     name="cloister",
     help="A self-hosted background coding agent: give it a prompt and a repository, get a proven change.",
+    cls=LazyGroup,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -71,33 +58,6 @@ def _root(  # pyright: ignore[reportUnusedFunction]
     ] = False,
 ) -> None:
     pass
-
-
-app.command("run")(run.run)
-app.command("ps")(watch.ps)
-app.command("watch")(watch.watch)
-app.command("say")(watch.say)
-app.command("stop")(watch.stop)
-app.command("answer")(watch.answer)
-app.command("log")(result.log)
-app.command("diff")(result.diff)
-app.command("apply")(result.apply)
-app.command("tree")(branch.tree)
-app.command("fork")(branch.fork)
-app.command("rewind")(branch.rewind)
-app.command("compare")(result.compare)
-app.command("receipt")(result.receipt)
-app.add_typer(audit.app, name="audit")
-app.command("rm")(result.rm)
-app.command("budget")(result.budget)
-app.add_typer(sandbox.app, name="sandbox")
-app.add_typer(snapshot.app, name="snapshot")
-app.add_typer(template.app, name="template")
-app.add_typer(model.app, name="model")
-app.add_typer(policy.app, name="policy")
-app.add_typer(token.app, name="token")
-app.command("serve")(serve.serve)
-app.command("doctor")(doctor.doctor)
 
 
 def enter() -> None:
