@@ -45,6 +45,15 @@ from cloister.core.events.attempt import (
 from cloister.core.events.attempt import (
     StuckKind as StuckKind,
 )
+from cloister.core.events.repair import (
+    CandidatesTried,
+    FaultLocalised,
+    PatchChosen,
+    PatchFound,
+)
+from cloister.core.events.repair import (
+    Suspect as Suspect,
+)
 from cloister.core.events.run import (
     BESIDE_WORK as BESIDE_WORK,
 )
@@ -127,6 +136,10 @@ AnyBody = (
     | SaveRefused
     | FinishRefused
     | TurnEnded
+    | FaultLocalised
+    | CandidatesTried
+    | PatchFound
+    | PatchChosen
     | AttemptEnded
     | StopRequested
     | RewindRequested
