@@ -6,13 +6,13 @@ from typing import Annotated
 import typer
 
 from cloister import __version__
-from cloister.cli.lazy import LazyGroup
+from cloister.cli.help import OneScreen
 
 app = typer.Typer(
     name="cloister",
     help="A self-hosted background coding agent: give it a prompt and a repository, get a proven change.",
-    cls=LazyGroup,
-    no_args_is_help=True,
+    cls=OneScreen,
+    invoke_without_command=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -27,6 +27,7 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _root(  # pyright: ignore[reportUnusedFunction]
+    ctx: typer.Context,
     data_dir: Annotated[
         str | None,
         typer.Option(
@@ -57,7 +58,10 @@ def _root(  # pyright: ignore[reportUnusedFunction]
         typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
-    pass
+    if ctx.invoked_subcommand is None:
+        from cloister.cli.commands import doctor
+
+        doctor.begin(ctx)
 
 
 def enter() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import typer
 from typer.core import TyperGroup
+from typer.models import TyperInfo
 
 COMMANDS = {
     "run": "run:run",
@@ -13,6 +14,7 @@ COMMANDS = {
     "say": "watch:say",
     "stop": "watch:stop",
     "answer": "watch:answer",
+    "interrupt": "watch:interrupt",
     "log": "result:log",
     "diff": "result:diff",
     "apply": "result:apply",
@@ -53,12 +55,15 @@ class LazyGroup(TyperGroup):
 def _loaded(name: str) -> Any:
     module, _, attribute = COMMANDS[name].partition(":")
     found = getattr(import_module(f"cloister.cli.commands.{module}"), attribute)
-    options: dict[str, Any] = {"add_completion": False, "rich_markup_mode": None}
     if isinstance(found, typer.Typer):
-        found.rich_markup_mode = None
-        command = typer.main.get_group(found)
+        from cloister.cli.help import WholeSentences
+
+        info = TyperInfo(found, name=name, cls=WholeSentences)
+        command = typer.main.get_group_from_info(
+            info, pretty_exceptions_short=True, rich_markup_mode=None, suggest_commands=True
+        )
     else:
-        alone = typer.Typer(**options)
+        alone = typer.Typer(add_completion=False, rich_markup_mode=None)
         alone.command(name)(found)
         command = typer.main.get_command(alone)
     command.name = name

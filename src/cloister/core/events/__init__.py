@@ -65,6 +65,7 @@ from cloister.core.events.run import (
     ChecksChosen,
     EnvironmentPrepared,
     EventBody,
+    InterruptRequested,
     Phase,
     PhaseEnded,
     PhaseStarted,
@@ -142,6 +143,7 @@ AnyBody = (
     | PatchChosen
     | AttemptEnded
     | StopRequested
+    | InterruptRequested
     | RewindRequested
     | ConnectionDecided
     | ConnectionClosed
@@ -151,7 +153,9 @@ AnyBody = (
     | RunFinished
 )
 
-FromOutside = PromptReceived | StopRequested | AskAnswered | RewindRequested | ModelChosen
+FromOutside = (
+    PromptReceived | StopRequested | InterruptRequested | AskAnswered | RewindRequested | ModelChosen
+)
 """Events that people may append without owning the run."""
 
 
