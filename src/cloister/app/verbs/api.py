@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from cloister.core.ids import RunId
     from cloister.core.requests import NewRun, Origin, Outcome, Role, State
     from cloister.egress.packages import Meaning
-    from cloister.log.api import RunRow
+    from cloister.log.api import RunCount, RunRow
     from cloister.log.audit.entry import AuditEntry, Checkpoint
     from cloister.log.audit.verify import Verdict
     from cloister.policy.api import Policy
@@ -141,6 +141,11 @@ class RunVerbs(Protocol):
         who: str | None = None,
     ) -> tuple[RunRow, ...]:
         """The newest runs first; `before` is the last run of the page before, the others say which runs to list."""
+        ...
+
+    @needs("viewer", "GET counts")
+    async def counts(self) -> tuple[RunCount, ...]:
+        """All runs, counted by state and outcome."""
         ...
 
     @needs("viewer", "GET runs/{run}/row")
