@@ -19,6 +19,7 @@ from cloister.sandbox.api import SNAPSHOT_PREFIX
 from cloister.sandbox.templates.recipes import (
     Devcontainer,
     Dockerfile,
+    Environment,
     Oci,
     Packages,
     Recipe,
@@ -43,6 +44,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checks: tuple[str, ...] = ()
     asked: tuple[str, ...] = ()
     allow_test_changes: tuple[str, ...] = ()
+    setup: str = "auto"
     model: str | None = None
     kind: str | None = None
     n: int = 1
@@ -123,6 +125,7 @@ class RunOptions(NamedTuple):
     """Each an effect and an action, such as `deny bash:git push*`."""
     must_pass: tuple[str, ...] = ()
     allow_test_changes: tuple[str, ...] = ()
+    setup: str = "auto"
 
 
 def new_run(options: RunOptions, settings: "Settings", file: RunFile = _NO_FILE) -> RunWish:
@@ -150,6 +153,7 @@ def new_run(options: RunOptions, settings: "Settings", file: RunFile = _NO_FILE)
         rules=(*(_rule(text) for text in options.rules), *file.rules),
         asked=tuple(typed(name) for name in options.must_pass) or file.asked,
         allow_test_changes=tuple(map(typed, options.allow_test_changes)) or file.allow_test_changes,
+        setup=typed(options.setup) if options.setup != "auto" else file.setup,
         key=file.key,
     )
     if problem := check_new_run(wish.new_run(settings.file.budget)):
@@ -319,6 +323,8 @@ def source(recipe: Recipe) -> tuple[str, str]:
             return "repository", f"{recipe.repo} on {recipe.base}"
         case Snapshot():
             return "snapshot", recipe.snapshot
+        case Environment():
+            return "environment", recipe.repo or " ".join((*recipe.packages, *recipe.steps[-1:]))
 
 
 def paths(recipe: Recipe) -> tuple[str, ...]:
@@ -330,5 +336,5 @@ def paths(recipe: Recipe) -> tuple[str, ...]:
             return (recipe.context,)
         case Devcontainer() | Repository():
             return (recipe.repo,)
-        case Packages() | Snapshot():
+        case Packages() | Snapshot() | Environment():
             return ()

@@ -21,6 +21,7 @@ IMAGES = 16
 RUN_RULES = 200
 """Rules in one request for a run."""
 
+SETUP_CHARS = 2_000
 CHECKS = 8
 """Checks of one run; that many diagnoses fit into one event."""
 

@@ -193,6 +193,8 @@ class NewRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Tests, test files or checks that must be green; empty: those that the prompt names."""
     allow_test_changes: tuple[str, ...] = ()
     """Patterns of test files that the task may change; the changes are listed in the result."""
+    setup: str = "auto"
+    """How the environment is set up: `auto` as detected, `off`, or a command line in place of the detected ones."""
 
 
 class ToolCall(msgspec.Struct, frozen=True):
@@ -287,6 +289,8 @@ def check_new_run(new: NewRun) -> str | None:
         return problem
     if len(new.rules) + len(new.allow_hosts) > limits.RUN_RULES:
         return f"A run brings at most {limits.RUN_RULES} rules along: write them into a policy file."
+    if not new.setup.strip() or len(new.setup) > limits.SETUP_CHARS:
+        return f"Set-up is auto, off or a command of at most {limits.SETUP_CHARS:,} characters."
     return _check_evidence(new)
 
 

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from anyio import to_thread
 
@@ -31,6 +32,45 @@ async def read_file(bare: Path, commit: str, path: str) -> bytes | None:
     if found.cut:
         raise UserError("file_too_large", f"{path} is larger than {FILE_BYTES >> 20} MiB: make it smaller.")
     return must(found, f"read {path}")
+
+
+class Blob(NamedTuple):
+    """A regular file of a commit."""
+
+    oid: str
+    size: int
+
+
+async def blobs(bare: Path, commit: str) -> dict[str, Blob]:
+    """Every regular file of the commit. Raises `UserError` (`repository_too_large`)."""
+    listed = await in_bare(
+        bare, "ls-tree", "-r", "-l", "-z", "--full-tree", commit, limit_bytes=limits.CHANGE_BYTES
+    )
+    if listed.cut:
+        raise UserError("repository_too_large", "The repository has too many files to list them.")
+    found: dict[str, Blob] = {}
+    for entry in must(listed, "list the files of the commit").split(b"\0")[:-1]:
+        about, _, path = entry.partition(b"\t")
+        mode, kind, name, size = about.split()
+        if kind == b"blob" and mode != _LINK:
+            found[decode(path)] = Blob(name.decode(), int(size))
+    return found
+
+
+async def texts(bare: Path, chosen: Mapping[str, Blob]) -> dict[str, str]:
+    """The texts of small files; larger ones than `FILE_BYTES` are left out."""
+    small = {path: blob for path, blob in chosen.items() if blob.size <= FILE_BYTES}
+    if not small:
+        return {}
+    stdin = b"".join(blob.oid.encode() + b"\n" for blob in small.values())
+    read = await in_bare(bare, "cat-file", "--batch", stdin=stdin, limit_bytes=limits.CHANGE_BYTES)
+    data, at = must(read, "read the files"), 0
+    found: dict[str, str] = {}
+    for path, blob in small.items():
+        start = data.index(b"\n", at) + 1
+        at = start + blob.size + 1
+        found[path] = decode(data[start : at - 1])
+    return found
 
 
 async def read_head_file(repo: str, path: str) -> tuple[str, bytes | None] | None:

@@ -61,6 +61,7 @@ from cloister.runs.attempts.manager import Attempts
 from cloister.runs.attempts.ranking import choose_winner
 from cloister.runs.attempts.tree import copy_files, inheritance
 from cloister.runs.delivery import make_result
+from cloister.runs.environments.layers import Site, set_up
 from cloister.runs.run_rules import AllowedModels, check_allowed, every_name, govern
 from cloister.runs.services import RunServices
 from cloister.runs.templates import known_baseline
@@ -258,7 +259,7 @@ class _Driver:
         """Work in a sandbox; open another one if it is lost before an attempt starts."""
         for life in range(_LIVES):
             try:
-                async with self._sandbox(request, models) as (sandbox, template):
+                async with self._sandbox(request, base, models) as (sandbox, template):
                     async with self._phase("clone"):
                         await workspace.sync(sandbox, self._bare, template.about.commit, base.commit)
                     warmed = known_baseline(template, base.commit, request.checks)
@@ -288,13 +289,13 @@ class _Driver:
 
     @asynccontextmanager
     async def _sandbox(
-        self, request: NewRun, models: BudgetedModels
+        self, request: NewRun, base: BaseFixed, models: BudgetedModels
     ) -> AsyncGenerator[tuple[Sandbox, Built]]:
         def report(fraction: float | None, note: str) -> None:
             self._journal.show(Progress("template", fraction, note))
 
         async with self._phase("template"):
-            template = await self._template(request, report)
+            template = await self._template(request, base, report)
         await self._journal.append(PhaseStarted("create"))
         started = anyio.current_time()
         opening = self._services.open(request, template.name, self._journal, self._inside.model)
@@ -307,13 +308,14 @@ class _Driver:
                 yield sandbox, template
         await self._journal.append(SandboxClosed(sandbox.info.id, "the run has what it needs"))
 
-    async def _template(self, request: NewRun, report: Report) -> Built:
-        """The template of the run, built if necessary. Raises `UserError` (`no_git`, `unknown_template`)."""
+    async def _template(self, request: NewRun, base: BaseFixed, report: Report) -> Built:
+        """The environment of the run, built if necessary. Raises `UserError` (`no_git`, `unknown_template`)."""
         warming = self._services.warming
         template = await warming.workshop.prepare(await warming.choose(request), report)
         if not template.about.git:
             raise UserError("no_git", f"The template {template.name} has no git: install git in its image.")
-        return template
+        site = Site(request.repo, self._bare, base.commit)
+        return await set_up(self._services, self._journal, request, site, template, report)
 
     async def _baseline(self, request: NewRun, computer: Computer, warmed: Baseline | None) -> Baseline:
         """The checks and their diagnoses on the base: from the log, from a warmed template, or from running them."""

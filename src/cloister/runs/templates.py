@@ -34,7 +34,7 @@ from cloister.feedback.discover import FILES
 from cloister.forge import Forges, read, workspace
 from cloister.forge.api import Base
 from cloister.forge.plain_git import find_checkout, is_url
-from cloister.runs.image_build import BuildLimits, DockerfileBuilder, ImageBuilder, keep
+from cloister.runs.images.image_build import BuildLimits, DockerfileBuilder, ImageBuilder, keep
 from cloister.sandbox.api import SNAPSHOT_PREFIX, Door, Host, Report, Sandbox, SandboxSpec
 from cloister.sandbox.providers import which
 from cloister.sandbox.templates import root
@@ -44,6 +44,7 @@ from cloister.sandbox.templates.oci import Jail, registry_name
 from cloister.sandbox.templates.recipes import (
     Devcontainer,
     Dockerfile,
+    Environment,
     Oci,
     Packages,
     Recipe,
@@ -118,6 +119,11 @@ class Workshop:
                 await self._image(name, recipe, report, again=again)
             case Packages():
                 await self.templates.prepare(name, report, again=again)
+            case Environment():
+                raise UserError(
+                    "bad_template",
+                    f"{name} is an environment, which set-up builds: run `cloister env build` in its repository.",
+                )
 
     def _check_credentials(self, recipe: Recipe) -> None:
         if unknown := sorted(credentials_of(recipe) - self.credentials):
@@ -377,7 +383,7 @@ def known_baseline(
 ) -> tuple[tuple[str, ...], tuple[Diagnosis, ...]] | None:
     """The checks and their result on `commit`, if the template was warmed with exactly these."""
     about = built.about
-    if about.kind != "repository" or about.commit != commit or not about.baseline:
+    if about.kind not in ("repository", "environment") or about.commit != commit or not about.baseline:
         return None
     if checks and checks != about.checks:
         return None

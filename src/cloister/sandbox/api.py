@@ -37,6 +37,8 @@ class SandboxSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ttl_seconds: float = limits.TTL_SECONDS
     """The sandbox ends after this time; host and guest both enforce it."""
     env: dict[str, str] = {}
+    kept: bool = False
+    """True if its files become a template: then it gets a tier whose files the host can read."""
 
 
 class SandboxInfo(msgspec.Struct, frozen=True):

@@ -171,7 +171,11 @@ class Pool:
         now = anyio.current_time()
         for shelf in self._shelves:
             wish = shelf.wish
-            if (spec.template, spec.tier, spec.quota) != (wish.template, wish.tier, self._quota):
+            if spec.kept or (spec.template, spec.tier, spec.quota) != (
+                wish.template,
+                wish.tier,
+                self._quota,
+            ):
                 continue
             version = self._version(wish.template)
             for member in shelf.ready:

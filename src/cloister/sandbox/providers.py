@@ -70,7 +70,7 @@ class Providers:
             able, at = able_to_open(kept), kept.provider
             # Only a virtual machine opens the snapshot of one, so this is a request for that tier by name.
             wanted = wanted if kept.tier in _OF_FILES else kept.tier
-        elif spec.template == SCRATCH:
+        elif spec.template == SCRATCH or (spec.kept and spec.tier == "auto"):
             able = able & _OF_FILES  # the files of a build are kept
         chosen = await self._choose(wanted, able, at)
         spec = msgspec.structs.replace(spec, tier=chosen.tier)

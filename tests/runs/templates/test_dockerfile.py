@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.core.errors import UserError
-from cloister.runs.dockerfile import State, after, exec_form, parse
-from cloister.runs.image_context import Tree, ignore_text
+from cloister.runs.images.dockerfile import State, after, exec_form, parse
+from cloister.runs.images.image_context import Tree, ignore_text
 from cloister.sandbox.templates.oci import registry_host, registry_name
 
 PLATFORM = {"TARGETPLATFORM": "linux/amd64", "TARGETARCH": "amd64"}

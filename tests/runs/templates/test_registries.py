@@ -14,7 +14,7 @@ from tests.egress.world import PUBLIC, World, listening, over_tls, read_until
 from cloister.core.errors import HostError
 from cloister.core.requests import Quota
 from cloister.forge import Forges
-from cloister.runs.registries import judged_network
+from cloister.runs.images.registries import judged_network
 from cloister.runs.templates import Workshop
 from cloister.sandbox.container.host import ContainerHost
 from cloister.sandbox.templates import oci

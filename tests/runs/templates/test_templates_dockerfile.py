@@ -22,8 +22,8 @@ from cloister.core.errors import CloisterError, HostError, UserError
 from cloister.core.ids import SandboxId, new_owner_id
 from cloister.core.requests import Quota
 from cloister.forge import Forges
-from cloister.runs.image_build import BuildLimits
-from cloister.runs.registries import check_registry
+from cloister.runs.images.image_build import BuildLimits
+from cloister.runs.images.registries import check_registry
 from cloister.runs.templates import Workshop
 from cloister.sandbox.api import SandboxSpec
 from cloister.sandbox.container.host import ContainerHost

@@ -88,6 +88,17 @@ Rules = Annotated[
         "such as 'deny bash:git push*', are advice: a program can do the same in another way.",
     ),
 ]
+Count = Annotated[
+    int, typer.Option("--n", help="Attempts, each in its own fork; the best one becomes the result.")
+]
+Setup = Annotated[
+    str,
+    typer.Option(
+        "--setup",
+        metavar="auto|off|CMD",
+        help="Install the dependencies as detected, not at all, or with this command.",
+    ),
+]
 
 
 def run(  # noqa: PLR0913  (each parameter is an option of the command)
@@ -101,14 +112,13 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
     allow_test_changes: AllowTestChanges = None,
     model: ModelName = None,
     kind: Kind = None,
-    n: Annotated[
-        int, typer.Option("--n", help="Attempts, each in its own fork; the best one becomes the result.")
-    ] = 1,
+    n: Count = 1,
     attempt: AttemptWishes = None,
     first_green: FirstGreen = False,
     search: SearchPolicy = None,
     tier: TierWish = "auto",
     template: Annotated[str, typer.Option("--template", help="The template of its sandboxes.")] = "default",
+    setup: Setup = "auto",
     steps: Annotated[int | None, typer.Option("--steps", help="Budget: model replies.")] = None,
     tokens: Annotated[int | None, typer.Option("--tokens", help="Budget: tokens, in and out.")] = None,
     seconds: Annotated[float | None, typer.Option("--seconds", help="Budget: wall time.")] = None,
@@ -144,6 +154,7 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
             rules=tuple(rule or ()),
             must_pass=tuple(must_pass or ()),
             allow_test_changes=tuple(allow_test_changes or ()),
+            setup=setup,
         ),
         settings_of(ctx),
         RunFile() if file is None else read_run_file(file),

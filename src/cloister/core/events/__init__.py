@@ -51,6 +51,7 @@ from cloister.core.events.run import (
     ChangeDelivered,
     ChangeMade,
     ChecksChosen,
+    EnvironmentPrepared,
     EventBody,
     Phase,
     PhaseEnded,
@@ -92,6 +93,7 @@ AnyBody = (
     | PhaseEnded
     | BaseFixed
     | PolicyFixed
+    | EnvironmentPrepared
     | SandboxOpened
     | SandboxClosed
     | ChecksChosen

@@ -82,6 +82,22 @@ class PolicyFixed(EventBody, frozen=True):
     """Requested limits that a rule reduced, and the rule."""
 
 
+class EnvironmentPrepared(EventBody, frozen=True):
+    """Set-up has ended: the repository's tools and dependencies are in a template, or `problem` says why not."""
+
+    template: str
+    """What the run starts from."""
+    built: bool
+    """False if an earlier set-up made it."""
+    seconds: float
+    plan: tuple[str, ...] = ()
+    """What was detected, with the reason of each."""
+    problem: str = ""
+    """Why set-up failed, and what would help; the run goes on without it."""
+    commit: str = ""
+    """The commit whose proof it is for; empty: the base."""
+
+
 class SandboxOpened(EventBody, frozen=True):
     sandbox: str
     isolation: Isolation

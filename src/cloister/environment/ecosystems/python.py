@@ -83,7 +83,8 @@ def plan(project: Project, hints: Hints) -> Iterator[Line]:
     shown = project.path(next(iter((*manifests, *wants.files, *tests))))
     yield from (Used(project.path(name)) for name in (*manifests, *wants.files))
     yield _toolchain(project, hints, shown)
-    if wants.lock or wants.files or wants.groups or wants.packages or wants.itself or _dependencies(project):
+    listed = wants.lock or wants.files or wants.groups or wants.packages or _dependencies(project)
+    if listed or (wants.itself and not _is_plain(project)):
         yield from _install(project, wants)
     yield from _libraries(project)
 
@@ -188,6 +189,15 @@ def _pinned(name: str, range_: object) -> str:
 def _dependencies(project: Project) -> bool:
     pyproject = project.toml("pyproject.toml")
     return bool(strings(table(pyproject, "project").get("dependencies")))
+
+
+def _is_plain(project: Project) -> bool:
+    """True if the checks can use the source as it is: nothing is built, generated or registered by installing it."""
+    pyproject = project.toml("pyproject.toml")
+    named = table(pyproject, "project")
+    dynamic = {"dynamic", "scripts", "gui-scripts", "entry-points", "optional-dependencies"}
+    tools = table(pyproject, "tool")
+    return bool(named) and dynamic.isdisjoint(named) and "poetry" not in tools and not project.has("setup.py")
 
 
 def _read_requirements(project: Project, wants: _Wants) -> None:

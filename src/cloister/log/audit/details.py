@@ -139,6 +139,7 @@ AUDITED: dict[type[e.AnyBody], tuple[Field, ...]] = {
     e.RunClaimed: ("owner", "epoch"),
     e.BaseFixed: ("commit", "branch"),
     e.PolicyFixed: ("layers", "limited"),
+    e.EnvironmentPrepared: ("template", "built", "seconds", "plan", "problem", "commit"),
     e.SandboxOpened: ("sandbox", "attempt", "template", "isolation"),
     e.SandboxClosed: ("sandbox", "reason"),
     e.AttemptEnded: ("attempt", "outcome", "reason", "commit", _NOW),

@@ -18,6 +18,7 @@ from cloister.runs.view import red
 HEAD_LINES = 6
 TAIL_LINES = 3
 LINE_CHARS = 200
+PLAN_LINES = 8
 
 
 class Excerpt:
@@ -90,6 +91,21 @@ def opened(body: SandboxOpened) -> Line:
     """A sandbox, its isolation, and its template if that is not `default`."""
     start = "" if body.template == "default" else f" · from {one_line(body.template, 48)}"
     return Line(f"· sandbox {body.sandbox} · {isolation(body.isolation)}{start}", "dim")
+
+
+def environment(body: e.EnvironmentPrepared, width: int) -> Iterator[Line]:
+    """How set-up went, and what it was for."""
+    whose = f" for commit {body.commit[:10]}" if body.commit else ""
+    if body.problem:
+        yield Line(f"! set-up failed{whose}: {one_line(body.problem, 600)}", "warn")
+        yield Line(
+            f"! the run goes on with {one_line(body.template, 48)}; set-up is tried again next time", "warn"
+        )
+        return
+    how = f"built in {seconds(body.seconds)}" if body.built else "reused"
+    yield Line(f"· environment {one_line(body.template, 48)}{whose}: {how}", "dim")
+    if body.built:
+        yield from (Line(f"    {one_line(line, width - 4)}", "dim") for line in body.plan[:PLAN_LINES])
 
 
 def isolation(value: Isolation) -> str:

@@ -31,6 +31,7 @@ _Beginning = (
     | e.RunPaused
     | e.RunContinued
     | e.BaseFixed
+    | e.EnvironmentPrepared
     | e.SandboxOpened
     | e.SandboxClosed
     | e.ChecksChosen
@@ -179,6 +180,8 @@ class Renderer:
                 yield from self._driven(body)
             case e.BaseFixed():
                 yield from facts.base(body.commit, body.branch, body.note)
+            case e.EnvironmentPrepared():
+                yield from facts.environment(body, self._width)
             case e.SandboxOpened():
                 # Sandboxes of attempts are isolated like the first one, which is shown in full.
                 own = self._many and body.attempt is not None

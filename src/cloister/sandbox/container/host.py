@@ -39,7 +39,7 @@ from cloister.sandbox.snapshots import Origin, Snapshots, Subject, reference_in
 from cloister.sandbox.store.api import Root, Shortage, Store, writable
 from cloister.sandbox.store.choose import StoreChoice, stores
 from cloister.sandbox.store.overlay import OverlayStore, flatten
-from cloister.sandbox.templates.building import Built
+from cloister.sandbox.templates.building import Built, start_services
 from cloister.sandbox.templates.catalog import Templates
 from cloister.sandbox.templates.root import furnish
 
@@ -307,7 +307,9 @@ class ContainerHost:
                 ):
                     running.ends_with(link.lost)
                     running.tasks.start_soon(_settle, tools.store)
-                    yield ContainerSandbox(self, request, info, running, link, way)
+                    sandbox = ContainerSandbox(self, request, info, running, link, way)
+                    await start_services(sandbox, request.template)
+                    yield sandbox
 
     async def _dispose(self, name: str) -> None:
         for store in (*await self._choose_stores(), self._plain):

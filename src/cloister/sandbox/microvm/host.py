@@ -39,7 +39,7 @@ from cloister.sandbox.protocol.link import Link
 from cloister.sandbox.snapshots import Origin, Snapshots, Subject, reference_in
 from cloister.sandbox.store import api
 from cloister.sandbox.store.api import Shortage, shortage
-from cloister.sandbox.templates.building import Built, locked
+from cloister.sandbox.templates.building import Built, locked, start_services
 from cloister.sandbox.templates.catalog import Templates
 from cloister.sandbox.templates.root import furnish
 
@@ -263,6 +263,7 @@ class MicrovmHost:
     async def open(self, spec: SandboxSpec, door: Door | None = None) -> AsyncGenerator[Sandbox]:
         """See `Host.open`. Raises `HostError` with code `no_root`, `no_template`, `no_runtime` or `start_failed`."""
         check_spec(spec)
+        built: Built | None = None
         if (reference := reference_in(spec.template)) is not None:
             found, home = await self.kept.find(reference)
             check_root()
@@ -277,8 +278,11 @@ class MicrovmHost:
             if template is None:
                 raise no_template(spec.template)
             tools = await self._choose()
-            origin, moment = Origin(spec.template), await self._moment(tools, template, spec.quota, silent)
+            built, origin = template, Origin(spec.template)
+            spec = msgspec.structs.replace(spec, env={**template.about.env, **spec.env})
+            moment = await self._moment(tools, template, spec.quota, silent)
         async with self._opened(tools, MachineRequest(spec, door, origin), moment) as sandbox:
+            await start_services(sandbox, built)
             yield sandbox
 
     async def _moment(self, tools: VmTools, template: Built, quota: Quota, report: Report) -> Moment:

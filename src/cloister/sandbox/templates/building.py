@@ -4,6 +4,7 @@ A build works in a directory whose name starts with a dot; one rename gives it i
 disk. A builder that died leaves only such a directory, and the next builder removes it.
 """
 
+import logging
 import os
 import re
 import secrets
@@ -27,11 +28,14 @@ from cloister.sandbox._spawn import capture, pipes, remove_tree, spawn
 from cloister.sandbox.api import Report
 from cloister.system.locks import lock_within
 
+logger = logging.getLogger(__name__)
+
 NEEDED_BYTES = 3 * 1024**3
 RESERVE_BYTES = 1024**3
 
 BUILD_SECONDS = 3_600.0
 REMOVE_SECONDS = 300.0
+START_SECONDS = 60.0
 _LOG_BYTES = 67_108_864
 _LINE_CHARS = 4_096
 _LOOK_SECONDS = 0.5
@@ -160,7 +164,7 @@ class Build:
     async def remove(self, path: Path) -> None:
         await remove_tree(path, self.path)
 
-    async def run_inside(self, computer: Computer, command: Command) -> str:
+    async def run_inside(self, computer: Computer, command: Command, hear: Hear | None = None) -> str:
         """Run a command in a sandbox with its output in the log. Return `(STATUS): ERRORS`; empty if it succeeded.
 
         The sandbox is gone when the reason is read: logs that the output names are copied into the build's log.
@@ -171,7 +175,10 @@ class Build:
             await process.send_eof()
             async for item in process:
                 if isinstance(item, Output):
-                    self.note(decode(item.data).rstrip("\n"))
+                    text = decode(item.data).rstrip("\n")
+                    self.note(text)
+                    if hear is not None and (last := text.rpartition("\n")[2].strip()):
+                        hear(last)
                     end = (end + item.data)[-_END_BYTES:]
                 elif not item.ok:
                     why = item.killed or f"status {item.code}"
@@ -295,6 +302,16 @@ async def _lines(stream: anyio.abc.ByteReceiveStream, take: Hear) -> None:
         take(rest)
 
 
+async def start_services(computer: Computer, built: "Built | None") -> None:
+    """Run the template's `start` script. A service that does not start is for the checks to report."""
+    if built is not None and built.about.start:
+        argv = ("/bin/sh", "-c", built.about.start)
+        done = await computer.run(Command(argv, cwd="/", user="root", seconds=START_SECONDS))
+        if not done.ok:
+            why = told_errors(inert(decode(done.out + done.err)).split("\n"))
+            logger.warning("a service of %s did not start: %s", built.name, why)
+
+
 MARKER = "complete"
 ABOUT = "about.json"
 HOME = "/home/agent"
@@ -323,6 +340,8 @@ class About(msgspec.Struct, frozen=True):
     checks: tuple[str, ...] = ()
     baseline: tuple[Diagnosis, ...] = ()
     """The result of `checks` on `commit` in it."""
+    start: str = ""
+    """A script that root runs in each sandbox that is opened from it or forked without its processes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,27 @@ class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
     """Added to the environment of commands."""
 
 
-Recipe = Packages | Oci | Dockerfile | Devcontainer | Repository | Snapshot
+class Environment(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="environment"
+):
+    """What set-up added to `base`. Its name is the content address; `runs/environments.py` writes it.
+
+    Without a `repo` it is a layer of tools that repositories share.
+    """
+
+    base: str
+    packages: tuple[str, ...] = ()
+    """Debian packages."""
+    steps: tuple[str, ...] = ()
+    """Command lines, in their order."""
+    repo: str = ""
+    """The repository whose dependencies are installed."""
+    files: dict[str, str] = {}
+    """The files of the repository that it was made from, with their git objects."""
+    services: tuple[str, ...] = ()
+
+
+Recipe = Packages | Oci | Dockerfile | Devcontainer | Repository | Snapshot | Environment
 R = TypeVar("R", bound=Recipe)
 
 BUILT_IN: dict[str, Recipe] = {
@@ -156,9 +176,11 @@ def check(recipe: Recipe) -> None:
             _check_repo(recipe.repo)
         case Snapshot():
             _check_word("snapshot", recipe.snapshot)
+        case Environment():
+            _check_word("base", recipe.base)
     if isinstance(recipe, Repository) and not 1 <= recipe.minutes <= 100_000:
         raise _bad("`minutes` is between 1 and 100,000.")
-    if not isinstance(recipe, Devcontainer | Repository):
+    if not isinstance(recipe, Devcontainer | Repository | Environment):
         check_env(recipe.env)
         _check_secrets("env", recipe.env)
 

@@ -20,11 +20,11 @@ from cloister.core import limits
 from cloister.core.computer import Command, Exited, Output, Process
 from cloister.core.errors import HostError, UserError
 from cloister.core.text import decode, one_line
-from cloister.runs import dockerfile as syntax
-from cloister.runs import image_context as context
-from cloister.runs.dockerfile import Instruction, Mount, Parsed, Stage, State
-from cloister.runs.image_context import Member, Shape, Tree
-from cloister.runs.registries import check_registry, judged_network
+from cloister.runs.images import dockerfile as syntax
+from cloister.runs.images import image_context as context
+from cloister.runs.images.dockerfile import Instruction, Mount, Parsed, Stage, State
+from cloister.runs.images.image_context import Member, Shape, Tree
+from cloister.runs.images.registries import check_registry, judged_network
 from cloister.sandbox.api import SCRATCH, SNAPSHOT_PREFIX, Host, Keepable, Sandbox
 from cloister.sandbox.container.oci import GUEST
 from cloister.sandbox.local.spec import SEARCH_PATH

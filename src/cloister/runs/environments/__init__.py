@@ -1,0 +1,1 @@
+"""Environments: a repository's tools, dependencies and services, installed once and kept as templates."""

@@ -1,0 +1,493 @@
+"""Environments: what a repository needs, installed once in a sandbox and kept as templates in layers.
+
+    base template  →  tools, which repositories share  →  dependencies, of one repository
+
+The name of a layer is a digest of everything that decides its content. Of the repository that is only the files that
+the plan names, so a changed source file finds the same environment, and git brings it to the run's commit.
+"""
+
+import hashlib
+import logging
+import os
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import anyio
+import msgspec
+from anyio.abc import ByteStream
+
+from cloister.agent.evidence.run_checks import find_checks, run_on_base
+from cloister.core.addresses import canonical_repository
+from cloister.core.computer import WORK_DIR, Command, Stream
+from cloister.core.diagnosis import Diagnosis
+from cloister.core.errors import CloisterError, HostError, UserError
+from cloister.core.events import ConnectionDecided, EnvironmentPrepared
+from cloister.core.ids import SandboxId
+from cloister.core.log import Journal
+from cloister.core.requests import NewRun, Quota
+from cloister.core.text import decode, one_line
+from cloister.egress.factory import Outfit
+from cloister.egress.rules import DoorEvent, Record
+from cloister.environment.api import HOME, Plan, Step
+from cloister.environment.detect import detect
+from cloister.environment.listing import Listing, collect, wanted
+from cloister.forge import read, workspace
+from cloister.forge.plain_git import find_checkout, is_url
+from cloister.policy.api import Layer, Policy, Rule
+from cloister.runs.environments import services as setup_services
+from cloister.runs.images.image_build import keep
+from cloister.runs.services import RunServices
+from cloister.runs.templates import Workshop, run_step
+from cloister.sandbox.api import Host, Report, Sandbox, SandboxSpec
+from cloister.sandbox.local.spec import SEARCH_PATH
+from cloister.sandbox.templates.building import MARKER, About, Build, Built
+from cloister.sandbox.templates.recipes import Environment
+
+logger = logging.getLogger(__name__)
+
+_VERSION = 1
+"""Increased when the same plan makes other files."""
+TOOLS_PREFIX, PREFIX = "tools-", "env-"
+SETUP_SECONDS = 2_400.0
+"""Limit of one layer's build."""
+_STEP_SECONDS = 1_800.0
+_WARM_SECONDS = 900.0
+_TTL_SECONDS = 7_200.0
+_KEPT_SECONDS = 14 * 86_400.0
+_KEPT = 24
+"""Environments that are kept: the newest, if they were used within `_KEPT_SECONDS`."""
+
+_TOLD = 40
+
+_APT = """set -e
+printf '#!/bin/sh\\nexit 101\\n' > /usr/sbin/policy-rc.d
+chmod 755 /usr/sbin/policy-rc.d
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq -o Acquire::Retries=1
+apt-get install -y -q --no-install-recommends -o Dpkg::Use-Pty=0 -o Acquire::Retries=2 "$@"
+apt-get clean
+rm -rf /var/lib/apt/lists/*
+"""
+"""`policy-rc.d` keeps packages from starting their services: nothing is there to supervise them."""
+
+SET_OF = {
+    "pip": "pypi",
+    "pip3": "pypi",
+    "uv": "pypi",
+    "poetry": "pypi",
+    "pdm": "pypi",
+    "pipenv": "pypi",
+    "npm": "npm",
+    "npx": "npm",
+    "pnpm": "npm",
+    "yarn": "npm",
+    "bun": "npm",
+    "apt": "debian",
+    "apt-get": "debian",
+    "cargo": "crates",
+    "go": "go",
+}
+"""Package client → the named set of the policy that it needs."""
+
+
+class Site(NamedTuple):
+    """A commit of a repository, which `bare` holds."""
+
+    repo: str
+    bare: Path
+    commit: str
+
+    @property
+    def identity(self) -> str:
+        """One name for one repository. Blocks briefly."""
+        with suppress(UserError):
+            return canonical_repository(self.repo) if is_url(self.repo) else str(find_checkout(self.repo).top)
+        return self.repo
+
+
+class Prepared(NamedTuple):
+    """The template of a run after set-up."""
+
+    template: Built
+    plan: Plan
+    built: bool
+    """False if every layer was there."""
+    seconds: float
+    problem: str = ""
+    """Why set-up failed and what would help; then `template` is the base."""
+
+
+async def listing(site: Site) -> tuple[Listing, Mapping[str, read.Blob]]:
+    """The files of the commit as detection sees them, and their objects."""
+    files = await read.blobs(site.bare, site.commit)
+    texts = await read.texts(site.bare, {name: files[name] for name in wanted(files)})
+    return await anyio.to_thread.run_sync(collect, files, texts.get), files
+
+
+async def planned(site: Site, setup: str = "auto") -> tuple[Plan, Mapping[str, read.Blob]]:
+    """The plan of the commit. A `setup` other than `auto` and `off` is a command in place of the detected ones."""
+    listed, files = await listing(site)
+    plan = await anyio.to_thread.run_sync(detect, listed)
+    if unknown := [one for one in plan.services if one not in setup_services.known(plan.services)]:
+        notes = (f"there is no service {one.name} here ({one.why})" for one in unknown)
+        plan = msgspec.structs.replace(
+            plan, services=setup_services.known(plan.services), notes=(*plan.notes, *notes)
+        )
+    if setup not in ("auto", "off"):
+        tools = tuple(step for step in plan.steps if step.stage == "tools")
+        plan = msgspec.structs.replace(plan, steps=(*tools, Step(setup, "--setup names it")))
+    return plan, files
+
+
+# Names of layers
+
+
+class Layers(NamedTuple):
+    """The recipes of one environment, in the order in which they are built."""
+
+    tools: tuple[str, Environment] | None
+    own: tuple[str, Environment] | None
+
+
+def layers(plan: Plan, files: Mapping[str, read.Blob], below: Built, identity: str) -> Layers:
+    """The names and recipes of the layers over `below`; None for a layer that would add nothing."""
+    packages = tuple(sorted({*(one.name for one in plan.apt), *setup_services.packages(plan.services)}))
+    first = tuple(step for step in plan.steps if step.stage == "tools")
+    rest = tuple(step for step in plan.steps if step.stage != "tools")
+    env = tuple(sorted((one.name, one.value) for one in plan.env))
+    tools = own = None
+    if packages or first:
+        lines = tuple(step.command for step in first)
+        name = _named(TOOLS_PREFIX, below.version, packages, first, env)
+        tools = name, Environment(below.name, packages, lines)
+    if rest or plan.services:
+        used = {name: files[name].oid for name in plan.files if name in files}
+        over = tools[0] if tools else below.version
+        name = _named(PREFIX, over, rest, env, used, plan.services, identity)
+        services = tuple(one.name for one in plan.services)
+        recipe = Environment(
+            tools[0] if tools else below.name,
+            steps=tuple(step.command for step in rest),
+            repo=identity,
+            files=used,
+            services=services,
+        )
+        own = name, recipe
+    return Layers(tools, own)
+
+
+def _named(prefix: str, *what: object) -> str:
+    return prefix + hashlib.sha256(msgspec.json.encode((_VERSION, what))).hexdigest()[:16]
+
+
+# Building
+
+
+@dataclass(slots=True)
+class Outlet:
+    """The way out of the sandboxes of one set-up: open for the plan's registries, later only for the run's rules."""
+
+    host: Host
+    outfit: Callable[[Policy, Record], Outfit]
+    policy: Policy
+    """All layers of the run."""
+    record: Record
+    quota: Quota
+    denied: list[ConnectionDecided] = field(default_factory=list[ConnectionDecided])
+
+    @asynccontextmanager
+    async def opened(
+        self, template: str, env: Mapping[str, str], sets: frozenset[str]
+    ) -> "AsyncGenerator[Inside]":
+        """A sandbox whose proxy allows `sets` until `shut`; every deny of the run's rules holds."""
+        source = "set-up: the plan of the repository"
+        rules = tuple(Rule(f"connect:@{name}", "allow", source) for name in sorted(sets))
+        # Next to the built-in rules: no layer has to delegate it, and every layer can deny it.
+        wide = self.outfit(
+            (*self.policy[:1], Layer("set-up", rules, may_widen=True), *self.policy[1:]), self._heard
+        )
+        inside = Inside(wide, self.outfit(self.policy, self._heard))
+        spec = SandboxSpec(template, quota=self.quota, ttl_seconds=_TTL_SECONDS, kept=True)
+        spec = msgspec.structs.replace(spec, env={**await wide.env(), **env})
+        async with self.host.open(spec, inside.serve) as sandbox:
+            await wide.put_on(sandbox)
+            inside.sandbox = sandbox
+            yield inside
+
+    async def _heard(self, sandbox: SandboxId, body: DoorEvent) -> None:
+        if isinstance(body, ConnectionDecided) and body.effect == "deny":
+            self.denied.append(body)
+        await self.record(sandbox, body)
+
+
+class Inside:
+    """A sandbox of set-up. `shut` closes the registries."""
+
+    def __init__(self, wide: Outfit, narrow: Outfit) -> None:
+        self._now, self._narrow = wide, narrow
+        self.sandbox: Sandbox
+
+    def shut(self) -> None:
+        self._now = self._narrow
+
+    async def serve(self, sandbox: SandboxId, stream: ByteStream) -> None:
+        await self._now.serve(sandbox, stream)
+
+
+@dataclass(frozen=True, slots=True)
+class Environments:
+    """Builds environments with the templates of a workshop."""
+
+    workshop: Workshop
+    outlet: Outlet
+    checks: tuple[str, ...] = ()
+    """The run's own checks; empty: they are found."""
+
+    async def prepare(
+        self, site: Site, below: Built, plan: Plan, files: Mapping[str, read.Blob], report: Report
+    ) -> Prepared:
+        """The environment of the commit, built if it is missing. A set-up that fails returns `below` and why."""
+        started = anyio.current_time()
+        identity = await anyio.to_thread.run_sync(lambda: site.identity)
+        wish = layers(plan, files, below, identity)
+        built, template = False, below
+        try:
+            for name, recipe in filter(None, wish):
+                found, new = await self._layer(name, recipe, template, plan, site, report)
+                template, built = found, built or new
+        except (UserError, HostError) as error:
+            if isinstance(error, HostError) and error.code == "no_disk":
+                raise
+            why = error.message.rstrip(".")
+            return Prepared(below, plan, built, anyio.current_time() - started, f"{why}.{self._remedy()}")
+        if built:
+            await prune(self.workshop)
+        return Prepared(template, plan, built, anyio.current_time() - started)
+
+    async def _layer(
+        self, name: str, recipe: Environment, below: Built, plan: Plan, site: Site, report: Report
+    ) -> tuple[Built, bool]:
+        templates = self.workshop.templates
+        templates.keep_recipe(name, recipe)
+        found = templates.current(name)
+        if found is None:
+            logger.info("Setting up %s for %s", name, one_line(site.repo, 200))
+            maker = _Maker(self.outlet, recipe, below, plan, site, self.checks)
+            found, new = await templates.build(name, maker.make, report), True
+            await self.workshop.host.prepare(name, report)
+        else:
+            new = False
+        with suppress(OSError):
+            os.utime(found.home / MARKER)
+        return found, new
+
+    def _remedy(self) -> str:
+        """What would help, if connections were refused during set-up."""
+        if not self.outlet.denied:
+            return ""
+        first = self.outlet.denied[0]
+        return (
+            f" The proxy refused {one_line(first.host, 100)}:{first.port} ({one_line(first.rule, 160)}): "
+            f"allow it with --rule 'allow connect:{one_line(first.host, 100)}:{first.port}', or install it in a template."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    """Makes one layer in a sandbox from the layer below."""
+
+    outlet: Outlet
+    recipe: Environment
+    below: Built
+    plan: Plan
+    site: Site
+    checks: tuple[str, ...]
+
+    async def make(self, work: Build) -> About:
+        env = self._env()
+        sets = frozenset(one.set.removeprefix("@") for one in self.plan.registries)
+        if self.recipe.packages:
+            sets |= {"debian"}
+        try:
+            with anyio.fail_after(SETUP_SECONDS):
+                async with work.watching_disk(), self.outlet.opened(self.below.name, env, sets) as inside:
+                    about = await (self._own if self.recipe.repo else self._tools)(work, inside)
+                    work.tell(0.9, "keeping the files")
+                    await keep(inside.sandbox, work.rootfs)
+        except TimeoutError:
+            raise HostError("template_failed", f"Set-up took more than {SETUP_SECONDS:g} s.") from None
+        return msgspec.structs.replace(
+            about, kind="environment", env={**self.below.about.env, **env}, base=self.below.version
+        )
+
+    def _env(self) -> dict[str, str]:
+        path = self.below.about.env.get("PATH", SEARCH_PATH)
+        return {one.name: one.value.replace("$PATH", path) for one in self.plan.env}
+
+    async def _tools(self, work: Build, inside: Inside) -> About:
+        sandbox = inside.sandbox
+        if self.recipe.packages:
+            named = one_line(" ".join(self.recipe.packages), 60)
+            argv = ("/bin/sh", "-c", _APT, "apt", *self.recipe.packages)
+            await self._run(
+                work, sandbox, Command(argv, cwd="/", user="root"), f"apt-get install {named}", 0.1
+            )
+        first = [step for step in self.plan.steps if step.stage == "tools"]
+        await self._steps(work, sandbox, first, 0.4)
+        return self.below.about
+
+    async def _own(self, work: Build, inside: Inside) -> About:
+        sandbox, commit = inside.sandbox, self.site.commit
+        work.tell(0.05, f"cloning {commit[:7]}")
+        await workspace.put(sandbox, self.site.bare, commit)
+        start = ""
+        if self.plan.services:
+            start = setup_services.start(self.plan.services)
+            first = setup_services.initialise(self.plan.services)
+            named = " and ".join(self.recipe.services)
+            await self._run(work, sandbox, _root(first), f"preparing {named}", 0.1)
+            await self._run(work, sandbox, _root(start), f"starting {named}", 0.15)
+        rest = [step for step in self.plan.steps if step.stage != "tools"]
+        await self._steps(work, sandbox, rest, 0.2)
+        inside.shut()
+        checks, baseline = await self._warm(work, sandbox)
+        if self.plan.services:
+            await self._run(
+                work, sandbox, _root(setup_services.stop(self.plan.services)), "stopping services", 0.88
+            )
+        await workspace.disown(sandbox)
+        about = self.below.about
+        return msgspec.structs.replace(about, commit=commit, checks=checks, baseline=baseline, start=start)
+
+    async def _steps(self, work: Build, sandbox: Sandbox, steps: list[Step], at: float) -> None:
+        if steps:
+            argv = (
+                "/bin/sh",
+                "-c",
+                f"mkdir -p {HOME} && chown agent: {HOME} 2>/dev/null || chown 1000 {HOME}",
+            )
+            await run_step(work, sandbox, Command(argv, cwd="/", user="root"), f"mkdir {HOME}")
+        for number, step in enumerate(steps):
+            command = Command(
+                ("/bin/bash", "-c", f"set -o pipefail\n{step.command}"),
+                cwd=f"{WORK_DIR}/{step.cwd}" if step.cwd else WORK_DIR,
+                user=step.user,
+            )
+            await self._run(work, sandbox, command, step.command, at + 0.4 * number / len(steps))
+
+    async def _run(self, work: Build, sandbox: Sandbox, command: Command, name: str, at: float) -> None:
+        """Run a command with its last line as progress. Raises `UserError` (`setup_failed`)."""
+        shown = one_line(name, 60)
+        work.tell(at, shown)
+        refused = len(self.outlet.denied)
+        command = msgspec.structs.replace(command, seconds=_STEP_SECONDS)
+        why = await work.run_inside(
+            sandbox, command, lambda line: work.report(at, f"{shown}: {one_line(line, 80)}")
+        )
+        for body in self.outlet.denied[refused:][:20]:
+            work.note(f"== the proxy refused {body.host}:{body.port}: {body.rule}")
+        if why:
+            log = f"`cloister template log {work.name}`"
+            raise UserError("setup_failed", f"`{shown}` failed {why} ({log})")
+
+    async def _warm(self, work: Build, sandbox: Sandbox) -> tuple[tuple[str, ...], tuple[Diagnosis, ...]]:
+        """Run the checks once: they fill caches, and their result is the baseline of this commit."""
+        checks = self.checks or await find_checks(sandbox)
+        if not checks:
+            return (), ()
+
+        def show(check: str, stream: Stream, data: bytes) -> None:
+            text = decode(data).rstrip("\n")
+            work.note(text)
+            work.report(0.7, f"running the checks: {one_line(text.rpartition(chr(10))[2], 80)}")
+
+        work.tell(0.65, f"running {len(checks)} checks once")
+        with anyio.move_on_after(_WARM_SECONDS):
+            cpus = self.outlet.quota.cpus
+            return checks, await run_on_base(sandbox, checks, "warm", show, cpus=cpus)
+        work.note(f"== the checks took more than {_WARM_SECONDS:g} s and were stopped")
+        return (), ()
+
+
+def _root(script: str) -> Command:
+    return Command(("/bin/sh", "-c", script), cwd="/", user="root")
+
+
+async def set_up(
+    services: RunServices, journal: Journal, request: NewRun, site: Site, below: Built, report: Report
+) -> Built:
+    """The template of a run: with the environment of its base, or `below` if none is needed or set-up fails."""
+    if not applies(request, below):
+        return below
+    return await SetUp(services, journal, request).prepare(site, below, report)
+
+
+def applies(request: NewRun, below: Built) -> bool:
+    """False if a person has prepared the template, or wants no set-up."""
+    if request.setup == "off" or below.about.kind in ("repository", "devcontainer", "snapshot"):
+        return False
+    return request.template == "default" or request.setup != "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class SetUp:
+    """Set-up on behalf of one run: its rules hold, and its log gets the connections and the result."""
+
+    services: RunServices
+    journal: Journal
+    request: NewRun
+
+    async def prepare(self, site: Site, below: Built, report: Report, proof: str = "") -> Built:
+        """The template with the environment of the commit; `proof` names the commit if it is for a proof."""
+        request, services = self.request, self.services
+        plan, files = await planned(site, request.setup)
+        workshop = services.warming.workshop
+        if plan.template is not None and request.template == "default":
+            below = await workshop.prepare(plan.template, report)
+        if not plan.needs_setup:
+            return below
+        outfit: Callable[[Policy, Record], Outfit] = services.doorway.outfit
+        policy = services.run_policy(request)
+        outlet = Outlet(services.host, outfit, policy, self._record, services.quota)
+        made = await Environments(workshop, outlet, request.checks).prepare(site, below, plan, files, report)
+        why = one_line(made.problem, 2_000)
+        name = made.template.name
+        await self.journal.append(EnvironmentPrepared(name, made.built, made.seconds, told(plan), why, proof))
+        return made.template
+
+    async def _record(self, _: SandboxId, body: DoorEvent) -> None:
+        await self.journal.append(body)
+
+
+def told(plan: Plan) -> tuple[str, ...]:
+    """What was detected, one line each, with its reason."""
+    tools = [f"{one.name} {one.version}".strip() + f" because {one.why}" for one in plan.toolchains]
+    managers = [f"{one.name} because {one.why}" for one in plan.managers]
+    packages = [f"the package {one.name} because {one.why}" for one in plan.apt]
+    services = [f"{one.name} because {one.why}" for one in plan.services]
+    lines = (*tools, *managers, *services, *packages, *plan.notes)
+    return tuple(one_line(line, 200) for line in lines[:_TOLD])
+
+
+async def prune(workshop: Workshop, now: float | None = None) -> None:
+    """Remove environments that were not used for long, and the oldest beyond a number. Those in use stay."""
+    templates = workshop.templates
+    found: list[tuple[float, str]] = []
+    for info in templates.all():
+        if isinstance(info.recipe, Environment):
+            built = templates.current(info.name)
+            place = built.home / MARKER if built else templates.directory / f"{info.name}.toml"
+            with suppress(OSError):
+                found.append((place.stat().st_mtime, info.name))
+    oldest = (time.time() if now is None else now) - _KEPT_SECONDS
+    for number, (used, name) in enumerate(sorted(found, reverse=True)):
+        if number >= _KEPT or used < oldest:
+            with suppress(CloisterError):
+                await templates.remove(name)
+
+
+__all__ = ["Environments", "Outlet", "Prepared", "Site", "layers", "listing", "planned", "prune", "set_up"]

@@ -1,0 +1,1 @@
+"""Images: Dockerfiles and registries, built and unpacked inside sandboxes."""
