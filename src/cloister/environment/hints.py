@@ -211,8 +211,8 @@ def _services(described: Iterable[object], name: str, files: Files) -> Iterator[
 
 def _environment(value: object) -> dict[str, str]:
     if isinstance(value, list):
-        pairs = [one.partition("=")[::2] for one in strings(cast("object", value))]
-        return dict(pairs[:40])
+        pairs = [one.partition("=") for one in strings(cast("object", value))]
+        return {pair[0]: pair[2] for pair in pairs[:40]}
     return {key: text for key, text in list(table(value).items())[:40] if isinstance(text, str)}
 
 

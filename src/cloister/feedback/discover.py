@@ -3,7 +3,6 @@
 import re
 import shlex
 import sys
-import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +10,8 @@ import msgspec
 
 from cloister.core import limits
 from cloister.core.computer import WORK_DIR
-from cloister.core.diagnosis import Check, CheckKind
+from cloister.core.diagnosis import Check
+from cloister.core.repository import FILES, OwnCheck, read_settings
 from cloister.core.text import one_line
 from cloister.feedback.check_commands import kind_of, tool_of, words
 
@@ -79,38 +79,6 @@ def _commands(lines: list[str]) -> Iterator[tuple[str, str]]:
 
 def _indent(line: str) -> int:
     return len(line) - len(line.lstrip(" "))
-
-
-# The repository's own list of checks
-
-FILES = (".cloister.toml", ".cloister/config.toml")
-
-
-class OwnCheck(msgspec.Struct, frozen=True):
-    """One entry of the list; a plain string is a command."""
-
-    command: str
-    kind: CheckKind | None = None
-    timeout: float | None = None
-
-
-class _Own(msgspec.Struct, frozen=True):
-    checks: list[str | OwnCheck] = []
-
-
-def own_checks(contents: Mapping[str, str]) -> tuple[OwnCheck, ...]:
-    """The list in the first file that has one; ignores a file that cannot be parsed."""
-    for name in FILES:
-        try:
-            own = msgspec.convert(tomllib.loads(contents.get(name, "")), _Own)
-        except (tomllib.TOMLDecodeError, msgspec.ValidationError, RecursionError):
-            continue
-        found = [OwnCheck(one) if isinstance(one, str) else one for one in own.checks]
-        stripped = (msgspec.structs.replace(one, command=one.command.strip()) for one in found)
-        kept = [one for one in stripped if one.command]
-        if kept:
-            return tuple(kept[: limits.CHECKS])
-    return ()
 
 
 def adjusted(check: Check, own: tuple[OwnCheck, ...]) -> Check:
@@ -258,7 +226,7 @@ def discover(
     what is missing. If the root has no suite, use those of the nested projects, then the CI workflows, then make.
     With `tools` None, every tool counts as installed.
     """
-    if own := own_checks(contents):
+    if own := read_settings(contents).checks:
         return tuple(one.command for one in own)
     root = _Project(frozenset(files), contents, tools, hidden)
     found = [*_checks_of(root)]
