@@ -72,6 +72,7 @@ def test_what_init_writes_reads_back_as_the_same_plan() -> None:
     files = {
         "requirements.txt": "psycopg2\n",
         "web/package.json": '{"dependencies": {"a": "1"}}',
+        "web/package-lock.json": "",
         "tests/test_a.py": "",
         "compose.yaml": compose,
     }
@@ -85,9 +86,7 @@ def test_what_init_writes_reads_back_as_the_same_plan() -> None:
     assert again.notes == ()
     assert [check.command for check in again.checks] == [check.command for check in plan.checks]
     assert [(one.name, one.env) for one in again.services] == [(one.name, one.env) for one in plan.services]
-    assert "cd web && npm install --no-package-lock --no-audit --no-fund" in [
-        step.command for step in again.steps
-    ]
+    assert "cd web && npm ci --no-audit --no-fund" in [step.command for step in again.steps]
 
 
 def test_every_line_of_the_explanation_has_a_reason() -> None:

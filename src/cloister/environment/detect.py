@@ -40,6 +40,20 @@ _ECOSYSTEMS: tuple[Callable[[Project, Hints], Iterator[Line]], ...] = (
     ),
 )
 
+_NESTED = 12
+_LOCKS = (
+    *("package-lock.json", "pnpm-lock.yaml", "yarn.lock", "bun.lock", "go.sum", "Cargo.lock"),
+    *(
+        "uv.lock",
+        "poetry.lock",
+        "pdm.lock",
+        "Pipfile.lock",
+        "requirements.txt",
+        "Gemfile.lock",
+        "composer.lock",
+    ),
+)
+
 T = TypeVar("T")
 
 
@@ -49,12 +63,16 @@ def detect(listing: Listing) -> Plan:
     hints = Hints(files)
     lines = [line for ecosystem in _ECOSYSTEMS for line in ecosystem(Project(files), hints)]
     have = {line.name for line in lines if isinstance(line, Toolchain)}
-    for home in nested_projects(files.names):
-        found = [list(ecosystem(Project(files, home), hints)) for ecosystem in _ECOSYSTEMS]
+    checks = discover(files.names, listing.texts)
+    for home in nested_projects(files.names)[:_NESTED]:
+        project = Project(files, home)
+        if not any(check.startswith(f"cd {home} ") for check in checks) and not project.first(*_LOCKS):
+            continue  # it accompanies the product: no check runs there, and no one pins its dependencies
+        found = [list(ecosystem(project, hints)) for ecosystem in _ECOSYSTEMS]
         # A workspace of the root covers its members.
         lines += [line for part in found if not _covered(part, have) for line in part]
     lines += hints.lines()
-    lines += [PlannedCheck(check, _why(check)) for check in discover(files.names, listing.texts)]
+    lines += [PlannedCheck(check, _why(check)) for check in checks]
     if listing.left_out:
         lines.append(Note(f"{listing.left_out:,} files far from the root are not considered"))
     return _overridden(_joined(lines, files), read_settings(listing.texts), files)

@@ -105,7 +105,16 @@ WANTED: tuple[str, ...] = (
         ".flake8",
     ),
     *("pyrightconfig.json", "package.json", "Makefile", "makefile", "GNUmakefile", "justfile", "go.mod"),
-    *("Cargo.toml", "CMakeLists.txt", "pom.xml", "build.gradle", "build.gradle.kts", "Gemfile", "Rakefile"),
+    *(
+        "Cargo.toml",
+        "CMakeLists.txt",
+        "meson.build",
+        "pom.xml",
+        "build.gradle",
+        "build.gradle.kts",
+        "Gemfile",
+        "Rakefile",
+    ),
     *(".pre-commit-config.yaml",),
 )
 """Files in the root whose contents `discover` needs; `wanted` adds workflows and nested manifests."""
@@ -505,9 +514,31 @@ def _node_linters(project: _Project, package: Package, manager: str) -> Iterator
 _CTEST = re.compile(r"(?i)\benable_testing\s{0,8}\(|\binclude\s{0,8}\(\s{0,8}CTest\s{0,8}\)")
 
 
-def _cmake(project: _Project) -> str:
+def _build_directory(project: _Project) -> str:
     # Inside the sandbox and outside the tree, which stays clean; each project needs a directory of its own.
-    build = shlex.quote("-".join(("/tmp/.cloister-build", *filter(None, project.at.split("/")))))  # noqa: S108
+    return shlex.quote("-".join(("/tmp/.cloister-build", *filter(None, project.at.split("/")))))  # noqa: S108
+
+
+def _meson(project: _Project) -> str:
+    build = _build_directory(project)
+    return f"(test -d {build} || meson setup {build}) && meson test -C {build}"
+
+
+def _autotools(project: _Project) -> str:
+    build, source = _build_directory(project), shlex.quote(f"{WORK_DIR}/{project.at}".rstrip("/"))
+    make = (
+        "./autogen.sh"
+        if "autogen.sh" in project.files and "configure" not in project.files
+        else "autoreconf -fi"
+    )
+    return (
+        f"(test -x configure || NOCONFIGURE=1 {make}) && mkdir -p {build} && cd {build} && "
+        f"(test -f Makefile || {source}/configure -q) && make -s -j$(nproc) && make -s check"
+    )
+
+
+def _cmake(project: _Project) -> str:
+    build = _build_directory(project)
     return " && ".join(
         (
             f"cmake -S . -B {build}",
@@ -530,9 +561,15 @@ def _compiled(project: _Project) -> Iterator[str]:
             yield "go vet ./..."
     if _CTEST.search(project.text("CMakeLists.txt")):
         yield _cmake(project)
+    elif "meson.build" in files and re.search(
+        r"(?m)^\s{0,40}(?:test\s?\(|subdir\s?\()", project.text("meson.build")
+    ):
+        yield _meson(project)
+    elif not files.isdisjoint(("configure.ac", "configure.in")):
+        yield _autotools(project)
     if "pom.xml" in files:
         yield "./mvnw -B -q test" if "mvnw" in files else "mvn -B -q test"
-    if not files.isdisjoint(("build.gradle", "build.gradle.kts", "settings.gradle", "settings.gradle.kts")):
+    elif not files.isdisjoint(("build.gradle", "build.gradle.kts", "settings.gradle", "settings.gradle.kts")):
         yield "./gradlew test" if "gradlew" in files else "gradle test"
 
 

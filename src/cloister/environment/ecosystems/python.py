@@ -20,7 +20,7 @@ from cloister.environment.api import (
     Used,
     Variable,
 )
-from cloister.environment.hints import Hints
+from cloister.environment.hints import Hints, Named
 from cloister.environment.listing import Project, Table, string, strings, table
 from cloister.environment.versions import best
 
@@ -116,7 +116,8 @@ def _toolchain(project: Project, hints: Hints, shown: str) -> Toolchain:
         range_, source = (pinned, project.path(".python-version")) if pinned else (named.text, named.file)
     found = best(range_, AVAILABLE, AVAILABLE[0])
     why = f"{range_} in {source}" if range_ else shown
-    if found is not None:
+    if found is not None or not Named(range_, source).firm:
+        found = found or AVAILABLE[0]
         return Toolchain("python", found, "debian", why, range_)
     have = AVAILABLE[0]
     problem = f"Python {range_} cannot be had (Debian 12 has {have}, no registry has others): {have} is used"
@@ -355,7 +356,12 @@ def _command(project: Project, wants: _Wants) -> str:
     if not listed and table(project.toml("pyproject.toml"), "dependency-groups"):
         arguments += [f"--group {group}" for group in wants.groups]
     arguments += [shlex.quote(package) for package in wants.packages]
-    if any(_TEST_FILE.search(name) for name in project.below()) or project.has("pytest.ini"):
+    settings = (project.text(name) for name in ("pyproject.toml", "setup.cfg", "tox.ini", "setup.py"))
+    if (
+        project.has("pytest.ini")
+        or any("pytest" in text for text in settings)
+        or any(_TEST_FILE.search(name) for name in project.below())
+    ):
         arguments.append("pytest")
     return f"{listed}uv pip install -q {' '.join(dict.fromkeys(arguments))}"
 
