@@ -34,6 +34,8 @@ _REQUIREMENTS = re.compile(
     r"|requirements/(?:base|common|main|default|prod|requirements|dev|develop|development|test|tests|testing|pytest|ci)\.txt"
     r"|tests?/requirements?\.txt"
 )
+_SOURCE_CHARS = 65_536
+"""Longest Python file that is parsed."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}")
 _TEST_FILE = re.compile(r"(?:^|/)(?:test_[^/]{1,200}|[^/]{1,200}_test)\.py$")
 _COMPILED = re.compile(r"(?i)cython|pybind11|meson-python|scikit-build|cffi|numpy|nanobind|\bext_modules\b")
@@ -425,7 +427,7 @@ def _config(text: str) -> configparser.RawConfigParser:
 
 def _parsed(text: str) -> ast.AST:
     try:
-        return ast.parse(text)
+        return ast.parse(text if len(text) <= _SOURCE_CHARS else "")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ast.Module([], [])
 
