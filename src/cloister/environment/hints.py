@@ -80,7 +80,7 @@ _USUAL = frozenset(
     ]
 )
 """What a sandbox has, or no test needs."""
-_EXPRESSION = re.compile(r"\S{0,80}\$\{\{[^}\n]{0,200}\}\}\S{0,80}")
+_EXPRESSION = re.compile(r"\$\{\{[^$}\n]{0,200}\}\}")
 _FROM = re.compile(
     r"(?im)^FROM[ ]{1,4}(?:--\S{1,60} )?(?:[\w.:-]{1,80}/){0,4}(python|node|golang|ruby|php|rust|elixir):v?(\d{1,3}(?:\.\d{1,3}){0,2})"
 )
