@@ -574,7 +574,7 @@ def _compiled(project: _Project) -> Iterator[str]:
         yield _autotools(project)
     if "pom.xml" in files:
         yield "./mvnw -B -q test" if "mvnw" in files else "mvn -B -q test"
-    elif not files.isdisjoint(("build.gradle", "build.gradle.kts", "settings.gradle", "settings.gradle.kts")):
+    if not files.isdisjoint(("build.gradle", "build.gradle.kts", "settings.gradle", "settings.gradle.kts")):
         yield "./gradlew test" if "gradlew" in files else "gradle test"
 
 
