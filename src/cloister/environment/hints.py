@@ -56,7 +56,7 @@ _MATRIX = re.compile(
 )
 _VERSION = re.compile(r"\d{1,3}(?:\.(?:\d{1,3}|x)){0,2}")
 _INSTALL = re.compile(r"\bapt(?:-get)?[ ](?:-[-\w=:.]{1,40}[ ]){0,6}install\b([^\n;&|]{0,2000})")
-_PACKAGE = re.compile(r"[a-z0-9][a-z0-9.+-]{1,60}")
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9.+-]{0,60}[a-z0-9+]")
 _TIED = re.compile(r"-\d|\d-dev$|^(?:python|nodejs|npm|llvm|docker)|\.\d")
 """Names with a release of Ubuntu or a compiler in them."""
 _USUAL = frozenset(
