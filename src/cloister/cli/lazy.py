@@ -29,6 +29,8 @@ COMMANDS = {
     "sandbox": "sandbox.sandbox:app",
     "snapshot": "snapshot:app",
     "template": "template:app",
+    "env": "env:app",
+    "init": "env:init",
     "model": "model:app",
     "policy": "policy:app",
     "token": "token:app",
