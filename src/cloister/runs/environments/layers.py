@@ -68,11 +68,19 @@ printf '#!/bin/sh\\nexit 101\\n' > /usr/sbin/policy-rc.d
 chmod 755 /usr/sbin/policy-rc.d
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq -o Acquire::Retries=1
-apt-get install -y -q --no-install-recommends -o Dpkg::Use-Pty=0 -o Acquire::Retries=2 "$@"
+names=
+for name in "$@"; do
+  case $name in
+    \\?*) apt-cache show "${name#?}" > /dev/null 2>&1 && names="$names ${name#?}" || echo "Debian has no ${name#?}" ;;
+    *) names="$names $name" ;;
+  esac
+done
+apt-get install -y -q --no-install-recommends -o Dpkg::Use-Pty=0 -o Acquire::Retries=2 $names
 apt-get clean
 rm -rf /var/lib/apt/lists/*
 """
-"""`policy-rc.d` keeps packages from starting their services: nothing is there to supervise them."""
+"""`policy-rc.d` keeps packages from starting their services: nothing is there to supervise them. A name after `?` is a
+hint: it is skipped if Debian has no such package."""
 
 SET_OF = {
     "pip": "pypi",
@@ -332,7 +340,9 @@ class _Maker:
         sandbox = inside.sandbox
         if self.recipe.packages:
             named = one_line(" ".join(self.recipe.packages), 60)
-            argv = ("/bin/sh", "-c", _APT, "apt", *self.recipe.packages)
+            hints = {one.name for one in self.plan.apt if one.optional}
+            names = (f"?{name}" if name in hints else name for name in self.recipe.packages)
+            argv = ("/bin/sh", "-c", _APT, "apt", *names)
             await self._run(
                 work, sandbox, Command(argv, cwd="/", user="root"), f"apt-get install {named}", 0.1
             )
