@@ -103,6 +103,22 @@ def test_heads_leave_the_machine_and_doctor_says_how_far(
     (tmp_path / "empty").write_text("nothing")
     refused = cloister("audit", "verify", "--against", str(tmp_path / "empty"))
     assert (refused.returncode, "holds no signed head" in refused.stderr) == (2, True)
+
+    # `verify` looks there by itself: a rollback of the whole data directory is found without any option.
+    plain = cloister("audit", "verify")
+    assert (plain.returncode, plain.stdout.partition(":")[0]) == (0, "OK")
+    lines = heads.read_text()
+    heads.write_text(lines.replace('"number":', '"number":9', 1))
+    assert "is not signed by its key" in cloister("audit", "verify").stdout
+    heads.unlink()
+    missing = cloister("audit", "verify")
+    assert missing.returncode == 1 and f"heads sent to {heads} cannot be read" in missing.stdout
+    heads.write_text(lines)
+    for file in data_dir.glob("cloister.*"):
+        file.unlink()
+    assert cloister("token", "add", "ada", "--role", "viewer").returncode == 0
+    other = cloister("audit", "verify")
+    assert other.returncode == 1 and "was exported and is gone" in other.stdout
     (data_dir / "config.toml").write_text('audit_heads = ["heads.jsonl"]\n')
     assert "is no place for signed heads" in cloister("serve", "--background", "--port", "0").stderr
 

@@ -419,6 +419,30 @@ async def test_host_with_request_rules_is_inspected_too() -> None:
     assert world.requests == [("allow", "GET", "/a", None), ("deny", "GET", "/b", None)]
 
 
+async def test_bytes_in_a_tls_record_after_the_reply_answer_no_request() -> None:
+    """The first record is full, so the forged reply is in one that has arrived and is not decrypted yet."""
+    size = 16_384 - len(b"HTTP/1.1 200 OK\r\nContent-Length: 00000\r\n\r\n")
+    whole = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (size, b"\n" * size)
+    assert len(whole) == 16_384
+    forged = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged"
+    async with talking(keeper(credential()), whole + forged, OK) as talk:
+        for _ in range(2):
+            answer = await talk.ask("GET / HTTP/1.1", end=b"\r\n\r\n")
+            assert b"Content-Length: %d" % size in answer
+            left = size - len(answer.partition(b"\r\n\r\n")[2])
+            while left:
+                left -= len(await talk.client.receive(left))
+    assert len(talk.seen) == 2
+
+
+async def test_a_reply_of_several_gzip_members_is_read_to_its_end() -> None:
+    parts = gzip.compress(b"first ") + gzip.compress(b"second ") + gzip.compress(f"{SECRET} ok".encode())
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
+    async with talking(keeper(credential()), head % len(parts) + parts) as talk:
+        answer = await talk.ask("GET / HTTP/1.1", end=b"ok\r\n0\r\n\r\n")
+    assert b"first " in answer and b"second " in answer and SECRET.encode() not in answer
+
+
 @pytest.mark.parametrize(
     ("table", "why"),
     [

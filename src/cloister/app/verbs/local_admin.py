@@ -46,7 +46,33 @@ class LocalAudit(Group):
     async def verify(self, key: str | None = None) -> Verdict:
         from cloister.log.audit.keys import check_public
 
-        return await self._log.verify_audit(None if key is None else check_public(key))
+        verdict = await self._log.verify_audit(None if key is None else check_public(key))
+        files = [place for place in self._settings.file.audit_heads if place.startswith("/")]
+        if not files:
+            return verdict
+        return await to_thread.run_sync(self._with_heads, verdict, files)
+
+    def _with_heads(self, verdict: Verdict, files: list[str]) -> Verdict:
+        """Compare with the heads that were sent to files. Blocks."""
+        import msgspec
+
+        from cloister.log.audit.export import head_states, heads_in
+        from cloister.log.audit.verify import PROBLEMS, Flaw, against
+        from cloister.log.sqlite.reader import AuditReader
+
+        sent, found = head_states(self._settings.data_dir), list(verdict.problems)
+        for place in files:
+            try:
+                heads = heads_in(place)
+            except OSError as error:
+                if place in sent and sent[place].number >= 0:
+                    found.append(Flaw(f"The heads sent to {place} cannot be read there: {error.strerror}."))
+                continue
+            with AuditReader(self._settings.log_path) as audit:
+                pages = (audit.page(number - 1, 1) for number in {head.number for head in heads})
+                hashes = {entry.number: entry.hash for page in pages for entry in page}
+            found += against(heads, hashes, verdict)
+        return msgspec.structs.replace(verdict, ok=not found, problems=tuple(found[:PROBLEMS]))
 
     async def key(self) -> str:
         from cloister.log.audit.keys import KEY_FILE, HostKey

@@ -10,7 +10,7 @@ import anyio
 import msgspec
 from anyio import DelimiterNotFound, EndOfStream, IncompleteRead
 from anyio.abc import ByteStream, SocketAttribute
-from anyio.streams.tls import TLSStream
+from anyio.streams.tls import TLSAttribute, TLSStream
 
 from cloister.core import limits
 from cloister.core.ids import SandboxId
@@ -161,7 +161,7 @@ class Conversation:
 
     async def _server(self, visit: Visit, decision: Decision) -> tuple[Opened, Inlet, bool]:
         if self._opened is not None and self._stream is not None and self._opened.visit is visit:
-            if _is_silent(self._opened.server):
+            if _is_silent(self._stream):
                 return self._opened, self._stream, False
             await self._drop()
         server = await self._gate.open(visit, decision)
@@ -189,6 +189,14 @@ class Conversation:
 
 def _is_silent(server: ByteStream) -> bool:
     """False if an idle server has closed the connection or sent bytes: they would answer the next request."""
+    secure = server.extra(TLSAttribute.ssl_object, None)  # noqa: S610
+    if secure is not None:
+        try:
+            secure.read(1)
+        except ssl.SSLWantReadError:
+            pass  # no record has arrived that is not read yet
+        else:
+            return False
     raw = server.extra(SocketAttribute.raw_socket, None)  # noqa: S610
     if raw is None:
         return True

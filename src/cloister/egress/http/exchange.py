@@ -3,7 +3,7 @@
 import re
 import zlib
 from collections.abc import AsyncIterator, Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import anyio
 import msgspec
@@ -98,13 +98,34 @@ _INFLATED_BYTES = 262_144
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class Inflater(Protocol):
-    """An incremental decompressor."""
+_MEMBERS = 1_000
 
-    @property
-    def unconsumed_tail(self) -> bytes: ...
 
-    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
+class Inflater:
+    """An incremental decompressor. A reply may consist of several members; other bytes after one are dropped."""
+
+    def __init__(self, bits: int) -> None:
+        self._bits = bits
+        self._made = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._stream = zlib.decompressobj(self._bits)
+        self._made += 1
+
+    def pieces(self, raw: bytes) -> Iterator[bytes]:
+        """Raises `BadBody`."""
+        try:
+            while raw and self._made <= _MEMBERS:
+                yield self._stream.decompress(raw, _INFLATED_BYTES)
+                raw = self._stream.unconsumed_tail
+                if self._stream.eof:
+                    raw = self._stream.unused_data
+                    self._begin()
+        except zlib.error:
+            if self._made == 1:
+                raise BadBody("The server's reply is not compressed as stated.") from None
+            self._made = _MEMBERS + 1
 
 
 class Kept(NamedTuple):
@@ -246,13 +267,13 @@ class Exchange:
         if reply.coding is None:
             raise Refused(502, "The server's reply has a compression that the proxy cannot inspect.")
         plain = tuple(h for h in reply.headers if h[0].lower() not in (b"content-encoding", b"etag"))
-        return zlib.decompressobj(47 if reply.coding == "gzip" else 15), plain
+        return Inflater(47 if reply.coding == "gzip" else 15), plain
 
     async def _body_down(self, reply: Reply, framing: Framing, inflater: Inflater | None) -> None:
         async for raw in pieces(self._server, reply.body, strict=False):
             self._traffic.received(len(raw))
             self._pace.moved()
-            for piece in self._inflated(raw, inflater):
+            for piece in inflater.pieces(raw) if inflater else (raw,):
                 data = self._redactor.feed(piece) if self._redactor else piece
                 await self._send_down(data, framing)
         if self._redactor:
@@ -264,14 +285,3 @@ class Exchange:
         if data:
             await self._client.send(chunk(data) if framing == "chunked" else data)
             self._pace.moved()
-
-    def _inflated(self, raw: bytes, inflater: Inflater | None) -> Iterator[bytes]:
-        if inflater is None:
-            yield raw
-            return
-        try:
-            yield inflater.decompress(raw, _INFLATED_BYTES)
-            while inflater.unconsumed_tail:
-                yield inflater.decompress(inflater.unconsumed_tail, _INFLATED_BYTES)
-        except zlib.error:
-            raise BadBody("The server's reply is not compressed as stated.") from None

@@ -236,6 +236,7 @@ def _save(file: Path, data: bytes) -> None:
 STATE_FILE = "heads.exported"
 _SYSLOG = "syslog:"
 _AUDIT_INFO = 13 * 8 + 6
+_FILE_BYTES = 67_108_864
 """The priority of a message: facility `log audit`, severity `informational`."""
 
 # Longer than any text of a guest or a model in a receipt, and a line of its own: neither can hold a forged one.
@@ -370,6 +371,13 @@ class HeadExport:
         if failure is not None:
             raise failure
         return False
+
+
+def heads_in(place: str) -> list[Checkpoint]:
+    """The signed heads at the end of a file that `put_head` appended to. Raises `OSError`."""
+    with Path(place).open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _FILE_BYTES))
+        return find_heads(file.read(_FILE_BYTES).decode("utf-8", "replace"))
 
 
 def find_heads(text: str) -> list[Checkpoint]:
