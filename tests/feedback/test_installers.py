@@ -48,5 +48,7 @@ def test_a_hostile_host_stays_on_one_line() -> None:
 def test_the_model_learns_that_what_it_installed_is_not_in_the_proof() -> None:
     told = only_here(["ls", "pip install requests", "npm install left-pad && npm test"])
     assert told.startswith("You installed pip: requests; npm: left-pad.") and "manifest" in told
-    assert only_here(["pytest -q", "pip install -e ."]) == "" or "pip: ." not in only_here(["pip install -e ."])
+    assert only_here(["pytest -q", "pip install -e ."]) == "" or "pip: ." not in only_here(
+        ["pip install -e ."]
+    )
     assert clients("cd a && yarn install && go test ./...") == ("yarn", "go")

@@ -21,6 +21,7 @@ from cloister.core.events import (
     AttemptEnded,
     ChecksRan,
     CommandOutput,
+    EnvironmentPrepared,
     ModelReplied,
     PromptReceived,
     ProofTaken,
@@ -270,7 +271,13 @@ class Evidence:
         """Why a proof can fail although the checks are green in the attempt's own sandbox."""
         replies = self.journal.index.of(ModelReplied, attempt=self.attempt)
         calls = (call.arguments.get("command", "") for reply in replies for call in reply.calls)
-        return f"{only_here(map(str, calls))} {_ONLY_HERE}".strip()
+        own = self.journal.index.last(EnvironmentPrepared)
+        failed = (
+            f"Its environment could not be set up: {own.problem} "
+            if own and own.commit and own.problem
+            else ""
+        )
+        return f"{failed}{only_here(map(str, calls))} {_ONLY_HERE}".strip()
 
     async def _proven(self, step: int) -> bool:
         found, comparison = await self.prove(self.commit, self._known)

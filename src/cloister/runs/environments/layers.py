@@ -41,12 +41,14 @@ from cloister.forge.plain_git import find_checkout, is_url
 from cloister.policy.api import Layer, Policy, Rule
 from cloister.runs.environments import services as setup_services
 from cloister.runs.images.image_build import keep
+from cloister.runs.run_rules import govern, run_layer
 from cloister.runs.services import RunServices
 from cloister.runs.templates import Workshop, run_step
 from cloister.sandbox.api import Host, Report, Sandbox, SandboxSpec
 from cloister.sandbox.local.spec import SEARCH_PATH
 from cloister.sandbox.templates.building import MARKER, About, Build, Built
 from cloister.sandbox.templates.recipes import Environment
+from cloister.system.locks import lock_within
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +104,10 @@ class Prepared(NamedTuple):
     seconds: float
     problem: str = ""
     """Why set-up failed and what would help; then `template` is the base."""
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        return told(self.plan)
 
 
 async def listing(site: Site) -> tuple[Listing, Mapping[str, read.Blob]]:
@@ -467,6 +473,39 @@ class SetUp:
 
     async def _record(self, _: SandboxId, body: DoorEvent) -> None:
         await self.journal.append(body)
+
+
+async def set_up_repository(
+    services: RunServices, record: Record, request: NewRun, report: Report
+) -> tuple[Prepared, tuple[Diagnosis, ...]]:
+    """Set up a repository without a run, and run its checks on the newest commit in a sandbox of the result."""
+    workshop = services.warming.workshop
+    name = hashlib.sha256(request.repo.encode()).hexdigest()[:16]
+    workshop.repositories.mkdir(parents=True, exist_ok=True, mode=0o700)
+    bare = workshop.repositories / f"environment-{name}.git"
+    async with lock_within(bare.with_suffix(".lock"), SETUP_SECONDS):
+        base = await services.forges.at(request.repo).fetch(request.repo, request.ref, bare)
+        governed = await govern(services.rules, request, services.quota, bare, base.commit)
+        policy = (*governed.policy, run_layer(request))
+        outfit: Callable[[Policy, Record], Outfit] = services.doorway.outfit
+        outlet = Outlet(services.host, outfit, policy, record, governed.quota)
+        site = Site(request.repo, bare, base.commit)
+        below = await workshop.prepare(request.template, report)
+        plan, files = await planned(site, request.setup)
+        if plan.template is not None:
+            below = await workshop.prepare(plan.template, report)
+        made = await Environments(workshop, outlet).prepare(site, below, plan, files, report)
+        known = made.template.about
+        if known.commit == base.commit and known.baseline:
+            return made, known.baseline
+        report(None, "running the checks")
+        async with outlet.opened(made.template.name, {}, frozenset()) as inside:
+            inside.shut()
+            await workspace.sync(inside.sandbox, bare, known.commit, base.commit)
+            checks = await find_checks(inside.sandbox)
+            return made, await run_on_base(
+                inside.sandbox, checks, "warm", lambda *_: None, cpus=governed.quota.cpus
+            )
 
 
 def told(plan: Plan) -> tuple[str, ...]:
