@@ -1,0 +1,558 @@
+"""The warm process of a Python suite, inside the sandbox. Needs Python 3.8 and nothing else.
+
+The host sends it after `python_probes.py` and `python_runners.py`, as one text.
+
+It copies the repository, collects the tests once, and forks for each candidate. The child replaces the code of the
+changed functions in memory and runs the requested tests. Where that cannot be done (module level, other free
+variables), a child that has not imported the repository reads the candidate from the private copy instead.
+
+One JSON object per line, on stdin and stdout:
+
+    {"op": "open", "runner": "pytest", "args": [...]}                        -> {"op": "ready", "tests": [...], "errors": [...]}
+    {"op": "cover", "tests": [...], "seconds": 20, "each": 1}               -> {"op": "test", ...} …, {"op": "done"}
+    {"op": "try", "path": "a.py", "text": "…", "stages": [[[id, …], cpu seconds], …], "cold": false}  -> {"op": "tried", ...}
+    {"op": "call", "path": …, "text": …, "tests": [...]}                    -> {"op": "called", "digests": [...]}
+"""
+
+import gc
+import json
+import os
+import resource
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import types
+
+ROOT = os.path.realpath(os.getcwd())
+MEMORY = 2 << 30
+SKIPPED = {
+    ".git",
+    ".hg",
+    "node_modules",
+    "__pycache__",
+    ".tox",
+    ".nox",
+    ".mypy_cache",
+    ".pytest_cache",
+    ".ruff_cache",
+}
+
+
+def send(fd, **message):
+    data = (json.dumps(message) + "\n").encode()
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def lines_from(fd, deadline=None):
+    """Yield the lines of a pipe until it ends or the deadline passes."""
+    rest = b""
+    while True:
+        if deadline is not None:
+            left = deadline() - time.monotonic()
+            if left <= 0 or not select.select([fd], [], [], left)[0]:
+                return
+        data = os.read(fd, 65536)
+        if not data:
+            return
+        *lines, rest = (rest + data).split(b"\n")
+        yield from lines
+
+
+# The private copy
+
+
+def copied(work):
+    """Copy the repository; virtual environments and node_modules are links."""
+    target = os.path.join(work, "tree")
+    linked = []
+
+    def ignore(folder, names):
+        found = {name for name in names if name in SKIPPED}
+        for name in set(names) & LINKED:
+            if os.path.isdir(os.path.join(folder, name)):
+                found.add(name)
+                linked.append(os.path.relpath(os.path.join(folder, name), ROOT))
+        return found
+
+    shutil.copytree(ROOT, target, symlinks=True, ignore=ignore, ignore_dangling_symlinks=True)
+    for name in linked:
+        os.symlink(os.path.join(ROOT, name), os.path.join(target, name))
+    return os.path.realpath(target)
+
+
+def moved(entry, target):
+    real = os.path.realpath(entry)
+    if real == ROOT or real.startswith(ROOT + os.sep):
+        if not set(os.path.relpath(real, ROOT).split(os.sep)) & LINKED:
+            return os.path.join(target, os.path.relpath(real, ROOT)) if real != ROOT else target
+    return entry
+
+
+def enter(work):
+    """Make this process work in a copy: its directory, its import path and that of the processes it starts."""
+    target = copied(work)
+    os.chdir(target)
+    sys.path[:] = [moved(entry, target) if entry else target for entry in sys.path]
+    given = os.environ.get("PYTHONPATH", "")
+    if given:
+        os.environ["PYTHONPATH"] = os.pathsep.join(moved(part, target) for part in given.split(os.pathsep))
+    os.environ["PWD"] = target
+    sys.pycache_prefix = os.path.join(work, "pycache")
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
+    os.environ["PYTHONHASHSEED"] = "0"
+    for name, module in list(sys.modules.items()):  # editable installs of setuptools
+        mapping = getattr(module, "MAPPING", None)
+        if name.startswith("__editable__") and isinstance(mapping, dict):
+            for key, value in mapping.items():
+                mapping[key] = moved(value, target)
+    return target
+
+
+# Children
+
+
+def guarded(cpu, memory=MEMORY):
+    """Bound this child: processor time, memory, no core file; its own session, so that all of it can be killed."""
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    for kind, value in ((resource.RLIMIT_AS, used() + memory), (resource.RLIMIT_CORE, 0)):
+        try:
+            resource.setrlimit(kind, (value, value))
+        except (ValueError, OSError):
+            pass
+    if cpu:
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_PROF, cpu)
+
+
+def used():
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[0]) * resource.getpagesize()
+    except OSError:
+        return MEMORY
+
+
+def forked(work, cpu, wall):
+    """Run `work(fd)` in a child; yield the lines it writes until it ends or the wall-clock limit passes."""
+    reading, writing = os.pipe()
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(reading)
+            guarded(cpu)
+            work(writing)
+        except BaseException as error:
+            try:
+                send(writing, error=repr(error)[:MESSAGE])
+            except OSError:
+                pass
+        finally:
+            os._exit(0)
+    os.close(writing)
+    end = time.monotonic() + wall
+    try:
+        yield from lines_from(reading, lambda: end)
+    finally:
+        os.close(reading)
+        for kill in (lambda: os.killpg(pid, signal.SIGKILL), lambda: os.kill(pid, signal.SIGKILL)):
+            try:
+                kill()
+            except OSError:
+                pass
+        os.waitpid(pid, 0)
+
+
+# What the collected process can do
+
+
+class Server:
+    """Answers requests with the collected tests. It runs in the process in which they were collected."""
+
+    def __init__(self, inward, out, done):
+        self.inward, self.out, self.done = inward, out, done
+        self.originals = {}
+
+    def __call__(self, runner):
+        self.runner = runner
+        send(self.out, op="ready", tests=[name for name in runner.items if name], errors=runner.broken())
+        send(self.done, op="done")
+        gc.collect()
+        self.functions = {}
+        for one in gc.get_objects():
+            if isinstance(one, types.FunctionType):
+                code = one.__code__
+                self.functions.setdefault((code.co_filename, code.co_name, code.co_firstlineno), []).append(
+                    one
+                )
+        gc.freeze()
+        for line in lines_from(self.inward):
+            request = json.loads(line)
+            answer = getattr(self, request.pop("op"))(**request)
+            send(self.done, op="done", cold=answer == "cold")
+        os._exit(0)
+
+    def cover(self, tests=None, seconds=20.0, each=1.0, trace=True):
+        """Run tests one after another and report the lines of each. A child that is lost costs one test."""
+        pending = list(self.runner.items) if tests is None else list(tests)
+        pending = [name for name in pending if name]
+        end = time.monotonic() + seconds
+        while pending and time.monotonic() < end:
+            begun = 0
+            for line in forked(
+                lambda fd: self.traced(fd, list(pending), each, trace), 0, end - time.monotonic()
+            ):
+                message = json.loads(line)
+                if message.get("op") == "test":
+                    begun += 1
+                    os.write(self.out, line + b"\n")
+            if begun < len(pending) and time.monotonic() < end:
+                send(
+                    self.out,
+                    op="test",
+                    id=pending[begun],
+                    status="late",
+                    seconds=each,
+                    lines={},
+                    frames=[],
+                    error="",
+                    message="",
+                )
+                begun += 1
+            pending = pending[begun:]
+        send(self.out, op="done", left=len(pending))
+
+    def traced(self, fd, names, each, trace):
+        tracer = Tracer()
+        running = True
+
+        def late(number, frame):
+            if running:
+                raise Late()
+
+        signal.signal(signal.SIGALRM, late)
+        if trace:
+            threading.settrace(tracer)
+            sys.settrace(tracer)
+        begun = time.monotonic()
+        signal.setitimer(signal.ITIMER_REAL, each, 0.1)
+        for name, status, error in self.runner_of(names):
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            lines = tracer.taken()
+            if isinstance(error, Late) or time.monotonic() - begun > each:
+                status = "late"
+            send(
+                fd,
+                op="test",
+                id=name,
+                status=status,
+                seconds=round(time.monotonic() - begun, 4),
+                lines=lines,
+                frames=frames_of(error),
+                error=type(error).__name__ if error else "",
+                message=said(error),
+            )
+            begun = time.monotonic()
+            signal.setitimer(signal.ITIMER_REAL, each, 0.1)
+        running = False
+
+    def runner_of(self, names):
+        return self.runner.run(names) if isinstance(self.runner, Pytest) else self.runner.each(names)
+
+    def patch(self, path, text):
+        """Replace the code of changed functions in this process; False if something else changed."""
+        full = os.path.join(os.getcwd(), path)
+        if path not in self.originals:
+            with open(full, encoding="utf-8", newline="") as file:
+                self.originals[path] = compile(file.read(), full, "exec", dont_inherit=True)
+        new = compile(text, full, "exec", dont_inherit=True)
+        swaps = []
+        if not changed(self.originals[path], new, swaps, True):
+            return False
+        for old, code in swaps:
+            for function in self.functions.get((full, old.co_name, old.co_firstlineno), []):
+                if function.__code__.co_code == old.co_code:
+                    function.__code__ = code
+        return True
+
+    def prepare(self, path):
+        """Parse the original and list the functions before the first fork."""
+        with open(os.path.join(os.getcwd(), path), encoding="utf-8", newline="") as file:
+            try:
+                self.patch(path, file.read())
+            except (SyntaxError, ValueError):
+                pass
+
+    def hot(self, path, text, stages):
+        """Try a candidate in forks; the answer is None if it needs a cold run."""
+        if path not in self.originals:
+            self.prepare(path)
+        found, stage, ended = {}, 0, ""
+        for stage, (names, cpu) in enumerate(stages):
+            need = len(names)
+
+            def work(fd, names=names):
+                if not self.patch(path, text):
+                    send(fd, cold=True)
+                    return
+                for name, status, _ in self.runner_of(names):
+                    send(fd, id=name, status=status)
+
+            got = {}
+            for line in forked(work, cpu, cpu * 4 + 2):
+                message = json.loads(line)
+                if message.get("cold"):
+                    return None
+                if "id" in message:
+                    got[message["id"]] = message["status"]
+                    if stage and message["status"] == "failed":
+                        break
+                else:
+                    ended = message.get("error", "")
+            found.update(got)
+            if len(got) < need or any(status != "passed" for status in got.values()):
+                break
+        return {"results": found, "stage": stage, "why": ended}
+
+    def attempt(self, **request):
+        found = self.hot(**request)
+        if found is None:
+            return "cold"
+        return send(self.out, op="tried", **found)
+
+    def call(self, path, text, tests, cpu=2.0, limit=400):
+        """Digest what the changed file's functions return during the tests, and on inputs near those of the tests."""
+        if path not in self.originals:
+            self.prepare(path)
+        answers = []
+
+        def work(fd):
+            if text is not None and not self.patch(path, text):
+                return
+            recorder = Recorder(os.path.join(os.getcwd(), path), limit)
+            sys.setprofile(recorder)
+            for _ in self.runner_of(tests):
+                pass
+            sys.setprofile(None)
+            for key, digest in recorder.digests():
+                send(fd, key=key, digest=digest)
+
+        for line in forked(work, cpu, cpu * 4 + 2):
+            message = json.loads(line)
+            if "key" in message:
+                answers.append([message["key"], message["digest"]])
+        send(self.out, op="called", digests=answers)
+
+
+def said(error):
+    if error is None:
+        return ""
+    try:
+        return str(error)[:MESSAGE]
+    except Exception:
+        return ""
+
+
+def plain(code):
+    """What a code object does, without the code objects inside it and without line numbers."""
+    constants = tuple(
+        (type(one).__name__, repr(one)) for one in code.co_consts if not isinstance(one, types.CodeType)
+    )
+    return (
+        code.co_code,
+        constants,
+        code.co_names,
+        code.co_varnames,
+        code.co_freevars,
+        code.co_cellvars,
+        code.co_flags,
+        getattr(code, "co_exceptiontable", b""),
+        code.co_argcount,
+        code.co_kwonlyargcount,
+    )
+
+
+def changed(old, new, swaps, importing):
+    """Collect (old, new) code of changed functions; False if code that runs at import time is different."""
+    inner_old = [one for one in old.co_consts if isinstance(one, types.CodeType)]
+    inner_new = [one for one in new.co_consts if isinstance(one, types.CodeType)]
+    same = plain(old) == plain(new) and len(inner_old) == len(inner_new)
+    if importing and not same:
+        return False
+    if not importing and (not same or any(plain(a) != plain(b) for a, b in zip(inner_old, inner_new))):
+        if len(old.co_freevars) != len(new.co_freevars):
+            return False
+    for a, b in zip(inner_old, inner_new):
+        body = importing and not a.co_flags & 1  # not optimised: the body of a class
+        if not changed(a, b, swaps, body):
+            return False
+    if not importing:
+        if not same or any(x is not y for x, y in swaps if x in inner_old):
+            swaps.append((old, new))
+    return True
+
+
+# The first process: it has imported the runner and no file of the repository
+
+
+class First:
+    def __init__(self, out):
+        self.out = out
+        self.count = 0
+
+    def open(self, runner, args):
+        self.work = tempfile.mkdtemp(prefix="repair-")
+        self.tree = enter(self.work)
+        if runner == "pytest":
+            try:
+                import pytest  # noqa: F401
+            except ImportError:
+                runner, args = "unittest", ["discover"]
+        self.kind, self.main = RUNNERS[runner]
+        if runner == "pytest":
+            args = pytest_args(args)
+        self.args = args
+        for path in (os.getcwd(),):
+            if path not in sys.path:
+                sys.path.insert(0, path)
+        inward, self.inward = os.pipe()
+        self.done, done = os.pipe()
+        sys.stdout.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self.inward), os.close(self.done)
+            self.collect(Server(inward, self.out, done), done)
+        os.close(inward), os.close(done)
+        self.answers = lines_from(self.done)
+        next(self.answers, None)
+
+    def collect(self, server, done):
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        runner = self.kind(server)
+        try:
+            self.main(self.args, runner)
+            send(self.out, op="ready", tests=[], errors=runner.broken())
+        except BaseException as error:
+            send(
+                self.out,
+                op="ready",
+                tests=[],
+                errors=[{"id": "", "message": repr(error)[:MESSAGE], "frames": frames_of(error)}],
+            )
+        finally:
+            os._exit(0)
+
+    def ask(self, **request):
+        """Pass a request on to the collected process; None if that is lost."""
+        try:
+            send(self.inward, **request)
+            return json.loads(next(self.answers, b"null"))
+        except OSError:
+            return None
+
+    def attempt(self, path, text, stages, cold=False):
+        try:
+            compile(text, path, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError) as error:
+            return send(self.out, op="tried", results={}, stage=-1, why=str(error)[:300])
+        answer = {"cold": True} if cold else self.ask(op="attempt", path=path, text=text, stages=stages)
+        if answer is None or answer.get("cold"):
+            self.cold(path, text, stages)
+        return None
+
+    def cold(self, path, text, stages):
+        """Write the candidate into the copy and run the tests in a process that imports it again."""
+        full = os.path.join(self.tree, path)
+        with open(full, encoding="utf-8", newline="") as file:
+            original = file.read()
+        before = os.stat(full)
+        self.count += 1
+        with open(full, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+        os.utime(full, (before.st_atime, before.st_mtime + 10 * self.count))
+        found, stage, why = {}, 0, ""
+        try:
+            for stage, (names, cpu) in enumerate(stages):
+                got, why = self.afresh(names, cpu)
+                found.update(got)
+                if any(got.get(name) != "passed" for name in names):
+                    break
+        finally:
+            with open(full, "w", encoding="utf-8", newline="") as file:
+                file.write(original)
+            os.utime(full, (before.st_atime, before.st_mtime))
+        send(self.out, op="tried", results=found, stage=stage, why=why)
+
+    def afresh(self, names, cpu):
+        def work(fd):
+            class Once:
+                def __call__(self, runner):
+                    broken = {one["id"] for one in runner.broken()}
+                    for name in broken:
+                        send(fd, id=name, status="failed")
+                    wanted = [
+                        name
+                        for name in runner.items
+                        if name and (name in names or name.partition("::")[0] in names)
+                    ]
+                    bad = set()
+                    each = runner.run if isinstance(runner, Pytest) else runner.each
+                    for name, status, _ in each(wanted):
+                        send(fd, id=name, status=status)
+                        if status == "failed":
+                            bad.add(name.partition("::")[0])
+                    for name in names:  # a whole file that could not be collected before
+                        if name not in runner.items and name not in broken:
+                            gathered = any(one.partition("::")[0] == name for one in runner.items)
+                            send(fd, id=name, status="passed" if gathered and name not in bad else "failed")
+                    os._exit(0)
+
+            self.main(self.args, self.kind(Once()))
+
+        got, why = {}, ""
+        for line in forked(work, cpu + 5.0, cpu * 4 + 10):
+            message = json.loads(line)
+            if "id" in message:
+                got[message["id"]] = message["status"]
+            else:
+                why = message.get("error", "")
+        return got, why
+
+
+def main():
+    out = os.dup(1)
+    inward = os.dup(0)
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1):
+        os.dup2(null, fd)
+    sys.setrecursionlimit(max(1000, sys.getrecursionlimit()))
+    first = First(out)
+    try:
+        for line in lines_from(inward):
+            request = json.loads(line)
+            op = request.pop("op")
+            if op == "open":
+                first.open(**request)
+            elif op == "try":
+                first.attempt(**request)
+            elif first.ask(op=op, **request) is None:
+                send(out, op="done", lost=True)
+    finally:
+        try:
+            os.kill(first.pid, signal.SIGKILL)
+        except (AttributeError, OSError):
+            pass
+        shutil.rmtree(getattr(first, "work", ""), ignore_errors=True)
+
+
+main()

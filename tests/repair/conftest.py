@@ -1,0 +1,63 @@
+"""A small repository on a local computer, and a search over it."""
+
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from cloister.repair.api import Chosen, Localised, Trial
+from cloister.repair.candidates import candidates
+from cloister.repair.rules.api import facts_of
+from cloister.repair.suite import Suite, suite_of
+from cloister.repair.trials import Trials
+from cloister.testing.local import LocalComputer
+
+PYTEST = f"{sys.executable} -m pytest -q -p no:hypothesispytest -p no:schemathesis"
+
+
+class Repo:
+    """Files on a local computer, and what a search over them found."""
+
+    def __init__(self, root: Path, files: Mapping[str, str]) -> None:
+        self.computer = LocalComputer(root)
+        for name, text in files.items():
+            path = self.computer.work / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        self.trials: list[Trial] = []
+
+    def files(self) -> dict[str, str]:
+        return {
+            str(path.relative_to(self.computer.work)): path.read_text()
+            for path in sorted(self.computer.work.rglob("*"))
+            if path.is_file()
+        }
+
+    async def localise(self, command: str) -> Localised:
+        async with Trials(self.computer, suite(command), workers=1) as trials:
+            return await trials.localise()
+
+    async def repair(self, command: str, *, seed: int = 0) -> Chosen | None:
+        async with Trials(self.computer, suite(command)) as trials:
+            found = await trials.localise()
+            sources = await trials.sources(found.paths)
+            order = candidates(sources, found.suspects, facts_of(found.failing), seed)
+            self.trials = [trial async for trial in trials.over(order, sources)]
+            plausible = [trial for trial in self.trials if trial.plausible]
+            return await trials.choose(plausible, sources) if plausible else None
+
+
+def suite(command: str) -> Suite:
+    found = suite_of(command)
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def node() -> str:
+    found = shutil.which("node")
+    if found is None:
+        pytest.skip("node cannot be fetched here")
+    return found
