@@ -18,12 +18,24 @@ from cloister.environment.api import (
     Used,
     Variable,
 )
-from cloister.environment.ecosystems import javascript, python
+from cloister.environment.ecosystems import go, java, javascript, native, others, php, python, ruby, rust
 from cloister.environment.hints import Hints
 from cloister.environment.listing import Files, Listing, Project
 from cloister.feedback.discover import discover, nested_projects
 
-_ECOSYSTEMS: tuple[Callable[[Project, Hints], Iterator[Line]], ...] = (python.plan, javascript.plan)
+_ECOSYSTEMS: tuple[Callable[[Project, Hints], Iterator[Line]], ...] = (
+    *(
+        python.plan,
+        javascript.plan,
+        go.plan,
+        rust.plan,
+        java.plan,
+        native.plan,
+        ruby.plan,
+        php.plan,
+        others.plan,
+    ),
+)
 
 T = TypeVar("T")
 
@@ -38,6 +50,7 @@ def detect(listing: Listing) -> Plan:
         found = [list(ecosystem(Project(files, home), hints)) for ecosystem in _ECOSYSTEMS]
         # A workspace of the root covers its members.
         lines += [line for part in found if not _covered(part, have) for line in part]
+    lines += hints.lines()
     lines += [PlannedCheck(check, _why(check)) for check in discover(files.names, listing.texts)]
     if listing.left_out:
         lines.append(Note(f"{listing.left_out:,} files far from the root are not considered"))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
 import msgspec
 
+from cloister.environment.documents import Unreadable, read_json, read_toml, read_yaml
 from cloister.feedback import discover
 
 Table = Mapping[str, object]
@@ -19,31 +19,28 @@ FILES = 20_000
 NAME_CHARS = 400
 TEXT_CHARS = 262_144
 """Longest manifest that is read; lock files are recognised by their names."""
-HEAD_CHARS = 4_096
-"""What is read of a lock file: the version of its format."""
 TEXTS = 120
 TOTAL_CHARS = 4_194_304
 
 _MANIFESTS = frozenset(
     (
-        *discover.WANTED,
-        *(".python-version", "Pipfile", "tox.toml", "hatch.toml", "runtime.txt"),
-        *(
-            ".tool-versions",
-            ".sdkmanrc",
-            "mise.toml",
-            ".mise.toml",
-            ".config/mise.toml",
-            ".nvmrc",
-            ".node-version",
-            "pnpm-workspace.yaml",
-            ".yarnrc.yml",
-            ".npmrc",
-            "lerna.json",
-        ),
+        *(name for name in discover.WANTED if "/" not in name),
+        *(".python-version", "Pipfile", "tox.toml", "hatch.toml"),
+        *(".nvmrc", ".node-version", ".yarnrc.yml", "deno.json", "deno.jsonc"),
+        *("go.work", "rust-toolchain", "rust-toolchain.toml", "meson.build", "configure.ac", "configure.in"),
+        *(".java-version", ".ruby-version", "composer.json", "mix.exs"),
     )
 )
-_LOCKS = frozenset(("pnpm-lock.yaml", "yarn.lock"))
+_AT_ROOT = frozenset(
+    (
+        *discover.WANTED,
+        *(".tool-versions", "mise.toml", ".mise.toml", ".config/mise.toml", ".sdkmanrc"),
+        *("Dockerfile", ".devcontainer/Dockerfile", ".devcontainer/devcontainer.json", ".devcontainer.json"),
+        *("compose.yaml", "compose.yml", "docker-compose.yml", "docker-compose.yaml"),
+    )
+)
+_LOCKS = frozenset(("pnpm-lock.yaml", "yarn.lock", "Cargo.lock"))
+"""Read in part: their format, or the names in them."""
 _REQUIREMENTS = re.compile(
     r"(?:^|/)[^/]{0,60}requirements?[^/]{0,60}\.txt$|(?:^|/)requirements/[^/]{1,80}\.txt$"
 )
@@ -75,7 +72,7 @@ def _is_manifest(name: str) -> bool:
     if name.startswith(discover.WORKFLOWS):
         return name.endswith((".yml", ".yaml"))
     last = name.rpartition("/")[2]
-    return last in _MANIFESTS or last in _LOCKS or name in _MANIFESTS or bool(_REQUIREMENTS.search(name))
+    return name in _AT_ROOT or last in _MANIFESTS or last in _LOCKS or bool(_REQUIREMENTS.search(name))
 
 
 def collect(names: Iterable[str], read: Callable[[str], str | None]) -> Listing:
@@ -90,7 +87,7 @@ def collect(names: Iterable[str], read: Callable[[str], str | None]) -> Listing:
         text = read(name)
         if text is None or total + len(text) > TOTAL_CHARS:
             continue
-        texts[name] = text[: HEAD_CHARS if name.rpartition("/")[2] in _LOCKS else TEXT_CHARS + 1]
+        texts[name] = text[: TEXT_CHARS + (name.rpartition("/")[2] not in _LOCKS)]
         total += len(texts[name])
     return Listing(files, texts, len(usable) - len(files))
 
@@ -120,17 +117,20 @@ class Files:
         return text
 
     def toml(self, name: str) -> Table:
-        return self._table(name, lambda text: tomllib.loads(text))
+        return self._table(name, read_toml)
 
     def json(self, name: str) -> Table:
-        return self._table(name, lambda text: msgspec.json.decode(text))
+        return self._table(name, read_json)
+
+    def yaml(self, name: str) -> Table:
+        return self._table(name, read_yaml)
 
     def _table(self, name: str, parse: Callable[[str], object]) -> Table:
         if name not in self._tables:
             found: object = {}
             try:
                 found = parse(text) if (text := self.text(name)).strip() else {}
-            except (ValueError, RecursionError, msgspec.DecodeError):
+            except Unreadable:
                 self.notes[f"{name} cannot be parsed, so it is not used"] = None
             self._tables[name] = cast("Table", found) if isinstance(found, dict) else {}
         return self._tables[name]
@@ -178,6 +178,10 @@ class Project:
 
     def text(self, name: str) -> str:
         return self.of.text(self.path(name))
+
+    def head(self, name: str) -> str:
+        """The beginning of a lock file."""
+        return self.of.listing.texts.get(self.path(name), "")[:TEXT_CHARS]
 
     def toml(self, name: str) -> Table:
         return self.of.toml(self.path(name))

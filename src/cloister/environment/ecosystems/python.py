@@ -305,6 +305,14 @@ def tools(*packages: str, why: str) -> Iterator[Line]:
     yield Variable("PATH", f"{TOOLS}/bin:$PATH", why)
 
 
+def linked(why: str, directory: str, **programs: str) -> Step:
+    """Put programs of a wheel themselves into the PATH: its own starters run Python first."""
+    links = " && ".join(
+        f"chmod +x $d/{path} && ln -sf $d/{path} {TOOLS}/bin/{name}" for name, path in programs.items()
+    )
+    return Step(f"d=$(echo {TOOLS}/lib/python3*/site-packages/{directory}) && {links}", why, stage="tools")
+
+
 def _install(project: Project, wants: _Wants) -> Iterator[Line]:
     why = " and ".join(list(dict.fromkeys((*wants.why, *map(project.path, wants.files))))[:3])
     yield from tools("uv", *_lock_tools(wants.lock), why=why)
