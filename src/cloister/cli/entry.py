@@ -10,6 +10,7 @@ from cloister.cli.commands import (
     audit,
     branch,
     doctor,
+    env,
     model,
     policy,
     result,
@@ -93,6 +94,7 @@ app.command("budget")(result.budget)
 app.add_typer(sandbox.app, name="sandbox")
 app.add_typer(snapshot.app, name="snapshot")
 app.add_typer(template.app, name="template")
+app.add_typer(env.app, name="env")
 app.add_typer(model.app, name="model")
 app.add_typer(policy.app, name="policy")
 app.add_typer(token.app, name="token")
