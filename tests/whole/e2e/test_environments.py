@@ -78,7 +78,7 @@ def test_requirements_go_green_and_the_registry_is_closed_during_the_run(cloiste
     allowed = [body for body in bodies(cloister, "ConnectionDecided") if body["effect"] == "allow"]
     assert all("set-up" in body["rule"] for body in allowed)
     if environment["built"]:
-        receipt = cloister.json("audit", "receipt", "last")
+        receipt = cloister.json("receipt", "last")
         assert any("set-up" in one["rule"] for one in receipt["connections"])
     cloister(
         "run", PROMPT, "--repo", str(wants), "--model", cloister.script(f'[[reply]]\nsay = "x"\n{FIX}{DONE}')

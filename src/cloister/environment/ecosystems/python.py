@@ -355,8 +355,7 @@ def _command(project: Project, wants: _Wants) -> str:
     if not listed and table(project.toml("pyproject.toml"), "dependency-groups"):
         arguments += [f"--group {group}" for group in wants.groups]
     arguments += [shlex.quote(package) for package in wants.packages]
-    if any(_TEST_FILE.search(name) for name in project.below()) or project.has("pytest.ini"):
-        arguments.append("pytest")
+    arguments.append("pytest")  # the template's own is not seen from this environment
     return f"{listed}uv pip install -q {' '.join(dict.fromkeys(arguments))}"
 
 

@@ -153,7 +153,8 @@ def layers(plan: Plan, files: Mapping[str, read.Blob], below: Built, identity: s
         lines = tuple(step.command for step in first)
         name = _named(TOOLS_PREFIX, below.version, packages, first, env)
         tools = name, Environment(below.name, packages, lines)
-    if rest or plan.services:
+    # Also without a command of its own it is worth a layer: its checks fill the caches of compilers.
+    if rest or plan.services or tools:
         used = {name: files[name].oid for name in plan.files if name in files}
         over = tools[0] if tools else below.version
         name = _named(PREFIX, over, rest, env, used, plan.services, identity)
