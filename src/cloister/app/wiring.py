@@ -295,17 +295,5 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
             await stack.enter_async_context(_background(warming.keep_warm))
             await stack.enter_async_context(_background(_collector(settings, backbone).run))
         set_up = partial(set_up_repository, services, _audited(settings, backbone))
-        yield App(
-            *(
-                settings,
-                owner,
-                backbone,
-                host,
-                pool,
-                sandboxes,
-                commands,
-                supervisor,
-                warming.workshop,
-                set_up,
-            )
-        )
+        parts = (settings, owner, backbone, host, pool, sandboxes, commands, supervisor)
+        yield App(*parts, warming.workshop, set_up)

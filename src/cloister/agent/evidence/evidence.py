@@ -31,9 +31,9 @@ from cloister.core.events import (
 )
 from cloister.core.log import Journal, effective
 from cloister.core.text import decode
+from cloister.environment.installers import only_here
 from cloister.feedback.compare import compare
 from cloister.feedback.goals import Goals
-from cloister.feedback.installers import only_here
 from cloister.feedback.integrity.weakening import permitted
 from cloister.feedback.report import tell
 from cloister.feedback.shown import left_over

@@ -20,7 +20,7 @@ from cloister.core.events import (
 from cloister.core.log import Journal
 from cloister.core.requests import ToolCall
 from cloister.core.text import decode, one_line
-from cloister.feedback.installers import Refusal, explain
+from cloister.environment.installers import Refusal, explain
 from cloister.model.api import INVALID_ARGUMENTS
 from cloister.policy.api import Policy
 

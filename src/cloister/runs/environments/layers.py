@@ -34,8 +34,8 @@ from cloister.egress.factory import Outfit
 from cloister.egress.rules import DoorEvent, Record
 from cloister.environment.api import HOME, Plan, Step
 from cloister.environment.detect import detect
+from cloister.environment.installers import Refusal, explain
 from cloister.environment.listing import Listing, collect, wanted
-from cloister.feedback.installers import Refusal, explain
 from cloister.forge import read, workspace
 from cloister.forge.plain_git import find_checkout, is_url
 from cloister.policy.api import Layer, Policy, Rule

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cloister.feedback.installers import Install, Refusal, clients, explain, installs, only_here
+from cloister.environment.installers import Install, Refusal, clients, explain, installs, only_here
 
 
 @pytest.mark.parametrize(
