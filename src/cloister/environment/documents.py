@@ -1,11 +1,12 @@
 """Parse TOML, JSON and YAML from strangers: bounded in depth and size, never more than an exception of one kind."""
 
 import re
-import tomllib
 from collections.abc import Callable, Iterator
 from typing import cast
 
 import msgspec
+
+from cloister.core.repository import parse_toml
 
 _DEPTH = 60
 _EVENTS = 60_000
@@ -23,8 +24,8 @@ class Unreadable(ValueError):
 def read_toml(text: str) -> object:
     """Raises `Unreadable`."""
     try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
+        return parse_toml(text)
+    except ValueError as error:
         raise Unreadable(str(error)) from None
 
 

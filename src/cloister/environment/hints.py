@@ -57,10 +57,30 @@ _MATRIX = re.compile(
 _VERSION = re.compile(r"\d{1,3}(?:\.(?:\d{1,3}|x)){0,2}")
 _INSTALL = re.compile(r"\bapt(?:-get)?[ ](?:-[-\w=:.]{1,40}[ ]){0,6}install\b([^\n;&|]{0,2000})")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9.+-]{1,60}")
-_TIED = re.compile(
-    r"-\d|\d-dev$|^(?:python3?|nodejs|npm|pip|docker|git|curl|wget|sudo|ca-certificates|build-essential|gcc|g\+\+|make|clang|llvm|lld|gdb|valgrind|lcov)\b|[.]\d"
+_TIED = re.compile(r"-\d|\d-dev$|^(?:python|nodejs|npm|llvm|docker)|\.\d")
+"""Names with a release of Ubuntu or a compiler in them."""
+_USUAL = frozenset(
+    [
+        "git",
+        "curl",
+        "wget",
+        "sudo",
+        "ca-certificates",
+        "build-essential",
+        "gcc",
+        "g++",
+        "make",
+        "clang",
+        "lld",
+        "gdb",
+        "valgrind",
+        "lcov",
+        "unzip",
+        "pip",
+    ]
 )
-"""Names with a release of Ubuntu or a compiler in them, and what a sandbox has or the plan brings."""
+"""What a sandbox has, or no test needs."""
+_EXPRESSION = re.compile(r"\S{0,80}\$\{\{[^}\n]{0,200}\}\}\S{0,80}")
 _FROM = re.compile(
     r"(?im)^FROM[ ]{1,4}(?:--\S{1,60} )?(?:[\w.:-]{1,80}/){0,4}(python|node|golang|ruby|php|rust|elixir):v?(\d{1,3}(?:\.\d{1,3}){0,2})"
 )
@@ -81,6 +101,11 @@ class Named(NamedTuple):
 
     text: str = ""
     file: str = ""
+
+    @property
+    def firm(self) -> bool:
+        """False for what CI tries: that is no demand."""
+        return not self.file.startswith(WORKFLOWS)
 
 
 class Hints:
@@ -157,8 +182,8 @@ def _packages(files: Files) -> Iterator[Line]:
             continue
         text = files.text(name).replace("\\\n", " ")
         for found in _INSTALL.findall(text):
-            for word in found.split()[:60]:
-                if _PACKAGE.fullmatch(word) and not _TIED.search(word):
+            for word in _EXPRESSION.sub(" ", found).split()[:60]:
+                if _PACKAGE.fullmatch(word) and word not in _USUAL and not _TIED.search(word):
                     yield Used(name)
                     yield AptPackage(word, f"{name} installs it", optional=True)
 
@@ -211,8 +236,8 @@ def _services(described: Iterable[object], name: str, files: Files) -> Iterator[
 
 def _environment(value: object) -> dict[str, str]:
     if isinstance(value, list):
-        pairs = [one.partition("=")[::2] for one in strings(cast("object", value))]
-        return dict(pairs[:40])
+        pairs = [one.partition("=") for one in strings(cast("object", value))]
+        return {pair[0]: pair[2] for pair in pairs[:40]}
     return {key: text for key, text in list(table(value).items())[:40] if isinstance(text, str)}
 
 

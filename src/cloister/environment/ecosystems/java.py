@@ -35,7 +35,7 @@ def plan(project: Project, hints: Hints) -> Iterator[Line]:
     named = _named(project, maven is not None) or hints.version("java")
     why = f"{named.text} in {named.file}" if named.text else manifest
     problem = None
-    if parse(named.text)[:1] > parse(VERSION):
+    if named.firm and parse(named.text)[:1] > parse(VERSION):
         problem = f"Java {named.text} cannot be had (Debian 12 has {VERSION}, no registry has others): {VERSION} is used"
     yield Toolchain("java", VERSION, "debian", why, named.text, problem)
     yield AptPackage(f"openjdk-{VERSION}-jdk-headless", f"Java {VERSION}: {why}")

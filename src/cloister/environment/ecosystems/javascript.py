@@ -74,8 +74,8 @@ def _node(project: Project, hints: Hints) -> Toolchain:
     why = f"{wanted} in {named.file}" if wanted else project.path("package.json")
     code = re.fullmatch(r"lts/([a-z*]{1,20})", wanted.lower())
     range_ = _CODENAMES.get(code[1], "") if code else wanted
-    found = best(range_, AVAILABLE, PREFERRED)
-    if found is not None:
+    found = best(range_, AVAILABLE, PREFERRED) or ("" if named.firm else PREFERRED)
+    if found:
         return Toolchain("node", found, "pypi", why, wanted)
     nearest = min(AVAILABLE, key=lambda one: abs(int(one) - (parse(range_.strip("^~<>= ")) or (0,))[0]))
     problem = f"Node {wanted} cannot be had (the registry has {', '.join(AVAILABLE)}): {nearest} is used"

@@ -32,7 +32,7 @@ def plan(project: Project, hints: Hints) -> Iterator[Line]:
         named = Named(found[1], project.path("Gemfile"))
     why = f"{named.text} in {named.file}" if named.text else manifest
     problem = None
-    if not satisfies(VERSION, named.text):
+    if named.firm and not satisfies(VERSION, named.text):
         problem = f"Ruby {named.text} cannot be had (Debian 12 has {VERSION}, no registry has others): {VERSION} is used"
     yield Toolchain("ruby", VERSION, "debian", why, named.text, problem)
     yield from (

@@ -72,11 +72,19 @@ printf '#!/bin/sh\\nexit 101\\n' > /usr/sbin/policy-rc.d
 chmod 755 /usr/sbin/policy-rc.d
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq -o Acquire::Retries=1
-apt-get install -y -q --no-install-recommends -o Dpkg::Use-Pty=0 -o Acquire::Retries=2 "$@"
+names=
+for name in "$@"; do
+  case $name in
+    \\?*) apt-cache show "${name#?}" > /dev/null 2>&1 && names="$names ${name#?}" || echo "Debian has no ${name#?}" ;;
+    *) names="$names $name" ;;
+  esac
+done
+apt-get install -y -q --no-install-recommends -o Dpkg::Use-Pty=0 -o Acquire::Retries=2 $names
 apt-get clean
 rm -rf /var/lib/apt/lists/*
 """
-"""`policy-rc.d` keeps packages from starting their services: nothing is there to supervise them."""
+"""`policy-rc.d` keeps packages from starting their services: nothing is there to supervise them. A name after `?` is a
+hint: it is skipped if Debian has no such package."""
 
 
 class Site(NamedTuple):
@@ -315,7 +323,9 @@ class _Maker:
         sandbox = inside.sandbox
         if self.recipe.packages:
             named = one_line(" ".join(self.recipe.packages), 60)
-            argv = ("/bin/sh", "-c", _APT, "apt", *self.recipe.packages)
+            hints = {one.name for one in self.plan.apt if one.optional}
+            names = (f"?{name}" if name in hints else name for name in self.recipe.packages)
+            argv = ("/bin/sh", "-c", _APT, "apt", *names)
             await self._run(
                 work, sandbox, Command(argv, cwd="/", user="root"), f"apt-get install {named}", 0.1
             )
@@ -504,9 +514,12 @@ async def set_up_repository(
             inside.shut()
             await workspace.sync(inside.sandbox, bare, known.commit, base.commit)
             checks = await find_checks(inside.sandbox)
-            return made, await run_on_base(
-                inside.sandbox, checks, "warm", lambda *_: None, cpus=governed.quota.cpus
-            )
+            cpus = governed.quota.cpus
+            return made, await run_on_base(inside.sandbox, checks, "warm", _quiet, cpus=cpus)
+
+
+def _quiet(check: str, stream: Stream, data: bytes) -> None:
+    del check, stream, data
 
 
 def told(plan: Plan) -> tuple[str, ...]:

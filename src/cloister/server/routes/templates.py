@@ -1,4 +1,4 @@
-"""Routes of templates: list, describe, build, remove."""
+"""Routes of templates: list, describe, build, remove; and of the environments of repositories."""
 
 import logging
 from typing import Annotated
@@ -8,8 +8,10 @@ from litestar import MediaType, Response, delete, get, post, put
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter
 
-from cloister.app.verbs.api import TemplateVerbs
+from cloister.app.verbs.api import EnvironmentVerbs, TemplateVerbs
 from cloister.app.verbs.records import EnvironmentInfo
+from cloister.environment.api import Plan
+from cloister.environment.listing import LISTING_BYTES, Listing
 from cloister.sandbox.templates.catalog import TemplateInfo
 from cloister.sandbox.templates.recipes import Recipe
 from cloister.server.bodies import ProgressLines
@@ -117,3 +119,14 @@ async def delete_template(name: TemplateName, verbs: Given) -> None:
 def log_progress(fraction: float | None, note: str) -> None:
     """Log the progress of a build that a request waits for."""
     logger.info("Preparing a template: %s %s", note, "" if fraction is None else f"{fraction:.0%}")
+
+
+@post(
+    "/v1/environments/plan",
+    **of(
+        EnvironmentVerbs.plan, "What a repository needs, from its files", "planEnvironment", 200, reads=True
+    ),
+    request_max_body_size=LISTING_BYTES,
+)
+async def plan_environment(data: JSONBody[Listing], verbs: Given) -> Plan:
+    return await verbs.environments.plan(data)
