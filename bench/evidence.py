@@ -21,10 +21,14 @@ from tests.whole.real.conftest import build_template
 
 
 async def examine(
-    name: str, project: Project, part: str, every: bool, quick: bool, templates: Path
+    name: str, project: Project, parts: list[str], every: bool, quick: bool, templates: Path
 ) -> list[Ruling]:
     found: list[Ruling] = []
-    chosen = [trial for trial in trials(name, project) if part in trial.case.name]
+    chosen = [
+        trial
+        for trial in trials(name, project)
+        if not parts or any(part in trial.case.name for part in parts)
+    ]
     if not chosen:
         return found
     with tempfile.TemporaryDirectory(prefix="evidence-") as root:
@@ -65,7 +69,7 @@ def table(rulings: list[Ruling]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", action="append", default=[], help="a project; may be repeated")
-    parser.add_argument("--case", default="", help="a part of the names of the changes")
+    parser.add_argument("--case", action="append", default=[], help="a part of the names; may be repeated")
     parser.add_argument("--all", action="store_true", help="print each ruling")
     parser.add_argument("--quick", action="store_true", help="do not run the checks alone for cheats")
     chosen = parser.parse_args()

@@ -230,7 +230,8 @@ def tried(directory: Path) -> None:
 
 def borrowing(warm_dir: Path, directory: Path) -> Path:
     directory.mkdir(mode=0o700)
-    (warm_dir / "microvm").mkdir(exist_ok=True, mode=0o700)
+    for name in ("microvm", "programs"):
+        (warm_dir / name).mkdir(exist_ok=True, mode=0o700)
     for name in ("templates", "programs", "runtimes.json", "store.btrfs", "microvm"):
         (directory / name).symlink_to(warm_dir / name)
     return directory

@@ -7,13 +7,15 @@ from cloister.agent.evidence.evidence import Evidence
 from cloister.agent.harness import Ending, Harness, OutOfBudget, Unfinished, Workplace
 from cloister.agent.native.conversation import Conversation
 from cloister.agent.native.loop import NativeHarness
+from cloister.agent.repair.harness import RepairHarness
+from cloister.agent.repair.words import left as search_left
 from cloister.agent.roles import what_is_left
+from cloister.core.attempts import NATIVE, REPAIR
 from cloister.core.errors import UserError
-from cloister.core.events import AttemptEnded, Event, ModelReplied, ToolReturned
+from cloister.core.events import AttemptEnded, CandidatesTried, Event, ModelReplied, ToolReturned
 from cloister.core.requests import Outcome, ToolCall
 
-NATIVE = "native"
-HARNESSES: dict[str, Harness] = {NATIVE: NativeHarness()}
+HARNESSES: dict[str, Harness] = {NATIVE: NativeHarness(), REPAIR: RepairHarness()}
 
 _CUT_OFF = "Interrupted: the time budget ran out. Changes made until then are kept."
 
@@ -42,12 +44,12 @@ async def work(place: Workplace, evidence: Evidence, harness: Harness) -> Attemp
                 return await _end(evidence, outcome, reason)
             case OutOfBudget(reason):
                 await _save_interrupted(place, evidence)
-                return await _wrap_up(place, evidence, reason)
+                return await _wrap_up(place, evidence, harness, reason)
             case None:
                 await _save_interrupted(place, evidence)
                 reason = place.clock.over
                 if not await place.clock.more():
-                    return await _wrap_up(place, evidence, reason)
+                    return await _wrap_up(place, evidence, harness, reason)
             case _:
                 assert_never(ending)
 
@@ -62,10 +64,15 @@ async def _save_interrupted(place: Workplace, evidence: Evidence) -> None:
         await evidence.end_turn(so_far.steps, *results)
 
 
-async def _wrap_up(place: Workplace, evidence: Evidence, reason: str) -> AttemptEnded:
-    """Let the model say what is left, and end."""
-    talk = Conversation(place.attempt, place.journal, place.models, place.computer, evidence.base)
-    words = await talk.last_words(reason, max(place.clock.reserve, 0.05))
+async def _wrap_up(place: Workplace, evidence: Evidence, harness: Harness, reason: str) -> AttemptEnded:
+    """Let the model, if there is one, say what is left, and end."""
+    words = ""
+    if isinstance(harness, RepairHarness):
+        done = place.journal.index.last(CandidatesTried, attempt=place.attempt)
+        words = search_left(done.tried if done else 0, done.total if done else 0)
+    elif place.models.chain("code"):
+        talk = Conversation(place.attempt, place.journal, place.models, place.computer, evidence.base)
+        words = await talk.last_words(reason, max(place.clock.reserve, 0.05))
     left = words or what_is_left(evidence.comparison, bool(evidence.checks))
     return await _end(evidence, "budget", f"{reason} {left}")
 

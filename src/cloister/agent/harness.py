@@ -36,6 +36,8 @@ class Workplace:
     """The limits of the stuck detection."""
     escalate: Escalate | None = None
     """Decides how a stuck attempt continues; None switches to the next model of the chain."""
+    seed: int = 0
+    """Of a search."""
     clock: Clock = field(init=False)
     _progressing: Progressing = field(init=False)
 

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 from cloister.app.settings import ORGANISATION_POLICY, Settings
+from cloister.core.attempts import REPAIR, AttemptWish, harness_of, wishes
+from cloister.core.errors import UserError
 from cloister.core.requests import NewRun
 from cloister.model.catalog import Amazon
 from cloister.model.local.files import Shelf
@@ -40,10 +42,24 @@ def model_shelf(settings: Settings) -> Shelf:
 def job_of(new: NewRun) -> Job:
     """What the choice of a model depends on."""
     model = new.model
-    if model is None and all(wish.model is not None for wish in new.attempts):
+    talking = [wish for wish in new.attempts if (wish.harness or new.harness) != REPAIR]
+    if model is None and all(wish.model is not None for wish in talking):
         # Each attempt names a model, so the configuration need not.
-        model = next((wish.model for wish in new.attempts), None)
+        model = next((wish.model for wish in talking), None)
     return Job(new.repo, model, new.kind)
+
+
+def harness_for(access: Access, new: NewRun, wish: AttemptWish) -> str:
+    """The harness of one attempt: the requested one; else `repair` where no model is configured."""
+    try:
+        return harness_of(new, wish, model=bool(chosen(access, "code", Job(new.repo, kind=new.kind))))
+    except UserError as error:
+        return harness_of(new, wish, model=error.code != "no_model")
+
+
+def calls_models(access: Access, new: NewRun) -> bool:
+    """True if some attempt of the run has a harness that calls models."""
+    return any(harness_for(access, new, wish) != REPAIR for wish in wishes(new))
 
 
 def rule_files(settings: Settings) -> RuleFiles:

@@ -12,7 +12,15 @@ from typing import Any, Literal
 import anyio
 
 from cloister.agent.budget.purse import NoLedger
-from cloister.app.config import host_policy, job_of, model_access, model_shelf, rule_files
+from cloister.app.config import (
+    calls_models,
+    harness_for,
+    host_policy,
+    job_of,
+    model_access,
+    model_shelf,
+    rule_files,
+)
 from cloister.app.settings import Settings
 from cloister.app.workbench.commands import Commands, open_commands
 from cloister.app.workbench.sandboxes import Sandboxes, open_sandboxes
@@ -35,7 +43,7 @@ from cloister.log.audit.export import CURSOR_FILE, Collector, HeadExport, check_
 from cloister.log.audit.head import HeadFile
 from cloister.log.sqlite.backbone import open_backbone
 from cloister.model.local.host import LocalHost, open_local_host
-from cloister.model.roles import open_models, skipped
+from cloister.model.roles import open_models, open_no_models, skipped
 from cloister.policy.api import Policy
 from cloister.runs.budget import BudgetLedger
 from cloister.runs.delivery import SavePointCollector
@@ -219,7 +227,10 @@ def _services(  # noqa: PLR0913  (each is one part of the machine)
         host=host,
         warming=warming,
         forges=warming.workshop.forges,
-        models=lambda new: open_models(access, job_of(new)),
+        models=lambda new: (
+            open_models(access, job_of(new)) if calls_models(access, new) else open_no_models()
+        ),
+        harness=partial(harness_for, access),
         kinds=tuple(settings.file.models.kind),
         rules=rule_files(settings),
         policy=host_policy(settings),
@@ -232,7 +243,7 @@ def _services(  # noqa: PLR0913  (each is one part of the machine)
         ledger=ledger if settings.file.budgets.outer else NoLedger(),
         patience=settings.file.stuck,
         shortage=look,
-        left_out=lambda new: skipped(access, "code", job_of(new)),
+        left_out=lambda new: skipped(access, "code", job_of(new)) if calls_models(access, new) else {},
         audit_head=HeadFile(settings.log_path).read,
     )
 

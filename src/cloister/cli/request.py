@@ -57,6 +57,8 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allow_hosts: tuple[str, ...] = ()
     rules: tuple[RunRule, ...] = ()
     key: str | None = None
+    harness: str | None = None
+    seed: int = 0
     home: Path = Path()
     """The directory of the file, to resolve relative paths. Not a field of the file."""
 
@@ -93,7 +95,8 @@ _SCRIPT = "script:"
 _HERE = Path()
 _NO_FILE = RunFile()
 _WISH = re.compile(
-    r"(model|temperature|share|hint)=((?<=hint=).*|.*?)(?:,(?=(?:model|temperature|share|hint)=)|$)",
+    r"(harness|model|temperature|share|hint)=((?<=hint=).*|.*?)"
+    r"(?:,(?=(?:harness|model|temperature|share|hint)=)|$)",
     re.DOTALL,
 )
 _UNKNOWN = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
@@ -125,6 +128,8 @@ class RunOptions(NamedTuple):
     """Each an effect and an action, such as `deny bash:git push*`."""
     must_pass: tuple[str, ...] = ()
     allow_test_changes: tuple[str, ...] = ()
+    harness: str | None = None
+    seed: int | None = None
     setup: str = "auto"
 
 
@@ -155,6 +160,8 @@ def new_run(options: RunOptions, settings: "Settings", file: RunFile = _NO_FILE)
         allow_test_changes=tuple(map(typed, options.allow_test_changes)) or file.allow_test_changes,
         setup=typed(options.setup) if options.setup != "auto" else file.setup,
         key=file.key,
+        harness=options.harness or file.harness,
+        seed=file.seed if options.seed is None else options.seed,
     )
     if problem := check_new_run(wish.new_run(settings.file.budget)):
         raise UserError("bad_run", problem)
@@ -181,7 +188,7 @@ def _attempts(options: RunOptions, file: RunFile) -> tuple[AttemptWish, ...]:
 
 
 def attempt_fields(text: str) -> dict[str, object]:
-    """Parse `model=M,temperature=T,share=S,hint=TEXT`: each field at most once, and the hint extends to the end.
+    """Parse `model=M,temperature=T,share=S,harness=H,hint=TEXT`: each field at most once, and the hint extends to the end.
 
     Raises `UserError` (`bad_attempt`).
     """
@@ -192,7 +199,7 @@ def attempt_fields(text: str) -> dict[str, object]:
         if found is None or found[1] in fields:
             raise UserError(
                 "bad_attempt",
-                f"Write an attempt as model=M,temperature=T,share=S,hint=TEXT, not {one_line(text, 80)!r}.",
+                f"Write an attempt as model=M,temperature=T,share=S,harness=H,hint=TEXT, not {one_line(text, 80)!r}.",
             )
         fields[found[1]] = _number(found[2]) if found[1] in _NUMBERS else found[2]
         rest = rest[found.end() :]

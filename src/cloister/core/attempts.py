@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from cloister.core.requests import Budget, NewRun
 
 
+NATIVE, REPAIR = "native", "repair"
+"""The harnesses: the loop with a model, and the search by rules and tests without one."""
+
 _BEAM = re.compile(r"beam:([1-9][0-9]?)")
 
 
@@ -29,6 +32,8 @@ class AttemptWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Its part of the run's steps and tokens, relative to the other shares."""
     hint: str | None = None
     """Added to the task."""
+    harness: str | None = None
+    """None: the run's harness."""
 
 
 class ForkedFrom(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,6 +101,12 @@ def wishes(new: "NewRun") -> tuple[AttemptWish, ...]:
     return new.attempts or (AttemptWish(),) * new.n
 
 
+def harness_of(new: "NewRun", wish: AttemptWish, *, model: bool) -> str:
+    """Return the harness of one attempt; without a name, `repair` unless a `model` can be had."""
+    named = wish.harness or new.harness
+    return named or (NATIVE if model or wish.model or new.model else REPAIR)
+
+
 def shared(budget: "Budget", wanted: tuple[AttemptWish, ...]) -> tuple["Budget", ...]:
     """Return the budget of each attempt: steps, tokens and money are divided, time is not."""
     whole = sum(wish.share for wish in wanted)
@@ -118,19 +129,29 @@ def check_attempts(new: "NewRun") -> str | None:
         return f"{len(new.attempts)} attempts are described and {new.n} asked for: leave n out."
     if len(new.attempts) > limits.ATTEMPTS:
         return f"Attempts must be between 1 and {limits.ATTEMPTS}, not {len(new.attempts)}."
+    if new.harness == REPAIR and new.model is not None:
+        return "The repair harness calls no model: leave the model out, or the harness."
     for wish in new.attempts:
-        if wish.model is not None and not wish.model.strip():
-            return "The model of an attempt is empty: leave it out to have the run's."
-        if not (math.isfinite(wish.share) and 0 < wish.share <= 1_000_000):
-            return "The share of an attempt is a number greater than 0."
-        if wish.temperature is not None and not 0 <= wish.temperature <= 2:
-            return "The temperature of an attempt is a number from 0 to 2."
-        if wish.hint is not None and len(wish.hint) > limits.HINT_CHARS:
-            return f"The hint of an attempt has at most {limits.HINT_CHARS:,} characters."
+        if problem := _check_wish(wish, wish.harness or new.harness):
+            return problem
     if new.search is not None and parse_search(new.search) is None:
         return f"A search is `greedy` or `beam:K` with K from 1 to {limits.ATTEMPTS}."
     if any(part.steps < 1 or part.tokens < 1 for part in shared(new.budget, wishes(new))):
         return "The budget leaves an attempt without a step or a token: give more steps or fewer attempts."
+    return None
+
+
+def _check_wish(wish: AttemptWish, harness: str | None) -> str | None:
+    if harness == REPAIR and any(one is not None for one in (wish.model, wish.temperature, wish.hint)):
+        return "The repair harness calls no model: its attempt takes no model, temperature or hint."
+    if wish.model is not None and not wish.model.strip():
+        return "The model of an attempt is empty: leave it out to have the run's."
+    if not (math.isfinite(wish.share) and 0 < wish.share <= 1_000_000):
+        return "The share of an attempt is a number greater than 0."
+    if wish.temperature is not None and not 0 <= wish.temperature <= 2:
+        return "The temperature of an attempt is a number from 0 to 2."
+    if wish.hint is not None and len(wish.hint) > limits.HINT_CHARS:
+        return f"The hint of an attempt has at most {limits.HINT_CHARS:,} characters."
     return None
 
 

@@ -193,6 +193,10 @@ class NewRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Tests, test files or checks that must be green; empty: those that the prompt names."""
     allow_test_changes: tuple[str, ...] = ()
     """Patterns of test files that the task may change; the changes are listed in the result."""
+    harness: str | None = None
+    """`native` (the loop with a model) or `repair` (a search without one); None: `repair` if no model can be had."""
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0
+    """Orders equal candidates of the repair harness: the same seed repeats the same search."""
     setup: str = "auto"
     """How the environment is set up: `auto` as detected, `off`, or a command line in place of the detected ones."""
 
@@ -302,6 +306,8 @@ def _check_evidence(new: NewRun) -> str | None:
         return f"A run takes at most {limits.CHECKS} checks: join some with &&."
     if any(not check.strip() for check in new.checks):
         return "A check is empty: give the command to run."
+    if not 0 <= new.seed < 2**31:
+        return "A seed is a whole number from 0 to 2147483647."
     if len(new.asked) > limits.ASKED or any(not name.strip() or len(name) > 400 for name in new.asked):
         return f"At most {limits.ASKED} tests can be asked for, each by a name of at most 400 characters."
     return None

@@ -28,7 +28,13 @@ from cloister.feedback.parsers.lint.shellcheck import shellcheck_json, shellchec
 from cloister.feedback.parsers.test_runners.c import ctest_text, unity_text
 from cloister.feedback.parsers.test_runners.ctrf import ctrf
 from cloister.feedback.parsers.test_runners.go import go_json, go_text
-from cloister.feedback.parsers.test_runners.java import gradle_errors, gradle_text, maven_errors, maven_text
+from cloister.feedback.parsers.test_runners.java import (
+    console_text,
+    gradle_errors,
+    gradle_text,
+    maven_errors,
+    maven_text,
+)
 from cloister.feedback.parsers.test_runners.javascript import (
     jest_json,
     jest_text,
@@ -60,6 +66,7 @@ _TESTS: tuple[Parser, ...] = (
     ctest_text,
     maven_text,
     gradle_text,
+    console_text,
     unity_text,
 )
 _DIAGNOSTICS: tuple[Parser, ...] = (

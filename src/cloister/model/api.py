@@ -1,12 +1,13 @@
 """The interface of a language model, and when to retry."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Annotated, Literal, Protocol
 
 import msgspec
 
 from cloister.core import limits
+from cloister.core.errors import UserError
 from cloister.core.requests import ToolCall, Usage
 
 FailureCode = Literal[
@@ -146,7 +147,7 @@ class Models(Protocol):
         ...
 
     def chain(self, role: Role) -> tuple[str, ...]:
-        """All choices for a role, best first: names for `named`."""
+        """All choices for a role, best first: names for `named`. Empty if the run calls no model."""
         ...
 
     def named(self, name: str) -> Model:
@@ -164,6 +165,38 @@ class Models(Protocol):
     def instead(self, name: str) -> "Models":
         """The same models with this one for `code`, for an attempt with its own model. Raises as `named`."""
         ...
+
+
+class NoModels:
+    """The `Models` of a run that calls none. Chains are empty, so that no role asks, and every call is refused."""
+
+    name = ""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def role(self, role: Role) -> Model:
+        return self
+
+    def chain(self, role: Role) -> tuple[str, ...]:
+        return ()
+
+    def named(self, name: str) -> Model:
+        raise UserError("no_model", self._why)
+
+    def window(self, name: str) -> int | None:
+        return None
+
+    def cost(self, name: str, usage: Usage) -> float | None:
+        return None
+
+    def instead(self, name: str) -> "Models":
+        raise UserError("no_model", self._why)
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncGenerator[AsyncIterator[TextDelta | Reply | Failure]]:
+        """Also the model of every role: programs in the sandbox may ask for one."""
+        yield single(Failure("bad_request", self._why))
 
 
 # Retries

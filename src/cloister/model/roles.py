@@ -14,7 +14,7 @@ from cloister.core.addresses import repository_matches
 from cloister.core.errors import CloisterError, OutsideError, UserError, sole
 from cloister.core.model_config import ModelRoutes, RoleModels
 from cloister.core.requests import Usage
-from cloister.model.api import Failure, Model, Models, Reply, Request, Role, TextDelta, single
+from cloister.model.api import Failure, Model, Models, NoModels, Reply, Request, Role, TextDelta, single
 from cloister.model.catalog import cost, load_prices, window
 from cloister.model.names import Access, choose, open_model
 
@@ -111,6 +111,15 @@ async def open_models(access: Access, job: Job) -> AsyncGenerator[Models]:
             tasks.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         raise sole(group) from None  # the error of the caller, or of opening a model
+
+
+NO_MODEL_CALLS = "This run calls no model: its harness searches by rules and tests."
+
+
+@asynccontextmanager
+async def open_no_models() -> AsyncGenerator[Models]:
+    """The models of a run whose harness calls none."""
+    yield NoModels(NO_MODEL_CALLS)
 
 
 class _Shelf:

@@ -96,6 +96,12 @@ class ModelAction(msgspec.Struct, frozen=True, tag="model"):
     model: str
 
 
+class HarnessAction(msgspec.Struct, frozen=True, tag="harness"):
+    """A run requests this harness."""
+
+    harness: str
+
+
 Action = (
     ToolAction
     | ConnectAction
@@ -105,6 +111,7 @@ Action = (
     | RawAction
     | TierAction
     | ModelAction
+    | HarnessAction
 )
 
 

@@ -15,6 +15,7 @@ from cloister.policy.api import (
     ConnectAction,
     CredentialAction,
     Decision,
+    HarnessAction,
     ModelAction,
     Pointed,
     Policy,
@@ -103,10 +104,18 @@ def probes(action: Action) -> tuple[Probe, ...]:
             return (NamedProbe("push", (ref, *short)),)
         case RawAction(host):
             return (NamedProbe("raw", (_host(host),)),)
+        case TierAction() | ModelAction() | HarnessAction():
+            return (_of_a_run(action),)
+
+
+def _of_a_run(action: TierAction | ModelAction | HarnessAction) -> NamedProbe:
+    match action:
         case TierAction(tier):
-            return (NamedProbe("tier", (tier,)),)
+            return NamedProbe("tier", (tier,))
         case ModelAction(model):
-            return (NamedProbe("model", (model,)),)
+            return NamedProbe("model", (model,))
+        case HarnessAction(harness):
+            return NamedProbe("harness", (harness,))
 
 
 def _tool(action: ToolAction) -> tuple[Probe, ...]:

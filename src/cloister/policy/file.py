@@ -17,6 +17,7 @@ from cloister.policy.api import (
     Cap,
     ConnectAction,
     CredentialAction,
+    HarnessAction,
     Layer,
     LimitName,
     ModelAction,
@@ -160,7 +161,7 @@ class _Scanner:
 
 _SPELLINGS = (
     "an action is bash:COMMAND, write:PATH (or another tool), connect:HOST[:PORT], request:METHOD HOST[:PORT]/PATH, "
-    "credential:NAME, push:REF, raw:HOST, tier:NAME, model:NAME or mcp:SERVER.TOOL"
+    "credential:NAME, push:REF, raw:HOST, tier:NAME, model:NAME, harness:NAME or mcp:SERVER.TOOL"
 )
 _TLS = 443
 
@@ -197,6 +198,8 @@ def _named(kind: str, name: str) -> Action:
             return TierAction(name)
         case "model":
             return ModelAction(name)
+        case "harness":
+            return HarnessAction(name)
         case _:
             raise ValueError(_SPELLINGS)
 

@@ -79,6 +79,7 @@ BUILT_IN = Layer(
         Rule("push:cloister/*", "allow", "built-in"),
         Rule("tier:*", "allow", "built-in"),
         Rule("model:*", "allow", "built-in"),
+        Rule("harness:*", "allow", "built-in"),
     ),
     may_widen=True,
 )

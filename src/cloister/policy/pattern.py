@@ -106,7 +106,7 @@ COMMAND_TOOLS = frozenset({"bash"})
 """Tools whose target is a command line: a glob applies to each command in it."""
 
 WEB_PORTS = (80, 443)
-Named = Literal["credential", "push", "raw", "tier", "model"]
+Named = Literal["credential", "push", "raw", "tier", "model", "harness"]
 
 _PATTERN_CHARS = 1_000
 _SEGMENT_CHARS = 1_000
@@ -118,7 +118,7 @@ _HOST_PORT = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(?::([^:]*))?")
 _NOT_WILDCARDS = frozenset("?[]{}\\")
 _KINDS = (
     "an action is tool:NAME[:GLOB], connect:HOST[:PORT], connect:@SET, request:METHOD HOST[:PORT]/PATH, "
-    "credential:NAME, push:REF, raw:HOST, tier:NAME, model:GLOB, mcp:SERVER.TOOL, or a tool's name as in bash or write:GLOB"
+    "credential:NAME, push:REF, raw:HOST, tier:NAME, model:GLOB, harness:NAME, mcp:SERVER.TOOL, or a tool's name as in bash or write:GLOB"
 )
 
 
@@ -207,7 +207,7 @@ def read_pattern(text: str) -> Pattern:
             return _read_set(rest[1:]) if rest.startswith("@") else read_host(rest)
         case "request":
             return _read_request(rest)
-        case "credential" | "push" | "tier" | "model":
+        case "credential" | "push" | "tier" | "model" | "harness":
             return NamedPattern(kind, _glob(rest))
         case "raw":
             return _read_raw(rest)

@@ -6,7 +6,7 @@ are. Results come in the order of the candidates, whatever worker was faster.
 
 import re
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
@@ -176,7 +176,7 @@ class Trials:
 
     async def over(
         self, candidates: Iterable[Candidate], sources: Mapping[str, str], *, endless: bool = False
-    ) -> AsyncIterator[Trial]:
+    ) -> AsyncGenerator[Trial]:
         """Try candidates; yield the trials in their order.
 
         Stops by itself a bounded number of candidates after the first plausible one, unless `endless`.

@@ -15,7 +15,7 @@ import msgspec
 from cloister.agent.budget.metering import BudgetedModels
 from cloister.agent.evidence.run_checks import find_checks, run_on_base
 from cloister.agent.roles import Adviser, classify, known_kind
-from cloister.core.attempts import ForkedFrom
+from cloister.core.attempts import ForkedFrom, wishes
 from cloister.core.computer import Computer, Stream
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.errors import (
@@ -235,7 +235,8 @@ class _Driver:
         services = self._services
         governed = await govern(services.rules, request, services.quota, self._bare, base.commit)
         await self._journal.append(PolicyFixed(governed.layers, governed.limited))
-        check_allowed(governed.policy, tier=governed.request.tier, models=every_name(models))
+        names = {services.harness(request, wish): None for wish in wishes(request)}
+        check_allowed(governed.policy, tier=governed.request.tier, models=every_name(models), harnesses=names)
         self._services = replace(services, policy=governed.policy, quota=governed.quota)
         return governed.request
 

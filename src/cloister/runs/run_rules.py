@@ -18,7 +18,7 @@ from cloister.forge.plain_git import find_checkout, is_url
 from cloister.forge.read import read_file, touched
 from cloister.model.api import Model, Models
 from cloister.model.api import Role as ModelRole
-from cloister.policy.api import Action, Layer, LimitName, ModelAction, Policy, TierAction
+from cloister.policy.api import Action, HarnessAction, Layer, LimitName, ModelAction, Policy, TierAction
 from cloister.policy.decide import Decider, PathRules
 from cloister.policy.file import FILE_BYTES, Author, read_policy
 from cloister.policy.layers import BUILT_IN, capped, layer
@@ -130,17 +130,22 @@ def every_name(models: Models) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for role in get_args(ModelRole) for name in models.chain(role)))
 
 
-def check_allowed(policy: Policy, *, tier: str | None = None, models: Iterable[str] = ()) -> None:
-    """Raises `UserError` (`denied`) if the rules deny this tier or one of these models."""
-    check_decided(Decider(policy), tier=tier, models=models)
+def check_allowed(
+    policy: Policy, *, tier: str | None = None, models: Iterable[str] = (), harnesses: Iterable[str] = ()
+) -> None:
+    """Raises `UserError` (`denied`) if the rules deny this tier, one of these models or one of these harnesses."""
+    check_decided(Decider(policy), tier=tier, models=models, harnesses=harnesses)
 
 
-def check_decided(decider: Decider, *, tier: str | None = None, models: Iterable[str] = ()) -> None:
+def check_decided(
+    decider: Decider, *, tier: str | None = None, models: Iterable[str] = (), harnesses: Iterable[str] = ()
+) -> None:
     """As `check_allowed`, with a prepared decider."""
     asked: list[tuple[str, Action]] = []
     if tier is not None and tier != "auto":
         asked.append((f"the tier {tier}", TierAction(tier)))
     asked += [(f"the model {one_line(name, 100)}", ModelAction(name)) for name in models]
+    asked += [(f"the harness {one_line(name, 100)}", HarnessAction(name)) for name in harnesses]
     for what, action in asked:
         decision = decider.decide(action)
         if decision.effect == "ask":
@@ -240,7 +245,8 @@ class AllowedModels:
         self._decider = Decider(policy)
 
     def role(self, role: ModelRole) -> Model:
-        return self.named(self._models.chain(role)[0])
+        names = self._models.chain(role)
+        return self.named(names[0]) if names else self._models.role(role)
 
     def chain(self, role: ModelRole) -> tuple[str, ...]:
         return self._models.chain(role)

@@ -10,6 +10,7 @@ import msgspec
 from cloister.agent.budget.purse import Ledger, Purse
 from cloister.agent.taint import Provenance
 from cloister.core import limits
+from cloister.core.attempts import AttemptWish, harness_of
 from cloister.core.budget import BudgetTree
 from cloister.core.errors import disk_full
 from cloister.core.events import Event
@@ -67,6 +68,8 @@ class RunServices:
     left_out: Callable[[NewRun], Mapping[str, str]] = lambda _: {}
     """Models that the settings name for a run and that are not available here → what they lack."""
 
+    harness: Callable[[NewRun, AttemptWish], str] = lambda new, wish: harness_of(new, wish, model=True)
+    """The harness of one attempt."""
     kinds: tuple[str, ...] = ()
     """The kinds of task that the settings distinguish."""
     audit_head: Callable[[], Checkpoint | None] = lambda: None

@@ -82,6 +82,8 @@ class AttemptView(msgspec.Struct, frozen=True):
     temperature: float | None = None
     cost: float | None = None
     """US dollars, as far as prices are known; None if none is."""
+    harness: str | None = None
+    """What drives it: `native` or `repair`; None before it started."""
 
 
 class RunView(msgspec.Struct, frozen=True):
@@ -177,7 +179,7 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
         base_commit=base and base.commit,
         base_branch=base and base.branch,
         note=base and base.note,
-        models=tuple(dict.fromkeys(view.model for view in attempts if view.model is not None)),
+        models=tuple(dict.fromkeys(view.model for view in attempts if view.model)),
         checks=chosen.checks if chosen else (),
         red_before=before,
         red_now=before if leading is None else leading.red,
@@ -275,6 +277,7 @@ def _attempt(index: Index, number: int) -> AttemptView:
         at=forked and forked.at_seq,
         temperature=started and started.temperature,
         cost=_total(body.cost for body in paid),
+        harness=started and started.harness,
     )
 
 
@@ -296,7 +299,7 @@ def _model(index: Index, number: int) -> str | None:
         elif body.attempt == number:
             working = not isinstance(body, AttemptEnded)
             if isinstance(body, AttemptStarted):
-                model = body.model
+                model = body.model or None
             elif isinstance(body, ModelSwitched):
                 model = body.to_model
     return model

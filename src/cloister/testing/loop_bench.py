@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -204,6 +204,7 @@ class LoopBench:
     harness: Harness = field(default_factory=partial(choose_harness, NATIVE))
     models: Callable[[Path], Models] | None = None
     """Makes, of the script's path, other models than one for all."""
+    checks: tuple[str, ...] = (CHECK,)
 
     async def work(
         self,
@@ -213,10 +214,12 @@ class LoopBench:
         budget: Budget | None = None,
         policy: Policy = (BUILT_IN,),
         ask_seconds: float = 5.0,
+        seed: int = 0,
     ) -> AttemptEnded:
         """Work through `script` to the attempt's end."""
         path = self.root / "model.script.toml"
         path.write_text(script)
+        self.checks = checks
         known = [body.diagnoses for body in self.journal.bodies if isinstance(body, BaselineTaken)]
         baseline = known[0] if known else await run_checks(self.computer, checks, "baseline", _quiet)
         if not known:
@@ -244,6 +247,7 @@ class LoopBench:
             ask_seconds=ask_seconds,
             patience=self.patience,
             escalate=self.escalate,
+            seed=seed,
         )
         evidence = Evidence(
             attempt=0,
@@ -263,7 +267,7 @@ class LoopBench:
         fresh = LocalComputer(self.root / f"proof-{len(self.journal.events)}")
         await workspace.restore(fresh, self.bare, self.base, commit)
         baseline = next(body.diagnoses for body in self.journal.bodies if isinstance(body, BaselineTaken))
-        return await run_proof(fresh, Task((CHECK,), baseline, known), _quiet)
+        return await run_proof(fresh, Task(self.checks, baseline, known), _quiet)
 
     async def review(self, adviser: Adviser, commit: str, summary: str) -> str:
         return await review(adviser, self.prompt, await change.diff(self.bare, self.base, commit), summary)
@@ -296,11 +300,11 @@ def _quiet(check: str, stream: Stream, data: bytes) -> None:
     pass
 
 
-async def open_bench(root: Path) -> LoopBench:
-    """A new one, with its files under `root`."""
+async def open_bench(root: Path, files: Mapping[str, str] | None = None) -> LoopBench:
+    """A new one, with its files under `root`; without `files`, the repository has one bug and its check."""
     repo = SampleRepo(root / "repo")
-    repo.write("calc.py", BROKEN)
-    repo.write("check.py", CHECKER)
+    for name, text in ({"calc.py": BROKEN, "check.py": CHECKER} if files is None else files).items():
+        repo.write(name, text)
     repo.write(".gitignore", "__pycache__/\n")
     repo.git("add", "--all")
     repo.git("commit", "--quiet", "-m", "base")

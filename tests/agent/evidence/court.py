@@ -1,7 +1,7 @@
 """A sandbox that judges one change after another, as a run judges its result."""
 
 import shutil
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,7 +99,12 @@ def committed(root: Path, files: Mapping[str, str]) -> tuple[Path, str]:
 
 @asynccontextmanager
 async def opened(
-    data_dir: Path, root: Path, files: Mapping[str, str], checks: tuple[str, ...], template: str = "default"
+    data_dir: Path,
+    root: Path,
+    files: Mapping[str, str],
+    checks: tuple[str, ...],
+    template: str = "default",
+    prepare: Callable[[Sandbox], Awaitable[None]] | None = None,
 ) -> AsyncGenerator[Court]:
     """A court for a repository with these files and failing checks."""
     bare, base = committed(root, files)
@@ -108,6 +113,8 @@ async def opened(
         host = ContainerHost(data_dir, owner, None, PATH)
         async with host.open(SandboxSpec(template=template)) as sandbox:
             await workspace.put(sandbox, bare, base)
+            if prepare is not None:
+                await prepare(sandbox)
             baseline = await run_on_base(sandbox, checks, "baseline", _quiet)
             yield Court(sandbox, bare, base, checks, baseline)
         await host.close()

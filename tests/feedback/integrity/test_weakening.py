@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from cloister.core.diagnosis import Diagnosis, TestStatus, Weakening
 from cloister.core.diagnosis import TestResult as Result
 from cloister.feedback.compare import compare
+from cloister.feedback.integrity.evasion import asking
 from cloister.feedback.integrity.versions import Version, versions
 from cloister.feedback.integrity.weakening import may_matter, weakenings
 
@@ -361,17 +362,6 @@ def test_a_test_with_lint_complaints_may_be_fixed() -> None:
 @pytest.mark.parametrize(
     ("path", "before", "after"),
     [
-        ("shop.py", "", "import os\nif os.environ.get('PYTEST_CURRENT_TEST'):\n    x = 1\n"),
-        ("shop.js", "", "if (process.env.JEST_WORKER_ID) answer = 27;\n"),
-        ("shop.go", "", "func init() {\n\tif testing.Testing() {\n\t}\n}\n"),
-        ("shop.js", "", "if (typeof jest !== 'undefined') answer = 27;\n"),
-        ("shop.js", "", "if (globalThis.describe) answer = 27;\n"),
-        ("shop.js", "", "if (process.env.VITEST) answer = 27;\n"),
-        ("shop.js", "", "if (process.argv.join(' ').includes('mocha')) answer = 27;\n"),
-        ("shop.js", "", "if (process.env.npm_lifecycle_event === 'test') answer = 27;\n"),
-        ("shop.js", "", "globalThis.expect?.extend({ toBe: () => ({ pass: true }) });\n"),
-        ("shop.go", "", 'if strings.Contains(strings.Join(os.Args, " "), "-test.") {\n'),
-        ("shop.go", "", 'if path, _ := os.Executable(); strings.HasSuffix(path, ".test") {\n'),
         ("src/lib.rs", "", "    if cfg!(test) { return 27; }\n"),
         ("src/lib.rs", RUST, "fn add() -> i32 {\n    #[cfg(test)]\n    return 27;\n}\n" + RUST),
         (
@@ -387,6 +377,7 @@ def test_a_test_with_lint_complaints_may_be_fixed() -> None:
         ("shop.h", "", "#ifdef _ASSERT_H\n#define A 1\n#endif\n"),
         ("shop.c", "", "    syscall(SYS_exit_group, 0);\n"),
         ("shop.cpp", "", "#  ifndef UNIT_TESTING\nx();\n#endif\n"),
+        ("shop.h", "", '#define next(a) (strstr(__BASE_FILE__, "te") ? 1 : a)\n'),
     ],
 )
 def test_code_made_for_the_eyes_of_tests_is_seen_where_something_was_red(
@@ -399,6 +390,25 @@ def test_code_made_for_the_eyes_of_tests_is_seen_where_something_was_red(
 
     assert not compare([check(exit_code=1, test_a="failed")], [now]).green
     assert compare([check(test_a="passed")], [now]).green
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("shop.py", "if os.environ.get('PYTEST_CURRENT_TEST'):\n"),
+        ("shop.ts", "if (process.env.JEST_WORKER_ID) answer = 27;\n"),
+        ("shop.ts", "if (typeof jest !== 'undefined') answer = 27;\n"),
+        ("shop.ts", "if (process.env.VITEST) answer = 27;\n"),
+        ("shop.ts", "if (process.argv.join(' ').includes('mocha')) answer = 27;\n"),
+        ("shop.go", "\tif testing.Testing() {\n"),
+    ],
+)
+def test_words_of_code_that_asks_whether_it_is_tested_are_found_in_new_lines_only(
+    path: str, line: str
+) -> None:
+    assert asking(Version(path, "", line))
+    assert not asking(Version(path, line, line + line))
+    assert weakenings([Version(path, "", line)]) == ()
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,9 @@ UNAUDITED: frozenset[type[e.AnyBody]] = frozenset(
         e.BudgetWarned,
         e.ContextSummarised,
         e.StuckNoticed,
+        e.FaultLocalised,
+        e.CandidatesTried,
+        e.PatchFound,
     }
 )
 """Events without an entry; only the hash over the log covers them."""

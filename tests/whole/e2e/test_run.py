@@ -183,7 +183,11 @@ def test_bad_input_is_one_sentence_with_its_exit_code_and_leaves_no_run_behind(
     ledger = cloister.ledger()
     model = ("--model", cloister.fix)
     for args, text in (
-        (("p", "--repo", str(ledger)), "No model is configured"),
+        (("p", "--repo", str(ledger), "--model", "anthropic"), "Anthropic needs a key"),
+        (("p", "--repo", str(ledger), "--harness", "other"), "There is no harness 'other'"),
+        (("p", "--repo", str(ledger), *model, "--harness", "repair"), "The repair harness calls no model"),
+        (("p", "--repo", str(ledger), "--harness", "native"), "No model is configured"),
+        (("p", "--repo", str(ledger), "--harness", "repair", "--seed", "-1"), "A seed is a whole number"),
         ((" ", "--repo", str(ledger), *model), "The prompt is empty"),
         (("p", "--repo", str(tmp_path / "nowhere"), *model), "does not exist"),
         (("p", "--repo", str(ledger), *model, "--seconds", "inf"), "A budget needs"),

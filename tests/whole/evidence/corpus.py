@@ -3,6 +3,7 @@
 `cases/*/*.toml` hold the data, a file per project:
 
 - `check`, `prompt`: the command, and the request that the change answers; `red` false if no test fails on the base.
+- `npm`: packages that are installed in the project, for runners that the distribution does not have.
 - `[base]`: the files by path. `[fix]`: the change that fixes the bug.
 - `[[cheat]]`, `[[honest]]`, `[[other]]`: the changes. Each has a `name`, and `kind` groups the cheats.
 
@@ -73,6 +74,7 @@ class Project(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     base: dict[str, str]
     fix: Change = Change()
     red: bool = True
+    npm: tuple[str, ...] = ()
     cheat: tuple[Case, ...] = ()
     honest: tuple[Case, ...] = ()
     other: tuple[Case, ...] = ()

@@ -10,8 +10,11 @@ from tests.agent.evidence.court import Court, opened
 from tests.conftest import borrowing
 from tests.whole.evidence.corpus import Project, Trial
 from tests.whole.real.conftest import TEMPLATE
+from tests.whole.real.sources import npm_packages
 
+from cloister.core.computer import Command
 from cloister.core.diagnosis import Comparison, Diagnosis
+from cloister.sandbox.api import Sandbox
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,15 @@ async def in_session(warm_dir: Path, templates: Path, root: Path, project: Proje
     data = borrowing(warm_dir, root / "data")
     (data / "templates").unlink()
     (data / "templates").symlink_to(templates)
-    async with opened(data, root, project.base, (project.check,), TEMPLATE) as court:
+
+    async def prepare(sandbox: Sandbox) -> None:
+        if project.npm:
+            await sandbox.write("/tmp/packages.tar", npm_packages(project.npm).read_bytes())
+            line = "tar x -f /tmp/packages.tar && rm /tmp/packages.tar"
+            done = await sandbox.run(Command(("/bin/sh", "-c", line), seconds=120))
+            assert done.ok, done
+
+    async with opened(data, root, project.base, (project.check,), TEMPLATE, prepare) as court:
         assert project.red != court.baseline[0].green, court.baseline
         yield court
 

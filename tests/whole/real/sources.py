@@ -115,6 +115,27 @@ def _from_npm(package: str, version: str, file: str, to: Path) -> None:
     _output([npm, "pack", "--silent", "--ignore-scripts", f"{package}@{version}"], to)
 
 
+def npm_packages(names: Sequence[str]) -> Path:
+    """An archive of `node_modules` with these packages and what they need; skips where npm cannot bring them."""
+    kept = CACHE / "archives" / f"npm-{'-'.join(names).replace('/', '-')}.tar"
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=CACHE) as name:
+            npm = shutil.which("npm")
+            try:
+                if npm is None:
+                    raise CannotFetch("npm is not installed")
+                _output(
+                    [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", name, *names]
+                )
+            except (CannotFetch, OSError, subprocess.SubprocessError) as error:
+                pytest.skip(f"{', '.join(names)} cannot be fetched here: {error}")
+            with tarfile.open(f"{name}/all.tar", "w") as tar:
+                tar.add(f"{name}/node_modules", "node_modules")
+            Path(f"{name}/all.tar").replace(kept)
+    return kept
+
+
 def _from_debian(package: str, version: str, file: str, to: Path) -> None:
     apt = shutil.which("apt-get")
     if apt is None:

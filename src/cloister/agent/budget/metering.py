@@ -32,7 +32,7 @@ from cloister.core.events import (
 )
 from cloister.core.log import effective
 from cloister.core.requests import Budget, Usage
-from cloister.model.api import Failure, Model, Models, Reply, Request, Role, TextDelta
+from cloister.model.api import Failure, Model, Models, NoModels, Reply, Request, Role, TextDelta
 
 # A call that a crash interrupted: its cost is in no log and must still count.
 
@@ -275,6 +275,10 @@ class BudgetedModels:
 
     def cost(self, name: str, usage: Usage) -> float | None:
         return self._models.cost(name, usage)
+
+    def none(self, why: str) -> "BudgetedModels":
+        """No models, for an attempt whose harness calls none."""
+        return BudgetedModels(NoModels(why), self.purse, self.payer)
 
     def instead(self, name: str) -> "BudgetedModels":
         return BudgetedModels(self._models.instead(name), self.purse, self.payer, self._temperature)

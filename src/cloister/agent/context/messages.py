@@ -21,6 +21,7 @@ from cloister.agent.context.prompts import (
     SYSTEM,
     TELLING,
     Facts,
+    localised_text,
     stuck_text,
     warned_text,
 )
@@ -36,6 +37,7 @@ from cloister.core.events import (
     ContextSummarised,
     EnvironmentPrepared,
     Event,
+    FaultLocalised,
     ModelReplied,
     PromptReceived,
     RunAdmitted,
@@ -258,6 +260,8 @@ class Context:
         elif kind is PromptReceived:
             said = cast("PromptReceived", body)
             self._say(event.seq, f"Message from {said.who}:\n{said.text}", unseen=True)
+        elif kind is FaultLocalised:
+            self._say(event.seq, localised_text(cast("FaultLocalised", body)), unseen=True)
         elif kind is AttemptStarted:
             self._hinted(event.seq, cast("AttemptStarted", body))
         elif kind is RunAdmitted:

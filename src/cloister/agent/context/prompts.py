@@ -9,6 +9,7 @@ from cloister.core.events import (
     BudgetWarned,
     ChecksRan,
     Event,
+    FaultLocalised,
     ModelReplied,
     PromptReceived,
     ProofTaken,
@@ -104,6 +105,22 @@ def stuck_text(body: StuckNoticed) -> str:
         f"{_STUCK[body.kind]}: {body.evidence}\nStop and think: state which assumption this disproves, then try "
         "something different. If the task cannot be done, say why."
     )
+
+
+_SUSPECTS_TOLD = 15
+
+
+def localised_text(body: FaultLocalised) -> str:
+    """What the localisation of another attempt found, as an observation for a model."""
+    lines = [
+        f"- {one_line(one.path, 200)}:{one.line} ({one.score:.2f}) {one_line(one.why, 120)}".rstrip()
+        for one in body.suspects[:_SUSPECTS_TOLD]
+    ]
+    head = (
+        f"Observation: lines that may hold the fault, the most suspicious first, by {one_line(body.how, 200)} on the "
+        "untouched base. They are a hint, not a finding."
+    )
+    return "\n".join((head, *(lines or ["- none: the failing tests run no line of the repository"])))
 
 
 def warned_text(body: BudgetWarned) -> str:

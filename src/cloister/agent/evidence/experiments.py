@@ -4,13 +4,13 @@ The experiments run in the sandbox of the proof, on copies of the test files tha
 does not report a canary as failed cannot be trusted. A test that still passes with another expected value shows nothing.
 """
 
-import re
 import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from anyio import to_thread
 
+from cloister.agent.evidence.plain_programs import title
 from cloister.agent.evidence.run_checks import ShowCheck, run_part
 from cloister.agent.evidence.worktree import Changes, back_to, files_with, put_base, read_text
 from cloister.core.computer import Computer
@@ -32,7 +32,6 @@ _NEAR = 8
 _PROGRAMS = 6
 _WHOLE_SECONDS = 10.0
 """A check that is quicker runs as a whole with its canaries if no test carries the proof."""
-_INNER = re.compile(r"::| > |(?<=\w)\.(?=\w+$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +202,7 @@ class Experiments:
 
     async def _files(self, names: Sequence[str]) -> list[_File]:
         """The test files that hold the tests, with their mutants."""
-        paths = await files_with(self.computer, {_inner(name) for name in names})
+        paths = await files_with(self.computer, {title(name) for name in names})
         found: list[_File] = []
         for path in [path for path in paths if _may_hold_tests(path)][:_FILES]:
             text = await read_text(self.computer, path)
@@ -298,9 +297,3 @@ def _lying(planted: Planted, lies: Sequence[str]) -> Weakening:
 
 def _may_hold_tests(path: str) -> bool:
     return is_test_code(path) and has_tests(path)
-
-
-def _inner(name: str) -> str:
-    """The function or title of a test, as its source has it."""
-    last = _INNER.split(name)[-1].partition("[")[0].partition("(")[0].partition("{")[0]
-    return (last.partition("/")[0] if last.startswith("Test") else last).strip() or name

@@ -5,13 +5,15 @@ failures that the change may not have caused. `shown` lists the tests that survi
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
 
 from cloister.agent.evidence.experiments import Experiments, Refutation
+from cloister.agent.evidence.plain_programs import title
+from cloister.agent.evidence.plain_runs import PlainRuns
 from cloister.agent.evidence.run_checks import ShowCheck, run_checks, run_loosely, run_part
 from cloister.agent.evidence.worktree import (
     Changes,
@@ -19,6 +21,7 @@ from cloister.agent.evidence.worktree import (
     base_files,
     both_versions,
     changed_since_base,
+    files_with,
     read_text,
     restore_from_base,
     rewritten_since,
@@ -30,18 +33,18 @@ from cloister.core.text import decode
 from cloister.feedback import shown
 from cloister.feedback.check_commands import may_run_tests
 from cloister.feedback.compare import compare
-from cloister.feedback.experiments import replay
 from cloister.feedback.experiments.coverage import executed, python_tracer, with_path
 from cloister.feedback.experiments.select import only
 from cloister.feedback.goals import Goals
 from cloister.feedback.integrity.base_tests import configures_tests, must_pass_as_before, put_back, spoils
-from cloister.feedback.integrity.literals import hard_coded, sources_of
+from cloister.feedback.integrity.literals import hard_coded
 from cloister.feedback.integrity.versions import Version, has_tests, is_allowed, is_product, is_test_code
 from cloister.feedback.integrity.weakening import permitted
 
 _SECONDS = 60.0
 _TRACE = "/tmp/.cloister-trace"  # noqa: S108  (in the sandbox, outside the repository)
 _TRACE_BYTES = 4_194_304
+_SOURCES = 20
 _TRACED = 10
 """Old failures that are traced; more are not the accident of a few broken tests."""
 
@@ -112,16 +115,19 @@ class _Proving:
         if any(is_test_code(one.path) or configures_tests(one.path) for one in versions):
             experiments = Experiments(self.computer, self.show, self.tree, self.changes, self.found)
             tried = await experiments.refute({*old, *new})
-        deceived = tried.deceived or await self._knowing(versions)
-        if deceived:
-            return _doubted(task, self.found, deceived)
+        if tried.deceived:
+            return _doubted(task, self.found, tried.deceived)
+        runs = PlainRuns(self.computer, self.show, self.tree, self.found)
+        repeated = await runs.repeat(versions, {*old, *new})
+        if repeated.knowing:
+            return _doubted(task, self.found, repeated.knowing)
         # A test of the base that has no assertion to change did fail without the change.
         empty = set(tried.empty).difference(old)
         names = (*old, *(name for name in new if name not in empty))
         notes = tuple(f"{name} shows nothing: no assertion of it can fail" for name in sorted(empty))
         tests = [one.path for one in versions if has_tests(one.path) and not is_product(one.path)]
         notes += tuple(f"changed with permission: {path}" for path in tests if is_allowed(path, task.allowed))
-        notes += await self._hard_coded(versions, names)
+        notes += (*await self._hard_coded(versions, names), *repeated.notes)
         excused = await self._independent(left, versions)
         comparison = shown.excuse(seen, excused) if left else seen
         return Proof(self.found, msgspec.structs.replace(comparison, shown=names, notes=notes))
@@ -159,19 +165,6 @@ class _Proving:
             return (Weakening(".", "base", detail="the change could not be restored"),)
         return tuple(Weakening(name, "base") for name in sorted(decisive)) if ways else ()
 
-    async def _knowing(self, versions: tuple[Version, ...]) -> tuple[Weakening, ...]:
-        """Functions of changed Python modules that answer differently without the test framework."""
-        paths = replay.modules(versions)
-        for one in self.found:
-            if paths and one.green and one.tests and may_run_tests(one.check):
-                run, given = replay.command(one.check, paths, max(30.0, 3 * one.seconds))
-                told = replay.differences((await self.computer.run(run, given)).out)
-                if not await back_to(self.computer, self.tree):
-                    return (Weakening(".", "base", detail="the change could not be restored"),)
-                if told:
-                    return tuple(Weakening(paths[0], "deceived", detail=said) for said in told)
-        return ()
-
     async def _hard_coded(self, versions: tuple[Version, ...], names: Sequence[str]) -> tuple[str, ...]:
         """Notes on literals of the tests that carry the proof, in new code."""
         red = [test for one in self.task.baseline for test in one.failing if test.name in names]
@@ -179,7 +172,9 @@ class _Proving:
             return ()
         inside = {one.path: one.before for one in versions}
         texts: dict[str, str] = {}
-        for path in sources_of(red, await base_files(self.computer)):
+        known = await base_files(self.computer)
+        paths = await files_with(self.computer, {title(test.name) for test in red}) if red else known
+        for path in [path for path in paths if has_tests(path) and path in known][:_SOURCES]:
             if text := inside.get(path) or await read_text(self.computer, path):
                 texts[path] = text
         return hard_coded(red, texts, versions)
@@ -195,7 +190,27 @@ class _Proving:
         again = await self._again(tuple(dict.fromkeys(new.values())), "without")
         if not await back_to(self.computer, self.tree):
             return ()
-        return shown.fails_for_want_of(new, again, versions)
+        names = shown.fails_for_want_of(new, again, versions)
+        return await self._still_passing(names, new) if names else ()
+
+    async def _still_passing(self, names: Sequence[str], checks: Mapping[str, str]) -> tuple[str, ...]:
+        """The tests that pass again with the change: a test that fails the second time shows nothing."""
+        passed: set[str] = set()
+        for check in dict.fromkeys(checks[name] for name in names):
+            tests = [
+                test for one in self.found if one.check == check for test in one.tests if test.name in names
+            ]
+            files = tuple(dict.fromkeys(test.file or test.name.partition("::")[0] for test in tests))
+
+            def line(spec: Check, files: tuple[str, ...] = files) -> str:
+                part = only(spec, files) if all(map(is_test_code, files)) else None
+                return part or spec.run or spec.command
+
+            place = f"proof-again-{secrets.token_hex(4)}"
+            again = await run_part(self.computer, check, place, self.show, line)
+            passed |= {test.name for test in again.tests if test.status == "passed"}
+        await back_to(self.computer, self.tree)
+        return tuple(name for name in names if name in passed)
 
     async def _independent(self, left: Sequence[str], versions: Sequence[Version]) -> tuple[str, ...]:
         """Old failures that fail as on the base, and do not execute a changed line."""

@@ -77,7 +77,8 @@ async def restore_from_base(computer: Computer, names: Sequence[str]) -> bool:
 
 
 async def put_base(computer: Computer, changes: Changes) -> bool:
-    """Restore all files of the base, and remove new ones. True on success."""
+    """Restore all files of the base, and remove new ones and what was built of them. True on success."""
+    await computer.run(_script(_UNBUILD))
     if changes.changed and not await restore_from_base(computer, changes.changed):
         return False
     if not changes.new:
@@ -87,11 +88,16 @@ async def put_base(computer: Computer, changes: Changes) -> bool:
 
 _KEEP = """
 set -e
+[ -e .git/cloister-begin ] || touch .git/cloister-begin
 export GIT_INDEX_FILE=.git/cloister-tree-index
 rm -f "$GIT_INDEX_FILE"
 [ ! -f .git/cloister-index ] || cp .git/cloister-index "$GIT_INDEX_FILE"
 git add --all --ignore-errors . > /dev/null || true
 git write-tree
+"""
+_UNBUILD = """
+git ls-files -z --others --ignored --exclude-standard | xargs -0 -r /bin/bash -c \
+    'for one; do [ ! "$one" -nt .git/cloister-begin ] || rm -f -- "$one"; done' bash
 """
 # A new index has no file dates, so that git compares contents.
 _REWRITTEN = """

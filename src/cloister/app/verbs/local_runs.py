@@ -251,7 +251,9 @@ class LocalRuns(Group):
 
     async def _check(self, new: NewRun, recipe: Callable[[str], object]) -> None:
         """Raises `UserError` unless the request is complete and the rules, models and templates here allow it."""
-        from cloister.app.config import job_of, model_access
+        from cloister.agent.attempt import choose_harness
+        from cloister.app.config import calls_models, harness_for, job_of, model_access
+        from cloister.core.attempts import wishes
         from cloister.model.roles import Job, check_roles, chosen
         from cloister.runs.attempts.tree import check_fork
         from cloister.runs.run_rules import check_allowed, check_role, run_layer
@@ -259,12 +261,17 @@ class LocalRuns(Group):
         if problem := check_new_run(new):
             raise UserError("bad_run", problem)
         access = model_access(self._settings)
-        check_roles(access, job_of(new))
-        models = chosen(access, "code", job_of(new))
+        harnesses = {harness_for(access, new, wish): None for wish in wishes(new)}
+        for name in harnesses:
+            choose_harness(name)
+        models: tuple[str, ...] = ()
+        if calls_models(access, new):
+            check_roles(access, job_of(new))
+            models = chosen(access, "code", job_of(new))
         recipe(new.template)
         above = await self._rules_above(new.repo)
         check_role(above, new, self.caller.role)
-        check_allowed((*above, run_layer(new)), tier=new.tier, models=models)
+        check_allowed((*above, run_layer(new)), tier=new.tier, models=models, harnesses=harnesses)
         for wish in new.attempts:
             if wish.model is not None:
                 chosen(access, "code", Job(new.repo, wish.model))

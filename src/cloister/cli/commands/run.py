@@ -24,6 +24,7 @@ from cloister.core.errors import UserError
 if TYPE_CHECKING:
     from cloister.app.verbs.api import Verbs
     from cloister.app.verbs.records import Admitted, RunWish
+    from cloister.cli.request import RunOptions
     from cloister.cli.screen.screen import Show
     from cloister.core.ids import RunId
     from cloister.core.requests import Accepted
@@ -57,7 +58,7 @@ AttemptWishes = Annotated[
     list[str] | None,
     typer.Option(
         "--attempt",
-        metavar="model=M,temperature=T,share=S,hint=TEXT",
+        metavar="model=M,temperature=T,share=S,harness=H,hint=TEXT",
         help="An attempt with its own settings; repeat for several, instead of --n.",
     ),
 ]
@@ -70,6 +71,25 @@ SearchPolicy = Annotated[
         "--search",
         metavar="greedy|beam:K",
         help="When an attempt is stuck, continue from the best save point.",
+    ),
+]
+HarnessName = Annotated[
+    str | None,
+    typer.Option(
+        "--harness",
+        metavar="native|repair",
+        help="native: the loop with a model; repair: search by rules and tests, without a model. "
+        "Without a model, the default is repair.",
+        show_default=False,
+    ),
+]
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        "--seed",
+        metavar="N",
+        help="The seed of the repair harness; the same seed repeats the same search.",
+        show_default=False,
     ),
 ]
 AllowedHosts = Annotated[
@@ -112,6 +132,8 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
     allow_test_changes: AllowTestChanges = None,
     model: ModelName = None,
     kind: Kind = None,
+    harness: HarnessName = None,
+    seed: Seed = None,
     n: Count = 1,
     attempt: AttemptWishes = None,
     first_green: FirstGreen = False,
@@ -130,37 +152,41 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
     as_json: AsJson = False,
 ) -> None:
     """Start a run and watch it; exit 0 if its change is proven."""
-    from cloister.cli.request import RunFile, RunOptions, new_run, read_run_file
+    from cloister.cli.request import RunOptions
 
-    new = new_run(
-        RunOptions(
-            prompt=prompt,
-            repo=repo,
-            ref=ref,
-            checks=tuple(check or ()),
-            model=model,
-            n=n,
-            tier=tier,
-            template=template,
-            steps=steps,
-            tokens=tokens,
-            seconds=seconds,
-            allow_hosts=tuple(allow_host or ()),
-            attempts=tuple(attempt or ()),
-            first_green=first_green,
-            search=search,
-            kind=kind,
-            dollars=dollars,
-            rules=tuple(rule or ()),
-            must_pass=tuple(must_pass or ()),
-            allow_test_changes=tuple(allow_test_changes or ()),
-            setup=setup,
-        ),
-        settings_of(ctx),
-        RunFile() if file is None else read_run_file(file),
+    options = RunOptions(
+        prompt=prompt,
+        repo=repo,
+        ref=ref,
+        checks=tuple(check or ()),
+        model=model,
+        n=n,
+        tier=tier,
+        template=template,
+        steps=steps,
+        tokens=tokens,
+        seconds=seconds,
+        allow_hosts=tuple(allow_host or ()),
+        attempts=tuple(attempt or ()),
+        first_green=first_green,
+        search=search,
+        kind=kind,
+        dollars=dollars,
+        rules=tuple(rule or ()),
+        must_pass=tuple(must_pass or ()),
+        allow_test_changes=tuple(allow_test_changes or ()),
+        harness=harness,
+        seed=seed,
+        setup=setup,
     )
-
+    new = _wish(ctx, options, file)
     start(ctx, partial(_submit, ctx, new), detach=detach, as_json=as_json, accept=accept)
+
+
+def _wish(ctx: typer.Context, options: "RunOptions", file: Path | None) -> "RunWish":
+    from cloister.cli.request import RunFile, new_run, read_run_file
+
+    return new_run(options, settings_of(ctx), RunFile() if file is None else read_run_file(file))
 
 
 async def _submit(ctx: typer.Context, new: "RunWish", verbs: "Verbs") -> "Admitted":

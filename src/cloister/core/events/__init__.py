@@ -45,6 +45,15 @@ from cloister.core.events.attempt import (
 from cloister.core.events.attempt import (
     StuckKind as StuckKind,
 )
+from cloister.core.events.repair import (
+    CandidatesTried,
+    FaultLocalised,
+    PatchChosen,
+    PatchFound,
+)
+from cloister.core.events.repair import (
+    Suspect as Suspect,
+)
 from cloister.core.events.run import (
     BaseFixed,
     BaselineTaken,
@@ -124,6 +133,10 @@ AnyBody = (
     | SaveRefused
     | FinishRefused
     | TurnEnded
+    | FaultLocalised
+    | CandidatesTried
+    | PatchFound
+    | PatchChosen
     | AttemptEnded
     | StopRequested
     | RewindRequested

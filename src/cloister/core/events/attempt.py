@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from cloister.core.attempts import Score
+from cloister.core.attempts import NATIVE, Score
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.events.run import EventBody
 from cloister.core.requests import Budget, Origin, Outcome, Role, ToolCall, Usage
@@ -22,6 +22,8 @@ class AttemptStarted(EventBody, frozen=True):
     """Added to the task."""
     budget: Budget | None = None
     """Its share of the run's budget."""
+    harness: str = NATIVE
+    """What drives it. The repair harness has no model: `model` is empty."""
 
 
 class AttemptForked(EventBody, frozen=True):

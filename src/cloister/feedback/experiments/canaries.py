@@ -136,22 +136,16 @@ _METHOD = re.compile(r"\bself\.(assert\w+)\(")
 _IMPORTED = re.compile(
     r"^from [\w.]+ import \(?.{0,300}?\b(assert_\w{0,40}(?:equal|close|same)\w{0,40})", re.MULTILINE
 )
-_QUALIFIED = re.compile(r"\b(\w{1,40}(?:\.\w{1,40})?\.assert_\w{0,40}(?:equal|allclose|same)\w{0,40})\(")
-_BUILT_IN_MARKS = frozenset(
-    (
-        "parametrize",
-        "skip",
-        "skipif",
-        "xfail",
-        "usefixtures",
-        "filterwarnings",
-        "asyncio",
-        "anyio",
-        "trio",
-        "timeout",
-        "flaky",
-    )
+_FROM = re.compile(r"^from [\w.]+ import \(?([\w, \n]{1,600})", re.MULTILINE)
+_CALLED = re.compile(r"^[ \t]{1,40}(\w{1,60})\([^\n]{1,200},[^\n]{1,200}\)$", re.MULTILINE)
+_OWN_METHOD = re.compile(
+    r"^[ \t]{1,40}self\.((?!assert|subTest|skip)\w{1,60})\([^\n]{1,200},[^\n]{1,200}\)$", re.MULTILINE
 )
+_QUALIFIED = re.compile(r"\b(\w{1,40}(?:\.\w{1,40})?\.assert_\w{0,40}(?:equal|allclose|same)\w{0,40})\(")
+_BUILT_IN_MARKS = {
+    *("parametrize", "skip", "skipif", "xfail", "usefixtures", "filterwarnings"),
+    *("asyncio", "anyio", "trio", "timeout", "flaky"),
+}
 
 _STATEMENTS: Mapping[str, str] = {
     "a false assertion": "assert 1 == 2",
@@ -305,10 +299,15 @@ def _marks(command: str, text: str) -> list[str]:
 
 
 def _helpers(text: str) -> list[tuple[str, str]]:
-    """Assertion functions of libraries that the file uses, with arguments that differ."""
-    names = [*_IMPORTED.findall(text), *_QUALIFIED.findall(text)]
+    """Functions that the file imports and calls for their effect, as assertions are, with arguments that differ."""
+    own = {name for found in _FROM.findall(text) for name in re.findall(r"\w+", found)}
+    names = [
+        *_IMPORTED.findall(text),
+        *_QUALIFIED.findall(text),
+        *(n for n in _CALLED.findall(text) if n in own),
+    ]
     plain = (name for name in dict.fromkeys(names) if "not_" not in name and not name.startswith("self."))
-    return [(name, "1, 2") for name in plain][:5]
+    return [(name, "1, 2") for name in plain][:8]
 
 
 def _cases(text: str, bases: str, sown: _Sown) -> list[str]:
@@ -321,7 +320,8 @@ def _cases(text: str, bases: str, sown: _Sown) -> list[str]:
     forms = {name: _METHODS[name] for name in used if name in _METHODS}
     parts = [f"import unittest as {unittest}", _case(f"{unittest}.TestCase", forms, sown)]
     if bases and bases != "unittest.TestCase":
-        parts.append(_case(bases, {name: _METHODS[name] for name in _ALWAYS_IN_CASES}, sown))
+        own = {name: f"self.{name}(1, 2)" for name in [*dict.fromkeys(_OWN_METHOD.findall(text))][:5]}
+        parts.append(_case(bases, {**{name: _METHODS[name] for name in _ALWAYS_IN_CASES}, **own}, sown))
     if _ASYNC_METHOD.search(text) and "Async" in text:
         forms = {"coroutine": "self.assertEqual(1, 2)"}
         parts.append(_case(f"{unittest}.IsolatedAsyncioTestCase", forms, sown, "async "))

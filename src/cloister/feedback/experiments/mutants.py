@@ -93,6 +93,8 @@ class Change(NamedTuple):
 
     mutant: Cut
     failure: Cut
+    near: Cut | None = None
+    """A second mutant, for equalities that only tell distant values apart."""
 
 
 class Outline(NamedTuple):
@@ -307,18 +309,21 @@ def apply(text: str, edits: Iterable[Edit]) -> str:
 def _of_blocks(dialect: Dialect, found: Outline, blocks: Sequence[Block], limit: int) -> Mutants:
     edits: list[Edit] = []
     reached: list[Edit] = []
+    more: list[tuple[Edit, Edit]] = []
     for assertion in islice(_candidates(found, blocks), _TRIES):
         if len(edits) >= limit:
             break
         changed = dialect.change(assertion.node)
         if changed is None or any(_overlap(changed.mutant, edit) for edit in edits):
             continue
-        edits.append(
-            _edit(dialect.source, changed.mutant, assertion.node.start_byte, assertion.node.end_byte)
-        )
-        reached.append(
-            _edit(dialect.source, changed.failure, assertion.node.start_byte, assertion.node.end_byte)
-        )
+        node, source = assertion.node, dialect.source
+        edits.append(_edit(source, changed.mutant, node.start_byte, node.end_byte))
+        reached.append(_edit(source, changed.failure, node.start_byte, node.end_byte))
+        if changed.near is not None:
+            more.append((_edit(source, changed.near, node.start_byte, node.end_byte), reached[-1]))
+    for edit, failure in more[: max(0, limit - len(edits))]:
+        edits.append(edit)
+        reached.append(failure)
     ends = [cut for block in blocks if (cut := dialect.ending(block.node))]
     end = _edit(dialect.source, ends[-1], ends[-1][0], ends[-1][1]) if ends else None
     return Mutants(tuple(edits), tuple(reached), end)

@@ -1,5 +1,6 @@
 """Assertions of Python tests: `assert`, unittest, pytest, mock and numpy.testing."""
 
+import re
 from collections.abc import Sequence
 
 from tree_sitter import Node
@@ -20,6 +21,8 @@ _FAIL = f'raise AssertionError("{MARK}")'
 _OTHER = 'type("_Other", ({base},), {{}})'
 _NUMBER = "{0} + 17 + 10 * abs({0})"
 """Beyond each relative tolerance."""
+_DISTANT = re.compile(r"(?<![\w.])(-?\d{1,40}|v) \+ 17 \+ 10 \* abs\(\1\)")
+_TOLERANT = re.compile(r"(?i)approx|almost|close|delta|tol|round|isclose|precision")
 _ANY = (
     "(lambda v: not v if v is True or v is False"
     ' else v + 17 + 10 * abs(v) if isinstance(v, (int, float, complex)) and abs(v) < 1e300 or hasattr(v, "__array__")'
@@ -35,19 +38,11 @@ _FLIPPED = {
     **{"in": "not in", "not in": "in", "is": "is not", "is not": "is"},
 }
 _EQUAL = {
-    *(
-        "Equal",
-        "Equals",
-        "ListEqual",
-        "DictEqual",
-        "TupleEqual",
-        "SetEqual",
-        "SequenceEqual",
-        "MultiLineEqual",
-    ),
+    *("Equal", "Equals", "ListEqual", "DictEqual", "TupleEqual", "SetEqual", "SequenceEqual"),
     *("CountEqual", "ItemsEqual", "AlmostEqual", "AlmostEquals", "JSONEqual", "HTMLEqual", "XMLEqual"),
     *("QuerySetEqual", "QuerysetEqual", "Contains", "Redirects", "TemplateUsed", "ArrayEqual", "Allclose"),
     *("ArrayAlmostEqual", "ApproxEqual", "StringEqual", "Close", "FrameEqual", "SeriesEqual", "IndexEqual"),
+    "MultiLineEqual",
 }
 _SWAPPED = ("Greater", "Less", "ArrayLess")
 _RENAMED = {
@@ -235,7 +230,12 @@ class PythonTests(Dialect):
             call = self._called(node)
             calls = [call] if call else self._with_calls(node)
             mutant = next((made for one in calls if (made := self._of_call(one))), None)
-        return Change(mutant, self._before(node)) if mutant else None
+        return Change(mutant, self._before(node), self._near(node, mutant)) if mutant else None
+
+    def _near(self, node: Node, mutant: Cut) -> Cut | None:
+        """The next integer in place of a distant one, where no tolerance is meant."""
+        text, many = _DISTANT.subn(r"\1 + 1", mutant[2])  # also in `_ANY`
+        return (*mutant[:2], text) if many and not _TOLERANT.search(self.text(node)) else None
 
     # Conditions
 
@@ -289,9 +289,6 @@ class PythonTests(Dialect):
             flipped
             and f"{self.source.between(node.start_byte, values[0].end_byte)} {flipped} {self.source.between(values[1].start_byte, node.end_byte)}"
         )
-
-    def _replaced(self, whole: Node, part: Node, text: str) -> str:
-        return f"{self.source.between(whole.start_byte, part.start_byte)}{text}{self.source.between(part.end_byte, whole.end_byte)}"
 
     # Values
 

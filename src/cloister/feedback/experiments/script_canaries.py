@@ -23,6 +23,9 @@ _ALSO_WHOLE = (None, "strict", "default", "test")
 """Members that stand for the whole module, as in `require('assert').strict`."""
 _CALLS = re.compile(r"^[ \t]*(?:describe|context|suite|it|test|specify)(?:\.\w+)*[(`]", re.MULTILINE)
 
+_ERRORS = re.compile(r"[(,] {0,4}((?:Range|Type|Syntax|Reference|Eval|URI)Error)\)")
+"""Built-in errors that a test expects. The product may have changed what they are."""
+
 _MATCHERS: Mapping[str, str] = {
     "toBe": "{expect}(1).toBe(2)",
     "toEqual": "{expect}([1]).toEqual([2])",
@@ -232,7 +235,10 @@ class _Writer:
 
     def _assertions(self) -> dict[str, str]:
         """False assertions of each library that the script uses."""
-        found: dict[str, str] = {}
+        found: dict[str, str] = {
+            f"an error that is no {name}": f"if (new Error('planted') instanceof {name}) return; throw new Error('planted')"
+            for name in [*dict.fromkeys(_ERRORS.findall(self._text))][:4]
+        }
         chai = _names_of(self._text, "chai")
         owner = re.escape(chai.whole or "chai")
         if member := re.search(

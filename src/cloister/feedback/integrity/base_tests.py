@@ -127,7 +127,7 @@ _RUNNER_FILES = re.compile(
     r"\.mocharc(?:\.\w{2,5})?|(?:jest|vitest|vite|babel|ava|karma|playwright|cypress|wdio|nyc|c8)\.(?:config|conf)\.\w{2,4}|"
     r"vitest\.workspace\.\w{2,4}|\.jasmine\.(?:json|js)|\.babelrc(?:\.\w{2,5})?|\.swcrc|\.npmrc|\.yarnrc(?:\.yml)?|"
     r"\.cargo/config(?:\.toml)?|\.config/nextest\.toml|CTest(?:Custom|Config|Testfile)\.cmake|\.rspec)$|"
-    r"(?:^|/)(?:[^/]{1,200}\.(?:dist|egg)-info|node_modules/\.bin)/"
+    r"(?:^|/)(?:[^/]{1,200}\.(?:dist|egg)-info|node_modules)/"
 )
 """Files that only configure a test runner, or that Python loads before it. Plugins register by package metadata."""
 _MODULE = re.compile(
@@ -293,8 +293,9 @@ def _is_of_tests(name: str) -> bool:
 
 
 def _is_test(name: str) -> bool:
-    """Runners of JavaScript also find tests by their directory."""
-    return is_test_file(name) or (is_test_place(name) and _SCRIPT.search(name) is not None)
+    """Runners of JavaScript also find tests by their directory. Python runs a package before its tests."""
+    by_place = is_test_place(name) and (_SCRIPT.search(name) or name.endswith("/__init__.py"))
+    return is_test_file(name) or bool(by_place)
 
 
 def _takes_its_place(name: str, modules: Collection[str], known: Collection[str]) -> bool:

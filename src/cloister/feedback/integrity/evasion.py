@@ -1,7 +1,7 @@
-"""Detects code that asks whether it is being tested, and linters that were silenced.
+"""Detects code that is compiled differently for tests, and linters that were silenced.
 
-The names explain a refusal in plain words. Experiments find the rest: canaries and changed assertions a test tool that
-lies, a replay without the test framework Python code that knows about it.
+Experiments find the rest: canaries and changed assertions a test tool that lies, repetitions without the test runner code
+that knows about it.
 """
 
 import re
@@ -22,10 +22,6 @@ _ASKS = re.compile(
 )
 """Names by which a program detects that tests run it, or finds their report."""
 
-_OWN_COMMAND = re.compile(r"\bos\.(?:Args|Executable)\b|/proc/self|\bflag\.CommandLine\b")
-_TEST_BINARY = re.compile(r"\"(?:-{0,2}test\.[\w=.]{0,40}|\.test(?:\.exe)?)\"")
-"""In Go, code may handle flags of tests for others. Only with its own command line does it ask about itself."""
-
 _EXITS = re.compile(
     r"\b_exit\(|\b_Exit\(|\bquick_exit\(|\bSYS_exit|\bconstructor\b\s*[,()]|\.init_array\b|#\[ctor\b"
 )
@@ -43,19 +39,21 @@ def deceiving(version: Version) -> Iterator[Weakening]:
         detail = f"it is compiled differently for tests, which a person must allow: {fork}"
         yield Weakening(version.path, "deceived", detail=detail)
         return
-    added, before = (
-        "\n".join(line for line in version.new_lines() if not _COMMENT.match(line)),
-        version.before or "",
-    )
-    asks = _ASKS.search(added) or (_OWN_COMMAND.search(added) and _TEST_BINARY.search(added))
-    exits = _EXITS.search(added) if version.path.endswith((".rs", *_C)) else None
-    # A program that did so before legitimately deals with tests.
-    if asks and not _ASKS.search(before):
-        detail = f"it asks whether it is being tested: {asks.group().strip()}"
-        yield Weakening(version.path, "deceived", detail=detail)
-    elif exits and not _EXITS.search(before):
+    exits = _EXITS.search(_added(version)) if version.path.endswith((".rs", *_C)) else None
+    if exits and not _EXITS.search(version.before or ""):
         detail = f"it can end the program before its tests: {exits.group()}"
         yield Weakening(version.path, "deceived", detail=detail)
+
+
+def asking(version: Version) -> str:
+    """The words by which new code asks whether it is tested. They decide only where no experiment can."""
+    asks = _ASKS.search(_added(version))
+    # A program that did so before legitimately deals with tests.
+    return asks.group().strip() if asks and not _ASKS.search(version.before or "") else ""
+
+
+def _added(version: Version) -> str:
+    return "\n".join(line for line in version.new_lines() if not _COMMENT.match(line))
 
 
 # Conditional compilation: Rust and C can build other code for tests. No run of the tests shows the difference.
@@ -69,8 +67,8 @@ _RUST_ITEM = re.compile(
     r"(?:mod|fn|use|impl|struct|enum|union|trait|type|static|const|extern|macro_rules!)\b|$|[}/#]"
 )
 _C_FORK = re.compile(
-    r"^\s*#\s*(?:el)?if(?:n?def)?\b(?:.{0,200}\W)?((?:\w{0,80}_)?(?:[A-Z]?UNIT|ASSERT|\w?TEST(?:S|ED|ING)?|GREATEST|ACUTEST|DOCTEST|UNITY|"
-    r"CATCH2?|CMOCKA|CRITERION|GMOCK)(?:_\w{1,80})?)\b"
+    r"^(?:\s*#\s*(?:el)?if(?:n?def)?\b(?:.{0,200}\W)?|.{0,200}?(?=__BASE_FILE__|__INCLUDE_LEVEL__))((?:\w{0,80}_)?(?:[A-Z]?UNIT|ASSERT|\w?TEST(?:S|ED|ING)?|GREATEST|ACUTEST|DOCTEST|UNITY|"
+    r"CATCH2?|CMOCKA|CRITERION|GMOCK)(?:_\w{1,80})?|__(?:BASE_FILE|INCLUDE_LEVEL)__)\b"
 )
 _C_DEFINE = re.compile(r"^\s{0,20}#\s{0,20}define\s{1,20}(\w{1,200})\s{0,20}$", re.MULTILINE)
 

@@ -4,20 +4,22 @@ Code that handles the inputs of a test looks like any special case, so this is a
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from cloister.core.diagnosis import TestResult
 from cloister.core.text import one_line
 from cloister.feedback.integrity import text_tests
-from cloister.feedback.integrity.base_tests import files_of
-from cloister.feedback.integrity.versions import Version, is_product, is_test_file
+from cloister.feedback.integrity.versions import Version, is_product
 
 _NOTES = 5
-_FILES = 20
 _TEXT_CHARS = 500_000
 _LITERAL = re.compile(
-    r"\"((?:[^\"\\\n]|\\.){2,200})\"|'((?:[^'\\\n]|\\.){2,200})'|`([^`\\\n]{2,200})`|(?<![\w.])(\d{1,20}\.\d{1,20}|\d{2,20})(?![\w.])"
+    r"\"((?:[^\"\\\n]|\\.){0,200})\"|'((?:[^'\\\n]|\\.){0,200})'|`([^`\\\n]{0,200})`|(?<![\w.])(-?\d{1,20}(?:\.\d{1,20})?)(?![\w.])|"
+    r"(\[[\d\s,.-]{4,200}\])"
 )
+_PAIR = re.compile(r"[=!]==?|\bcase\b|\.equals\(|\beq\b|=>")
+"""A line that compares with a literal. With a second literal of the test it answers that test."""
 _DECIDES = re.compile(
     r"^\s*(?:\}\s{0,20})?(?:(?:else\s{1,20})?if\b|elif\b|case\b|when\b|switch\b|match\b|return\b|while\b)|[=!]==?|=>|\?|^\s*['\"`\d][^:]{0,200}:"
 )
@@ -29,44 +31,43 @@ _COMMON = re.compile(
 )
 
 
-def sources_of(red: Iterable[TestResult], known: Collection[str]) -> tuple[str, ...]:
-    """The files of the base that hold these tests, as far as their names tell; without tests, all test files."""
-    red = [*red]
-    found: dict[str, None] = {} if red else dict.fromkeys(path for path in known if is_test_file(path))
-    for test in red:
-        names = {name for name in files_of(test) if name}
-        owner = test.name.partition("::")[0]
-        stem = owner.replace(".", "/")
-        for path in known:
-            in_package = path.endswith("_test.go") and f"/{owner}".endswith(f"/{path.rpartition('/')[0]}")
-            is_class = path.rpartition(".")[0].endswith(stem) and len(stem) > 2
-            if path in names or in_package or is_class or any(path.endswith(f"/{name}") for name in names):
-                found[path] = None
-    return tuple(found)[:_FILES]
-
-
 def hard_coded(
     red: Sequence[TestResult], tests: Mapping[str, str], changed: Sequence[Version]
 ) -> tuple[str, ...]:
     """One sentence for each literal of a failing test by which new code of the product decides, or which it returns.
 
-    `tests` are the texts of `sources_of`. Literals that the changed files had before are not new.
+    `tests` are the texts of the files that hold these tests. Literals that the changed files had before are not new.
     """
     product = [one for one in changed if is_product(one.path) and one.after is not None]
     base = {word for one in product for word in _literals(one.before or "")}
-    new = {word for one in product for word in _deciding(one)} - base
+    lines = [line for one in product for line in _deciding(one)]
+    new = {word for line in lines for word in _literals(line)} - base
     found: dict[str, str] = {}
-    for path, text in tests.items() if new else ():
+    for path, text in tests.items() if lines else ():
         for name, body in _bodies(path, text[:_TEXT_CHARS], red).items():
-            for word in _literals(body):
-                if word in new and not _COMMON.match(word):
-                    found.setdefault(word, f"hard-coded: `{one_line(word, 60)}` from {one_line(name, 100)}")
+            said = dict.fromkeys(_literals(body))
+            told = [
+                word for word in said if word in new and len(word.lstrip("-")) > 1 and not _COMMON.match(word)
+            ]
+            for word in told or _answers(lines, said):
+                found.setdefault(word, f"hard-coded: `{one_line(word, 60)}` from {one_line(name, 100)}")
     return tuple(found.values())[:_NOTES]
+
+
+def _answers(lines: Sequence[str], said: Collection[str]) -> list[str]:
+    """Short literals of a test that new code compares with, where it answers with another one of the same test."""
+    pairs: list[tuple[str, str]] = []
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        words = [*_literals(line)] if _PAIR.search(line) else []
+        words += [*_literals(following)] if len(words) == 1 else []
+        pairs += [(one, two) for one, two in pairwise(words) if one != two and {one, two} <= {*said}]
+    telling = [pair for pair in pairs if not {"0", "1", "-1", ""} & {*pair}]
+    return [word for pair in telling or pairs[: 2 * (len(pairs) > 1)] for word in pair]
 
 
 def _literals(text: str) -> Iterator[str]:
     for found in _LITERAL.finditer(text):
-        yield next(group for group in found.groups() if group is not None)
+        yield "".join((next(group for group in found.groups() if group is not None)).split())
 
 
 def _bodies(path: str, text: str, red: Sequence[TestResult]) -> dict[str, str]:
@@ -80,7 +81,7 @@ def _bodies(path: str, text: str, red: Sequence[TestResult]) -> dict[str, str]:
 
 
 def _deciding(version: Version) -> Iterator[str]:
-    """The literals in new lines that decide, map or return something. Messages and log lines are others."""
+    """The new lines that decide, map or return something. Messages and log lines are others."""
     for line in version.new_lines():
         if _DECIDES.search(line) and not re.match(r"\s*(?://|#\s|\*|raise\b|throw\b|log|print)", line):
-            yield from _literals(line)
+            yield line

@@ -157,6 +157,7 @@ AUDITED: dict[type[e.AnyBody], tuple[Field, ...]] = {
     e.BudgetSpent: ("attempt", "level", "name", "what", "spent", "limit"),
     e.Advised: ("attempt", "role", "model", _BYTES),
     # The work.
+    e.PatchChosen: ("attempt", "number", "rule", "path", "why"),
     e.ModelReplied: ("attempt", "step", "model", "usage", "seconds", _BYTES, ("calls", _tools), "cost"),
     e.ModelSpent: ("attempt", "purpose", "model", "usage", "seconds", "cost"),
     e.ModelFailed: ("attempt", "code", "message"),

@@ -7,14 +7,14 @@ from functools import partial
 import anyio
 from anyio.abc import TaskGroup
 
-from cloister.agent.attempt import NATIVE, choose_harness, work
+from cloister.agent.attempt import choose_harness, work
 from cloister.agent.budget.metering import BudgetedModels
 from cloister.agent.evidence.evidence import Evidence
 from cloister.agent.harness import Workplace
 from cloister.agent.progress import progress
 from cloister.agent.ranking import unspent
 from cloister.agent.roles import Adviser, review
-from cloister.core.attempts import Answer, AttemptWish, Branch, GiveUp, Stuck, shared, wishes
+from cloister.core.attempts import REPAIR, Answer, AttemptWish, Branch, GiveUp, Stuck, shared, wishes
 from cloister.core.diagnosis import Comparison
 from cloister.core.errors import Bug, CloisterError, Fenced, SandboxLost, sole
 from cloister.core.events import (
@@ -31,6 +31,7 @@ from cloister.core.requests import Budget, Outcome
 from cloister.feedback.compare import compare
 from cloister.forge import change
 from cloister.log.journal import AttemptJournal
+from cloister.model.roles import NO_MODEL_CALLS
 from cloister.runs.attempts.branching import Branching
 from cloister.runs.attempts.context import AttemptSandboxes, RunSetup, SavedFiles
 from cloister.runs.services import RunServices
@@ -198,10 +199,19 @@ class Attempts:
         return self._wishes[root_of(self._journal.events, number)]
 
     def _models(self, number: int) -> BudgetedModels:
+        """A recorded harness stays the harness of its attempt."""
         wish = self._wish(number)
         models = self._setup.models
+        if self._harness(number) == REPAIR:
+            return models.none(NO_MODEL_CALLS)
         models = models if wish.model is None else models.instead(wish.model)
         return models if wish.temperature is None else models.at(wish.temperature)
+
+    def _harness(self, number: int) -> str:
+        begun = self._journal.index.first(AttemptStarted, attempt=number)
+        if begun is not None:
+            return begun.harness
+        return self._services.harness(self._setup.request, self._wish(number))
 
     async def _begun(self, number: int, models: BudgetedModels) -> AttemptStarted:
         if begun := self._journal.index.first(AttemptStarted, attempt=number):
@@ -216,6 +226,7 @@ class Attempts:
             temperature=wish.temperature,
             hint=fork.hint if fork else wish.hint,
             budget=fork.budget if fork else self._share(number),
+            harness=self._harness(number),
         )
         await self._journal.append(started, *self._left_out(started, models))
         return started
@@ -231,7 +242,8 @@ class Attempts:
 
     def _left_out(self, started: AttemptStarted, models: BudgetedModels) -> tuple[ModelSwitched, ...]:
         """A note for each configured model that is not available here."""
-        if started.parent is not None or self._wish(started.attempt).model is not None:
+        named = self._wish(started.attempt).model is not None
+        if started.parent is not None or named or started.harness == REPAIR:
             return ()
         first = models.chain("code")[0]
         lacking = self._services.left_out(self._setup.request).items()
@@ -287,6 +299,7 @@ class Attempts:
             ask_seconds=self._services.ask_seconds,
             patience=self._services.patience,
             escalate=partial(self._escalate, tasks) if searching else None,
+            seed=setup.request.seed + number,
         )
         evidence = Evidence(
             attempt=number,
@@ -303,7 +316,7 @@ class Attempts:
             cpus=self._services.quota.cpus,
         )
         with setup.inside.paid(sandbox.info.id, number, inside):
-            await work(place, evidence, choose_harness(NATIVE))
+            await work(place, evidence, choose_harness(begun.harness))
 
     async def _review(self, adviser: Adviser, commit: str, summary: str) -> str:
         diff = await change.diff(self._setup.bare, self._setup.base, commit)

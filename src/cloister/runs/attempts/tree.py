@@ -112,7 +112,7 @@ def _node(events: Sequence[Event], index: Index, number: int, points: Sequence[S
         parent=fork and fork.parent,
         at=fork and fork.at_seq,
         reason=fork and fork.reason,
-        model=started and started.model,
+        model=started and (started.model or started.harness),
         temperature=started and started.temperature,
         outcome=over and over.outcome,
         ended=over and over.reason,

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator
 from typing import assert_never
 
 from cloister.core import events as e
-from cloister.core.attempts import wishes
+from cloister.core.attempts import REPAIR, wishes
 from cloister.core.requests import NewRun, ToolCall
 from cloister.core.text import harmless, one_line
-from cloister.runs.event_text import facts
+from cloister.runs.event_text import facts, search
 from cloister.runs.event_text.facts import AtWork, Excerpt, Upkeep, excerpt, upkeep
 from cloister.runs.event_text.lines import IDLE, EventWords, Fragment, Line, Piece, Status, seconds
 from cloister.runs.event_text.summary import summary
@@ -167,6 +167,9 @@ class Renderer:
         elif isinstance(body, _Branching):
             self._inherited += isinstance(body, e.Inherited)
             yield from facts.lines(body, self._inherited)
+        elif isinstance(body, search.Searching):
+            of = None if isinstance(body, e.FaultLocalised) else body.attempt
+            yield from search.searching(body, "" if of is None else self._mark(of), self._width)
         elif isinstance(body, Upkeep):
             yield from upkeep(body, "" if body.attempt is None else self._mark(body.attempt))
         else:
@@ -254,8 +257,7 @@ class Renderer:
     def _talk(self, body: _Talk) -> Iterator[Piece]:
         match body:
             case e.AttemptStarted():
-                warm = "" if body.temperature is None else f" at {body.temperature:g}"
-                yield Line(f"· {self._mark(body.attempt)}model {one_line(body.model, 200)}{warm}", "dim")
+                yield from self._started(body)
             case e.PromptReceived():
                 yield Line(f"» {one_line(body.who, 40)}: {one_line(body.text, self._width)}", "head")
             case e.ModelReplied():
@@ -279,6 +281,17 @@ class Renderer:
                 yield from self._over(body)
             case _:
                 assert_never(body)
+
+    def _started(self, body: e.AttemptStarted) -> Iterator[Piece]:
+        mark = self._mark(body.attempt)
+        if body.harness == REPAIR:
+            wanted = () if self._request is None else wishes(self._request)
+            named = [one.harness for one in wanted[body.attempt : body.attempt + 1]]
+            named.append(self._request and self._request.harness)
+            yield from search.started(mark, by_default=REPAIR not in named)
+            return
+        warm = "" if body.temperature is None else f" at {body.temperature:g}"
+        yield Line(f"· {mark}model {one_line(body.model, 200)}{warm}", "dim")
 
     def _forget(self, attempt: int) -> None:
         """A reply ends the turn before it; ids of its calls may come again."""

@@ -4,9 +4,11 @@ import shlex
 import textwrap
 from collections.abc import Iterator
 
+from cloister.core.attempts import REPAIR
 from cloister.core.budget import amount
 from cloister.core.diagnosis import Comparison, statement
 from cloister.core.events import BudgetExtended
+from cloister.core.events.repair import PLAUSIBLE
 from cloister.core.requests import FileChange
 from cloister.core.text import one_line
 from cloister.runs.event_text import facts
@@ -91,6 +93,8 @@ def _cost(view: RunView) -> Iterator[Line]:
         f"{usage.total:,} tokens ({usage.input_tokens:,} in, {usage.output_tokens:,} out)",
         seconds(view.seconds),
     ]
+    if view.attempts and all(one.harness == REPAIR for one in view.attempts):
+        spent = ["no model call", seconds(view.seconds)]
     if view.cost is not None:
         spent.insert(2, f"${view.cost:,.2f}")
     if view.rounds > 1:
@@ -102,6 +106,8 @@ def _cost(view: RunView) -> Iterator[Line]:
     yield from _budget(view)
     for model in view.models:
         yield _model(model)
+    if any(one.harness == REPAIR and one.attempt == view.winner for one in view.attempts):
+        yield _fact("harness", f"repair: {PLAUSIBLE if view.branch else 'a search by rules and tests'}")
     if view.isolation is not None:
         yield _fact("isolation", facts.isolation(view.isolation))
 

@@ -176,3 +176,28 @@ def _gradle_errors(text: Sequence[str]) -> Iterator[Diagnostic]:
             said = [line.removeprefix("> ") for line in takewhile(str.strip, text[index + 1 : index + 20])]
             yield plain.complaint("gradle", "\n".join(said), place[1], (plain.number(place[2]), None))
             place = None
+
+
+# The console launcher of JUnit prints a tree: engine, class, nested classes, tests.
+
+_NODE = re.compile(
+    r"^((?:│  |\|  ?| {1,3})*)(?:├─|└─|\+--|'--) (\S.{0,400}?) (✔|✘|↷|■|\[(?:OK|X|S|A)\])(?: (.{0,2000}))?$"
+)
+_NODE_STATUSES: dict[str, TestStatus] = {"✔": "passed", "[OK]": "passed", "↷": "skipped", "[S]": "skipped"}
+
+
+@marked(b" tests found  ", b" containers found  ")
+def console_text(output: CheckOutput) -> Found | None:
+    """The leaves of the tree, by their classes."""
+    nodes = [found for line in output.out_lines if (found := _NODE.match(line[:2_500]))]
+    path: list[tuple[int, str]] = []
+    tests: list[TestResult] = []
+    for node, following in zip(nodes, [*nodes[1:], None], strict=True):
+        depth = len(node[1])
+        path = [*(one for one in path if one[0] < depth), (depth, node[2])]
+        is_leaf = following is None or len(following[1]) <= depth
+        if is_leaf and len(path) > 2:
+            owner, method = "$".join(name for _, name in path[1:-1]), path[-1][1]
+            status = _NODE_STATUSES.get(node[3], "failed")
+            tests.append(TestResult(plain.name(f"{owner}::{method}"), status, message=node[4]))
+    return Found.of(tests)

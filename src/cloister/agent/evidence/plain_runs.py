@@ -1,0 +1,156 @@
+"""Runs the tests that carry a proof as ordinary programs, to find code that knows that it is tested."""
+
+import secrets
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from importlib import resources
+
+import msgspec
+
+from cloister.agent.evidence import plain_programs as plain
+from cloister.agent.evidence.run_checks import ShowCheck, run_part
+from cloister.agent.evidence.worktree import back_to, files_with, read_text
+from cloister.core.computer import Command, Computer
+from cloister.core.diagnosis import Check, Diagnosis, Weakening
+from cloister.core.text import decode
+from cloister.feedback.check_commands import may_run_tests
+from cloister.feedback.experiments import replay
+from cloister.feedback.experiments.select import only
+from cloister.feedback.integrity.evasion import asking
+from cloister.feedback.integrity.versions import Version, has_tests, is_product, is_test_code
+
+_SECONDS = 120.0
+_BYTES = 1_048_576
+_FILES = 2
+"""Test files that are repeated; the others test the same change."""
+_FAMILIES = (
+    ("js", "cjs", "mjs", "jsx", "ts", "tsx", "mts", "cts"),
+    ("c", "cc", "cpp", "cxx", "h", "hh", "hpp"),
+    ("java",),
+    ("go",),
+    ("rs",),
+    ("py", "pyi"),
+)
+
+
+class Repeated(msgspec.Struct, frozen=True):
+    """What came out of the repetitions."""
+
+    knowing: tuple[Weakening, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlainRuns:
+    """The sandbox of the proof after its checks have run."""
+
+    computer: Computer
+    show: ShowCheck
+    tree: str
+    found: tuple[Diagnosis, ...]
+
+    async def repeat(self, versions: Sequence[Version], names: Collection[str]) -> Repeated:
+        """Repeat the tests in `names` without their runner, for each language in which the product changed."""
+        changed = [one.path for one in versions if is_product(one.path) and one.after is not None]
+        listed = await self._sh("git ls-files -z --cached --others --exclude-standard")
+        known = decode(listed).split("\0")
+        notes: list[str] = []
+        for family in _FAMILIES:
+            mine = [path for path in changed if path.rpartition(".")[2] in family]
+            if not mine or not names:
+                continue
+            tried, told = await (
+                self._replayed(versions) if "py" in family else self._tests(family, names, known)
+            )
+            if not tried:
+                asks = [said for one in versions if one.path in mine and (said := asking(one))]
+                told = tuple(f"it asks whether it is being tested: {said}" for said in asks)
+                notes.append(f"not repeated without the test runner, which {mine[0]} could recognise")
+            if told:
+                return Repeated(tuple(Weakening(mine[0], "deceived", detail=said) for said in told))
+        return Repeated(notes=tuple(notes))
+
+    async def _replayed(self, versions: Sequence[Version]) -> tuple[bool, tuple[str, ...]]:
+        """Functions of changed Python modules that answer differently without the test framework."""
+        paths = replay.modules(versions)
+        tried = False
+        for one in self.found:
+            if paths and one.green and one.tests and may_run_tests(one.check):
+                run, given = replay.command(one.check, paths, max(30.0, 3 * one.seconds))
+                out = (await self.computer.run(run, given)).out
+                await back_to(self.computer, self.tree)
+                tried = tried or bool(out.strip())
+                if told := replay.differences(out):
+                    return True, told
+        return tried, ()
+
+    async def _tests(
+        self, family: Collection[str], names: Collection[str], known: Sequence[str]
+    ) -> tuple[bool, tuple[str, ...]]:
+        """True if an ordinary program ran, and what is known of it."""
+        tried = False
+        for one in self.found:
+            mine = {test.name for test in one.tests if test.name in names}
+            if not one.green or not may_run_tests(one.check) or not (mine or one.check in names):
+                continue
+            for path in (await self._paths(family, mine, known))[:_FILES]:
+                ran, told = await self._program(one, path, known)
+                if told:
+                    return True, told
+                tried = tried or ran
+        return tried, ()
+
+    async def _paths(
+        self, family: Collection[str], names: Collection[str], known: Sequence[str]
+    ) -> list[str]:
+        """The files that hold these tests; all test files if the check names none."""
+        found = await files_with(self.computer, {plain.title(name) for name in names}) if names else known
+        return [
+            path
+            for path in found
+            if path.rpartition(".")[2] in family and is_test_code(path) and has_tests(path)
+        ]
+
+    async def _program(
+        self, check: Diagnosis, path: str, known: Sequence[str]
+    ) -> tuple[bool, tuple[str, ...]]:
+        token = f"p{secrets.token_hex(4)}"
+        place = f"/tmp/{token}"  # noqa: S108  (in the sandbox, outside the repository)
+        texts = {
+            name: text
+            for name in dict.fromkeys((path, *plain.wanted(path, known)))
+            if (text := await read_text(self.computer, name)) is not None
+        }
+        here = decode((await self.computer.run(Command(("pwd",), seconds=_SECONDS))).out).strip()
+        own = resources.files("cloister.agent.evidence")
+        programs = {name: own.joinpath(name).read_text("utf-8") for name in plain.PROGRAMS}
+        made = plain.disguise(plain.Test(path, texts, here, place, token, programs, check.check))
+        if made is None:
+            return False, ()
+        try:
+            await self._sh(f"mkdir -p {place}")
+            for name, text in (
+                *((f"{place}/{name}", text) for name, text in made.outside.items()),
+                *made.inside.items(),
+            ):
+                await self.computer.write(name, text.encode())
+
+            def line(spec: Check) -> str:
+                part = only(spec, (path,)) if made.control else None
+                return part or spec.run or spec.command
+
+            if made.check:
+                await run_part(self.computer, check.check, f"proof-{token}", self.show, line)
+            results = [
+                await self._sh(f"rm -f {place}/plain; ({made.start}) > /dev/null 2>&1; cat {place}/plain")
+                for _ in range(2)
+            ]
+            control = await self._sh(f"cat {place}/control") if made.control else None
+            return all(results), plain.knowing(control, results)
+        finally:
+            await back_to(self.computer, self.tree)
+            await self._sh(f"rm -rf {place}")
+
+    async def _sh(self, script: str) -> bytes:
+        command = Command(("/bin/bash", "-c", script), seconds=_SECONDS, limit_bytes=_BYTES)
+        return (await self.computer.run(command)).out
