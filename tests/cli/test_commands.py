@@ -7,18 +7,25 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import anyio
 import pytest
-from tests.cli.seeds import seed
+import typer.main
+from tests.cli.seeds import DEAD, seed
 
+from cloister.cli.entry import app
+from cloister.cli.help import GROUPS
 from cloister.core.events import (
     AskAnswered,
+    AskRaised,
     Event,
     ModelChosen,
     PromptReceived,
     StopRequested,
 )
-from cloister.core.ids import RunId
+from cloister.core.ids import RunId, new_owner_id
+from cloister.log.sqlite.backbone import open_backbone
 from cloister.log.sqlite.reader import LogReader
+from cloister.sandbox.liveness import Owners
 
 Cloister = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -67,7 +74,7 @@ def test_runs_are_listed_newest_first_with_what_became_of_them(cloister: Cloiste
     first, second = seed(data_dir, "the first", finished=True), seed(data_dir, "the \x1b[2Jsecond")
     done = cloister("ps")
     rows = [line.split() for line in done.stdout.splitlines()]
-    assert rows[0] == ["RUN", "STATE", "AGE", "PROMPT"]
+    assert rows[0] == ["RUN", "STATE", "AGE", "TOOK", "COST", "USER", "MODEL", "REPOSITORY", "PROMPT"]
     assert [row[:2] + row[-2:] for row in rows[1:]] == [
         [second, "interrupted", "the", "second"],
         [first, "proven", "the", "first"],
@@ -77,6 +84,107 @@ def test_runs_are_listed_newest_first_with_what_became_of_them(cloister: Cloiste
         first,
     ]
     assert len(cloister("ps", "--json", "--limit", "1").stdout.splitlines()) == 1
+
+
+def test_a_run_that_waits_for_a_person_is_listed_as_asks_you_until_it_is_answered(
+    cloister: Cloister, data_dir: Path
+) -> None:
+    owner = new_owner_id()
+    with Owners(data_dir / "owners").hold(owner):
+        run, other = seed(data_dir, ask="a-1", owner=owner), seed(data_dir, "no question")
+        listed = cloister("ps", "--state", "asks").stdout.splitlines()
+        assert [line.split()[:3] for line in listed[1:]] == [[run, "asks", "you"]]
+        assert json.loads(cloister("ps", "--json", "--state", "asks").stdout)["asks"] == 1
+        assert cloister("answer", "last", "allow").stderr.endswith("it waits for no answer.\n")
+        assert cloister("answer", run, "deny").stdout == f"Answered a-1 of {run}: deny.\n"
+        assert cloister("ps", "--state", "asks").stdout == "No such runs.\n"
+        listed = cloister(
+            "ps", "--state", "interrupted", "--user", "ann", "--repo", "/repo"
+        ).stdout.splitlines()
+        assert [line.split()[0] for line in listed[1:]] == [other]
+        assert cloister("ps", "--user", "bob").stdout == "No such runs.\n"
+
+
+def test_an_answer_names_its_question_only_if_several_are_open(cloister: Cloister, data_dir: Path) -> None:
+    run = seed(data_dir, ask="a-1")
+
+    async def ask_again() -> None:
+        async with open_backbone(data_dir / "cloister.db", owner_lives=lambda _: False) as backbone:
+            fence = await backbone.claim(DEAD, run)
+            assert fence is not None
+            await backbone.append(fence, [AskRaised("a-2", 1, "bash: y", "y", 4e9)])
+
+    anyio.run(ask_again)
+    refused(
+        cloister("answer", run, "allow"),
+        2,
+        f"Run {run} asks several questions, so name one: a-1 (bash: x); a-2 (bash: y).",
+    )
+    refused(cloister("answer", run, "perhaps"), 2, f"Say allow or deny: cloister answer {run} allow.")
+    assert cloister("answer", run, "a-2", "allow").returncode == 0
+    assert cloister("answer", run, "allow").stdout == f"Answered a-1 of {run}: allow.\n"
+
+
+def test_the_help_is_one_screen_with_every_command_in_its_group(cloister: Cloister) -> None:
+    shown = cloister("--help").stdout
+    lines = shown.splitlines()
+    assert "\x1b" not in shown
+    assert len(lines) < 24
+    assert max(map(len, lines)) <= 80
+    there = set(getattr(typer.main.get_command(app), "commands"))  # noqa: B009  (its class is not public)
+    assert there <= {name for group in GROUPS.values() for name in group}
+    for name in there:
+        assert f"  {name} " in shown
+
+
+@pytest.mark.parametrize("group", ["sandbox", "template", "policy", "audit", "model", "token", "snapshot"])
+def test_the_commands_of_a_group_are_described_in_whole_sentences(cloister: Cloister, group: str) -> None:
+    assert "..." not in cloister(group, "--help", COLUMNS="80").stdout.partition("Commands:")[2]
+
+
+def test_without_arguments_it_says_what_a_run_would_do_here(cloister: Cloister, tmp_path: Path) -> None:
+    assert cloister(cwd=Path("/")).stdout == cloister("--help").stdout
+    repo = tmp_path / "project"
+    (repo / "deep").mkdir(parents=True)
+    subprocess.run(["git", "init", "-q", "-b", "trunk", repo], check=True)
+    assert "First commit something" in cloister(cwd=repo / "deep").stdout
+    (repo / "deep" / "a.txt").write_text("a", encoding="utf-8")
+    subprocess.run(["git", "-C", repo, "add", "."], check=True)
+    name = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", "-C", repo, *name, "commit", "-qm", "x"], check=True)
+    (repo / "b.txt").write_text("b", encoding="utf-8")
+    done = cloister(cwd=repo / "deep")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"{repo} (trunk at ")
+    assert "1 file is not committed" in done.stdout
+    assert "model   none: the repair harness" in done.stdout
+
+
+def test_the_repository_is_the_one_around_the_current_directory(cloister: Cloister, tmp_path: Path) -> None:
+    refused(
+        cloister("run", "fix it", cwd=tmp_path),
+        2,
+        f"{tmp_path} is not inside a git repository: change to one, or name one with --repo PATH|URL.",
+    )
+    subprocess.run(["git", "init", "-q", tmp_path / "project"], check=True)
+    # It finds the repository, and only then the model.
+    assert "nobody" in cloister("run", "fix it", "--model", "nobody:knows", cwd=tmp_path / "project").stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("concurent_runs = 3", "At $: unknown field 'concurent_runs'; did you mean 'concurrent_runs'?"),
+        ('store = "zfs"', "At $.store: the value is not one of auto, btrfs, btrfs-loop, overlay, reflink."),
+        ("[budget]\ndolars = 1", "At $.budget: unknown field 'dolars'; did you mean 'dollars'?"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_the_right_one(
+    cloister: Cloister, data_dir: Path, text: str, told: str
+) -> None:
+    data_dir.mkdir()
+    (data_dir / "config.toml").write_text(text, encoding="utf-8")
+    assert told in cloister("ps").stderr
 
 
 def test_the_global_option_chooses_the_data_directory(cloister: Cloister, tmp_path: Path) -> None:
@@ -207,8 +315,6 @@ def test_checkout_is_refused_on_a_dirty_tree_before_anything_is_touched(
     ("argv", "sentence"),
     [
         (["run", " ", "--repo", "."], "The prompt is empty: say what should be done."),
-        (["run", "x", "--repo", ""], "No repository: give a path or a git URL with --repo."),
-        (["run", "x"], "No repository: give a path or a git URL with --repo."),
         (["run", "x", "--repo", "nowhere"], "There is no repository nowhere: the path does not exist."),
         (["run", "x", "--repo", ".", "--n", "99"], "Attempts must be between 1 and 8, not 99."),
         (["run", "x", "--repo", ".", "--check", ""], "A check is empty: give the command to run."),
@@ -285,42 +391,6 @@ def test_a_closed_pipe_ends_a_command_quietly(plain_env: dict[str, str], data_di
     with process.stderr as stderr:
         assert stderr.read() == b""
     assert process.wait(timeout=60) == 1
-
-
-def test_help_lists_every_command_without_colours(cloister: Cloister) -> None:
-    done = cloister("--help")
-    assert done.returncode == 0
-    assert "\x1b" not in done.stdout
-    listed = [line.split()[0] for line in done.stdout.partition("Commands:\n")[2].splitlines()]
-    assert sorted(listed) == sorted(
-        [
-            "run",
-            "ps",
-            "receipt",
-            "watch",
-            "say",
-            "stop",
-            "answer",
-            "log",
-            "diff",
-            "apply",
-            "audit",
-            "serve",
-            "snapshot",
-            "doctor",
-            "sandbox",
-            "template",
-            "model",
-            "tree",
-            "fork",
-            "rewind",
-            "compare",
-            "rm",
-            "budget",
-            "policy",
-            "token",
-        ]
-    )
 
 
 def test_local_models_are_listed_verified_and_removed(cloister: Cloister, data_dir: Path) -> None:

@@ -99,7 +99,7 @@ def test_what_is_typed_counts_before_the_run_file(written: Path) -> None:
     [
         ("prompt = ", "not valid TOML"),
         ("promt = 'x'", "promt"),
-        ("attempts = [{ modell = 'x' }]", "an attempt has model, temperature, share and hint"),
+        ("attempts = [{ modell = 'x' }]", "unknown field 'modell'; did you mean 'model'"),
         ("home = '/'", "home"),
         ("forked_from = { run = 'r-1', seq = 3 }", "forked_from"),
     ],
@@ -113,8 +113,11 @@ def test_a_run_file_that_is_not_understood_is_refused_by_what_is_wrong(
     assert refused.value.code == "bad_run_file"
 
 
-def test_without_a_prompt_or_a_repository_nothing_is_asked_for(written: Path) -> None:
+def test_without_a_prompt_or_a_repository_nothing_is_asked_for(
+    written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = read_settings({}, written.parent)
+    monkeypatch.chdir(written.parent)
     with pytest.raises(UserError, match="--repo"):
         new_run(NOTHING._replace(prompt="x"), settings)
     with pytest.raises(UserError, match="prompt is empty"):

@@ -51,7 +51,6 @@ GOOD: tuple[tuple[Row, tuple[AttemptWish, ...]], ...] = (
     ),
 )
 
-_KNOWN = "unknown field: an attempt has model, temperature, share and hint."
 _SEARCH = f"A search is `greedy` or `beam:K` with K from 1 to {limits.ATTEMPTS}."
 _LONG = "x" * (limits.HINT_CHARS + 1)
 _MANY = limits.ATTEMPTS + 1
@@ -66,8 +65,14 @@ BAD: tuple[tuple[Row, str], ...] = (
         "At $.attempts[1].share: Expected `float`, got `str`.",
     ),
     (Row(("share=",), [{"share": ""}]), "At $.attempts[0].share: Expected `float`, got `str`."),
-    (Row(("modell=x",), [{"modell": "x"}]), f"At $.attempts[0]: {_KNOWN}"),
-    (Row(("share=1", "steps=3"), [{"share": 1}, {"steps": "3"}]), f"At $.attempts[1]: {_KNOWN}"),
+    (
+        Row(("modell=x",), [{"modell": "x"}]),
+        "At $.attempts[0]: unknown field 'modell'; did you mean 'model'?",
+    ),
+    (
+        Row(("share=1", "steps=3"), [{"share": 1}, {"steps": "3"}]),
+        "At $.attempts[1]: unknown field 'steps'; known are model, temperature, share, hint.",
+    ),
     (
         Row(("model=",), [{"model": ""}]),
         "The model of an attempt is empty: leave it out to have the run's.",

@@ -39,6 +39,7 @@ from cloister.core.events import (
     FaultLocalised,
     FinishRefused,
     Inherited,
+    InterruptRequested,
     JudgeSpoke,
     ModelChosen,
     ModelFailed,
@@ -171,6 +172,7 @@ EVERY: tuple[AnyBody, ...] = (
     ChangeDelivered("/repo", "cloister/fix-it"),
     SandboxClosed("s-0000", "done"),
     StopRequested("bob"),
+    InterruptRequested("bob"),
     RunFinished("proven", "all green", 0),
 )
 

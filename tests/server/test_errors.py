@@ -1,6 +1,7 @@
 import msgspec
 import pytest
 
+from cloister.app.verbs.records import RunWish
 from cloister.core.errors import (
     Bug,
     CloisterError,
@@ -11,7 +12,6 @@ from cloister.core.errors import (
     UserError,
     describe,
 )
-from cloister.core.requests import NewRun
 from cloister.server.errors import Problem, problem
 
 
@@ -58,14 +58,24 @@ def test_a_bug_is_a_server_error() -> None:
     [
         (b'{"prompt": 1, "repo": "r"}', "$.prompt"),
         (b'{"prompt": "p", "repo": "r", "budget": {"steps": "hunter2"}}', "$.budget.steps"),
-        (b'{"prompt": "p", "repo": "r", "hunter2": 1}', "$"),
-        (b'{"prompt": "p", "repo": "r", "tier": "hunter2"}', "$.tier"),
+        (
+            b'{"prompt": "p", "repo": "r", "promt": "hunter2"}',
+            "$: unknown field 'promt'; did you mean 'prompt'?",
+        ),
+        (
+            b'{"prompt": "p", "repo": "r", "hunter2 is my password": 1}',
+            "$: unknown field; known are prompt, repo, ",
+        ),
+        (
+            b'{"prompt": "p", "repo": "r", "origin": "hunter2"}',
+            "$.origin: the value is not one of ",
+        ),
         (b'{"prompt": "hunter2"}', "`repo`"),
     ],
 )
 def test_a_wrong_record_is_described_by_field_and_never_by_value(body: bytes, where: str) -> None:
     with pytest.raises(msgspec.ValidationError) as caught:
-        msgspec.json.decode(body, type=NewRun)
-    text = describe(caught.value)
+        msgspec.json.decode(body, type=RunWish)
+    text = describe(caught.value, RunWish)
     assert where in text
     assert "hunter2" not in text

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ from urllib.parse import unquote
 import msgspec
 
 from cloister.core.budget import BudgetTree
-from cloister.core.errors import UserError
+from cloister.core.errors import UserError, describe
 from cloister.core.model_config import ModelRoutes, check_routes
 from cloister.core.requests import (
     Budget,
@@ -84,6 +85,8 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     models: ModelRoutes = ModelRoutes()
     """Which model does what; a role that no table names takes `model`."""
     port: int = 7717
+    hosts: tuple[str, ...] = ()
+    """Names, with a port if it is not the usual one, by which a reverse proxy on this machine calls the server."""
     concurrent_runs: int = 2
     runtime: str | None = None
     """Path or name of the OCI runtime of the `container` tier; None takes the first of crun and runc that works."""
@@ -168,15 +171,22 @@ def _read_file(path: Path, *, required: bool) -> FileSettings:
     except tomllib.TOMLDecodeError as error:
         raise UserError("bad_config", f"{path} is not valid TOML: {error}.") from None
     except msgspec.ValidationError as error:
-        raise UserError("bad_config", f"{path} has a wrong setting: {error}.") from None
+        raise UserError(
+            "bad_config", f"{path} has a wrong setting: {describe(error, FileSettings)}"
+        ) from None
     if problem := _out_of_range(found):
         raise UserError("bad_config", f"{path} has a wrong setting: {problem}")
     return found
 
 
+_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?(?::[0-9]{1,5})?")
+
+
 def _out_of_range(found: FileSettings) -> str | None:
     if not 0 <= found.port <= 65_535:
         return f"port is from 0 to 65535, not {found.port}."
+    if wrong := next((name for name in found.hosts if not _HOST.fullmatch(name)), None):
+        return f"hosts are names such as cloister.example.org, not {wrong[:80]!r}."
     if not 1 <= found.concurrent_runs <= 64:
         return f"concurrent_runs is from 1 to 64, not {found.concurrent_runs}."
     if not 0 <= found.ask_seconds <= 86_400:

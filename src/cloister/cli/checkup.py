@@ -305,7 +305,7 @@ def _model(settings: Settings) -> Finding:
         if error.code == "no_model":  # a run can start all the same
             found = f"none ({keys}): runs use the repair harness, which finds small faults by search"
             return Finding("model", False, found, fix, needed=False)
-        return Finding("model", False, f"{one_line(error.message, 200)} ({keys})", fix, needed=False)
+        return Finding("model", False, f"{one_line(error.message, 200)} ({keys})", fix)
     return Finding("model", True, f"{one_line(chosen, 120)} ({keys})", needed=False)
 
 

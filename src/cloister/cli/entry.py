@@ -22,11 +22,13 @@ from cloister.cli.commands import (
     watch,
 )
 from cloister.cli.commands.sandbox import sandbox
+from cloister.cli.help import OneScreen, WholeSentences
 
 app = typer.Typer(
     name="cloister",
     help="A self-hosted background coding agent: give it a prompt and a repository, get a proven change.",
-    no_args_is_help=True,
+    cls=OneScreen,
+    invoke_without_command=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -41,6 +43,7 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _root(  # pyright: ignore[reportUnusedFunction]
+    ctx: typer.Context,
     data_dir: Annotated[
         str | None,
         typer.Option(
@@ -71,7 +74,8 @@ def _root(  # pyright: ignore[reportUnusedFunction]
         typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
-    pass
+    if ctx.invoked_subcommand is None:
+        doctor.begin(ctx)
 
 
 app.command("run")(run.run)
@@ -80,6 +84,7 @@ app.command("watch")(watch.watch)
 app.command("say")(watch.say)
 app.command("stop")(watch.stop)
 app.command("answer")(watch.answer)
+app.command("interrupt")(watch.interrupt)
 app.command("log")(result.log)
 app.command("diff")(result.diff)
 app.command("apply")(result.apply)
@@ -88,17 +93,17 @@ app.command("fork")(branch.fork)
 app.command("rewind")(branch.rewind)
 app.command("compare")(result.compare)
 app.command("receipt")(result.receipt)
-app.add_typer(audit.app, name="audit")
+app.add_typer(audit.app, name="audit", cls=WholeSentences)
 app.command("rm")(result.rm)
 app.command("budget")(result.budget)
-app.add_typer(sandbox.app, name="sandbox")
-app.add_typer(snapshot.app, name="snapshot")
-app.add_typer(template.app, name="template")
-app.add_typer(env.app, name="env")
+app.add_typer(sandbox.app, name="sandbox", cls=WholeSentences)
+app.add_typer(snapshot.app, name="snapshot", cls=WholeSentences)
+app.add_typer(template.app, name="template", cls=WholeSentences)
+app.add_typer(env.app, name="env", cls=WholeSentences)
 app.command("init")(env.init)
-app.add_typer(model.app, name="model")
-app.add_typer(policy.app, name="policy")
-app.add_typer(token.app, name="token")
+app.add_typer(model.app, name="model", cls=WholeSentences)
+app.add_typer(policy.app, name="policy", cls=WholeSentences)
+app.add_typer(token.app, name="token", cls=WholeSentences)
 app.command("serve")(serve.serve)
 app.command("doctor")(doctor.doctor)
 

@@ -7,6 +7,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
+from io import TextIOBase
 from pathlib import Path
 from typing import TextIO
 
@@ -114,7 +115,7 @@ class Harmless(logging.Formatter):
         return harmless(super().format(record))
 
 
-def log_to(file: TextIO) -> None:
+def log_to(file: TextIO | TextIOBase) -> None:
     """Write warnings and errors to `file` until the process ends."""
     handler = logging.StreamHandler(file)
     handler.setFormatter(Harmless())

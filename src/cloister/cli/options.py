@@ -157,6 +157,9 @@ AllowTestChanges = Annotated[
         help="Test files that the task may change, as in 'tests/test_old.py' or 'tests/**'; repeat for several.",
     ),
 ]
+Plain = Annotated[
+    bool, typer.Option("--plain", help="Print lines only, as in a pipe, and leave the keyboard alone.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 After = Annotated[int, typer.Option("--after", metavar="SEQ", min=0, help="Only events after this number.")]
 AttemptNumber = Annotated[

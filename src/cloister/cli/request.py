@@ -11,7 +11,7 @@ import msgspec
 from cloister.app.verbs.records import RunWish
 from cloister.cli.options import typed
 from cloister.core.attempts import AttemptWish, read_attempts
-from cloister.core.errors import UserError
+from cloister.core.errors import UserError, describe
 from cloister.core.limits import PROMPT_BYTES
 from cloister.core.requests import BudgetWish, RunRule, Tier, check_new_run
 from cloister.core.text import one_line
@@ -83,7 +83,9 @@ def read_run_file(path: Path) -> RunFile:
     except tomllib.TOMLDecodeError as error:
         raise UserError("bad_run_file", f"{path} is not valid TOML: {error}.") from None
     except msgspec.ValidationError as error:
-        raise UserError("bad_run_file", f"{path} is not a valid run file: {error}.") from None
+        raise UserError(
+            "bad_run_file", f"{path} is not a valid run file. {describe(error, RunFile)}"
+        ) from None
     except UserError as error:
         raise UserError("bad_run_file", f"{path} is not a valid run file: {error.message}") from None
     return msgspec.structs.replace(found, attempts=attempts, home=path.expanduser().absolute().parent)
@@ -218,13 +220,25 @@ def repository(name: str, home: Path = _HERE) -> str:
     if _URL.match(name) or _SCP.match(name):
         return name
     if not name.strip():
-        raise UserError("no_repository", "No repository: give a path or a git URL with --repo.")
+        return current_repository()
     path = home / Path(name).expanduser()
     try:
         path = path.resolve(strict=True)
     except (OSError, RuntimeError):
         raise UserError("no_repository", f"There is no repository {name}: the path does not exist.") from None
     return typed(str(path))
+
+
+def current_repository() -> str:
+    """The repository around the current directory. Raises `UserError` (`no_repository`)."""
+    here = Path.cwd()
+    for place in (here, *here.parents):
+        if (place / ".git").exists():
+            return typed(str(place))
+    raise UserError(
+        "no_repository",
+        f"{here} is not inside a git repository: change to one, or name one with --repo PATH|URL.",
+    )
 
 
 def _rule(text: str) -> RunRule:

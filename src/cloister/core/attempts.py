@@ -93,7 +93,7 @@ def read_attempts(found: object) -> tuple[AttemptWish, ...]:
     try:
         return msgspec.convert({"attempts": found}, _Attempts).attempts
     except msgspec.ValidationError as error:
-        raise UserError("bad_attempt", describe(error)) from None
+        raise UserError("bad_attempt", describe(error, _Attempts)) from None
 
 
 def wishes(new: "NewRun") -> tuple[AttemptWish, ...]:

@@ -11,7 +11,8 @@ A failing command, a refused action and a model that stopped early are results, 
 """
 
 import errno
-from typing import Literal, cast
+import re
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -99,19 +100,56 @@ def disk_full(error: BaseException) -> str | None:
     return None
 
 
-def describe(error: msgspec.MsgspecError) -> str:
-    """Return where a record is invalid and what was expected, as one sentence. Never repeats values."""
+def describe(error: msgspec.MsgspecError, kind: Any = None) -> str:
+    """Return where a record of `kind` is invalid and what was expected, as one sentence. Never repeats values."""
     message, _, path = str(error).partition(" - at ")
     if not isinstance(error, msgspec.ValidationError):
         return f"The request is not JSON: {message}."
     where = path.strip("`") or "$"
     if message.startswith(("Expected", "Object missing required field")):
         return f"At {where}: {message}."
+    there = () if kind is None else _types(kind, where)
     if message.startswith("Object contains unknown field"):
-        known = (
-            ": an attempt has model, temperature, share and hint" if where.startswith("$.attempts") else ""
+        from difflib import get_close_matches  # noqa: PLC0415  (only errors need it)
+
+        name = message.partition("`")[2].strip("`")
+        fields = [field.encode_name for each in there for field in getattr(each, "fields", ())]
+        named = f"unknown field {name!r}" if _NAME.fullmatch(name) else "unknown field"
+        if near := get_close_matches(name, fields, 1):
+            return f"At {where}: {named}; did you mean {near[0]!r}?"
+        return f"At {where}: {named}" + (
+            f"; known are {', '.join(dict.fromkeys(fields))}." if fields else "."
         )
-        return f"At {where}: unknown field{known}."
     if message.startswith("Invalid enum value"):
-        return f"At {where}: the value is not one of those allowed."
+        allowed = [str(value) for each in there for value in getattr(each, "values", ())]
+        return f"At {where}: the value is not one of {', '.join(allowed) or 'those allowed'}."
     return f"At {where}: the value is not valid."
+
+
+_NAME = re.compile(r"[A-Za-z_][\w-]{0,39}")
+"""A field that is named back to the caller; anything else may be a misplaced value."""
+_STEP = re.compile(r"\.([^.\[]+)|\[[^\]]*\]")
+
+
+def _types(kind: Any, where: str) -> tuple[Any, ...]:
+    """The types of the value at a path such as `$.attempts[0].share`."""
+    from msgspec import inspect  # noqa: PLC0415  (only errors need it)
+
+    found: tuple[Any, ...] = (inspect.type_info(kind),)
+    for step in _STEP.finditer(where):
+        below = tuple(part for each in found for part in getattr(each, "types", (each,)))
+        fields = [
+            field.type
+            for each in below
+            for field in getattr(each, "fields", ())
+            if field.encode_name == step[1]
+        ]
+        items = [
+            getattr(each, name)
+            for each in below
+            for name in ("item_type", "value_type")
+            if hasattr(each, name)
+        ]
+        items += [item for each in below for item in getattr(each, "item_types", ())]
+        found = tuple(fields or items)
+    return tuple(part for each in found for part in getattr(each, "types", (each,)))

@@ -49,6 +49,12 @@ class RunRow(msgspec.Struct, frozen=True):
     epoch: int
     owner_lives: bool = False
     """Whether the process that claimed it still runs; a running run without one was interrupted."""
+    who: str = ""
+    """The person who started it."""
+    asks: int = 0
+    """Open questions to a person."""
+    cost: float | None = None
+    """US dollars, as far as prices are known; None if none is."""
 
 
 class RunFilter(msgspec.Struct, frozen=True):
@@ -159,7 +165,8 @@ class Backbone(AuditLog, BudgetStore, Protocol):
     """
 
     async def admit(self, new: NewRun, who: str) -> tuple[RunId, bool]:
-        """Make a run: event 1 is durable when this returns. The same `new.key` gives the same run.
+        """Make a run: event 1 is durable when this returns. The same `new.key` gives the same run; a request
+        that differs from the one it stands for raises `UserError` (`key_taken`).
 
         The flag says whether the run was made now.
         """
@@ -210,9 +217,17 @@ class Backbone(AuditLog, BudgetStore, Protocol):
         ...
 
     async def runs(
-        self, limit: int = 100, *, before: RunId | None = None, only: RunFilter | None = None
+        self,
+        limit: int = 100,
+        *,
+        before: RunId | None = None,
+        only: RunFilter | None = None,
+        told: bool = True,
     ) -> tuple[RunRow, ...]:
-        """List runs, newest first; `before` is the cursor: the last run of the page before."""
+        """List runs, newest first; `before` is the cursor: the last run of the page before.
+
+        Unless `told`, questions and costs are left out: they take a look at the log of each run.
+        """
         ...
 
     async def row(self, run: RunId) -> RunRow: ...

@@ -281,7 +281,7 @@ class SavePointCollector:
     async def _rows(self) -> AsyncIterator[RunRow]:
         """Every run, newest first."""
         before: RunId | None = None
-        while page := await self.backbone.runs(_PAGE, before=before):
+        while page := await self.backbone.runs(_PAGE, before=before, told=False):
             for row in page:
                 yield row
             before = page[-1].id

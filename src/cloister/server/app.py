@@ -241,4 +241,4 @@ def asgi_app(app: "App", token: str, sockets: Sockets) -> ASGIApp:
         logging_config=None,
     )
     callers = Callers(token, app.settings.user, Tokens(app.settings.data_dir))
-    return audited(guarded(with_ports(web, app), web, callers), web, app.backbone)
+    return audited(guarded(with_ports(web, app), web, callers, app.settings.file.hosts), web, app.backbone)

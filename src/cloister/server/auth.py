@@ -84,15 +84,19 @@ _UNAUTHORIZED: Refusal = (
 )
 
 
-def guarded(inner: ASGIApp, web: Litestar, callers: Callers) -> ASGIApp:
-    """`inner` behind the checks below, with the roles that the routes of `web` declare."""
+def guarded(inner: ASGIApp, web: Litestar, callers: Callers, names: Iterable[str] = ()) -> ASGIApp:
+    """`inner` behind the checks below, with the roles that the routes of `web` declare.
+
+    `names` are host names by which a reverse proxy on this machine calls the server.
+    """
+    allowed = frozenset(name.lower().encode() for name in names)
 
     served = 0
 
     async def guard(scope: Scope, receive: Receive, send: Send) -> None:
         nonlocal served
         try:
-            refusal = refuse(scope, web, callers) or _too_many(scope, served)
+            refusal = refuse(scope, web, callers, allowed) or _too_many(scope, served)
         except CloisterError as error:
             refusal = problem(error)
         if refusal is not None:
@@ -110,13 +114,16 @@ def guarded(inner: ASGIApp, web: Litestar, callers: Callers) -> ASGIApp:
     return guard
 
 
-def refuse(scope: Scope, web: Litestar, callers: Callers) -> Refusal | None:
+def refuse(
+    scope: Scope, web: Litestar, callers: Callers, allowed: frozenset[bytes] = frozenset()
+) -> Refusal | None:
     """Why this request is refused; None when it is served, and then `caller_of` knows its caller."""
     headers: list[tuple[bytes, bytes]] = list(scope["headers"])
     host = _only(headers, b"host")
     # DNS rebinding: a page of another site whose name resolves to this machine still sends its own name.
-    if host is None or not (_LOOPBACK.match(host) or has_own_name(host)):
-        return 421, Problem("bad_host", "This server answers to localhost and 127.0.0.1 only.")
+    if host is None or not (_LOOPBACK.match(host) or has_own_name(host) or host in allowed):
+        named = "localhost, 127.0.0.1 and the names in the setting `hosts`"
+        return 421, Problem("bad_host", f"This server answers to {named} only.")
     if any(name == b"origin" and not _same_origin(value, host) for name, value in headers):
         return 403, Problem("bad_origin", "Pages of other sites may not call this server.")
     if scope["type"] == "http" and scope["path"] == OPEN_PATH and not has_own_name(host):
@@ -188,7 +195,9 @@ def _only(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> bytes | None
 
 
 def _same_origin(origin: bytes, host: bytes) -> bool:
-    return origin.lower() == b"http://" + host
+    # Behind a reverse proxy the browser speaks https, and this server http.
+    secure = not _LOOPBACK.match(host) and not has_own_name(host)
+    return origin.lower() == (b"https://" if secure else b"http://") + host
 
 
 def _given_token(scope: Scope, headers: Iterable[tuple[bytes, bytes]]) -> bytes:

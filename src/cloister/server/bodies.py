@@ -36,7 +36,7 @@ class StrictRequest(Request[Any, Any, State]):
         try:
             return msgspec.json.decode(body, type=Any if field is None else field.annotation)
         except msgspec.MsgspecError as error:
-            raise UserError("bad_request", describe(error)) from None
+            raise UserError("bad_request", describe(error, field and field.annotation)) from None
         except (UnicodeDecodeError, RecursionError):
             raise UserError("bad_request", "The request is not JSON in UTF-8.") from None
 

@@ -17,8 +17,10 @@ from cloister.core.events import (
     ChecksRan,
     CommandOutput,
     FinishRefused,
+    InterruptRequested,
     ModelFailed,
     ModelReplied,
+    ModelSpent,
     ModelText,
     PromptReceived,
     ProofTaken,
@@ -279,6 +281,60 @@ async def test_denied_action_does_not_run_and_names_its_rule(bench: LoopBench) -
     result = next(b for b in bench.journal.bodies if isinstance(b, ToolReturned))
     assert "Not allowed" in result.text
     assert (bench.computer.work / "calc.py").exists()
+
+
+async def test_a_person_stops_the_command_at_work_and_the_model_learns_of_it(bench: LoopBench) -> None:
+    calls = '{ tool = "bash", command = "echo begun; tail -f /dev/null" }, { tool = "bash", command = "touch later" }'
+    script = f"[[reply]]\ncalls = [{calls}]\n" + FIX
+    async with anyio.create_task_group() as tasks:
+
+        async def interrupt() -> None:
+            while not any(isinstance(delta, CommandOutput) for delta in bench.journal.deltas):
+                await anyio.lowlevel.checkpoint()
+            bench.journal.add(InterruptRequested("ada"))
+
+        tasks.start_soon(interrupt)
+        await bench.work(script)
+    assert [b.outcome for b in bench.journal.bodies if isinstance(b, AttemptEnded)] == ["proven"]
+    stopped, skipped = [body for body in bench.journal.bodies if isinstance(body, ToolReturned)][:2]
+    assert stopped.text.startswith("Stopped by ada after ")
+    assert (stopped.ok, skipped.text) == (False, "Not run: the step was stopped before it.")
+    asked = [
+        message.text
+        for message in request(bench.journal.events, 0, ()).messages
+        if isinstance(message, UserMessage)
+    ]
+    assert any(text.startswith("ada stopped the step at work.") for text in asked)
+
+
+async def test_stopping_a_step_that_asks_denies_its_question(bench: LoopBench) -> None:
+    host = Layer("host", (Rule("tool:bash", "ask", "policy, rule 1"),))
+    script = '[[reply]]\ncalls = [{ tool = "bash", command = "touch asked" }]\n' + FIX
+    async with anyio.create_task_group() as tasks:
+
+        async def interrupt() -> None:
+            while not any(isinstance(body, AskRaised) for body in bench.journal.bodies):
+                await bench.journal.changed(len(bench.journal.events))
+            bench.journal.add(InterruptRequested("ada"))
+
+        tasks.start_soon(interrupt)
+        await bench.work(script, policy=(BUILT_IN, host))
+    assert [(b.answer, b.who) for b in bench.journal.bodies if isinstance(b, AskAnswered)] == [
+        ("deny", "ada")
+    ]
+
+
+async def test_a_person_stops_a_request_to_the_model_which_is_paid_and_made_again(bench: LoopBench) -> None:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(bench.work, '[[reply]]\nsay = "Well."\nwait_seconds = 600\n')
+        while len(bench.of(ModelSpent)) < 2:
+            bench.journal.add(InterruptRequested("ada"))
+            await anyio.sleep(0.02)
+        tasks.cancel_scope.cancel()
+    assert {(b.purpose, b.estimated) for b in bench.journal.bodies if isinstance(b, ModelSpent)} == {
+        ("code", True)
+    }
+    assert bench.of(ModelReplied) == []
 
 
 async def test_ask_waits_for_the_answer_of_a_person(bench: LoopBench) -> None:

@@ -216,7 +216,9 @@ def test_live_output_is_shown_as_it_comes_and_only_once() -> None:
         Line("▸ bash  make", "head"),
         Status("bash running"),
         Line("  │ one", "dim"),
+        Status("bash running", output=("tw",)),
         Line("  │ two", "dim"),
+        Status("bash running", output=("three",)),
     ]
     assert lines([*items, *told(returned("one\ntwo\nthree", ok=False, code=2, seconds=1.5))]) == [
         "▸ bash  make",
@@ -236,7 +238,10 @@ def test_output_of_a_check_moves_the_status_and_prints_no_line() -> None:
     shown = pieces(
         [*told(e.ChecksChosen((CHECK,), found=False)), e.CommandOutput(1, CHECK, "out", "....\n5 passed\n")]
     )
-    assert shown == [Line(f"· check (given): {CHECK}", "dim"), Status("checking: 5 passed")]
+    assert shown == [
+        Line(f"· check (given): {CHECK}", "dim"),
+        Status(f"checking: {CHECK}", output=("5 passed",)),
+    ]
 
 
 def test_progress_is_one_line_and_then_a_moving_bar() -> None:

@@ -79,8 +79,8 @@ ACTS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u180b-\u180e\u200b-\u200f\u2028-\u202e"
     "\u2060-\u206f\u3164\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff]"
 )
-OWN = re.compile("\x1b\\[(?:0|1|2|31|32|33|36)(?:;(?:1|2|31|32|33|36))*m|\r\x1b\\[2K")
-"""What our own screen writes: a few styles, and its status line taken back."""
+OWN = re.compile("\x1b\\[(?:0|1|2|31|32|33|36)(?:;(?:1|2|31|32|33|36))*m|(?:\x1b\\[[0-9]+A)?\r\x1b\\[J")
+"""What our own screen writes: a few styles, and the lines at its bottom taken back."""
 
 
 def entry(text: str, **more: str) -> AuditEntry:

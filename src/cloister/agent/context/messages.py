@@ -13,6 +13,7 @@ from typing import assert_never, cast, get_args
 import msgspec
 
 from cloister.agent.context.prompts import (
+    INTERRUPTED,
     NO_CHECKS,
     NUDGE,
     PLANNED,
@@ -38,6 +39,7 @@ from cloister.core.events import (
     EnvironmentPrepared,
     Event,
     FaultLocalised,
+    InterruptRequested,
     ModelReplied,
     PromptReceived,
     RunAdmitted,
@@ -260,6 +262,8 @@ class Context:
         elif kind is PromptReceived:
             said = cast("PromptReceived", body)
             self._say(event.seq, f"Message from {said.who}:\n{said.text}", unseen=True)
+        elif kind is InterruptRequested:
+            self._say(event.seq, INTERRUPTED.format(who=cast("InterruptRequested", body).who), unseen=True)
         elif kind is FaultLocalised:
             self._say(event.seq, localised_text(cast("FaultLocalised", body)), unseen=True)
         elif kind is AttemptStarted:

@@ -130,6 +130,12 @@ def warned_text(body: BudgetWarned) -> str:
     return f"Most of the budget is spent: {amount} left. Bring the work to a state that can be delivered."
 
 
+INTERRUPTED = (
+    "{who} stopped the step at work. Do not simply repeat it: consider what was wrong with it. "
+    "If a message follows, it says what to do instead."
+)
+
+
 # Facts that no summary may lose, folded from the log: plan, touched files, messages of people, check results.
 
 

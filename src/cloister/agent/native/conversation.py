@@ -130,7 +130,10 @@ async def _record(
         reply.cost,
         step.seen,
     )
-    await journal.append(body, *await step.follow(body))
+    ruling = await step.follow(body)
+    with anyio.CancelScope(shield=True):
+        # Once it is paid for, the reply counts, also if a person stops the step just now.
+        await journal.append(body, *ruling)
     return body
 
 

@@ -6,6 +6,7 @@ Between turns it detects that the model is stuck, and obeys the people who steer
 from cloister.agent.evidence.evidence import Claim, Evidence, Refused
 from cloister.agent.harness import Ending, OutOfBudget, Unfinished, Workplace
 from cloister.agent.native.conversation import Conversation
+from cloister.agent.native.interrupt import interruptible, not_run, run_call
 from cloister.agent.native.stuck import StuckDetector, unanswered
 from cloister.agent.native.tool_calls import ToolCalls, decoded
 from cloister.agent.shell.readonly import only_reads
@@ -56,7 +57,10 @@ class _Loop:
         if reply is None:
             if ending := await self._unstick():
                 return ending
-            reply = await self._talk.ask(so_far.steps + 1, self._calls.follow)
+            step = so_far.steps + 1
+            reply = await interruptible(self._journal, lambda: self._talk.ask(step, self._calls.follow))
+            if reply is None:
+                return None  # stopped by a person: ask again, with that in the conversation
             if not isinstance(reply, ModelReplied):
                 if reply.code == "budget":
                     return OutOfBudget(reply.message)
@@ -75,16 +79,20 @@ class _Loop:
     async def _act(self, reply: ModelReplied) -> tuple[ToolCall | None, bool]:
         """Run the calls of `reply`. Return its `finish`, if any, and True if files may have changed."""
         finish: ToolCall | None = None
-        may_change = False
+        may_change = stopped = False
         for call in reply.calls:
             if call.name == FINISH.name:
                 finish = call
+                continue
+            if stopped:
+                self._evidence.add_result(not_run(self._place.attempt, call))
                 continue
             await self._evidence.record()  # later decisions depend on where earlier results came from
             if call.name == RECALL.name:
                 await self._recall(call)
             else:
-                self._evidence.add_result(await self._calls.run(call))
+                done, stopped = await run_call(self._journal, self._place.attempt, call, self._calls.run)
+                self._evidence.add_result(done)
                 may_change = may_change or _may_change(call)
         return finish, may_change
 

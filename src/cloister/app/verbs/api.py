@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from cloister.core.computer import Change, Entry, Exited, Output, Process, Pty, Sink
     from cloister.core.events import Delta, Event
     from cloister.core.ids import RunId
-    from cloister.core.requests import NewRun, Origin, Role
+    from cloister.core.requests import NewRun, Origin, Outcome, Role, State
     from cloister.egress.packages import Meaning
     from cloister.environment.api import Plan
     from cloister.environment.listing import Listing
@@ -134,8 +134,16 @@ class RunVerbs(Protocol):
         ...
 
     @needs("viewer", "GET runs")
-    async def list(self, limit: int = 100) -> tuple[RunRow, ...]:
-        """The newest runs first."""
+    async def list(
+        self,
+        limit: int = 100,
+        before: str | None = None,
+        state: State | None = None,
+        outcome: Outcome | None = None,
+        repo: str | None = None,
+        who: str | None = None,
+    ) -> tuple[RunRow, ...]:
+        """The newest runs first; `before` is the last run of the page before, the others say which runs to list."""
         ...
 
     @needs("viewer", "GET runs/{run}/row")
@@ -176,9 +184,20 @@ class RunVerbs(Protocol):
         """Raises `UserError` (`run_finished`)."""
         ...
 
+    @needs("operator", "POST runs/{run}/interrupt")
+    async def interrupt(self, run: str) -> Event:
+        """Stop the step at work: its model request or tool call. The run goes on, and the model learns of it.
+
+        Raises `UserError` (`run_finished`).
+        """
+        ...
+
     @needs("operator", "POST runs/{run}/answer")
-    async def answer(self, run: str, ask: str, answer: Literal["allow", "deny"]) -> Event:
-        """Raises `UserError` (`no_such_ask`, `ask_answered`, `denied`)."""
+    async def answer(self, run: str, ask: str | None, answer: Literal["allow", "deny"]) -> Event:
+        """Answer a question; None is the only open one.
+
+        Raises `UserError` (`no_such_ask`, `several_asks`, `ask_answered`, `denied`).
+        """
         ...
 
     @needs("operator", "POST runs/{run}/model")

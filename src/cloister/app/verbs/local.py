@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cloister.core.events import Delta, Event, FromOutside
     from cloister.core.ids import RunId
     from cloister.forge.api import RunRepositories
-    from cloister.log.api import RunRow, Totals
+    from cloister.log.api import RunFilter, RunRow, Totals
     from cloister.log.audit.details import Detail
     from cloister.log.audit.entry import AuditEntry, Checkpoint
     from cloister.log.audit.verify import Verdict
@@ -42,7 +42,9 @@ class Log(Protocol):
     """What verbs need of the log."""
 
     async def resolve(self, prefix: str) -> RunId: ...
-    async def runs(self, limit: int = 100) -> tuple[RunRow, ...]: ...
+    async def runs(
+        self, limit: int = 100, *, before: RunId | None = None, only: RunFilter | None = None
+    ) -> tuple[RunRow, ...]: ...
     async def row(self, run: RunId) -> RunRow: ...
     async def read(self, run: RunId, after: int = 0, limit: int = 10_000) -> tuple[Event, ...]: ...
     def follow(
@@ -70,8 +72,10 @@ class FileLog:
     async def resolve(self, prefix: str) -> RunId:
         return await self._read(lambda log: log.resolve(prefix))
 
-    async def runs(self, limit: int = 100) -> tuple[RunRow, ...]:
-        return await self._read(lambda log: log.rows(limit))
+    async def runs(
+        self, limit: int = 100, *, before: RunId | None = None, only: RunFilter | None = None
+    ) -> tuple[RunRow, ...]:
+        return await self._read(lambda log: log.rows(limit, before, only))
 
     async def row(self, run: RunId) -> RunRow:
         return await self._read(lambda log: log.row(run))
@@ -131,7 +135,7 @@ class FileLog:
         with LogReader(self._path, self._lives) as log:
             while True:
                 # The owner first: it may append its last event and end between the two.
-                driven = log.row(run).owner_lives
+                driven = log.driven(run)
                 page = log.page(run, last)
                 for event in page.events:
                     last = event.seq

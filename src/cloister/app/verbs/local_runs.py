@@ -20,6 +20,7 @@ from cloister.core.errors import HostError, UserError
 from cloister.core.events import (
     AskAnswered,
     AskRaised,
+    InterruptRequested,
     ModelChosen,
     PromptReceived,
     RewindRequested,
@@ -28,6 +29,8 @@ from cloister.core.events import (
 )
 from cloister.core.log import request_of
 from cloister.core.requests import check_new_run
+from cloister.core.text import one_line
+from cloister.log.api import RunFilter
 from cloister.sandbox.store.api import shortage
 
 if TYPE_CHECKING:
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
 
     from cloister.core.events import Delta, Event
     from cloister.core.ids import RunId
-    from cloister.core.requests import NewRun, Origin
+    from cloister.core.requests import NewRun, Origin, Outcome, State
     from cloister.log.api import RunRow
     from cloister.policy.api import Policy
     from cloister.runs.attempts.compare import Compared, Subject
@@ -67,8 +70,18 @@ class LocalRuns(Group):
             app.supervisor.drive(run)
         return Admitted(run, made)
 
-    async def list(self, limit: int = 100) -> tuple[RunRow, ...]:
-        return tuple(self._with_pause(row) for row in await self._log.runs(limit))
+    async def list(
+        self,
+        limit: int = 100,
+        before: str | None = None,
+        state: State | None = None,
+        outcome: Outcome | None = None,
+        repo: str | None = None,
+        who: str | None = None,
+    ) -> tuple[RunRow, ...]:
+        cursor = None if before is None else await self._log.resolve(before)
+        only = RunFilter(state, outcome, repo, who)
+        return tuple(self._with_pause(row) for row in await self._log.runs(limit, before=cursor, only=only))
 
     async def row(self, run: str) -> RunRow:
         return self._with_pause(await self._log.row(await self._log.resolve(run)))
@@ -130,12 +143,18 @@ class LocalRuns(Group):
         found = await self._log.resolve(run)
         return await self._log.append_outside(found, StopRequested(self.caller.name))
 
-    async def answer(self, run: str, ask: str, answer: Literal["allow", "deny"]) -> Event:
+    async def interrupt(self, run: str) -> Event:
+        found = await self._log.resolve(run)
+        return await self._log.append_outside(found, InterruptRequested(self.caller.name))
+
+    async def answer(self, run: str, ask: str | None, answer: Literal["allow", "deny"]) -> Event:
         """Anyone who may answer may deny; an approval needs the role that the rule names."""
         from cloister.runs.view import fold
 
         events = await self._events(run)
         pending = {each.ask: each for each in fold(events, time.time()).asks}
+        if ask is None:
+            ask = _only_one(events[0].run, pending)
         if ask not in pending:
             raise _not_asked(events, ask, tuple(pending))
         approver = pending[ask].approver
@@ -174,9 +193,10 @@ class LocalRuns(Group):
 
         from cloister.runs.delivery import remove_files
 
-        row = await self.row(run)
+        row, started = await self.row(run), time.time()
         removed = await remove_files(self._parts.repositories, row.id, row.state, self.caller.name)
-        await self._note("RunRemoved", run=row.id)
+        if removed.at >= started:  # else they were removed before
+            await self._note("RunRemoved", run=row.id)
         return removed
 
     async def diff(self, run: str, attempt: int | None = None) -> str:
@@ -278,6 +298,15 @@ class LocalRuns(Group):
         if new.forked_from is not None:
             bare = await self._parts.repositories.open(new.forked_from.run)
             await check_fork(bare, await self._events(new.forked_from.run), new)
+
+
+def _only_one(run: RunId, pending: dict[str, AskRaised]) -> str:
+    if not pending:
+        raise UserError("no_such_ask", f"Run {run} asks nothing now: it waits for no answer.")
+    if len(pending) > 1:
+        named = "; ".join(f"{ask} ({one_line(body.action, 60)})" for ask, body in pending.items())
+        raise UserError("several_asks", f"Run {run} asks several questions, so name one: {named}.")
+    return next(iter(pending))
 
 
 def _not_asked(events: Sequence[Event], ask: str, pending: Sequence[str]) -> UserError:

@@ -2,12 +2,17 @@
 
 import signal
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import TYPE_CHECKING
 
 import anyio
 
 from cloister.cli.screen.screen import Show
 from cloister.core.events import Blame, Delta, Event, RunContinued, RunFinished
 from cloister.core.requests import Accepted, Outcome
+
+if TYPE_CHECKING:
+    from cloister.cli.client.steer import Steering
 
 TICK_SECONDS = 0.2
 STOP_SECONDS = 20.0
@@ -29,13 +34,18 @@ Source = Callable[[], Awaitable[None]]
 class Watch:
     """Feeds a screen and remembers how the run ended."""
 
-    def __init__(self, show: Show, after: int = 0, accept: Accepted = "proven") -> None:
+    def __init__(
+        self, show: Show, after: int = 0, accept: Accepted = "proven", steering: "Steering | None" = None
+    ) -> None:
         self._show = show
+        self._steering = steering
         self._accepted = _ACCEPTED[accept]
         self.outcome: Outcome | None = None
         self.blame: Blame | None = None
         self.last_seq = after
         self.interrupts = 0
+        self.left = False
+        """True if a person left with one Ctrl-C, so that the run goes on."""
 
     def feed(self, item: Event | Delta) -> None:
         if isinstance(item, Event):
@@ -44,16 +54,18 @@ class Watch:
                 self.outcome, self.blame = item.body.outcome, item.body.blame
             elif isinstance(item.body, RunContinued):
                 self.outcome = self.blame = None
+        if self._steering is not None:
+            self._steering.feed(item)
         self._show.feed(item)
 
     async def until_end(self, source: Source, stop: Callable[[], Awaitable[bool]] | None = None) -> None:
         """Run `source` until it ends or Ctrl-C interrupts it.
 
         The first Ctrl-C calls `stop` and lets the run end. It returns at once without a `stop`, if `stop` returns
-        False, and at the second Ctrl-C.
+        False, and at the second Ctrl-C. With a keyboard, Ctrl-C is a key: it leaves, and twice it stops the run.
         """
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            async with anyio.create_task_group() as tasks:
+            async with self._keyboard(), anyio.create_task_group() as tasks:
 
                 async def hear() -> None:
                     async for _ in signals:
@@ -62,18 +74,29 @@ class Watch:
                         if stop is None or self.interrupts > 1 or not await stop():
                             tasks.cancel_scope.cancel()
 
+                async def leave(steering: "Steering") -> None:
+                    await steering.left()
+                    self.interrupts += 1
+                    self.left = not steering.stopping
+                    tasks.cancel_scope.cancel()
+
                 tasks.start_soon(hear)
                 tasks.start_soon(self._tick)
+                if self._steering is not None:
+                    tasks.start_soon(leave, self._steering)
                 try:
                     await source()
                 finally:
                     self._show.close()
                 tasks.cancel_scope.cancel()
 
+    def _keyboard(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext() if self._steering is None else self._steering.keyboard()
+
     @property
     def exit_code(self) -> int:
         """The exit code of the command."""
-        if self.interrupts:
+        if self.interrupts or (self._steering is not None and self._steering.stopping):
             return 130
         if self.blame is not None:
             return _EXIT_CODES[self.blame]

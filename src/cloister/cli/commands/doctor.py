@@ -1,8 +1,11 @@
-"""`cloister doctor`: check whether a run can start on this machine, and how to fix it if not."""
+"""`cloister doctor`: check whether a run can start on this machine; `cloister` alone: what a run would do here."""
+
+from pathlib import Path
 
 import typer
 
 from cloister.cli.options import AsJson, local_only, put, put_json, settings_of
+from cloister.core.errors import CloisterError, UserError
 
 
 def doctor(ctx: typer.Context, as_json: AsJson = False) -> None:
@@ -26,3 +29,58 @@ def doctor(ctx: typer.Context, as_json: AsJson = False) -> None:
         put("A run can start." if ready else "A run cannot start yet: see MISSING above.")
     if not ready:
         raise typer.Exit(3)
+
+
+def begin(ctx: typer.Context) -> None:
+    """Explain what a run would do in the repository around this directory; elsewhere print the help."""
+    from cloister.cli.request import current_repository
+
+    try:
+        repo = current_repository()
+    except UserError:
+        put(ctx.get_help())
+        return
+    from cloister.cli._spawn import git
+
+    commit, changed = (
+        git(Path(repo), "rev-parse", "--short", "HEAD"),
+        git(Path(repo), "status", "--porcelain"),
+    )
+    branch = git(Path(repo), "branch", "--show-current").out.strip() or "no branch"
+    count = len(changed.out.splitlines())
+    put(f"{repo} ({branch}{f' at {commit.out.strip()}' if commit.code == 0 else ', no commit yet'})\n")
+    put('  cloister run "fix the failing test"\n')
+    put("copies this commit into a sandbox, runs the checks before any change, lets the model")
+    put("work, proves the result in a fresh sandbox and writes it to a new branch with the")
+    put("proof. Your files and branches stay as they are.")
+    if commit.code:
+        put("First commit something: a run starts from a commit.")
+    elif count:
+        files = "1 file is" if count == 1 else f"{count} files are"
+        put(f"{files} not committed as shown: the run does not see that.")
+    put(f"\n  model   {_model(ctx)}\n  server  {_server(ctx)}\n")
+    put("Can a run start here?  cloister doctor      All commands:  cloister --help")
+
+
+def _model(ctx: typer.Context) -> str:
+    from cloister.app.config import usual_model
+
+    try:
+        return usual_model(settings_of(ctx))
+    except UserError as error:
+        if error.code != "no_model":
+            return error.message
+        return "none: the repair harness finds small faults by search (set ANTHROPIC_API_KEY or another key)"
+
+
+def _server(ctx: typer.Context) -> str:
+    from cloister.cli.client.discover import living
+    from cloister.cli.client.open import named_server
+
+    try:
+        if named := named_server(ctx):
+            return named.url
+        found = living(settings_of(ctx).data_dir)
+    except CloisterError as error:
+        return error.message
+    return found.url if found else "none: `cloister run` drives the run itself"

@@ -1,6 +1,7 @@
 """`cloister log`, `diff`, `apply`, `receipt`, `compare` and `rm`: the work of a run."""
 
 import sys
+import time
 from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cloister.cli.client.open import perform
-from cloister.cli.options import After, AsJson, AttemptNumber, RunName, complete_run, put, put_json
+from cloister.cli.options import RUN_HELP, After, AsJson, AttemptNumber, RunName, complete_run, put, put_json
 from cloister.core.errors import HostError, UserError
 from cloister.core.text import harmless, one_line
 
@@ -210,16 +211,46 @@ def _evidence(side: "Side") -> str:
     return ", ".join(f"{number:,} {word}" for number, word in (*counts, *(one for one in rare if one[0])))
 
 
-def rm(ctx: typer.Context, run: RunName) -> None:
-    """Delete the files of a finished run: its change, its diffs and its save points. The log stays."""
+def rm(
+    ctx: typer.Context,
+    runs: Annotated[
+        list[str] | None, typer.Argument(metavar="[RUN]...", help=RUN_HELP, autocompletion=complete_run)
+    ] = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option("--older-than", metavar="AGE", help="All runs that ended longer ago: 12h, 30d or 8w."),
+    ] = None,
+) -> None:
+    """Delete the files of finished runs: their changes, diffs and save points. Their logs stay."""
+    if not runs and older_than is None:
+        raise UserError("bad_options", "Name the runs, or give --older-than 30d.")
+    before = None if older_than is None else time.time() - _age_seconds(older_than)
 
-    async def work(verbs: "Verbs") -> "RunId":
-        found = (await verbs.runs.row(run)).id
-        await verbs.runs.remove(found)
-        return found
+    async def work(verbs: "Verbs") -> "list[RunId]":
+        found = [(await verbs.runs.row(run)).id for run in runs or ()]
+        page = await verbs.runs.list(1_000, state="finished") if before is not None else ()
+        while page and before is not None:
+            found += [row.id for row in page if row.updated_at < before]
+            page = await verbs.runs.list(1_000, before=page[-1].id, state="finished")
+        started = time.time()
+        removed = {run: await verbs.runs.remove(run) for run in dict.fromkeys(found)}
+        return [run for run, done in removed.items() if before is None or done.at >= started]
 
-    found = perform(ctx, work)
-    put(f"Removed the files of {found}. Its log stays: cloister log {found}")
+    for found in (removed := perform(ctx, work)):
+        put(f"Removed the files of {found}. Its log stays: cloister log {found}")
+    if not removed:
+        put("No finished run with files is that old.")
+
+
+def _age_seconds(text: str) -> float:
+    """Raises `UserError` (`bad_options`)."""
+    number, unit = text[:-1], text[-1:]
+    sizes = {"h": 3_600, "d": 86_400, "w": 604_800}
+    if unit not in sizes or not number.isascii() or not number.isdigit():
+        raise UserError(
+            "bad_options", f"An age is a number of hours, days or weeks, as in 12h, 30d or 8w, not {text!r}."
+        )
+    return int(number) * sizes[unit]
 
 
 RunOrNone = Annotated[

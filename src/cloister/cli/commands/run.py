@@ -14,6 +14,7 @@ from cloister.cli.options import (
     AllowTestChanges,
     AsJson,
     MustPass,
+    Plain,
     TierWish,
     put,
     put_json,
@@ -24,6 +25,7 @@ from cloister.core.errors import UserError
 if TYPE_CHECKING:
     from cloister.app.verbs.api import Verbs
     from cloister.app.verbs.records import Admitted, RunWish
+    from cloister.cli.client.attend import Watch
     from cloister.cli.request import RunOptions
     from cloister.cli.screen.screen import Show
     from cloister.core.ids import RunId
@@ -35,7 +37,13 @@ MaybePrompt = Annotated[
     typer.Argument(metavar="PROMPT", help="The task. '-' reads it from stdin.", show_default=False),
 ]
 RepoName = Annotated[
-    str, typer.Option("--repo", metavar="PATH|URL", help="The repository to work on.", show_default=False)
+    str,
+    typer.Option(
+        "--repo",
+        metavar="PATH|URL",
+        help="The repository to work on. Default: the one around the current directory.",
+        show_default=False,
+    ),
 ]
 RunFileName = Annotated[
     Path | None,
@@ -149,6 +157,7 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
     rule: Rules = None,
     detach: Annotated[bool, typer.Option("--detach", help="Hand it to a server and return at once.")] = False,
     accept: Accept = "proven",
+    plain: Plain = False,
     as_json: AsJson = False,
 ) -> None:
     """Start a run and watch it; exit 0 if its change is proven."""
@@ -179,14 +188,16 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
         seed=seed,
         setup=setup,
     )
-    new = _wish(ctx, options, file)
-    start(ctx, partial(_submit, ctx, new), detach=detach, as_json=as_json, accept=accept)
+    start(ctx, _submission(ctx, options, file), detach=detach, as_json=as_json, plain=plain, accept=accept)
 
 
-def _wish(ctx: typer.Context, options: "RunOptions", file: Path | None) -> "RunWish":
+def _submission(
+    ctx: typer.Context, options: "RunOptions", file: Path | None
+) -> "Callable[[Verbs], Awaitable[Admitted]]":
     from cloister.cli.request import RunFile, new_run, read_run_file
 
-    return new_run(options, settings_of(ctx), RunFile() if file is None else read_run_file(file))
+    new = new_run(options, settings_of(ctx), RunFile() if file is None else read_run_file(file))
+    return partial(_submit, ctx, new)
 
 
 async def _submit(ctx: typer.Context, new: "RunWish", verbs: "Verbs") -> "Admitted":
@@ -199,7 +210,7 @@ async def _submit(ctx: typer.Context, new: "RunWish", verbs: "Verbs") -> "Admitt
 def still_running(run: "RunId") -> None:
     """Tell a person who stopped watching that the run continues."""
     put(
-        f"The run continues. Watch it: cloister watch {run}  Stop it: cloister stop {run}",
+        f"The run continues. Watch it: cloister watch {run}\n                    Stop it: cloister stop {run}",
         file=sys.stderr,
     )
 
@@ -210,6 +221,7 @@ def start(
     *,
     detach: bool,
     as_json: bool,
+    plain: bool = False,
     accept: "Accepted" = "proven",
 ) -> None:
     """Submit a run and watch it to its end, or hand it to a server and print its id."""
@@ -218,7 +230,10 @@ def start(
 
         from cloister.cli.screen.screen import open_show
 
-        raise typer.Exit(anyio.run(_attend, ctx, submit, open_show(as_json), accept))
+        watch, run = anyio.run(_attend, ctx, submit, open_show(as_json, plain=plain), accept)
+        if run is not None and watch.outcome is None:
+            _let_go(ctx, run, watch)
+        raise typer.Exit(watch.exit_code)
     found = perform(ctx, submit, serve=True).id
     if as_json:
         put_json({"run": found})
@@ -229,25 +244,30 @@ def start(
 
 async def _attend(
     ctx: typer.Context, submit: "Callable[[Verbs], Awaitable[Admitted]]", show: "Show", accept: "Accepted"
-) -> int:
-    """Watch a new run to its end; returns the exit code.
+) -> "tuple[Watch, RunId | None]":
+    """Watch a new run to its end.
 
-    If a server drives the run, Ctrl-C only stops watching. If this process drives it, the first Ctrl-C stops the run
-    and the second leaves it interrupted.
+    With a keyboard, Ctrl-C leaves the run, which goes on, and twice stops it. Without one, Ctrl-C only stops watching
+    if a server drives the run; if this process drives it, the first stops the run and the second leaves it interrupted.
     """
     from cloister.cli.client.attend import Watch
+    from cloister.cli.client.steer import steer
     from cloister.cli.failures import log_to
+    from cloister.cli.screen.screen import NoteFile
 
     here = drives_here(ctx)
+    steering = steer(show, here=here)
     if here:
-        log_to(sys.stderr)
-    watch = Watch(show, accept=accept)
+        log_to(sys.stderr if steering is None else NoteFile(show))
+    watch = Watch(show, accept=accept, steering=steering)
     submitted: list[tuple[Verbs, RunId]] = []
 
     async def drive() -> None:
         async with open_verbs(ctx, drive=True) as verbs:
             run = (await submit(verbs)).id
             submitted.append((verbs, run))
+            if steering is not None:
+                steering.at(verbs.runs, run)
             async with verbs.runs.follow(run) as items:
                 async for item in items:
                     watch.feed(item)
@@ -265,14 +285,18 @@ async def _attend(
         return True
 
     await watch.until_end(drive, stop if here else None)
-    if watch.outcome is None and submitted:
-        _let_go(submitted[0][1], here=here)
-    return watch.exit_code
+    return watch, submitted[0][1] if submitted else None
 
 
-def _let_go(run: "RunId", *, here: bool) -> None:
-    if not here:
-        still_running(run)
-        return
-    resume = "`cloister serve --background` resumes"
-    put(f"Interrupted. The saved work is kept; {resume} {run}.", file=sys.stderr)
+def _let_go(ctx: typer.Context, run: "RunId", watch: "Watch") -> None:
+    """Say what becomes of a run that is not watched any more; hand it to a server if no process drives it."""
+    if drives_here(ctx):
+        if not watch.left:
+            resume = "`cloister serve --background` resumes"
+            put(f"Interrupted. The saved work is kept; {resume} {run}.", file=sys.stderr)
+            return
+        from cloister.cli.client.discover import ensure
+
+        put(f"Handing {run} over; it continues from its last save point.", file=sys.stderr)
+        ensure(settings_of(ctx))
+    still_running(run)

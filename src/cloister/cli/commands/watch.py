@@ -6,22 +6,29 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from cloister.cli.client.open import drives_here, open_verbs, perform
-from cloister.cli.options import Accept, After, AsJson, RunName, put, put_json, settings_of, typed
+from cloister.cli.options import Accept, After, AsJson, Plain, RunName, put, put_json, settings_of, typed
+from cloister.core.errors import UserError
 from cloister.core.text import one_line
 
 if TYPE_CHECKING:
+    from cloister.app.verbs.api import Verbs
     from cloister.cli.client.attend import Watch
     from cloister.core.ids import RunId
     from cloister.log.api import RunRow
 
 
 def watch(
-    ctx: typer.Context, run: RunName, after: After = 0, accept: Accept = "proven", as_json: AsJson = False
+    ctx: typer.Context,
+    run: RunName,
+    after: After = 0,
+    accept: Accept = "proven",
+    plain: Plain = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Show a run until it finishes. Ctrl-C stops watching, not the run."""
+    """Show a run until it finishes, and steer it. Ctrl-C stops watching, not the run; twice stops the run."""
     import anyio
 
-    found, seen = anyio.run(_watch, ctx, run, after, accept, as_json)
+    found, seen = anyio.run(_watch, ctx, run, after, accept, as_json, plain)
     if seen.interrupts and seen.outcome is None:
         from cloister.cli.commands.run import still_running
 
@@ -30,16 +37,23 @@ def watch(
 
 
 async def _watch(
-    ctx: typer.Context, run: str, after: int, accept: Accept, as_json: bool
+    ctx: typer.Context, run: str, after: int, accept: Accept, as_json: bool, plain: bool
 ) -> "tuple[RunId, Watch]":
     from cloister.cli.client.attend import Watch
+    from cloister.cli.client.steer import steer
     from cloister.cli.screen.screen import open_show
 
     async with open_verbs(ctx) as verbs:
         row = await verbs.runs.row(run)
         after = min(after, row.last_seq)
         earlier = await verbs.runs.events(row.id, limit=after) if after else ()
-        seen = Watch(open_show(as_json, earlier), after, accept)
+        show = open_show(as_json, earlier, plain=plain)
+        steering = None if row.state == "finished" else steer(show)
+        if steering is not None:
+            for event in earlier:
+                steering.feed(event)
+            steering.at(verbs.runs, row.id)
+        seen = Watch(show, after, accept, steering)
 
         async def follow() -> None:
             async with verbs.runs.follow(row.id, after) as items:
@@ -53,22 +67,98 @@ async def _watch(
     return row.id, seen
 
 
+Listed = Literal[
+    "queued",
+    "running",
+    "asks",
+    "interrupted",
+    "paused",
+    "finished",
+    "proven",
+    "unbroken",
+    "unproven",
+    "red",
+    "budget",
+    "stopped",
+    "failed",
+]
+_MOST = 1_000
+"""Runs that are looked at for `--state asks|interrupted`."""
+
+
 def ps(
     ctx: typer.Context,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="The number of runs to list.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=_MOST, help="How many runs to list.")] = 20,
+    state_is: Annotated[
+        Listed | None,
+        typer.Option(
+            "--state",
+            metavar="STATE",
+            help="Only runs that are queued, running, asks (they wait for your answer), interrupted, paused or "
+            "finished, or that ended proven, unbroken, unproven, red, budget, stopped or failed.",
+        ),
+    ] = None,
+    repo: Annotated[
+        str | None, typer.Option("--repo", metavar="PATH|URL", help="Only runs of this repository.")
+    ] = None,
+    user: Annotated[str | None, typer.Option("--user", help="Only runs that this person started.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List runs, newest first."""
-    rows = perform(ctx, lambda verbs: verbs.runs.list(limit), only_log=True)
+    where = repo and _named(repo)
+
+    async def find(verbs: "Verbs") -> "tuple[RunRow, ...]":
+        match state_is:
+            case "asks" | "interrupted":
+                rows = await verbs.runs.list(_MOST, state="running", repo=where, who=user)
+                wanted = "asks you" if state_is == "asks" else state_is
+                return tuple(row for row in rows if state(row) == wanted)[:limit]
+            case None | "queued" | "running" | "paused" | "finished":
+                return await verbs.runs.list(limit, state=state_is, repo=where, who=user)
+            case _:
+                return await verbs.runs.list(limit, outcome=state_is, repo=where, who=user)
+
+    rows = perform(ctx, find, only_log=True)
     if as_json:
         put_json(*rows)
     elif not rows:
-        put('No runs yet. Start one: cloister run "fix the failing test" --repo .')
+        filtered = state_is or repo or user
+        put("No such runs." if filtered else 'No runs yet. Start one: cloister run "fix the failing test"')
     else:
-        now = time.time()
-        put(f"{'RUN':<15} {'STATE':<12} {'AGE':<11} PROMPT")
-        for row in rows:
-            put(_line(row, now))
+        _table(rows)
+
+
+def _named(repo: str) -> str:
+    from cloister.cli.request import repository
+
+    try:
+        return repository(repo)
+    except UserError:
+        return repo  # it may be gone, and its runs are still listed
+
+
+def _table(rows: "tuple[RunRow, ...]") -> None:
+    """One line for each run; two on a terminal that is too narrow for it."""
+    from cloister.cli.screen.terminal import columns
+    from cloister.runs.event_text.lines import seconds
+
+    now, width = time.time(), columns(1_000)
+    wide = width >= 130
+    more = f" {'USER':<10} {'MODEL':<24} {'REPOSITORY':<24}" if wide else ""
+    put(f"{'RUN':<15} {'STATE':<11} {'AGE':<9} {'TOOK':<11} {'COST':<8}{more} PROMPT")
+    for row in rows:
+        age = _age(now - row.created_at)
+        took = seconds(max(0.0, row.updated_at - row.created_at)) if row.state == "finished" else ""
+        cost = "" if row.cost is None else f"${row.cost:.2f}"
+        head = f"{row.id:<15} {state(row):<11} {age:<9} {took:<11} {cost:<8}"
+        place, name = row.repo.rstrip("/").rpartition("/")[2] or row.repo, row.model or ""
+        if wide:
+            head += f" {one_line(row.who, 10):<10} {one_line(name, 24):<24} {one_line(place, 24):<24}"
+        put(f"{head} {one_line(row.prompt, max(20, min(72, width - len(head) - 2)))}")
+        if not wide:
+            put(f"{'':<15} {one_line(' · '.join(filter(None, (place, name, row.who))), width - 17)}")
+        if row.state == "paused" and row.reason:
+            put(f"{'':<15} {one_line(row.reason, 200)}")
 
 
 def state(row: "RunRow") -> str:
@@ -77,19 +167,14 @@ def state(row: "RunRow") -> str:
         return row.outcome or "finished"
     if row.state in ("running", "paused") and row.owner is not None and not row.owner_lives:
         return "interrupted"
-    return row.state
-
-
-def _line(row: "RunRow", now: float) -> str:
-    text = f"{row.id:<15} {state(row):<12} {_age(now - row.created_at):<11} {one_line(row.prompt, 72)}"
-    return f"{text}\n{'':<15} {one_line(row.reason, 200)}" if row.state == "paused" and row.reason else text
+    return "asks you" if row.asks else row.state
 
 
 def _age(seconds: float) -> str:
     for size, word in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= size:
-            return f"{int(seconds // size)} {word} ago"
-    return f"{max(0, int(seconds))} s ago"
+            return f"{int(seconds // size)} {word}"
+    return f"{max(0, int(seconds))} s"
 
 
 def say(
@@ -118,14 +203,33 @@ def stop(ctx: typer.Context, run: RunName) -> None:
     put(f"Asked {found} to stop. Watch it end: cloister watch {found}")
 
 
+def interrupt(ctx: typer.Context, run: RunName) -> None:
+    """Stop the current step of a run: its command or model request. The model learns of it, and the run goes on."""
+    event = perform(ctx, lambda verbs: verbs.runs.interrupt(run))
+    put(f"Asked {event.run} to stop its current step.")
+
+
 def answer(
     ctx: typer.Context,
     run: RunName,
-    ask: Annotated[
-        str, typer.Argument(metavar="ASK", help="The approval request, as the run's screen names it.")
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[ASK] allow|deny",
+            help="The answer; before it the question, as the run's screen names it, if several are open.",
+        ),
     ],
-    verdict: Annotated[Literal["allow", "deny"], typer.Argument(metavar="allow|deny", help="The answer.")],
 ) -> None:
-    """Answer an approval request of a run. After its deadline the default answer applies."""
-    found = perform(ctx, lambda verbs: verbs.runs.answer(run, ask, verdict)).run
-    put(f"Answered {ask} of {found}: {verdict}.")
+    """Answer a question of a run. After its deadline the default answer applies."""
+    match words:
+        case [("allow" | "deny") as verdict]:
+            ask = None
+        case [ask, ("allow" | "deny") as verdict]:
+            pass
+        case _:
+            raise UserError("bad_answer", f"Say allow or deny: cloister answer {run} allow.")
+    from cloister.core.events import AskAnswered
+
+    event = perform(ctx, lambda verbs: verbs.runs.answer(run, ask, verdict))
+    named = event.body.ask if isinstance(event.body, AskAnswered) else ask
+    put(f"Answered {named} of {event.run}: {verdict}.")

@@ -1,12 +1,14 @@
 """Write a run to a terminal or a pipe: a live screen without an alternate buffer, or JSON lines; and progress."""
 
+import io
 import re
 import sys
 import time
 from collections.abc import Iterable
+from textwrap import wrap
 from typing import Protocol, TextIO, assert_never
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
@@ -75,22 +77,40 @@ _STYLES: dict[Style, str] = {
 }
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _BAR_WIDTH = 30
-_CLEAR = "\r\x1b[2K"
+
+
+class Foot(Protocol):
+    """The lines below the status: what the keyboard does."""
+
+    def lines(self, width: int) -> tuple[list[Line], int]:
+        """The lines, and the column of the cursor in the last one."""
+        ...
 
 
 class Screen:
-    """Writes pieces in order; on a terminal an animated status line stays below them."""
+    """Writes pieces in order; on a terminal a status, the newest output and the keyboard's lines stay below them."""
 
-    def __init__(self, file: TextIO | None = None) -> None:
+    def __init__(self, file: TextIO | None = None, *, plain: bool = False) -> None:
         self._file = file or sys.stdout
         self._console = Console(
             file=self._file, highlight=False, markup=False, emoji=False, soft_wrap=True, legacy_windows=False
         )
-        self._moves = self._console.is_terminal and not self._console.is_dumb_terminal
+        self._moves = self._console.is_terminal and not self._console.is_dumb_terminal and not plain
         self._status = IDLE
         self._since = time.monotonic()
-        self._drawn = False
-        self._flow = Flow(self._console.width if self._moves else 1_000_000)
+        self._drawn: list[str] = []
+        """The lines at the bottom that are replaced at each change."""
+        self._column = 0
+        """Where the cursor is in the last of them; 0 is its end."""
+        self._flow = Flow(self._console.width - 1 if self._moves else 1_000_000)
+        self._open = ""
+        """The last line of streamed text, which may grow."""
+        self.foot: Foot | None = None
+        self._hidden = False
+
+    @property
+    def moves(self) -> bool:
+        return self._moves
 
     @property
     def width(self) -> int:
@@ -104,33 +124,65 @@ class Screen:
                 case Fragment():
                     self._fragment(piece)
                 case Status():
-                    if piece != self._status:
-                        self._status = piece
+                    if piece.text != self._status.text:
                         self._since = time.monotonic()
+                    self._status = piece
                 case _:
                     assert_never(piece)
         self.tick()
         self._file.flush()
 
     def tick(self) -> None:
-        """Redraw the status line."""
-        if not self._moves or self._flow.mid_line:
+        """Redraw the lines at the bottom, if they changed."""
+        if not self._moves or self._hidden:
+            return
+        self._flow.width = max(20, self._console.width - 1)
+        lines, column = self._bottom()
+        texts = [line.text for line in lines]
+        if (texts, column) == (self._drawn, self._column):
             return
         self._clear()
-        self._flow.width = self._console.width
-        if self._status.text:
-            text = Text(self._status_text(), style="dim", no_wrap=True)
-            text.truncate(max(10, self._console.width - 1), overflow="ellipsis")
-            self._console.print(text, end="")
-            self._drawn = True
+        with self._console.capture() as drawn:
+            for number, line in enumerate(lines):
+                end = "" if number == len(lines) - 1 else "\n"
+                self._console.print(Text(line.text, style=_STYLES[line.style]), end=end)
+        # The cursor is at the end of the last line, which the foot may want elsewhere.
+        move = f"\r\x1b[{column}C" if self.foot is not None and column else ""
+        self._file.write(drawn.get() + move)
+        self._drawn, self._column = texts, column
         self._file.flush()
 
+    def hide(self) -> None:
+        """Remove the lines at the bottom until `redraw`: the terminal belongs to another program."""
+        self._clear()
+        self._hidden = True
+        self._file.flush()
+
+    def redraw(self) -> None:
+        """Draw the bottom again, after another program used the terminal."""
+        self._drawn, self._hidden = [], False
+        self.tick()
+
     def close(self) -> None:
-        """Remove the status line and leave the cursor on a new line."""
-        self._status = IDLE
+        """Remove the lines at the bottom and leave the cursor on a new line."""
+        self._status, self.foot = IDLE, None
         self._clear()
         self._end_line()
         self._file.flush()
+
+    def _bottom(self) -> tuple[list[Line], int]:
+        width = max(20, self._console.width - 1)
+        opened = [self._open[at : at + width] for at in range(0, len(self._open), width)]
+        lines = [Line(part, "said") for part in opened]
+        foot, column = self.foot.lines(width) if self.foot is not None else ([], 0)
+        if self._status.text and (foot or not lines):
+            *pane, last = self._status.output or ("",)
+            room = max(0, self._console.height - len(lines) - len(foot) - 3)
+            lines += [
+                Line(_cut(f"  │ {line}", width), "dim") for line in pane[len(pane) - min(len(pane), room) :]
+            ]
+            lines.append(Line(_cut(self._status_text(last), width), "dim"))
+        return [*lines, *(Line(_cut(line.text, width), line.style) for line in foot)], column
 
     def _line(self, line: Line) -> None:
         self._clear()
@@ -139,28 +191,60 @@ class Screen:
         if line.style == "said" and self._moves:
             text = self._flow.feed(text) + self._flow.flush()
             self._flow.restart()
+        elif self._moves and cell_len(text) >= self._console.width:
+            text = _wrapped(text, self._console.width - 1)
         self._console.print(Text(text, style=_STYLES[line.style]))
 
     def _fragment(self, fragment: Fragment) -> None:
         self._clear()
-        self._console.print(Text(self._flow.feed(fragment.text), style=_STYLES[fragment.style]), end="")
+        text = self._flow.feed(fragment.text)
+        if self._moves:
+            # Whole lines scroll away; the last one stays at the bottom until it is complete.
+            whole, newline, self._open = (self._open + text).rpartition("\n")
+            text = whole + newline
+        self._console.print(Text(text, style=_STYLES[fragment.style]), end="")
 
     def _end_line(self) -> None:
         if self._flow.mid_line:
-            self._file.write(self._flow.flush() + "\n")
+            self._file.write(self._open + self._flow.flush() + "\n")
+        self._open = ""
         self._flow.restart()
 
     def _clear(self) -> None:
-        if self._drawn:
-            self._file.write(_CLEAR)
-            self._drawn = False
+        if not self._drawn:
+            return
+        # A narrower terminal has wrapped the lines that it shows.
+        width = max(1, self._console.width)
+        above = sum(max(1, -(-cell_len(line) // width)) for line in self._drawn[:-1])
+        above += (self._column or max(0, cell_len(self._drawn[-1]) - 1)) // width
+        self._file.write((f"\x1b[{above}A" if above else "") + "\r\x1b[J")
+        self._drawn = []
 
-    def _status_text(self) -> str:
+    def _status_text(self, last: str) -> str:
         elapsed = time.monotonic() - self._since
         if self._status.fraction is not None:
             return f"{bar(self._status.fraction, _BAR_WIDTH)}  {self._status.text}"
         frame = _SPINNER[int(elapsed * 10) % len(_SPINNER)]
-        return f"{frame} {self._status.text}  {seconds(elapsed)}"
+        return f"{frame} {self._status.text}  {seconds(elapsed)}" + (f"  │ {last}" if last else "")
+
+
+def _cut(text: str, width: int) -> str:
+    """`text` in at most `width` cells of a terminal."""
+    return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
+
+
+def _wrapped(text: str, width: int) -> str:
+    """`text` in lines that are not cut inside a word, each with the indent of the first."""
+    indent = text[: len(text) - len(text.lstrip())]
+    return "\n".join(
+        wrap(
+            text,
+            width,
+            subsequent_indent=indent + "  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    )
 
 
 class Show(Protocol):
@@ -180,13 +264,14 @@ class Show(Protocol):
 class LiveShow:
     """The live screen."""
 
-    def __init__(self, earlier: Iterable[Event]) -> None:
-        self._screen = Screen()
-        self._renderer = Renderer(self._screen.width)
+    def __init__(self, earlier: Iterable[Event], *, plain: bool = False) -> None:
+        self.screen = self._screen = Screen(plain=plain)
+        self._renderer = Renderer(self._screen.width - self._screen.moves)
         for event in earlier:
             self._renderer.feed(event)
 
     def feed(self, item: Event | Delta) -> None:
+        self._renderer.resize(self._screen.width - self._screen.moves)
         self._screen.put(self._renderer.feed(item))
 
     def note(self, text: str) -> None:
@@ -197,6 +282,18 @@ class LiveShow:
 
     def close(self) -> None:
         self._screen.close()
+
+
+class NoteFile(io.TextIOBase):
+    """A file whose lines appear above the status."""
+
+    def __init__(self, show: Show) -> None:
+        self._show = show
+
+    def write(self, text: str, /) -> int:
+        if text.strip():
+            self._show.note(text.rstrip("\n"))
+        return len(text)
 
 
 class JsonShow:
@@ -216,9 +313,9 @@ class JsonShow:
         pass
 
 
-def open_show(as_json: bool, earlier: Iterable[Event] = ()) -> Show:
+def open_show(as_json: bool, earlier: Iterable[Event] = (), *, plain: bool = False) -> Show:
     """`earlier`: events before the first one to show. They set the state of the screen and are not printed."""
-    return JsonShow() if as_json else LiveShow(earlier)
+    return JsonShow() if as_json else LiveShow(earlier, plain=plain)
 
 
 class Progress:

@@ -9,7 +9,7 @@ import termios
 import tty as terminal_mode
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import anyio
 from anyio import to_thread
@@ -78,6 +78,42 @@ def raw(descriptor: int, *, wanted: bool) -> Generator[None]:
         yield
     finally:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+def in_foreground(descriptor: int = 0) -> bool:
+    """True if this process may read from the terminal: a shell has not put it into the background."""
+    try:
+        return os.tcgetpgrp(descriptor) == os.getpgrp()
+    except OSError:
+        return False
+
+
+_PASTES_ON, _PASTES_OFF = "\x1b[?2004h", "\x1b[?2004l"
+
+
+class Keyboard:
+    """The terminal in a mode where each key arrives at once, and pastes are marked. Inside its block only."""
+
+    def __enter__(self) -> Self:
+        self._before = termios.tcgetattr(0)
+        self.take()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.restore()
+
+    def take(self) -> None:
+        mode = termios.tcgetattr(0)
+        # Keys arrive one by one, unechoed; also Ctrl-C and Ctrl-Z, so that each press counts.
+        mode[3] &= ~(termios.ICANON | termios.ECHO | termios.ISIG | termios.IEXTEN)
+        mode[0] &= ~termios.ICRNL
+        mode[6][termios.VMIN], mode[6][termios.VTIME] = 1, 0
+        termios.tcsetattr(0, termios.TCSADRAIN, mode)
+        write_all(1, _PASTES_ON.encode())
+
+    def restore(self) -> None:
+        write_all(1, _PASTES_OFF.encode())
+        termios.tcsetattr(0, termios.TCSADRAIN, self._before)
 
 
 class Quiet:

@@ -62,6 +62,7 @@ from cloister.core.events.run import (
     ChecksChosen,
     EnvironmentPrepared,
     EventBody,
+    InterruptRequested,
     Phase,
     PhaseEnded,
     PhaseStarted,
@@ -139,6 +140,7 @@ AnyBody = (
     | PatchChosen
     | AttemptEnded
     | StopRequested
+    | InterruptRequested
     | RewindRequested
     | ConnectionDecided
     | ConnectionClosed
@@ -148,7 +150,9 @@ AnyBody = (
     | RunFinished
 )
 
-FromOutside = PromptReceived | StopRequested | AskAnswered | RewindRequested | ModelChosen
+FromOutside = (
+    PromptReceived | StopRequested | InterruptRequested | AskAnswered | RewindRequested | ModelChosen
+)
 """Events that people may append without owning the run."""
 
 

@@ -140,6 +140,12 @@ class StopRequested(EventBody, frozen=True):
     who: str
 
 
+class InterruptRequested(EventBody, frozen=True):
+    """A person stopped the step at work: its model request or tool call ends, and the run goes on."""
+
+    who: str
+
+
 class ChangeMade(EventBody, frozen=True):
     """The result: one commit on a branch of the run's own repository."""
 

@@ -130,6 +130,7 @@ AUDITED: dict[type[e.AnyBody], tuple[Field, ...]] = {
     e.RunContinued: ("origin",),
     e.PromptReceived: ("text", _BYTES),
     e.StopRequested: (),
+    e.InterruptRequested: (),
     e.RewindRequested: ("to",),
     e.ModelChosen: ("model",),
     e.BudgetExtended: ("level", "name", "what", "amount", "attempt"),

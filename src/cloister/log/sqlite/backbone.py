@@ -224,9 +224,14 @@ class SqliteBackbone:
         self._hub.publish(run, delta)
 
     async def runs(
-        self, limit: int = 100, *, before: RunId | None = None, only: RunFilter | None = None
+        self,
+        limit: int = 100,
+        *,
+        before: RunId | None = None,
+        only: RunFilter | None = None,
+        told: bool = True,
     ) -> tuple[RunRow, ...]:
-        return await self._read(partial(self._reader.rows, limit, before, only))
+        return await self._read(partial(self._reader.rows, limit, before, only, told=told))
 
     async def row(self, run: RunId) -> RunRow:
         return await self._read(partial(self._reader.row, run))

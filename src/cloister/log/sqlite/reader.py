@@ -1,6 +1,7 @@
 """Reading the log and the audit with nothing but SQLite, for the backbone and for commands that must start fast."""
 
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -37,12 +38,10 @@ PAGE = 256
 
 _NUM_MAX = 2**63 - 1
 
-COLUMNS = (
-    "num, id, state, outcome, reason, prompt, repo, model, created_at, updated_at, last_seq, owner, epoch"
-)
+COLUMNS = "num, id, state, outcome, reason, prompt, repo, model, created_at, updated_at, last_seq, owner, epoch, who"
 
 Record = tuple[
-    int, str, State, Outcome | None, str | None, str, str, str | None, float, float, int, str | None, int
+    int, str, State, Outcome | None, str | None, str, str, str | None, float, float, int, str | None, int, str
 ]
 """One row of `runs`, in the order of `COLUMNS`."""
 
@@ -107,6 +106,57 @@ class _Reader:
         """Called with the version of the file."""
 
 
+_TOLD = ("AskRaised", "AskAnswered", "RunContinued", "RunResumed", "ModelReplied", "ModelSpent")
+_TOLD_ROWS = (  # every part of it is a constant of this file
+    "SELECT body FROM events WHERE run = ? AND ("  # noqa: S608
+    + " OR ".join(
+        f'substr(body, 1, {len(kind) + 10}) = CAST(\'{{"type":"{kind}"\' AS BLOB)' for kind in _TOLD
+    )
+    + ") ORDER BY seq"
+)
+
+
+class _Told(msgspec.Struct, frozen=True):
+    """The fields of events that a list of runs shows."""
+
+    type: str
+    ask: str = ""
+    attempt: int | None = None
+    deadline: float = 0.0
+    cost: float | None = None
+
+
+_decode_told = msgspec.json.Decoder(_Told).decode
+
+
+def _told(db: sqlite3.Connection, num: int) -> tuple[int, float | None]:
+    """Return how many questions of a run are open, and what it cost."""
+    asks: dict[str, _Told] = {}
+    costs: list[float] = []
+    with closing(db.execute(_TOLD_ROWS, (num,))) as found:
+        for (data,) in found:
+            try:
+                body = _decode_told(data)
+            except msgspec.MsgspecError:
+                continue  # written by a newer version
+            match body.type:
+                case "AskRaised":
+                    asks[body.ask] = body
+                case "AskAnswered":
+                    asks.pop(body.ask, None)
+                case "RunContinued" | "RunResumed":
+                    # The calls of an unfinished turn are made again, and ask again.
+                    asks = {
+                        name: ask for name, ask in asks.items() if body.attempt not in (None, ask.attempt)
+                    }
+                case _ if body.cost is not None:
+                    costs.append(body.cost)
+                case _:
+                    pass
+    now = time.time()
+    return sum(ask.deadline > now for ask in asks.values()), sum(costs) if costs else None
+
+
 PAGE_EVENTS = 256
 PAGE_BYTES = 8_388_608
 """A page ends after the event that reaches either limit."""
@@ -130,8 +180,17 @@ class LogReader(_Reader):
         super().__init__(path)
         self._owner_lives = owner_lives
 
+    def _upgrade(self, version: int) -> None:
+        if version < 2:  # its runs have no `who`
+            open_to_write(self._path).close()
+
     def rows(
-        self, limit: int = 100, before: RunId | None = None, only: RunFilter | None = None
+        self,
+        limit: int = 100,
+        before: RunId | None = None,
+        only: RunFilter | None = None,
+        *,
+        told: bool = True,
     ) -> tuple[RunRow, ...]:
         """Return runs, newest first; after the run `before` in that order. Raises `UserError` (`no_such_run`)."""
         if self._db is None:
@@ -145,13 +204,21 @@ class LogReader(_Reader):
         with mapped(self._path):
             num = _NUM_MAX if before is None else find(self._db, before)[0]
             found = self._db.execute(query, {**wanted, "num": num, "limit": limit}).fetchall()
-        return tuple(self._row(cast(Record, record)) for record in found)
+            return tuple(self._row(self._db, cast(Record, record), told=told) for record in found)
 
     def row(self, run: RunId) -> RunRow:
         if self._db is None:
             raise no_such_run(run)
         with mapped(self._path):
-            return self._row(find(self._db, run))
+            return self._row(self._db, find(self._db, run))
+
+    def driven(self, run: RunId) -> bool:
+        """Return whether the process that claimed the run still lives. Raises `UserError` (`no_such_run`)."""
+        if self._db is None:
+            raise no_such_run(run)
+        with mapped(self._path):
+            record = find(self._db, run)
+        return record[2] == "running" and record[11] is not None and self._owner_lives(OwnerId(record[11]))
 
     def events(self, run: RunId, after: int = 0, limit: int = 1_000_000) -> tuple[Event, ...]:
         """Return events with `seq > after`, in order. Raises `UserError` (`no_such_run`)."""
@@ -225,8 +292,11 @@ class LogReader(_Reader):
             )
         return ids[0]
 
-    def _row(self, record: Record) -> RunRow:
-        _, name, state, outcome, reason, prompt, repo, model, created, updated, last, holder, epoch = record
+    def _row(self, db: sqlite3.Connection, record: Record, *, told: bool = True) -> RunRow:
+        num, name, state, outcome, reason, prompt, repo, model, created, updated, last, holder, epoch, who = (
+            record
+        )
+        asks, cost = _told(db, num) if told else (0, None)
         owner = None if holder is None else OwnerId(holder)
         lives = owner is not None and state == "running" and self._owner_lives(owner)
         if state == "running" and reason is not None:
@@ -245,6 +315,9 @@ class LogReader(_Reader):
             owner=owner,
             epoch=epoch,
             owner_lives=lives,
+            who=who,
+            asks=0 if state in ("queued", "finished") else asks,
+            cost=cost,
         )
 
 

@@ -21,6 +21,7 @@ from cloister.core.events import (
     RunContinued,
     RunFinished,
     RunPaused,
+    decode_body,
     encode_body,
 )
 from cloister.core.ids import OwnerId, RunId, new_run_id
@@ -72,8 +73,17 @@ def admit(
         raise Bug("A run starts with its admission.")
     new: NewRun = body.request
     if new.key is not None:
-        known = db.execute("SELECT id FROM runs WHERE key = ?", (new.key,)).fetchone()
+        known = db.execute(
+            "SELECT r.id, e.body FROM runs r JOIN events e ON e.run = r.num AND e.seq = 1 WHERE r.key = ?",
+            (new.key,),
+        ).fetchone()
         if known is not None:
+            first = decode_body(known[1])
+            if not isinstance(first, RunAdmitted) or first.request != new:
+                raise UserError(
+                    "key_taken",
+                    f"The key of this request is that of another one, run {known[0]}: use a new key.",
+                )
             return (RunId(known[0]), False), ()
     run = new_run_id()
     prompt = text.bounded(new.prompt, limits.PROMPT_CHARS_LISTED)

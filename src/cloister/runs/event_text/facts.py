@@ -17,6 +17,7 @@ from cloister.runs.view import red
 
 HEAD_LINES = 6
 TAIL_LINES = 3
+PANE_LINES = 6
 LINE_CHARS = 200
 PLAN_LINES = 8
 
@@ -28,6 +29,7 @@ class Excerpt:
         self._room = head
         self._hidden = 0
         self._last: deque[str] = deque(maxlen=tail)
+        self._newest: deque[str] = deque(maxlen=PANE_LINES)
         self._partial = ""
 
     def feed(self, text: str) -> list[str]:
@@ -36,6 +38,11 @@ class Excerpt:
         # A line without an end is cut here: memory stays bounded whatever a command prints.
         self._partial = rest[:LINE_CHARS]
         return [line for line in map(self._take, whole) if line is not None]
+
+    def newest(self) -> tuple[str, ...]:
+        """The last lines that were not shown yet, also one that has no end yet."""
+        partial = (self._partial,) if self._partial.strip() else ()
+        return (*self._newest, *partial)[-PANE_LINES:]
 
     def end(self) -> list[str]:
         """The lines to show when the output has ended."""
@@ -51,6 +58,7 @@ class Excerpt:
             return line
         self._hidden += 1
         self._last.append(line)
+        self._newest.append(line)
         return None
 
 

@@ -32,6 +32,8 @@ class Status(msgspec.Struct, frozen=True):
 
     text: str
     fraction: float | None = None
+    output: tuple[str, ...] = ()
+    """The newest lines of a running command."""
 
 
 Piece = Line | Fragment | Status

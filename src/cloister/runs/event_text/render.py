@@ -30,6 +30,7 @@ _Beginning = (
     | e.RunResumed
     | e.RunPaused
     | e.RunContinued
+    | e.InterruptRequested
     | e.BaseFixed
     | e.EnvironmentPrepared
     | e.SandboxOpened
@@ -74,6 +75,8 @@ _Rest = (
 ASK_LINES = 30
 """Lines of an action that are shown to the person who decides on it."""
 
+_THINKING = Status("waiting for the model")
+
 _CallKey = tuple[int, str]
 """Attempt and id of a tool call."""
 
@@ -107,6 +110,9 @@ class Renderer:
         self._claimed = False
         """In this round."""
         self._at_work = AtWork()
+
+    def resize(self, width: int) -> None:
+        self._width = max(40, width)
 
     def feed(self, item: e.Event | e.Delta) -> tuple[Piece, ...]:
         pieces = self._pieces(item)
@@ -142,10 +148,12 @@ class Renderer:
         key = (delta.attempt, delta.source)
         if delta.source in self._checks or key not in self._calls:
             if last := [line for line in harmless(delta.text).split("\n") if line.strip()]:
-                yield Status(f"checking: {one_line(last[-1], self._width)}")
+                yield Status(f"checking: {one_line(delta.source, 40)}", output=(one_line(last[-1], 200),))
             return
-        lines = self._outputs.setdefault(key, Excerpt()).feed(delta.text)
-        yield from self._dimmed(delta.attempt, lines)
+        output = self._outputs.setdefault(key, Excerpt())
+        yield from self._dimmed(delta.attempt, output.feed(delta.text))
+        call = self._calls[key]
+        yield Status(f"{one_line(call.name, 20)} running", output=output.newest())
 
     def _progress(self, delta: e.Progress) -> Iterator[Piece]:
         note = one_line(delta.note, 80)
@@ -179,7 +187,7 @@ class Renderer:
         match body:
             case e.RunAdmitted():
                 yield from self._admitted(event, body.request)
-            case e.RunClaimed() | e.RunResumed() | e.RunPaused() | e.RunContinued():
+            case e.RunClaimed() | e.RunResumed() | e.RunPaused() | e.RunContinued() | e.InterruptRequested():
                 yield from self._driven(body)
             case e.BaseFixed():
                 yield from facts.base(body.commit, body.branch, body.note)
@@ -200,8 +208,14 @@ class Renderer:
             case _:
                 assert_never(body)
 
-    def _driven(self, body: e.RunClaimed | e.RunResumed | e.RunPaused | e.RunContinued) -> Iterator[Piece]:
+    def _driven(
+        self, body: e.RunClaimed | e.RunResumed | e.RunPaused | e.RunContinued | e.InterruptRequested
+    ) -> Iterator[Piece]:
         match body:
+            case e.InterruptRequested():
+                self._streamed.clear()  # of a reply that will not be complete
+                yield Line(f"■ {one_line(body.who, 40)} stopped the current step", "warn")
+                yield _THINKING
             case e.RunClaimed():
                 if self._claimed or (self._rounds == 1 and body.epoch > 1):
                     yield Line("↻ taken over: the process that drove this run has ended", "warn")
@@ -226,7 +240,9 @@ class Renderer:
     def _baseline(self, body: e.BaselineTaken) -> Iterator[Piece]:
         self._red_before = red(body.diagnoses)
         if body.known:
-            yield Line("· this commit was checked when its template was warmed", "dim")
+            fork = self._request.forked_from if self._request else None
+            where = f"in {fork.run}, which this run continues" if fork else "when its template was warmed"
+            yield Line(f"· this commit was checked {where}", "dim")
         yield from facts.not_run(body.diagnoses)
         yield facts.baseline(body.diagnoses)
 
@@ -258,6 +274,7 @@ class Renderer:
         match body:
             case e.AttemptStarted():
                 yield from self._started(body)
+                yield _THINKING
             case e.PromptReceived():
                 yield Line(f"» {one_line(body.who, 40)}: {one_line(body.text, self._width)}", "head")
             case e.ModelReplied():
@@ -402,13 +419,9 @@ class Renderer:
             case e.RunFinished():
                 yield IDLE
                 yield from summary(fold(self._events), self._width)
-            case (
-                e.TurnEnded()
-                | e.ConnectionClosed()
-                | e.RequestDecided()
-                | e.ChangeMade()
-                | e.ChangeDelivered()
-            ):
+            case e.TurnEnded():
+                yield _THINKING
+            case e.ConnectionClosed() | e.RequestDecided() | e.ChangeMade() | e.ChangeDelivered():
                 yield IDLE
             case _:
                 assert_never(body)

@@ -76,7 +76,7 @@ async def _wanted(wire: Wire) -> NewCommand:
         try:
             return _first(message).start
         except msgspec.MsgspecError as error:
-            raise UserError("bad_message", describe(error)) from None
+            raise UserError("bad_message", describe(error, First)) from None
         except (UnicodeDecodeError, RecursionError):
             raise UserError("bad_message", "The message is not JSON in UTF-8.") from None
     raise UserError("bad_message", f'Send {{"start": …}} within {START_SECONDS:g} seconds.')
@@ -168,7 +168,7 @@ def read_said(message: str) -> Said:
     try:
         said = _said(message)
     except msgspec.MsgspecError as error:
-        raise UserError("bad_message", describe(error)) from None
+        raise UserError("bad_message", describe(error, Said)) from None
     except RecursionError:
         raise UserError("bad_message", "The message is nested too deeply.") from None
     given = (said.eof, said.signal, said.resize, said.kill)

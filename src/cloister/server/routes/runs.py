@@ -6,13 +6,14 @@ from typing import Annotated, Literal
 import msgspec
 from litestar import MediaType, Response, delete, get, post
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import JSONBody, PathParameter, QueryParameter
+from litestar.params import HeaderParameter, JSONBody, PathParameter, QueryParameter
 
 from cloister.app.verbs.api import RunVerbs
 from cloister.app.verbs.records import Admitted, ChangePack, RunWish
+from cloister.core.errors import UserError
 from cloister.core.events import Event
 from cloister.core.ids import RunId
-from cloister.core.requests import Origin
+from cloister.core.requests import Origin, Outcome, State
 from cloister.log.api import RunRow
 from cloister.runs.attempts.compare import Compared
 from cloister.runs.attempts.tree import TreeView
@@ -54,8 +55,9 @@ class UseModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A person's answer to an `AskRaised` event."""
 
-    ask: str
     answer: Literal["allow", "deny"]
+    ask: str | None = None
+    """Its id; not needed while one question is open."""
 
 
 class ForkRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -93,16 +95,35 @@ class Applied(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         200: ResponseSpec(Admitted, description="The same key: the run exists.", generate_examples=False)
     },
 )
-async def new_run(data: JSONBody[RunWish], verbs: Given) -> Response[Admitted]:
+async def new_run(
+    data: JSONBody[RunWish],
+    verbs: Given,
+    idempotency_key: Annotated[
+        str | None,
+        HeaderParameter(name="Idempotency-Key", description="The `key` of the request, as a header."),
+    ] = None,
+) -> Response[Admitted]:
+    if idempotency_key is not None:
+        if data.key not in (None, idempotency_key):
+            raise UserError("bad_request", "The header Idempotency-Key and the field key differ: send one.")
+        data = msgspec.structs.replace(data, key=idempotency_key)
     admitted = await verbs.runs.submit(data)
     return Response(admitted, status_code=201 if admitted.made else 200)
 
 
 @get("/v1/runs", **of(RunVerbs.list, "The newest runs", "listRuns"))
-async def list_runs(
-    verbs: Given, limit: Annotated[int, QueryParameter(ge=1, le=1_000)] = 100
+async def list_runs(  # noqa: PLR0913  (each parameter is one of the query)
+    verbs: Given,
+    limit: Annotated[int, QueryParameter(ge=1, le=1_000)] = 100,
+    before: Annotated[str | None, QueryParameter(description="The last run of the page before.")] = None,
+    which: Annotated[
+        State | None, QueryParameter(name="state", description="Only runs in this state.")
+    ] = None,
+    outcome: Annotated[Outcome | None, QueryParameter(description="Only runs that ended so.")] = None,
+    repo: Annotated[str | None, QueryParameter(description="Only runs of this repository.")] = None,
+    who: Annotated[str | None, QueryParameter(description="Only runs that this person started.")] = None,
 ) -> tuple[RunRow, ...]:
-    return await verbs.runs.list(limit)
+    return await verbs.runs.list(limit, before, which, outcome, repo, who)
 
 
 @get("/v1/runs/{run:str}", **of(RunVerbs.view, "One run as it stands", "getRun"))
@@ -153,6 +174,11 @@ async def say(run: Run, data: JSONBody[Say], verbs: Given) -> Event:
 @post("/v1/runs/{run:str}/stop", **of(RunVerbs.stop, "Ask the run to stop", "stop", 200))
 async def stop(run: Run, verbs: Given) -> Event:
     return await verbs.runs.stop(run)
+
+
+@post("/v1/runs/{run:str}/interrupt", **of(RunVerbs.interrupt, "Stop the current step", "interrupt", 200))
+async def interrupt(run: Run, verbs: Given) -> Event:
+    return await verbs.runs.interrupt(run)
 
 
 @post(

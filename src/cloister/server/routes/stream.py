@@ -21,6 +21,7 @@ class ClientMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     say: str | None = None
     stop: bool | None = None
+    interrupt: bool | None = None
     answer: Answer | None = None
 
 
@@ -66,6 +67,8 @@ async def _take(verbs: Verbs, run: RunId, message: ClientMessage) -> None:
         await verbs.runs.say(run, message.say)
     elif message.answer is not None:
         await verbs.runs.answer(run, message.answer.ask, message.answer.answer)
+    elif message.interrupt:
+        await verbs.runs.interrupt(run)
     else:
         await verbs.runs.stop(run)
 
@@ -75,12 +78,15 @@ def read_message(message: bytes | str) -> ClientMessage:
     try:
         decoded = _decode(message)
     except msgspec.MsgspecError as error:
-        raise UserError("bad_message", describe(error)) from None
+        raise UserError("bad_message", describe(error, ClientMessage)) from None
     except (UnicodeDecodeError, RecursionError):
         raise UserError("bad_message", "The message is not JSON in UTF-8.") from None
-    given = [decoded.say is not None, decoded.stop is True, decoded.answer is not None]
-    if sum(given) != 1 or decoded.stop is False:
-        raise UserError("bad_message", 'Send one of {"say": TEXT}, {"stop": true} and {"answer": {…}}.')
+    given = (decoded.say, decoded.stop, decoded.interrupt, decoded.answer)
+    if sum(each is not None for each in given) != 1 or False in given:
+        raise UserError(
+            "bad_message",
+            'Send one of {"say": TEXT}, {"stop": true}, {"interrupt": true} and {"answer": {…}}.',
+        )
     return decoded
 
 

@@ -18,7 +18,7 @@ from cloister.app.verbs.api import Verbs, role_of
 from cloister.app.verbs.records import Exec, Execute, NewCommand, NewSandbox, RuleContext
 from cloister.app.wiring import App
 from cloister.core import limits
-from cloister.core.events import AskRaised, Event, PromptReceived, RunFinished
+from cloister.core.events import AskRaised, Event, InterruptRequested, PromptReceived, RunFinished
 from cloister.core.requests import NewRun, Role
 from cloister.environment.listing import Listing
 from cloister.log.api import Fence
@@ -154,8 +154,16 @@ async def a_finished_run_is_not_stopped(rig: Rig) -> None:
     fence, verbs = await a_run(rig), rig.verbs("otto", "operator")
     expect((await verbs.runs.stop(fence.run)).body.__class__.__name__, "StopRequested")
     await rig.app.backbone.append(fence, [RunFinished("stopped", "asked")])
-    with refused("run_finished"):
-        await verbs.runs.stop(fence.run)
+    for verb in (verbs.runs.stop, verbs.runs.interrupt):
+        with refused("run_finished"):
+            await verb(fence.run)
+
+
+async def a_step_is_stopped_under_the_callers_name(rig: Rig) -> None:
+    run = (await a_run(rig)).run
+    event = await rig.verbs("otto", "operator").runs.interrupt(run)
+    expect(event.body, InterruptRequested("otto"))
+    expect((await entered(rig, "InterruptRequested"))[-1][:2], ("InterruptRequested", "otto"))
 
 
 async def a_run_is_named_by_its_id_a_beginning_or_last(rig: Rig) -> None:
@@ -252,6 +260,8 @@ async def the_same_key_names_the_same_run(rig: Rig) -> None:
     second = await runs.submit(new)
     expect((first.id == second.id, first.made, second.made), (True, True, False))
     expect((await runs.view(first.id)).who, "otto")
+    with refused("key_taken"):
+        await runs.submit(NewRun("another", "/nowhere", model="script:/nowhere.toml", key="k"))
 
 
 async def a_run_without_save_points_is_not_branched(rig: Rig) -> None:

@@ -48,7 +48,7 @@ def create(
         try:
             return (await verbs.sandboxes.create(msgspec.convert(wish, NewSandbox)))[0]
         except msgspec.ValidationError as error:
-            raise UserError("bad_request", describe(error)) from None
+            raise UserError("bad_request", describe(error, NewSandbox)) from None
 
     info = perform(ctx, work, serve=True)
     if as_json:
