@@ -245,7 +245,8 @@ def run(case: Case, origin: Path, at: Path, data: Path) -> Row:
     (at / f"{case.name}.jsonl").write_text(done.stdout + done.stderr)
 
     def last(kind: str) -> dict[str, Any]:
-        return next((body for body in reversed(bodies) if body["type"] == kind), {})
+        found = [body for body in bodies if body["type"] == kind]
+        return found[-1] if found else dict[str, Any]()
 
     env, base, end = last("EnvironmentPrepared"), last("BaselineTaken"), last("RunFinished")
     tools = [line.split(" because ")[0] for line in env.get("plan", [])]
