@@ -16,11 +16,12 @@ from tests.whole.linear_patterns import Expression, expressions, hostile
 
 from cloister.core.diagnosis import Comparison, Diagnosis, Weakening
 from cloister.core.diagnosis import TestResult as Result
+from cloister.core.repository import read_settings
 from cloister.core.text import harmless, one_line
 from cloister.feedback.api import CheckOutput
 from cloister.feedback.compare import compare
 from cloister.feedback.diagnose import diagnose
-from cloister.feedback.discover import discover, own_checks, scripts_of
+from cloister.feedback.discover import discover, scripts_of
 from cloister.feedback.goals import Goals, asked
 from cloister.feedback.integrity.base_tests import grafted
 from cloister.feedback.integrity.versions import Version, versions
@@ -276,7 +277,7 @@ FILES = (".github/workflows/a.yml", "package.json", "pyproject.toml", "Makefile"
 def test_settings_of_a_repository_are_read_in_linear_time(file: str) -> None:
     def work(text: str) -> None:
         discover([file], {file: text}, frozenset({"pytest", "npm", "make", "tox"}))
-        own_checks({file: text})
+        read_settings({".cloister/config.toml": text})
         scripts_of(text)
 
     pieces = (*WORKFLOW, *CODE)

@@ -10,6 +10,7 @@ from cloister.cli.commands import (
     audit,
     branch,
     doctor,
+    env,
     model,
     policy,
     result,
@@ -98,6 +99,8 @@ app.command("budget")(result.budget)
 app.add_typer(sandbox.app, name="sandbox", cls=WholeSentences)
 app.add_typer(snapshot.app, name="snapshot", cls=WholeSentences)
 app.add_typer(template.app, name="template", cls=WholeSentences)
+app.add_typer(env.app, name="env", cls=WholeSentences)
+app.command("init")(env.init)
 app.add_typer(model.app, name="model", cls=WholeSentences)
 app.add_typer(policy.app, name="policy", cls=WholeSentences)
 app.add_typer(token.app, name="token", cls=WholeSentences)

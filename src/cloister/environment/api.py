@@ -54,6 +54,8 @@ class AptPackage(msgspec.Struct, frozen=True):
 
     name: str
     why: str
+    optional: bool = False
+    """True for a hint of CI or a Dockerfile, which may name another release's package: skip it if Debian lacks it."""
 
 
 class Registry(msgspec.Struct, frozen=True):

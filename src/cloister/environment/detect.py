@@ -4,6 +4,9 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+import msgspec
+
+from cloister.core.repository import RepositorySettings, read_settings
 from cloister.environment.api import (
     AptPackage,
     Line,
@@ -18,12 +21,38 @@ from cloister.environment.api import (
     Used,
     Variable,
 )
-from cloister.environment.ecosystems import javascript, python
-from cloister.environment.hints import Hints
+from cloister.environment.ecosystems import go, java, javascript, native, others, php, python, ruby, rust
+from cloister.environment.hints import SERVICES, Hints
 from cloister.environment.listing import Files, Listing, Project
 from cloister.feedback.discover import discover, nested_projects
 
-_ECOSYSTEMS: tuple[Callable[[Project, Hints], Iterator[Line]], ...] = (python.plan, javascript.plan)
+_ECOSYSTEMS: tuple[Callable[[Project, Hints], Iterator[Line]], ...] = (
+    *(
+        python.plan,
+        javascript.plan,
+        go.plan,
+        rust.plan,
+        java.plan,
+        native.plan,
+        ruby.plan,
+        php.plan,
+        others.plan,
+    ),
+)
+
+_NESTED = 12
+_LOCKS = (
+    *("package-lock.json", "pnpm-lock.yaml", "yarn.lock", "bun.lock", "go.sum", "Cargo.lock"),
+    *(
+        "uv.lock",
+        "poetry.lock",
+        "pdm.lock",
+        "Pipfile.lock",
+        "requirements.txt",
+        "Gemfile.lock",
+        "composer.lock",
+    ),
+)
 
 T = TypeVar("T")
 
@@ -34,14 +63,50 @@ def detect(listing: Listing) -> Plan:
     hints = Hints(files)
     lines = [line for ecosystem in _ECOSYSTEMS for line in ecosystem(Project(files), hints)]
     have = {line.name for line in lines if isinstance(line, Toolchain)}
-    for home in nested_projects(files.names):
-        found = [list(ecosystem(Project(files, home), hints)) for ecosystem in _ECOSYSTEMS]
+    checks = discover(files.names, listing.texts)
+    for home in nested_projects(files.names)[:_NESTED]:
+        project = Project(files, home)
+        if not any(check.startswith(f"cd {home} ") for check in checks) and not project.first(*_LOCKS):
+            continue  # it accompanies the product: no check runs there, and no one pins its dependencies
+        found = [list(ecosystem(project, hints)) for ecosystem in _ECOSYSTEMS]
         # A workspace of the root covers its members.
         lines += [line for part in found if not _covered(part, have) for line in part]
-    lines += [PlannedCheck(check, _why(check)) for check in discover(files.names, listing.texts)]
+    lines += hints.lines()
+    lines += [PlannedCheck(check, _why(check)) for check in checks]
     if listing.left_out:
         lines.append(Note(f"{listing.left_out:,} files far from the root are not considered"))
-    return _joined(lines, files)
+    return _overridden(_joined(lines, files), read_settings(listing.texts), files)
+
+
+def _overridden(plan: Plan, own: RepositorySettings, files: Files) -> Plan:
+    """Replace what the repository's settings name."""
+    changes: dict[str, object] = {"notes": (*own.problems, *plan.notes), "template": own.template}
+    if own.setup is not None:
+        why = f"setup in {own.source('setup')}"
+        tools = [step for step in plan.steps if step.stage == "tools" and own.setup != "off"]
+        changes["steps"] = (*tools, *(Step(line, why) for line in own.setup if own.setup != "off"))
+    if own.packages is not None:
+        why = f"packages in {own.source('packages')}"
+        changes["apt"] = tuple(AptPackage(name, why) for name in own.packages)
+        if own.packages and all(one.set != "@debian" for one in plan.registries):
+            changes["registries"] = (*plan.registries, Registry("@debian", why))
+    if own.services is not None:
+        why = f"services in {own.source('services')}"
+        known = {one.name: SERVICES.get(one.name, (one.name, 0)) for one in own.services}
+        changes["services"] = tuple(
+            Service(known[one.name][0], why, one.version, one.port or known[one.name][1], one.env)
+            for one in own.services
+        )
+    if own.checks:
+        why = f"checks in {own.source('checks')}"
+        changes["checks"] = tuple(PlannedCheck(one.command, why) for one in own.checks)
+    if own.env:
+        why = f"env in {own.source('env')}"
+        rest = [one for one in plan.env if one.name not in own.env]
+        changes["env"] = (*rest, *(Variable(name, value, why) for name, value in own.env.items()))
+    if used := set(own.files.values()):
+        changes["files"] = tuple(sorted({*plan.files, *used & files.names}))
+    return msgspec.structs.replace(plan, **changes)
 
 
 def _covered(part: list[Line], have: set[str]) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Annotated, cast
 
 import msgspec
+from msgspec import Meta
 
+from cloister.environment.documents import Unreadable, read_json, read_toml, read_yaml
 from cloister.feedback import discover
 
 Table = Mapping[str, object]
@@ -19,31 +20,31 @@ FILES = 20_000
 NAME_CHARS = 400
 TEXT_CHARS = 262_144
 """Longest manifest that is read; lock files are recognised by their names."""
-HEAD_CHARS = 4_096
-"""What is read of a lock file: the version of its format."""
 TEXTS = 120
-TOTAL_CHARS = 4_194_304
+TOTAL_CHARS = 2_097_152
+"""All names together, and all texts together."""
+LISTING_BYTES = 16_777_216
+"""A listing as JSON."""
 
 _MANIFESTS = frozenset(
     (
-        *discover.WANTED,
-        *(".python-version", "Pipfile", "tox.toml", "hatch.toml", "runtime.txt"),
-        *(
-            ".tool-versions",
-            ".sdkmanrc",
-            "mise.toml",
-            ".mise.toml",
-            ".config/mise.toml",
-            ".nvmrc",
-            ".node-version",
-            "pnpm-workspace.yaml",
-            ".yarnrc.yml",
-            ".npmrc",
-            "lerna.json",
-        ),
+        *(name for name in discover.WANTED if "/" not in name),
+        *(".python-version", "Pipfile", "tox.toml", "hatch.toml"),
+        *(".nvmrc", ".node-version", ".yarnrc.yml", "deno.json", "deno.jsonc"),
+        *("go.work", "rust-toolchain", "rust-toolchain.toml", "meson.build", "configure.ac", "configure.in"),
+        *(".java-version", ".ruby-version", "composer.json", "mix.exs"),
     )
 )
-_LOCKS = frozenset(("pnpm-lock.yaml", "yarn.lock"))
+_AT_ROOT = frozenset(
+    (
+        *discover.WANTED,
+        *(".tool-versions", "mise.toml", ".mise.toml", ".config/mise.toml", ".sdkmanrc"),
+        *("Dockerfile", ".devcontainer/Dockerfile", ".devcontainer/devcontainer.json", ".devcontainer.json"),
+        *("compose.yaml", "compose.yml", "docker-compose.yml", "docker-compose.yaml"),
+    )
+)
+_LOCKS = frozenset(("pnpm-lock.yaml", "yarn.lock", "Cargo.lock"))
+"""Read in part: their format, or the names in them."""
 _REQUIREMENTS = re.compile(
     r"(?:^|/)[^/]{0,60}requirements?[^/]{0,60}\.txt$|(?:^|/)requirements/[^/]{1,80}\.txt$"
 )
@@ -53,12 +54,16 @@ _ASIDE = re.compile(
 )
 
 
+Name = Annotated[str, Meta(max_length=NAME_CHARS)]
+Text = Annotated[str, Meta(max_length=TEXT_CHARS + 1)]
+
+
 class Listing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """File names, relative to the root with `/`, and the text of the manifests that `wanted` names."""
 
-    files: tuple[str, ...]
-    texts: dict[str, str] = {}
-    left_out: int = 0
+    files: Annotated[tuple[Name, ...], Meta(max_length=FILES)]
+    texts: Annotated[dict[Name, Text], Meta(max_length=TEXTS)] = {}
+    left_out: Annotated[int, Meta(ge=0, le=1_000_000_000)] = 0
     """Names beyond `FILES`."""
 
 
@@ -75,22 +80,25 @@ def _is_manifest(name: str) -> bool:
     if name.startswith(discover.WORKFLOWS):
         return name.endswith((".yml", ".yaml"))
     last = name.rpartition("/")[2]
-    return last in _MANIFESTS or last in _LOCKS or name in _MANIFESTS or bool(_REQUIREMENTS.search(name))
+    return name in _AT_ROOT or last in _MANIFESTS or last in _LOCKS or bool(_REQUIREMENTS.search(name))
 
 
 def collect(names: Iterable[str], read: Callable[[str], str | None]) -> Listing:
     """Make a bounded listing; `read` returns the beginning of a file, or None."""
     usable = [name for name in names if 0 < len(name) <= NAME_CHARS]
-    if len(usable) > FILES:
+    if len(usable) > FILES or sum(map(len, usable)) > TOTAL_CHARS:
         usable.sort(key=lambda name: (name.count("/"), name))
-    files = tuple(usable[:FILES])
+    kept, size = 0, 0
+    while kept < min(len(usable), FILES) and (size := size + len(usable[kept])) <= TOTAL_CHARS:
+        kept += 1
+    files = tuple(usable[:kept])
     texts: dict[str, str] = {}
     total = 0
     for name in wanted(files):
         text = read(name)
         if text is None or total + len(text) > TOTAL_CHARS:
             continue
-        texts[name] = text[: HEAD_CHARS if name.rpartition("/")[2] in _LOCKS else TEXT_CHARS + 1]
+        texts[name] = text[: TEXT_CHARS + (name.rpartition("/")[2] not in _LOCKS)]
         total += len(texts[name])
     return Listing(files, texts, len(usable) - len(files))
 
@@ -120,17 +128,20 @@ class Files:
         return text
 
     def toml(self, name: str) -> Table:
-        return self._table(name, lambda text: tomllib.loads(text))
+        return self._table(name, read_toml)
 
     def json(self, name: str) -> Table:
-        return self._table(name, lambda text: msgspec.json.decode(text))
+        return self._table(name, read_json)
+
+    def yaml(self, name: str) -> Table:
+        return self._table(name, read_yaml)
 
     def _table(self, name: str, parse: Callable[[str], object]) -> Table:
         if name not in self._tables:
             found: object = {}
             try:
                 found = parse(text) if (text := self.text(name)).strip() else {}
-            except (ValueError, RecursionError, msgspec.DecodeError):
+            except Unreadable:
                 self.notes[f"{name} cannot be parsed, so it is not used"] = None
             self._tables[name] = cast("Table", found) if isinstance(found, dict) else {}
         return self._tables[name]
@@ -178,6 +189,10 @@ class Project:
 
     def text(self, name: str) -> str:
         return self.of.text(self.path(name))
+
+    def head(self, name: str) -> str:
+        """The beginning of a lock file."""
+        return self.of.listing.texts.get(self.path(name), "")[:TEXT_CHARS]
 
     def toml(self, name: str) -> Table:
         return self.of.toml(self.path(name))

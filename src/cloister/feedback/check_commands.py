@@ -59,6 +59,7 @@ _TOOLS: dict[str, Tool] = {
     "cargo test": ("test", (RUST,)),
     "cargo nextest": ("test", (RUST,)),
     "ctest": ("test", (C,)),
+    "meson test": ("test", (C,)),
     "mvn": ("test", (JAVA,)),
     "mvnw": ("test", (JAVA,)),
     "gradle": ("test", (JAVA,)),
@@ -146,6 +147,8 @@ def kind_of(command: str) -> CheckKind:
     if tool is not None:
         return _TOOLS[tool][0]
     first, _, rest = command.partition(" ")
+    if first == "make" and "check" in rest.split():
+        return "test"  # the name that the GNU standards give to the tests
     name = rest if first in ("make", "just", "task") else ""
     if first in _MANAGERS:
         name = next((w for w in rest.split() if not w.startswith("-") and w not in _BETWEEN), "")

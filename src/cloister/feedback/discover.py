@@ -3,7 +3,6 @@
 import re
 import shlex
 import sys
-import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +10,8 @@ import msgspec
 
 from cloister.core import limits
 from cloister.core.computer import WORK_DIR
-from cloister.core.diagnosis import Check, CheckKind
+from cloister.core.diagnosis import Check
+from cloister.core.repository import FILES, OwnCheck, read_settings
 from cloister.core.text import one_line
 from cloister.feedback.check_commands import kind_of, tool_of, words
 
@@ -81,38 +81,6 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip(" "))
 
 
-# The repository's own list of checks
-
-FILES = (".cloister.toml", ".cloister/config.toml")
-
-
-class OwnCheck(msgspec.Struct, frozen=True):
-    """One entry of the list; a plain string is a command."""
-
-    command: str
-    kind: CheckKind | None = None
-    timeout: float | None = None
-
-
-class _Own(msgspec.Struct, frozen=True):
-    checks: list[str | OwnCheck] = []
-
-
-def own_checks(contents: Mapping[str, str]) -> tuple[OwnCheck, ...]:
-    """The list in the first file that has one; ignores a file that cannot be parsed."""
-    for name in FILES:
-        try:
-            own = msgspec.convert(tomllib.loads(contents.get(name, "")), _Own)
-        except (tomllib.TOMLDecodeError, msgspec.ValidationError, RecursionError):
-            continue
-        found = [OwnCheck(one) if isinstance(one, str) else one for one in own.checks]
-        stripped = (msgspec.structs.replace(one, command=one.command.strip()) for one in found)
-        kept = [one for one in stripped if one.command]
-        if kept:
-            return tuple(kept[: limits.CHECKS])
-    return ()
-
-
 def adjusted(check: Check, own: tuple[OwnCheck, ...]) -> Check:
     """Apply the kind and the time limit of the repository's list; ours is the maximum."""
     for one in own:
@@ -137,7 +105,16 @@ WANTED: tuple[str, ...] = (
         ".flake8",
     ),
     *("pyrightconfig.json", "package.json", "Makefile", "makefile", "GNUmakefile", "justfile", "go.mod"),
-    *("Cargo.toml", "CMakeLists.txt", "pom.xml", "build.gradle", "build.gradle.kts", "Gemfile", "Rakefile"),
+    *(
+        "Cargo.toml",
+        "CMakeLists.txt",
+        "meson.build",
+        "pom.xml",
+        "build.gradle",
+        "build.gradle.kts",
+        "Gemfile",
+        "Rakefile",
+    ),
     *(".pre-commit-config.yaml",),
 )
 """Files in the root whose contents `discover` needs; `wanted` adds workflows and nested manifests."""
@@ -258,7 +235,7 @@ def discover(
     what is missing. If the root has no suite, use those of the nested projects, then the CI workflows, then make.
     With `tools` None, every tool counts as installed.
     """
-    if own := own_checks(contents):
+    if own := read_settings(contents).checks:
         return tuple(one.command for one in own)
     root = _Project(frozenset(files), contents, tools, hidden)
     found = [*_checks_of(root)]
@@ -537,9 +514,31 @@ def _node_linters(project: _Project, package: Package, manager: str) -> Iterator
 _CTEST = re.compile(r"(?i)\benable_testing\s{0,8}\(|\binclude\s{0,8}\(\s{0,8}CTest\s{0,8}\)")
 
 
-def _cmake(project: _Project) -> str:
+def _build_directory(project: _Project) -> str:
     # Inside the sandbox and outside the tree, which stays clean; each project needs a directory of its own.
-    build = shlex.quote("-".join(("/tmp/.cloister-build", *filter(None, project.at.split("/")))))  # noqa: S108
+    return shlex.quote("-".join(("/tmp/.cloister-build", *filter(None, project.at.split("/")))))  # noqa: S108
+
+
+def _meson(project: _Project) -> str:
+    build = _build_directory(project)
+    return f"(test -d {build} || meson setup {build}) && meson test -C {build}"
+
+
+def _autotools(project: _Project) -> str:
+    build, source = _build_directory(project), shlex.quote(f"{WORK_DIR}/{project.at}".rstrip("/"))
+    make = (
+        "./autogen.sh"
+        if "autogen.sh" in project.files and "configure" not in project.files
+        else "autoreconf -fi"
+    )
+    return (
+        f"(test -x configure || NOCONFIGURE=1 {make}) && mkdir -p {build} && cd {build} && "
+        f"(test -f Makefile || {source}/configure -q) && make -s -j$(nproc) && make -s check"
+    )
+
+
+def _cmake(project: _Project) -> str:
+    build = _build_directory(project)
     return " && ".join(
         (
             f"cmake -S . -B {build}",
@@ -562,9 +561,15 @@ def _compiled(project: _Project) -> Iterator[str]:
             yield "go vet ./..."
     if _CTEST.search(project.text("CMakeLists.txt")):
         yield _cmake(project)
+    elif "meson.build" in files and re.search(
+        r"(?m)^\s{0,40}(?:test\s?\(|subdir\s?\()", project.text("meson.build")
+    ):
+        yield _meson(project)
+    elif not files.isdisjoint(("configure.ac", "configure.in")):
+        yield _autotools(project)
     if "pom.xml" in files:
         yield "./mvnw -B -q test" if "mvnw" in files else "mvn -B -q test"
-    if not files.isdisjoint(("build.gradle", "build.gradle.kts", "settings.gradle", "settings.gradle.kts")):
+    elif not files.isdisjoint(("build.gradle", "build.gradle.kts", "settings.gradle", "settings.gradle.kts")):
         yield "./gradlew test" if "gradlew" in files else "gradle test"
 
 

@@ -4,7 +4,8 @@ import posixpath
 import tempfile
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -87,6 +88,36 @@ async def read_head_file(repo: str, path: str) -> tuple[str, bytes | None] | Non
     if (blob := _file_in(listed)) is None:
         return commit, None
     return commit, must(await in_checkout(checkout, "cat-file", "blob", blob), f"read {path}")
+
+
+async def working_files(
+    repo: str, chosen: Callable[[Sequence[str]], Sequence[str]]
+) -> tuple[list[str], dict[str, str]]:
+    """The names of the files in the checkout at the path `repo`, ignored ones left out, and the texts of the `chosen` ones.
+
+    Raises `UserError` (`no_repository`).
+    """
+    checkout = await to_thread.run_sync(find_checkout, repo)
+    if checkout.bare:
+        raise UserError("no_repository", f"{checkout.top} has no working tree: give the path of a checkout.")
+    listed = await in_checkout(
+        checkout,
+        *("ls-files", "-z", "--cached", "--others", "--exclude-standard"),
+    )
+    names = sorted(set(decode(must(listed, "list the files")).split("\0")) - {""})
+
+    def read() -> dict[str, str]:
+        found: dict[str, str] = {}
+        for name in chosen(names):
+            path = checkout.top / name
+            # SAFETY: the texts may travel to a server, and a link could lead to any file of this machine.
+            with suppress(OSError):
+                if path.resolve() == checkout.top.resolve() / name and path.is_file():
+                    with path.open("rb") as file:
+                        found[name] = decode(file.read(FILE_BYTES))
+        return found
+
+    return names, await to_thread.run_sync(read)
 
 
 def _file_in(listed: Result) -> str | None:

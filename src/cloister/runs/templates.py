@@ -11,7 +11,6 @@ import posixpath
 import re
 import shutil
 import time
-import tomllib
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -28,9 +27,9 @@ from cloister.core.computer import Command, Computer, Stream, shell
 from cloister.core.diagnosis import Diagnosis
 from cloister.core.errors import CloisterError, HostError, UserError
 from cloister.core.ids import SandboxId
+from cloister.core.repository import FILES, read_settings
 from cloister.core.requests import NewRun, Quota
 from cloister.core.text import decode, one_line
-from cloister.feedback.discover import FILES
 from cloister.forge import Forges, read, workspace
 from cloister.forge.api import Base
 from cloister.forge.plain_git import find_checkout, is_url
@@ -58,15 +57,8 @@ logger = logging.getLogger(__name__)
 
 _TTL_SECONDS = 7_200.0
 _STEP_SECONDS = 1_800.0
-_SETUP_KEPT = 16
 IMAGE = "-image"
 """Ending of the name of the template that a devcontainer's image becomes."""
-
-
-class _OwnSetup(msgspec.Struct):
-    """The part of `.cloister.toml` or `.cloister/config.toml` that prepares a sandbox."""
-
-    setup: list[str] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,17 +320,12 @@ def _image_recipe(recipe: Devcontainer, wanted: Wanted, context: Path) -> Oci | 
 
 
 async def setup_lines(bare: Path, commit: str) -> tuple[str, ...]:
-    """`setup` of the first of the repository's own files that has one. Raises `UserError` (`bad_setup`)."""
-    for name in FILES:
-        text = decode(await read.read_file(bare, commit, name) or b"")
-        try:
-            own = msgspec.convert(tomllib.loads(text), _OwnSetup)
-        except (tomllib.TOMLDecodeError, msgspec.ValidationError, RecursionError) as error:
-            why = one_line(str(error), 160)
-            raise UserError("bad_setup", f"{name} of the repository cannot be read: {why}.") from None
-        if lines := tuple(line.strip() for line in own.setup if line.strip()):
-            return lines[:_SETUP_KEPT]
-    return ()
+    """`setup` of the repository's own settings. Raises `UserError` (`bad_setup`)."""
+    texts = {name: decode(await read.read_file(bare, commit, name) or b"") for name in FILES}
+    own = read_settings(texts)
+    if own.problems:
+        raise UserError("bad_setup", f"The settings of the repository cannot be used: {own.problems[0]}.")
+    return own.setup if isinstance(own.setup, tuple) else ()
 
 
 def _install(feature: Feature, home: str) -> Command:

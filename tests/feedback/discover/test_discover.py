@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.core import limits
+from cloister.core.repository import read_settings
 from cloister.feedback.check_commands import environment, specify
 from cloister.feedback.discover import (
     TOOLS,
@@ -14,7 +15,6 @@ from cloister.feedback.discover import (
     adjusted,
     discover,
     import_roots,
-    own_checks,
     wanted,
 )
 
@@ -263,14 +263,15 @@ def test_the_repositorys_own_list_may_say_kind_and_time(name: str) -> None:
     contents = {name: OWN}
 
     assert discover({name, "go.mod"}, contents, EVERY) == ("make lint", "npm test")
-    found = [adjusted(specify(line), own_checks(contents)) for line in ("make lint", "npm test", "other")]
+    found = [
+        adjusted(specify(line), read_settings(contents).checks) for line in ("make lint", "npm test", "other")
+    ]
     assert [(one.kind, one.seconds) for one in found] == [("lint", 600.0), ("test", 30.0), ("other", 600.0)]
 
 
 def test_no_check_runs_longer_than_any_may() -> None:
-    own = own_checks(
-        {".cloister.toml": 'checks = [{command = "a", timeout = 1e9}, {command = "b", timeout = -1}]'}
-    )
+    text = 'checks = [{command = "a", timeout = 1e9}, {command = "b", timeout = -1}]'
+    own = read_settings({".cloister.toml": text}).checks
 
     assert [adjusted(specify(name), own).seconds for name in "ab"] == [limits.CHECK_SECONDS, 1.0]
 

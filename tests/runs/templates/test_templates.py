@@ -122,9 +122,7 @@ async def test_setup_is_read_from_both_files_as_checks_are(tmp_path: Path) -> No
     assert await lines() == ("make all",)
     repo.write(".cloister.toml", "")
     repo.write(".cloister/config.toml", "setup = 3\n")
-    with pytest.raises(
-        UserError, match=r"\.cloister/config\.toml of the repository cannot be read"
-    ) as caught:
+    with pytest.raises(UserError, match=r"`setup` in \.cloister/config\.toml must be a list") as caught:
         await lines()
     assert caught.value.code == "bad_setup"
 

@@ -13,6 +13,7 @@ from cloister.core import limits
 from cloister.core.computer import Command, Computer, Exited, Output, Stream, shell
 from cloister.core.diagnosis import Check, Diagnosis
 from cloister.core.errors import UserError, sole
+from cloister.core.repository import FILES, read_settings
 from cloister.core.text import decode
 from cloister.feedback.affected import WORTH_SECONDS, Near, batches, merged, nearest, plan
 from cloister.feedback.api import CheckOutput
@@ -20,12 +21,10 @@ from cloister.feedback.check_commands import directory_of, environment, leaves_r
 from cloister.feedback.compare import compare
 from cloister.feedback.diagnose import diagnose
 from cloister.feedback.discover import (
-    FILES,
     TOOLS,
     adjusted,
     discover,
     import_roots,
-    own_checks,
     scripts_of,
     wanted,
 )
@@ -227,7 +226,7 @@ async def _parts(
 async def _specified(computer: Computer, checks: Sequence[str]) -> list[Check]:
     """How to run each command: with a report if the tool has one, and the repository's time limit."""
     contents = await _contents(computer, FILES, set(FILES))
-    own, found = own_checks(contents), list[Check]()
+    own, found = read_settings(contents).checks, list[Check]()
     for check in checks:
         package, go = (posixpath.join(directory_of(check), name) for name in ("package.json", "go.mod"))
         if package not in contents:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         BackgroundCommand,
         ChangePack,
         CommandOutput,
+        EnvironmentInfo,
         Exec,
         Execute,
         Executed,
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from cloister.core.ids import RunId
     from cloister.core.requests import NewRun, Origin, Outcome, Role, State
     from cloister.egress.packages import Meaning
+    from cloister.environment.api import Plan
+    from cloister.environment.listing import Listing
     from cloister.log.api import RunCount, RunRow
     from cloister.log.audit.entry import AuditEntry, Checkpoint
     from cloister.log.audit.verify import Verdict
@@ -347,6 +350,13 @@ class TemplateVerbs(Protocol):
         """Build a template unless it is ready, or `again`; returns when it is ready."""
         ...
 
+    @needs("admin", "POST environments")
+    async def set_up(
+        self, repo: str, ref: str | None = None, setup: str = "auto", report: Report = no_report
+    ) -> EnvironmentInfo:
+        """Detect, build and check the environment of a repository, as a run would; a failure is a part of the result."""
+        ...
+
     @needs("operator", "GET templates/{name}/log")
     async def log(self, name: str) -> str:
         """The output of the last build, which may print values of arguments: viewers do not see those."""
@@ -555,6 +565,15 @@ class PolicyVerbs(Protocol):
         ...
 
 
+class EnvironmentVerbs(Protocol):
+    """The environments that repositories need."""
+
+    @needs("viewer", "POST environments/plan", body="listing")
+    async def plan(self, listing: Listing) -> Plan:
+        """Detect the environment of a repository from its file names and manifests, which the caller has."""
+        ...
+
+
 class Verbs(Protocol):
     """Everything one caller can do."""
 
@@ -576,3 +595,5 @@ class Verbs(Protocol):
     def models(self) -> ModelVerbs: ...
     @property
     def policy(self) -> PolicyVerbs: ...
+    @property
+    def environments(self) -> EnvironmentVerbs: ...

@@ -280,6 +280,10 @@ class LocalVerbs:
     def policy(self) -> api.PolicyVerbs:
         return self._group("policy", "LocalPolicy")
 
+    @property
+    def environments(self) -> api.EnvironmentVerbs:
+        return self._group("sandboxes", "LocalEnvironments")
+
     def _group(self, module: str, name: str) -> Any:
         found = import_module(f"cloister.app.verbs.local_{module}")
         return getattr(found, name)(self._parts, self.caller)

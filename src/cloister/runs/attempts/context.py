@@ -9,7 +9,7 @@ from cloister.agent.budget.metering import BudgetedModels
 from cloister.agent.evidence.proof import Proof, Task, run_proof
 from cloister.core.computer import Computer, Stream
 from cloister.core.diagnosis import Diagnosis
-from cloister.core.events import CommandOutput, SandboxClosed, SandboxOpened
+from cloister.core.events import CommandOutput, Progress, SandboxClosed, SandboxOpened
 from cloister.core.ids import RunId, SandboxId
 from cloister.core.log import Journal
 from cloister.core.requests import NewRun
@@ -19,6 +19,7 @@ from cloister.forge import workspace
 from cloister.forge.workspace import TreeWatch
 from cloister.model.api import Model
 from cloister.policy.api import Policy
+from cloister.runs.environments.layers import SetUp, Site
 from cloister.runs.run_rules import check_change
 from cloister.runs.services import RunServices
 from cloister.sandbox.api import Sandbox
@@ -145,19 +146,28 @@ class AttemptSandboxes:
         def show(check: str, stream: Stream, data: bytes) -> None:
             self.journal.show(CommandOutput(attempt, check, stream, decode(data)))
 
-        async with self._open() as sandbox:
+        def report(fraction: float | None, note: str) -> None:
+            self.journal.show(Progress("template", fraction, note))
+
+        setup, cpus = self.setup, self.services.quota.cpus
+        own = SetUp(self.services, self.journal, setup.request)
+        site = Site(setup.request.repo, setup.bare, commit)
+        async with (
+            own.proving(setup.base, site, setup.template, report) as template,
+            self._open(template) as sandbox,
+        ):
             await self.restore(sandbox, commit)
-            setup, cpus = self.setup, self.services.quota.cpus
             allowed = setup.request.allow_test_changes
             task = Task(setup.checks, setup.baseline, known, setup.goals, allowed, cpus)
             with setup.inside.paid(sandbox.info.id, attempt, inside):
                 return await run_proof(sandbox, task, show)
 
     @asynccontextmanager
-    async def _open(self) -> AsyncGenerator[Sandbox]:
+    async def _open(self, template: str | None = None) -> AsyncGenerator[Sandbox]:
         setup = self.setup
         inside = setup.inside.model
-        async with self.services.open(setup.request, setup.template, self.journal, inside) as sandbox:
+        template = template or setup.template
+        async with self.services.open(setup.request, template, self.journal, inside) as sandbox:
             yield sandbox
 
     async def _opened(self, sandbox: Sandbox, attempt: int) -> None:

@@ -1,4 +1,4 @@
-"""Routes of templates: list, describe, build, remove."""
+"""Routes of templates: list, describe, build, remove; and of the environments of repositories."""
 
 import logging
 from typing import Annotated
@@ -8,7 +8,10 @@ from litestar import MediaType, Response, delete, get, post, put
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter
 
-from cloister.app.verbs.api import TemplateVerbs
+from cloister.app.verbs.api import EnvironmentVerbs, TemplateVerbs
+from cloister.app.verbs.records import EnvironmentInfo
+from cloister.environment.api import Plan
+from cloister.environment.listing import LISTING_BYTES, Listing
 from cloister.sandbox.templates.catalog import TemplateInfo
 from cloister.sandbox.templates.recipes import Recipe
 from cloister.server.bodies import ProgressLines
@@ -33,6 +36,18 @@ class BuildTemplate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     again: bool = False
     """Build it even if it is ready."""
+    progress: bool = False
+    """Answer JSON lines: progress, then the result."""
+
+
+class NewEnvironment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A request to set up the environment of a repository."""
+
+    repo: str
+    """A path on the server's machine or a git URL."""
+    ref: str | None = None
+    setup: str = "auto"
+    """`auto`, or a command line in place of the detected ones."""
     progress: bool = False
     """Answer JSON lines: progress, then the result."""
 
@@ -71,6 +86,22 @@ async def build_template(
     return Response(await wait(verbs.templates.build(name, again=data.again, report=log_progress)))
 
 
+@post(
+    "/v1/environments",
+    **of(
+        TemplateVerbs.set_up, "Set up the environment of a repository and check it", "setUpEnvironment", 200
+    ),
+)
+async def set_up_environment(
+    data: JSONBody[NewEnvironment], verbs: Given, sockets: NamedDependency[Sockets], wait: Wait
+) -> Response[EnvironmentInfo]:
+    if data.progress:
+        return ProgressLines(
+            lambda report: verbs.templates.set_up(data.repo, data.ref, data.setup, report), sockets.leaving
+        )
+    return Response(await wait(verbs.templates.set_up(data.repo, data.ref, data.setup, log_progress)))
+
+
 @get(
     "/v1/templates/{name:str}/log",
     **of(TemplateVerbs.log, "The output of the last build of a template", "getTemplateLog"),
@@ -88,3 +119,14 @@ async def delete_template(name: TemplateName, verbs: Given) -> None:
 def log_progress(fraction: float | None, note: str) -> None:
     """Log the progress of a build that a request waits for."""
     logger.info("Preparing a template: %s %s", note, "" if fraction is None else f"{fraction:.0%}")
+
+
+@post(
+    "/v1/environments/plan",
+    **of(
+        EnvironmentVerbs.plan, "What a repository needs, from its files", "planEnvironment", 200, reads=True
+    ),
+    request_max_body_size=LISTING_BYTES,
+)
+async def plan_environment(data: JSONBody[Listing], verbs: Given) -> Plan:
+    return await verbs.environments.plan(data)

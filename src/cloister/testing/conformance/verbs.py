@@ -20,6 +20,7 @@ from cloister.app.wiring import App
 from cloister.core import limits
 from cloister.core.events import AskRaised, Event, InterruptRequested, PromptReceived, RunFinished
 from cloister.core.requests import NewRun, Role
+from cloister.environment.listing import Listing
 from cloister.log.api import Fence
 from cloister.sandbox.templates.recipes import Dockerfile, Oci
 from cloister.testing.conformance import expect, promises, refused
@@ -39,6 +40,7 @@ GROUPS = {
     "files": api.FileVerbs,
     "models": api.ModelVerbs,
     "policy": api.PolicyVerbs,
+    "environments": api.EnvironmentVerbs,
 }
 ARGUMENTS: dict[str, object] = {
     "new": NewRun("p", "/nowhere"),
@@ -46,6 +48,7 @@ ARGUMENTS: dict[str, object] = {
     "program": Execute("sh", "true"),
     "recipe": Oci("/nowhere"),
     "context": RuleContext(),
+    "listing": Listing(()),
     "answer": "deny",
     "to": 1,
     "port": 80,
@@ -430,6 +433,13 @@ async def the_rules_are_shown_explained_and_tested(rig: Rig) -> None:
         await rig.verbs("ada", "admin").policy.sets("nothing")
     tests = '[[test]]\naction = "bash:ls"\nexpect = "deny"\n'
     expect([verdict.ok for verdict in await policy.test(tests, "t.toml")], [False])
+
+
+async def the_environment_of_a_listing_is_explained(rig: Rig) -> None:
+    listing = Listing(("package.json",), {"package.json": '{"engines": {"node": "20"}}'})
+    plan = await rig.verbs("vera", "viewer").environments.plan(listing)
+    told = [(one.name, one.version, one.why) for one in plan.toolchains]
+    expect(told, [("node", "20", "20 in engines of package.json")])
 
 
 PROMISES: tuple[Promise, ...] = promises(__name__, Rig)
