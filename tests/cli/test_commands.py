@@ -105,6 +105,19 @@ def test_a_run_that_waits_for_a_person_is_listed_as_asks_you_until_it_is_answere
         assert cloister("ps", "--user", "bob").stdout == "No such runs.\n"
 
 
+def test_old_runs_are_removed_together_and_once(cloister: Cloister, data_dir: Path) -> None:
+    first, second, going = seed(data_dir, finished=True), seed(data_dir, finished=True), seed(data_dir)
+    assert cloister("rm", "--older-than", "1h").stdout == "No finished run with files is that old.\n"
+    assert {line.split()[4] for line in cloister("rm", "--older-than", "0d").stdout.splitlines()} == {
+        f"{first}.",
+        f"{second}.",
+    }
+    assert cloister("rm", "--older-than", "0d").stdout == "No finished run with files is that old.\n"
+    assert "is not finished" in cloister("rm", first, going).stderr
+    assert "12h, 30d or 8w" in cloister("rm", "--older-than", "soon").stderr
+    assert "Name the runs" in cloister("rm").stderr
+
+
 def test_an_answer_names_its_question_only_if_several_are_open(cloister: Cloister, data_dir: Path) -> None:
     run = seed(data_dir, ask="a-1")
 

@@ -36,14 +36,24 @@ class Expression(NamedTuple):
             getattr(self.pattern, self.method)(data)
 
 
-def expressions() -> list[Expression]:
-    """Each call of the standard library's `re` in the source. Fails if one cannot be evaluated."""
-    found: list[Expression] = []
+def _files() -> Iterator[tuple[Path, str]]:
     for path in sorted(SOURCE.rglob("*.py")):
         text = path.read_text()
         if re.search(r"\bre\.", text):
-            name = ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
-            found.extend(_in_module(ast.parse(text), vars(importlib.import_module(name)), path))
+            yield path, text
+
+
+def packages() -> list[str]:
+    """The folders with expressions: workers ask for them while they collect, and one of them searches."""
+    return sorted({str(path.relative_to(SOURCE).parent) for path, _ in _files()})
+
+
+def expressions() -> list[Expression]:
+    """Each call of the standard library's `re` in the source. Fails if one cannot be evaluated."""
+    found: list[Expression] = []
+    for path, text in _files():
+        name = ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+        found.extend(_in_module(ast.parse(text), vars(importlib.import_module(name)), path))
     return found
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.feedback.test_hostile import MATCHER, SEEDS
-from tests.whole.linear_patterns import Expression, expressions, hostile
+from tests.whole.linear_patterns import Expression, expressions, hostile, packages
 
 from cloister.core.diagnosis import Comparison, Diagnosis, Weakening
 from cloister.core.diagnosis import TestResult as Result
@@ -67,10 +67,6 @@ def grows_too_fast(
 @cache
 def patterns() -> list[Expression]:
     return expressions()
-
-
-def packages() -> list[str]:
-    return sorted({one.where.rpartition(":")[0].rpartition("/")[0] for one in patterns()})
 
 
 @pytest.mark.parametrize("package", packages())

@@ -360,8 +360,18 @@ async def _prune(bare: Path, commits: frozenset[str]) -> None:
     must(await in_bare(bare, "prune", "--expire=now"), "remove save points")
 
 
+def _removed(bare: Path) -> Removed | None:
+    """Who removed the files before; None if the mark is missing or unreadable."""
+    try:
+        return msgspec.json.decode((bare.parent / _MARK).read_bytes(), type=Removed)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
 def _remove(bare: Path, who: str) -> Removed:
     bare.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not bare.exists() and (before := _removed(bare)):
+        return before
     removed = Removed(who, time.time())
     # The mark comes first: it explains a repository that is only half deleted.
     (bare.parent / _MARK).write_bytes(msgspec.json.encode(removed))

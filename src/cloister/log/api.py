@@ -57,6 +57,14 @@ class RunRow(msgspec.Struct, frozen=True):
     """US dollars, as far as prices are known; None if none is."""
 
 
+class RunCount(msgspec.Struct, frozen=True):
+    """How many runs are in a state, or ended so."""
+
+    state: State
+    outcome: Outcome | None
+    runs: int
+
+
 class RunFilter(msgspec.Struct, frozen=True):
     """Which runs a list holds; None matches all."""
 
@@ -228,6 +236,10 @@ class Backbone(AuditLog, BudgetStore, Protocol):
 
         Unless `told`, questions and costs are left out: they take a look at the log of each run.
         """
+        ...
+
+    async def counts(self) -> tuple[RunCount, ...]:
+        """Count all runs by state and outcome."""
         ...
 
     async def row(self, run: RunId) -> RunRow: ...

@@ -165,9 +165,10 @@ def run_accounts(events: Sequence[Event]) -> Iterator[Account]:
     for body in index.of(BudgetExtended):
         more = extended.setdefault(f"{body.level} {body.name}", {})
         more[body.what] = more.get(body.what, 0.0) + body.amount
-    run, limits = str(events[0].run), _with_seconds(admitted.request.budget)
+    run, view = str(events[0].run), fold(events, time.time())
+    limits = _with_seconds(view.budget)  # which the rules may have reduced
     before = fold(events[:start]).seconds if start else 0.0
-    total = sum(spent.values(), Spend(seconds=fold(events, time.time()).seconds - before))
+    total = sum(spent.values(), Spend(seconds=view.seconds - before))
     yield Account("run", run, limits, total, extended.get(f"run {run}", {}))
     for attempt, took in sorted((number, took) for number, took in spent.items() if number is not None):
         limits = shares.get(attempt, Limits())

@@ -31,6 +31,7 @@ from cloister.core.events import (
     Phase,
     PhaseEnded,
     PhaseStarted,
+    PolicyFixed,
     PromptReceived,
     ProofTaken,
     RunAdmitted,
@@ -204,7 +205,7 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
         stopping=finished is None and newest.first(StopRequested) is not None,
         forked_from=request.forked_from,
         ranking=ranked.scores if ranked else (),
-        budget=request.budget,
+        budget=_budget(newest, request.budget),
         cost=_total([*(view.cost for view in attempts), _total(spent.cost for spent in beside)]),
         budget_notes=tuple(index.of(BudgetWarned, BudgetSpent, BudgetExtended)),
         rounds=1 + len(index.of(RunContinued)),
@@ -336,6 +337,12 @@ def _open_asks(index: Index) -> Iterable[AskRaised]:
         else:
             asks.pop(body.ask, None)
     return asks.values()
+
+
+def _budget(newest: Index, asked: Budget) -> Budget:
+    """The budget within the limits of the rules in force."""
+    fixed = newest.last(PolicyFixed)
+    return asked if fixed is None or fixed.budget is None else fixed.budget
 
 
 def _seconds(index: Index, now: float) -> float:

@@ -3,13 +3,12 @@
 import tracemalloc
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
+from importlib import import_module
 from typing import Any
 
-import anthropic
 import anyio
 import httpx2
 import msgspec
-import openai
 import pytest
 from anyio.abc import SocketAttribute, SocketStream
 from tests.egress.world import entering, read_all
@@ -36,6 +35,11 @@ CALLS = (TextDelta("Let me look."), Reply("Let me look.", (CALL,), USAGE, "tools
 SPENT = (Failure("budget", "The run's budget of 100 tokens is spent."),)
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}}
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+def sdk(name: str) -> Any:
+    """A provider's client. Each takes seconds to import, and every worker collects this file."""
+    return import_module(name)
 
 
 def deny(action: Action) -> Decision:
@@ -73,7 +77,9 @@ async def by_openai(*said: tuple[Any, ...]) -> AsyncGenerator[tuple[Any, SayingM
     model = SayingModel(*said)
     async with serving(model) as http:
         yield (
-            openai.AsyncOpenAI(api_key="none", base_url=f"http://{HOST}/v1", http_client=http, max_retries=0),
+            sdk("openai").AsyncOpenAI(
+                api_key="none", base_url=f"http://{HOST}/v1", http_client=http, max_retries=0
+            ),
             model,
         )
 
@@ -85,7 +91,7 @@ async def by_anthropic(
     model = SayingModel(*said)
     async with serving(model) as http:
         yield (
-            anthropic.AsyncAnthropic(
+            sdk("anthropic").AsyncAnthropic(
                 api_key="none", base_url=f"http://{HOST}", http_client=http, max_retries=0
             ),
             model,
@@ -275,12 +281,12 @@ async def test_messages_carry_pictures_calls_and_their_results_back() -> None:
 
 async def test_a_spent_budget_stops_each_client_at_once() -> None:
     async with by_openai(SPENT, SPENT) as (client, _):
-        with pytest.raises(openai.APIStatusError) as chat:
+        with pytest.raises(sdk("openai").APIStatusError) as chat:
             await client.chat.completions.create(model="x", messages=[{"role": "user", "content": "Hi"}])
-        with pytest.raises(openai.APIStatusError) as responses:
+        with pytest.raises(sdk("openai").APIStatusError) as responses:
             await client.responses.create(model="x", input="Hi", stream=True)
     async with by_anthropic(SPENT) as (client, _):
-        with pytest.raises(anthropic.APIStatusError) as messages:
+        with pytest.raises(sdk("anthropic").APIStatusError) as messages:
             await client.messages.create(
                 model="x", max_tokens=9, messages=[{"role": "user", "content": "Hi"}]
             )
@@ -295,7 +301,7 @@ async def test_a_stream_that_breaks_says_so_in_the_stream() -> None:
         stream = await client.chat.completions.create(
             model="x", messages=[{"role": "user", "content": "Hi"}], stream=True
         )
-        with pytest.raises(openai.APIError, match="hung up"):
+        with pytest.raises(sdk("openai").APIError, match="hung up"):
             _ = [chunk async for chunk in stream]
 
 

@@ -242,7 +242,7 @@ def made(module: str) -> dict[str, Mutants]:
 
 def _alone(made: dict[str, Mutants]) -> dict[str, tuple[Edit, Edit]]:
     """Tests that have assertions of their own, which no other test shares."""
-    own = {name: one for name, one in made.items() if len(one.edits) == 1}
+    own = {name: one for name, one in made.items() if len({edit.line for edit in one.edits}) == 1}
     shared = [one.edits[0].start for one in own.values()]
     return {
         name: (one.edits[0], one.reached[0])
@@ -271,10 +271,24 @@ def test_each_form_fails_if_its_mutant_runs(module: str, made: dict[str, Mutants
 def test_a_mutant_of_a_helper_fails_the_test_that_calls_it(
     module: str, made: dict[str, Mutants], tmp_path: Path
 ) -> None:
-    callers = {name: one for name, one in made.items() if name not in _alone(made) and len(one.edits) == 1}
+    alone = _alone(made)
+    callers = {
+        name: one
+        for name, one in made.items()
+        if name not in alone and len({edit.line for edit in one.edits}) == 1
+    }
     assert len(callers) >= 2
     for name, one in callers.items():
-        assert _run(tmp_path, apply(module, one.edits))[name] == "failed", one.edits
+        assert _run(tmp_path, apply(module, one.edits[:1]))[name] == "failed", one.edits
+
+
+def test_the_next_number_fails_as_a_distant_one_does(
+    module: str, made: dict[str, Mutants], tmp_path: Path
+) -> None:
+    near = {name: made[name].edits[-1] for name in _alone(made) if len(made[name].edits) == 2}
+    assert len(near) > 20
+    verdicts = _run(tmp_path, apply(module, near.values()))
+    assert {name: edit.text for name, edit in near.items() if verdicts[name] != "failed"} == {}
 
 
 def test_an_unconditional_failure_in_place_of_each_assertion_fails(

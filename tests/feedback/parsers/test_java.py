@@ -8,7 +8,7 @@ from cloister.feedback.api import CheckOutput
 from cloister.feedback.check_commands import leaves_reports
 from cloister.feedback.compare import compare
 from cloister.feedback.diagnose import diagnose
-from cloister.feedback.parsers.test_runners.java import untouched
+from cloister.feedback.parsers.test_runners.java import console_text, untouched
 
 
 def told(name: str, *reports: str) -> Diagnosis:
@@ -82,3 +82,35 @@ def test_reports_are_looked_for_wherever_maven_or_gradle_has_a_part() -> None:
 
     assert all(map(leaves_reports, lines))
     assert not any(map(leaves_reports, ("javac A.java", "pytest tests/gradle_test.py", "ls .gradle", "mvnd")))
+
+
+LAUNCHER = """
+╷
+├─ JUnit Jupiter ✔
+│  ├─ CalmTest ✔
+│  │  └─ parsesCents() ✔
+│  └─ MoneyTest ✔
+│     ├─ Nested ✔
+│     │  └─ inside() ↷ later
+│     └─ adds() ✘ expected: <3> but was: <-1>
+└─ JUnit Vintage ✔
+
+[         3 tests found           ]
+"""
+
+
+def test_tree_of_the_console_launcher_names_each_test_by_its_classes() -> None:
+    found = console_text(CheckOutput("java", 1, None, 1.0, LAUNCHER.encode(), b""))
+    assert found is not None
+    assert [(one.name, one.status, one.message) for one in found.tests] == [
+        ("CalmTest::parsesCents()", "passed", None),
+        ("MoneyTest$Nested::inside()", "skipped", "later"),
+        ("MoneyTest::adds()", "failed", "expected: <3> but was: <-1>"),
+    ]
+
+
+def test_plain_form_of_the_launcher_s_tree_is_read_too() -> None:
+    text = ".\n+-- JUnit Jupiter [OK]\n| '-- MoneyTest [OK]\n|   '-- adds() [X] no\n\n[  1 tests found  ]\n"
+    found = console_text(CheckOutput("java", 1, None, 1.0, text.encode(), b""))
+    assert found is not None
+    assert [(one.name, one.status) for one in found.tests] == [("MoneyTest::adds()", "failed")]

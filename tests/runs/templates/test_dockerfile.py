@@ -239,6 +239,21 @@ def test_names_that_are_not_text_are_matched_like_others(tree: Path) -> None:
     assert os.fsdecode(b"caf\xe9.md") in kept and os.fsdecode(b"caf\xe9.log") not in kept
 
 
+def test_links_in_circles_do_not_multiply_what_a_pattern_finds(tree: Path) -> None:
+    """Twelve links that lead nowhere else would be 12**20 names."""
+    for number in range(12):
+        (tree / f"link{number}").symlink_to(".")
+    assert copied(tree, "*/" * 20 + "a.txt") == ["a.txt"]
+    with pytest.raises(UserError, match="more than 5 names"):
+        Tree(tree, "the context", entries=5).find("*")
+
+
+@pytest.mark.parametrize("line", ["RUN " + "--mount=type=tmpfs,target=/a " * 65 + "true", "RUN true\n" * 501])
+def test_what_a_file_may_ask_for_is_bounded(line: str) -> None:
+    with pytest.raises(UserError, match=r"than 64 mounts|over 500 instructions"):
+        parse(f"FROM scratch\n{line}\n", {}, PLATFORM)
+
+
 def test_a_dockerignore_is_read_up_to_a_limit(tree: Path) -> None:
     """It may be a link to the largest file of the repository."""
     with (tree / "huge").open("wb") as file:

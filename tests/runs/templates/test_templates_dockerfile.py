@@ -201,6 +201,15 @@ async def test_options_that_would_reach_out_are_refused_in_one_sentence(
     assert why in said and "\n" not in said
 
 
+async def test_a_copy_of_very_many_sources_keeps_no_other_task_waiting(shop: Workshop, context: Path) -> None:
+    """Comparing each source with each archive took minutes of the event loop."""
+    names = [f"{number}.tar" for number in range(1_001)]
+    assert "at most 1,000 sources" in await refusal(shop, context, f"{HEAD}ADD {' '.join(names)} /x/\n")
+    again = " ".join(["token"] * 900)
+    built = await build(shop, context, f"{HEAD}COPY {again} /x/\n")
+    assert [path.name for path in (built.rootfs / "x").iterdir()] == ["token"]
+
+
 UNTAKEN = (
     'RUN ["echo", "\\ud800"]',
     'RUN ["echo", "a\\u0000b"]',

@@ -73,6 +73,21 @@ async def test_a_host_that_is_not_loopback_is_refused_even_with_the_token(served
         assert reply.json()["code"] == "bad_host"
 
 
+async def test_a_reverse_proxy_may_use_the_names_in_the_settings_and_no_other(settings: Settings) -> None:
+    named = msgspec.structs.replace(settings.file, hosts=("cloister.example.org", "other.example:8443"))
+    async with serve_app(msgspec.structs.replace(settings, file=named)) as served:
+
+        async def status(host: str, **more: str) -> int:
+            return (await served.client.get("/v1/runs", headers={"Host": host, **more})).status_code
+
+        assert await status("Cloister.Example.org") == await status("other.example:8443") == 200
+        for host in ("cloister.example.org:1", "other.example", "x.cloister.example.org", "evil.example"):
+            assert await status(host) == 421
+        assert await status("cloister.example.org", Origin="https://cloister.example.org") == 200
+        for origin in ("http://cloister.example.org", "https://evil.example", "null"):
+            assert await status("cloister.example.org", Origin=origin) == 403
+
+
 async def test_every_name_of_the_loopback_is_served(served: Served) -> None:
     for host in ("localhost", "LOCALHOST:1", "127.0.0.1", "[::1]:7717"):
         assert (await served.client.get("/v1/runs", headers={"Host": host})).status_code == 200

@@ -27,6 +27,53 @@ async def test_the_same_key_is_the_same_run(served: Served) -> None:
     assert second.json() == {"id": first.json()["id"], "made": False}
 
 
+async def test_a_key_may_be_a_header_and_stands_for_one_request(served: Served) -> None:
+    body, key = {"prompt": "fix it", "repo": "/nowhere"}, {"Idempotency-Key": "once"}
+    first = await served.client.post("/v1/runs", json=body, headers=key)
+    second = await served.client.post("/v1/runs", json=body | {"key": "once"})
+    assert (first.status_code, second.status_code) == (201, 200)
+    assert second.json()["id"] == first.json()["id"]
+    other = await served.client.post("/v1/runs", json=body | {"prompt": "another"}, headers=key)
+    assert (other.status_code, other.json()["code"]) == (409, "key_taken")
+    both = await served.client.post("/v1/runs", json=body | {"key": "twice"}, headers=key)
+    assert (both.status_code, both.json()["code"]) == (400, "bad_request")
+
+
+async def test_a_list_is_filtered_and_turned_page_by_page(served: Served) -> None:
+    fences = [await served.claimed_run(f"number {n}") for n in range(3)]
+    await served.app.backbone.append(fences[0], [RunFinished("proven", "Done.")])
+    await served.app.backbone.append(fences[1], [AskRaised("a-1", 0, "bash: x", "x", 4e9)])
+
+    async def listed(query: str) -> list[str]:
+        return [row["prompt"] for row in (await served.client.get(f"/v1/runs?{query}")).json()]
+
+    assert await listed("state=finished") == await listed("outcome=proven") == ["number 0"]
+    assert await listed("state=running&who=somebody&repo=/nowhere") == ["number 2", "number 1"]
+    assert await listed("who=another") == []
+    assert await listed(f"before={fences[1].run}") == ["number 0"]
+    assert (await served.client.get("/v1/runs?state=asleep")).status_code == 400
+
+
+async def test_a_monitor_reads_how_many_runs_there_are_and_ask(served: Served) -> None:
+    fences = [await served.claimed_run() for _ in range(3)]
+    await served.app.backbone.append(fences[0], [RunFinished("proven", "Done.")])
+    await served.app.backbone.append(fences[1], [AskRaised("a-1", 0, "bash: x", "x", 4e9)])
+    counts = (await served.client.get("/v1/counts")).json()
+    assert counts == [
+        {"state": "finished", "outcome": "proven", "runs": 1},
+        {"state": "running", "outcome": None, "runs": 2},
+    ]
+    reply = await served.client.get("/v1/metrics")
+    assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
+    numbers = [line for line in reply.text.splitlines() if not line.startswith("#")]
+    assert numbers == [
+        'cloister_runs{state="finished",outcome="proven"} 1',
+        'cloister_runs{state="running",outcome=""} 2',
+        "cloister_runs_asking 1",
+        "cloister_sandboxes 0",
+    ]
+
+
 async def test_runs_are_listed_newest_first_and_bounded(served: Served) -> None:
     ids = [(await served.claimed_run(f"number {n}")).run for n in range(3)]
     rows = (await served.client.get("/v1/runs")).json()

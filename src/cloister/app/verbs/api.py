@@ -40,9 +40,13 @@ if TYPE_CHECKING:
     from cloister.core.ids import RunId
     from cloister.core.requests import NewRun, Origin, Outcome, Role, State
     from cloister.egress.packages import Meaning
+<<<<<<< HEAD
     from cloister.environment.api import Plan
     from cloister.environment.listing import Listing
     from cloister.log.api import RunRow
+=======
+    from cloister.log.api import RunCount, RunRow
+>>>>>>> main
     from cloister.log.audit.entry import AuditEntry, Checkpoint
     from cloister.log.audit.verify import Verdict
     from cloister.policy.api import Policy
@@ -144,6 +148,11 @@ class RunVerbs(Protocol):
         who: str | None = None,
     ) -> tuple[RunRow, ...]:
         """The newest runs first; `before` is the last run of the page before, the others say which runs to list."""
+        ...
+
+    @needs("viewer", "GET counts")
+    async def counts(self) -> tuple[RunCount, ...]:
+        """All runs, counted by state and outcome."""
         ...
 
     @needs("viewer", "GET runs/{run}/row")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cloister.core.events import Delta, Event, FromOutside
     from cloister.core.ids import RunId
     from cloister.forge.api import RunRepositories
-    from cloister.log.api import RunFilter, RunRow, Totals
+    from cloister.log.api import RunCount, RunFilter, RunRow, Totals
     from cloister.log.audit.details import Detail
     from cloister.log.audit.entry import AuditEntry, Checkpoint
     from cloister.log.audit.verify import Verdict
@@ -45,6 +45,7 @@ class Log(Protocol):
     async def runs(
         self, limit: int = 100, *, before: RunId | None = None, only: RunFilter | None = None
     ) -> tuple[RunRow, ...]: ...
+    async def counts(self) -> tuple[RunCount, ...]: ...
     async def row(self, run: RunId) -> RunRow: ...
     async def read(self, run: RunId, after: int = 0, limit: int = 10_000) -> tuple[Event, ...]: ...
     def follow(
@@ -76,6 +77,9 @@ class FileLog:
         self, limit: int = 100, *, before: RunId | None = None, only: RunFilter | None = None
     ) -> tuple[RunRow, ...]:
         return await self._read(lambda log: log.rows(limit, before, only))
+
+    async def counts(self) -> tuple[RunCount, ...]:
+        return await self._read(lambda log: log.counts())
 
     async def row(self, run: RunId) -> RunRow:
         return await self._read(lambda log: log.row(run))

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from cloister.core.events import Delta, Event
     from cloister.core.ids import RunId
     from cloister.core.requests import NewRun, Origin, Outcome, State
-    from cloister.log.api import RunRow
+    from cloister.log.api import RunCount, RunRow
     from cloister.policy.api import Policy
     from cloister.runs.attempts.compare import Compared, Subject
     from cloister.runs.attempts.tree import TreeView
@@ -82,6 +82,9 @@ class LocalRuns(Group):
         cursor = None if before is None else await self._log.resolve(before)
         only = RunFilter(state, outcome, repo, who)
         return tuple(self._with_pause(row) for row in await self._log.runs(limit, before=cursor, only=only))
+
+    async def counts(self) -> tuple[RunCount, ...]:
+        return await self._log.counts()
 
     async def row(self, run: str) -> RunRow:
         return self._with_pause(await self._log.row(await self._log.resolve(run)))

@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from cloister.core.diagnosis import Comparison, Diagnosis
-from cloister.core.requests import FileChange, Isolation, NewRun, Origin, Outcome
+from cloister.core.requests import Budget, FileChange, Isolation, NewRun, Origin, Outcome
 
 Blame = Literal["user", "host", "outside", "sandbox", "bug"]
 Phase = Literal["fetch", "template", "create", "clone", "baseline", "fork", "work", "change"]
@@ -80,6 +80,8 @@ class PolicyFixed(EventBody, frozen=True):
     """Each layer's name and file, strongest first."""
     limited: tuple[str, ...] = ()
     """Requested limits that a rule reduced, and the rule."""
+    budget: Budget | None = None
+    """The run's budget within the limits of the rules; None in logs of older versions."""
 
 
 class EnvironmentPrepared(EventBody, frozen=True):

@@ -27,7 +27,7 @@ from cloister.core.events import (
 )
 from cloister.core.ids import OwnerId, RunId
 from cloister.core.requests import NewRun, check_new_run
-from cloister.log.api import Fence, Hold, RunFilter, RunRow, Totals
+from cloister.log.api import Fence, Hold, RunCount, RunFilter, RunRow, Totals
 from cloister.log.audit.chain import UNCHECKED
 from cloister.log.audit.entry import AuditEntry, Checkpoint, exact
 from cloister.log.audit.head import HeadFile
@@ -232,6 +232,9 @@ class SqliteBackbone:
         told: bool = True,
     ) -> tuple[RunRow, ...]:
         return await self._read(partial(self._reader.rows, limit, before, only, told=told))
+
+    async def counts(self) -> tuple[RunCount, ...]:
+        return await self._read(self._reader.counts)
 
     async def row(self, run: RunId) -> RunRow:
         return await self._read(partial(self._reader.row, run))

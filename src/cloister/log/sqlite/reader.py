@@ -14,7 +14,7 @@ from cloister.core.errors import HostError, UserError
 from cloister.core.events import AnyBody, Event, decode_body
 from cloister.core.ids import OwnerId, RunId, is_id
 from cloister.core.requests import Outcome, State
-from cloister.log.api import RunFilter, RunRow, Totals
+from cloister.log.api import RunCount, RunFilter, RunRow, Totals
 from cloister.log.audit.entry import AuditEntry, Checkpoint
 from cloister.log.sqlite.audit import CHECKPOINT_COLUMNS, ENTRY_COLUMNS
 from cloister.log.sqlite.ledger import SqliteTotals
@@ -205,6 +205,15 @@ class LogReader(_Reader):
             num = _NUM_MAX if before is None else find(self._db, before)[0]
             found = self._db.execute(query, {**wanted, "num": num, "limit": limit}).fetchall()
             return tuple(self._row(self._db, cast(Record, record), told=told) for record in found)
+
+    def counts(self) -> tuple[RunCount, ...]:
+        """Count all runs by state and outcome."""
+        if self._db is None:
+            return ()
+        state = "CASE WHEN state = 'running' AND reason IS NOT NULL THEN 'paused' ELSE state END"
+        query = f"SELECT {state}, outcome, COUNT(*) FROM runs GROUP BY 1, 2 ORDER BY 1, 2"  # noqa: S608
+        with mapped(self._path):
+            return tuple(RunCount(*row) for row in self._db.execute(query).fetchall())
 
     def row(self, run: RunId) -> RunRow:
         if self._db is None:

@@ -12,7 +12,7 @@ from cloister.core.errors import UserError
 from cloister.core.text import one_line, whole
 
 TEXT_BYTES = 1_048_576
-_INSTRUCTIONS_MOST = 2_000
+_INSTRUCTIONS_MOST, _MOUNTS_MOST = 500, 64
 _VALUE_CHARS = 65_536
 """Limit of one expanded text: each variable may hold the one before it twice."""
 _VALUES_CHARS = 262_144
@@ -198,7 +198,8 @@ def _check(each: Instruction) -> None:
             raise each.bad(f"--{name}={value} is refused: every step runs in a sandbox.")
         if name == "chmod" and not _MODE.fullmatch(value):
             raise each.bad("--chmod is an octal number such as 755.")
-    each.mounts()
+    if len(each.mounts()) > _MOUNTS_MOST:
+        raise each.bad(f"it has more than {_MOUNTS_MOST} mounts.")
 
 
 _MOUNT_WORDS = {"dst": "target", "destination": "target", "src": "source"}

@@ -38,6 +38,7 @@ _VERSION = 1
 """Increased when the same step makes other files."""
 _WORDS_BYTES = 4_000
 _SPARE_BYTES = 1_048_576
+_SOURCES_MOST = 1_000
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|git@|[A-Za-z0-9.-]+\.[a-z]+/.*\.git(?:#|$)")
 _PLAIN_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 
@@ -453,8 +454,9 @@ class DockerfileBuilder(ImageBuilder):
 
     async def _copy_step(self, stage: Stage, each: Instruction, state: State) -> tuple[object, _Act]:
         *sources, target = syntax.exec_form(each.rest) or syntax.split(each.rest, state.values, each)
-        if not sources:
-            raise each.bad("name at least one source, and the destination.")
+        sources = list(dict.fromkeys(sources))
+        if not 1 <= len(sources) <= _SOURCES_MOST:
+            raise each.bad(f"name the destination, and at least one and at most {_SOURCES_MOST:,} sources.")
         remote = next((source for source in sources if _REMOTE.match(source)), None)
         if remote is not None:
             raise each.bad(
@@ -479,7 +481,8 @@ class DockerfileBuilder(ImageBuilder):
 
             return (origin.key, sources, shown), copy
         archives = await self._archives(sources) if each.name == "ADD" else []
-        plain = [source for source in sources if source not in [name for name, _ in archives]]
+        unpacked = {name for name, _ in archives}
+        plain = [source for source in sources if source not in unpacked]
         members = await self._gather(each, self._context, plain, path, into=into)
         content = await anyio.to_thread.run_sync(_content, members, archives)
 

@@ -90,18 +90,28 @@ class Tree:
                 found = [f"{name}/{part}" for name in found]
                 continue
             rule = _compiled(part)
-            found = [f"{name}/{each}" for name in found for each in self._names(name) if rule(each)]
-        there = [at for name in found if (at := root.inside(self.top, name)) is not None]
+            # SAFETY: by their resolved names, because links to one directory would multiply with each part.
+            places = [_below(self.top, at) for at in self._resolved(found)]
+            found = [f"{name}/{each}" for name in places for each in self._names(name) if rule(each)]
+            if len(found) > self.entries:
+                raise UserError(
+                    "bad_dockerfile", f"{one_line(pattern, 80)} finds more than {self.entries:,} names."
+                )
+        there = self._resolved(found)
         # In an ignored directory a file may be wanted all the same.
         return [
             _below(self.top, at) for at in there if at.is_dir() or not self.is_ignored(_below(self.top, at))
         ]
 
+    def _resolved(self, names: list[str]) -> list[Path]:
+        places = (root.inside(self.top, name) for name in names)
+        return list(dict.fromkeys(at for at in places if at is not None))
+
     def _names(self, name: str) -> list[str]:
         at = root.inside(self.top, name)
         if at is None or not at.is_dir():
             return []
-        return sorted(each.name for each in at.iterdir())[: self.entries]
+        return sorted(each.name for each in at.iterdir())
 
     def members(self, name: str, target: str) -> Iterator[Member]:
         """The file `name`, or all that is in the directory `name`, to be copied to `target`. Blocks."""

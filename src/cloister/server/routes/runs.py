@@ -14,7 +14,7 @@ from cloister.core.errors import UserError
 from cloister.core.events import Event
 from cloister.core.ids import RunId
 from cloister.core.requests import Origin, Outcome, State
-from cloister.log.api import RunRow
+from cloister.log.api import RunCount, RunRow
 from cloister.runs.attempts.compare import Compared
 from cloister.runs.attempts.tree import TreeView
 from cloister.runs.budget import BudgetReport
@@ -124,6 +124,36 @@ async def list_runs(  # noqa: PLR0913  (each parameter is one of the query)
     who: Annotated[str | None, QueryParameter(description="Only runs that this person started.")] = None,
 ) -> tuple[RunRow, ...]:
     return await verbs.runs.list(limit, before, which, outcome, repo, who)
+
+
+@get("/v1/counts", **of(RunVerbs.counts, "How many runs are in each state", "countRuns"))
+async def count_runs(verbs: Given) -> tuple[RunCount, ...]:
+    return await verbs.runs.counts()
+
+
+@get(
+    "/v1/metrics",
+    **of(RunVerbs.counts, "Numbers for a monitor, in the text format of Prometheus", "metrics"),
+    media_type="text/plain; version=0.0.4",
+)
+async def metrics(verbs: Given) -> str:
+    counts = await verbs.runs.counts()
+    asking = sum(row.asks > 0 for row in await verbs.runs.list(1_000, state="running"))
+    runs = [
+        f'cloister_runs{{state="{each.state}",outcome="{each.outcome or ""}"}} {each.runs}' for each in counts
+    ]
+    lines = [
+        "# HELP cloister_runs Runs in the log, by state and outcome.",
+        "# TYPE cloister_runs gauge",
+        *runs,
+        "# HELP cloister_runs_asking Runs that wait for the answer of a person.",
+        "# TYPE cloister_runs_asking gauge",
+        f"cloister_runs_asking {asking}",
+        "# HELP cloister_sandboxes Sandboxes made by hand that live.",
+        "# TYPE cloister_sandboxes gauge",
+        f"cloister_sandboxes {len(await verbs.sandboxes.list())}",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 @get("/v1/runs/{run:str}", **of(RunVerbs.view, "One run as it stands", "getRun"))

@@ -180,24 +180,26 @@ def _gradle_errors(text: Sequence[str]) -> Iterator[Diagnostic]:
 
 # The console launcher of JUnit prints a tree: engine, class, nested classes, tests.
 
-_NODE = re.compile(
-    r"^((?:│  |\|  ?| {1,3})*)(?:├─|└─|\+--|'--) (\S.{0,400}?) (✔|✘|↷|■|\[(?:OK|X|S|A)\])(?: (.{0,2000}))?$"
-)
+_NODE = re.compile(r"^([│| ]{0,200})(?:├─|└─|\+--|'--) (\S.{0,1000})")
+_MARK = re.compile(r" (✔|✘|↷|■|\[(?:OK|X|S|A)\])(?= |$)")
 _NODE_STATUSES: dict[str, TestStatus] = {"✔": "passed", "[OK]": "passed", "↷": "skipped", "[S]": "skipped"}
 
 
 @marked(b" tests found  ", b" containers found  ")
 def console_text(output: CheckOutput) -> Found | None:
     """The leaves of the tree, by their classes."""
-    nodes = [found for line in output.out_lines if (found := _NODE.match(line[:2_500]))]
+    nodes = [
+        (len(node[1]), node[2][: mark.start()], mark[1], node[2][mark.end() :].strip())
+        for line in output.out_lines
+        if (node := _NODE.match(line)) and (mark := _MARK.search(node[2]))
+    ]
     path: list[tuple[int, str]] = []
     tests: list[TestResult] = []
-    for node, following in zip(nodes, [*nodes[1:], None], strict=True):
-        depth = len(node[1])
-        path = [*(one for one in path if one[0] < depth), (depth, node[2])]
-        is_leaf = following is None or len(following[1]) <= depth
+    for (depth, name, mark, said), following in zip(nodes, [*nodes[1:], None], strict=True):
+        path = [*(one for one in path if one[0] < depth), (depth, name)]
+        is_leaf = following is None or following[0] <= depth
         if is_leaf and len(path) > 2:
-            owner, method = "$".join(name for _, name in path[1:-1]), path[-1][1]
-            status = _NODE_STATUSES.get(node[3], "failed")
-            tests.append(TestResult(plain.name(f"{owner}::{method}"), status, message=node[4]))
+            owner = "$".join(part for _, part in path[1:-1])
+            status = _NODE_STATUSES.get(mark, "failed")
+            tests.append(TestResult(plain.name(f"{owner}::{name}"), status, message=said or None))
     return Found.of(tests)
