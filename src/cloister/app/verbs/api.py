@@ -40,13 +40,9 @@ if TYPE_CHECKING:
     from cloister.core.ids import RunId
     from cloister.core.requests import NewRun, Origin, Outcome, Role, State
     from cloister.egress.packages import Meaning
-<<<<<<< HEAD
     from cloister.environment.api import Plan
     from cloister.environment.listing import Listing
-    from cloister.log.api import RunRow
-=======
     from cloister.log.api import RunCount, RunRow
->>>>>>> main
     from cloister.log.audit.entry import AuditEntry, Checkpoint
     from cloister.log.audit.verify import Verdict
     from cloister.policy.api import Policy
