@@ -65,7 +65,9 @@ def test_attempts_are_refused_in_the_same_words_typed_and_written(
 
 @pytest.mark.parametrize("text", ["quick", "share=1,share=2", ",", "share=1,model=a,model=b"])
 def test_malformed_list_of_fields_is_rejected_with_an_example(text: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="Write an attempt as model=M,temperature=T,share=S,hint=TEXT"):
+    with pytest.raises(
+        UserError, match="Write an attempt as model=M,temperature=T,share=S,harness=H,hint=TEXT"
+    ):
         typed(Row((text,), []), tmp_path)
 
 

@@ -14,7 +14,7 @@ from cloister.repair.suite import Suite, suite_of
 from cloister.repair.trials import Trials
 from cloister.testing.local import LocalComputer
 
-PYTEST = f"{sys.executable} -m pytest -q -p no:hypothesispytest -p no:schemathesis"
+PYTEST = f"PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 {sys.executable} -m pytest -q"
 
 
 class Repo:

@@ -74,3 +74,73 @@ async def test_a_suite_without_pytest_is_driven_by_unittest(tmp_path: Path) -> N
     assert chosen is not None
     assert "points >= 50" in chosen.trial.candidate.after
     assert chosen.trial.made_green == ("test_calc.Grades.test_edge",)
+
+
+async def test_a_candidate_that_loops_is_killed_and_a_looping_test_is_repaired(tmp_path: Path) -> None:
+    loop = "def count(n):\n    found = 0\n    while n > 0:\n        n += 1\n        found += 1\n    return found\n"
+    tests = "from loop import count\n\n\ndef test_count():\n    assert count(3) == 3\n\n\ndef test_none():\n    assert count(0) == 0\n"
+    repo = Repo(tmp_path, {"loop.py": loop, "test_loop.py": tests})
+    chosen = await repo.repair(PYTEST)
+    assert chosen is not None
+    assert "n -= 1" in chosen.trial.candidate.after
+
+
+async def test_a_bug_at_module_level_is_found_by_the_lines_that_use_it(tmp_path: Path) -> None:
+    files = {
+        "calc.py": CALC.replace("LIMIT = 3", "LIMIT = 4").replace("> 50", ">= 50"),
+        "pkg/__init__.py": "",
+    }
+    tests = TESTS.replace("pkg.calc", "calc")
+    repo = Repo(tmp_path, {**files, "tests/test_calc.py": tests})
+    chosen = await repo.repair(PYTEST)
+    assert chosen is not None
+    assert chosen.trial.candidate.after == "LIMIT = 3\n"
+
+
+async def test_a_module_that_cannot_be_imported_is_repaired_by_its_traceback(tmp_path: Path) -> None:
+    broken = "SIZES = {'a': 1, 'b': 2}\n\n\ndef f(name):\n    return SIZES[name]\n\n\nDEFAULT = f(len('b'))\n"
+    tests = "from broken import DEFAULT\n\n\ndef test_default():\n    assert DEFAULT == 2\n"
+    repo = Repo(tmp_path, {"broken.py": broken, "test_broken.py": tests})
+    found = await repo.localise(PYTEST)
+    assert found.method == "traceback"
+    chosen = await repo.repair(PYTEST)
+    assert chosen is not None
+    assert chosen.trial.candidate.line == 8
+
+
+async def test_a_suite_without_a_failing_test_has_no_suspects(tmp_path: Path) -> None:
+    repo = Repo(tmp_path, {"test_a.py": "def test_a():\n    assert True\n"})
+    found = await repo.localise(PYTEST)
+    assert (found.failing, found.suspects, found.passing) == ((), (), ("test_a.py::test_a",))
+
+
+async def test_a_flaky_test_is_left_out(tmp_path: Path) -> None:
+    mark = tmp_path / "seen"
+    flaky = (
+        f"from pathlib import Path\nMARK = Path({str(mark)!r})\n\n\ndef test_flaky():\n"
+        "    seen = MARK.exists()\n    MARK.touch()\n    assert seen\n"
+    )
+    found = await Repo(tmp_path, {"test_flaky.py": flaky}).localise(PYTEST)
+    assert (found.failing, found.flaky) == ((), ("test_flaky.py::test_flaky",))
+
+
+async def test_a_node_suite_is_localised_by_v8_coverage_and_repaired(tmp_path: Path, node: str) -> None:
+    code = (
+        "function total(items) {\n  let sum = 0;\n  for (let i = 0; i < items.length - 1; i++) {\n    sum += items[i];\n  }\n"
+        "  return sum;\n}\n\nfunction twice(x) {\n  return x * 2;\n}\n\nmodule.exports = { total, twice };\n"
+    )
+    tests = (
+        'const { test } = require("node:test");\nconst assert = require("node:assert");\n'
+        'const { total, twice } = require("../calc.js");\n\n'
+        'test("total of some", () => assert.strictEqual(total([1, 2, 3]), 6));\n'
+        'test("twice", () => assert.strictEqual(twice(2), 4));\n'
+    )
+    repo = Repo(tmp_path, {"calc.js": code, "test/calc.test.js": tests})
+    before = repo.files()
+    found = await repo.localise(f"{node} --test")
+    assert found.method == "coverage"
+    assert {one.line for one in found.suspects} <= set(range(1, 8))
+    chosen = await repo.repair(f"{node} --test")
+    assert chosen is not None
+    assert chosen.trial.candidate.line == 3
+    assert repo.files() == before

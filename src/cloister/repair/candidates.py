@@ -16,9 +16,10 @@ from cloister.repair.syntax import FUNCTIONS, NAMES, Cut, File, header_end, own
 
 _FILES = 25
 _MOST = 40_000
-_DEFINITION = 0.6
+_DEFINITION = 0.4
 """How suspicious a definition at module level is, beside the lines that use its name."""
 _PAIRED = 60
+_LOOSENING = frozenset(("one side of an operation", "missing condition", "deleted statement"))
 
 
 class _Found(NamedTuple):
@@ -39,13 +40,24 @@ def candidates(
         file = File(path, sources[path])
         for one in _of_file(file, {s.line: s.score for s in suspects if s.path == path}, facts):
             key = (path, *one.cut)
-            if key not in found or found[key].score < one.score:
+            # The same text by two rules: a flag of either counts.
+            if key not in found or _rank(found[key]) < _rank(one):
                 found[key] = one
         if len(found) > _MOST:
             break
     order = sorted(found.values(), key=lambda one: (-round(one.score, 9), _tie(one, seed)))
-    for number, one in enumerate(order[:_MOST]):
-        yield _candidate(number, one.rule.name, one.file, (one.cut,), (one.rule.prior, one.score), one.flags)
+    number = 0
+    for one in order[:_MOST]:
+        if not one.file.parses(one.cut):
+            continue
+        number += 1
+        yield _candidate(
+            number - 1, one.rule.name, one.file, (one.cut,), (one.rule.prior, one.score), one.flags
+        )
+
+
+def _rank(one: _Found) -> tuple[bool, float]:
+    return bool(one.flags), one.score
 
 
 def _tie(one: _Found, seed: int) -> bytes:
@@ -59,9 +71,17 @@ def _of_file(file: File, lines: Mapping[int, float], facts: Facts) -> Iterator[_
                 if rule.place == "statement" and node != statement:
                     continue
                 for prior, cut in rule.changes(node, file, facts):
-                    flags = rule.flags
+                    flags = (*rule.flags, *_weakened(rule, statement))
                     weight = 0.02 if flags else 1.0
                     yield _Found(score * prior * weight, rule, file, cut, flags)
+
+
+def _weakened(rule: Rule, statement: Node) -> tuple[Flag, ...]:
+    """Whether a change makes a check of the product demand less: a raise, an assert, or a condition around one."""
+    inside = statement.child_by_field_name("consequence")
+    first = inside.named_children[0] if inside is not None and inside.named_children else statement
+    checks = first.type in ("raise_statement", "assert_statement", "throw_statement")
+    return ("weakens_check",) if checks and rule.name in _LOOSENING else ()
 
 
 def _scored(file: File, lines: Mapping[int, float]) -> Iterator[tuple[Node, float]]:

@@ -9,7 +9,7 @@ import msgspec
 from cloister.repair.api import Failure, Method, Status, Suspect
 from cloister.repair.suite import is_test, language_of
 
-_SUSPECTS = 600
+_SUSPECTS = 200
 _TRACE_BONUS = 0.5
 """The deepest frame of a traceback counts this much more; frames above it half as much each."""
 

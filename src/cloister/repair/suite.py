@@ -23,9 +23,9 @@ class Suite(msgspec.Struct, frozen=True):
     command: str
     language: Language
     runner: str
-    """`pytest`, `unittest`, `node`, `jest`, `vitest`, `mocha` or `go`."""
+    """`pytest`, `unittest` or `node`."""
     launch: tuple[str, ...] = ()
-    """What starts the interpreter of a Python suite; the program is the next argument."""
+    """What starts the interpreter; the worker's program is the next argument."""
     args: tuple[str, ...] = ()
     """Arguments of the runner."""
     env: dict[str, str] = {}
@@ -50,7 +50,7 @@ def suite_of(command: str) -> Suite | None:
     while words and "=" in words[0] and words[0].split("=")[0].isidentifier():
         name, _, value = words.pop(0).partition("=")
         env[name] = value
-    found = _python(words) or _script(words) or _go(words)
+    found = _python(words) or _script(words)
     if found is None:
         return None
     return msgspec.structs.replace(found, command=command, env=env, folder=folder)
@@ -79,24 +79,8 @@ def _runner(name: str) -> str:
 
 
 def _script(words: list[str]) -> Suite | None:
-    names = [word.rpartition("/")[2] for word in words]
-    if names[:2] == ["node", "--test"]:
-        return Suite("", "script", "node", args=tuple(words[2:]))
-    for name in ("vitest", "jest", "mocha"):
-        if name in names[:3]:
-            return Suite("", "script", name, args=tuple(words))
-    if names[:2] in (["npm", "test"], ["yarn", "test"], ["pnpm", "test"]) or names[:3] == [
-        "npm",
-        "run",
-        "test",
-    ]:
-        return Suite("", "script", "npm", args=tuple(words))
-    return None
-
-
-def _go(words: list[str]) -> Suite | None:
-    if [word.rpartition("/")[2] for word in words[:2]] == ["go", "test"]:
-        return Suite("", "go", "go", args=tuple(words[2:]))
+    if len(words) >= 2 and words[0].rpartition("/")[2] == "node" and words[1] == "--test":
+        return Suite("", "script", "node", (words[0], "-e"), tuple(words[2:]))
     return None
 
 

@@ -152,7 +152,8 @@ class File:
         self.path, self.language, self.words = path, language, WORDS[language]
         self.data = text.encode(errors="surrogatepass")
         self.lines = lines_of(text)
-        self.root = _parser(path.rpartition(".")[2]).parse(self.data).root_node
+        self._parser = _parser(path.rpartition(".")[2])
+        self.root = self._parser.parse(self.data).root_node
         self._scopes: dict[int, Scope] = {}
 
     def text(self, node: Node | None) -> str:
@@ -164,6 +165,13 @@ class File:
         """The source of a node with another text in place of a part."""
         before = self.data[whole.start_byte : part.start_byte].decode(errors="surrogatepass")
         return before + text + self.data[part.end_byte : whole.end_byte].decode(errors="surrogatepass")
+
+    def parses(self, cut: Cut) -> bool:
+        """False if the file would no longer parse. The worker of a Python suite compiles candidates itself."""
+        if self.language == "python" or self.root.has_error:
+            return True
+        data = self.data[: cut[0]] + cut[2].encode(errors="surrogatepass") + self.data[cut[1] :]
+        return not self._parser.parse(data).root_node.has_error
 
     def indent(self, node: Node) -> str | None:
         """The white space before a node on its line; None if other text is there."""

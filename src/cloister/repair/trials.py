@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self, TypeVar, cast
 
 import anyio
+import msgspec
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 from cloister.core.computer import Computer
@@ -24,12 +25,16 @@ from cloister.repair.suite import Suite
 from cloister.repair.worker import Worker, started
 
 _FIRST = 3
-"""Failing tests of the first stage. They run even if one fails, which shows partial repairs."""
+"""Failing tests of the first stage, of different functions. They run even if one fails, which shows partial repairs."""
 _AFFECTED = 150
-_EACH_SECONDS = 1.0
-_AGAIN_SECONDS = 4.0
+_MARGIN = (0.1, 0.4)
+"""Processor time in seconds that every test may take, whatever it took before: between these, by the passing tests."""
+_EACH_SECONDS = 0.6
+_AGAIN_SECONDS = 2.0
+_AGAIN = 100
+"""Failing tests that run twice."""
 _MORE_PLAUSIBLE = 5
-_MORE_CANDIDATES = (60, 300)
+_MORE_CANDIDATES = (30, 200)
 """Candidates that are tried after the first plausible one: half as many as before it, between these."""
 
 
@@ -58,6 +63,7 @@ class Trials:
         self._failing: tuple[Failure, ...] = ()
         self._covering: dict[tuple[str, int], list[str]] = {}
         self._cold = False
+        self._margin = _MARGIN[1]
 
     async def __aenter__(self) -> Self:
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
@@ -119,6 +125,8 @@ class Trials:
         self._failing = (*(self._tests[name].failure for name in self._tests if name in red), *broken)
         self._cold = bool(broken)
         self._covering = _index(tests)
+        usual = max((test.seconds for test in tests if test.status == "passed"), default=0.004)
+        self._margin = min(_MARGIN[0] + 10 * usual, _MARGIN[1])
         if flaky:
             notes.append(f"{len(flaky)} tests failed and passed on the same files and are left out")
         passing = tuple(test.id for test in tests if test.status == "passed" and test.id not in flaky)
@@ -126,24 +134,25 @@ class Trials:
         return Localised(suspects, method, self._failing, passing, flaky, tuple(notes), took)
 
     async def _again(self, worker: Worker, tests: list[Covered]) -> tuple[list[Covered], tuple[str, ...]]:
-        """Run failing tests once more without tracing, late ones with more time; return what changed and what is flaky."""
-        late = [test.id for test in tests if test.status == "late"][:2]
-        failed = [test.id for test in tests if test.status == "failed"][:200]
+        """Run failing tests once more without tracing, late ones with more time; return the truth and what is flaky."""
+        red = [test.id for test in tests if test.status in ("late", "failed")][:_AGAIN]
         again: dict[str, Covered] = {}
-        for names, each in ((late, _AGAIN_SECONDS), (failed, _AGAIN_SECONDS)):
-            if names:
-                async for one in worker.cover(names, seconds=30.0, each=each, trace=False):
-                    again[one.id] = one
-        slow = bool(late) and any(again[name].status == "passed" for name in late if name in again)
-        flaky = tuple(name for name in failed if name in again and again[name].status == "passed")
+        if red:
+            usual = max((test.seconds for test in tests if test.status == "passed"), default=0.0)
+            each = min(_AGAIN_SECONDS, 0.5 + 20 * usual)
+            async for one in worker.cover(red, seconds=60.0, each=each, trace=False):
+                again[one.id] = one
+        flaky: list[str] = []
         kept: list[Covered] = []
         for test in tests:
-            if test.id in flaky or (
-                test.status == "late" and slow and again.get(test.id, test).status != "failed"
-            ):
-                continue  # slow tests are neither red nor a judge of candidates
-            kept.append(test)
-        return kept, flaky
+            now = again.get(test.id, test)
+            if test.status == "failed" and now.status == "passed":
+                flaky.append(test.id)
+            elif test.status == "late":
+                kept.append(msgspec.structs.replace(now, lines=test.lines))
+            else:
+                kept.append(test)
+        return kept, tuple(flaky)
 
     async def _imported(self, names: Sequence[str]) -> Mapping[str, int]:
         """The files that test files import, with their numbers of lines."""
@@ -210,7 +219,10 @@ class Trials:
         late = frozenset(failure.test for failure in self._failing if failure.late)
         quick = sorted(red, key=lambda name: (name in late, self._seconds_of(name)))
         near = self._affected(candidate)
-        stages = [(part, self._limit(part, late)) for part in (quick[:_FIRST], quick[_FIRST:], near) if part]
+        first = list({name.partition("[")[0]: name for name in reversed(quick)}.values())[::-1]
+        first = first[: 1 if quick[0] in late else _FIRST]
+        others = [name for name in quick if name not in first]
+        stages = [self._stage(part) for part in (first, others, near) if part]
         tried = await worker.attempt(candidate.path, text, stages, cold=self._cold)
         results = dict(tried.results)
         plausible = _all_passed(results, [*red, *near])
@@ -223,9 +235,7 @@ class Trials:
             ]
             for names, cold in ((rest, self._cold), (red, True)):
                 if plausible and names and not (cold and names is red and self._cold):
-                    more = await worker.attempt(
-                        candidate.path, text, [(names, self._limit(names, late))], cold=cold
-                    )
+                    more = await worker.attempt(candidate.path, text, [self._stage(names)], cold=cold)
                     results.update(more.results)
                     plausible = _all_passed(more.results, names)
         return Trial(
@@ -240,11 +250,14 @@ class Trials:
         )
 
     def _seconds_of(self, name: str) -> float:
-        return self._tests[name].seconds if name in self._tests else 0.0
+        test = self._tests.get(name)
+        return 0.0 if test is None or test.status == "late" else test.seconds
 
-    def _limit(self, names: Sequence[str], late: frozenset[str]) -> float:
-        """Processor time for tests: twice what they took with tracing, and a fixed part."""
-        return 0.4 + sum(0.2 if name in late else 2 * self._seconds_of(name) for name in names)
+    def _stage(self, names: Sequence[str]) -> tuple[Sequence[str], float, float]:
+        """Tests with their limits: for each twice the longest with tracing, on the clock ten times all of it."""
+        took = [self._seconds_of(name) for name in names]
+        each = self._margin + 2 * max(took)
+        return names, round(each, 3), round(2 + 10 * (each + sum(took)), 3)
 
     def _affected(self, candidate: Candidate) -> list[str]:
         """Passing tests that run the changed lines, quickest first."""

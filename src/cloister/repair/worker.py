@@ -16,7 +16,7 @@ from cloister.core import limits
 from cloister.core.computer import WORK_DIR, Command, Computer, Exited, Process
 from cloister.core.errors import UserError
 from cloister.core.text import one_line
-from cloister.repair.api import Status
+from cloister.repair.api import Language, Status
 from cloister.repair.localise import Covered
 from cloister.repair.suite import Suite
 
@@ -79,16 +79,21 @@ class Called(msgspec.Struct, frozen=True, tag_field="op", tag="called"):
 
 Answer = Ready | OneTest | Done | Tried | Called
 _DECODER = msgspec.json.Decoder(Answer)
-Stages = Sequence[tuple[Sequence[str], float]]
-"""Names of tests and their limit in seconds of processor time."""
+Stages = Sequence[tuple[Sequence[str], float, float]]
+"""Names of tests, the limit of each in seconds of processor time, and that of all in seconds on the clock."""
+
+
+_PROGRAMS: dict[Language, tuple[str, ...]] = {
+    "python": ("python_probes.py", "python_runners.py", "python_worker.py"),
+    "script": ("script_worker.cjs",),
+}
 
 
 @cache
-def program() -> str:
-    """The program of the worker of a Python suite."""
-    parts = ("python_probes.py", "python_runners.py", "python_worker.py")
+def program(language: Language) -> str:
+    """The program of the worker for a language, as one text."""
     folder = files("cloister.repair.guest")
-    return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in parts)
+    return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in _PROGRAMS[language])
 
 
 class Worker:
@@ -172,9 +177,9 @@ class Worker:
 
 @asynccontextmanager
 async def started(computer: Computer, suite: Suite, seconds: float) -> AsyncGenerator[Worker]:
-    """Start a worker for a Python suite; it begins to collect at once."""
+    """Start a worker; it begins to collect at once."""
     command = Command(
-        (*suite.launch, program()),
+        (*suite.launch, program(suite.language)),
         cwd=f"{WORK_DIR}/{suite.folder}" if suite.folder else WORK_DIR,
         env={**suite.env, "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": ""},
         seconds=seconds,

@@ -249,16 +249,15 @@ class _Search:
         await self._evidence.record(
             PatchChosen(self._attempt, one.number + 1, one.rule, path, bounded(why, 1_000))
         )
-        result = await self._put(step, path, applied(sources[one.path], one.hunks))
-        if result:
-            told = Refused(result)
-        else:
+        denied = await self._put(step, path, applied(sources[one.path], one.hunks))
+        told: AttemptEnded | Refused = Refused(denied)
+        if not denied:
             told = await self._claim(step, summary(chosen, path, tried, self._total, plausible))
             if isinstance(told, AttemptEnded):
                 return told
+            await self._put(step, path, sources[one.path])
+            await self._evidence.checkpoint(step)
         await self._evidence.record(FinishRefused(self._attempt, one_line(told.why)))
-        await self._put(step, path, sources[one.path])
-        await self._evidence.checkpoint(step)
         await self._evidence.end_turn(step)
         return told
 

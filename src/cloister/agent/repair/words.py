@@ -33,7 +33,9 @@ NO_CANDIDATE = f"No rule changes a suspect line ({{files}}), so there is no cand
 def exhausted(tried: int, total: int, plausible: int) -> str:
     """The end of a search without an accepted patch."""
     if plausible:
-        found = f"{plausible:,} passed the tests of the search, and the proof refused each of them"
+        found = (
+            f"{plausible:,} passed the tests of the search, and the rules or the proof refused each of them"
+        )
     else:
         found = "none makes the failing tests pass without breaking others"
     return (

@@ -222,6 +222,8 @@ def _reflect(db: sqlite3.Connection, num: int, body: AnyBody) -> None:
         case RunPaused():
             db.execute("UPDATE runs SET reason = ? WHERE num = ?", (body.reason, num))
         case AttemptStarted():
-            db.execute("UPDATE runs SET model = COALESCE(model, ?) WHERE num = ?", (body.model, num))
+            db.execute(
+                "UPDATE runs SET model = COALESCE(model, ?) WHERE num = ?", (body.model or body.harness, num)
+            )
         case _:
             pass

@@ -2,6 +2,7 @@
 
 import os
 import re
+from importlib.util import find_spec
 
 MESSAGE = 4000
 
@@ -36,8 +37,19 @@ class Pytest:
         for report in self.errors:
             crash = getattr(report.longrepr, "reprcrash", None)
             text = str(getattr(crash, "message", None) or report.longrepr)
-            found.append({"id": report.nodeid, "message": text[-MESSAGE:], "frames": frames_in(text)})
+            found.append(
+                {"id": report.nodeid, "message": text[-MESSAGE:], "frames": frames_in(str(report.longrepr))}
+            )
         return found
+
+    def hurry(self):
+        """Do not explain failures: only whether a test passes counts."""
+        from _pytest import nodes, python
+        from _pytest.assertion import util
+
+        util.assertrepr_compare = lambda *given, **named: None
+        for kind in (nodes.Node, nodes.Item, python.Function):
+            kind.repr_failure = lambda *given, **named: "failed"
 
     def run(self, ids):
         """Run tests in the order given; yield (id, status, error)."""
@@ -58,19 +70,19 @@ def status_of(reports):
 
 def pytest_args(args):
     """Add what makes a run in one process quiet and repeatable, if the plugins are there."""
-    more = ["-p", "no:cacheprovider"]
-    names = set()
+    more = ["-p", "no:cacheprovider", "--tb=native"]
     try:
         from importlib import metadata
 
         known = list(metadata.distributions())
         metadata.distributions = lambda **given: iter(known)  # scanned once, not for each child
-        names = {(one.metadata["Name"] or "").lower() for one in known}
     except Exception:
         pass
-    more += ["-n0"] if "pytest-xdist" in names else []
-    more += ["--no-cov"] if "pytest-cov" in names else []
-    more += ["-p", "no:randomly"] if "pytest-randomly" in names else []
+    if os.environ.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD") or "--disable-plugin-autoload" in args:
+        return [*args, *more]
+    more += ["-n0"] if find_spec("xdist") else []
+    more += ["--no-cov"] if find_spec("pytest_cov") else []
+    more += ["-p", "no:randomly"] if find_spec("pytest_randomly") else []
     return [*args, *more]
 
 
@@ -122,6 +134,9 @@ class Unittest:
             for one in self.failed
         ]
 
+    def hurry(self):
+        pass
+
     def each(self, ids):
         import unittest
 
@@ -167,7 +182,7 @@ def frames_in(text):
     """Places named in a traceback as text."""
     found = []
     for path, line in re.findall(
-        r'^(?:E +)?(?:File "|)([^\s":]{1,300}\.py)(?:", line |:)(\d{1,7})', text, re.MULTILINE
+        r'^[ E]{0,12}(?:File "|)([^\s":]{1,300}\.py)(?:", line |:)(\d{1,7})', text, re.MULTILINE
     ):
         real = os.path.realpath(path)
         if real.startswith(os.getcwd() + os.sep):

@@ -10,7 +10,7 @@ One JSON object per line, on stdin and stdout:
 
     {"op": "open", "runner": "pytest", "args": [...]}                        -> {"op": "ready", "tests": [...], "errors": [...]}
     {"op": "cover", "tests": [...], "seconds": 20, "each": 1}               -> {"op": "test", ...} …, {"op": "done"}
-    {"op": "try", "path": "a.py", "text": "…", "stages": [[[id, …], cpu seconds], …], "cold": false}  -> {"op": "tried", ...}
+    {"op": "try", "path": "a.py", "text": "…", "stages": [[[id, …], cpu seconds of each, seconds of all], …], "cold": false}  -> {"op": "tried", ...}
     {"op": "call", "path": …, "text": …, "tests": [...]}                    -> {"op": "called", "digests": [...]}
 """
 
@@ -29,6 +29,8 @@ import types
 
 ROOT = os.path.realpath(os.getcwd())
 MEMORY = 2 << 30
+SOON = 0.15
+"""The limit of a test, in seconds of processor time, after another one ran over its limit."""
 SKIPPED = {
     ".git",
     ".hg",
@@ -174,6 +176,12 @@ def forked(work, cpu, wall):
 # What the collected process can do
 
 
+def armed(each, again=0.1):
+    """Set or clear the limits of one test: processor time, and ten times as much time on the clock."""
+    signal.setitimer(signal.ITIMER_PROF, each, again)
+    signal.setitimer(signal.ITIMER_REAL, each * 10, again)
+
+
 class Server:
     """Answers requests with the collected tests. It runs in the process in which they were collected."""
 
@@ -239,29 +247,33 @@ class Server:
                 raise Late()
 
         signal.signal(signal.SIGALRM, late)
+        signal.signal(signal.SIGPROF, late)
         if trace:
             threading.settrace(tracer)
             sys.settrace(tracer)
-        begun = time.monotonic()
-        signal.setitimer(signal.ITIMER_REAL, each, 0.1)
+        begun, spent = time.monotonic(), time.process_time()
+        armed(each)
         for name, status, error in self.runner_of(names):
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            armed(0)
             lines = tracer.taken()
-            if isinstance(error, Late) or time.monotonic() - begun > each:
-                status = "late"
+            used = time.process_time() - spent
+            if isinstance(error, Late) or used > each:
+                status, each = "late", min(each, SOON)
             send(
                 fd,
                 op="test",
                 id=name,
                 status=status,
-                seconds=round(time.monotonic() - begun, 4),
+                seconds=round(used, 4),
                 lines=lines,
                 frames=frames_of(error),
                 error=type(error).__name__ if error else "",
                 message=said(error),
             )
-            begun = time.monotonic()
-            signal.setitimer(signal.ITIMER_REAL, each, 0.1)
+            if trace:
+                sys.settrace(tracer)  # an exception out of the tracer has switched it off
+            begun, spent = time.monotonic(), time.process_time()
+            armed(each)
         running = False
 
     def runner_of(self, names):
@@ -296,18 +308,23 @@ class Server:
         if path not in self.originals:
             self.prepare(path)
         found, stage, ended = {}, 0, ""
-        for stage, (names, cpu) in enumerate(stages):
+        for stage, (names, each, whole) in enumerate(stages):
             need = len(names)
 
-            def work(fd, names=names):
+            def work(fd, names=names, each=each):
                 if not self.patch(path, text):
                     send(fd, cold=True)
                     return
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                gc.disable()
+                self.runner.hurry()
+                armed(each)
                 for name, status, _ in self.runner_of(names):
                     send(fd, id=name, status=status)
+                    armed(each)
 
             got = {}
-            for line in forked(work, cpu, cpu * 4 + 2):
+            for line in forked(work, each, whole):
                 message = json.loads(line)
                 if message.get("cold"):
                     return None
@@ -482,8 +499,8 @@ class First:
         os.utime(full, (before.st_atime, before.st_mtime + 10 * self.count))
         found, stage, why = {}, 0, ""
         try:
-            for stage, (names, cpu) in enumerate(stages):
-                got, why = self.afresh(names, cpu)
+            for stage, (names, _, whole) in enumerate(stages):
+                got, why = self.afresh(names, whole)
                 found.update(got)
                 if any(got.get(name) != "passed" for name in names):
                     break
@@ -493,7 +510,7 @@ class First:
             os.utime(full, (before.st_atime, before.st_mtime))
         send(self.out, op="tried", results=found, stage=stage, why=why)
 
-    def afresh(self, names, cpu):
+    def afresh(self, names, whole):
         def work(fd):
             class Once:
                 def __call__(self, runner):
@@ -520,7 +537,7 @@ class First:
             self.main(self.args, self.kind(Once()))
 
         got, why = {}, ""
-        for line in forked(work, cpu + 5.0, cpu * 4 + 10):
+        for line in forked(work, whole + 5.0, whole + 60):
             message = json.loads(line)
             if "id" in message:
                 got[message["id"]] = message["status"]
@@ -550,6 +567,7 @@ def main():
     finally:
         try:
             os.kill(first.pid, signal.SIGKILL)
+            os.waitpid(first.pid, 0)
         except (AttributeError, OSError):
             pass
         shutil.rmtree(getattr(first, "work", ""), ignore_errors=True)

@@ -16,6 +16,7 @@ from cloister.repair.syntax import (
     NUMBERS,
     File,
     arguments,
+    is_value,
     operation,
 )
 
@@ -25,11 +26,12 @@ _COMPARE: dict[str, str] = {
     **{"==": "!= <= >= < >", "!=": "== < > <= >=", "===": "!== <= >= < >", "!==": "=== < > <= >="},
 }
 _WORDS = {
-    "is": ("is not", "=="),
-    "is not": ("is", "!="),
+    "is": ("is not", "==", "!=", "<", ">", "<=", ">="),
+    "is not": ("is", "!=", "==", "<", ">", "<=", ">="),
     "in": ("not in",),
     "not in": ("in",),
 }
+_EVERY = "+ - * / // % ** & | ^ << >>"
 _ARITHMETIC: dict[str, str] = {
     **{"+": "- * /", "-": "+ * /", "*": "/ + ** -", "/": "* // - %", "//": "/ * % -", "%": "// * / -"},
     **{
@@ -71,8 +73,10 @@ def arithmetic(node: Node, file: File, facts: Facts) -> Iterator[str]:
     """Another arithmetic or bit operator."""
     parts = operation(node)
     if parts:
-        for other in _ARITHMETIC.get(file.text(parts[1]), "").split():
-            if _exists(other, file):
+        operator = file.text(parts[1])
+        likely = _ARITHMETIC.get(operator, "").split()
+        for other in dict.fromkeys((*likely, *_EVERY.split())) if likely else ():
+            if other != operator and _exists(other, file):
                 yield file.replaced(node, parts[1], other)
 
 
@@ -115,12 +119,35 @@ def _negated(node: Node, file: File) -> Node | None:
 def _is_condition(node: Node, parent: Node, file: File) -> bool:
     if parent.type in CONDITIONAL and parent.child_by_field_name("condition") == node:
         return True
-    if parent.type in ("return_statement", "if_clause", "not_operator"):
+    if parent.type in ("return_statement", "if_clause"):
         return node.type in BINARY | CALLS | NAMES | MEMBERS
     if parent.type in ("conditional_expression", "ternary_expression"):
         return parent.child_by_field_name("condition") == node or parent.named_children[1:2] == [node]
     parts = operation(parent)
     return parts is not None and file.text(parts[1]) in (file.words.both, file.words.either)
+
+
+def unary(node: Node, file: File, facts: Facts) -> Iterator[str]:
+    """Another sign, or none."""
+    text = file.text(node)
+    if node.type in NEGATIONS and text[:1] in ("-", "+", "~", "^"):
+        yield from (text[1:], f"-{text[1:]}", f"+{text[1:]}")
+        if file.language == "python":
+            yield from (f"~{text[1:]}", f"not {text[1:]}")
+    elif (
+        text.startswith("not ")
+        and node.type in NEGATIONS
+        and node.parent
+        and node.parent.type != "if_statement"
+    ):
+        yield f"-{text[4:]}"
+    elif (
+        node.type in NAMES
+        and is_value(node)
+        and node.parent
+        and node.parent.type in ("return_statement", "argument_list")
+    ):
+        yield f"-{text}"
 
 
 def operands(node: Node, file: File, facts: Facts) -> Iterator[str]:
@@ -175,9 +202,12 @@ def off_by_one(node: Node, file: File, facts: Facts) -> Iterator[str]:
 def _counts(node: Node) -> bool:
     """True if the node is where a number can be: an argument, an index, a bound, a side of a sum or a comparison."""
     parent = node.parent
-    if parent is None:
+    if parent is None or not is_value(node):
         return False
-    if parent.type in BINARY | INDEXED or parent.type in (
+    if parent.type in INDEXED:
+        owners = (parent.child_by_field_name(name) for name in ("value", "object", "operand"))
+        return node not in owners
+    if parent.type in BINARY or parent.type in (
         "slice",
         "argument_list",
         "arguments",

@@ -1,0 +1,173 @@
+// The worker of a `node --test` suite, inside the sandbox. It speaks the protocol of python_worker.py.
+// It works in a private copy: a candidate is written there, and a new node runs the tests that are asked for.
+"use strict";
+const fs = require("node:fs");
+const os = require("node:os");
+const path = require("node:path");
+const readline = require("node:readline");
+const { spawn } = require("node:child_process");
+const { fileURLToPath } = require("node:url");
+
+const ROOT = fs.realpathSync(process.cwd());
+const SKIPPED = new Set([".git", "node_modules", "coverage"]);
+const REPORTER = `export default async function* (source) {
+  for await (const event of source) {
+    if (event.type !== "test:pass" && event.type !== "test:fail") continue;
+    const { name, nesting, file, details, skip, todo } = event.data;
+    const error = details && details.error;
+    const cause = (error && error.cause) || error;
+    yield JSON.stringify({ name, nesting, file, kind: details && details.type, ok: event.type === "test:pass",
+      skip: skip !== undefined || todo !== undefined, ms: (details && details.duration_ms) || 0,
+      error: error ? String((cause && cause.name) || "Error") : "",
+      message: error ? String((cause && cause.message) || cause).slice(0, 4000) : "",
+      stack: error ? String((cause && cause.stack) || "").slice(0, 8000) : "" }) + "\\n";
+  }
+}`;
+let work, tree, reporter, given;
+
+const send = (message) => process.stdout.write(JSON.stringify(message) + "\n");
+const relative = (file) => path.relative(tree, file).split(path.sep).join("/");
+
+function copy() {
+  work = fs.mkdtempSync(path.join(os.tmpdir(), "repair-"));
+  tree = path.join(fs.realpathSync(work), "tree");
+  const linked = [];
+  fs.cpSync(ROOT, tree, {
+    recursive: true, verbatimSymlinks: true,
+    filter: (source) => {
+      const name = path.basename(source);
+      if (name === "node_modules") linked.push(path.relative(ROOT, source));
+      return !SKIPPED.has(name) || source === ROOT;
+    },
+  });
+  for (const name of linked) fs.symlinkSync(path.join(ROOT, name), path.join(tree, name));
+  reporter = path.join(work, "reporter.mjs");
+  fs.writeFileSync(reporter, REPORTER);
+}
+
+// Runs node's own test runner; returns the events of tests that are no suites.
+function run({ names, files, seconds, coverage }) {
+  const env = { ...process.env };
+  delete env.NODE_OPTIONS;
+  delete env.NODE_TEST_CONTEXT;
+  if (coverage) env.NODE_V8_COVERAGE = coverage;
+  const args = ["--test", `--test-reporter=${reporter}`, "--max-old-space-size=1024"];
+  for (const name of names || []) args.push(`--test-name-pattern=/^${name.replace(/[.*+?^${}()|[\]\\/]/g, "\\$&")}$/`);
+  args.push(...(files && files.length ? files : given));
+  return new Promise((resolve) => {
+    const child = spawn(process.execPath, args, { cwd: tree, env, detached: true, stdio: ["ignore", "pipe", "ignore"] });
+    let text = "", late = false;
+    const timer = setTimeout(() => { late = true; try { process.kill(-child.pid, "SIGKILL"); } catch {} }, seconds * 1000);
+    child.stdout.on("data", (data) => { if (text.length < 16e6) text += data; });
+    child.on("close", () => {
+      clearTimeout(timer);
+      const events = [];
+      for (const line of text.split("\n")) { try { events.push(JSON.parse(line)); } catch {} }
+      resolve({ events: events.filter((one) => one.kind !== "suite" && one.file && !one.name.endsWith(".js") && one.name !== one.file), late });
+    });
+    child.on("error", () => resolve({ events: [], late }));
+  });
+}
+
+const idOf = (event) => `${relative(event.file)}::${event.name}`;
+const statusOf = (event) => (event.skip ? "skipped" : event.ok ? "passed" : "failed");
+
+function frames(stack) {
+  const found = [];
+  for (const match of stack.matchAll(/\(?((?:file:\/\/)?\/[^\s:()]{1,400}):(\d{1,7}):\d{1,7}\)?/g)) {
+    const file = match[1].startsWith("file://") ? fileURLToPath(match[1]) : match[1];
+    if (file.startsWith(tree + path.sep) && !file.includes("node_modules")) found.push([relative(file), Number(match[2])]);
+  }
+  return found.reverse().slice(-20);
+}
+
+// The lines that ran, by V8's block coverage: a line counts if the innermost range around its first character ran.
+function lines(folder) {
+  const found = {};
+  for (const name of fs.readdirSync(folder)) {
+    let report;
+    try { report = JSON.parse(fs.readFileSync(path.join(folder, name), "utf8")); } catch { continue; }
+    for (const script of report.result || []) {
+      if (!script.url.startsWith("file://")) continue;
+      const file = fileURLToPath(script.url);
+      if (!file.startsWith(tree + path.sep) || file.includes("node_modules") || !fs.existsSync(file)) continue;
+      const text = fs.readFileSync(file, "utf8");
+      const ranges = script.functions.flatMap((one) => one.ranges);
+      const called = script.functions.filter((one) => one.functionName !== "" || one.ranges[0].startOffset > 0).flatMap((one) => one.ranges);
+      const seen = new Set(found[relative(file)] || []);
+      let offset = 0;
+      text.split("\n").forEach((line, index) => {
+        const at = offset + line.length - line.trimStart().length;
+        offset += line.length + 1;
+        let best = null;
+        for (const range of ranges) {
+          if (range.startOffset <= at && at < range.endOffset && (!best || range.endOffset - range.startOffset <= best.endOffset - best.startOffset)) best = range;
+        }
+        if (line.trim() && best && best.count > 0 && called.includes(best)) seen.add(index + 1);
+      });
+      if (seen.size) found[relative(file)] = [...seen].sort((a, b) => a - b);
+    }
+  }
+  return found;
+}
+
+const operations = {
+  async open({ args }) {
+    given = args;
+    copy();
+    const { events } = await run({ seconds: 120 });
+    send({ op: "ready", tests: [...new Set(events.map(idOf))], errors: [] });
+  },
+  async cover({ tests, seconds, each, trace }) {
+    const end = Date.now() + seconds * 1000;
+    const all = (await run({ seconds })).events;
+    const known = new Map(all.map((one) => [idOf(one), one]));
+    const order = [...(tests || known.keys())].sort((a, b) => (known.get(a)?.ok ? 1 : 0) - (known.get(b)?.ok ? 1 : 0));
+    let left = order.length;
+    for (const id of order) {
+      if (Date.now() > end) break;
+      const [file, name] = [id.slice(0, id.indexOf("::")), id.slice(id.indexOf("::") + 2)];
+      const folder = fs.mkdtempSync(path.join(work, "cover-"));
+      const { events, late } = await run({ names: [name], files: [file], seconds: Math.max(5, each * 10), coverage: trace ? folder : "" });
+      const event = events.find((one) => idOf(one) === id) || known.get(id);
+      send({ op: "test", id, status: late ? "late" : event ? statusOf(event) : "failed", seconds: event ? event.ms / 1000 : each,
+        lines: trace ? lines(folder) : {}, frames: event ? frames(event.stack) : [], error: event ? event.error : "", message: event ? event.message : "" });
+      fs.rmSync(folder, { recursive: true, force: true });
+      left -= 1;
+    }
+    send({ op: "done", left });
+  },
+  async try({ path: file, text, stages }) {
+    const full = path.join(tree, file);
+    const original = fs.readFileSync(full);
+    const results = {};
+    let stage = 0, why = "";
+    fs.writeFileSync(full, text);
+    try {
+      for (const [index, [names, each, whole]] of stages.entries()) {
+        stage = index;
+        const files = [...new Set(names.map((id) => id.slice(0, id.indexOf("::"))))];
+        const { events, late } = await run({ names: names.map((id) => id.slice(id.indexOf("::") + 2)), files, seconds: Math.min(whole, 3 + 10 * each) });
+        for (const event of events) if (names.includes(idOf(event))) results[idOf(event)] = statusOf(event);
+        if (late) why = "too slow";
+        if (names.some((id) => results[id] !== "passed")) break;
+      }
+    } finally {
+      fs.writeFileSync(full, original);
+    }
+    send({ op: "tried", results, stage, why });
+  },
+  async call() { send({ op: "called", digests: [] }); },
+};
+
+(async () => {
+  const input = readline.createInterface({ input: process.stdin });
+  try {
+    for await (const line of input) {
+      const { op, ...request } = JSON.parse(line);
+      await operations[op](request);
+    }
+  } finally {
+    if (work) fs.rmSync(work, { recursive: true, force: true });
+  }
+})();
