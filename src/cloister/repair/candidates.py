@@ -18,7 +18,7 @@ _FILES = 25
 _MOST = 40_000
 _DEFINITION = 0.4
 """How suspicious a definition at module level is, beside the lines that use its name."""
-_PAIRED = 60
+_PAIRED = 24
 _LOOSENING = frozenset(("one side of an operation", "missing condition", "deleted statement"))
 
 

@@ -74,12 +74,14 @@ class Experiments:
         deceived: list[Weakening] = []
         empty: list[str] = []
         for one in self.found:
-            if may_run_tests(one.check) and one.green and (one.tests or one.unlisted):
+            # Old failures may be left; a check that did not run to its end says nothing.
+            ran = may_run_tests(one.check) and one.killed is None and not one.not_run
+            if ran and (one.tests or one.unlisted):
                 mine = [test.name for test in one.tests if test.name in names][:_TESTS]
                 part = await (self._mutate(one, mine) if mine else self._only_canaries(one))
                 deceived += part.deceived
                 empty += part.empty
-            elif may_run_tests(one.check) and one.green and one.check in names:
+            elif ran and one.green and one.check in names:
                 deceived += (await self._programs(one)).deceived
         return Refutation(tuple(deceived), tuple(empty))
 

@@ -75,7 +75,7 @@ class PlainRuns:
         paths = replay.modules(versions)
         tried = False
         for one in self.found:
-            if paths and one.green and one.tests and may_run_tests(one.check):
+            if paths and one.tests and not one.not_run and may_run_tests(one.check):
                 run, given = replay.command(one.check, paths, max(30.0, 3 * one.seconds))
                 out = (await self.computer.run(run, given)).out
                 await back_to(self.computer, self.tree)
@@ -91,7 +91,7 @@ class PlainRuns:
         tried = False
         for one in self.found:
             mine = {test.name for test in one.tests if test.name in names}
-            if not one.green or not may_run_tests(one.check) or not (mine or one.check in names):
+            if one.not_run or not may_run_tests(one.check) or not (mine or one.check in names):
                 continue
             for path in (await self._paths(family, mine, known))[:_FILES]:
                 ran, told = await self._program(one, path, known)
