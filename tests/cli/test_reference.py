@@ -8,9 +8,10 @@ import pytest
 import typer.main
 
 from cloister.cli.entry import app
+from cloister.cli.lazy import COMMANDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
-ROOT = typer.main.get_command(app)
+ROOT: Any = typer.main.get_command(app)
 
 
 def options(command: object) -> set[str]:
@@ -19,6 +20,8 @@ def options(command: object) -> set[str]:
 
 
 def commands(command: object) -> dict[str, object]:
+    if command is ROOT:  # loads each when it is asked for
+        return {name: ROOT.get_command(None, name) for name in COMMANDS}
     return dict(getattr(command, "commands", {}))
 
 

@@ -9,6 +9,7 @@ import anyio
 
 from cloister.agent.budget.metering import BudgetedModels
 from cloister.agent.budget.purse import NoLedger
+from cloister.agent.evidence.baseline import BaselineLog
 from cloister.core.budget import BudgetTree
 from cloister.core.diagnosis import Diagnosis
 from cloister.core.events import (
@@ -31,6 +32,7 @@ from cloister.model.names import Access
 from cloister.model.roles import Job, open_models
 from cloister.policy.api import Layer, Policy
 from cloister.policy.layers import BUILT_IN
+from cloister.runs.attempts.base import BaseSandbox
 from cloister.runs.attempts.context import InsideModels, RunSetup
 from cloister.runs.attempts.manager import Attempts
 from cloister.runs.attempts.ranking import choose_winner
@@ -128,16 +130,17 @@ class Arena:
         async with open_models(access, Job(request.repo, request.model)) as unpaid:
             models = BudgetedModels(unpaid, services.purse(request, journal))
             inside = self.inside = InsideModels()
-            setup = RunSetup(
-                RunId("r-memory"), request, self.base, self.bare, models, inside, (CHECK,), self.baseline
-            )
+            results = BaselineLog(journal, request)
+            setup = RunSetup(RunId("r-memory"), request, self.base, self.bare, models, inside, results)
             with anyio.fail_after(60):
                 async with services.open(request, "default", journal, inside.model) as warm:
                     with inside.paid(warm.info.id, None, models.for_programs_inside()):
                         await workspace.put(warm, self.bare, self.base)
                         if self.before is not None:
                             await self.before(warm)
-                        ended = await Attempts(services, journal, setup, warm).run()
+                        base = BaseSandbox(services, journal, setup, None)
+                        base.use(warm)
+                        ended = await Attempts(services, journal, setup, base).run()
                 return await choose_winner(journal, setup, ended)
 
     def services(self) -> RunServices:

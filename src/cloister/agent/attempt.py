@@ -30,8 +30,10 @@ def choose_harness(name: str) -> Harness:
 
 
 async def work(place: Workplace, evidence: Evidence, harness: Harness) -> AttemptEnded:
-    """Drive the attempt to its end, which is in the log when this returns. Resume if the log has turns of it."""
-    await evidence.begin()
+    """Drive the attempt to its end, which is in the log when this returns. Resume if the log has turns of it.
+
+    The computer may still be on its way: `evidence.begin` is called before it arrives.
+    """
     while True:
         ending: Ending | None = None
         with place.clock.running():

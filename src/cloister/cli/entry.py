@@ -6,23 +6,7 @@ from typing import Annotated
 import typer
 
 from cloister import __version__
-from cloister.cli.commands import (
-    audit,
-    branch,
-    doctor,
-    env,
-    model,
-    policy,
-    result,
-    run,
-    serve,
-    snapshot,
-    template,
-    token,
-    watch,
-)
-from cloister.cli.commands.sandbox import sandbox
-from cloister.cli.help import OneScreen, WholeSentences
+from cloister.cli.help import OneScreen
 
 app = typer.Typer(
     name="cloister",
@@ -75,37 +59,9 @@ def _root(  # pyright: ignore[reportUnusedFunction]
     ] = False,
 ) -> None:
     if ctx.invoked_subcommand is None:
+        from cloister.cli.commands import doctor
+
         doctor.begin(ctx)
-
-
-app.command("run")(run.run)
-app.command("ps")(watch.ps)
-app.command("watch")(watch.watch)
-app.command("say")(watch.say)
-app.command("stop")(watch.stop)
-app.command("answer")(watch.answer)
-app.command("interrupt")(watch.interrupt)
-app.command("log")(result.log)
-app.command("diff")(result.diff)
-app.command("apply")(result.apply)
-app.command("tree")(branch.tree)
-app.command("fork")(branch.fork)
-app.command("rewind")(branch.rewind)
-app.command("compare")(result.compare)
-app.command("receipt")(result.receipt)
-app.add_typer(audit.app, name="audit", cls=WholeSentences)
-app.command("rm")(result.rm)
-app.command("budget")(result.budget)
-app.add_typer(sandbox.app, name="sandbox", cls=WholeSentences)
-app.add_typer(snapshot.app, name="snapshot", cls=WholeSentences)
-app.add_typer(template.app, name="template", cls=WholeSentences)
-app.add_typer(env.app, name="env", cls=WholeSentences)
-app.command("init")(env.init)
-app.add_typer(model.app, name="model", cls=WholeSentences)
-app.add_typer(policy.app, name="policy", cls=WholeSentences)
-app.add_typer(token.app, name="token", cls=WholeSentences)
-app.command("serve")(serve.serve)
-app.command("doctor")(doctor.doctor)
 
 
 def enter() -> None:

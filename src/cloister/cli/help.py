@@ -8,6 +8,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from cloister.cli.lazy import LazyGroup
+
 GROUPS: dict[str, dict[str, str]] = {
     "run": {
         "run": "start a run and watch it",
@@ -63,7 +65,7 @@ def _column(names: list[str], there: list[str]) -> list[str]:
     return lines
 
 
-class OneScreen(TyperGroup):
+class OneScreen(LazyGroup):
     """The root: its help fits a terminal of 80 by 24."""
 
     def format_help(self, ctx: typer.Context, formatter: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -1,7 +1,7 @@
 """Prepare a sandbox for its proxy: trusted certificates, stand-ins for credentials, addresses of mirrors."""
 
 import ssl
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,7 @@ from cloister.egress.proxy import Door
 from cloister.egress.rules import Outside, Record
 from cloister.policy.api import Action, Decision, Layer, Policy, Rule, Sets
 from cloister.policy.decide import Decider
+from cloister.policy.layers import actions, set_names
 from cloister.sandbox.api import Door as DoorCall
 from cloister.sandbox.api import Host, Report, Sandbox, SandboxSpec, SnapshotInfo
 
@@ -64,11 +65,11 @@ class Judge:
 
     def speaks_of(self, kind: str) -> bool:
         """True if any rule concerns this kind of action."""
-        return any(action.startswith(kind) for action in _actions(self._policy))
+        return any(action.startswith(kind) for action in actions(self._policy))
 
     async def prepare(self) -> None:
         """Resolve the host sets that the policy names."""
-        names = _sets_in(self._policy)
+        names = set_names(self._policy)
         if names and self._find_sets is not None:
             sets, self.env = await self._find_sets(names)
             self._decider = Decider(self._policy, sets)
@@ -79,24 +80,6 @@ class Judge:
 
 def _never() -> bool:
     return False
-
-
-def _actions(policy: Policy) -> Iterator[str]:
-    """Every action pattern of a layer."""
-    for layer in policy:
-        for one in (*layer.rules, *(layer.delegate or ()), *layer.only, *layer.high_impact):
-            yield one.action
-
-
-async def sets_of(policy: Policy, find_sets: FindSets) -> Sets:
-    """Resolve the named host sets of the policy. A policy without sets asks no package client."""
-    names = _sets_in(policy)
-    return (await find_sets(names))[0] if names else {}
-
-
-def _sets_in(policy: Policy) -> frozenset[str]:
-    found = (action.partition("@") for action in _actions(policy))
-    return frozenset(name for kind, at, name in found if kind == "connect:" and at)
 
 
 class Outfit:

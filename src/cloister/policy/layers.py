@@ -1,6 +1,6 @@
 """Layers of rules: read and checked, the built-in layer, and the limits of all layers together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from cloister.core.errors import UserError
@@ -113,3 +113,16 @@ def capped(
             instead = "no limit" if asked is None else f"{asked:g}"
             notes.append(f"{name}: {cap.most:g} instead of {instead} (limits.{name}, {cap.source})")
     return given, tuple(notes)
+
+
+def actions(policy: Policy) -> Iterator[str]:
+    """Every action pattern of a policy."""
+    for one in policy:
+        for rule in (*one.rules, *(one.delegate or ()), *one.only, *one.high_impact):
+            yield rule.action
+
+
+def set_names(policy: Policy) -> frozenset[str]:
+    """The host sets that the policy names."""
+    found = (action.partition("@") for action in actions(policy))
+    return frozenset(name for kind, at, name in found if kind == "connect:" and at)

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import anyio
 from anyio import to_thread
@@ -39,7 +40,9 @@ from cloister.policy.decide import Decider
 from cloister.runs.attempts.tree import all_points, point_at
 from cloister.runs.receipt import Pending, page, receipt
 from cloister.runs.run_rules import check_change
-from cloister.runs.services import RunServices
+
+if TYPE_CHECKING:
+    from cloister.runs.services import RunServices
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +123,7 @@ def _check_known(events: Sequence[Event], attempt: int) -> None:
 
 
 async def make_result(
-    services: RunServices, journal: Journal, run: RunId, winner: AttemptEnded | None
+    services: "RunServices", journal: Journal, run: RunId, winner: AttemptEnded | None
 ) -> None:
     """Commit the winner's files (without one, the furthest save point) to the run's branch and deliver it.
 
@@ -165,7 +168,7 @@ async def make_result(
                 await journal.append(ChangeDelivered(sent.where, sent.branch, sent.receipt))
 
 
-async def _audit_head(services: RunServices) -> Checkpoint | None:
+async def _audit_head(services: "RunServices") -> Checkpoint | None:
     """The signed head of the audit, which leaves the machine with the change."""
     try:
         return await to_thread.run_sync(services.audit_head)
@@ -174,7 +177,7 @@ async def _audit_head(services: RunServices) -> Checkpoint | None:
 
 
 async def _may_deliver(
-    services: RunServices, journal: Journal, winner: AttemptEnded, request: NewRun, branch: str
+    services: "RunServices", journal: Journal, winner: AttemptEnded, request: NewRun, branch: str
 ) -> bool:
     """True if the rules allow the push. If they ask, a person applies the change."""
     action = PushAction(request.repo, f"refs/heads/{branch}")

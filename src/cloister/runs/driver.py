@@ -4,8 +4,7 @@ Everything needed to resume after a crash is in the log; steps that the log alre
 """
 
 import logging
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,49 +12,34 @@ import anyio
 import msgspec
 
 from cloister.agent.budget.metering import BudgetedModels
-from cloister.agent.evidence.run_checks import find_checks, run_on_base
+from cloister.agent.evidence.baseline import BaselineLog
 from cloister.agent.roles import Adviser, classify, known_kind
 from cloister.core.attempts import ForkedFrom, wishes
-from cloister.core.computer import Computer, Stream
-from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.errors import (
     Bug,
     CloisterError,
     Fenced,
     HostError,
-    SandboxLost,
     UserError,
     disk_full,
     sole,
 )
 from cloister.core.events import (
     AttemptEnded,
-    AttemptStarted,
     BaseFixed,
-    BaselineTaken,
-    ChecksChosen,
-    CommandOutput,
-    Phase,
-    PhaseEnded,
-    PhaseStarted,
     PolicyFixed,
     Progress,
     RunAdmitted,
     RunClaimed,
     RunFinished,
     RunResumed,
-    SandboxClosed,
-    SandboxOpened,
     StopRequested,
 )
 from cloister.core.ids import RunId
 from cloister.core.log import Journal, round_start
 from cloister.core.requests import NewRun
-from cloister.core.text import decode
-from cloister.feedback.compare import compare
-from cloister.feedback.goals import asked
-from cloister.forge import workspace
 from cloister.model.api import Models
+from cloister.runs.attempts.base import BaseSandbox, phase
 from cloister.runs.attempts.context import InsideModels, RunSetup
 from cloister.runs.attempts.manager import Attempts
 from cloister.runs.attempts.ranking import choose_winner
@@ -65,20 +49,10 @@ from cloister.runs.environments.layers import Site, set_up
 from cloister.runs.run_rules import AllowedModels, check_allowed, every_name, govern
 from cloister.runs.services import RunServices
 from cloister.runs.templates import known_baseline
-from cloister.sandbox.api import Report, Sandbox
+from cloister.sandbox.api import Report
 from cloister.sandbox.templates.building import Built
 
-Baseline = tuple[tuple[str, ...], tuple[Diagnosis, ...]]
-"""The checks, and their diagnoses on the base."""
-
 logger = logging.getLogger(__name__)
-
-_LIVES = 3
-"""Sandboxes that may be lost before the first attempt starts."""
-
-
-class _Spent(Exception):
-    """The time was spent before the first attempt started."""
 
 
 async def drive_run(services: RunServices, journal: Journal, run: RunId) -> None:
@@ -129,11 +103,6 @@ async def _cut_short(services: RunServices, journal: Journal, run: RunId, ending
     return ending
 
 
-def _goals(request: NewRun, baseline: tuple[Diagnosis, ...]) -> Comparison:
-    """The base compared with itself: which of its failures the run must fix."""
-    return compare(baseline, baseline, asked(request.prompt, baseline, request.checks, request.asked))
-
-
 class _Driver:
     """Drives one round of one run. The methods below `drive` come in the order in which they happen."""
 
@@ -156,9 +125,7 @@ class _Driver:
                 return cause
             if full := await self._services.full_disk(error):
                 return HostError("no_disk", full)
-            if isinstance(cause, _Spent):
-                ending = RunFinished("budget", str(cause))
-            elif isinstance(cause, CloisterError):
+            if isinstance(cause, CloisterError):
                 ending = RunFinished("failed", cause.message, blame=cause.blame)
             else:
                 logger.exception("run %s failed", self._run)
@@ -194,7 +161,7 @@ class _Driver:
                 check_allowed(self._services.policy, models=every_name(unpaid))
                 models = self._paid(unpaid, request)
             winner = await self._work(request, base, models)
-            async with self._phase("change"):
+            async with phase(self._journal, "change"):
                 await make_result(self._services, self._journal, self._run, winner)
         return winner
 
@@ -208,7 +175,7 @@ class _Driver:
         self._bare.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if request.forked_from is not None:
             return await self._inherit(admitted, request.forked_from)
-        async with self._phase("fetch"):
+        async with phase(self._journal, "fetch"):
             forge = self._services.forges.at(request.repo)
             found = await forge.fetch(request.repo, request.ref, self._bare)
         base = BaseFixed(found.commit, found.branch, found.note)
@@ -222,7 +189,7 @@ class _Driver:
         base = next((body for body in inherited if isinstance(body, BaseFixed)), None)
         if base is None:
             raise Bug("a save point without a base")
-        async with self._phase("fetch"):
+        async with phase(self._journal, "fetch"):
             parent = await self._services.repositories.open(origin.run)
             await copy_files(parent, point, base.commit, self._bare)
         await self._journal.append(*inherited)
@@ -254,60 +221,41 @@ class _Driver:
             return known
         return await classify(Adviser(models, self._journal, 0), request.prompt, self._services.kinds)
 
-    # Sandbox, baseline, attempts.
+    # Template, then the attempts, while the sandbox is made and the baseline is taken beside their first steps.
 
     async def _work(self, request: NewRun, base: BaseFixed, models: BudgetedModels) -> AttemptEnded:
-        """Work in a sandbox; open another one if it is lost before an attempt starts."""
-        for life in range(_LIVES):
-            try:
-                async with self._sandbox(request, base, models) as (sandbox, template):
-                    async with self._phase("clone"):
-                        await workspace.sync(sandbox, self._bare, template.about.commit, base.commit)
-                    warmed = known_baseline(template, base.commit, request.checks)
-                    checks, baseline = await self._baseline(request, sandbox, warmed)
-                    setup = RunSetup(
-                        run=self._run,
-                        # Later sandboxes have the tier that the rules were asked about.
-                        request=msgspec.structs.replace(request, tier=sandbox.info.isolation.tier),
-                        base=base.commit,
-                        bare=self._bare,
-                        models=models,
-                        inside=self._inside,
-                        checks=checks,
-                        baseline=baseline,
-                        template=template.name,
-                    )
-                    async with self._phase("work"):
-                        ended = await Attempts(self._services, self._journal, setup, sandbox).run()
-                        return await choose_winner(self._journal, setup, ended)
-            except Exception as error:
-                events = self._journal.events
-                begun = any(isinstance(e.body, AttemptStarted) for e in events[round_start(events) :])
-                if not isinstance(sole(error), SandboxLost) or begun or life == _LIVES - 1:
-                    raise
-                await self._journal.append(RunResumed(events[-1].seq))
-        raise Bug("a run without a life")
+        async with phase(self._journal, "template"):
+            template = await self._template(request, base, self._report)
+        results = BaselineLog(self._journal, request)
+        warmed = known_baseline(template, base.commit, request.checks)
+        if results.known is None and warmed is not None:
+            await results.choose(warmed[0])
+            await results.record(warmed[1], known=True)
+        elif request.checks and results.checks is None:
+            await results.choose(request.checks)
+        setup = RunSetup(
+            run=self._run,
+            request=request,
+            base=base.commit,
+            bare=self._bare,
+            models=models,
+            inside=self._inside,
+            results=results,
+            template=template.name,
+        )
+        held = BaseSandbox(self._services, self._journal, setup, template.about.commit)
+        attempts = Attempts(self._services, self._journal, setup, held)
+        held.alone = attempts.alone
+        ended: tuple[AttemptEnded, ...] = ()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(held.hold)
+            async with phase(self._journal, "work"):
+                ended = await attempts.run()
+            held.done()
+        return await choose_winner(self._journal, setup, ended)
 
-    @asynccontextmanager
-    async def _sandbox(
-        self, request: NewRun, base: BaseFixed, models: BudgetedModels
-    ) -> AsyncGenerator[tuple[Sandbox, Built]]:
-        def report(fraction: float | None, note: str) -> None:
-            self._journal.show(Progress("template", fraction, note))
-
-        async with self._phase("template"):
-            template = await self._template(request, base, report)
-        await self._journal.append(PhaseStarted("create"))
-        started = anyio.current_time()
-        opening = self._services.open(request, template.name, self._journal, self._inside.model)
-        async with opening as sandbox:
-            opened = SandboxOpened(sandbox.info.id, sandbox.info.isolation, template=template.name)
-            await self._journal.append(PhaseEnded("create", anyio.current_time() - started), opened)
-            # Only now is it known which tier `auto` is; the sandbox is still empty.
-            check_allowed(self._services.policy, tier=sandbox.info.isolation.tier)
-            with self._inside.paid(sandbox.info.id, None, models.for_programs_inside()):
-                yield sandbox, template
-        await self._journal.append(SandboxClosed(sandbox.info.id, "the run has what it needs"))
+    def _report(self, fraction: float | None, note: str) -> None:
+        self._journal.show(Progress("template", fraction, note))
 
     async def _template(self, request: NewRun, base: BaseFixed, report: Report) -> Built:
         """The environment of the run, built if necessary. Raises `UserError` (`no_git`, `unknown_template`)."""
@@ -317,40 +265,3 @@ class _Driver:
             raise UserError("no_git", f"The template {template.name} has no git: install git in its image.")
         site = Site(request.repo, self._bare, base.commit)
         return await set_up(self._services, self._journal, request, site, template, report)
-
-    async def _baseline(self, request: NewRun, computer: Computer, warmed: Baseline | None) -> Baseline:
-        """The checks and their diagnoses on the base: from the log, from a warmed template, or from running them."""
-        checks: tuple[str, ...] = ()
-        for event in self._journal.events:
-            match event.body:
-                case ChecksChosen() as body:
-                    checks = body.checks
-                case BaselineTaken() as body:
-                    return checks, body.diagnoses
-                case _:
-                    pass
-        named, seconds = request.checks, request.budget.seconds
-        async with self._phase("baseline"):
-            if warmed is not None:
-                taken = BaselineTaken(warmed[1], known=True, comparison=_goals(request, warmed[1]))
-                await self._journal.append(ChecksChosen(warmed[0], found=not named), taken)
-                return warmed
-            checks = named or await find_checks(computer)
-            await self._journal.append(ChecksChosen(checks, found=not named))
-            with anyio.move_on_after(seconds) as patience:
-                cpus = self._services.quota.cpus
-                found = await run_on_base(computer, checks, "baseline", self._show, cpus=cpus)
-                await self._journal.append(BaselineTaken(found, comparison=_goals(request, found)))
-                return checks, found
-        assert patience.cancelled_caught  # noqa: S101  (the block above returns)
-        raise _Spent(f"The budget of {seconds:g} seconds was spent before the checks had run once.")
-
-    def _show(self, check: str, stream: Stream, data: bytes) -> None:
-        self._journal.show(CommandOutput(0, check, stream, decode(data)))
-
-    @asynccontextmanager
-    async def _phase(self, phase: Phase) -> AsyncGenerator[None]:
-        await self._journal.append(PhaseStarted(phase))
-        started = anyio.current_time()
-        yield
-        await self._journal.append(PhaseEnded(phase, anyio.current_time() - started))

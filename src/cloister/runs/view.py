@@ -8,6 +8,7 @@ from cloister.core.attempts import ForkedFrom, Score
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.errors import Bug
 from cloister.core.events import (
+    BESIDE_WORK,
     AskAnswered,
     AskRaised,
     AttemptEnded,
@@ -317,7 +318,10 @@ def _leading(attempts: Sequence[AttemptView], finished: RunFinished | None) -> C
 
 
 def _phase(index: Index) -> Phase | None:
-    """Return the innermost open phase. A new owner starts without any: those of the dead owner are over."""
+    """Return the innermost open phase. A new owner starts without any: those of the dead owner are over.
+
+    While attempts work, the phases beside them do not count.
+    """
     phases: list[Phase] = []
     for body in index.of(RunClaimed, RunPaused, PhaseStarted, PhaseEnded):
         if isinstance(body, RunClaimed | RunPaused):
@@ -326,6 +330,8 @@ def _phase(index: Index) -> Phase | None:
             phases.append(body.phase)
         elif body.phase in phases:
             phases.remove(body.phase)
+    if "work" in phases:
+        phases = [phase for phase in phases if phase not in BESIDE_WORK]
     return phases[-1] if phases else None
 
 

@@ -14,7 +14,7 @@ from cloister.agent.budget.metering import BudgetedModels
 from cloister.agent.budget.purse import Ledger, NoLedger, Purse
 from cloister.agent.evidence.evidence import Evidence
 from cloister.agent.evidence.proof import Proof, Task, run_proof
-from cloister.agent.evidence.run_checks import run_checks
+from cloister.agent.evidence.run_checks import Earlier, run_checks
 from cloister.agent.harness import Harness, Workplace
 from cloister.agent.roles import Adviser, review
 from cloister.core.attempts import Escalate
@@ -261,9 +261,10 @@ class LoopBench:
             review=partial(self.review, Adviser(models, self.journal, 0)),
         )
         with anyio.fail_after(60):
+            await evidence.begin()
             return await work(place, evidence, self.harness)
 
-    async def prove(self, commit: str, known: tuple[Diagnosis, ...] = ()) -> Proof:
+    async def prove(self, commit: str, known: Earlier = ()) -> Proof:
         fresh = LocalComputer(self.root / f"proof-{len(self.journal.events)}")
         await workspace.restore(fresh, self.bare, self.base, commit)
         baseline = next(body.diagnoses for body in self.journal.bodies if isinstance(body, BaselineTaken))

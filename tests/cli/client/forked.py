@@ -162,7 +162,6 @@ def _import_all() -> None:
     for name in _PACKAGES:
         for module in pkgutil.walk_packages(importlib.import_module(name).__path__, f"{name}."):
             importlib.import_module(module.name)
-    importlib.import_module("typer._adapters")
     gc.collect()
     gc.freeze()
 

@@ -10,6 +10,7 @@ from typer.main import get_command
 
 from cloister.app.settings import FileSettings
 from cloister.cli.entry import app
+from cloister.cli.lazy import COMMANDS
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "guest").glob("*.md")])
@@ -54,6 +55,8 @@ def _typed_commands(page: Path) -> list[list[str]]:
 def _unknown(words: list[str]) -> str | None:
     """The first word of a command line that is neither a command nor an option of it."""
     at: Any = get_command(app)
+    for name in COMMANDS:
+        at.get_command(None, name)  # loads it
     options = {"--help", "-h"}
     for word in ("", *words):
         commands: dict[str, Any] = getattr(at, "commands", {})

@@ -278,20 +278,62 @@ calls = [{{ tool = "finish", summary = "s" }}]
     assert "kept.txt" in cloister("diff", "last").stdout
 
 
-def test_a_sandbox_that_dies_during_the_baseline_is_opened_again(cloister: Any, outside: int) -> None:
+def test_the_model_begins_before_the_baseline_and_a_fork_that_dies_is_replaced(
+    cloister: Any, outside: int
+) -> None:
     ledger = cloister.ledger()
     check = f"until curl -sf --noproxy '' http://localhost:{outside}/; do sleep 0.1; done"
     process = cloister.start(
         *("run", "p", "--repo", str(ledger), "--check", check, "--allow-host", f"localhost:{outside}"),
         *("--model", cloister.script('[[reply]]\ncalls = [{ tool = "finish", summary = "s" }]')),
     )
-    cloister.until(lambda: cloister.has("ChecksChosen"))
+    cloister.until(
+        lambda: cloister.has("ModelReplied") and '"phase":"baseline"' in cloister("log", "--json").stdout
+    )
     for pid in cloister.sandbox_processes():
         cloister.kill(pid)
-    cloister.until(lambda: cloister.has("RunResumed"))
     cloister.let_go()
     process.communicate(timeout=60)
     assert cloister.events()[-1]["body"]["outcome"] == "unbroken"
+    kinds = cloister.kinds()
+    assert kinds.index("ModelReplied") < kinds.index("BaselineTaken")
+
+
+def test_a_run_killed_while_the_base_is_checked_is_resumed_with_its_turns(
+    cloister: Any, outside: int
+) -> None:
+    """kill -9 with turns in the log and no baseline: the next owner takes it on the base, not on the changed files."""
+    ledger = cloister.ledger()
+    wait = f"until curl -sf --noproxy '' http://localhost:{outside}/; do sleep 0.1; done"
+    script = cloister.script(
+        """
+[[reply]]
+calls = [{ tool = "read", path = "README.md" }]
+[[reply]]
+calls = [{ tool = "bash", command = "touch mine" }]
+[[reply]]
+calls = [{ tool = "finish", summary = "s" }]
+"""
+    )
+    process = cloister.start(
+        *("run", "p", "--repo", str(ledger), "--check", f"{wait}; test ! -e mine", "--model", script),
+        *("--allow-host", f"localhost:{outside}"),
+    )
+    cloister.until(lambda: cloister.has("ModelReplied") and cloister.kinds().count("ToolReturned") == 2)
+    cloister.kill(process.pid)
+    process.communicate(timeout=60)
+    assert "BaselineTaken" not in cloister.kinds()
+    cloister.let_go()
+    server = cloister.start("serve")
+    cloister.until(lambda: cloister.has("RunResumed") and cloister.has("FinishRefused"))
+    cloister("stop", "last")
+    cloister.until(lambda: cloister.has("RunFinished"))
+    server.send_signal(signal.SIGTERM)
+    server.communicate(timeout=60)
+    bodies = [event["body"] for event in cloister.events()]
+    (taken,) = [body for body in bodies if body["type"] == "BaselineTaken"]
+    assert [one["exit_code"] for one in taken["diagnoses"]] == [0]
+    assert [body["step"] for body in bodies if body["type"] == "ModelReplied"][:3] == [1, 2, 3]
 
 
 def test_a_branch_that_cannot_be_delivered_is_kept_and_can_be_applied(cloister: Any) -> None:

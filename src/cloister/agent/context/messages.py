@@ -13,6 +13,7 @@ from typing import assert_never, cast, get_args
 import msgspec
 
 from cloister.agent.context.prompts import (
+    BASE_RUNNING,
     INTERRUPTED,
     NO_CHECKS,
     NUDGE,
@@ -192,6 +193,8 @@ class Context:
     def _begin(self) -> None:
         self._surroundings: list[str] = []
         self._task: list[str] = []
+        self._begun = self._based = False
+        """The attempt has started; the baseline came before that."""
         self._entries: list[_Item] = []
         self._tokens = 0
         self._open: set[str] = set()
@@ -267,14 +270,36 @@ class Context:
         elif kind is FaultLocalised:
             self._say(event.seq, localised_text(cast("FaultLocalised", body)), unseen=True)
         elif kind is AttemptStarted:
-            self._hinted(event.seq, cast("AttemptStarted", body))
+            self._started(event.seq, cast("AttemptStarted", body))
+        elif self._begun and kind in (ChecksChosen, BaselineTaken):
+            self._late(event.seq, cast("ChecksChosen | BaselineTaken", body))
         elif kind is RunAdmitted:
             self._task.append(f"Task:\n{cast('RunAdmitted', body).request.prompt}")
         else:
+            self._based = self._based or kind is BaselineTaken
             self._surroundings.extend(_surroundings(body))
 
-    def _hinted(self, seq: int, body: AttemptStarted) -> None:
+    def _late(self, seq: int, body: ChecksChosen | BaselineTaken) -> None:
+        """What the base is like, found out while the attempt works."""
+        for text in _surroundings(body):
+            room = min(_CHECKS_TOKENS, self._window.one)
+            message = UserMessage(bounded(text, room * BYTES_PER_TOKEN))
+            self._put(
+                _Item(
+                    seq,
+                    message_tokens(message),
+                    message,
+                    reference=lambda: f'[elided: the checks on the base; recall it with recall(id="e{seq}")]',
+                    unseen=True,
+                )
+            )
+
+    def _started(self, seq: int, body: AttemptStarted) -> None:
         """A hint belongs to the task; the hint of a fork to the place where it begins."""
+        if body.attempt == self._attempt:
+            self._begun = True
+            if not self._based:
+                self._surroundings.append(BASE_RUNNING)
         if body.attempt == self._attempt and body.hint:
             if body.parent is None:
                 self._task.append(body.hint)

@@ -43,6 +43,11 @@ NUDGE = "You called no tool. Continue with a tool call, or call finish with a su
 
 NO_CHECKS = "This repository has no known checks. Nothing will prove the change, so test it yourself."
 
+BASE_RUNNING = (
+    "The checks run on the untouched base now, in a copy of the sandbox. Their results follow as a message: begin without "
+    "them. finish waits for them."
+)
+
 SUMMARY = """\
 Your earlier turns are no longer shown. The log says about them:
 

@@ -1,7 +1,8 @@
 """Evidence: what shows that the change of an attempt works. Any harness uses it, and only it accepts a change.
 
 At the end of each turn: compare the files, run the checks on what changed, save a commit. At the end of the attempt:
-run the checks on that commit in a fresh sandbox, and have it reviewed.
+run the checks on that commit in a fresh sandbox, and have it reviewed. While the checks still run on the base, a change
+is checked beside them, already in a fresh sandbox; if that takes long, later. The end waits.
 """
 
 from collections.abc import Awaitable, Callable
@@ -11,8 +12,9 @@ from typing import NamedTuple, Protocol
 
 import anyio
 
+from cloister.agent.evidence.baseline import Baseline, BaselineLog
 from cloister.agent.evidence.proof import Proof
-from cloister.agent.evidence.run_checks import Since, run_affected
+from cloister.agent.evidence.run_checks import Earlier, Since, run_affected
 from cloister.core.computer import Computer, Stream
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.errors import UserError
@@ -32,6 +34,7 @@ from cloister.core.events import (
 from cloister.core.log import Journal, effective
 from cloister.core.text import decode
 from cloister.environment.installers import only_here
+from cloister.feedback.affected import WORTH_SECONDS
 from cloister.feedback.compare import compare
 from cloister.feedback.goals import Goals
 from cloister.feedback.integrity.weakening import permitted
@@ -40,6 +43,9 @@ from cloister.feedback.shown import left_over
 
 _SAVE_SECONDS = 60.0
 """Granted beyond the time budget, so that finished work is saved."""
+
+_BESIDE_SECONDS = 60.0
+"""How long a turn waits for checks that run beside those on the base, in all."""
 
 _ONLY_HERE = (
     "the checks fail in a fresh sandbox that holds only the change. Files that git ignores and packages that you "
@@ -73,8 +79,8 @@ class Files(Protocol):
         ...
 
 
-Prove = Callable[[str, tuple[Diagnosis, ...]], Awaitable[Proof]]
-"""Run the checks on a saved commit in a fresh sandbox. Tests that fail there but not in the given diagnoses run twice."""
+Prove = Callable[[str, Earlier], Awaitable[Proof]]
+"""Run the checks on a saved commit in a fresh sandbox. Tests that fail there but not in the earlier results run twice."""
 
 Review = Callable[[str, str], Awaitable[str]]
 """Review a commit with its summary. Return the objections, or an empty string."""
@@ -118,6 +124,8 @@ class Evidence:
     review: Review | None = None
     cpus: float = 1.0
     """How many checks may run at the same time."""
+    later: BaselineLog | None = None
+    """Has `checks`, `baseline` and `goals` later: the checks still run on the base. None if they are known."""
 
     commit: str = field(init=False)
     """The last save point, or the base."""
@@ -133,6 +141,12 @@ class Evidence:
     """The tree of the save point."""
     _unsaved: str = field(init=False, default="")
     """The tree that was checked and could not be saved."""
+    _proof: tuple[str, Proof] = field(init=False, default=("", Proof((), Comparison())))
+    """The commit that was proven beside the checks on the base, and its proof."""
+    _patience: float = field(init=False, default=_BESIDE_SECONDS)
+    """What is left of `_BESIDE_SECONDS`."""
+    _owed: bool = field(init=False, default=False)
+    """True if the checks have not run on the save point."""
     _changed: bool = field(init=False, default=False)
     """True if this turn made a save point."""
     _stale: bool = field(init=False, default=False)
@@ -148,23 +162,48 @@ class Evidence:
         self.commit = self.base
         self.comparison = compare(self.baseline, self.baseline, self.goals)
         self._report = self._known = self.baseline
+        ran = False
         for event in effective(self.journal.events):
             match event.body:
                 case (ChecksRan() | ProofTaken()) as body if body.attempt == self.attempt:
-                    self.comparison, self._report = body.comparison, body.diagnoses
+                    self.comparison, self._report, ran = body.comparison, body.diagnoses, True
                     if isinstance(body, ChecksRan):
                         self._known = body.diagnoses
                     elif not body.comparison.green:
                         self._disproven = body.commit
                 case TurnEnded() as body if body.attempt == self.attempt:
                     self.commit = body.commit
+                    self._owed, ran = (self._owed or body.changed) and not ran, False
                 case _:
                     pass
 
-    async def begin(self) -> None:
+    async def begin(self, files: Files | None = None) -> None:
         """Remember the files that the attempt begins or resumes with."""
         with suppress(UserError):  # the first checkpoint reports it
-            self._checked = self._saved = await self.files.tree()
+            self._saved = await (files or self.files).tree()
+            self._checked = "" if self._owed else self._saved
+
+    async def baseline_ready(self) -> Baseline:
+        """Wait for the results of the checks on the untouched base. They are in the log then."""
+        if self.later is not None:
+            self._take(await self.later.ready())
+        return Baseline(self.checks, self.baseline, self.goals)
+
+    def _has_baseline(self) -> bool:
+        if self.later is not None and self.later.known is not None:
+            self._take(self.later.known)
+        return self.later is None
+
+    def _take(self, found: Baseline) -> None:
+        self.later = None
+        self.checks, self.baseline, self.goals = found
+        self.comparison = compare(self.baseline, self.baseline, self.goals)
+        self._report = self._known = self.baseline
+
+    @property
+    def due(self) -> bool:
+        """True if the checks have not run on the save point, and can now."""
+        return self._owed and self._has_baseline() and bool(self.checks)
 
     def add_result(self, result: ToolReturned) -> None:
         """Take the result of a tool. `record` or the end of the turn writes it to the log."""
@@ -177,30 +216,68 @@ class Evidence:
             await self.journal.append(*self._held, *bodies)
             self._held = ()
 
-    async def checkpoint(self, step: int) -> str:
-        """If files changed: run the checks, compare and save. Return why the files cannot be saved, if so."""
-        if not self._stale:
+    async def checkpoint(self, step: int, *, finishing: bool = False) -> str:
+        """If files changed: run the checks, compare and save. Return why the files cannot be saved, if so.
+
+        Without a baseline the checks run later; before a `finish`, slow ones run only in the proof.
+        """
+        if not self._stale and not self.due:
             return ""
         self._stale = False
         try:
             tree = await self.files.tree()
-            if tree == self._checked:
+            if tree == self._checked == self._saved:
                 return ""
             await self.record()
-            before, self._checked = self._checked, ""
-            if self.checks and tree != self._unsaved:
-                await self._check(step, before, tree)
-            self._unsaved = tree
-            self.commit = await self.files.save()
+            skip = not self._has_baseline() or (finishing and self._slow())
+            if not skip and tree != self._checked:
+                before, self._checked = self._checked, ""
+                if self.checks and tree != self._unsaved:
+                    await self._check(step, before, tree)
+                self._unsaved = tree
+            if tree != self._saved:
+                self.commit = await self.files.save()
+                self._saved, self._changed = tree, True
         except UserError as error:
             self._checked = ""
             self._stale = True  # what the checks said is not what is saved
             await self.record(SaveRefused(self.attempt, step, error.message))
             return error.message
-        self._checked = self._saved = tree
         self._unsaved = ""
-        self._changed = True
+        self._owed = skip and tree != self._checked
+        if not self._owed or await self._check_beside(step, finishing):
+            self._checked, self._owed = tree, False
         return ""
+
+    async def _check_beside(self, step: int, finishing: bool) -> bool:
+        """Check the save point beside the base, in a fresh sandbox: a claim on the same commit needs no other proof."""
+        if finishing or self._patience <= 0 or self.later is None:
+            return False
+        started = anyio.current_time()
+        with anyio.move_on_after(self._patience) as patience:
+            if not await self._any_checks():
+                await self.baseline_ready()
+                return True
+            proof = await self._prove()
+            await self.journal.append(ChecksRan(self.attempt, step, *proof))
+            self._proof = (self.commit, proof)
+            self._report, self.comparison = proof
+            self._known = self._report
+        self._patience -= anyio.current_time() - started
+        return not patience.cancelled_caught
+
+    async def _prove(self) -> Proof:
+        """The proof of the save point; the baseline is there when it is."""
+
+        async def earlier() -> tuple[Diagnosis, ...]:
+            return (await self.baseline_ready()).diagnoses
+
+        proof = await self.prove(self.commit, self._known if self.later is None else earlier)
+        await self.baseline_ready()
+        return proof
+
+    def _slow(self) -> bool:
+        return sum(one.seconds for one in self.baseline) >= WORTH_SECONDS
 
     async def _check(self, step: int, before: str, tree: str) -> None:
         since = Since(before, tree, self._known, self.baseline, self.cpus)
@@ -227,13 +304,13 @@ class Evidence:
             tree = await self.files.tree()
             if tree != self._saved:
                 self.commit = await self.files.save()
-                self._saved, self._checked, self._changed = tree, "", True
+                self._saved, self._checked, self._changed, self._owed = tree, "", True, True
         return self._changed
 
     async def try_finish(self, claim: Claim) -> AttemptEnded | Refused:
         """End the attempt if checks, proof and review allow it; else return why not."""
         await self.record()
-        if why := await self.checkpoint(claim.step) or await self._objections(claim):
+        if why := await self.checkpoint(claim.step, finishing=True) or await self._objections(claim):
             return Refused(why)
         outcome = self.comparison.verdict if self.checks else "unproven"
         end = AttemptEnded(self.attempt, outcome, claim.summary, self.commit, self.comparison)
@@ -246,10 +323,15 @@ class Evidence:
                 return end
 
     async def _objections(self, claim: Claim) -> str:
+        if self.commit == self.base:
+            await self.baseline_ready()
+        # Only the checks of this very commit refuse it before the proof.
+        checked = not self._owed or self.commit == self._disproven
+        told = bool(self.checks) and not self.comparison.green and checked
         may_be_old = self.commit not in (self.base, self._disproven) and bool(
             left_over(self.comparison, self.goals)
         )
-        if self.checks and not self.comparison.green and not may_be_old:
+        if told and not may_be_old:
             return f"the checks are not green.\n{tell(self.comparison, self._report)}"
         if self.commit == self.base:
             return ""  # without a change, the baseline is the proof
@@ -258,8 +340,9 @@ class Evidence:
             await self.files.judge(self.commit)
         except UserError as error:
             return error.message
-        if self.checks and not await self._proven(claim.step):
-            why = _WEAKENED if self.comparison.weakened else "" if may_be_old else self._only_here()
+        alone = not self._owed and not may_be_old
+        if await self._any_checks() and not await self._proven(claim.step):
+            why = _WEAKENED if self.comparison.weakened else self._only_here() if alone else ""
             return f"{why or 'the checks are not green.'}\n{tell(self.comparison, self._report)}"
         if self.checks and not self._shown_or_insisted():
             return f"{_NOTHING_SHOWN}\n{tell(self.comparison, self._report)}"
@@ -279,11 +362,17 @@ class Evidence:
         )
         return f"{failed}{only_here(map(str, calls))} {_ONLY_HERE}".strip()
 
+    async def _any_checks(self) -> bool:
+        return bool(self.checks if self.later is None else await self.later.chosen())
+
     async def _proven(self, step: int) -> bool:
-        found, comparison = await self.prove(self.commit, self._known)
+        commit, proof = self._proof
+        found, comparison = proof if commit == self.commit else await self._prove()
         await self.journal.append(ProofTaken(self.attempt, step, self.commit, found, comparison))
         self.comparison, self._report = comparison, found
         self._disproven = self._disproven if comparison.green else self.commit
+        if self._owed:  # the proof has run what the checkpoint left out
+            self._checked, self._known, self._owed = self._saved, found, False
         return comparison.green
 
     def _shown_or_insisted(self) -> bool:

@@ -6,15 +6,16 @@ failures that the change may not have caused. `shown` lists the tests that survi
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import msgspec
 
+from cloister.agent.evidence.baseline import AwaitBaseline
 from cloister.agent.evidence.experiments import Experiments, Refutation
 from cloister.agent.evidence.plain_programs import title
 from cloister.agent.evidence.plain_runs import PlainRuns
-from cloister.agent.evidence.run_checks import ShowCheck, run_checks, run_loosely, run_part
+from cloister.agent.evidence.run_checks import Earlier, ShowCheck, run_checks, run_loosely, run_part
 from cloister.agent.evidence.worktree import (
     Changes,
     back_to,
@@ -55,12 +56,21 @@ class Task:
 
     checks: tuple[str, ...]
     baseline: tuple[Diagnosis, ...]
-    known: tuple[Diagnosis, ...]
-    """Earlier results for the same files: a test that fails only in the proof runs twice."""
+    known: Earlier
+    """Earlier results for the same files, or those of the base: a test that fails only in the proof runs twice."""
     goals: Goals | None = None
     allowed: tuple[str, ...] = ()
     """Patterns of test files that the task may change."""
     cpus: float = 1.0
+    later: AwaitBaseline | None = None
+    """Waits for the baseline while its checks run beside those of the proof."""
+
+    async def complete(self) -> "Task":
+        """The task with its baseline."""
+        if self.later is None:
+            return self
+        base = await self.later()
+        return replace(self, baseline=base.diagnoses, goals=base.goals, later=None)
 
 
 class Proof(NamedTuple):
@@ -74,6 +84,7 @@ async def run_proof(computer: Computer, task: Task, show: ShowCheck) -> Proof:
     """Run the checks in a fresh sandbox that holds the change and nothing else, and try to refute them."""
     tree, changes = await tree_now(computer), await changed_since_base(computer)
     found = await run_checks(computer, task.checks, "proof", show, baseline=task.known, cpus=task.cpus)
+    task = await task.complete()
     found = permitted(found, task.allowed)
     seen = compare(task.baseline, found, task.goals)
     left = shown.left_over(seen, task.goals)

@@ -1,7 +1,8 @@
 """Checks in a sandbox: find them, run them, diagnose their output."""
 
+import math
 import posixpath
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import anyio
@@ -11,13 +12,13 @@ from anyio import to_thread
 from cloister.agent.evidence.worktree import Sources, changed_between, problem_matchers, weakened_tests
 from cloister.core import limits
 from cloister.core.computer import Command, Computer, Exited, Output, Stream, shell
-from cloister.core.diagnosis import Check, Diagnosis
+from cloister.core.diagnosis import Check, Diagnosis, TestResult
 from cloister.core.errors import UserError, sole
 from cloister.core.repository import FILES, read_settings
 from cloister.core.text import decode
 from cloister.feedback.affected import WORTH_SECONDS, Near, batches, merged, nearest, plan
 from cloister.feedback.api import CheckOutput
-from cloister.feedback.check_commands import directory_of, environment, leaves_reports, specify
+from cloister.feedback.check_commands import directory_of, environment, is_source, leaves_reports, specify
 from cloister.feedback.compare import compare
 from cloister.feedback.diagnose import diagnose
 from cloister.feedback.discover import (
@@ -28,7 +29,11 @@ from cloister.feedback.discover import (
     scripts_of,
     wanted,
 )
+from cloister.feedback.experiments.select import only
 from cloister.feedback.parsers.test_runners.java import untouched
+
+Earlier = tuple[Diagnosis, ...] | Callable[[], Awaitable[tuple[Diagnosis, ...]]]
+"""Earlier results, or a function that waits for them."""
 
 ShowCheck = Callable[[str, Stream, bytes], None]
 """Called with the check's command line, the stream and new output."""
@@ -127,7 +132,7 @@ async def run_checks(
     place: str,
     show: ShowCheck,
     *,
-    baseline: Sequence[Diagnosis] = (),
+    baseline: Earlier = (),
     cpus: float = 1.0,
 ) -> tuple[Diagnosis, ...]:
     """Run each check to its end. `place` is unique per run and names its reports.
@@ -135,7 +140,7 @@ async def run_checks(
     With a `baseline`, a test that fails only now runs twice.
     """
     specs = await _specified(computer, checks)
-    return await _run(computer, specs, _Course(place, show, tuple(baseline), cpus))
+    return await _run(computer, specs, _Course(place, show, baseline, cpus))
 
 
 async def run_loosely(
@@ -160,12 +165,22 @@ async def run_part(
     return await run.once(f"/tmp/.cloister-{place}.xml", line(spec))  # noqa: S108
 
 
-async def run_on_base(
-    computer: Computer, checks: Sequence[str], place: str, show: ShowCheck, *, cpus: float = 1.0
+async def run_on_base(  # noqa: PLR0913
+    computer: Computer,
+    checks: Sequence[str],
+    place: str,
+    show: ShowCheck,
+    *,
+    cpus: float = 1.0,
+    seconds: float = math.inf,
+    keep: Computer | None = None,
 ) -> tuple[Diagnosis, ...]:
-    """Like `run_checks`, on the untouched base: every failing test runs twice, to find flaky ones."""
+    """Like `run_checks`, on the untouched base: every failing test runs twice, to find flaky ones.
+
+    A check that has not ended after `seconds` is not run, with that reason. `keep` gets the output of failing ones.
+    """
     specs = await _specified(computer, checks)
-    return await _run(computer, specs, _Course(place, show, None, cpus))
+    return await _run(computer, specs, _Course(place, show, None, cpus, seconds=seconds, keep=keep))
 
 
 async def run_affected(
@@ -202,13 +217,21 @@ class Since:
 class _Course:
     place: str
     show: ShowCheck
-    baseline: tuple[Diagnosis, ...] | None
+    baseline: Earlier | None
     """The earlier results; None on the base."""
     cpus: float
     parts: Mapping[str, tuple[Near, Diagnosis]] = field(default_factory=dict[str, tuple[Near, Diagnosis]])
     """For slow checks: the part to run first, and the known results of the whole."""
     loose: bool = False
     """Run tests even if others cannot be loaded."""
+    seconds: float = math.inf
+    """For all checks together."""
+    keep: Computer | None = None
+    """Gets the whole output of failing checks; None is the computer that runs them."""
+
+    async def before(self) -> tuple[Diagnosis, ...] | None:
+        """The earlier results, as soon as they exist."""
+        return await self.baseline() if callable(self.baseline) else self.baseline
 
 
 async def _parts(
@@ -255,18 +278,23 @@ async def _run(computer: Computer, specs: Sequence[Check], course: _Course) -> t
                 found[check.command] = msgspec.structs.replace(whole, weakened=weakened)
                 return
         diagnosis = await run.once(report)
-        if _wavers(diagnosis, course.baseline):
-            diagnosis = _settled(diagnosis, await run.once(f"{report}.again"), course.baseline)
+        # If the second run does not end in time, the first one counts.
+        found[check.command] = msgspec.structs.replace(diagnosis, weakened=weakened)
+        diagnosis = await run.settled(diagnosis, report)
         found[check.command] = msgspec.structs.replace(diagnosis, weakened=weakened)
 
     numbers = {check.command: number for number, check in enumerate(specs)}
-    for group in batches(plan(None, specs), int(course.cpus)):
-        try:
-            async with anyio.create_task_group() as tasks:
-                for check in group:
-                    tasks.start_soon(one, numbers[check.command], check)
-        except Exception as error:
-            raise sole(error) from None
+    with anyio.move_on_after(course.seconds):
+        for group in batches(plan(None, specs), int(course.cpus)):
+            try:
+                async with anyio.create_task_group() as tasks:
+                    for check in group:
+                        tasks.start_soon(one, numbers[check.command], check)
+            except Exception as error:
+                raise sole(error) from None
+    late = f"the checks on the base did not end within {course.seconds:,.0f} s"
+    for check in specs:
+        found.setdefault(check.command, Diagnosis(check.command, None, course.seconds, not_run=late))
     sources = Sources(computer)
     return tuple([await sources.add(found[check.command]) for check in specs])
 
@@ -293,6 +321,12 @@ def _suspects(now: Diagnosis, baseline: Sequence[Diagnosis] | None) -> set[str]:
     return {*seen.new, *seen.flaky} & failing if before else set()
 
 
+def _file(test: TestResult) -> str:
+    """The test's own file; its failure may be in another one."""
+    owner = test.name.partition("::")[0]
+    return owner if is_source(owner) else test.file or owner
+
+
 def _settled(first: Diagnosis, second: Diagnosis, baseline: Sequence[Diagnosis] | None) -> Diagnosis:
     """Mark suspects of the first run that pass in the second as flaky.
 
@@ -317,7 +351,7 @@ class _Run:
     number: int
     """The index of the check, which makes its files unique."""
 
-    async def once(self, report: str, line: str | None = None) -> Diagnosis:
+    async def once(self, report: str, line: str | None = None, *, keep: bool = True) -> Diagnosis:
         out, err = bytearray(), bytearray()
         exited = Exited(None)
         check = self.check
@@ -344,7 +378,29 @@ class _Run:
             matchers=self.matchers,
         )
         diagnosis = await to_thread.run_sync(diagnose, output)  # megabytes of text: not on the event loop
-        return msgspec.structs.replace(diagnosis, log=await self._kept(diagnosis, output))
+        return msgspec.structs.replace(diagnosis, log=await self._kept(diagnosis, output) if keep else None)
+
+    async def settled(self, first: Diagnosis, report: str) -> Diagnosis:
+        """`first` with its flaky tests marked: suspects run again, and a suspect that passes alone with all the others.
+
+        A test that passes alone may have failed because of another one: that is not flaky.
+        """
+        baseline = await self.course.before()
+        if not _wavers(first, baseline):
+            return first
+        suspects = _suspects(first, baseline)
+        if line := self._only(first, suspects):
+            part = await self.once(f"{report}.alone", line, keep=False)
+            red = {test.name for test in part.failing}
+            if part.killed is None and suspects <= red:
+                return first
+        return _settled(first, await self.once(f"{report}.again"), baseline)
+
+    def _only(self, first: Diagnosis, suspects: Collection[str]) -> str | None:
+        """The command line for the files of the suspects, if the check has others too."""
+        files = {_file(test) for test in first.failing if test.name in suspects}
+        others = {_file(test) for test in first.tests} - files
+        return only(self.check, sorted(files), sorted(suspects)) if others or first.unlisted else None
 
     async def _stamp(self, report: str) -> str | None:
         """A file older than any report of this run, for tools that choose the place of their reports."""
@@ -391,7 +447,9 @@ class _Run:
             return None
         path = f"{_KEPT}/{self.course.place}-{self.number}.log"
         try:
-            await self.computer.write(path, b"$ " + output.command.encode() + b"\n" + output.out + output.err)
+            await (self.course.keep or self.computer).write(
+                path, b"$ " + output.command.encode() + b"\n" + output.out + output.err
+            )
         except UserError:
             return None
         return path

@@ -69,7 +69,7 @@ class _Loop:
         if finish is not None or not reply.calls:
             if ended := await self._finish(reply, finish):
                 return ended
-        elif may_change:
+        elif may_change or self._evidence.due:
             await self._evidence.checkpoint(reply.step)
         await self._evidence.end_turn(reply.step)
         if self._place.progress().silent >= _SILENT_REPLIES:
@@ -106,7 +106,7 @@ class _Loop:
 
     async def _finish(self, reply: ModelReplied, finish: ToolCall | None) -> AttemptEnded | None:
         await self._evidence.record()
-        why = await self._evidence.checkpoint(reply.step)
+        why = await self._evidence.checkpoint(reply.step, finishing=True)
         if finish is None:
             # Only a model that changed something can be done without saying so.
             changed = not why and self._evidence.commit != self._evidence.base

@@ -116,6 +116,7 @@ class RepairHarness:
     """Searches for a small change that makes the failing tests pass."""
 
     async def drive(self, place: Workplace, evidence: Evidence) -> Ending:
+        await evidence.baseline_ready()
         search = _Search(place, evidence)
         suite, why = _suite(evidence)
         if suite is None:

@@ -14,16 +14,15 @@ from cloister.app.verbs.local import Group, checked
 from cloister.app.verbs.records import Explained, PolicyVerdict, RuleContext
 from cloister.core.errors import UserError
 from cloister.core.text import one_line
-from cloister.egress.factory import sets_of
-from cloister.egress.packages import Meaning, SetFinder
 from cloister.policy.api import HOLE, SET_NAMES, Action, Policy, ToolAction
 from cloister.policy.decide import Decider
 from cloister.policy.file import read_action, read_policy
-from cloister.policy.layers import BUILT_IN
+from cloister.policy.layers import BUILT_IN, set_names
 from cloister.policy.pattern import COMMAND_TOOLS
 
 if TYPE_CHECKING:
-    from cloister.policy.api import Decision
+    from cloister.egress.packages import Meaning, SetFinder
+    from cloister.policy.api import Decision, Sets
 
 
 @checked(PolicyVerbs)
@@ -42,13 +41,13 @@ class LocalPolicy(Group):
         except ValueError as error:
             raise UserError("bad_action", f"{one_line(action, 80)!r}: {error}.") from None
         policy = await self.layers(context)
-        decider = Decider(policy, await sets_of(policy, self._finder.find))
+        decider = Decider(policy, await self._sets_of(policy))
         return _explained(action, found, decider.decide(found, untrusted=untrusted))
 
     async def test(self, text: str, source: str) -> tuple[PolicyVerdict, ...]:
         read = read_policy("organisation", text.encode(), source)
         policy = (BUILT_IN, read.layer)
-        decider = Decider(policy, await sets_of(policy, self._finder.find) if read.tests else {})
+        decider = Decider(policy, await self._sets_of(policy) if read.tests else {})
         verdicts: list[PolicyVerdict] = []
         for test in read.tests:
             decision = decider.decide(await _with_commands(test.action), untrusted=test.untrusted)
@@ -65,8 +64,15 @@ class LocalPolicy(Group):
             )
         return await self._finder.meaning(name, again=again)
 
+    async def _sets_of(self, policy: Policy) -> Sets:
+        """The named host sets of the policy. A policy without sets asks no package client."""
+        names = set_names(policy)
+        return (await self._finder.find(names))[0] if names else {}
+
     @property
     def _finder(self) -> SetFinder:
+        from cloister.egress.packages import SetFinder  # noqa: PLC0415  (an HTTP client; few policies name sets)
+
         return SetFinder(self._settings.data_dir)
 
 

@@ -1,22 +1,25 @@
 """Format audit entries and verdicts as text without terminal control characters. Pure."""
 
+from __future__ import annotations
+
 import json
 import re
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from cloister.app.verbs.records import Explained, PolicyVerdict
 from cloister.cli.options import put
 from cloister.core.errors import UserError
 from cloister.core.text import one_line
-from cloister.log.audit.entry import AuditEntry
-from cloister.log.audit.verify import Flaw, Verdict
-from cloister.policy.api import Layer, Policy
-from cloister.policy.layers import least
+
+if TYPE_CHECKING:
+    from cloister.app.verbs.records import Explained, PolicyVerdict
+    from cloister.log.audit.entry import AuditEntry
+    from cloister.log.audit.verify import Flaw, Verdict
+    from cloister.policy.api import Layer, Policy
 
 VALUE_CHARS = 120
 _AGO = re.compile(r"([0-9]{1,6})([smhd])")
@@ -152,6 +155,8 @@ def effective_lines(policy: Policy) -> Iterator[str]:
         if layer.delegate is not None:
             given = ", ".join(item.action for item in layer.delegate) or "nothing"
             yield _line("below", f"{layer.name} lets the layers below allow {given}", "")
+    from cloister.policy.layers import least
+
     yield from (_line("limit", f"{cap.name} {cap.most:g}", cap.source) for cap in least(policy).values())
 
 

@@ -55,6 +55,9 @@ from cloister.core.events.repair import (
     Suspect as Suspect,
 )
 from cloister.core.events.run import (
+    BESIDE_WORK as BESIDE_WORK,
+)
+from cloister.core.events.run import (
     BaseFixed,
     BaselineTaken,
     ChangeDelivered,

@@ -9,6 +9,8 @@ from cloister.core.requests import Budget, FileChange, Isolation, NewRun, Origin
 
 Blame = Literal["user", "host", "outside", "sandbox", "bug"]
 Phase = Literal["fetch", "template", "create", "clone", "baseline", "fork", "work", "change"]
+BESIDE_WORK: tuple[Phase, ...] = ("create", "clone", "baseline")
+"""Phases that overlap with the first steps of the attempts."""
 
 
 class EventBody(msgspec.Struct, frozen=True, tag_field="type", tag=True):

@@ -69,6 +69,7 @@ class Branching:
         search = parse_search(self._setup.request.search or "")
         if search is None:
             return ()
+        await self._setup.results.ready()  # the search compares save points with the base
         async with self._one_at_a_time:
             earlier = self._journal.index.of(AttemptForked)
             if known := tuple(fork for fork in earlier if fork.stuck == stuck.attempt):
@@ -182,7 +183,8 @@ class Branching:
             if fork.at_seq in commits
         )
         base = SavePoint(0, 0, setup.base, None)
-        return Tree(nodes, base, compare(setup.baseline, setup.baseline).red, taken)
+        found = setup.results.so_far.diagnoses
+        return Tree(nodes, base, compare(found, found).red, taken)
 
     def _left(self, attempt: int, *, held: bool) -> Budget:
         """The unspent budget of an attempt."""

@@ -4,17 +4,20 @@ from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
+
+import msgspec
 
 from cloister.agent.budget.metering import BudgetedModels
+from cloister.agent.evidence.baseline import BaselineLog
 from cloister.agent.evidence.proof import Proof, Task, run_proof
+from cloister.agent.evidence.run_checks import Earlier
 from cloister.core.computer import Computer, Stream
-from cloister.core.diagnosis import Diagnosis
 from cloister.core.events import CommandOutput, Progress, SandboxClosed, SandboxOpened
 from cloister.core.ids import RunId, SandboxId
 from cloister.core.log import Journal
-from cloister.core.requests import NewRun
+from cloister.core.requests import NewRun, TierName
 from cloister.core.text import decode
-from cloister.feedback.goals import Goals, asked
 from cloister.forge import workspace
 from cloister.forge.workspace import TreeWatch
 from cloister.model.api import Model
@@ -23,6 +26,17 @@ from cloister.runs.environments.layers import SetUp, Site
 from cloister.runs.run_rules import check_change
 from cloister.runs.services import RunServices
 from cloister.sandbox.api import Sandbox
+
+
+class Base(Protocol):
+    """The sandbox with the untouched base."""
+
+    @property
+    def tier(self) -> TierName | None:
+        """How it is isolated, once it is open."""
+        ...
+
+    async def ready(self) -> Sandbox: ...
 
 
 class InsideModels:
@@ -60,15 +74,9 @@ class RunSetup:
     bare: Path
     models: BudgetedModels
     inside: InsideModels
-    checks: tuple[str, ...]
-    baseline: tuple[Diagnosis, ...]
+    results: BaselineLog
+    """The checks and their results on the base, as far as the log has them."""
     template: str = "default"
-
-    @property
-    def goals(self) -> Goals:
-        """What the request asks for."""
-        request = self.request
-        return asked(request.prompt, self.baseline, request.checks, request.asked)
 
 
 @dataclass(slots=True)
@@ -104,16 +112,16 @@ class AttemptSandboxes:
     services: RunServices
     journal: Journal
     setup: RunSetup
-    warm: Sandbox
-    """Holds the checked base. Several attempts work in forks of it, a single one in it."""
+    base: Base
+    """Several attempts work in forks of its sandbox, a single one in it."""
 
     _open_now: dict[int, SandboxId] = field(default_factory=dict[int, SandboxId])
     """Attempt → its open sandbox, as the log has it."""
 
     @asynccontextmanager
     async def fork(self, attempt: int) -> AsyncGenerator[Sandbox]:
-        """A fork of the warm sandbox. Concurrent forks may share one moment."""
-        async with self.warm.fork() as sandbox:
+        """A fork of the sandbox with the base. Concurrent forks may share one moment."""
+        async with (await self.base.ready()).fork() as sandbox:
             await self._opened(sandbox, attempt)
             yield sandbox
         await self.gone(attempt, f"attempt {attempt} ended")
@@ -136,10 +144,10 @@ class AttemptSandboxes:
     async def restore(self, sandbox: Sandbox, commit: str) -> None:
         await workspace.restore(sandbox, self.setup.bare, self.setup.base, commit)
 
-    async def prove(self, attempt: int, inside: Model, commit: str, known: tuple[Diagnosis, ...]) -> Proof:
-        """Run the checks on `commit` in a sandbox like that of the baseline.
+    async def prove(self, attempt: int, inside: Model, commit: str, known: Earlier) -> Proof:
+        """Run the checks on `commit` in a sandbox like that of the baseline, which may run at the same time.
 
-        `known` has their diagnoses of the same files; a test that is red only here is run once more.
+        `known` has earlier results; a test that is red only here is run once more.
         Programs inside may call the model `inside`, which the attempt pays.
         """
 
@@ -158,16 +166,20 @@ class AttemptSandboxes:
         ):
             await self.restore(sandbox, commit)
             allowed = setup.request.allow_test_changes
-            task = Task(setup.checks, setup.baseline, known, setup.goals, allowed, cpus)
+            await setup.results.chosen()
+            checks, baseline, goals = setup.results.so_far
+            later = None if setup.results.known else setup.results.ready
+            task = Task(checks, baseline, known, goals, allowed, cpus, later)
             with setup.inside.paid(sandbox.info.id, attempt, inside):
                 return await run_proof(sandbox, task, show)
 
     @asynccontextmanager
     async def _open(self, template: str | None = None) -> AsyncGenerator[Sandbox]:
         setup = self.setup
-        inside = setup.inside.model
-        template = template or setup.template
-        async with self.services.open(setup.request, template, self.journal, inside) as sandbox:
+        # With the tier that the rules were asked about.
+        request = msgspec.structs.replace(setup.request, tier=self.base.tier or setup.request.tier)
+        named = template or setup.template
+        async with self.services.open(request, named, self.journal, setup.inside.model) as sandbox:
             yield sandbox
 
     async def _opened(self, sandbox: Sandbox, attempt: int) -> None:

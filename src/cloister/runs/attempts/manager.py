@@ -1,7 +1,7 @@
 """The attempts of one round, each in its own sandbox: start them, replace lost sandboxes, stop and end them."""
 
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 
 import anyio
@@ -32,10 +32,14 @@ from cloister.feedback.compare import compare
 from cloister.forge import change
 from cloister.log.journal import AttemptJournal
 from cloister.model.roles import NO_MODEL_CALLS
+from cloister.runs.attempts.arriving import ArrivingComputer
 from cloister.runs.attempts.branching import Branching
-from cloister.runs.attempts.context import AttemptSandboxes, RunSetup, SavedFiles
+from cloister.runs.attempts.context import AttemptSandboxes, Base, RunSetup, SavedFiles
 from cloister.runs.services import RunServices
 from cloister.sandbox.api import Sandbox
+
+Arrival = Callable[[], Awaitable[Sandbox]]
+"""Waits for the sandbox of an attempt, with its files."""
 
 _LIVES = 3
 """Sandboxes that one attempt may lose before it fails."""
@@ -59,11 +63,12 @@ class _Gate:
 class Attempts:
     """All attempts of one round: the first ones and those that searching and rewinding add."""
 
-    def __init__(self, services: RunServices, journal: Journal, setup: RunSetup, sandbox: Sandbox) -> None:
+    def __init__(self, services: RunServices, journal: Journal, setup: RunSetup, base: Base) -> None:
         self._services = services
         self._journal = journal
         self._setup = setup
-        self._sandboxes = AttemptSandboxes(services, journal, setup, sandbox)
+        self._base = base
+        self._sandboxes = AttemptSandboxes(services, journal, setup, base)
         self._branching = Branching(journal, setup)
         self._wishes = wishes(setup.request)
         start = round_start(journal.events)
@@ -71,8 +76,8 @@ class Attempts:
         """The attempts that the first round begins with; a later round has forks only."""
         if not attempts_of(journal.events[:start]):
             self._first = tuple(range(len(self._wishes)))
-        self._alone = len(self._first) <= 1 and setup.request.search is None
-        """A single attempt works in the warm sandbox itself, several in forks of it."""
+        self.alone = len(self._first) <= 1 and setup.request.search is None
+        """A single attempt works in the sandbox with the base itself, several in forks of it."""
         self._at_work: dict[int, anyio.CancelScope] = {}
         self._stopped: dict[int, str] = {}
         """Attempt → why it must stop."""
@@ -100,7 +105,7 @@ class Attempts:
 
     async def _begin(self, tasks: TaskGroup, todo: list[int]) -> None:
         """Start attempts together: none works before all have their sandboxes."""
-        if self._alone or not todo:
+        if self.alone or not todo:
             for number in todo:
                 self._start(tasks, number)
             return
@@ -171,7 +176,7 @@ class Attempts:
             await self._lives(tasks, number, gate)
         except Exception as error:
             cause = sole(error)
-            if self._alone or isinstance(cause, Fenced) or not isinstance(cause, CloisterError):
+            if self.alone or isinstance(cause, Fenced) or not isinstance(cause, CloisterError):
                 raise cause from None
             if await self._services.full_disk(cause):
                 raise cause from None  # the whole run pauses
@@ -234,7 +239,7 @@ class Attempts:
     def _share(self, number: int) -> Budget:
         """The attempt's part of the run's budget that was left when the attempts started."""
         whole = self._setup.request.budget
-        if self._alone:
+        if self.alone:
             return whole
         before = self._setup.models.spent(None)
         left = unspent(whole, before.steps, before.tokens, before.dollars)
@@ -252,24 +257,28 @@ class Attempts:
     @asynccontextmanager
     async def _sandbox(
         self, number: int, journal: Journal, life: int, gate: _Gate | None
-    ) -> AsyncGenerator[Sandbox]:
-        """A sandbox with the files of the attempt's last save point."""
+    ) -> AsyncGenerator[Arrival]:
+        """A sandbox with the files of the attempt's last save point; that with the base may still be on its way."""
         commit = progress(effective(journal.events), number).commit or self._setup.base
-        if life == 0 and self._alone and number == self._numbers()[0]:
-            await self._bring(self._sandboxes.warm, commit)
-            yield self._sandboxes.warm
-        elif life == 0 and not self._alone:
+        if life == 0 and self.alone and number == self._numbers()[0]:
+            yield partial(self._bring_base, commit)
+        elif life == 0 and not self.alone:
             async with self._sandboxes.fork(number) as sandbox:
                 if gate is not None:
                     gate.arrive(number)
                     await gate.open.wait()
                 await self._bring(sandbox, commit)
-                yield sandbox
+                yield partial(_at_once, sandbox)
         else:
             if gate is not None:
                 gate.arrive(number)  # the others do not wait for a late one
             async with self._sandboxes.fresh(number, commit) as sandbox:
-                yield sandbox
+                yield partial(_at_once, sandbox)
+
+    async def _bring_base(self, commit: str) -> Sandbox:
+        sandbox = await self._base.ready()
+        await self._bring(sandbox, commit)
+        return sandbox
 
     async def _bring(self, sandbox: Sandbox, commit: str) -> None:
         if commit != self._setup.base:
@@ -281,7 +290,7 @@ class Attempts:
         begun: AttemptStarted,
         journal: Journal,
         models: BudgetedModels,
-        sandbox: Sandbox,
+        arrival: Arrival,
     ) -> None:
         setup, number = self._setup, begun.attempt
         budget = begun.budget or setup.request.budget
@@ -289,10 +298,11 @@ class Attempts:
         paying = models.of(number, budget)
         inside = paying.for_programs_inside()
         policy = self._services.run_policy(setup.request)
+        computer = ArrivingComputer()
         place = Workplace(
             attempt=number,
             journal=journal,
-            computer=sandbox,
+            computer=computer,
             models=paying,
             policy=policy,
             budget=budget,
@@ -301,22 +311,35 @@ class Attempts:
             escalate=partial(self._escalate, tasks) if searching else None,
             seed=setup.request.seed + number,
         )
+        known = setup.results.known
         evidence = Evidence(
             attempt=number,
             journal=journal,
-            computer=sandbox,
-            files=SavedFiles(sandbox, setup, number, policy),
+            computer=computer,
+            files=SavedFiles(computer, setup, number, policy),
             prove=partial(self._sandboxes.prove, number, inside),
             base=setup.base,
-            checks=setup.checks,
-            baseline=setup.baseline,
-            goals=setup.goals,
+            checks=known.checks if known else (),
+            baseline=known.diagnoses if known else (),
+            goals=known.goals if known else None,
+            later=None if known else setup.results,
             allowed=setup.request.allow_test_changes,
             review=partial(self._review, Adviser(paying, journal, number)),
             cpus=self._services.quota.cpus,
         )
-        with setup.inside.paid(sandbox.info.id, number, inside):
-            await work(place, evidence, choose_harness(begun.harness))
+
+        with ExitStack() as paid:
+
+            async def arrive() -> None:
+                sandbox = await arrival()
+                paid.enter_context(setup.inside.paid(sandbox.info.id, number, inside))
+                await evidence.begin(SavedFiles(sandbox, setup, number, policy))
+                computer.arrive(sandbox)
+
+            async with anyio.create_task_group() as beside:
+                beside.start_soon(arrive)
+                await work(place, evidence, choose_harness(begun.harness))
+                beside.cancel_scope.cancel()
 
     async def _review(self, adviser: Adviser, commit: str, summary: str) -> str:
         diff = await change.diff(self._setup.bare, self._setup.base, commit)
@@ -360,9 +383,13 @@ class Attempts:
         if self._ended(number) is not None:
             return
         so_far = progress(effective(AttemptJournal(self._journal, number).events), number)
-        setup = self._setup
-        found: Comparison = so_far.comparison or compare(setup.baseline, setup.baseline)
+        setup, base = self._setup, self._setup.results.so_far.diagnoses
+        found: Comparison = so_far.comparison or compare(base, base)
         await self._journal.append(AttemptEnded(number, outcome, reason, so_far.commit or setup.base, found))
+
+
+async def _at_once(sandbox: Sandbox) -> Sandbox:
+    return sandbox
 
 
 def _proven_first(winner: int) -> str:

@@ -108,6 +108,8 @@ class Renderer:
         self._inherited = 0
         self._rounds = 1
         self._claimed = False
+        self._working = False
+        """True while attempts work."""
         """In this round."""
         self._at_work = AtWork()
 
@@ -217,6 +219,7 @@ class Renderer:
                 yield Line(f"■ {one_line(body.who, 40)} stopped the current step", "warn")
                 yield _THINKING
             case e.RunClaimed():
+                self._working = False
                 if self._claimed or (self._rounds == 1 and body.epoch > 1):
                     yield Line("↻ taken over: the process that drove this run has ended", "warn")
                 self._claimed = True
@@ -398,12 +401,8 @@ class Renderer:
 
     def _rest(self, event: e.Event, body: _Rest) -> Iterator[Piece]:
         match body:
-            case e.PhaseStarted():
-                yield Status(_DOING[body.phase])
-            case e.PhaseEnded():
-                self._noted = None
-                yield Line(f"✓ {body.phase}  {seconds(body.seconds)}", "dim")
-                yield IDLE
+            case e.PhaseStarted() | e.PhaseEnded():
+                yield from self._phase(body)
             case e.PolicyFixed():
                 yield from facts.policy(body)
             case e.StopRequested():
@@ -425,6 +424,16 @@ class Renderer:
                 yield IDLE
             case _:
                 assert_never(body)
+
+    def _phase(self, body: e.PhaseStarted | e.PhaseEnded) -> Iterator[Piece]:
+        beside = self._working and body.phase in e.BESIDE_WORK  # the status is the attempts'
+        if isinstance(body, e.PhaseEnded):
+            self._noted = None
+            yield Line(f"✓ {body.phase}  {seconds(body.seconds)}", "dim")
+        if not beside:
+            yield Status(_DOING[body.phase]) if isinstance(body, e.PhaseStarted) else IDLE
+        if body.phase == "work":
+            self._working = isinstance(body, e.PhaseStarted)
 
     def _dimmed(self, attempt: int, lines: list[str]) -> Iterator[Piece]:
         mark = f"{self._mark(attempt)}  │ "

@@ -1,0 +1,109 @@
+"""The baseline: the checks on the untouched base. The log has it at the start of an attempt, or a while later."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from cloister.agent.evidence.run_checks import ShowCheck, find_checks, run_on_base
+from cloister.core.computer import Computer
+from cloister.core.diagnosis import Diagnosis
+from cloister.core.events import BaselineTaken, ChecksChosen
+from cloister.core.log import Journal
+from cloister.core.requests import NewRun
+from cloister.feedback.compare import compare
+from cloister.feedback.goals import Goals, asked
+
+_SHARE = 0.5
+"""The part of the time budget that the checks on the base may take."""
+
+
+class Baseline(NamedTuple):
+    """The checks, their results on the base, and what the request wants of them."""
+
+    checks: tuple[str, ...] = ()
+    diagnoses: tuple[Diagnosis, ...] = ()
+    goals: Goals | None = None
+    """What must be green in the end; None is every check."""
+
+
+AwaitBaseline = Callable[[], Awaitable[Baseline]]
+
+
+@dataclass(slots=True)
+class BaselineLog:
+    """The baseline of a run as its log has it."""
+
+    journal: Journal
+    request: NewRun
+    _read: int = field(init=False, default=0)
+    _checks: tuple[str, ...] | None = field(init=False, default=None)
+    _known: Baseline | None = field(init=False, default=None)
+
+    @property
+    def checks(self) -> tuple[str, ...] | None:
+        """The chosen checks; None before they are chosen."""
+        self._catch_up()
+        return self._checks
+
+    @property
+    def known(self) -> Baseline | None:
+        """The baseline; None while its checks run."""
+        self._catch_up()
+        return self._known
+
+    @property
+    def so_far(self) -> Baseline:
+        """The baseline; without results while its checks run."""
+        return self.known or Baseline(self._checks or ())
+
+    async def chosen(self) -> tuple[str, ...]:
+        """Wait until the checks are chosen."""
+        while (checks := self.checks) is None:
+            await self.journal.changed(self._read)
+        return checks
+
+    async def ready(self) -> Baseline:
+        """Wait until the log has the baseline."""
+        while (known := self.known) is None:
+            await self.journal.changed(self._read)
+        return known
+
+    async def record(self, found: tuple[Diagnosis, ...], *, known: bool = False) -> None:
+        """Append the results. `known`: nothing was run."""
+        # The base compared with itself: which of its failures the run must fix.
+        compared = compare(found, found, self._goals(found))
+        await self.journal.append(BaselineTaken(found, known=known, comparison=compared))
+
+    async def choose(self, checks: tuple[str, ...]) -> None:
+        await self.journal.append(ChecksChosen(checks, found=not self.request.checks))
+
+    def _goals(self, found: tuple[Diagnosis, ...]) -> Goals:
+        return asked(self.request.prompt, found, self.request.checks, self.request.asked)
+
+    def _catch_up(self) -> None:
+        events = self.journal.events
+        for event in events[self._read :] if self._known is None else ():
+            match event.body:
+                case ChecksChosen(checks=checks):
+                    self._checks = checks
+                case BaselineTaken(diagnoses=found):
+                    self._known = Baseline(self._checks or (), found, self._goals(found))
+                case _:
+                    pass
+        self._read = len(events)
+
+
+async def take_baseline(
+    log: BaselineLog, computer: Computer, show: ShowCheck, *, cpus: float, keep: Computer | None
+) -> None:
+    """Choose the checks and run them on the base in `computer`, as far as the log does not have that yet.
+
+    Checks that do not end in the run's time are recorded as not run. The whole output of failing ones goes to `keep`.
+    """
+    checks = log.checks
+    if checks is None:
+        checks = log.request.checks or await find_checks(computer)
+        await log.choose(checks)
+    seconds = log.request.budget.seconds * _SHARE
+    found = await run_on_base(computer, checks, "baseline", show, cpus=cpus, seconds=seconds, keep=keep)
+    await log.record(found)

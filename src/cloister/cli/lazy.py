@@ -1,0 +1,72 @@
+"""The commands by name. A module is imported only when its command is called or asked for help."""
+
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+from typer.models import TyperInfo
+
+COMMANDS = {
+    "run": "run:run",
+    "ps": "watch:ps",
+    "watch": "watch:watch",
+    "say": "watch:say",
+    "stop": "watch:stop",
+    "answer": "watch:answer",
+    "interrupt": "watch:interrupt",
+    "log": "result:log",
+    "diff": "result:diff",
+    "apply": "result:apply",
+    "tree": "branch:tree",
+    "fork": "branch:fork",
+    "rewind": "branch:rewind",
+    "compare": "result:compare",
+    "receipt": "result:receipt",
+    "audit": "audit:app",
+    "rm": "result:rm",
+    "budget": "result:budget",
+    "sandbox": "sandbox.sandbox:app",
+    "snapshot": "snapshot:app",
+    "template": "template:app",
+    "env": "env:app",
+    "init": "env:init",
+    "model": "model:app",
+    "policy": "policy:app",
+    "token": "token:app",
+    "serve": "serve:serve",
+    "doctor": "doctor:doctor",
+}
+"""Command → its module below `cli/commands`, and the function or the group of commands there."""
+
+
+class LazyGroup(TyperGroup):
+    """The root command."""
+
+    def list_commands(self, ctx: typer.Context) -> list[str]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return list(COMMANDS)
+
+    def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if cmd_name not in COMMANDS:
+            return None
+        if cmd_name not in self.commands:
+            self.commands[cmd_name] = _loaded(cmd_name)
+        return self.commands[cmd_name]
+
+
+def _loaded(name: str) -> Any:
+    module, _, attribute = COMMANDS[name].partition(":")
+    found = getattr(import_module(f"cloister.cli.commands.{module}"), attribute)
+    if isinstance(found, typer.Typer):
+        from cloister.cli.help import WholeSentences
+
+        info = TyperInfo(found, name=name, cls=WholeSentences)
+        command = typer.main.get_group_from_info(
+            info, pretty_exceptions_short=True, rich_markup_mode=None, suggest_commands=True
+        )
+    else:
+        alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+        alone.command(name)(found)
+        command = typer.main.get_command(alone)
+    command.name = name
+    return command

@@ -1,0 +1,157 @@
+"""The sandbox with the base of a run, opened while the first request is under way, and the baseline in a fork of it."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import anyio
+from anyio import TASK_STATUS_IGNORED
+from anyio.abc import TaskStatus
+
+from cloister.agent.evidence.baseline import take_baseline
+from cloister.core.computer import Stream
+from cloister.core.errors import Bug, HostError, SandboxLost, UserError, sole
+from cloister.core.events import (
+    CommandOutput,
+    Phase,
+    PhaseEnded,
+    PhaseStarted,
+    RunResumed,
+    SandboxClosed,
+    SandboxOpened,
+)
+from cloister.core.log import Journal
+from cloister.core.requests import TierName
+from cloister.core.text import decode
+from cloister.forge import workspace
+from cloister.runs.attempts.context import RunSetup
+from cloister.runs.run_rules import check_allowed
+from cloister.runs.services import RunServices
+from cloister.sandbox.api import Sandbox
+
+_LIVES = 3
+"""Sandboxes that may be lost before the base is in one, and before the baseline is taken."""
+
+
+@asynccontextmanager
+async def phase(journal: Journal, name: Phase) -> AsyncGenerator[None]:
+    """Record the start and, unless an error ends it, the end of a phase."""
+    await journal.append(PhaseStarted(name))
+    started = anyio.current_time()
+    yield
+    await journal.append(PhaseEnded(name, anyio.current_time() - started))
+
+
+@dataclass(slots=True)
+class BaseSandbox:
+    """The sandbox that holds the untouched base: a single attempt works in it, several in forks of it."""
+
+    services: RunServices
+    journal: Journal
+    setup: RunSetup
+    warmed: str | None
+    """The commit that the template has already."""
+    alone: bool = True
+    """True if an attempt works in the sandbox itself."""
+    tier: TierName | None = field(init=False, default=None)
+    """How the sandbox is isolated, once it is open."""
+    _sandbox: Sandbox | None = field(init=False, default=None)
+    _ready: anyio.Event = field(init=False, default_factory=anyio.Event)
+    _done: anyio.Event = field(init=False, default_factory=anyio.Event)
+
+    def use(self, sandbox: Sandbox) -> None:
+        """The sandbox holds the base."""
+        self.tier, self._sandbox = sandbox.info.isolation.tier, sandbox
+        self._ready.set()
+
+    async def ready(self) -> Sandbox:
+        """Wait until the sandbox holds the base, and its baseline no longer needs it."""
+        await self._ready.wait()
+        if self._sandbox is None:
+            raise Bug("a base without a sandbox")
+        return self._sandbox
+
+    def done(self) -> None:
+        """The attempts have ended: close the sandbox, and cut the baseline off."""
+        self._done.set()
+
+    async def hold(self) -> None:
+        """Open the sandbox, fork it for the baseline, and keep it until `done`. Open another one if it is lost first."""
+        for life in range(_LIVES):
+            try:
+                async with self._open() as sandbox:
+                    await self._serve(sandbox)
+                await self.journal.append(SandboxClosed(sandbox.info.id, "the run has what it needs"))
+                return
+            except Exception as error:
+                cause = sole(error)
+                if not isinstance(cause, SandboxLost) or self._ready.is_set() or life == _LIVES - 1:
+                    raise cause from None
+                await self.journal.append(RunResumed(self.journal.events[-1].seq))
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncGenerator[Sandbox]:
+        setup = self.setup
+        await self.journal.append(PhaseStarted("create"))
+        started = anyio.current_time()
+        async with self.services.open(
+            setup.request, setup.template, self.journal, setup.inside.model
+        ) as sandbox:
+            info = sandbox.info
+            opened = SandboxOpened(info.id, info.isolation, template=setup.template)
+            await self.journal.append(PhaseEnded("create", anyio.current_time() - started), opened)
+            # Only now is it known which tier `auto` is; the sandbox is still empty.
+            check_allowed(self.services.policy, tier=info.isolation.tier)
+            yield sandbox
+
+    async def _serve(self, sandbox: Sandbox) -> None:
+        async with phase(self.journal, "clone"):
+            await workspace.sync(sandbox, self.setup.bare, self.warmed, self.setup.base)
+        async with anyio.create_task_group() as tasks:
+            if self.setup.results.known is None:
+                await tasks.start(self._baseline, sandbox)
+            self.use(sandbox)
+            await self._done.wait()
+            tasks.cancel_scope.cancel()
+
+    async def _baseline(
+        self, sandbox: Sandbox, *, task_status: TaskStatus[None] = TASK_STATUS_IGNORED
+    ) -> None:
+        """Take the baseline in a fork; if that is lost, in a new sandbox. Without forks, in the sandbox, before any work."""
+        forked = False
+        for life in range(_LIVES):
+            try:
+                async with sandbox.fork() if life == 0 else self._fresh() as place:
+                    forked = True
+                    task_status.started()
+                    await self._take(place, sandbox if self.alone else None)
+                    return
+            except (UserError, HostError):
+                if forked:
+                    raise
+                await self._take(sandbox, None)
+                task_status.started()
+                return
+            except Exception as error:
+                if not forked or not isinstance(sole(error), SandboxLost) or life == _LIVES - 1:
+                    raise
+        raise Bug("a baseline without a life")
+
+    @asynccontextmanager
+    async def _fresh(self) -> AsyncGenerator[Sandbox]:
+        setup = self.setup
+        async with self.services.open(
+            setup.request, setup.template, self.journal, setup.inside.model
+        ) as sandbox:
+            await workspace.sync(sandbox, setup.bare, self.warmed, setup.base)
+            yield sandbox
+
+    async def _take(self, place: Sandbox, keep: Sandbox | None) -> None:
+        def show(check: str, stream: Stream, data: bytes) -> None:
+            self.journal.show(CommandOutput(0, check, stream, decode(data)))
+
+        setup = self.setup
+        with setup.inside.paid(place.info.id, None, setup.models.for_programs_inside()):
+            async with phase(self.journal, "baseline"):
+                cpus = self.services.quota.cpus
+                await take_baseline(setup.results, place, show, cpus=cpus, keep=keep)
