@@ -176,25 +176,3 @@ def test_npm_dependencies_and_a_node_that_the_template_lacks(cloister: Any) -> N
     done = cloister("run", PROMPT, "--repo", str(repo), "--model", script, seconds=900)
     assert "✓ proven" in done.stdout
     clean(repo)
-
-
-def test_a_service_of_the_compose_file_answers_in_the_run_and_in_the_proof(cloister: Any) -> None:
-    registry("debian")
-    compose = "services:\n  cache:\n    image: redis:7\n    ports: ['6379:6379']\n"
-    app = (
-        "import socket\n\ndef ping():\n    with socket.create_connection(('127.0.0.1', 6379), 5) as s:\n"
-        "        s.sendall(b'PING\\r\\n')\n        return s.recv(7)[:3].decode()\n"
-    )
-    repo = project(
-        "redis",
-        **{
-            "docker-compose.yml": compose,
-            "app.py": app,
-            "test_app.py": "from app import ping\n\ndef test_ping():\n    assert ping() == '+PONG'\n",
-        },
-    )
-    fix = 'calls = [{ tool = "edit", path = "app.py", old = "[:3]", new = "[:5]" }]\n'
-    script = cloister.script(f'[[reply]]\nsay = "x"\n{fix}{DONE}')
-    done = cloister("run", PROMPT, "--repo", str(repo), "--model", script, "--n", "2", seconds=900)
-    assert "✓ proven" in done.stdout, "in the run, in forks and in the proof"
-    clean(repo)

@@ -350,9 +350,6 @@ class Evidence:
             return _OBJECTIONS
         return ""
 
-    async def _any_checks(self) -> bool:
-        return bool(self.checks if self.later is None else await self.later.chosen())
-
     def _only_here(self) -> str:
         """Why a proof can fail although the checks are green in the attempt's own sandbox."""
         replies = self.journal.index.of(ModelReplied, attempt=self.attempt)
@@ -364,6 +361,9 @@ class Evidence:
             else ""
         )
         return f"{failed}{only_here(map(str, calls))} {_ONLY_HERE}".strip()
+
+    async def _any_checks(self) -> bool:
+        return bool(self.checks if self.later is None else await self.later.chosen())
 
     async def _proven(self, step: int) -> bool:
         commit, proof = self._proof

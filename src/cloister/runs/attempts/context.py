@@ -178,8 +178,8 @@ class AttemptSandboxes:
         setup = self.setup
         # With the tier that the rules were asked about.
         request = msgspec.structs.replace(setup.request, tier=self.base.tier or setup.request.tier)
-        template = template or setup.template
-        async with self.services.open(request, template, self.journal, setup.inside.model) as sandbox:
+        named = template or setup.template
+        async with self.services.open(request, named, self.journal, setup.inside.model) as sandbox:
             yield sandbox
 
     async def _opened(self, sandbox: Sandbox, attempt: int) -> None:
