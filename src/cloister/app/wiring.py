@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,15 +24,17 @@ from cloister.app.config import (
 from cloister.app.settings import Settings
 from cloister.app.workbench.commands import Commands, open_commands
 from cloister.app.workbench.sandboxes import Sandboxes, open_sandboxes
+from cloister.core.diagnosis import Diagnosis
 from cloister.core.errors import CloisterError, HostError
 from cloister.core.events import Event
 from cloister.core.ids import Lease, OwnerId, RunId, SandboxId, new_owner_id
 from cloister.core.log import Journal
+from cloister.core.requests import NewRun
 from cloister.egress.credentials import Vault, read_credentials
 from cloister.egress.factory import Doorway, Outfit, Through
 from cloister.egress.model_endpoint import serve as endpoint
 from cloister.egress.packages import SetFinder
-from cloister.egress.rules import DoorEvent
+from cloister.egress.rules import DoorEvent, Record
 from cloister.forge import Forges
 from cloister.forge.host import LocalRepositories
 from cloister.log.api import AuditLog, Backbone
@@ -46,11 +48,12 @@ from cloister.policy.api import Policy
 from cloister.runs.budget import BudgetLedger
 from cloister.runs.delivery import SavePointCollector
 from cloister.runs.driver import drive_run
+from cloister.runs.environments.layers import Prepared, set_up_repository
 from cloister.runs.services import RunServices
 from cloister.runs.supervisor import Look, Supervisor, open_supervisor
 from cloister.runs.templates import Warming, Workshop, repositories
 from cloister.sandbox._spawn import allow_many_files
-from cloister.sandbox.api import Host
+from cloister.sandbox.api import Host, Report
 from cloister.sandbox.liveness import Owners
 from cloister.sandbox.local.provider import Choices, local_provider
 from cloister.sandbox.pool import Pool, open_pool
@@ -78,6 +81,8 @@ class App:
     commands: Commands
     supervisor: Supervisor
     workshop: Workshop
+    set_up: Callable[[NewRun, Report], Awaitable[tuple[Prepared, tuple[Diagnosis, ...]]]]
+    """Builds and checks the environment of a repository."""
 
 
 async def whole_log(backbone: Backbone, run: RunId) -> tuple[Event, ...]:
@@ -95,12 +100,18 @@ def _doorway(settings: Settings, policy: Policy, log: AuditLog) -> tuple[Doorway
         settings.file.door, credentials, Vault(settings.variables), SetFinder(settings.data_dir).find
     )
 
+    no_models = {endpoint.HOST: endpoint.Endpoint(lambda _: None).serve}
+    return doorway, doorway.outfit(policy, _audited(settings, log), inside=no_models)
+
+
+def _audited(settings: Settings, log: AuditLog) -> Record:
+    """Enters the connections of sandboxes that belong to no run into the audit."""
+
     async def record(sandbox: SandboxId, body: DoorEvent) -> None:
         if stated := fact(body):
             await log.note(stated.kind, settings.user, stated.detail)
 
-    no_models = {endpoint.HOST: endpoint.Endpoint(lambda _: None).serve}
-    return doorway, doorway.outfit(policy, record, inside=no_models)
+    return record
 
 
 def _workshop(settings: Settings, templates: Templates, host: Host, doorway: Doorway) -> Workshop:
@@ -294,4 +305,6 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         if role == "server":
             await stack.enter_async_context(_background(warming.keep_warm))
             await stack.enter_async_context(_background(_collector(settings, backbone).run))
-        yield App(settings, owner, backbone, host, pool, sandboxes, commands, supervisor, warming.workshop)
+        set_up = partial(set_up_repository, services, _audited(settings, backbone))
+        parts = (settings, owner, backbone, host, pool, sandboxes, commands, supervisor)
+        yield App(*parts, warming.workshop, set_up)

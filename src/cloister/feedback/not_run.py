@@ -75,10 +75,39 @@ def _no_test(
     return f"it does not build: {one_line(first.message, 240)}" if first is not None else ""
 
 
+_PACKAGES = {
+    **{
+        "node": "nodejs",
+        "go": "golang-go",
+        "mvn": "maven",
+        "javac": "default-jdk-headless",
+        "java": "default-jre-headless",
+    },
+    **{
+        "bundle": "ruby-bundler",
+        "rspec": "ruby-rspec",
+        "rake": "rake",
+        "composer": "composer",
+        "phpunit": "phpunit",
+    },
+    **{"php": "php-cli", "mix": "elixir", "ctest": "cmake", "ninja": "ninja-build", "autoreconf": "autoconf"},
+    **dict.fromkeys(
+        ("npm", "cargo", "rustc", "cmake", "meson", "make", "gradle", "tox", "ruby", "automake"), ""
+    ),
+    **dict.fromkeys(
+        ("jq", "shellcheck", "sqlite3", "redis-server", "pkg-config", "swig", "bison", "flex"), ""
+    ),
+}
+"""Program → its Debian package, if that has another name."""
+
+
 def _lacking(name: str) -> str:
-    return (
-        f"{one_line(name, 100)} is not installed; add it to the template, or name other checks with --check"
-    )
+    shown = one_line(name, 100)
+    if name in _PACKAGES:
+        adds = f'add `packages = ["{_PACKAGES[name] or name}"]` to .cloister/config.toml'
+    else:
+        adds = "add it to the manifest, to `setup` or `packages` in .cloister/config.toml, or to the template"
+    return f"{shown} is not installed; {adds}, or name other checks with --check"
 
 
 def _last_line(message: str) -> str:

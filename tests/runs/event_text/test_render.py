@@ -287,7 +287,7 @@ def test_a_refused_action_and_a_refused_connection_are_said() -> None:
     assert shown == [
         "▸ bash  rm -rf /",
         "  ⊘ refused by the policy: bash: rm -rf / (host config.toml:3)",
-        "  ⊘ connection to evil.example:443 refused (no rule allows it)",
+        "  ⊘ connection to evil.example:443 refused (no rule allows it); allow it with --rule 'allow connect:evil.example:443'",
         "  → connection to packages.example.org:443",
     ]
 

@@ -88,7 +88,7 @@ FORBIDDEN: dict[str, tuple[int, tuple[int, ...], int]] = {
     "a socket for raw packets": (41, (2, 3, 6), errno.EPERM),
     "a socket for raw packets of IPv6": (41, (10, 3 | 0o2000000, 58), errno.EPERM),
     "a socket for another protocol": (41, (2, 1, 132), errno.EPROTONOSUPPORT),
-    "a netlink socket to the firewall": (41, (16, 3, 12), errno.EPERM),
+    "a netlink socket to the firewall": (41, (16, 3, 12), errno.EPROTONOSUPPORT),
     "a pair of sockets of another family": (53, (40, 1, 0, 0), errno.EAFNOSUPPORT),
     "an x32 call": (0x40000000 | 39, (), errno.ENOSYS),
     "a call that is newer than the list": (460, (), errno.ENOSYS),

@@ -60,7 +60,7 @@ FORBIDDEN: dict[str, tuple[str, ...]] = {
 }
 
 
-REFUSALS = ("EPERM", "ENOSYS", "EACCES", "EAFNOSUPPORT", "signal 31")
+REFUSALS = ("EPERM", "ENOSYS", "EACCES", "EAFNOSUPPORT", "EPROTONOSUPPORT", "signal 31")
 
 
 @pytest.mark.parametrize("user", ["agent", "root"])

@@ -37,6 +37,7 @@ from cloister.core.events import (
     ChecksChosen,
     ChecksRan,
     ContextSummarised,
+    EnvironmentPrepared,
     Event,
     FaultLocalised,
     InterruptRequested,
@@ -485,6 +486,10 @@ def _surroundings(body: AnyBody) -> list[str]:
         case BaseFixed():
             where = f" on the branch {body.branch}" if body.branch else ""
             return [f"The repository in /work is{where or ' checked out'}."]
+        case EnvironmentPrepared() if not body.commit and body.problem:
+            return [f"Installing what the repository needs failed, so checks may not run: {body.problem}"]
+        case EnvironmentPrepared() if not body.commit:
+            return ["The dependencies of the repository are installed."]
         case ChecksChosen():
             lines = "\n".join(f"- {check}" for check in body.checks)
             return [f"These checks must be green:\n{lines}" if body.checks else NO_CHECKS]

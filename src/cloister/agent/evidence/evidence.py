@@ -23,6 +23,8 @@ from cloister.core.events import (
     AttemptEnded,
     ChecksRan,
     CommandOutput,
+    EnvironmentPrepared,
+    ModelReplied,
     PromptReceived,
     ProofTaken,
     SaveRefused,
@@ -31,6 +33,7 @@ from cloister.core.events import (
 )
 from cloister.core.log import Journal, effective
 from cloister.core.text import decode
+from cloister.environment.installers import only_here
 from cloister.feedback.affected import WORTH_SECONDS
 from cloister.feedback.compare import compare
 from cloister.feedback.goals import Goals
@@ -339,13 +342,25 @@ class Evidence:
             return error.message
         alone = not self._owed and not may_be_old
         if await self._any_checks() and not await self._proven(claim.step):
-            why = _WEAKENED if self.comparison.weakened else _ONLY_HERE if alone else ""
+            why = _WEAKENED if self.comparison.weakened else self._only_here() if alone else ""
             return f"{why or 'the checks are not green.'}\n{tell(self.comparison, self._report)}"
         if self.checks and not self._shown_or_insisted():
             return f"{_NOTHING_SHOWN}\n{tell(self.comparison, self._report)}"
         if self.review is not None and await self.review(self.commit, claim.summary):
             return _OBJECTIONS
         return ""
+
+    def _only_here(self) -> str:
+        """Why a proof can fail although the checks are green in the attempt's own sandbox."""
+        replies = self.journal.index.of(ModelReplied, attempt=self.attempt)
+        calls = (call.arguments.get("command", "") for reply in replies for call in reply.calls)
+        own = self.journal.index.last(EnvironmentPrepared)
+        failed = (
+            f"Its environment could not be set up: {own.problem} "
+            if own and own.commit and own.problem
+            else ""
+        )
+        return f"{failed}{only_here(map(str, calls))} {_ONLY_HERE}".strip()
 
     async def _any_checks(self) -> bool:
         return bool(self.checks if self.later is None else await self.later.chosen())

@@ -9,10 +9,18 @@ from cloister.agent.approvals import Approvals, Ruling
 from cloister.agent.tools import TOOLS
 from cloister.agent.tools.api import AnyTool, Observation, answered_by_the_loop, observe
 from cloister.core.computer import Computer, Stream
-from cloister.core.events import AnyBody, CommandOutput, ModelReplied, ToolReturned
+from cloister.core.events import (
+    AnyBody,
+    CommandOutput,
+    ConnectionDecided,
+    ModelReplied,
+    SandboxOpened,
+    ToolReturned,
+)
 from cloister.core.log import Journal
 from cloister.core.requests import ToolCall
 from cloister.core.text import decode, one_line
+from cloister.environment.installers import Refusal, explain
 from cloister.model.api import INVALID_ARGUMENTS
 from cloister.policy.api import Policy
 
@@ -71,7 +79,25 @@ class ToolCalls:
         def show(stream: Stream, data: bytes) -> None:
             self._journal.show(CommandOutput(self._attempt, call.id, stream, decode(data)))
 
-        return await tool.run(self._computer, args, show)
+        before = len(self._journal.events)
+        observation = await tool.run(self._computer, args, show)
+        return self._explained(observation, call, before)
+
+    def _explained(self, observation: Observation, call: ToolCall, before: int) -> Observation:
+        """Name the connections that were denied meanwhile: clients report them as missing packages."""
+        since = [event.body for event in self._journal.events[before:]]
+        refused = [body for body in since if isinstance(body, ConnectionDecided) and body.effect == "deny"]
+        if not refused:
+            return observation
+        opened = self._journal.index.of(SandboxOpened)
+        others = {body.sandbox for body in opened if body.attempt not in (None, self._attempt)}
+        mine = [Refusal(one.host, one.port, one.rule) for one in refused if one.sandbox not in others]
+        told = explain(str(call.arguments.get("command", "")), mine)
+        return (
+            observe(observation.ok, f"{observation.text}\n[{told}]", observation.exit_code)
+            if told
+            else observation
+        )
 
 
 def decoded(call: ToolCall) -> tuple[AnyTool, Any] | Observation:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         BackgroundCommand,
         ChangePack,
         CommandOutput,
+        EnvironmentInfo,
         Exec,
         Execute,
         Executed,
@@ -347,6 +348,13 @@ class TemplateVerbs(Protocol):
     @needs("admin", "POST templates/{name}/build")
     async def build(self, name: str, *, again: bool = False, report: Report = no_report) -> TemplateInfo:
         """Build a template unless it is ready, or `again`; returns when it is ready."""
+        ...
+
+    @needs("admin", "POST environments")
+    async def set_up(
+        self, repo: str, ref: str | None = None, setup: str = "auto", report: Report = no_report
+    ) -> EnvironmentInfo:
+        """Detect, build and check the environment of a repository, as a run would; a failure is a part of the result."""
         ...
 
     @needs("operator", "GET templates/{name}/log")

@@ -24,6 +24,7 @@ from cloister.app.verbs.local import Group, checked
 from cloister.app.verbs.records import (
     BackgroundCommand,
     CommandOutput,
+    EnvironmentInfo,
     Exec,
     Execute,
     Executed,
@@ -36,6 +37,7 @@ from cloister.core import limits
 from cloister.core.addresses import without_userinfo
 from cloister.core.computer import Command, Output, Pty
 from cloister.core.errors import HostError, UserError
+from cloister.core.requests import NewRun, check_new_run
 from cloister.core.text import bounded, decode
 from cloister.environment.detect import detect
 from cloister.log.audit.details import TEXT_CHARS
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from cloister.app.wiring import App
     from cloister.app.workbench.commands import Background
     from cloister.core.computer import Change, Entry, Exited, Finished, Process, Sink
+    from cloister.core.diagnosis import Diagnosis
     from cloister.environment.api import Plan
     from cloister.environment.listing import Listing
     from cloister.sandbox.api import Report, Sandbox, SandboxInfo, SnapshotInfo
@@ -365,6 +368,21 @@ class LocalTemplates(Group):
         await self._note("TemplateBuilt", template=name, again=again)
         return info
 
+    async def set_up(
+        self, repo: str, ref: str | None = None, setup: str = "auto", report: Report = no_report
+    ) -> EnvironmentInfo:
+        request = NewRun("set-up", repo, ref, setup=setup)
+        if problem := check_new_run(request):
+            raise UserError("bad_run", problem)
+        async with self._parts.machine() as app:
+            made, found = await app.set_up(request, report)
+        works = not made.problem and not any(one.not_run for one in found)
+        name = made.template.name
+        await self._note("EnvironmentPrepared", template=name, repo=repo, problem=made.problem)
+        return EnvironmentInfo(
+            name, made.built, made.seconds, made.told, tuple(map(_said, found)), works, made.problem
+        )
+
     async def log(self, name: str) -> str:
         with _named("template"):
             return self._templates.log(name)
@@ -375,6 +393,15 @@ class LocalTemplates(Group):
         with _named("template"):
             await forget(self._templates, repositories(self._settings.data_dir), name)
         await self._note("TemplateRemoved", template=name)
+
+
+def _said(one: Diagnosis) -> str:
+    """A check in one line."""
+    if one.not_run:
+        return f"{one.check}: could not run: {one.not_run}"
+    passed = one.unlisted + sum(test.status == "passed" for test in one.tests)
+    told = f"{passed:,} passing, {len(one.failing):,} failing" if one.tests or one.unlisted else ""
+    return f"{one.check}: {told or ('green' if one.green else 'red')} ({one.seconds:.1f} s)"
 
 
 @contextmanager

@@ -60,6 +60,24 @@ class ChangePack(msgspec.Struct, frozen=True):
     """The commit of the round before, which a branch may be fast-forwarded from."""
 
 
+class EnvironmentInfo(msgspec.Struct, frozen=True):
+    """The environment of a repository."""
+
+    template: str
+    """What its runs start from."""
+    built: bool
+    """False if it was there, or nothing is needed."""
+    seconds: float
+    plan: tuple[str, ...]
+    """What was detected, with the reason of each."""
+    checks: tuple[str, ...]
+    """What the checks said on the commit, one line each."""
+    works: bool
+    """Whether set-up succeeded and every check could run."""
+    problem: str = ""
+    """Why set-up failed, and what would help."""
+
+
 class NewSandbox(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A request for a sandbox."""
 

@@ -289,7 +289,7 @@ def _derived(verb: Callable[..., object], route: Route) -> Callable[..., Awaitab
 _RECORDS = {
     name: module
     for module, names in {
-        "cloister.app.verbs.records": "Admitted BackgroundCommand ChangePack CommandOutput Explained LocalModel "
+        "cloister.app.verbs.records": "Admitted BackgroundCommand ChangePack CommandOutput EnvironmentInfo Explained LocalModel "
         "MadeToken PolicyVerdict TokenInfo",
         "cloister.core.computer": "Entry",
         "cloister.core.events": "Event",

@@ -13,7 +13,7 @@ from cloister.agent.evidence.baseline import BaselineLog
 from cloister.agent.evidence.proof import Proof, Task, run_proof
 from cloister.agent.evidence.run_checks import Earlier
 from cloister.core.computer import Computer, Stream
-from cloister.core.events import CommandOutput, SandboxClosed, SandboxOpened
+from cloister.core.events import CommandOutput, Progress, SandboxClosed, SandboxOpened
 from cloister.core.ids import RunId, SandboxId
 from cloister.core.log import Journal
 from cloister.core.requests import NewRun, TierName
@@ -22,6 +22,7 @@ from cloister.forge import workspace
 from cloister.forge.workspace import TreeWatch
 from cloister.model.api import Model
 from cloister.policy.api import Policy
+from cloister.runs.environments.layers import SetUp, Site
 from cloister.runs.run_rules import check_change
 from cloister.runs.services import RunServices
 from cloister.sandbox.api import Sandbox
@@ -153,9 +154,17 @@ class AttemptSandboxes:
         def show(check: str, stream: Stream, data: bytes) -> None:
             self.journal.show(CommandOutput(attempt, check, stream, decode(data)))
 
-        async with self._open() as sandbox:
+        def report(fraction: float | None, note: str) -> None:
+            self.journal.show(Progress("template", fraction, note))
+
+        setup, cpus = self.setup, self.services.quota.cpus
+        own = SetUp(self.services, self.journal, setup.request)
+        site = Site(setup.request.repo, setup.bare, commit)
+        async with (
+            own.proving(setup.base, site, setup.template, report) as template,
+            self._open(template) as sandbox,
+        ):
             await self.restore(sandbox, commit)
-            setup, cpus = self.setup, self.services.quota.cpus
             allowed = setup.request.allow_test_changes
             await setup.results.chosen()
             checks, baseline, goals = setup.results.so_far
@@ -165,11 +174,12 @@ class AttemptSandboxes:
                 return await run_proof(sandbox, task, show)
 
     @asynccontextmanager
-    async def _open(self) -> AsyncGenerator[Sandbox]:
+    async def _open(self, template: str | None = None) -> AsyncGenerator[Sandbox]:
         setup = self.setup
         # With the tier that the rules were asked about.
         request = msgspec.structs.replace(setup.request, tier=self.base.tier or setup.request.tier)
-        async with self.services.open(request, setup.template, self.journal, setup.inside.model) as sandbox:
+        named = template or setup.template
+        async with self.services.open(request, named, self.journal, setup.inside.model) as sandbox:
             yield sandbox
 
     async def _opened(self, sandbox: Sandbox, attempt: int) -> None:

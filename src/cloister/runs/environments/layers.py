@@ -34,18 +34,21 @@ from cloister.egress.factory import Outfit
 from cloister.egress.rules import DoorEvent, Record
 from cloister.environment.api import HOME, Plan, Step
 from cloister.environment.detect import detect
+from cloister.environment.installers import Refusal, explain
 from cloister.environment.listing import Listing, collect, wanted
 from cloister.forge import read, workspace
 from cloister.forge.plain_git import find_checkout, is_url
 from cloister.policy.api import Layer, Policy, Rule
 from cloister.runs.environments import services as setup_services
 from cloister.runs.images.image_build import keep
+from cloister.runs.run_rules import govern, run_layer
 from cloister.runs.services import RunServices
 from cloister.runs.templates import Workshop, run_step
 from cloister.sandbox.api import Host, Report, Sandbox, SandboxSpec
 from cloister.sandbox.local.spec import SEARCH_PATH
 from cloister.sandbox.templates.building import MARKER, About, Build, Built
 from cloister.sandbox.templates.recipes import Environment
+from cloister.system.locks import lock_within
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +66,7 @@ _KEPT = 24
 
 _TOLD = 40
 
+_BASH = ("/bin/bash", "-c")
 _APT = """set -e
 printf '#!/bin/sh\\nexit 101\\n' > /usr/sbin/policy-rc.d
 chmod 755 /usr/sbin/policy-rc.d
@@ -81,25 +85,6 @@ rm -rf /var/lib/apt/lists/*
 """
 """`policy-rc.d` keeps packages from starting their services: nothing is there to supervise them. A name after `?` is a
 hint: it is skipped if Debian has no such package."""
-
-SET_OF = {
-    "pip": "pypi",
-    "pip3": "pypi",
-    "uv": "pypi",
-    "poetry": "pypi",
-    "pdm": "pypi",
-    "pipenv": "pypi",
-    "npm": "npm",
-    "npx": "npm",
-    "pnpm": "npm",
-    "yarn": "npm",
-    "bun": "npm",
-    "apt": "debian",
-    "apt-get": "debian",
-    "cargo": "crates",
-    "go": "go",
-}
-"""Package client → the named set of the policy that it needs."""
 
 
 class Site(NamedTuple):
@@ -127,6 +112,10 @@ class Prepared(NamedTuple):
     seconds: float
     problem: str = ""
     """Why set-up failed and what would help; then `template` is the base."""
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        return told(self.plan)
 
 
 async def listing(site: Site) -> tuple[Listing, Mapping[str, read.Blob]]:
@@ -172,7 +161,8 @@ def layers(plan: Plan, files: Mapping[str, read.Blob], below: Built, identity: s
         lines = tuple(step.command for step in first)
         name = _named(TOOLS_PREFIX, below.version, packages, first, env)
         tools = name, Environment(below.name, packages, lines)
-    if rest or plan.services:
+    # Also without a command of its own it is worth a layer: its checks fill the caches of compilers.
+    if rest or plan.services or tools:
         used = {name: files[name].oid for name in plan.files if name in files}
         over = tools[0] if tools else below.version
         name = _named(PREFIX, over, rest, env, used, plan.services, identity)
@@ -254,6 +244,8 @@ class Environments:
     outlet: Outlet
     checks: tuple[str, ...] = ()
     """The run's own checks; empty: they are found."""
+    proof: str = ""
+    """The commit whose proof it is for: another run must not start from what an unfinished change installed."""
 
     async def prepare(
         self, site: Site, below: Built, plan: Plan, files: Mapping[str, read.Blob], report: Report
@@ -261,7 +253,7 @@ class Environments:
         """The environment of the commit, built if it is missing. A set-up that fails returns `below` and why."""
         started = anyio.current_time()
         identity = await anyio.to_thread.run_sync(lambda: site.identity)
-        wish = layers(plan, files, below, identity)
+        wish = layers(plan, files, below, f"{identity} {self.proof}".strip())
         built, template = False, below
         try:
             for name, recipe in filter(None, wish):
@@ -271,7 +263,7 @@ class Environments:
             if isinstance(error, HostError) and error.code == "no_disk":
                 raise
             why = error.message.rstrip(".")
-            return Prepared(below, plan, built, anyio.current_time() - started, f"{why}.{self._remedy()}")
+            return Prepared(below, plan, built, anyio.current_time() - started, f"{why}.")
         if built:
             await prune(self.workshop)
         return Prepared(template, plan, built, anyio.current_time() - started)
@@ -284,7 +276,7 @@ class Environments:
         found = templates.current(name)
         if found is None:
             logger.info("Setting up %s for %s", name, one_line(site.repo, 200))
-            maker = _Maker(self.outlet, recipe, below, plan, site, self.checks)
+            maker = _Maker(self.outlet, recipe, below, plan, site, self.checks, not self.proof)
             found, new = await templates.build(name, maker.make, report), True
             await self.workshop.host.prepare(name, report)
         else:
@@ -292,16 +284,6 @@ class Environments:
         with suppress(OSError):
             os.utime(found.home / MARKER)
         return found, new
-
-    def _remedy(self) -> str:
-        """What would help, if connections were refused during set-up."""
-        if not self.outlet.denied:
-            return ""
-        first = self.outlet.denied[0]
-        return (
-            f" The proxy refused {one_line(first.host, 100)}:{first.port} ({one_line(first.rule, 160)}): "
-            f"allow it with --rule 'allow connect:{one_line(first.host, 100)}:{first.port}', or install it in a template."
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +296,7 @@ class _Maker:
     plan: Plan
     site: Site
     checks: tuple[str, ...]
+    warm: bool = True
 
     async def make(self, work: Build) -> About:
         env = self._env()
@@ -364,7 +347,7 @@ class _Maker:
         rest = [step for step in self.plan.steps if step.stage != "tools"]
         await self._steps(work, sandbox, rest, 0.2)
         inside.shut()
-        checks, baseline = await self._warm(work, sandbox)
+        checks, baseline = await self._warm(work, sandbox) if self.warm else ((), ())
         if self.plan.services:
             await self._run(
                 work, sandbox, _root(setup_services.stop(self.plan.services)), "stopping services", 0.88
@@ -383,7 +366,7 @@ class _Maker:
             await run_step(work, sandbox, Command(argv, cwd="/", user="root"), f"mkdir {HOME}")
         for number, step in enumerate(steps):
             command = Command(
-                ("/bin/bash", "-c", f"set -o pipefail\n{step.command}"),
+                (*_BASH, f"set -o pipefail\n{step.command}"),
                 cwd=f"{WORK_DIR}/{step.cwd}" if step.cwd else WORK_DIR,
                 user=step.user,
             )
@@ -401,8 +384,10 @@ class _Maker:
         for body in self.outlet.denied[refused:][:20]:
             work.note(f"== the proxy refused {body.host}:{body.port}: {body.rule}")
         if why:
+            refusals = (Refusal(one.host, one.port, one.rule) for one in self.outlet.denied[refused:])
+            told = explain(command.argv[-1] if command.argv[:2] == _BASH else name, refusals)
             log = f"`cloister template log {work.name}`"
-            raise UserError("setup_failed", f"`{shown}` failed {why} ({log})")
+            raise UserError("setup_failed", f"`{shown}` failed {why} ({log}){told and '. ' + told}")
 
     async def _warm(self, work: Build, sandbox: Sandbox) -> tuple[tuple[str, ...], tuple[Diagnosis, ...]]:
         """Run the checks once: they fill caches, and their result is the baseline of this commit."""
@@ -463,14 +448,78 @@ class SetUp:
         outfit: Callable[[Policy, Record], Outfit] = services.doorway.outfit
         policy = services.run_policy(request)
         outlet = Outlet(services.host, outfit, policy, self._record, services.quota)
-        made = await Environments(workshop, outlet, request.checks).prepare(site, below, plan, files, report)
+        environments = Environments(workshop, outlet, request.checks, proof)
+        made = await environments.prepare(site, below, plan, files, report)
         why = one_line(made.problem, 2_000)
         name = made.template.name
         await self.journal.append(EnvironmentPrepared(name, made.built, made.seconds, told(plan), why, proof))
         return made.template
 
+    @asynccontextmanager
+    async def proving(self, base: str, site: Site, now: str, report: Report) -> AsyncGenerator[str]:
+        """The template for a proof: `now`, or one of its own if the change touches what `now` was made from."""
+        if not await self._is_touched(base, site, now):
+            yield now
+            return
+        warming = self.services.warming
+        below = await warming.workshop.prepare(await warming.choose(self.request), report)
+        made = await self.prepare(site, below, report, proof=site.commit)
+        own = made.name.startswith(PREFIX) and made.name != now
+        try:
+            yield now if made is below else made.name
+        finally:
+            if own:
+                with anyio.CancelScope(shield=True), suppress(CloisterError):
+                    await warming.workshop.templates.remove(made.name)
+
+    async def _is_touched(self, base: str, site: Site, now: str) -> bool:
+        templates = self.services.warming.workshop.templates
+        template = templates.built(now)
+        if template is None or not applies(self.request, template):
+            return False
+        recipe = templates.recipe(now)
+        used = recipe.files if isinstance(recipe, Environment) else {}
+        changed = {one.path for one in await read.touched(site.bare, base, site.commit)}
+        return not changed.isdisjoint(used) or bool(wanted(changed))
+
     async def _record(self, _: SandboxId, body: DoorEvent) -> None:
         await self.journal.append(body)
+
+
+async def set_up_repository(
+    services: RunServices, record: Record, request: NewRun, report: Report
+) -> tuple[Prepared, tuple[Diagnosis, ...]]:
+    """Set up a repository without a run, and run its checks on the newest commit in a sandbox of the result."""
+    workshop = services.warming.workshop
+    name = hashlib.sha256(request.repo.encode()).hexdigest()[:16]
+    workshop.repositories.mkdir(parents=True, exist_ok=True, mode=0o700)
+    bare = workshop.repositories / f"environment-{name}.git"
+    async with lock_within(bare.with_suffix(".lock"), SETUP_SECONDS):
+        base = await services.forges.at(request.repo).fetch(request.repo, request.ref, bare)
+        governed = await govern(services.rules, request, services.quota, bare, base.commit)
+        policy = (*governed.policy, run_layer(request))
+        outfit: Callable[[Policy, Record], Outfit] = services.doorway.outfit
+        outlet = Outlet(services.host, outfit, policy, record, governed.quota)
+        site = Site(request.repo, bare, base.commit)
+        below = await workshop.prepare(request.template, report)
+        plan, files = await planned(site, request.setup)
+        if plan.template is not None:
+            below = await workshop.prepare(plan.template, report)
+        made = await Environments(workshop, outlet).prepare(site, below, plan, files, report)
+        known = made.template.about
+        if known.commit == base.commit and known.baseline:
+            return made, known.baseline
+        report(None, "running the checks")
+        async with outlet.opened(made.template.name, {}, frozenset()) as inside:
+            inside.shut()
+            await workspace.sync(inside.sandbox, bare, known.commit, base.commit)
+            checks = await find_checks(inside.sandbox)
+            cpus = governed.quota.cpus
+            return made, await run_on_base(inside.sandbox, checks, "warm", _quiet, cpus=cpus)
+
+
+def _quiet(check: str, stream: Stream, data: bytes) -> None:
+    del check, stream, data
 
 
 def told(plan: Plan) -> tuple[str, ...]:

@@ -137,7 +137,10 @@ def passed_count(diagnoses: Sequence[Diagnosis]) -> int:
 def baseline(diagnoses: Sequence[Diagnosis]) -> Line:
     """The checks on the untouched base, in one line."""
     if not diagnoses:
-        return Line("· no checks: the change cannot be proven", "warn")
+        return Line(
+            "· no checks: the change cannot be proven; name some with --check, or in .cloister/config.toml",
+            "warn",
+        )
     failing, passed = red(diagnoses), passed_count(diagnoses)
     idle = sum(bool(one.not_run) for one in diagnoses)
     if idle == len(diagnoses):

@@ -411,7 +411,8 @@ class Renderer:
             case e.ConnectionDecided():
                 where = one_line(f"{body.host}:{body.port}", 200)
                 if body.effect == "deny":
-                    yield Line(f"  ⊘ connection to {where} refused ({one_line(body.rule, 200)})", "warn")
+                    rule = f"({one_line(body.rule, 200)}); allow it with --rule 'allow connect:{where}'"
+                    yield Line(f"  ⊘ connection to {where} refused {rule}", "warn")
                 else:
                     yield Line(f"  → connection to {where}", "dim")
             case e.RunFinished():

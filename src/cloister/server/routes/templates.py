@@ -9,6 +9,7 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter
 
 from cloister.app.verbs.api import EnvironmentVerbs, TemplateVerbs
+from cloister.app.verbs.records import EnvironmentInfo
 from cloister.environment.api import Plan
 from cloister.environment.listing import LISTING_BYTES, Listing
 from cloister.sandbox.templates.catalog import TemplateInfo
@@ -35,6 +36,18 @@ class BuildTemplate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     again: bool = False
     """Build it even if it is ready."""
+    progress: bool = False
+    """Answer JSON lines: progress, then the result."""
+
+
+class NewEnvironment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A request to set up the environment of a repository."""
+
+    repo: str
+    """A path on the server's machine or a git URL."""
+    ref: str | None = None
+    setup: str = "auto"
+    """`auto`, or a command line in place of the detected ones."""
     progress: bool = False
     """Answer JSON lines: progress, then the result."""
 
@@ -71,6 +84,22 @@ async def build_template(
         )
 
     return Response(await wait(verbs.templates.build(name, again=data.again, report=log_progress)))
+
+
+@post(
+    "/v1/environments",
+    **of(
+        TemplateVerbs.set_up, "Set up the environment of a repository and check it", "setUpEnvironment", 200
+    ),
+)
+async def set_up_environment(
+    data: JSONBody[NewEnvironment], verbs: Given, sockets: NamedDependency[Sockets], wait: Wait
+) -> Response[EnvironmentInfo]:
+    if data.progress:
+        return ProgressLines(
+            lambda report: verbs.templates.set_up(data.repo, data.ref, data.setup, report), sockets.leaving
+        )
+    return Response(await wait(verbs.templates.set_up(data.repo, data.ref, data.setup, log_progress)))
 
 
 @get(

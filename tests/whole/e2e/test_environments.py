@@ -1,0 +1,178 @@
+"""Ordinary repositories go green with nothing but `--repo`: their dependencies are installed once, and reused."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from tests.conftest import CACHE
+
+from cloister.egress.packages import derive
+
+PROMPT = "The test suite fails. Find the cause and fix it."
+DATES = {"GIT_AUTHOR_DATE": "2026-01-01T00:00:00Z", "GIT_COMMITTER_DATE": "2026-01-01T00:00:00Z"}
+APP = "import iniconfig\n\ndef total(values):\n    assert iniconfig\n    return sum(values) + 1\n"
+TEST = "from app import total\n\ndef test_total():\n    assert total([1, 2]) == 3\n"
+FIX = 'calls = [{ tool = "edit", path = "app.py", old = "sum(values) + 1", new = "sum(values)" }]\n'
+DONE = '[[reply]]\nsay = "Done."\ncalls = [{ tool = "finish", summary = "Repaired" }]\n'
+
+
+def registry(name: str) -> None:
+    found = anyio.run(derive, name)
+    if found.problem or not found.hosts:
+        pytest.skip(f"the set {name} means nothing here: {found.problem}")
+
+
+def project(name: str, **files: str) -> Path:
+    """A repository that is at the same place in every session, so that its environment is made once on this machine."""
+    at = CACHE / "environments" / name
+    if not (at / ".git").exists():
+        at.mkdir(parents=True, exist_ok=True)
+        for path, text in files.items():
+            (at / path.replace("__", "/")).parent.mkdir(parents=True, exist_ok=True)
+            (at / path.replace("__", "/")).write_text(text)
+        git = ("git", "-c", "user.name=Ada", "-c", "user.email=ada@example.org")
+        for args in (("init", "-q", "-b", "main"), ("add", "-A"), ("commit", "-q", "-m", "base")):
+            subprocess.run([*git, *args], cwd=at, check=True, env={"PATH": "/usr/bin:/bin", **DATES})
+    return at
+
+
+def clean(repo: Path) -> None:
+    """Remove the branches that runs delivered."""
+    listed = subprocess.run(
+        ["git", "branch", "--list", "cloister/*"], cwd=repo, capture_output=True, text=True
+    )
+    for branch in listed.stdout.split():
+        subprocess.run(["git", "branch", "-qD", branch], cwd=repo, check=True)
+
+
+def bodies(cloister: Any, kind: str) -> list[dict[str, Any]]:
+    return [event["body"] for event in cloister.events() if event["body"]["type"] == kind]
+
+
+@pytest.fixture
+def wants(cloister: Any) -> Iterator[Path]:
+    registry("pypi")
+    repo = project("wants", **{"requirements.txt": "iniconfig\n", "app.py": APP, "test_app.py": TEST})
+    yield repo
+    clean(repo)
+
+
+def test_requirements_go_green_and_the_registry_is_closed_during_the_run(cloister: Any, wants: Path) -> None:
+    script = cloister.script(
+        '[[reply]]\nsay = "I try a package."\n'
+        'calls = [{ tool = "bash", command = "pip install --retries 0 attrs" }]\n'
+        f'[[reply]]\nexpect = "connect:@pypi"\nsay = "Then not."\n{FIX}{DONE}'
+    )
+    done = cloister("run", PROMPT, "--repo", str(wants), "--model", script, seconds=900)
+    assert ("✓ proven" in done.stdout and "python 3.11" in done.stdout) or "reused" in done.stdout
+    (environment,) = bodies(cloister, "EnvironmentPrepared")
+    assert environment["problem"] == "" and environment["template"].startswith("env-")
+    refused = [body for body in bodies(cloister, "ConnectionDecided") if body["effect"] == "deny"]
+    assert refused, "the door is closed again"
+    told = [body["text"] for body in bodies(cloister, "ToolReturned") if body["tool"] == "bash"]
+    assert "pip could not reach" in told[0] and "--rule 'allow connect:@pypi'" in told[0]
+    allowed = [body for body in bodies(cloister, "ConnectionDecided") if body["effect"] == "allow"]
+    assert all("set-up" in body["rule"] for body in allowed)
+    if environment["built"]:
+        receipt = cloister.json("receipt", "last")
+        assert any("set-up" in one["rule"] for one in receipt["connections"])
+    cloister(
+        "run", PROMPT, "--repo", str(wants), "--model", cloister.script(f'[[reply]]\nsay = "x"\n{FIX}{DONE}')
+    )
+    (environment,) = bodies(cloister, "EnvironmentPrepared")
+    assert not environment["built"], "the second run finds it"
+
+
+def test_what_the_agent_installs_counts_once_the_manifest_names_it(cloister: Any, wants: Path) -> None:
+    use = (
+        '{ tool = "edit", path = "app.py", old = "import iniconfig", new = "import attr\\nimport iniconfig" }'
+    )
+    fix = '{ tool = "edit", path = "app.py", old = "sum(values) + 1", new = "sum(values)" }'
+    install = '{ tool = "bash", command = "pip install -q attrs" }'
+    name = '{ tool = "write", path = "requirements.txt", content = "attrs\\niniconfig\\n" }'
+    script = cloister.script(
+        f'[[reply]]\nsay = "I use a package."\ncalls = [{install}, {use}, {fix}]\n{DONE}'
+        f'[[reply]]\nexpect = "You installed pip: attrs"\nsay = "I name it."\ncalls = [{name}]\n{DONE}'
+    )
+    rule = ("--rule", "allow connect:@pypi")
+    done = cloister("run", PROMPT, "--repo", str(wants), "--model", script, *rule, seconds=900)
+    assert "✓ proven" in done.stdout
+    (refused,) = bodies(cloister, "FinishRefused")
+    assert "You installed pip: attrs" in refused["text"]
+    first, second = bodies(cloister, "EnvironmentPrepared")
+    assert first["commit"] == "" and second["commit"], (
+        "the proof of a changed manifest has its own environment"
+    )
+    left = {path.name for path in (CACHE / "templates").glob(f"{second['template']}*")}
+    assert left <= {f"{second['template']}.log"}, "and it is gone afterwards"
+
+
+def test_a_set_up_that_fails_is_said_and_the_run_goes_on(cloister: Any, tmp_path: Path) -> None:
+    registry("pypi")
+    repo = cloister.ledger("broken")
+    (repo / "requirements.txt").write_text("cloister-has-no-such-package==0.0.7\n")
+    cloister.git(repo, "add", "-A")
+    cloister.git(repo, "commit", "-q", "-m", "a package that does not exist")
+    done = cloister("run", PROMPT, "--repo", str(repo), "--model", cloister.fix, seconds=900)
+    assert "! set-up failed" in done.stdout and "cloister-has-no-such-package" in done.stdout
+    assert "✓ proven" in done.stdout, "the base was enough"
+    assert list((cloister.data_dir / "templates").glob(".building-env-*")) == []
+
+
+def test_a_policy_can_forbid_set_up_and_is_named(cloister: Any, tmp_path: Path) -> None:
+    registry("pypi")
+    repo = cloister.ledger("forbidden")
+    (repo / "requirements.txt").write_text("iniconfig\nattrs\n")
+    cloister.git(repo, "add", "-A")
+    cloister.git(repo, "commit", "-q", "-m", "wants packages")
+    config = cloister.data_dir / "config.toml"
+    config.write_text(config.read_text() + '[[policy]]\naction = "connect:*"\neffect = "deny"\n')
+    done = cloister("run", PROMPT, "--repo", str(repo), "--model", cloister.fix, seconds=900)
+    (environment,) = bodies(cloister, "EnvironmentPrepared")
+    assert "the proxy denies it" in environment["problem"] and "connect:@pypi" in environment["problem"]
+    assert "deny connect:*" in environment["problem"], "the rule that forbids it"
+    assert "✓ proven" in done.stdout
+    assert all(body["effect"] == "deny" for body in bodies(cloister, "ConnectionDecided"))
+
+
+def test_set_up_can_be_off_or_a_command(cloister: Any, tmp_path: Path) -> None:
+    registry("pypi")
+    repo = project("chosen", **{"requirements.txt": "iniconfig\n", "app.py": APP, "test_app.py": TEST})
+    script = cloister.script(f'[[reply]]\nsay = "x"\n{FIX}{DONE}')
+    arguments = ("run", PROMPT, "--repo", str(repo), "--model", script)
+    off = cloister(*arguments, "--setup", "off", code=None)
+    assert "iniconfig" in off.stdout and "✓ proven" not in off.stdout
+    assert bodies(cloister, "EnvironmentPrepared") == []
+    own = "mkdir -p $VIRTUAL_ENV/lib/python3.11/site-packages && touch $VIRTUAL_ENV/lib/python3.11/site-packages/iniconfig.py"
+    done = cloister(*arguments, "--setup", f"uv pip install -q pytest && {own}", seconds=900)
+    assert "✓ proven" in done.stdout
+    clean(repo)
+
+
+def test_npm_dependencies_and_a_node_that_the_template_lacks(cloister: Any) -> None:
+    registry("npm")
+    registry("pypi")
+    package = {
+        "name": "sum",
+        "scripts": {"test": "node --test"},
+        "dependencies": {"is-number": "7.0.0"},
+    }
+    repo = project(
+        "npm",
+        **{
+            "package.json": json.dumps(package),
+            ".gitignore": "node_modules/\n",
+            "sum.js": "const is = require('is-number');\nexports.sum = (a, b) => is(a) ? a - b : 0;\n",
+            "test__sum.test.js": "const {test} = require('node:test');\nconst assert = require('assert');\n"
+            "test('adds', () => assert.equal(require('../sum').sum(1, 2), 3));\n",
+        },
+    )
+    fix = 'calls = [{ tool = "edit", path = "sum.js", old = "a - b", new = "a + b" }]\n'
+    script = cloister.script(f'[[reply]]\nsay = "x"\n{fix}{DONE}')
+    done = cloister("run", PROMPT, "--repo", str(repo), "--model", script, seconds=900)
+    assert "✓ proven" in done.stdout
+    clean(repo)
