@@ -10,7 +10,7 @@ import pytest
 from cloister.environment.api import AptPackage, Plan, Service, Step, Variable
 from cloister.forge.read import Blob
 from cloister.runs.environments import services as setup_services
-from cloister.runs.environments.layers import Layers, layers
+from cloister.runs.environments.layers import Layers, Site, layers, planned
 from cloister.sandbox.templates.building import About, Built
 
 BELOW = Built("default", Path("/templates/default-0123456789ab"), About())
@@ -81,3 +81,35 @@ def test_a_service_that_no_package_has_is_left_out() -> None:
     assert setup_services.known((Service("kafka", "compose.yml"), Service("redis", "compose.yml"))) == (
         Service("redis", "compose.yml"),
     )
+
+
+@pytest.mark.anyio
+async def test_a_change_does_not_decide_the_environment_of_its_own_proof(tmp_path: Path) -> None:
+    """`PYTEST_ADDOPTS` or another `setup` in the changed settings would let the change choose its own judge."""
+
+    def git(*args: str) -> str:
+        named = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org")
+        done = subprocess.run(
+            ["git", *named, *args], cwd=tmp_path, check=True, capture_output=True, text=True
+        )
+        return done.stdout.strip()
+
+    settings = tmp_path / ".cloister/config.toml"
+    settings.parent.mkdir()
+    git("init", "-q", "-b", "main")
+    (tmp_path / "requirements.txt").write_text("iniconfig\n")
+    settings.write_text('setup = "pip install iniconfig"\n')
+    git("add", "-A")
+    git("commit", "-qm", "base")
+    base = git("rev-parse", "HEAD")
+    (tmp_path / "requirements.txt").write_text("iniconfig\nattrs\n")
+    settings.write_text('setup = "cp evil.py /opt"\n[env]\nPYTEST_ADDOPTS = "--setup-plan"\n')
+    git("add", "-A")
+    git("commit", "-qm", "change")
+    site = Site(str(tmp_path), tmp_path / ".git", git("rev-parse", "HEAD"))
+    own, _ = await planned(site)
+    assert any(one.name == "PYTEST_ADDOPTS" for one in own.env), "the settings of a base are its own affair"
+    judged, files = await planned(site, settings_of=base)
+    assert not any(one.name == "PYTEST_ADDOPTS" for one in judged.env)
+    assert [step.command for step in judged.steps if step.stage != "tools"] == ["pip install iniconfig"]
+    assert files["requirements.txt"].size == len("iniconfig\nattrs\n"), "manifests are those of the change"

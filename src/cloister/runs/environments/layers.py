@@ -28,6 +28,7 @@ from cloister.core.errors import CloisterError, HostError, UserError
 from cloister.core.events import ConnectionDecided, EnvironmentPrepared
 from cloister.core.ids import SandboxId
 from cloister.core.log import Journal
+from cloister.core.repository import FILES as SETTINGS
 from cloister.core.requests import NewRun, Quota
 from cloister.core.text import decode, one_line
 from cloister.egress.factory import Outfit
@@ -118,16 +119,25 @@ class Prepared(NamedTuple):
         return told(self.plan)
 
 
-async def listing(site: Site) -> tuple[Listing, Mapping[str, read.Blob]]:
-    """The files of the commit as detection sees them, and their objects."""
+async def listing(site: Site, settings_of: str = "") -> tuple[Listing, Mapping[str, read.Blob]]:
+    """The files of the commit as detection sees them, and their objects; its settings are those of `settings_of`."""
     files = await read.blobs(site.bare, site.commit)
+    if settings_of:
+        settings = await read.blobs(site.bare, settings_of)
+        files = {name: blob for name, blob in files.items() if name not in SETTINGS}
+        files |= {name: settings[name] for name in SETTINGS if name in settings}
     texts = await read.texts(site.bare, {name: files[name] for name in wanted(files)})
     return await anyio.to_thread.run_sync(collect, files, texts.get), files
 
 
-async def planned(site: Site, setup: str = "auto") -> tuple[Plan, Mapping[str, read.Blob]]:
-    """The plan of the commit. A `setup` other than `auto` and `off` is a command in place of the detected ones."""
-    listed, files = await listing(site)
+async def planned(
+    site: Site, setup: str = "auto", settings_of: str = ""
+) -> tuple[Plan, Mapping[str, read.Blob]]:
+    """The plan of the commit. A `setup` other than `auto` and `off` is a command in place of the detected ones.
+
+    A proof takes the settings of the base: a change must not decide the environment in which it is judged.
+    """
+    listed, files = await listing(site, settings_of)
     plan = await anyio.to_thread.run_sync(detect, listed)
     if unknown := [one for one in plan.services if one not in setup_services.known(plan.services)]:
         notes = (f"there is no service {one.name} here ({one.why})" for one in unknown)
@@ -436,10 +446,11 @@ class SetUp:
     journal: Journal
     request: NewRun
 
-    async def prepare(self, site: Site, below: Built, report: Report, proof: str = "") -> Built:
-        """The template with the environment of the commit; `proof` names the commit if it is for a proof."""
+    async def prepare(self, site: Site, below: Built, report: Report, base: str = "") -> Built:
+        """The template with the environment of the commit; `base` is the run's base if it is for a proof."""
         request, services = self.request, self.services
-        plan, files = await planned(site, request.setup)
+        plan, files = await planned(site, request.setup, base)
+        proof = site.commit if base else ""
         workshop = services.warming.workshop
         if plan.template is not None and request.template == "default":
             below = await workshop.prepare(plan.template, report)
@@ -463,7 +474,7 @@ class SetUp:
             return
         warming = self.services.warming
         below = await warming.workshop.prepare(await warming.choose(self.request), report)
-        made = await self.prepare(site, below, report, proof=site.commit)
+        made = await self.prepare(site, below, report, base)
         own = made.name.startswith(PREFIX) and made.name != now
         try:
             yield now if made is below else made.name
