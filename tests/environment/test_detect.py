@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+import pytest
+
 from cloister.environment.api import Plan
 from cloister.environment.detect import detect
 from cloister.environment.listing import collect
@@ -50,3 +52,158 @@ def test_a_python_that_cannot_be_had_is_named() -> None:
     [python] = plan.toolchains
     assert python.problem is not None
     assert python.problem in plan.notes
+
+
+def told(plan: Plan) -> list[str]:
+    return [f"{one.name} {one.version}".strip() for one in plan.toolchains]
+
+
+KINDS: dict[str, tuple[dict[str, str], list[str], list[str]]] = {
+    "pipenv with a lock": (
+        {"Pipfile": "[requires]\npython_version = '3.11'\n", "Pipfile.lock": "{}", "test_a.py": ""},
+        ["python 3.11"],
+        ["pipenv requirements --dev | uv pip install -q -r - pytest"],
+    ),
+    "Pipfile alone": (
+        {"Pipfile": '[packages]\nflask = "==2.0"\nrq = "*"\n[dev-packages]\npytest = {version = ">=7"}\n'},
+        ["python 3.11"],
+        ["uv pip install -q flask==2.0 rq 'pytest>=7'"],
+    ),
+    "pdm": (
+        {
+            "pyproject.toml": "[project]\nname = 'x'\n[dependency-groups]\ntest = []\n[build-system]\n",
+            "pdm.lock": "",
+        },
+        ["python 3.11"],
+        ["pdm export -f requirements --no-hashes -G test --editable-self | uv pip install -q -r -"],
+    ),
+    "tox alone": (
+        {
+            "setup.py": "from setuptools import setup\nsetup(name='x', python_requires='>=3.8')\n",
+            "tox.ini": "[testenv]\ndeps =\n    pytest>=6\n    -r{toxinidir}/dev.txt\n    py27: mock\n    {[x]y}\n",
+            "dev.txt": "",
+        },
+        ["python 3.11"],
+        ["uv pip install -q -r dev.txt -e . 'pytest>=6' pytest"],
+    ),
+    "nox": (
+        {
+            "setup.cfg": "[metadata]\nname = x\n",
+            "noxfile.py": "def tests(session):\n    session.install('-e', '.[test]', 'hypothesis')\n    session.run(x)\n",
+        },
+        ["python 3.11"],
+        ["uv pip install -q -e '.[test]' hypothesis"],
+    ),
+    "extras in setup.cfg": (
+        {
+            "setup.cfg": "[metadata]\nname = x\n[options.extras_require]\ntesting =\n  pytest\ndocs =\n  sphinx\n"
+        },
+        ["python 3.11"],
+        ["uv pip install -q -e '.[testing]' pytest"],
+    ),
+    "bun": (
+        {"package.json": '{"scripts": {"test": "bun test"}, "dependencies": {"a": "1"}}', "bun.lock": ""},
+        ["node 22"],
+        ["bun install --frozen-lockfile"],
+    ),
+    "yarn classic without a lock file": (
+        {"package.json": '{"packageManager": "yarn@1.22.22", "dependencies": {"a": "1"}}'},
+        ["node 22"],
+        ["yarn install --non-interactive --no-lockfile"],
+    ),
+    "a Go workspace": (
+        {
+            "go.work": "go 1.24\nuse (\n./a\n./b\n)\n",
+            "a/go.mod": "module a\ngo 1.26.1\nrequire x v1\n",
+            "b/go.mod": "module b\n",
+        },
+        ["go 1.26"],
+        ["go mod download"],
+    ),
+    "vendored Go": (
+        {"go.mod": "module a\ngo 1.22\nrequire x v1\n", "vendor/modules.txt": ""},
+        ["go 1.22"],
+        [],
+    ),
+    "Kotlin with a wrapper": (
+        {"build.gradle.kts": "kotlin { jvmToolchain(17) }", "settings.gradle.kts": "", "gradlew": ""},
+        ["java 17"],
+        ["./gradlew --no-daemon -q testClasses"],
+    ),
+    "a newer CMake than Debian's": (
+        {"CMakeLists.txt": "cmake_minimum_required(VERSION 3.29)\nenable_testing()\n"},
+        ["cmake 3.29"],
+        [],
+    ),
+    "deno": ({"deno.json": "{}", "a_test.ts": ""}, ["deno 2"], []),
+    "mise": (
+        {"mise.toml": '[tools]\nnode = "20"\n', "package.json": "{}"},
+        ["node 20"],
+        [],
+    ),
+    "a Dockerfile names the version": (
+        {"Dockerfile": "FROM node:18-alpine\n", "package.json": '{"dependencies": {"a": "1"}}'},
+        ["node 18"],
+        ["npm install --no-package-lock --no-audit --no-fund"],
+    ),
+    "a monorepo of two languages": (
+        {
+            "backend/pyproject.toml": "[project]\nname = 'x'\ndependencies = ['a']\n[build-system]\n",
+            "backend/tests/test_a.py": "",
+            "frontend/package.json": '{"scripts": {"test": "vitest"}, "devDependencies": {"vitest": "1"}}',
+            "frontend/pnpm-lock.yaml": "lockfileVersion: '6.0'\n",
+        },
+        ["python 3.11", "node 22"],
+        ["uv pip install -q -e . pytest", "pnpm install --frozen-lockfile"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_each_kind_of_repository_gets_its_toolchain_and_install_commands(name: str) -> None:
+    files, toolchains, expected = KINDS[name]
+    plan = plan_of(files)
+    assert (told(plan), commands(plan)) == (toolchains, expected)
+
+
+def test_what_cannot_be_had_is_a_note() -> None:
+    for files, note in (
+        ({"a.sln": "", "a/a.csproj": ""}, "no .NET SDK"),
+        (
+            {"Cargo.toml": "[package]\n", "rust-toolchain": "nightly-2024-01-01"},
+            "Rust nightly-2024-01-01 cannot be had",
+        ),
+        ({"pom.xml": "<java.version>21</java.version>"}, "Java 21 cannot be had"),
+        ({"package.json": "{}", ".nvmrc": "v16"}, "Node v16 cannot be had"),
+        ({"Gemfile": "ruby '3.3'\n"}, "Ruby 3.3 cannot be had"),
+        ({"composer.json": '{"require": {"php": "^8.4"}}'}, "PHP ^8.4 cannot be had"),
+    ):
+        assert any(note in one for one in plan_of(files).notes), note
+
+
+def test_ci_gives_versions_packages_and_services_where_manifests_do_not() -> None:
+    workflow = """
+jobs:
+  test:
+    services:
+      db: {image: "postgres:15", ports: ["5433:5432"], env: {POSTGRES_PASSWORD: x}}
+    steps:
+      - uses: setup
+        with:
+          node-version: 20
+      - run: |
+          sudo apt-get update && sudo apt-get install -y --no-install-recommends libfoo-dev \\
+            graphviz gcc-13 ${{ matrix.more }}
+"""
+    plan = plan_of({"package.json": '{"dependencies": {"a": "1"}}', ".github/workflows/test.yml": workflow})
+    assert told(plan) == ["node 20"]
+    assert [(one.name, one.optional) for one in plan.apt] == [("libfoo-dev", True), ("graphviz", True)]
+    [service] = plan.services
+    assert (service.name, service.version, service.port) == ("postgresql", "15", 5_433)
+    assert ".github/workflows/test.yml" in plan.files
+
+
+def test_a_compose_service_counts_if_a_manifest_names_a_client() -> None:
+    compose = "services:\n  a: {image: redis}\n  b: {image: 'mysql:8'}\n  c: {build: .}\n"
+    plan = plan_of({"compose.yaml": compose, "requirements.txt": "redis\n"})
+    assert [one.name for one in plan.services] == ["redis"]

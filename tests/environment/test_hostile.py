@@ -3,7 +3,7 @@
 import pytest
 
 from cloister.environment.detect import detect
-from cloister.environment.documents import Unreadable, read_json, read_toml, read_yaml
+from cloister.environment.documents import Unreadable, read_toml, read_yaml
 from cloister.environment.listing import FILES, TEXT_CHARS, collect, wanted
 
 MANIFESTS = (
@@ -137,13 +137,6 @@ def test_yaml_aliases_do_not_multiply() -> None:
 def test_yaml_of_ordinary_files_is_read() -> None:
     text = "x: &d {a: 1}\ny:\n  <<: *d\n  b: 'two'\nz: [1, *d]\n"
     assert read_yaml(text) == {"x": {"a": "1"}, "y": {"a": "1", "b": "two"}, "z": ["1", {"a": "1"}]}
-
-
-def test_json_with_comments_is_read() -> None:
-    text = '{\n// one\n"a": "//no", /* two */ "b": [1, 2,],\n}'
-    assert read_json(text) == {"a": "//no", "b": [1, 2]}
-    with pytest.raises(Unreadable):
-        read_toml("a = [")
 
 
 @pytest.mark.parametrize("text", ["a." * 100_000, "x = {" + "a." * 1_000 + "b = 1}", "''." * 1_000])

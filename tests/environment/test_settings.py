@@ -21,6 +21,7 @@ FILE = ".cloister/config.toml"
         ("setup = 3", "`setup` in .cloister/config.toml must be a list of commands"),
         ('checks = [{comand = "x"}]', "`checks` in .cloister/config.toml must be a list"),
         ('packages = ["a b"]', "`a b` is no name of a Debian package"),
+        ('packages = ["git-"]', "`git-` is no name of a Debian package"),
         ('template = "A B"', "`A B` is no name of a template"),
         ('env = {"a b" = "1"}', "`a b` is no name of a variable"),
         ("setup = [", "cannot be read"),

@@ -19,7 +19,8 @@ LINES = 16
 """Set-up commands that are kept."""
 _ENTRIES = 60
 _VALUE_CHARS = 8_192
-_PACKAGE = re.compile(r"[a-z0-9][a-z0-9.+-]{1,100}")
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9.+-]{0,100}[a-z0-9+]")
+"""A name that ends in `-` would make apt remove the package."""
 _PARTS = 500
 _STRING = re.compile(r"\"[^\"]*\"|'[^']*'")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,100}")

@@ -59,6 +59,7 @@ async def pip() -> Sources:
         "PIP_INDEX_URL": _first(listed, "index-url"),
         "PIP_EXTRA_INDEX_URL": _first(listed, "extra-index-url"),
     }
+    env |= {"UV_DEFAULT_INDEX": env["PIP_INDEX_URL"], "UV_INDEX": env["PIP_EXTRA_INDEX_URL"]}
     if not env["PIP_INDEX_URL"]:
         python = shutil.which("python3", path=inherited().get("PATH")) or "python3"
         found += _URL.findall(await _ask((python, "-c", _PIP_DEFAULT)))
@@ -79,7 +80,9 @@ def _first(listed: str, key: str) -> str:
 async def npm() -> Sources:
     """npm's registry."""
     found = _URL.findall(await _ask(("npm", "config", "get", "registry")))
-    return _sources("npm", found, {"NPM_CONFIG_REGISTRY": without_userinfo(found[0])} if found else {})
+    registry = without_userinfo(found[0]) if found else ""
+    names = ("NPM_CONFIG_REGISTRY", "YARN_NPM_REGISTRY_SERVER")  # yarn 2 and later has a variable of its own
+    return _sources("npm", found, dict.fromkeys(names, registry) if registry else {})
 
 
 async def go() -> Sources:

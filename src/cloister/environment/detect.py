@@ -61,8 +61,10 @@ def detect(listing: Listing) -> Plan:
     """The environment that the repository's checks need. Never raises: what cannot be read becomes a note."""
     files = Files(listing)
     hints = Hints(files)
-    lines = [line for ecosystem in _ECOSYSTEMS for line in ecosystem(Project(files), hints)]
-    have = {line.name for line in lines if isinstance(line, Toolchain)}
+    parts = [list(ecosystem(Project(files), hints)) for ecosystem in _ECOSYSTEMS]
+    lines = [line for part in parts for line in part]
+    manifests = [part for part in parts if any(isinstance(line, Used) for line in part)]
+    have = {line.name for part in manifests for line in part if isinstance(line, Toolchain)}
     checks = discover(files.names, listing.texts)
     for home in nested_projects(files.names)[:_NESTED]:
         project = Project(files, home)

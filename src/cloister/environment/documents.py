@@ -1,6 +1,5 @@
 """Parse TOML, JSON and YAML from strangers: bounded in depth and size, never more than an exception of one kind."""
 
-import re
 from collections.abc import Callable, Iterator
 from typing import cast
 
@@ -12,9 +11,6 @@ _DEPTH = 60
 _EVENTS = 60_000
 _MERGED = 5_000
 """Pairs that `<<` may add to a YAML document: a few aliases in a row would multiply without a bound."""
-
-_COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*[^*]*(?:\*(?!/)[^*]*)*\*/')
-_TRAILING = re.compile(r'"(?:[^"\\\n]|\\.)*"|,(?=\s{0,1000}[}\]])')
 
 
 class Unreadable(ValueError):
@@ -30,17 +26,9 @@ def read_toml(text: str) -> object:
 
 
 def read_json(text: str) -> object:
-    """JSON, or JSON with comments and trailing commas. Raises `Unreadable`."""
+    """Raises `Unreadable`."""
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        pass
-
-    def kept(found: re.Match[str]) -> str:
-        return found[0] if found[0].startswith('"') else " "
-
-    try:
-        return msgspec.json.decode(_TRAILING.sub(kept, _COMMENT.sub(kept, text)))
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise Unreadable(str(error)) from None
 

@@ -56,7 +56,7 @@ _MATRIX = re.compile(
 )
 _VERSION = re.compile(r"\d{1,3}(?:\.(?:\d{1,3}|x)){0,2}")
 _INSTALL = re.compile(r"\bapt(?:-get)?[ ](?:-[-\w=:.]{1,40}[ ]){0,6}install\b([^\n;&|]{0,2000})")
-_PACKAGE = re.compile(r"[a-z0-9][a-z0-9.+-]{1,60}")
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9.+-]{0,60}[a-z0-9+]")
 _TIED = re.compile(r"-\d|\d-dev$|^(?:python|nodejs|npm|llvm|docker)|\.\d")
 """Names with a release of Ubuntu or a compiler in them."""
 _USUAL = frozenset(
@@ -80,7 +80,7 @@ _USUAL = frozenset(
     ]
 )
 """What a sandbox has, or no test needs."""
-_EXPRESSION = re.compile(r"\S{0,80}\$\{\{[^}\n]{0,200}\}\}\S{0,80}")
+_EXPRESSION = re.compile(r"\$\{\{[^$}\n]{0,200}\}\}")
 _FROM = re.compile(
     r"(?im)^FROM[ ]{1,4}(?:--\S{1,60} )?(?:[\w.:-]{1,80}/){0,4}(python|node|golang|ruby|php|rust|elixir):v?(\d{1,3}(?:\.\d{1,3}){0,2})"
 )

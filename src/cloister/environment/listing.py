@@ -95,11 +95,10 @@ def collect(names: Iterable[str], read: Callable[[str], str | None]) -> Listing:
     texts: dict[str, str] = {}
     total = 0
     for name in wanted(files):
-        text = read(name)
-        if text is None or total + len(text) > TOTAL_CHARS:
-            continue
-        texts[name] = text[: TEXT_CHARS + (name.rpartition("/")[2] not in _LOCKS)]
-        total += len(texts[name])
+        text = (read(name) or "")[: TEXT_CHARS + (name.rpartition("/")[2] not in _LOCKS)]
+        total += len(text)
+        if text and total <= TOTAL_CHARS:
+            texts[name] = text
     return Listing(files, texts, len(usable) - len(files))
 
 

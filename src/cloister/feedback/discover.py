@@ -313,8 +313,13 @@ def _homes(root: _Project, manifests: Collection[str]) -> list[str]:
     """The directories with a manifest, the outermost ones, without those that only accompany the product."""
     homes = {_home(name) for name in root.files if name.rpartition("/")[2] in manifests}
     homes = {home for home in homes if home and home.count("/") < _DEPTH - 1 and not _ASIDE.search(home)}
-    outer = [home for home in homes if not any(home.startswith(f"{other}/") for other in homes)]
-    return sorted(outer, key=lambda home: (home.count("/"), home))
+    outer = [home for home in homes if homes.isdisjoint(_parents(home))]
+    return sorted(outer, key=lambda home: (home.count("/"), home))[:_READ]
+
+
+def _parents(home: str) -> Iterator[str]:
+    while home := _home(home):
+        yield home
 
 
 def _nested(root: _Project, homes: Sequence[str]) -> list[str]:
@@ -569,7 +574,7 @@ def _compiled(project: _Project) -> Iterator[str]:
         yield _autotools(project)
     if "pom.xml" in files:
         yield "./mvnw -B -q test" if "mvnw" in files else "mvn -B -q test"
-    elif not files.isdisjoint(("build.gradle", "build.gradle.kts", "settings.gradle", "settings.gradle.kts")):
+    if not files.isdisjoint(("build.gradle", "build.gradle.kts", "settings.gradle", "settings.gradle.kts")):
         yield "./gradlew test" if "gradlew" in files else "gradle test"
 
 
