@@ -180,9 +180,10 @@ async def test_patch_that_the_evidence_refuses_is_undone_and_the_next_one_is_tri
 async def test_file_that_the_rules_protect_is_not_written(tmp_path: Path) -> None:
     bench = await opened(tmp_path)
     rules = (BUILT_IN, layer("host", (RunRule("write:bands.py", "deny"),), "here", may_widen=True))
-    ended = await bench.work(NO_SCRIPT, checks=(SUITE,), policy=rules)
-    assert (ended.outcome, ended.commit) == ("red", bench.base)
-    assert "candidates tried" in ended.reason
+    ended = await bench.work(NO_SCRIPT, checks=(SUITE,), policy=rules, budget=Budget(seconds=15.0))
+    assert ended.outcome in ("red", "budget")  # whether every candidate was tried depends on the machine
+    assert ended.commit == bench.base
+    assert bench.of(FinishRefused)
     decided = [body for body in bench.of(ActionDecided) if isinstance(body, ActionDecided)]
     assert {body.effect for body in decided} == {"deny"}
 
