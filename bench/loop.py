@@ -68,7 +68,7 @@ def mini_python() -> Path | None:
 
 def mini_steps(python: Path, repo: Path, scratch: Path, command: str) -> list[float]:
     """Overhead of each of its steps."""
-    script = Path(__file__).with_name("mini_steps.py")
+    script = Path(__file__).with_name("parts") / "mini_steps.py"
     done = subprocess.run(
         [str(python), str(script), str(repo), str(scratch / "trajectory.json"), str(STEPS), command],
         check=True,

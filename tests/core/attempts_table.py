@@ -71,7 +71,7 @@ BAD: tuple[tuple[Row, str], ...] = (
     ),
     (
         Row(("share=1", "steps=3"), [{"share": 1}, {"steps": "3"}]),
-        "At $.attempts[1]: unknown field 'steps'; known are model, temperature, share, hint.",
+        "At $.attempts[1]: unknown field 'steps'; known are model, temperature, share, hint, harness.",
     ),
     (
         Row(("model=",), [{"model": ""}]),

@@ -16,7 +16,7 @@ pytest.importorskip("xllamacpp", reason="the extra `local` is not installed")
 
 CACHE = Path.home() / ".cache" / "cloister-tests" / "models"
 USUAL, SMALL = "qwen2.5-coder-1.5b", "qwen2.5-coder-0.5b"
-EXAMPLES = Path(__file__).parents[3] / "examples"
+EXAMPLES = Path(__file__).parents[4] / "examples"
 
 
 def repository(cloister: Any, files: dict[str, str]) -> Path:
