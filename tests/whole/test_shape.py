@@ -11,9 +11,8 @@ SRC = ROOT / "src"
 MAX_FILE, MAX_FUNCTION, MAX_ENTRIES = 700, 60, 15
 MAX_TOP_ENTRIES = 17
 """The packages of the product, which docs/architecture.md lists, and their tests."""
-MAX_FILES, MAX_PACKAGE_LINES = 414, 10_560
-MAX_LINES = 80_800
-"""Raised for the builder of Dockerfiles, the audit, the experiments of the proof, the repair harness and environments; the goal is 54,000."""
+MAX_FILES, MAX_PACKAGE_LINES = 410, 10_560
+MAX_LINES = 80_000
 MIN_FILE = 60
 MAY_BE_SHORT = (
     "cli/commands",

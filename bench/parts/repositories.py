@@ -14,7 +14,6 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).parents[1]
 GIT = (
     "git",
     "-c",
