@@ -1,6 +1,6 @@
 """The table of all rules, with their priors.
 
-The priors were set on the training sets of `bench/repair.py` and not on its test sets.
+The priors are estimates. Change one by the training set of `bench/repair.py`, never by its test set.
 """
 
 from cloister.repair.rules import names, operators, statements
