@@ -200,6 +200,18 @@ def test_a_compiled_test_is_found_by_its_name_and_package(
     assert [one.edits[0].line for one in made.values()] == ([] if line is None else [line])
 
 
+def test_a_suite_with_the_name_of_a_function_lends_no_assertions_to_its_tests() -> None:
+    text = (
+        "describe('short', () => {\n"
+        "  it('keeps', () => { expect(short('abc', 5)).toEqual('abc'); });\n"
+        "  it('cuts', () => { expect(short('abcdef', 4)).toBe('a...'); });\n"
+        "});\n"
+    )
+    found = mutants("a.test.js", text, ("a.test.js::short > keeps",), 9)
+    lines = {text.encode()[: edit.start].count(b"\n") for edit in found["a.test.js::short > keeps"].edits}
+    assert lines == {1}
+
+
 def test_snapshots_and_constants_are_not_changed() -> None:
     script = "test('a', () => { expect(f()).toMatchSnapshot(); expect(f()).toMatchInlineSnapshot(`x`) })\n"
     assert mutants("a.test.js", script, ["a.test.js::a"])["a.test.js::a"].edits == ()

@@ -104,7 +104,7 @@ class Outline(NamedTuple):
     assertions: Sequence[Assertion]
     calls: Sequence[Call]
     named: Mapping[str, Sequence[Block]]
-    """The blocks by their own names."""
+    """The functions and classes by their own names."""
 
 
 class Dialect(ABC):
@@ -199,7 +199,8 @@ def outline(dialect: Dialect, root: Node) -> Outline:
             names, outer, sure = (*names, name), outer or free, sure or free
             free = free and dialect.is_group(node)
             blocks.append(Block(names, node))
-            named.setdefault(name, []).append(blocks[-1])
+            if node.type != "call_expression":  # the title of a suite is no function that a test calls
+                named.setdefault(name, []).append(blocks[-1])
         if counts and (inner := dialect.assertion(node)) is not None:
             assertions.append(Assertion(node.start_byte, node, outer))
             counts = inner
