@@ -14,7 +14,7 @@ from cloister.egress.packages import derive
 
 PROMPT = "The test suite fails. Find the cause and fix it."
 DATES = {"GIT_AUTHOR_DATE": "2026-01-01T00:00:00Z", "GIT_COMMITTER_DATE": "2026-01-01T00:00:00Z"}
-APP = "import iniconfig\n\ndef total(values):\n    assert iniconfig\n    return sum(values) + 1\n"
+APP = "import inflection\n\ndef total(values):\n    assert inflection\n    return sum(values) + 1\n"
 TEST = "from app import total\n\ndef test_total():\n    assert total([1, 2]) == 3\n"
 FIX = 'calls = [{ tool = "edit", path = "app.py", old = "sum(values) + 1", new = "sum(values)" }]\n'
 DONE = '[[reply]]\nsay = "Done."\ncalls = [{ tool = "finish", summary = "Repaired" }]\n'
@@ -54,20 +54,22 @@ def bodies(cloister: Any, kind: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def wants(cloister: Any) -> Iterator[Path]:
+def needing(cloister: Any) -> Iterator[Path]:
     registry("pypi")
-    repo = project("wants", **{"requirements.txt": "iniconfig\n", "app.py": APP, "test_app.py": TEST})
+    repo = project("needs", **{"requirements.txt": "inflection\n", "app.py": APP, "test_app.py": TEST})
     yield repo
     clean(repo)
 
 
-def test_requirements_go_green_and_the_registry_is_closed_during_the_run(cloister: Any, wants: Path) -> None:
+def test_requirements_go_green_and_the_registry_is_closed_during_the_run(
+    cloister: Any, needing: Path
+) -> None:
     script = cloister.script(
         '[[reply]]\nsay = "I try a package."\n'
         'calls = [{ tool = "bash", command = "pip install --retries 0 attrs" }]\n'
         f'[[reply]]\nexpect = "connect:@pypi"\nsay = "Then not."\n{FIX}{DONE}'
     )
-    done = cloister("run", PROMPT, "--repo", str(wants), "--model", script, seconds=900)
+    done = cloister("run", PROMPT, "--repo", str(needing), "--model", script, seconds=900)
     assert ("✓ proven" in done.stdout and "python 3.11" in done.stdout) or "reused" in done.stdout
     (environment,) = bodies(cloister, "EnvironmentPrepared")
     assert environment["problem"] == "" and environment["template"].startswith("env-")
@@ -81,25 +83,28 @@ def test_requirements_go_green_and_the_registry_is_closed_during_the_run(cloiste
         receipt = cloister.json("receipt", "last")
         assert any("set-up" in one["rule"] for one in receipt["connections"])
     cloister(
-        "run", PROMPT, "--repo", str(wants), "--model", cloister.script(f'[[reply]]\nsay = "x"\n{FIX}{DONE}')
+        "run",
+        PROMPT,
+        "--repo",
+        str(needing),
+        "--model",
+        cloister.script(f'[[reply]]\nsay = "x"\n{FIX}{DONE}'),
     )
     (environment,) = bodies(cloister, "EnvironmentPrepared")
     assert not environment["built"], "the second run finds it"
 
 
-def test_what_the_agent_installs_counts_once_the_manifest_names_it(cloister: Any, wants: Path) -> None:
-    use = (
-        '{ tool = "edit", path = "app.py", old = "import iniconfig", new = "import attr\\nimport iniconfig" }'
-    )
+def test_what_the_agent_installs_counts_once_the_manifest_names_it(cloister: Any, needing: Path) -> None:
+    use = '{ tool = "edit", path = "app.py", old = "import inflection", new = "import attr\\nimport inflection" }'
     fix = '{ tool = "edit", path = "app.py", old = "sum(values) + 1", new = "sum(values)" }'
     install = '{ tool = "bash", command = "pip install -q attrs" }'
-    name = '{ tool = "write", path = "requirements.txt", content = "attrs\\niniconfig\\n" }'
+    name = '{ tool = "write", path = "requirements.txt", content = "attrs\\ninflection\\n" }'
     script = cloister.script(
         f'[[reply]]\nsay = "I use a package."\ncalls = [{install}, {use}, {fix}]\n{DONE}'
         f'[[reply]]\nexpect = "You installed pip: attrs"\nsay = "I name it."\ncalls = [{name}]\n{DONE}'
     )
     rule = ("--rule", "allow connect:@pypi")
-    done = cloister("run", PROMPT, "--repo", str(wants), "--model", script, *rule, seconds=900)
+    done = cloister("run", PROMPT, "--repo", str(needing), "--model", script, *rule, seconds=900)
     assert "✓ proven" in done.stdout
     (refused,) = bodies(cloister, "FinishRefused")
     assert "You installed pip: attrs" in refused["text"]
@@ -126,7 +131,7 @@ def test_a_set_up_that_fails_is_said_and_the_run_goes_on(cloister: Any, tmp_path
 def test_a_policy_can_forbid_set_up_and_is_named(cloister: Any, tmp_path: Path) -> None:
     registry("pypi")
     repo = cloister.ledger("forbidden")
-    (repo / "requirements.txt").write_text("iniconfig\nattrs\n")
+    (repo / "requirements.txt").write_text("inflection\nattrs\n")
     cloister.git(repo, "add", "-A")
     cloister.git(repo, "commit", "-q", "-m", "wants packages")
     config = cloister.data_dir / "config.toml"
@@ -141,13 +146,13 @@ def test_a_policy_can_forbid_set_up_and_is_named(cloister: Any, tmp_path: Path) 
 
 def test_set_up_can_be_off_or_a_command(cloister: Any, tmp_path: Path) -> None:
     registry("pypi")
-    repo = project("chosen", **{"requirements.txt": "iniconfig\n", "app.py": APP, "test_app.py": TEST})
+    repo = project("own-command", **{"requirements.txt": "inflection\n", "app.py": APP, "test_app.py": TEST})
     script = cloister.script(f'[[reply]]\nsay = "x"\n{FIX}{DONE}')
     arguments = ("run", PROMPT, "--repo", str(repo), "--model", script)
     off = cloister(*arguments, "--setup", "off", code=None)
-    assert "iniconfig" in off.stdout and "✓ proven" not in off.stdout
+    assert "inflection" in off.stdout and "✓ proven" not in off.stdout
     assert bodies(cloister, "EnvironmentPrepared") == []
-    own = "mkdir -p $VIRTUAL_ENV/lib/python3.11/site-packages && touch $VIRTUAL_ENV/lib/python3.11/site-packages/iniconfig.py"
+    own = "mkdir -p $VIRTUAL_ENV/lib/python3.11/site-packages && touch $VIRTUAL_ENV/lib/python3.11/site-packages/inflection.py"
     done = cloister(*arguments, "--setup", f"uv pip install -q pytest && {own}", seconds=900)
     assert "✓ proven" in done.stdout
     clean(repo)
