@@ -122,8 +122,9 @@ class BaseSandbox:
         for life in range(_LIVES):
             try:
                 async with sandbox.fork() if life == 0 else self._fresh() as place:
-                    forked = True
-                    task_status.started()
+                    if not forked:
+                        forked = True
+                        task_status.started()
                     await self._take(place, sandbox if self.alone else None)
                     return
             except (UserError, HostError):
