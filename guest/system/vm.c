@@ -37,13 +37,33 @@ static void mount_new(const char *kind, const char *at, unsigned long flags, con
     must(mount(kind, at, kind, flags | MS_NOSUID, with) == 0, at);
 }
 
-static void load_module(const char *name)
+static bool load_module(const char *name)
 {
     char path[64];
     snprintf(path, sizeof path, "/modules/%s.ko", name);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    must(fd >= 0 && (syscall(SYS_finit_module, fd, "", 0) == 0 || errno == EEXIST), path);
+    must(fd >= 0, path);
+    bool loaded = syscall(SYS_finit_module, fd, "", 0) == 0 || errno == EEXIST;
+    must(loaded || errno == ENOENT, path);
     close(fd);
+    return loaded;
+}
+
+/* Which module needs which differs from kernel to kernel; one that comes too early fails with ENOENT. */
+static void load_modules(void)
+{
+    static const char *const modules[] = {"virtio", "virtio_ring", "virtio_mmio", "virtio_console", "virtio_blk"};
+    enum { COUNT = sizeof modules / sizeof *modules };
+    bool loaded[COUNT] = {false};
+    int left = COUNT;
+    for (int pass = 0; left > 0; pass++) {
+        must(pass < COUNT, "a kernel module that needs others");
+        for (int i = 0; i < COUNT; i++)
+            if (!loaded[i] && load_module(modules[i])) {
+                loaded[i] = true;
+                left--;
+            }
+    }
 }
 
 static int open_device(const char *path, int flags)
@@ -172,15 +192,13 @@ static void confine(void)
 
 void vm_boot(void)
 {
-    static const char *const modules[] = {"virtio", "virtio_ring", "virtio_mmio", "virtio_console", "virtio_blk"};
     mkdir("/dev", 0755);
     mount("devtmpfs", "/dev", "devtmpfs", MS_NOSUID, NULL);
     int console = open("/dev/console", O_RDWR);
     for (int fd = 0; console >= 0 && fd <= STDERR_FILENO; fd++)
         dup2(console, fd);
     close_from(3, false);
-    for (unsigned i = 0; i < sizeof modules / sizeof *modules; i++)
-        load_module(modules[i]);
+    load_modules();
     close(open_device(DISK, O_RDONLY));
     mkdir(ROOT, 0755);
     /* The tables of free inodes are left as they are: a background thread would write them in every sandbox. */

@@ -44,7 +44,7 @@ MODULES = {
     "virtio_console": "char/virtio_console.ko",
     "virtio_blk": "block/virtio_blk.ko",
 }
-"""Name → file below `kernel/drivers`, in the order in which the guest loads them."""
+"""Name → file below `kernel/drivers`. The guest loads them in whatever order this kernel needs."""
 
 _FETCH_SECONDS = 600.0
 _ASK_SECONDS = 60.0
