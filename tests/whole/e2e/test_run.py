@@ -288,7 +288,9 @@ def test_the_model_begins_before_the_baseline_and_a_fork_that_dies_is_replaced(
         *("--model", cloister.script('[[reply]]\ncalls = [{ tool = "finish", summary = "s" }]')),
     )
     cloister.until(
-        lambda: cloister.has("ModelReplied") and '"phase":"baseline"' in cloister("log", "last", "--json").stdout
+        lambda: (
+            cloister.has("ModelReplied") and '"phase":"baseline"' in cloister("log", "last", "--json").stdout
+        )
     )
     for pid in cloister.sandbox_processes():
         cloister.kill(pid)
