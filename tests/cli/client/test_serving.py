@@ -169,6 +169,6 @@ async def test_ctrl_c_lets_go_of_a_watched_run(plain_env: dict[str, str], cloist
                 stopped = await anyio.to_thread.run_sync(partial(cloister, "serve", "--stop"))
     assert stopped.returncode == 0, stopped.stderr
     assert returncode == 130
-    assert (
-        said.decode() == f"The run continues. Watch it: cloister watch {run}  Stop it: cloister stop {run}\n"
-    )
+    first, second = said.decode().splitlines()
+    assert first == f"The run continues. Watch it: cloister watch {run}"
+    assert second.strip() == f"Stop it: cloister stop {run}"
