@@ -537,7 +537,8 @@ def _sealed(receipt: Receipt) -> Iterator[str]:
     if seal is None:
         return
     yield f"- Head: entry {seal.number:,}, {code(seal.hash)}"
-    yield f"- Signed at: {_when(seal.at_us / 1_000_000)}, key {code(seal.key)}"
+    # The exact time is signed; `find_heads` reads it.
+    yield f"- Signed at: {seal.at_us} µs since 1970, key {code(seal.key)}"
     yield f"- Signature: {code(seal.signature)}"
 
 

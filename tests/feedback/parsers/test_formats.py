@@ -68,7 +68,15 @@ def test_captured_output_gives_the_expected_result(name: str) -> None:
 
 def test_every_parser_has_captured_output() -> None:
     tried = {parser for parser, _ in EXPECTED.values()}
-    elsewhere = {"pytest_text", "unittest_text", "tracebacks", "matchers", "mentions", "absent_programs"}
+    elsewhere = {
+        "pytest_text",
+        "unittest_text",
+        "console_text",
+        "tracebacks",
+        "matchers",
+        "mentions",
+        "absent_programs",
+    }
 
     assert {name_of(parser) for parser in PARSERS} == tried | elsewhere
 

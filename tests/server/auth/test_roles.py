@@ -72,8 +72,11 @@ def routes(wanted: Callable[[str], bool]) -> list[tuple[str, str]]:
 
 
 OPERATED = (
-    {"/v1/runs"}
-    | {f"/v1/runs/run/{verb}" for verb in ("say", "stop", "answer", "fork", "rewind", "model", "applied")}
+    {"/v1/runs", "/v1/environments/plan"}
+    | {
+        f"/v1/runs/run/{verb}"
+        for verb in ("say", "stop", "interrupt", "answer", "fork", "rewind", "model", "applied")
+    }
     | {f"/v1/policy/{verb}" for verb in ("layers", "explain", "test")}
 )
 

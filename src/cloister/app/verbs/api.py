@@ -568,7 +568,7 @@ class PolicyVerbs(Protocol):
 class EnvironmentVerbs(Protocol):
     """The environments that repositories need."""
 
-    @needs("viewer", "POST environments/plan", body="listing")
+    @needs("operator", "POST environments/plan", body="listing")
     async def plan(self, listing: Listing) -> Plan:
         """Detect the environment of a repository from its file names and manifests, which the caller has."""
         ...

@@ -40,10 +40,8 @@ class Fork(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         200: ResponseSpec(SandboxInfo, description="The same task_id: it lives.", generate_examples=False)
     },
 )
-async def new_sandbox(
-    verbs: Given, wait: Wait, data: JSONBody[NewSandbox | None] = None
-) -> Response[SandboxInfo]:
-    info, made = await wait(verbs.sandboxes.create(data or NewSandbox(), log_progress))
+async def new_sandbox(data: JSONBody[NewSandbox], verbs: Given, wait: Wait) -> Response[SandboxInfo]:
+    info, made = await wait(verbs.sandboxes.create(data, log_progress))
     return Response(info, status_code=201 if made else 200)
 
 
