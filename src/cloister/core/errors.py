@@ -128,7 +128,7 @@ def describe(error: msgspec.MsgspecError, kind: Any = None) -> str:
 
 _NAME = re.compile(r"[A-Za-z_][\w-]{0,39}")
 """A field that is named back to the caller; anything else may be a misplaced value."""
-_STEP = re.compile(r"\.([^.\[]+)|\[[^\]]*\]")
+_STEP = re.compile(r"\.([^.\[]{1,200})|\[[^\]]{0,200}\]")
 
 
 def _types(kind: Any, where: str) -> tuple[Any, ...]:

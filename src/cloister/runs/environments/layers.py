@@ -549,9 +549,9 @@ async def prune(workshop: Workshop, now: float | None = None) -> None:
     found: list[tuple[float, str]] = []
     for info in templates.all():
         if isinstance(info.recipe, Environment):
-            built = templates.current(info.name)
-            place = built.home / MARKER if built else templates.directory / f"{info.name}.toml"
-            with suppress(OSError):
+            with suppress(OSError, UserError):  # another process may remove it meanwhile
+                built = templates.current(info.name)
+                place = built.home / MARKER if built else templates.directory / f"{info.name}.toml"
                 found.append((place.stat().st_mtime, info.name))
     oldest = (time.time() if now is None else now) - _KEPT_SECONDS
     for number, (used, name) in enumerate(sorted(found, reverse=True)):
