@@ -437,7 +437,7 @@ async def the_rules_are_shown_explained_and_tested(rig: Rig) -> None:
 
 async def the_environment_of_a_listing_is_explained(rig: Rig) -> None:
     listing = Listing(("package.json",), {"package.json": '{"engines": {"node": "20"}}'})
-    plan = await rig.verbs("vera", "viewer").environments.plan(listing)
+    plan = await rig.verbs("otto", "operator").environments.plan(listing)
     told = [(one.name, one.version, one.why) for one in plan.toolchains]
     expect(told, [("node", "20", "20 in engines of package.json")])
 
