@@ -161,7 +161,11 @@ CASES = (
         "        i += 1;",
     ),
     Case(
-        "DaveGamble+cJSON", "CMake", "cJSON.c", "return tolower(*string1) - tolower(*string2);", "return 1;"
+        "DaveGamble+cJSON",
+        "CMake",
+        "cJSON.c",
+        "*output_pointer++ = '\\n';\n                    break;",
+        "*output_pointer++ = '\\r';\n                    break;",
     ),
     Case(
         "zserge+jsmn",
@@ -178,6 +182,42 @@ CASES = (
         "/* 3-byte sequence */\n        return 2;",
     ),
     Case("benhoyt+inih", "Meson", "ini.c", "dest[i] = src[i];", "dest[i] = src[0];"),
+    Case(
+        "jquense+yup",
+        "yarn berry",
+        "src/string.ts",
+        "return value!.length >= this.resolve(min);",
+        "return value!.length > this.resolve(min);",
+    ),
+    Case(
+        "facebook+prop-types",
+        "yarn 1",
+        "factoryWithTypeCheckers.js",
+        "return 'array';",
+        "return 'object';",
+    ),
+    Case(
+        "bombshell-dev+clack",
+        "pnpm workspace",
+        "packages/core/src/prompts/confirm.ts",
+        "return this.cursor === 0;",
+        "return this.cursor === 1;",
+    ),
+    Case("ruby+shellwords", "Bundler", "lib/shellwords.rb", 'return "".dup if', 'return "".dup if'),
+    Case(
+        "doctrine+inflector",
+        "Composer",
+        "lib/Doctrine/Inflector/Inflector.php",
+        "return lcfirst($this->classify($word));",
+        "return $this->classify($word);",
+    ),
+    Case(
+        "apache+commons-cli",
+        "Maven",
+        "src/main/java/org/apache/commons/cli/Util.java",
+        "return str == null || str.isEmpty();",
+        "return str == null;",
+    ),
 )
 
 

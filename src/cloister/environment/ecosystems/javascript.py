@@ -39,6 +39,15 @@ _DOWNLOADS = {
 """Packages that download programs from hosts that are no registry, and the variable that prevents it."""
 
 
+_YARN_1 = (
+    "cp yarn.lock /tmp/yarn.lock && r=$(npm config get registry) && "
+    """sed -i -E "s#^(  resolved \\")https?://[^/]+/(.+/-/)#\\1${r%/}/\\2#" yarn.lock && """
+    "yarn install --non-interactive --frozen-lockfile; s=$?; cp /tmp/yarn.lock yarn.lock; exit $s"
+)
+"""Its lock file names the host of every package; they come from the registry that this machine uses instead, and the
+digests in the lock file still decide."""
+
+
 def plan(project: Project, hints: Hints) -> Iterator[Line]:
     """What a directory with `package.json` needs."""
     if not project.has("package.json"):
@@ -130,8 +139,10 @@ def _install(project: Project, manager: str, lock: str | None) -> str:
             return f"pnpm install {'--frozen-lockfile' if lock else '--no-lockfile'}"
         case "yarn" if project.has(".yarnrc.yml"):
             return "yarn install --immutable"
+        case "yarn" if lock:
+            return _YARN_1
         case "yarn":
-            return f"yarn install --non-interactive {'--frozen-lockfile' if lock else '--no-lockfile'}"
+            return "yarn install --non-interactive --no-lockfile"
         case "bun":
             return f"bun install {'--frozen-lockfile' if lock else '--no-save'}"
         case _:

@@ -181,3 +181,95 @@ def test_npm_dependencies_and_a_node_that_the_template_lacks(cloister: Any) -> N
     done = cloister("run", PROMPT, "--repo", str(repo), "--model", script, seconds=900)
     assert "✓ proven" in done.stdout
     clean(repo)
+
+
+def test_a_package_that_the_change_names_is_there_in_its_proof(cloister: Any, needing: Path) -> None:
+    """The registry is closed for the attempt, so its own checks stay red; the proof sets up what the change names."""
+    use = '{ tool = "edit", path = "app.py", old = "import inflection", new = "import attr\\nimport inflection" }'
+    fix = '{ tool = "edit", path = "app.py", old = "sum(values) + 1", new = "sum(values)" }'
+    name = '{ tool = "write", path = "requirements.txt", content = "attrs\\ninflection\\n" }'
+    script = cloister.script(f'[[reply]]\nsay = "I use a package."\ncalls = [{use}, {fix}, {name}]\n{DONE}')
+    done = cloister("run", PROMPT, "--repo", str(needing), "--model", script, seconds=900)
+    assert "✓ proven" in done.stdout
+    assert bodies(cloister, "FinishRefused") == []
+    assert not any("pip" in body["text"] for body in bodies(cloister, "ToolReturned"))
+
+
+def test_init_writes_settings_that_were_tried(cloister: Any, tmp_path: Path) -> None:
+    registry("pypi")
+    files = {"requirements.txt": "inflection\n", "app.py": APP, "test_app.py": TEST}
+    repo = project("initialised", **files)
+    settings = repo / ".cloister" / "config.toml"
+    settings.unlink(missing_ok=True)
+    done = cloister("init", "--repo", str(repo))
+    assert "Wrote " in done.stdout and "python3 -m pytest" in done.stdout
+    assert 'setup = [\n  "uv pip install' in settings.read_text()
+    settings.unlink()
+    broken = cloister.ledger("broken-settings")
+    (broken / "requirements.txt").write_text("cloister-has-no-such-package==0.0.7\n")
+    cloister.git(broken, "add", "-A")
+    cloister.git(broken, "commit", "-q", "-m", "a package that does not exist")
+    failed = cloister("init", "--repo", str(broken), code=1)
+    assert "Wrote " in failed.stdout and "cloister-has-no-such-package" in failed.stderr
+    (broken / ".cloister" / "config.toml").unlink()
+    assert "Set-up failed" not in cloister("init", "--repo", str(broken), "--no-prove").stderr
+
+
+SERVICE = """\
+import socket
+
+def ask(port: int, words: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), 5) as link:
+        link.sendall(words)
+        return link.recv(64)
+
+def answer() -> int:
+    return 41
+"""
+REDIS = """\
+from app import answer, ask
+
+def test_redis_answers() -> None:
+    assert ask(6379, b"PING\\r\\n") == b"+PONG\\r\\n"
+    assert answer() == 42
+"""
+POSTGRES = """\
+import subprocess
+from app import answer
+
+def test_postgres_has_the_database_of_the_compose_file() -> None:
+    asked = ("psql", "-h", "127.0.0.1", "-U", "ada", "-d", "books", "-tAc", "SELECT current_database()")
+    done = subprocess.run(asked, capture_output=True, text=True, env={"PGPASSWORD": "word", "PATH": "/usr/bin:/bin"})
+    assert done.stdout.strip() == "books", done.stderr
+    assert answer() == 42
+"""
+COMPOSE = """\
+services:
+  cache:
+    image: redis:7
+  db:
+    image: postgres:15
+    environment: {POSTGRES_USER: ada, POSTGRES_PASSWORD: word, POSTGRES_DB: books}
+"""
+
+
+def serving(cloister: Any, repo: Path, named: str) -> None:
+    fix = '{ tool = "edit", path = "app.py", old = "return 41", new = "return 42" }'
+    script = cloister.script(f'[[reply]]\nsay = "x"\ncalls = [{fix}]\n{DONE}')
+    done = cloister("run", PROMPT, "--repo", str(repo), "--model", script, seconds=900)
+    assert "✓ proven" in done.stdout, done.stdout
+    (environment,) = bodies(cloister, "EnvironmentPrepared")
+    assert environment["problem"] == "" and any(named in line for line in environment["plan"])
+    clean(repo)
+
+
+@pytest.mark.long
+def test_services_run_beside_the_checks_and_the_proof(cloister: Any, long: bool) -> None:
+    registry("debian")
+    settings = 'services = ["redis"]\nchecks = ["python3 -m pytest -q"]\n'
+    files = {".cloister/config.toml": settings, "app.py": SERVICE, "test_app.py": REDIS}
+    serving(cloister, project("redis", **files), "redis")
+    if long:  # PostgreSQL takes a minute to install
+        files = {"compose.yml": COMPOSE, "requirements.txt": "redis\npsycopg2-binary\n", "app.py": SERVICE}
+        tests = {"test_app.py": REDIS, "test_db.py": POSTGRES}
+        serving(cloister, project("compose", **files, **tests), "postgresql")
