@@ -24,6 +24,7 @@ from cloister.core.events import (
     ChangeMade,
     ChecksChosen,
     ChecksRan,
+    DeliveryFailed,
     Event,
     ModelChosen,
     ModelReplied,
@@ -147,6 +148,10 @@ class RunView(msgspec.Struct, frozen=True):
     """US dollars, as far as prices are known; None if none is."""
     budget_notes: tuple[BudgetNote, ...] = ()
     """Warnings, refusals and extensions of any level that it draws from."""
+    pull_request: str = ""
+    """The page of the pull request with the newest change; empty without one."""
+    not_delivered: str = ""
+    """Why the forge did not take the newest change."""
     rounds: int = 1
     """1, and one more each time a message continued the finished run."""
 
@@ -193,6 +198,8 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
         branch=delivered.branch if delivered else change and change.branch,
         commit=change and change.commit,
         delivered_to=delivered and delivered.where,
+        pull_request=delivered.url if delivered else "",
+        not_delivered=_not_delivered(index),
         summary=change and change.summary,
         outcome=finished and finished.outcome,
         reason=_reason(newest),
@@ -232,6 +239,11 @@ def _delivered(index: Index) -> ChangeDelivered | None:
     """Return the delivery of the newest change, if it was delivered."""
     newest = index.last(ChangeMade, ChangeDelivered)
     return newest if isinstance(newest, ChangeDelivered) else None
+
+
+def _not_delivered(index: Index) -> str:
+    newest = index.last(ChangeMade, DeliveryFailed)
+    return newest.reason if isinstance(newest, DeliveryFailed) else ""
 
 
 def red(diagnoses: Sequence[Diagnosis]) -> int:
