@@ -242,7 +242,7 @@ def _delivered(index: Index) -> ChangeDelivered | None:
 
 
 def _not_delivered(index: Index) -> str:
-    newest = index.last(ChangeMade, DeliveryFailed)
+    newest = index.last(ChangeMade, ChangeDelivered, DeliveryFailed)
     return newest.reason if isinstance(newest, DeliveryFailed) else ""
 
 

@@ -66,6 +66,10 @@ class LocalRuns(Group):
             )
         app.host.check_tier(new.tier)
         await self._check(new, app.workshop.templates.recipe)
+        if new.pull_request:
+            from cloister.runs.delivery import targets
+
+            await targets(app.workshop.forges, new)
         run, made = await app.backbone.admit(new, self.caller.name)
         if made:
             app.supervisor.drive(run)
