@@ -207,9 +207,7 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
         isolation=opened and opened.isolation,
         attempts=attempts,
         asks=() if finished else tuple(ask for ask in _open_asks(newest) if ask.deadline > now),
-        messages=tuple(
-            Message(body.text, body.who, event.at) for event, body in index.events(PromptReceived)
-        ),
+        messages=_messages(index),
         stopping=finished is None and newest.first(StopRequested) is not None,
         forked_from=request.forked_from,
         ranking=ranked.scores if ranked else (),
@@ -218,6 +216,10 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
         budget_notes=tuple(index.of(BudgetWarned, BudgetSpent, BudgetExtended)),
         rounds=1 + len(index.of(RunContinued)),
     )
+
+
+def _messages(index: Index) -> tuple[Message, ...]:
+    return tuple(Message(body.text, body.who, event.at) for event, body in index.events(PromptReceived))
 
 
 def _state(newest: Index) -> State:

@@ -173,17 +173,8 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
     from cloister.cli.request import RunOptions
 
     options = RunOptions(
-        prompt=prompt,
-        repo=repo,
-        ref=ref,
-        checks=tuple(check or ()),
-        model=model,
-        n=n,
-        tier=tier,
+        *(prompt, repo, ref, tuple(check or ()), model, n, tier, steps, tokens, seconds),
         template=template,
-        steps=steps,
-        tokens=tokens,
-        seconds=seconds,
         allow_hosts=tuple(allow_host or ()),
         attempts=tuple(attempt or ()),
         first_green=first_green,
