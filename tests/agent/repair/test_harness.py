@@ -191,7 +191,7 @@ async def test_patch_for_one_of_two_independent_faults_is_offered_to_the_evidenc
     other = "import unittest\n\n\nclass Service(unittest.TestCase):\n    def test_service(self):\n        open('/nowhere')\n"
     bench = await opened(tmp_path, {**BROKEN, "test_service.py": other})
     await repaired(bench)
-    (chosen,) = [one for one in bench.journal.index.of(PatchChosen)][:1]
+    chosen = bench.journal.index.of(PatchChosen)[0]
     (found,) = [one for one in bench.journal.index.of(PatchFound) if one.number == chosen.number]
     assert (chosen.path, found.left) == ("bands.py", 1)
     assert "leaves 1 of the failing tests" in found.concern
