@@ -113,7 +113,7 @@ async def test_a_later_round_moves_the_branch_and_updates_the_pull_request(
 
 
 @one_kind
-async def test_a_branch_of_somebody_else_stays_where_it_is(forge: Forge, tmp_path: Path) -> None:
+async def test_a_branch_of_another_person_stays_where_it_is(forge: Forge, tmp_path: Path) -> None:
     await in_bare(forge.root / "team/shop.git", "branch", "cloister/fix", "main")
     before = _branches(forge)["cloister/fix"]
     sent = await _deliver(forge, await _proposal(forge, tmp_path / "run.git"))
