@@ -53,6 +53,8 @@ class Test(msgspec.Struct, frozen=True):
     """The texts of `PROGRAMS`."""
     check: str = ""
     """The command line of the check."""
+    titles: frozenset[str] = frozenset()
+    """The tests that carry the proof; empty means all."""
 
     @property
     def text(self) -> str:
@@ -182,11 +184,12 @@ def _go(test: Test) -> Disguise | None:
             "package main", _named(bare, names, f"case{test.token}"), count=1
         )
     runtime = test.programs["plain_tests.go"].replace("TOKEN", test.token)
-    lists = ", ".join(json.dumps(name) for name in names)
+    chosen = [name for name in names if not test.titles or name in test.titles]
+    lists = ", ".join(json.dumps(name) for name in chosen)
     call = 'all{t}("{place}/{out}", []string{{{lists}}}, []func(*T{t}){{{tests}}})'
 
     def calling(prefix: str, out: str) -> str:
-        tests = ", ".join(f"{prefix}{name}" for name in names)
+        tests = ", ".join(f"{prefix}{name}" for name in chosen)
         return call.format(t=test.token, place=test.place, out=out, lists=lists, tests=tests)
 
     control = runtime.replace("package PACKAGE", f"package {package[1]}").replace(

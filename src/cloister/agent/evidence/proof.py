@@ -162,7 +162,16 @@ class _Proving:
             if way.rebuilds:  # programs that git ignores were built with the settings of the change
                 await self.computer.run(_bash("git ls-files -z | xargs -0 -r touch -c --"))
             put = await tree_now(self.computer)
-            again = await self._again(red, f"base-{number}")
+            # The tests in question first, and everything only if one of them fails: it may need others, or be flaky.
+            some = [test for one in before for test in one.failing if test.name in decisive]
+            again = [
+                await self._part(
+                    one.check, [test.name for test in some if test in one.failing], f"base-{number}"
+                )
+                for one in before
+            ]
+            if not decisive <= {*compare(before, again).fixed}:
+                again = await self._again(red, f"base-{number}")
             rewritten = await rewritten_since(self.computer, put) if put is not None else None
             if rewritten is None:
                 return (Weakening(".", "base", detail="the tests cannot be inspected"),)
@@ -198,7 +207,10 @@ class _Proving:
             return ()
         if not await self._put(away.restore, away.remove, away.write):
             return ()
-        again = await self._again(tuple(dict.fromkeys(new.values())), "without")
+        again = [
+            await self._part(check, [name for name in new if new[name] == check], "without")
+            for check in dict.fromkeys(new.values())
+        ]
         if not await back_to(self.computer, self.tree):
             return ()
         names = shown.fails_for_want_of(new, again, versions)
@@ -208,17 +220,7 @@ class _Proving:
         """The tests that pass again with the change: a test that fails the second time shows nothing."""
         passed: set[str] = set()
         for check in dict.fromkeys(checks[name] for name in names):
-            tests = [
-                test for one in self.found if one.check == check for test in one.tests if test.name in names
-            ]
-            files = tuple(dict.fromkeys(test.file or test.name.partition("::")[0] for test in tests))
-
-            def line(spec: Check, files: tuple[str, ...] = files) -> str:
-                part = only(spec, files) if all(map(is_test_code, files)) else None
-                return part or spec.run or spec.command
-
-            place = f"proof-again-{secrets.token_hex(4)}"
-            again = await run_part(self.computer, check, place, self.show, line)
+            again = await self._part(check, [name for name in names if checks[name] == check], "again")
             passed |= {test.name for test in again.tests if test.status == "passed"}
         await back_to(self.computer, self.tree)
         return tuple(name for name in names if name in passed)
@@ -252,6 +254,16 @@ class _Proving:
         await run_part(self.computer, owner.check, f"proof-trace-{secrets.token_hex(4)}", self.show, line)
         told = await self.computer.run(_bash('cat "$1/hits"; rm -rf "$1"', where))
         return executed(told.out)
+
+    async def _part(self, check: str, names: Sequence[str], place: str) -> Diagnosis:
+        """Run a check, restricted to these tests if that is possible."""
+        paths = await files_with(self.computer, {title(name) for name in names})
+        files = [path for path in paths if is_test_code(path) and has_tests(path)]
+
+        def line(spec: Check) -> str:
+            return only(spec, files, names) or spec.run or spec.command
+
+        return await run_part(self.computer, check, f"proof-{place}-{secrets.token_hex(4)}", self.show, line)
 
     async def _again(self, checks: tuple[str, ...], place: str) -> tuple[Diagnosis, ...]:
         task = self.task
