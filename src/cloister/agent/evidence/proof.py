@@ -37,7 +37,14 @@ from cloister.feedback.compare import compare
 from cloister.feedback.experiments.coverage import executed, python_tracer, with_path
 from cloister.feedback.experiments.select import only
 from cloister.feedback.goals import Goals
-from cloister.feedback.integrity.base_tests import configures_tests, must_pass_as_before, put_back, spoils
+from cloister.feedback.integrity.base_tests import (
+    PutBack,
+    configures_tests,
+    must_pass_as_before,
+    own_file,
+    put_back,
+    spoils,
+)
 from cloister.feedback.integrity.literals import hard_coded
 from cloister.feedback.integrity.versions import Version, has_tests, is_allowed, is_product, is_test_code
 from cloister.feedback.integrity.weakening import permitted
@@ -148,14 +155,27 @@ class _Proving:
     ) -> tuple[Weakening, ...]:
         """Restore the tests and settings of the base. A fixed test that fails with those was weakened."""
         baseline = self.task.baseline
-        decisive = must_pass_as_before(baseline, fixed)
+        decisive, lacking = must_pass_as_before(baseline, fixed)
+        inside = {one.path: one for one in versions if not is_allowed(one.path, self.task.allowed)}
+        own = {name: path for name in lacking if (path := own_file(name, baseline, inside))}
+        if own and (weak := await self._holds({*own}, (PutBack(tuple(sorted({*own.values()}))),))):
+            return weak
         if not decisive:
             return ()
-        inside = {one.path: one for one in versions}
         known = await base_files(self.computer)
         ways = put_back(self.changes.changed, self.changes.new, known, baseline, inside, self.task.allowed)
-        red = tuple(one.check for one in baseline if not one.green and may_run_tests(one.check))
-        before = tuple(one for one in baseline if one.check in red)
+        return await self._holds(decisive, ways)
+
+    async def _holds(self, decisive: set[str], ways: Sequence[PutBack]) -> tuple[Weakening, ...]:
+        """Restore files of the base in these ways until the tests pass. Those that never do were weakened."""
+        baseline = self.task.baseline
+        before = tuple(
+            one
+            for one in baseline
+            if not one.green and may_run_tests(one.check)
+            if decisive & {one.check, *(test.name for test in one.failing)}
+        )
+        red = tuple(one.check for one in before)
         for number, way in enumerate(ways):
             if not await self._put(way.restore, way.remove, way.write):  # each way builds on the one before
                 return (Weakening(".", "base", detail="the tests of the base could not be restored"),)
