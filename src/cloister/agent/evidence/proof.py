@@ -45,7 +45,7 @@ from cloister.feedback.integrity.base_tests import (
     put_back,
     spoils,
 )
-from cloister.feedback.integrity.literals import hard_coded
+from cloister.feedback.integrity.literals import hard_coded, telling
 from cloister.feedback.integrity.versions import Version, has_tests, is_allowed, is_product, is_test_code
 from cloister.feedback.integrity.weakening import permitted
 
@@ -145,7 +145,11 @@ class _Proving:
         notes = tuple(f"{name} shows nothing: no assertion of it can fail" for name in sorted(empty))
         tests = [one.path for one in versions if has_tests(one.path) and not is_product(one.path)]
         notes += tuple(f"changed with permission: {path}" for path in tests if is_allowed(path, task.allowed))
-        notes += (*await self._hard_coded(versions, names), *repeated.notes)
+        notes += (
+            *await self._hard_coded(versions, names),
+            *(telling(versions) if names else ()),
+            *repeated.notes,
+        )
         excused = await self._independent(left, versions)
         comparison = shown.excuse(seen, excused) if left else seen
         return Proof(self.found, msgspec.structs.replace(comparison, shown=names, notes=notes))
