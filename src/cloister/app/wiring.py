@@ -130,23 +130,24 @@ def _collector(settings: Settings, backbone: Backbone) -> SavePointCollector:
     )
 
 
-def _follower(
+@asynccontextmanager
+async def _followed(
     settings: Settings, services: RunServices, backbone: Backbone, supervisor: Supervisor
-) -> Follower:
+) -> AsyncGenerator[None]:
+    """Follow the pull requests of runs while the block lasts, if the settings name a forge."""
+
     async def tell(run: RunId, prompt: PromptReceived) -> None:
         await services.repositories.open(run)
         await backbone.append_outside(run, prompt)
         supervisor.drive(run)
 
-    return Follower(
-        services.forges,
-        backbone,
-        services.log,
-        tell,
-        settings.user,
-        settings.data_dir / "pull-requests.json",
-        settings.file.follow_seconds,
-    )
+    if not settings.file.forge or not settings.file.follow_seconds:
+        yield
+        return
+    marks, seconds = settings.data_dir / "pull-requests.json", settings.file.follow_seconds
+    follower = Follower(services.forges, backbone, services.log, tell, settings.user, marks, seconds)
+    async with _background(follower.run):
+        yield
 
 
 @contextmanager
@@ -327,9 +328,7 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         if role == "server":
             await stack.enter_async_context(_background(warming.keep_warm))
             await stack.enter_async_context(_background(_collector(settings, backbone).run))
-            if settings.file.forge and settings.file.follow_seconds:
-                follower = _follower(settings, services, backbone, supervisor)
-                await stack.enter_async_context(_background(follower.run))
+            await stack.enter_async_context(_followed(settings, services, backbone, supervisor))
         set_up = partial(set_up_repository, services, _audited(settings, backbone))
         parts = (settings, owner, backbone, host, pool, sandboxes, commands, supervisor)
         yield App(*parts, warming.workshop, set_up)
