@@ -18,6 +18,7 @@ from cloister.core.requests import (
     Budget,
     CredentialEntry,
     DoorBounds,
+    ForgeEntry,
     Patience,
     PoolWish,
     Quota,
@@ -107,6 +108,10 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one sandbox may use of its door."""
     credential: tuple[CredentialEntry, ...] = ()
     """Secrets that the door adds to requests, one `[[credential]]` table each."""
+    forge: tuple[ForgeEntry, ...] = ()
+    """Forges that get pull requests, one `[[forge]]` table each."""
+    follow_seconds: float = 60.0
+    """How often a server looks at open pull requests for comments and CI results; 0: never."""
     policy_file: str | None = None
     """The organisation's policy; None is `/etc/cloister/policy.toml`, where there is one."""
     project: tuple[ProjectEntry, ...] = ()
@@ -189,6 +194,8 @@ def _out_of_range(found: FileSettings) -> str | None:
         return f"hosts are names such as cloister.example.org, not {wrong[:80]!r}."
     if not 1 <= found.concurrent_runs <= 64:
         return f"concurrent_runs is from 1 to 64, not {found.concurrent_runs}."
+    if found.follow_seconds != 0 and not 1 <= found.follow_seconds <= 86_400:
+        return f"follow_seconds is from 1 to 86400, or 0 for never, not {found.follow_seconds}."
     if not 0 <= found.ask_seconds <= 86_400:
         return f"ask_seconds is from 0 to 86400, not {found.ask_seconds}."
     return check_budget(found.budget) or check_routes(found.models, PROVIDER_KEYS, ("local", "script"))
@@ -227,7 +234,7 @@ def read_settings(env: Mapping[str, str] | None = None, data_dir: Path | None = 
 
 
 def _variables(settings: FileSettings, env: Mapping[str, str]) -> dict[str, Secret]:
-    named = (one.source.partition(":") for one in settings.credential)
+    named = (one.source.partition(":") for one in (*settings.credential, *settings.forge))
     return {name: env[name] for kind, _, name in named if kind == "env" and name in env}
 
 
