@@ -118,9 +118,13 @@ def _manager(project: Project, manager: str, hints: Hints, lock: str | None) -> 
     version = version if re.fullmatch(r"\d[\w.-]{0,40}", version) else _usual(project, manager)
     yield Manager(manager, version, "npm", why)
     package = "@yarnpkg/cli-dist" if manager == "yarn" and not version.startswith("1") else manager
-    install = shlex.quote(f"{package}@{version}" if version else package)
     # npm of the wheel installs beside itself; the prefix keeps the program in the PATH of the tools.
-    yield Step(f"npm install -g --silent --prefix {TOOLS} {install}", why, stage="tools")
+    npm = f"npm install -g --loglevel=error --prefix {TOOLS}"
+    command = f"{npm} {shlex.quote(f'{package}@{version}' if version else package)}"
+    major = version.partition(".")[0]
+    if major != version:  # not every release is in every registry
+        command += f" || {npm} {shlex.quote(f'{package}@{major}')}"
+    yield Step(command, why, stage="tools")
 
 
 def _usual(project: Project, manager: str) -> str:
