@@ -103,7 +103,7 @@ class Templates:
 
     def _has_failed(self, name: str) -> bool:
         with suppress(FileNotFoundError, UserError):
-            return self.log(name).rpartition("\n== ")[2].startswith("failed: ")
+            return f"\n{self.log(name)}".rpartition("\n== ")[2].startswith("failed: ")
         return False
 
     def built(self, name: str) -> Built | None:
