@@ -9,24 +9,21 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio import to_thread
 
-from cloister.agent.progress import progress
 from cloister.agent.taint import Provenance
 from cloister.core.diagnosis import Comparison, statement
 from cloister.core.errors import CloisterError, HostError, UserError
 from cloister.core.events import (
     ActionDecided,
     AttemptEnded,
-    BaseFixed,
     BaselineTaken,
     ChangeDelivered,
     ChangeMade,
     ChecksChosen,
     Event,
     RunAdmitted,
-    RunFinished,
 )
 from cloister.core.ids import RunId
-from cloister.core.log import Journal, attempts_of, effective, of_attempt, request_of, round_start, seen_by
+from cloister.core.log import Journal, attempts_of, request_of, round_start
 from cloister.core.requests import NewRun, SavePointLimits, State
 from cloister.core.text import one_line
 from cloister.feedback.compare import compare
@@ -40,6 +37,7 @@ from cloister.policy.decide import Decider
 from cloister.runs.attempts.tree import all_points, point_at
 from cloister.runs.receipt import Pending, page, receipt
 from cloister.runs.run_rules import check_change
+from cloister.runs.work import attempt_commit, base_commit, furthest, last_change, result_commit
 
 if TYPE_CHECKING:
     from cloister.runs.services import RunServices
@@ -62,65 +60,6 @@ async def remove_files(repositories: RunRepositories, run: RunId, state: State, 
 _DELIVERED = ("proven", "unbroken", "unproven")
 """Outcomes that are delivered at once; the change of any other waits for `apply`."""
 
-_UNKNOWN = 1_000_000
-"""More failures than any attempt with checks has."""
-
-
-def base_commit(events: Sequence[Event]) -> str | None:
-    """The base of a run; None before it is fetched."""
-    return next((e.body.commit for e in events if isinstance(e.body, BaseFixed)), None)
-
-
-def _furthest(events: Sequence[Event]) -> str | None:
-    """The newest save point of the attempt of this round that is furthest: the fewest red, then the earliest."""
-    numbers = attempts_of(events[round_start(events) :])
-    found = [progress(effective(seen_by(events, number)), number) for number in numbers]
-    # An attempt that was stopped, or rewound, counts only if there is no other.
-    kept = [one for one in found if one.ended is None or one.ended.outcome != "stopped"] or found
-    saved = [one for one in kept if one.commit is not None]
-    furthest = min(saved, key=lambda one: one.comparison.red if one.comparison else _UNKNOWN, default=None)
-    return furthest.commit if furthest else None
-
-
-def result_commit(events: Sequence[Event]) -> str | None:
-    """The commit that stands for the run's work so far."""
-    start = round_start(events)
-    made = _last_change(events)
-    if made is not None and made[0] > start:
-        return made[1].commit
-    last = events[-1].body
-    if isinstance(last, RunFinished) and last.attempt is not None and last.attempt in attempts_of(events):
-        return attempt_commit(events, last.attempt)
-    return _furthest(events) or (made and made[1].commit)
-
-
-def _last_change(events: Sequence[Event]) -> tuple[int, ChangeMade] | None:
-    """The newest change with the number of its event."""
-    found = ((event.seq, event.body) for event in reversed(events) if isinstance(event.body, ChangeMade))
-    return next(found, None)
-
-
-def attempt_commit(events: Sequence[Event], attempt: int) -> str | None:
-    """The last save point of one attempt. Raises `UserError` (`no_such_attempt`)."""
-    _check_known(events, attempt)
-    so_far = progress(effective(seen_by(events, attempt)), attempt)
-    return so_far.ended.commit if so_far.ended else so_far.commit
-
-
-def attempt_log(events: Sequence[Event], attempt: int) -> tuple[Event, ...]:
-    """The events of one attempt. Raises `UserError` (`no_such_attempt`)."""
-    _check_known(events, attempt)
-    return of_attempt(events, attempt)
-
-
-def _check_known(events: Sequence[Event], attempt: int) -> None:
-    known = attempts_of(events)
-    if attempt not in known:
-        there = ", ".join(map(str, known)) or "none yet"
-        raise UserError(
-            "no_such_attempt", f"Run {events[0].run} has no attempt {attempt}: there are {there}."
-        )
-
 
 async def make_result(
     services: "RunServices", journal: Journal, run: RunId, winner: AttemptEnded | None
@@ -132,14 +71,14 @@ async def make_result(
     """
     events = journal.events
     base = base_commit(events)
-    saved = winner.commit if winner is not None else _furthest(events)
+    saved = winner.commit if winner is not None else furthest(events)
     if base is None or saved is None:
         return
     request = request_of(events)
     branch = change.branch_name(request.prompt, run)
     start = round_start(events)
-    before = _last_change(events[:start])
-    known = _last_change(events[start:])
+    before = last_change(events[:start])
+    known = last_change(events[start:])
     bare = await services.repositories.open(run)
     previous = before[1].commit if before else base
     if saved == previous or (before and not known and not await change.files_of_save(bare, previous, saved)):
@@ -225,20 +164,6 @@ def _count(comparison: Comparison) -> str:
         else ""
     )
     return f"{comparison.red} red{old}, {comparison.passed} passed"
-
-
-async def run_diff(
-    repositories: RunRepositories, run: RunId, events: Sequence[Event], attempt: int | None = None
-) -> str:
-    """The work of the run, or of one attempt, as a unified diff; empty if nothing changed.
-
-    Raises `UserError` (`no_such_attempt`).
-    """
-    base = base_commit(events)
-    commit = result_commit(events) if attempt is None else attempt_commit(events, attempt)
-    if base is None or commit is None or commit == base:
-        return ""
-    return await change.diff(await repositories.open(run), base, commit)
 
 
 # The save points of runs that ended long ago are removed; results stay. A result is the change of each round, the last

@@ -111,7 +111,7 @@ class LocalRuns(Group):
     ) -> tuple[Event, ...]:
         if attempt is None:
             return await self._read(await self._log.resolve(run), after, limit)
-        from cloister.runs.delivery import attempt_log
+        from cloister.runs.work import attempt_log
 
         found = attempt_log(await self._events(run), attempt)
         return tuple(event for event in found if event.seq > after)[:limit]
@@ -203,7 +203,7 @@ class LocalRuns(Group):
         return removed
 
     async def diff(self, run: str, attempt: int | None = None) -> str:
-        from cloister.runs.delivery import run_diff
+        from cloister.runs.work import run_diff
 
         events = await self._events(run)
         return await run_diff(self._parts.repositories, events[0].run, events, attempt)
